@@ -75,7 +75,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault mutants kernels check-gpu headers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault mutants kernels check-gpu headers format format-check features build-tests compile-matrix pages asan tsan model bench docs \
         amalgamate lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -153,6 +153,11 @@ check-gpu: cmocka $(PLUGINS) $(ON_CUDA) $(B)/bench-cuda ## the same tests, probe
 headers: ## write the headers from src/
 	@tools/headers.sh
 
+format: ## format everything that is written by hand (clang-format 14)
+	@tools/format.sh
+format-check: ## fail if something is not formatted
+	@tools/format.sh --check
+
 features: ## compare docs/features.md with its names, the headers and the tests that were executed
 	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt docs/migration.md $(HEADERS)
 
@@ -213,7 +218,7 @@ docs: ## pages of the reference in build/docs/html; a warning is an error
 	@cd docs && doxygen -l ../build/docs/default.xml && awk -f layout.awk ../build/docs/default.xml >../build/docs/layout.xml && \
 	    DEVSTREAM_VERSION=$(VERSION) doxygen Doxyfile
 	@docs/search.sh build/docs/html/search && grep -q "'broadcast_5finto_" build/docs/html/search/functions_*.js
-	@cat build/docs/html/*_8h.html >build/docs/headers.html && for name in $$(sed -n 's/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' $(HEADERS)); do \
+	@cat build/docs/html/*_8h.html >build/docs/headers.html && for name in $$(sed -n '/(ds_[a-z0-9_]*)(/!s/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' $(HEADERS)); do \
 	    grep -q "</span>$$name()" build/docs/headers.html || { echo "docs: $$name is not in the reference"; exit 1; }; done
 	@echo "docs: build/docs/html/index.html"
 

@@ -93,15 +93,19 @@
 /** Results must be looked at; DS_IGNORE says that one is not wanted. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
 /** Makes a call and drops its result. */
-#define DS_IGNORE(call) do { ds_result ds_ignored_ = (call); (void)ds_ignored_; } while (0)
+#define DS_IGNORE(call)                 \
+    do {                                \
+        ds_result ds_ignored_ = (call); \
+        (void)ds_ignored_;              \
+    } while (0)
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* ---- results ------------------------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 /** X(name, value, what it means and what to do next) */
+/* clang-format off */
 #define DS_RESULTS(X) \
     X(DS_OK, 0, "success") \
     X(DS_NOT_READY, 1, "the work is still pending; ask again later or synchronize") \
@@ -112,36 +116,50 @@ extern "C" {
     X(DS_ERR_DEVICE_RANGE, -5, "the device index is outside of the available range") \
     X(DS_ERR_DEVICE_MISMATCH, -6, "the objects belong to different devices") \
     X(DS_ERR_OUT_OF_MEMORY, -7, "memory is exhausted; free some and try again") \
-    X(DS_ERR_LIMIT_EXCEEDED, -8, "the device's memory limit would be exceeded; raise the limit or free memory") \
+    X(DS_ERR_LIMIT_EXCEEDED, -8, \
+      "the device's memory limit would be exceeded; raise the limit or free memory") \
     X(DS_ERR_UNSUPPORTED, -9, "this driver or version does not offer that") \
-    X(DS_ERR_NOT_PERMITTED, -10, "not allowed inside a host function, callback, destructor or kernel") \
+    X(DS_ERR_NOT_PERMITTED, -10, \
+      "not allowed inside a host function, callback, destructor or kernel") \
     X(DS_ERR_ILLEGAL_STATE, -11, "the call does not fit the present state") \
     X(DS_ERR_NOT_RECORDED, -12, "the event was never recorded") \
     X(DS_ERR_NO_TIMING, -13, "the event was created without DS_EVENT_TIMING") \
-    X(DS_ERR_FAILED, -14, "an earlier operation on the device or stream failed; the text names the first cause") \
+    X(DS_ERR_FAILED, -14, \
+      "an earlier operation on the device or stream failed; the text names the first cause") \
     X(DS_ERR_FORKED, -15, "devstream was in use before fork; the child must not use it") \
     X(DS_ERR_CROSS_DRIVER, -16, "objects of different drivers cannot be used together") \
     X(DS_ERR_DRIVER, -17, "a call of the vendor's library failed; the text has its code") \
     X(DS_ERR_SYSTEM, -18, "the operating system refused something; the text has the reason") \
-    X(DS_ERR_CAPTURE_UNSUPPORTED, -19, "not allowed while a stream captures; the text names the capture and the rule") \
-    X(DS_ERR_CAPTURE_INVALIDATED, -20, "the capture was invalidated by an earlier call, which the text names; end it and begin again") \
+    X(DS_ERR_CAPTURE_UNSUPPORTED, -19, \
+      "not allowed while a stream captures; the text names the capture and the rule") \
+    X(DS_ERR_CAPTURE_INVALIDATED, -20, \
+      "the capture was invalidated by an earlier call, which the text names; end it and begin " \
+      "again") \
     X(DS_ERR_CAPTURE_MERGE, -21, "the call would have merged two captures") \
-    X(DS_ERR_CAPTURE_UNMATCHED, -22, "the capture was not begun on this stream; end it where it was begun") \
-    X(DS_ERR_CAPTURE_UNJOINED, -23, "a stream that was forked into the capture was not joined before its end") \
+    X(DS_ERR_CAPTURE_UNMATCHED, -22, \
+      "the capture was not begun on this stream; end it where it was begun") \
+    X(DS_ERR_CAPTURE_UNJOINED, -23, \
+      "a stream that was forked into the capture was not joined before its end") \
     X(DS_ERR_CAPTURE_ISOLATION, -24, "captured work would depend on work outside of the capture") \
-    X(DS_ERR_CAPTURE_IMPLICIT, -25, "the legacy stream cannot be used while a blocking stream of its device captures") \
+    X(DS_ERR_CAPTURE_IMPLICIT, -25, \
+      "the legacy stream cannot be used while a blocking stream of its device captures") \
     X(DS_ERR_CAPTURED_EVENT, -26, "the event was recorded in a capture, where nothing runs") \
     X(DS_ERR_CAPTURE_WRONG_THREAD, -27, "only the thread that began the capture may end it") \
-    X(DS_ERR_GRAPH_UPDATE, -28, "the executable cannot take over the changed graph; it is as before") \
+    X(DS_ERR_GRAPH_UPDATE, -28, \
+      "the executable cannot take over the changed graph; it is as before") \
     X(DS_ERR_PEER_DIED, -29, "the process that was to complete this has died") \
-    X(DS_ERR_WOULD_SYNCHRONIZE, -30, "the call would make the host wait for a device, which the sync debug mode refuses")
+    X(DS_ERR_WOULD_SYNCHRONIZE, -30, \
+      "the call would make the host wait for a device, which the sync debug mode refuses")
+
+/* clang-format on */
 
 /** What every fallible call returns: 0 is success, positive is not an error, negative is one. */
 typedef enum ds_result {
+
 #define DS_RESULT_ENUM_(name, value, text) name = value,
     DS_RESULTS(DS_RESULT_ENUM_)
 #undef DS_RESULT_ENUM_
-    DS_RESULT_FORCE_INT_ = 0x7fffffff
+        DS_RESULT_FORCE_INT_ = 0x7fffffff
 } ds_result;
 
 /** Where a verb was called; each verb takes and clears it. */
@@ -154,19 +172,21 @@ typedef struct ds_site {
 DSDEF const char *ds_result_name(ds_result result);
 /** One sentence on what a result means; never NULL. Callable anywhere. */
 DSDEF const char *ds_result_text(ds_result result);
-/** The sentence of the last negative result of the calling thread: where it was called from, which function, which
-    object, what was wrong. "" when there was none. Valid until the thread's next failing call. Callable anywhere. */
+/** The sentence of the last negative result of the calling thread: where it was called from,
+    which function, which object, what was wrong. "" when there was none. Valid until the
+    thread's next failing call. Callable anywhere. */
 DSDEF const char *ds_last_error(void);
-
-/* ---- initialisation ------------------------------------------------------------------------------------------ */
+/* ---- initialisation -------------------------------------------------------------------------- */
 
 /** Levels of log items. */
 typedef enum ds_log_level {
-    DS_LOG_SILENT = 0,  /**< nothing */
-    DS_LOG_ERROR = 1,   /**< calls that fail, with their sentence */
-    DS_LOG_WARNING = 2, /**< what was not destroyed or freed at shutdown, waits of the host in the sync debug mode, damage that the allocator finds */
-    DS_LOG_INFO = 3,    /**< so far nothing more */
-    DS_LOG_DEBUG = 4    /**< so far nothing more */
+    DS_LOG_SILENT = 0, /**< nothing */
+    DS_LOG_ERROR = 1,  /**< calls that fail, with their sentence */
+    /** what was not destroyed or freed at shutdown, waits of the host in the sync debug mode,
+        damage that the allocator finds */
+    DS_LOG_WARNING = 2,
+    DS_LOG_INFO = 3, /**< so far nothing more */
+    DS_LOG_DEBUG = 4 /**< so far nothing more */
 } ds_log_level;
 
 /** What a log callback gets; the strings live until it returns. */
@@ -181,41 +201,50 @@ typedef struct ds_log_item {
 /** Receives log items, on whichever thread they arise; must not call devstream. */
 typedef void (*ds_log_fn)(const ds_log_item *item, void *user);
 
-/** Where devstream takes its own bookkeeping memory from (not device memory). Both or neither must be set. */
+/** Where devstream takes its own bookkeeping memory from (not device memory). Both or neither
+    must be set. */
 typedef struct ds_allocator {
-    void *(*alloc_fn)(size_t size, void *user); /**< NULL means malloc; returns NULL when out of memory */
-    void (*free_fn)(void *ptr, void *user);     /**< NULL means free */
-    void *user;                                 /**< handed to both */
+    /** NULL means malloc; returns NULL when out of memory */
+    void *(*alloc_fn)(size_t size, void *user);
+    void (*free_fn)(void *ptr, void *user); /**< NULL means free */
+    void *user;                             /**< handed to both */
 } ds_allocator;
 
 struct ds_cpu_desc; /* devstream_cpu.h */
 
 enum {
-    DS_INIT_PER_THREAD_DEFAULT_STREAM = 1 /**< ds_stream_default() is the per-thread stream instead of the legacy one */
+    /** ds_stream_default() is the per-thread stream instead of the legacy one */
+    DS_INIT_PER_THREAD_DEFAULT_STREAM = 1
 };
 
 /** What ds_init takes; zero means default. */
 typedef struct ds_init_desc {
     const struct ds_cpu_desc *cpu; /**< options of the CPU driver, or NULL */
-    const char *layers;            /**< comma-separated names of layers ("fault"); NULL: DEVSTREAM_LAYERS */
-    const char *fault;             /**< what the fault layer does: "entry:n" fails the n-th call of a driver entry
-                                        ("*:n" of any); NULL: DEVSTREAM_FAULT */
-    ds_log_fn log_fn;              /**< NULL: items go to standard error when DEVSTREAM_LOG asks for them */
-    void *log_user;                /**< handed to log_fn */
-    ds_log_level log_level;        /**< with log_fn: the highest level wanted; 0: warnings and errors */
-    ds_allocator allocator;        /**< for devstream's own bookkeeping */
-    unsigned flags;                /**< DS_INIT_* */
+    /** comma-separated names of layers ("fault"); NULL: DEVSTREAM_LAYERS */
+    const char *layers;
+    /** what the fault layer does: "entry:n" fails the n-th call of a driver entry ("*:n" of
+        any); NULL: DEVSTREAM_FAULT */
+    const char *fault;
+    /** NULL: items go to standard error when DEVSTREAM_LOG asks for them */
+    ds_log_fn log_fn;
+    void *log_user; /**< handed to log_fn */
+    /** with log_fn: the highest level wanted; 0: warnings and errors */
+    ds_log_level log_level;
+    ds_allocator allocator; /**< for devstream's own bookkeeping */
+    unsigned flags;         /**< DS_INIT_* */
 } ds_init_desc;
 
-/** Configures devstream before its first use. Not needed: everything initialises itself at the first call. Nothing is
-    started here. DS_ERR_ILLEGAL_STATE when devstream is in use already; DS_ERR_INVALID_VALUE for an unknown layer. */
+/** Configures devstream before its first use. Not needed: everything initialises itself at the
+    first call. Nothing is started here. DS_ERR_ILLEGAL_STATE when devstream is in use already;
+    DS_ERR_INVALID_VALUE for an unknown layer. */
 DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
 
-/** Waits for all work (blocks), reports every object that was not destroyed by label through the log (level warning),
-    ends the threads and frees everything. All handles become invalid; the next call starts afresh. Does nothing when
-    devstream is not in use. No other thread may be inside of devstream. At process exit it is not needed: then
-    nothing is drained or joined. A shared object that holds devstream must call it before dlclose. A positive result
-    never occurs; DS_ERR_FAILED reports that a device had failed (everything is freed all the same). */
+/** Waits for all work (blocks), reports every object that was not destroyed by label through the
+    log (level warning), ends the threads and frees everything. All handles become invalid; the
+    next call starts afresh. Does nothing when devstream is not in use. No other thread may be
+    inside of devstream. At process exit it is not needed: then nothing is drained or joined. A
+    shared object that holds devstream must call it before dlclose. A positive result never
+    occurs; DS_ERR_FAILED reports that a device had failed (everything is freed all the same). */
 DSDEF DS_MUST_USE ds_result ds_shutdown(void);
 
 /** What happens when a call is about to make the host wait for work of a device. */
@@ -225,20 +254,24 @@ typedef enum ds_sync_debug_mode {
     DS_SYNC_DEBUG_ERROR = 2    /**< it does nothing and returns DS_ERR_WOULD_SYNCHRONIZE */
 } ds_sync_debug_mode;
 
-/** Sets the sync debug mode of the process, until ds_shutdown: with it the waits of a program are found that keep its devices from being busy. It is about
-    ds_stream_synchronize, ds_event_synchronize and their timed forms (unless the time is 0), copies and fills of pageable memory, ds_free, ds_host_free,
-    ds_host_unregister, ds_mem_empty_cache, ds_mem_trim, ds_pool_empty_cache and collectives with tensors in pageable memory, and counts what may wait,
-    whether or not there is anything to wait for just now. As in torch, ds_device_synchronize is left alone, which nobody calls by
-    mistake, and so are ds_device_reset and ds_shutdown; what devstream waits for by itself, as an allocation may when memory is short, is too, and so is what a
-    capturing stream takes as a node. A warning is a log item with id DS_ERR_WOULD_SYNCHRONIZE; without a log_fn it goes to standard error, whatever
-    DEVSTREAM_LOG says. DS_ERR_INVALID_VALUE: not a mode. */
+/** Sets the sync debug mode of the process, until ds_shutdown: with it the waits of a program
+    are found that keep its devices from being busy. It is about ds_stream_synchronize,
+    ds_event_synchronize and their timed forms (unless the time is 0), copies and fills of
+    pageable memory, ds_free, ds_host_free, ds_host_unregister, ds_mem_empty_cache, ds_mem_trim,
+    ds_pool_empty_cache and collectives with tensors in pageable memory, and counts what may
+    wait, whether or not there is anything to wait for just now. As in torch,
+    ds_device_synchronize is left alone, which nobody calls by mistake, and so are
+    ds_device_reset and ds_shutdown; what devstream waits for by itself, as an allocation may
+    when memory is short, is too, and so is what a capturing stream takes as a node. A warning is
+    a log item with id DS_ERR_WOULD_SYNCHRONIZE; without a log_fn it goes to standard error,
+    whatever DEVSTREAM_LOG says. DS_ERR_INVALID_VALUE: not a mode. */
 DSDEF DS_MUST_USE ds_result ds_sync_debug_set(ds_sync_debug_mode mode);
-/** The same by torch's words, "default", "warn" or "error" (or "0", "1", "2"), as in the environment variable DEVSTREAM_SYNC_DEBUG. */
+/** The same by torch's words, "default", "warn" or "error" (or "0", "1", "2"), as in the
+    environment variable DEVSTREAM_SYNC_DEBUG. */
 DSDEF DS_MUST_USE ds_result ds_sync_debug_set_text(const char *text);
 /** The mode in effect, for all threads. */
 DSDEF DS_MUST_USE ds_result ds_sync_debug_get(ds_sync_debug_mode *out);
-
-/* ---- devices ------------------------------------------------------------------------------------------------- */
+/* ---- devices --------------------------------------------------------------------------------- */
 
 /** Kinds of devices; the numbers are DLPack's (12 is its extension device). */
 typedef enum ds_device_type {
@@ -256,7 +289,8 @@ typedef struct ds_device {
 
 /** Longest text that ds_device_print writes, with the terminating zero. */
 #define DS_DEVICE_NAME_SIZE 32
-/** Number of backends: CUDA and CPU, in the order in which they are tried. A program can use the devices of both. */
+/** Number of backends: CUDA and CPU, in the order in which they are tried. A program can use the
+    devices of both. */
 #define DS_BACKEND_COUNT 2
 
 /** What was tried and why it was or was not taken. */
@@ -270,95 +304,133 @@ typedef struct ds_backend_info {
 
 /** Fills *out for backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
 DSDEF DS_MUST_USE ds_result ds_backend_get(int index, ds_backend_info *out);
-/** Writes the whole report, one line per backend, into out (at most size bytes, always terminated). */
+/** Writes the whole report, one line per backend, into out (at most size bytes, always
+    terminated). */
 DSDEF DS_MUST_USE ds_result ds_backend_report(char *out, size_t size);
-/** 1 when there is a device of the type that can be used, else 0 (the host is none); ds_backend_get has the reason. Starts devstream. */
+/** 1 when there is a device of the type that can be used, else 0 (the host is none);
+    ds_backend_get has the reason. Starts devstream. */
 DSDEF int ds_is_available(ds_device_type type);
-/** 1 from the first call that starts devstream until ds_shutdown, else 0. Starts nothing. Callable anywhere. */
+/** 1 from the first call that starts devstream until ds_shutdown, else 0. Starts nothing.
+    Callable anywhere. */
 DSDEF int ds_is_initialized(void);
-/** What devstream's own device code runs on, words with blanks between them, into out (at most size bytes, always terminated). On CUDA devices: the
-    architectures known to this version, "sm_60" and so on, and last the one that the embedded PTX is written for, "compute_60": newer
-    GPUs than those that are listed run it too. "" when CUDA is not compiled in. On CPU devices: the processor's architecture, and "avx2" where sums use it.
-    DS_ERR_INVALID_VALUE: the words do not fit. */
+/** What devstream's own device code runs on, words with blanks between them, into out (at most
+    size bytes, always terminated). On CUDA devices: the architectures known to this version,
+    "sm_60" and so on, and last the one that the embedded PTX is written for, "compute_60": newer
+    GPUs than those that are listed run it too. "" when CUDA is not compiled in. On CPU devices:
+    the processor's architecture, and "avx2" where sums use it. DS_ERR_INVALID_VALUE: the words
+    do not fit. */
 DSDEF DS_MUST_USE ds_result ds_arch_list(ds_device_type type, char *out, size_t size);
 
 /** What a device is. Fields that a driver does not know are 0 or "". */
 typedef struct ds_device_properties {
-    char name[128];          /**< e.g. the model name */
-    int major;               /**< compute capability, first number; 0 on a CPU device */
-    int minor;               /**< compute capability, second number */
-    size_t total_memory;     /**< bytes */
-    int multiprocessors;     /**< GPU: multiprocessors; CPU: worker threads that serve it */
-    unsigned char uuid[16];  /**< identifies the device across processes; ds_uuid_print writes it */
-    char pci[20];            /**< "domain:bus:device.function", "" on a CPU device */
-    int unified_addressing;  /**< 1 when host and device pointers share one address space */
+    char name[128];         /**< e.g. the model name */
+    int major;              /**< compute capability, first number; 0 on a CPU device */
+    int minor;              /**< compute capability, second number */
+    size_t total_memory;    /**< bytes */
+    int multiprocessors;    /**< GPU: multiprocessors; CPU: worker threads that serve it */
+    unsigned char uuid[16]; /**< identifies the device across processes; ds_uuid_print writes it */
+    char pci[20];           /**< "domain:bus:device.function", "" on a CPU device */
+    int unified_addressing; /**< 1 when host and device pointers share one address space */
 } ds_device_properties;
 
 /** The device cpu:index. */
-static inline ds_device ds_cpu(int index) { ds_device d; d.type = DS_DEVICE_CPU; d.index = index; return d; }
-/** The device cuda:index. */
-static inline ds_device ds_cuda(int index) { ds_device d; d.type = DS_DEVICE_CUDA; d.index = index; return d; }
-/** The calling thread's current device. */
-static inline ds_device ds_device_current(void) { ds_device d; d.type = DS_DEVICE_CURRENT; d.index = 0; return d; }
+static inline ds_device ds_cpu(int index) {
+    ds_device d;
+    d.type = DS_DEVICE_CPU;
+    d.index = index;
+    return d;
+}
 
-/** Number of devices of a type. DS_DEVICE_CURRENT counts the type of the thread's current device. A type without any
-    gives 0 and DS_OK; the host counts as one. A number that is no type is DS_ERR_INVALID_DEVICE. */
+/** The device cuda:index. */
+static inline ds_device ds_cuda(int index) {
+    ds_device d;
+    d.type = DS_DEVICE_CUDA;
+    d.index = index;
+    return d;
+}
+
+/** The calling thread's current device. */
+static inline ds_device ds_device_current(void) {
+    ds_device d;
+    d.type = DS_DEVICE_CURRENT;
+    d.index = 0;
+    return d;
+}
+
+/** Number of devices of a type. DS_DEVICE_CURRENT counts the type of the thread's current
+    device. A type without any gives 0 and DS_OK; the host counts as one. A number that is no
+    type is DS_ERR_INVALID_DEVICE. */
 DSDEF DS_MUST_USE ds_result ds_device_count(ds_device_type type, int *out_count);
-/** Reads a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index] [blanks]; the words in
-    any case except custom_cpu. Without an index: the thread's current index when its device has that type, else 0.
-    "host" takes no index but 0. DS_ERR_INVALID_DEVICE: malformed; DS_ERR_NO_DEVICE: no device of that type here;
+/** Reads a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index]
+    [blanks]; the words in any case except custom_cpu. Without an index: the thread's current
+    index when its device has that type, else 0. "host" takes no index but 0.
+    DS_ERR_INVALID_DEVICE: malformed; DS_ERR_NO_DEVICE: no device of that type here;
     DS_ERR_DEVICE_RANGE: index too large. */
 DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
-/** Writes "cpu:0", "cuda:1" or "host"; the current device is resolved first. DS_ERR_INVALID_VALUE when size is too small
-    (DS_DEVICE_NAME_SIZE always suffices). */
+/** Writes "cpu:0", "cuda:1" or "host"; the current device is resolved first.
+    DS_ERR_INVALID_VALUE when size is too small (DS_DEVICE_NAME_SIZE always suffices). */
 DSDEF DS_MUST_USE ds_result ds_device_print(ds_device device, char *out, size_t size);
 /** The thread's current device; at first cuda:0 when there is one, else cpu:0. */
 DSDEF DS_MUST_USE ds_result ds_device_get(ds_device *out);
-/** Makes a device current for the calling thread. A zeroed device or a negative index changes nothing. */
+/** Makes a device current for the calling thread. A zeroed device or a negative index changes
+    nothing. */
 DSDEF DS_MUST_USE ds_result ds_device_set(ds_device device);
-/** As ds_device_set, and remembers the device that was current; ds_device_pop returns to exactly that one, whatever
-    was set in between. Frames belong to the thread. A push that fails leaves no frame. */
+/** As ds_device_set, and remembers the device that was current; ds_device_pop returns to exactly
+    that one, whatever was set in between. Frames belong to the thread. A push that fails leaves
+    no frame. */
 DSDEF DS_MUST_USE ds_result ds_device_push(ds_device device);
-/** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE without one, or when a stream was pushed after it. */
+/** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE without one, or when a stream
+    was pushed after it. */
 DSDEF DS_MUST_USE ds_result ds_device_pop(void);
 /** What a device is. Puts nothing on a GPU and waits for nothing. */
 DSDEF DS_MUST_USE ds_result ds_device_get_properties(ds_device device, ds_device_properties *out);
 /** The name among the properties, copied into out (at most size bytes, always terminated). */
 DSDEF DS_MUST_USE ds_result ds_device_name(ds_device device, char *out, size_t size);
-/** The compute capability among the properties; 0 and 0 on a CPU device. Either pointer may be NULL. */
+/** The compute capability among the properties; 0 and 0 on a CPU device. Either pointer may be
+    NULL. */
 DSDEF DS_MUST_USE ds_result ds_device_capability(ds_device device, int *out_major, int *out_minor);
 /** Writes a uuid as 36 characters and a zero; size must be at least 37. Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_uuid_print(const unsigned char uuid[16], char *out, size_t size);
-/** Free and total bytes of a device; either pointer may be NULL. On a GPU other processes count too. */
-DSDEF DS_MUST_USE ds_result ds_device_memory_info(ds_device device, size_t *out_free, size_t *out_total);
-/** Blocks until all work of all streams of the device, as of the call, is done. Does not change the current device. */
+/** Free and total bytes of a device; either pointer may be NULL. On a GPU other processes count
+    too. */
+DSDEF DS_MUST_USE ds_result ds_device_memory_info(ds_device device, size_t *out_free,
+                                                  size_t *out_total);
+/** Blocks until all work of all streams of the device, as of the call, is done. Does not change
+    the current device. */
 DSDEF DS_MUST_USE ds_result ds_device_synchronize(ds_device device);
-/** Clears the sticky failure of a CPU device: waits (blocks) until its streams are drained, after which they can be used
-    again. Events recorded in work that failed stay failed until they are recorded anew. DS_ERR_UNSUPPORTED on CUDA, where
-    only the process can start afresh. */
+/** Clears the sticky failure of a CPU device: waits (blocks) until its streams are drained,
+    after which they can be used again. Events recorded in work that failed stay failed until
+    they are recorded anew. DS_ERR_UNSUPPORTED on CUDA, where only the process can start afresh. */
 DSDEF DS_MUST_USE ds_result ds_device_reset(ds_device device);
-/** 1 in *out when `device` can reach the memory of `peer` directly; a device can reach its own. Access is switched on
-    by the first copy or the first such question; where it is 0, copies are staged through host memory. */
+/** 1 in *out when `device` can reach the memory of `peer` directly; a device can reach its own.
+    Access is switched on by the first copy or the first such question; where it is 0, copies are
+    staged through host memory. */
 DSDEF DS_MUST_USE ds_result ds_device_can_access_peer(ds_device device, ds_device peer, int *out);
 /** Lowest (least urgent, 0) and highest (most urgent, negative) stream priority of a device. */
-DSDEF DS_MUST_USE ds_result ds_device_priority_range(ds_device device, int *out_least, int *out_greatest);
-/** How busy a GPU was in the driver's last sampling period: percent of the time in which a kernel ran, and in which its memory was read or
-    written. Either pointer may be NULL. Asks NVML, the library of NVIDIA's driver, which is loaded by the first such question (DEVSTREAM_NVML: another
-    name of libnvidia-ml.so.1) and kept until ds_shutdown. DS_ERR_UNSUPPORTED: the device is no GPU, there is no NVML, or it does not know that of this
+DSDEF DS_MUST_USE ds_result ds_device_priority_range(ds_device device, int *out_least,
+                                                     int *out_greatest);
+/** How busy a GPU was in the driver's last sampling period: percent of the time in which a
+    kernel ran, and in which its memory was read or written. Either pointer may be NULL. Asks
+    NVML, the library of NVIDIA's driver, which is loaded by the first such question
+    (DEVSTREAM_NVML: another name of libnvidia-ml.so.1) and kept until ds_shutdown.
+    DS_ERR_UNSUPPORTED: the device is no GPU, there is no NVML, or it does not know that of this
     device, as of most parts of a GPU (MIG); DS_ERR_DRIVER: NVML failed. */
-DSDEF DS_MUST_USE ds_result ds_device_utilization(ds_device device, unsigned *out_gpu_percent, unsigned *out_memory_percent);
+DSDEF DS_MUST_USE ds_result ds_device_utilization(ds_device device, unsigned *out_gpu_percent,
+                                                  unsigned *out_memory_percent);
 /** Temperature of a GPU in degrees Celsius. Else as ds_device_utilization. */
 DSDEF DS_MUST_USE ds_result ds_device_temperature(ds_device device, unsigned *out_celsius);
 /** What a GPU draws, in milliwatts. Else as ds_device_utilization. */
 DSDEF DS_MUST_USE ds_result ds_device_power_draw(ds_device device, unsigned *out_milliwatts);
-/** Present clocks of a GPU's multiprocessors and of its memory, in MHz; either pointer may be NULL. Else as ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_clock_rate(ds_device device, unsigned *out_sm_mhz, unsigned *out_memory_mhz);
-/** Gives the device a label, for messages and timelines, of which 63 characters are copied; NULL: none. It stays until ds_shutdown. On a GPU, NVIDIA's tools get it too. */
+/** Present clocks of a GPU's multiprocessors and of its memory, in MHz; either pointer may be
+    NULL. Else as ds_device_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_clock_rate(ds_device device, unsigned *out_sm_mhz,
+                                                 unsigned *out_memory_mhz);
+/** Gives the device a label, for messages and timelines, of which 63 characters are copied;
+    NULL: none. It stays until ds_shutdown. On a GPU, NVIDIA's tools get it too. */
 DSDEF DS_MUST_USE ds_result ds_device_set_label(ds_device device, const char *label);
 /** The device's label, copied into out (at most size bytes, always terminated); "" without one. */
 DSDEF DS_MUST_USE ds_result ds_device_label(ds_device device, char *out, size_t size);
-
-/* ---- streams ------------------------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 /** A stream. Zeroed: no stream (it is not the default stream). */
 typedef struct ds_stream {
@@ -366,9 +438,12 @@ typedef struct ds_stream {
 } ds_stream;
 
 enum {
-    DS_STREAM_NON_BLOCKING = 0, /**< takes no part in the legacy stream's ordering: the default, as in torch */
-    DS_STREAM_BLOCKING = 1      /**< ordered with the device's legacy stream, as cudaStreamDefault */
+    /** takes no part in the legacy stream's ordering: the default, as in torch */
+    DS_STREAM_NON_BLOCKING = 0,
+    /** ordered with the device's legacy stream, as cudaStreamDefault */
+    DS_STREAM_BLOCKING = 1
 };
+
 enum {
     DS_PRIORITY_NORMAL = 0,         /**< the default */
     DS_PRIORITY_HIGH = -1,          /**< torch's and Paddle's "high" */
@@ -378,53 +453,81 @@ enum {
 
 /** What ds_stream_create takes; zero means default. */
 typedef struct ds_stream_desc {
-    ds_device device;  /**< zeroed: the thread's current device; a negative index: the current one of its type, else the type's first */
-    int priority;      /**< lower is more urgent; outside of the range it is clamped, as CUDA does */
+    /** zeroed: the thread's current device; a negative index: the current one of its type, else
+        the type's first */
+    ds_device device;
+    /** lower is more urgent; outside of the range it is clamped, as CUDA does */
+    int priority;
     unsigned flags;    /**< DS_STREAM_BLOCKING or 0 */
     const char *label; /**< for messages and reports; copied; may be NULL */
 } ds_stream_desc;
 
 /** The defaults of torch.cuda.Stream: non-blocking, priority 0. */
 static inline ds_stream_desc ds_stream_desc_torch(void) {
-    ds_stream_desc d; d.device = ds_device_current(); d.priority = 0; d.flags = DS_STREAM_NON_BLOCKING; d.label = NULL; return d;
+    ds_stream_desc d;
+    d.device = ds_device_current();
+    d.priority = 0;
+    d.flags = DS_STREAM_NON_BLOCKING;
+    d.label = NULL;
+    return d;
 }
+
 /** The defaults of paddle.device.Stream: non-blocking, normal priority (Paddle's 2). */
-static inline ds_stream_desc ds_stream_desc_paddle(void) { return ds_stream_desc_torch(); }
-/** The defaults of cupy.cuda.Stream and of cudaStreamCreate: blocking with respect to the legacy stream. */
-static inline ds_stream_desc ds_stream_desc_cupy(void) {
-    ds_stream_desc d = ds_stream_desc_torch(); d.flags = DS_STREAM_BLOCKING; return d;
+static inline ds_stream_desc ds_stream_desc_paddle(void) {
+    return ds_stream_desc_torch();
 }
-/** The defaults of mindspore.hal.Stream: priority 0; MindSpore leaves the rest to its backend, here non-blocking. */
-static inline ds_stream_desc ds_stream_desc_mindspore(void) { return ds_stream_desc_torch(); }
-/** Paddle's priority numbers (1 high, 2 normal; -1 and 0 are taken as Paddle's Python does) as ours. Anything else is
-    DS_ERR_INVALID_VALUE: Paddle turns it into normal without a word. */
+
+/** The defaults of cupy.cuda.Stream and of cudaStreamCreate: blocking with respect to the legacy
+    stream. */
+static inline ds_stream_desc ds_stream_desc_cupy(void) {
+    ds_stream_desc d = ds_stream_desc_torch();
+    d.flags = DS_STREAM_BLOCKING;
+    return d;
+}
+
+/** The defaults of mindspore.hal.Stream: priority 0; MindSpore leaves the rest to its backend,
+    here non-blocking. */
+static inline ds_stream_desc ds_stream_desc_mindspore(void) {
+    return ds_stream_desc_torch();
+}
+
+/** Paddle's priority numbers (1 high, 2 normal; -1 and 0 are taken as Paddle's Python does) as
+    ours. Anything else is DS_ERR_INVALID_VALUE: Paddle turns it into normal without a word. */
 DSDEF DS_MUST_USE ds_result ds_priority_from_paddle(int paddle_priority, int *out_priority);
 
-/** Creates a stream, which is the caller's to destroy. desc NULL: non-blocking, of priority 0, on the current device. */
+/** Creates a stream, which is the caller's to destroy. desc NULL: non-blocking, of priority 0,
+    on the current device. */
 DSDEF DS_MUST_USE ds_result ds_stream_create(const ds_stream_desc *desc, ds_stream *out);
-/** Gives one more owner to a stream that was created or wrapped; each needs its own ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
+/** Gives one more owner to a stream that was created or wrapped; each needs its own
+    ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
-/** Ends one ownership. With the last one the handle is invalid at once, pending work still runs, and the stream is freed
-    after it. Returns at once. The legacy and per-thread streams are not yours: DS_ERR_INVALID_VALUE. */
+/** Ends one ownership. With the last one the handle is invalid at once, pending work still runs,
+    and the stream is freed after it. Returns at once. The legacy and per-thread streams are not
+    yours: DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_stream_destroy(ds_stream stream);
-/** DS_OK when all work so far is done, DS_NOT_READY when not, DS_ERR_FAILED after a failure. Never blocks. On the legacy
-    stream this counts the work of the device's blocking streams too (on CUDA: of those that devstream knows, and of the
-    per-thread streams the caller's only, since CUDA cannot name another thread's). */
+/** DS_OK when all work so far is done, DS_NOT_READY when not, DS_ERR_FAILED after a failure.
+    Never blocks. On the legacy stream this counts the work of the device's blocking streams too
+    (on CUDA: of those that devstream knows, and of the per-thread streams the caller's only,
+    since CUDA cannot name another thread's). */
 DSDEF DS_MUST_USE ds_result ds_stream_query(ds_stream stream);
-/** Blocks until all work put on the stream before the call is done. The caller may run operations that this work
-    depends on (kernels, copies, fills), never a host function. */
+/** Blocks until all work put on the stream before the call is done. The caller may run
+    operations that this work depends on (kernels, copies, fills), never a host function. */
 DSDEF DS_MUST_USE ds_result ds_stream_synchronize(ds_stream stream);
-/** As ds_stream_synchronize, for at most timeout_ns nanoseconds; then DS_NOT_READY. Runs nothing itself. */
+/** As ds_stream_synchronize, for at most timeout_ns nanoseconds; then DS_NOT_READY. Runs nothing
+    itself. */
 DSDEF DS_MUST_USE ds_result ds_stream_synchronize_for(ds_stream stream, uint64_t timeout_ns);
-/** The device's legacy null stream: its work starts after everything put earlier on the device's blocking streams, and
-    their later work starts after it. Non-blocking streams take no part. (CUDA's stream 0.) */
+/** The device's legacy null stream: its work starts after everything put earlier on the device's
+    blocking streams, and their later work starts after it. Non-blocking streams take no part.
+    (CUDA's stream 0.) */
 DSDEF DS_MUST_USE ds_result ds_stream_legacy(ds_device device, ds_stream *out);
-/** The calling thread's own default stream on the device (CUDA's stream 2): blocking with respect to the legacy stream,
-    independent of others. The handle means this thread's stream; it goes with the thread, after its work is done. Other
-    threads may use it on CPU devices; on CUDA they get DS_ERR_UNSUPPORTED, since CUDA has no name for it. */
+/** The calling thread's own default stream on the device (CUDA's stream 2): blocking with
+    respect to the legacy stream, independent of others. The handle means this thread's stream;
+    it goes with the thread, after its work is done. Other threads may use it on CPU devices; on
+    CUDA they get DS_ERR_UNSUPPORTED, since CUDA has no name for it. */
 DSDEF DS_MUST_USE ds_result ds_stream_per_thread(ds_device device, ds_stream *out);
-/** The legacy stream, or the per-thread one when that was opted for (DS_INIT_PER_THREAD_DEFAULT_STREAM, the macro or the
-    environment variable DEVSTREAM_PER_THREAD_DEFAULT_STREAM=1). */
+/** The legacy stream, or the per-thread one when that was opted for
+    (DS_INIT_PER_THREAD_DEFAULT_STREAM, the macro or the environment variable
+    DEVSTREAM_PER_THREAD_DEFAULT_STREAM=1). */
 DSDEF DS_MUST_USE ds_result ds_stream_default(ds_device device, ds_stream *out);
 
 /** Who ends a wrapped native stream. */
@@ -433,60 +536,77 @@ typedef enum ds_ownership {
     DS_OWN = 1     /**< devstream, with the last ds_stream_destroy */
 } ds_ownership;
 
-/** The exchange format for streams of other libraries (Python's __cuda_stream__ protocol has the same two numbers). */
+/** The exchange format for streams of other libraries (Python's __cuda_stream__ protocol has the
+    same two numbers). */
 typedef struct ds_stream_native {
     int version;      /**< 0 */
     ds_device device; /**< zeroed when wrapping: the thread's current device */
-    void *handle;     /**< cudaStream_t, or the CPU driver's stream; 0 and 1 legacy, 2 the calling thread's */
+    /** cudaStream_t, or the CPU driver's stream; 0 and 1 legacy, 2 the calling thread's */
+    void *handle;
 } ds_stream_native;
 
-/** Makes a stream of a native handle. On CUDA that is a cudaStream_t, which must be valid: cudart does not check it.
-    release_fn, when given, runs once with user when the wrapper is freed (it keeps
-    the foreign owner alive until then), on the thread that freed it; it also runs when the call fails.
-    DS_ERR_INVALID_VALUE: unknown version, a handle the driver does not know, DS_OWN of a default stream. */
+/** Makes a stream of a native handle. On CUDA that is a cudaStream_t, which must be valid:
+    cudart does not check it. release_fn, when given, runs once with user when the wrapper is
+    freed (it keeps the foreign owner alive until then), on the thread that freed it; it also
+    runs when the call fails. DS_ERR_INVALID_VALUE: unknown version, a handle the driver does not
+    know, DS_OWN of a default stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_wrap(const ds_stream_native *native, ds_ownership ownership,
-                                           void (*release_fn)(void *user), void *user, ds_stream *out);
-/** The native form of a stream; ownership stays. The legacy stream exports handle 0, the calling thread's own 2. */
+                                           void (*release_fn)(void *user), void *user,
+                                           ds_stream *out);
+/** The native form of a stream; ownership stays. The legacy stream exports handle 0, the calling
+    thread's own 2. */
 DSDEF DS_MUST_USE ds_result ds_stream_export(ds_stream stream, ds_stream_native *out);
-/** As ds_stream_export, and gives the native stream to the caller: the handle becomes invalid and nothing is freed until
-    someone wraps it with DS_OWN. Only for a stream with one owner that devstream owns: else DS_ERR_ILLEGAL_STATE. */
+/** As ds_stream_export, and gives the native stream to the caller: the handle becomes invalid
+    and nothing is freed until someone wraps it with DS_OWN. Only for a stream with one owner
+    that devstream owns: else DS_ERR_ILLEGAL_STATE. */
 DSDEF DS_MUST_USE ds_result ds_stream_unwrap(ds_stream stream, ds_stream_native *out);
 
 /** A number that no other stream of this process ever had. */
 DSDEF DS_MUST_USE ds_result ds_stream_id(ds_stream stream, uint64_t *out);
 /** The stream's device. */
 DSDEF DS_MUST_USE ds_result ds_stream_device(ds_stream stream, ds_device *out);
-/** DS_STREAM_BLOCKING or DS_STREAM_NON_BLOCKING. The legacy and per-thread streams count as blocking. */
+/** DS_STREAM_BLOCKING or DS_STREAM_NON_BLOCKING. The legacy and per-thread streams count as
+    blocking. */
 DSDEF DS_MUST_USE ds_result ds_stream_flags(ds_stream stream, unsigned *out);
 /** The priority in effect and the one asked for; either pointer may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_stream_priority(ds_stream stream, int *out_effective, int *out_requested);
+DSDEF DS_MUST_USE ds_result ds_stream_priority(ds_stream stream, int *out_effective,
+                                               int *out_requested);
 /** The stream's label, copied into out (at most size bytes, always terminated). */
 DSDEF DS_MUST_USE ds_result ds_stream_label(ds_stream stream, char *out, size_t size);
-/** Gives the stream another label, for messages, reports and timelines, of which 255 characters are copied; NULL: none. On a GPU, NVIDIA's tools get it too. */
+/** Gives the stream another label, for messages, reports and timelines, of which 255 characters
+    are copied; NULL: none. On a GPU, NVIDIA's tools get it too. */
 DSDEF DS_MUST_USE ds_result ds_stream_set_label(ds_stream stream, const char *label);
-/** 1 when both handles name the same queue of the same device (a wrapper equals what it wraps), else 0; an invalid handle
-    equals nothing. */
+/** 1 when both handles name the same queue of the same device (a wrapper equals what it wraps),
+    else 0; an invalid handle equals nothing. */
 DSDEF int ds_stream_equal(ds_stream a, ds_stream b);
 
-/* ---- the current stream -------------------------------------------------------------------------------------- */
+/* ---- the current stream ---------------------------------------------------------------------- */
 
 enum {
-    DS_PUSH_STRICT = 1,   /**< refuse a stream whose device is not the current one (CuPy's rule): DS_ERR_DEVICE_MISMATCH */
-    DS_PUSH_WAIT_PREV = 2,/**< on entry the pushed stream waits for the stream that was current on its device */
-    DS_POP_WAIT_BACK = 4  /**< on exit the stream restored on that device waits for the pushed one */
+    /** refuse a stream whose device is not the current one (CuPy's rule): DS_ERR_DEVICE_MISMATCH */
+    DS_PUSH_STRICT = 1,
+    /** on entry the pushed stream waits for the stream that was current on its device */
+    DS_PUSH_WAIT_PREV = 2,
+    /** on exit the stream restored on that device waits for the pushed one */
+    DS_POP_WAIT_BACK = 4
 };
 
-/** The thread's current stream on a device; a new thread begins with ds_stream_default. If it was destroyed meanwhile,
-    the handle comes back all the same and every use of it says DS_ERR_INVALID_HANDLE. */
+/** The thread's current stream on a device; a new thread begins with ds_stream_default. If it
+    was destroyed meanwhile, the handle comes back all the same and every use of it says
+    DS_ERR_INVALID_HANDLE. */
 DSDEF DS_MUST_USE ds_result ds_stream_current(ds_device device, ds_stream *out);
-/** Makes a stream current on its device and that device current for the thread (torch). flags: DS_PUSH_STRICT or 0.
-    *out_previous (may be NULL) is the stream that was current on that device. */
-DSDEF DS_MUST_USE ds_result ds_stream_use(ds_stream stream, unsigned flags, ds_stream *out_previous);
-/** As ds_stream_use, and remembers the current device and that device's current stream; ds_stream_pop restores exactly
-    that state, whatever was used in between. A zeroed stream pushes a frame that changes nothing. A push that fails
-    leaves no frame. flags: DS_PUSH_*, DS_POP_WAIT_BACK. */
+/** Makes a stream current on its device and that device current for the thread (torch). flags:
+    DS_PUSH_STRICT or 0. *out_previous (may be NULL) is the stream that was current on that
+    device. */
+DSDEF DS_MUST_USE ds_result ds_stream_use(ds_stream stream, unsigned flags,
+                                          ds_stream *out_previous);
+/** As ds_stream_use, and remembers the current device and that device's current stream;
+    ds_stream_pop restores exactly that state, whatever was used in between. A zeroed stream
+    pushes a frame that changes nothing. A push that fails leaves no frame. flags: DS_PUSH_*,
+    DS_POP_WAIT_BACK. */
 DSDEF DS_MUST_USE ds_result ds_stream_push(ds_stream stream, unsigned flags);
-/** Undoes the thread's latest ds_stream_push. DS_ERR_ILLEGAL_STATE without one, or when a device was pushed after it. */
+/** Undoes the thread's latest ds_stream_push. DS_ERR_ILLEGAL_STATE without one, or when a device
+    was pushed after it. */
 DSDEF DS_MUST_USE ds_result ds_stream_pop(void);
 
 /** State of DS_STREAM_SCOPE and DS_DEVICE_SCOPE. */
@@ -494,6 +614,7 @@ typedef struct ds_scope {
     int pushed; /**< 1: to be popped */
     int once;   /**< 1: the block is still to run */
 } ds_scope;
+
 /** Enters a scope; used by DS_STREAM_SCOPE. */
 DSDEF ds_scope ds_stream_scope_enter(ds_stream stream, unsigned flags);
 /** Leaves it; used by DS_STREAM_SCOPE. */
@@ -502,8 +623,7 @@ DSDEF void ds_stream_scope_leave(ds_scope *scope);
 DSDEF ds_scope ds_device_scope_enter(ds_device device);
 /** Leaves it; used by DS_DEVICE_SCOPE. */
 DSDEF void ds_device_scope_leave(ds_scope *scope);
-
-/* ---- events -------------------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 /** An event: a point in a stream's work. Zeroed: none. */
 typedef struct ds_event {
@@ -511,45 +631,56 @@ typedef struct ds_event {
 } ds_event;
 
 enum {
-    DS_EVENT_DEFAULT = 0,       /**< no timing: the cheapest */
-    DS_EVENT_TIMING = 1,        /**< keeps the time at which the record is reached */
-    DS_EVENT_BLOCKING_WAIT = 2, /**< ds_event_synchronize sleeps at once instead of spinning first */
-    DS_EVENT_INTERPROCESS = 4,  /**< may be shared between processes (ds_event_export); not with DS_EVENT_TIMING. On CPU devices a process can have 65,536 that were
-                                     recorded or exported: of one more the first record or export is DS_ERR_LIMIT_EXCEEDED */
-    DS_EVENT_CUPY = 1           /**< CuPy's default: timing on */
+    DS_EVENT_DEFAULT = 0, /**< no timing: the cheapest */
+    DS_EVENT_TIMING = 1,  /**< keeps the time at which the record is reached */
+    /** ds_event_synchronize sleeps at once instead of spinning first */
+    DS_EVENT_BLOCKING_WAIT = 2,
+    /** may be shared between processes (ds_event_export); not with DS_EVENT_TIMING. On CPU
+        devices a process can have 65,536 that were recorded or exported: of one more the first
+        record or export is DS_ERR_LIMIT_EXCEEDED */
+    DS_EVENT_INTERPROCESS = 4,
+    DS_EVENT_CUPY = 1 /**< CuPy's default: timing on */
 };
 
-/** Creates an event; it belongs to no device until it is recorded. label may be NULL; it is copied. DS_ERR_INVALID_VALUE: an interprocess
-    event with timing. */
+/** Creates an event; it belongs to no device until it is recorded. label may be NULL; it is
+    copied. DS_ERR_INVALID_VALUE: an interprocess event with timing. */
 DSDEF DS_MUST_USE ds_result ds_event_create(unsigned flags, const char *label, ds_event *out);
-/** The handle becomes invalid; streams that wait for the event still do. Returns at once. Graphs keep the events of their nodes. */
+/** The handle becomes invalid; streams that wait for the event still do. Returns at once. Graphs
+    keep the events of their nodes. */
 DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
-/** Marks the present end of the stream's work. A later record replaces it for later waits only. The first record binds
-    the event to the stream's device; recording on another one is DS_ERR_DEVICE_MISMATCH. */
+/** Marks the present end of the stream's work. A later record replaces it for later waits only.
+    The first record binds the event to the stream's device; recording on another one is
+    DS_ERR_DEVICE_MISMATCH. */
 DSDEF DS_MUST_USE ds_result ds_event_record(ds_event event, ds_stream stream);
-/** Creates an event with these flags and records it on the stream; it is the caller's to destroy. */
+/** Creates an event with these flags and records it on the stream; it is the caller's to
+    destroy. */
 DSDEF DS_MUST_USE ds_result ds_stream_record_new(ds_stream stream, unsigned flags, ds_event *out);
-/** Later work on the stream starts after the event's record as of this call, whatever is recorded afterwards. The stream
-    may be on another device of the same driver; one of another driver is DS_ERR_CROSS_DRIVER. An unrecorded event is complete. Returns at once. */
+/** Later work on the stream starts after the event's record as of this call, whatever is
+    recorded afterwards. The stream may be on another device of the same driver; one of another
+    driver is DS_ERR_CROSS_DRIVER. An unrecorded event is complete. Returns at once. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_event(ds_stream stream, ds_event event);
-/** Later work on the stream starts after all work put on `other` before this call. Needs no event; returns at once. A stream of
-    another driver is DS_ERR_CROSS_DRIVER. */
+/** Later work on the stream starts after all work put on `other` before this call. Needs no
+    event; returns at once. A stream of another driver is DS_ERR_CROSS_DRIVER. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_stream(ds_stream stream, ds_stream other);
-/** As ds_event_record, but on a capturing stream it becomes a node of the graph, and each launch records the event (as of the
-    launch: who waits for it after that call waits for this launch's record). */
+/** As ds_event_record, but on a capturing stream it becomes a node of the graph, and each launch
+    records the event (as of the launch: who waits for it after that call waits for this launch's
+    record). */
 DSDEF DS_MUST_USE ds_result ds_event_record_external(ds_event event, ds_stream stream);
-/** As ds_stream_wait_event, but on a capturing stream it becomes a node of the graph: each launch waits for the event's record as
-    of the launch. DS_ERR_CROSS_DRIVER: an event of another driver, here too. */
+/** As ds_stream_wait_event, but on a capturing stream it becomes a node of the graph: each
+    launch waits for the event's record as of the launch. DS_ERR_CROSS_DRIVER: an event of
+    another driver, here too. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_event_external(ds_stream stream, ds_event event);
-/** DS_OK when the record is reached (or there is none), DS_NOT_READY, or DS_ERR_FAILED. Never blocks. */
+/** DS_OK when the record is reached (or there is none), DS_NOT_READY, or DS_ERR_FAILED. Never
+    blocks. */
 DSDEF DS_MUST_USE ds_result ds_event_query(ds_event event);
 /** Blocks until the record as of the call is reached; see ds_stream_synchronize. */
 DSDEF DS_MUST_USE ds_result ds_event_synchronize(ds_event event);
 /** As ds_event_synchronize, for at most timeout_ns nanoseconds; then DS_NOT_READY. */
 DSDEF DS_MUST_USE ds_result ds_event_synchronize_for(ds_event event, uint64_t timeout_ns);
-/** Milliseconds from one record to another, negative when they are the other way round. Checked in torch's order: both
-    with timing (DS_ERR_NO_TIMING), both recorded (DS_ERR_NOT_RECORDED), both reached (DS_NOT_READY), same device
-    (DS_ERR_DEVICE_MISMATCH). CPU driver: nanosecond clock, read when the stream reaches the record. */
+/** Milliseconds from one record to another, negative when they are the other way round. Checked
+    in torch's order: both with timing (DS_ERR_NO_TIMING), both recorded (DS_ERR_NOT_RECORDED),
+    both reached (DS_NOT_READY), same device (DS_ERR_DEVICE_MISMATCH). CPU driver: nanosecond
+    clock, read when the stream reaches the record. */
 DSDEF DS_MUST_USE ds_result ds_event_elapsed_ms(ds_event start, ds_event end, double *out_ms);
 /** The device of the first record; a zeroed device before it. */
 DSDEF DS_MUST_USE ds_result ds_event_device(ds_event event, ds_device *out);
@@ -561,129 +692,157 @@ typedef struct ds_ipc_event_handle {
     unsigned char bytes[64]; /**< of meaning to ds_event_import only */
 } ds_ipc_event_handle;
 
-/** Writes the handle with which other processes import the event; as often as wanted, always the same bytes. An event that
-    was never recorded belongs to the thread's current device from now on. It must live as long as others use it.
-    DS_ERR_INVALID_VALUE: it was created without DS_EVENT_INTERPROCESS, or it was imported itself. */
+/** Writes the handle with which other processes import the event; as often as wanted, always the
+    same bytes. An event that was never recorded belongs to the thread's current device from now
+    on. It must live as long as others use it. DS_ERR_INVALID_VALUE: it was created without
+    DS_EVENT_INTERPROCESS, or it was imported itself. */
 DSDEF DS_MUST_USE ds_result ds_event_export(ds_event event, ds_ipc_event_handle *out);
-/** Makes an event of another process's handle, on a device of the same kind; it can be recorded, waited for, asked and
-    synchronized with like the process's own, and is destroyed here like one. Every process sees the latest record of any. What a wait means is fixed
-    at its call, in all processes. If the process that made a record ends before its stream came to it (and only then), waits for
-    that record are over with DS_ERR_PEER_DIED: a stream that waits has failed with it, like after a failure of its own work,
-    until ds_device_reset or its end; other streams go on. That is so on CPU devices; what CUDA does then is not documented.
-    DS_ERR_PEER_DIED: the exporting process has ended. DS_ERR_INVALID_HANDLE: it has destroyed the event. DS_ERR_ILLEGAL_STATE: it
-    is this process. */
-DSDEF DS_MUST_USE ds_result ds_event_import(ds_device device, const ds_ipc_event_handle *handle, ds_event *out);
-
-/* ---- memory -------------------------------------------------------------------------------------------------- */
+/** Makes an event of another process's handle, on a device of the same kind; it can be recorded,
+    waited for, asked and synchronized with like the process's own, and is destroyed here like
+    one. Every process sees the latest record of any. What a wait means is fixed at its call, in
+    all processes. If the process that made a record ends before its stream came to it (and only
+    then), waits for that record are over with DS_ERR_PEER_DIED: a stream that waits has failed
+    with it, like after a failure of its own work, until ds_device_reset or its end; other
+    streams go on. That is so on CPU devices; what CUDA does then is not documented.
+    DS_ERR_PEER_DIED: the exporting process has ended. DS_ERR_INVALID_HANDLE: it has destroyed
+    the event. DS_ERR_ILLEGAL_STATE: it is this process. */
+DSDEF DS_MUST_USE ds_result ds_event_import(ds_device device, const ds_ipc_event_handle *handle,
+                                            ds_event *out);
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /** Kinds of memory a pointer may point to. */
 typedef enum ds_memory_kind {
-    DS_MEMORY_PAGEABLE = 0,  /**< ordinary host memory */
-    DS_MEMORY_PINNED = 1,    /**< host memory from ds_host_alloc */
-    DS_MEMORY_REGISTERED = 2,/**< host memory given to ds_host_register */
-    DS_MEMORY_DEVICE = 3     /**< memory from ds_alloc */
+    DS_MEMORY_PAGEABLE = 0,   /**< ordinary host memory */
+    DS_MEMORY_PINNED = 1,     /**< host memory from ds_host_alloc */
+    DS_MEMORY_REGISTERED = 2, /**< host memory given to ds_host_register */
+    DS_MEMORY_DEVICE = 3      /**< memory from ds_alloc */
 } ds_memory_kind;
 
 /** What ds_pointer_query tells. */
 typedef struct ds_pointer_info {
     ds_memory_kind kind; /**< kind of memory */
     ds_device device;    /**< device memory: its device; else host */
-    void *base;          /**< start of the allocation or registered range; NULL for pageable memory */
-    size_t size;         /**< its size in bytes; 0 for pageable memory */
+    /** start of the allocation or registered range; NULL for pageable memory */
+    void *base;
+    size_t size; /**< its size in bytes; 0 for pageable memory */
 } ds_pointer_info;
 
-/** Allocates size bytes of device memory, aligned to 512 (on CUDA: as cudaMalloc does, to 256 at least). Does not wait for any work. size 0 gives NULL and DS_OK.
-    Uninitialised. DS_ERR_OUT_OF_MEMORY: the device is full. (Plain; devstream_alloc.h has the caching allocator.) */
+/** Allocates size bytes of device memory, aligned to 512 (on CUDA: as cudaMalloc does, to 256 at
+    least). Does not wait for any work. size 0 gives NULL and DS_OK. Uninitialised.
+    DS_ERR_OUT_OF_MEMORY: the device is full. (Plain; devstream_alloc.h has the caching
+    allocator.) */
 DSDEF DS_MUST_USE ds_result ds_alloc(ds_device device, size_t size, void **out);
-/** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes. DS_ERR_INVALID_VALUE: more bytes than a
-    size_t counts. Else as ds_alloc. */
-DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_t height, void **out, size_t *out_pitch);
-/** Frees device memory. Blocks until all work of its device is done, as cudaFree does; not that of other devices whose streams
-    copy to or from it. NULL is allowed. Anything that is
-    not the start of an allocation is DS_ERR_INVALID_VALUE. */
+/** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes.
+    DS_ERR_INVALID_VALUE: more bytes than a size_t counts. Else as ds_alloc. */
+DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_t height,
+                                           void **out, size_t *out_pitch);
+/** Frees device memory. Blocks until all work of its device is done, as cudaFree does; not that
+    of other devices whose streams copy to or from it. NULL is allowed. Anything that is not the
+    start of an allocation is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_free(void *ptr);
-/** Allocates pinned host memory, which copies of all devices reach without blocking, and kernels of GPUs at the same
-    address; aligned to 512. size 0 gives NULL and DS_OK. */
+/** Allocates pinned host memory, which copies of all devices reach without blocking, and kernels
+    of GPUs at the same address; aligned to 512. size 0 gives NULL and DS_OK. */
 DSDEF DS_MUST_USE ds_result ds_host_alloc(size_t size, void **out);
 /** Frees it; blocks until the work of all devices is done, as cudaFreeHost may. NULL is allowed. */
 DSDEF DS_MUST_USE ds_result ds_host_free(void *ptr);
-/** Pins memory of the caller's, which must stay until ds_host_unregister. A range that touches a known one is DS_ERR_INVALID_VALUE. */
+/** Pins memory of the caller's, which must stay until ds_host_unregister. A range that touches a
+    known one is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_host_register(void *ptr, size_t size);
-/** Undoes ds_host_register; ptr is the start of the range. Blocks until the work of all devices is done. */
+/** Undoes ds_host_register; ptr is the start of the range. Blocks until the work of all devices
+    is done. */
 DSDEF DS_MUST_USE ds_result ds_host_unregister(void *ptr);
 /** Tells what a pointer points to. Unknown addresses, NULL included, are pageable host memory. */
 DSDEF DS_MUST_USE ds_result ds_pointer_query(const void *ptr, ds_pointer_info *out);
-/** The device of the memory at ptr, any address inside of an allocation; for host memory, of any kind, the host. */
+/** The device of the memory at ptr, any address inside of an allocation; for host memory, of any
+    kind, the host. */
 DSDEF DS_MUST_USE ds_result ds_device_of(const void *ptr, ds_device *out);
 /** Enters a scope; used by DS_DEVICE_OF_SCOPE. */
 DSDEF ds_scope ds_device_of_scope_enter(const void *ptr);
+/* ---- copies and fills ------------------------------------------------------------------------ */
 
-/* ---- copies and fills ---------------------------------------------------------------------------------------- */
-
-/** Copies size bytes, in stream order, between any memory: host and device, within and between devices (directly
-    where the devices can reach each other, else staged through host memory), also between a GPU and a CPU device, on a
-    stream of either. Ranges must not overlap. A copy that touches pageable host memory may block until it is done: on CPU
-    devices it does; on CUDA one to the host does, one from the host returns when the source may be changed. Others return
-    at once, and both ranges must stay valid until the stream has passed the copy. On CUDA a copy between pinned memory, or
-    between a GPU and a CPU device, is a host function as to what may hold it up (ds_launch_host_func). On CPU devices up to 16 KiB on an idle
-    stream may be done before the call returns. Memory that cudart or other libraries allocated is taken as what it is.
-    A range that leaves an allocation of ds_alloc or ds_host_alloc is DS_ERR_INVALID_VALUE. size 0 does nothing. */
+/** Copies size bytes, in stream order, between any memory: host and device, within and between
+    devices (directly where the devices can reach each other, else staged through host memory),
+    also between a GPU and a CPU device, on a stream of either. Ranges must not overlap. A copy
+    that touches pageable host memory may block until it is done: on CPU devices it does; on CUDA
+    one to the host does, one from the host returns when the source may be changed. Others return
+    at once, and both ranges must stay valid until the stream has passed the copy. On CUDA a copy
+    between pinned memory, or between a GPU and a CPU device, is a host function as to what may
+    hold it up (ds_launch_host_func). On CPU devices up to 16 KiB on an idle stream may be done
+    before the call returns. Memory that cudart or other libraries allocated is taken as what it
+    is. A range that leaves an allocation of ds_alloc or ds_host_alloc is DS_ERR_INVALID_VALUE.
+    size 0 does nothing. */
 DSDEF DS_MUST_USE ds_result ds_copy(void *dst, const void *src, size_t size, ds_stream stream);
-enum { DS_COPY_HOST_STABLE = 1 /**< pageable memory stays valid, at its place, as long as a graph that has captured the copy */ };
-/** As ds_copy, with flags (DS_COPY_HOST_STABLE or 0). */
-DSDEF DS_MUST_USE ds_result ds_copy_with(void *dst, const void *src, size_t size, unsigned flags, ds_stream stream);
-/** Copies height rows of width bytes; pitches are the distances of rows in bytes and at least width. Else as ds_copy. */
-DSDEF DS_MUST_USE ds_result ds_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
-                                       size_t height, ds_stream stream);
-/** As ds_copy, and says between which devices; a pointer that is not on the device named is DS_ERR_DEVICE_MISMATCH. */
-DSDEF DS_MUST_USE ds_result ds_copy_peer(void *dst, ds_device dst_device, const void *src, ds_device src_device,
-                                         size_t size, ds_stream stream);
-/** Sets count elements of value_size (1, 2 or 4) bytes to the low bytes of value, in stream order. Device or pinned memory:
-    returns at once; pageable memory: blocks. ptr must be a multiple of value_size. Device memory must belong to the driver
-    of the stream: else DS_ERR_CROSS_DRIVER. On CUDA a fill of host memory is a host function as to what may hold it up. */
-DSDEF DS_MUST_USE ds_result ds_fill(void *ptr, uint32_t value, size_t value_size, size_t count, ds_stream stream);
-/** The same for height rows of width elements; pitch is the distance of rows in bytes, a multiple of value_size. */
-DSDEF DS_MUST_USE ds_result ds_fill_2d(void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width,
-                                       size_t height, ds_stream stream);
 
-/* ---- host functions ------------------------------------------------------------------------------------------ */
+enum {
+    /** pageable memory stays valid, at its place, as long as a graph that has captured the copy */
+    DS_COPY_HOST_STABLE = 1
+};
+
+/** As ds_copy, with flags (DS_COPY_HOST_STABLE or 0). */
+DSDEF DS_MUST_USE ds_result ds_copy_with(void *dst, const void *src, size_t size, unsigned flags,
+                                         ds_stream stream);
+/** Copies height rows of width bytes; pitches are the distances of rows in bytes and at least
+    width. Else as ds_copy. */
+DSDEF DS_MUST_USE ds_result ds_copy_2d(void *dst, size_t dst_pitch, const void *src,
+                                       size_t src_pitch, size_t width, size_t height,
+                                       ds_stream stream);
+/** As ds_copy, and says between which devices; a pointer that is not on the device named is
+    DS_ERR_DEVICE_MISMATCH. */
+DSDEF DS_MUST_USE ds_result ds_copy_peer(void *dst, ds_device dst_device, const void *src,
+                                         ds_device src_device, size_t size, ds_stream stream);
+/** Sets count elements of value_size (1, 2 or 4) bytes to the low bytes of value, in stream
+    order. Device or pinned memory: returns at once; pageable memory: blocks. ptr must be a
+    multiple of value_size. Device memory must belong to the driver of the stream: else
+    DS_ERR_CROSS_DRIVER. On CUDA a fill of host memory is a host function as to what may hold it
+    up. */
+DSDEF DS_MUST_USE ds_result ds_fill(void *ptr, uint32_t value, size_t value_size, size_t count,
+                                    ds_stream stream);
+/** The same for height rows of width elements; pitch is the distance of rows in bytes, a
+    multiple of value_size. */
+DSDEF DS_MUST_USE ds_result ds_fill_2d(void *ptr, size_t pitch, uint32_t value, size_t value_size,
+                                       size_t width, size_t height, ds_stream stream);
+/* ---- host functions -------------------------------------------------------------------------- */
 
 /** Runs on a thread of devstream's. */
 typedef void (*ds_host_fn)(void *user);
 /** Gets the stream, DS_OK or the failure of the stream, and the user's pointer. */
 typedef void (*ds_callback_fn)(ds_stream stream, ds_result status, void *user);
 
-/** Runs fn(user) once when the stream reaches it; later work on the stream waits for it, other streams do not (but CUDA
-    may run the host functions of a device one after another, so that one that blocks holds up those of others). Skipped
-    after a failure. dtor_fn(user), when given, runs exactly once in every case: after fn and before the stream goes on,
-    when fn is skipped, and also when this call fails (then before it returns, on the caller's thread). */
-DSDEF DS_MUST_USE ds_result ds_launch_host_func(ds_stream stream, ds_host_fn fn, void *user, ds_host_fn dtor_fn);
-/** Runs fn(stream, status, user) exactly once when the stream reaches it, after a failure too; else as
-    ds_launch_host_func. When the call itself fails, fn does not run, dtor_fn does. */
-DSDEF DS_MUST_USE ds_result ds_add_callback(ds_stream stream, ds_callback_fn fn, void *user, ds_host_fn dtor_fn);
-
-/* ---- data types ------------------------------------------------------------------------------------------------ */
+/** Runs fn(user) once when the stream reaches it; later work on the stream waits for it, other
+    streams do not (but CUDA may run the host functions of a device one after another, so that
+    one that blocks holds up those of others). Skipped after a failure. dtor_fn(user), when
+    given, runs exactly once in every case: after fn and before the stream goes on, when fn is
+    skipped, and also when this call fails (then before it returns, on the caller's thread). */
+DSDEF DS_MUST_USE ds_result ds_launch_host_func(ds_stream stream, ds_host_fn fn, void *user,
+                                                ds_host_fn dtor_fn);
+/** Runs fn(stream, status, user) exactly once when the stream reaches it, after a failure too;
+    else as ds_launch_host_func. When the call itself fails, fn does not run, dtor_fn does. */
+DSDEF DS_MUST_USE ds_result ds_add_callback(ds_stream stream, ds_callback_fn fn, void *user,
+                                            ds_host_fn dtor_fn);
+/* ---- data types ------------------------------------------------------------------------------ */
 
 /** What an element is, with DLPack's numbers. */
 typedef enum ds_type_code {
-    DS_CODE_INT = 0,                 /**< signed integers */
-    DS_CODE_UINT = 1,                /**< unsigned integers */
-    DS_CODE_FLOAT = 2,               /**< IEEE floats of 16, 32, 64 bits */
-    DS_CODE_OPAQUE = 3,              /**< handles, of which nothing is known */
-    DS_CODE_BFLOAT = 4,              /**< bfloat16 */
-    DS_CODE_COMPLEX = 5,             /**< two floats, of which bits counts both */
-    DS_CODE_BOOL = 6,                /**< 0 or 1 in a byte */
-    DS_CODE_FLOAT8_E3M4 = 7,         /**< the following: bits of exponent (E) and mantissa (M); FN: no infinities; */
-    DS_CODE_FLOAT8_E4M3 = 8,         /**< UZ: no negative zero; B11: bias 11; E8M0FNU: a power of two without a sign */
-    DS_CODE_FLOAT8_E4M3B11FNUZ = 9,  /**< see DS_CODE_FLOAT8_E3M4 */
-    DS_CODE_FLOAT8_E4M3FN = 10,      /**< see DS_CODE_FLOAT8_E3M4 */
-    DS_CODE_FLOAT8_E4M3FNUZ = 11,    /**< see DS_CODE_FLOAT8_E3M4 */
-    DS_CODE_FLOAT8_E5M2 = 12,        /**< see DS_CODE_FLOAT8_E3M4 */
-    DS_CODE_FLOAT8_E5M2FNUZ = 13,    /**< see DS_CODE_FLOAT8_E3M4 */
-    DS_CODE_FLOAT8_E8M0FNU = 14,     /**< see DS_CODE_FLOAT8_E3M4 */
-    DS_CODE_FLOAT6_E2M3FN = 15,      /**< see DS_CODE_FLOAT8_E3M4 */
-    DS_CODE_FLOAT6_E3M2FN = 16,      /**< see DS_CODE_FLOAT8_E3M4 */
-    DS_CODE_FLOAT4_E2M1FN = 17       /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_INT = 0,     /**< signed integers */
+    DS_CODE_UINT = 1,    /**< unsigned integers */
+    DS_CODE_FLOAT = 2,   /**< IEEE floats of 16, 32, 64 bits */
+    DS_CODE_OPAQUE = 3,  /**< handles, of which nothing is known */
+    DS_CODE_BFLOAT = 4,  /**< bfloat16 */
+    DS_CODE_COMPLEX = 5, /**< two floats, of which bits counts both */
+    DS_CODE_BOOL = 6,    /**< 0 or 1 in a byte */
+    /** the following: bits of exponent (E) and mantissa (M); FN: no infinities; */
+    DS_CODE_FLOAT8_E3M4 = 7,
+    /** UZ: no negative zero; B11: bias 11; E8M0FNU: a power of two without a sign */
+    DS_CODE_FLOAT8_E4M3 = 8,
+    DS_CODE_FLOAT8_E4M3B11FNUZ = 9, /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT8_E4M3FN = 10,     /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT8_E4M3FNUZ = 11,   /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT8_E5M2 = 12,       /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT8_E5M2FNUZ = 13,   /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT8_E8M0FNU = 14,    /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT6_E2M3FN = 15,     /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT6_E3M2FN = 16,     /**< see DS_CODE_FLOAT8_E3M4 */
+    DS_CODE_FLOAT4_E2M1FN = 17      /**< see DS_CODE_FLOAT8_E3M4 */
 } ds_type_code;
 
 /** A data type; the same bytes as DLPack's DLDataType. */
@@ -693,19 +852,46 @@ typedef struct ds_dtype {
     uint16_t lanes; /**< 1, or more for vectors */
 } ds_dtype;
 
-/** X(name, code, bits, lanes): torch's types and their names, and the rest of DLPack's 8-bit ones. */
+/** X(name, code, bits, lanes): torch's types and their names, and the rest of DLPack's 8-bit
+    ones. */
+/* clang-format off */
 #define DS_DTYPES(X) \
-    X(bool, DS_CODE_BOOL, 8, 1) X(int8, DS_CODE_INT, 8, 1) X(int16, DS_CODE_INT, 16, 1) X(int32, DS_CODE_INT, 32, 1) X(int64, DS_CODE_INT, 64, 1) \
-    X(uint8, DS_CODE_UINT, 8, 1) X(uint16, DS_CODE_UINT, 16, 1) X(uint32, DS_CODE_UINT, 32, 1) X(uint64, DS_CODE_UINT, 64, 1) \
-    X(float16, DS_CODE_FLOAT, 16, 1) X(bfloat16, DS_CODE_BFLOAT, 16, 1) X(float32, DS_CODE_FLOAT, 32, 1) X(float64, DS_CODE_FLOAT, 64, 1) \
-    X(complex32, DS_CODE_COMPLEX, 32, 1) X(complex64, DS_CODE_COMPLEX, 64, 1) X(complex128, DS_CODE_COMPLEX, 128, 1) \
-    X(float8_e3m4, DS_CODE_FLOAT8_E3M4, 8, 1) X(float8_e4m3, DS_CODE_FLOAT8_E4M3, 8, 1) X(float8_e4m3b11fnuz, DS_CODE_FLOAT8_E4M3B11FNUZ, 8, 1) \
-    X(float8_e4m3fn, DS_CODE_FLOAT8_E4M3FN, 8, 1) X(float8_e4m3fnuz, DS_CODE_FLOAT8_E4M3FNUZ, 8, 1) X(float8_e5m2, DS_CODE_FLOAT8_E5M2, 8, 1) \
-    X(float8_e5m2fnuz, DS_CODE_FLOAT8_E5M2FNUZ, 8, 1) X(float8_e8m0fnu, DS_CODE_FLOAT8_E8M0FNU, 8, 1) X(float4_e2m1fn_x2, DS_CODE_FLOAT4_E2M1FN, 4, 2)
+    X(bool, DS_CODE_BOOL, 8, 1) \
+    X(int8, DS_CODE_INT, 8, 1) \
+    X(int16, DS_CODE_INT, 16, 1) \
+    X(int32, DS_CODE_INT, 32, 1) \
+    X(int64, DS_CODE_INT, 64, 1) \
+    X(uint8, DS_CODE_UINT, 8, 1) \
+    X(uint16, DS_CODE_UINT, 16, 1) \
+    X(uint32, DS_CODE_UINT, 32, 1) \
+    X(uint64, DS_CODE_UINT, 64, 1) \
+    X(float16, DS_CODE_FLOAT, 16, 1) \
+    X(bfloat16, DS_CODE_BFLOAT, 16, 1) \
+    X(float32, DS_CODE_FLOAT, 32, 1) \
+    X(float64, DS_CODE_FLOAT, 64, 1) \
+    X(complex32, DS_CODE_COMPLEX, 32, 1) \
+    X(complex64, DS_CODE_COMPLEX, 64, 1) \
+    X(complex128, DS_CODE_COMPLEX, 128, 1) \
+    X(float8_e3m4, DS_CODE_FLOAT8_E3M4, 8, 1) \
+    X(float8_e4m3, DS_CODE_FLOAT8_E4M3, 8, 1) \
+    X(float8_e4m3b11fnuz, DS_CODE_FLOAT8_E4M3B11FNUZ, 8, 1) \
+    X(float8_e4m3fn, DS_CODE_FLOAT8_E4M3FN, 8, 1) \
+    X(float8_e4m3fnuz, DS_CODE_FLOAT8_E4M3FNUZ, 8, 1) \
+    X(float8_e5m2, DS_CODE_FLOAT8_E5M2, 8, 1) \
+    X(float8_e5m2fnuz, DS_CODE_FLOAT8_E5M2FNUZ, 8, 1) \
+    X(float8_e8m0fnu, DS_CODE_FLOAT8_E8M0FNU, 8, 1) \
+    X(float4_e2m1fn_x2, DS_CODE_FLOAT4_E2M1FN, 4, 2)
+/* clang-format on */
 
 /* ds_bool(), ds_int8(), ds_float32() and so on. */
-#define DS_DTYPE_FUNCTION_(name, c, b, l) \
-    static inline ds_dtype ds_##name(void) { ds_dtype t; t.code = (uint8_t)(c); t.bits = (b); t.lanes = (l); return t; }
+#define DS_DTYPE_FUNCTION_(name, c, b, l)    \
+    static inline ds_dtype ds_##name(void) { \
+        ds_dtype t;                          \
+        t.code = (uint8_t)(c);               \
+        t.bits = (b);                        \
+        t.lanes = (l);                       \
+        return t;                            \
+    }
 DS_DTYPES(DS_DTYPE_FUNCTION_)
 #undef DS_DTYPE_FUNCTION_
 
@@ -715,21 +901,23 @@ DSDEF size_t ds_dtype_size(ds_dtype dtype);
 DSDEF int ds_dtype_equal(ds_dtype a, ds_dtype b);
 /** Longest text that ds_dtype_print writes, with the terminating zero. */
 #define DS_DTYPE_NAME_SIZE 32
-/** Writes torch's name ("float32"); a type without one is written as "code:bits:lanes". DS_ERR_INVALID_VALUE when size is too small. */
+/** Writes torch's name ("float32"); a type without one is written as "code:bits:lanes".
+    DS_ERR_INVALID_VALUE when size is too small. */
 DSDEF DS_MUST_USE ds_result ds_dtype_print(ds_dtype dtype, char *out, size_t size);
-/** Reads such a name, or one of torch's others: float, double, half, short, int, long, chalf, cfloat, cdouble. */
+/** Reads such a name, or one of torch's others: float, double, half, short, int, long, chalf,
+    cfloat, cdouble. */
 DSDEF DS_MUST_USE ds_result ds_dtype_parse(const char *text, ds_dtype *out);
-
-/* ---- kernels ------------------------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 /** A kernel: a function over many items. Zeroed: none. */
 typedef struct ds_kernel {
     uint64_t id; /**< index and generation; 0: none */
 } ds_kernel;
 
-/** The CPU form: handles items first .. first+count-1 with the arguments given at launch. May be called for parts of the
-    range from several threads at once, like the threads of a GPU; a launch of one item is one call. args is the copy of the
-    struct, aligned to 16. Returns 0; anything else fails the device, as a fault on a GPU does. */
+/** The CPU form: handles items first .. first+count-1 with the arguments given at launch. May be
+    called for parts of the range from several threads at once, like the threads of a GPU; a
+    launch of one item is one call. args is the copy of the struct, aligned to 16. Returns 0;
+    anything else fails the device, as a fault on a GPU does. */
 typedef int (*ds_kernel_fn)(size_t first, size_t count, const void *args);
 
 /** What a parameter is. */
@@ -738,8 +926,10 @@ typedef enum ds_param_kind {
     DS_PARAM_READ = 1,       /**< a pointer to memory that is read */
     DS_PARAM_WRITE = 2,      /**< a pointer to memory that is written */
     DS_PARAM_READ_WRITE = 3, /**< both */
-    DS_PARAM_FIRST = 4,      /**< CUDA form only: index of the first item (size 4 or 8); not in the struct */
-    DS_PARAM_COUNT = 5       /**< CUDA form only: number of items (size 4 or 8); not in the struct */
+    /** CUDA form only: index of the first item (size 4 or 8); not in the struct */
+    DS_PARAM_FIRST = 4,
+    /** CUDA form only: number of items (size 4 or 8); not in the struct */
+    DS_PARAM_COUNT = 5
 } ds_param_kind;
 
 /** One parameter of a kernel, in the order of the CUDA form. */
@@ -749,20 +939,25 @@ typedef struct ds_param {
     size_t size;        /**< in bytes; a pointer's is sizeof(void *) */
 } ds_param;
 
-/** Where the CUDA form of a kernel comes from; unused on the CPU driver. It gets the listed parameters, in order, and no
-    others. PTX is compiled by the GPU's driver when the kernel is first launched on a device, or by ds_kernel_load. */
+/** Where the CUDA form of a kernel comes from; unused on the CPU driver. It gets the listed
+    parameters, in order, and no others. PTX is compiled by the GPU's driver when the kernel is
+    first launched on a device, or by ds_kernel_load. */
 typedef struct ds_kernel_cuda {
-    const void *image;       /**< PTX text, cubin or fatbin; must outlive the kernel */
-    size_t image_size;       /**< its size in bytes; 0: PTX text with a terminating zero */
-    const char *entry;       /**< name of the function in the image */
-    const void *native_fn;   /**< or: a function that nvcc registered */
-    unsigned block;          /**< threads of a block when launched over items; 0: 256. Item i is thread i, counted block by
-                                  block; the last block may have more threads than there are items */
-    unsigned shared_bytes;   /**< dynamic shared memory of a block when launched over items */
-    unsigned items_per_block;            /**< items that one block handles at a time; 0: one per thread */
-    unsigned blocks_per_multiprocessor;  /**< most blocks per multiprocessor: the kernel goes over the items in steps of
-                                              its number of blocks; 0: as many blocks as the items need */
+    const void *image;     /**< PTX text, cubin or fatbin; must outlive the kernel */
+    size_t image_size;     /**< its size in bytes; 0: PTX text with a terminating zero */
+    const char *entry;     /**< name of the function in the image */
+    const void *native_fn; /**< or: a function that nvcc registered */
+    /** threads of a block when launched over items; 0: 256. Item i is thread i, counted block by
+        block; the last block may have more threads than there are items */
+    unsigned block;
+    unsigned shared_bytes; /**< dynamic shared memory of a block when launched over items */
+    /** items that one block handles at a time; 0: one per thread */
+    unsigned items_per_block;
+    /** most blocks per multiprocessor: the kernel goes over the items in steps of its number of
+        blocks; 0: as many blocks as the items need */
+    unsigned blocks_per_multiprocessor;
 } ds_kernel_cuda;
+
 /** Most parameters of a kernel. */
 #define DS_KERNEL_MAX_PARAMS 256
 
@@ -777,9 +972,11 @@ typedef struct ds_kernel_desc {
     const ds_param *params; /**< its parameters; copied */
     size_t param_count;     /**< number of them */
     ds_kernel_cuda cuda;    /**< the CUDA form */
-    size_t grain;           /**< CPU: fewest items worth a call of cpu_fn, 0: 1; SIZE_MAX: never split a launch */
-    uint64_t (*bytes_fn)(size_t items, const void *args); /**< CPU driver with a virtual clock (ds_cpu_fabric): bytes that a launch reads
-                                                           and writes, which give its time; NULL: it takes none */
+    /** CPU: fewest items worth a call of cpu_fn, 0: 1; SIZE_MAX: never split a launch */
+    size_t grain;
+    /** CPU driver with a virtual clock (ds_cpu_fabric): bytes that a launch reads and writes,
+        which give its time; NULL: it takes none */
+    uint64_t (*bytes_fn)(size_t items, const void *args);
 } ds_kernel_desc;
 
 /** An explicit launch configuration. */
@@ -789,43 +986,49 @@ typedef struct ds_grid {
     unsigned shared_bytes; /**< dynamic shared memory of a block */
 } ds_grid;
 
-/** Creates a kernel, for all devices; loads and compiles nothing yet. DS_ERR_INVALID_VALUE: it has no name or no form, an image without the name
-    of its function, or a parameter outside of the argument struct. */
+/** Creates a kernel, for all devices; loads and compiles nothing yet. DS_ERR_INVALID_VALUE: it
+    has no name or no form, an image without the name of its function, or a parameter outside of
+    the argument struct. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
-/** Makes the kernel ready on a device now (blocks: PTX is compiled for the GPU) instead of at its first launch there.
-    DS_ERR_UNSUPPORTED when it has no form for the device; DS_ERR_INVALID_VALUE when the driver refuses the image: the
-    sentence has the driver's message. On a CPU device there is nothing to do. */
+/** Makes the kernel ready on a device now (blocks: PTX is compiled for the GPU) instead of at
+    its first launch there. DS_ERR_UNSUPPORTED when it has no form for the device;
+    DS_ERR_INVALID_VALUE when the driver refuses the image: the sentence has the driver's
+    message. On a CPU device there is nothing to do. */
 DSDEF DS_MUST_USE ds_result ds_kernel_load(ds_kernel kernel, ds_device device);
-/** The handle becomes invalid; launches that are pending still run. The code of an image stays on a GPU until no kernel of it is
-    left and the device has been waited for (ds_device_synchronize, ds_free, ds_shutdown). */
+/** The handle becomes invalid; launches that are pending still run. The code of an image stays
+    on a GPU until no kernel of it is left and the device has been waited for
+    (ds_device_synchronize, ds_free, ds_shutdown). */
 DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
-/** Launches the kernel over items 0 .. items-1 in stream order. args_size must be the one of the desc; the struct is
-    copied before the call returns. items 0 does nothing. DS_ERR_UNSUPPORTED when the kernel has no form for the stream's
-    device. On CUDA more items than a grid holds are launched in parts if the kernel takes DS_PARAM_FIRST and
-    DS_PARAM_COUNT in 8 bytes, else refused. */
-DSDEF DS_MUST_USE ds_result ds_launch(ds_kernel kernel, size_t items, const void *args, size_t args_size,
-                                      ds_stream stream);
-/** Launches the kernel over an explicit grid. The CPU form gets the linear index of the thread, block by block (x fastest),
-    as its item. */
-DSDEF DS_MUST_USE ds_result ds_launch_grid(ds_kernel kernel, const ds_grid *grid, const void *args, size_t args_size,
-                                           ds_stream stream);
+/** Launches the kernel over items 0 .. items-1 in stream order. args_size must be the one of the
+    desc; the struct is copied before the call returns. items 0 does nothing. DS_ERR_UNSUPPORTED
+    when the kernel has no form for the stream's device. On CUDA more items than a grid holds are
+    launched in parts if the kernel takes DS_PARAM_FIRST and DS_PARAM_COUNT in 8 bytes, else
+    refused. */
+DSDEF DS_MUST_USE ds_result ds_launch(ds_kernel kernel, size_t items, const void *args,
+                                      size_t args_size, ds_stream stream);
+/** Launches the kernel over an explicit grid. The CPU form gets the linear index of the thread,
+    block by block (x fastest), as its item. */
+DSDEF DS_MUST_USE ds_result ds_launch_grid(ds_kernel kernel, const ds_grid *grid, const void *args,
+                                           size_t args_size, ds_stream stream);
+/* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* ---- graphs -------------------------------------------------------------------------------------------------- */
-
-/* A graph is work with its dependencies, an executable is a copy of it that can be launched again and again. A launch is one
-   operation of its stream: it starts after all that was put on the stream before it and after every earlier launch of the same
-   executable, and later work on the stream starts when all its nodes are done. Every node runs once per launch, after those
-   it depends on; nodes that do not depend on each other run side by side. Calls about one graph or one executable wait for
-   each other; different ones may be used by different threads at once. */
+/* A graph is work with its dependencies, an executable is a copy of it that can be launched
+   again and again. A launch is one operation of its stream: it starts after all that was put on
+   the stream before it and after every earlier launch of the same executable, and later work on
+   the stream starts when all its nodes are done. Every node runs once per launch, after those it
+   depends on; nodes that do not depend on each other run side by side. Calls about one graph or
+   one executable wait for each other; different ones may be used by different threads at once. */
 
 /** A graph. Zeroed: none. */
 typedef struct ds_graph {
     uint64_t id; /**< index and generation; 0: none */
 } ds_graph;
+
 /** A node of one graph. Zeroed: none. */
 typedef struct ds_graph_node {
     uint64_t id; /**< number of the graph and index of the node; 0: none */
 } ds_graph_node;
+
 /** An executable graph. Zeroed: none. */
 typedef struct ds_graph_exec {
     uint64_t id; /**< index and generation; 0: none */
@@ -841,7 +1044,9 @@ typedef enum ds_node_kind {
     DS_NODE_EVENT_RECORD = 5, /**< records an event at each launch */
     DS_NODE_EVENT_WAIT = 6,   /**< waits for an event's record as of the launch */
     DS_NODE_CHILD = 7,        /**< a graph within the graph */
-    DS_NODE_NATIVE = 8        /**< captured on CUDA from calls of others (cuBLAS, kernels of nvcc, ...): devstream does not know what */
+    /** captured on CUDA from calls of others (cuBLAS, kernels of nvcc, ...): devstream does not
+        know what */
+    DS_NODE_NATIVE = 8
 } ds_node_kind;
 
 /** A launch as a node; see ds_launch and ds_launch_grid. */
@@ -852,7 +1057,9 @@ typedef struct ds_kernel_node {
     const void *args;    /**< argument struct, copied */
     size_t args_size;    /**< its size */
 } ds_kernel_node;
-/** A copy as a node; see ds_copy_2d. Pageable memory must stay valid and at its place as long as the graph. */
+
+/** A copy as a node; see ds_copy_2d. Pageable memory must stay valid and at its place as long as
+    the graph. */
 typedef struct ds_copy_node {
     void *dst;        /**< destination */
     const void *src;  /**< source */
@@ -861,6 +1068,7 @@ typedef struct ds_copy_node {
     size_t dst_pitch; /**< distance of rows in bytes; unused for one row */
     size_t src_pitch; /**< the same of the source */
 } ds_copy_node;
+
 /** A fill as a node; see ds_fill_2d. */
 typedef struct ds_fill_node {
     void *ptr;         /**< destination */
@@ -870,66 +1078,86 @@ typedef struct ds_fill_node {
     size_t height;     /**< rows; 0 counts as 1 */
     size_t pitch;      /**< distance of rows in bytes; unused for one row */
 } ds_fill_node;
+
 /** A host function as a node; see ds_launch_host_func. */
 typedef struct ds_host_node {
-    ds_host_fn fn;      /**< runs at every launch */
-    void *user;         /**< its argument */
-    ds_host_fn dtor_fn; /**< runs once with user when the last graph, executable or launch that has the node is gone; may be NULL. After
-                             ds_graph_exec_update CUDA may keep what was replaced until earlier launches are over */
+    ds_host_fn fn; /**< runs at every launch */
+    void *user;    /**< its argument */
+    /** runs once with user when the last graph, executable or launch that has the node is gone;
+        may be NULL. After ds_graph_exec_update CUDA may keep what was replaced until earlier
+        launches are over */
+    ds_host_fn dtor_fn;
 } ds_host_node;
 
 /** What a node does. */
 typedef struct ds_node_desc {
     ds_node_kind kind; /**< which member of u holds */
     const char *label; /**< for messages and pictures; copied; may be NULL */
-    ds_device device;  /**< of a kernel or an event's record; zeroed: the graph's. Others go by their memory */
-    int priority;      /**< counts with DS_GRAPH_USE_NODE_PRIORITY; captured nodes have their stream's */
+    /** of a kernel or an event's record; zeroed: the graph's. Others go by their memory */
+    ds_device device;
+    /** counts with DS_GRAPH_USE_NODE_PRIORITY; captured nodes have their stream's */
+    int priority;
+
     union {
         ds_kernel_node kernel; /**< DS_NODE_KERNEL */
         ds_copy_node copy;     /**< DS_NODE_COPY */
         ds_fill_node fill;     /**< DS_NODE_FILL */
         ds_host_node host;     /**< DS_NODE_HOST */
-        ds_event event;        /**< DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to the device if it was
-                                    never recorded */
-        ds_graph child;        /**< DS_NODE_CHILD; copied as it is now */
-    } u;               /**< by kind */
+        /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to
+            the device if it was never recorded */
+        ds_event event;
+        ds_graph child; /**< DS_NODE_CHILD; copied as it is now */
+    } u;                /**< by kind */
 } ds_node_desc;
 
 /** What ds_graph_create takes; zero means default. */
 typedef struct ds_graph_desc {
-    ds_device device;  /**< where its kernels run unless a node says otherwise, and which driver; zeroed: the current device */
+    /** where its kernels run unless a node says otherwise, and which driver; zeroed: the current
+        device */
+    ds_device device;
     const char *label; /**< for messages; copied; may be NULL */
 } ds_graph_desc;
 
 /** Creates an empty graph. desc NULL: of the current device. */
 DSDEF DS_MUST_USE ds_result ds_graph_create(const ds_graph_desc *desc, ds_graph *out);
-/** The handle becomes invalid at once. Executables and launches made from the graph live on. DS_ERR_ILLEGAL_STATE while a
-    capture makes it. */
+/** The handle becomes invalid at once. Executables and launches made from the graph live on.
+    DS_ERR_ILLEGAL_STATE while a capture makes it. */
 DSDEF DS_MUST_USE ds_result ds_graph_destroy(ds_graph graph);
-/** Makes a copy with the same nodes in the same order, which shares what the graph keeps (user objects, payloads). */
+/** Makes a copy with the same nodes in the same order, which shares what the graph keeps (user
+    objects, payloads). */
 DSDEF DS_MUST_USE ds_result ds_graph_clone(ds_graph graph, ds_graph *out);
-/** The node of a clone that a node of its original became. DS_ERR_INVALID_VALUE: it is no clone of the graph that has the node. */
-DSDEF DS_MUST_USE ds_result ds_graph_find_in_clone(ds_graph clone, ds_graph_node node, ds_graph_node *out);
-/** Adds a node that starts after `dependencies` (count of them). On failure nothing is added, and a host node's dtor_fn has
-    run. */
-DSDEF DS_MUST_USE ds_result ds_graph_add(ds_graph graph, const ds_node_desc *desc, const ds_graph_node *dependencies, size_t count,
+/** The node of a clone that a node of its original became. DS_ERR_INVALID_VALUE: it is no clone
+    of the graph that has the node. */
+DSDEF DS_MUST_USE ds_result ds_graph_find_in_clone(ds_graph clone, ds_graph_node node,
+                                                   ds_graph_node *out);
+/** Adds a node that starts after `dependencies` (count of them). On failure nothing is added,
+    and a host node's dtor_fn has run. */
+DSDEF DS_MUST_USE ds_result ds_graph_add(ds_graph graph, const ds_node_desc *desc,
+                                         const ds_graph_node *dependencies, size_t count,
                                          ds_graph_node *out);
-/** Adds dependencies: to[i] starts after from[i]. All or none. DS_ERR_INVALID_VALUE for one that is there already or would close
-    a circle. */
-DSDEF DS_MUST_USE ds_result ds_graph_add_edges(ds_graph graph, const ds_graph_node *from, const ds_graph_node *to, size_t count);
-/** Writes the nodes, in the order in which they were added, at most room of them; *out_count is how many there are. */
-DSDEF DS_MUST_USE ds_result ds_graph_get_nodes(ds_graph graph, ds_graph_node *out, size_t room, size_t *out_count);
+/** Adds dependencies: to[i] starts after from[i]. All or none. DS_ERR_INVALID_VALUE for one that
+    is there already or would close a circle. */
+DSDEF DS_MUST_USE ds_result ds_graph_add_edges(ds_graph graph, const ds_graph_node *from,
+                                               const ds_graph_node *to, size_t count);
+/** Writes the nodes, in the order in which they were added, at most room of them; *out_count is
+    how many there are. */
+DSDEF DS_MUST_USE ds_result ds_graph_get_nodes(ds_graph graph, ds_graph_node *out, size_t room,
+                                               size_t *out_count);
 /** Writes the dependencies as pairs, at most room of them; *out_count is how many there are. */
-DSDEF DS_MUST_USE ds_result ds_graph_get_edges(ds_graph graph, ds_graph_node *out_from, ds_graph_node *out_to, size_t room, size_t *out_count);
-/** What a node does and where it was made (out_site may be NULL). Pointers in *out are the graph's, until it is changed; dtor_fn
-    and the handle of a child are 0. */
-DSDEF DS_MUST_USE ds_result ds_graph_get_node(ds_graph graph, ds_graph_node node, ds_node_desc *out, ds_site *out_site);
-/** Changes what a node does, not its kind; for executables made later, and ds_graph_exec_update. On failure nothing has changed, and a host
-    node's dtor_fn has run. */
-DSDEF DS_MUST_USE ds_result ds_graph_set_node(ds_graph graph, ds_graph_node node, const ds_node_desc *desc);
-/** Hands the graph something to keep: dtor_fn(user) runs once, when the graph and all clones, executables and launches made from it
-    since are gone; on whichever thread that happens, so it must not block, and no function of devstream may be called there. Also when
-    the call fails. */
+DSDEF DS_MUST_USE ds_result ds_graph_get_edges(ds_graph graph, ds_graph_node *out_from,
+                                               ds_graph_node *out_to, size_t room,
+                                               size_t *out_count);
+/** What a node does and where it was made (out_site may be NULL). Pointers in *out are the
+    graph's, until it is changed; dtor_fn and the handle of a child are 0. */
+DSDEF DS_MUST_USE ds_result ds_graph_get_node(ds_graph graph, ds_graph_node node, ds_node_desc *out,
+                                              ds_site *out_site);
+/** Changes what a node does, not its kind; for executables made later, and ds_graph_exec_update.
+    On failure nothing has changed, and a host node's dtor_fn has run. */
+DSDEF DS_MUST_USE ds_result ds_graph_set_node(ds_graph graph, ds_graph_node node,
+                                              const ds_node_desc *desc);
+/** Hands the graph something to keep: dtor_fn(user) runs once, when the graph and all clones,
+    executables and launches made from it since are gone; on whichever thread that happens, so it
+    must not block, and no function of devstream may be called there. Also when the call fails. */
 DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn);
 
 /** What ds_graph_dot shows; the numbers are cudaGraphDebugDotFlags'. */
@@ -943,21 +1171,27 @@ enum {
     DS_DOT_EVENT = 1 << 6,   /**< events */
     DS_DOT_HANDLES = 1 << 10 /**< numbers of the nodes and where they were made */
 };
-/** Takes a piece of text; not 0: stop, which makes the call fail with DS_ERR_SYSTEM. May not call devstream. */
+
+/** Takes a piece of text; not 0: stop, which makes the call fail with DS_ERR_SYSTEM. May not
+    call devstream. */
 typedef int (*ds_write_fn)(const char *text, size_t size, void *user);
 /** Writes the graph in Graphviz' language, by calls of write_fn on this thread. */
-DSDEF DS_MUST_USE ds_result ds_graph_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_graph_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn,
+                                         void *user);
 /** The same into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
 DSDEF DS_MUST_USE ds_result ds_graph_dot_file(ds_graph graph, unsigned flags, const char *path);
 
 /** Flags of executables; the first four have CUDA's numbers. */
 enum {
-    DS_GRAPH_AUTO_FREE_ON_LAUNCH = 1, /**< CUDA: memory that native nodes allocate and do not free is freed at the next launch */
-    DS_GRAPH_UPLOAD = 2,              /**< upload at once, on upload_stream */
-    DS_GRAPH_DEVICE_LAUNCH = 4,       /**< not offered: DS_ERR_UNSUPPORTED */
-    DS_GRAPH_USE_NODE_PRIORITY = 8,   /**< each node has its own priority instead of the launching stream's */
-    DS_GRAPH_REPLACE_POINTERS = 256   /**< ds_graph_exec_replace_pointers may be used */
+    /** CUDA: memory that native nodes allocate and do not free is freed at the next launch */
+    DS_GRAPH_AUTO_FREE_ON_LAUNCH = 1,
+    DS_GRAPH_UPLOAD = 2,        /**< upload at once, on upload_stream */
+    DS_GRAPH_DEVICE_LAUNCH = 4, /**< not offered: DS_ERR_UNSUPPORTED */
+    /** each node has its own priority instead of the launching stream's */
+    DS_GRAPH_USE_NODE_PRIORITY = 8,
+    DS_GRAPH_REPLACE_POINTERS = 256 /**< ds_graph_exec_replace_pointers may be used */
 };
+
 /** What ds_graph_instantiate takes; zero means default. */
 typedef struct ds_graph_exec_desc {
     unsigned flags;          /**< DS_GRAPH_* */
@@ -965,63 +1199,84 @@ typedef struct ds_graph_exec_desc {
     const char *label;       /**< for messages; copied; NULL: the graph's */
 } ds_graph_exec_desc;
 
-/** Makes an executable copy of the graph as it is now. desc may be NULL. The sentence of an error names the node. */
-DSDEF DS_MUST_USE ds_result ds_graph_instantiate(ds_graph graph, const ds_graph_exec_desc *desc, ds_graph_exec *out);
-/** Prepares the executable on the device, in stream order; runs none of it. Not needed: the first launch does it.
-    DS_ERR_CROSS_DRIVER: a stream of the other driver. */
+/** Makes an executable copy of the graph as it is now. desc may be NULL. The sentence of an
+    error names the node. */
+DSDEF DS_MUST_USE ds_result ds_graph_instantiate(ds_graph graph, const ds_graph_exec_desc *desc,
+                                                 ds_graph_exec *out);
+/** Prepares the executable on the device, in stream order; runs none of it. Not needed: the
+    first launch does it. DS_ERR_CROSS_DRIVER: a stream of the other driver. */
 DSDEF DS_MUST_USE ds_result ds_graph_upload(ds_graph_exec exec, ds_stream stream);
-/** Puts a launch on a stream of the same driver; returns at once. Launches of one executable run one after another, also on
-    different streams. On a capturing stream it becomes a child node. DS_ERR_CROSS_DRIVER: a stream of the other driver. */
+/** Puts a launch on a stream of the same driver; returns at once. Launches of one executable run
+    one after another, also on different streams. On a capturing stream it becomes a child node.
+    DS_ERR_CROSS_DRIVER: a stream of the other driver. */
 DSDEF DS_MUST_USE ds_result ds_graph_launch(ds_graph_exec exec, ds_stream stream);
 /** The handle becomes invalid at once; launches that are pending still run. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_destroy(ds_graph_exec exec);
 
 /** Why an executable does not take over a graph; the numbers are cudaGraphExecUpdateResult's. */
 typedef enum ds_graph_update_reason {
-    DS_GRAPH_UPDATE_SUCCESS = 0,            /**< it has */
-    DS_GRAPH_UPDATE_ERROR = 1,              /**< something else, which the sentence says */
-    DS_GRAPH_UPDATE_TOPOLOGY_CHANGED = 2,   /**< other nodes or dependencies */
-    DS_GRAPH_UPDATE_NODE_TYPE_CHANGED = 3,  /**< a node of another kind */
-    DS_GRAPH_UPDATE_FUNCTION_CHANGED = 4,   /**< another kernel, where the driver cannot do that */
-    DS_GRAPH_UPDATE_PARAMETERS_CHANGED = 5, /**< a copy or fill of another kind of memory or device */
-    DS_GRAPH_UPDATE_NOT_SUPPORTED = 6,      /**< something about the node */
+    DS_GRAPH_UPDATE_SUCCESS = 0,           /**< it has */
+    DS_GRAPH_UPDATE_ERROR = 1,             /**< something else, which the sentence says */
+    DS_GRAPH_UPDATE_TOPOLOGY_CHANGED = 2,  /**< other nodes or dependencies */
+    DS_GRAPH_UPDATE_NODE_TYPE_CHANGED = 3, /**< a node of another kind */
+    DS_GRAPH_UPDATE_FUNCTION_CHANGED = 4,  /**< another kernel, where the driver cannot do that */
+    /** a copy or fill of another kind of memory or device */
+    DS_GRAPH_UPDATE_PARAMETERS_CHANGED = 5,
+    DS_GRAPH_UPDATE_NOT_SUPPORTED = 6,               /**< something about the node */
     DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE = 7, /**< a kernel on another device */
-    DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED = 8  /**< an attribute: with DS_GRAPH_USE_NODE_PRIORITY a kernel's priority */
+    /** an attribute: with DS_GRAPH_USE_NODE_PRIORITY a kernel's priority */
+    DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED = 8
 } ds_graph_update_reason;
+
 /** What ds_graph_exec_update tells. */
 typedef struct ds_graph_update_info {
     ds_graph_update_reason reason; /**< why not */
-    ds_graph_node node;            /**< the first node of the given graph with that reason; zeroed: none in particular */
+    /** the first node of the given graph with that reason; zeroed: none in particular */
+    ds_graph_node node;
 } ds_graph_update_info;
 
-/** Makes later launches do what `graph` does, which must have the same nodes in the same order with the same dependencies;
-    launches that are pending do what they did. DS_ERR_GRAPH_UPDATE: the executable is unchanged, *out (may be NULL) says why. Nodes are
-    still named by the graph from which the executable was made. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_update(ds_graph_exec exec, ds_graph graph, ds_graph_update_info *out);
-/** Changes what one node does in later launches; `node` is of the graph from which the executable was made. Neither the kind of the node
-    nor, of copies and fills, the kind of memory and its device may change; the priority stays. A child's graph must have the same nodes and dependencies. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node(ds_graph_exec exec, ds_graph_node node, const ds_node_desc *desc);
-/** Switches a kernel, copy or fill node off (0) or on for later launches; one that is off is passed as if it were empty. Other nodes are
-    DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_enable_node(ds_graph_exec exec, ds_graph_node node, int enabled);
+/** Makes later launches do what `graph` does, which must have the same nodes in the same order
+    with the same dependencies; launches that are pending do what they did. DS_ERR_GRAPH_UPDATE:
+    the executable is unchanged, *out (may be NULL) says why. Nodes are still named by the graph
+    from which the executable was made. */
+DSDEF DS_MUST_USE ds_result ds_graph_exec_update(ds_graph_exec exec, ds_graph graph,
+                                                 ds_graph_update_info *out);
+/** Changes what one node does in later launches; `node` is of the graph from which the
+    executable was made. Neither the kind of the node nor, of copies and fills, the kind of
+    memory and its device may change; the priority stays. A child's graph must have the same
+    nodes and dependencies. */
+DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node(ds_graph_exec exec, ds_graph_node node,
+                                                   const ds_node_desc *desc);
+/** Switches a kernel, copy or fill node off (0) or on for later launches; one that is off is
+    passed as if it were empty. Other nodes are DS_ERR_INVALID_VALUE. */
+DSDEF DS_MUST_USE ds_result ds_graph_exec_enable_node(ds_graph_exec exec, ds_graph_node node,
+                                                      int enabled);
 /** 1 in *out when the node is on. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_node_enabled(ds_graph_exec exec, ds_graph_node node, int *out);
-/** For later launches: wherever a kernel's parameter that is a pointer, or an operand of a copy or fill, is old_pointers[i], puts
-    new_pointers[i]; all at once, also in children. *out_replaced (may be NULL) counts the places. DS_ERR_ILLEGAL_STATE without
-    DS_GRAPH_REPLACE_POINTERS. Pointers inside of arguments that are DS_PARAM_VALUE, and native nodes, are not looked at. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_replace_pointers(ds_graph_exec exec, void *const *old_pointers, void *const *new_pointers,
-                                                           size_t count, size_t *out_replaced);
+DSDEF DS_MUST_USE ds_result ds_graph_exec_node_enabled(ds_graph_exec exec, ds_graph_node node,
+                                                       int *out);
+/** For later launches: wherever a kernel's parameter that is a pointer, or an operand of a copy
+    or fill, is old_pointers[i], puts new_pointers[i]; all at once, also in children.
+    *out_replaced (may be NULL) counts the places. DS_ERR_ILLEGAL_STATE without
+    DS_GRAPH_REPLACE_POINTERS. Pointers inside of arguments that are DS_PARAM_VALUE, and native
+    nodes, are not looked at. */
+DSDEF DS_MUST_USE ds_result ds_graph_exec_replace_pointers(ds_graph_exec exec,
+                                                           void *const *old_pointers,
+                                                           void *const *new_pointers, size_t count,
+                                                           size_t *out_replaced);
+/* ---- capture --------------------------------------------------------------------------------- */
 
-/* ---- capture ------------------------------------------------------------------------------------------------- */
+/* While a stream captures, what is put on it becomes nodes of a graph and does not run. Waiting
+   for an event that was recorded in the capture brings a stream into it (fork), on any device of
+   the driver; before the end all such streams must be joined, by waits on the stream where it
+   began. A call that does not fit invalidates the capture: from then on everything on its
+   streams is DS_ERR_CAPTURE_INVALIDATED until ds_capture_end, whose sentence names the first
+   such call. docs/capture.md has the table. */
 
-/* While a stream captures, what is put on it becomes nodes of a graph and does not run. Waiting for an event that was recorded in
-   the capture brings a stream into it (fork), on any device of the driver; before the end all such streams must be joined, by
-   waits on the stream where it began. A call that does not fit invalidates the capture: from then on everything on its streams is
-   DS_ERR_CAPTURE_INVALIDATED until ds_capture_end, whose sentence names the first such call. docs/capture.md has the table. */
-
-/** Which calls of other kinds an open capture forbids; the numbers are CUDA's. Such calls are those that may wait for the device or
-    touch the legacy stream: ds_alloc, ds_free, ds_host_alloc, ds_host_free, ds_host_register, ds_host_unregister,
-    ds_device_synchronize. (ds_device_synchronize and ds_device_reset of a device with a stream that captures are refused in every mode.) */
+/** Which calls of other kinds an open capture forbids; the numbers are CUDA's. Such calls are
+    those that may wait for the device or touch the legacy stream: ds_alloc, ds_free,
+    ds_host_alloc, ds_host_free, ds_host_register, ds_host_unregister, ds_device_synchronize.
+    (ds_device_synchronize and ds_device_reset of a device with a stream that captures are
+    refused in every mode.) */
 typedef enum ds_capture_mode {
     DS_CAPTURE_GLOBAL = 0,       /**< in every thread whose own mode is global, as it is at first */
     DS_CAPTURE_THREAD_LOCAL = 1, /**< in the thread that began the capture */
@@ -1030,9 +1285,10 @@ typedef enum ds_capture_mode {
 
 /** Whether a stream captures. */
 typedef enum ds_capture_status {
-    DS_CAPTURE_NONE = 0,       /**< it does not */
-    DS_CAPTURE_ACTIVE = 1,     /**< it does */
-    DS_CAPTURE_INVALIDATED = 2 /**< it did, until a call that did not fit; the capture must be ended */
+    DS_CAPTURE_NONE = 0,   /**< it does not */
+    DS_CAPTURE_ACTIVE = 1, /**< it does */
+    /** it did, until a call that did not fit; the capture must be ended */
+    DS_CAPTURE_INVALIDATED = 2
 } ds_capture_status;
 
 /** What ds_capture_get_info tells. */
@@ -1045,54 +1301,67 @@ typedef struct ds_capture_info {
     ds_site begun;            /**< where the capture began */
 } ds_capture_info;
 
-/** Begins a capture. The legacy stream cannot capture: DS_ERR_CAPTURE_UNSUPPORTED. A stream that captures already:
-    DS_ERR_ILLEGAL_STATE, and that capture goes on. */
+/** Begins a capture. The legacy stream cannot capture: DS_ERR_CAPTURE_UNSUPPORTED. A stream that
+    captures already: DS_ERR_ILLEGAL_STATE, and that capture goes on. */
 DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
-/** As ds_capture_begin, into a graph that is there; the first node will start after `dependencies`. ds_capture_end gives the same graph;
-    if the capture fails, the nodes that it added stay. On CUDA it needs 12.3. DS_ERR_CROSS_DRIVER: a graph of the other driver. */
-DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph graph, const ds_graph_node *dependencies, size_t count,
-                                                      ds_capture_mode mode);
-/** Ends the capture that began on this stream and gives its graph, which is the caller's. Errors that leave the capture open:
-    DS_ERR_ILLEGAL_STATE (the stream does not capture), DS_ERR_CAPTURE_UNMATCHED (it was forked into the capture, which is invalid now),
-    DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). Errors that end it without a graph: DS_ERR_CAPTURE_INVALIDATED,
-    DS_ERR_CAPTURE_UNJOINED. */
+/** As ds_capture_begin, into a graph that is there; the first node will start after
+    `dependencies`. ds_capture_end gives the same graph; if the capture fails, the nodes that it
+    added stay. On CUDA it needs 12.3. DS_ERR_CROSS_DRIVER: a graph of the other driver. */
+DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph graph,
+                                                      const ds_graph_node *dependencies,
+                                                      size_t count, ds_capture_mode mode);
+/** Ends the capture that began on this stream and gives its graph, which is the caller's. Errors
+    that leave the capture open: DS_ERR_ILLEGAL_STATE (the stream does not capture),
+    DS_ERR_CAPTURE_UNMATCHED (it was forked into the capture, which is invalid now),
+    DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). Errors that end it without a graph:
+    DS_ERR_CAPTURE_INVALIDATED, DS_ERR_CAPTURE_UNJOINED. */
 DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
-/** Whether the stream captures; never changes anything. On the legacy stream while a blocking stream of the device captures:
-    DS_ERR_CAPTURE_IMPLICIT. */
+/** Whether the stream captures; never changes anything. On the legacy stream while a blocking
+    stream of the device captures: DS_ERR_CAPTURE_IMPLICIT. */
 DSDEF DS_MUST_USE ds_result ds_capture_query(ds_stream stream, ds_capture_status *out);
 /** The same with all that is known of the capture. */
 DSDEF DS_MUST_USE ds_result ds_capture_get_info(ds_stream stream, ds_capture_info *out);
-/** Writes the nodes after which the stream's next one will start, at most room of them; *out_count is how many there are.
-    DS_ERR_ILLEGAL_STATE when the stream does not capture. */
-DSDEF DS_MUST_USE ds_result ds_capture_get_dependencies(ds_stream stream, ds_graph_node *out, size_t room, size_t *out_count);
+/** Writes the nodes after which the stream's next one will start, at most room of them;
+    *out_count is how many there are. DS_ERR_ILLEGAL_STATE when the stream does not capture. */
+DSDEF DS_MUST_USE ds_result ds_capture_get_dependencies(ds_stream stream, ds_graph_node *out,
+                                                        size_t room, size_t *out_count);
 
 enum {
     DS_CAPTURE_ADD_DEPENDENCIES = 0, /**< besides those there are */
-    DS_CAPTURE_SET_DEPENDENCIES = 1  /**< instead of them; nodes that go this way need not be joined */
+    /** instead of them; nodes that go this way need not be joined */
+    DS_CAPTURE_SET_DEPENDENCIES = 1
 };
-/** Changes after which nodes of the capture's graph the stream's next one will start. DS_ERR_ILLEGAL_STATE when the stream does not
-    capture. */
-DSDEF DS_MUST_USE ds_result ds_capture_update_dependencies(ds_stream stream, const ds_graph_node *nodes, size_t count, unsigned how);
-/** Exchanges the calling thread's mode, DS_CAPTURE_GLOBAL at first: a thread that is thread-local cares for its own captures only, a relaxed one
-    for none. Exchange again to restore it. */
+
+/** Changes after which nodes of the capture's graph the stream's next one will start.
+    DS_ERR_ILLEGAL_STATE when the stream does not capture. */
+DSDEF DS_MUST_USE ds_result ds_capture_update_dependencies(ds_stream stream,
+                                                           const ds_graph_node *nodes, size_t count,
+                                                           unsigned how);
+/** Exchanges the calling thread's mode, DS_CAPTURE_GLOBAL at first: a thread that is
+    thread-local cares for its own captures only, a relaxed one for none. Exchange again to
+    restore it. */
 DSDEF DS_MUST_USE ds_result ds_capture_exchange_mode(ds_capture_mode *mode);
 /** Puts work on the stream; returns a negative result to give up. */
 typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
-/** Captures what fn(stream, user) puts on the stream, thread-local: calls that would spoil the capture are refused in this thread and other
-    threads are left alone. If fn fails the capture is ended and its result returned; the stream is as before in any case. */
-DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user, ds_graph *out);
+/** Captures what fn(stream, user) puts on the stream, thread-local: calls that would spoil the
+    capture are refused in this thread and other threads are left alone. If fn fails the capture
+    is ended and its result returned; the stream is as before in any case. */
+DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user,
+                                                ds_graph *out);
+/* ---- ranges ---------------------------------------------------------------------------------- */
 
-/* ---- ranges -------------------------------------------------------------------------------------------------- */
-
-/* What the program is doing, in words, for a timeline: marks, nested ranges of a thread, ranges from anywhere to anywhere. They go
-   to NVIDIA's tools (NVTX) where those are compiled in and running, and to the program's own hook, on machines without a GPU too. All functions on ranges are
-   callable anywhere, in host functions and kernels as well; they start no device, allocate nothing, take no lock and, with neither tool nor hook, do next to
-   nothing. Their results may be ignored: a program runs on without its marks. */
+/* What the program is doing, in words, for a timeline: marks, nested ranges of a thread, ranges
+   from anywhere to anywhere. They go to NVIDIA's tools (NVTX) where those are compiled in and
+   running, and to the program's own hook, on machines without a GPU too. All functions on ranges
+   are callable anywhere, in host functions and kernels as well; they start no device, allocate
+   nothing, take no lock and, with neither tool nor hook, do next to nothing. Their results may
+   be ignored: a program runs on without its marks. */
 
 /** Ranges of a library, apart from those of others; a zeroed one is the default domain. */
 typedef struct ds_domain {
     uint64_t id; /**< index and generation; 0: the default domain */
 } ds_domain;
+
 /** A range that was started. Zeroed: none. */
 typedef struct ds_range {
     uint64_t id; /**< index and generation; 0: none */
@@ -1105,15 +1374,18 @@ typedef enum ds_payload_kind {
     DS_PAYLOAD_I64 = 2,  /**< i64 */
     DS_PAYLOAD_F64 = 3   /**< f64 */
 } ds_payload_kind;
+
 /** A number that a range carries: a size, a step, a loss. */
 typedef struct ds_payload {
     ds_payload_kind kind; /**< which one */
+
     union {
-        uint64_t u64;     /**< DS_PAYLOAD_U64 */
-        int64_t i64;      /**< DS_PAYLOAD_I64 */
-        double f64;       /**< DS_PAYLOAD_F64 */
-    } value;              /**< the number */
+        uint64_t u64; /**< DS_PAYLOAD_U64 */
+        int64_t i64;  /**< DS_PAYLOAD_I64 */
+        double f64;   /**< DS_PAYLOAD_F64 */
+    } value;          /**< the number */
 } ds_payload;
+
 /** What the functions with _with take; zero means default, but for the text. */
 typedef struct ds_range_desc {
     const char *text;   /**< must not be NULL; whoever keeps it copies it */
@@ -1123,27 +1395,32 @@ typedef struct ds_range_desc {
     ds_payload payload; /**< zeroed: none */
 } ds_range_desc;
 
-/** Gives the domain of this name, of at most 63 characters, and makes it if there is none yet; at most 63 of them
-    (DS_ERR_LIMIT_EXCEEDED). It ends with ds_shutdown, after which the handle is DS_ERR_INVALID_HANDLE. Takes a lock. Callable anywhere. */
+/** Gives the domain of this name, of at most 63 characters, and makes it if there is none yet;
+    at most 63 of them (DS_ERR_LIMIT_EXCEEDED). It ends with ds_shutdown, after which the handle
+    is DS_ERR_INVALID_HANDLE. Takes a lock. Callable anywhere. */
 DSDEF ds_result ds_domain_create(const char *name, ds_domain *out);
 /** Marks this moment. DS_ERR_INVALID_VALUE: the text is NULL. Callable anywhere. */
 DSDEF ds_result ds_range_mark(const char *text);
 /** The same with everything that a mark may have. Callable anywhere. */
 DSDEF ds_result ds_range_mark_with(const ds_range_desc *desc);
-/** Begins a range of the calling thread, inside of those that it has begun and not ended. Gives its level, from 0, as nvtxRangePush does, or
-    a negative ds_result. Callable anywhere. */
+/** Begins a range of the calling thread, inside of those that it has begun and not ended. Gives
+    its level, from 0, as nvtxRangePush does, or a negative ds_result. Callable anywhere. */
 DSDEF int ds_range_push(const char *text);
-/** The same with everything that a range may have. Each domain has levels of its own. Callable anywhere. */
+/** The same with everything that a range may have. Each domain has levels of its own. Callable
+    anywhere. */
 DSDEF int ds_range_push_with(const ds_range_desc *desc);
-/** Ends the thread's innermost range of the default domain and gives its level. DS_ERR_ILLEGAL_STATE without one. Callable anywhere. */
+/** Ends the thread's innermost range of the default domain and gives its level.
+    DS_ERR_ILLEGAL_STATE without one. Callable anywhere. */
 DSDEF int ds_range_pop(void);
 /** The same in any domain. Callable anywhere. */
 DSDEF int ds_range_pop_in(ds_domain domain);
-/** Starts a range that any thread may end, and that nests with no other. At most 4,096 are open at a time (DS_ERR_LIMIT_EXCEEDED). Callable anywhere. */
+/** Starts a range that any thread may end, and that nests with no other. At most 4,096 are open
+    at a time (DS_ERR_LIMIT_EXCEEDED). Callable anywhere. */
 DSDEF ds_result ds_range_start(const char *text, ds_range *out);
 /** The same with everything that a range may have. Callable anywhere. */
 DSDEF ds_result ds_range_start_with(const ds_range_desc *desc, ds_range *out);
-/** Ends it. DS_ERR_INVALID_HANDLE: it has ended already, or was never started. Callable anywhere. */
+/** Ends it. DS_ERR_INVALID_HANDLE: it has ended already, or was never started. Callable
+    anywhere. */
 DSDEF ds_result ds_range_end(ds_range range);
 
 /** What a range event tells of. */
@@ -1157,6 +1434,7 @@ typedef enum ds_range_kind {
     DS_RANGE_DEVICE_LABEL = 6, /**< a device has a label from now on */
     DS_RANGE_THREAD_LABEL = 7  /**< the calling thread has one */
 } ds_range_kind;
+
 /** What the hook gets. The strings live until it returns. */
 typedef struct ds_range_event {
     ds_range_kind kind;      /**< what happens */
@@ -1170,18 +1448,23 @@ typedef struct ds_range_event {
     const char *file;        /**< the caller's file, or NULL */
     int line;                /**< the caller's line, or 0 */
     ds_device device;        /**< label of a stream or device: the device; else zeroed */
-    uint64_t id;             /**< start, end: the range's id; label of a stream: ds_stream_id; else 0 */
-    uint64_t thread;         /**< a number of the calling thread, from 1; no other thread of the process ever has it */
-    uint64_t time_ns;        /**< CLOCK_MONOTONIC */
+    /** start, end: the range's id; label of a stream: ds_stream_id; else 0 */
+    uint64_t id;
+    /** a number of the calling thread, from 1; no other thread of the process ever has it */
+    uint64_t thread;
+    uint64_t time_ns; /**< CLOCK_MONOTONIC */
 } ds_range_event;
-/** Receives range events, on whichever thread they happen, on several at once. Must not call devstream, but for functions on ranges, of which
-    the hook is not told then. */
+
+/** Receives range events, on whichever thread they happen, on several at once. Must not call
+    devstream, but for functions on ranges, of which the hook is not told then. */
 typedef void (*ds_range_fn)(const ds_range_event *event, void *user);
-/** Sets the hook, which takes the place of the one before; fn NULL: none. When this returns, no thread is inside of the former one, so it
-    must not be called with a lock held that the hook takes. What was labelled before is not told. Starts no device. Stays over ds_shutdown. */
+/** Sets the hook, which takes the place of the one before; fn NULL: none. When this returns, no
+    thread is inside of the former one, so it must not be called with a lock held that the hook
+    takes. What was labelled before is not told. Starts no device. Stays over ds_shutdown. */
 DSDEF DS_MUST_USE ds_result ds_range_hook(ds_range_fn fn, void *user);
 
-/** Labels the calling thread in tools and timelines. DS_ERR_INVALID_VALUE: the text is NULL. Callable anywhere. */
+/** Labels the calling thread in tools and timelines. DS_ERR_INVALID_VALUE: the text is NULL.
+    Callable anywhere. */
 DSDEF ds_result ds_thread_set_label(const char *label);
 
 /** State of DS_RANGE_SCOPE. */
@@ -1190,14 +1473,14 @@ typedef struct ds_range_scope {
     int pushed;       /**< 1: to be popped */
     int once;         /**< 1: the block is still to run */
 } ds_range_scope;
+
 /** Enters a scope; used by DS_RANGE_SCOPE. */
 DSDEF ds_range_scope ds_range_scope_enter(const char *text);
 /** Enters a scope; used by DS_RANGE_SCOPE_WITH. */
 DSDEF ds_range_scope ds_range_scope_enter_with(const ds_range_desc *desc);
 /** Leaves it; used by DS_RANGE_SCOPE. */
 DSDEF void ds_range_scope_leave(ds_range_scope *scope);
-
-/* ---- call sites ---------------------------------------------------------------------------------------------- */
+/* ---- call sites ------------------------------------------------------------------------------ */
 
 /** The calling thread's site for its next call. */
 DSDATA __thread ds_site ds_call_site;
@@ -1211,63 +1494,102 @@ DSDATA __thread ds_site ds_call_site;
 #ifdef __cplusplus
 struct ds_stream_guard_ {
     ds_scope s;
-    ds_stream_guard_(ds_stream stream, unsigned flags) : s(ds_stream_scope_enter(stream, flags)) {}
-    ~ds_stream_guard_() { ds_stream_scope_leave(&s); }
-private:
+
+    ds_stream_guard_(ds_stream stream, unsigned flags) : s(ds_stream_scope_enter(stream, flags)) {
+    }
+
+    ~ds_stream_guard_() {
+        ds_stream_scope_leave(&s);
+    }
+
+  private:
     ds_stream_guard_(const ds_stream_guard_ &);
     ds_stream_guard_ &operator=(const ds_stream_guard_ &);
 };
+
 struct ds_device_guard_ {
     ds_scope s;
-    explicit ds_device_guard_(ds_device device) : s(ds_device_scope_enter(device)) {}
-    ~ds_device_guard_() { ds_device_scope_leave(&s); }
-private:
+
+    explicit ds_device_guard_(ds_device device) : s(ds_device_scope_enter(device)) {
+    }
+
+    ~ds_device_guard_() {
+        ds_device_scope_leave(&s);
+    }
+
+  private:
     ds_device_guard_(const ds_device_guard_ &);
     ds_device_guard_ &operator=(const ds_device_guard_ &);
 };
+
 struct ds_device_of_guard_ {
     ds_scope s;
-    explicit ds_device_of_guard_(const void *ptr) : s(ds_device_of_scope_enter(ptr)) {}
-    ~ds_device_of_guard_() { ds_device_scope_leave(&s); }
-private:
+
+    explicit ds_device_of_guard_(const void *ptr) : s(ds_device_of_scope_enter(ptr)) {
+    }
+
+    ~ds_device_of_guard_() {
+        ds_device_scope_leave(&s);
+    }
+
+  private:
     ds_device_of_guard_(const ds_device_of_guard_ &);
     ds_device_of_guard_ &operator=(const ds_device_of_guard_ &);
 };
+
 struct ds_range_guard_ {
     ds_range_scope s;
-    explicit ds_range_guard_(const ds_range_scope &scope) : s(scope) {}
-    ~ds_range_guard_() { ds_range_scope_leave(&s); }
-private:
+
+    explicit ds_range_guard_(const ds_range_scope &scope) : s(scope) {
+    }
+
+    ~ds_range_guard_() {
+        ds_range_scope_leave(&s);
+    }
+
+  private:
     ds_range_guard_(const ds_range_guard_ &);
     ds_range_guard_ &operator=(const ds_range_guard_ &);
 };
+
 #define DS_SCOPE_(var, guard, args) for (guard var args; var.s.once; var.s.once = 0)
-#define DS_STREAM_SCOPE_FLAGS(stream, flags) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_guard_, (stream, flags))
+#define DS_STREAM_SCOPE_FLAGS(stream, flags) \
+    DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_guard_, (stream, flags))
 #define DS_DEVICE_SCOPE(device) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_guard_, (device))
-#define DS_DEVICE_OF_SCOPE(ptr) DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_guard_, (ptr))
+#define DS_DEVICE_OF_SCOPE(ptr) \
+    DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_guard_, (ptr))
 #define DS_RANGE_SCOPE_(var, enter) DS_SCOPE_(var, ds_range_guard_, (enter))
 #else
 #define DS_SCOPE_(var, enter, leave) \
     for (ds_scope var __attribute__((cleanup(leave))) = enter; var.once; var.once = 0)
-/** DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device; for host memory the current device stays. */
-#define DS_DEVICE_OF_SCOPE(ptr) DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_scope_enter(ptr), ds_device_scope_leave)
-#define DS_RANGE_SCOPE_(var, enter) \
-    for (ds_range_scope var __attribute__((cleanup(ds_range_scope_leave))) = enter; var.once; var.once = 0)
+/** DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device; for host memory the
+    current device stays. */
+#define DS_DEVICE_OF_SCOPE(ptr)                                                \
+    DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_scope_enter(ptr), \
+              ds_device_scope_leave)
+#define DS_RANGE_SCOPE_(var, enter)                                                           \
+    for (ds_range_scope var __attribute__((cleanup(ds_range_scope_leave))) = enter; var.once; \
+         var.once = 0)
 /** DS_STREAM_SCOPE with flags of ds_stream_push. */
-#define DS_STREAM_SCOPE_FLAGS(stream, flags) \
-    DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), ds_stream_scope_leave)
-/** DS_DEVICE_SCOPE(device) { ... }: ds_device_push before the block and ds_device_pop however it is left. When the push fails the block
-    is not entered, and ds_last_error() says why. */
-#define DS_DEVICE_SCOPE(device) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
+#define DS_STREAM_SCOPE_FLAGS(stream, flags)                                       \
+    DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), \
+              ds_stream_scope_leave)
+/** DS_DEVICE_SCOPE(device) { ... }: ds_device_push before the block and ds_device_pop however it
+    is left. When the push fails the block is not entered, and ds_last_error() says why. */
+#define DS_DEVICE_SCOPE(device) \
+    DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
-/** DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it is left (break, return and
-   goto included). When the push fails the block is not entered, and ds_last_error() says why. */
+/** DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it
+    is left (break, return and goto included). When the push fails the block is not entered, and
+    ds_last_error() says why. */
 #define DS_STREAM_SCOPE(stream) DS_STREAM_SCOPE_FLAGS(stream, 0u)
-/** DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is left. The block runs in any case. */
-#define DS_RANGE_SCOPE(text) DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter(text))
+/** DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is
+    left. The block runs in any case. */
+#define DS_RANGE_SCOPE(text) \
+    DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter(text))
 /** The same with ds_range_push_with. */
-#define DS_RANGE_SCOPE_WITH(desc) DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter_with(desc))
-
+#define DS_RANGE_SCOPE_WITH(desc) \
+    DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter_with(desc))
 #ifndef DEVSTREAM_NO_SITES
 /* Each verb as a macro of the same name, which stores the caller's file and line for the function to take. */
 #define DS_HERE_ ((void)(ds_call_site.file = __FILE__, ds_call_site.line = __LINE__))
@@ -1453,11 +1775,12 @@ private:
 #include <time.h>
 #include <unistd.h>
 
-/* ---- >>os: all that depends on Linux, the C library and the processor ----------------------------------------- */
+/* ---- >>os: all that depends on Linux, the C library and the processor ------------------------ */
 
 /* What strict -std=c11 hides. */
 extern long syscall(long number, ...);
-extern int clock_gettime(int clock, struct timespec *out); /* clockid_t is an int in glibc and musl */
+/* clockid_t is an int in glibc and musl */
+extern int clock_gettime(int clock, struct timespec *out);
 extern int madvise(void *at, size_t size, int advice);
 
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
@@ -1470,7 +1793,8 @@ extern int madvise(void *at, size_t size, int advice);
 #elif defined(__SANITIZE_ADDRESS__)
 #define DS__SANITIZED 1
 #elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer) || \
+    __has_feature(memory_sanitizer)
 #define DS__SANITIZED 1
 #endif
 #endif
@@ -1490,7 +1814,8 @@ static inline void ds__pause(void) {
 #endif
 }
 
-/* Asks for a cache line that will be written soon and that another processor may have; any address is allowed. */
+/* Asks for a cache line that will be written soon and that another processor may have; any
+   address is allowed. */
 static inline void ds__own_line(const void *line) {
 #if defined(__x86_64__)
     __asm__ __volatile__("prefetchw (%0)" : : "r"(line));
@@ -1520,47 +1845,63 @@ DS__SEAM static int ds__os_processors(void) {
     unsigned long mask[64];
     long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
     int n = 0;
-    for (long i = 0; i < bytes / (long)sizeof mask[0]; i++) n += __builtin_popcountl(mask[i]);
+    for (long i = 0; i < bytes / (long)sizeof mask[0]; i++)
+        n += __builtin_popcountl(mask[i]);
     return n > 0 ? n : 1;
 }
 
 DS__SEAM static size_t ds__os_memory(void) {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    long pages = sysconf(_SC_PHYS_PAGES);
+    long page = sysconf(_SC_PAGESIZE);
     return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
 }
 
-/* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size is a multiple of a page. */
+/* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size
+   is a multiple of a page. */
 DS__SEAM static void *ds__os_reserve(size_t size, size_t align) {
     const int flags = MAP_PRIVATE | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
-    if (size > SIZE_MAX - align) return NULL;
+    if (size > SIZE_MAX - align)
+        return NULL;
     char *at = mmap(NULL, size + align, PROT_NONE, flags, -1, 0);
-    if (at == MAP_FAILED) return NULL;
+    if (at == MAP_FAILED)
+        return NULL;
     size_t before = (align - (uintptr_t)at % align) % align;
-    if (before) munmap(at, before);
+    if (before)
+        munmap(at, before);
     munmap(at + before + size, align - before);
     return at + before;
 }
+
 /* Puts zeroed memory there, in large pages where the system has them; 0: it has none. */
 DS__SEAM static int ds__os_commit(void *at, size_t size) {
-    if (mprotect(at, size, PROT_READ | PROT_WRITE)) return 0;
+    if (mprotect(at, size, PROT_READ | PROT_WRITE))
+        return 0;
     madvise(at, size, 14 /* MADV_HUGEPAGE */);
     return 1;
 }
-/* The memory is the system's again, and whoever touches the addresses dies. When there are too many pieces for the system to
-   remember, they can still be touched. */
-DS__SEAM static void ds__os_decommit(void *at, size_t size) {
-    const int flags = MAP_PRIVATE | MAP_FIXED | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
-    if (mmap(at, size, PROT_NONE, flags, -1, 0) == MAP_FAILED) madvise(at, size, 4 /* MADV_DONTNEED */);
-}
-DS__SEAM static void ds__os_unreserve(void *at, size_t size) { munmap(at, size); }
 
-/* Memory that other processes can open although it has no name that could stay behind: /proc/PID/fd/N leads to it, and `cookie`, which nothing
-   else has, tells that it does. It has its size for good, but nothing behind it yet; -1: the system refuses (errno). */
+/* The memory is the system's again, and whoever touches the addresses dies. When there are too
+   many pieces for the system to remember, they can still be touched. */
+DS__SEAM static void ds__os_decommit(void *at, size_t size) {
+    const int flags =
+        MAP_PRIVATE | MAP_FIXED | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
+    if (mmap(at, size, PROT_NONE, flags, -1, 0) == MAP_FAILED)
+        madvise(at, size, 4 /* MADV_DONTNEED */);
+}
+
+DS__SEAM static void ds__os_unreserve(void *at, size_t size) {
+    munmap(at, size);
+}
+
+/* Memory that other processes can open although it has no name that could stay behind:
+   /proc/PID/fd/N leads to it, and `cookie`, which nothing else has, tells that it does. It has
+   its size for good, but nothing behind it yet; -1: the system refuses (errno). */
 DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
     char name[48];
     snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
     int fd = (int)syscall(SYS_memfd_create, name, 3 /* MFD_CLOEXEC | MFD_ALLOW_SEALING */);
-    if (fd >= 0 && (syscall(SYS_ftruncate, fd, (long)size) || fcntl(fd, 1033 /* F_ADD_SEALS */, 6 /* F_SEAL_SHRINK | F_SEAL_GROW */))) {
+    if (fd >= 0 && (syscall(SYS_ftruncate, fd, (long)size) ||
+                    fcntl(fd, 1033 /* F_ADD_SEALS */, 6 /* F_SEAL_SHRINK | F_SEAL_GROW */))) {
         int error = errno;
         close(fd);
         errno = error;
@@ -1568,57 +1909,81 @@ DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
     }
     return fd;
 }
+
 /* Where a symbolic link leads, as it says it; 0: it is none, or longer than there is room. */
 DS__SEAM static int ds__os_link(const char *path, char *out, size_t size) {
     long n = syscall(SYS_readlinkat, -100 /* AT_FDCWD */, path, out, size);
-    if (n <= 0 || (size_t)n >= size) return 0;
+    if (n <= 0 || (size_t)n >= size)
+        return 0;
     out[n] = 0;
     return 1;
 }
+
 /* Whether it is so of one of the names in a folder. */
 DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name)) {
     DIR *folder = opendir(path);
     int is = 0;
-    for (struct dirent *one; folder && !is && (one = readdir(folder)) != NULL;) is = is_fn(one->d_name);
-    if (folder) closedir(folder);
+    for (struct dirent *one; folder && !is && (one = readdir(folder)) != NULL;)
+        is = is_fn(one->d_name);
+    if (folder)
+        closedir(folder);
     return is;
 }
+
 static int ds__os_is_memfd(const char *path, uint64_t cookie) {
-    char link[96], name[48];
+    char link[96];
+    char name[48];
     snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
     return ds__os_link(path, link, sizeof link) && strstr(link, name) != NULL;
 }
-/* The memory of another process; -1, and errno says why: ENOENT when that has ended or closed it. */
+
+/* The memory of another process; -1, and errno says why: ENOENT when that has ended or closed
+   it. */
 DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t size) {
-    char path[48], mine[48];
+    char path[48];
+    char mine[48];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
     if (!ds__os_is_memfd(path, cookie)) { /* so that nothing else is opened: it might be a device */
-        if (errno != EACCES && errno != EPERM) errno = ENOENT;
+        if (errno != EACCES && errno != EPERM)
+            errno = ENOENT;
         return -1;
     }
     int got = open(path, O_RDWR | 0x80000 /* O_CLOEXEC */);
-    if (got < 0) return -1;
+    if (got < 0)
+        return -1;
     snprintf(mine, sizeof mine, "/proc/self/fd/%d", got);
-    if (ds__os_is_memfd(mine, cookie) && (size_t)lseek(got, 0, SEEK_END) == size) return got;
+    if (ds__os_is_memfd(mine, cookie) && (size_t)lseek(got, 0, SEEK_END) == size)
+        return got;
     close(got);
     errno = ENOENT;
     return -1;
 }
+
 /* Puts memory behind these bytes, so that touching them cannot fail; 0: there is none. */
 DS__SEAM static int ds__os_memfd_reserve(int fd, size_t at, size_t size) {
     long r;
-    do r = syscall(SYS_fallocate, fd, 0, (long)at, (long)size); while (r && errno == EINTR);
+    do
+        r = syscall(SYS_fallocate, fd, 0, (long)at, (long)size);
+    while (r && errno == EINTR);
     return r == 0;
 }
+
 DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
     void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return at == MAP_FAILED ? NULL : at;
 }
-/* A forked child does not get it, nor the open file with it. */
-DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) { return madvise(at, size, 10 /* MADV_DONTFORK */) == 0; }
-DS__SEAM static void ds__os_unmap(void *at, size_t size) { munmap(at, size); }
 
-/* Takes the lock of a byte for the open file, until that is closed, at the latest by the kernel when the process ends. */
+/* A forked child does not get it, nor the open file with it. */
+DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) {
+    return madvise(at, size, 10 /* MADV_DONTFORK */) == 0;
+}
+
+DS__SEAM static void ds__os_unmap(void *at, size_t size) {
+    munmap(at, size);
+}
+
+/* Takes the lock of a byte for the open file, until that is closed, at the latest by the kernel
+   when the process ends. */
 static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
     struct flock f;
     memset(&f, 0, sizeof f);
@@ -1626,141 +1991,217 @@ static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
     f.l_whence = SEEK_SET;
     f.l_start = (long)byte;
     f.l_len = 1;
-    if (fcntl(fd, command, &f)) return -1;
+    if (fcntl(fd, command, &f))
+        return -1;
     return f.l_type != F_UNLCK;
 }
-DS__SEAM static int ds__os_hold_byte(int fd, uint64_t byte) { return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0; }
+
+DS__SEAM static int ds__os_hold_byte(int fd, uint64_t byte) {
+    return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0;
+}
+
 /* 1: somebody else holds it. */
-DS__SEAM static int ds__os_byte_held(int fd, uint64_t byte) { return ds__os_lock_byte(fd, byte, 36 /* F_OFD_GETLK */) != 0; }
+DS__SEAM static int ds__os_byte_held(int fd, uint64_t byte) {
+    return ds__os_lock_byte(fd, byte, 36 /* F_OFD_GETLK */) != 0;
+}
 
 /* A number that is unlikely to come twice. */
 DS__SEAM static uint64_t ds__os_cookie(void) {
     uint64_t n = 0;
-    if (syscall(SYS_getrandom, &n, sizeof n, 0) != (long)sizeof n || n == 0) n = ds__now_ns() * 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)&n ^ (uint64_t)getpid() << 32;
+    if (syscall(SYS_getrandom, &n, sizeof n, 0) != (long)sizeof n || n == 0)
+        n = ds__now_ns() * 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)&n ^ (uint64_t)getpid() << 32;
     return n ? n : 1;
 }
 
 /* As the two above, between processes. */
-DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) { syscall(SYS_futex, word, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0); }
-/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several: there it sleeps for half a millisecond. */
-typedef struct ds__sleep { uint64_t value, address; uint32_t flags, zero; } ds__sleep; /* struct futex_waitv */
+DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0);
+}
+
+/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several:
+   there it sleeps for half a millisecond. */
+/* struct futex_waitv */
+typedef struct ds__sleep {
+    uint64_t value;
+    uint64_t address;
+    uint32_t flags;
+    uint32_t zero;
+} ds__sleep;
+
 DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
     uint64_t until = ds__now_ns() + timeout_ns;
-    struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) }, nap = { 0, 500000 };
-    if (syscall(449 /* SYS_futex_waitv */, list, count, 0, &t, 1 /* CLOCK_MONOTONIC */) < 0 && errno == ENOSYS)
+    struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
+    struct timespec nap = { 0, 500000 };
+    if (syscall(449 /* SYS_futex_waitv */, list, count, 0, &t, 1 /* CLOCK_MONOTONIC */) < 0 &&
+        errno == ENOSYS)
         syscall(SYS_nanosleep, &nap, NULL);
 }
 
-/* The library's threads take no signals: handlers run on the threads of the program. Left open are the C library's own
-   (32 to 34: setuid asks every thread with one) and those of a fault, which belong to the thread that has it. */
+/* The library's threads take no signals: handlers run on the threads of the program. Left open
+   are the C library's own (32 to 34: setuid asks every thread with one) and those of a fault,
+   which belong to the thread that has it. */
 DS__SEAM static void ds__os_block_signals(void) {
-    static const int open[] = { 32, 33, 34, 4 /* ILL */, 5 /* TRAP */, 6 /* ABRT */, 7 /* BUS */, 8 /* FPE */, 11 /* SEGV */, 31 /* SYS */ };
+    static const int
+        open[] = { 32,           33,          34,          4 /* ILL */,   5 /* TRAP */,
+                   6 /* ABRT */, 7 /* BUS */, 8 /* FPE */, 11 /* SEGV */, 31 /* SYS */ };
     uint64_t set = ~(uint64_t)0;
-    for (size_t i = 0; i < sizeof open / sizeof open[0]; i++) set &= ~((uint64_t)1 << (open[i] - 1));
+    for (size_t i = 0; i < sizeof open / sizeof open[0]; i++)
+        set &= ~((uint64_t)1 << (open[i] - 1));
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
-
-/* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may be off the processor. */
-typedef struct ds__lock { _Atomic uint32_t taken; } ds__lock;
+/* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may
+   be off the processor. */
+typedef struct ds__lock {
+    _Atomic uint32_t taken;
+} ds__lock;
 
 static inline int ds__trylock(ds__lock *lock) {
     return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
+
 static void ds__lock_slow(ds__lock *lock) {
-    for (int spins = 0; ; spins++) {
-        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__trylock(lock)) return;
-        if (spins < 64) ds__pause(); else syscall(SYS_sched_yield);
+    for (int spins = 0;; spins++) {
+        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__trylock(lock))
+            return;
+        if (spins < 64)
+            ds__pause();
+        else
+            syscall(SYS_sched_yield);
     }
 }
-static inline void ds__lock_take(ds__lock *lock) { if (DS__UNLIKELY(!ds__trylock(lock))) ds__lock_slow(lock); }
-static inline void ds__lock_give(ds__lock *lock) { atomic_store_explicit(&lock->taken, 0, memory_order_release); }
 
-/* ---- >>errors ------------------------------------------------------------------------------------------------- */
+static inline void ds__lock_take(ds__lock *lock) {
+    if (DS__UNLIKELY(!ds__trylock(lock)))
+        ds__lock_slow(lock);
+}
+
+static inline void ds__lock_give(ds__lock *lock) {
+    atomic_store_explicit(&lock->taken, 0, memory_order_release);
+}
+/* ---- >>errors -------------------------------------------------------------------------------- */
 
 typedef struct ds__thread ds__thread;
 
 /* A range of memory as a look-up finds it. */
-typedef struct ds__found { uintptr_t base, end; ds_memory_kind kind; int held, backend, device; } ds__found; /* held: DS__HELD_* or 0 */
-#define DS__DOMAINS 64 /* of ranges, with the default one */
-#define DS__HITS 12 /* a collective of eight devices looks at nine ranges, again and again */
+/* held: DS__HELD_* or 0 */
+typedef struct ds__found {
+    uintptr_t base;
+    uintptr_t end;
+    ds_memory_kind kind;
+    int held;
+    int backend;
+    int device;
+} ds__found;
 
-/* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's device or streams makes. */
+#define DS__DOMAINS 64 /* of ranges, with the default one */
+#define DS__HITS 12    /* a collective of eight devices looks at nine ranges, again and again */
+
+/* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's
+   device or streams makes. */
 typedef struct ds__tls_block {
-    const char *fn;      /* the public function that runs */
-    ds_site site;        /* where it was called from */
-    int in_callback;     /* inside of the user's code that devstream runs */
-    int nested;          /* CPU driver: streams being run inside of one another */
-    int quiet;           /* memory comes and goes for the allocator, which no open capture forbids: torch makes the thread relaxed for it */
-    ds_capture_mode mode;/* which captures' rules the thread keeps: ds_capture_exchange_mode */
-    uint64_t number;     /* of the thread, once asked for */
-    int capture_locked;  /* the thread has the capture lock, where drivers need to know */
-    int upper_locked;    /* locks are held that stream_gone_fn takes, or under which no destructor of the user's may run: nothing is reclaimed */
-    uint64_t arena_stream; /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
+    const char *fn;  /* the public function that runs */
+    ds_site site;    /* where it was called from */
+    int in_callback; /* inside of the user's code that devstream runs */
+    int nested;      /* CPU driver: streams being run inside of one another */
+    /* memory comes and goes for the allocator, which no open capture forbids: torch makes the
+       thread relaxed for it */
+    int quiet;
+    ds_capture_mode mode; /* which captures' rules the thread keeps: ds_capture_exchange_mode */
+    uint64_t number;      /* of the thread, once asked for */
+    int capture_locked;   /* the thread has the capture lock, where drivers need to know */
+    /* locks are held that stream_gone_fn takes, or under which no destructor of the user's may
+       run: nothing is reclaimed */
+    int upper_locked;
+    /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
+    uint64_t arena_stream;
     struct ds__slot *arena_slot;
     struct ds__arena *arena;
-    uint32_t epoch;      /* ds__g.epoch for which `thread` is valid */
+    uint32_t epoch; /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
-    uint32_t hit_version, hit_next; /* the table's version for which these are right; which goes next */
-    ds__found hit[DS__HITS];        /* ranges found last */
-    ds_result code;      /* of the last failure */
-    int mute;            /* failures go to `aside` and not to the log: they are not the user's, or not yet */
-    int in_hook;         /* inside of the hook of ranges */
-    int unwatched;       /* the waits of calls are the library's own, not the user's */
-    uint32_t domains;    /* the generation of domains for which `level` is valid, but for that of the default domain */
+    /* hit_version, hit_next: the table's version for which these are right; which goes next */
+    uint32_t hit_version;
+    uint32_t hit_next;
+    ds__found hit[DS__HITS]; /* ranges found last */
+    ds_result code;          /* of the last failure */
+    /* failures go to `aside` and not to the log: they are not the user's, or not yet */
+    int mute;
+    int in_hook;   /* inside of the hook of ranges */
+    int unwatched; /* the waits of calls are the library's own, not the user's */
+    /* the generation of domains for which `level` is valid, but for that of the default domain */
+    uint32_t domains;
     int level[DS__DOMAINS]; /* ranges of each domain that were pushed and not popped */
-    char error[1024], aside[1024];
+    char error[1024];
+    char aside[1024];
 } ds__tls_block;
+
 static __thread ds__tls_block ds__tls;
 
 #ifndef DEVSTREAM_STATIC
 __thread ds_site ds_call_site;
 #endif
-
 static void ds__log(ds_log_level level, int id, const char *text);
 
 DSDEF const char *(ds_result_name)(ds_result result) {
     switch (result) {
-#define DS__CASE(name, value, text) case name: return #name;
-    DS_RESULTS(DS__CASE)
+#define DS__CASE(name, value, text) \
+    case name:                      \
+        return #name;
+        DS_RESULTS(DS__CASE)
 #undef DS__CASE
-    case DS_RESULT_FORCE_INT_: break;
+    case DS_RESULT_FORCE_INT_:
+        break;
     }
     return "DS_UNKNOWN_RESULT";
 }
+
 DSDEF const char *(ds_result_text)(ds_result result) {
     switch (result) {
-#define DS__CASE(name, value, text) case name: return text;
-    DS_RESULTS(DS__CASE)
+#define DS__CASE(name, value, text) \
+    case name:                      \
+        return text;
+        DS_RESULTS(DS__CASE)
 #undef DS__CASE
-    case DS_RESULT_FORCE_INT_: break;
+    case DS_RESULT_FORCE_INT_:
+        break;
     }
     return "not a result of devstream";
 }
-DSDEF const char *(ds_last_error)(void) { return ds__tls.error; }
+
+DSDEF const char *(ds_last_error)(void) {
+    return ds__tls.error;
+}
 
 /* Stores the thread's sentence, "file:line: ds_copy: ...", and returns the code. */
-__attribute__((format(printf, 2, 3), cold, noinline))
-static ds_result ds__fail(ds_result code, const char *format, ...) {
+__attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(ds_result code,
+                                                                                const char *format,
+                                                                                ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
-    size_t size = sizeof t->error, n = 0;
+    size_t size = sizeof t->error;
+    size_t n = 0;
     int w = t->site.file ? snprintf(to, size, "%s:%d: %s: ", t->site.file, t->site.line, t->fn)
                          : snprintf(to, size, "%s: ", t->fn ? t->fn : "devstream");
-    if (w > 0) n = (size_t)w < size ? (size_t)w : size - 1;
+    if (w > 0)
+        n = (size_t)w < size ? (size_t)w : size - 1;
     va_list args;
     va_start(args, format);
     vsnprintf(to + n, size - n, format, args);
     va_end(args);
     t->code = code;
-    if (!t->mute) ds__log(DS_LOG_ERROR, code, t->error);
+    if (!t->mute)
+        ds__log(DS_LOG_ERROR, code, t->error);
     return code;
 }
-#define DS__REQUIRE(condition, ...) \
-    do { if (DS__UNLIKELY(!(condition))) return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); } while (0)
+
+#define DS__REQUIRE(condition, ...)                             \
+    do {                                                        \
+        if (DS__UNLIKELY(!(condition)))                         \
+            return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); \
+    } while (0)
 
 /* Adds to the sentence of an error that was just set; returns its code. */
-__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM
-static ds_result ds__also(ds_result r, const char *format, ...) {
+__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__also(
+    ds_result r, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
     size_t n = strlen(to);
@@ -1770,32 +2211,43 @@ static ds_result ds__also(ds_result r, const char *format, ...) {
     va_end(args);
     return r;
 }
+/* ---- >>bookkeeping memory -------------------------------------------------------------------- */
 
-/* ---- >>bookkeeping memory ------------------------------------------------------------------------------------- */
-
-static void *ds__alloc(size_t size);   /* zeroed; NULL when out of memory */
+static void *ds__alloc(size_t size); /* zeroed; NULL when out of memory */
 static void ds__release(void *ptr);
+
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
-    if (n > longest) n = longest;
+    if (n > longest)
+        n = longest;
     char *copy = ds__alloc(n + 1);
-    if (copy) memcpy(copy, text, n);
+    if (copy)
+        memcpy(copy, text, n);
     return copy;
 }
 
-/* ---- >>handles ------------------------------------------------------------------------------------------------ */
+/* ---- >>handles ------------------------------------------------------------------------------- */
 
-/* Policy. A handle is index + 1 and generation. A slot's word is generation (32) | state (2) | references (30): one for
-   the owners, one per current-stream slot that holds the object. Destroying makes the handle stale at once and drops the
-   owners' reference; an object without references is freed when no call is inside of it. A call that is inside says so
-   in its thread's list of pins, a plain store; who wants to free makes all processors pass a barrier (membarrier) and then
-   reads all lists. So a call pays two stores for its pin and no locked instruction, and destroying pays for both. Slots
-   live in chunks that never move before ds_shutdown, so a look-up takes no lock. */
-enum { DS__FREE = 0, DS__ALIVE = 1, DS__DYING = 2, DS__ZOMBIE = 3 /* dying, without references, in the list to be freed */ };
-#define DS__REFS(word) ((uint32_t)(word) & 0x3fffffffu)
+/* Policy. A handle is index + 1 and generation. A slot's word is generation (32) | state (2) |
+   references (30): one for the owners, one per current-stream slot that holds the object.
+   Destroying makes the handle stale at once and drops the owners' reference; an object without
+   references is freed when no call is inside of it. A call that is inside says so in its
+   thread's list of pins, a plain store; who wants to free makes all processors pass a barrier
+   (membarrier) and then reads all lists. So a call pays two stores for its pin and no locked
+   instruction, and destroying pays for both. Slots live in chunks that never move before
+   ds_shutdown, so a look-up takes no lock. */
+enum {
+    DS__FREE = 0,
+    DS__ALIVE = 1,
+    DS__DYING = 2,
+    DS__ZOMBIE = 3 /* dying, without references, in the list to be freed */
+};
+
+#define DS__REFS(word) ((uint32_t)(word)&0x3fffffffu)
 #define DS__STATE(word) ((uint32_t)((word) >> 30) & 3u)
 #define DS__GENERATION(word) ((uint32_t)((word) >> 32))
-#define DS__WORD(generation, state, refs) ((uint64_t)(generation) << 32 | (uint64_t)(state) << 30 | (refs))
+#define DS__WORD(generation, state, refs) \
+    ((uint64_t)(generation) << 32 | (uint64_t)(state) << 30 | (refs))
 
 typedef struct ds__slot {
     _Atomic uint64_t word;
@@ -1804,23 +2256,29 @@ typedef struct ds__slot {
 } ds__slot;
 
 #define DS__FIRST_CHUNK 64u
+
 typedef struct ds__table {
-    const char *what;          /* "stream" */
-    size_t element;            /* size of the object, which begins with a ds__slot */
+    const char *what; /* "stream" */
+    size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
     int (*may_free_fn)(void *object); /* NULL, or: 0 when something else still needs it */
     ds__lock lock;
-    uint32_t generation;       /* before that of a new slot: another one after each shutdown */
-    uint32_t used, free_head, zombies;
+    uint32_t generation; /* before that of a new slot: another one after each shutdown */
+    uint32_t used;
+    uint32_t free_head;
+    uint32_t zombies;
     _Atomic(char *) chunk[25]; /* chunk i holds DS__FIRST_CHUNK << i objects */
 } ds__table;
 
 static inline ds__slot *ds__slot_at(ds__table *t, uint32_t index) {
     uint32_t c = 31u - (uint32_t)__builtin_clz(index / DS__FIRST_CHUNK + 1);
-    if (DS__UNLIKELY(c >= 25)) return NULL;
+    if (DS__UNLIKELY(c >= 25))
+        return NULL;
     char *chunk = atomic_load_explicit(&t->chunk[c], memory_order_acquire);
-    if (DS__UNLIKELY(!chunk)) return NULL;
-    return (ds__slot *)(void *)(chunk + (size_t)(index - (DS__FIRST_CHUNK << c) + DS__FIRST_CHUNK) * t->element);
+    if (DS__UNLIKELY(!chunk))
+        return NULL;
+    return (ds__slot *)(void *)(chunk + (size_t)(index - (DS__FIRST_CHUNK << c) + DS__FIRST_CHUNK) *
+                                            t->element);
 }
 
 static inline uint64_t ds__handle(const ds__slot *slot) {
@@ -1828,7 +2286,8 @@ static inline uint64_t ds__handle(const ds__slot *slot) {
     return (word & 0xffffffff00000000u) | (slot->index + 1);
 }
 
-/* A slot for a new object, alive with one reference but reachable only by the handle returned later; NULL: no memory. */
+/* A slot for a new object, alive with one reference but reachable only by the handle returned
+   later; NULL: no memory. */
 static void *ds__table_add(ds__table *t) {
     ds__slot *slot = NULL;
     ds__lock_take(&t->lock);
@@ -1842,25 +2301,36 @@ static void *ds__table_add(ds__table *t) {
             char *chunk = ds__alloc(count * t->element);
             if (chunk)
                 for (uint32_t i = 0; i < count; i++)
-                    ((ds__slot *)(void *)(chunk + i * t->element))->index = (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
+                    ((ds__slot *)(void *)(chunk + i * t->element))->index =
+                        (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
             atomic_store_explicit(&t->chunk[c], chunk, memory_order_release);
         }
-        if (c < 25 && (slot = ds__slot_at(t, t->used)) != NULL) t->used++;
+        if (c < 25 && (slot = ds__slot_at(t, t->used)) != NULL)
+            t->used++;
     }
     ds__lock_give(&t->lock);
     if (slot) {
         memset((char *)slot + sizeof *slot, 0, t->element - sizeof *slot);
-        uint32_t generation = DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed));
-        if (generation == 0) generation = t->generation; /* never used */
-        if (++generation == 0) generation = 1;
-        atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1), memory_order_release);
+        uint32_t generation =
+            DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed));
+        /* never used */
+        if (generation == 0)
+            generation = t->generation;
+        if (++generation == 0)
+            generation = 1;
+        atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1),
+                              memory_order_release);
     }
     return slot;
 }
-
 /* What pins: at most this many nested in one call. */
 #define DS__PINS 8
-typedef struct ds__pins { _Atomic(void *) at[DS__PINS]; unsigned count; } ds__pins;
+
+typedef struct ds__pins {
+    _Atomic(void *) at[DS__PINS];
+    unsigned count;
+} ds__pins;
+
 static ds__pins *ds__my_pins(void);
 static int ds__is_pinned(const void *object);
 static void ds__barrier(void);
@@ -1870,27 +2340,36 @@ static inline void ds__unpin_inline(ds__table *t, void *object) {
     ds__pins *pins = ds__my_pins();
     unsigned i = pins->count;
     (void)t;
-    while (i > 0 && atomic_load_explicit(&pins->at[--i], memory_order_relaxed) != object) {}
+    while (i > 0 && atomic_load_explicit(&pins->at[--i], memory_order_relaxed) != object) {
+    }
     atomic_store_explicit(&pins->at[i], NULL, memory_order_release);
-    while (pins->count > 0 && !atomic_load_explicit(&pins->at[pins->count - 1], memory_order_relaxed)) pins->count--;
+    while (pins->count > 0 &&
+           !atomic_load_explicit(&pins->at[pins->count - 1], memory_order_relaxed))
+        pins->count--;
 }
 
-/* The object of a handle, safe from being freed until ds__unpin; NULL: the handle is stale or was never valid. */
+/* The object of a handle, safe from being freed until ds__unpin; NULL: the handle is stale or
+   was never valid. */
 static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
-    if (DS__UNLIKELY((uint32_t)id == 0)) return NULL;
+    if (DS__UNLIKELY((uint32_t)id == 0))
+        return NULL;
     ds__slot *slot = ds__slot_at(t, (uint32_t)id - 1);
     ds__pins *pins = ds__my_pins();
-    if (DS__UNLIKELY(!slot || pins->count == DS__PINS)) return NULL;
+    if (DS__UNLIKELY(!slot || pins->count == DS__PINS))
+        return NULL;
     _Atomic(void *) *at = &pins->at[pins->count++];
 #if defined(DS__SANITIZED)
     atomic_store(at, slot);
 #else
-    if (DS__UNLIKELY(atomic_load_explicit(&ds__no_membarrier, memory_order_relaxed))) atomic_store(at, slot);
-    else atomic_store_explicit(at, slot, memory_order_relaxed);
+    if (DS__UNLIKELY(atomic_load_explicit(&ds__no_membarrier, memory_order_relaxed)))
+        atomic_store(at, slot);
+    else
+        atomic_store_explicit(at, slot, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst); /* the processor's order comes from ds__barrier */
 #endif
     uint64_t word = atomic_load(&slot->word);
-    if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE)) return slot;
+    if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE))
+        return slot;
     ds__unpin_inline(t, slot);
     return NULL;
 }
@@ -1902,15 +2381,22 @@ static inline int ds__slot_is(ds__slot *slot, uint64_t id) {
 }
 
 /* The same as calls: only launches are worth the inlined code. */
-__attribute__((noinline)) static void ds__unpin(ds__table *t, void *object) { ds__unpin_inline(t, object); }
-__attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) { return ds__pin_inline(t, id); }
+__attribute__((noinline)) static void ds__unpin(ds__table *t, void *object) {
+    ds__unpin_inline(t, object);
+}
+
+__attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) {
+    return ds__pin_inline(t, id);
+}
 
 static void ds__count_dead(int n);
 
 /* Moves a dying slot without references to the list of those to be freed. */
 static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
     while (DS__STATE(word) == DS__DYING && DS__REFS(word) == 0) {
-        if (!atomic_compare_exchange_weak(&slot->word, &word, DS__WORD(DS__GENERATION(word), DS__ZOMBIE, 0))) continue;
+        if (!atomic_compare_exchange_weak(&slot->word, &word,
+                                          DS__WORD(DS__GENERATION(word), DS__ZOMBIE, 0)))
+            continue;
         ds__lock_take(&t->lock);
         slot->next = t->zombies;
         t->zombies = slot->index + 1;
@@ -1921,20 +2407,24 @@ static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
 }
 
 /* One more reference; the caller has a pin or another reference. */
-static void ds__ref(void *object) { atomic_fetch_add(&((ds__slot *)object)->word, 1); }
+static void ds__ref(void *object) {
+    atomic_fetch_add(&((ds__slot *)object)->word, 1);
+}
 
 static void ds__unref(ds__table *t, void *object) {
     ds__slot *slot = object;
     ds__bury(t, slot, atomic_fetch_sub(&slot->word, 1) - 1);
 }
 
-/* Makes the handle stale and drops the owners' reference. The caller has a pin, or is the owner. 0: it was done before. */
+/* Makes the handle stale and drops the owners' reference. The caller has a pin, or is the owner.
+   0: it was done before. */
 static int ds__table_kill(ds__table *t, void *object) {
     ds__slot *slot = object;
     uint64_t word = atomic_load(&slot->word);
     while (DS__STATE(word) == DS__ALIVE) {
         uint64_t dying = DS__WORD(DS__GENERATION(word), DS__DYING, DS__REFS(word) - 1);
-        if (!atomic_compare_exchange_weak(&slot->word, &word, dying)) continue;
+        if (!atomic_compare_exchange_weak(&slot->word, &word, dying))
+            continue;
         ds__bury(t, slot, dying);
         return 1;
     }
@@ -1947,7 +2437,8 @@ static void ds__table_reap(ds__table *t) {
     uint32_t list = t->zombies;
     t->zombies = 0;
     ds__lock_give(&t->lock);
-    if (list) ds__barrier();
+    if (list)
+        ds__barrier();
     while (list) {
         ds__slot *slot = ds__slot_at(t, list - 1);
         list = slot->next;
@@ -1975,8 +2466,7 @@ static void ds__table_destroy(ds__table *t) {
     }
     t->used = t->free_head = t->zombies = 0;
 }
-
-/* ---- >>objects ------------------------------------------------------------------------------------------------- */
+/* ---- >>objects ------------------------------------------------------------------------------- */
 
 typedef struct ds__driver ds__driver;
 typedef struct ds__ranges ds__ranges;
@@ -1985,21 +2475,31 @@ typedef struct ds__node ds__node;
 typedef struct ds__object ds__object;
 typedef struct ds__capture ds__capture;
 
-enum { DS__STREAM_NEW = 0, DS__STREAM_LEGACY = 1, DS__STREAM_PER_THREAD = 2, DS__STREAM_LANE = 3 /* the CPU driver's, of an executable */ };
+enum {
+    DS__STREAM_NEW = 0,
+    DS__STREAM_LEGACY = 1,
+    DS__STREAM_PER_THREAD = 2,
+    DS__STREAM_LANE = 3 /* the CPU driver's, of an executable */
+};
 
 typedef struct ds__stream {
     ds__slot slot;
     const ds__driver *driver;
-    void *native;                 /* the driver's stream */
-    uint64_t id;                  /* unique for the life of the process */
+    void *native; /* the driver's stream */
+    uint64_t id;  /* unique for the life of the process */
     ds_device device;
-    int priority, requested;
+    int priority;
+    int requested;
     unsigned flags;
-    uint8_t kind, borrowed;       /* DS__STREAM_*; 1: a wrapper that must not end the native stream */
-    uint8_t of_legacy;            /* 1: a wrapper of the legacy stream */
-    ds_stream base;               /* a wrapper of a default stream has that one's native form, and a reference to it */
-    _Atomic uint8_t unwrapped;    /* 1: the native stream was given away */
-    _Atomic(void *) arena;        /* the allocator's: the stream's memory in its device's default pool */
+    /* kind, borrowed: DS__STREAM_*; 1: a wrapper that must not end the native stream */
+    uint8_t kind;
+    uint8_t borrowed;
+    uint8_t of_legacy; /* 1: a wrapper of the legacy stream */
+    /* a wrapper of a default stream has that one's native form, and a reference to it */
+    ds_stream base;
+    _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
+    /* the allocator's: the stream's memory in its device's default pool */
+    _Atomic(void *) arena;
     _Atomic int owners;
     char *label;
     void (*release_fn)(void *user);
@@ -2009,43 +2509,46 @@ typedef struct ds__stream {
 
 typedef struct ds__event {
     ds__slot slot;
-    _Atomic(void *) native;       /* the driver's event, made at the first record */
-    ds__lock bind;                /* of its device, until that is settled */
-    _Atomic int settled;          /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
-    int claims;                   /* calls that are about to settle it */
+    _Atomic(void *) native; /* the driver's event, made at the first record */
+    ds__lock bind;          /* of its device, until that is settled */
+    /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
+    _Atomic int settled;
+    int claims; /* calls that are about to settle it */
     int imported;
-    const ds__driver *driver;     /* of the first record; set before `native` */
-    _Atomic int64_t device;       /* -1 unbound, else type << 32 | index */
+    const ds__driver *driver; /* of the first record; set before `native` */
+    _Atomic int64_t device;   /* -1 unbound, else type << 32 | index */
     unsigned flags;
     char *label;
     ds_site made;
 } ds__event;
 
-/* A launch does not count itself: a destroyed kernel is freed once everything that was pending when nobody could launch it
-   any more has been passed (`mark`). */
+/* A launch does not count itself: a destroyed kernel is freed once everything that was pending
+   when nobody could launch it any more has been passed (`mark`). */
 typedef struct ds__kernel {
     ds__slot slot;
     ds_kernel_fn cpu_fn;
-    size_t args_size, grain;
+    size_t args_size;
+    size_t grain;
     const char *name;
     ds_param *params;
     size_t param_count;
     ds_kernel_cuda cuda;
     ds_site made;
     void *mark;
-    _Atomic(void *) loaded;       /* CUDA driver: the function on each device */
-    int ours;                     /* 1: the library's own, whose sentence says what was wrong */
+    _Atomic(void *) loaded; /* CUDA driver: the function on each device */
+    int ours;               /* 1: the library's own, whose sentence says what was wrong */
     uint64_t (*bytes_fn)(size_t items, const void *args);
-    char pad[64];                 /* launching threads read what stands above, workers write what stands below */
-    _Atomic uint32_t runs;        /* CPU driver: launches timed so far */
-    _Atomic uint32_t item_ns;     /* CPU driver: nanoseconds of an item, as last measured */
+    /* launching threads read what stands above, workers write what stands below */
+    char pad[64];
+    _Atomic uint32_t runs;    /* CPU driver: launches timed so far */
+    _Atomic uint32_t item_ns; /* CPU driver: nanoseconds of an item, as last measured */
 } ds__kernel;
 
 typedef struct ds__graph {
     ds__slot slot;
     ds__lock lock;
     ds__body *body;
-    _Atomic int capturing;        /* captures that make it */
+    _Atomic int capturing; /* captures that make it */
     char *label;
     ds_site made;
 } ds__graph;
@@ -2054,101 +2557,209 @@ typedef struct ds__exec {
     ds__slot slot;
     ds__lock lock;
     const ds__driver *driver;
-    ds__body *body;               /* what later launches do */
+    ds__body *body; /* what later launches do */
     void *native;
     unsigned flags;
     char *label;
     ds_site made;
 } ds__exec;
+/* ---- >>operations and the driver table ------------------------------------------------------- */
 
-/* ---- >>operations and the driver table -------------------------------------------------------------------------- */
-
-enum { DS__OP_JUMP = 0, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS__OP_CALLBACK, DS__OP_RECORD, DS__OP_WAIT,
-       DS__OP_WAIT_STREAM, DS__OP_NOTHING, DS__OP_GRAPH, DS__OP_UPLOAD, DS__OP_EXTERNAL_RECORD, DS__OP_EXTERNAL_WAIT,
-       DS__OP_LANE_WAIT, DS__OP_NODE_RECORD, DS__OP_NODE_WAIT, DS__OP_SHARED_RECORD /* the CPU driver's: in its executables */,
-       DS__OP_FREE, DS__OP_CLOCK /* the CPU driver's */ };
+enum {
+    DS__OP_JUMP = 0,
+    DS__OP_KERNEL,
+    DS__OP_COPY,
+    DS__OP_FILL,
+    DS__OP_HOST,
+    DS__OP_CALLBACK,
+    DS__OP_RECORD,
+    DS__OP_WAIT,
+    DS__OP_WAIT_STREAM,
+    DS__OP_NOTHING,
+    DS__OP_GRAPH,
+    DS__OP_UPLOAD,
+    DS__OP_EXTERNAL_RECORD,
+    DS__OP_EXTERNAL_WAIT,
+    DS__OP_LANE_WAIT,
+    DS__OP_NODE_RECORD,
+    DS__OP_NODE_WAIT,
+    DS__OP_SHARED_RECORD /* the CPU driver's: in its executables */,
+    DS__OP_FREE,
+    DS__OP_CLOCK /* the CPU driver's */
+};
 
 enum {
     DS__OP_STAGED = 1, /* copy: the devices cannot reach each other */
-    DS__OP_BLOCKS = 2, /* copy, fill: submit returns when it is done, because it touches pageable memory */
-    DS__OP_GIVEN = 1,  /* graph: the body becomes the node's */
-    DS__OP_OUTSIDE = 4, /* is not to be captured; if the stream captures, submit does nothing and gives DS__CHANGED */
+    /* copy, fill: submit returns when it is done, because it touches pageable memory */
+    DS__OP_BLOCKS = 2,
+    DS__OP_GIVEN = 1, /* graph: the body becomes the node's */
+    /* is not to be captured; if the stream captures, submit does nothing and gives DS__CHANGED */
+    DS__OP_OUTSIDE = 4,
     DS__OP_INSIDE = 8, /* kernel: so it is unless the stream captures what u.kernel.capture says */
-    DS__OP_DST = 0,    /* copy, fill: eight bits of `places` from here on say where the destination is */
-    DS__OP_SRC = 8     /* copy: and where the source is */
+    /* copy, fill: eight bits of `places` from here on say where the destination is */
+    DS__OP_DST = 0,
+    DS__OP_SRC = 8 /* copy: and where the source is */
 };
-/* Where an operand is. A copy on a GPU's stream leaves what devstream did not allocate to cudart, which knows. */
-enum { DS__AT_UNKNOWN = 0, DS__AT_PAGEABLE, DS__AT_STABLE /* pageable, but it stays as long as a graph may need it */, DS__AT_PINNED,
-       DS__AT_OTHER /* device memory of the CPU driver, for the CUDA driver */,
-       DS__AT_DEVICE /* and the index */ };
+
+/* Where an operand is. A copy on a GPU's stream leaves what devstream did not allocate to
+   cudart, which knows. */
+enum {
+    DS__AT_UNKNOWN = 0,
+    DS__AT_PAGEABLE,
+    DS__AT_STABLE /* pageable, but it stays as long as a graph may need it */,
+    DS__AT_PINNED,
+    DS__AT_OTHER /* device memory of the CPU driver, for the CUDA driver */,
+    DS__AT_DEVICE /* and the index */
+};
+
 #define DS__MAX_DEVICES (256 - DS__AT_DEVICE)
 
-#define DS__CHANGED ((ds_result)(DS_NOT_READY + 1)) /* within the library only: the stream began or ended a capture since it was asked */
+/* within the library only: the stream began or ended a capture since it was asked */
+#define DS__CHANGED ((ds_result)(DS_NOT_READY + 1))
 
-/* A piece of stream work: what the core hands to a driver, what the CPU driver queues, what a layer sees. */
+/* A piece of stream work: what the core hands to a driver, what the CPU driver queues, what a
+   layer sees. */
 typedef struct ds__op {
-    uint8_t kind, flags;
-    uint16_t places;              /* copy, fill: where the operands are */
+    uint8_t kind;
+    uint8_t flags;
+    uint16_t places; /* copy, fill: where the operands are */
     uint32_t line;
-    const char *file;             /* call site, or NULL */
+    const char *file; /* call site, or NULL */
+
     union {
-        struct { ds__kernel *kernel; size_t items, args_size; const void *args; const ds_grid *grid; uint64_t capture; } kernel;
-        struct { void *dst; const void *src; size_t dst_pitch, src_pitch, width, height; } copy; /* bytes */
-        struct { void *dst; size_t pitch, value_size, width, height; uint32_t value; } fill;      /* width: elements */
-        struct { ds_host_fn fn; ds_callback_fn callback; void *user; ds_host_fn dtor_fn; uint64_t stream; } host;
-        struct { void *event; ds__event *object; } event; /* record, wait: the driver's event, and the core's */
-        struct { void *exec; ds__body *body; } graph;     /* launch, upload: the driver's executable, and what is in it */
-        struct { void *stream; uint64_t upto; } wait; /* wait for another stream; the driver fills upto */
-        struct { void *stamp; } stamp;       /* CPU driver: a timed record in its queue */
-        struct { void *lane; } shared;       /* and one that other processes are told of */
-        struct { void *ptr; size_t size; int device; } memory; /* CPU driver: memory that the stream gives back */
-        struct { int64_t ns; } clock;        /* CPU driver: what follows was put in at this virtual time */
+        struct {
+            ds__kernel *kernel;
+            size_t items;
+            size_t args_size;
+            const void *args;
+            const ds_grid *grid;
+            uint64_t capture;
+        } kernel;
+
+        /* bytes */
+        struct {
+            void *dst;
+            const void *src;
+            size_t dst_pitch;
+            size_t src_pitch;
+            size_t width;
+            size_t height;
+        } copy;
+
+        /* width: elements */
+        struct {
+            void *dst;
+            size_t pitch;
+            size_t value_size;
+            size_t width;
+            size_t height;
+            uint32_t value;
+        } fill;
+
+        struct {
+            ds_host_fn fn;
+            ds_callback_fn callback;
+            void *user;
+            ds_host_fn dtor_fn;
+            uint64_t stream;
+        } host;
+
+        /* record, wait: the driver's event, and the core's */
+        struct {
+            void *event;
+            ds__event *object;
+        } event;
+
+        /* launch, upload: the driver's executable, and what is in it */
+        struct {
+            void *exec;
+            ds__body *body;
+        } graph;
+
+        /* wait for another stream; the driver fills upto */
+        struct {
+            void *stream;
+            uint64_t upto;
+        } wait;
+
+        struct {
+            void *stamp;
+        } stamp; /* CPU driver: a timed record in its queue */
+
+        struct {
+            void *lane;
+        } shared; /* and one that other processes are told of */
+
+        /* CPU driver: memory that the stream gives back */
+        struct {
+            void *ptr;
+            size_t size;
+            int device;
+        } memory;
+
+        /* CPU driver: what follows was put in at this virtual time */
+        struct {
+            int64_t ns;
+        } clock;
     } u;
 } ds__op;
 
 /* Whether the stream captures something else than the op is for; 0: nothing. */
 static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
-    return (op->flags & DS__OP_OUTSIDE && capture) || (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
+    return (op->flags & DS__OP_OUTSIDE && capture) ||
+           (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
 }
-
-/* X(entry, parameters, arguments): everything a driver does, but starting, reporting and ending. Stream and event
-   arguments are the driver's own objects; device is an index. Makes the table, the fault layer and its names.
-   Of what a device is like, which switches nothing on:
-   device_link    1: the two, which differ, are joined by NVLink.
-   device_speed   copy engines, and bytes per second of its memory; 0: nobody says.
-   Of virtual memory, which no open capture forbids:
-   space_reserve  addresses without memory. *out_page is the unit in which memory is mapped, and they are aligned to it; the
-                  driver rounds the size up to it. DS_ERR_UNSUPPORTED: the device has no virtual memory.
-   space_map      memory behind [at, at + size), whole pages of a reservation behind which there is none. This device and all
+/* X(entry, parameters, arguments): everything a driver does, but starting, reporting and ending.
+   Stream and event arguments are the driver's own objects; device is an index. Makes the table, the
+   fault layer and its names. Of what a device is like, which switches nothing on: device_link 1:
+   the two, which differ, are joined by NVLink. device_speed copy engines, and bytes per second of
+   its memory; 0: nobody says. Of virtual memory, which no open capture forbids: space_reserve
+   addresses without memory. *out_page is the unit in which memory is mapped, and they are aligned
+   to it; the
+                  driver rounds the size up to it. DS_ERR_UNSUPPORTED: the device has no virtual
+                  memory.
+   space_map memory behind [at, at + size), whole pages of a reservation behind which there is none.
+   This device and all
                   that reach it as peers read and write it. When it fails everything is as it was.
-   space_unmap    takes the memory of one or several space_maps back, all of it and nothing else. It waits for nothing: no work
-                  uses the memory any more. When it fails nothing was done (DS_ERR_INVALID_VALUE: the range is not that).
-   Of the driver's own allocator, which keeps what is given back for later:
-   async_alloc    memory of the stream's device; work that is put on the stream from now on may use it, and what comes after that.
-   async_free     gives it back when the stream has come there, on any stream of the driver. When it fails nothing was given back.
-                  A stream that captures is refused both (DS_ERR_CAPTURE_UNSUPPORTED), and the capture goes on.
-   async_trim     returns what the allocator keeps to the device, down to so many bytes.
-   async_info     *out_reserved: what the allocator has of the device, *out_used: what of it is in use.
-   run_together   the inline rule for several streams: when nothing is pending on any of them run_fn is called, and until it returns
-                  nobody can put work on them; *out_ran is 1 then. It copies and adds up, DS__INLINE_BYTES in each step, and calls no
-                  entry. *out_ran 0: the work has to be put on the streams, which is always right.
-   Of memory for several processes:
-   share_alloc    like memory_alloc, for all that follows.
-   share_export   64 bytes that name it, always the same.
-   share_import   it appears here, under some address, until share_close. DS_ERR_ILLEGAL_STATE: it is this process's own. */
+   space_unmap takes the memory of one or several space_maps back, all of it and nothing else. It
+   waits for nothing: no work
+                  uses the memory any more. When it fails nothing was done (DS_ERR_INVALID_VALUE:
+                  the range is not that).
+   Of the driver's own allocator, which keeps what is given back for later: async_alloc memory of
+   the stream's device; work that is put on the stream from now on may use it, and what comes after
+   that. async_free gives it back when the stream has come there, on any stream of the driver. When
+   it fails nothing was given back.
+                  A stream that captures is refused both (DS_ERR_CAPTURE_UNSUPPORTED), and the
+                  capture goes on.
+   async_trim returns what the allocator keeps to the device, down to so many bytes. async_info
+   *out_reserved: what the allocator has of the device, *out_used: what of it is in use.
+   run_together the inline rule for several streams: when nothing is pending on any of them run_fn
+   is called, and until it returns
+                  nobody can put work on them; *out_ran is 1 then. It copies and adds up,
+                  DS__INLINE_BYTES in each step, and calls no entry. *out_ran 0: the work has to be
+                  put on the streams, which is always right.
+   Of memory for several processes: share_alloc like memory_alloc, for all that follows.
+   share_export 64 bytes that name it, always the same. share_import it appears here, under some
+   address, until share_close. DS_ERR_ILLEGAL_STATE: it is this process's own. */
+/* clang-format off */
 #define DS__ENTRIES(X) \
     X(device_properties, (int device, ds_device_properties *out), (device, out)) \
-    X(device_memory, (int device, size_t *out_free, size_t *out_total), (device, out_free, out_total)) \
+    X(device_memory, (int device, size_t *out_free, size_t *out_total), \
+      (device, out_free, out_total)) \
     X(device_synchronize, (int device), (device)) \
     X(device_reset, (int device), (device)) \
     X(device_peer, (int device, int peer, int *out), (device, peer, out)) \
     X(device_link, (int device, int peer, int *out), (device, peer, out)) \
-    X(device_speed, (int device, int *out_engines, double *out_memory), (device, out_engines, out_memory)) \
-    X(priority_range, (int device, int *out_least, int *out_greatest), (device, out_least, out_greatest)) \
-    X(stream_create, (int device, int kind, unsigned flags, int *priority, void **out), (device, kind, flags, priority, out)) \
+    X(device_speed, (int device, int *out_engines, double *out_memory), \
+      (device, out_engines, out_memory)) \
+    X(priority_range, (int device, int *out_least, int *out_greatest), \
+      (device, out_least, out_greatest)) \
+    X(stream_create, (int device, int kind, unsigned flags, int *priority, void **out), \
+      (device, kind, flags, priority, out)) \
     X(stream_query, (void *stream), (stream)) \
     X(stream_synchronize, (void *stream, uint64_t timeout_ns), (stream, timeout_ns)) \
-    X(stream_wrap, (int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out), \
+    X(stream_wrap, \
+      (int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out), \
       (device, native, own, out_flags, out_priority, out)) \
     X(stream_native, (void *stream, void **out), (stream, out)) \
     X(event_create, (int device, unsigned flags, void **out), (device, flags, out)) \
@@ -2158,147 +2769,202 @@ static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
     X(event_export, (void *event, unsigned char *out), (event, out)) \
     X(event_import, (int device, const unsigned char *handle, void **out), (device, handle, out)) \
     X(submit, (void *stream, const ds__op *op), (stream, op)) \
-    X(run_together, (void *const *streams, size_t count, void (*run_fn)(void *user), void *user, int *out_ran), (streams, count, run_fn, user, out_ran)) \
+    X(run_together, \
+      (void *const *streams, size_t count, void (*run_fn)(void *user), void *user, int *out_ran), \
+      (streams, count, run_fn, user, out_ran)) \
     X(memory_alloc, (int device, size_t size, void **out), (device, size, out)) \
-    X(space_reserve, (int device, size_t size, size_t *out_page, void **out), (device, size, out_page, out)) \
+    X(space_reserve, (int device, size_t size, size_t *out_page, void **out), \
+      (device, size, out_page, out)) \
     X(space_map, (int device, void *at, size_t size), (device, at, size)) \
     X(space_unmap, (int device, void *at, size_t size), (device, at, size)) \
-    X(async_alloc, (int device, void *stream, size_t size, void **out), (device, stream, size, out)) \
+    X(async_alloc, (int device, void *stream, size_t size, void **out), \
+      (device, stream, size, out)) \
     X(async_free, (int device, void *stream, void *ptr, size_t size), (device, stream, ptr, size)) \
     X(async_trim, (int device, size_t keep), (device, keep)) \
-    X(async_info, (int device, size_t *out_reserved, size_t *out_used), (device, out_reserved, out_used)) \
+    X(async_info, (int device, size_t *out_reserved, size_t *out_used), \
+      (device, out_reserved, out_used)) \
     X(memory_wait, (int device), (device)) \
     X(share_alloc, (int device, size_t size, void **out), (device, size, out)) \
-    X(share_export, (int device, void *base, size_t size, unsigned char *handle), (device, base, size, handle)) \
-    X(share_import, (int device, const unsigned char *handle, size_t size, void **out), (device, handle, size, out)) \
+    X(share_export, (int device, void *base, size_t size, unsigned char *handle), \
+      (device, base, size, handle)) \
+    X(share_import, (int device, const unsigned char *handle, size_t size, void **out), \
+      (device, handle, size, out)) \
     X(host_alloc, (size_t size, void **out), (size, out)) \
     X(host_register, (void *ptr, size_t size), (ptr, size)) \
     X(pointer_query, (const void *ptr, ds_pointer_info *out), (ptr, out)) \
     X(kernel_load, (int device, ds__kernel *kernel), (device, kernel)) \
     X(copy_now, (const ds__op *op), (op)) \
-    X(capture_begin, (void *stream, ds__capture *capture, const uint32_t *deps, size_t count), (stream, capture, deps, count)) \
+    X(capture_begin, (void *stream, ds__capture *capture, const uint32_t *deps, size_t count), \
+      (stream, capture, deps, count)) \
     X(capture_end, (void *stream, ds__capture **out), (stream, out)) \
     X(capture_query, (void *stream, ds_capture_info *out), (stream, out)) \
-    X(capture_dependencies, (void *stream, ds_graph_node *out, size_t room, size_t *out_count), (stream, out, room, out_count)) \
-    X(capture_update, (void *stream, const ds_graph_node *nodes, size_t count, int set), (stream, nodes, count, set)) \
+    X(capture_dependencies, (void *stream, ds_graph_node *out, size_t room, size_t *out_count), \
+      (stream, out, room, out_count)) \
+    X(capture_update, (void *stream, const ds_graph_node *nodes, size_t count, int set), \
+      (stream, nodes, count, set)) \
     X(capture_mode, (ds_capture_mode mode), (mode)) \
     X(graph_create, (ds__body *body), (body)) \
     X(graph_clone, (ds__body *from, ds__body *to), (from, to)) \
     X(graph_add, (ds__body *body, uint32_t index), (body, index)) \
-    X(graph_edges, (ds__body *body, const ds_graph_node *from, const ds_graph_node *to, size_t count), (body, from, to, count)) \
+    X(graph_edges, \
+      (ds__body *body, const ds_graph_node *from, const ds_graph_node *to, size_t count), \
+      (body, from, to, count)) \
     X(graph_set, (ds__body *body, uint32_t index, ds__node *fresh), (body, index, fresh)) \
     X(graph_attach, (ds__body *body, ds__object *object), (body, object)) \
-    X(graph_instantiate, (ds__body *graph, ds__body *copy, unsigned flags, void **out), (graph, copy, flags, out)) \
-    X(exec_update, (void *exec, ds__body *graph, ds_graph_update_reason *out_reason, uint32_t *out_node), (exec, graph, out_reason, out_node)) \
+    X(graph_instantiate, (ds__body *graph, ds__body *copy, unsigned flags, void **out), \
+      (graph, copy, flags, out)) \
+    X(exec_update, \
+      (void *exec, ds__body *graph, ds_graph_update_reason *out_reason, uint32_t *out_node), \
+      (exec, graph, out_reason, out_node)) \
     X(exec_set, (void *exec, uint32_t index, const ds__node *fresh), (exec, index, fresh)) \
     X(exec_enable, (void *exec, uint32_t index, int enabled), (exec, index, enabled))
+
+/* clang-format on */
 
 struct ds__driver {
     const char *name;
     ds_device_type type;
-    void (*probe)(ds_backend_info *out);    /* looks for devices; starts no thread */
-    ds_result (*start)(void);               /* before the first entry is called */
-    int (*device_used)(int device);         /* 0: nothing was ever put on it, and waiting for it would only wake it up */
-    void (*drain)(void);                    /* waits for all work; cannot fail */
-    void (*stop)(void);                     /* drains, ends threads, frees */
-    void (*stream_destroy)(void *stream);   /* deferred until drained; cannot fail */
-    void (*stream_unwrap)(void *stream);    /* the native handle will go to the caller */
-    void (*stream_hide)(void *stream);      /* from now on the native stream may go at any time: it is not asked for any more */
-    void (*stream_forget)(void *stream);    /* drops the driver's object and lets the native stream live */
-    const void *(*stream_identity)(void *stream); /* equal for two objects of one device: they are the same queue */
+    void (*probe)(ds_backend_info *out); /* looks for devices; starts no thread */
+    ds_result (*start)(void);            /* before the first entry is called */
+    /* 0: nothing was ever put on it, and waiting for it would only wake it up */
+    int (*device_used)(int device);
+    void (*drain)(void);                  /* waits for all work; cannot fail */
+    void (*stop)(void);                   /* drains, ends threads, frees */
+    void (*stream_destroy)(void *stream); /* deferred until drained; cannot fail */
+    void (*stream_unwrap)(void *stream);  /* the native handle will go to the caller */
+    /* from now on the native stream may go at any time: it is not asked for any more */
+    void (*stream_hide)(void *stream);
+    /* drops the driver's object and lets the native stream live */
+    void (*stream_forget)(void *stream);
+    /* equal for two objects of one device: they are the same queue */
+    const void *(*stream_identity)(void *stream);
     void (*event_destroy)(void *event);
-    void (*kernel_destroy)(ds__kernel *kernel); /* drops what kernel_load made */
+    void (*kernel_destroy)(ds__kernel *kernel);    /* drops what kernel_load made */
     void (*capture_abandon)(ds__capture *capture); /* its streams leave it; at shutdown */
-    void (*graph_destroy)(ds__body *body);  /* drops what the driver has of it */
-    void (*exec_destroy)(void *exec);       /* launches on their way go on */
-    int (*passed)(void **mark);             /* *mark NULL: notes all pending work in it. 1: that work is over, *mark is
-                                               freed and NULL; 0: not yet (or no memory: asked again later) */
-    ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size); /* gives it back, and does so
-                                               whatever it returns; nothing uses the memory any more */
-    void (*space_release)(int device, void *at, size_t size); /* gives a reservation back, in which nothing is mapped */
-    void (*share_release)(int device, void *base, size_t size); /* gives memory of share_alloc back, which no work uses */
-    void (*share_close)(int device, void *base, size_t size); /* ends what share_import has made, which no work uses */
-#define DS__MEMBER(entry, parameters, arguments) ds_result (*entry) parameters;
+    void (*graph_destroy)(ds__body *body);         /* drops what the driver has of it */
+    void (*exec_destroy)(void *exec);              /* launches on their way go on */
+    /* *mark NULL: notes all pending work in it. 1: that work is over, *mark is freed and NULL;
+       0: not yet (or no memory: asked again later) */
+    int (*passed)(void **mark);
+    /* gives it back, and does so whatever it returns; nothing uses the memory any more */
+    ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size);
+    /* gives a reservation back, in which nothing is mapped */
+    void (*space_release)(int device, void *at, size_t size);
+    /* gives memory of share_alloc back, which no work uses */
+    void (*share_release)(int device, void *base, size_t size);
+    /* ends what share_import has made, which no work uses */
+    void (*share_close)(int device, void *base, size_t size);
+#define DS__MEMBER(entry, parameters, arguments) ds_result(*entry) parameters;
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
 };
 
-/* The inline rule, for every driver that runs on the caller's processor: when every stream that takes part is idle, the
-   caller may run the library's own copy, fill or sum of at most this many bytes before returning; never the user's code. */
+/* The inline rule, for every driver that runs on the caller's processor: when every stream that
+   takes part is idle, the caller may run the library's own copy, fill or sum of at most this
+   many bytes before returning; never the user's code. */
 #define DS__INLINE_BYTES 16384u
 
-static int ds__place_of(const ds__op *op, int at) { return op->places >> at & 255; }
+static int ds__place_of(const ds__op *op, int at) {
+    return op->places >> at & 255;
+}
 
 DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
     return op->kind == DS__OP_COPY ? op->u.copy.width * op->u.copy.height
                                    : op->u.fill.width * op->u.fill.height * op->u.fill.value_size;
 }
-
-/* ---- >>state ---------------------------------------------------------------------------------------------------- */
+/* ---- >>state --------------------------------------------------------------------------------- */
 
 enum { DS__COLD = 0, DS__READY = 1, DS__FORKED = 2 };
 
-typedef struct ds__mapping { uintptr_t at; size_t size; } ds__mapping;
+typedef struct ds__mapping {
+    uintptr_t at;
+    size_t size;
+} ds__mapping;
 
 static struct {
-    _Atomic int state;           /* DS__COLD ... */
-    uint32_t epoch;              /* counts initialisations; a thread's state of an earlier one is void */
-    int configured;              /* ds_init was called */
-    pthread_mutex_t mutex;       /* initialisation and shutdown */
-    pthread_key_t key;           /* tells that a thread ends */
-    int atfork;                  /* the fork handler is installed, for good */
+    _Atomic int state; /* DS__COLD ... */
+    /* counts initialisations; a thread's state of an earlier one is void */
+    uint32_t epoch;
+    int configured;        /* ds_init was called */
+    pthread_mutex_t mutex; /* initialisation and shutdown */
+    pthread_key_t key;     /* tells that a thread ends */
+    int atfork;            /* the fork handler is installed, for good */
     ds_init_desc desc;
-    int log_level, per_thread_default;
+    int log_level;
+    int per_thread_default;
     const ds__driver *driver[DS_BACKEND_COUNT]; /* with layers; NULL: not available */
     ds_backend_info backend[DS_BACKEND_COUNT];
-    ds__table streams, events, kernels, graphs, execs;
-    ds__lock lock;               /* of what follows */
-    ds__thread *threads;         /* all of them */
-    _Atomic int dead;            /* ended threads and destroyed objects that wait to be reclaimed */
-    _Atomic uint64_t next_stream_id, next_thread;
+    ds__table streams;
+    ds__table events;
+    ds__table kernels;
+    ds__table graphs;
+    ds__table execs;
+    ds__lock lock;       /* of what follows */
+    ds__thread *threads; /* all of them */
+    _Atomic int dead;    /* ended threads and destroyed objects that wait to be reclaimed */
+    _Atomic uint64_t next_stream_id;
+    _Atomic uint64_t next_thread;
     _Atomic uint32_t next_graph;
     ds__lock capture_lock;
-    ds__capture *captures;       /* open ones */
+    ds__capture *captures; /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
-    pthread_mutex_t begin;       /* held while a capture begins, and by who must know that none is open: never over a wait */
-    ds_stream *legacy;           /* per device ordinal, made at first use */
-    _Atomic int sync_debug;      /* a ds_sync_debug_mode */
-    ds__lock label_lock;         /* of the labels of streams and devices, which can be replaced */
-    char (*label)[64];           /* of each device ordinal */
-    ds__lock range_lock;         /* memory that is known: readers take no lock, they check `range_version` */
+    /* held while a capture begins, and by who must know that none is open: never over a wait */
+    pthread_mutex_t begin;
+    ds_stream *legacy;      /* per device ordinal, made at first use */
+    _Atomic int sync_debug; /* a ds_sync_debug_mode */
+    ds__lock label_lock;    /* of the labels of streams and devices, which can be replaced */
+    char (*label)[64];      /* of each device ordinal */
+    /* memory that is known: readers take no lock, they check `range_version` */
+    ds__lock range_lock;
     _Atomic(ds__ranges *) ranges;
     _Atomic size_t range_count;
     _Atomic uint32_t range_version; /* odd while it is changed */
     ds__lock mapping_lock;
-    ds__mapping *mappings;       /* what is mapped in reserved address space, by address */
-    size_t mapping_count, mapping_room;
+    ds__mapping *mappings; /* what is mapped in reserved address space, by address */
+    size_t mapping_count;
+    size_t mapping_room;
 } ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_MUTEX_INITIALIZER };
 
 /* What the allocator and the generators are told, where they are. */
 static struct {
-    void (*_Atomic stream_gone_fn)(ds__stream *s); /* before a stream ends, which is pinned or nobody else's; not while the caller has `upper_locked` */
-    void (*_Atomic shutdown_fn)(void);             /* all work is done, everything else is still there */
-    void (*_Atomic rng_shutdown_fn)(void);         /* the same, for the generators */
+    /* before a stream ends, which is pinned or nobody else's; not while the caller has
+       `upper_locked` */
+    void (*_Atomic stream_gone_fn)(ds__stream *s);
+    /* all work is done, everything else is still there */
+    void (*_Atomic shutdown_fn)(void);
+    void (*_Atomic rng_shutdown_fn)(void); /* the same, for the generators */
 } ds__upper;
 
-static void ds__count_dead(int n) { atomic_fetch_add(&ds__g.dead, n); }
+static void ds__count_dead(int n) {
+    atomic_fetch_add(&ds__g.dead, n);
+}
 
 static void *ds__alloc(size_t size) {
-    if (!ds__g.desc.allocator.alloc_fn) return calloc(1, size);
+    if (!ds__g.desc.allocator.alloc_fn)
+        return calloc(1, size);
     void *ptr = ds__g.desc.allocator.alloc_fn(size, ds__g.desc.allocator.user);
-    if (ptr) memset(ptr, 0, size);
+    if (ptr)
+        memset(ptr, 0, size);
     return ptr;
 }
+
 static void ds__release(void *ptr) {
-    if (!ptr) return;
-    if (ds__g.desc.allocator.free_fn) ds__g.desc.allocator.free_fn(ptr, ds__g.desc.allocator.user);
-    else free(ptr);
+    if (!ptr)
+        return;
+    if (ds__g.desc.allocator.free_fn)
+        ds__g.desc.allocator.free_fn(ptr, ds__g.desc.allocator.user);
+    else
+        free(ptr);
 }
 
 static void ds__log(ds_log_level level, int id, const char *text) {
-    if ((int)level > ds__g.log_level) return;
-    if (!ds__g.desc.log_fn) { fprintf(stderr, "devstream: %s\n", text); return; }
+    if ((int)level > ds__g.log_level)
+        return;
+    if (!ds__g.desc.log_fn) {
+        fprintf(stderr, "devstream: %s\n", text);
+        return;
+    }
     ds_log_item item = { level, id, text, ds__tls.site.file, ds__tls.site.line };
     ds__g.desc.log_fn(&item, ds__g.desc.log_user);
 }
@@ -2308,69 +2974,91 @@ static uint64_t ds__env_number(const char *name) {
     const char *text = getenv(name);
     return text && *text && !strchr(text, '-') ? strtoull(text, NULL, 0) : 0;
 }
+/* ---- >>graphs: nodes, dependencies, and what a graph keeps alive ----------------------------- */
 
-/* ---- >>graphs: nodes, dependencies, and what a graph keeps alive ---------------------------------------------------- */
+/* Policy. The core has the picture of every graph: nodes with copies of their arguments,
+   dependencies, what is kept. The CPU driver runs it from there; the CUDA driver keeps its own
+   graph beside it, node for node. A node holds its kernel or event by a reference; what the user
+   gave (host functions' arguments, attached objects) has a count of owners: graphs, executables,
+   and launches on their way. */
 
-/* Policy. The core has the picture of every graph: nodes with copies of their arguments, dependencies, what is kept. The CPU driver
-   runs it from there; the CUDA driver keeps its own graph beside it, node for node. A node holds its kernel or event by a reference; what the
-   user gave (host functions' arguments, attached objects) has a count of owners: graphs, executables, and launches on their way. */
-
-/* Called at each launch of an executable that has the object, with its stream: before the launch (DS_NOT_READY), and after it with what came of it. */
+/* Called at each launch of an executable that has the object, with its stream: before the launch
+   (DS_NOT_READY), and after it with what came of it. */
 typedef ds_result (*ds__launch_fn)(void *user, ds__stream *s, ds_result how);
 
 struct ds__object {
     _Atomic int owners;
     void *user;
     ds_host_fn dtor_fn;
-    const void *key;              /* what it was attached under (ds__capture_attachment), and in which capture */
+    /* what it was attached under (ds__capture_attachment), and in which capture */
+    const void *key;
     uint64_t capture;
-    ds__launch_fn launch_fn;      /* or NULL */
+    ds__launch_fn launch_fn; /* or NULL */
 };
 
 struct ds__node {
     ds_node_kind kind;
     ds_device device;
-    int priority, enabled;
-    ds__op op;                    /* its arguments and grid are the node's own */
+    int priority;
+    int enabled;
+    ds__op op; /* its arguments and grid are the node's own */
     char *label;
-    uint32_t *deps, dep_count, dep_room; /* indices of the nodes that it starts after */
-    ds__object *payload;          /* a host function's argument */
+    /* deps, dep_count, dep_room: indices of the nodes that it starts after */
+    uint32_t *deps;
+    uint32_t dep_count;
+    uint32_t dep_room;
+    ds__object *payload; /* a host function's argument */
     ds__body *child;
-    void *native;                 /* the CUDA driver's */
+    void *native; /* the CUDA driver's */
 };
 
 struct ds__body {
     const ds__driver *driver;
     ds_device device;
-    uint32_t serial, origin;      /* number of the graph, which its node handles carry, and of the one it was copied from */
-    uint32_t count, room;
+    /* serial, origin: number of the graph, which its node handles carry, and of the one it was
+       copied from */
+    uint32_t serial;
+    uint32_t origin;
+    uint32_t count;
+    uint32_t room;
     ds__node **node;
     ds__object **object;
-    size_t object_count, object_room;
-    int hooked;                   /* 1: it, or a child graph of it, has objects with a launch_fn */
-    void *native;                 /* the CUDA driver's */
+    size_t object_count;
+    size_t object_room;
+    int hooked;   /* 1: it, or a child graph of it, has objects with a launch_fn */
+    void *native; /* the CUDA driver's */
 };
 
-static const char *const ds__node_names[] = { "empty", "kernel", "copy", "fill", "host function", "event record", "event wait", "child graph", "native" };
+static const char *const ds__node_names[] = { "empty",      "kernel",        "copy",
+                                              "fill",       "host function", "event record",
+                                              "event wait", "child graph",   "native" };
 
 static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
     ds__object *o = ds__alloc(sizeof *o);
-    if (!o) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an object"); return NULL; }
+    if (!o) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an object");
+        return NULL;
+    }
     o->user = user;
     o->dtor_fn = dtor_fn;
     atomic_store(&o->owners, 1);
     return o;
 }
+
 static ds__object *ds__object_keep(ds__object *o) {
-    if (o) atomic_fetch_add(&o->owners, 1);
+    if (o)
+        atomic_fetch_add(&o->owners, 1);
     return o;
 }
+
 /* Any thread, the library's own too. */
 static void ds__object_drop(ds__object *o) {
-    if (!o || atomic_fetch_sub(&o->owners, 1) != 1) return;
+    if (!o || atomic_fetch_sub(&o->owners, 1) != 1)
+        return;
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    if (o->dtor_fn) o->dtor_fn(o->user);
+    if (o->dtor_fn)
+        o->dtor_fn(o->user);
     ds__tls.in_callback = outer;
     ds__release(o);
 }
@@ -2379,22 +3067,28 @@ static ds__body *ds__body_copy(const ds__body *from, int with_serial);
 static void ds__body_free(ds__body *b);
 
 static void ds__node_free(ds__node *n) {
-    if (!n) return;
+    if (!n)
+        return;
     if (n->kind == DS_NODE_KERNEL) {
-        if (n->op.u.kernel.kernel) ds__unref(&ds__g.kernels, n->op.u.kernel.kernel);
+        if (n->op.u.kernel.kernel)
+            ds__unref(&ds__g.kernels, n->op.u.kernel.kernel);
         ds__release((void *)(uintptr_t)n->op.u.kernel.args);
         ds__release((void *)(uintptr_t)n->op.u.kernel.grid);
     }
-    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object) ds__unref(&ds__g.events, n->op.u.event.object);
+    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object)
+        ds__unref(&ds__g.events, n->op.u.event.object);
     ds__object_drop(n->payload);
-    if (n->child) ds__body_free(n->child);
+    if (n->child)
+        ds__body_free(n->child);
     ds__release(n->label);
     ds__release(n->deps);
     ds__release(n);
 }
+
 /* One that came to nothing: who gave the payload ends it. */
 static void ds__node_discard(ds__node *n) {
-    if (n && n->payload) n->payload->dtor_fn = NULL;
+    if (n && n->payload)
+        n->payload->dtor_fn = NULL;
     ds__node_free(n);
 }
 
@@ -2409,14 +3103,22 @@ static void *ds__copy_bytes(const void *from, size_t size) {
     return to ? memcpy(to, from, size) : NULL;
 }
 
-/* Takes copies of what the operation points to, and references; NULL: no memory, and the sentence is set. */
+/* Takes copies of what the operation points to, and references; NULL: no memory, and the
+   sentence is set. */
 static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
-    static const ds_node_kind kinds[] = { [DS__OP_NOTHING] = DS_NODE_EMPTY, [DS__OP_KERNEL] = DS_NODE_KERNEL, [DS__OP_COPY] = DS_NODE_COPY, [DS__OP_FILL] = DS_NODE_FILL,
-                                          [DS__OP_HOST] = DS_NODE_HOST, [DS__OP_RECORD] = DS_NODE_EVENT_RECORD, [DS__OP_WAIT] = DS_NODE_EVENT_WAIT,
-                                          [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD, [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
+    static const ds_node_kind kinds[] = { [DS__OP_NOTHING] = DS_NODE_EMPTY,
+                                          [DS__OP_KERNEL] = DS_NODE_KERNEL,
+                                          [DS__OP_COPY] = DS_NODE_COPY,
+                                          [DS__OP_FILL] = DS_NODE_FILL,
+                                          [DS__OP_HOST] = DS_NODE_HOST,
+                                          [DS__OP_RECORD] = DS_NODE_EVENT_RECORD,
+                                          [DS__OP_WAIT] = DS_NODE_EVENT_WAIT,
+                                          [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD,
+                                          [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
                                           [DS__OP_GRAPH] = DS_NODE_CHILD };
     ds__node *n = ds__alloc(sizeof *n);
-    if (!n) return ds__no_node(n);
+    if (!n)
+        return ds__no_node(n);
     n->kind = kinds[op->kind];
     n->device = device;
     n->priority = priority;
@@ -2426,9 +3128,14 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
     switch (n->kind) {
     case DS_NODE_KERNEL:
         ds__ref(op->u.kernel.kernel);
-        n->op.u.kernel.args = op->u.kernel.args_size ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size) : NULL;
-        n->op.u.kernel.grid = op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
-        if ((op->u.kernel.args_size && !n->op.u.kernel.args) || (op->u.kernel.grid && !n->op.u.kernel.grid)) return ds__no_node(n);
+        n->op.u.kernel.args = op->u.kernel.args_size
+                                  ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size)
+                                  : NULL;
+        n->op.u.kernel.grid =
+            op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
+        if ((op->u.kernel.args_size && !n->op.u.kernel.args) ||
+            (op->u.kernel.grid && !n->op.u.kernel.grid))
+            return ds__no_node(n);
         break;
     case DS_NODE_COPY:
     case DS_NODE_FILL:
@@ -2436,7 +3143,11 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
         break;
     case DS_NODE_HOST:
         n->op.u.host.dtor_fn = NULL;
-        if (op->u.host.dtor_fn && !(n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn))) { ds__node_free(n); return NULL; }
+        if (op->u.host.dtor_fn &&
+            !(n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn))) {
+            ds__node_free(n);
+            return NULL;
+        }
         break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
@@ -2445,7 +3156,10 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
     case DS_NODE_CHILD:
         n->child = op->flags & DS__OP_GIVEN ? op->u.graph.body : ds__body_copy(op->u.graph.body, 0);
         n->op.flags = 0;
-        if (!n->child) { ds__node_free(n); return NULL; }
+        if (!n->child) {
+            ds__node_free(n);
+            return NULL;
+        }
         break;
     case DS_NODE_EMPTY:
     case DS_NODE_NATIVE:
@@ -2457,24 +3171,36 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
 /* A copy without dependencies; it shares the payload. */
 static ds__node *ds__node_copy(const ds__node *from) {
     ds__op op = from->op;
-    if (from->kind == DS_NODE_CHILD) op.u.graph.body = from->child;
+    if (from->kind == DS_NODE_CHILD)
+        op.u.graph.body = from->child;
     ds__node *n = ds__node_make(&op, from->device, from->priority);
-    if (!n) return NULL;
+    if (!n)
+        return NULL;
     n->kind = from->kind;
     n->enabled = from->enabled;
     n->payload = ds__object_keep(from->payload);
-    if (from->label && !(n->label = ds__copy_text(from->label, 255))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node"); ds__node_free(n); return NULL; }
+    if (from->label && !(n->label = ds__copy_text(from->label, 255))) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node");
+        ds__node_free(n);
+        return NULL;
+    }
     return n;
 }
 
 /* Room for one more in a list that grows; 0: no memory, and the sentence is set. */
 static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) {
-    void *old, *more;
-    if (count < *room) return 1;
+    void *old;
+    void *more;
+    if (count < *room)
+        return 1;
     memcpy(&old, list, sizeof old);
     uint32_t wanted = *room ? 2 * *room : 4;
-    if (!(more = ds__alloc(wanted * element))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph"); return 0; }
-    if (count) memcpy(more, old, count * element);
+    if (!(more = ds__alloc(wanted * element))) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+        return 0;
+    }
+    if (count)
+        memcpy(more, old, count * element);
     ds__release(old);
     memcpy(list, &more, sizeof more);
     *room = wanted;
@@ -2483,26 +3209,34 @@ static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) 
 
 static int ds__node_depends(const ds__node *n, uint32_t on) {
     for (uint32_t i = 0; i < n->dep_count; i++)
-        if (n->deps[i] == on) return 1;
+        if (n->deps[i] == on)
+            return 1;
     return 0;
 }
+
 /* One dependency more; one that is there already is left. 0: no memory. */
 static int ds__node_depend(ds__node *n, uint32_t on) {
-    if (ds__node_depends(n, on)) return 1;
-    if (!ds__room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room)) return 0;
+    if (ds__node_depends(n, on))
+        return 1;
+    if (!ds__room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
+        return 0;
     n->deps[n->dep_count++] = on;
     return 1;
 }
 
 static uint32_t ds__next_serial(void) {
     uint32_t serial;
-    while ((serial = atomic_fetch_add(&ds__g.next_graph, 1) + 1) == 0) {}
+    while ((serial = atomic_fetch_add(&ds__g.next_graph, 1) + 1) == 0) {
+    }
     return serial;
 }
 
 static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
     ds__body *b = ds__alloc(sizeof *b);
-    if (!b) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph"); return NULL; }
+    if (!b) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+        return NULL;
+    }
     b->driver = driver;
     b->device = device;
     b->serial = ds__next_serial();
@@ -2510,64 +3244,91 @@ static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
 }
 
 static void ds__body_free(ds__body *b) {
-    if (b->native) b->driver->graph_destroy(b);
-    for (uint32_t i = 0; i < b->count; i++) ds__node_free(b->node[i]);
-    for (size_t i = 0; i < b->object_count; i++) ds__object_drop(b->object[i]);
+    if (b->native)
+        b->driver->graph_destroy(b);
+    for (uint32_t i = 0; i < b->count; i++)
+        ds__node_free(b->node[i]);
+    for (size_t i = 0; i < b->object_count; i++)
+        ds__object_drop(b->object[i]);
     ds__release(b->node);
     ds__release(b->object);
     ds__release(b);
 }
 
-/* Appends the node, which then belongs to the body, with its dependencies, each once. On failure the node is the caller's. */
+/* Appends the node, which then belongs to the body, with its dependencies, each once. On failure
+   the node is the caller's. */
 static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps, size_t count) {
-    if (b->count == UINT32_MAX - 1) return ds__fail(DS_ERR_OUT_OF_MEMORY, "the graph has too many nodes");
+    if (b->count == UINT32_MAX - 1)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the graph has too many nodes");
     if (count) { /* else it has those that it has */
-        if (!(n->deps = ds__copy_bytes(deps, count * sizeof *deps))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+        if (!(n->deps = ds__copy_bytes(deps, count * sizeof *deps)))
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         n->dep_count = n->dep_room = (uint32_t)count;
     }
-    if (!ds__room(&b->node, sizeof *b->node, b->count, &b->room)) return DS_ERR_OUT_OF_MEMORY;
+    if (!ds__room(&b->node, sizeof *b->node, b->count, &b->room))
+        return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
-    if (n->child && n->child->hooked) b->hooked = 1;
+    if (n->child && n->child->hooked)
+        b->hooked = 1;
     return DS_OK;
 }
 
 static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     uint32_t room = (uint32_t)b->object_room;
-    if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room)) return DS_ERR_OUT_OF_MEMORY;
+    if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
+        return DS_ERR_OUT_OF_MEMORY;
     b->object_room = room;
     b->object[b->object_count++] = ds__object_keep(o);
-    if (o->launch_fn) b->hooked = 1;
+    if (o->launch_fn)
+        b->hooked = 1;
     return DS_OK;
 }
 
-/* The same nodes, dependencies and kept objects; nothing of the driver's. with_serial: its nodes have the same handles. */
+/* The same nodes, dependencies and kept objects; nothing of the driver's. with_serial: its nodes
+   have the same handles. */
 static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
     ds__body *b = ds__body_new(from->driver, from->device);
-    if (!b) return NULL;
-    if (with_serial) b->serial = from->serial;
+    if (!b)
+        return NULL;
+    if (with_serial)
+        b->serial = from->serial;
     b->origin = from->serial;
     ds_result r = DS_OK;
     for (uint32_t i = 0; i < from->count && r == DS_OK; i++) {
         ds__node *n = ds__node_copy(from->node[i]);
-        r = n ? ds__body_append(b, n, from->node[i]->deps, from->node[i]->dep_count) : DS_ERR_OUT_OF_MEMORY;
-        if (r < 0) ds__node_free(n);
+        r = n ? ds__body_append(b, n, from->node[i]->deps, from->node[i]->dep_count)
+              : DS_ERR_OUT_OF_MEMORY;
+        if (r < 0)
+            ds__node_free(n);
     }
-    for (size_t i = 0; i < from->object_count && r == DS_OK; i++) r = ds__body_keep(b, from->object[i]);
-    if (r == DS_OK) return b;
+    for (size_t i = 0; i < from->object_count && r == DS_OK; i++)
+        r = ds__body_keep(b, from->object[i]);
+    if (r == DS_OK)
+        return b;
     ds__body_free(b);
     return NULL;
 }
 
-/* Marks what the nodes depend on, directly or not, themselves included. mark: one byte for each node of the body. 0: no memory. */
-static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t count, unsigned char *mark) {
-    uint32_t *stack = ds__alloc((b->count + 1) * sizeof *stack), depth = 0;
-    if (!stack) return 0;
+/* Marks what the nodes depend on, directly or not, themselves included. mark: one byte for each
+   node of the body. 0: no memory. */
+static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t count,
+                              unsigned char *mark) {
+    uint32_t *stack = ds__alloc((b->count + 1) * sizeof *stack);
+    uint32_t depth = 0;
+    if (!stack)
+        return 0;
     for (size_t i = 0; i < count; i++)
-        if (!mark[nodes[i]]) { mark[nodes[i]] = 1; stack[depth++] = nodes[i]; }
+        if (!mark[nodes[i]]) {
+            mark[nodes[i]] = 1;
+            stack[depth++] = nodes[i];
+        }
     while (depth) {
         const ds__node *n = b->node[stack[--depth]];
         for (uint32_t i = 0; i < n->dep_count; i++)
-            if (!mark[n->deps[i]]) { mark[n->deps[i]] = 1; stack[depth++] = n->deps[i]; }
+            if (!mark[n->deps[i]]) {
+                mark[n->deps[i]] = 1;
+                stack[depth++] = n->deps[i];
+            }
     }
     ds__release(stack);
     return 1;
@@ -2576,31 +3337,42 @@ static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t c
 /* "node 3 (kernel add_rows)" */
 static const char *ds__node_text(const ds__node *n, uint32_t index, char *out, size_t size) {
     const char *name = n->kind == DS_NODE_KERNEL ? n->op.u.kernel.kernel->name : "";
-    snprintf(out, size, "node %u (%s%s%.60s%s%.60s)", (unsigned)index, ds__node_names[n->kind], *name ? " " : "", name, n->label ? " " : "",
-             n->label ? n->label : "");
+    snprintf(out, size, "node %u (%s%s%.60s%s%.60s)", (unsigned)index, ds__node_names[n->kind],
+             *name ? " " : "", name, n->label ? " " : "", n->label ? n->label : "");
     return out;
 }
-static const char *ds__node_print(const ds__body *b, uint32_t index, char *out, size_t size) { return ds__node_text(b->node[index], index, out, size); }
 
-/* ---- >>capture: what both drivers know of open captures --------------------------------------------------------------- */
+static const char *ds__node_print(const ds__body *b, uint32_t index, char *out, size_t size) {
+    return ds__node_text(b->node[index], index, out, size);
+}
+/* ---- >>capture: what both drivers know of open captures -------------------------------------- */
 
-/* Policy. CUDA keeps the rules of capture on a GPU, the CPU driver on its devices. Both enter each capture here, so that errors can say
-   which capture, where it began, and which call was the first that did not fit. One lock guards the list and, of captures of the
-   CPU driver, everything in them. */
+/* Policy. CUDA keeps the rules of capture on a GPU, the CPU driver on its devices. Both enter
+   each capture here, so that errors can say which capture, where it began, and which call was
+   the first that did not fit. One lock guards the list and, of captures of the CPU driver,
+   everything in them. */
 static void ds__capture_over(ds__capture *c, int failed);
 
 struct ds__capture {
     ds__capture *next;
     const ds__driver *driver;
-    uint64_t id, thread, native_id;  /* number; number of the thread that began it; the CUDA driver's number */
+    /* id, thread, native_id: number; number of the thread that began it; the CUDA driver's
+       number */
+    uint64_t id;
+    uint64_t thread;
+    uint64_t native_id;
     ds_capture_mode mode;
     ds_capture_status status;
     ds_site begun;
     ds_graph graph;
     ds__body *body;
-    int into;                        /* 1: the graph was there before */
-    void *origin, *members;          /* the driver's stream on which it began; CPU driver: all of its streams. CUDA driver: streams of its own */
-    char culprit[160];               /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
+    int into; /* 1: the graph was there before */
+    /* origin, members: the driver's stream on which it began; CPU driver: all of its streams.
+       CUDA driver: streams of its own */
+    void *origin;
+    void *members;
+    /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
+    char culprit[160];
     char rule[128];
 };
 
@@ -2608,7 +3380,8 @@ static const char *const ds__mode_names[] = { "global", "thread-local", "relaxed
 
 /* A number of the calling thread. */
 static uint64_t ds__thread_number(void) {
-    if (!ds__tls.number) ds__tls.number = atomic_fetch_add(&ds__g.next_thread, 1) + 1;
+    if (!ds__tls.number)
+        ds__tls.number = atomic_fetch_add(&ds__g.next_thread, 1) + 1;
     return ds__tls.number;
 }
 
@@ -2619,49 +3392,73 @@ static const char *ds__short_path(const char *file) {
 
 /* The lock is held. */
 static void ds__capture_spoil(ds__capture *c, const char *rule) {
-    if (c->status != DS_CAPTURE_ACTIVE) return;
+    if (c->status != DS_CAPTURE_ACTIVE)
+        return;
     c->status = DS_CAPTURE_INVALIDATED;
-    if (ds__tls.site.file) snprintf(c->culprit, sizeof c->culprit, "%s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file), ds__tls.site.line);
-    else snprintf(c->culprit, sizeof c->culprit, "%s", ds__tls.fn);
+    if (ds__tls.site.file)
+        snprintf(c->culprit, sizeof c->culprit, "%s at %s:%d", ds__tls.fn,
+                 ds__short_path(ds__tls.site.file), ds__tls.site.line);
+    else
+        snprintf(c->culprit, sizeof c->culprit, "%s", ds__tls.fn);
     snprintf(c->rule, sizeof c->rule, "%s", rule);
 }
 
-/* The sentence of a call that does not fit; spoils: the capture is invalid from now on. The lock is held. */
-__attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code, ds__capture *c, int spoils, const char *rule) {
+/* The sentence of a call that does not fit; spoils: the capture is invalid from now on. The lock
+   is held. */
+__attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code, ds__capture *c,
+                                                                  int spoils, const char *rule) {
     const char *file = ds__short_path(c->begun.file);
-    if (spoils) ds__capture_spoil(c, rule);
+    if (spoils)
+        ds__capture_spoil(c, rule);
     if (c->status == DS_CAPTURE_INVALIDATED && !spoils && code == DS_ERR_CAPTURE_INVALIDATED)
-        return ds__fail(code, "capture #%llu (%s), begun at %s:%d, was invalidated by %s: %s", (unsigned long long)c->id, ds__mode_names[c->mode], file,
-                        c->begun.line, c->culprit[0] ? c->culprit : "a call that devstream did not see", c->rule[0] ? c->rule : "CUDA does not say why");
-    return ds__fail(code, "%s; capture #%llu (%s), begun at %s:%d, %s", rule, (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
-                    spoils ? "is invalid by this first offending call" : c->status == DS_CAPTURE_ACTIVE ? "goes on" : "stays invalid");
+        return ds__fail(code, "capture #%llu (%s), begun at %s:%d, was invalidated by %s: %s",
+                        (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
+                        c->culprit[0] ? c->culprit : "a call that devstream did not see",
+                        c->rule[0] ? c->rule : "CUDA does not say why");
+    return ds__fail(code, "%s; capture #%llu (%s), begun at %s:%d, %s", rule,
+                    (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
+                    spoils                           ? "is invalid by this first offending call"
+                    : c->status == DS_CAPTURE_ACTIVE ? "goes on"
+                                                     : "stays invalid");
 }
 
 /* An open capture of the driver by its number; NULL: none. The lock is held. */
 DS__SEAM static ds__capture *ds__capture_find(const ds__driver *driver, uint64_t id) {
     ds__capture *c = ds__g.captures;
-    while (c && (c->id != id || c->driver->type != driver->type)) c = c->next;
+    while (c && (c->id != id || c->driver->type != driver->type))
+        c = c->next;
     return c;
 }
 
-static int ds__captures_open(void) { return atomic_load_explicit(&ds__g.capture_count, memory_order_relaxed); }
-
-/* Whether the open capture makes unsafe calls of this thread fail (cudaThreadExchangeStreamCaptureMode). The lock is held. */
-static int ds__capture_forbids(const ds__capture *c) {
-    ds_capture_mode mine = ds__tls.mode;
-    if (ds__tls.quiet || mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED) return 0;
-    return c->thread == ds__thread_number() || (mine == DS_CAPTURE_GLOBAL && c->mode == DS_CAPTURE_GLOBAL);
+static int ds__captures_open(void) {
+    return atomic_load_explicit(&ds__g.capture_count, memory_order_relaxed);
 }
 
-/* Refuses a call that is not safe while a capture of the driver is open, and spoils those captures that made it unsafe. */
+/* Whether the open capture makes unsafe calls of this thread fail
+   (cudaThreadExchangeStreamCaptureMode). The lock is held. */
+static int ds__capture_forbids(const ds__capture *c) {
+    ds_capture_mode mine = ds__tls.mode;
+    if (ds__tls.quiet || mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED)
+        return 0;
+    return c->thread == ds__thread_number() ||
+           (mine == DS_CAPTURE_GLOBAL && c->mode == DS_CAPTURE_GLOBAL);
+}
+
+/* Refuses a call that is not safe while a capture of the driver is open, and spoils those
+   captures that made it unsafe. */
 DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char *rule) {
     ds_result r = DS_OK;
-    if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
+    if (DS__LIKELY(ds__captures_open() == 0))
+        return DS_OK;
     ds__lock_take(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
-        if (c->driver->type != driver->type || !ds__capture_forbids(c)) continue;
-        if (r == DS_OK) r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE, rule);
-        else ds__capture_spoil(c, rule);
+        if (c->driver->type != driver->type || !ds__capture_forbids(c))
+            continue;
+        if (r == DS_OK)
+            r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE,
+                                 rule);
+        else
+            ds__capture_spoil(c, rule);
     }
     ds__lock_give(&ds__g.capture_lock);
     return r;
@@ -2675,24 +3472,33 @@ DS__SEAM static void ds__capture_list(ds__capture *c) {
     ds__g.captures = c;
     atomic_fetch_add(&ds__g.capture_count, 1);
 }
+
 /* Takes a capture out of the list. The lock is held. */
 DS__SEAM static void ds__capture_unlist(ds__capture *c) {
     ds__capture **p = &ds__g.captures;
-    while (*p && *p != c) p = &(*p)->next;
-    if (*p) { *p = c->next; atomic_fetch_sub(&ds__g.capture_count, 1); }
+    while (*p && *p != c)
+        p = &(*p)->next;
+    if (*p) {
+        *p = c->next;
+        atomic_fetch_sub(&ds__g.capture_count, 1);
+    }
 }
+/* ---- >>mappings: what is mapped in reserved address space, of both drivers ------------------- */
 
-/* ---- >>mappings: what is mapped in reserved address space, of both drivers ---------------------------------------------- */
-
-/* Policy. A driver enters a mapping before it makes it and takes it out before it ends it. So two that touch are refused, and an
-   unmapping is known to end at the bounds of mappings: cuMemUnmap takes a whole mapping and nothing else. */
+/* Policy. A driver enters a mapping before it makes it and takes it out before it ends it. So
+   two that touch are refused, and an unmapping is known to end at the bounds of mappings:
+   cuMemUnmap takes a whole mapping and nothing else. */
 
 /* Index of the first mapping that ends after the address. The lock is held. */
 static size_t ds__mapping_after(uintptr_t address) {
-    size_t low = 0, high = ds__g.mapping_count;
+    size_t low = 0;
+    size_t high = ds__g.mapping_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (ds__g.mappings[middle].at + ds__g.mappings[middle].size <= address) low = middle + 1; else high = middle;
+        if (ds__g.mappings[middle].at + ds__g.mappings[middle].size <= address)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low;
 }
@@ -2707,21 +3513,25 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     } else if (ds__g.mapping_count == ds__g.mapping_room) {
         size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
         ds__mapping *more = ds__alloc(room * sizeof *more);
-        if (!more) r = DS_ERR_OUT_OF_MEMORY;
+        if (!more)
+            r = DS_ERR_OUT_OF_MEMORY;
         else {
-            if (ds__g.mapping_count) memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
+            if (ds__g.mapping_count)
+                memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
             ds__release(ds__g.mappings);
             ds__g.mappings = more;
             ds__g.mapping_room = room;
         }
     }
     if (r == DS_OK) {
-        memmove(ds__g.mappings + i + 1, ds__g.mappings + i, (ds__g.mapping_count++ - i) * sizeof *ds__g.mappings);
+        memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
+                (ds__g.mapping_count++ - i) * sizeof *ds__g.mappings);
         ds__g.mappings[i].at = at;
         ds__g.mappings[i].size = size;
     }
     ds__lock_give(&ds__g.mapping_lock);
-    if (r == DS_ERR_INVALID_VALUE) return ds__fail(r, "%zu bytes at %p touch what is mapped already", size, ptr);
+    if (r == DS_ERR_INVALID_VALUE)
+        return ds__fail(r, "%zu bytes at %p touch what is mapped already", size, ptr);
     return r == DS_OK ? r : ds__fail(r, "no memory to keep track of %zu mapped bytes", size);
 }
 
@@ -2732,7 +3542,8 @@ DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *o
     int found = i < ds__g.mapping_count && ds__g.mappings[i].at >= at && ds__g.mappings[i].at < end;
     if (found) {
         *out = ds__g.mappings[i];
-        memmove(ds__g.mappings + i, ds__g.mappings + i + 1, (--ds__g.mapping_count - i) * sizeof *ds__g.mappings);
+        memmove(ds__g.mappings + i, ds__g.mappings + i + 1,
+                (--ds__g.mapping_count - i) * sizeof *ds__g.mappings);
     }
     ds__lock_give(&ds__g.mapping_lock);
     return found;
@@ -2740,47 +3551,74 @@ DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *o
 
 /* Whether the range is one or several mappings. */
 DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
-    uintptr_t at = (uintptr_t)ptr, end = at + size;
+    uintptr_t at = (uintptr_t)ptr;
+    uintptr_t end = at + size;
     ds__lock_take(&ds__g.mapping_lock);
-    for (size_t i = ds__mapping_after(at); at < end && i < ds__g.mapping_count && ds__g.mappings[i].at == at; i++) at += ds__g.mappings[i].size;
+    for (size_t i = ds__mapping_after(at);
+         at < end && i < ds__g.mapping_count && ds__g.mappings[i].at == at; i++)
+        at += ds__g.mappings[i].size;
     ds__lock_give(&ds__g.mapping_lock);
-    return at == end && size ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes at %p are not what was mapped", size, ptr);
+    return at == end && size ? DS_OK
+                             : ds__fail(DS_ERR_INVALID_VALUE,
+                                        "%zu bytes at %p are not what was mapped", size, ptr);
 }
+/* ---- >>boards: what several processes look at ------------------------------------------------ */
 
-/* ---- >>boards: what several processes look at ----------------------------------------------------------------------------- */
+/* Policy. A process that shares something has a board: shared memory that others open, and that
+   goes with the last of them. On it stand its interprocess events (marks), how far the streams
+   that record them have come (lanes), and who uses its memory (stakes). Whoever is on a board
+   has a number there, never given twice, and holds the lock of the byte with that number. The
+   kernel drops it when the process ends, however that happens, so a lock that is free says that
+   nothing will come from there any more. It is a lock of the open file (F_OFD_SETLK): flock has
+   only one for a whole file; a record lock of the old kind is lost when anything in the process
+   closes the file; a robust futex belongs to a thread, which would have to live as long as the
+   process. A forked child has the open file too: it does not get the mapping, and closes the
+   rest first of all. Memory is reserved before it is touched: where there is none that is a
+   result and no signal. */
 
-/* Policy. A process that shares something has a board: shared memory that others open, and that goes with the last of them. On it stand
-   its interprocess events (marks), how far the streams that record them have come (lanes), and who uses its memory (stakes).
-   Whoever is on a board has a number there, never given twice, and holds the lock of the byte with that number. The kernel drops it
-   when the process ends, however that happens, so a lock that is free says that nothing will come from there any more. It is a lock
-   of the open file (F_OFD_SETLK): flock has only one for a whole file; a record lock of the old kind is lost when anything in the
-   process closes the file; a robust futex belongs to a thread, which would have to live as long as the process. A forked child has
-   the open file too: it does not get the mapping, and closes the rest first of all.
-   Memory is reserved before it is touched: where there is none that is a result and no signal. */
+enum {
+    DS__MARKS = 1 << 16,
+    DS__LANES = 1 << 18,
+    DS__STAKES = 1 << 14,
+    DS__LEASES = 62,
+    DS__BOARD_LAYOUT = 1
+};
 
-enum { DS__MARKS = 1 << 16, DS__LANES = 1 << 18, DS__STAKES = 1 << 14, DS__LEASES = 62, DS__BOARD_LAYOUT = 1 };
+/* The progress of one stream that records events of this board: its operations up to `done` are
+   over, and those from failed_from to failed_upto have failed. */
+/* who: number << 24 | process id */
+typedef struct ds__lane {
+    _Atomic uint64_t done;
+    _Atomic uint64_t failed_from;
+    _Atomic uint64_t failed_upto;
+    _Atomic uint64_t who;
+} ds__lane;
 
-/* The progress of one stream that records events of this board: its operations up to `done` are over, and those from failed_from to
-   failed_upto have failed. */
-typedef struct ds__lane { _Atomic uint64_t done, failed_from, failed_upto, who; } ds__lane; /* who: number << 24 | process id */
 /* An event. */
 typedef struct ds__mark {
-    _Atomic uint64_t word;          /* of the latest record: lane + 1 (24 bits) and the number of the operation (the lowest 40); 0: none */
+    /* of the latest record: lane + 1 (24 bits) and the number of the operation (the lowest 40);
+       0: none */
+    _Atomic uint64_t word;
     _Atomic uint32_t generation;
-    uint32_t next;                  /* the owner's: index + 1, in the list of free ones */
+    uint32_t next; /* the owner's: index + 1, in the list of free ones */
 } ds__mark;
+
 /* A piece of memory. */
 typedef struct ds__stake {
-    _Atomic uint64_t word;          /* generation << 1, and 1: it may be taken */
-    uint64_t next;                  /* as a mark's */
+    _Atomic uint64_t word;              /* generation << 1, and 1: it may be taken */
+    uint64_t next;                      /* as a mark's */
     _Atomic uint64_t lease[DS__LEASES]; /* who uses it: number << 24 | process id; 0: free */
 } ds__stake;
 
 typedef struct ds__sheet {
     uint64_t cookie;
     uint32_t layout;
-    _Atomic uint32_t lanes, waiters, bell; /* given out; threads that sleep on the bell, which is changed after `done` */
-    _Atomic uint64_t peers;         /* numbers given out; 1 is the owner's */
+    /* lanes, waiters, bell: given out; threads that sleep on the bell, which is changed after
+       `done` */
+    _Atomic uint32_t lanes;
+    _Atomic uint32_t waiters;
+    _Atomic uint32_t bell;
+    _Atomic uint64_t peers; /* numbers given out; 1 is the owner's */
     char pad[4096 - 40];
     ds__mark mark[DS__MARKS];
     ds__lane lane[DS__LANES];
@@ -2791,71 +3629,117 @@ typedef struct ds__sheet {
 typedef struct ds__board {
     struct ds__board *next;
     ds__sheet *sheet;
-    uint64_t serial, cookie, me;    /* serial: no other board of this process ever had it */
-    int pid, fd, users;             /* users: of another's board */
-    _Atomic int pending;            /* operations that will write to it */
-    uint32_t marks, free_mark, stakes, free_stake; /* of the own one: given out so far; index + 1 of free ones */
+    /* serial, cookie, me: serial: no other board of this process ever had it */
+    uint64_t serial;
+    uint64_t cookie;
+    uint64_t me;
+    /* pid, fd, users: users: of another's board */
+    int pid;
+    int fd;
+    int users;
+    _Atomic int pending; /* operations that will write to it */
+    /* marks, free_mark, stakes, free_stake: of the own one: given out so far; index + 1 of free
+       ones */
+    uint32_t marks;
+    uint32_t free_mark;
+    uint32_t stakes;
+    uint32_t free_stake;
 } ds__board;
 
 static struct {
     pthread_mutex_t mutex;
-    ds__board *own, *others;
+    ds__board *own;
+    ds__board *others;
     uint64_t serials;
     int atfork;
 } ds__boards = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 /* What the handles of events and of memory say; the rest of their 64 bytes is zero. */
 typedef struct ds__address {
-    uint32_t kind;                  /* DS__ADDRESS_* */
-    int32_t pid, fd;
-    uint32_t index, generation, zero;
-    uint64_t cookie, size;
+    uint32_t kind; /* DS__ADDRESS_* */
+    int32_t pid;
+    int32_t fd;
+    uint32_t index;
+    uint32_t generation;
+    uint32_t zero;
+    uint64_t cookie;
+    uint64_t size;
 } ds__address;
+
 enum { DS__ADDRESS_EVENT = 0x01457344, DS__ADDRESS_MEMORY = 0x014d7344 };
 
-static void ds__boards_lock(void) { pthread_mutex_lock(&ds__boards.mutex); }
-static void ds__boards_unlock(void) { pthread_mutex_unlock(&ds__boards.mutex); }
+static void ds__boards_lock(void) {
+    pthread_mutex_lock(&ds__boards.mutex);
+}
+
+static void ds__boards_unlock(void) {
+    pthread_mutex_unlock(&ds__boards.mutex);
+}
 
 /* In a forked child: the parent must not seem to be alive as long as the child is. */
 static void ds__boards_forked(void) {
-    if (ds__boards.own) { close(ds__boards.own->fd); ds__boards.own->fd = -1; }
-    for (ds__board *b = ds__boards.others; b; b = b->next) { close(b->fd); b->fd = -1; }
+    if (ds__boards.own) {
+        close(ds__boards.own->fd);
+        ds__boards.own->fd = -1;
+    }
+    for (ds__board *b = ds__boards.others; b; b = b->next) {
+        close(b->fd);
+        b->fd = -1;
+    }
     ds__boards_unlock();
 }
 
 static void ds__board_free(ds__board *b) {
-    if (b->sheet) ds__os_unmap(b->sheet, sizeof *b->sheet);
-    if (b->fd >= 0) close(b->fd);
+    if (b->sheet)
+        ds__os_unmap(b->sheet, sizeof *b->sheet);
+    if (b->fd >= 0)
+        close(b->fd);
     ds__release(b);
 }
 
 /* The mutex is held. */
 static ds__board *ds__board_new(int fd) {
     ds__board *b = ds__alloc(sizeof *b);
-    if (b && !ds__boards.atfork) ds__boards.atfork = pthread_atfork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
-    if (b && ds__boards.atfork) b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
+    if (b && !ds__boards.atfork)
+        ds__boards.atfork =
+            pthread_atfork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
+    if (b && ds__boards.atfork)
+        b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
     if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
         ds__os_unmap(b->sheet, sizeof *b->sheet);
         b->sheet = NULL;
     }
-    if (!b || !b->sheet) { ds__release(b); close(fd); return NULL; }
+    if (!b || !b->sheet) {
+        ds__release(b);
+        close(fd);
+        return NULL;
+    }
     b->fd = fd;
     b->serial = ++ds__boards.serials;
     return b;
 }
 
-static ds_result ds__board_short(void) { return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for what processes share"); }
+static ds_result ds__board_short(void) {
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for what processes share");
+}
 
 /* The process's own board, made when first needed. The mutex is held. */
 DS__SEAM static ds_result ds__board_own(ds__board **out) {
     uint64_t cookie = ds__os_cookie();
-    if ((*out = ds__boards.own) != NULL) return DS_OK;
+    if ((*out = ds__boards.own) != NULL)
+        return DS_OK;
     int fd = ds__os_memfd(sizeof(ds__sheet), cookie);
-    if (fd < 0) return ds__fail(DS_ERR_SYSTEM, "the system refuses memory to share (memfd_create): %s", strerror(errno));
+    if (fd < 0)
+        return ds__fail(DS_ERR_SYSTEM, "the system refuses memory to share (memfd_create): %s",
+                        strerror(errno));
     int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__sheet, mark));
     ds__board *b = ds__board_new(fd);
-    if (b && (!reserved || !ds__os_hold_byte(fd, 1))) { ds__board_free(b); b = NULL; }
-    if (!b) return ds__board_short();
+    if (b && (!reserved || !ds__os_hold_byte(fd, 1))) {
+        ds__board_free(b);
+        b = NULL;
+    }
+    if (!b)
+        return ds__board_short();
     b->cookie = b->sheet->cookie = cookie;
     b->me = 1;
     b->pid = (int)getpid();
@@ -2866,20 +3750,33 @@ DS__SEAM static ds_result ds__board_own(ds__board **out) {
 }
 
 /* 1: the process with this number on the board is there. */
-static int ds__board_alive(const ds__board *b, uint64_t number) { return number == b->me || ds__os_byte_held(b->fd, number); }
+static int ds__board_alive(const ds__board *b, uint64_t number) {
+    return number == b->me || ds__os_byte_held(b->fd, number);
+}
 
 /* Why another process's memory could not be opened. */
 static ds_result ds__peer_fail(int pid) {
-    if (errno == ENOENT) return ds__fail(DS_ERR_PEER_DIED, "process %d, which exported the handle, has ended or has shut devstream down", pid);
-    if (errno == EACCES || errno == EPERM) return ds__fail(DS_ERR_SYSTEM, "process %d, which exported the handle, may not be looked into; both must belong to the same user", pid);
-    return ds__fail(DS_ERR_SYSTEM, "what process %d shares cannot be opened: %s", pid, strerror(errno));
+    if (errno == ENOENT)
+        return ds__fail(
+            DS_ERR_PEER_DIED,
+            "process %d, which exported the handle, has ended or has shut devstream down", pid);
+    if (errno == EACCES || errno == EPERM)
+        return ds__fail(DS_ERR_SYSTEM,
+                        "process %d, which exported the handle, may not be looked into; both must "
+                        "belong to the same user",
+                        pid);
+    return ds__fail(DS_ERR_SYSTEM, "what process %d shares cannot be opened: %s", pid,
+                    strerror(errno));
 }
 
 /* Closes what nobody uses any more. The mutex is held. */
 static void ds__boards_tidy(void) {
-    for (ds__board **p = &ds__boards.others; *p; ) {
+    for (ds__board **p = &ds__boards.others; *p;) {
         ds__board *b = *p;
-        if (b->users || atomic_load(&b->pending)) { p = &b->next; continue; }
+        if (b->users || atomic_load(&b->pending)) {
+            p = &b->next;
+            continue;
+        }
         *p = b->next;
         ds__board_free(b);
     }
@@ -2887,50 +3784,69 @@ static void ds__boards_tidy(void) {
 
 static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **out) {
     int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__sheet));
-    if (got < 0) return ds__peer_fail(pid);
+    if (got < 0)
+        return ds__peer_fail(pid);
     ds__board *b = ds__board_new(got);
-    if (!b) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to see what process %d shares", pid);
+    if (!b)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to see what process %d shares", pid);
     b->me = UINT64_MAX;
     b->pid = pid;
     b->cookie = cookie;
     ds_result r = DS_OK;
     if (b->sheet->cookie != cookie || b->sheet->layout != DS__BOARD_LAYOUT)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "process %d has another version of devstream, with which nothing can be shared", pid);
+        r = ds__fail(
+            DS_ERR_UNSUPPORTED,
+            "process %d has another version of devstream, with which nothing can be shared", pid);
     else if ((b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1, !ds__os_hold_byte(got, b->me)))
         r = ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
-    if (r < 0) { ds__board_free(b); return r; }
+    if (r < 0) {
+        ds__board_free(b);
+        return r;
+    }
     b->next = ds__boards.others;
     ds__boards.others = b;
     *out = b;
     return DS_OK;
 }
 
-/* The board of the process that exported a handle, which must live; ends with ds__board_close. The mutex is held. */
+/* The board of the process that exported a handle, which must live; ends with ds__board_close.
+   The mutex is held. */
 DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
     ds__board *b = ds__boards.others;
     ds_result r = DS_OK;
-    if (pid == (int)getpid()) return ds__fail(DS_ERR_ILLEGAL_STATE, "the handle was exported by this process; use what it was made of");
+    if (pid == (int)getpid())
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the handle was exported by this process; use what it was made of");
     ds__boards_tidy();
-    while (b && (b->cookie != cookie || b->pid != pid)) b = b->next;
-    if (!b) r = ds__board_join(pid, fd, cookie, &b);
+    while (b && (b->cookie != cookie || b->pid != pid))
+        b = b->next;
+    if (!b)
+        r = ds__board_join(pid, fd, cookie, &b);
     if (r == DS_OK && !ds__board_alive(b, 1)) {
         errno = ENOENT;
         r = ds__peer_fail(pid);
     }
-    if (r < 0) { ds__boards_tidy(); return r; }
+    if (r < 0) {
+        ds__boards_tidy();
+        return r;
+    }
     b->users++;
     *out = b;
     return DS_OK;
 }
+
 /* The mutex is held. */
 DS__SEAM static void ds__board_close(ds__board *b) {
     b->users--;
     ds__boards_tidy();
 }
+
 DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
     ds__board *b = ds__boards.own;
-    if (b && b->serial == serial) return b;
-    for (b = ds__boards.others; b && b->serial != serial; ) b = b->next;
+    if (b && b->serial == serial)
+        return b;
+    for (b = ds__boards.others; b && b->serial != serial;)
+        b = b->next;
     return b;
 }
 
@@ -2939,9 +3855,14 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
     ds__sheet *s = b->sheet;
     uint32_t i = atomic_load(&s->lanes);
     do {
-        if (i >= DS__LANES) return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d streams have recorded events of process %d, which is the limit", DS__LANES, b->pid);
+        if (i >= DS__LANES)
+            return ds__fail(DS_ERR_LIMIT_EXCEEDED,
+                            "%d streams have recorded events of process %d, which is the limit",
+                            DS__LANES, b->pid);
     } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
-    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane, sizeof *s->lane)) return ds__board_short();
+    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane,
+                              sizeof *s->lane))
+        return ds__board_short();
     atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)getpid() & 0xffffff));
     *out = i;
     return DS_OK;
@@ -2950,18 +3871,22 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
 /* An event on the own board. The mutex is held. */
 DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     uint32_t i = b->free_mark ? b->free_mark - 1 : b->marks;
-    if (i >= DS__MARKS) return ds__fail(DS_ERR_LIMIT_EXCEEDED, "a process can have %d interprocess events at a time", DS__MARKS);
+    if (i >= DS__MARKS)
+        return ds__fail(DS_ERR_LIMIT_EXCEEDED,
+                        "a process can have %d interprocess events at a time", DS__MARKS);
     ds__mark *m = &b->sheet->mark[i];
     if (b->free_mark) {
         b->free_mark = m->next;
     } else {
-        if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, mark) + i * sizeof *m, sizeof *m)) return ds__board_short();
+        if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, mark) + i * sizeof *m, sizeof *m))
+            return ds__board_short();
         b->marks++;
         atomic_store(&m->generation, 1);
     }
     *out = i;
     return DS_OK;
 }
+
 /* What was exported of it is void from now on. The mutex is held. */
 DS__SEAM static void ds__board_unmark(ds__board *b, uint32_t i) {
     ds__mark *m = &b->sheet->mark[i];
@@ -2979,36 +3904,37 @@ static void ds__boards_end(void) {
         ds__boards.others = b->next;
         ds__board_free(b);
     }
-    if (ds__boards.own) ds__board_free(ds__boards.own);
+    if (ds__boards.own)
+        ds__board_free(ds__boards.own);
     ds__boards.own = NULL;
     ds__boards_unlock();
 }
-
-/* ---- the CPU driver ---------------------------------------------------------------------------------------------- */
+/* ---- the CPU driver -------------------------------------------------------------------------- */
 
 static ds_result ds__enter(const char *fn);
 DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label);
 DS__SEAM static ds_device ds__thread_device(void);
 DS__SEAM static int ds__known(const void *ptr, ds_pointer_info *out);
 DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
-
 #ifndef DEVSTREAM_NO_CPU
 #define DS__SEAM_READY
 #include "devstream_cpu.h"
 #endif
 
-/* ---- >>cuda: the CUDA driver, over cudart --------------------------------------------------------------------------- */
+/* ---- >>cuda: the CUDA driver, over cudart ---------------------------------------------------- */
 
 #ifdef DEVSTREAM_CUDA
 
-/* Policy. Streams, events, copies and memory are cudart's. What goes through the driver's own entry points, which cudart hands
-   out, so that nothing links to libcuda: kernel images, launches, fills of more than bytes, and queries, which in cudart
-   would leave "not ready" as the thread's last error. Every call stands in a scope, which makes the device current when it is
-   not, and clears the thread's last error only if it was ours. For another device its primary context is pushed and popped
-   again: cudaSetDevice back to the former device would give that one a context, hundreds of MB, if it had none (CUDA 12). CUDA
-   does not ask for the device at every call (Programming Guide, "Stream and Event Behavior"), but in a thread without a
-   context cudart would make one for its current device. Host functions and callbacks both are cudaStreamAddCallback's: those
-   run in every case and learn of a failure. */
+/* Policy. Streams, events, copies and memory are cudart's. What goes through the driver's own
+   entry points, which cudart hands out, so that nothing links to libcuda: kernel images,
+   launches, fills of more than bytes, and queries, which in cudart would leave "not ready" as
+   the thread's last error. Every call stands in a scope, which makes the device current when it
+   is not, and clears the thread's last error only if it was ours. For another device its primary
+   context is pushed and popped again: cudaSetDevice back to the former device would give that
+   one a context, hundreds of MB, if it had none (CUDA 12). CUDA does not ask for the device at
+   every call (Programming Guide, "Stream and Event Behavior"), but in a thread without a context
+   cudart would make one for its current device. Host functions and callbacks both are
+   cudaStreamAddCallback's: those run in every case and learn of a failure. */
 
 #if defined(__has_include)
 #if !__has_include(<cuda_runtime_api.h>)
@@ -3027,23 +3953,41 @@ DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
 #error "devstream needs cudart 11.8 or newer"
 #endif
 
-/* X(function, parameters): what is taken from the driver. The types are those of cuda.h, which need not be there: results,
-   options and JIT options are ints, handles are pointers, a device's address is 64 bits wide. */
-typedef struct ds__cuda_kernel_params { /* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a driver's entry of before does not look at the last two */
+/* X(function, parameters): what is taken from the driver. The types are those of cuda.h, which
+   need not be there: results, options and JIT options are ints, handles are pointers, a device's
+   address is 64 bits wide. */
+/* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a driver's entry of before does not look at the last two */
+typedef struct ds__cuda_kernel_params {
     void *function;
-    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
-    void **params, **extra;
-    void *kernel, *context;
+    unsigned grid_x;
+    unsigned grid_y;
+    unsigned grid_z;
+    unsigned block_x;
+    unsigned block_y;
+    unsigned block_z;
+    unsigned shared_bytes;
+    void **params;
+    void **extra;
+    void *kernel;
+    void *context;
 } ds__cuda_kernel_params;
+
 typedef struct ds__cuda_memory { /* CUmemAllocationProp */
-    int type, handle_types, location, device;
+    int type;
+    int handle_types;
+    int location;
+    int device;
     void *handle_data;
-    unsigned char compression, rdma;
+    unsigned char compression;
+    unsigned char rdma;
     unsigned short usage;
     unsigned char reserved[4];
 } ds__cuda_memory;
+
+/* clang-format off */
 #define DS__CUDA_ENTRY_POINTS(X) \
-    X(cuModuleLoadDataEx, (void **module, const void *image, unsigned count, int *options, void **values)) \
+    X(cuModuleLoadDataEx, \
+      (void **module, const void *image, unsigned count, int *options, void **values)) \
     X(cuModuleUnload, (void *module)) \
     X(cuModuleGetFunction, (void **function, void *module, const char *name)) \
     X(cuFuncGetAttribute, (int *value, int attribute, void *function)) \
@@ -3051,71 +3995,107 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     X(cuDevicePrimaryCtxRetain, (void **context, int device)) \
     X(cuCtxPushCurrent, (void *context)) \
     X(cuCtxPopCurrent, (void **context)) \
-    X(cuLaunchKernel, (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
-                       unsigned block_z, unsigned shared_bytes, cudaStream_t stream, void **params, void **extra)) \
+    X(cuLaunchKernel, \
+      (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
+        unsigned block_y, unsigned block_z, unsigned shared_bytes, cudaStream_t stream, \
+        void **params, void **extra)) \
     X(cuStreamQuery, (cudaStream_t stream)) \
     X(cuEventQuery, (cudaEvent_t event)) \
     X(cuDeviceGetAttribute, (int *value, int attribute, int device)) \
     X(cuMemGetAllocationGranularity, (size_t *out, const ds__cuda_memory *memory, int option)) \
-    X(cuMemAddressReserve, (unsigned long long *out, size_t size, size_t alignment, unsigned long long hint, unsigned long long flags)) \
+    X(cuMemAddressReserve, \
+      (unsigned long long *out, size_t size, size_t alignment, unsigned long long hint, \
+        unsigned long long flags)) \
     X(cuMemAddressFree, (unsigned long long address, size_t size)) \
-    X(cuMemCreate, (unsigned long long *handle, size_t size, const ds__cuda_memory *memory, unsigned long long flags)) \
+    X(cuMemCreate, \
+      (unsigned long long *handle, size_t size, const ds__cuda_memory *memory, \
+        unsigned long long flags)) \
     X(cuMemRelease, (unsigned long long handle)) \
-    X(cuMemMap, (unsigned long long address, size_t size, size_t offset, unsigned long long handle, unsigned long long flags)) \
+    X(cuMemMap, \
+      (unsigned long long address, size_t size, size_t offset, unsigned long long handle, \
+        unsigned long long flags)) \
     X(cuMemUnmap, (unsigned long long address, size_t size)) \
-    X(cuMemSetAccess, (unsigned long long address, size_t size, const struct cudaMemAccessDesc *access, size_t count)) \
+    X(cuMemSetAccess, \
+      (unsigned long long address, size_t size, const struct cudaMemAccessDesc *access, \
+        size_t count)) \
     X(cuMemGetAddressRange, (unsigned long long *base, size_t *size, unsigned long long address)) \
-    X(cuMemsetD16Async, (unsigned long long address, unsigned short value, size_t count, cudaStream_t stream)) \
-    X(cuMemsetD32Async, (unsigned long long address, unsigned value, size_t count, cudaStream_t stream)) \
-    X(cuMemsetD2D16Async, (unsigned long long address, size_t pitch, unsigned short value, size_t width, size_t height, cudaStream_t stream)) \
-    X(cuMemsetD2D32Async, (unsigned long long address, size_t pitch, unsigned value, size_t width, size_t height, cudaStream_t stream)) \
-    X(cuGraphAddKernelNode, (cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, const ds__cuda_kernel_params *params)) \
+    X(cuMemsetD16Async, \
+      (unsigned long long address, unsigned short value, size_t count, cudaStream_t stream)) \
+    X(cuMemsetD32Async, \
+      (unsigned long long address, unsigned value, size_t count, cudaStream_t stream)) \
+    X(cuMemsetD2D16Async, \
+      (unsigned long long address, size_t pitch, unsigned short value, size_t width, \
+        size_t height, cudaStream_t stream)) \
+    X(cuMemsetD2D32Async, \
+      (unsigned long long address, size_t pitch, unsigned value, size_t width, size_t height, \
+        cudaStream_t stream)) \
+    X(cuGraphAddKernelNode, \
+      (cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, \
+        const ds__cuda_kernel_params *params)) \
     X(cuGraphKernelNodeSetParams, (cudaGraphNode_t node, const ds__cuda_kernel_params *params)) \
-    X(cuGraphExecKernelNodeSetParams, (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_kernel_params *params))
+    X(cuGraphExecKernelNodeSetParams, \
+      (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_kernel_params *params))
 
-enum { DS__CUDA_NO_CONTEXT = 201, DS__CUDA_NOT_READY = 600, DS__CUDA_MAX_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */,
-       DS__CUDA_HAS_SPACE = 102 /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */ };
+/* clang-format on */
+
+enum {
+    DS__CUDA_NO_CONTEXT = 201,
+    DS__CUDA_NOT_READY = 600,
+    DS__CUDA_MAX_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */,
+    DS__CUDA_HAS_SPACE = 102 /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
+};
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
 
-/* A pinned buffer for copies between a GPU and a CPU device; those of one stream share it, since they run one by one. */
+/* A pinned buffer for copies between a GPU and a CPU device; those of one stream share it, since
+   they run one by one. */
 typedef struct ds__cuda_stage {
     struct ds__cuda_stage *next;
     void *memory;
-    _Atomic size_t users;            /* the stream, and the copies on their way */
+    _Atomic size_t users; /* the stream, and the copies on their way */
 } ds__cuda_stage;
 
 typedef struct ds__cuda_stream {
     cudaStream_t handle;
-    int device, kind;                /* DS__STREAM_* */
+    /* device, kind: DS__STREAM_* */
+    int device;
+    int kind;
     int priority;
-    _Atomic uint64_t capture;        /* the number of the capture that it was last seen in */
-    int owned, blocking;             /* the handle ends with this object; it is ordered with the legacy stream */
-    int hidden;                      /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
-    uint64_t thread;                 /* a per-thread stream's */
-    ds__lock lock;                   /* of `mark`, between its record and the wait for it */
-    cudaEvent_t mark;                /* what other streams wait for; made when first needed */
-    pthread_mutex_t staging;         /* held while the pieces of a copy are put on the stream */
-    ds__cuda_stage *stage;           /* made when first needed */
-    struct ds__cuda_stream *next, *previous;
+    _Atomic uint64_t capture; /* the number of the capture that it was last seen in */
+    /* owned, blocking: the handle ends with this object; it is ordered with the legacy stream */
+    int owned;
+    int blocking;
+    /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
+    int hidden;
+    uint64_t thread;         /* a per-thread stream's */
+    ds__lock lock;           /* of `mark`, between its record and the wait for it */
+    cudaEvent_t mark;        /* what other streams wait for; made when first needed */
+    pthread_mutex_t staging; /* held while the pieces of a copy are put on the stream */
+    ds__cuda_stage *stage;   /* made when first needed */
+    struct ds__cuda_stream *next;
+    struct ds__cuda_stream *previous;
     struct ds__cuda_stream *sibling; /* the next one of those made for a capture */
 } ds__cuda_stream;
 
 typedef struct ds__cuda_event {
     _Atomic(cudaEvent_t) event;
     int device;
-    _Atomic uint64_t capture;        /* of the capture in which it was recorded last; 0: outside */
-    struct ds__cuda_event *older;    /* made for another device, where the first record failed; a reader may still have it */
+    _Atomic uint64_t capture; /* of the capture in which it was recorded last; 0: outside */
+    /* made for another device, where the first record failed; a reader may still have it */
+    struct ds__cuda_event *older;
 } ds__cuda_event;
 
 /* A host function on its way. */
 enum { DS__CUDA_PENDING, DS__CUDA_TAKEN };
+
 typedef struct ds__cuda_host {
-    struct ds__cuda_host *next, *previous;
+    struct ds__cuda_host *next;
+    struct ds__cuda_host *previous;
     _Atomic int state;
     int device;
-    int embedded;                    /* 1: part of another block; its destructor ends that */
-    ds_host_fn fn, dtor_fn;
+    int embedded; /* 1: part of another block; its destructor ends that */
+    ds_host_fn fn;
+    ds_host_fn dtor_fn;
     ds_callback_fn callback;
     void *user;
     uint64_t stream;
@@ -3123,8 +4103,9 @@ typedef struct ds__cuda_host {
 
 /* What an executable graph of CUDA's keeps alive, launches on their way included. */
 typedef struct ds__cuda_keep {
-    struct ds__cuda_keep *next, *previous;
-    _Atomic int state;               /* as of a host function */
+    struct ds__cuda_keep *next;
+    struct ds__cuda_keep *previous;
+    _Atomic int state; /* as of a host function */
     uint32_t count;
     ds__object *object[];
 } ds__cuda_keep;
@@ -3134,13 +4115,16 @@ typedef struct ds__cuda_module {
     struct ds__cuda_module *next;
     const void *image;
     void *module;
-    int device, users;
+    int device;
+    int users;
 } ds__cuda_module;
 
 /* A kernel on one device. */
 typedef struct ds__cuda_function {
-    _Atomic(void *) function;        /* what cuLaunchKernel or cudaLaunchKernel takes; NULL: not ready */
-    _Atomic unsigned shared;         /* most dynamic shared memory that a launch may ask for, as things are */
+    /* what cuLaunchKernel or cudaLaunchKernel takes; NULL: not ready */
+    _Atomic(void *) function;
+    /* most dynamic shared memory that a launch may ask for, as things are */
+    _Atomic unsigned shared;
     ds__cuda_module *module;
 } ds__cuda_function;
 
@@ -3148,41 +4132,63 @@ static struct {
     int devices;
     int multiprocessors[DS__MAX_DEVICES];
     _Atomic unsigned char used[DS__MAX_DEVICES];
-    _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES]; /* 0: not asked yet, 1: no, 2: yes, and switched on, for good */
-    _Atomic unsigned char near[DS__MAX_DEVICES][DS__MAX_DEVICES]; /* whether the first could reach the second: 0: not asked yet, 1: no, 2: yes */
-    _Atomic size_t page[DS__MAX_DEVICES];     /* of reserved address space; 0: not asked yet */
-    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES]; /* the default one, once it is as it should be */
+    /* 0: not asked yet, 1: no, 2: yes, and switched on, for good */
+    _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES];
+    /* whether the first could reach the second: 0: not asked yet, 1: no, 2: yes */
+    _Atomic unsigned char near[DS__MAX_DEVICES][DS__MAX_DEVICES];
+    _Atomic size_t page[DS__MAX_DEVICES];          /* of reserved address space; 0: not asked yet */
+    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES];  /* the default one, once it is as it should be */
     unsigned long long threshold[DS__MAX_DEVICES]; /* that it had before */
-    _Atomic(void *) context[DS__MAX_DEVICES]; /* the primary ones, retained for good, as cudart does */
-    cudaStream_t side[DS__MAX_DEVICES];       /* for copies of streams of the CPU driver; made when first needed */
-    pthread_mutex_t mutex;           /* modules, side streams: held across calls that compile or create */
-    ds__cuda_module *modules;        /* in use, and without users until the device has been waited for */
-    ds__lock lock;                   /* of the list of streams */
-    ds__cuda_stream *streams;        /* all but the legacy ones */
-    ds__lock host_lock;              /* of the three lists below: a lock that no call of cudart is made under */
+    /* the primary ones, retained for good, as cudart does */
+    _Atomic(void *) context[DS__MAX_DEVICES];
+    /* for copies of streams of the CPU driver; made when first needed */
+    cudaStream_t side[DS__MAX_DEVICES];
+    /* modules, side streams: held across calls that compile or create */
+    pthread_mutex_t mutex;
+    /* in use, and without users until the device has been waited for */
+    ds__cuda_module *modules;
+    ds__lock lock;            /* of the list of streams */
+    ds__cuda_stream *streams; /* all but the legacy ones */
+    /* of the three lists below: a lock that no call of cudart is made under */
+    ds__lock host_lock;
     ds__cuda_host *hosts;
-    ds__cuda_stage *stages;          /* without users */
-    ds__cuda_keep *keeps;            /* what CUDA has not let go yet */
-    ds__cuda_keep *left;             /* what it had not at a shutdown: it may still run and end that, which stays for good */
-    _Atomic int host_count, inside;  /* host functions that were put on a stream and have not returned; that run */
+    ds__cuda_stage *stages; /* without users */
+    ds__cuda_keep *keeps;   /* what CUDA has not let go yet */
+    /* what it had not at a shutdown: it may still run and end that, which stays for good */
+    ds__cuda_keep *left;
+    /* host_count, inside: host functions that were put on a stream and have not returned; that
+       run */
+    _Atomic int host_count;
+    _Atomic int inside;
     _Atomic uint64_t threads;
-#define DS__CUDA_MEMBER(function, parameters) int (*function) parameters;
+#define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
 #undef DS__CUDA_MEMBER
 } ds__cuda = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
-
 /* ---- >>cuda calls and errors ---- */
 
-/* After these the device cannot be used by this process any more (driver_types.h says so at each). */
+/* After these the device cannot be used by this process any more (driver_types.h says so at
+   each). */
 static int ds__cuda_is_sticky(int code) {
     switch (code) {
-    case cudaErrorECCUncorrectable: case cudaErrorNvlinkUncorrectable: case 226 /* cudaErrorContained */:
-    case cudaErrorIllegalAddress: case cudaErrorLaunchTimeout: case 709 /* cudaErrorContextIsDestroyed */: case cudaErrorAssert:
-    case cudaErrorHardwareStackError: case cudaErrorIllegalInstruction: case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace: case cudaErrorInvalidPc: case cudaErrorLaunchFailure: case 721 /* cudaErrorTensorMemoryLeak */:
-    case 810 /* cudaErrorMpsClientTerminated */: case 911 /* cudaErrorExternalDevice */:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case 226 /* cudaErrorContained */:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case 709 /* cudaErrorContextIsDestroyed */:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case 721 /* cudaErrorTensorMemoryLeak */:
+    case 810 /* cudaErrorMpsClientTerminated */:
+    case 911 /* cudaErrorExternalDevice */:
         return 1;
     default:
         return 0;
@@ -3190,47 +4196,80 @@ static int ds__cuda_is_sticky(int code) {
 }
 
 static ds_result ds__cuda_map(int code) {
-    if (ds__cuda_is_sticky(code)) return DS_ERR_FAILED;
+    if (ds__cuda_is_sticky(code))
+        return DS_ERR_FAILED;
     switch (code) {
-    case cudaErrorInvalidValue: case cudaErrorInvalidConfiguration: case cudaErrorInvalidPitchValue: case cudaErrorInvalidKernelImage:
-    case cudaErrorInvalidSource: case cudaErrorLaunchOutOfResources: case 218 /* invalid PTX */: case 222 /* PTX too new */:
-    case cudaErrorSymbolNotFound: case cudaErrorInvalidDeviceFunction: case cudaErrorHostMemoryAlreadyRegistered:
-    case cudaErrorHostMemoryNotRegistered: return DS_ERR_INVALID_VALUE;
-    case cudaErrorMemoryAllocation: return DS_ERR_OUT_OF_MEMORY;
-    case cudaErrorNotPermitted: return DS_ERR_NOT_PERMITTED;
-    case cudaErrorNotSupported: case cudaErrorNoKernelImageForDevice: return DS_ERR_UNSUPPORTED;
-    case cudaErrorStreamCaptureUnsupported: return DS_ERR_CAPTURE_UNSUPPORTED;
-    case cudaErrorStreamCaptureInvalidated: return DS_ERR_CAPTURE_INVALIDATED;
-    case cudaErrorStreamCaptureMerge: return DS_ERR_CAPTURE_MERGE;
-    case cudaErrorStreamCaptureUnmatched: return DS_ERR_CAPTURE_UNMATCHED;
-    case cudaErrorStreamCaptureUnjoined: return DS_ERR_CAPTURE_UNJOINED;
-    case cudaErrorStreamCaptureIsolation: return DS_ERR_CAPTURE_ISOLATION;
-    case cudaErrorStreamCaptureImplicit: return DS_ERR_CAPTURE_IMPLICIT;
-    case cudaErrorCapturedEvent: return DS_ERR_CAPTURED_EVENT;
-    case cudaErrorStreamCaptureWrongThread: return DS_ERR_CAPTURE_WRONG_THREAD;
-    case cudaErrorGraphExecUpdateFailure: return DS_ERR_GRAPH_UPDATE;
-    default: return DS_ERR_DRIVER;
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorInvalidPitchValue:
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorInvalidSource:
+    case cudaErrorLaunchOutOfResources:
+    case 218 /* invalid PTX */:
+    case 222 /* PTX too new */:
+    case cudaErrorSymbolNotFound:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorHostMemoryAlreadyRegistered:
+    case cudaErrorHostMemoryNotRegistered:
+        return DS_ERR_INVALID_VALUE;
+    case cudaErrorMemoryAllocation:
+        return DS_ERR_OUT_OF_MEMORY;
+    case cudaErrorNotPermitted:
+        return DS_ERR_NOT_PERMITTED;
+    case cudaErrorNotSupported:
+    case cudaErrorNoKernelImageForDevice:
+        return DS_ERR_UNSUPPORTED;
+    case cudaErrorStreamCaptureUnsupported:
+        return DS_ERR_CAPTURE_UNSUPPORTED;
+    case cudaErrorStreamCaptureInvalidated:
+        return DS_ERR_CAPTURE_INVALIDATED;
+    case cudaErrorStreamCaptureMerge:
+        return DS_ERR_CAPTURE_MERGE;
+    case cudaErrorStreamCaptureUnmatched:
+        return DS_ERR_CAPTURE_UNMATCHED;
+    case cudaErrorStreamCaptureUnjoined:
+        return DS_ERR_CAPTURE_UNJOINED;
+    case cudaErrorStreamCaptureIsolation:
+        return DS_ERR_CAPTURE_ISOLATION;
+    case cudaErrorStreamCaptureImplicit:
+        return DS_ERR_CAPTURE_IMPLICIT;
+    case cudaErrorCapturedEvent:
+        return DS_ERR_CAPTURED_EVENT;
+    case cudaErrorStreamCaptureWrongThread:
+        return DS_ERR_CAPTURE_WRONG_THREAD;
+    case cudaErrorGraphExecUpdateFailure:
+        return DS_ERR_GRAPH_UPDATE;
+    default:
+        return DS_ERR_DRIVER;
     }
 }
 
 /* Around the calls of one entry. */
 typedef struct ds__cuda_scope {
-    int device, pushed;
+    int device;
+    int pushed;
     cudaError_t pending;
-    uint64_t capture;                /* number of the capture that an error will be about; 0: not known */
+    /* number of the capture that an error will be about; 0: not known */
+    uint64_t capture;
 } ds__cuda_scope;
 
 static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code);
 
 /* The sentence of a failed call; since CUDA 10.1 the driver's codes are cudart's. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_scope *scope, const char *call, int code) {
+__attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_scope *scope,
+                                                               const char *call, int code) {
     char where[24] = "";
     int device = scope->device;
-    if (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread) return ds__cuda_capture_failed(scope, call, code);
-    if (device >= 0) snprintf(where, sizeof where, " on cuda:%d", device);
-    return ds__fail(ds__cuda_map(code), "%s%s says %d (%s: %s)%s", call, where, code, cudaGetErrorName((cudaError_t)code),
-                    cudaGetErrorString((cudaError_t)code),
-                    ds__cuda_is_sticky(code) ? ": earlier work on the device failed, and only a new process can use it again" : "");
+    if (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread)
+        return ds__cuda_capture_failed(scope, call, code);
+    if (device >= 0)
+        snprintf(where, sizeof where, " on cuda:%d", device);
+    return ds__fail(
+        ds__cuda_map(code), "%s%s says %d (%s: %s)%s", call, where, code,
+        cudaGetErrorName((cudaError_t)code), cudaGetErrorString((cudaError_t)code),
+        ds__cuda_is_sticky(code)
+            ? ": earlier work on the device failed, and only a new process can use it again"
+            : "");
 }
 
 /* A call that needs no device. */
@@ -3241,46 +4280,62 @@ static inline void ds__cuda_anywhere(ds__cuda_scope *scope, int device) {
     scope->pending = cudaPeekAtLastError();
 }
 
-/* An error that is of no interest; it is taken from the thread unless one of the user's was there before. */
+/* An error that is of no interest; it is taken from the thread unless one of the user's was
+   there before. */
 static inline void ds__cuda_ignore(const ds__cuda_scope *scope, cudaError_t code) {
-    if (DS__UNLIKELY(code != cudaSuccess) && scope->pending == cudaSuccess) (void)cudaGetLastError();
+    if (DS__UNLIKELY(code != cudaSuccess) && scope->pending == cudaSuccess)
+        (void)cudaGetLastError();
 }
 
 /* The result of a cudart call. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
-    if (scope->pending == cudaSuccess) (void)cudaGetLastError();
+__attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_scope *scope,
+                                                                 cudaError_t code,
+                                                                 const char *call) {
+    if (scope->pending == cudaSuccess)
+        (void)cudaGetLastError();
     return ds__cuda_fail(scope, call, (int)code);
 }
-static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
+
+static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t code,
+                                       const char *call) {
     return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_failed(scope, code, call);
 }
+
 #define DS__RT(scope, function, arguments) ds__cuda_check(&(scope), function arguments, #function)
 
-/* Around calls that the user did not ask for and that an open capture, anyone's, may forbid the thread or be spoiled by: module
-   loading, pinned buffers, peer access. Inside of a scope. */
+/* Around calls that the user did not ask for and that an open capture, anyone's, may forbid the
+   thread or be spoiled by: module loading, pinned buffers, peer access. Inside of a scope. */
 static int ds__cuda_relax(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
     *mode = cudaStreamCaptureModeRelaxed;
     cudaError_t code = cudaThreadExchangeStreamCaptureMode(mode);
     ds__cuda_ignore(scope, code);
     return code == cudaSuccess;
 }
-static void ds__cuda_unrelax(const ds__cuda_scope *scope, int relaxed, enum cudaStreamCaptureMode mode) {
+
+static void ds__cuda_unrelax(const ds__cuda_scope *scope, int relaxed,
+                             enum cudaStreamCaptureMode mode) {
     cudaError_t code = relaxed ? cudaErrorUnknown : cudaSuccess;
-    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++) ds__cuda_ignore(scope, code = cudaThreadExchangeStreamCaptureMode(&mode));
+    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
+        ds__cuda_ignore(scope, code = cudaThreadExchangeStreamCaptureMode(&mode));
 }
 
-/* Around queries, which CUDA counts among the calls that are not safe in an open capture, although they touch nothing of it: observed by
-   PyTorch's maintainers (pull requests 104487 and 104555 there). What belongs to a capture is refused in every mode. Captures that were not
+/* Around queries, which CUDA counts among the calls that are not safe in an open capture,
+   although they touch nothing of it: observed by PyTorch's maintainers (pull requests 104487 and
+   104555 there). What belongs to a capture is refused in every mode. Captures that were not
    begun here are not known. */
-static inline int ds__cuda_query_begin(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
+static inline int ds__cuda_query_begin(const ds__cuda_scope *scope,
+                                       enum cudaStreamCaptureMode *mode) {
     return DS__UNLIKELY(ds__captures_open()) ? ds__cuda_relax(scope, mode) : 0;
 }
-static inline void ds__cuda_query_end(const ds__cuda_scope *scope, int relaxed, enum cudaStreamCaptureMode mode) {
-    if (DS__UNLIKELY(relaxed)) ds__cuda_unrelax(scope, relaxed, mode);
+
+static inline void ds__cuda_query_end(const ds__cuda_scope *scope, int relaxed,
+                                      enum cudaStreamCaptureMode mode) {
+    if (DS__UNLIKELY(relaxed))
+        ds__cuda_unrelax(scope, relaxed, mode);
 }
 
-/* Gives the thread the context of its current device, which is the scope's: the driver's functions, unlike cudart's, do not do
-   that themselves. */
+/* Gives the thread the context of its current device, which is the scope's: the driver's
+   functions, unlike cudart's, do not do that themselves. */
 __attribute__((cold, noinline)) static int ds__cuda_bind(const ds__cuda_scope *scope) {
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
@@ -3289,22 +4344,28 @@ __attribute__((cold, noinline)) static int ds__cuda_bind(const ds__cuda_scope *s
     ds__cuda_unrelax(scope, relaxed, mode);
     return code == cudaSuccess;
 }
+
 /* The code of a driver function; it leaves cudart's last error alone. */
-#define DS__DR_CODE(scope, code, function, arguments) \
-    do { \
-        code = ds__cuda.function arguments; \
-        if (DS__UNLIKELY(code == DS__CUDA_NO_CONTEXT) && ds__cuda_bind(&(scope))) code = ds__cuda.function arguments; \
+#define DS__DR_CODE(scope, code, function, arguments)                             \
+    do {                                                                          \
+        code = ds__cuda.function arguments;                                       \
+        if (DS__UNLIKELY(code == DS__CUDA_NO_CONTEXT) && ds__cuda_bind(&(scope))) \
+            code = ds__cuda.function arguments;                                   \
     } while (0)
 
 __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope) {
     void *context = atomic_load_explicit(&ds__cuda.context[scope->device], memory_order_acquire);
-    if (DS__UNLIKELY(!context)) { /* two threads that come here at once retain the same one twice, which does no harm */
-        int code = ds__cuda.cuDevicePrimaryCtxRetain(&context, scope->device); /* ordinals are those of cudart */
-        if (code) return ds__cuda_fail(scope, "cuDevicePrimaryCtxRetain", code);
+    /* two threads that come here at once retain the same one twice, which does no harm */
+    if (DS__UNLIKELY(!context)) {
+        /* ordinals are those of cudart */
+        int code = ds__cuda.cuDevicePrimaryCtxRetain(&context, scope->device);
+        if (code)
+            return ds__cuda_fail(scope, "cuDevicePrimaryCtxRetain", code);
         atomic_store_explicit(&ds__cuda.context[scope->device], context, memory_order_release);
     }
     int code = ds__cuda.cuCtxPushCurrent(context);
-    if (DS__UNLIKELY(code)) return ds__cuda_fail(scope, "cuCtxPushCurrent", code);
+    if (DS__UNLIKELY(code))
+        return ds__cuda_fail(scope, "cuCtxPushCurrent", code);
     scope->pushed = 1;
     return DS_OK;
 }
@@ -3313,51 +4374,65 @@ __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope
 static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
     int now = -1;
     ds__cuda_anywhere(scope, device);
-    if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed))) atomic_store(&ds__cuda.used[device], 1);
-    if (ds__cuda.devices == 1) return DS_OK; /* no other can be current */
+    if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed)))
+        atomic_store(&ds__cuda.used[device], 1);
+    /* no other can be current */
+    if (ds__cuda.devices == 1)
+        return DS_OK;
     cudaError_t code = cudaGetDevice(&now);
-    if (DS__UNLIKELY(code != cudaSuccess)) return ds__cuda_failed(scope, code, "cudaGetDevice");
+    if (DS__UNLIKELY(code != cudaSuccess))
+        return ds__cuda_failed(scope, code, "cudaGetDevice");
     return DS__LIKELY(now == device) ? DS_OK : ds__cuda_switch(scope);
 }
+
 static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
     void *context;
-    if (DS__UNLIKELY(scope->pushed)) (void)ds__cuda.cuCtxPopCurrent(&context);
+    if (DS__UNLIKELY(scope->pushed))
+        (void)ds__cuda.cuCtxPopCurrent(&context);
 }
-/* For what must be done in any case: where the device cannot be made current it is tried without. */
+
+/* For what must be done in any case: where the device cannot be made current it is tried
+   without. */
 static void ds__cuda_enter_or_not(ds__cuda_scope *scope, int device) {
-    if (ds__cuda_enter(scope, device) < 0 && ds__cuda_enter(scope, device) < 0) ds__cuda_anywhere(scope, device);
+    if (ds__cuda_enter(scope, device) < 0 && ds__cuda_enter(scope, device) < 0)
+        ds__cuda_anywhere(scope, device);
 }
 
 static uint64_t ds__cuda_this_thread(void) {
-    if (!ds__cuda_thread) ds__cuda_thread = atomic_fetch_add(&ds__cuda.threads, 1) + 1;
+    if (!ds__cuda_thread)
+        ds__cuda_thread = atomic_fetch_add(&ds__cuda.threads, 1) + 1;
     return ds__cuda_thread;
 }
 
 /* CUDA's handle 2 means the stream of whoever calls, so it cannot stand for another thread's. */
 static inline ds_result ds__cuda_mine(const ds__cuda_stream *s) {
-    if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread())) return DS_OK;
+    if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread()))
+        return DS_OK;
     return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot use the per-thread stream of another thread");
 }
 
 /* For calls on a stream. */
 static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream *s) {
     ds_result r = ds__cuda_mine(s);
-    if (DS__LIKELY(r == DS_OK)) r = ds__cuda_enter(scope, s->device);
-    if (DS__LIKELY(r == DS_OK)) scope->capture = atomic_load_explicit(&s->capture, memory_order_relaxed);
+    if (DS__LIKELY(r == DS_OK))
+        r = ds__cuda_enter(scope, s->device);
+    if (DS__LIKELY(r == DS_OK))
+        scope->capture = atomic_load_explicit(&s->capture, memory_order_relaxed);
     return r;
 }
-
 /* ---- >>cuda start and devices ---- */
 
 static cudaError_t ds__cuda_entry_point(const char *name, void **out) {
 #if CUDART_VERSION >= 12000
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-    cudaError_t code = cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
+    cudaError_t code =
+        cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
 #else
     cudaError_t code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream, &found);
 #endif
-    if (code == cudaSuccess && found != cudaDriverEntryPointSuccess) *out = NULL;
+    if (code == cudaSuccess && found != cudaDriverEntryPointSuccess)
+        *out = NULL;
 #else
     cudaError_t code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream);
 #endif
@@ -3372,30 +4447,48 @@ static void ds__cuda_probe(ds_backend_info *out) {
 #undef DS__CUDA_NAME
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
-    int count = 0, runtime = 0, driver = 0; /* untouched on failure */
+    int count = 0;
+    int runtime = 0;
+    int driver = 0; /* untouched on failure */
     const char *call = "cudaGetDeviceCount";
-    cudaError_t pending = cudaPeekAtLastError(), code = cudaGetDeviceCount(&count);
-    if (code == cudaSuccess && count > 0) { call = "cudaRuntimeGetVersion"; code = cudaRuntimeGetVersion(&runtime); }
-    if (code == cudaSuccess && count > 0) { call = "cudaDriverGetVersion"; code = cudaDriverGetVersion(&driver); }
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && code == cudaSuccess && count > 0; i++) {
+    cudaError_t pending = cudaPeekAtLastError();
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code == cudaSuccess && count > 0) {
+        call = "cudaRuntimeGetVersion";
+        code = cudaRuntimeGetVersion(&runtime);
+    }
+    if (code == cudaSuccess && count > 0) {
+        call = "cudaDriverGetVersion";
+        code = cudaDriverGetVersion(&driver);
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && code == cudaSuccess && count > 0;
+         i++) {
         call = names[i];
         code = ds__cuda_entry_point(names[i], &found[i]);
     }
     if (code != cudaSuccess) {
-        if (pending == cudaSuccess) (void)cudaGetLastError();
-        snprintf(out->reason, sizeof out->reason, "not taken: %s says %d (%s: %s)", call, (int)code, cudaGetErrorName(code), cudaGetErrorString(code));
+        if (pending == cudaSuccess)
+            (void)cudaGetLastError();
+        snprintf(out->reason, sizeof out->reason, "not taken: %s says %d (%s: %s)", call, (int)code,
+                 cudaGetErrorName(code), cudaGetErrorString(code));
         return;
     }
-    if (count == 0) { snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount finds no device"); return; }
+    if (count == 0) {
+        snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount finds no device");
+        return;
+    }
     int i = 0;
-#define DS__CUDA_TAKE(function, parameters) memcpy(&ds__cuda.function, &found[i++], sizeof ds__cuda.function);
+#define DS__CUDA_TAKE(function, parameters) \
+    memcpy(&ds__cuda.function, &found[i++], sizeof ds__cuda.function);
     DS__CUDA_ENTRY_POINTS(DS__CUDA_TAKE)
 #undef DS__CUDA_TAKE
-    if (count > DS__MAX_DEVICES) count = DS__MAX_DEVICES;
+    if (count > DS__MAX_DEVICES)
+        count = DS__MAX_DEVICES;
     out->available = 1;
     out->device_count = ds__cuda.devices = count;
-    snprintf(out->reason, sizeof out->reason, "taken: %d device%s, driver %d.%d, runtime %d.%d", count, count > 1 ? "s" : "", driver / 1000,
-             driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    snprintf(out->reason, sizeof out->reason, "taken: %d device%s, driver %d.%d, runtime %d.%d",
+             count, count > 1 ? "s" : "", driver / 1000, driver % 1000 / 10, runtime / 1000,
+             runtime % 1000 / 10);
 }
 
 static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, int *out) {
@@ -3421,12 +4514,20 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
     ds__cuda_scope scope;
     memset(out, 0, sizeof *out);
     ds__cuda_anywhere(&scope, device);
-    ds_result r = DS__RT(scope, cudaGetDeviceProperties, (&prop, device)); /* only for what no attribute tells */
-    if (r == DS_OK) r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
-    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMajor, &out->major);
-    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMinor, &out->minor);
-    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrUnifiedAddressing, &out->unified_addressing);
-    if (r < 0) { memset(out, 0, sizeof *out); return r; }
+    /* only for what no attribute tells */
+    ds_result r = DS__RT(scope, cudaGetDeviceProperties, (&prop, device));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMajor, &out->major);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMinor, &out->minor);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrUnifiedAddressing, &out->unified_addressing);
+    if (r < 0) {
+        memset(out, 0, sizeof *out);
+        return r;
+    }
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, prop.name);
     memcpy(out->uuid, &prop.uuid, sizeof out->uuid);
     out->total_memory = prop.totalGlobalMem;
@@ -3438,14 +4539,18 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
 static ds_result ds__cuda_device_link(int device, int peer, int *out) {
     ds__cuda_scope scope;
     ds__cuda_anywhere(&scope, device);
-    return DS__RT(scope, cudaDeviceGetP2PAttribute, (out, cudaDevP2PAttrNativeAtomicSupported, device, peer));
+    return DS__RT(scope, cudaDeviceGetP2PAttribute,
+                  (out, cudaDevP2PAttrNativeAtomicSupported, device, peer));
 }
 
 static ds_result ds__cuda_device_speed(int device, int *out_engines, double *out_memory) {
-    int khz = 0, bits = 0;
+    int khz = 0;
+    int bits = 0;
     ds_result r = ds__cuda_attribute(device, cudaDevAttrAsyncEngineCount, out_engines);
-    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrMemoryClockRate, &khz);
-    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrGlobalMemoryBusWidth, &bits);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrMemoryClockRate, &khz);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrGlobalMemoryBusWidth, &bits);
     *out_memory = r == DS_OK ? khz * 1e3 * 2 /* data goes at both edges */ * bits / 8 : 0;
     return r;
 }
@@ -3453,7 +4558,8 @@ static ds_result ds__cuda_device_speed(int device, int *out_engines, double *out
 static ds_result ds__cuda_device_memory(int device, size_t *out_free, size_t *out_total) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
     r = DS__RT(scope, cudaMemGetInfo, (out_free, out_total));
@@ -3462,7 +4568,9 @@ static ds_result ds__cuda_device_memory(int device, size_t *out_free, size_t *ou
     return r;
 }
 
-static int ds__cuda_device_used(int device) { return atomic_load(&ds__cuda.used[device]); }
+static int ds__cuda_device_used(int device) {
+    return atomic_load(&ds__cuda.used[device]);
+}
 
 static ds__cuda_module *ds__cuda_take_modules(int device, int all);
 static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
@@ -3470,8 +4578,10 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
 static ds_result ds__cuda_device_synchronize(int device) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
-    ds__cuda_module *unused = ds__cuda_take_modules(device, 0); /* before the wait: their launches are behind it then */
+    if (r < 0)
+        return r;
+    /* before the wait: their launches are behind it then */
+    ds__cuda_module *unused = ds__cuda_take_modules(device, 0);
     r = DS__RT(scope, cudaDeviceSynchronize, ());
     if (r == DS_OK) {
         ds__cuda_unload(&scope, unused);
@@ -3490,7 +4600,9 @@ static ds_result ds__cuda_device_synchronize(int device) {
 }
 
 static ds_result ds__cuda_device_reset(int device) {
-    return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d cannot be reset within a process that others share; start a new process", device);
+    return ds__fail(
+        DS_ERR_UNSUPPORTED,
+        "cuda:%d cannot be reset within a process that others share; start a new process", device);
 }
 
 /* Asked once per pair; access is switched on with the first answer. */
@@ -3500,19 +4612,25 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
     if (!known) {
         ds__cuda_scope scope;
         int can = 0;
-        if ((r = ds__cuda_enter(&scope, device)) < 0) return r;
+        if ((r = ds__cuda_enter(&scope, device)) < 0)
+            return r;
         r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
         if (r == DS_OK && can) {
             enum cudaStreamCaptureMode mode;
             int relaxed = ds__cuda_relax(&scope, &mode);
             cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
             ds__cuda_unrelax(&scope, relaxed, mode);
-            if (code == cudaErrorTooManyPeers || code == cudaErrorPeerAccessUnsupported) can = 0; /* copies are staged then */
-            if (!can || code == cudaErrorPeerAccessAlreadyEnabled /* by the program itself */) ds__cuda_ignore(&scope, code);
-            else r = ds__cuda_check(&scope, code, "cudaDeviceEnablePeerAccess");
+            /* copies are staged then */
+            if (code == cudaErrorTooManyPeers || code == cudaErrorPeerAccessUnsupported)
+                can = 0;
+            if (!can || code == cudaErrorPeerAccessAlreadyEnabled /* by the program itself */)
+                ds__cuda_ignore(&scope, code);
+            else
+                r = ds__cuda_check(&scope, code, "cudaDeviceEnablePeerAccess");
         }
         ds__cuda_leave(&scope);
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
         known = can ? 2 : 1;
         atomic_store_explicit(&ds__cuda.peer[device][peer], known, memory_order_release);
     }
@@ -3523,19 +4641,20 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
 static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_greatest) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = DS__RT(scope, cudaDeviceGetStreamPriorityRange, (out_least, out_greatest));
     ds__cuda_leave(&scope);
     return r;
 }
-
 /* ---- >>cuda streams ---- */
 
 /* The lock is held. */
 static void ds__cuda_link_stream(ds__cuda_stream *s) {
     s->previous = NULL;
     s->next = ds__cuda.streams;
-    if (s->next) s->next->previous = s;
+    if (s->next)
+        s->next->previous = s;
     ds__cuda.streams = s;
 }
 
@@ -3547,25 +4666,38 @@ static void ds__cuda_list_stream(ds__cuda_stream *s) {
 
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
     ds__lock_take(&ds__cuda.lock);
-    if (s->previous) s->previous->next = s->next; else if (ds__cuda.streams == s) ds__cuda.streams = s->next;
-    if (s->next) s->next->previous = s->previous;
+    if (s->previous)
+        s->previous->next = s->next;
+    else if (ds__cuda.streams == s)
+        ds__cuda.streams = s->next;
+    if (s->next)
+        s->next->previous = s->previous;
     ds__lock_give(&ds__cuda.lock);
 }
 
 /* Creates a stream on the device that is current; *priority becomes the one in effect. */
-static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flags, int *priority, cudaStream_t *out) {
-    ds_result r = DS__RT(*scope, cudaStreamCreateWithPriority,
-                         (out, flags & DS_STREAM_BLOCKING ? cudaStreamDefault : cudaStreamNonBlocking, *priority));
-    if (r < 0) return r;
+static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flags, int *priority,
+                                      cudaStream_t *out) {
+    ds_result r = DS__RT(
+        *scope, cudaStreamCreateWithPriority,
+        (out, flags & DS_STREAM_BLOCKING ? cudaStreamDefault : cudaStreamNonBlocking, *priority));
+    if (r < 0)
+        return r;
     r = DS__RT(*scope, cudaStreamGetPriority, (*out, priority));
-    if (r < 0) { ds__cuda_ignore(scope, cudaStreamDestroy(*out)); *out = NULL; }
+    if (r < 0) {
+        ds__cuda_ignore(scope, cudaStreamDestroy(*out));
+        *out = NULL;
+    }
     return r;
 }
 
 /* The object of a stream; NULL: no memory, and the sentence is set. */
 static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int kind) {
     ds__cuda_stream *s = ds__alloc(sizeof *s);
-    if (!s) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream"); return NULL; }
+    if (!s) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
+        return NULL;
+    }
     s->handle = handle;
     s->device = device;
     s->kind = kind;
@@ -3574,10 +4706,13 @@ static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int
     return s;
 }
 
-static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, int *priority, void **out) {
+static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, int *priority,
+                                        void **out) {
     ds__cuda_scope scope;
-    ds__cuda_stream *s = ds__cuda_new_stream(kind == DS__STREAM_LEGACY ? cudaStreamLegacy : cudaStreamPerThread, device, kind);
-    if (!s) return DS_ERR_OUT_OF_MEMORY;
+    ds__cuda_stream *s = ds__cuda_new_stream(
+        kind == DS__STREAM_LEGACY ? cudaStreamLegacy : cudaStreamPerThread, device, kind);
+    if (!s)
+        return DS_ERR_OUT_OF_MEMORY;
     s->owned = kind == DS__STREAM_NEW;
     s->blocking = (flags & DS_STREAM_BLOCKING) != 0;
     ds_result r = DS_OK;
@@ -3590,8 +4725,13 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
         *priority = 0;
     }
     s->priority = *priority;
-    if (r < 0) { pthread_mutex_destroy(&s->staging); ds__release(s); return r; }
-    if (kind != DS__STREAM_LEGACY) ds__cuda_list_stream(s);
+    if (r < 0) {
+        pthread_mutex_destroy(&s->staging);
+        ds__release(s);
+        return r;
+    }
+    if (kind != DS__STREAM_LEGACY)
+        ds__cuda_list_stream(s);
     *out = s;
     return DS_OK;
 }
@@ -3604,28 +4744,42 @@ static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
     ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next) found |= o != s && !o->hidden && o->handle == s->handle && o->device == s->device;
+    for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next)
+        found |= o != s && !o->hidden && o->handle == s->handle && o->device == s->device;
     ds__lock_give(&ds__cuda.lock);
     return found;
 }
 
-/* owned: ends the native stream too. CUDA frees it when its work is done. A handle that was borrowed may end at any time from here on, so
-   that nobody could ask any more for the captures that began on it: they are over. */
+/* owned: ends the native stream too. CUDA frees it when its work is done. A handle that was
+   borrowed may end at any time from here on, so that nobody could ask any more for the captures
+   that began on it: they are over. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
     ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
     ds__cuda_enter_or_not(&scope, s->device);
-    if (DS__UNLIKELY(ds__captures_open()) && (owned || (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s)))) ds__cuda_stop_capture(&scope, s);
-    if (s->mark) ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
-    if (owned) ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
-    if (DS__UNLIKELY(owned && ds__captures_open())) ds__cuda_find_spoilt(&scope, "a stream that was forked into the capture was destroyed");
+    if (DS__UNLIKELY(ds__captures_open()) &&
+        (owned || (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s))))
+        ds__cuda_stop_capture(&scope, s);
+    if (s->mark)
+        ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
+    if (owned)
+        ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
+    if (DS__UNLIKELY(owned && ds__captures_open()))
+        ds__cuda_find_spoilt(&scope, "a stream that was forked into the capture was destroyed");
     ds__cuda_leave(&scope);
-    if (s->stage) ds__cuda_stage_drop(s->stage);
+    if (s->stage)
+        ds__cuda_stage_drop(s->stage);
     pthread_mutex_destroy(&s->staging);
     ds__release(s);
 }
-static void ds__cuda_stream_forget(void *stream) { ds__cuda_end_stream(stream, 0); }
-static void ds__cuda_stream_destroy(void *stream) { ds__cuda_end_stream(stream, ((ds__cuda_stream *)stream)->kind == DS__STREAM_NEW); }
+
+static void ds__cuda_stream_forget(void *stream) {
+    ds__cuda_end_stream(stream, 0);
+}
+
+static void ds__cuda_stream_destroy(void *stream) {
+    ds__cuda_end_stream(stream, ((ds__cuda_stream *)stream)->kind == DS__STREAM_NEW);
+}
 
 static void ds__cuda_stream_unwrap(void *stream) {
     ds__cuda_stream *s = stream;
@@ -3634,12 +4788,15 @@ static void ds__cuda_stream_unwrap(void *stream) {
     s->hidden = 1;
     ds__lock_give(&ds__cuda.lock);
 }
-/* The object may stay, as somebody's current stream: what began on the handle is over now, not when it goes. */
+
+/* The object may stay, as somebody's current stream: what began on the handle is over now, not
+   when it goes. */
 static void ds__cuda_stream_hide(void *stream) {
     ds__cuda_scope scope;
     ds__cuda_stream *s = stream;
     ds__cuda_stream_unwrap(s);
-    if (DS__LIKELY(!ds__captures_open()) || ds__cuda_is_shared(s)) return;
+    if (DS__LIKELY(!ds__captures_open()) || ds__cuda_is_shared(s))
+        return;
     ds__cuda_enter_or_not(&scope, s->device);
     ds__cuda_stop_capture(&scope, s);
     ds__cuda_leave(&scope);
@@ -3649,38 +4806,53 @@ static void ds__cuda_stream_hide(void *stream) {
 static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     int taken = 0;
     ds__lock_take(&ds__cuda.lock);
-    for (ds__cuda_stream *o = ds__cuda.streams; o && s->owned; o = o->next) taken |= o->owned && o->handle == s->handle && o->device == s->device;
-    if (!taken) ds__cuda_link_stream(s);
+    for (ds__cuda_stream *o = ds__cuda.streams; o && s->owned; o = o->next)
+        taken |= o->owned && o->handle == s->handle && o->device == s->device;
+    if (!taken)
+        ds__cuda_link_stream(s);
     ds__lock_give(&ds__cuda.lock);
     return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already") : DS_OK;
 }
 
-static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out) {
+static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigned *out_flags,
+                                      int *out_priority, void **out) {
     ds__cuda_scope scope;
     unsigned flags = 0;
     int on = device;
     ds__cuda_stream *s = ds__cuda_new_stream(native, device, DS__STREAM_NEW);
-    if (!s) return DS_ERR_OUT_OF_MEMORY;
+    if (!s)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
         r = DS__RT(scope, cudaStreamGetFlags, (s->handle, &flags));
-        if (r == DS_OK) r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
+        if (r == DS_OK)
+            r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
 #if CUDART_VERSION >= 12080
         if (r == DS_OK) { /* drivers older than that cannot say */
             cudaError_t code = cudaStreamGetDevice(s->handle, &on);
-            if (code == cudaErrorCallRequiresNewerDriver) { ds__cuda_ignore(&scope, code); on = device; }
-            else r = ds__cuda_check(&scope, code, "cudaStreamGetDevice");
+            if (code == cudaErrorCallRequiresNewerDriver) {
+                ds__cuda_ignore(&scope, code);
+                on = device;
+            } else
+                r = ds__cuda_check(&scope, code, "cudaStreamGetDevice");
         }
 #endif
         ds__cuda_leave(&scope);
     }
-    if (r == DS_OK && on != device) r = ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d", native, on, device);
+    if (r == DS_OK && on != device)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d", native, on,
+                     device);
     *out_flags = flags & cudaStreamNonBlocking ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING;
     s->owned = own;
     s->priority = *out_priority;
     s->blocking = *out_flags == DS_STREAM_BLOCKING;
-    if (r == DS_OK) r = ds__cuda_list_wrapper(s);
-    if (r < 0) { pthread_mutex_destroy(&s->staging); ds__release(s); return r; }
+    if (r == DS_OK)
+        r = ds__cuda_list_wrapper(s);
+    if (r < 0) {
+        pthread_mutex_destroy(&s->staging);
+        ds__release(s);
+        return r;
+    }
     *out = s;
     return DS_OK;
 }
@@ -3688,7 +4860,8 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
 static ds_result ds__cuda_stream_native(void *stream, void **out) {
     const ds__cuda_stream *s = stream;
     ds_result r = ds__cuda_mine(s);
-    if (r == DS_OK) *out = s->handle;
+    if (r == DS_OK)
+        *out = s->handle;
     return r;
 }
 
@@ -3696,11 +4869,12 @@ static const void *ds__cuda_stream_identity(void *stream) {
     const ds__cuda_stream *s = stream;
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
 }
-
-/* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it counts its own work only, and to put
-   something on it would be a barrier for all of them. So they are asked one by one, those of other threads excepted. */
+/* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
+   counts its own work only, and to put something on it would be a barrier for all of them. So
+   they are asked one by one, those of other threads excepted. */
 static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream *legacy) {
-    return s->blocking && s->device == legacy->device && (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
+    return s->blocking && s->device == legacy->device &&
+           (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
 }
 
 static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
@@ -3708,39 +4882,53 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
     ds_result r = ds__cuda_enter(&scope, legacy->device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     ds__lock_take(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
-        if (ds__cuda_with_legacy(s, legacy)) DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+        if (ds__cuda_with_legacy(s, legacy))
+            DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__lock_give(&ds__cuda.lock);
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = code == 0 ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    r = code == 0                    ? DS_OK
+        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
+                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_leave(&scope);
     return r;
 }
 
-/* Makes an event and records it. The sentence of a failure is the caller's to make, once it holds no lock of a stream or of their list
-   any more: one about captures takes the capture lock, under which others take those. *call: what failed. */
+/* Makes an event and records it. The sentence of a failure is the caller's to make, once it
+   holds no lock of a stream or of their list any more: one about captures takes the capture
+   lock, under which others take those. *call: what failed. */
 static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const char **call) {
-    cudaError_t code = *event ? cudaSuccess : cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    cudaError_t code =
+        *event ? cudaSuccess : cudaEventCreateWithFlags(event, cudaEventDisableTiming);
     *call = "cudaEventCreateWithFlags";
-    if (DS__UNLIKELY(code != cudaSuccess)) { *event = NULL; return code; }
+    if (DS__UNLIKELY(code != cudaSuccess)) {
+        *event = NULL;
+        return code;
+    }
     *call = "cudaEventRecord";
     return cudaEventRecord(*event, stream);
 }
 
-/* Puts an event on each blocking stream that has work; inside of a scope with the device current. */
-static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy, cudaEvent_t *events, size_t room, size_t *out_count) {
+/* Puts an event on each blocking stream that has work; inside of a scope with the device
+   current. */
+static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
+                                    cudaEvent_t *events, size_t room, size_t *out_count) {
     cudaError_t failed = cudaSuccess;
     const char *call = "";
     ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s && *out_count < room && failed == cudaSuccess; s = s->next) {
+    for (const ds__cuda_stream *s = ds__cuda.streams;
+         s && *out_count < room && failed == cudaSuccess; s = s->next) {
         int code;
-        if (!ds__cuda_with_legacy(s, legacy)) continue;
+        if (!ds__cuda_with_legacy(s, legacy))
+            continue;
         DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
-        if (code != DS__CUDA_NOT_READY) continue;
+        if (code != DS__CUDA_NOT_READY)
+            continue;
         failed = ds__cuda_mark(&events[*out_count], s->handle, &call);
         *out_count += events[*out_count] != NULL;
     }
@@ -3750,23 +4938,35 @@ static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_
 
 static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
-    size_t room = 0, count = 0;
+    size_t room = 0;
+    size_t count = 0;
     ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next) room += (size_t)ds__cuda_with_legacy(s, legacy);
+    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
+        room += (size_t)ds__cuda_with_legacy(s, legacy);
     ds__lock_give(&ds__cuda.lock);
     cudaEvent_t *events = ds__alloc((room + 1) * sizeof(cudaEvent_t));
-    if (!events) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
+    if (!events)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
     ds_result r = ds__cuda_enter(&scope, legacy->device);
-    if (r < 0) { ds__release(events); return r; }
-    int code; /* first: while a blocking stream captures this one is refused, and to ask that one would spoil the capture as well */
+    if (r < 0) {
+        ds__release(events);
+        return r;
+    }
+    /* first: while a blocking stream captures this one is refused, and to ask that one would
+       spoil the capture as well */
+    int code;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    r = code == 0 || code == DS__CUDA_NOT_READY ? ds__cuda_mark_busy(&scope, legacy, events, room, &count) : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    r = code == 0 || code == DS__CUDA_NOT_READY
+            ? ds__cuda_mark_busy(&scope, legacy, events, room, &count)
+            : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_query_end(&scope, relaxed, mode);
-    if (r == DS_OK) r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
     for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK) r = DS__RT(scope, cudaEventSynchronize, (events[i]));
+        if (r == DS_OK)
+            r = DS__RT(scope, cudaEventSynchronize, (events[i]));
         ds__cuda_ignore(&scope, cudaEventDestroy(events[i]));
     }
     ds__cuda_leave(&scope);
@@ -3779,30 +4979,40 @@ static ds_result ds__cuda_stream_query(void *stream) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
-    if (s->kind == DS__STREAM_LEGACY) return ds__cuda_legacy_query(s);
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__cuda_legacy_query(s);
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = DS__LIKELY(code == 0) ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    r = DS__LIKELY(code == 0)        ? DS_OK
+        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
+                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_leave(&scope);
     return r;
 }
 
 /* CUDA has no wait with a limit: asks again and again, in short order at first. */
-static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object, uint64_t timeout_ns) {
-    uint64_t begin = ds__now_ns(), passed = 0, nap = 5000;
+static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object,
+                               uint64_t timeout_ns) {
+    uint64_t begin = ds__now_ns();
+    uint64_t passed = 0;
+    uint64_t nap = 5000;
     for (;;) {
         ds_result r = query(object);
-        if (r != DS_NOT_READY || passed >= timeout_ns) return r;
+        if (r != DS_NOT_READY || passed >= timeout_ns)
+            return r;
         if (passed < 20000) {
             ds__pause();
         } else {
-            uint64_t left = timeout_ns - passed, ns = nap < left ? nap : left;
+            uint64_t left = timeout_ns - passed;
+            uint64_t ns = nap < left ? nap : left;
             struct timespec t = { 0, (long)ns };
             syscall(SYS_nanosleep, &t, NULL);
-            if (nap < 100000) nap *= 2;
+            if (nap < 100000)
+                nap *= 2;
         }
         passed = ds__now_ns() - begin;
     }
@@ -3811,21 +5021,26 @@ static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object, u
 static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) {
     const ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
-    if (timeout_ns != DS__FOREVER) return ds__cuda_poll(ds__cuda_stream_query, stream, timeout_ns);
-    if (s->kind == DS__STREAM_LEGACY) return ds__cuda_legacy_synchronize(s);
+    if (timeout_ns != DS__FOREVER)
+        return ds__cuda_poll(ds__cuda_stream_query, stream, timeout_ns);
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__cuda_legacy_synchronize(s);
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
     ds__cuda_leave(&scope);
     return r;
 }
-
 /* ---- >>cuda events ---- */
 
-static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags, cudaEvent_t *out) {
-    return DS__RT(*scope, cudaEventCreateWithFlags,
-                  (out, (flags & DS_EVENT_TIMING ? 0u : (unsigned)cudaEventDisableTiming) | (flags & DS_EVENT_BLOCKING_WAIT ? (unsigned)cudaEventBlockingSync : 0u) |
-                        (flags & DS_EVENT_INTERPROCESS ? (unsigned)cudaEventInterprocess : 0u)));
+static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags,
+                                     cudaEvent_t *out) {
+    return DS__RT(
+        *scope, cudaEventCreateWithFlags,
+        (out, (flags & DS_EVENT_TIMING ? 0u : (unsigned)cudaEventDisableTiming) |
+                  (flags & DS_EVENT_BLOCKING_WAIT ? (unsigned)cudaEventBlockingSync : 0u) |
+                  (flags & DS_EVENT_INTERPROCESS ? (unsigned)cudaEventInterprocess : 0u)));
 }
 
 /* *out may hold an event already, whose first record failed: it moves to the device. */
@@ -3833,15 +5048,20 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
     ds__cuda_event *before = *out;
     ds__cuda_scope scope;
     cudaEvent_t event = NULL;
-    if (before && before->device == device) return DS_OK;
+    if (before && before->device == device)
+        return DS_OK;
     ds__cuda_event *e = ds__alloc(sizeof *e);
-    if (!e) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
+    if (!e)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
         r = ds__cuda_make_event(&scope, flags, &event);
         ds__cuda_leave(&scope);
     }
-    if (r < 0) { ds__release(e); return r; }
+    if (r < 0) {
+        ds__release(e);
+        return r;
+    }
     e->event = event;
     e->device = device;
     e->older = before;
@@ -3851,7 +5071,7 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
 
 static void ds__cuda_event_destroy(void *event) {
     ds__cuda_scope scope;
-    for (ds__cuda_event *e = event; e; ) {
+    for (ds__cuda_event *e = event; e;) {
         ds__cuda_event *older = e->older;
         ds__cuda_enter_or_not(&scope, e->device);
         ds__cuda_ignore(&scope, cudaEventDestroy(e->event));
@@ -3867,12 +5087,15 @@ static ds_result ds__cuda_event_query(void *event) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
     ds_result r = ds__cuda_enter(&scope, e->device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = DS__LIKELY(code == 0) ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuEventQuery", code);
+    r = DS__LIKELY(code == 0)        ? DS_OK
+        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
+                                     : ds__cuda_fail(&scope, "cuEventQuery", code);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -3880,9 +5103,11 @@ static ds_result ds__cuda_event_query(void *event) {
 static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     const ds__cuda_event *e = event;
     ds__cuda_scope scope;
-    if (timeout_ns != DS__FOREVER) return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
+    if (timeout_ns != DS__FOREVER)
+        return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
     ds_result r = ds__cuda_enter(&scope, e->device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
     r = DS__RT(scope, cudaEventSynchronize, (e->event));
     ds__cuda_leave(&scope);
@@ -3890,27 +5115,39 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
 }
 
 static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) {
-    const ds__cuda_event *a = start, *b = end;
+    const ds__cuda_event *a = start;
+    const ds__cuda_event *b = end;
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     float ms = 0;
     ds_result r = ds__cuda_enter(&scope, a->device);
-    if (r < 0) return r;
-    if (!(scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed))) scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
+    if (r < 0)
+        return r;
+    if (!(scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed)))
+        scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     cudaError_t code = cudaEventElapsedTime(&ms, a->event, b->event);
     ds__cuda_query_end(&scope, relaxed, mode);
-    if (code == cudaErrorNotReady) { ds__cuda_ignore(&scope, code); r = DS_NOT_READY; } /* recorded again in this moment */
-    else r = ds__cuda_check(&scope, code, "cudaEventElapsedTime");
+    /* recorded again in this moment */
+    if (code == cudaErrorNotReady) {
+        ds__cuda_ignore(&scope, code);
+        r = DS_NOT_READY;
+    } else
+        r = ds__cuda_check(&scope, code, "cudaEventElapsedTime");
     ds__cuda_leave(&scope);
-    if (r == DS_OK) *out_ms = (double)ms;
+    if (r == DS_OK)
+        *out_ms = (double)ms;
     return r;
 }
 
 /* What CUDA says when a process opens a handle of its own. */
-static ds_result ds__cuda_own_handle(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
+static ds_result ds__cuda_own_handle(const ds__cuda_scope *scope, cudaError_t code,
+                                     const char *call) {
     ds__cuda_ignore(scope, code);
-    return ds__fail(DS_ERR_ILLEGAL_STATE, "%s says %d (%s): the handle seems to be of this process; use what it was made of", call, (int)code, cudaGetErrorName(code));
+    return ds__fail(
+        DS_ERR_ILLEGAL_STATE,
+        "%s says %d (%s): the handle seems to be of this process; use what it was made of", call,
+        (int)code, cudaGetErrorName(code));
 }
 
 static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
@@ -3918,10 +5155,12 @@ static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
     cudaIpcEventHandle_t handle;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, e->device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = DS__RT(scope, cudaIpcGetEventHandle, (&handle, e->event));
     ds__cuda_leave(&scope);
-    if (r == DS_OK) memcpy(out, &handle, sizeof handle);
+    if (r == DS_OK)
+        memcpy(out, &handle, sizeof handle);
     return r;
 }
 
@@ -3931,26 +5170,35 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
     ds__cuda_scope scope;
     memcpy(&handle, bytes, sizeof handle);
     ds__cuda_event *e = ds__alloc(sizeof *e);
-    if (!e) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
+    if (!e)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
         cudaError_t code = cudaIpcOpenEventHandle(&event, handle);
-        r = code == cudaErrorDeviceUninitialized ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenEventHandle") : ds__cuda_check(&scope, code, "cudaIpcOpenEventHandle");
+        r = code == cudaErrorDeviceUninitialized
+                ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenEventHandle")
+                : ds__cuda_check(&scope, code, "cudaIpcOpenEventHandle");
         ds__cuda_leave(&scope);
     }
-    if (r < 0) { ds__release(e); return r; }
+    if (r < 0) {
+        ds__release(e);
+        return r;
+    }
     e->event = event;
     e->device = device;
     *out = e;
     return DS_OK;
 }
-
 /* ---- >>cuda host functions ---- */
 
 static void ds__cuda_unlist_host(ds__cuda_host *h) {
     ds__lock_take(&ds__cuda.host_lock);
-    if (h->previous) h->previous->next = h->next; else ds__cuda.hosts = h->next;
-    if (h->next) h->next->previous = h->previous;
+    if (h->previous)
+        h->previous->next = h->next;
+    else
+        ds__cuda.hosts = h->next;
+    if (h->next)
+        h->next->previous = h->previous;
     ds__lock_give(&ds__cuda.host_lock);
 }
 
@@ -3960,63 +5208,81 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     ds_stream stream = { h->stream };
     ds__cuda_unlist_host(h);
     ds__tls.in_callback = 1;
-    if (h->callback) h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
-    else if (!failed && h->fn) h->fn(h->user);
-    if (h->dtor_fn) h->dtor_fn(h->user); /* ends an embedded record too */
+    if (h->callback)
+        h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
+    else if (!failed && h->fn)
+        h->fn(h->user);
+    /* ends an embedded record too */
+    if (h->dtor_fn)
+        h->dtor_fn(h->user);
     ds__tls.in_callback = outer;
 }
 
 /* On a thread of CUDA's. */
 static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status, void *user) {
     ds__cuda_host *h = user;
-    int pending = DS__CUDA_PENDING, embedded = h->embedded;
+    int pending = DS__CUDA_PENDING;
+    int embedded = h->embedded;
     (void)stream;
     atomic_fetch_add(&ds__cuda.inside, 1);
     if (atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) {
         ds__cuda_run_host(h, status != cudaSuccess);
-        if (!embedded) ds__release(h);
+        if (!embedded)
+            ds__release(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
     }
     atomic_fetch_sub(&ds__cuda.inside, 1);
 }
 
 /* Puts a filled record on the stream; inside of a scope of the stream. */
-static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__cuda_host *h) {
+static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                               ds__cuda_host *h) {
     h->device = s->device;
     atomic_fetch_add(&ds__cuda.host_count, 1);
     ds__lock_take(&ds__cuda.host_lock);
     h->previous = NULL;
     h->next = ds__cuda.hosts;
-    if (h->next) h->next->previous = h;
+    if (h->next)
+        h->next->previous = h;
     ds__cuda.hosts = h;
     ds__lock_give(&ds__cuda.host_lock);
     ds_result r = DS__RT(*scope, cudaStreamAddCallback, (s->handle, ds__cuda_host_main, h, 0));
-    if (r < 0) { ds__cuda_unlist_host(h); atomic_fetch_sub(&ds__cuda.host_count, 1); }
+    if (r < 0) {
+        ds__cuda_unlist_host(h);
+        atomic_fetch_sub(&ds__cuda.host_count, 1);
+    }
     return r;
 }
 
-/* Whether the stream captures, in anyone's capture; inside of a scope of the stream. That it is the legacy one beside a capture the
-   work itself shall find out. */
-static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cuda_stream *s, int *out) {
+/* Whether the stream captures, in anyone's capture; inside of a scope of the stream. That it is
+   the legacy one beside a capture the work itself shall find out. */
+static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                       int *out) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
     *out = code == cudaSuccess && status != cudaStreamCaptureStatusNone;
-    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit)) { ds__cuda_ignore(scope, code); return DS_OK; }
+    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit)) {
+        ds__cuda_ignore(scope, code);
+        return DS_OK;
+    }
     return ds__cuda_check(scope, code, "cudaStreamIsCapturing");
 }
 
 static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope);
 static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out);
-static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds_host_fn fn, void *user, ds_host_fn dtor_fn);
+static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                          ds_host_fn fn, void *user, ds_host_fn dtor_fn);
 
-/* A host function, or a callback. blocks: of the library, and it touches pageable memory. A function that a stream captures runs more
-   than once, and CUDA captures it in another form. */
-static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn, ds_callback_fn callback, void *user, ds_host_fn dtor_fn, uint64_t stream,
-                                      int blocks) {
+/* A host function, or a callback. blocks: of the library, and it touches pageable memory. A
+   function that a stream captures runs more than once, and CUDA captures it in another form. */
+static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
+                                      ds_callback_fn callback, void *user, ds_host_fn dtor_fn,
+                                      uint64_t stream, int blocks) {
     ds__cuda_scope scope;
     int capturing = 0;
     ds__cuda_host *h = ds__alloc(sizeof *h);
-    if (!h) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
+    if (!h)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     h->fn = fn;
     h->callback = callback;
     h->user = user;
@@ -4024,40 +5290,53 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn, d
     h->stream = stream;
     ds_result r = ds__cuda_on(&scope, s);
     if (r == DS_OK) {
-        if (!callback) r = ds__cuda_is_capturing(&scope, s, &capturing);
-        if (r == DS_OK && !capturing) r = ds__cuda_post(&scope, s, h);
-        else if (r == DS_OK) r = blocks ? ds__cuda_refuse_pageable(&scope) : ds__cuda_host_in_capture(&scope, s, fn, user, dtor_fn);
+        if (!callback)
+            r = ds__cuda_is_capturing(&scope, s, &capturing);
+        if (r == DS_OK && !capturing)
+            r = ds__cuda_post(&scope, s, h);
+        else if (r == DS_OK)
+            r = blocks ? ds__cuda_refuse_pageable(&scope)
+                       : ds__cuda_host_in_capture(&scope, s, fn, user, dtor_fn);
         ds__cuda_leave(&scope);
     }
-    if (r < 0 || capturing) ds__release(h);
+    if (r < 0 || capturing)
+        ds__release(h);
     return r;
 }
-
 /* ---- >>cuda copies and fills ---- */
 
 /* Where an operand of a copy is: a device's index, or one of these. */
 enum { DS__CUDA_HOST = -1, DS__CUDA_ASK = -2 /* cudart sees for itself */ };
 
 static int ds__cuda_where(unsigned place) {
-    return place >= DS__AT_DEVICE ? (int)(place - DS__AT_DEVICE) : place == DS__AT_UNKNOWN ? DS__CUDA_ASK : DS__CUDA_HOST;
+    return place >= DS__AT_DEVICE    ? (int)(place - DS__AT_DEVICE)
+           : place == DS__AT_UNKNOWN ? DS__CUDA_ASK
+                                     : DS__CUDA_HOST;
 }
 
 /* What cudart is told of a copy that is not between two devices. */
 static enum cudaMemcpyKind ds__cuda_kind(int to, int from) {
-    if (to == DS__CUDA_ASK || from == DS__CUDA_ASK || (to >= 0 && from >= 0 && to != from)) return cudaMemcpyDefault;
-    return to >= 0 ? (from >= 0 ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice) : (from >= 0 ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
+    if (to == DS__CUDA_ASK || from == DS__CUDA_ASK || (to >= 0 && from >= 0 && to != from))
+        return cudaMemcpyDefault;
+    return to >= 0 ? (from >= 0 ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
+                   : (from >= 0 ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
 }
 
 /* Whether cudart does it: what is not known here may be on a GPU. */
-static int ds__cuda_on_gpu(unsigned place) { return place == DS__AT_UNKNOWN || place >= DS__AT_DEVICE; }
+static int ds__cuda_on_gpu(unsigned place) {
+    return place == DS__AT_UNKNOWN || place >= DS__AT_DEVICE;
+}
 
 /* The copy as cudart has it; `stream` is one that may be used in this scope. */
-static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream, const ds__op *op, int to, int from) {
+static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream, const ds__op *op,
+                               int to, int from) {
     void *dst = op->u.copy.dst;
     const void *src = op->u.copy.src;
-    size_t width = op->u.copy.width, height = op->u.copy.height;
+    size_t width = op->u.copy.width;
+    size_t height = op->u.copy.height;
     if (to >= 0 && from >= 0 && to != from) {
-        if (height == 1) return DS__RT(*scope, cudaMemcpyPeerAsync, (dst, to, src, from, width, stream));
+        if (height == 1)
+            return DS__RT(*scope, cudaMemcpyPeerAsync, (dst, to, src, from, width, stream));
         struct cudaMemcpy3DPeerParms p;
         memset(&p, 0, sizeof p);
         p.dstDevice = to;
@@ -4072,54 +5351,77 @@ static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream,
         return DS__RT(*scope, cudaMemcpy3DPeerAsync, (&p, stream));
     }
     enum cudaMemcpyKind kind = ds__cuda_kind(to, from);
-    if (height == 1) return DS__RT(*scope, cudaMemcpyAsync, (dst, src, width, kind, stream));
-    return DS__RT(*scope, cudaMemcpy2DAsync, (dst, op->u.copy.dst_pitch, src, op->u.copy.src_pitch, width, height, kind, stream));
+    if (height == 1)
+        return DS__RT(*scope, cudaMemcpyAsync, (dst, src, width, kind, stream));
+    return DS__RT(
+        *scope, cudaMemcpy2DAsync,
+        (dst, op->u.copy.dst_pitch, src, op->u.copy.src_pitch, width, height, kind, stream));
 }
 
-static void ds__cuda_copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width, size_t height) {
-    for (size_t y = 0; y < height; y++) memcpy(dst + y * dst_pitch, src + y * src_pitch, width);
+static void ds__cuda_copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch,
+                               size_t width, size_t height) {
+    for (size_t y = 0; y < height; y++)
+        memcpy(dst + y * dst_pitch, src + y * src_pitch, width);
 }
 
-/* The library's own work on host memory, as a host function, because cudart's copies between host memory hold the caller up
-   and it does not fill host memory at all. */
+/* The library's own work on host memory, as a host function, because cudart's copies between
+   host memory hold the caller up and it does not fill host memory at all. */
 static void ds__cuda_host_work(void *user) {
     const ds__op *op = user;
     if (op->kind == DS__OP_COPY) {
-        ds__cuda_copy_rows(op->u.copy.dst, op->u.copy.dst_pitch, op->u.copy.src, op->u.copy.src_pitch, op->u.copy.width, op->u.copy.height);
+        ds__cuda_copy_rows(op->u.copy.dst, op->u.copy.dst_pitch, op->u.copy.src,
+                           op->u.copy.src_pitch, op->u.copy.width, op->u.copy.height);
         return;
     }
     for (size_t y = 0; y < op->u.fill.height; y++) {
         char *row = (char *)op->u.fill.dst + y * op->u.fill.pitch; /* aligned to the value's size */
         uint32_t value = op->u.fill.value;
-        if (op->u.fill.value_size == 1) memset(row, (int)(value & 255), op->u.fill.width);
-        else if (op->u.fill.value_size == 2) for (size_t x = 0; x < op->u.fill.width; x++) ((uint16_t *)(void *)row)[x] = (uint16_t)value;
-        else for (size_t x = 0; x < op->u.fill.width; x++) ((uint32_t *)(void *)row)[x] = value;
+        if (op->u.fill.value_size == 1)
+            memset(row, (int)(value & 255), op->u.fill.width);
+        else if (op->u.fill.value_size == 2)
+            for (size_t x = 0; x < op->u.fill.width; x++)
+                ((uint16_t *)(void *)row)[x] = (uint16_t)value;
+        else
+            for (size_t x = 0; x < op->u.fill.width; x++)
+                ((uint32_t *)(void *)row)[x] = value;
     }
 }
 
 static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__op *op) {
     ds__op *copy = ds__alloc(sizeof *copy);
-    if (!copy) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
+    if (!copy)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     *copy = *op;
-    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__release, 0, (op->flags & DS__OP_BLOCKS) != 0);
-    if (r < 0) { ds__release(copy); return r; }
-    return op->flags & DS__OP_BLOCKS ? ds__cuda_stream_synchronize((void *)(uintptr_t)s, DS__FOREVER) : DS_OK;
+    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__release, 0,
+                                       (op->flags & DS__OP_BLOCKS) != 0);
+    if (r < 0) {
+        ds__release(copy);
+        return r;
+    }
+    return op->flags & DS__OP_BLOCKS
+               ? ds__cuda_stream_synchronize((void *)(uintptr_t)s, DS__FOREVER)
+               : DS_OK;
 }
-
-/* A copy between a GPU and a CPU device's memory, which is host memory that may be touched in stream order only: piece by piece
-   through one pinned buffer, host functions between the buffer and that memory, cudart between it and the GPU. */
+/* A copy between a GPU and a CPU device's memory, which is host memory that may be touched in
+   stream order only: piece by piece through one pinned buffer, host functions between the buffer
+   and that memory, cudart between it and the GPU. */
 typedef struct ds__cuda_staged ds__cuda_staged;
+
 typedef struct ds__cuda_piece {
     ds__cuda_host host;
     ds__cuda_staged *whole;
-    char *other;                  /* the CPU device's memory */
-    size_t pitch, width, height;
+    char *other; /* the CPU device's memory */
+    size_t pitch;
+    size_t width;
+    size_t height;
 } ds__cuda_piece;
+
 struct ds__cuda_staged {
-    _Atomic size_t users;         /* pieces on their way, and the caller */
+    _Atomic size_t users; /* pieces on their way, and the caller */
     int to_gpu;
     ds__cuda_stage *stage;
-    ds__cuda_piece last;          /* behind all of them: cudart may still read the buffer after the last one has run */
+    /* behind all of them: cudart may still read the buffer after the last one has run */
+    ds__cuda_piece last;
     ds__cuda_piece piece[];
 };
 
@@ -4128,15 +5430,21 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
     if (!s->stage) {
         ds__lock_take(&ds__cuda.host_lock);
         ds__cuda_stage *stage = ds__cuda.stages;
-        if (stage) ds__cuda.stages = stage->next;
+        if (stage)
+            ds__cuda.stages = stage->next;
         ds__lock_give(&ds__cuda.host_lock);
         if (!stage) {
-            if (!(stage = ds__alloc(sizeof *stage))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
+            if (!(stage = ds__alloc(sizeof *stage)))
+                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
             enum cudaStreamCaptureMode mode;
             int relaxed = ds__cuda_relax(scope, &mode);
-            ds_result r = DS__RT(*scope, cudaHostAlloc, (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
+            ds_result r = DS__RT(*scope, cudaHostAlloc,
+                                 (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
             ds__cuda_unrelax(scope, relaxed, mode);
-            if (r < 0) { ds__release(stage); return r; }
+            if (r < 0) {
+                ds__release(stage);
+                return r;
+            }
         }
         atomic_store(&stage->users, 1);
         s->stage = stage;
@@ -4146,7 +5454,8 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
 }
 
 static void ds__cuda_stage_drop(ds__cuda_stage *stage) {
-    if (atomic_fetch_sub(&stage->users, 1) != 1) return;
+    if (atomic_fetch_sub(&stage->users, 1) != 1)
+        return;
     ds__lock_take(&ds__cuda.host_lock); /* kept for another stream: here cudart may not be called */
     stage->next = ds__cuda.stages;
     ds__cuda.stages = stage;
@@ -4154,7 +5463,8 @@ static void ds__cuda_stage_drop(ds__cuda_stage *stage) {
 }
 
 static void ds__cuda_staged_drop(ds__cuda_staged *w) {
-    if (atomic_fetch_sub(&w->users, 1) != 1) return;
+    if (atomic_fetch_sub(&w->users, 1) != 1)
+        return;
     ds__cuda_stage_drop(w->stage);
     ds__release(w);
 }
@@ -4162,21 +5472,32 @@ static void ds__cuda_staged_drop(ds__cuda_staged *w) {
 static void ds__cuda_piece_run(void *user) {
     const ds__cuda_piece *p = user;
     char *stage = p->whole->stage->memory;
-    if (p == &p->whole->last) return;
-    if (p->whole->to_gpu) ds__cuda_copy_rows(stage, p->width, p->other, p->pitch, p->width, p->height);
-    else ds__cuda_copy_rows(p->other, p->pitch, stage, p->width, p->width, p->height);
+    if (p == &p->whole->last)
+        return;
+    if (p->whole->to_gpu)
+        ds__cuda_copy_rows(stage, p->width, p->other, p->pitch, p->width, p->height);
+    else
+        ds__cuda_copy_rows(p->other, p->pitch, stage, p->width, p->width, p->height);
 }
-static void ds__cuda_piece_end(void *user) { ds__cuda_staged_drop(((ds__cuda_piece *)user)->whole); }
 
-static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__cuda_piece *p) {
-    p->host = (ds__cuda_host){ .embedded = 1, .fn = ds__cuda_piece_run, .dtor_fn = ds__cuda_piece_end, .user = p };
+static void ds__cuda_piece_end(void *user) {
+    ds__cuda_staged_drop(((ds__cuda_piece *)user)->whole);
+}
+
+static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                     ds__cuda_piece *p) {
+    p->host = (ds__cuda_host){
+        .embedded = 1, .fn = ds__cuda_piece_run, .dtor_fn = ds__cuda_piece_end, .user = p
+    };
     atomic_fetch_add(&p->whole->users, 1);
     ds_result r = ds__cuda_post(scope, s, &p->host);
-    if (r < 0) ds__cuda_staged_drop(p->whole);
+    if (r < 0)
+        ds__cuda_staged_drop(p->whole);
     return r;
 }
 
-static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__cuda_piece *p, char *gpu, size_t gpu_pitch) {
+static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                       ds__cuda_piece *p, char *gpu, size_t gpu_pitch) {
     ds__cuda_staged *w = p->whole;
     ds__op op;
     memset(&op, 0, sizeof op);
@@ -4186,20 +5507,29 @@ static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cu
     op.u.copy.src_pitch = w->to_gpu ? p->width : gpu_pitch;
     op.u.copy.width = p->width;
     op.u.copy.height = p->height;
-    int to = w->to_gpu ? DS__CUDA_ASK : DS__CUDA_HOST, from = w->to_gpu ? DS__CUDA_HOST : DS__CUDA_ASK;
+    int to = w->to_gpu ? DS__CUDA_ASK : DS__CUDA_HOST;
+    int from = w->to_gpu ? DS__CUDA_HOST : DS__CUDA_ASK;
     ds_result r = w->to_gpu ? DS_OK : ds__cuda_move(scope, s->handle, &op, to, from);
-    if (r == DS_OK) r = ds__cuda_post_piece(scope, s, p);
+    if (r == DS_OK)
+        r = ds__cuda_post_piece(scope, s, p);
     return r == DS_OK && w->to_gpu ? ds__cuda_move(scope, s->handle, &op, to, from) : r;
 }
 
-static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_staged *w, const ds__op *op, size_t wide, size_t rows) {
-    size_t width = op->u.copy.width, height = op->u.copy.height, across = (width + wide - 1) / wide, down = (height + rows - 1) / rows;
+static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                        ds__cuda_staged *w, const ds__op *op, size_t wide,
+                                        size_t rows) {
+    size_t width = op->u.copy.width;
+    size_t height = op->u.copy.height;
+    size_t across = (width + wide - 1) / wide;
+    size_t down = (height + rows - 1) / rows;
     char *gpu = w->to_gpu ? op->u.copy.dst : (char *)(uintptr_t)op->u.copy.src;
     char *other = w->to_gpu ? (char *)(uintptr_t)op->u.copy.src : op->u.copy.dst;
-    size_t gpu_pitch = w->to_gpu ? op->u.copy.dst_pitch : op->u.copy.src_pitch, pitch = w->to_gpu ? op->u.copy.src_pitch : op->u.copy.dst_pitch;
+    size_t gpu_pitch = w->to_gpu ? op->u.copy.dst_pitch : op->u.copy.src_pitch;
+    size_t pitch = w->to_gpu ? op->u.copy.src_pitch : op->u.copy.dst_pitch;
     ds_result r = DS_OK;
     for (size_t i = 0; i < across * down && r == DS_OK; i++) {
-        size_t x = i % across * wide, y = i / across * rows;
+        size_t x = i % across * wide;
+        size_t y = i / across * rows;
         ds__cuda_piece *p = &w->piece[i];
         *p = (ds__cuda_piece){ .whole = w, .other = other + y * pitch + x, .pitch = pitch };
         p->width = width - x < wide ? width - x : wide;
@@ -4207,26 +5537,43 @@ static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_st
         r = ds__cuda_submit_piece(scope, s, p, gpu + y * gpu_pitch + x, gpu_pitch);
     }
     w->last.whole = w;
-    if (r == DS_OK) r = ds__cuda_post_piece(scope, s, &w->last);
-    if (r < 0) ds__cuda_ignore(scope, cudaStreamSynchronize(s->handle)); /* what was put on the stream may use the buffer */
+    if (r == DS_OK)
+        r = ds__cuda_post_piece(scope, s, &w->last);
+    /* what was put on the stream may use the buffer */
+    if (r < 0)
+        ds__cuda_ignore(scope, cudaStreamSynchronize(s->handle));
     return r;
 }
 
 static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, int to_gpu) {
-    size_t width = op->u.copy.width, height = op->u.copy.height;
-    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE, rows = DS__CUDA_STAGE / wide; /* of a piece */
-    size_t across = (width + wide - 1) / wide, down = (height + rows - 1) / rows;
+    size_t width = op->u.copy.width;
+    size_t height = op->u.copy.height;
+    /* of a piece */
+    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE;
+    size_t rows = DS__CUDA_STAGE / wide;
+    size_t across = (width + wide - 1) / wide;
+    size_t down = (height + rows - 1) / rows;
     ds__cuda_scope scope;
-    if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2) return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
+    if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
     ds__cuda_staged *w = ds__alloc(sizeof *w + across * down * sizeof w->piece[0]);
-    if (!w) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
+    if (!w)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) { ds__release(w); return r; }
+    if (r < 0) {
+        ds__release(w);
+        return r;
+    }
     int capturing = 0;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
     if (capturing)
-        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a copy between a GPU and a device of the CPU driver cannot be captured; the capture goes on");
-    if (r < 0) { ds__cuda_leave(&scope); ds__release(w); return r; }
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a copy between a GPU and a device of the CPU "
+                                                 "driver cannot be captured; the capture goes on");
+    if (r < 0) {
+        ds__cuda_leave(&scope);
+        ds__release(w);
+        return r;
+    }
     pthread_mutex_lock(&s->staging);
     r = ds__cuda_stage_of(&scope, s);
     if (r < 0) {
@@ -4243,15 +5590,21 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     return r;
 }
 
-static ds_result ds__cuda_staged_to_gpu(ds__cuda_stream *s, const ds__op *op) { return ds__cuda_submit_staged(s, op, 1); }
-static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) { return ds__cuda_submit_staged(s, op, 0); }
+static ds_result ds__cuda_staged_to_gpu(ds__cuda_stream *s, const ds__op *op) {
+    return ds__cuda_submit_staged(s, op, 1);
+}
 
+static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) {
+    return ds__cuda_submit_staged(s, op, 0);
+}
 /* capture: in which the event was recorded last. */
 static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event, uint64_t capture) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
-    if (!scope.capture) scope.capture = capture;
+    if (r < 0)
+        return r;
+    if (!scope.capture)
+        scope.capture = capture;
     r = DS__RT(scope, cudaStreamWaitEvent, (s->handle, event, 0));
     ds__cuda_leave(&scope);
     return r;
@@ -4259,18 +5612,24 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
 
 /* s waits for what is on the other stream by now. */
 static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
-    if (s == other || (s->device == other->device && ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))) return DS_OK;
+    if (s == other ||
+        (s->device == other->device &&
+         ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other)))
+        return DS_OK;
     ds__cuda_scope scope;
     const char *call;
     ds_result r = ds__cuda_mine(s);
-    if (r == DS_OK) r = ds__cuda_on(&scope, other);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__cuda_on(&scope, other);
+    if (r < 0)
+        return r;
     uint64_t capture = scope.capture;
     ds__lock_take(&other->lock); /* no sentence is made under it, see ds__cuda_mark */
     cudaError_t code = ds__cuda_mark(&other->mark, other->handle, &call);
     ds__cuda_leave(&scope);
     if (code == cudaSuccess && (r = ds__cuda_on(&scope, s)) == DS_OK) {
-        if (!scope.capture) scope.capture = capture;
+        if (!scope.capture)
+            scope.capture = capture;
         call = "cudaStreamWaitEvent";
         code = cudaStreamWaitEvent(s->handle, other->mark, 0);
         ds__cuda_leave(&scope);
@@ -4279,25 +5638,35 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
     return r == DS_OK ? ds__cuda_check(&scope, code, call) : r;
 }
 
-/* What concerns another device's memory only: on a stream of that device, between two waits. The stream is made for this one
-   operation, since one that is shared would make streams wait for each other that have nothing to do with each other. */
-static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op, ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
+/* What concerns another device's memory only: on a stream of that device, between two waits. The
+   stream is made for this one operation, since one that is shared would make streams wait for
+   each other that have nothing to do with each other. */
+static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op,
+                                    ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
     void *native = NULL;
-    int priority = 0, capturing = 0;
+    int priority = 0;
+    int capturing = 0;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
     ds__cuda_leave(&scope);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     if (capturing) /* the stream would have to live as long as a capture that is not known here */
-        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "in a capture that devstream did not begin, work on memory of cuda:%d must be put on a stream of it",
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "in a capture that devstream did not begin, work on memory of cuda:%d must "
+                        "be put on a stream of it",
                         device);
     r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_wait_stream(native, s);
-    if (r == DS_OK) r = put(native, op);
-    if (r == DS_OK) r = ds__cuda_wait_stream(s, native);
+    if (r == DS_OK)
+        r = put(native, op);
+    if (r == DS_OK)
+        r = ds__cuda_wait_stream(s, native);
     ds__cuda_stream_destroy(native); /* CUDA ends it when its work is done */
     return r;
 }
@@ -4305,20 +5674,27 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
 static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (DS__UNLIKELY(r < 0)) return r;
-    r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(op->places >> DS__OP_DST & 255u), ds__cuda_where(op->places >> DS__OP_SRC & 255u));
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(op->places >> DS__OP_DST & 255u),
+                      ds__cuda_where(op->places >> DS__OP_SRC & 255u));
     ds__cuda_leave(&scope);
     return r;
 }
 
 static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
-    unsigned to = op->places >> DS__OP_DST & 255u, from = op->places >> DS__OP_SRC & 255u;
+    unsigned to = op->places >> DS__OP_DST & 255u;
+    unsigned from = op->places >> DS__OP_SRC & 255u;
     int here = DS__AT_DEVICE + s->device;
-    if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from)) return ds__cuda_submit_host_work(s, op);
-    ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = ds__cuda_copy_on;
-    if (DS__UNLIKELY(from == DS__AT_OTHER)) put = ds__cuda_staged_to_gpu;
-    if (DS__UNLIKELY(to == DS__AT_OTHER)) put = ds__cuda_staged_from_gpu;
-    if (DS__LIKELY((int)to == here || (int)from == here)) return put(s, op);
+    if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from))
+        return ds__cuda_submit_host_work(s, op);
+    ds_result (*put)(ds__cuda_stream * s, const ds__op *op) = ds__cuda_copy_on;
+    if (DS__UNLIKELY(from == DS__AT_OTHER))
+        put = ds__cuda_staged_to_gpu;
+    if (DS__UNLIKELY(to == DS__AT_OTHER))
+        put = ds__cuda_staged_from_gpu;
+    if (DS__LIKELY((int)to == here || (int)from == here))
+        return put(s, op);
     return ds__cuda_elsewhere(s, (int)(from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE, op, put);
 }
 
@@ -4326,43 +5702,62 @@ static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
 static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     void *dst = op->u.fill.dst;
-    size_t pitch = op->u.fill.pitch, width = op->u.fill.width, height = op->u.fill.height;
+    size_t pitch = op->u.fill.pitch;
+    size_t width = op->u.fill.width;
+    size_t height = op->u.fill.height;
     unsigned long long address = (uintptr_t)dst;
     unsigned value = op->u.fill.value;
     const char *call = op->u.fill.value_size == 2 ? "cuMemsetD16Async" : "cuMemsetD32Async";
     int code = 0;
     if (op->u.fill.value_size == 1) {
-        r = height == 1 ? DS__RT(scope, cudaMemsetAsync, (dst, (int)(value & 255), width, s->handle))
-                        : DS__RT(scope, cudaMemset2DAsync, (dst, pitch, (int)(value & 255), width, height, s->handle));
+        r = height == 1
+                ? DS__RT(scope, cudaMemsetAsync, (dst, (int)(value & 255), width, s->handle))
+                : DS__RT(scope, cudaMemset2DAsync,
+                         (dst, pitch, (int)(value & 255), width, height, s->handle));
     } else if (op->u.fill.value_size == 2) {
-        if (height == 1) DS__DR_CODE(scope, code, cuMemsetD16Async, (address, (unsigned short)value, width, s->handle));
-        else DS__DR_CODE(scope, code, cuMemsetD2D16Async, (address, pitch, (unsigned short)value, width, height, s->handle));
+        if (height == 1)
+            DS__DR_CODE(scope, code, cuMemsetD16Async,
+                        (address, (unsigned short)value, width, s->handle));
+        else
+            DS__DR_CODE(scope, code, cuMemsetD2D16Async,
+                        (address, pitch, (unsigned short)value, width, height, s->handle));
     } else {
-        if (height == 1) DS__DR_CODE(scope, code, cuMemsetD32Async, (address, value, width, s->handle));
-        else DS__DR_CODE(scope, code, cuMemsetD2D32Async, (address, pitch, value, width, height, s->handle));
+        if (height == 1)
+            DS__DR_CODE(scope, code, cuMemsetD32Async, (address, value, width, s->handle));
+        else
+            DS__DR_CODE(scope, code, cuMemsetD2D32Async,
+                        (address, pitch, value, width, height, s->handle));
     }
-    if (DS__UNLIKELY(code)) r = ds__cuda_fail(&scope, call, code);
+    if (DS__UNLIKELY(code))
+        r = ds__cuda_fail(&scope, call, code);
     ds__cuda_leave(&scope);
     return r;
 }
 
 static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
     unsigned place = op->places >> DS__OP_DST & 255u;
-    if (place < DS__AT_DEVICE) return ds__cuda_submit_host_work(s, op);
+    if (place < DS__AT_DEVICE)
+        return ds__cuda_submit_host_work(s, op);
     int device = (int)(place - DS__AT_DEVICE);
-    return DS__LIKELY(device == s->device) ? ds__cuda_fill(s, op) : ds__cuda_elsewhere(s, device, op, ds__cuda_fill);
+    return DS__LIKELY(device == s->device) ? ds__cuda_fill(s, op)
+                                           : ds__cuda_elsewhere(s, device, op, ds__cuda_fill);
 }
 
 /* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
 static int ds__cuda_device_of(const void *ptr) {
     ds_pointer_info info;
-    if (!ds__known(ptr, &info) && ds__ask(ptr, &info) < 0) return DS__CUDA_ASK;
-    return info.kind == DS_MEMORY_DEVICE && info.device.type == DS_DEVICE_CUDA ? info.device.index : DS__CUDA_HOST;
+    if (!ds__known(ptr, &info) && ds__ask(ptr, &info) < 0)
+        return DS__CUDA_ASK;
+    return info.kind == DS_MEMORY_DEVICE && info.device.type == DS_DEVICE_CUDA ? info.device.index
+                                                                               : DS__CUDA_HOST;
 }
+
 /* A GPU's streams cannot be held. */
-static ds_result ds__cuda_run_together(void *const *streams, size_t count, void (*run_fn)(void *user), void *user, int *out_ran) {
+static ds_result ds__cuda_run_together(void *const *streams, size_t count,
+                                       void (*run_fn)(void *user), void *user, int *out_ran) {
     (void)streams;
     (void)count;
     (void)run_fn;
@@ -4372,30 +5767,37 @@ static ds_result ds__cuda_run_together(void *const *streams, size_t count, void 
 }
 
 static ds_result ds__cuda_copy_now(const ds__op *op) {
-    int to = ds__cuda_device_of(op->u.copy.dst), from = ds__cuda_device_of(op->u.copy.src);
-    int device = to >= 0 ? to : from >= 0 ? from : 0, priority = 0;
+    int to = ds__cuda_device_of(op->u.copy.dst);
+    int from = ds__cuda_device_of(op->u.copy.src);
+    int device = to >= 0 ? to : from >= 0 ? from : 0;
+    int priority = 0;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&ds__cuda.mutex);
-    if (!ds__cuda.side[device]) r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &ds__cuda.side[device]);
+    if (!ds__cuda.side[device])
+        r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &ds__cuda.side[device]);
     pthread_mutex_unlock(&ds__cuda.mutex);
-    if (r == DS_OK) r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
-    if (r == DS_OK) r = DS__RT(scope, cudaStreamSynchronize, (ds__cuda.side[device]));
+    if (r == DS_OK)
+        r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaStreamSynchronize, (ds__cuda.side[device]));
     ds__cuda_leave(&scope);
     return r;
 }
-
 /* ---- >>cuda kernels ---- */
 
-/* PTX without its terminating zero, which the driver needs; cubins begin with ELF's four bytes, fatbins with one of two others. */
+/* PTX without its terminating zero, which the driver needs; cubins begin with ELF's four bytes,
+   fatbins with one of two others. */
 static int ds__cuda_is_unended_text(const char *image, size_t size) {
-    return size > 4 && image[size - 1] != 0 && memcmp(image, "\177ELF", 4) != 0 && memcmp(image, "\x50\xed\x55\xba", 4) != 0 &&
-           memcmp(image, "\xb1\x43\x62\x46", 4) != 0;
+    return size > 4 && image[size - 1] != 0 && memcmp(image, "\177ELF", 4) != 0 &&
+           memcmp(image, "\x50\xed\x55\xba", 4) != 0 && memcmp(image, "\xb1\x43\x62\x46", 4) != 0;
 }
 
 /* The mutex is held and the device current. */
-static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k, ds__cuda_module **out) {
+static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
+                                      ds__cuda_module **out) {
     char log[300] = "";
     int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
     void *values[] = { log, (void *)(uintptr_t)sizeof log };
@@ -4403,12 +5805,17 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
     char *text = NULL;
     ds__cuda_module *m = ds__cuda.modules;
     /* one without users may be of an image that is gone, whose address another one has now */
-    while (m && (!m->users || m->image != k->cuda.image || m->device != scope->device)) m = m->next;
+    while (m && (!m->users || m->image != k->cuda.image || m->device != scope->device))
+        m = m->next;
     if (!m) {
         int code;
-        if (!(m = ds__alloc(sizeof *m))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+        if (!(m = ds__alloc(sizeof *m)))
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
         if (ds__cuda_is_unended_text(image, k->cuda.image_size)) {
-            if (!(text = ds__alloc(k->cuda.image_size + 1))) { ds__release(m); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name); }
+            if (!(text = ds__alloc(k->cuda.image_size + 1))) {
+                ds__release(m);
+                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+            }
             image = memcpy(text, image, k->cuda.image_size);
         }
         DS__DR_CODE(*scope, code, cuModuleLoadDataEx, (&m->module, image, 2, options, values));
@@ -4417,8 +5824,11 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
             ds__release(m);
             ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
             log[sizeof log - 1] = 0;
-            for (char *c = log; *c; c++) if (*c == '\n') *c = ' ';
-            return ds__also(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "", log);
+            for (char *c = log; *c; c++)
+                if (*c == '\n')
+                    *c = ' ';
+            return ds__also(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
+                            log);
         }
         m->image = k->cuda.image;
         m->device = scope->device;
@@ -4430,22 +5840,28 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
     return DS_OK;
 }
 
-/* The function of an image, and how much dynamic shared memory it may have without asking for more. */
-static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__kernel *k, ds__cuda_function *f, void **out, int *out_shared) {
+/* The function of an image, and how much dynamic shared memory it may have without asking for
+   more. */
+static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__kernel *k,
+                                        ds__cuda_function *f, void **out, int *out_shared) {
     int code;
     ds_result r = ds__cuda_load_module(scope, k, &f->module);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     const char *call = "cuModuleGetFunction";
     DS__DR_CODE(*scope, code, cuModuleGetFunction, (out, f->module->module, k->cuda.entry));
     if (!code) {
         call = "cuFuncGetAttribute";
         DS__DR_CODE(*scope, code, cuFuncGetAttribute, (out_shared, DS__CUDA_MAX_SHARED, *out));
     }
-    if (!code) return DS_OK;
-    r = ds__also(ds__cuda_fail(scope, call, code), "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
+    if (!code)
+        return DS_OK;
+    r = ds__also(ds__cuda_fail(scope, call, code), "; function \"%s\" of the image of kernel %s",
+                 k->cuda.entry, k->name);
     if (--f->module->users == 0) { /* nothing can run it */
         ds__cuda_module **p = &ds__cuda.modules;
-        while (*p != f->module) p = &(*p)->next;
+        while (*p != f->module)
+            p = &(*p)->next;
         *p = f->module->next;
         f->module->next = NULL;
         ds__cuda_unload(scope, f->module);
@@ -4456,21 +5872,27 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
 
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     ds__cuda_function *f = atomic_load(&k->loaded);
-    if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+    if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
     atomic_store(&k->loaded, f);
     f += scope->device;
-    if (atomic_load(&f->function)) return DS_OK; /* by another thread */
+    /* by another thread */
+    if (atomic_load(&f->function))
+        return DS_OK;
     void *function = (void *)(uintptr_t)k->cuda.native_fn;
     int shared = 0;
     ds_result r;
     if (function) {
         struct cudaFuncAttributes a;
-        r = ds__name_object(DS__RT(*scope, cudaFuncGetAttributes, (&a, function)), "kernel", k->name);
-        if (r == DS_OK) shared = a.maxDynamicSharedSizeBytes;
+        r = ds__name_object(DS__RT(*scope, cudaFuncGetAttributes, (&a, function)), "kernel",
+                            k->name);
+        if (r == DS_OK)
+            shared = a.maxDynamicSharedSizeBytes;
     } else {
         r = ds__cuda_load_function(scope, k, f, &function, &shared);
     }
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     atomic_store(&f->shared, (unsigned)shared);
     atomic_store_explicit(&f->function, function, memory_order_release);
     return DS_OK;
@@ -4479,13 +5901,18 @@ static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
 /* The kernel on a device; NULL: not ready there. */
 static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
     ds__cuda_function *f = atomic_load_explicit(&k->loaded, memory_order_acquire);
-    return DS__LIKELY(f && atomic_load_explicit(&f[device].function, memory_order_acquire)) ? &f[device] : NULL;
+    return DS__LIKELY(f && atomic_load_explicit(&f[device].function, memory_order_acquire))
+               ? &f[device]
+               : NULL;
 }
 
 /* Inside of a scope with the device current. */
-__attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope, ds__kernel *k) {
-    if (!k->cuda.image && !k->cuda.native_fn) return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CUDA form", k->name);
-    if (ds__cuda_loaded(k, scope->device)) return DS_OK;
+__attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope,
+                                                          ds__kernel *k) {
+    if (!k->cuda.image && !k->cuda.native_fn)
+        return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CUDA form", k->name);
+    if (ds__cuda_loaded(k, scope->device))
+        return DS_OK;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
     pthread_mutex_lock(&ds__cuda.mutex);
@@ -4498,7 +5925,8 @@ __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *
 static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_ready(&scope, kernel);
     ds__cuda_leave(&scope);
     return r;
@@ -4507,10 +5935,12 @@ static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
 /* Pending launches may still need the module: it goes when the device has been waited for. */
 static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
     ds__cuda_function *f = atomic_load(&kernel->loaded);
-    if (!f) return;
+    if (!f)
+        return;
     pthread_mutex_lock(&ds__cuda.mutex);
     for (int i = 0; i < ds__cuda.devices; i++)
-        if (f[i].module) f[i].module->users--;
+        if (f[i].module)
+            f[i].module->users--;
     pthread_mutex_unlock(&ds__cuda.mutex);
     atomic_store(&kernel->loaded, NULL);
     ds__release(f);
@@ -4520,9 +5950,12 @@ static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
 static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
     ds__cuda_module *list = NULL;
     pthread_mutex_lock(&ds__cuda.mutex);
-    for (ds__cuda_module **p = &ds__cuda.modules; *p; ) {
+    for (ds__cuda_module **p = &ds__cuda.modules; *p;) {
         ds__cuda_module *m = *p;
-        if (m->device != device || (m->users && !all)) { p = &m->next; continue; }
+        if (m->device != device || (m->users && !all)) {
+            p = &m->next;
+            continue;
+        }
         *p = m->next;
         m->next = list;
         list = m;
@@ -4534,7 +5967,8 @@ static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
 /* The device is current, and nothing that is pending can run them. */
 static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) {
     enum cudaStreamCaptureMode mode;
-    if (!list) return;
+    if (!list)
+        return;
     int relaxed = ds__cuda_relax(scope, &mode);
     while (list) {
         ds__cuda_module *m = list;
@@ -4546,86 +5980,125 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
     }
     ds__cuda_unrelax(scope, relaxed, mode);
 }
-
-/* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in first and count (which have offset 0
-   in the kernel's list). Of a number in 4 bytes the low half comes first. */
-static inline void ds__cuda_params(const ds__kernel *k, const void *args, const uint64_t *first, const uint64_t *count, void **out) {
+/* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in
+   first and count (which have offset 0 in the kernel's list). Of a number in 4 bytes the low
+   half comes first. */
+static inline void ds__cuda_params(const ds__kernel *k, const void *args, const uint64_t *first,
+                                   const uint64_t *count, void **out) {
     const void *const base[] = { args, args, args, args, first, count }; /* by kind */
-    for (size_t i = 0; i < k->param_count; i++) out[i] = (void *)((uintptr_t)base[k->params[i].kind] + k->params[i].offset);
+    for (size_t i = 0; i < k->param_count; i++)
+        out[i] = (void *)((uintptr_t)base[k->params[i].kind] + k->params[i].offset);
 }
 
-/* Much dynamic shared memory must be asked for (CUDA C++ Programming Guide, "Shared Memory"). It is one number per function and
-   device, so it only grows: a launch of another thread may need what it is. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds__cuda_scope *scope, const ds__kernel *k, ds__cuda_function *f, unsigned bytes) {
+/* Much dynamic shared memory must be asked for (CUDA C++ Programming Guide, "Shared Memory"). It
+   is one number per function and device, so it only grows: a launch of another thread may need
+   what it is. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds__cuda_scope *scope,
+                                                                       const ds__kernel *k,
+                                                                       ds__cuda_function *f,
+                                                                       unsigned bytes) {
     ds_result r = DS_OK;
     int code = 0;
-    if (bytes > INT_MAX) return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name, bytes);
+    if (bytes > INT_MAX)
+        return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name,
+                        bytes);
     pthread_mutex_lock(&ds__cuda.mutex);
     if (bytes > atomic_load(&f->shared)) {
-        if (k->cuda.native_fn) r = DS__RT(*scope, cudaFuncSetAttribute, (k->cuda.native_fn, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-        else DS__DR_CODE(*scope, code, cuFuncSetAttribute, (atomic_load(&f->function), DS__CUDA_MAX_SHARED, (int)bytes));
-        if (code) r = ds__cuda_fail(scope, "cuFuncSetAttribute", code);
-        if (r == DS_OK) atomic_store(&f->shared, bytes);
+        if (k->cuda.native_fn)
+            r = DS__RT(
+                *scope, cudaFuncSetAttribute,
+                (k->cuda.native_fn, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+        else
+            DS__DR_CODE(*scope, code, cuFuncSetAttribute,
+                        (atomic_load(&f->function), DS__CUDA_MAX_SHARED, (int)bytes));
+        if (code)
+            r = ds__cuda_fail(scope, "cuFuncSetAttribute", code);
+        if (r == DS_OK)
+            atomic_store(&f->shared, bytes);
     }
     pthread_mutex_unlock(&ds__cuda.mutex);
     return r < 0 ? ds__also(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes) : r;
 }
 
-static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__kernel *k, const ds_grid *g, void **params) {
+static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                            ds__kernel *k, const ds_grid *g, void **params) {
     const char *call = "cuLaunchKernel";
-    ds__cuda_function *f = (ds__cuda_function *)atomic_load_explicit(&k->loaded, memory_order_relaxed) + s->device;
+    ds__cuda_function *f =
+        (ds__cuda_function *)atomic_load_explicit(&k->loaded, memory_order_relaxed) + s->device;
     int code;
     if (DS__UNLIKELY(g->shared_bytes > atomic_load_explicit(&f->shared, memory_order_relaxed))) {
         ds_result r = ds__cuda_allow_shared(scope, k, f, g->shared_bytes);
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
     }
     if (k->cuda.native_fn) {
-        struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] }, block = { g->block[0], g->block[1], g->block[2] };
-        cudaError_t e = cudaLaunchKernel(k->cuda.native_fn, grid, block, params, g->shared_bytes, s->handle);
-        if (DS__LIKELY(e == cudaSuccess)) return DS_OK;
+        struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] };
+        struct dim3 block = { g->block[0], g->block[1], g->block[2] };
+        cudaError_t e =
+            cudaLaunchKernel(k->cuda.native_fn, grid, block, params, g->shared_bytes, s->handle);
+        if (DS__LIKELY(e == cudaSuccess))
+            return DS_OK;
         ds__cuda_ignore(scope, e);
         call = "cudaLaunchKernel";
         code = (int)e;
     } else {
-        DS__DR_CODE(*scope, code, cuLaunchKernel, (atomic_load_explicit(&f->function, memory_order_relaxed), g->grid[0], g->grid[1], g->grid[2], g->block[0], g->block[1],
-                                                   g->block[2], g->shared_bytes, s->handle, params, NULL));
+        DS__DR_CODE(*scope, code, cuLaunchKernel,
+                    (atomic_load_explicit(&f->function, memory_order_relaxed), g->grid[0],
+                     g->grid[1], g->grid[2], g->block[0], g->block[1], g->block[2], g->shared_bytes,
+                     s->handle, params, NULL));
     }
-    return DS__LIKELY(code == 0) ? DS_OK : ds__also(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
+    return DS__LIKELY(code == 0)
+               ? DS_OK
+               : ds__also(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
 }
 
 /* Most items of one launch: CUDA counts blocks in 31 bits, a parameter of 4 bytes items in 32. */
 static uint64_t ds__cuda_most_items(const ds__kernel *k, uint64_t per_block, int *out_can_split) {
     uint64_t most = UINT64_MAX / 2;
-    int first = 0, count = 0, narrow = 0;
+    int first = 0;
+    int count = 0;
+    int narrow = 0;
     for (size_t i = 0; i < k->param_count; i++) {
         first |= k->params[i].kind == DS_PARAM_FIRST;
         count |= k->params[i].kind == DS_PARAM_COUNT;
         narrow |= k->params[i].kind >= DS_PARAM_FIRST && k->params[i].size == 4;
     }
-    if (narrow) most = UINT32_MAX;
-    if (!k->cuda.blocks_per_multiprocessor && most / per_block > INT_MAX) most = (uint64_t)INT_MAX * per_block;
+    if (narrow)
+        most = UINT32_MAX;
+    if (!k->cuda.blocks_per_multiprocessor && most / per_block > INT_MAX)
+        most = (uint64_t)INT_MAX * per_block;
     *out_can_split = first && count && !narrow;
     return most;
 }
 
-/* Most items of one launch of this many; an error when a launch cannot have them and they cannot be split. */
-static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint64_t per_block, uint64_t *most) {
+/* Most items of one launch of this many; an error when a launch cannot have them and they cannot
+   be split. */
+static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint64_t per_block,
+                                       uint64_t *most) {
     int can_split;
     *most = items;
-    if (DS__LIKELY(items <= INT_MAX)) return DS_OK;
+    if (DS__LIKELY(items <= INT_MAX))
+        return DS_OK;
     *most = ds__cuda_most_items(k, per_block, &can_split);
-    if (items <= *most || can_split) return DS_OK;
-    return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %llu items are more than one launch can have, and it does not take FIRST and COUNT in 8 bytes", k->name,
-                    (unsigned long long)items);
+    if (items <= *most || can_split)
+        return DS_OK;
+    return ds__fail(DS_ERR_INVALID_VALUE,
+                    "kernel %s: %llu items are more than one launch can have, and it does not take "
+                    "FIRST and COUNT in 8 bytes",
+                    k->name, (unsigned long long)items);
 }
 
 static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint64_t count) {
     unsigned block = k->cuda.block ? k->cuda.block : 256;
     uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : block;
-    uint64_t limit = (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[device];
+    uint64_t limit =
+        (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[device];
     /* dividing 64 bits takes longer than all the rest */
-    uint64_t more = count + per_block - 1, blocks = (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
-    if (limit && blocks > limit) blocks = limit;
+    uint64_t more = count + per_block - 1;
+    uint64_t blocks =
+        (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
+    if (limit && blocks > limit)
+        blocks = limit;
     return (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
 }
 
@@ -4633,18 +6106,24 @@ static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint6
 static inline ds_grid ds__cuda_whole_grid(const ds_grid *grid) {
     ds_grid g = *grid;
     for (int i = 0; i < 3; i++) {
-        if (i > 0 && g.grid[i] == 0) g.grid[i] = 1;
-        if (g.block[i] == 0) g.block[i] = 1;
+        if (i > 0 && g.grid[i] == 0)
+            g.grid[i] = 1;
+        if (g.block[i] == 0)
+            g.block[i] = 1;
     }
     return g;
 }
 
 /* Over items, in as few launches as they take: one, but for more than 2^31 - 1. */
-static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cuda_stream *s, const ds__op *op, void **params, uint64_t *first,
+static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                       const ds__op *op, void **params, uint64_t *first,
                                        uint64_t *count) {
     ds__kernel *k = op->u.kernel.kernel;
-    uint64_t items = op->u.kernel.items, most;
-    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : k->cuda.block ? k->cuda.block : 256;
+    uint64_t items = op->u.kernel.items;
+    uint64_t most;
+    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block
+                         : k->cuda.block         ? k->cuda.block
+                                                 : 256;
     ds_result r = ds__cuda_split(k, items, per_block, &most);
     for (; items && r == DS_OK; items -= *count, *first += *count) {
         *count = items < most ? items : most;
@@ -4657,12 +6136,16 @@ static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cu
 static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     ds__kernel *k = op->u.kernel.kernel;
     void *params[DS_KERNEL_MAX_PARAMS];
-    uint64_t first = 0, count = op->u.kernel.items;
+    uint64_t first = 0;
+    uint64_t count = op->u.kernel.items;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (DS__UNLIKELY(r < 0)) return r;
-    if (DS__UNLIKELY(!ds__cuda_loaded(k, s->device))) r = ds__cuda_ready(&scope, k);
-    if (r == DS_OK) ds__cuda_params(k, op->u.kernel.args, &first, &count, params);
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    if (DS__UNLIKELY(!ds__cuda_loaded(k, s->device)))
+        r = ds__cuda_ready(&scope, k);
+    if (r == DS_OK)
+        ds__cuda_params(k, op->u.kernel.args, &first, &count, params);
     if (r == DS_OK && op->u.kernel.grid) {
         ds_grid g = ds__cuda_whole_grid(op->u.kernel.grid);
         r = ds__cuda_launch_one(&scope, s, k, &g, params);
@@ -4672,55 +6155,76 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_leave(&scope);
     return r;
 }
-
 /* ---- >>cuda capture and graphs ---- */
 
-/* Policy. CUDA captures, keeps the rules and runs graphs; beside each native graph stands the core's picture, whose node i is the
-   native graph's i-th. After each operation of ours on a stream that captures, CUDA is asked which node it became; what others
-   have put there is entered as a node that is not known. An executable is made from a clone, which stays for its nodes'
-   handles, since the graph may go. What host nodes need is counted: pictures own it, and what an executable needs CUDA owns,
-   through one user object, which an update replaces and which ends after the last launch that needs it (Programming Guide, "CUDA
-   User Objects"). Codes 900 to 908 tell neither which capture nor whether it goes on: both are looked up. */
+/* Policy. CUDA captures, keeps the rules and runs graphs; beside each native graph stands the
+   core's picture, whose node i is the native graph's i-th. After each operation of ours on a
+   stream that captures, CUDA is asked which node it became; what others have put there is
+   entered as a node that is not known. An executable is made from a clone, which stays for its
+   nodes' handles, since the graph may go. What host nodes need is counted: pictures own it, and
+   what an executable needs CUDA owns, through one user object, which an update replaces and
+   which ends after the last launch that needs it (Programming Guide, "CUDA User Objects"). Codes
+   900 to 908 tell neither which capture nor whether it goes on: both are looked up. */
 
-/* What belongs to nodes of a native graph: the records of its host nodes and, in executables, what the user attached. */
+/* What belongs to nodes of a native graph: the records of its host nodes and, in executables,
+   what the user attached. */
 #define DS__CUDA_ATTACHED UINT32_MAX /* to the graph */
 #define DS__CUDA_NOWHERE (UINT32_MAX - 1)
 #define DS__CUDA_NEW (UINT32_MAX - 2) /* of a node that has no index yet */
-typedef struct ds__cuda_own { uint32_t node; ds__object *object; } ds__cuda_own;
-typedef struct ds__cuda_owns { ds__cuda_own *at; uint32_t count, room; } ds__cuda_owns;
+
+typedef struct ds__cuda_own {
+    uint32_t node;
+    ds__object *object;
+} ds__cuda_own;
+
+typedef struct ds__cuda_owns {
+    ds__cuda_own *at;
+    uint32_t count;
+    uint32_t room;
+} ds__cuda_owns;
 
 typedef struct ds__cuda_graph {
     cudaGraph_t graph;
     ds__cuda_owns owns;
-    ds__capture *capture;            /* that makes it; under the core's capture lock */
+    ds__capture *capture; /* that makes it; under the core's capture lock */
 } ds__cuda_graph;
 
 /* Where a capture began: its stream object may go before. */
 typedef struct ds__cuda_origin {
     cudaStream_t handle;
-    int device, per_thread;
+    int device;
+    int per_thread;
     uint64_t thread;
-    ds__cuda_stream *streams;        /* that were made for it */
+    ds__cuda_stream *streams; /* that were made for it */
 } ds__cuda_origin;
 
 typedef struct ds__cuda_exec {
     cudaGraphExec_t exec;
-    int device, stale;               /* stale: `now` missed a change */
-    cudaGraph_t kept, now;           /* what it was made from, by whose nodes CUDA knows its nodes; what it does now. NULL: CUDA cannot
-                                        copy the graph */
-    cudaGraphNode_t *kept_node, *now_node;
+    /* device, stale: stale: `now` missed a change */
+    int device;
+    int stale;
+    /* kept, now: what it was made from, by whose nodes CUDA knows its nodes; what it does now.
+       NULL: CUDA cannot copy the graph */
+    cudaGraph_t kept;
+    cudaGraph_t now;
+    cudaGraphNode_t *kept_node;
+    cudaGraphNode_t *now_node;
     uint32_t count;
-    unsigned char *off, *on;         /* by node: switched off; its device */
-    ds__body *held;                  /* kernels and events of `kept`, whose nodes CUDA may look at whatever the executable does now */
+    /* off, on: by node: switched off; its device */
+    unsigned char *off;
+    unsigned char *on;
+    /* kernels and events of `kept`, whose nodes CUDA may look at whatever the executable does
+       now */
+    ds__body *held;
     ds__cuda_owns owns;
 } ds__cuda_exec;
 
 /* What a host node of ours runs. */
 typedef struct ds__cuda_task {
-    _Atomic(ds_host_fn) fn;          /* NULL: it runs nothing any more */
+    _Atomic(ds_host_fn) fn; /* NULL: it runs nothing any more */
     void *user;
     ds__object *payload;
-    ds__op op;                       /* the library's own work */
+    ds__op op; /* the library's own work */
 } ds__cuda_task;
 
 static void ds__cuda_task_end(void *user) {
@@ -4733,7 +6237,11 @@ static void ds__cuda_task_end(void *user) {
 static ds__object *ds__cuda_task_new(const ds__node *n) {
     ds__cuda_task *h = ds__alloc(sizeof *h);
     ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
-    if (!o) { ds__release(h); ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function"); return NULL; }
+    if (!o) {
+        ds__release(h);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
+        return NULL;
+    }
     atomic_store(&h->fn, n->kind == DS_NODE_HOST ? n->op.u.host.fn : ds__cuda_host_work);
     h->user = n->kind == DS_NODE_HOST ? n->op.u.host.user : &h->op;
     h->payload = ds__object_keep(n->payload);
@@ -4746,63 +6254,85 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
     ds_host_fn fn = atomic_load(&h->fn);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    if (fn) fn(h->user);
+    if (fn)
+        fn(h->user);
     ds__tls.in_callback = outer;
 }
+
 static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
-static int ds__cuda_own_room(ds__cuda_owns *list) { return ds__room(&list->at, sizeof *list->at, list->count, &list->room); }
+static int ds__cuda_own_room(ds__cuda_owns *list) {
+    return ds__room(&list->at, sizeof *list->at, list->count, &list->room);
+}
+
 static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) {
-    if (!ds__cuda_own_room(list)) return 0;
+    if (!ds__cuda_own_room(list))
+        return 0;
     list->at[list->count++] = (ds__cuda_own){ node, ds__object_keep(o) };
     return 1;
 }
+
 static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
-    uint32_t kept = 0, count = list->count;
+    uint32_t kept = 0;
+    uint32_t count = list->count;
     for (uint32_t i = 0; i < count; i++) {
         ds__cuda_own own = list->at[i];
-        if (own.node != node) list->at[kept++] = own;
-        else ds__object_drop(own.object);
+        if (own.node != node)
+            list->at[kept++] = own;
+        else
+            ds__object_drop(own.object);
     }
     list->count = kept;
 }
+
 static void ds__cuda_own_end(ds__cuda_owns *list) {
-    for (uint32_t i = 0; i < list->count; i++) ds__object_drop(list->at[i].object);
+    for (uint32_t i = 0; i < list->count; i++)
+        ds__object_drop(list->at[i].object);
     ds__release(list->at);
     memset(list, 0, sizeof *list);
 }
+
 /* Adds all of another list, under the given node unless that is DS__CUDA_NOWHERE. */
 static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint32_t node) {
     for (uint32_t i = 0; i < from->count; i++)
-        if (!ds__cuda_own_keep(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node, from->at[i].object)) return 0;
+        if (!ds__cuda_own_keep(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node,
+                               from->at[i].object))
+            return 0;
     return 1;
 }
+
 /* Adds what the user attached to the graph and to graphs in it. */
 static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t node) {
     for (size_t i = 0; i < b->object_count; i++)
-        if (!ds__cuda_own_keep(to, node, b->object[i])) return 0;
+        if (!ds__cuda_own_keep(to, node, b->object[i]))
+            return 0;
     for (uint32_t i = 0; i < b->count; i++)
-        if (b->node[i]->child && !ds__cuda_own_attached(to, b->node[i]->child, node == DS__CUDA_ATTACHED ? i : node)) return 0;
+        if (b->node[i]->child &&
+            !ds__cuda_own_attached(to, b->node[i]->child, node == DS__CUDA_ATTACHED ? i : node))
+            return 0;
     return 1;
 }
+
 /* Adds all that an executable of the graph needs. */
 static int ds__cuda_own_all(ds__cuda_owns *to, const ds__body *b) {
-    return ds__cuda_own_copy(to, &((const ds__cuda_graph *)b->native)->owns, DS__CUDA_NOWHERE) && ds__cuda_own_attached(to, b, DS__CUDA_ATTACHED);
+    return ds__cuda_own_copy(to, &((const ds__cuda_graph *)b->native)->owns, DS__CUDA_NOWHERE) &&
+           ds__cuda_own_attached(to, b, DS__CUDA_ATTACHED);
 }
+
 /* What is kept for the node; NULL: nothing. */
 static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
     for (uint32_t i = 0; i < list->count; i++)
-        if (list->at[i].node == node) return list->at[i].object;
+        if (list->at[i].node == node)
+            return list->at[i].object;
     return NULL;
 }
-
 /* ---- >>cuda open captures ---- */
 
 typedef struct ds__cuda_look {
     enum cudaStreamCaptureStatus status;
     unsigned long long id;
     cudaGraph_t graph;
-    const cudaGraphNode_t *after;    /* CUDA's, until the next call on the stream */
+    const cudaGraphNode_t *after; /* CUDA's, until the next call on the stream */
     size_t count;
 } ds__cuda_look;
 
@@ -4810,43 +6340,65 @@ static cudaError_t ds__cuda_get_info(cudaStream_t stream, ds__cuda_look *out) {
     memset(out, 0, sizeof *out);
 #if CUDART_VERSION >= 13000
     const cudaGraphEdgeData *edges;
-    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count);
+    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after,
+                                    &edges, &out->count);
 #elif CUDART_VERSION >= 12030
     const cudaGraphEdgeData *edges;
-    return cudaStreamGetCaptureInfo_v3(stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count);
+    return cudaStreamGetCaptureInfo_v3(stream, &out->status, &out->id, &out->graph, &out->after,
+                                       &edges, &out->count);
 #elif CUDART_VERSION >= 12000
-    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after, &out->count);
+    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after,
+                                    &out->count);
 #else
-    return cudaStreamGetCaptureInfo_v2(stream, &out->status, &out->id, &out->graph, &out->after, &out->count);
+    return cudaStreamGetCaptureInfo_v2(stream, &out->status, &out->id, &out->graph, &out->after,
+                                       &out->count);
 #endif
 }
 
-static void ds__cuda_lock(void) { ds__lock_take(&ds__g.capture_lock); ds__tls.capture_locked++; }
-static void ds__cuda_unlock(void) { ds__tls.capture_locked--; ds__lock_give(&ds__g.capture_lock); }
+static void ds__cuda_lock(void) {
+    ds__lock_take(&ds__g.capture_lock);
+    ds__tls.capture_locked++;
+}
+
+static void ds__cuda_unlock(void) {
+    ds__tls.capture_locked--;
+    ds__lock_give(&ds__g.capture_lock);
+}
 
 /* The open capture with CUDA's number; NULL: others began it. The lock is held. */
 static ds__capture *ds__cuda_capture_of(unsigned long long id) {
     ds__capture *c = ds__g.captures;
-    while (c && (c->driver->type != DS_DEVICE_CUDA || c->native_id != id)) c = c->next;
+    while (c && (c->driver->type != DS_DEVICE_CUDA || c->native_id != id))
+        c = c->next;
     return c;
 }
 
 static int ds__cuda_began_on(const ds__capture *c, const ds__cuda_stream *s) {
     const ds__cuda_origin *o = c->origin;
-    return o->handle == s->handle && o->device == s->device && (!o->per_thread || o->thread == s->thread);
+    return o->handle == s->handle && o->device == s->device &&
+           (!o->per_thread || o->thread == s->thread);
 }
 
-/* Asks for the capture of the stream and notes it there; inside of a scope of the stream, the lock is held. *out NULL: none, or that
-   of others, which *now tells apart. CUDA does not number an invalid one. */
-static ds_result ds__cuda_find_capture(ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_look *now, ds__capture **out) {
+/* Asks for the capture of the stream and notes it there; inside of a scope of the stream, the
+   lock is held. *out NULL: none, or that of others, which *now tells apart. CUDA does not number
+   an invalid one. */
+static ds_result ds__cuda_find_capture(ds__cuda_scope *scope, ds__cuda_stream *s,
+                                       ds__cuda_look *now, ds__capture **out) {
     *out = NULL;
-    ds_result r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, now), "cudaStreamGetCaptureInfo");
-    if (r < 0) return r;
-    if (now->status == cudaStreamCaptureStatusActive) *out = ds__cuda_capture_of(now->id);
+    ds_result r =
+        ds__cuda_check(scope, ds__cuda_get_info(s->handle, now), "cudaStreamGetCaptureInfo");
+    if (r < 0)
+        return r;
+    if (now->status == cudaStreamCaptureStatusActive)
+        *out = ds__cuda_capture_of(now->id);
     else if (now->status != cudaStreamCaptureStatusNone) {
         for (ds__capture *c = ds__g.captures; c && !*out; c = c->next)
-            if (c->driver->type == DS_DEVICE_CUDA && (c->id == atomic_load(&s->capture) || ds__cuda_began_on(c, s))) *out = c;
-        if (*out && (*out)->status == DS_CAPTURE_ACTIVE) (*out)->status = DS_CAPTURE_INVALIDATED; /* by a call that was not made here */
+            if (c->driver->type == DS_DEVICE_CUDA &&
+                (c->id == atomic_load(&s->capture) || ds__cuda_began_on(c, s)))
+                *out = c;
+        /* by a call that was not made here */
+        if (*out && (*out)->status == DS_CAPTURE_ACTIVE)
+            (*out)->status = DS_CAPTURE_INVALIDATED;
     }
     atomic_store(&s->capture, *out ? (*out)->id : 0);
     scope->capture = *out ? (*out)->id : 0;
@@ -4858,8 +6410,11 @@ static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c)
     const ds__cuda_origin *o = c->origin;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     ds__cuda_scope there = { .pushed = 0 };
-    if (o->per_thread && o->thread != ds__cuda_this_thread()) return 0;
-    if (o->per_thread && ds__cuda_enter(&there, o->device) < 0) return 0; /* its handle means the current device's */
+    if (o->per_thread && o->thread != ds__cuda_this_thread())
+        return 0;
+    /* its handle means the current device's */
+    if (o->per_thread && ds__cuda_enter(&there, o->device) < 0)
+        return 0;
     cudaError_t code = cudaStreamIsCapturing(o->handle, &status);
     ds__cuda_ignore(scope, code);
     ds__cuda_leave(&there);
@@ -4870,7 +6425,9 @@ static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c)
 static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule) {
     ds__cuda_lock();
     for (ds__capture *c = ds__g.captures; c; c = c->next)
-        if (c->driver->type == DS_DEVICE_CUDA && c->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(scope, c)) ds__capture_spoil(c, rule);
+        if (c->driver->type == DS_DEVICE_CUDA && c->status == DS_CAPTURE_ACTIVE &&
+            ds__cuda_is_spoilt(scope, c))
+            ds__capture_spoil(c, rule);
     ds__cuda_unlock();
 }
 
@@ -4878,51 +6435,89 @@ static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule) 
 static const char *ds__cuda_rule(const char *call, int code) {
     switch (code) {
     case cudaErrorStreamCaptureUnsupported:
-        if (strstr(call, "StreamQuery")) return "a stream that captures cannot be asked whether its work is done";
-        if (strstr(call, "StreamSynchronize")) return "a stream that captures cannot be waited for by the host";
-        if (strstr(call, "AddCallback")) return "a callback cannot be captured, a host function can";
-        if (strstr(call, "DeviceSynchronize")) return "waiting for a device is not allowed while the capture is open";
+        if (strstr(call, "StreamQuery"))
+            return "a stream that captures cannot be asked whether its work is done";
+        if (strstr(call, "StreamSynchronize"))
+            return "a stream that captures cannot be waited for by the host";
+        if (strstr(call, "AddCallback"))
+            return "a callback cannot be captured, a host function can";
+        if (strstr(call, "DeviceSynchronize"))
+            return "waiting for a device is not allowed while the capture is open";
         return "the call is not allowed in this thread while the capture is open";
-    case cudaErrorStreamCaptureInvalidated: return "the capture is invalid";
-    case cudaErrorStreamCaptureMerge: return "a stream cannot wait for another capture, that would merge the two";
-    case cudaErrorStreamCaptureUnmatched: return "a capture ends on the stream where it began, not on one that was forked into it";
-    case cudaErrorStreamCaptureUnjoined: return "a stream that was forked into the capture was not joined";
-    case cudaErrorStreamCaptureIsolation: return "the event was recorded outside of the capture";
-    case cudaErrorStreamCaptureImplicit: return "the legacy stream cannot be used while a blocking stream of its device captures";
-    case cudaErrorCapturedEvent: return "an event that was recorded in a capture stands for nothing that runs";
-    default: return "only the thread that began the capture may end it, unless it is relaxed";
+    case cudaErrorStreamCaptureInvalidated:
+        return "the capture is invalid";
+    case cudaErrorStreamCaptureMerge:
+        return "a stream cannot wait for another capture, that would merge the two";
+    case cudaErrorStreamCaptureUnmatched:
+        return "a capture ends on the stream where it began, not on one that was forked into it";
+    case cudaErrorStreamCaptureUnjoined:
+        return "a stream that was forked into the capture was not joined";
+    case cudaErrorStreamCaptureIsolation:
+        return "the event was recorded outside of the capture";
+    case cudaErrorStreamCaptureImplicit:
+        return "the legacy stream cannot be used while a blocking stream of its device captures";
+    case cudaErrorCapturedEvent:
+        return "an event that was recorded in a capture stands for nothing that runs";
+    default:
+        return "only the thread that began the capture may end it, unless it is relaxed";
     }
 }
 
-/* The sentence of codes 900 to 908. The capture is that of the stream or event, else the one that this call has spoiled, else
-   the one whose rules it broke. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code) {
-    ds__capture *named = NULL, *spoilt = NULL, *forbids = NULL, *only = NULL;
-    int locked = ds__tls.capture_locked, spoils = 0, count = 0;
+/* The sentence of codes 900 to 908. The capture is that of the stream or event, else the one
+   that this call has spoiled, else the one whose rules it broke. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
+    const ds__cuda_scope *scope, const char *call, int code) {
+    ds__capture *named = NULL;
+    ds__capture *spoilt = NULL;
+    ds__capture *forbids = NULL;
+    ds__capture *only = NULL;
+    int locked = ds__tls.capture_locked;
+    int spoils = 0;
+    int count = 0;
     char rule[sizeof named->rule];
     const char *why = ds__cuda_rule(call, code);
     ds_result r = ds__cuda_map(code);
     snprintf(rule, sizeof rule, "%s (%s says %d)", why, call, code);
-    if (!locked) ds__cuda_lock();
+    if (!locked)
+        ds__cuda_lock();
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
-        if (c->driver->type != DS_DEVICE_CUDA) continue;
+        if (c->driver->type != DS_DEVICE_CUDA)
+            continue;
         int now = c->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(scope, c);
-        if (now) ds__capture_spoil(c, rule);
-        if (now && !spoilt) spoilt = c;
-        if (c->id == scope->capture) { named = c; spoils = now; }
-        if (!forbids && ds__capture_forbids(c)) forbids = c;
+        if (now)
+            ds__capture_spoil(c, rule);
+        if (now && !spoilt)
+            spoilt = c;
+        if (c->id == scope->capture) {
+            named = c;
+            spoils = now;
+        }
+        if (!forbids && ds__capture_forbids(c))
+            forbids = c;
         only = count++ ? NULL : c;
     }
-    ds__capture *c = named ? named : spoilt ? spoilt : code == cudaErrorStreamCaptureUnsupported && forbids ? forbids : only;
-    if (c && code == cudaErrorCapturedEvent && scope->capture && c != named && c != spoilt) c = NULL;
-    if (c == spoilt && c) spoils = 1;
-    if (code == cudaErrorStreamCaptureUnjoined) spoils = 1; /* and over */
-    if (c) r = ds__capture_fail(r, c, spoils, rule);
+    ds__capture *c = named                                                  ? named
+                     : spoilt                                               ? spoilt
+                     : code == cudaErrorStreamCaptureUnsupported && forbids ? forbids
+                                                                            : only;
+    if (c && code == cudaErrorCapturedEvent && scope->capture && c != named && c != spoilt)
+        c = NULL;
+    if (c == spoilt && c)
+        spoils = 1;
+    /* and over */
+    if (code == cudaErrorStreamCaptureUnjoined)
+        spoils = 1;
+    if (c)
+        r = ds__capture_fail(r, c, spoils, rule);
     else if (code == cudaErrorCapturedEvent && scope->capture)
-        r = ds__fail(r, "the event was recorded in capture #%llu, which is over, and nothing ran there; record it again (%s says %d)",
+        r = ds__fail(r,
+                     "the event was recorded in capture #%llu, which is over, and nothing ran "
+                     "there; record it again (%s says %d)",
                      (unsigned long long)scope->capture, call, code);
-    else r = ds__fail(r, "%s; devstream did not begin the capture, or it is over", rule);
-    if (!locked) ds__cuda_unlock();
+    else
+        r = ds__fail(r, "%s; devstream did not begin the capture, or it is over", rule);
+    if (!locked)
+        ds__cuda_unlock();
     return r;
 }
 
@@ -4930,69 +6525,89 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(const d
 static int ds__cuda_forbidden(void) {
     int forbids = 0;
     ds__cuda_lock();
-    for (const ds__capture *c = ds__g.captures; c; c = c->next) forbids |= c->driver->type == DS_DEVICE_CUDA && ds__capture_forbids(c);
+    for (const ds__capture *c = ds__g.captures; c; c = c->next)
+        forbids |= c->driver->type == DS_DEVICE_CUDA && ds__capture_forbids(c);
     ds__cuda_unlock();
     return forbids;
 }
 
-/* Waits for what is on the streams that do not capture; other threads' own streams cannot be named. Inside of a scope of the device. */
+/* Waits for what is on the streams that do not capture; other threads' own streams cannot be
+   named. Inside of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
-    size_t room = 1, count = 0;
+    size_t room = 1;
+    size_t count = 0;
     cudaError_t failed = cudaSuccess;
     const char *call = "";
     ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next) room++;
+    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
+        room++;
     ds__lock_give(&ds__cuda.lock);
     cudaEvent_t *events = ds__alloc(room * sizeof(cudaEvent_t));
-    if (!events) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
+    if (!events)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
     ds__lock_take(&ds__cuda.lock);
-    const ds__cuda_stream legacy = { .handle = cudaStreamLegacy, .device = scope->device, .kind = DS__STREAM_LEGACY }, *s = &legacy;
-    for (; s && count < room && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
+    const ds__cuda_stream legacy = { .handle = cudaStreamLegacy,
+                                     .device = scope->device,
+                                     .kind = DS__STREAM_LEGACY };
+    const ds__cuda_stream *s = &legacy;
+    for (; s && count < room && failed == cudaSuccess;
+         s = s == &legacy ? ds__cuda.streams : s->next) {
         enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-        if (s->hidden || s->device != scope->device || (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread())) continue;
+        if (s->hidden || s->device != scope->device ||
+            (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))
+            continue;
         cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
         ds__cuda_ignore(scope, code);
-        if (code != cudaSuccess || status != cudaStreamCaptureStatusNone) continue;
+        if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
+            continue;
         failed = ds__cuda_mark(&events[count], s->handle, &call);
         count += events[count] != NULL;
     }
     ds__lock_give(&ds__cuda.lock);
     ds_result r = ds__cuda_check(scope, failed, call);
     for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK) r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
+        if (r == DS_OK)
+            r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
         ds__cuda_ignore(scope, cudaEventDestroy(events[i]));
     }
     ds__release(events);
     return r;
 }
+
 static ds_result ds__cuda_wait_streams(void) {
     ds_result r = DS_OK;
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda_scope scope;
-        if (!atomic_load(&ds__cuda.used[i])) continue;
-        if ((r = ds__cuda_enter(&scope, i)) < 0) return r;
+        if (!atomic_load(&ds__cuda.used[i]))
+            continue;
+        if ((r = ds__cuda_enter(&scope, i)) < 0)
+            return r;
         r = ds__cuda_wait_streams_of(&scope);
         ds__cuda_leave(&scope);
-        if (r == DS_ERR_FAILED) r = DS_OK;
+        if (r == DS_ERR_FAILED)
+            r = DS_OK;
     }
     return r;
 }
-
 /* ---- >>cuda native graphs beside pictures ---- */
 
-static cudaGraphNode_t ds__cuda_native(const ds__node *n) { return n->native; }
+static cudaGraphNode_t ds__cuda_native(const ds__node *n) {
+    return n->native;
+}
 
 /* The node's index; UINT32_MAX: it is not in the picture. Most are found shortly before `below`. */
 static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native, uint32_t below) {
     for (uint32_t k = 0, i = below; k < b->count; k++) {
         i = i ? i - 1 : b->count - 1;
-        if (b->node[i]->native == (void *)native) return i;
+        if (b->node[i]->native == (void *)native)
+            return i;
     }
     return UINT32_MAX;
 }
 
 /* What CUDA's node depends on; *out is to be released. */
-static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t node, cudaGraphNode_t **out, size_t *count) {
+static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t node,
+                                    cudaGraphNode_t **out, size_t *count) {
     *count = 0;
     *out = NULL;
 #if CUDART_VERSION >= 13000
@@ -5000,17 +6615,22 @@ static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t
 #else
     ds_result r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, NULL, count));
 #endif
-    if (r < 0 || !*count) return r;
+    if (r < 0 || !*count)
+        return r;
 #if CUDART_VERSION >= 12030
-    size_t size = sizeof(cudaGraphNode_t) + sizeof(cudaGraphEdgeData); /* what others captured may have edges with data */
+    /* what others captured may have edges with data */
+    size_t size = sizeof(cudaGraphNode_t) + sizeof(cudaGraphEdgeData);
 #else
     size_t size = sizeof(cudaGraphNode_t);
 #endif
-    if (!(*out = ds__alloc(*count * size))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
+    if (!(*out = ds__alloc(*count * size)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
 #if CUDART_VERSION >= 13000
-    r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
+    r = DS__RT(*scope, cudaGraphNodeGetDependencies,
+               (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
 #elif CUDART_VERSION >= 12030
-    r = DS__RT(*scope, cudaGraphNodeGetDependencies_v2, (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
+    r = DS__RT(*scope, cudaGraphNodeGetDependencies_v2,
+               (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
 #else
     r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, *out, count));
 #endif
@@ -5023,20 +6643,25 @@ static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, u
     size_t count;
     ds__node *n = b->node[index];
     ds_result r = ds__cuda_get_after(scope, ds__cuda_native(n), &after, &count);
-    if (r == DS_OK) n->dep_count = 0;
+    if (r == DS_OK)
+        n->dep_count = 0;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         uint32_t on = ds__cuda_index(b, after[i], index);
-        if (on != UINT32_MAX && !ds__node_depend(n, on)) r = DS_ERR_OUT_OF_MEMORY;
+        if (on != UINT32_MAX && !ds__node_depend(n, on))
+            r = DS_ERR_OUT_OF_MEMORY;
     }
     ds__release(after);
     return r;
 }
 
-static ds_result ds__cuda_get_nodes(const ds__cuda_scope *scope, cudaGraph_t graph, cudaGraphNode_t **out, size_t *count) {
+static ds_result ds__cuda_get_nodes(const ds__cuda_scope *scope, cudaGraph_t graph,
+                                    cudaGraphNode_t **out, size_t *count) {
     *out = NULL;
     ds_result r = DS__RT(*scope, cudaGraphGetNodes, (graph, NULL, count));
-    if (r < 0 || !*count) return r;
-    if (!(*out = ds__alloc(*count * sizeof(cudaGraphNode_t)))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", *count);
+    if (r < 0 || !*count)
+        return r;
+    if (!(*out = ds__alloc(*count * sizeof(cudaGraphNode_t))))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", *count);
     return DS__RT(*scope, cudaGraphGetNodes, (graph, *out, count));
 }
 
@@ -5046,66 +6671,92 @@ static ds_result ds__cuda_append_unknown(ds__body *b, cudaGraphNode_t native) {
     memset(&op, 0, sizeof op);
     op.kind = DS__OP_NOTHING;
     ds__node *n = ds__node_make(&op, b->device, 0);
-    if (n) { n->kind = DS_NODE_NATIVE; n->native = native; }
+    if (n) {
+        n->kind = DS_NODE_NATIVE;
+        n->native = native;
+    }
     ds_result r = n ? ds__body_append(b, n, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
-    if (r < 0) ds__node_free(n);
+    if (r < 0)
+        ds__node_free(n);
     return r;
 }
 
-/* Enters nodes that the picture does not have, as ones that are not known. The lock is held if a capture is open. */
+/* Enters nodes that the picture does not have, as ones that are not known. The lock is held if a
+   capture is open. */
 static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     ds__cuda_graph *g = b->native;
     cudaGraphNode_t *all;
     size_t count = 0;
     ds_result r = DS__RT(*scope, cudaGraphGetNodes, (g->graph, NULL, &count));
-    if (r < 0 || count <= b->count) return r;
+    if (r < 0 || count <= b->count)
+        return r;
     r = ds__cuda_get_nodes(scope, g->graph, &all, &count);
-    size_t missing = count > b->count ? count - b->count : 0, first = count;
+    size_t missing = count > b->count ? count - b->count : 0;
+    size_t first = count;
     while (r == DS_OK && missing && first > 0) {
-        if (ds__cuda_index(b, all[--first], b->count) == UINT32_MAX) missing--;
-        else all[first] = NULL;
+        if (ds__cuda_index(b, all[--first], b->count) == UINT32_MAX)
+            missing--;
+        else
+            all[first] = NULL;
     }
     uint32_t before = b->count;
     for (size_t i = first; i < count && r == DS_OK; i++)
-        if (all[i]) r = ds__cuda_append_unknown(b, all[i]);
+        if (all[i])
+            r = ds__cuda_append_unknown(b, all[i]);
     ds__release(all);
-    for (uint32_t i = before; i < b->count && r == DS_OK; i++) r = ds__cuda_read_after(scope, b, i);
+    for (uint32_t i = before; i < b->count && r == DS_OK; i++)
+        r = ds__cuda_read_after(scope, b, i);
     return r;
 }
-
 /* Which type of CUDA's the node is. */
 static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
-    unsigned to = n->op.places >> DS__OP_DST & 255u, from = n->op.places >> DS__OP_SRC & 255u;
+    unsigned to = n->op.places >> DS__OP_DST & 255u;
+    unsigned from = n->op.places >> DS__OP_SRC & 255u;
     switch (n->kind) {
-    case DS_NODE_KERNEL: return cudaGraphNodeTypeKernel;
-    case DS_NODE_COPY: return ds__cuda_on_gpu(to) || ds__cuda_on_gpu(from) ? cudaGraphNodeTypeMemcpy : cudaGraphNodeTypeHost;
-    case DS_NODE_FILL: return ds__cuda_on_gpu(to) ? cudaGraphNodeTypeMemset : cudaGraphNodeTypeHost;
-    case DS_NODE_HOST: return cudaGraphNodeTypeHost;
-    case DS_NODE_EVENT_RECORD: return cudaGraphNodeTypeEventRecord;
-    case DS_NODE_EVENT_WAIT: return cudaGraphNodeTypeWaitEvent;
-    case DS_NODE_CHILD: return cudaGraphNodeTypeGraph;
-    default: return cudaGraphNodeTypeEmpty;
+    case DS_NODE_KERNEL:
+        return cudaGraphNodeTypeKernel;
+    case DS_NODE_COPY:
+        return ds__cuda_on_gpu(to) || ds__cuda_on_gpu(from) ? cudaGraphNodeTypeMemcpy
+                                                            : cudaGraphNodeTypeHost;
+    case DS_NODE_FILL:
+        return ds__cuda_on_gpu(to) ? cudaGraphNodeTypeMemset : cudaGraphNodeTypeHost;
+    case DS_NODE_HOST:
+        return cudaGraphNodeTypeHost;
+    case DS_NODE_EVENT_RECORD:
+        return cudaGraphNodeTypeEventRecord;
+    case DS_NODE_EVENT_WAIT:
+        return cudaGraphNodeTypeWaitEvent;
+    case DS_NODE_CHILD:
+        return cudaGraphNodeTypeGraph;
+    default:
+        return cudaGraphNodeTypeEmpty;
     }
 }
 
-/* The device of a node that is made by hand: of copies and fills one that has the memory. It is current while the node is made or set. */
+/* The device of a node that is made by hand: of copies and fills one that has the memory. It is
+   current while the node is made or set. */
 static int ds__cuda_node_device(const ds__node *n) {
-    int to = ds__place_of(&n->op, DS__OP_DST) - DS__AT_DEVICE, from = ds__place_of(&n->op, DS__OP_SRC) - DS__AT_DEVICE;
-    if (n->kind == DS_NODE_COPY && from >= 0) return from;
+    int to = ds__place_of(&n->op, DS__OP_DST) - DS__AT_DEVICE;
+    int from = ds__place_of(&n->op, DS__OP_SRC) - DS__AT_DEVICE;
+    if (n->kind == DS_NODE_COPY && from >= 0)
+        return from;
     return (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL) && to >= 0 ? to : n->device.index;
 }
 
 /* A launch as the parameters of a node point to it. */
 typedef struct ds__cuda_call {
     ds_grid grid;
-    uint64_t first, count;
+    uint64_t first;
+    uint64_t count;
     void *params[DS_KERNEL_MAX_PARAMS];
 } ds__cuda_call;
 
-static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n, ds__cuda_call *out) {
+static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n,
+                                  ds__cuda_call *out) {
     ds__kernel *k = n->op.u.kernel.kernel;
     ds_result r = ds__cuda_loaded(k, scope->device) ? DS_OK : ds__cuda_ready(scope, k);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     out->first = 0;
     out->count = n->op.u.kernel.items;
     ds__cuda_params(k, n->op.u.kernel.args, &out->first, &out->count, out->params);
@@ -5113,24 +6764,34 @@ static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n
         out->grid = ds__cuda_whole_grid(n->op.u.kernel.grid);
     } else {
         uint64_t most;
-        r = ds__cuda_split(k, out->count, k->cuda.items_per_block ? k->cuda.items_per_block : k->cuda.block ? k->cuda.block : 256, &most);
+        r = ds__cuda_split(k, out->count,
+                           k->cuda.items_per_block ? k->cuda.items_per_block
+                           : k->cuda.block         ? k->cuda.block
+                                                   : 256,
+                           &most);
         if (r == DS_OK && out->count > most)
-            r = ds__fail(DS_ERR_UNSUPPORTED, "kernel %s: %zu items take more than one launch, a node is one", k->name, n->op.u.kernel.items);
+            r = ds__fail(DS_ERR_UNSUPPORTED,
+                         "kernel %s: %zu items take more than one launch, a node is one", k->name,
+                         n->op.u.kernel.items);
         out->grid = ds__cuda_items_grid(k, scope->device, out->count);
     }
     ds__cuda_function *f = ds__cuda_loaded(k, scope->device);
-    if (r == DS_OK && out->grid.shared_bytes > atomic_load(&f->shared)) r = ds__cuda_allow_shared(scope, k, f, out->grid.shared_bytes);
+    if (r == DS_OK && out->grid.shared_bytes > atomic_load(&f->shared))
+        r = ds__cuda_allow_shared(scope, k, f, out->grid.shared_bytes);
     return r;
 }
 
 /* Adds a kernel node (graph), or sets one of a graph (neither) or of an executable (exec). */
-static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node *n, cudaGraph_t graph, cudaGraphExec_t exec, const cudaGraphNode_t *after,
-                                     size_t count, cudaGraphNode_t *node) {
+static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node *n,
+                                     cudaGraph_t graph, cudaGraphExec_t exec,
+                                     const cudaGraphNode_t *after, size_t count,
+                                     cudaGraphNode_t *node) {
     const ds__kernel *k = n->op.u.kernel.kernel;
     ds__cuda_call c;
     int code = 0;
     ds_result r = ds__cuda_prepare(scope, n, &c);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     if (k->cuda.native_fn) {
         struct cudaKernelNodeParams p;
         memset(&p, 0, sizeof p);
@@ -5139,22 +6800,45 @@ static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node
         p.blockDim = (struct dim3){ c.grid.block[0], c.grid.block[1], c.grid.block[2] };
         p.sharedMemBytes = c.grid.shared_bytes;
         p.kernelParams = c.params;
-        r = graph ? DS__RT(*scope, cudaGraphAddKernelNode, (node, graph, after, count, &p))
-            : exec ? DS__RT(*scope, cudaGraphExecKernelNodeSetParams, (exec, *node, &p)) : DS__RT(*scope, cudaGraphKernelNodeSetParams, (*node, &p));
+        r = graph  ? DS__RT(*scope, cudaGraphAddKernelNode, (node, graph, after, count, &p))
+            : exec ? DS__RT(*scope, cudaGraphExecKernelNodeSetParams, (exec, *node, &p))
+                   : DS__RT(*scope, cudaGraphKernelNodeSetParams, (*node, &p));
     } else {
-        ds__cuda_kernel_params p = { atomic_load(&ds__cuda_loaded(n->op.u.kernel.kernel, scope->device)->function),
-                                     c.grid.grid[0], c.grid.grid[1], c.grid.grid[2], c.grid.block[0], c.grid.block[1], c.grid.block[2], c.grid.shared_bytes, c.params, NULL, NULL, NULL };
-        if (graph) DS__DR_CODE(*scope, code, cuGraphAddKernelNode, (node, graph, after, count, &p));
-        else if (exec) DS__DR_CODE(*scope, code, cuGraphExecKernelNodeSetParams, (exec, *node, &p));
-        else DS__DR_CODE(*scope, code, cuGraphKernelNodeSetParams, (*node, &p));
-        if (code) r = ds__cuda_fail(scope, graph ? "cuGraphAddKernelNode" : exec ? "cuGraphExecKernelNodeSetParams" : "cuGraphKernelNodeSetParams", code);
+        ds__cuda_kernel_params p = {
+            atomic_load(&ds__cuda_loaded(n->op.u.kernel.kernel, scope->device)->function),
+            c.grid.grid[0],
+            c.grid.grid[1],
+            c.grid.grid[2],
+            c.grid.block[0],
+            c.grid.block[1],
+            c.grid.block[2],
+            c.grid.shared_bytes,
+            c.params,
+            NULL,
+            NULL,
+            NULL
+        };
+        if (graph)
+            DS__DR_CODE(*scope, code, cuGraphAddKernelNode, (node, graph, after, count, &p));
+        else if (exec)
+            DS__DR_CODE(*scope, code, cuGraphExecKernelNodeSetParams, (exec, *node, &p));
+        else
+            DS__DR_CODE(*scope, code, cuGraphKernelNodeSetParams, (*node, &p));
+        if (code)
+            r = ds__cuda_fail(scope,
+                              graph  ? "cuGraphAddKernelNode"
+                              : exec ? "cuGraphExecKernelNodeSetParams"
+                                     : "cuGraphKernelNodeSetParams",
+                              code);
     }
     return r < 0 ? ds__also(r, " (kernel %s)", k->name) : r;
 }
 
 static struct cudaMemcpy3DParms ds__cuda_copy_params(const ds__op *op) {
-    int to = ds__cuda_where(op->places >> DS__OP_DST & 255u), from = ds__cuda_where(op->places >> DS__OP_SRC & 255u);
-    size_t width = op->u.copy.width, height = op->u.copy.height;
+    int to = ds__cuda_where(op->places >> DS__OP_DST & 255u);
+    int from = ds__cuda_where(op->places >> DS__OP_SRC & 255u);
+    size_t width = op->u.copy.width;
+    size_t height = op->u.copy.height;
     struct cudaMemcpy3DParms p;
     memset(&p, 0, sizeof p);
     p.dstPtr.ptr = op->u.copy.dst;
@@ -5181,35 +6865,50 @@ static struct cudaMemsetParams ds__cuda_fill_params(const ds__op *op) {
     return p;
 }
 
-static ds_result ds__cuda_set_priority(const ds__cuda_scope *scope, cudaGraphNode_t node, int value) {
+static ds_result ds__cuda_set_priority(const ds__cuda_scope *scope, cudaGraphNode_t node,
+                                       int value) {
     cudaLaunchAttributeValue priority;
     memset(&priority, 0, sizeof priority);
     priority.priority = value;
-    return DS__RT(*scope, cudaGraphKernelNodeSetAttribute, (node, cudaLaunchAttributePriority, &priority));
+    return DS__RT(*scope, cudaGraphKernelNodeSetAttribute,
+                  (node, cudaLaunchAttributePriority, &priority));
 }
 
 static ds_result ds__cuda_child_native(ds__body *child);
 
-/* Adds a native node of the picture's node; what it needs is kept under its index. No scope is needed. */
-static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t index, const cudaGraphNode_t *after, size_t count, cudaGraphNode_t *out) {
+/* Adds a native node of the picture's node; what it needs is kept under its index. No scope is
+   needed. */
+static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t index,
+                              const cudaGraphNode_t *after, size_t count, cudaGraphNode_t *out) {
     cudaGraph_t graph = g->graph;
     ds__cuda_scope scope;
     ds__object *task = NULL;
-    if (n->kind == DS_NODE_NATIVE) return ds__fail(DS_ERR_UNSUPPORTED, "a node that others captured can only be copied with its graph");
-    if (n->kind == DS_NODE_COPY && (ds__place_of(&n->op, DS__OP_DST) == DS__AT_OTHER || ds__place_of(&n->op, DS__OP_SRC) == DS__AT_OTHER))
-        return ds__fail(DS_ERR_CROSS_DRIVER, "a graph cannot copy between devices of different drivers");
+    if (n->kind == DS_NODE_NATIVE)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "a node that others captured can only be copied with its graph");
+    if (n->kind == DS_NODE_COPY && (ds__place_of(&n->op, DS__OP_DST) == DS__AT_OTHER ||
+                                    ds__place_of(&n->op, DS__OP_SRC) == DS__AT_OTHER))
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "a graph cannot copy between devices of different drivers");
     ds_result r = n->child && n->enabled ? ds__cuda_child_native(n->child) : DS_OK;
-    if (r == DS_OK) r = ds__cuda_enter(&scope, n->device.index);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__cuda_enter(&scope, n->device.index);
+    if (r < 0)
+        return r;
     struct cudaHostNodeParams host = { ds__cuda_host_node, NULL };
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
-    switch (n->enabled ? ds__cuda_type(n) : cudaGraphNodeTypeEmpty) { /* off: of an executable whose launch was captured */
+    /* off: of an executable whose launch was captured */
+    switch (n->enabled ? ds__cuda_type(n) : cudaGraphNodeTypeEmpty) {
     case cudaGraphNodeTypeKernel:
         r = ds__cuda_put_kernel(&scope, n, graph, NULL, after, count, out);
-        if (r == DS_OK && n->priority && (r = ds__cuda_set_priority(&scope, *out, n->priority)) < 0) {
-            if (g->capture) r = DS_OK; /* no node of a graph that is being captured may go, and a priority is only a hint */
-            else ds__cuda_ignore(&scope, cudaGraphDestroyNode(*out));
+        if (r == DS_OK && n->priority &&
+            (r = ds__cuda_set_priority(&scope, *out, n->priority)) < 0) {
+            /* no node of a graph that is being captured may go, and a priority is only a hint */
+            if (g->capture)
+                r = DS_OK;
+            else
+                ds__cuda_ignore(&scope, cudaGraphDestroyNode(*out));
         }
         break;
     case cudaGraphNodeTypeMemcpy:
@@ -5222,32 +6921,46 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
         break;
     case cudaGraphNodeTypeHost:
         task = ds__cuda_task_new(n);
-        if (!task || !ds__cuda_own_room(&g->owns)) { r = DS_ERR_OUT_OF_MEMORY; break; }
+        if (!task || !ds__cuda_own_room(&g->owns)) {
+            r = DS_ERR_OUT_OF_MEMORY;
+            break;
+        }
         host.userData = task->user;
         r = DS__RT(scope, cudaGraphAddHostNode, (out, graph, after, count, &host));
-        if (r == DS_OK) { g->owns.at[g->owns.count++] = (ds__cuda_own){ index, task }; task = NULL; }
+        if (r == DS_OK) {
+            g->owns.at[g->owns.count++] = (ds__cuda_own){ index, task };
+            task = NULL;
+        }
         break;
     case cudaGraphNodeTypeEventRecord:
-        r = DS__RT(scope, cudaGraphAddEventRecordNode, (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event));
+        r = DS__RT(scope, cudaGraphAddEventRecordNode,
+                   (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event));
         break;
     case cudaGraphNodeTypeWaitEvent:
-        r = DS__RT(scope, cudaGraphAddEventWaitNode, (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event));
+        r = DS__RT(scope, cudaGraphAddEventWaitNode,
+                   (out, graph, after, count, ((ds__cuda_event *)n->op.u.event.event)->event));
         break;
     case cudaGraphNodeTypeGraph: {
         const ds__cuda_graph *child = n->child->native;
-        if (!ds__cuda_own_copy(&g->owns, &child->owns, index)) r = DS_ERR_OUT_OF_MEMORY;
-        else r = DS__RT(scope, cudaGraphAddChildGraphNode, (out, graph, after, count, child->graph));
-        if (r < 0) ds__cuda_own_drop(&g->owns, index);
+        if (!ds__cuda_own_copy(&g->owns, &child->owns, index))
+            r = DS_ERR_OUT_OF_MEMORY;
+        else
+            r = DS__RT(scope, cudaGraphAddChildGraphNode, (out, graph, after, count, child->graph));
+        if (r < 0)
+            ds__cuda_own_drop(&g->owns, index);
         break;
     }
-    default: r = DS__RT(scope, cudaGraphAddEmptyNode, (out, graph, after, count)); break;
+    default:
+        r = DS__RT(scope, cudaGraphAddEmptyNode, (out, graph, after, count));
+        break;
     }
     ds__object_drop(task);
     ds__cuda_leave(&scope);
     return r;
 }
-
-static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to, size_t count) {
+static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph,
+                                  const cudaGraphNode_t *from, const cudaGraphNode_t *to,
+                                  size_t count) {
 #if CUDART_VERSION >= 13000
     return DS__RT(*scope, cudaGraphAddDependencies, (graph, from, to, NULL, count));
 #else
@@ -5269,47 +6982,62 @@ static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
 static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
     ds__cuda_scope scope;
     ds__cuda_graph *g = ds__alloc(sizeof *g);
-    if (!g) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    if (!g)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
     ds_result r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
         r = DS__RT(scope, cudaGraphCreate, (&g->graph, 0));
         ds__cuda_leave(&scope);
     }
-    if (r < 0) ds__release(g);
-    else *out = g;
+    if (r < 0)
+        ds__release(g);
+    else
+        *out = g;
     return r;
 }
 
-/* A native graph of the whole picture, in which `fresh`, if given, stands in the place of a node. nodes: the native ones, with room for
-   as many again. */
-static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__node *fresh, cudaGraphNode_t *nodes, ds__cuda_graph **out) {
+/* A native graph of the whole picture, in which `fresh`, if given, stands in the place of a
+   node. nodes: the native ones, with room for as many again. */
+static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__node *fresh,
+                                cudaGraphNode_t *nodes, ds__cuda_graph **out) {
     cudaGraphNode_t *after = nodes + b->count;
     ds__cuda_scope scope;
     ds__cuda_graph *g = NULL;
     ds_result r = ds__cuda_graph_make(b->device.index, &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
         size_t count = 0;
         for (uint32_t k = 0; k < b->node[i]->dep_count; k++)
-            if (b->node[i]->deps[k] < i) after[count++] = nodes[b->node[i]->deps[k]];
+            if (b->node[i]->deps[k] < i)
+                after[count++] = nodes[b->node[i]->deps[k]];
         r = ds__cuda_add(g, fresh && i == index ? fresh : b->node[i], i, after, count, &nodes[i]);
     }
-    if (r == DS_OK) r = ds__cuda_enter(&scope, b->device.index);
-    if (r < 0) { ds__cuda_graph_end(g, b->device.index); return r; }
+    if (r == DS_OK)
+        r = ds__cuda_enter(&scope, b->device.index);
+    if (r < 0) {
+        ds__cuda_graph_end(g, b->device.index);
+        return r;
+    }
     for (uint32_t i = 0; i < b->count; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
-            if (b->node[i]->deps[k] > i) r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
+            if (b->node[i]->deps[k] > i)
+                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
     ds__cuda_leave(&scope);
-    if (r < 0) ds__cuda_graph_end(g, b->device.index);
-    else *out = g;
+    if (r < 0)
+        ds__cuda_graph_end(g, b->device.index);
+    else
+        *out = g;
     return r;
 }
 
 /* The native nodes of the picture, with room for as many again behind them; NULL: no memory. */
 static cudaGraphNode_t *ds__cuda_natives(const ds__body *b) {
     cudaGraphNode_t *list = ds__alloc((2u * (size_t)b->count + 1) * sizeof *list);
-    for (uint32_t i = 0; list && i < b->count; i++) list[i] = ds__cuda_native(b->node[i]);
-    if (!list) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes", (unsigned)b->count);
+    for (uint32_t i = 0; list && i < b->count; i++)
+        list[i] = ds__cuda_native(b->node[i]);
+    if (!list)
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes", (unsigned)b->count);
     return list;
 }
 
@@ -5319,15 +7047,19 @@ static ds_result ds__cuda_rebuild(ds__body *b, uint32_t index, const ds__node *f
     cudaGraphNode_t *nodes = ds__cuda_natives(b);
     ds_result r = nodes ? ds__cuda_build(b, index, fresh, nodes, &g) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
-        for (uint32_t i = 0; i < b->count; i++) b->node[i]->native = nodes[i];
-        if (b->native) ds__cuda_graph_end(b->native, b->device.index);
+        for (uint32_t i = 0; i < b->count; i++)
+            b->node[i]->native = nodes[i];
+        if (b->native)
+            ds__cuda_graph_end(b->native, b->device.index);
         b->native = g;
     }
     ds__release(nodes);
     return r;
 }
 
-static ds_result ds__cuda_child_native(ds__body *child) { return child->native ? DS_OK : ds__cuda_rebuild(child, 0, NULL); }
+static ds_result ds__cuda_child_native(ds__body *child) {
+    return child->native ? DS_OK : ds__cuda_rebuild(child, 0, NULL);
+}
 
 static ds_result ds__cuda_graph_create(ds__body *b) {
     ds__cuda_graph *g = NULL;
@@ -5335,37 +7067,50 @@ static ds_result ds__cuda_graph_create(ds__body *b) {
     b->native = g;
     return r;
 }
+
 static void ds__cuda_graph_destroy(ds__body *b) {
     ds__cuda_graph_end(b->native, b->device.index);
     b->native = NULL;
 }
 
-/* While a capture makes the graph it may have become invalid, and with it CUDA's graph gone. The lock is held then. */
+/* While a capture makes the graph it may have become invalid, and with it CUDA's graph gone. The
+   lock is held then. */
 static ds_result ds__cuda_usable(const ds__body *b) {
     const ds__cuda_graph *g = b->native;
     ds__cuda_scope scope;
-    if (DS__LIKELY(!g->capture)) return g->graph ? DS_OK : ds__fail(DS_ERR_ILLEGAL_STATE, "the capture that was to make the graph failed");
+    if (DS__LIKELY(!g->capture))
+        return g->graph ? DS_OK
+                        : ds__fail(DS_ERR_ILLEGAL_STATE,
+                                   "the capture that was to make the graph failed");
     ds_result r = ds__cuda_enter(&scope, b->device.index);
-    if (r < 0) return r;
-    if (g->capture->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(&scope, g->capture)) g->capture->status = DS_CAPTURE_INVALIDATED;
+    if (r < 0)
+        return r;
+    if (g->capture->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(&scope, g->capture))
+        g->capture->status = DS_CAPTURE_INVALIDATED;
     ds__cuda_leave(&scope);
-    return g->capture->status == DS_CAPTURE_ACTIVE ? DS_OK : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, g->capture, 0, "");
+    return g->capture->status == DS_CAPTURE_ACTIVE
+               ? DS_OK
+               : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, g->capture, 0, "");
 }
 
-/* Enters what others have captured meanwhile, before the node that the core has just put at the picture's end: the order of the
-   picture is CUDA's. */
+/* Enters what others have captured meanwhile, before the node that the core has just put at the
+   picture's end: the order of the picture is CUDA's. */
 static ds_result ds__cuda_read_before_last(ds__body *b) {
     ds__cuda_scope scope;
     ds__node *n = b->node[b->count - 1];
     uint32_t before = b->count - 1;
     ds_result r = ds__cuda_enter(&scope, b->device.index);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     b->count = before;
     r = ds__cuda_read_nodes(&scope, b);
     ds__cuda_leave(&scope);
-    if (r == DS_OK) r = ds__body_append(b, n, NULL, 0);
-    if (r == DS_OK) return r;
-    while (b->count > before) ds__node_free(b->node[--b->count]);
+    if (r == DS_OK)
+        r = ds__body_append(b, n, NULL, 0);
+    if (r == DS_OK)
+        return r;
+    while (b->count > before)
+        ds__node_free(b->node[--b->count]);
     b->node[b->count++] = n;
     return r;
 }
@@ -5373,135 +7118,192 @@ static ds_result ds__cuda_read_before_last(ds__body *b) {
 static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     ds__cuda_graph *g = b->native;
     ds__node *n = b->node[index];
-    cudaGraphNode_t node = NULL, *after = ds__alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
-    if (!after) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u dependencies", (unsigned)n->dep_count);
-    for (uint32_t i = 0; i < n->dep_count; i++) after[i] = ds__cuda_native(b->node[n->deps[i]]);
+    cudaGraphNode_t node = NULL;
+    cudaGraphNode_t *after = ds__alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
+    if (!after)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u dependencies",
+                        (unsigned)n->dep_count);
+    for (uint32_t i = 0; i < n->dep_count; i++)
+        after[i] = ds__cuda_native(b->node[n->deps[i]]);
     ds_result r = ds__cuda_usable(b);
-    if (r == DS_OK && g->capture) r = ds__cuda_read_before_last(b);
+    if (r == DS_OK && g->capture)
+        r = ds__cuda_read_before_last(b);
     n->device.index = ds__cuda_node_device(n);
-    if (r == DS_OK) r = ds__cuda_add(g, n, index, after, n->dep_count, &node);
+    if (r == DS_OK)
+        r = ds__cuda_add(g, n, index, after, n->dep_count, &node);
     n->native = node;
     ds__release(after);
     return r;
 }
 
 /* In one call: what fails has connected none. */
-static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from, const ds_graph_node *to, size_t count) {
+static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
+                                      const ds_graph_node *to, size_t count) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_usable(b);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     cudaGraphNode_t *ends = ds__alloc(2 * count * sizeof *ends);
-    if (!ends) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu edges", count);
+    if (!ends)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu edges", count);
     for (size_t i = 0; i < count; i++) {
         ends[i] = ds__cuda_native(b->node[(uint32_t)from[i].id - 1]);
         ends[count + i] = ds__cuda_native(b->node[(uint32_t)to[i].id - 1]);
     }
     r = ds__cuda_enter(&scope, b->device.index);
     if (r == DS_OK) {
-        r = ds__cuda_connect(&scope, ((ds__cuda_graph *)b->native)->graph, ends, ends + count, count);
+        r = ds__cuda_connect(&scope, ((ds__cuda_graph *)b->native)->graph, ends, ends + count,
+                             count);
         ds__cuda_leave(&scope);
     }
     ds__release(ends);
     return r;
 }
+
 /* CUDA's copy of a graph, and of each of its nodes the copy. */
-static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from, const cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out,
+static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from,
+                                const cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out,
                                 cudaGraphNode_t *out_nodes) {
     *out = NULL;
     ds_result r = DS__RT(*scope, cudaGraphClone, (out, from));
-    for (uint32_t i = 0; i < count && r == DS_OK; i++) r = DS__RT(*scope, cudaGraphNodeFindInClone, (&out_nodes[i], nodes[i], *out));
-    if (r < 0 && *out) { ds__cuda_ignore(scope, cudaGraphDestroy(*out)); *out = NULL; }
+    for (uint32_t i = 0; i < count && r == DS_OK; i++)
+        r = DS__RT(*scope, cudaGraphNodeFindInClone, (&out_nodes[i], nodes[i], *out));
+    if (r < 0 && *out) {
+        ds__cuda_ignore(scope, cudaGraphDestroy(*out));
+        *out = NULL;
+    }
     return r;
 }
 
 static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     const ds__cuda_graph *old = from->native;
     ds__cuda_scope scope;
-    if (!old) return DS_OK; /* a picture only: made when it is needed */
+    /* a picture only: made when it is needed */
+    if (!old)
+        return DS_OK;
     ds__cuda_graph *g = ds__alloc(sizeof *g);
     cudaGraphNode_t *nodes = ds__cuda_natives(from);
-    ds_result r = g && nodes ? ds__cuda_usable(from) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes", (unsigned)from->count);
-    if (r == DS_OK && !ds__cuda_own_copy(&g->owns, &old->owns, DS__CUDA_NOWHERE)) r = DS_ERR_OUT_OF_MEMORY;
+    ds_result r = g && nodes ? ds__cuda_usable(from)
+                             : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes",
+                                        (unsigned)from->count);
+    if (r == DS_OK && !ds__cuda_own_copy(&g->owns, &old->owns, DS__CUDA_NOWHERE))
+        r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK && (r = ds__cuda_enter(&scope, from->device.index)) == DS_OK) {
         r = ds__cuda_clone(&scope, old->graph, nodes, from->count, &g->graph, nodes + from->count);
         ds__cuda_leave(&scope);
     }
-    for (uint32_t i = 0; i < from->count && r == DS_OK; i++) to->node[i]->native = nodes[from->count + i];
-    if (r == DS_OK) to->native = g;
-    else if (g) { ds__cuda_own_end(&g->owns); ds__release(g); }
+    for (uint32_t i = 0; i < from->count && r == DS_OK; i++)
+        to->node[i]->native = nodes[from->count + i];
+    if (r == DS_OK)
+        to->native = g;
+    else if (g) {
+        ds__cuda_own_end(&g->owns);
+        ds__release(g);
+    }
     ds__release(nodes);
     return r;
 }
 
 /* Nothing to do: pictures keep it, and executables get what the picture has when they are made. */
-static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) { (void)b; (void)o; return DS_OK; }
-
-/* Sets a native node of a graph, or with exec of an executable, which knows it by that node. device: the one on which the node was
-   made. task: of a host node. */
-static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exec, cudaGraphNode_t node, void *task) {
+static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) {
+    (void)b;
+    (void)o;
+    return DS_OK;
+}
+/* Sets a native node of a graph, or with exec of an executable, which knows it by that node.
+   device: the one on which the node was made. task: of a host node. */
+static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exec,
+                              cudaGraphNode_t node, void *task) {
     ds__cuda_scope scope;
     struct cudaHostNodeParams host = { ds__cuda_host_node, task };
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     switch (ds__cuda_type(n)) {
-    case cudaGraphNodeTypeKernel: r = ds__cuda_put_kernel(&scope, n, NULL, exec, NULL, 0, &node); break;
+    case cudaGraphNodeTypeKernel:
+        r = ds__cuda_put_kernel(&scope, n, NULL, exec, NULL, 0, &node);
+        break;
     case cudaGraphNodeTypeMemcpy:
         copy = ds__cuda_copy_params(&n->op);
-        r = exec ? DS__RT(scope, cudaGraphExecMemcpyNodeSetParams, (exec, node, &copy)) : DS__RT(scope, cudaGraphMemcpyNodeSetParams, (node, &copy));
+        r = exec ? DS__RT(scope, cudaGraphExecMemcpyNodeSetParams, (exec, node, &copy))
+                 : DS__RT(scope, cudaGraphMemcpyNodeSetParams, (node, &copy));
         break;
     case cudaGraphNodeTypeMemset:
         fill = ds__cuda_fill_params(&n->op);
-        r = exec ? DS__RT(scope, cudaGraphExecMemsetNodeSetParams, (exec, node, &fill)) : DS__RT(scope, cudaGraphMemsetNodeSetParams, (node, &fill));
+        r = exec ? DS__RT(scope, cudaGraphExecMemsetNodeSetParams, (exec, node, &fill))
+                 : DS__RT(scope, cudaGraphMemsetNodeSetParams, (node, &fill));
         break;
-    case cudaGraphNodeTypeHost: r = DS__RT(scope, cudaGraphHostNodeSetParams, (node, &host)); break;
+    case cudaGraphNodeTypeHost:
+        r = DS__RT(scope, cudaGraphHostNodeSetParams, (node, &host));
+        break;
     case cudaGraphNodeTypeEventRecord: {
         cudaEvent_t event = ((ds__cuda_event *)n->op.u.event.event)->event;
-        r = exec ? DS__RT(scope, cudaGraphExecEventRecordNodeSetEvent, (exec, node, event)) : DS__RT(scope, cudaGraphEventRecordNodeSetEvent, (node, event));
+        r = exec ? DS__RT(scope, cudaGraphExecEventRecordNodeSetEvent, (exec, node, event))
+                 : DS__RT(scope, cudaGraphEventRecordNodeSetEvent, (node, event));
         break;
     }
     case cudaGraphNodeTypeWaitEvent: {
         cudaEvent_t event = ((ds__cuda_event *)n->op.u.event.event)->event;
-        r = exec ? DS__RT(scope, cudaGraphExecEventWaitNodeSetEvent, (exec, node, event)) : DS__RT(scope, cudaGraphEventWaitNodeSetEvent, (node, event));
+        r = exec ? DS__RT(scope, cudaGraphExecEventWaitNodeSetEvent, (exec, node, event))
+                 : DS__RT(scope, cudaGraphEventWaitNodeSetEvent, (node, event));
         break;
     }
-    default: break;
+    default:
+        break;
     }
     ds__cuda_leave(&scope);
     return r;
 }
 
-static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__body *child, ds__cuda_owns *owns, uint32_t tag);
+static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node,
+                                    const ds__body *child, ds__cuda_owns *owns, uint32_t tag);
 
-/* Sets a node of a graph to what the picture's node does; `owns` gets what it needs, under `tag`. Inside of any scope. */
-static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__node *n, int device, ds__cuda_owns *owns,
+/* Sets a node of a graph to what the picture's node does; `owns` gets what it needs, under
+   `tag`. Inside of any scope. */
+static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNode_t node,
+                                       const ds__node *n, int device, ds__cuda_owns *owns,
                                        uint32_t tag) {
     enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    if (n->kind == DS_NODE_NATIVE) return DS_OK;
+    if (n->kind == DS_NODE_NATIVE)
+        return DS_OK;
     ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
     if (r == DS_OK && type != ds__cuda_type(n))
-        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot make a node of type %d one of type %d", (int)type, (int)ds__cuda_type(n));
-    if (r < 0) return r;
-    if (n->kind == DS_NODE_CHILD) return ds__cuda_set_child(scope, node, n->child, owns, tag);
-    if (type != cudaGraphNodeTypeHost) return ds__cuda_set(n, device, NULL, node, NULL);
+        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot make a node of type %d one of type %d",
+                     (int)type, (int)ds__cuda_type(n));
+    if (r < 0)
+        return r;
+    if (n->kind == DS_NODE_CHILD)
+        return ds__cuda_set_child(scope, node, n->child, owns, tag);
+    if (type != cudaGraphNodeTypeHost)
+        return ds__cuda_set(n, device, NULL, node, NULL);
     ds__object *task = ds__cuda_task_new(n);
-    if (!task || !ds__cuda_own_room(owns)) { ds__object_drop(task); return DS_ERR_OUT_OF_MEMORY; }
+    if (!task || !ds__cuda_own_room(owns)) {
+        ds__object_drop(task);
+        return DS_ERR_OUT_OF_MEMORY;
+    }
     owns->at[owns->count++] = (ds__cuda_own){ tag, task };
     return ds__cuda_set(n, device, NULL, node, task->user);
 }
 
-/* Whether a native node depends on those that the picture says; nodes: the native ones in the picture's order. */
-static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_t *nodes, const ds__body *b, uint32_t index) {
+/* Whether a native node depends on those that the picture says; nodes: the native ones in the
+   picture's order. */
+static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_t *nodes,
+                               const ds__body *b, uint32_t index) {
     const ds__node *n = b->node[index];
     cudaGraphNode_t *after;
-    size_t count, found = 0;
+    size_t count;
+    size_t found = 0;
     ds_result r = ds__cuda_get_after(scope, nodes[index], &after, &count);
     for (size_t i = 0; i < count && r == DS_OK; i++)
-        for (uint32_t k = 0; k < n->dep_count; k++) found += after[i] == nodes[n->deps[k]];
+        for (uint32_t k = 0; k < n->dep_count; k++)
+            found += after[i] == nodes[n->deps[k]];
     ds__release(after);
     if (r == DS_OK && (count != n->dep_count || found != count))
-        r = ds__fail(DS_ERR_UNSUPPORTED, "node %u of the child depends on others than the one that is there", (unsigned)index);
+        r = ds__fail(DS_ERR_UNSUPPORTED,
+                     "node %u of the child depends on others than the one that is there",
+                     (unsigned)index);
     return r;
 }
 
@@ -5509,24 +7311,31 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
 static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t node) {
     enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
-    if (r == DS_OK && type != cudaGraphNodeTypeEmpty) r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot switch a node of a child off");
+    if (r == DS_OK && type != cudaGraphNodeTypeEmpty)
+        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot switch a node of a child off");
     return r;
 }
 
-/* The graph inside of a child node: CUDA has its nodes in the order in which they were added, as the picture has, which is made sure of. */
-static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__body *child, ds__cuda_owns *owns, uint32_t tag) {
+/* The graph inside of a child node: CUDA has its nodes in the order in which they were added, as
+   the picture has, which is made sure of. */
+static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node,
+                                    const ds__body *child, ds__cuda_owns *owns, uint32_t tag) {
     cudaGraph_t inner = NULL;
     cudaGraphNode_t *nodes = NULL;
     size_t count = 0;
     ds_result r = DS__RT(*scope, cudaGraphChildGraphNodeGetGraph, (node, &inner));
-    if (r == DS_OK) r = ds__cuda_get_nodes(scope, inner, &nodes, &count);
+    if (r == DS_OK)
+        r = ds__cuda_get_nodes(scope, inner, &nodes, &count);
     if (r == DS_OK && count != child->count)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "the child has %u nodes, the one that is there %zu", (unsigned)child->count, count);
+        r = ds__fail(DS_ERR_UNSUPPORTED, "the child has %u nodes, the one that is there %zu",
+                     (unsigned)child->count, count);
     for (uint32_t i = 0; i < count && r == DS_OK; i++) {
         const ds__node *n = child->node[i];
         r = ds__cuda_fits(scope, nodes, child, i);
-        if (r == DS_OK && n->enabled) r = ds__cuda_set_in_graph(scope, nodes[i], n, n->device.index, owns, tag);
-        else if (r == DS_OK) r = ds__cuda_is_empty(scope, nodes[i]);
+        if (r == DS_OK && n->enabled)
+            r = ds__cuda_set_in_graph(scope, nodes[i], n, n->device.index, owns, tag);
+        else if (r == DS_OK)
+            r = ds__cuda_is_empty(scope, nodes[i]);
     }
     ds__release(nodes);
     return r;
@@ -5534,38 +7343,53 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
 
 static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
     for (uint32_t i = 0; i < b->count; i++)
-        if (b->node[i]->kind == DS_NODE_NATIVE || (in_children && b->node[i]->child && ds__cuda_has_unknown(b->node[i]->child, 1))) return 1;
+        if (b->node[i]->kind == DS_NODE_NATIVE ||
+            (in_children && b->node[i]->child && ds__cuda_has_unknown(b->node[i]->child, 1)))
+            return 1;
     return 0;
 }
 
-/* CUDA cannot change everything of a node, and a new one in its place would be the last one of its graph, which matters for updates
-   of executables. */
+/* CUDA cannot change everything of a node, and a new one in its place would be the last one of
+   its graph, which matters for updates of executables. */
 static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh) {
     ds__cuda_graph *g = b->native;
     const ds__node *old = b->node[index];
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_scope scope;
     ds_result r = ds__cuda_usable(b);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     int other = ds__cuda_type(fresh) != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD;
     if (fresh->kind == DS_NODE_KERNEL)
-        other |= fresh->device.index != old->device.index || !fresh->op.u.kernel.kernel->cuda.native_fn != !old->op.u.kernel.kernel->cuda.native_fn;
-    /* CUDA ties copies and fills to the context in which they were made; where the graph cannot be made anew, it is asked all the same */
+        other |=
+            fresh->device.index != old->device.index ||
+            !fresh->op.u.kernel.kernel->cuda.native_fn != !old->op.u.kernel.kernel->cuda.native_fn;
+    /* CUDA ties copies and fills to the context in which they were made; where the graph cannot
+       be made anew, it is asked all the same */
     enum cudaGraphNodeType type = ds__cuda_type(fresh);
-    if (!other && (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) && ds__cuda_node_device(fresh) != ds__cuda_node_device(old))
+    if (!other && (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) &&
+        ds__cuda_node_device(fresh) != ds__cuda_node_device(old))
         other = !g->capture && !ds__cuda_has_unknown(b, 0);
     if (other && (g->capture || ds__cuda_has_unknown(b, 0)))
-        return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change the node so, and the graph cannot be made anew: %s",
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "CUDA cannot change the node so, and the graph cannot be made anew: %s",
                         g->capture ? "a capture makes it" : "it has nodes that others captured");
-    fresh->device.index = other ? ds__cuda_node_device(fresh) : old->device.index; /* a captured one was made on its stream's */
-    if (other) return ds__cuda_rebuild(b, index, fresh);
-    if ((r = ds__cuda_enter(&scope, b->device.index)) < 0) return r;
+    /* a captured one was made on its stream's */
+    fresh->device.index = other ? ds__cuda_node_device(fresh) : old->device.index;
+    if (other)
+        return ds__cuda_rebuild(b, index, fresh);
+    if ((r = ds__cuda_enter(&scope, b->device.index)) < 0)
+        return r;
     cudaGraphNode_t node = ds__cuda_native(old);
     int priority = fresh->kind == DS_NODE_KERNEL && fresh->priority != old->priority;
-    if (priority) r = ds__cuda_set_priority(&scope, node, fresh->priority);
-    if (r == DS_OK && !ds__cuda_own_room(&g->owns)) r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) r = ds__cuda_set_in_graph(&scope, node, fresh, fresh->device.index, &owns, index);
-    if (r < 0 && priority) DS_IGNORE(ds__cuda_set_priority(&scope, node, old->priority));
+    if (priority)
+        r = ds__cuda_set_priority(&scope, node, fresh->priority);
+    if (r == DS_OK && !ds__cuda_own_room(&g->owns))
+        r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK)
+        r = ds__cuda_set_in_graph(&scope, node, fresh, fresh->device.index, &owns, index);
+    if (r < 0 && priority)
+        DS_IGNORE(ds__cuda_set_priority(&scope, node, old->priority));
     if (r == DS_OK && owns.count) {
         ds__cuda_own_drop(&g->owns, index);
         g->owns.at[g->owns.count++] = owns.at[0];
@@ -5575,13 +7399,16 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
     ds__cuda_leave(&scope);
     return r;
 }
-
 /* ---- >>cuda executables ---- */
 
 static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
     ds__lock_take(&ds__cuda.host_lock);
-    if (k->previous) k->previous->next = k->next; else ds__cuda.keeps = k->next;
-    if (k->next) k->next->previous = k->previous;
+    if (k->previous)
+        k->previous->next = k->next;
+    else
+        ds__cuda.keeps = k->next;
+    if (k->next)
+        k->next->previous = k->previous;
     ds__lock_give(&ds__cuda.host_lock);
 }
 
@@ -5589,77 +7416,116 @@ static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
 static void CUDART_CB ds__cuda_keep_end(void *user) {
     ds__cuda_keep *k = user;
     int pending = DS__CUDA_PENDING;
-    if (!atomic_compare_exchange_strong(&k->state, &pending, DS__CUDA_TAKEN)) return;
-    for (uint32_t i = 0; i < k->count; i++) ds__object_drop(k->object[i]);
+    if (!atomic_compare_exchange_strong(&k->state, &pending, DS__CUDA_TAKEN))
+        return;
+    for (uint32_t i = 0; i < k->count; i++)
+        ds__object_drop(k->object[i]);
     ds__lock_take(&ds__cuda.host_lock);
-    if (k->previous) k->previous->next = k->next; else ds__cuda.keeps = k->next;
-    if (k->next) k->next->previous = k->previous;
-    ds__release(k); /* before the lock is given: then the driver may stop, and the allocator be another one */
+    if (k->previous)
+        k->previous->next = k->next;
+    else
+        ds__cuda.keeps = k->next;
+    if (k->next)
+        k->next->previous = k->previous;
+    /* before the lock is given: then the driver may stop, and the allocator be another one */
+    ds__release(k);
     ds__lock_give(&ds__cuda.host_lock);
 }
 
 /* An object of CUDA's that owns all of the list; *out NULL: it is empty. */
-static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_owns *owns, cudaUserObject_t *out) {
+static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_owns *owns,
+                                    cudaUserObject_t *out) {
     *out = NULL;
-    if (!owns->count) return DS_OK;
+    if (!owns->count)
+        return DS_OK;
     ds__cuda_keep *k = ds__alloc(sizeof *k + owns->count * sizeof k->object[0]);
-    if (!k) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-    for (; k->count < owns->count; k->count++) k->object[k->count] = ds__object_keep(owns->at[k->count].object);
+    if (!k)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    for (; k->count < owns->count; k->count++)
+        k->object[k->count] = ds__object_keep(owns->at[k->count].object);
     ds__lock_take(&ds__cuda.host_lock);
     k->next = ds__cuda.keeps;
-    if (k->next) k->next->previous = k;
+    if (k->next)
+        k->next->previous = k;
     ds__cuda.keeps = k;
     ds__lock_give(&ds__cuda.host_lock);
-    ds_result r = DS__RT(*scope, cudaUserObjectCreate, (out, k, ds__cuda_keep_end, 1, cudaUserObjectNoDestructorSync));
-    if (r < 0) { *out = NULL; ds__cuda_keep_end(k); }
+    ds_result r = DS__RT(*scope, cudaUserObjectCreate,
+                         (out, k, ds__cuda_keep_end, 1, cudaUserObjectNoDestructorSync));
+    if (r < 0) {
+        *out = NULL;
+        ds__cuda_keep_end(k);
+    }
     return r;
 }
+
 static void ds__cuda_keep_drop(const ds__cuda_scope *scope, cudaUserObject_t object) {
     cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
-    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++) ds__cuda_ignore(scope, code = cudaUserObjectRelease(object, 1));
+    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
+        ds__cuda_ignore(scope, code = cudaUserObjectRelease(object, 1));
 }
 
 /* The same, and the graph has it. */
-static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph, const ds__cuda_owns *owns, cudaUserObject_t *out) {
+static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph,
+                                 const ds__cuda_owns *owns, cudaUserObject_t *out) {
     ds_result r = ds__cuda_keep_make(scope, owns, out);
-    if (r < 0 || !*out) return r;
+    if (r < 0 || !*out)
+        return r;
     r = DS__RT(*scope, cudaGraphRetainUserObject, (graph, *out, 1, cudaGraphUserObjectMove));
-    if (r < 0) { ds__cuda_keep_drop(scope, *out); *out = NULL; }
+    if (r < 0) {
+        ds__cuda_keep_drop(scope, *out);
+        *out = NULL;
+    }
     return r;
 }
+
 /* From here on only the executable has it. */
-static void ds__cuda_unretain(const ds__cuda_scope *scope, cudaGraph_t graph, cudaUserObject_t object) {
+static void ds__cuda_unretain(const ds__cuda_scope *scope, cudaGraph_t graph,
+                              cudaUserObject_t object) {
     cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
-    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++) ds__cuda_ignore(scope, code = cudaGraphReleaseUserObject(graph, object, 1));
+    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
+        ds__cuda_ignore(scope, code = cudaGraphReleaseUserObject(graph, object, 1));
 }
 
 static void ds__cuda_exec_end(ds__cuda_exec *x) {
     ds__cuda_scope scope;
     ds__cuda_enter_or_not(&scope, x->device);
-    if (x->exec) ds__cuda_ignore(&scope, cudaGraphExecDestroy(x->exec));
-    if (x->now && x->now != x->kept) ds__cuda_ignore(&scope, cudaGraphDestroy(x->now));
-    if (x->kept) ds__cuda_ignore(&scope, cudaGraphDestroy(x->kept));
+    if (x->exec)
+        ds__cuda_ignore(&scope, cudaGraphExecDestroy(x->exec));
+    if (x->now && x->now != x->kept)
+        ds__cuda_ignore(&scope, cudaGraphDestroy(x->now));
+    if (x->kept)
+        ds__cuda_ignore(&scope, cudaGraphDestroy(x->kept));
     ds__cuda_leave(&scope);
-    if (x->now_node != x->kept_node) ds__release(x->now_node);
+    if (x->now_node != x->kept_node)
+        ds__release(x->now_node);
     ds__release(x->kept_node);
     ds__release(x->off);
     ds__release(x->on);
     ds__cuda_own_end(&x->owns);
-    if (x->held) ds__body_free(x->held);
+    if (x->held)
+        ds__body_free(x->held);
     ds__release(x);
 }
-static void ds__cuda_exec_destroy(void *exec) { ds__cuda_exec_end(exec); }
 
+static void ds__cuda_exec_destroy(void *exec) {
+    ds__cuda_exec_end(exec);
+}
 /* Holds the kernels and events of a graph and of graphs in it. */
 static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
     ds_result r = DS_OK;
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
         const ds__node *n = b->node[i];
-        if (n->child) { r = ds__cuda_hold(held, n->child); continue; }
-        if (n->kind != DS_NODE_KERNEL && n->kind != DS_NODE_EVENT_RECORD && n->kind != DS_NODE_EVENT_WAIT) continue;
+        if (n->child) {
+            r = ds__cuda_hold(held, n->child);
+            continue;
+        }
+        if (n->kind != DS_NODE_KERNEL && n->kind != DS_NODE_EVENT_RECORD &&
+            n->kind != DS_NODE_EVENT_WAIT)
+            continue;
         ds__node *copy = ds__node_copy(n);
         r = copy ? ds__body_append(held, copy, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
-        if (r < 0) ds__node_free(copy);
+        if (r < 0)
+            ds__node_free(copy);
     }
     return r;
 }
@@ -5669,45 +7535,65 @@ static ds_result ds__cuda_instantiate(ds__cuda_exec *x, const ds__body *b, unsig
     ds__cuda_scope scope;
     cudaUserObject_t object;
     ds_result r = ds__cuda_enter(&scope, x->device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_clone(&scope, g->graph, x->kept_node, x->count, &x->kept, x->kept_node + x->count);
-    if (r < 0 && r != DS_ERR_OUT_OF_MEMORY && ds__cuda_has_unknown(b, 1)) r = DS_OK; /* memory nodes: CUDA cannot copy them */
-    if (x->kept) memmove(x->kept_node, x->kept_node + x->count, x->count * sizeof *x->kept_node);
+    /* memory nodes: CUDA cannot copy them */
+    if (r < 0 && r != DS_ERR_OUT_OF_MEMORY && ds__cuda_has_unknown(b, 1))
+        r = DS_OK;
+    if (x->kept)
+        memmove(x->kept_node, x->kept_node + x->count, x->count * sizeof *x->kept_node);
     x->now = x->kept;
     cudaGraph_t from = x->kept ? x->kept : g->graph;
-    if (r == DS_OK) r = ds__cuda_retain(&scope, from, &x->owns, &object);
+    if (r == DS_OK)
+        r = ds__cuda_retain(&scope, from, &x->owns, &object);
     if (r == DS_OK) {
-        r = DS__RT(scope, cudaGraphInstantiateWithFlags, (&x->exec, from, flags & ~(unsigned)(DS_GRAPH_UPLOAD | DS_GRAPH_REPLACE_POINTERS)));
-        if (r < 0) x->exec = NULL;
+        r = DS__RT(
+            scope, cudaGraphInstantiateWithFlags,
+            (&x->exec, from, flags & ~(unsigned)(DS_GRAPH_UPLOAD | DS_GRAPH_REPLACE_POINTERS)));
+        if (r < 0)
+            x->exec = NULL;
         ds__cuda_unretain(&scope, from, object);
     }
     ds__cuda_leave(&scope);
     return r;
 }
 
-static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigned flags, void **out) {
+static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigned flags,
+                                            void **out) {
     (void)copy;
     ds_result r = ds__cuda_usable(b);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_exec *x = ds__alloc(sizeof *x);
-    if (!x) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    if (!x)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     x->device = b->device.index;
     x->count = b->count;
     x->kept_node = x->now_node = ds__cuda_natives(b);
     x->off = ds__alloc(b->count + 1u);
     x->on = ds__alloc(b->count + 1u);
-    for (uint32_t i = 0; i < b->count && x->on; i++) x->on[i] = (unsigned char)b->node[i]->device.index;
+    for (uint32_t i = 0; i < b->count && x->on; i++)
+        x->on[i] = (unsigned char)b->node[i]->device.index;
     if (!x->kept_node || !x->off || !x->on || !ds__cuda_own_all(&x->owns, b))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes", (unsigned)b->count);
-    if (r == DS_OK) r = (x->held = ds__body_new(b->driver, b->device)) ? ds__cuda_hold(x->held, b) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) r = ds__cuda_instantiate(x, b, flags);
-    if (r < 0) { ds__cuda_exec_end(x); return r; }
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
+                     (unsigned)b->count);
+    if (r == DS_OK)
+        r = (x->held = ds__body_new(b->driver, b->device)) ? ds__cuda_hold(x->held, b)
+                                                           : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK)
+        r = ds__cuda_instantiate(x, b, flags);
+    if (r < 0) {
+        ds__cuda_exec_end(x);
+        return r;
+    }
     *out = x;
     return DS_OK;
 }
 
 /* CUDA's own update; *out_node: the graph's node that it does not take. */
-static ds_result ds__cuda_take_over(const ds__cuda_scope *scope, cudaGraphExec_t exec, cudaGraph_t graph, ds_graph_update_reason *out_reason,
+static ds_result ds__cuda_take_over(const ds__cuda_scope *scope, cudaGraphExec_t exec,
+                                    cudaGraph_t graph, ds_graph_update_reason *out_reason,
                                     cudaGraphNode_t *out_node) {
 #if CUDART_VERSION >= 12000
     cudaGraphExecUpdateResultInfo info;
@@ -5721,114 +7607,170 @@ static ds_result ds__cuda_take_over(const ds__cuda_scope *scope, cudaGraphExec_t
     ds_result r = DS__RT(*scope, cudaGraphExecUpdate, (exec, graph, out_node, &result));
     *out_reason = (ds_graph_update_reason)result;
 #endif
-    if (r == DS_OK) *out_reason = DS_GRAPH_UPDATE_SUCCESS;
-    else if (!*out_reason || *out_reason > DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED) *out_reason = DS_GRAPH_UPDATE_ERROR;
+    if (r == DS_OK)
+        *out_reason = DS_GRAPH_UPDATE_SUCCESS;
+    else if (!*out_reason || *out_reason > DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED)
+        *out_reason = DS_GRAPH_UPDATE_ERROR;
     return r;
 }
 
-/* The executable becomes the graph, which it takes over with its list of nodes if that is given, and `owns` in any case that
-   succeeds. */
-static ds_result ds__cuda_become(const ds__cuda_scope *scope, ds__cuda_exec *x, cudaGraph_t graph, cudaGraphNode_t *nodes, ds__cuda_owns *owns,
+/* The executable becomes the graph, which it takes over with its list of nodes if that is given,
+   and `owns` in any case that succeeds. */
+static ds_result ds__cuda_become(const ds__cuda_scope *scope, ds__cuda_exec *x, cudaGraph_t graph,
+                                 cudaGraphNode_t *nodes, ds__cuda_owns *owns,
                                  ds_graph_update_reason *out_reason, cudaGraphNode_t *out_node) {
     cudaUserObject_t object;
     *out_reason = DS_GRAPH_UPDATE_ERROR;
     *out_node = NULL;
     ds_result r = ds__cuda_retain(scope, graph, owns, &object);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_take_over(scope, x->exec, graph, out_reason, out_node);
     ds__cuda_unretain(scope, graph, object);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_own_end(&x->owns);
     x->owns = *owns;
     memset(owns, 0, sizeof *owns);
     x->stale = nodes == NULL;
     if (nodes) {
-        if (x->now != x->kept) { ds__cuda_ignore(scope, cudaGraphDestroy(x->now)); ds__release(x->now_node); }
+        if (x->now != x->kept) {
+            ds__cuda_ignore(scope, cudaGraphDestroy(x->now));
+            ds__release(x->now_node);
+        }
         x->now = graph;
         x->now_node = nodes;
     }
-    for (uint32_t i = 0; i < x->count; i++) /* whether an update leaves them off is not documented */
-        if (x->off[i] == 1) ds__cuda_ignore(scope, cudaGraphNodeSetEnabled(x->exec, x->kept_node[i], 0));
+    /* whether an update leaves them off is not documented */
+    for (uint32_t i = 0; i < x->count; i++)
+        if (x->off[i] == 1)
+            ds__cuda_ignore(scope, cudaGraphNodeSetEnabled(x->exec, x->kept_node[i], 0));
     return DS_OK;
 }
 
-static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_reason *out_reason, uint32_t *out_node) {
+static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_reason *out_reason,
+                                      uint32_t *out_node) {
     ds__cuda_exec *x = exec;
     const ds__cuda_graph *g = b->native;
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_scope scope;
     cudaGraph_t clone = NULL;
-    cudaGraphNode_t wrong = NULL, *nodes = ds__cuda_natives(b);
+    cudaGraphNode_t wrong = NULL;
+    cudaGraphNode_t *nodes = ds__cuda_natives(b);
     *out_reason = DS_GRAPH_UPDATE_ERROR;
     *out_node = UINT32_MAX;
     ds_result r = nodes ? ds__cuda_usable(b) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && !ds__cuda_own_all(&owns, b)) r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) r = ds__cuda_enter(&scope, x->device);
-    if (r < 0) { ds__cuda_own_end(&owns); ds__release(nodes); return r; }
-    if (x->kept) r = ds__cuda_clone(&scope, g->graph, nodes, b->count, &clone, nodes + b->count);
-    if (clone) memmove(nodes, nodes + b->count, b->count * sizeof *nodes);
-    for (uint32_t i = 0; i < b->count && i < x->count && r == DS_OK && clone; i++) /* CUDA does not know of these that they are off */
-        if (x->off[i] == 2 && ds__cuda_type(b->node[i]) == cudaGraphNodeTypeHost) r = ds__cuda_set(b->node[i], x->device, NULL, nodes[i], &ds__cuda_nothing);
-    if (r == DS_OK) r = ds__cuda_become(&scope, x, clone ? clone : g->graph, clone ? nodes : NULL, &owns, out_reason, &wrong);
+    if (r == DS_OK && !ds__cuda_own_all(&owns, b))
+        r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK)
+        r = ds__cuda_enter(&scope, x->device);
+    if (r < 0) {
+        ds__cuda_own_end(&owns);
+        ds__release(nodes);
+        return r;
+    }
+    if (x->kept)
+        r = ds__cuda_clone(&scope, g->graph, nodes, b->count, &clone, nodes + b->count);
+    if (clone)
+        memmove(nodes, nodes + b->count, b->count * sizeof *nodes);
+    /* CUDA does not know of these that they are off */
+    for (uint32_t i = 0; i < b->count && i < x->count && r == DS_OK && clone; i++)
+        if (x->off[i] == 2 && ds__cuda_type(b->node[i]) == cudaGraphNodeTypeHost)
+            r = ds__cuda_set(b->node[i], x->device, NULL, nodes[i], &ds__cuda_nothing);
+    if (r == DS_OK)
+        r = ds__cuda_become(&scope, x, clone ? clone : g->graph, clone ? nodes : NULL, &owns,
+                            out_reason, &wrong);
     for (uint32_t i = 0; i < b->count && r < 0 && wrong; i++)
-        if (nodes[i] == wrong) *out_node = i;
-    if (r < 0 && clone) ds__cuda_ignore(&scope, cudaGraphDestroy(clone));
-    if (r < 0 || !clone) ds__release(nodes);
+        if (nodes[i] == wrong)
+            *out_node = i;
+    if (r < 0 && clone)
+        ds__cuda_ignore(&scope, cudaGraphDestroy(clone));
+    if (r < 0 || !clone)
+        ds__release(nodes);
     ds__cuda_leave(&scope);
     ds__cuda_own_end(&owns);
     return r;
 }
 
-/* Changes one node in a copy of what the executable does, and has it become that: for what CUDA cannot set in an executable, or not with
-   what the node needs. fresh NULL: the node of the library's own host work is switched on or off. */
+/* Changes one node in a copy of what the executable does, and has it become that: for what CUDA
+   cannot set in an executable, or not with what the node needs. fresh NULL: the node of the
+   library's own host work is switched on or off. */
 static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__node *fresh) {
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_scope scope;
     ds_graph_update_reason reason;
     cudaGraph_t graph = NULL;
-    cudaGraphNode_t wrong, *nodes;
-    if (!x->kept || x->stale) return ds__fail(DS_ERR_UNSUPPORTED, "node %u cannot be set: CUDA cannot copy what the executable does", (unsigned)index);
-    if (!(nodes = ds__alloc((x->count + 1u) * sizeof *nodes))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
+    cudaGraphNode_t wrong;
+    cudaGraphNode_t *nodes;
+    if (!x->kept || x->stale)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "node %u cannot be set: CUDA cannot copy what the executable does",
+                        (unsigned)index);
+    if (!(nodes = ds__alloc((x->count + 1u) * sizeof *nodes)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
     ds_result r = ds__cuda_enter(&scope, x->device);
-    if (r < 0) { ds__release(nodes); return r; }
-    if (!ds__cuda_own_copy(&owns, &x->owns, DS__CUDA_NOWHERE)) r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) r = ds__cuda_clone(&scope, x->now, x->now_node, x->count, &graph, nodes);
+    if (r < 0) {
+        ds__release(nodes);
+        return r;
+    }
+    if (!ds__cuda_own_copy(&owns, &x->owns, DS__CUDA_NOWHERE))
+        r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK)
+        r = ds__cuda_clone(&scope, x->now, x->now_node, x->count, &graph, nodes);
     if (r == DS_OK && fresh) {
         ds__cuda_own_drop(&owns, index);
         r = ds__cuda_set_in_graph(&scope, nodes[index], fresh, x->on[index], &owns, index);
-        if (r == DS_OK && fresh->child && !ds__cuda_own_attached(&owns, fresh->child, index)) r = DS_ERR_OUT_OF_MEMORY;
+        if (r == DS_OK && fresh->child && !ds__cuda_own_attached(&owns, fresh->child, index))
+            r = DS_ERR_OUT_OF_MEMORY;
     }
     if (r == DS_OK && (!fresh || x->off[index] == 2)) {
         ds__object *task = ds__cuda_own_find(&owns, index);
-        struct cudaHostNodeParams host = { ds__cuda_host_node, x->off[index] || !task ? &ds__cuda_nothing : task->user };
+        struct cudaHostNodeParams host = { ds__cuda_host_node, x->off[index] || !task
+                                                                   ? &ds__cuda_nothing
+                                                                   : task->user };
         r = DS__RT(scope, cudaGraphHostNodeSetParams, (nodes[index], &host));
     }
-    if (r == DS_OK) r = ds__cuda_become(&scope, x, graph, nodes, &owns, &reason, &wrong);
-    if (r < 0 && graph) ds__cuda_ignore(&scope, cudaGraphDestroy(graph));
-    if (r < 0) ds__release(nodes);
+    if (r == DS_OK)
+        r = ds__cuda_become(&scope, x, graph, nodes, &owns, &reason, &wrong);
+    if (r < 0 && graph)
+        ds__cuda_ignore(&scope, cudaGraphDestroy(graph));
+    if (r < 0)
+        ds__release(nodes);
     ds__cuda_leave(&scope);
     ds__cuda_own_end(&owns);
     return r;
 }
 
 static ds_result ds__cuda_unnamed(uint32_t index) {
-    return ds__fail(DS_ERR_UNSUPPORTED, "node %u cannot be changed: CUDA cannot copy the graph, by whose nodes it would be named", (unsigned)index);
+    return ds__fail(
+        DS_ERR_UNSUPPORTED,
+        "node %u cannot be changed: CUDA cannot copy the graph, by whose nodes it would be named",
+        (unsigned)index);
 }
 
 static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
     ds__cuda_exec *x = exec;
     const ds__op *op = &fresh->op;
     enum cudaGraphNodeType type = ds__cuda_type(fresh);
-    if (fresh->kind == DS_NODE_EMPTY || fresh->kind == DS_NODE_NATIVE) return DS_OK;
-    int remake = type == cudaGraphNodeTypeHost || type == cudaGraphNodeTypeGraph; /* and rows, which CUDA sets only so */
-    remake |= (fresh->kind == DS_NODE_COPY && op->u.copy.height > 1) || (fresh->kind == DS_NODE_FILL && op->u.fill.height > 1);
-    if (remake) return ds__cuda_remake(x, index, fresh);
-    if (!x->kept) return ds__cuda_unnamed(index);
+    if (fresh->kind == DS_NODE_EMPTY || fresh->kind == DS_NODE_NATIVE)
+        return DS_OK;
+    /* and rows, which CUDA sets only so */
+    int remake = type == cudaGraphNodeTypeHost || type == cudaGraphNodeTypeGraph;
+    remake |= (fresh->kind == DS_NODE_COPY && op->u.copy.height > 1) ||
+              (fresh->kind == DS_NODE_FILL && op->u.fill.height > 1);
+    if (remake)
+        return ds__cuda_remake(x, index, fresh);
+    if (!x->kept)
+        return ds__cuda_unnamed(index);
     ds_result r = ds__cuda_set(fresh, x->on[index], x->exec, x->kept_node[index], NULL);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     char before[sizeof ds__tls.error];
     memcpy(before, ds__tls.error, sizeof before);
-    if (ds__cuda_set(fresh, x->on[index], NULL, x->now_node[index], NULL) < 0) { x->stale = 1; memcpy(ds__tls.error, before, sizeof before); }
+    if (ds__cuda_set(fresh, x->on[index], NULL, x->now_node[index], NULL) < 0) {
+        x->stale = 1;
+        memcpy(ds__tls.error, before, sizeof before);
+    }
     return DS_OK;
 }
 
@@ -5837,23 +7779,32 @@ static ds_result ds__cuda_exec_enable(void *exec, uint32_t index, int enabled) {
     enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     ds__cuda_scope scope;
     unsigned char before = x->off[index];
-    if (enabled == !before) return DS_OK;
-    if (!x->kept) return ds__cuda_unnamed(index);
+    if (enabled == !before)
+        return DS_OK;
+    if (!x->kept)
+        return ds__cuda_unnamed(index);
     ds_result r = ds__cuda_enter(&scope, x->device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = DS__RT(scope, cudaGraphNodeGetType, (x->kept_node[index], &type));
-    if (r == DS_OK && type != cudaGraphNodeTypeHost) r = DS__RT(scope, cudaGraphNodeSetEnabled, (x->exec, x->kept_node[index], (unsigned)enabled));
+    if (r == DS_OK && type != cudaGraphNodeTypeHost)
+        r = DS__RT(scope, cudaGraphNodeSetEnabled,
+                   (x->exec, x->kept_node[index], (unsigned)enabled));
     ds__cuda_leave(&scope);
     x->off[index] = r < 0 ? before : enabled ? 0 : type == cudaGraphNodeTypeHost ? 2 : 1;
-    if (r == DS_OK && type == cudaGraphNodeTypeHost) r = ds__cuda_remake(x, index, NULL); /* CUDA switches no host nodes */
-    if (r < 0) x->off[index] = before;
+    /* CUDA switches no host nodes */
+    if (r == DS_OK && type == cudaGraphNodeTypeHost)
+        r = ds__cuda_remake(x, index, NULL);
+    if (r < 0)
+        x->off[index] = before;
     return r;
 }
 
 static ds_result ds__cuda_launch_graph(const ds__cuda_stream *s, const ds__cuda_exec *x) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (DS__UNLIKELY(r < 0)) return r;
+    if (DS__UNLIKELY(r < 0))
+        return r;
     r = DS__RT(scope, cudaGraphLaunch, (x->exec, s->handle));
     ds__cuda_leave(&scope);
     return r;
@@ -5863,20 +7814,28 @@ static ds_result ds__cuda_upload(const ds__cuda_stream *s, const ds__cuda_exec *
     ds__cuda_scope scope;
     int capturing = 0;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
-    if (r == DS_OK && capturing) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "an upload cannot be captured; the capture goes on");
-    if (r == DS_OK) r = DS__RT(scope, cudaGraphUpload, (x->exec, s->handle));
+    if (r == DS_OK && capturing)
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                     "an upload cannot be captured; the capture goes on");
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaGraphUpload, (x->exec, s->handle));
     ds__cuda_leave(&scope);
     return r;
 }
 
-/* Ends what an executable kept that may still run: its blocks stay, its host functions run nothing any more. */
+/* Ends what an executable kept that may still run: its blocks stay, its host functions run
+   nothing any more. */
 static void ds__cuda_keep_empty(ds__cuda_keep *k) {
     for (uint32_t i = 0; i < k->count; i++) {
         ds__object *o = k->object[i];
         ds__cuda_task *h = o->dtor_fn == ds__cuda_task_end ? o->user : NULL;
-        if (!h) { ds__object_drop(o); continue; }
+        if (!h) {
+            ds__object_drop(o);
+            continue;
+        }
         ds__object *payload = h->payload;
         atomic_store(&h->fn, NULL);
         h->payload = NULL;
@@ -5884,44 +7843,51 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
     }
 }
 
-/* CUDA ends what executables kept on a thread of its own: waits for that, a tenth of a second after the last one. After the failure of
-   a device it may never come, and a graph that another library captured may outlive the driver: what is left then is ended here. */
+/* CUDA ends what executables kept on a thread of its own: waits for that, a tenth of a second
+   after the last one. After the failure of a device it may never come, and a graph that another
+   library captured may outlive the driver: what is left then is ended here. */
 static void ds__cuda_end_keeps(void) {
     int quiet = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
         uint64_t count = 0;
         struct timespec t = { 0, 50000 };
         ds__lock_take(&ds__cuda.host_lock);
-        ds__cuda_keep *k = ds__cuda.keeps, *take = NULL;
-        for (const ds__cuda_keep *i = k; i; i = i->next) count++;
+        ds__cuda_keep *k = ds__cuda.keeps;
+        ds__cuda_keep *take = NULL;
+        for (const ds__cuda_keep *i = k; i; i = i->next)
+            count++;
         quiet |= count == last && ds__now_ns() - begin > 100000000u;
         for (ds__cuda_keep *i = k; i && quiet && !take; i = i->next) {
             int pending = DS__CUDA_PENDING;
-            if (atomic_compare_exchange_strong(&i->state, &pending, DS__CUDA_TAKEN)) take = i;
+            if (atomic_compare_exchange_strong(&i->state, &pending, DS__CUDA_TAKEN))
+                take = i;
         }
         ds__lock_give(&ds__cuda.host_lock);
-        if (!k) return;
+        if (!k)
+            return;
         if (take) {
             ds__cuda_keep_empty(take);
             ds__cuda_unlist_keep(take);
             take->next = ds__cuda.left; /* the driver has stopped for all but this thread */
             ds__cuda.left = take;
         } else {
-            if (count != last) begin = ds__now_ns();
+            if (count != last)
+                begin = ds__now_ns();
             last = count;
             syscall(SYS_nanosleep, &t, NULL);
         }
     }
 }
-
 /* ---- >>cuda submission ---- */
 
 static ds_result ds__cuda_record(const ds__cuda_stream *s, ds__cuda_event *e) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (DS__UNLIKELY(r < 0)) return r;
+    if (DS__UNLIKELY(r < 0))
+        return r;
     r = DS__RT(scope, cudaEventRecord, (e->event, s->handle));
-    if (DS__UNLIKELY(r == DS_OK && atomic_load_explicit(&e->capture, memory_order_relaxed))) atomic_store(&e->capture, 0);
+    if (DS__UNLIKELY(r == DS_OK && atomic_load_explicit(&e->capture, memory_order_relaxed)))
+        atomic_store(&e->capture, 0);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -5930,59 +7896,86 @@ static ds_result ds__cuda_wait(const ds__cuda_stream *s, const ds__cuda_event *e
     return ds__cuda_wait_mark(s, e->event, atomic_load_explicit(&e->capture, memory_order_relaxed));
 }
 
-/* Outside of captures an external record or wait is like any other, and CUDA takes the flag only inside. */
+/* Outside of captures an external record or wait is like any other, and CUDA takes the flag only
+   inside. */
 static ds_result ds__cuda_external(const ds__cuda_stream *s, ds__cuda_event *e, int record) {
     ds__cuda_scope scope;
     int capturing = 0;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
     if (r == DS_OK && capturing)
-        r = record ? DS__RT(scope, cudaEventRecordWithFlags, (e->event, s->handle, cudaEventRecordExternal))
-                   : DS__RT(scope, cudaStreamWaitEvent, (s->handle, e->event, cudaEventWaitExternal));
+        r = record
+                ? DS__RT(scope, cudaEventRecordWithFlags,
+                         (e->event, s->handle, cudaEventRecordExternal))
+                : DS__RT(scope, cudaStreamWaitEvent, (s->handle, e->event, cudaEventWaitExternal));
     ds__cuda_leave(&scope);
-    if (r < 0 || capturing) return r;
+    if (r < 0 || capturing)
+        return r;
     return record ? ds__cuda_record(s, e) : ds__cuda_wait(s, e);
 }
 
 /* Puts the work on the stream, whether that captures or not. */
 static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     switch (op->kind) {
-    case DS__OP_KERNEL: return ds__cuda_launch(s, op);
-    case DS__OP_COPY: return ds__cuda_submit_copy(s, op);
-    case DS__OP_FILL: return ds__cuda_submit_fill(s, op);
-    case DS__OP_RECORD: return ds__cuda_record(s, op->u.event.event);
-    case DS__OP_WAIT: return ds__cuda_wait(s, op->u.event.event);
-    case DS__OP_WAIT_STREAM: return ds__cuda_wait_stream(s, op->u.wait.stream);
-    case DS__OP_HOST: case DS__OP_CALLBACK:
-        return ds__cuda_submit_host(s, op->u.host.fn, op->u.host.callback, op->u.host.user, op->u.host.dtor_fn, op->u.host.stream, 0);
-    case DS__OP_GRAPH: return ds__cuda_launch_graph(s, op->u.graph.exec);
-    case DS__OP_UPLOAD: return ds__cuda_upload(s, op->u.graph.exec);
-    case DS__OP_EXTERNAL_RECORD: case DS__OP_EXTERNAL_WAIT: return ds__cuda_external(s, op->u.event.event, op->kind == DS__OP_EXTERNAL_RECORD);
-    default: return ds__fail(DS_ERR_UNSUPPORTED, "operation %d is not known to the CUDA driver", op->kind);
+    case DS__OP_KERNEL:
+        return ds__cuda_launch(s, op);
+    case DS__OP_COPY:
+        return ds__cuda_submit_copy(s, op);
+    case DS__OP_FILL:
+        return ds__cuda_submit_fill(s, op);
+    case DS__OP_RECORD:
+        return ds__cuda_record(s, op->u.event.event);
+    case DS__OP_WAIT:
+        return ds__cuda_wait(s, op->u.event.event);
+    case DS__OP_WAIT_STREAM:
+        return ds__cuda_wait_stream(s, op->u.wait.stream);
+    case DS__OP_HOST:
+    case DS__OP_CALLBACK:
+        return ds__cuda_submit_host(s, op->u.host.fn, op->u.host.callback, op->u.host.user,
+                                    op->u.host.dtor_fn, op->u.host.stream, 0);
+    case DS__OP_GRAPH:
+        return ds__cuda_launch_graph(s, op->u.graph.exec);
+    case DS__OP_UPLOAD:
+        return ds__cuda_upload(s, op->u.graph.exec);
+    case DS__OP_EXTERNAL_RECORD:
+    case DS__OP_EXTERNAL_WAIT:
+        return ds__cuda_external(s, op->u.event.event, op->kind == DS__OP_EXTERNAL_RECORD);
+    default:
+        return ds__fail(DS_ERR_UNSUPPORTED, "operation %d is not known to the CUDA driver",
+                        op->kind);
     }
 }
-
 /* ---- >>cuda work that is captured ---- */
 
 static const char *const ds__cuda_pageable =
-    "the graph would use pageable memory at each launch: pin it, register it, or copy with DS_COPY_HOST_STABLE";
+    "the graph would use pageable memory at each launch: pin it, register it, or copy with "
+    "DS_COPY_HOST_STABLE";
 
 /* A refusal of our own, which leaves the capture as it is. */
 static ds_result ds__cuda_refuse(const ds__cuda_scope *scope, const char *rule) {
     int locked = ds__tls.capture_locked;
-    if (!locked) ds__cuda_lock();
+    if (!locked)
+        ds__cuda_lock();
     ds__capture *c = ds__g.captures;
-    while (c && (c->driver->type != DS_DEVICE_CUDA || c->id != scope->capture)) c = c->next;
+    while (c && (c->driver->type != DS_DEVICE_CUDA || c->id != scope->capture))
+        c = c->next;
     ds_result r = c ? ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, rule)
-                    : ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "%s; the capture, which devstream did not begin, goes on", rule);
-    if (!locked) ds__cuda_unlock();
+                    : ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                               "%s; the capture, which devstream did not begin, goes on", rule);
+    if (!locked)
+        ds__cuda_unlock();
     return r;
 }
-static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope) { return ds__cuda_refuse(scope, ds__cuda_pageable); }
+
+static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope) {
+    return ds__cuda_refuse(scope, ds__cuda_pageable);
+}
 
 /* A host function in a capture of others, whose graph keeps what the function needs. */
-static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
+static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                          ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_look now;
     ds__node n;
@@ -5991,47 +7984,64 @@ static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds_
     n.kind = DS_NODE_HOST;
     n.op.u.host.fn = fn;
     n.op.u.host.user = user;
-    ds_result r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
-    if (r == DS_OK && dtor_fn && !(n.payload = ds__object_new(user, dtor_fn))) r = DS_ERR_OUT_OF_MEMORY;
+    ds_result r =
+        ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
+    if (r == DS_OK && dtor_fn && !(n.payload = ds__object_new(user, dtor_fn)))
+        r = DS_ERR_OUT_OF_MEMORY;
     ds__object *task = r == DS_OK ? ds__cuda_task_new(&n) : NULL;
-    if (r == DS_OK && (!task || !ds__cuda_own_keep(&owns, DS__CUDA_NOWHERE, task))) r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) r = ds__cuda_keep_make(scope, &owns, &object);
+    if (r == DS_OK && (!task || !ds__cuda_own_keep(&owns, DS__CUDA_NOWHERE, task)))
+        r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK)
+        r = ds__cuda_keep_make(scope, &owns, &object);
     if (r == DS_OK) {
         r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task->user));
         if (r < 0) {
-            if (n.payload) n.payload->dtor_fn = NULL; /* the caller ends it */
+            /* the caller ends it */
+            if (n.payload)
+                n.payload->dtor_fn = NULL;
             ds__cuda_keep_drop(scope, object);
-        } else if ((r = DS__RT(*scope, cudaGraphRetainUserObject, (now.graph, object, 1, cudaGraphUserObjectMove))) < 0) {
-            atomic_store(&((ds__cuda_task *)task->user)->fn, NULL); /* the node is there and will run it: it stays until the driver stops */
+        } else if ((r = DS__RT(*scope, cudaGraphRetainUserObject,
+                               (now.graph, object, 1, cudaGraphUserObjectMove))) < 0) {
+            /* the node is there and will run it: it stays until the driver stops */
+            atomic_store(&((ds__cuda_task *)task->user)->fn, NULL);
         }
     }
-    if (r < 0 && n.payload) n.payload->dtor_fn = NULL;
+    if (r < 0 && n.payload)
+        n.payload->dtor_fn = NULL;
     ds__object_drop(n.payload);
     ds__object_drop(task);
     ds__cuda_own_end(&owns);
     return r;
 }
 
-/* Enters the stream's last node. Where the picture lacks one node and the operation has made one, it is that: without asking for all nodes,
-   which would take a time that grows with the square of their number. */
-static uint32_t ds__cuda_enter_last(const ds__cuda_scope *scope, ds__body *b, cudaGraphNode_t last, int made_one) {
+/* Enters the stream's last node. Where the picture lacks one node and the operation has made
+   one, it is that: without asking for all nodes, which would take a time that grows with the
+   square of their number. */
+static uint32_t ds__cuda_enter_last(const ds__cuda_scope *scope, ds__body *b, cudaGraphNode_t last,
+                                    int made_one) {
     size_t count = 0;
-    ds_result r = made_one ? DS__RT(*scope, cudaGraphGetNodes, (((ds__cuda_graph *)b->native)->graph, NULL, &count)) : DS_OK;
+    ds_result r = made_one ? DS__RT(*scope, cudaGraphGetNodes,
+                                    (((ds__cuda_graph *)b->native)->graph, NULL, &count))
+                           : DS_OK;
     if (r == DS_OK && count == b->count + (size_t)1) {
         r = ds__cuda_append_unknown(b, last);
-        if (r == DS_OK) r = ds__cuda_read_after(scope, b, b->count - 1);
+        if (r == DS_OK)
+            r = ds__cuda_read_after(scope, b, b->count - 1);
     } else if (r == DS_OK) {
         r = ds__cuda_read_nodes(scope, b);
     }
     return r == DS_OK ? ds__cuda_index(b, last, b->count) : UINT32_MAX;
 }
 
-/* Which node the operation has become: the stream's last, which is entered with what is known of it (made NULL: made of op). What fails
-   here leaves a node that is not known. UINT32_MAX: it is not found. The lock is held. */
-static uint32_t ds__cuda_note(ds__cuda_scope *scope, const ds__cuda_stream *s, ds__capture *c, const ds__op *op, ds__node *made) {
+/* Which node the operation has become: the stream's last, which is entered with what is known of
+   it (made NULL: made of op). What fails here leaves a node that is not known. UINT32_MAX: it is
+   not found. The lock is held. */
+static uint32_t ds__cuda_note(ds__cuda_scope *scope, const ds__cuda_stream *s, ds__capture *c,
+                              const ds__op *op, ds__node *made) {
     ds__body *b = c->body;
     ds__cuda_look now;
-    uint32_t known = b->count, index = UINT32_MAX;
+    uint32_t known = b->count;
+    uint32_t index = UINT32_MAX;
     char before[sizeof ds__tls.error];
     memcpy(before, ds__tls.error, sizeof before);
     cudaError_t code = ds__cuda_get_info(s->handle, &now);
@@ -6040,7 +8050,8 @@ static uint32_t ds__cuda_note(ds__cuda_scope *scope, const ds__cuda_stream *s, d
         index = ds__cuda_enter_last(scope, b, now.after[0], op && op->kind != DS__OP_GRAPH);
     }
     if (index != UINT32_MAX && index >= known && b->node[index]->kind == DS_NODE_NATIVE) {
-        ds__node *old = b->node[index], *n = made ? made : op ? ds__node_make(op, ds_cuda(s->device), s->priority) : NULL;
+        ds__node *old = b->node[index];
+        ds__node *n = made ? made : op ? ds__node_make(op, ds_cuda(s->device), s->priority) : NULL;
         if (n) {
             n->native = old->native;
             n->deps = old->deps;
@@ -6059,21 +8070,29 @@ static uint32_t ds__cuda_note(ds__cuda_scope *scope, const ds__cuda_stream *s, d
 
 /* What was kept for a node that had no index, or does not come. */
 static void ds__cuda_own_settle(ds__cuda_owns *list, uint32_t index, ds_result r) {
-    if (r < 0) ds__cuda_own_drop(list, DS__CUDA_NEW);
-    for (uint32_t i = list->count; i-- > 0 && list->at[i].node == DS__CUDA_NEW; ) list->at[i].node = index == UINT32_MAX ? DS__CUDA_NOWHERE : index;
+    if (r < 0)
+        ds__cuda_own_drop(list, DS__CUDA_NEW);
+    for (uint32_t i = list->count; i-- > 0 && list->at[i].node == DS__CUDA_NEW;)
+        list->at[i].node = index == UINT32_MAX ? DS__CUDA_NOWHERE : index;
 }
 
 /* A host function, or a copy or fill of host memory. */
-static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_stream *s, ds__capture *c, const ds__op *op) {
+static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                       ds__capture *c, const ds__op *op) {
     ds__cuda_graph *g = c->body->native;
     uint32_t index = UINT32_MAX;
     ds__node *n = ds__node_make(op, ds_cuda(s->device), s->priority);
-    if (!n) return DS_ERR_OUT_OF_MEMORY;
+    if (!n)
+        return DS_ERR_OUT_OF_MEMORY;
     ds__object *task = ds__cuda_task_new(n);
-    ds_result r = task && ds__cuda_own_keep(&g->owns, DS__CUDA_NEW, task) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task->user));
-    if (r == DS_OK) index = ds__cuda_note(scope, s, c, op, n);
-    else ds__node_discard(n);
+    ds_result r =
+        task && ds__cuda_own_keep(&g->owns, DS__CUDA_NEW, task) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK)
+        r = DS__RT(*scope, cudaLaunchHostFunc, (s->handle, ds__cuda_host_node, task->user));
+    if (r == DS_OK)
+        index = ds__cuda_note(scope, s, c, op, n);
+    else
+        ds__node_discard(n);
     ds__object_drop(task);
     ds__cuda_own_settle(&g->owns, index, r);
     return r;
@@ -6082,179 +8101,254 @@ static ds_result ds__cuda_capture_host(ds__cuda_scope *scope, const ds__cuda_str
 /* In a graph the place of every operand is known. */
 static ds_result ds__cuda_resolve(ds__op *op, unsigned at, const void *ptr) {
     ds_pointer_info info;
-    if (ds__place_of(op, (int)at) != DS__AT_UNKNOWN) return DS_OK;
+    if (ds__place_of(op, (int)at) != DS__AT_UNKNOWN)
+        return DS_OK;
     ds_result r = ds__cuda_pointer_query(ptr, &info);
-    unsigned place = info.kind == DS_MEMORY_DEVICE ? DS__AT_DEVICE + (unsigned)info.device.index
-                     : info.kind == DS_MEMORY_PAGEABLE ? DS__AT_PAGEABLE : DS__AT_PINNED;
+    unsigned place = info.kind == DS_MEMORY_DEVICE     ? DS__AT_DEVICE + (unsigned)info.device.index
+                     : info.kind == DS_MEMORY_PAGEABLE ? DS__AT_PAGEABLE
+                                                       : DS__AT_PINNED;
     op->places = (uint16_t)(op->places | place << at);
     return r;
 }
 
-static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_stream *s, cudaGraphNode_t *after, size_t count, int set) {
+static ds_result ds__cuda_set_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                    cudaGraphNode_t *after, size_t count, int set) {
     unsigned flags = set ? cudaStreamSetCaptureDependencies : cudaStreamAddCaptureDependencies;
 #if CUDART_VERSION >= 13000
-    return DS__RT(*scope, cudaStreamUpdateCaptureDependencies, (s->handle, after, NULL, count, flags));
+    return DS__RT(*scope, cudaStreamUpdateCaptureDependencies,
+                  (s->handle, after, NULL, count, flags));
 #else
     return DS__RT(*scope, cudaStreamUpdateCaptureDependencies, (s->handle, after, count, flags));
 #endif
 }
 
-static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, int device, const ds__op *op,
-                                            ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
+static ds_result ds__cuda_capture_elsewhere(ds__cuda_scope *scope, ds__cuda_stream *s,
+                                            ds__capture *c, int device, const ds__op *op,
+                                            ds_result (*put)(ds__cuda_stream *s,
+                                                             const ds__op *op)) {
     ds__cuda_origin *o = c->origin;
     void *native = NULL;
     int priority = 0;
-    ds_result r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
-    if (r < 0) return r;
+    ds_result r =
+        ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
+    if (r < 0)
+        return r;
     ds__cuda_stream *t = native;
     t->sibling = o->streams; /* it must live until the capture ends */
     o->streams = t;
     atomic_store(&t->capture, c->id);
     r = ds__cuda_wait_stream(t, s);
-    if (r == DS_OK) r = put(t, op);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = put(t, op);
+    if (r < 0)
+        return r;
     uint32_t index = ds__cuda_note(scope, t, c, op, NULL);
-    if (index == UINT32_MAX) return ds__cuda_wait_stream(s, t);
-    cudaGraphNode_t last = ds__cuda_native(c->body->node[index]); /* it comes after all that the stream's next one would depend on */
+    if (index == UINT32_MAX)
+        return ds__cuda_wait_stream(s, t);
+    /* it comes after all that the stream's next one would depend on */
+    cudaGraphNode_t last = ds__cuda_native(c->body->node[index]);
     return ds__cuda_set_after(scope, s, &last, 1, 1);
 }
 
-/* A copy between devices in the form that a node of it can be set in: CUDA does not update one form by another. */
+/* A copy between devices in the form that a node of it can be set in: CUDA does not update one
+   form by another. */
 static ds_result ds__cuda_copy_between(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_move(&scope, s->handle, op, DS__CUDA_ASK, DS__CUDA_ASK);
     ds__cuda_leave(&scope);
     return r;
 }
 
-static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, ds__op *op) {
+static ds_result ds__cuda_capture_memory(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                         ds__op *op) {
     int copy = op->kind == DS__OP_COPY;
     ds_result r = ds__cuda_resolve(op, DS__OP_DST, copy ? op->u.copy.dst : op->u.fill.dst);
-    if (r == DS_OK && copy) r = ds__cuda_resolve(op, DS__OP_SRC, op->u.copy.src);
-    if (r < 0) return r;
-    unsigned to = (unsigned)ds__place_of(op, DS__OP_DST), from = copy ? (unsigned)ds__place_of(op, DS__OP_SRC) : DS__AT_PINNED;
-    if (to == DS__AT_PAGEABLE || from == DS__AT_PAGEABLE) return ds__cuda_refuse_pageable(scope);
+    if (r == DS_OK && copy)
+        r = ds__cuda_resolve(op, DS__OP_SRC, op->u.copy.src);
+    if (r < 0)
+        return r;
+    unsigned to = (unsigned)ds__place_of(op, DS__OP_DST);
+    unsigned from = copy ? (unsigned)ds__place_of(op, DS__OP_SRC) : DS__AT_PINNED;
+    if (to == DS__AT_PAGEABLE || from == DS__AT_PAGEABLE)
+        return ds__cuda_refuse_pageable(scope);
     if (to == DS__AT_OTHER || from == DS__AT_OTHER)
-        return ds__cuda_refuse(scope, "a copy between a GPU and a device of the CPU driver cannot be captured");
+        return ds__cuda_refuse(
+            scope, "a copy between a GPU and a device of the CPU driver cannot be captured");
     op->flags = (uint8_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
-    if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from)) return ds__cuda_capture_host(scope, s, c, op);
+    if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from))
+        return ds__cuda_capture_host(scope, s, c, op);
     unsigned here = DS__AT_DEVICE + (unsigned)s->device;
-    ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = copy ? ds__cuda_copy_on : ds__cuda_fill;
-    if (copy && to >= DS__AT_DEVICE && from >= DS__AT_DEVICE && to != from) put = ds__cuda_copy_between;
+    ds_result (*put)(ds__cuda_stream * s, const ds__op *op) =
+        copy ? ds__cuda_copy_on : ds__cuda_fill;
+    if (copy && to >= DS__AT_DEVICE && from >= DS__AT_DEVICE && to != from)
+        put = ds__cuda_copy_between;
     if (to != here && from != here)
-        return ds__cuda_capture_elsewhere(scope, s, c, (int)((from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE), op, put);
+        return ds__cuda_capture_elsewhere(
+            scope, s, c, (int)((from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE), op, put);
     r = put(s, op);
-    if (r == DS_OK) (void)ds__cuda_note(scope, s, c, op, NULL);
+    if (r == DS_OK)
+        (void)ds__cuda_note(scope, s, c, op, NULL);
     return r;
 }
 
 /* Puts the work on a stream of a capture that was begun here. The lock is held. */
-static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const ds__op *given) {
+static ds_result ds__cuda_put_captured(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                       const ds__op *given) {
     ds__cuda_graph *g = c->body->native;
     ds__op op = *given;
     ds_result r = DS_OK;
     uint64_t most;
     switch (op.kind) {
-    case DS__OP_COPY: case DS__OP_FILL: return ds__cuda_capture_memory(scope, s, c, &op);
-    case DS__OP_HOST: return ds__cuda_capture_host(scope, s, c, &op);
-    case DS__OP_UPLOAD: return ds__cuda_refuse(scope, "an upload cannot be captured");
+    case DS__OP_COPY:
+    case DS__OP_FILL:
+        return ds__cuda_capture_memory(scope, s, c, &op);
+    case DS__OP_HOST:
+        return ds__cuda_capture_host(scope, s, c, &op);
+    case DS__OP_UPLOAD:
+        return ds__cuda_refuse(scope, "an upload cannot be captured");
     case DS__OP_GRAPH:
-        if (!ds__cuda_own_copy(&g->owns, &((ds__cuda_exec *)op.u.graph.exec)->owns, DS__CUDA_NEW)) r = DS_ERR_OUT_OF_MEMORY;
-        if (r == DS_OK) r = ds__cuda_launch_graph(s, op.u.graph.exec);
-        ds__cuda_own_settle(&g->owns, r == DS_OK ? ds__cuda_note(scope, s, c, &op, NULL) : UINT32_MAX, r);
+        if (!ds__cuda_own_copy(&g->owns, &((ds__cuda_exec *)op.u.graph.exec)->owns, DS__CUDA_NEW))
+            r = DS_ERR_OUT_OF_MEMORY;
+        if (r == DS_OK)
+            r = ds__cuda_launch_graph(s, op.u.graph.exec);
+        ds__cuda_own_settle(&g->owns,
+                            r == DS_OK ? ds__cuda_note(scope, s, c, &op, NULL) : UINT32_MAX, r);
         return r;
-    default: break;
+    default:
+        break;
     }
     r = ds__cuda_put(s, &op);
-    if (r < 0) return r;
-    if (op.kind == DS__OP_RECORD) atomic_store(&((ds__cuda_event *)op.u.event.event)->capture, c->id);
+    if (r < 0)
+        return r;
+    if (op.kind == DS__OP_RECORD)
+        atomic_store(&((ds__cuda_event *)op.u.event.event)->capture, c->id);
     if (op.kind == DS__OP_KERNEL) {
         const ds__kernel *k = op.u.kernel.kernel;
-        r = ds__cuda_split(k, op.u.kernel.items, k->cuda.items_per_block ? k->cuda.items_per_block : k->cuda.block ? k->cuda.block : 256, &most);
+        r = ds__cuda_split(k, op.u.kernel.items,
+                           k->cuda.items_per_block ? k->cuda.items_per_block
+                           : k->cuda.block         ? k->cuda.block
+                                                   : 256,
+                           &most);
         int one = r == DS_OK && (op.u.kernel.grid || op.u.kernel.items <= most);
-        (void)ds__cuda_note(scope, s, c, one ? &op : NULL, NULL); /* the parts of a launch that took several are not known */
+        /* the parts of a launch that took several are not known */
+        (void)ds__cuda_note(scope, s, c, one ? &op : NULL, NULL);
     }
-    if (op.kind == DS__OP_EXTERNAL_RECORD || op.kind == DS__OP_EXTERNAL_WAIT) (void)ds__cuda_note(scope, s, c, &op, NULL);
+    if (op.kind == DS__OP_EXTERNAL_RECORD || op.kind == DS__OP_EXTERNAL_WAIT)
+        (void)ds__cuda_note(scope, s, c, &op, NULL);
     return DS_OK;
 }
 
 /* While a capture is open that was begun here, or was when the caller asked. */
-__attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s, const ds__op *op) {
+__attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stream *s,
+                                                                   const ds__op *op) {
     ds__cuda_scope scope;
     ds__cuda_look now;
     ds__capture *c = NULL;
-    if (s->kind == DS__STREAM_LEGACY) return ds__cuda_put(s, op); /* it cannot capture, and cannot be asked beside a capture */
+    /* it cannot capture, and cannot be asked beside a capture */
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__cuda_put(s, op);
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
-    if (op->kind == DS__OP_KERNEL && !ds__cuda_loaded(op->u.kernel.kernel, s->device)) r = ds__cuda_ready(&scope, op->u.kernel.kernel);
+    if (r < 0)
+        return r;
+    if (op->kind == DS__OP_KERNEL && !ds__cuda_loaded(op->u.kernel.kernel, s->device))
+        r = ds__cuda_ready(&scope, op->u.kernel.kernel);
     int done = 0;
     ds__cuda_lock();
-    if (r == DS_OK) r = ds__cuda_find_capture(&scope, s, &now, &c);
+    if (r == DS_OK)
+        r = ds__cuda_find_capture(&scope, s, &now, &c);
     int active = r == DS_OK && c && now.status == cudaStreamCaptureStatusActive;
-    if (r == DS_OK && DS__UNLIKELY(ds__op_changed(op, active ? c->id : 0)) && (active || now.status == cudaStreamCaptureStatusNone)) r = DS__CHANGED;
-    else if (active) { r = ds__cuda_put_captured(&scope, s, c, op); done = 1; }
+    if (r == DS_OK && DS__UNLIKELY(ds__op_changed(op, active ? c->id : 0)) &&
+        (active || now.status == cudaStreamCaptureStatusNone))
+        r = DS__CHANGED;
+    else if (active) {
+        r = ds__cuda_put_captured(&scope, s, c, op);
+        done = 1;
+    }
     ds__cuda_unlock();
-    if (r == DS_OK && !done) r = ds__cuda_put(s, op);
-    if (r == DS_OK && !done && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM)) { /* it may have come into a capture */
+    if (r == DS_OK && !done)
+        r = ds__cuda_put(s, op);
+    /* it may have come into a capture */
+    if (r == DS_OK && !done && (op->kind == DS__OP_WAIT || op->kind == DS__OP_WAIT_STREAM)) {
         cudaError_t code = ds__cuda_get_info(s->handle, &now);
         ds__cuda_ignore(&scope, code);
         ds__cuda_lock();
-        c = code == cudaSuccess && now.status == cudaStreamCaptureStatusActive ? ds__cuda_capture_of(now.id) : NULL;
-        if (c) atomic_store(&s->capture, c->id);
+        c = code == cudaSuccess && now.status == cudaStreamCaptureStatusActive
+                ? ds__cuda_capture_of(now.id)
+                : NULL;
+        if (c)
+            atomic_store(&s->capture, c->id);
         ds__cuda_unlock();
     }
     ds__cuda_leave(&scope);
     return r;
 }
-
 /* ---- >>cuda begin and end of captures ---- */
 
 /* The lock is held. */
-static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const cudaGraphNode_t *after, size_t count) {
+static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                const cudaGraphNode_t *after, size_t count) {
     enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)c->mode;
     const char *call = c->into ? "cudaStreamBeginCaptureToGraph" : "cudaStreamBeginCapture";
 #if CUDART_VERSION >= 12030
-    cudaError_t code = c->into ? cudaStreamBeginCaptureToGraph(s->handle, ((ds__cuda_graph *)c->body->native)->graph, after, NULL, count, mode)
-                               : cudaStreamBeginCapture(s->handle, mode);
+    cudaError_t code =
+        c->into
+            ? cudaStreamBeginCaptureToGraph(s->handle, ((ds__cuda_graph *)c->body->native)->graph,
+                                            after, NULL, count, mode)
+            : cudaStreamBeginCapture(s->handle, mode);
 #else
     (void)after;
     (void)count;
     if (c->into)
-        return ds__fail(DS_ERR_UNSUPPORTED, "capturing into a graph that is there needs CUDA 12.3, this was built with %d.%d", CUDART_VERSION / 1000,
-                        CUDART_VERSION % 1000 / 10);
+        return ds__fail(
+            DS_ERR_UNSUPPORTED,
+            "capturing into a graph that is there needs CUDA 12.3, this was built with %d.%d",
+            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     cudaError_t code = cudaStreamBeginCapture(s->handle, mode);
 #endif
-    if (DS__LIKELY(code == cudaSuccess)) return DS_OK;
+    if (DS__LIKELY(code == cudaSuccess))
+        return DS_OK;
     if (s->kind == DS__STREAM_LEGACY && code != cudaErrorMemoryAllocation) {
         ds__cuda_ignore(scope, code);
-        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the legacy stream cannot capture; use another stream (%s says %d)", call, (int)code);
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "the legacy stream cannot capture; use another stream (%s says %d)", call,
+                        (int)code);
     }
     if (code == cudaErrorCallRequiresNewerDriver) {
         ds__cuda_ignore(scope, code);
-        return ds__fail(DS_ERR_UNSUPPORTED, "%s needs a newer driver (it says %d)", call, (int)code);
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s needs a newer driver (it says %d)", call,
+                        (int)code);
     }
-    if (code != cudaErrorIllegalState) return ds__cuda_check(scope, code, call);
+    if (code != cudaErrorIllegalState)
+        return ds__cuda_check(scope, code, call);
     ds__cuda_look now;
     ds__capture *open = NULL;
     ds__cuda_ignore(scope, code);
     ds_result r = ds__cuda_find_capture(scope, s, &now, &open);
-    if (r == DS_OK) r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream captures already")
-                             : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream captures already; devstream did not begin that capture, which goes on");
+    if (r == DS_OK)
+        r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream captures already")
+                 : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream captures already; devstream did not "
+                                                  "begin that capture, which goes on");
     return r;
 }
 
-static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const cudaGraphNode_t *after, size_t count,
+static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                       const cudaGraphNode_t *after, size_t count,
                                        ds__cuda_graph *g, ds__cuda_origin *o) {
     ds__cuda_look now;
     ds__cuda_lock(); /* before anyone can end it, or put work into it that nobody knows of */
     atomic_fetch_add(&ds__g.capture_count, 1); /* who asks now comes to the lock */
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
     int begun = r == DS_OK;
-    if (begun) r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
+    if (begun)
+        r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
     if (r == DS_OK) {
-        *o = (ds__cuda_origin){ .handle = s->handle, .device = s->device, .per_thread = s->kind == DS__STREAM_PER_THREAD, .thread = s->thread };
+        *o = (ds__cuda_origin){ .handle = s->handle,
+                                .device = s->device,
+                                .per_thread = s->kind == DS__STREAM_PER_THREAD,
+                                .thread = s->thread };
         c->origin = o;
         c->native_id = now.id;
         c->body->native = g;
@@ -6268,25 +8362,31 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
     if (r < 0 && begun) {
         cudaGraph_t graph = NULL;
         ds__cuda_ignore(scope, cudaStreamEndCapture(s->handle, &graph));
-        if (graph && !c->into) ds__cuda_ignore(scope, cudaGraphDestroy(graph));
+        if (graph && !c->into)
+            ds__cuda_ignore(scope, cudaGraphDestroy(graph));
     }
     return r;
 }
 
-static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint32_t *deps, size_t count) {
+static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint32_t *deps,
+                                        size_t count) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
     ds__cuda_graph *g = c->into ? c->body->native : ds__alloc(sizeof *g);
     ds__cuda_origin *o = ds__alloc(sizeof *o);
     cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
-    ds_result r = g && o && after ? ds__cuda_on(&scope, s) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
+    ds_result r = g && o && after ? ds__cuda_on(&scope, s)
+                                  : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (r == DS_OK) {
-        for (size_t i = 0; i < count; i++) after[i] = ds__cuda_native(c->body->node[deps[i]]);
+        for (size_t i = 0; i < count; i++)
+            after[i] = ds__cuda_native(c->body->node[deps[i]]);
         r = ds__cuda_begin_listed(&scope, s, c, after, count, g, o);
         ds__cuda_leave(&scope);
     }
-    if (r < 0 && !c->into) ds__release(g);
-    if (r < 0) ds__release(o);
+    if (r < 0 && !c->into)
+        ds__release(g);
+    if (r < 0)
+        ds__release(o);
     ds__release(after);
     return r;
 }
@@ -6300,7 +8400,8 @@ static void ds__cuda_end_siblings(ds__cuda_stream *s) {
     }
 }
 
-/* The capture is over. Gives the streams that were made for it, to be ended without the lock, which is held. */
+/* The capture is over. Gives the streams that were made for it, to be ended without the lock,
+   which is held. */
 static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
     ds__cuda_origin *o = c->origin;
     ds__cuda_stream *streams = o->streams;
@@ -6314,11 +8415,13 @@ static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
 /* Reads what was captured into the picture. */
 static ds_result ds__cuda_read_graph(const ds__cuda_scope *scope, ds__body *b) {
     ds_result r = ds__cuda_read_nodes(scope, b);
-    for (uint32_t i = 0; i < b->count && r == DS_OK; i++) r = ds__cuda_read_after(scope, b, i);
+    for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
+        r = ds__cuda_read_after(scope, b, i);
     return r;
 }
 
-static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, ds__capture **out) {
+static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                    ds__capture **out) {
     ds__cuda_graph *g = c->body->native;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
     cudaGraph_t graph = NULL;
@@ -6329,10 +8432,12 @@ static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, d
         g->graph = graph;
         return ds__cuda_read_graph(scope, c->body);
     }
-    if (!ds__cuda_began_on(c, s)) return r;
+    if (!ds__cuda_began_on(c, s))
+        return r;
     cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
     ds__cuda_ignore(scope, code);
-    if (code != cudaSuccess || status != cudaStreamCaptureStatusNone) return r;
+    if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
+        return r;
     *out = c;
     if (!c->into) {
         g->graph = NULL; /* CUDA has ended it */
@@ -6346,18 +8451,25 @@ static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, d
 }
 
 static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
-    ds__cuda_stream *s = stream, *streams = NULL;
+    ds__cuda_stream *s = stream;
+    ds__cuda_stream *streams = NULL;
     ds__cuda_scope scope;
     ds__cuda_look now;
     ds__capture *c;
-    if (s->kind == DS__STREAM_LEGACY) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_lock();
     r = ds__cuda_find_capture(&scope, s, &now, &c);
-    if (r == DS_OK && now.status == cudaStreamCaptureStatusNone) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    else if (r == DS_OK && !c) r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream did not begin this capture: end it where it began");
-    else if (r == DS_OK) r = ds__cuda_end_known(&scope, s, c, out);
+    if (r == DS_OK && now.status == cudaStreamCaptureStatusNone)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    else if (r == DS_OK && !c)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "devstream did not begin this capture: end it where it began");
+    else if (r == DS_OK)
+        r = ds__cuda_end_known(&scope, s, c, out);
     if (*out) {
         streams = ds__cuda_capture_over(c);
         atomic_store(&s->capture, 0);
@@ -6367,19 +8479,20 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
     ds__cuda_end_siblings(streams);
     return r;
 }
-
 static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
     ds__cuda_look now;
     ds__capture *c;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_lock();
     r = ds__cuda_find_capture(&scope, s, &now, &c);
     if (r == DS_OK) {
-        out->status = now.status == cudaStreamCaptureStatusNone ? DS_CAPTURE_NONE
-                      : now.status == cudaStreamCaptureStatusActive ? DS_CAPTURE_ACTIVE : DS_CAPTURE_INVALIDATED;
+        out->status = now.status == cudaStreamCaptureStatusNone     ? DS_CAPTURE_NONE
+                      : now.status == cudaStreamCaptureStatusActive ? DS_CAPTURE_ACTIVE
+                                                                    : DS_CAPTURE_INVALIDATED;
         if (c && out->status == DS_CAPTURE_ACTIVE) {
             out->mode = c->mode;
             out->id = c->id;
@@ -6394,73 +8507,98 @@ static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
 }
 
 /* The capture of a stream that must be active. The lock is held. */
-static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_look *now, ds__capture **out) {
+static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_look *now,
+                                 ds__capture **out) {
     ds_result r = ds__cuda_find_capture(scope, s, now, out);
-    if (r < 0) return r;
-    if (now->status == cudaStreamCaptureStatusNone) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    if (!*out) return ds__fail(DS_ERR_ILLEGAL_STATE, "devstream did not begin the capture, and does not know its graph");
-    return now->status == cudaStreamCaptureStatusActive ? DS_OK : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, *out, 0, "");
+    if (r < 0)
+        return r;
+    if (now->status == cudaStreamCaptureStatusNone)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    if (!*out)
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "devstream did not begin the capture, and does not know its graph");
+    return now->status == cudaStreamCaptureStatusActive
+               ? DS_OK
+               : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, *out, 0, "");
 }
 
-static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda_look *now, ds__body *b, ds_graph_node *out, size_t room,
+static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda_look *now,
+                                     ds__body *b, ds_graph_node *out, size_t room,
                                      size_t *out_count) {
     size_t count = now->count < room ? now->count : room;
     cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
-    if (!after) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
-    if (count) memcpy(after, now->after, count * sizeof *after);
+    if (!after)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
+    if (count)
+        memcpy(after, now->after, count * sizeof *after);
     ds_result r = ds__cuda_read_nodes(scope, b);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         uint32_t index = ds__cuda_index(b, after[i], b->count);
-        if (index == UINT32_MAX) r = ds__fail(DS_ERR_DRIVER, "the stream depends on a node that is not in the graph");
-        else out[i].id = (uint64_t)b->serial << 32 | (index + 1u);
+        if (index == UINT32_MAX)
+            r = ds__fail(DS_ERR_DRIVER, "the stream depends on a node that is not in the graph");
+        else
+            out[i].id = (uint64_t)b->serial << 32 | (index + 1u);
     }
     ds__release(after);
-    if (r == DS_OK) *out_count = now->count;
+    if (r == DS_OK)
+        *out_count = now->count;
     return r;
 }
 
-static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out, size_t room, size_t *out_count) {
+static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out, size_t room,
+                                               size_t *out_count) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
     ds__cuda_look now;
     ds__capture *c;
-    if (s->kind == DS__STREAM_LEGACY) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_lock();
     r = ds__cuda_active(&scope, s, &now, &c);
-    if (r == DS_OK) r = ds__cuda_list_after(&scope, &now, c->body, out, room, out_count);
+    if (r == DS_OK)
+        r = ds__cuda_list_after(&scope, &now, c->body, out, room, out_count);
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
     return r;
 }
 
-static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s, const ds__body *b, const ds_graph_node *nodes,
-                                       size_t count, int set) {
+static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                       const ds__body *b, const ds_graph_node *nodes, size_t count,
+                                       int set) {
     cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
     ds_result r = after ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         uint32_t index = (uint32_t)nodes[i].id - 1;
         if (!nodes[i].id || nodes[i].id >> 32 != b->serial || index >= b->count)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "node %zu does not belong to the graph that is being captured", i);
-        else after[i] = ds__cuda_native(b->node[index]);
+            r = ds__fail(DS_ERR_INVALID_VALUE,
+                         "node %zu does not belong to the graph that is being captured", i);
+        else
+            after[i] = ds__cuda_native(b->node[index]);
     }
-    if (r == DS_OK) r = ds__cuda_set_after(scope, s, after, count, set);
+    if (r == DS_OK)
+        r = ds__cuda_set_after(scope, s, after, count, set);
     ds__release(after);
     return r;
 }
 
-static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *nodes, size_t count, int set) {
+static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *nodes, size_t count,
+                                         int set) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
     ds__cuda_look now;
     ds__capture *c;
-    if (s->kind == DS__STREAM_LEGACY) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_lock();
     r = ds__cuda_active(&scope, s, &now, &c);
-    if (r == DS_OK) r = ds__cuda_update_after(&scope, s, c->body, nodes, count, set);
+    if (r == DS_OK)
+        r = ds__cuda_update_after(&scope, s, c->body, nodes, count, set);
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
     return r;
@@ -6471,21 +8609,27 @@ static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     ds__cuda_scope scope;
     ds__cuda_anywhere(&scope, -1);
     ds_result r = DS__RT(scope, cudaThreadExchangeStreamCaptureMode, (&native));
-    if (r == DS_OK) ds__tls.mode = (ds_capture_mode)native; /* others may have exchanged it without devstream: the core gives this back */
+    /* others may have exchanged it without devstream: the core gives this back */
+    if (r == DS_OK)
+        ds__tls.mode = (ds_capture_mode)native;
     return r;
 }
 
-/* Ends a capture whose stream or whose program ends, as far as CUDA lets this thread. Inside of any scope; the lock is held. */
+/* Ends a capture whose stream or whose program ends, as far as CUDA lets this thread. Inside of
+   any scope; the lock is held. */
 static ds__cuda_stream *ds__cuda_give_up(const ds__cuda_scope *scope, ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
     ds__cuda_graph *g = c->body->native;
     cudaGraph_t graph = NULL;
     if (!o->per_thread || o->thread == ds__cuda_this_thread()) {
         cudaError_t code = cudaErrorUnknown;
-        for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++) ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
+        for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++)
+            ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
     }
-    if (graph && !c->into) ds__cuda_ignore(scope, cudaGraphDestroy(graph));
-    if (!c->into) g->graph = NULL;
+    if (graph && !c->into)
+        ds__cuda_ignore(scope, cudaGraphDestroy(graph));
+    if (!c->into)
+        g->graph = NULL;
     return ds__cuda_capture_over(c);
 }
 
@@ -6505,62 +8649,79 @@ static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_st
         ds__cuda_stream *streams = NULL;
         ds__cuda_lock();
         ds__capture *c = ds__g.captures;
-        while (c && (c->driver->type != DS_DEVICE_CUDA || !ds__cuda_began_on(c, s))) c = c->next;
-        if (c) streams = ds__cuda_give_up(scope, c);
+        while (c && (c->driver->type != DS_DEVICE_CUDA || !ds__cuda_began_on(c, s)))
+            c = c->next;
+        if (c)
+            streams = ds__cuda_give_up(scope, c);
         ds__cuda_unlock();
-        if (!c) return;
+        if (!c)
+            return;
         ds__capture_over(c, 1);
         ds__cuda_end_siblings(streams);
     }
 }
 
 static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
-    return DS__LIKELY(ds__captures_open() == 0 && !(op->flags & DS__OP_INSIDE)) ? ds__cuda_put(stream, op) : ds__cuda_submit_watched(stream, op);
+    return DS__LIKELY(ds__captures_open() == 0 && !(op->flags & DS__OP_INSIDE))
+               ? ds__cuda_put(stream, op)
+               : ds__cuda_submit_watched(stream, op);
 }
-
 /* ---- >>cuda memory ---- */
 
 /* What is the allocator's comes and goes while something captures. */
-static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) { return ds__tls.quiet ? ds__cuda_relax(scope, mode) : 0; }
+static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
+    return ds__tls.quiet ? ds__cuda_relax(scope, mode) : 0;
+}
 
 /* Adds to the sentence what there is. Inside of a scope. */
-__attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope *scope, size_t size) {
-    size_t avail = 0, total = 0;
+__attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope *scope,
+                                                           size_t size) {
+    size_t avail = 0;
+    size_t total = 0;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
     cudaError_t code = cudaMemGetInfo(&avail, &total);
     ds__cuda_unrelax(scope, relaxed, mode);
-    if (code == cudaSuccess) ds__also(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were asked for, %zu of %zu are free", size, avail, total);
+    if (code == cudaSuccess)
+        ds__also(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were asked for, %zu of %zu are free", size,
+                 avail, total);
     ds__cuda_ignore(scope, code);
 }
 
 static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaMalloc, (out, size));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    if (r == DS_ERR_OUT_OF_MEMORY) ds__cuda_short(&scope, size);
+    if (r == DS_ERR_OUT_OF_MEMORY)
+        ds__cuda_short(&scope, size);
     ds__cuda_leave(&scope);
     return r;
 }
 
-/* Who gets access to memory of the device that has no rule of its own for that: the device, and those that can reach it. Asking makes no
-   context, and neither does the access. Inside of a scope; room for all devices. */
-static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device, struct cudaMemAccessDesc *out, size_t *out_count) {
+/* Who gets access to memory of the device that has no rule of its own for that: the device, and
+   those that can reach it. Asking makes no context, and neither does the access. Inside of a
+   scope; room for all devices. */
+static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
+                                  struct cudaMemAccessDesc *out, size_t *out_count) {
     size_t n = 0;
     for (int i = 0; i < ds__cuda.devices; i++) {
-        unsigned char known = i == device ? 2 : atomic_load_explicit(&ds__cuda.near[i][device], memory_order_relaxed);
+        unsigned char known =
+            i == device ? 2 : atomic_load_explicit(&ds__cuda.near[i][device], memory_order_relaxed);
         if (!known) {
             int can = 0;
             ds_result r = DS__RT(*scope, cudaDeviceCanAccessPeer, (&can, i, device));
-            if (r < 0) return r;
+            if (r < 0)
+                return r;
             known = can ? 2 : 1;
             atomic_store_explicit(&ds__cuda.near[i][device], known, memory_order_relaxed);
         }
-        if (known != 2) continue;
+        if (known != 2)
+            continue;
         memset(&out[n], 0, sizeof out[n]);
         out[n].location.type = cudaMemLocationTypeDevice;
         out[n].location.id = i;
@@ -6573,23 +8734,29 @@ static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device, struc
 static ds__cuda_memory ds__cuda_memory_of(int device) {
     ds__cuda_memory m;
     memset(&m, 0, sizeof m);
-    m.type = 1; /* CU_MEM_ALLOCATION_TYPE_PINNED */
+    m.type = 1;     /* CU_MEM_ALLOCATION_TYPE_PINNED */
     m.location = 1; /* CU_MEM_LOCATION_TYPE_DEVICE */
     m.device = device;
     return m;
 }
-
 /* The unit in which memory is mapped. Inside of a scope. */
 static ds_result ds__cuda_space_page(const ds__cuda_scope *scope, size_t *out) {
     ds__cuda_memory m = ds__cuda_memory_of(scope->device);
-    int code, has = 0;
+    int code;
+    int has = 0;
     *out = atomic_load_explicit(&ds__cuda.page[scope->device], memory_order_relaxed);
-    if (*out) return DS_OK;
+    if (*out)
+        return DS_OK;
     DS__DR_CODE(*scope, code, cuDeviceGetAttribute, (&has, DS__CUDA_HAS_SPACE, scope->device));
-    if (code) return ds__cuda_fail(scope, "cuDeviceGetAttribute", code);
-    if (!has) return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no virtual memory management", scope->device);
-    DS__DR_CODE(*scope, code, cuMemGetAllocationGranularity, (out, &m, 0 /* CU_MEM_ALLOC_GRANULARITY_MINIMUM */));
-    if (code) return ds__cuda_fail(scope, "cuMemGetAllocationGranularity", code);
+    if (code)
+        return ds__cuda_fail(scope, "cuDeviceGetAttribute", code);
+    if (!has)
+        return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no virtual memory management",
+                        scope->device);
+    DS__DR_CODE(*scope, code, cuMemGetAllocationGranularity,
+                (out, &m, 0 /* CU_MEM_ALLOC_GRANULARITY_MINIMUM */));
+    if (code)
+        return ds__cuda_fail(scope, "cuMemGetAllocationGranularity", code);
     atomic_store_explicit(&ds__cuda.page[scope->device], *out, memory_order_relaxed);
     return DS_OK;
 }
@@ -6599,15 +8766,21 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
     unsigned long long at = 0;
     size_t page = 0;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_relax(&scope, &mode), code;
+    int relaxed = ds__cuda_relax(&scope, &mode);
+    int code;
     r = ds__cuda_space_page(&scope, &page);
-    if (r == DS_OK && (!size || size > SIZE_MAX - page)) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "there are no %zu bytes of address space", size);
+    if (r == DS_OK && (!size || size > SIZE_MAX - page))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "there are no %zu bytes of address space", size);
     if (r == DS_OK) {
-        DS__DR_CODE(scope, code, cuMemAddressReserve, (&at, (size + page - 1) / page * page, page, 0, 0));
-        if (code) r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
-        if (r == DS_ERR_OUT_OF_MEMORY) ds__also(r, "; %zu bytes of address space were asked for", size);
+        DS__DR_CODE(scope, code, cuMemAddressReserve,
+                    (&at, (size + page - 1) / page * page, page, 0, 0));
+        if (code)
+            r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
+        if (r == DS_ERR_OUT_OF_MEMORY)
+            ds__also(r, "; %zu bytes of address space were asked for", size);
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
@@ -6629,27 +8802,38 @@ static void ds__cuda_space_release(int device, void *at, size_t size) {
     ds__cuda_leave(&scope);
 }
 
-/* The handle goes at once, so that the memory goes with its mapping. What was made is undone when the rest fails: PyTorch's allocator
-   did not (pytorch#188008). Inside of a scope. */
+/* The handle goes at once, so that the memory goes with its mapping. What was made is undone
+   when the rest fails: PyTorch's allocator did not (pytorch#188008). Inside of a scope. */
 static ds_result ds__cuda_map_memory(const ds__cuda_scope *scope, void *at, size_t size) {
     struct cudaMemAccessDesc access[DS__MAX_DEVICES];
     ds__cuda_memory m = ds__cuda_memory_of(scope->device);
-    unsigned long long handle = 0, address = (uintptr_t)at;
+    unsigned long long handle = 0;
+    unsigned long long address = (uintptr_t)at;
     size_t count = 0;
     const char *call = "cuMemCreate";
-    int code, released, mapped = 0;
+    int code;
+    int released;
+    int mapped = 0;
     ds_result r = ds__cuda_readers(scope, scope->device, access, &count);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     DS__DR_CODE(*scope, code, cuMemCreate, (&handle, size, &m, 0));
     if (!code) {
         call = "cuMemMap";
         code = ds__cuda.cuMemMap(address, size, 0, handle, 0);
         mapped = !code;
         released = ds__cuda.cuMemRelease(handle);
-        if (!code && released) { call = "cuMemRelease"; code = released; }
+        if (!code && released) {
+            call = "cuMemRelease";
+            code = released;
+        }
     }
-    if (!code) { call = "cuMemSetAccess"; code = ds__cuda.cuMemSetAccess(address, size, access, count); }
-    if (code && mapped) (void)ds__cuda.cuMemUnmap(address, size);
+    if (!code) {
+        call = "cuMemSetAccess";
+        code = ds__cuda.cuMemSetAccess(address, size, access, count);
+    }
+    if (code && mapped)
+        (void)ds__cuda.cuMemUnmap(address, size);
     return code ? ds__cuda_fail(scope, call, code) : DS_OK;
 }
 
@@ -6657,65 +8841,89 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
     ds__cuda_scope scope;
     ds__mapping m;
     ds_result r = ds__mapping_add(at, size);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
         enum cudaStreamCaptureMode mode;
         int relaxed = ds__cuda_relax(&scope, &mode);
         r = ds__cuda_map_memory(&scope, at, size);
         ds__cuda_unrelax(&scope, relaxed, mode);
-        if (r == DS_ERR_OUT_OF_MEMORY) ds__cuda_short(&scope, size);
+        if (r == DS_ERR_OUT_OF_MEMORY)
+            ds__cuda_short(&scope, size);
         ds__cuda_leave(&scope);
     }
-    if (r < 0) (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
+    if (r < 0)
+        (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
     return r;
 }
 
-/* One mapping at a time: cuMemUnmap takes the whole of one. A mapping that is ours it does take, whatever it reports of earlier work. */
+/* One mapping at a time: cuMemUnmap takes the whole of one. A mapping that is ours it does take,
+   whatever it reports of earlier work. */
 static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     ds__cuda_scope scope;
     ds__mapping m;
     enum cudaStreamCaptureMode mode;
     ds_result r = ds__mapping_check(at, size);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_enter_or_not(&scope, device);
-    int relaxed = ds__cuda_relax(&scope, &mode), code;
+    int relaxed = ds__cuda_relax(&scope, &mode);
+    int code;
     while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
         DS__DR_CODE(scope, code, cuMemUnmap, (m.at, m.size));
-        if (code) DS_IGNORE(ds__cuda_fail(&scope, "cuMemUnmap", code)); /* for the log */
+        /* for the log */
+        if (code)
+            DS_IGNORE(ds__cuda_fail(&scope, "cuMemUnmap", code));
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return DS_OK;
 }
-
-/* The device's default pool, which keeps what is freed and gives it out again on any stream, as PyTorch sets it up. The mutex is held:
-   its threshold is read once. Inside of a scope. */
+/* The device's default pool, which keeps what is freed and gives it out again on any stream, as
+   PyTorch sets it up. The mutex is held: its threshold is read once. Inside of a scope. */
 static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *out) {
-    static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
+    static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies,
+                                                  cudaMemPoolReuseAllowOpportunistic,
                                                   cudaMemPoolReuseAllowInternalDependencies };
     struct cudaMemAccessDesc access[DS__MAX_DEVICES];
-    unsigned long long keep = UINT64_MAX, before = 0;
+    unsigned long long keep = UINT64_MAX;
+    unsigned long long before = 0;
     size_t count = 0;
-    int has = 0, on = 1;
-    ds_result r = DS__RT(*scope, cudaDeviceGetAttribute, (&has, cudaDevAttrMemoryPoolsSupported, scope->device));
-    if (r == DS_OK && !has) r = ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no memory pools", scope->device);
-    if (r == DS_OK) r = DS__RT(*scope, cudaDeviceGetDefaultMemPool, (out, scope->device));
-    for (size_t i = 0; i < sizeof reuse / sizeof reuse[0] && r == DS_OK; i++) r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, reuse[i], &on));
-    if (r == DS_OK) r = ds__cuda_readers(scope, scope->device, access, &count); /* peer access as of cudaMalloc does not hold for pools */
-    if (r == DS_OK && count > 1) r = DS__RT(*scope, cudaMemPoolSetAccess, (*out, access, count));
-    if (r == DS_OK) r = DS__RT(*scope, cudaMemPoolGetAttribute, (*out, cudaMemPoolAttrReleaseThreshold, &before));
-    if (r == DS_OK) r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, cudaMemPoolAttrReleaseThreshold, &keep));
-    if (r == DS_OK) ds__cuda.threshold[scope->device] = before;
+    int has = 0;
+    int on = 1;
+    ds_result r = DS__RT(*scope, cudaDeviceGetAttribute,
+                         (&has, cudaDevAttrMemoryPoolsSupported, scope->device));
+    if (r == DS_OK && !has)
+        r = ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no memory pools", scope->device);
+    if (r == DS_OK)
+        r = DS__RT(*scope, cudaDeviceGetDefaultMemPool, (out, scope->device));
+    for (size_t i = 0; i < sizeof reuse / sizeof reuse[0] && r == DS_OK; i++)
+        r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, reuse[i], &on));
+    /* peer access as of cudaMalloc does not hold for pools */
+    if (r == DS_OK)
+        r = ds__cuda_readers(scope, scope->device, access, &count);
+    if (r == DS_OK && count > 1)
+        r = DS__RT(*scope, cudaMemPoolSetAccess, (*out, access, count));
+    if (r == DS_OK)
+        r = DS__RT(*scope, cudaMemPoolGetAttribute,
+                   (*out, cudaMemPoolAttrReleaseThreshold, &before));
+    if (r == DS_OK)
+        r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, cudaMemPoolAttrReleaseThreshold, &keep));
+    if (r == DS_OK)
+        ds__cuda.threshold[scope->device] = before;
     return r;
 }
+
 static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) {
     ds_result r = DS_OK;
     *out = atomic_load_explicit(&ds__cuda.pool[scope->device], memory_order_acquire);
-    if (DS__LIKELY(*out)) return DS_OK;
+    if (DS__LIKELY(*out))
+        return DS_OK;
     pthread_mutex_lock(&ds__cuda.mutex);
     *out = atomic_load(&ds__cuda.pool[scope->device]);
-    if (!*out && (r = ds__cuda_pool_make(scope, out)) == DS_OK) atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
+    if (!*out && (r = ds__cuda_pool_make(scope, out)) == DS_OK)
+        atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
     pthread_mutex_unlock(&ds__cuda.mutex);
     return r;
 }
@@ -6726,10 +8934,14 @@ static ds_result ds__cuda_not_captured(ds__cuda_scope *scope, ds__cuda_stream *s
     ds__capture *c;
     int capturing = 0;
     ds_result r = ds__cuda_is_capturing(scope, s, &capturing);
-    if (r < 0 || !capturing) return r;
+    if (r < 0 || !capturing)
+        return r;
     ds__cuda_lock();
     r = ds__cuda_find_capture(scope, s, &now, &c);
-    if (r == DS_OK) r = ds__cuda_refuse(scope, "memory of the driver's own allocator cannot come or go on a stream that captures");
+    if (r == DS_OK)
+        r = ds__cuda_refuse(
+            scope,
+            "memory of the driver's own allocator cannot come or go on a stream that captures");
     ds__cuda_unlock();
     return r;
 }
@@ -6739,12 +8951,16 @@ static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, voi
     ds__cuda_scope scope;
     cudaMemPool_t pool;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     (void)device;
     r = ds__cuda_pool(&scope, &pool);
-    if (r == DS_OK) r = ds__cuda_not_captured(&scope, s);
-    if (r == DS_OK) r = DS__RT(scope, cudaMallocAsync, (out, size, s->handle));
-    if (r == DS_ERR_OUT_OF_MEMORY) ds__cuda_short(&scope, size);
+    if (r == DS_OK)
+        r = ds__cuda_not_captured(&scope, s);
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaMallocAsync, (out, size, s->handle));
+    if (r == DS_ERR_OUT_OF_MEMORY)
+        ds__cuda_short(&scope, size);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -6756,9 +8972,11 @@ static ds_result ds__cuda_async_free(int device, void *stream, void *ptr, size_t
     (void)device;
     (void)size;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_not_captured(&scope, s);
-    if (r == DS_OK) r = DS__RT(scope, cudaFreeAsync, (ptr, s->handle));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaFreeAsync, (ptr, s->handle));
     ds__cuda_leave(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
@@ -6767,11 +8985,13 @@ static ds_result ds__cuda_async_trim(int device, size_t keep) {
     ds__cuda_scope scope;
     cudaMemPool_t pool;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
     r = ds__cuda_pool(&scope, &pool);
-    if (r == DS_OK) r = DS__RT(scope, cudaMemPoolTrimTo, (pool, keep));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaMemPoolTrimTo, (pool, keep));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r;
@@ -6780,12 +9000,17 @@ static ds_result ds__cuda_async_trim(int device, size_t keep) {
 static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *out_used) {
     ds__cuda_scope scope;
     cudaMemPool_t pool;
-    unsigned long long reserved = 0, used = 0;
+    unsigned long long reserved = 0;
+    unsigned long long used = 0;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_pool(&scope, &pool);
-    if (r == DS_OK) r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
-    if (r == DS_OK) r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrUsedMemCurrent, &used));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaMemPoolGetAttribute,
+                   (pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrUsedMemCurrent, &used));
     ds__cuda_leave(&scope);
     *out_reserved = (size_t)reserved;
     *out_used = (size_t)used;
@@ -6795,39 +9020,48 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
 /* Leaves the device's pool as it was, and what it keeps to the device. Inside of a scope. */
 static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
     cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
-    if (!pool) return;
-    ds__cuda_ignore(scope, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &ds__cuda.threshold[device]));
+    if (!pool)
+        return;
+    ds__cuda_ignore(scope, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold,
+                                                   &ds__cuda.threshold[device]));
     ds__cuda_ignore(scope, cudaMemPoolTrimTo(pool, 0));
 }
-
-static ds_result ds__cuda_share_alloc(int device, size_t size, void **out) { return ds__cuda_memory_alloc(device, size, out); }
+static ds_result ds__cuda_share_alloc(int device, size_t size, void **out) {
+    return ds__cuda_memory_alloc(device, size, out);
+}
 
 static ds_result ds__cuda_share_export(int device, void *base, size_t size, unsigned char *out) {
     cudaIpcMemHandle_t handle;
     ds__cuda_scope scope;
     (void)size;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaIpcGetMemHandle, (&handle, base));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
-    if (r == DS_OK) memcpy(out, &handle, sizeof handle);
+    if (r == DS_OK)
+        memcpy(out, &handle, sizeof handle);
     return r;
 }
 
-static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, size_t size, void **out) {
+static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, size_t size,
+                                       void **out) {
     cudaIpcMemHandle_t handle;
     ds__cuda_scope scope;
     (void)size;
     memcpy(&handle, bytes, sizeof handle);
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     cudaError_t code = cudaIpcOpenMemHandle(out, handle, cudaIpcMemLazyEnablePeerAccess);
-    r = code == cudaErrorDeviceUninitialized ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenMemHandle") : ds__cuda_check(&scope, code, "cudaIpcOpenMemHandle");
+    r = code == cudaErrorDeviceUninitialized
+            ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenMemHandle")
+            : ds__cuda_check(&scope, code, "cudaIpcOpenMemHandle");
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r;
@@ -6843,6 +9077,7 @@ static void ds__cuda_share_close(int device, void *base, size_t size) {
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
 }
+
 static void ds__cuda_share_release(int device, void *base, size_t size) {
     ds__cuda_scope scope;
     (void)size;
@@ -6853,24 +9088,27 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
 }
-
 /* The device whose context pinned memory is made in: the thread's, or one that is in use anyway. */
 static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
     ds_device current = ds__thread_device();
     int device = 0;
-    if (current.type == DS_DEVICE_CUDA) device = current.index;
+    if (current.type == DS_DEVICE_CUDA)
+        device = current.index;
     else
-        while (device + 1 < ds__cuda.devices && !atomic_load(&ds__cuda.used[device])) device++;
+        while (device + 1 < ds__cuda.devices && !atomic_load(&ds__cuda.used[device]))
+            device++;
     return ds__cuda_enter(scope, device);
 }
 
 static ds_result ds__cuda_host_alloc(size_t size, void **out) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter_any(&scope);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable)); /* pinned for all devices */
+    /* pinned for all devices */
+    r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r;
@@ -6879,7 +9117,8 @@ static ds_result ds__cuda_host_alloc(size_t size, void **out) {
 static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter_any(&scope);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaHostRegister, (ptr, size, cudaHostRegisterPortable));
@@ -6888,13 +9127,16 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     return r;
 }
 
-/* cudaFree waits by itself; the others are not documented to. A device that failed has nothing pending any more. Waiting for a device
-   would spoil the captures of its streams: where they allow the thread to free, its other streams are waited for. */
+/* cudaFree waits by itself; the others are not documented to. A device that failed has nothing
+   pending any more. Waiting for a device would spoil the captures of its streams: where they
+   allow the thread to free, its other streams are waited for. */
 static ds_result ds__cuda_memory_wait(int device) {
-    if (DS__UNLIKELY(ds__captures_open()) && !ds__cuda_forbidden()) return device >= 0 ? DS_OK : ds__cuda_wait_streams();
+    if (DS__UNLIKELY(ds__captures_open()) && !ds__cuda_forbidden())
+        return device >= 0 ? DS_OK : ds__cuda_wait_streams();
     for (int i = device < 0 ? 0 : device; i < (device < 0 ? ds__cuda.devices : device + 1); i++) {
         ds_result r = atomic_load(&ds__cuda.used[i]) ? ds__cuda_device_synchronize(i) : DS_OK;
-        if (r < 0 && r != DS_ERR_FAILED) return r;
+        if (r < 0 && r != DS_ERR_FAILED)
+            return r;
     }
     return DS_OK;
 }
@@ -6903,12 +9145,15 @@ static ds_result ds__cuda_memory_wait(int device) {
 static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
     ds__cuda_scope scope;
     (void)size;
-    if (kind == DS_MEMORY_DEVICE) ds__cuda_enter_or_not(&scope, device);
-    else if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0) ds__cuda_anywhere(&scope, -1);
+    if (kind == DS_MEMORY_DEVICE)
+        ds__cuda_enter_or_not(&scope, device);
+    else if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0)
+        ds__cuda_anywhere(&scope, -1);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    ds_result r = kind == DS_MEMORY_DEVICE ? DS__RT(scope, cudaFree, (ptr))
-                  : kind == DS_MEMORY_PINNED ? DS__RT(scope, cudaFreeHost, (ptr)) : DS__RT(scope, cudaHostUnregister, (ptr));
+    ds_result r = kind == DS_MEMORY_DEVICE   ? DS__RT(scope, cudaFree, (ptr))
+                  : kind == DS_MEMORY_PINNED ? DS__RT(scope, cudaFreeHost, (ptr))
+                                             : DS__RT(scope, cudaHostUnregister, (ptr));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
@@ -6922,26 +9167,38 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     out->device.type = DS_DEVICE_HOST;
     memset(&a, 0, sizeof a);
     ds_result r = ds__cuda_enter_any(&scope);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = DS__RT(scope, cudaPointerGetAttributes, (&a, ptr));
     ds__cuda_leave(&scope);
-    if (r < 0 || a.type == cudaMemoryTypeUnregistered) return r;
-    if (a.type == cudaMemoryTypeHost) { out->kind = DS_MEMORY_PINNED; return DS_OK; }
+    if (r < 0 || a.type == cudaMemoryTypeUnregistered)
+        return r;
+    if (a.type == cudaMemoryTypeHost) {
+        out->kind = DS_MEMORY_PINNED;
+        return DS_OK;
+    }
     unsigned long long base = 0;
     size_t size = 0;
     int code;
     out->kind = DS_MEMORY_DEVICE;
     out->device = ds_cuda(a.device);
-    if ((r = ds__cuda_enter(&scope, a.device)) < 0) return r;
+    if ((r = ds__cuda_enter(&scope, a.device)) < 0)
+        return r;
     DS__DR_CODE(scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
     ds__cuda_leave(&scope);
-    if (code == 0) { out->base = (void *)(uintptr_t)base; out->size = size; }
+    if (code == 0) {
+        out->base = (void *)(uintptr_t)base;
+        out->size = size;
+    }
     return DS_OK;
 }
-
 /* ---- >>cuda end ---- */
 
-static int ds__cuda_passed(void **mark) { (void)mark; return 1; } /* CUDA has copied what a launch needs, but the module */
+/* CUDA has copied what a launch needs, but the module */
+static int ds__cuda_passed(void **mark) {
+    (void)mark;
+    return 1;
+}
 
 /* A host function that a failed device has not come to; NULL: none. It is the caller's. */
 static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
@@ -6949,7 +9206,9 @@ static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
     ds__cuda_host *h = ds__cuda.hosts;
     for (; h; h = h->next) {
         int pending = DS__CUDA_PENDING;
-        if (failed[h->device] && atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) break;
+        if (failed[h->device] &&
+            atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN))
+            break;
     }
     ds__lock_give(&ds__cuda.host_lock);
     return h;
@@ -6959,8 +9218,10 @@ static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
 static int ds__cuda_settle(int device) {
     ds__cuda_scope scope;
     cudaError_t code = cudaErrorUnknown;
-    for (int tries = 0; tries < 3 && code != cudaSuccess && !ds__cuda_is_sticky((int)code); tries++) {
-        if (ds__cuda_enter(&scope, device) < 0) continue;
+    for (int tries = 0; tries < 3 && code != cudaSuccess && !ds__cuda_is_sticky((int)code);
+         tries++) {
+        if (ds__cuda_enter(&scope, device) < 0)
+            continue;
         code = cudaDeviceSynchronize();
         ds__cuda_ignore(&scope, code);
         ds__cuda_leave(&scope);
@@ -6968,22 +9229,29 @@ static int ds__cuda_settle(int device) {
     return code != cudaSuccess;
 }
 
-/* After this no host function is on its way. CUDA runs those of a failed device itself, with the failure. Should it run none for
-   a tenth of a second, they are run here, and their records are kept, in case that it comes later. */
+/* After this no host function is on its way. CUDA runs those of a failed device itself, with the
+   failure. Should it run none for a tenth of a second, they are run here, and their records are
+   kept, in case that it comes later. */
 static void ds__cuda_drain(void) {
     unsigned char failed[DS__MAX_DEVICES] = { 0 };
-    for (int i = 0; i < ds__cuda.devices; i++) failed[i] = (unsigned char)(atomic_load(&ds__cuda.used[i]) && ds__cuda_settle(i));
+    for (int i = 0; i < ds__cuda.devices; i++)
+        failed[i] = (unsigned char)(atomic_load(&ds__cuda.used[i]) && ds__cuda_settle(i));
     int count = atomic_load(&ds__cuda.host_count);
-    for (uint64_t begin = ds__now_ns(); count != 0; ) {
+    for (uint64_t begin = ds__now_ns(); count != 0;) {
         struct timespec t = { 0, 50000 };
         syscall(SYS_nanosleep, &t, NULL);
         int now = atomic_load(&ds__cuda.host_count);
-        if (now != count || atomic_load(&ds__cuda.inside)) begin = ds__now_ns();
+        if (now != count || atomic_load(&ds__cuda.inside))
+            begin = ds__now_ns();
         count = now;
-        if (ds__now_ns() - begin < 100000000u) continue;
+        if (ds__now_ns() - begin < 100000000u)
+            continue;
         ds__cuda_host *h = ds__cuda_take_left(failed);
-        if (!h) continue;
-        if (h->embedded) atomic_fetch_add(&((ds__cuda_piece *)h->user)->whole->users, 1); /* never dropped */
+        if (!h)
+            continue;
+        /* never dropped */
+        if (h->embedded)
+            atomic_fetch_add(&((ds__cuda_piece *)h->user)->whole->users, 1);
         ds__cuda_run_host(h, 1);
         count = atomic_fetch_sub(&ds__cuda.host_count, 1) - 1;
     }
@@ -6993,9 +9261,11 @@ static void ds__cuda_stop(void) {
     ds__cuda_scope scope;
     ds__cuda_end_keeps();
     for (int i = 0; i < ds__cuda.devices; i++) {
-        if (!atomic_load(&ds__cuda.used[i])) continue;
+        if (!atomic_load(&ds__cuda.used[i]))
+            continue;
         ds__cuda_enter_or_not(&scope, i); /* nobody comes after this to try again */
-        if (ds__cuda.side[i]) ds__cuda_ignore(&scope, cudaStreamDestroy(ds__cuda.side[i]));
+        if (ds__cuda.side[i])
+            ds__cuda_ignore(&scope, cudaStreamDestroy(ds__cuda.side[i]));
         ds__cuda.side[i] = NULL;
         ds__cuda_pool_end(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
@@ -7010,18 +9280,34 @@ static void ds__cuda_stop(void) {
     }
 }
 
-static const ds__driver ds__cuda_driver = {
-    "cuda", DS_DEVICE_CUDA, ds__cuda_probe, ds__cuda_start, ds__cuda_device_used, ds__cuda_drain, ds__cuda_stop, ds__cuda_stream_destroy,
-    ds__cuda_stream_unwrap, ds__cuda_stream_hide, ds__cuda_stream_forget, ds__cuda_stream_identity, ds__cuda_event_destroy, ds__cuda_kernel_destroy,
-    ds__cuda_capture_abandon, ds__cuda_graph_destroy, ds__cuda_exec_destroy, ds__cuda_passed, ds__cuda_memory_release,
-    ds__cuda_space_release, ds__cuda_share_release, ds__cuda_share_close,
+static const ds__driver ds__cuda_driver = { "cuda",
+                                            DS_DEVICE_CUDA,
+                                            ds__cuda_probe,
+                                            ds__cuda_start,
+                                            ds__cuda_device_used,
+                                            ds__cuda_drain,
+                                            ds__cuda_stop,
+                                            ds__cuda_stream_destroy,
+                                            ds__cuda_stream_unwrap,
+                                            ds__cuda_stream_hide,
+                                            ds__cuda_stream_forget,
+                                            ds__cuda_stream_identity,
+                                            ds__cuda_event_destroy,
+                                            ds__cuda_kernel_destroy,
+                                            ds__cuda_capture_abandon,
+                                            ds__cuda_graph_destroy,
+                                            ds__cuda_exec_destroy,
+                                            ds__cuda_passed,
+                                            ds__cuda_memory_release,
+                                            ds__cuda_space_release,
+                                            ds__cuda_share_release,
+                                            ds__cuda_share_close,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
-    DS__ENTRIES(DS__MEMBER)
+                                            DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
 };
 #endif /* DEVSTREAM_CUDA */
-
-/* ---- >>fault: a layer that makes the n-th call of an entry fail ----------------------------------------------------- */
+/* ---- >>fault: a layer that makes the n-th call of an entry fail ------------------------------ */
 
 static struct {
     const ds__driver *next[DS_BACKEND_COUNT];
@@ -7031,17 +9317,20 @@ static struct {
 } ds__fault;
 
 __attribute__((noinline)) static int ds__fault_hit(const char *entry) {
-    if (strcmp(ds__fault.entry, "*") != 0 && strcmp(ds__fault.entry, entry) != 0) return 0;
+    if (strcmp(ds__fault.entry, "*") != 0 && strcmp(ds__fault.entry, entry) != 0)
+        return 0;
     return atomic_fetch_sub(&ds__fault.left, 1) == 1;
 }
 
 /* One function per entry and driver, since an entry does not know which driver it belongs to. */
-#define DS__FAULT_ENTRY(backend, entry, parameters, arguments) \
-    static ds_result ds__fault_##backend##_##entry parameters { \
-        if (DS__UNLIKELY(ds__fault_hit(#entry))) return ds__fail(DS_ERR_DRIVER, "injected fault in the driver's %s", #entry); \
-        return ds__fault.next[backend]->entry arguments; \
+#define DS__FAULT_ENTRY(backend, entry, parameters, arguments)                           \
+    static ds_result ds__fault_##backend##_##entry parameters {                          \
+        if (DS__UNLIKELY(ds__fault_hit(#entry)))                                         \
+            return ds__fail(DS_ERR_DRIVER, "injected fault in the driver's %s", #entry); \
+        return ds__fault.next[backend]->entry arguments;                                 \
     }
-#define DS__FAULT_CUDA(entry, parameters, arguments) DS__FAULT_ENTRY(0, entry, parameters, arguments)
+#define DS__FAULT_CUDA(entry, parameters, arguments) \
+    DS__FAULT_ENTRY(0, entry, parameters, arguments)
 #define DS__FAULT_CPU(entry, parameters, arguments) DS__FAULT_ENTRY(1, entry, parameters, arguments)
 DS__ENTRIES(DS__FAULT_CUDA)
 DS__ENTRIES(DS__FAULT_CPU)
@@ -7051,7 +9340,8 @@ DS__ENTRIES(DS__FAULT_CPU)
 static const ds__driver *ds__fault_layer(const ds__driver *next, int backend) {
     ds__fault.next[backend] = next;
     ds__fault.table[backend] = *next;
-#define DS__MEMBER(entry, parameters, arguments) ds__fault.table[backend].entry = backend ? ds__fault_1_##entry : ds__fault_0_##entry;
+#define DS__MEMBER(entry, parameters, arguments) \
+    ds__fault.table[backend].entry = backend ? ds__fault_1_##entry : ds__fault_0_##entry;
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
     return &ds__fault.table[backend];
@@ -7063,25 +9353,28 @@ static ds_result ds__fault_parse(const char *text) {
 #define DS__NAME(entry, parameters, arguments) #entry,
         DS__ENTRIES(DS__NAME)
 #undef DS__NAME
-        "*"
+            "*"
     };
     const char *colon = text ? strchr(text, ':') : NULL;
     char *end = NULL;
     ds__fault.entry[0] = 0;
     atomic_store(&ds__fault.left, 0);
-    if (!text || !*text) return DS_OK;
+    if (!text || !*text)
+        return DS_OK;
     uint64_t n = colon ? strtoull(colon + 1, &end, 10) : 0;
     if (n > 0 && *end == 0)
         for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-            if (strlen(names[i]) != (size_t)(colon - text) || strncmp(names[i], text, (size_t)(colon - text)) != 0) continue;
+            if (strlen(names[i]) != (size_t)(colon - text) ||
+                strncmp(names[i], text, (size_t)(colon - text)) != 0)
+                continue;
             snprintf(ds__fault.entry, sizeof ds__fault.entry, "%s", names[i]);
             atomic_store(&ds__fault.left, n);
             return DS_OK;
         }
-    return ds__fail(DS_ERR_INVALID_VALUE, "the fault \"%s\" is not entry:n with an entry of the driver", text);
+    return ds__fail(DS_ERR_INVALID_VALUE,
+                    "the fault \"%s\" is not entry:n with an entry of the driver", text);
 }
-
-/* ---- >>core: initialisation ------------------------------------------------------------------------------------------ */
+/* ---- >>core: initialisation ------------------------------------------------------------------ */
 
 /* X(name, apply) */
 #define DS__LAYERS(X) X("fault", ds__fault_layer)
@@ -7093,17 +9386,20 @@ static ds_result ds__layers_apply(const char *list, const ds__driver **table, in
         unsigned bit = 1;
         size_t n = strcspn(list, ",");
         int known = n == 0;
-#define DS__LAYER(name, apply) \
-        if (n == sizeof name - 1 && strncmp(list, name, n) == 0) { \
-            if (seen & bit) return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"" name "\" is named twice"); \
-            seen |= bit; \
-            known = 1; \
-            if (table) *table = apply(*table, backend); \
-        } \
-        bit <<= 1;
+#define DS__LAYER(name, apply)                                                              \
+    if (n == sizeof name - 1 && strncmp(list, name, n) == 0) {                              \
+        if (seen & bit)                                                                     \
+            return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"" name "\" is named twice"); \
+        seen |= bit;                                                                        \
+        known = 1;                                                                          \
+        if (table)                                                                          \
+            *table = apply(*table, backend);                                                \
+    }                                                                                       \
+    bit <<= 1;
         DS__LAYERS(DS__LAYER)
 #undef DS__LAYER
-        if (!known) return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
+        if (!known)
+            return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
         list += n + (list[n] == ',');
     }
     return DS_OK;
@@ -7119,15 +9415,27 @@ static void ds__thread_ends(void *thread);
 
 static ds_result ds__sync_debug_read(const char *text);
 
-static int ds__ordinals(void) { return ds__g.backend[0].device_count + ds__g.backend[1].device_count; }
+static int ds__ordinals(void) {
+    return ds__g.backend[0].device_count + ds__g.backend[1].device_count;
+}
 
-static void ds__forked(void) { atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED); }
+static void ds__forked(void) {
+    atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED);
+}
 
-static const char *ds__layer_list(void) { return ds__g.desc.layers ? ds__g.desc.layers : getenv("DEVSTREAM_LAYERS"); }
+static const char *ds__layer_list(void) {
+    return ds__g.desc.layers ? ds__g.desc.layers : getenv("DEVSTREAM_LAYERS");
+}
 
-/* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason in the report, not an error. */
+/* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason
+   in the report, not an error. */
 static ds_result ds__start_drivers(void) {
-    static const struct { const char *name; ds_device_type type; const ds__driver *driver; const char *missing; } backends[] = {
+    static const struct {
+        const char *name;
+        ds_device_type type;
+        const ds__driver *driver;
+        const char *missing;
+    } backends[] = {
 #ifdef DEVSTREAM_CUDA
         { "cuda", DS_DEVICE_CUDA, &ds__cuda_driver, NULL },
 #else
@@ -7146,36 +9454,46 @@ static ds_result ds__start_drivers(void) {
         ds__g.driver[b] = NULL;
         info->name = backends[b].name;
         info->type = backends[b].type;
-        if (backends[b].driver) backends[b].driver->probe(info);
-        else snprintf(info->reason, sizeof info->reason, "not taken: %s", backends[b].missing);
+        if (backends[b].driver)
+            backends[b].driver->probe(info);
+        else
+            snprintf(info->reason, sizeof info->reason, "not taken: %s", backends[b].missing);
     }
     ds__g.legacy = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.legacy);
     ds__g.label = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.label);
-    if (!ds__g.legacy || !ds__g.label) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
+    if (!ds__g.legacy || !ds__g.label)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++) {
         char before[sizeof ds__tls.error];
-        if (!ds__g.backend[b].available) continue;
+        if (!ds__g.backend[b].available)
+            continue;
         memcpy(before, ds__tls.error, sizeof before);
         r = backends[b].driver->start();
-        if (r == DS_OK) ds__g.driver[b] = backends[b].driver;
+        if (r == DS_OK)
+            ds__g.driver[b] = backends[b].driver;
         if (r < 0 && b == 0) {
-            const char *why = strstr(ds__tls.error, ds__tls.fn); /* behind the place of the call that came first */
+            /* behind the place of the call that came first */
+            const char *why = strstr(ds__tls.error, ds__tls.fn);
             ds__g.backend[b].available = ds__g.backend[b].device_count = 0;
-            snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s", why ? why + strlen(ds__tls.fn) + 2 : ds__tls.error);
+            snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s",
+                     why ? why + strlen(ds__tls.fn) + 2 : ds__tls.error);
             memcpy(ds__tls.error, before, sizeof before);
             r = DS_OK;
             continue;
         }
-        if (r == DS_OK) r = ds__layers_apply(ds__layer_list(), &ds__g.driver[b], b);
+        if (r == DS_OK)
+            r = ds__layers_apply(ds__layer_list(), &ds__g.driver[b], b);
     }
     return r;
 }
 
-/* Everything of the first call; ds__g.mutex is held. What fails leaves the state cold, so that a later call tries again. */
+/* Everything of the first call; ds__g.mutex is held. What fails leaves the state cold, so that a
+   later call tries again. */
 static ds_result ds__start(void) {
     const char *log = getenv("DEVSTREAM_LOG");
-    ds__g.log_level = ds__g.desc.log_fn ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
-                                        : (log ? atoi(log) : DS_LOG_SILENT);
+    ds__g.log_level = ds__g.desc.log_fn
+                          ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
+                          : (log ? atoi(log) : DS_LOG_SILENT);
 #ifdef DEVSTREAM_PER_THREAD_DEFAULT_STREAM
     ds__g.per_thread_default = 1;
 #else
@@ -7183,24 +9501,40 @@ static ds_result ds__start(void) {
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
 #endif
     ds_result r = ds__layers_apply(ds__layer_list(), NULL, 0);
-    if (r == DS_OK) r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
-    if (r == DS_OK) r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
-    if (r < 0) return r;
-    ds__g.streams = (ds__table){ .what = "stream", .element = sizeof(ds__stream), .free_fn = ds__stream_free };
-    ds__g.events = (ds__table){ .what = "event", .element = sizeof(ds__event), .free_fn = ds__event_free };
-    ds__g.kernels = (ds__table){ .what = "kernel", .element = sizeof(ds__kernel), .free_fn = ds__kernel_free,
-                               .may_free_fn = ds__kernel_may_free };
-    ds__g.graphs = (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_free };
-    ds__g.execs = (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
-    ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation = ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
+    if (r == DS_OK)
+        r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
+    if (r == DS_OK)
+        r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
+    if (r < 0)
+        return r;
+    ds__g.streams =
+        (ds__table){ .what = "stream", .element = sizeof(ds__stream), .free_fn = ds__stream_free };
+    ds__g.events =
+        (ds__table){ .what = "event", .element = sizeof(ds__event), .free_fn = ds__event_free };
+    ds__g.kernels = (ds__table){ .what = "kernel",
+                                 .element = sizeof(ds__kernel),
+                                 .free_fn = ds__kernel_free,
+                                 .may_free_fn = ds__kernel_may_free };
+    ds__g.graphs =
+        (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_free };
+    ds__g.execs =
+        (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
+    ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
+        ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
     r = ds__start_drivers();
-    if (syscall(SYS_membarrier, 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0) atomic_store(&ds__no_membarrier, 1);
+    if (syscall(SYS_membarrier, 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0)
+        atomic_store(&ds__no_membarrier, 1);
     int error = r == DS_OK ? pthread_key_create(&ds__g.key, ds__thread_ends) : 0;
-    if (error) r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
-    if (r == DS_OK && !ds__g.atfork) { pthread_atfork(NULL, NULL, ds__forked); ds__g.atfork = 1; }
+    if (error)
+        r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
+    if (r == DS_OK && !ds__g.atfork) {
+        pthread_atfork(NULL, NULL, ds__forked);
+        ds__g.atfork = 1;
+    }
     if (r < 0) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
-            if (ds__g.driver[b]) ds__g.driver[b]->stop();
+            if (ds__g.driver[b])
+                ds__g.driver[b]->stop();
         ds__release(ds__g.legacy);
         ds__release(ds__g.label);
         ds__g.legacy = NULL;
@@ -7216,33 +9550,52 @@ static ds__thread *ds__thread_state(void);
 __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
     t->arena_stream = 0; /* that of before ds_shutdown is gone */
     if (t->in_callback)
-        return ds__fail(DS_ERR_NOT_PERMITTED, "devstream was called from inside of a host function, callback, destructor or kernel");
+        return ds__fail(
+            DS_ERR_NOT_PERMITTED,
+            "devstream was called from inside of a host function, callback, destructor or kernel");
     if (atomic_load(&ds__g.state) == DS__FORKED)
-        return ds__fail(DS_ERR_FORKED, "devstream was in use before fork; use it in one process only, or start it after fork");
+        return ds__fail(
+            DS_ERR_FORKED,
+            "devstream was in use before fork; use it in one process only, or start it after fork");
     ds_result r = DS_OK;
     pthread_mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) == DS__COLD) {
         r = ds__start();
-        if (r == DS_OK) atomic_store(&ds__g.state, DS__READY);
+        if (r == DS_OK)
+            atomic_store(&ds__g.state, DS__READY);
     }
     pthread_mutex_unlock(&ds__g.mutex);
-    if (r == DS_OK && !ds__thread_state()) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && !ds__thread_state())
+        r = DS_ERR_OUT_OF_MEMORY;
     return r;
 }
 
-/* First in every public function: takes the call site, starts devstream when needed, refuses what is not permitted. */
+/* First in every public function: takes the call site, starts devstream when needed, refuses
+   what is not permitted. */
 static inline ds_result ds__enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
-    t->site.file = ds_call_site.file; /* one by one: a load wider than the macro's stores would wait for them */
+    /* one by one: a load wider than the macro's stores would wait for them */
+    t->site.file = ds_call_site.file;
     t->site.line = ds_call_site.line;
     ds_call_site.file = NULL;
-    if (DS__UNLIKELY(t->in_callback || atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
-                     t->epoch != ds__g.epoch)) return ds__enter_slow(t);
+    if (DS__UNLIKELY(t->in_callback ||
+                     atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
+                     t->epoch != ds__g.epoch))
+        return ds__enter_slow(t);
     return DS_OK;
 }
-__attribute__((noinline)) static ds_result ds__enter(const char *fn) { return ds__enter_inline(fn); }
-#define DS__ENTER(fn) do { ds_result ds__r = ds__enter(fn); if (DS__UNLIKELY(ds__r < 0)) return ds__r; } while (0)
+
+__attribute__((noinline)) static ds_result ds__enter(const char *fn) {
+    return ds__enter_inline(fn);
+}
+
+#define DS__ENTER(fn)                    \
+    do {                                 \
+        ds_result ds__r = ds__enter(fn); \
+        if (DS__UNLIKELY(ds__r < 0))     \
+            return ds__r;                \
+    } while (0)
 
 /* Forgets the configuration. */
 static void ds__drop_desc(void) {
@@ -7254,11 +9607,18 @@ static void ds__drop_desc(void) {
 
 /* Keeps the configuration, with copies of all that it points to. */
 static ds_result ds__keep_desc(const ds_init_desc *desc) {
-    static char layers[64], fault[64]; /* longer ones name nothing that is known */
-    ds__drop_desc(); /* of an earlier ds_init */
+    static char layers[64];
+    static char fault[64]; /* longer ones name nothing that is known */
+    ds__drop_desc();       /* of an earlier ds_init */
     ds__g.desc = *desc;
-    if (desc->layers) { snprintf(layers, sizeof layers, "%s", desc->layers); ds__g.desc.layers = layers; }
-    if (desc->fault) { snprintf(fault, sizeof fault, "%s", desc->fault); ds__g.desc.fault = fault; }
+    if (desc->layers) {
+        snprintf(layers, sizeof layers, "%s", desc->layers);
+        ds__g.desc.layers = layers;
+    }
+    if (desc->fault) {
+        snprintf(fault, sizeof fault, "%s", desc->fault);
+        ds__g.desc.fault = fault;
+    }
 #ifndef DEVSTREAM_NO_CPU
     return ds__cpu_keep_desc(desc->cpu);
 #else
@@ -7266,66 +9626,98 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
 #endif
 }
 
-DSDEF ds_result (ds_init)(const ds_init_desc *desc) {
+DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     ds__tls_block *t = &ds__tls;
     t->fn = "ds_init";
     t->site = ds_call_site;
     ds_call_site.file = NULL;
-    if (t->in_callback) return ds__enter_slow(t);
+    if (t->in_callback)
+        return ds__enter_slow(t);
     static const ds_init_desc none;
-    if (!desc) desc = &none;
-    DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn, "the allocator needs both functions or neither");
-    DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0, "unknown flags %#x", desc->flags);
+    if (!desc)
+        desc = &none;
+    DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn,
+                "the allocator needs both functions or neither");
+    DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
+                "unknown flags %#x", desc->flags);
 #ifndef DEVSTREAM_NO_CPU
     ds_result checked = desc->cpu ? ds__cpu_check_desc(desc->cpu) : DS_OK;
-    if (checked < 0) return checked;
+    if (checked < 0)
+        return checked;
 #endif
     ds_result r = ds__layers_apply(desc->layers, NULL, 0);
-    if (r < 0) return r;
-    if (atomic_load(&ds__g.state) == DS__FORKED) return ds__enter_slow(t); /* before the lock, which may be held for ever */
+    if (r < 0)
+        return r;
+    /* before the lock, which may be held for ever */
+    if (atomic_load(&ds__g.state) == DS__FORKED)
+        return ds__enter_slow(t);
     pthread_mutex_lock(&ds__g.mutex);
-    if (atomic_load(&ds__g.state) != DS__COLD) r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream is in use already; call ds_init first, or after ds_shutdown");
-    else if (desc->fault) r = ds__fault_parse(desc->fault);
-    if (r == DS_OK && (r = ds__keep_desc(desc)) < 0) ds__drop_desc();
+    if (atomic_load(&ds__g.state) != DS__COLD)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "devstream is in use already; call ds_init first, or after ds_shutdown");
+    else if (desc->fault)
+        r = ds__fault_parse(desc->fault);
+    if (r == DS_OK && (r = ds__keep_desc(desc)) < 0)
+        ds__drop_desc();
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }
-
-/* ---- >>core: threads --------------------------------------------------------------------------------------------------- */
+/* ---- >>core: threads ------------------------------------------------------------------------- */
 
 enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
+
 typedef struct ds__frame {
     int kind;
     unsigned flags;
-    ds_device device, stream_device;     /* at entry; of the pushed stream */
-    ds_stream entry, previous, pushed;   /* current at entry on `device` and on `stream_device` (zero: none yet), each with a
-                                            reference; the pushed one, with a reference of the frame's own */
+    /* device, stream_device: at entry; of the pushed stream */
+    ds_device device;
+    ds_device stream_device;
+    /* current at entry on `device` and on `stream_device` (zero: none yet), each with a
+       reference; the pushed one, with a reference of the frame's own */
+    ds_stream entry;
+    ds_stream previous;
+    ds_stream pushed;
 } ds__frame;
 
-/* A thread's current device and streams, indexed by the device's ordinal over all drivers. The current-stream slots hold a
-   reference to the stream. Belongs to its thread until that ends; then a later call of any thread reclaims it. */
+/* A thread's current device and streams, indexed by the device's ordinal over all drivers. The
+   current-stream slots hold a reference to the stream. Belongs to its thread until that ends;
+   then a later call of any thread reclaims it. */
 struct ds__thread {
     ds__pins pins;
     ds_device device;
-    ds_stream *current, *own;    /* current and per-thread stream of each device; zeroed: none yet */
+    /* current, own: current and per-thread stream of each device; zeroed: none yet */
+    ds_stream *current;
+    ds_stream *own;
     ds__frame *frame;
-    size_t frames, frame_room;
-    char *report;                /* ds_mem_last_report */
+    size_t frames;
+    size_t frame_room;
+    char *report; /* ds_mem_last_report */
     _Atomic int ended;
     ds__thread *next;
 };
 
-static int ds__ordinal(ds_device d) { return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index; }
-static const ds__driver *ds__driver_of(ds_device d) { return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1]; }
+static int ds__ordinal(ds_device d) {
+    return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index;
+}
 
-/* pthread's destructor: no call into a driver; a later call of another thread does the work. If another destructor of the
-   program still calls devstream on this thread, the thread gets a new state. */
+static const ds__driver *ds__driver_of(ds_device d) {
+    return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1];
+}
+
+/* pthread's destructor: no call into a driver; a later call of another thread does the work. If
+   another destructor of the program still calls devstream on this thread, the thread gets a new
+   state. */
 static void ds__thread_ends(void *thread) {
     ds__tls.thread = NULL;
     ds__tls.epoch = 0;
     ds__lock_take(&ds__g.lock);
-    for (ds__thread *t = ds__g.threads; t; t = t->next) /* not after a shutdown, which has freed it */
-        if (t == thread) { atomic_store(&t->ended, 1); ds__count_dead(1); break; }
+    /* not after a shutdown, which has freed it */
+    for (ds__thread *t = ds__g.threads; t; t = t->next)
+        if (t == thread) {
+            atomic_store(&t->ended, 1);
+            ds__count_dead(1);
+            break;
+        }
     ds__lock_give(&ds__g.lock);
 }
 
@@ -7349,9 +9741,14 @@ static void ds__thread_free(ds__thread *t) {
     ds__release(t);
 }
 
-static ds__pins *ds__my_pins(void) { return &ds__tls.thread->pins; }
+static ds__pins *ds__my_pins(void) {
+    return &ds__tls.thread->pins;
+}
+
 /* The thread's current device; on the library's own threads any. */
-DS__SEAM static ds_device ds__thread_device(void) { return ds__tls.thread ? ds__tls.thread->device : ds_cpu(0); }
+DS__SEAM static ds_device ds__thread_device(void) {
+    return ds__tls.thread ? ds__tls.thread->device : ds_cpu(0);
+}
 
 static int ds__is_pinned(const void *object) {
     int found = 0;
@@ -7365,19 +9762,27 @@ static int ds__is_pinned(const void *object) {
 
 /* Every thread of the process passes a full barrier. */
 static void ds__barrier(void) {
-    if (!atomic_load(&ds__no_membarrier)) syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
+    if (!atomic_load(&ds__no_membarrier))
+        syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
 }
 
-/* Frees what ended threads left and what was destroyed: called where objects are made and destroyed and after waiting,
-   not on hot paths. */
+/* Frees what ended threads left and what was destroyed: called where objects are made and
+   destroyed and after waiting, not on hot paths. */
 static void ds__reclaim(void) {
     ds__thread *ended = NULL;
-    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0) || ds__tls.upper_locked) return;
-    if (!ds__tls.thread || ds__tls.epoch != ds__g.epoch) return; /* a thread without pins, or with those of before ds_shutdown, is no help yet */
+    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0) ||
+        ds__tls.upper_locked)
+        return;
+    /* a thread without pins, or with those of before ds_shutdown, is no help yet */
+    if (!ds__tls.thread || ds__tls.epoch != ds__g.epoch)
+        return;
     ds__lock_take(&ds__g.lock);
-    for (ds__thread **p = &ds__g.threads; *p; ) {
+    for (ds__thread **p = &ds__g.threads; *p;) {
         ds__thread *t = *p;
-        if (!atomic_load(&t->ended)) { p = &t->next; continue; }
+        if (!atomic_load(&t->ended)) {
+            p = &t->next;
+            continue;
+        }
         *p = t->next;
         t->next = ended;
         ended = t;
@@ -7389,7 +9794,8 @@ static void ds__reclaim(void) {
         void (*gone_fn)(ds__stream *) = atomic_load(&ds__upper.stream_gone_fn);
         ended = t->next;
         for (int i = 0; gone_fn && i < ds__ordinals(); i++)
-            if (t->own[i].id) gone_fn((void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
+            if (t->own[i].id)
+                gone_fn((void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
         ds__thread_free(t);
     }
     ds__table_reap(&ds__g.execs);
@@ -7402,13 +9808,21 @@ static void ds__reclaim(void) {
 /* The calling thread's state; NULL: no memory, and the sentence is set. */
 static ds__thread *ds__thread_state(void) {
     ds__tls_block *tls = &ds__tls;
-    if (DS__LIKELY(tls->thread && tls->epoch == ds__g.epoch)) return tls->thread;
+    if (DS__LIKELY(tls->thread && tls->epoch == ds__g.epoch))
+        return tls->thread;
     ds__reclaim();
     size_t n = (size_t)ds__ordinals() + 1;
     ds__thread *t = ds__alloc(sizeof *t);
-    if (t) { t->current = ds__alloc(n * sizeof *t->current); t->own = ds__alloc(n * sizeof *t->own); }
+    if (t) {
+        t->current = ds__alloc(n * sizeof *t->current);
+        t->own = ds__alloc(n * sizeof *t->own);
+    }
     if (!t || !t->current || !t->own || pthread_setspecific(ds__g.key, t) != 0) {
-        if (t) { ds__release(t->current); ds__release(t->own); ds__release(t); }
+        if (t) {
+            ds__release(t->current);
+            ds__release(t->own);
+            ds__release(t);
+        }
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the thread's state");
         return NULL;
     }
@@ -7421,25 +9835,35 @@ static ds__thread *ds__thread_state(void) {
     tls->epoch = ds__g.epoch;
     return t;
 }
+/* ---- >>core: sync debug mode ----------------------------------------------------------------- */
 
-/* ---- >>core: sync debug mode ---------------------------------------------------------------------------------------------- */
-
-/* Only public functions ask, before they do anything: what the library itself waits for on their behalf is not the user's wait. */
-static inline int ds__sync_watched(void) { return atomic_load_explicit(&ds__g.sync_debug, memory_order_relaxed) != DS_SYNC_DEBUG_DEFAULT && !ds__tls.unwatched; }
+/* Only public functions ask, before they do anything: what the library itself waits for on their
+   behalf is not the user's wait. */
+static inline int ds__sync_watched(void) {
+    return atomic_load_explicit(&ds__g.sync_debug, memory_order_relaxed) != DS_SYNC_DEBUG_DEFAULT &&
+           !ds__tls.unwatched;
+}
 
 /* The function that runs is about to wait; a negative result: it must not. */
-__attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_tell(const char *format, ...) {
-    char what[400], text[600];
+__attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_tell(
+    const char *format, ...) {
+    char what[400];
+    char text[600];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
     if (atomic_load(&ds__g.sync_debug) == DS_SYNC_DEBUG_ERROR)
-        return ds__fail(DS_ERR_WOULD_SYNCHRONIZE, "called a synchronizing operation, which the sync debug mode refuses: %s", what);
+        return ds__fail(DS_ERR_WOULD_SYNCHRONIZE,
+                        "called a synchronizing operation, which the sync debug mode refuses: %s",
+                        what);
     snprintf(text, sizeof text, "called a synchronizing operation: %s %s", ds__tls.fn, what);
-    if (ds__g.desc.log_fn) ds__log(DS_LOG_WARNING, DS_ERR_WOULD_SYNCHRONIZE, text);
-    else if (ds__tls.site.file) fprintf(stderr, "devstream: %s:%d: %s\n", ds__tls.site.file, ds__tls.site.line, text);
-    else fprintf(stderr, "devstream: %s\n", text);
+    if (ds__g.desc.log_fn)
+        ds__log(DS_LOG_WARNING, DS_ERR_WOULD_SYNCHRONIZE, text);
+    else if (ds__tls.site.file)
+        fprintf(stderr, "devstream: %s:%d: %s\n", ds__tls.site.file, ds__tls.site.line, text);
+    else
+        fprintf(stderr, "devstream: %s\n", text);
     return DS_OK;
 }
 
@@ -7447,37 +9871,44 @@ static ds_result ds__sync_debug_read(const char *text) {
     static const char *const words[] = { "default", "warn", "error" };
     int mode = text && *text ? -1 : DS_SYNC_DEBUG_DEFAULT;
     for (int i = 0; i < 3 && mode < 0; i++)
-        if (strcmp(text, words[i]) == 0 || (text[0] == '0' + i && !text[1])) mode = i;
-    DS__REQUIRE(mode >= 0, "\"%.40s\" is not a sync debug mode: default, warn or error (DEVSTREAM_SYNC_DEBUG)", text);
+        if (strcmp(text, words[i]) == 0 || (text[0] == '0' + i && !text[1]))
+            mode = i;
+    DS__REQUIRE(mode >= 0,
+                "\"%.40s\" is not a sync debug mode: default, warn or error (DEVSTREAM_SYNC_DEBUG)",
+                text);
     atomic_store(&ds__g.sync_debug, mode);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_sync_debug_set)(ds_sync_debug_mode mode) {
+DSDEF ds_result(ds_sync_debug_set)(ds_sync_debug_mode mode) {
     DS__ENTER("ds_sync_debug_set");
     DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR, "%d is not a sync debug mode", (int)mode);
     atomic_store(&ds__g.sync_debug, (int)mode);
     return DS_OK;
 }
-DSDEF ds_result (ds_sync_debug_set_text)(const char *text) {
+
+DSDEF ds_result(ds_sync_debug_set_text)(const char *text) {
     DS__ENTER("ds_sync_debug_set_text");
     DS__REQUIRE(text && *text, "there is no text");
     return ds__sync_debug_read(text);
 }
-DSDEF ds_result (ds_sync_debug_get)(ds_sync_debug_mode *out) {
-    if (out) *out = DS_SYNC_DEBUG_DEFAULT;
+
+DSDEF ds_result(ds_sync_debug_get)(ds_sync_debug_mode *out) {
+    if (out)
+        *out = DS_SYNC_DEBUG_DEFAULT;
     DS__ENTER("ds_sync_debug_get");
     DS__REQUIRE(out, "out is NULL");
     *out = (ds_sync_debug_mode)atomic_load(&ds__g.sync_debug);
     return DS_OK;
 }
+/* ---- >>core: ranges -------------------------------------------------------------------------- */
 
-/* ---- >>core: ranges ----------------------------------------------------------------------------------------------------- */
-
-/* Policy. A range is told to NVTX, whose functions do nothing unless a tool has brought its own, and to the hook. Nothing here starts devstream, takes
-   memory or reads what the first call writes, so that ranges can stand anywhere. Levels are the thread's. Open ranges and domains stand in tables of
-   fixed size: a word of each says whether it is open and in which generation, and of two threads that end a range one finds it. Who tells the hook
-   counts itself in first and looks again, so that whoever takes a hook away can wait until nobody is inside. */
+/* Policy. A range is told to NVTX, whose functions do nothing unless a tool has brought its own,
+   and to the hook. Nothing here starts devstream, takes memory or reads what the first call
+   writes, so that ranges can stand anywhere. Levels are the thread's. Open ranges and domains
+   stand in tables of fixed size: a word of each says whether it is open and in which generation,
+   and of two threads that end a range one finds it. Who tells the hook counts itself in first
+   and looks again, so that whoever takes a hook away can wait until nobody is inside. */
 
 #if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)
 #if __has_include(<nvtx3/nvToolsExt.h>)
@@ -7502,33 +9933,51 @@ DSDEF ds_result (ds_sync_debug_get)(ds_sync_debug_mode *out) {
 #endif
 
 enum { DS__RANGES = 4096 };
+
 typedef struct ds__open_range {
-    _Atomic uint64_t word;       /* generation << 1 | 1 while it is open; its id is generation << 32 | index + 1 */
-    _Atomic uint32_t next;       /* of those that can be used again: index + 1 */
+    /* generation << 1 | 1 while it is open; its id is generation << 32 | index + 1 */
+    _Atomic uint64_t word;
+    _Atomic uint32_t next; /* of those that can be used again: index + 1 */
     uint32_t domain;
-    uint64_t native;             /* NVTX's id */
+    uint64_t native; /* NVTX's id */
 } ds__open_range;
-typedef struct ds__range_domain { char name[64]; void *native; } ds__range_domain;
-typedef struct ds__range_watcher { ds_range_fn fn; void *user; _Atomic int inside; } ds__range_watcher;
+
+typedef struct ds__range_domain {
+    char name[64];
+    void *native;
+} ds__range_domain;
+
+typedef struct ds__range_watcher {
+    ds_range_fn fn;
+    void *user;
+    _Atomic int inside;
+} ds__range_watcher;
 
 static struct {
     _Atomic(ds__range_watcher *) hook; /* one of the two, or NULL */
-    _Atomic int nvtx;            /* 1: initialised, so that its functions are no longer replaced */
-    _Atomic uint32_t domains, generation; /* how many there are with the default one, less one; ds_shutdown makes all handles void */
-    pthread_mutex_t lock;        /* of who makes domains or initialises NVTX */
-    pthread_mutex_t hook_lock;   /* of who sets the hook, which waits for the former one: that may come to the other lock */
+    _Atomic int nvtx; /* 1: initialised, so that its functions are no longer replaced */
+    /* domains, generation: how many there are with the default one, less one; ds_shutdown makes
+       all handles void */
+    _Atomic uint32_t domains;
+    _Atomic uint32_t generation;
+    pthread_mutex_t lock; /* of who makes domains or initialises NVTX */
+    /* of who sets the hook, which waits for the former one: that may come to the other lock */
+    pthread_mutex_t hook_lock;
     ds__range_watcher watcher[2];
     ds__range_domain domain[DS__DOMAINS];
-    _Atomic uint32_t used;       /* ranges that ever were open */
-    _Atomic uint64_t spare;      /* those that can be used again: the first one's index + 1, and a count of changes << 32 */
+    _Atomic uint32_t used; /* ranges that ever were open */
+    /* those that can be used again: the first one's index + 1, and a count of changes << 32 */
+    _Atomic uint64_t spare;
     ds__open_range open[DS__RANGES];
 } ds__notes = { .lock = PTHREAD_MUTEX_INITIALIZER, .hook_lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* As ds__fail, where another function of devstream may be going on around, whose name and place stay. */
-__attribute__((format(printf, 4, 5), cold, noinline))
-static ds_result ds__range_fail(const char *fn, ds_site site, ds_result code, const char *format, ...) {
+/* As ds__fail, where another function of devstream may be going on around, whose name and place
+   stay. */
+__attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range_fail(
+    const char *fn, ds_site site, ds_result code, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
-    int n = site.file ? snprintf(t->error, sizeof t->error, "%s:%d: %s: ", site.file, site.line, fn) : snprintf(t->error, sizeof t->error, "%s: ", fn);
+    int n = site.file ? snprintf(t->error, sizeof t->error, "%s:%d: %s: ", site.file, site.line, fn)
+                      : snprintf(t->error, sizeof t->error, "%s: ", fn);
     size_t at = n < 0 ? 0 : (size_t)n < sizeof t->error ? (size_t)n : sizeof t->error - 1;
     va_list args;
     va_start(args, format);
@@ -7554,12 +10003,17 @@ static inline ds_site ds__range_site(void) {
 __attribute__((cold, noinline)) static void ds__nvtx_start(void) {
     pthread_mutex_lock(&ds__notes.lock);
     if (!atomic_load(&ds__notes.nvtx)) {
-        nvtxInitialize(NULL); /* its first call replaces its functions, which others must not see happen */
+        /* its first call replaces its functions, which others must not see happen */
+        nvtxInitialize(NULL);
         atomic_store_explicit(&ds__notes.nvtx, 1, memory_order_release);
     }
     pthread_mutex_unlock(&ds__notes.lock);
 }
-static inline void ds__nvtx_ready(void) { if (DS__UNLIKELY(!atomic_load_explicit(&ds__notes.nvtx, memory_order_acquire))) ds__nvtx_start(); }
+
+static inline void ds__nvtx_ready(void) {
+    if (DS__UNLIKELY(!atomic_load_explicit(&ds__notes.nvtx, memory_order_acquire)))
+        ds__nvtx_start();
+}
 
 static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
     nvtxEventAttributes_t a;
@@ -7572,23 +10026,40 @@ static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
     a.messageType = NVTX_MESSAGE_TYPE_ASCII;
     a.message.ascii = d->text;
     switch (d->payload.kind) {
-    case DS_PAYLOAD_U64: a.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64; a.payload.ullValue = d->payload.value.u64; break;
-    case DS_PAYLOAD_I64: a.payloadType = NVTX_PAYLOAD_TYPE_INT64; a.payload.llValue = d->payload.value.i64; break;
-    case DS_PAYLOAD_F64: a.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE; a.payload.dValue = d->payload.value.f64; break;
-    case DS_PAYLOAD_NONE: break;
+    case DS_PAYLOAD_U64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
+        a.payload.ullValue = d->payload.value.u64;
+        break;
+    case DS_PAYLOAD_I64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_INT64;
+        a.payload.llValue = d->payload.value.i64;
+        break;
+    case DS_PAYLOAD_F64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE;
+        a.payload.dValue = d->payload.value.f64;
+        break;
+    case DS_PAYLOAD_NONE:
+        break;
     }
     return a;
 }
+
 /* 1: the functions without attributes say all of it. */
-static inline int ds__range_is_plain(const ds_range_desc *d) { return !d->domain.id && !d->color && !d->category && !d->payload.kind; }
+static inline int ds__range_is_plain(const ds_range_desc *d) {
+    return !d->domain.id && !d->color && !d->category && !d->payload.kind;
+}
 #endif
 
-/* The label of the calling thread, a device or a stream, or a range: what the hook gets, with the fields that are the same for all. */
+/* The label of the calling thread, a device or a stream, or a range: what the hook gets, with
+   the fields that are the same for all. */
 __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site site) {
     ds__tls_block *t = &ds__tls;
     for (ds__range_watcher *w; !t->in_hook && (w = atomic_load(&ds__notes.hook)) != NULL;) {
         atomic_fetch_add(&w->inside, 1);
-        if (atomic_load(&ds__notes.hook) != w) { atomic_fetch_sub(&w->inside, 1); continue; }
+        if (atomic_load(&ds__notes.hook) != w) {
+            atomic_fetch_sub(&w->inside, 1);
+            continue;
+        }
         int outer = t->in_callback;
         e->file = site.file;
         e->line = site.file ? site.line : 0;
@@ -7602,23 +10073,38 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
         return;
     }
 }
-static inline int ds__range_heard(void) { return atomic_load_explicit(&ds__notes.hook, memory_order_relaxed) != NULL; }
 
-static void ds__range_tell_of(ds_range_kind kind, const ds_range_desc *d, uint32_t domain, int level, uint64_t id, ds_site site) {
-    ds_range_event e = { .kind = kind, .level = level, .domain = d->domain, .domain_name = ds__notes.domain[domain].name, .text = d->text,
-                         .color = d->color, .category = d->category, .payload = d->payload, .id = id };
+static inline int ds__range_heard(void) {
+    return atomic_load_explicit(&ds__notes.hook, memory_order_relaxed) != NULL;
+}
+
+static void ds__range_tell_of(ds_range_kind kind, const ds_range_desc *d, uint32_t domain,
+                              int level, uint64_t id, ds_site site) {
+    ds_range_event e = { .kind = kind,
+                         .level = level,
+                         .domain = d->domain,
+                         .domain_name = ds__notes.domain[domain].name,
+                         .text = d->text,
+                         .color = d->color,
+                         .category = d->category,
+                         .payload = d->payload,
+                         .id = id };
     ds__range_tell(&e, site);
 }
 
 /* The domain's place in the table; -1: it is gone or never was, and the sentence is set. */
 static inline int ds__range_domain_of(const char *fn, ds_site site, ds_domain domain) {
-    if (DS__LIKELY(!domain.id)) return 0;
+    if (DS__LIKELY(!domain.id))
+        return 0;
     uint32_t index = (uint32_t)domain.id;
-    if (index && index <= atomic_load_explicit(&ds__notes.domains, memory_order_acquire) && (uint32_t)(domain.id >> 32) == atomic_load(&ds__notes.generation) + 1)
+    if (index && index <= atomic_load_explicit(&ds__notes.domains, memory_order_acquire) &&
+        (uint32_t)(domain.id >> 32) == atomic_load(&ds__notes.generation) + 1)
         return (int)index;
-    ds__range_fail(fn, site, DS_ERR_INVALID_HANDLE, "the domain was never created, or ended with ds_shutdown");
+    ds__range_fail(fn, site, DS_ERR_INVALID_HANDLE,
+                   "the domain was never created, or ended with ds_shutdown");
     return -1;
 }
+
 /* The thread's level in a domain. */
 static inline int *ds__range_level(int domain) {
     ds__tls_block *t = &ds__tls;
@@ -7632,52 +10118,72 @@ static inline int *ds__range_level(int domain) {
 
 /* The domain of a description, or a negative result. */
 static inline int ds__range_check(const char *fn, ds_site site, const ds_range_desc *d) {
-    if (DS__UNLIKELY(!d || !d->text)) return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, d ? "the text is NULL" : "desc is NULL");
+    if (DS__UNLIKELY(!d || !d->text))
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
+                              d ? "the text is NULL" : "desc is NULL");
     if (DS__UNLIKELY((unsigned)d->payload.kind > DS_PAYLOAD_F64))
-        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "%d is not a kind of payload", (int)d->payload.kind);
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "%d is not a kind of payload",
+                              (int)d->payload.kind);
     int domain = ds__range_domain_of(fn, site, d->domain);
     return domain < 0 ? DS_ERR_INVALID_HANDLE : domain;
 }
-
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
     ds_site site = ds__range_site();
     int domain = ds__range_check(fn, site, d);
-    if (domain < 0) return (ds_result)domain;
+    if (domain < 0)
+        return (ds_result)domain;
 #ifdef DS__NVTX
     ds__nvtx_ready();
-    if (ds__range_is_plain(d)) nvtxMarkA(d->text);
-    else { nvtxEventAttributes_t a = ds__nvtx_attributes(d); nvtxDomainMarkEx(ds__notes.domain[domain].native, &a); }
+    if (ds__range_is_plain(d))
+        nvtxMarkA(d->text);
+    else {
+        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+        nvtxDomainMarkEx(ds__notes.domain[domain].native, &a);
+    }
 #endif
-    if (ds__range_heard()) ds__range_tell_of(DS_RANGE_MARK, d, (uint32_t)domain, 0, 0, site);
+    if (ds__range_heard())
+        ds__range_tell_of(DS_RANGE_MARK, d, (uint32_t)domain, 0, 0, site);
     return DS_OK;
 }
 
 static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
     ds_site site = ds__range_site();
     int domain = ds__range_check(fn, site, d);
-    if (DS__UNLIKELY(domain < 0)) return domain;
+    if (DS__UNLIKELY(domain < 0))
+        return domain;
 #ifdef DS__NVTX
     ds__nvtx_ready();
-    if (ds__range_is_plain(d)) nvtxRangePushA(d->text);
-    else { nvtxEventAttributes_t a = ds__nvtx_attributes(d); nvtxDomainRangePushEx(ds__notes.domain[domain].native, &a); }
+    if (ds__range_is_plain(d))
+        nvtxRangePushA(d->text);
+    else {
+        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+        nvtxDomainRangePushEx(ds__notes.domain[domain].native, &a);
+    }
 #endif
     int level = (*ds__range_level(domain))++;
-    if (DS__UNLIKELY(ds__range_heard())) ds__range_tell_of(DS_RANGE_PUSH, d, (uint32_t)domain, level, 0, site);
+    if (DS__UNLIKELY(ds__range_heard()))
+        ds__range_tell_of(DS_RANGE_PUSH, d, (uint32_t)domain, level, 0, site);
     return level;
 }
 
 static inline int ds__range_pop(const char *fn, ds_domain handle) {
     ds_site site = ds__range_site();
     int domain = ds__range_domain_of(fn, site, handle);
-    if (DS__UNLIKELY(domain < 0)) return DS_ERR_INVALID_HANDLE;
+    if (DS__UNLIKELY(domain < 0))
+        return DS_ERR_INVALID_HANDLE;
     int *level = ds__range_level(domain);
-    if (DS__UNLIKELY(*level == 0)) return ds__range_fail(fn, site, DS_ERR_ILLEGAL_STATE, "this thread has pushed no range%s%s%s that is still open",
-                                                        domain ? " of the domain \"" : "", ds__notes.domain[domain].name, domain ? "\"" : "");
+    if (DS__UNLIKELY(*level == 0))
+        return ds__range_fail(fn, site, DS_ERR_ILLEGAL_STATE,
+                              "this thread has pushed no range%s%s%s that is still open",
+                              domain ? " of the domain \"" : "", ds__notes.domain[domain].name,
+                              domain ? "\"" : "");
     --*level;
 #ifdef DS__NVTX
     ds__nvtx_ready();
-    if (domain) nvtxDomainRangePop(ds__notes.domain[domain].native);
-    else nvtxRangePop();
+    if (domain)
+        nvtxDomainRangePop(ds__notes.domain[domain].native);
+    else
+        nvtxRangePop();
 #endif
     if (DS__UNLIKELY(ds__range_heard())) {
         ds_range_desc d = { .domain = handle };
@@ -7691,90 +10197,150 @@ static ds__open_range *ds__range_place(void) {
     uint64_t first = atomic_load(&ds__notes.spare);
     while ((uint32_t)first) {
         ds__open_range *o = &ds__notes.open[(uint32_t)first - 1];
-        uint64_t rest = ((first >> 32) + 1) << 32 | atomic_load(&o->next); /* the count tells when another has come between */
-        if (atomic_compare_exchange_weak(&ds__notes.spare, &first, rest)) return o;
+        /* the count tells when another has come between */
+        uint64_t rest = ((first >> 32) + 1) << 32 | atomic_load(&o->next);
+        if (atomic_compare_exchange_weak(&ds__notes.spare, &first, rest))
+            return o;
     }
     uint32_t n = atomic_load(&ds__notes.used);
     while (n < DS__RANGES)
-        if (atomic_compare_exchange_weak(&ds__notes.used, &n, n + 1)) return &ds__notes.open[n];
+        if (atomic_compare_exchange_weak(&ds__notes.used, &n, n + 1))
+            return &ds__notes.open[n];
     return NULL;
 }
+
 static void ds__range_place_over(ds__open_range *o) {
     uint64_t first = atomic_load(&ds__notes.spare);
-    do atomic_store(&o->next, (uint32_t)first);
-    while (!atomic_compare_exchange_weak(&ds__notes.spare, &first, ((first >> 32) + 1) << 32 | (uint64_t)(o - ds__notes.open + 1)));
+    do
+        atomic_store(&o->next, (uint32_t)first);
+    while (!atomic_compare_exchange_weak(
+        &ds__notes.spare, &first, ((first >> 32) + 1) << 32 | (uint64_t)(o - ds__notes.open + 1)));
 }
 
 static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_range *out) {
     ds_site site = ds__range_site();
-    if (out) out->id = 0;
-    else return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "out is NULL");
+    if (out)
+        out->id = 0;
+    else
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "out is NULL");
     int domain = ds__range_check(fn, site, d);
-    if (domain < 0) return (ds_result)domain;
+    if (domain < 0)
+        return (ds_result)domain;
     ds__open_range *o = ds__range_place();
-    if (!o) return ds__range_fail(fn, site, DS_ERR_LIMIT_EXCEEDED, "%d ranges are open already; end some", (int)DS__RANGES);
+    if (!o)
+        return ds__range_fail(fn, site, DS_ERR_LIMIT_EXCEEDED,
+                              "%d ranges are open already; end some", (int)DS__RANGES);
     o->domain = (uint32_t)domain;
 #ifdef DS__NVTX
     ds__nvtx_ready();
-    if (ds__range_is_plain(d)) o->native = nvtxRangeStartA(d->text);
-    else { nvtxEventAttributes_t a = ds__nvtx_attributes(d); o->native = nvtxDomainRangeStartEx(ds__notes.domain[domain].native, &a); }
+    if (ds__range_is_plain(d))
+        o->native = nvtxRangeStartA(d->text);
+    else {
+        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+        o->native = nvtxDomainRangeStartEx(ds__notes.domain[domain].native, &a);
+    }
 #endif
     uint64_t generation = ((atomic_load(&o->word) >> 1) + 1) & UINT32_MAX;
     out->id = generation << 32 | (uint64_t)(o - ds__notes.open + 1);
     atomic_store(&o->word, generation << 1 | 1);
-    if (ds__range_heard()) ds__range_tell_of(DS_RANGE_START, d, (uint32_t)domain, 0, out->id, site);
+    if (ds__range_heard())
+        ds__range_tell_of(DS_RANGE_START, d, (uint32_t)domain, 0, out->id, site);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_domain_create)(const char *name, ds_domain *out) {
+DSDEF ds_result(ds_domain_create)(const char *name, ds_domain *out) {
     ds_site site = ds__range_site();
-    if (out) out->id = 0;
-    if (!out || !name || !*name) return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE, "%s", !out ? "out is NULL" : "a domain needs a name");
+    if (out)
+        out->id = 0;
+    if (!out || !name || !*name)
+        return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE, "%s",
+                              !out ? "out is NULL" : "a domain needs a name");
     if (strlen(name) >= sizeof ds__notes.domain[0].name)
-        return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE, "the name of a domain has more than %zu characters", sizeof ds__notes.domain[0].name - 1);
+        return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE,
+                              "the name of a domain has more than %zu characters",
+                              sizeof ds__notes.domain[0].name - 1);
     pthread_mutex_lock(&ds__notes.lock);
-    uint32_t n = atomic_load(&ds__notes.domains), i = 1;
-    while (i <= n && strcmp(ds__notes.domain[i].name, name) != 0) i++;
+    uint32_t n = atomic_load(&ds__notes.domains);
+    uint32_t i = 1;
+    while (i <= n && strcmp(ds__notes.domain[i].name, name) != 0)
+        i++;
     if (i > n && i < DS__DOMAINS) {
         memcpy(ds__notes.domain[i].name, name, strlen(name) + 1);
 #ifdef DS__NVTX
-        if (!atomic_load(&ds__notes.nvtx)) { nvtxInitialize(NULL); atomic_store(&ds__notes.nvtx, 1); }
+        if (!atomic_load(&ds__notes.nvtx)) {
+            nvtxInitialize(NULL);
+            atomic_store(&ds__notes.nvtx, 1);
+        }
         ds__notes.domain[i].native = nvtxDomainCreateA(name);
 #endif
         atomic_store_explicit(&ds__notes.domains, i, memory_order_release);
     }
-    if (i < DS__DOMAINS) out->id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | i;
+    if (i < DS__DOMAINS)
+        out->id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | i;
     pthread_mutex_unlock(&ds__notes.lock);
-    return out->id ? DS_OK : ds__range_fail("ds_domain_create", site, DS_ERR_LIMIT_EXCEEDED, "there are %d domains already", DS__DOMAINS - 1);
+    return out->id ? DS_OK
+                   : ds__range_fail("ds_domain_create", site, DS_ERR_LIMIT_EXCEEDED,
+                                    "there are %d domains already", DS__DOMAINS - 1);
 }
 
 /* A description of nothing but a text. */
 #define DS__TEXT(words) (&(ds_range_desc){ .text = (words) })
-DSDEF ds_result (ds_range_mark)(const char *text) { return ds__range_mark("ds_range_mark", DS__TEXT(text)); }
-DSDEF ds_result (ds_range_mark_with)(const ds_range_desc *desc) { return ds__range_mark("ds_range_mark_with", desc); }
-DSDEF int (ds_range_push)(const char *text) { return ds__range_push("ds_range_push", DS__TEXT(text)); }
-DSDEF int (ds_range_push_with)(const ds_range_desc *desc) { return ds__range_push("ds_range_push_with", desc); }
-DSDEF int (ds_range_pop)(void) { return ds__range_pop("ds_range_pop", (ds_domain){ 0 }); }
-DSDEF int (ds_range_pop_in)(ds_domain domain) { return ds__range_pop("ds_range_pop_in", domain); }
-DSDEF ds_result (ds_range_start)(const char *text, ds_range *out) { return ds__range_start("ds_range_start", DS__TEXT(text), out); }
-DSDEF ds_result (ds_range_start_with)(const ds_range_desc *desc, ds_range *out) { return ds__range_start("ds_range_start_with", desc, out); }
 
-DSDEF ds_result (ds_range_end)(ds_range range) {
+DSDEF ds_result(ds_range_mark)(const char *text) {
+    return ds__range_mark("ds_range_mark", DS__TEXT(text));
+}
+
+DSDEF ds_result(ds_range_mark_with)(const ds_range_desc *desc) {
+    return ds__range_mark("ds_range_mark_with", desc);
+}
+
+DSDEF int(ds_range_push)(const char *text) {
+    return ds__range_push("ds_range_push", DS__TEXT(text));
+}
+
+DSDEF int(ds_range_push_with)(const ds_range_desc *desc) {
+    return ds__range_push("ds_range_push_with", desc);
+}
+
+DSDEF int(ds_range_pop)(void) {
+    return ds__range_pop("ds_range_pop", (ds_domain){ 0 });
+}
+
+DSDEF int(ds_range_pop_in)(ds_domain domain) {
+    return ds__range_pop("ds_range_pop_in", domain);
+}
+
+DSDEF ds_result(ds_range_start)(const char *text, ds_range *out) {
+    return ds__range_start("ds_range_start", DS__TEXT(text), out);
+}
+
+DSDEF ds_result(ds_range_start_with)(const ds_range_desc *desc, ds_range *out) {
+    return ds__range_start("ds_range_start_with", desc, out);
+}
+
+DSDEF ds_result(ds_range_end)(ds_range range) {
     ds_site site = ds__range_site();
     uint32_t index = (uint32_t)range.id;
     uint64_t word = range.id >> 32 << 1 | 1;
-    if (!index || index > DS__RANGES || !atomic_compare_exchange_strong(&ds__notes.open[index - 1].word, &word, word & ~(uint64_t)1))
-        return ds__range_fail("ds_range_end", site, DS_ERR_INVALID_HANDLE, "%s", range.id ? "the range has ended already, or was never started" : "no range was given (the handle is zero)");
+    if (!index || index > DS__RANGES ||
+        !atomic_compare_exchange_strong(&ds__notes.open[index - 1].word, &word,
+                                        word & ~(uint64_t)1))
+        return ds__range_fail("ds_range_end", site, DS_ERR_INVALID_HANDLE, "%s",
+                              range.id ? "the range has ended already, or was never started"
+                                       : "no range was given (the handle is zero)");
     ds__open_range *o = &ds__notes.open[index - 1];
     uint32_t domain = o->domain;
 #ifdef DS__NVTX
-    if (domain) nvtxDomainRangeEnd(ds__notes.domain[domain].native, o->native);
-    else nvtxRangeEnd(o->native);
+    if (domain)
+        nvtxDomainRangeEnd(ds__notes.domain[domain].native, o->native);
+    else
+        nvtxRangeEnd(o->native);
 #endif
     ds__range_place_over(o);
     if (ds__range_heard()) {
         ds_range_desc d = { 0 };
-        if (domain) d.domain.id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | domain;
+        if (domain)
+            d.domain.id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | domain;
         ds__range_tell_of(DS_RANGE_END, &d, domain, 0, range.id, site);
     }
     return DS_OK;
@@ -7784,41 +10350,61 @@ static inline ds_range_scope ds__range_scope(int level, ds_domain domain) {
     ds_range_scope scope = { domain, level >= 0, 1 };
     return scope;
 }
-DSDEF ds_range_scope (ds_range_scope_enter)(const char *text) {
-    return ds__range_scope(ds__range_push("ds_range_scope_enter", DS__TEXT(text)), (ds_domain){ 0 });
+
+DSDEF ds_range_scope(ds_range_scope_enter)(const char *text) {
+    return ds__range_scope(ds__range_push("ds_range_scope_enter", DS__TEXT(text)),
+                           (ds_domain){ 0 });
 }
-DSDEF ds_range_scope (ds_range_scope_enter_with)(const ds_range_desc *desc) {
+
+DSDEF ds_range_scope(ds_range_scope_enter_with)(const ds_range_desc *desc) {
     int level = ds__range_push("ds_range_scope_enter_with", desc);
     return ds__range_scope(level, level >= 0 ? desc->domain : (ds_domain){ 0 });
 }
-DSDEF void (ds_range_scope_leave)(ds_range_scope *scope) {
-    if (scope->pushed) (void)ds__range_pop("ds_range_scope_leave", scope->domain);
+
+DSDEF void(ds_range_scope_leave)(ds_range_scope *scope) {
+    if (scope->pushed)
+        (void)ds__range_pop("ds_range_scope_leave", scope->domain);
     scope->pushed = 0;
 }
 
-DSDEF ds_result (ds_range_hook)(ds_range_fn fn, void *user) {
+DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
     ds_site site = ds__range_site();
-    if (ds__tls.in_callback) return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED, "the hook cannot be set inside of a host function, callback, destructor, kernel or hook");
+    if (ds__tls.in_callback)
+        return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED,
+                              "the hook cannot be set inside of a host function, callback, "
+                              "destructor, kernel or hook");
     pthread_mutex_lock(&ds__notes.hook_lock);
-    ds__range_watcher *now = atomic_load(&ds__notes.hook), *next = now == &ds__notes.watcher[0] ? &ds__notes.watcher[1] : &ds__notes.watcher[0];
-    if (fn) { next->fn = fn; next->user = user; } /* nobody is inside: that was waited for */
+    ds__range_watcher *now = atomic_load(&ds__notes.hook);
+    ds__range_watcher *next =
+        now == &ds__notes.watcher[0] ? &ds__notes.watcher[1] : &ds__notes.watcher[0];
+    /* nobody is inside: that was waited for */
+    if (fn) {
+        next->fn = fn;
+        next->user = user;
+    }
     atomic_store(&ds__notes.hook, fn ? next : NULL);
     for (int spins = 0; now && atomic_load(&now->inside); spins++) {
-        if (spins < 64) ds__pause(); else syscall(SYS_sched_yield);
+        if (spins < 64)
+            ds__pause();
+        else
+            syscall(SYS_sched_yield);
     }
     pthread_mutex_unlock(&ds__notes.hook_lock);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_thread_set_label)(const char *label) {
+DSDEF ds_result(ds_thread_set_label)(const char *label) {
     ds_site site = ds__range_site();
-    if (!label) return ds__range_fail("ds_thread_set_label", site, DS_ERR_INVALID_VALUE, "the label is NULL");
+    if (!label)
+        return ds__range_fail("ds_thread_set_label", site, DS_ERR_INVALID_VALUE,
+                              "the label is NULL");
 #ifdef DS__NVTX
     ds__nvtx_ready();
     nvtxNameOsThreadA((uint32_t)syscall(SYS_gettid), label);
 #endif
     ds_range_event e = { .kind = DS_RANGE_THREAD_LABEL, .domain_name = "", .text = label };
-    if (ds__range_heard()) ds__range_tell(&e, site);
+    if (ds__range_heard())
+        ds__range_tell(&e, site);
     return DS_OK;
 }
 
@@ -7827,16 +10413,23 @@ static void ds__tell_stream_label(ds__stream *s, const char *label) {
 #ifdef DS__NVTX_CUDA
     void *native = NULL;
     ds__tls.mute++; /* another thread's own stream has no name in CUDA */
-    int known = s->device.type == DS_DEVICE_CUDA && ds__cuda_stream_native(s->native, &native) == DS_OK;
+    int known =
+        s->device.type == DS_DEVICE_CUDA && ds__cuda_stream_native(s->native, &native) == DS_OK;
     ds__tls.mute--;
     if (known) {
         ds__nvtx_ready();
         nvtxNameCudaStreamA((cudaStream_t)native, label ? label : "");
     }
 #endif
-    ds_range_event e = { .kind = DS_RANGE_STREAM_LABEL, .domain_name = "", .text = label ? label : "", .device = s->device, .id = s->id };
-    if (ds__range_heard()) ds__range_tell(&e, ds__tls.site);
+    ds_range_event e = { .kind = DS_RANGE_STREAM_LABEL,
+                         .domain_name = "",
+                         .text = label ? label : "",
+                         .device = s->device,
+                         .id = s->id };
+    if (ds__range_heard())
+        ds__range_tell(&e, ds__tls.site);
 }
+
 static void ds__tell_device_label(ds_device device, const char *label) {
 #ifdef DS__NVTX_CUDA
     if (device.type == DS_DEVICE_CUDA) {
@@ -7844,8 +10437,11 @@ static void ds__tell_device_label(ds_device device, const char *label) {
         nvtxNameCudaDeviceA(device.index, label);
     }
 #endif
-    ds_range_event e = { .kind = DS_RANGE_DEVICE_LABEL, .domain_name = "", .text = label, .device = device };
-    if (ds__range_heard()) ds__range_tell(&e, ds__tls.site);
+    ds_range_event e = {
+        .kind = DS_RANGE_DEVICE_LABEL, .domain_name = "", .text = label, .device = device
+    };
+    if (ds__range_heard())
+        ds__range_tell(&e, ds__tls.site);
 }
 
 /* At shutdown: domains end, with the ranges in them. */
@@ -7853,25 +10449,32 @@ static void ds__ranges_end(void) {
     for (uint32_t i = 0; i < atomic_load(&ds__notes.used); i++) {
         ds__open_range *o = &ds__notes.open[i];
         uint64_t word = atomic_load(&o->word);
-        if (!(word & 1) || !o->domain) continue;
+        if (!(word & 1) || !o->domain)
+            continue;
         atomic_store(&o->word, word & ~(uint64_t)1);
         ds__range_place_over(o);
     }
 #ifdef DS__NVTX
-    for (uint32_t i = 1; i <= atomic_load(&ds__notes.domains); i++) nvtxDomainDestroy(ds__notes.domain[i].native);
+    for (uint32_t i = 1; i <= atomic_load(&ds__notes.domains); i++)
+        nvtxDomainDestroy(ds__notes.domain[i].native);
 #endif
-    if (atomic_load(&ds__notes.domains)) atomic_fetch_add(&ds__notes.generation, 1);
+    if (atomic_load(&ds__notes.domains))
+        atomic_fetch_add(&ds__notes.generation, 1);
     atomic_store(&ds__notes.domains, 0);
 }
-
-/* ---- >>core: devices ---------------------------------------------------------------------------------------------------- */
+/* ---- >>core: devices ------------------------------------------------------------------------- */
 
 static const char *ds__type_name(int type) {
-    return type == DS_DEVICE_CUDA ? "cuda" : type == DS_DEVICE_CPU ? "cpu" : type == DS_DEVICE_HOST ? "host" : "?";
+    return type == DS_DEVICE_CUDA   ? "cuda"
+           : type == DS_DEVICE_CPU  ? "cpu"
+           : type == DS_DEVICE_HOST ? "host"
+                                    : "?";
 }
 
 static int ds__type_count(int type) {
-    return type == DS_DEVICE_CUDA ? ds__g.backend[0].device_count : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count : 0;
+    return type == DS_DEVICE_CUDA  ? ds__g.backend[0].device_count
+           : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count
+                                   : 0;
 }
 
 /* Makes a device that exists of what the user gave: the current one for a zeroed one. */
@@ -7879,10 +10482,12 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
         DS__REQUIRE(device.index == 0, "a device without a type has index %d", device.index);
         ds__thread *t = ds__thread_state();
-        if (!t) return DS_ERR_OUT_OF_MEMORY;
+        if (!t)
+            return DS_ERR_OUT_OF_MEMORY;
         device = t->device;
     }
-    if (device.type == DS_DEVICE_HOST) return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
+    if (device.type == DS_DEVICE_HOST)
+        return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
     if (device.type != DS_DEVICE_CUDA && device.type != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", device.type);
     int count = ds__type_count(device.type);
@@ -7890,14 +10495,22 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
         return ds__fail(DS_ERR_NO_DEVICE, "there is no %s device: %s", ds__type_name(device.type),
                         ds__g.backend[device.type == DS_DEVICE_CUDA ? 0 : 1].reason);
     if (device.index < 0 || device.index >= count)
-        return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d is outside of [0, %d)", ds__type_name(device.type), device.index, count);
+        return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d is outside of [0, %d)",
+                        ds__type_name(device.type), device.index, count);
     *out = device;
     return DS_OK;
 }
-#define DS__RESOLVE(device) do { ds_result ds__r = ds__resolve(device, &device); if (DS__UNLIKELY(ds__r < 0)) return ds__r; } while (0)
 
-DSDEF ds_result (ds_backend_get)(int index, ds_backend_info *out) {
-    if (out) memset(out, 0, sizeof *out);
+#define DS__RESOLVE(device)                             \
+    do {                                                \
+        ds_result ds__r = ds__resolve(device, &device); \
+        if (DS__UNLIKELY(ds__r < 0))                    \
+            return ds__r;                               \
+    } while (0)
+
+DSDEF ds_result(ds_backend_get)(int index, ds_backend_info *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_backend_get");
     DS__REQUIRE(out, "out is NULL");
     DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT, "there is no backend %d", index);
@@ -7905,53 +10518,69 @@ DSDEF ds_result (ds_backend_get)(int index, ds_backend_info *out) {
     return DS_OK;
 }
 
-DSDEF ds_result (ds_backend_report)(char *out, size_t size) {
-    if (out && size) out[0] = 0;
+DSDEF ds_result(ds_backend_report)(char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
     DS__ENTER("ds_backend_report");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     size_t at = 0;
     for (int i = 0; i < DS_BACKEND_COUNT && at < size; i++) {
-        int n = snprintf(out + at, size - at, "%-5s %s\n", ds__g.backend[i].name, ds__g.backend[i].reason);
+        int n = snprintf(out + at, size - at, "%-5s %s\n", ds__g.backend[i].name,
+                         ds__g.backend[i].reason);
         at += n > 0 ? (size_t)n : 0;
     }
     return DS_OK;
 }
 
-DSDEF int (ds_is_available)(ds_device_type type) {
-    if (ds__enter("ds_is_available") < 0) return 0;
+DSDEF int(ds_is_available)(ds_device_type type) {
+    if (ds__enter("ds_is_available") < 0)
+        return 0;
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     return ds__type_count(t) > 0;
 }
-DSDEF int (ds_is_initialized)(void) { return atomic_load(&ds__g.state) == DS__READY; }
 
-DSDEF ds_result (ds_arch_list)(ds_device_type type, char *out, size_t size) {
-    if (out && size) out[0] = 0;
+DSDEF int(ds_is_initialized)(void) {
+    return atomic_load(&ds__g.state) == DS__READY;
+}
+
+DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
     DS__ENTER("ds_arch_list");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     const char *words = "";
-    if (t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU) return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device with code of its own", t);
+    if (t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device with code of its own",
+                        t);
 #ifdef DEVSTREAM_CUDA
-    if (t == DS_DEVICE_CUDA) words = "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 sm_101 sm_103 sm_110 sm_120 sm_121 compute_60";
+    if (t == DS_DEVICE_CUDA)
+        words = "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 "
+                "sm_101 sm_103 sm_110 sm_120 sm_121 compute_60";
 #endif
 #ifdef __x86_64__
-    if (t == DS_DEVICE_CPU) words = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "x86_64 avx2" : "x86_64";
+    if (t == DS_DEVICE_CPU)
+        words = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "x86_64 avx2"
+                                                                                : "x86_64";
 #else
-    if (t == DS_DEVICE_CPU) words = "aarch64";
+    if (t == DS_DEVICE_CPU)
+        words = "aarch64";
 #endif
     DS__REQUIRE(strlen(words) < size, "%zu bytes are too few for \"%s\"", size, words);
     memcpy(out, words, strlen(words) + 1);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_device_count)(ds_device_type type, int *out_count) {
-    if (out_count) *out_count = 0;
+DSDEF ds_result(ds_device_count)(ds_device_type type, int *out_count) {
+    if (out_count)
+        *out_count = 0;
     DS__ENTER("ds_device_count");
     DS__REQUIRE(out_count, "out_count is NULL");
     int t = (int)type;
     if (t == DS_DEVICE_CURRENT) {
         ds__thread *thread = ds__thread_state();
-        if (!thread) return DS_ERR_OUT_OF_MEMORY;
+        if (!thread)
+            return DS_ERR_OUT_OF_MEMORY;
         t = thread->device.type;
     }
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
@@ -7964,7 +10593,8 @@ DSDEF ds_result (ds_device_count)(ds_device_type type, int *out_count) {
 static int ds__same_word(const char *word, size_t n, const char *lower) {
     for (size_t i = 0; i < n; i++) {
         char c = word[i] >= 'A' && word[i] <= 'Z' ? (char)(word[i] - 'A' + 'a') : word[i];
-        if (!lower[i] || c != lower[i]) return 0;
+        if (!lower[i] || c != lower[i])
+            return 0;
     }
     return lower[n] == 0;
 }
@@ -7975,43 +10605,57 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
     size_t n = strcspn(word, ": \t\n\r\f\v");
     const char *at = word + n;
     int64_t index = -1;
-    if (ds__same_word(word, n, "cuda") || ds__same_word(word, n, "gpu")) d->type = DS_DEVICE_CUDA;
-    else if (ds__same_word(word, n, "cpu") || (n == 10 && memcmp(word, "custom_cpu", 10) == 0)) d->type = DS_DEVICE_CPU;
-    else if (ds__same_word(word, n, "host")) d->type = DS_DEVICE_HOST;
-    else return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" names no device; write cpu, cuda:0, gpu:1, custom_cpu:0 or host", text);
+    if (ds__same_word(word, n, "cuda") || ds__same_word(word, n, "gpu"))
+        d->type = DS_DEVICE_CUDA;
+    else if (ds__same_word(word, n, "cpu") || (n == 10 && memcmp(word, "custom_cpu", 10) == 0))
+        d->type = DS_DEVICE_CPU;
+    else if (ds__same_word(word, n, "host"))
+        d->type = DS_DEVICE_HOST;
+    else
+        return ds__fail(DS_ERR_INVALID_DEVICE,
+                        "\"%s\" names no device; write cpu, cuda:0, gpu:1, custom_cpu:0 or host",
+                        text);
     if (*at == ':') {
         const char *digits = ++at;
         for (index = 0; *at >= '0' && *at <= '9'; at++)
-            if ((index = index * 10 + (*at - '0')) > INT_MAX) return ds__fail(DS_ERR_DEVICE_RANGE, "the index in \"%s\" is too large", text);
-        if (at == digits) return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has no index after the colon", text);
+            if ((index = index * 10 + (*at - '0')) > INT_MAX)
+                return ds__fail(DS_ERR_DEVICE_RANGE, "the index in \"%s\" is too large", text);
+        if (at == digits)
+            return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has no index after the colon", text);
     }
     at += strspn(at, blanks);
-    if (*at) return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" goes on after the device", text);
+    if (*at)
+        return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" goes on after the device", text);
     if (d->type == DS_DEVICE_HOST) {
-        if (index > 0) return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d is outside of [0, 1)", (int)index);
+        if (index > 0)
+            return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d is outside of [0, 1)", (int)index);
         return DS_OK;
     }
     if (index < 0) {
         ds__thread *t = ds__thread_state();
-        if (!t) return DS_ERR_OUT_OF_MEMORY;
+        if (!t)
+            return DS_ERR_OUT_OF_MEMORY;
         index = t->device.type == d->type ? t->device.index : 0;
     }
     d->index = (int32_t)index;
     return ds__resolve(*d, d);
 }
 
-DSDEF ds_result (ds_device_parse)(const char *text, ds_device *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_parse");
     DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
     ds_device d = { 0, 0 };
     ds_result r = ds__parse_device(text, &d);
-    if (r == DS_OK) *out = d;
+    if (r == DS_OK)
+        *out = d;
     return r;
 }
 
-DSDEF ds_result (ds_device_print)(ds_device device, char *out, size_t size) {
-    if (out && size) out[0] = 0;
+DSDEF ds_result(ds_device_print)(ds_device device, char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
     DS__ENTER("ds_device_print");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     char text[DS_DEVICE_NAME_SIZE];
@@ -8026,21 +10670,23 @@ DSDEF ds_result (ds_device_print)(ds_device device, char *out, size_t size) {
     return DS_OK;
 }
 
-DSDEF ds_result (ds_device_get)(ds_device *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_device_get)(ds_device *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_get");
     DS__REQUIRE(out, "out is NULL");
     return ds__resolve(ds_device_current(), out);
 }
 
 static ds_result ds__set_device(ds__thread *t, ds_device device) {
-    if (device.type == DS_DEVICE_CURRENT || device.index < 0) return DS_OK;
+    if (device.type == DS_DEVICE_CURRENT || device.index < 0)
+        return DS_OK;
     DS__RESOLVE(device);
     t->device = device;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_device_set)(ds_device device) {
+DSDEF ds_result(ds_device_set)(ds_device device) {
     DS__ENTER("ds_device_set");
     ds__thread *t = ds__thread_state();
     return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
@@ -8051,8 +10697,12 @@ static ds__frame *ds__frame_add(ds__thread *t) {
     if (t->frames == t->frame_room) {
         size_t room = t->frame_room ? 2 * t->frame_room : 8;
         ds__frame *more = ds__alloc(room * sizeof *more);
-        if (!more) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a frame"); return NULL; }
-        if (t->frames) memcpy(more, t->frame, t->frames * sizeof *more);
+        if (!more) {
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a frame");
+            return NULL;
+        }
+        if (t->frames)
+            memcpy(more, t->frame, t->frames * sizeof *more);
         ds__release(t->frame);
         t->frame = more;
         t->frame_room = room;
@@ -8063,12 +10713,15 @@ static ds__frame *ds__frame_add(ds__thread *t) {
 
 static ds_result ds__device_push(ds_device device) {
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     ds__frame *f = ds__frame_add(t);
-    if (!f) return DS_ERR_OUT_OF_MEMORY;
+    if (!f)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_device before = t->device;
     ds_result r = ds__set_device(t, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     f->kind = DS__FRAME_DEVICE;
     f->device = before;
     t->frames++;
@@ -8077,130 +10730,173 @@ static ds_result ds__device_push(ds_device device) {
 
 static ds_result ds__device_pop(void) {
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     if (t->frames == 0 || t->frame[t->frames - 1].kind != DS__FRAME_DEVICE)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, t->frames ? "the latest push was that of a stream" : "nothing was pushed");
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        t->frames ? "the latest push was that of a stream" : "nothing was pushed");
     t->device = t->frame[--t->frames].device;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_device_push)(ds_device device) { DS__ENTER("ds_device_push"); return ds__device_push(device); }
-DSDEF ds_result (ds_device_pop)(void) { DS__ENTER("ds_device_pop"); return ds__device_pop(); }
+DSDEF ds_result(ds_device_push)(ds_device device) {
+    DS__ENTER("ds_device_push");
+    return ds__device_push(device);
+}
 
-DSDEF ds_scope (ds_device_scope_enter)(ds_device device) {
+DSDEF ds_result(ds_device_pop)(void) {
+    DS__ENTER("ds_device_pop");
+    return ds__device_pop();
+}
+
+DSDEF ds_scope(ds_device_scope_enter)(ds_device device) {
     ds_scope scope = { 0, 0 };
-    if (ds__enter("ds_device_scope_enter") == DS_OK && ds__device_push(device) == DS_OK) scope.pushed = scope.once = 1;
+    if (ds__enter("ds_device_scope_enter") == DS_OK && ds__device_push(device) == DS_OK)
+        scope.pushed = scope.once = 1;
     return scope;
 }
-DSDEF void (ds_device_scope_leave)(ds_scope *scope) {
-    if (scope->pushed && ds__enter("ds_device_scope_leave") == DS_OK) DS_IGNORE(ds__device_pop());
+
+DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
+    if (scope->pushed && ds__enter("ds_device_scope_leave") == DS_OK)
+        DS_IGNORE(ds__device_pop());
     scope->pushed = 0;
 }
-
 /* Adds the device's label to an error's sentence. */
-__attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device, ds_result r) {
+__attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device,
+                                                                        ds_result r) {
     char name[16 + sizeof *ds__g.label];
     ds__lock_take(&ds__g.label_lock);
     snprintf(name, sizeof name, "%s", ds__g.label[ds__ordinal(device)]);
     ds__lock_give(&ds__g.label_lock);
-    return name[0] ? ds__also(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index, name) : r;
+    return name[0] ? ds__also(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index, name)
+                   : r;
 }
-static inline ds_result ds__device_error(ds_device device, ds_result r) { return DS__LIKELY(r >= 0) ? r : ds__device_error_named(device, r); }
 
-DSDEF ds_result (ds_device_get_properties)(ds_device device, ds_device_properties *out) {
-    if (out) memset(out, 0, sizeof *out);
+static inline ds_result ds__device_error(ds_device device, ds_result r) {
+    return DS__LIKELY(r >= 0) ? r : ds__device_error_named(device, r);
+}
+
+DSDEF ds_result(ds_device_get_properties)(ds_device device, ds_device_properties *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_get_properties");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__device_error(device, ds__driver_of(device)->device_properties(device.index, out));
 }
 
-DSDEF ds_result (ds_device_name)(ds_device device, char *out, size_t size) {
+DSDEF ds_result(ds_device_name)(ds_device device, char *out, size_t size) {
     ds_device_properties p;
-    if (out && size) out[0] = 0;
+    if (out && size)
+        out[0] = 0;
     DS__ENTER("ds_device_name");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
-    ds_result r = ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
-    if (r == DS_OK) snprintf(out, size, "%s", p.name);
-    return r;
-}
-DSDEF ds_result (ds_device_capability)(ds_device device, int *out_major, int *out_minor) {
-    ds_device_properties p;
-    if (out_major) *out_major = 0;
-    if (out_minor) *out_minor = 0;
-    DS__ENTER("ds_device_capability");
-    DS__RESOLVE(device);
-    memset(&p, 0, sizeof p);
-    ds_result r = ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
-    if (r == DS_OK && out_major) *out_major = p.major;
-    if (r == DS_OK && out_minor) *out_minor = p.minor;
+    ds_result r =
+        ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    if (r == DS_OK)
+        snprintf(out, size, "%s", p.name);
     return r;
 }
 
-DSDEF ds_result (ds_uuid_print)(const unsigned char uuid[16], char *out, size_t size) {
-    if (out && size) out[0] = 0;
+DSDEF ds_result(ds_device_capability)(ds_device device, int *out_major, int *out_minor) {
+    ds_device_properties p;
+    if (out_major)
+        *out_major = 0;
+    if (out_minor)
+        *out_minor = 0;
+    DS__ENTER("ds_device_capability");
+    DS__RESOLVE(device);
+    memset(&p, 0, sizeof p);
+    ds_result r =
+        ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    if (r == DS_OK && out_major)
+        *out_major = p.major;
+    if (r == DS_OK && out_minor)
+        *out_minor = p.minor;
+    return r;
+}
+
+DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
     ds__tls.fn = "ds_uuid_print";
     ds__tls.site.file = ds_call_site.file;
     ds__tls.site.line = ds_call_site.line;
     ds_call_site.file = NULL;
-    if (!uuid || !out || size < 37) return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
+    if (!uuid || !out || size < 37)
+        return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
     for (int i = 0, at = 0; i < 16; i++) {
-        if (i == 4 || i == 6 || i == 8 || i == 10) out[at++] = '-';
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            out[at++] = '-';
         at += snprintf(out + at, 3, "%02x", uuid[i]);
     }
     return DS_OK;
 }
 
-DSDEF ds_result (ds_device_memory_info)(ds_device device, size_t *out_free, size_t *out_total) {
-    if (out_free) *out_free = 0;
-    if (out_total) *out_total = 0;
+DSDEF ds_result(ds_device_memory_info)(ds_device device, size_t *out_free, size_t *out_total) {
+    if (out_free)
+        *out_free = 0;
+    if (out_total)
+        *out_total = 0;
     DS__ENTER("ds_device_memory_info");
     DS__RESOLVE(device);
-    size_t avail = 0, total = 0;
-    ds_result r = ds__device_error(device, ds__driver_of(device)->device_memory(device.index, &avail, &total));
-    if (r == DS_OK && out_free) *out_free = avail;
-    if (r == DS_OK && out_total) *out_total = total;
+    size_t avail = 0;
+    size_t total = 0;
+    ds_result r = ds__device_error(
+        device, ds__driver_of(device)->device_memory(device.index, &avail, &total));
+    if (r == DS_OK && out_free)
+        *out_free = avail;
+    if (r == DS_OK && out_total)
+        *out_total = total;
     return r;
 }
 
-DSDEF ds_result (ds_device_synchronize)(ds_device device) {
+DSDEF ds_result(ds_device_synchronize)(ds_device device) {
     DS__ENTER("ds_device_synchronize");
     DS__RESOLVE(device);
     return ds__device_error(device, ds__driver_of(device)->device_synchronize(device.index));
 }
 
-DSDEF ds_result (ds_device_reset)(ds_device device) {
+DSDEF ds_result(ds_device_reset)(ds_device device) {
     DS__ENTER("ds_device_reset");
     DS__RESOLVE(device);
     return ds__device_error(device, ds__driver_of(device)->device_reset(device.index));
 }
 
-DSDEF ds_result (ds_device_can_access_peer)(ds_device device, ds_device peer, int *out) {
-    if (out) *out = 0;
+DSDEF ds_result(ds_device_can_access_peer)(ds_device device, ds_device peer, int *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_device_can_access_peer");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     DS__RESOLVE(peer);
-    if (device.type != peer.type) return DS_OK;
+    if (device.type != peer.type)
+        return DS_OK;
     return ds__driver_of(device)->device_peer(device.index, peer.index, out);
 }
 
-DSDEF ds_result (ds_device_priority_range)(ds_device device, int *out_least, int *out_greatest) {
-    if (out_least) *out_least = 0;
-    if (out_greatest) *out_greatest = 0;
+DSDEF ds_result(ds_device_priority_range)(ds_device device, int *out_least, int *out_greatest) {
+    if (out_least)
+        *out_least = 0;
+    if (out_greatest)
+        *out_greatest = 0;
     DS__ENTER("ds_device_priority_range");
     DS__RESOLVE(device);
-    int least = 0, greatest = 0;
+    int least = 0;
+    int greatest = 0;
     ds_result r = ds__driver_of(device)->priority_range(device.index, &least, &greatest);
-    if (r == DS_OK && out_least) *out_least = least;
-    if (r == DS_OK && out_greatest) *out_greatest = greatest;
+    if (r == DS_OK && out_least)
+        *out_least = least;
+    if (r == DS_OK && out_greatest)
+        *out_greatest = greatest;
     return r;
 }
 
-DSDEF ds_result (ds_device_label)(ds_device device, char *out, size_t size) {
-    if (out && size) out[0] = 0;
+DSDEF ds_result(ds_device_label)(ds_device device, char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
     DS__ENTER("ds_device_label");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
@@ -8209,7 +10905,8 @@ DSDEF ds_result (ds_device_label)(ds_device device, char *out, size_t size) {
     ds__lock_give(&ds__g.label_lock);
     return DS_OK;
 }
-DSDEF ds_result (ds_device_set_label)(ds_device device, const char *label) {
+
+DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     DS__ENTER("ds_device_set_label");
     DS__RESOLVE(device);
     ds__lock_take(&ds__g.label_lock);
@@ -8218,13 +10915,15 @@ DSDEF ds_result (ds_device_set_label)(ds_device device, const char *label) {
     ds__tell_device_label(device, label ? label : "");
     return DS_OK;
 }
-
 /* ---- >>core: what NVML knows of a GPU ---- */
 
-/* NVML is the library of NVIDIA's driver. It is loaded by the first question, which takes the lock; it is kept until shutdown, since to initialise it takes
-   milliseconds, and may be asked by several threads at once. A GPU is found by its uuid or place on the bus, for the process may see few GPUs, under other
-   numbers. Its types as in nvml.h: a device is a pointer, a result and an option are ints. */
+/* NVML is the library of NVIDIA's driver. It is loaded by the first question, which takes the
+   lock; it is kept until shutdown, since to initialise it takes milliseconds, and may be asked
+   by several threads at once. A GPU is found by its uuid or place on the bus, for the process
+   may see few GPUs, under other numbers. Its types as in nvml.h: a device is a pointer, a result
+   and an option are ints. */
 enum { DS__NVML_NOT_SUPPORTED = 3, DS__NVML_TOO_SMALL = 7, DS__NVML_NO_FUNCTION = 13 };
+
 typedef struct ds__nvml {
     void *library;
     int (*init)(void);
@@ -8233,7 +10932,7 @@ typedef struct ds__nvml {
     int (*by_uuid)(const char *uuid, void **out);
     int (*by_pci)(const char *pci, void **out);
     int (*processes)(void *device, unsigned *count, void *out);
-    int old;                      /* 1: processes gives smaller descriptions */
+    int old; /* 1: processes gives smaller descriptions */
     int (*utilization)(void *device, unsigned out[2] /* nvmlUtilization_t: gpu, memory */);
     int (*temperature)(void *device, int sensor, unsigned *out);
     int (*power)(void *device, unsigned *out_mw);
@@ -8243,20 +10942,27 @@ typedef struct ds__nvml {
 #ifdef DEVSTREAM_CUDA
 #include <dlfcn.h>
 
-static struct { pthread_mutex_t lock; ds__nvml n; } ds__nvml_state = { .lock = PTHREAD_MUTEX_INITIALIZER };
+static struct {
+    pthread_mutex_t lock;
+    ds__nvml n;
+} ds__nvml_state = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static int ds__nvml_get(void *library, const char *name, void *fn) {
     void *found = dlsym(library, name);
     memcpy(fn, &found, sizeof found);
     return found != NULL;
 }
+
 /* NULL, or why not. */
 static const char *ds__nvml_load(ds__nvml *n, const char *path) {
     memset(n, 0, sizeof *n);
     n->library = dlopen(path, 2 /* RTLD_NOW */);
-    if (!n->library) return "it cannot be loaded";
-    int all = ds__nvml_get(n->library, "nvmlInit_v2", &n->init) & ds__nvml_get(n->library, "nvmlShutdown", &n->shutdown) &
-              ds__nvml_get(n->library, "nvmlDeviceGetHandleByUUID", &n->by_uuid) & ds__nvml_get(n->library, "nvmlErrorString", &n->text);
+    if (!n->library)
+        return "it cannot be loaded";
+    int all = ds__nvml_get(n->library, "nvmlInit_v2", &n->init) &
+              ds__nvml_get(n->library, "nvmlShutdown", &n->shutdown) &
+              ds__nvml_get(n->library, "nvmlDeviceGetHandleByUUID", &n->by_uuid) &
+              ds__nvml_get(n->library, "nvmlErrorString", &n->text);
     ds__nvml_get(n->library, "nvmlDeviceGetHandleByPciBusId_v2", &n->by_pci);
     ds__nvml_get(n->library, "nvmlDeviceGetUtilizationRates", &n->utilization);
     ds__nvml_get(n->library, "nvmlDeviceGetTemperature", &n->temperature);
@@ -8268,16 +10974,19 @@ static const char *ds__nvml_load(ds__nvml *n, const char *path) {
         all &= ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses", &n->processes);
     }
     int code = all ? n->init() : 0;
-    if (all && code == 0) return NULL;
+    if (all && code == 0)
+        return NULL;
     const char *why = all ? "it cannot be initialised" : "it lacks functions";
     dlclose(n->library);
     n->library = NULL;
     return why;
 }
+
 static const char *ds__nvml_path(void) {
     const char *path = getenv("DEVSTREAM_NVML");
     return path && *path ? path : "libnvidia-ml.so.1";
 }
+
 /* NVML, or NULL and why not. */
 static const ds__nvml *ds__nvml_open(const char **out_why) {
     ds__nvml *n = &ds__nvml_state.n;
@@ -8286,13 +10995,16 @@ static const ds__nvml *ds__nvml_open(const char **out_why) {
     pthread_mutex_unlock(&ds__nvml_state.lock);
     return *out_why ? NULL : n;
 }
+
 static void ds__nvml_end(void) {
     ds__nvml *n = &ds__nvml_state.n;
-    if (!n->library) return;
+    if (!n->library)
+        return;
     n->shutdown();
     dlclose(n->library);
     n->library = NULL;
 }
+
 /* A device that is a part of a GPU has a uuid of its own. */
 static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
     static const char *const kinds[] = { "GPU-", "MIG-" };
@@ -8302,89 +11014,148 @@ static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *proper
         int at = snprintf(uuid, sizeof uuid, "%s", kinds[i]);
         for (int k = 0; k < 16; k++) {
             int dash = k == 4 || k == 6 || k == 8 || k == 10;
-            at += snprintf(uuid + at, sizeof uuid - (size_t)at, dash ? "-%02x" : "%02x", properties->uuid[k]);
+            at += snprintf(uuid + at, sizeof uuid - (size_t)at, dash ? "-%02x" : "%02x",
+                           properties->uuid[k]);
         }
-        if ((code = n->by_uuid(uuid, out)) == 0) return 0;
+        if ((code = n->by_uuid(uuid, out)) == 0)
+            return 0;
     }
     return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
 }
 #else
-static const char *ds__nvml_path(void) { return ""; }
-static const ds__nvml *ds__nvml_open(const char **out_why) { *out_why = "CUDA is not compiled in"; return NULL; } /* there is no such device */
-static void ds__nvml_end(void) {}
-static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) { (void)n; (void)properties; (void)out; return 0; }
+static const char *ds__nvml_path(void) {
+    return "";
+}
+
+/* there is no such device */
+static const ds__nvml *ds__nvml_open(const char **out_why) {
+    *out_why = "CUDA is not compiled in";
+    return NULL;
+}
+
+static void ds__nvml_end(void) {
+}
+
+static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
+    (void)n;
+    (void)properties;
+    (void)out;
+    return 0;
+}
 #endif
 
 /* Reads a value, or two; ask_fn returns NVML's code. */
-static ds_result ds__nvml_read(ds_device device, const char *what, int (*ask_fn)(const ds__nvml *n, void *device, unsigned out[2]), unsigned *out_first, unsigned *out_second) {
+static ds_result ds__nvml_read(ds_device device, const char *what,
+                               int (*ask_fn)(const ds__nvml *n, void *device, unsigned out[2]),
+                               unsigned *out_first, unsigned *out_second) {
     ds_device_properties p;
     const char *why;
     void *handle = NULL;
     unsigned value[2] = { 0, 0 };
-    if (device.type != DS_DEVICE_CUDA) return ds__fail(DS_ERR_UNSUPPORTED, "the %s of cpu:%d is not known: only NVML tells it, of GPUs", what, device.index);
-    ds_result r = ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
-    if (r < 0) return r;
+    if (device.type != DS_DEVICE_CUDA)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the %s of cpu:%d is not known: only NVML tells it, of GPUs", what,
+                        device.index);
+    ds_result r =
+        ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    if (r < 0)
+        return r;
     const ds__nvml *n = ds__nvml_open(&why);
-    if (!n) return ds__fail(DS_ERR_UNSUPPORTED, "the %s of cuda:%d is not known: NVML (%s) tells it, and %s", what, device.index, ds__nvml_path(), why);
+    if (!n)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the %s of cuda:%d is not known: NVML (%s) tells it, and %s", what,
+                        device.index, ds__nvml_path(), why);
     int code = ds__nvml_device(n, &p, &handle);
-    if (code == 0) code = ask_fn(n, handle, value);
-    if (code == 0 && (value[0] == UINT_MAX || value[1] == UINT_MAX)) code = DS__NVML_NOT_SUPPORTED; /* how it says "not available" in values */
+    if (code == 0)
+        code = ask_fn(n, handle, value);
+    /* how it says "not available" in values */
+    if (code == 0 && (value[0] == UINT_MAX || value[1] == UINT_MAX))
+        code = DS__NVML_NOT_SUPPORTED;
     if (code != 0)
-        return ds__device_error(device, ds__fail(code == DS__NVML_NOT_SUPPORTED || code == DS__NVML_NO_FUNCTION ? DS_ERR_UNSUPPORTED : DS_ERR_DRIVER,
-                                                 "the %s of cuda:%d is not known: NVML says %d (%s)", what, device.index, code, n->text(code)));
-    if (out_first) *out_first = value[0];
-    if (out_second) *out_second = value[1];
+        return ds__device_error(
+            device, ds__fail(code == DS__NVML_NOT_SUPPORTED || code == DS__NVML_NO_FUNCTION
+                                 ? DS_ERR_UNSUPPORTED
+                                 : DS_ERR_DRIVER,
+                             "the %s of cuda:%d is not known: NVML says %d (%s)", what,
+                             device.index, code, n->text(code)));
+    if (out_first)
+        *out_first = value[0];
+    if (out_second)
+        *out_second = value[1];
     return DS_OK;
 }
 
-static int ds__nvml_utilization(const ds__nvml *n, void *device, unsigned out[2]) { return n->utilization ? n->utilization(device, out) : DS__NVML_NO_FUNCTION; }
-static int ds__nvml_temperature(const ds__nvml *n, void *device, unsigned out[2]) {
-    return n->temperature ? n->temperature(device, 0 /* NVML_TEMPERATURE_GPU */, out) : DS__NVML_NO_FUNCTION;
+static int ds__nvml_utilization(const ds__nvml *n, void *device, unsigned out[2]) {
+    return n->utilization ? n->utilization(device, out) : DS__NVML_NO_FUNCTION;
 }
-static int ds__nvml_power(const ds__nvml *n, void *device, unsigned out[2]) { return n->power ? n->power(device, out) : DS__NVML_NO_FUNCTION; }
+
+static int ds__nvml_temperature(const ds__nvml *n, void *device, unsigned out[2]) {
+    return n->temperature ? n->temperature(device, 0 /* NVML_TEMPERATURE_GPU */, out)
+                          : DS__NVML_NO_FUNCTION;
+}
+
+static int ds__nvml_power(const ds__nvml *n, void *device, unsigned out[2]) {
+    return n->power ? n->power(device, out) : DS__NVML_NO_FUNCTION;
+}
+
 static int ds__nvml_clock(const ds__nvml *n, void *device, unsigned out[2]) {
     int code = n->clock ? n->clock(device, 1 /* NVML_CLOCK_SM */, &out[0]) : DS__NVML_NO_FUNCTION;
     return code ? code : n->clock(device, 2 /* NVML_CLOCK_MEM */, &out[1]);
 }
 
-DSDEF ds_result (ds_device_utilization)(ds_device device, unsigned *out_gpu_percent, unsigned *out_memory_percent) {
-    if (out_gpu_percent) *out_gpu_percent = 0;
-    if (out_memory_percent) *out_memory_percent = 0;
+DSDEF ds_result(ds_device_utilization)(ds_device device, unsigned *out_gpu_percent,
+                                       unsigned *out_memory_percent) {
+    if (out_gpu_percent)
+        *out_gpu_percent = 0;
+    if (out_memory_percent)
+        *out_memory_percent = 0;
     DS__ENTER("ds_device_utilization");
     DS__RESOLVE(device);
-    return ds__nvml_read(device, "utilisation", ds__nvml_utilization, out_gpu_percent, out_memory_percent);
+    return ds__nvml_read(device, "utilisation", ds__nvml_utilization, out_gpu_percent,
+                         out_memory_percent);
 }
-DSDEF ds_result (ds_device_temperature)(ds_device device, unsigned *out_celsius) {
-    if (out_celsius) *out_celsius = 0;
+
+DSDEF ds_result(ds_device_temperature)(ds_device device, unsigned *out_celsius) {
+    if (out_celsius)
+        *out_celsius = 0;
     DS__ENTER("ds_device_temperature");
     DS__REQUIRE(out_celsius, "out_celsius is NULL");
     DS__RESOLVE(device);
     return ds__nvml_read(device, "temperature", ds__nvml_temperature, out_celsius, NULL);
 }
-DSDEF ds_result (ds_device_power_draw)(ds_device device, unsigned *out_milliwatts) {
-    if (out_milliwatts) *out_milliwatts = 0;
+
+DSDEF ds_result(ds_device_power_draw)(ds_device device, unsigned *out_milliwatts) {
+    if (out_milliwatts)
+        *out_milliwatts = 0;
     DS__ENTER("ds_device_power_draw");
     DS__REQUIRE(out_milliwatts, "out_milliwatts is NULL");
     DS__RESOLVE(device);
     return ds__nvml_read(device, "power draw", ds__nvml_power, out_milliwatts, NULL);
 }
-DSDEF ds_result (ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz, unsigned *out_memory_mhz) {
-    if (out_sm_mhz) *out_sm_mhz = 0;
-    if (out_memory_mhz) *out_memory_mhz = 0;
+
+DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
+                                      unsigned *out_memory_mhz) {
+    if (out_sm_mhz)
+        *out_sm_mhz = 0;
+    if (out_memory_mhz)
+        *out_memory_mhz = 0;
     DS__ENTER("ds_device_clock_rate");
     DS__RESOLVE(device);
     return ds__nvml_read(device, "clock rate", ds__nvml_clock, out_sm_mhz, out_memory_mhz);
 }
-
-/* ---- >>core: streams ------------------------------------------------------------------------------------------------------- */
+/* ---- >>core: streams ------------------------------------------------------------------------- */
 
 __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
     if (DS__UNLIKELY(!s))
-        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the stream was destroyed or never existed" : "no stream was given (the handle is zero)");
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the stream was destroyed or never existed"
+                                                  : "no stream was given (the handle is zero)");
     return s;
 }
-static inline void ds__stream_unpin(ds__stream *s) { ds__unpin(&ds__g.streams, s); }
+
+static inline void ds__stream_unpin(ds__stream *s) {
+    ds__unpin(&ds__g.streams, s);
+}
 
 static void ds__stream_drop(ds_stream handle);
 
@@ -8393,8 +11164,10 @@ static void ds__stream_free(void *object) {
     if (s->base.id) {
         ds__stream_drop(s->base);
     } else if (s->native) {
-        if (s->borrowed || atomic_load(&s->unwrapped)) s->driver->stream_forget(s->native);
-        else s->driver->stream_destroy(s->native);
+        if (s->borrowed || atomic_load(&s->unwrapped))
+            s->driver->stream_forget(s->native);
+        else
+            s->driver->stream_destroy(s->native);
     }
     if (s->release_fn) {
         int outer = ds__tls.in_callback;
@@ -8407,19 +11180,25 @@ static void ds__stream_free(void *object) {
 
 /* Drops the reference of a current-stream slot; a zero handle is allowed. */
 static void ds__stream_drop(ds_stream handle) {
-    if (handle.id) ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+    if (handle.id)
+        ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
-/* Ends a stream that belongs to devstream itself, or whose handle nobody has yet; a zero handle is allowed. */
+/* Ends a stream that belongs to devstream itself, or whose handle nobody has yet; a zero handle
+   is allowed. */
 static void ds__stream_end(ds_stream handle) {
-    if (handle.id) ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+    if (handle.id)
+        ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
 /* A new stream object around nothing yet. NULL: no memory, and the sentence is set. */
 static ds__stream *ds__stream_add(ds_device device, const char *label) {
     ds__reclaim();
     ds__stream *s = ds__table_add(&ds__g.streams);
-    if (!s) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream"); return NULL; }
+    if (!s) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
+        return NULL;
+    }
     s->driver = ds__driver_of(device);
     s->device = device;
     s->id = atomic_fetch_add(&ds__g.next_stream_id, 1) + 1;
@@ -8439,73 +11218,96 @@ static void ds__stream_discard(ds__stream *s) {
     ds__stream_end(h);
 }
 
-static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority, const char *label, ds_stream *out) {
+static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
+                                const char *label, ds_stream *out) {
     ds__stream *s = ds__stream_add(device, label);
-    if (!s) return DS_ERR_OUT_OF_MEMORY;
+    if (!s)
+        return DS_ERR_OUT_OF_MEMORY;
     s->kind = (uint8_t)kind;
     s->flags = kind == DS__STREAM_NEW ? flags : DS_STREAM_BLOCKING;
     s->priority = s->requested = priority;
     ds_result r = s->driver->stream_create(device.index, kind, s->flags, &s->priority, &s->native);
-    if (r < 0) { ds__stream_discard(s); return r; }
+    if (r < 0) {
+        ds__stream_discard(s);
+        return r;
+    }
     out->id = ds__handle(&s->slot);
-    if (label) ds__tell_stream_label(s, label);
+    if (label)
+        ds__tell_stream_label(s, label);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_priority_from_paddle)(int paddle_priority, int *out_priority) {
-    if (out_priority) *out_priority = 0;
+DSDEF ds_result(ds_priority_from_paddle)(int paddle_priority, int *out_priority) {
+    if (out_priority)
+        *out_priority = 0;
     DS__ENTER("ds_priority_from_paddle");
     DS__REQUIRE(out_priority, "out_priority is NULL");
-    DS__REQUIRE(paddle_priority >= -1 && paddle_priority <= 2, "%d is none of Paddle's priorities: 1 high, 2 normal", paddle_priority);
-    *out_priority = paddle_priority == 1 || paddle_priority == -1 ? DS_PRIORITY_HIGH : DS_PRIORITY_NORMAL;
+    DS__REQUIRE(paddle_priority >= -1 && paddle_priority <= 2,
+                "%d is none of Paddle's priorities: 1 high, 2 normal", paddle_priority);
+    *out_priority =
+        paddle_priority == 1 || paddle_priority == -1 ? DS_PRIORITY_HIGH : DS_PRIORITY_NORMAL;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
+DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     static const ds_stream_desc none;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_create");
     DS__REQUIRE(out, "out is NULL");
-    if (!desc) desc = &none;
-    DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x", desc->flags);
-    ds_device device = desc->device, now = ds__thread_device();
-    if (device.index < 0) device.index = device.type == now.type ? now.index : 0;
+    if (!desc)
+        desc = &none;
+    DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x",
+                desc->flags);
+    ds_device device = desc->device;
+    ds_device now = ds__thread_device();
+    if (device.index < 0)
+        device.index = device.type == now.type ? now.index : 0;
     DS__RESOLVE(device);
     return ds__stream_new(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
 }
 
-DSDEF ds_result (ds_stream_retain)(ds_stream stream) {
+DSDEF ds_result(ds_stream_retain)(ds_stream stream) {
     DS__ENTER("ds_stream_retain");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     int n = atomic_load(&s->owners);
     if (s->kind != DS__STREAM_NEW) {
         ds__stream_unpin(s);
         return ds__fail(DS_ERR_INVALID_VALUE, "a default stream has no owners to add to");
     }
-    while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n + 1)) {}
-    if (n <= 0) r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream is being destroyed");
+    while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n + 1)) {
+    }
+    if (n <= 0)
+        r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream is being destroyed");
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_stream_destroy)(ds_stream stream) {
+DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
     DS__ENTER("ds_stream_destroy");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (s->kind != DS__STREAM_NEW) {
         r = ds__fail(DS_ERR_INVALID_VALUE, "the %s stream of %s:%d is not yours to destroy",
-                     s->kind == DS__STREAM_LEGACY ? "legacy" : "per-thread", ds__type_name(s->device.type), s->device.index);
+                     s->kind == DS__STREAM_LEGACY ? "legacy" : "per-thread",
+                     ds__type_name(s->device.type), s->device.index);
     } else {
         int n = atomic_load(&s->owners);
-        while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n - 1)) {}
-        if (n <= 0) r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream was destroyed already");
+        while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n - 1)) {
+        }
+        if (n <= 0)
+            r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream was destroyed already");
         else if (n == 1) {
             void (*gone_fn)(ds__stream *) = atomic_load(&ds__upper.stream_gone_fn);
-            if (gone_fn) gone_fn(s);
-            if (s->borrowed && !s->base.id) s->driver->stream_hide(s->native);
+            if (gone_fn)
+                gone_fn(s);
+            if (s->borrowed && !s->base.id)
+                s->driver->stream_hide(s->native);
             ds__table_kill(&ds__g.streams, s);
         }
     }
@@ -8513,37 +11315,49 @@ DSDEF ds_result (ds_stream_destroy)(ds_stream stream) {
     ds__reclaim();
     return r;
 }
-
 /* Adds to an error's sentence which object it was about. */
 static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
     return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
 }
-__attribute__((cold, noinline)) static ds_result ds__stream_error_named(const ds__stream *s, ds_result r) {
+
+__attribute__((cold, noinline)) static ds_result ds__stream_error_named(const ds__stream *s,
+                                                                        ds_result r) {
     ds__lock_take(&ds__g.label_lock);
     r = ds__name_object(r, "stream", s->label);
     ds__lock_give(&ds__g.label_lock);
     return r;
 }
-static inline ds_result ds__stream_error(const ds__stream *s, ds_result r) { return DS__LIKELY(r >= 0) ? r : ds__stream_error_named(s, r); }
+
+static inline ds_result ds__stream_error(const ds__stream *s, ds_result r) {
+    return DS__LIKELY(r >= 0) ? r : ds__stream_error_named(s, r);
+}
 
 /* "waits for stream "x" of cpu:0": the label of a stream can change. */
-__attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__stream *s, const char *what) {
+__attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__stream *s,
+                                                                      const char *what) {
     char label[260] = "";
     ds__lock_take(&ds__g.label_lock);
-    if (s->label) snprintf(label, sizeof label, " \"%s\"", s->label);
+    if (s->label)
+        snprintf(label, sizeof label, " \"%s\"", s->label);
     ds__lock_give(&ds__g.label_lock);
-    return ds__sync_tell("%s%s of %s:%d", what, label, ds__type_name(s->device.type), s->device.index);
+    return ds__sync_tell("%s%s of %s:%d", what, label, ds__type_name(s->device.type),
+                         s->device.index);
 }
+
 __attribute__((cold, noinline)) static ds_result ds__sync_watch_stream(ds_stream stream) {
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
-    ds_result r = s ? ds__sync_tell_stream(s, "waits for the stream") : DS_OK; /* the call says what is wrong with it */
-    if (s) ds__stream_unpin(s);
+    /* the call says what is wrong with it */
+    ds_result r = s ? ds__sync_tell_stream(s, "waits for the stream") : DS_OK;
+    if (s)
+        ds__stream_unpin(s);
     return r;
 }
+
 /* 1: the stream captures, and takes as a node what would otherwise wait. */
 static int ds__sync_is_captured(ds__stream *s) {
     ds_capture_info info;
-    if (!atomic_load(&ds__g.capture_count)) return 0;
+    if (!atomic_load(&ds__g.capture_count))
+        return 0;
     memset(&info, 0, sizeof info);
     ds__tls.mute++;
     ds_result r = s->driver->capture_query(s->native, &info);
@@ -8553,51 +11367,68 @@ static int ds__sync_is_captured(ds__stream *s) {
 
 static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!s)) {
+        ds__stream_pin(stream);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds_result r = s->driver->stream_synchronize(s->native, timeout_ns);
-    if (DS__UNLIKELY(r < 0)) r = ds__stream_error(s, r);
+    if (DS__UNLIKELY(r < 0))
+        r = ds__stream_error(s, r);
     ds__unpin_inline(&ds__g.streams, s);
     ds__reclaim();
     return r;
 }
 
-DSDEF ds_result (ds_stream_query)(ds_stream stream) {
+DSDEF ds_result(ds_stream_query)(ds_stream stream) {
     DS__ENTER("ds_stream_query");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__stream_error(s, s->driver->stream_query(s->native));
     ds__stream_unpin(s);
     return r;
 }
-DSDEF ds_result (ds_stream_synchronize)(ds_stream stream) {
+
+DSDEF ds_result(ds_stream_synchronize)(ds_stream stream) {
     ds_result r = ds__enter_inline("ds_stream_synchronize");
-    if (DS__UNLIKELY(ds__sync_watched()) && r == DS_OK) r = ds__sync_watch_stream(stream);
+    if (DS__UNLIKELY(ds__sync_watched()) && r == DS_OK)
+        r = ds__sync_watch_stream(stream);
     return DS__UNLIKELY(r < 0) ? r : ds__stream_sync(stream, DS__FOREVER);
 }
-DSDEF ds_result (ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns) {
-    DS__ENTER("ds_stream_synchronize_for");
-    ds_result r = DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_stream(stream) : DS_OK;
-    return r < 0 ? r : ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
-}
 
+DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns) {
+    DS__ENTER("ds_stream_synchronize_for");
+    ds_result r =
+        DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_stream(stream) : DS_OK;
+    return r < 0 ? r
+                 : ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+}
 static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
     ds_result r = DS_OK;
-    pthread_mutex_lock(&ds__g.mutex); /* made once; a lock is fine on this path, the handle can be kept */
-    ds__tls.upper_locked++; /* nothing is reclaimed under this mutex, which is also taken under locks that this takes */
-    if (!slot->id) r = ds__stream_new(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
+    /* made once; a lock is fine on this path, the handle can be kept */
+    pthread_mutex_lock(&ds__g.mutex);
+    /* nothing is reclaimed under this mutex, which is also taken under locks that this takes */
+    ds__tls.upper_locked++;
+    if (!slot->id)
+        r = ds__stream_new(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
     ds__tls.upper_locked--;
-    if (r == DS_OK) *out = *slot;
+    if (r == DS_OK)
+        *out = *slot;
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }
 
 static ds_result ds__per_thread(ds_device device, ds_stream *out) {
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_stream *slot = &t->own[ds__ordinal(device)];
-    ds_result r = slot->id ? DS_OK : ds__stream_new(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
-    if (r == DS_OK) *out = *slot;
+    ds_result r =
+        slot->id ? DS_OK : ds__stream_new(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
+    if (r == DS_OK)
+        *out = *slot;
     return r;
 }
 
@@ -8605,28 +11436,32 @@ static ds_result ds__default(ds_device device, ds_stream *out) {
     return ds__g.per_thread_default ? ds__per_thread(device, out) : ds__legacy(device, out);
 }
 
-DSDEF ds_result (ds_stream_legacy)(ds_device device, ds_stream *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_stream_legacy)(ds_device device, ds_stream *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_legacy");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__legacy(device, out);
 }
-DSDEF ds_result (ds_stream_per_thread)(ds_device device, ds_stream *out) {
-    if (out) out->id = 0;
+
+DSDEF ds_result(ds_stream_per_thread)(ds_device device, ds_stream *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_per_thread");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__per_thread(device, out);
 }
-DSDEF ds_result (ds_stream_default)(ds_device device, ds_stream *out) {
-    if (out) out->id = 0;
+
+DSDEF ds_result(ds_stream_default)(ds_device device, ds_stream *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_default");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__default(device, out);
 }
-
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
 /* The native handles 0 and 1 name the legacy stream, 2 the calling thread's. */
@@ -8637,9 +11472,11 @@ static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership
         ds_stream base = { 0 };
         DS__REQUIRE(ownership == DS_BORROW, "a default stream cannot be owned");
         ds_result r = n == 2 ? ds__per_thread(s->device, &base) : ds__legacy(s->device, &base);
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
         ds__stream *b = ds__stream_pin(base);
-        if (!b) return DS_ERR_INVALID_HANDLE;
+        if (!b)
+            return DS_ERR_INVALID_HANDLE;
         s->native = b->native;
         ds__ref(b);
         s->base = base;
@@ -8648,73 +11485,95 @@ static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership
         ds__stream_unpin(b);
         return DS_OK;
     }
-    ds_result r = s->driver->stream_wrap(s->device.index, native->handle, ownership == DS_OWN, &s->flags, &s->priority, &s->native);
-    if (r < 0) return r;
+    ds_result r = s->driver->stream_wrap(s->device.index, native->handle, ownership == DS_OWN,
+                                         &s->flags, &s->priority, &s->native);
+    if (r < 0)
+        return r;
     s->requested = s->priority;
     s->borrowed = ownership != DS_OWN;
     return DS_OK;
 }
 
-static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership, ds_stream *out, void (*release_fn)(void *),
-                              void *user) {
+static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership,
+                              ds_stream *out, void (*release_fn)(void *), void *user) {
     DS__REQUIRE(native && out, "%s is NULL", native ? "out" : "native");
-    DS__REQUIRE(native->version == 0, "version %d of the native form is not known", native->version);
-    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN, "%d is not an ownership", (int)ownership);
+    DS__REQUIRE(native->version == 0, "version %d of the native form is not known",
+                native->version);
+    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN, "%d is not an ownership",
+                (int)ownership);
     ds_device device = native->device;
     DS__RESOLVE(device);
     ds__stream *s = ds__stream_add(device, NULL);
-    if (!s) return DS_ERR_OUT_OF_MEMORY;
+    if (!s)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__wrap(native, ownership, s);
-    if (r < 0) { ds__stream_discard(s); return r; }
+    if (r < 0) {
+        ds__stream_discard(s);
+        return r;
+    }
     s->release_fn = release_fn;
     s->user = user;
     out->id = ds__handle(&s->slot);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_stream_wrap)(const ds_stream_native *native, ds_ownership ownership, void (*release_fn)(void *user), void *user,
-                                 ds_stream *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_stream_wrap)(const ds_stream_native *native, ds_ownership ownership,
+                                void (*release_fn)(void *user), void *user, ds_stream *out) {
+    if (out)
+        out->id = 0;
     ds_result r = ds__enter("ds_stream_wrap");
-    if (r == DS_OK) r = ds__wrap_new(native, ownership, out, release_fn, user);
+    if (r == DS_OK)
+        r = ds__wrap_new(native, ownership, out, release_fn, user);
     return ds__refuse_payload(r, user, release_fn);
 }
 
 static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     out->device = s->device;
-    if (s->kind == DS__STREAM_LEGACY || s->of_legacy) return DS_OK; /* handle 0 */
+    /* handle 0 */
+    if (s->kind == DS__STREAM_LEGACY || s->of_legacy)
+        return DS_OK;
     ds_stream own = t->own[ds__ordinal(s->device)];
-    if (own.id && ((ds__stream *)(void *)ds__slot_at(&ds__g.streams, (uint32_t)own.id - 1))->native == s->native) {
+    if (own.id &&
+        ((ds__stream *)(void *)ds__slot_at(&ds__g.streams, (uint32_t)own.id - 1))->native ==
+            s->native) {
         out->handle = (void *)(uintptr_t)2;
         return DS_OK;
     }
     return s->driver->stream_native(s->native, &out->handle);
 }
 
-DSDEF ds_result (ds_stream_export)(ds_stream stream, ds_stream_native *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_stream_export)(ds_stream stream, ds_stream_native *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_stream_export");
     DS__REQUIRE(out, "out is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__export(s, out);
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_stream_unwrap");
     DS__REQUIRE(out, "out is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     int one = 1;
-    if (s->kind != DS__STREAM_NEW || s->borrowed) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not belong to the handle");
-    else if (!atomic_compare_exchange_strong(&s->owners, &one, 0)) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream has %d owners", one);
-    if (r == DS_OK && (r = ds__export(s, out)) < 0) atomic_store(&s->owners, 1);
+    if (s->kind != DS__STREAM_NEW || s->borrowed)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not belong to the handle");
+    else if (!atomic_compare_exchange_strong(&s->owners, &one, 0))
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream has %d owners", one);
+    if (r == DS_OK && (r = ds__export(s, out)) < 0)
+        atomic_store(&s->owners, 1);
     if (r == DS_OK) {
         atomic_store(&s->unwrapped, 1);
         s->driver->stream_unwrap(s->native);
@@ -8725,45 +11584,59 @@ DSDEF ds_result (ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
 }
 
 /* The getters: pin, read, unpin. */
-#define DS__STREAM_GETTER(name, out, body) \
-    DS__ENTER(name); \
-    ds__stream *s = ds__stream_pin(stream); \
-    if (!s) return DS_ERR_INVALID_HANDLE; \
-    ds_result r = (out) ? DS_OK : ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE, "there is no room for the answer")); \
-    if (r == DS_OK) { body; } \
-    ds__stream_unpin(s); \
+#define DS__STREAM_GETTER(name, out, body)                                                  \
+    DS__ENTER(name);                                                                        \
+    ds__stream *s = ds__stream_pin(stream);                                                 \
+    if (!s)                                                                                 \
+        return DS_ERR_INVALID_HANDLE;                                                       \
+    ds_result r = (out) ? DS_OK                                                             \
+                        : ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE,                \
+                                                       "there is no room for the answer")); \
+    if (r == DS_OK) {                                                                       \
+        body;                                                                               \
+    }                                                                                       \
+    ds__stream_unpin(s);                                                                    \
     return r
 
-DSDEF ds_result (ds_stream_id)(ds_stream stream, uint64_t *out) {
-    if (out) *out = 0;
+DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
+    if (out)
+        *out = 0;
     DS__STREAM_GETTER("ds_stream_id", out, *out = s->id);
 }
-DSDEF ds_result (ds_stream_device)(ds_stream stream, ds_device *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_stream_device)(ds_stream stream, ds_device *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__STREAM_GETTER("ds_stream_device", out, *out = s->device);
 }
-DSDEF ds_result (ds_stream_flags)(ds_stream stream, unsigned *out) {
-    if (out) *out = 0;
+
+DSDEF ds_result(ds_stream_flags)(ds_stream stream, unsigned *out) {
+    if (out)
+        *out = 0;
     DS__STREAM_GETTER("ds_stream_flags", out, *out = s->flags);
 }
-DSDEF ds_result (ds_stream_priority)(ds_stream stream, int *out_effective, int *out_requested) {
-    if (out_effective) *out_effective = 0;
-    if (out_requested) *out_requested = 0;
-    DS__STREAM_GETTER("ds_stream_priority", 1,
-                      if (out_effective) *out_effective = s->priority;
+
+DSDEF ds_result(ds_stream_priority)(ds_stream stream, int *out_effective, int *out_requested) {
+    if (out_effective)
+        *out_effective = 0;
+    if (out_requested)
+        *out_requested = 0;
+    DS__STREAM_GETTER("ds_stream_priority", 1, if (out_effective) *out_effective = s->priority;
                       if (out_requested) *out_requested = s->requested);
 }
-DSDEF ds_result (ds_stream_label)(ds_stream stream, char *out, size_t size) {
-    if (out && size) out[0] = 0;
-    DS__STREAM_GETTER("ds_stream_label", out && size,
-                      ds__lock_take(&ds__g.label_lock);
+
+DSDEF ds_result(ds_stream_label)(ds_stream stream, char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
+    DS__STREAM_GETTER("ds_stream_label", out && size, ds__lock_take(&ds__g.label_lock);
                       snprintf(out, size, "%s", s->label ? s->label : "");
                       ds__lock_give(&ds__g.label_lock));
 }
-DSDEF ds_result (ds_stream_set_label)(ds_stream stream, const char *label) {
+
+DSDEF ds_result(ds_stream_set_label)(ds_stream stream, const char *label) {
     DS__ENTER("ds_stream_set_label");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     char *copy = label ? ds__copy_text(label, 255) : NULL;
     if (label && !copy) {
         ds__stream_unpin(s);
@@ -8779,34 +11652,41 @@ DSDEF ds_result (ds_stream_set_label)(ds_stream stream, const char *label) {
     return DS_OK;
 }
 
-DSDEF int (ds_stream_equal)(ds_stream a, ds_stream b) {
-    if (ds__enter("ds_stream_equal") < 0) return 0;
-    ds__stream *x = ds__pin(&ds__g.streams, a.id), *y = ds__pin(&ds__g.streams, b.id);
+DSDEF int(ds_stream_equal)(ds_stream a, ds_stream b) {
+    if (ds__enter("ds_stream_equal") < 0)
+        return 0;
+    ds__stream *x = ds__pin(&ds__g.streams, a.id);
+    ds__stream *y = ds__pin(&ds__g.streams, b.id);
     int equal = x && y && x->driver == y->driver && x->device.index == y->device.index &&
                 x->driver->stream_identity(x->native) == y->driver->stream_identity(y->native);
-    if (x) ds__stream_unpin(x);
-    if (y) ds__stream_unpin(y);
+    if (x)
+        ds__stream_unpin(x);
+    if (y)
+        ds__stream_unpin(y);
     return equal;
 }
+/* ---- >>core: the current stream -------------------------------------------------------------- */
 
-/* ---- >>core: the current stream ----------------------------------------------------------------------------------------------- */
-
-/* The thread's current stream of a device, the default one at first; the slot keeps its reference. */
+/* The thread's current stream of a device, the default one at first; the slot keeps its
+   reference. */
 static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
     ds_stream *slot = &t->current[ds__ordinal(device)];
     if (!slot->id) {
         ds_stream s = { 0 };
         ds_result r = ds__default(device, &s);
-        if (r < 0) return r;
-        ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)s.id - 1)); /* a default stream: it outlives the slot */
+        if (r < 0)
+            return r;
+        /* a default stream: it outlives the slot */
+        ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)s.id - 1));
         *slot = s;
     }
     *out = *slot;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_stream_current)(ds_device device, ds_stream *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_stream_current)(ds_device device, ds_stream *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_current");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
@@ -8815,36 +11695,46 @@ DSDEF ds_result (ds_stream_current)(ds_device device, ds_stream *out) {
 }
 
 static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
-    if (!(flags & DS_PUSH_STRICT) || (s->device.type == t->device.type && s->device.index == t->device.index)) return DS_OK;
-    return ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream is on %s:%d, the current device is %s:%d", ds__type_name(s->device.type),
-                    s->device.index, ds__type_name(t->device.type), t->device.index);
+    if (!(flags & DS_PUSH_STRICT) ||
+        (s->device.type == t->device.type && s->device.index == t->device.index))
+        return DS_OK;
+    return ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream is on %s:%d, the current device is %s:%d",
+                    ds__type_name(s->device.type), s->device.index, ds__type_name(t->device.type),
+                    t->device.index);
 }
 
-/* Makes a pinned stream current and its device too; the slot takes a reference. *out_previous gets the slot's former
-   reference, which the caller drops. */
+/* Makes a pinned stream current and its device too; the slot takes a reference. *out_previous
+   gets the slot's former reference, which the caller drops. */
 static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream *out_previous) {
     ds_result r = ds__strict(t, s, flags);
-    if (r == DS_OK) r = ds__current(t, s->device, out_previous);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__current(t, s->device, out_previous);
+    if (r < 0)
+        return r;
     ds__ref(s);
     t->current[ds__ordinal(s->device)].id = ds__handle(&s->slot);
     t->device = s->device;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out_previous) {
-    if (out_previous) out_previous->id = 0;
+DSDEF ds_result(ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out_previous) {
+    if (out_previous)
+        out_previous->id = 0;
     DS__ENTER("ds_stream_use");
     DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0, "unknown flags %#x", flags);
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_stream previous = { 0 };
     ds_result r = ds__use(t, s, flags, &previous);
     ds__stream_unpin(s);
-    if (r < 0) return r;
-    if (out_previous) *out_previous = previous;
+    if (r < 0)
+        return r;
+    if (out_previous)
+        *out_previous = previous;
     ds__stream_drop(previous);
     return DS_OK;
 }
@@ -8853,38 +11743,48 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 
 /* One more reference to a handle in a slot of the thread; a zero handle is allowed. */
 static ds_stream ds__stream_keep(ds_stream handle) {
-    if (handle.id) ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+    if (handle.id)
+        ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
     return handle;
 }
 
 static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
-    DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0,
+                "unknown flags %#x", flags);
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     ds__frame *f = ds__frame_add(t);
-    if (!f) return DS_ERR_OUT_OF_MEMORY;
+    if (!f)
+        return DS_ERR_OUT_OF_MEMORY;
     f->kind = stream.id ? DS__FRAME_STREAM : DS__FRAME_NOTHING;
     f->flags = flags;
     f->device = t->device;
     ds_stream entry = t->current[ds__ordinal(t->device)];
     if (stream.id) {
         ds__stream *s = ds__stream_pin(stream);
-        if (!s) return DS_ERR_INVALID_HANDLE;
+        if (!s)
+            return DS_ERR_INVALID_HANDLE;
         ds_stream before;
         ds_result r = ds__strict(t, s, flags);
         if (r == DS_OK && (flags & DS_PUSH_WAIT_PREV)) {
             r = ds__current(t, s->device, &before);
-            if (r == DS_OK) r = ds__wait_stream(stream, before);
+            if (r == DS_OK)
+                r = ds__wait_stream(stream, before);
         }
         f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
-        if (r == DS_OK) r = ds__use(t, s, flags, &f->previous);
+        if (r == DS_OK)
+            r = ds__use(t, s, flags, &f->previous);
         if (r == DS_OK) {
             ds__ref(s); /* the frame's */
             f->pushed = stream;
             f->stream_device = s->device;
         }
         ds__stream_unpin(s);
-        if (r < 0) { ds__stream_drop(f->entry); return r; }
+        if (r < 0) {
+            ds__stream_drop(f->entry);
+            return r;
+        }
     } else {
         f->entry = ds__stream_keep(entry);
     }
@@ -8901,33 +11801,46 @@ static void ds__restore(ds__thread *t, ds_device device, ds_stream stream) {
 
 static ds_result ds__stream_pop(void) {
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     if (t->frames == 0 || t->frame[t->frames - 1].kind == DS__FRAME_DEVICE)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, t->frames ? "the latest push was that of a device" : "nothing was pushed");
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        t->frames ? "the latest push was that of a device" : "nothing was pushed");
     ds__frame f = t->frame[--t->frames];
     ds_result r = DS_OK;
     t->device = f.device;
-    if (f.kind == DS__FRAME_STREAM) ds__restore(t, f.stream_device, f.previous);
+    if (f.kind == DS__FRAME_STREAM)
+        ds__restore(t, f.stream_device, f.previous);
     ds__restore(t, f.device, f.entry);
-    if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK)) r = ds__wait_stream(t->current[ds__ordinal(f.stream_device)], f.pushed);
+    if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK))
+        r = ds__wait_stream(t->current[ds__ordinal(f.stream_device)], f.pushed);
     ds__stream_drop(f.pushed);
     return r;
 }
 
-DSDEF ds_result (ds_stream_push)(ds_stream stream, unsigned flags) { DS__ENTER("ds_stream_push"); return ds__stream_push(stream, flags); }
-DSDEF ds_result (ds_stream_pop)(void) { DS__ENTER("ds_stream_pop"); return ds__stream_pop(); }
+DSDEF ds_result(ds_stream_push)(ds_stream stream, unsigned flags) {
+    DS__ENTER("ds_stream_push");
+    return ds__stream_push(stream, flags);
+}
 
-DSDEF ds_scope (ds_stream_scope_enter)(ds_stream stream, unsigned flags) {
+DSDEF ds_result(ds_stream_pop)(void) {
+    DS__ENTER("ds_stream_pop");
+    return ds__stream_pop();
+}
+
+DSDEF ds_scope(ds_stream_scope_enter)(ds_stream stream, unsigned flags) {
     ds_scope scope = { 0, 0 };
-    if (ds__enter("ds_stream_scope_enter") == DS_OK && ds__stream_push(stream, flags) == DS_OK) scope.pushed = scope.once = 1;
+    if (ds__enter("ds_stream_scope_enter") == DS_OK && ds__stream_push(stream, flags) == DS_OK)
+        scope.pushed = scope.once = 1;
     return scope;
 }
-DSDEF void (ds_stream_scope_leave)(ds_scope *scope) {
-    if (scope->pushed && ds__enter("ds_stream_scope_leave") == DS_OK) DS_IGNORE(ds__stream_pop());
+
+DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
+    if (scope->pushed && ds__enter("ds_stream_scope_leave") == DS_OK)
+        DS_IGNORE(ds__stream_pop());
     scope->pushed = 0;
 }
-
-/* ---- >>core: stream work -------------------------------------------------------------------------------------------------------- */
+/* ---- >>core: stream work --------------------------------------------------------------------- */
 
 static ds__op ds__op_make(int kind) { /* and flags << 8 */
     ds__op op;
@@ -8943,31 +11856,41 @@ static inline ds_result ds__submit(ds__stream *s, const ds__op *op) {
     ds_result r = s->driver->submit(s->native, op);
     return DS__LIKELY(r >= 0) ? r : ds__stream_error(s, r);
 }
-
-/* ---- >>core: events -------------------------------------------------------------------------------------------------------------- */
+/* ---- >>core: events -------------------------------------------------------------------------- */
 
 static ds__event *ds__event_pin(ds_event handle) {
     ds__event *e = ds__pin(&ds__g.events, handle.id);
     if (DS__UNLIKELY(!e))
-        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the event was destroyed or never existed" : "no event was given (the handle is zero)");
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the event was destroyed or never existed"
+                                                  : "no event was given (the handle is zero)");
     return e;
 }
-static inline void ds__event_unpin(ds__event *e) { ds__unpin(&ds__g.events, e); }
+
+static inline void ds__event_unpin(ds__event *e) {
+    ds__unpin(&ds__g.events, e);
+}
 
 static void ds__event_free(void *object) {
     ds__event *e = object;
     void *native = atomic_load(&e->native);
-    if (native) e->driver->event_destroy(native);
+    if (native)
+        e->driver->event_destroy(native);
     ds__release(e->label);
 }
 
 static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out) {
-    DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT | DS_EVENT_INTERPROCESS)) == 0, "unknown flags %#x", flags);
-    DS__REQUIRE((flags & (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS)) != (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS),
+    DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
+                                     DS_EVENT_INTERPROCESS)) == 0,
+                "unknown flags %#x", flags);
+    DS__REQUIRE((flags & (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS)) !=
+                    (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS),
                 "an interprocess event cannot have timing");
     char *copy = label ? ds__copy_text(label, 255) : NULL;
     ds__event *e = label && !copy ? NULL : ds__table_add(&ds__g.events);
-    if (!e) { ds__release(copy); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event"); }
+    if (!e) {
+        ds__release(copy);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
+    }
     e->flags = flags;
     e->label = copy;
     e->made = ds__tls.site;
@@ -8976,114 +11899,148 @@ static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out)
     return DS_OK;
 }
 
-DSDEF ds_result (ds_event_create)(unsigned flags, const char *label, ds_event *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_event_create)(unsigned flags, const char *label, ds_event *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_event_create");
     DS__REQUIRE(out, "out is NULL");
     return ds__event_new(flags, label, out);
 }
 
-DSDEF ds_result (ds_event_destroy)(ds_event event) {
+DSDEF ds_result(ds_event_destroy)(ds_event event) {
     DS__ENTER("ds_event_destroy");
     ds__event *e = ds__event_pin(event);
-    if (!e) return DS_ERR_INVALID_HANDLE;
+    if (!e)
+        return DS_ERR_INVALID_HANDLE;
     int killed = ds__table_kill(&ds__g.events, e);
     ds__event_unpin(e);
     ds__reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
-static int64_t ds__device_key(ds_device d) { return (int64_t)d.type << 32 | d.index; }
+static int64_t ds__device_key(ds_device d) {
+    return (int64_t)d.type << 32 | d.index;
+}
 
-/* Binds the event to the device and gives it a native event, unless that is done. With `any` the device that it has will do. The event is locked. */
+/* Binds the event to the device and gives it a native event, unless that is done. With `any` the
+   device that it has will do. The event is locked. */
 static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_device device, int any) {
-    int64_t key = ds__device_key(device), bound = atomic_load(&e->device);
-    if (bound == key || (any && bound >= 0)) return DS_OK;
+    int64_t key = ds__device_key(device);
+    int64_t bound = atomic_load(&e->device);
+    if (bound == key || (any && bound >= 0))
+        return DS_OK;
     if (bound >= 0)
-        return ds__fail(DS_ERR_DEVICE_MISMATCH, "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d", ds__type_name((int)(bound >> 32)),
-                        (int)(bound & INT_MAX), ds__type_name(device.type), device.index);
+        return ds__fail(
+            DS_ERR_DEVICE_MISMATCH,
+            "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
+            ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(device.type),
+            device.index);
     void *native = atomic_load(&e->native); /* there is one when a first record has failed */
-    if (native && e->driver != driver) return ds__fail(DS_ERR_CROSS_DRIVER, "the event was to be recorded on a device of the other driver before");
+    if (native && e->driver != driver)
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "the event was to be recorded on a device of the other driver before");
     ds_result r = driver->event_create(device.index, e->flags, &native);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     e->driver = driver;
     atomic_store(&e->native, native);
     atomic_store(&e->device, key);
     return r;
 }
 
-/* For a call that makes the event a device's for good if it succeeds: until it says so, or that it did not, none takes the event to another device. */
-static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device, int any) {
+/* For a call that makes the event a device's for good if it succeeds: until it says so, or that
+   it did not, none takes the event to another device. */
+static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device,
+                                 int any) {
     ds__lock_take(&e->bind);
     ds_result r = ds__event_bind(e, driver, device, any);
     e->claims += r == DS_OK;
     ds__lock_give(&e->bind);
     return r;
 }
+
 static void ds__event_settle(ds__event *e, int succeeded) {
     ds__lock_take(&e->bind);
     e->claims--;
-    if (succeeded) atomic_store(&e->settled, 1);
-    else if (!e->claims && !atomic_load(&e->settled)) atomic_store(&e->device, -1);
+    if (succeeded)
+        atomic_store(&e->settled, 1);
+    else if (!e->claims && !atomic_load(&e->settled))
+        atomic_store(&e->device, -1);
     ds__lock_give(&e->bind);
 }
 
 /* The first record that succeeds binds the event to its device. */
 static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
-    int first = !atomic_load_explicit(&e->settled, memory_order_acquire) || atomic_load_explicit(&e->device, memory_order_relaxed) != ds__device_key(s->device);
+    int first = !atomic_load_explicit(&e->settled, memory_order_acquire) ||
+                atomic_load_explicit(&e->device, memory_order_relaxed) != ds__device_key(s->device);
     ds_result r = DS__UNLIKELY(first) ? ds__event_claim(e, s->driver, s->device, 0) : DS_OK;
     if (DS__LIKELY(r == DS_OK)) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
         r = ds__submit(s, &op);
-        if (DS__UNLIKELY(first)) ds__event_settle(e, r == DS_OK);
+        if (DS__UNLIKELY(first))
+            ds__event_settle(e, r == DS_OK);
     }
     return ds__name_object(r, "event", e->label);
 }
 
 static inline ds_result ds__event_record(ds_event event, ds_stream stream, int kind) {
     ds__event *e = ds__pin_inline(&ds__g.events, event.id);
-    if (DS__UNLIKELY(!e)) { ds__event_pin(event); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!e)) {
+        ds__event_pin(event);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) ds__stream_pin(stream);
+    if (DS__UNLIKELY(!s))
+        ds__stream_pin(stream);
     ds_result r = s ? ds__record(e, s, kind) : DS_ERR_INVALID_HANDLE;
-    if (s) ds__unpin_inline(&ds__g.streams, s);
+    if (s)
+        ds__unpin_inline(&ds__g.streams, s);
     ds__unpin_inline(&ds__g.events, e);
     return r;
 }
 
-/* Records, unless a capture is open somewhere: DS_NOT_READY. To wait for the event afterwards harms none that begins meanwhile. */
+/* Records, unless a capture is open somewhere: DS_NOT_READY. To wait for the event afterwards
+   harms none that begins meanwhile. */
 DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
     pthread_mutex_lock(&ds__g.begin);
-    ds_result r = ds__captures_open() ? DS_NOT_READY : ds__event_record(event, stream, DS__OP_RECORD);
+    ds_result r =
+        ds__captures_open() ? DS_NOT_READY : ds__event_record(event, stream, DS__OP_RECORD);
     pthread_mutex_unlock(&ds__g.begin);
     return r;
 }
 
-DSDEF ds_result (ds_event_record)(ds_event event, ds_stream stream) {
+DSDEF ds_result(ds_event_record)(ds_event event, ds_stream stream) {
     ds_result r = ds__enter_inline("ds_event_record");
     return DS__UNLIKELY(r < 0) ? r : ds__event_record(event, stream, DS__OP_RECORD);
 }
-DSDEF ds_result (ds_event_record_external)(ds_event event, ds_stream stream) {
+
+DSDEF ds_result(ds_event_record_external)(ds_event event, ds_stream stream) {
     DS__ENTER("ds_event_record_external");
     return ds__event_record(event, stream, DS__OP_EXTERNAL_RECORD);
 }
 
-DSDEF ds_result (ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_record_new");
     DS__REQUIRE(out, "out is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_event handle = { 0 };
     ds_result r = ds__event_new(flags, NULL, &handle);
     if (r == DS_OK) {
         ds__event *e = ds__event_pin(handle);
         r = e ? ds__record(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
-        if (r < 0 && e) ds__table_kill(&ds__g.events, e);
-        if (e) ds__event_unpin(e);
-        if (r == DS_OK) *out = handle;
+        if (r < 0 && e)
+            ds__table_kill(&ds__g.events, e);
+        if (e)
+            ds__event_unpin(e);
+        if (r == DS_OK)
+            *out = handle;
     }
     ds__stream_unpin(s);
     return r;
@@ -9092,38 +12049,54 @@ DSDEF ds_result (ds_stream_record_new)(ds_stream stream, unsigned flags, ds_even
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind) {
     ds_result r = DS_OK;
     ds__event *e = ds__pin_inline(&ds__g.events, event.id);
-    if (DS__UNLIKELY(!e)) { ds__event_pin(event); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!e)) {
+        ds__event_pin(event);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); r = DS_ERR_INVALID_HANDLE; }
-    int claimed = s && kind == DS__OP_EXTERNAL_WAIT && !atomic_load_explicit(&e->settled, memory_order_relaxed); /* its first record may come after the capture */
-    if (DS__UNLIKELY(claimed)) claimed = (r = ds__event_claim(e, s->driver, s->device, 1)) == DS_OK;
+    if (DS__UNLIKELY(!s)) {
+        ds__stream_pin(stream);
+        r = DS_ERR_INVALID_HANDLE;
+    }
+    /* its first record may come after the capture */
+    int claimed = s && kind == DS__OP_EXTERNAL_WAIT &&
+                  !atomic_load_explicit(&e->settled, memory_order_relaxed);
+    if (DS__UNLIKELY(claimed))
+        claimed = (r = ds__event_claim(e, s->driver, s->device, 1)) == DS_OK;
     int64_t device = atomic_load(&e->device);
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     if (s && r == DS_OK && native && device >= 0) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = native;
         op.u.event.object = e;
-        r = (int)(device >> 32) == s->device.type ? ds__submit(s, &op)
-                                                  : ds__fail(DS_ERR_CROSS_DRIVER, "the event and the stream belong to different drivers");
+        r = (int)(device >> 32) == s->device.type
+                ? ds__submit(s, &op)
+                : ds__fail(DS_ERR_CROSS_DRIVER,
+                           "the event and the stream belong to different drivers");
     }
-    if (DS__UNLIKELY(claimed)) ds__event_settle(e, r == DS_OK);
-    if (s) ds__unpin_inline(&ds__g.streams, s);
+    if (DS__UNLIKELY(claimed))
+        ds__event_settle(e, r == DS_OK);
+    if (s)
+        ds__unpin_inline(&ds__g.streams, s);
     ds__unpin_inline(&ds__g.events, e);
     return r;
 }
 
-DSDEF ds_result (ds_stream_wait_event)(ds_stream stream, ds_event event) {
+DSDEF ds_result(ds_stream_wait_event)(ds_stream stream, ds_event event) {
     ds_result r = ds__enter_inline("ds_stream_wait_event");
     return DS__UNLIKELY(r < 0) ? r : ds__wait_event(stream, event, DS__OP_WAIT);
 }
-DSDEF ds_result (ds_stream_wait_event_external)(ds_stream stream, ds_event event) {
+
+DSDEF ds_result(ds_stream_wait_event_external)(ds_stream stream, ds_event event) {
     DS__ENTER("ds_stream_wait_event_external");
     return ds__wait_event(stream, event, DS__OP_EXTERNAL_WAIT);
 }
 
 static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__stream *o = ds__stream_pin(other);
     ds_result r = DS_ERR_INVALID_HANDLE;
     if (o && o->device.type != s->device.type) {
@@ -9134,19 +12107,20 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
         op.u.wait.upto = 0;
         r = ds__submit(s, &op);
     }
-    if (o) ds__stream_unpin(o);
+    if (o)
+        ds__stream_unpin(o);
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_stream_wait_stream)(ds_stream stream, ds_stream other) {
+DSDEF ds_result(ds_stream_wait_stream)(ds_stream stream, ds_stream other) {
     DS__ENTER("ds_stream_wait_stream");
     return ds__wait_stream(stream, other);
 }
-
 static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     ds__event *e = ds__event_pin(event);
-    if (!e) return DS_ERR_INVALID_HANDLE;
+    if (!e)
+        return DS_ERR_INVALID_HANDLE;
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     ds_result r = native ? e->driver->event_synchronize(native, timeout_ns) : DS_OK;
     ds__event_unpin(e);
@@ -9154,95 +12128,126 @@ static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     return r;
 }
 
-DSDEF ds_result (ds_event_query)(ds_event event) {
+DSDEF ds_result(ds_event_query)(ds_event event) {
     DS__ENTER("ds_event_query");
     ds__event *e = ds__event_pin(event);
-    if (!e) return DS_ERR_INVALID_HANDLE;
+    if (!e)
+        return DS_ERR_INVALID_HANDLE;
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     ds_result r = native ? e->driver->event_query(native) : DS_OK;
     ds__event_unpin(e);
     return r;
 }
+
 __attribute__((cold, noinline)) static ds_result ds__sync_watch_event(ds_event event) {
     ds__event *e = ds__pin(&ds__g.events, event.id);
-    ds_result r = !e ? DS_OK : e->label ? ds__sync_tell("waits for the event \"%s\"", e->label) : ds__sync_tell("waits for an event");
-    if (e) ds__event_unpin(e);
+    ds_result r = !e         ? DS_OK
+                  : e->label ? ds__sync_tell("waits for the event \"%s\"", e->label)
+                             : ds__sync_tell("waits for an event");
+    if (e)
+        ds__event_unpin(e);
     return r;
 }
-DSDEF ds_result (ds_event_synchronize)(ds_event event) {
+
+DSDEF ds_result(ds_event_synchronize)(ds_event event) {
     DS__ENTER("ds_event_synchronize");
     ds_result r = DS__UNLIKELY(ds__sync_watched()) ? ds__sync_watch_event(event) : DS_OK;
     return r < 0 ? r : ds__event_sync(event, DS__FOREVER);
 }
-DSDEF ds_result (ds_event_synchronize_for)(ds_event event, uint64_t timeout_ns) {
+
+DSDEF ds_result(ds_event_synchronize_for)(ds_event event, uint64_t timeout_ns) {
     DS__ENTER("ds_event_synchronize_for");
-    ds_result r = DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_event(event) : DS_OK;
-    return r < 0 ? r : ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+    ds_result r =
+        DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_event(event) : DS_OK;
+    return r < 0 ? r
+                 : ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
 /* The checks in torch's order; both events are pinned. */
 static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     if (!(a->flags & DS_EVENT_TIMING) || !(b->flags & DS_EVENT_TIMING))
         return ds__fail(DS_ERR_NO_TIMING, "both events must be created with DS_EVENT_TIMING");
-    int64_t da = atomic_load(&a->device), db = atomic_load(&b->device);
-    void *na = atomic_load_explicit(&a->native, memory_order_acquire), *nb = atomic_load_explicit(&b->native, memory_order_acquire);
-    if (da < 0 || db < 0 || !na || !nb) return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
-    /* from an event to itself: a question that, unlike a query, leaves a capture alone in which it was recorded */
+    int64_t da = atomic_load(&a->device);
+    int64_t db = atomic_load(&b->device);
+    void *na = atomic_load_explicit(&a->native, memory_order_acquire);
+    void *nb = atomic_load_explicit(&b->native, memory_order_acquire);
+    if (da < 0 || db < 0 || !na || !nb)
+        return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
+    /* from an event to itself: a question that, unlike a query, leaves a capture alone in which
+       it was recorded */
     ds_result r = a->driver->event_elapsed(na, na, out_ms);
-    if (r == DS_OK) r = b->driver->event_elapsed(nb, nb, out_ms);
+    if (r == DS_OK)
+        r = b->driver->event_elapsed(nb, nb, out_ms);
     *out_ms = 0;
-    if (r != DS_OK) return r;
-    if (da != db) return ds__fail(DS_ERR_DEVICE_MISMATCH, "the events were recorded on different devices");
+    if (r != DS_OK)
+        return r;
+    if (da != db)
+        return ds__fail(DS_ERR_DEVICE_MISMATCH, "the events were recorded on different devices");
     return a->driver->event_elapsed(na, nb, out_ms);
 }
 
-DSDEF ds_result (ds_event_elapsed_ms)(ds_event start, ds_event end, double *out_ms) {
-    if (out_ms) *out_ms = 0;
+DSDEF ds_result(ds_event_elapsed_ms)(ds_event start, ds_event end, double *out_ms) {
+    if (out_ms)
+        *out_ms = 0;
     DS__ENTER("ds_event_elapsed_ms");
     DS__REQUIRE(out_ms, "out_ms is NULL");
     ds__event *a = ds__event_pin(start);
-    if (!a) return DS_ERR_INVALID_HANDLE;
+    if (!a)
+        return DS_ERR_INVALID_HANDLE;
     ds__event *b = ds__event_pin(end);
     ds_result r = b ? ds__elapsed(a, b, out_ms) : DS_ERR_INVALID_HANDLE;
-    if (b) ds__event_unpin(b);
+    if (b)
+        ds__event_unpin(b);
     ds__event_unpin(a);
     return r;
 }
 
-DSDEF ds_result (ds_event_device)(ds_event event, ds_device *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_event_device)(ds_event event, ds_device *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_event_device");
     DS__REQUIRE(out, "out is NULL");
     ds__event *e = ds__event_pin(event);
-    if (!e) return DS_ERR_INVALID_HANDLE;
+    if (!e)
+        return DS_ERR_INVALID_HANDLE;
     int64_t device = atomic_load(&e->device);
-    if (device >= 0) { out->type = (int32_t)(device >> 32); out->index = (int32_t)(device & INT_MAX); }
+    if (device >= 0) {
+        out->type = (int32_t)(device >> 32);
+        out->index = (int32_t)(device & INT_MAX);
+    }
     ds__event_unpin(e);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_event_flags)(ds_event event, unsigned *out) {
-    if (out) *out = 0;
+DSDEF ds_result(ds_event_flags)(ds_event event, unsigned *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_event_flags");
     DS__REQUIRE(out, "out is NULL");
     ds__event *e = ds__event_pin(event);
-    if (!e) return DS_ERR_INVALID_HANDLE;
+    if (!e)
+        return DS_ERR_INVALID_HANDLE;
     *out = e->flags;
     ds__event_unpin(e);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_event_export");
     DS__REQUIRE(out, "out is NULL");
     ds_device device = ds_device_current();
     DS__RESOLVE(device);
     ds__event *e = ds__event_pin(event);
-    if (!e) return DS_ERR_INVALID_HANDLE;
+    if (!e)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
-    if (!(e->flags & DS_EVENT_INTERPROCESS)) r = ds__fail(DS_ERR_INVALID_VALUE, "the event was created without DS_EVENT_INTERPROCESS");
-    else if (e->imported) r = ds__fail(DS_ERR_INVALID_VALUE, "the event was imported; the process that made it exports it");
+    if (!(e->flags & DS_EVENT_INTERPROCESS))
+        r = ds__fail(DS_ERR_INVALID_VALUE, "the event was created without DS_EVENT_INTERPROCESS");
+    else if (e->imported)
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "the event was imported; the process that made it exports it");
     else if ((r = ds__event_claim(e, ds__driver_of(device), device, 1)) == DS_OK) {
         r = e->driver->event_export(atomic_load(&e->native), out->bytes);
         ds__event_settle(e, r == DS_OK);
@@ -9256,10 +12261,14 @@ static ds_result ds__event_open(ds_device device, const unsigned char *handle, d
     void *native = NULL;
     ds_event made = { 0 };
     ds_result r = ds__driver_of(device)->event_import(device.index, handle, &native);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__event_new(DS_EVENT_INTERPROCESS, NULL, &made);
     ds__event *e = r == DS_OK ? ds__event_pin(made) : NULL;
-    if (!e) { ds__driver_of(device)->event_destroy(native); return r < 0 ? r : DS_ERR_INVALID_HANDLE; }
+    if (!e) {
+        ds__driver_of(device)->event_destroy(native);
+        return r < 0 ? r : DS_ERR_INVALID_HANDLE;
+    }
     e->driver = ds__driver_of(device);
     e->imported = 1;
     atomic_store(&e->settled, 1);
@@ -9270,45 +12279,68 @@ static ds_result ds__event_open(ds_device device, const unsigned char *handle, d
     return DS_OK;
 }
 
-DSDEF ds_result (ds_event_import)(ds_device device, const ds_ipc_event_handle *handle, ds_event *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_event_import)(ds_device device, const ds_ipc_event_handle *handle,
+                                 ds_event *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_event_import");
     DS__REQUIRE(out && handle, "%s is NULL", out ? "handle" : "out");
     DS__RESOLVE(device);
     return ds__event_open(device, handle->bytes, out);
 }
+/* ---- >>core: memory -------------------------------------------------------------------------- */
 
-/* ---- >>core: memory ------------------------------------------------------------------------------------------------------------------ */
+/* Policy. One sorted table holds all memory that was allocated or registered here, of both
+   drivers, so that copies can be checked and sorted without asking anyone. A range is taken out
+   before its memory is released: of two threads that free the same pointer, one finds it. */
+typedef struct ds__range {
+    _Atomic uintptr_t base;
+    _Atomic uintptr_t end;
+    _Atomic int kind_device;
+} ds__range;
 
-/* Policy. One sorted table holds all memory that was allocated or registered here, of both drivers, so that copies can be
-   checked and sorted without asking anyone. A range is taken out before its memory is released: of two threads that free
-   the same pointer, one finds it. */
-typedef struct ds__range { _Atomic uintptr_t base, end; _Atomic int kind_device; } ds__range;
-struct ds__ranges { ds__ranges *older; size_t room; ds__range at[]; };
+struct ds__ranges {
+    ds__ranges *older;
+    size_t room;
+    ds__range at[];
+};
 
-/* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes back. */
-enum { DS__HELD_SPACE = 16 /* a reservation: what is mapped there, then the addresses */, DS__HELD_SEGMENT = 32 /* like the user's */,
-       DS__HELD_SHARED = 64 /* other processes may have it */, DS__HELD_IMPORTED = 128 /* another process's */,
-       DS__HELD_UPSTREAM = 48 /* a pool's upstream made it and ends it */,
-       DS__HELD_ASYNC = 80 /* in the order of a stream, else like the user's */,
-       DS__HELD = 240 };
+/* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes
+   back. */
+enum {
+    DS__HELD_SPACE = 16 /* a reservation: what is mapped there, then the addresses */,
+    DS__HELD_SEGMENT = 32 /* like the user's */,
+    DS__HELD_SHARED = 64 /* other processes may have it */,
+    DS__HELD_IMPORTED = 128 /* another process's */,
+    DS__HELD_UPSTREAM = 48 /* a pool's upstream made it and ends it */,
+    DS__HELD_ASYNC = 80 /* in the order of a stream, else like the user's */,
+    DS__HELD = 240
+};
 
 /* Index of the first range that ends after the address. */
 static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t address) {
-    size_t low = 0, high = count;
+    size_t low = 0;
+    size_t high = count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (atomic_load_explicit(&r->at[middle].end, memory_order_acquire) <= address) low = middle + 1; else high = middle;
+        if (atomic_load_explicit(&r->at[middle].end, memory_order_acquire) <= address)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low;
 }
 
-/* The range that holds the address; 0: none. Takes no lock: a reader that met a change looks again. */
+/* The range that holds the address; 0: none. Takes no lock: a reader that met a change looks
+   again. */
 static int ds__range_find(const void *ptr, ds__found *out) {
     uintptr_t address = (uintptr_t)ptr;
     for (;;) {
         uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
-        if (version & 1) { ds__pause(); continue; }
+        if (version & 1) {
+            ds__pause();
+            continue;
+        }
         ds__ranges *r = atomic_load_explicit(&ds__g.ranges, memory_order_acquire);
         size_t count = atomic_load_explicit(&ds__g.range_count, memory_order_acquire);
         int found = 0;
@@ -9325,43 +12357,56 @@ static int ds__range_find(const void *ptr, ds__found *out) {
                 found = address >= out->base && address < out->end;
             }
         }
-        if (atomic_load_explicit(&ds__g.range_version, memory_order_relaxed) == version) return found;
+        if (atomic_load_explicit(&ds__g.range_version, memory_order_relaxed) == version)
+            return found;
     }
 }
 
-/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's, until it looks again often. */
+/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's,
+   until it looks again often. */
 __attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr) {
     ds__tls_block *t = &ds__tls;
     uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
     ds__found f;
-    if (!ds__range_find(ptr, &f)) return NULL;
-    if (t->hit_version != version) memset(t->hit, 0, sizeof t->hit);
+    if (!ds__range_find(ptr, &f))
+        return NULL;
+    if (t->hit_version != version)
+        memset(t->hit, 0, sizeof t->hit);
     t->hit_version = version; /* if the table has changed since, the next look finds nothing here */
     ds__found *hit = &t->hit[t->hit_next++ % DS__HITS];
     *hit = f;
     return hit;
 }
+
 static inline const ds__found *ds__range_hit(const void *ptr) {
     const ds__tls_block *t = &ds__tls;
-    if (DS__LIKELY(t->hit_version == atomic_load_explicit(&ds__g.range_version, memory_order_acquire)))
+    if (DS__LIKELY(t->hit_version ==
+                   atomic_load_explicit(&ds__g.range_version, memory_order_acquire)))
         for (int i = 0; i < DS__HITS; i++)
-            if ((uintptr_t)ptr - t->hit[i].base < t->hit[i].end - t->hit[i].base) return &t->hit[i];
+            if ((uintptr_t)ptr - t->hit[i].base < t->hit[i].end - t->hit[i].base)
+                return &t->hit[i];
     return ds__range_look(ptr);
 }
 
 static void ds__range_move(ds__range *to, ds__range *from) {
-    atomic_store_explicit(&to->base, atomic_load_explicit(&from->base, memory_order_relaxed), memory_order_release);
-    atomic_store_explicit(&to->end, atomic_load_explicit(&from->end, memory_order_relaxed), memory_order_release);
-    atomic_store_explicit(&to->kind_device, atomic_load_explicit(&from->kind_device, memory_order_relaxed), memory_order_release);
+    atomic_store_explicit(&to->base, atomic_load_explicit(&from->base, memory_order_relaxed),
+                          memory_order_release);
+    atomic_store_explicit(&to->end, atomic_load_explicit(&from->end, memory_order_relaxed),
+                          memory_order_release);
+    atomic_store_explicit(&to->kind_device,
+                          atomic_load_explicit(&from->kind_device, memory_order_relaxed),
+                          memory_order_release);
 }
 
 /* Adds a range. DS_ERR_INVALID_VALUE: it touches a known one. No sentence. */
 static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backend, int device) {
-    uintptr_t base = (uintptr_t)ptr, end = base + size;
+    uintptr_t base = (uintptr_t)ptr;
+    uintptr_t end = base + size;
     ds_result result = DS_OK;
     ds__lock_take(&ds__g.range_lock);
     ds__ranges *r = atomic_load(&ds__g.ranges);
-    size_t count = atomic_load(&ds__g.range_count), i = r ? ds__range_after(r, count, base) : 0;
+    size_t count = atomic_load(&ds__g.range_count);
+    size_t i = r ? ds__range_after(r, count, base) : 0;
     if (r && i < count && atomic_load(&r->at[i].base) < end) {
         result = DS_ERR_INVALID_VALUE;
     } else if (!r || count == r->room) {
@@ -9372,14 +12417,16 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
         } else { /* readers may still be in the old one: it is kept until shutdown */
             more->room = room;
             more->older = r;
-            for (size_t k = 0; k < count; k++) ds__range_move(&more->at[k], &r->at[k]);
+            for (size_t k = 0; k < count; k++)
+                ds__range_move(&more->at[k], &r->at[k]);
             atomic_store_explicit(&ds__g.ranges, more, memory_order_release);
             r = more;
         }
     }
     if (result == DS_OK) {
         atomic_fetch_add(&ds__g.range_version, 1);
-        for (size_t k = count; k > i; k--) ds__range_move(&r->at[k], &r->at[k - 1]);
+        for (size_t k = count; k > i; k--)
+            ds__range_move(&r->at[k], &r->at[k - 1]);
         atomic_store(&r->at[i].base, base);
         atomic_store(&r->at[i].end, end);
         atomic_store(&r->at[i].kind_device, kind | backend << 8 | device << 9);
@@ -9396,28 +12443,35 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     int found = 0;
     ds__lock_take(&ds__g.range_lock);
     ds__ranges *r = atomic_load(&ds__g.ranges);
-    size_t count = atomic_load(&ds__g.range_count), i = r ? ds__range_after(r, count, base) : 0;
-    if (r && i < count && atomic_load(&r->at[i].base) == base && (atomic_load(&r->at[i].kind_device) & 255) == kind) {
+    size_t count = atomic_load(&ds__g.range_count);
+    size_t i = r ? ds__range_after(r, count, base) : 0;
+    if (r && i < count && atomic_load(&r->at[i].base) == base &&
+        (atomic_load(&r->at[i].kind_device) & 255) == kind) {
         found = ds__range_find(ptr, out);
         atomic_fetch_add(&ds__g.range_version, 1);
-        for (size_t k = i; k + 1 < count; k++) ds__range_move(&r->at[k], &r->at[k + 1]);
+        for (size_t k = i; k + 1 < count; k++)
+            ds__range_move(&r->at[k], &r->at[k + 1]);
         atomic_store(&ds__g.range_count, count - 1);
         atomic_fetch_add(&ds__g.range_version, 1);
     }
     ds__lock_give(&ds__g.range_lock);
     return found;
 }
-
 /* The driver that host memory belongs to: the first that is available. */
-static int ds__host_backend(void) { return ds__g.driver[0] ? 0 : 1; }
+static int ds__host_backend(void) {
+    return ds__g.driver[0] ? 0 : 1;
+}
 
-/* What is known of a pointer; returns 0 when it was not allocated or registered here: then it looks like ordinary memory. */
+/* What is known of a pointer; returns 0 when it was not allocated or registered here: then it
+   looks like ordinary memory. */
 static int ds__known(const void *ptr, ds_pointer_info *out) {
     const ds__found *f = ds__range_hit(ptr);
     out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
     out->base = f ? (void *)f->base : NULL;
     out->size = f ? f->end - f->base : 0;
-    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST : f->backend ? DS_DEVICE_CPU : DS_DEVICE_CUDA;
+    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST
+                       : f->backend                      ? DS_DEVICE_CPU
+                                                         : DS_DEVICE_CUDA;
     out->device.index = out->device.type == DS_DEVICE_HOST ? 0 : f->device;
     return f != NULL;
 }
@@ -9428,30 +12482,45 @@ static ds_result ds__ask(const void *ptr, ds_pointer_info *out) {
 }
 
 /* Enters new memory into the table, or gives it back. */
-static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, int device, void **out) {
-    if (ds__range_add(ptr, size, kind, backend, device) == DS_OK) { *out = ptr; return DS_OK; }
-    DS_IGNORE(ds__g.driver[backend]->memory_release((ds_memory_kind)(kind & 15), device, ptr, size));
+static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, int device,
+                                 void **out) {
+    if (ds__range_add(ptr, size, kind, backend, device) == DS_OK) {
+        *out = ptr;
+        return DS_OK;
+    }
+    DS_IGNORE(
+        ds__g.driver[backend]->memory_release((ds_memory_kind)(kind & 15), device, ptr, size));
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
 }
 
-/* Waits for the work that may use what was taken out of the table; when that fails it stands there again. */
+/* Waits for the work that may use what was taken out of the table; when that fails it stands
+   there again. */
 static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
     ds_result r = DS_OK;
-    if (f->kind == DS_MEMORY_DEVICE) r = ds__g.driver[f->backend]->memory_wait(f->device);
+    if (f->kind == DS_MEMORY_DEVICE)
+        r = ds__g.driver[f->backend]->memory_wait(f->device);
     else
         for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
-            if (ds__g.driver[b]) r = ds__g.driver[b]->memory_wait(-1);
-    if (r < 0) DS_IGNORE(ds__range_add(ptr, f->end - f->base, kind, f->backend, f->device)); /* there is room: it was there before */
+            if (ds__g.driver[b])
+                r = ds__g.driver[b]->memory_wait(-1);
+    /* there is room: it was there before */
+    if (r < 0)
+        DS_IGNORE(ds__range_add(ptr, f->end - f->base, kind, f->backend, f->device));
     return r;
 }
-static ds_result ds__memory_gone(void *ptr, const ds__found *f) { return ds__g.driver[f->backend]->memory_release(f->kind, f->device, ptr, f->end - f->base); }
 
-/* Waits for the work that may use the memory, then releases it. The pointer is unknown meanwhile, so that of two threads
-   that end it one is refused; if the wait fails nothing was released and it is known again. */
+static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
+    return ds__g.driver[f->backend]->memory_release(f->kind, f->device, ptr, f->end - f->base);
+}
+
+/* Waits for the work that may use the memory, then releases it. The pointer is unknown
+   meanwhile, so that of two threads that end it one is refused; if the wait fails nothing was
+   released and it is known again. */
 static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
     ds__found f;
     if (!ds__range_remove(ptr, kind, &f)) {
-        DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held, "the memory at %p belongs to the allocator; use %s", ptr,
+        DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held,
+                    "the memory at %p belongs to the allocator; use %s", ptr,
                     f.kind == DS_MEMORY_DEVICE ? "ds_mem_free" : "ds_pinned_free");
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of %s", ptr, what);
     }
@@ -9462,7 +12531,8 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
 /* Ends a reservation with all that is mapped in it. */
 static void ds__space_end(const ds__driver *driver, int device, void *at, size_t size) {
     ds__lock_take(&ds__g.mapping_lock);
-    for (size_t i; (i = ds__mapping_after((uintptr_t)at)) < ds__g.mapping_count && ds__g.mappings[i].at < (uintptr_t)at + size; ) {
+    for (size_t i; (i = ds__mapping_after((uintptr_t)at)) < ds__g.mapping_count &&
+                   ds__g.mappings[i].at < (uintptr_t)at + size;) {
         ds__mapping m = ds__g.mappings[i];
         ds__lock_give(&ds__g.mapping_lock);
         DS_IGNORE(driver->space_unmap(device, (void *)m.at, m.size));
@@ -9481,16 +12551,25 @@ static void ds__memory_end_all(void) {
         uintptr_t base = atomic_load(&r->at[i].base);
         size_t size = atomic_load(&r->at[i].end) - base;
         const ds__driver *driver = ds__g.driver[k >> 8 & 1];
-        if ((k & DS__HELD) == DS__HELD_UPSTREAM) continue;
-        if ((k & DS__HELD) == DS__HELD_SPACE) ds__space_end(driver, k >> 9, (void *)base, size);
-        else if ((k & DS__HELD) == DS__HELD_SHARED) driver->share_release(k >> 9, (void *)base, size);
-        else if ((k & DS__HELD) == DS__HELD_IMPORTED) driver->share_close(k >> 9, (void *)base, size);
-        else DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
+        if ((k & DS__HELD) == DS__HELD_UPSTREAM)
+            continue;
+        if ((k & DS__HELD) == DS__HELD_SPACE)
+            ds__space_end(driver, k >> 9, (void *)base, size);
+        else if ((k & DS__HELD) == DS__HELD_SHARED)
+            driver->share_release(k >> 9, (void *)base, size);
+        else if ((k & DS__HELD) == DS__HELD_IMPORTED)
+            driver->share_close(k >> 9, (void *)base, size);
+        else
+            DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
     }
     ds__release(ds__g.mappings);
     ds__g.mappings = NULL;
     ds__g.mapping_count = ds__g.mapping_room = 0;
-    while (r) { ds__ranges *older = r->older; ds__release(r); r = older; }
+    while (r) {
+        ds__ranges *older = r->older;
+        ds__release(r);
+        r = older;
+    }
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
     atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */
@@ -9505,29 +12584,41 @@ __attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, .
     va_end(args);
     ds__log(DS_LOG_WARNING, 0, text);
 }
-
 /* ---- >>core: memory of the allocator ---- */
 
-/* Policy. What the allocator has of a driver stands in the table like the user's memory, so that copies know it, and only it can give it
-   back. Devices are resolved ones. Neither making nor giving back cares for open captures: a capture may need memory. */
-static int ds__backend_of(ds_device device) { return device.type == DS_DEVICE_CUDA ? 0 : 1; }
+/* Policy. What the allocator has of a driver stands in the table like the user's memory, so that
+   copies know it, and only it can give it back. Devices are resolved ones. Neither making nor
+   giving back cares for open captures: a capture may need memory. */
+static int ds__backend_of(ds_device device) {
+    return device.type == DS_DEVICE_CUDA ? 0 : 1;
+}
 
-/* Address space for memory that the entries space_map and space_unmap of the device's driver bring and take. *out_page: in which unit. */
-DS__SEAM static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page, void **out) {
+/* Address space for memory that the entries space_map and space_unmap of the device's driver
+   bring and take. *out_page: in which unit. */
+DS__SEAM static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page,
+                                            void **out) {
     const ds__driver *driver = ds__driver_of(device);
     ds_result r = driver->space_reserve(device.index, size, out_page, out);
-    if (r < 0) { *out = NULL; return r; }
+    if (r < 0) {
+        *out = NULL;
+        return r;
+    }
     size = (size + *out_page - 1) / *out_page * *out_page;
-    if (ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SPACE, ds__backend_of(device), device.index) == DS_OK) return DS_OK;
+    if (ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SPACE, ds__backend_of(device),
+                      device.index) == DS_OK)
+        return DS_OK;
     driver->space_release(device.index, *out, size);
     *out = NULL;
-    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes of address space", size);
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes of address space",
+                    size);
 }
+
 /* What is still mapped there is unmapped: no work uses it any more. */
 DS__SEAM static void ds__space_release(ds_device device, void *at, size_t size) {
     ds__found f;
     (void)size; /* as it was reserved, or rounded up */
-    if (ds__range_remove(at, DS_MEMORY_DEVICE | DS__HELD_SPACE, &f)) ds__space_end(ds__driver_of(device), device.index, at, f.end - f.base);
+    if (ds__range_remove(at, DS_MEMORY_DEVICE | DS__HELD_SPACE, &f))
+        ds__space_end(ds__driver_of(device), device.index, at, f.end - f.base);
 }
 
 /* Device memory as of ds_alloc. */
@@ -9535,42 +12626,54 @@ DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void 
     *out = NULL;
     ds__tls.quiet++;
     ds_result r = ds__driver_of(device)->memory_alloc(device.index, size, out);
-    if (r == DS_OK) r = ds__memory_made(*out, size, DS_MEMORY_DEVICE | DS__HELD_SEGMENT, ds__backend_of(device), device.index, out);
+    if (r == DS_OK)
+        r = ds__memory_made(*out, size, DS_MEMORY_DEVICE | DS__HELD_SEGMENT, ds__backend_of(device),
+                            device.index, out);
     ds__tls.quiet--;
-    if (r < 0) *out = NULL;
+    if (r < 0)
+        *out = NULL;
     return r;
 }
+
 /* Pinned host memory as of ds_host_alloc. */
 DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     *out = NULL;
-    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    if (!ds__g.driver[b])
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
     ds__tls.quiet++;
     ds_result r = ds__g.driver[b]->host_alloc(size, out);
-    if (r == DS_OK) r = ds__memory_made(*out, size, DS_MEMORY_PINNED | DS__HELD_SEGMENT, b, 0, out);
+    if (r == DS_OK)
+        r = ds__memory_made(*out, size, DS_MEMORY_PINNED | DS__HELD_SEGMENT, b, 0, out);
     ds__tls.quiet--;
-    if (r < 0) *out = NULL;
+    if (r < 0)
+        *out = NULL;
     return r;
 }
 
-/* Waits like ds_free and ds_host_free, unless the caller knows that no work uses the memory (idle). When that fails the memory stays; after it
-   the memory is gone, whatever the driver says, and nobody may use it again. */
+/* Waits like ds_free and ds_host_free, unless the caller knows that no work uses the memory
+   (idle). When that fails the memory stays; after it the memory is gone, whatever the driver
+   says, and nobody may use it again. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
-    DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f), "%p is not the start of a segment", ptr);
+    DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f),
+                "%p is not the start of a segment", ptr);
     ds__tls.quiet++;
     ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
     ds__tls.mute++;
-    if (r == DS_OK && ds__memory_gone(ptr, &f) < 0) ds__warn("giving %zu bytes at %p back: %s", f.end - f.base, ptr, ds__tls.aside);
+    if (r == DS_OK && ds__memory_gone(ptr, &f) < 0)
+        ds__warn("giving %zu bytes at %p back: %s", f.end - f.base, ptr, ds__tls.aside);
     ds__tls.mute--;
     ds__tls.quiet--;
     return r;
 }
+
 DS__SEAM static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle) {
     (void)device;
     (void)size;
     return ds__segment_end(ptr, DS_MEMORY_DEVICE, idle);
 }
+
 DS__SEAM static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle) {
     (void)size;
     return ds__segment_end(ptr, DS_MEMORY_PINNED, idle);
@@ -9581,18 +12684,31 @@ DS__SEAM static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out
     void *ptr = NULL;
     *out = NULL;
     ds_result r = s->driver->async_alloc(s->device.index, s->native, size, &ptr);
-    if (r < 0) return r;
-    if (ds__range_add(ptr, size, DS_MEMORY_DEVICE | DS__HELD_ASYNC, ds__backend_of(s->device), s->device.index) == DS_OK) { *out = ptr; return DS_OK; }
-    if (s->driver->async_free(s->device.index, s->native, ptr, size) < 0) DS_IGNORE(s->driver->memory_release(DS_MEMORY_DEVICE, s->device.index, ptr, size));
+    if (r < 0)
+        return r;
+    if (ds__range_add(ptr, size, DS_MEMORY_DEVICE | DS__HELD_ASYNC, ds__backend_of(s->device),
+                      s->device.index) == DS_OK) {
+        *out = ptr;
+        return DS_OK;
+    }
+    if (s->driver->async_free(s->device.index, s->native, ptr, size) < 0)
+        DS_IGNORE(s->driver->memory_release(DS_MEMORY_DEVICE, s->device.index, ptr, size));
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
 }
+
 /* When it fails the memory is still there. */
 DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
     ds__found f;
-    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_ASYNC, &f), "%p is not the start of memory of the driver's allocator", ptr);
-    ds_result r = f.backend == ds__backend_of(s->device) ? s->driver->async_free(f.device, s->native, ptr, f.end - f.base)
-                                                         : ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
-    if (r < 0) DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_ASYNC, f.backend, f.device)); /* there is room */
+    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_ASYNC, &f),
+                "%p is not the start of memory of the driver's allocator", ptr);
+    ds_result r = f.backend == ds__backend_of(s->device)
+                      ? s->driver->async_free(f.device, s->native, ptr, f.end - f.base)
+                      : ds__fail(DS_ERR_CROSS_DRIVER,
+                                 "the memory and the stream belong to different drivers");
+    /* there is room */
+    if (r < 0)
+        DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_ASYNC, f.backend,
+                                f.device));
     return r;
 }
 
@@ -9602,128 +12718,169 @@ DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size
     *out = NULL;
     ds__tls.quiet++;
     ds_result r = driver->share_alloc(device.index, size, out);
-    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SHARED, ds__backend_of(device), device.index) != DS_OK) {
+    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SHARED,
+                                    ds__backend_of(device), device.index) != DS_OK) {
         driver->share_release(device.index, *out, size);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
     ds__tls.quiet--;
-    if (r < 0) *out = NULL;
+    if (r < 0)
+        *out = NULL;
     return r;
 }
+
 /* As ds__segment_free. */
-DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t size, int idle) {
+DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t size,
+                                                  int idle) {
     ds__found f;
     (void)size;
-    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f), "%p is not the start of a segment for several processes", ptr);
+    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f),
+                "%p is not the start of a segment for several processes", ptr);
     ds__tls.quiet++;
     ds_result r = idle ? DS_OK : ds__driver_of(device)->memory_wait(device.index);
-    if (r < 0) DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_SHARED, f.backend, f.device));
-    else ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
+    if (r < 0)
+        DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_SHARED, f.backend,
+                                f.device));
+    else
+        ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
     ds__tls.quiet--;
     return r;
 }
+
 /* A segment of another process, by the 64 bytes of share_export. */
-DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle, size_t size, void **out) {
+DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle,
+                                                  size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
     *out = NULL;
     ds__tls.quiet++;
     ds_result r = driver->share_import(device.index, handle, size, out);
-    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, ds__backend_of(device), device.index) != DS_OK) {
+    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_IMPORTED,
+                                    ds__backend_of(device), device.index) != DS_OK) {
         driver->share_close(device.index, *out, size);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
     ds__tls.quiet--;
-    if (r < 0) *out = NULL;
+    if (r < 0)
+        *out = NULL;
     return r;
 }
+
 DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
     ds__found f;
-    if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, &f)) return;
+    if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, &f))
+        return;
     ds__tls.quiet++;
     ds__driver_of(device)->share_close(device.index, ptr, f.end - f.base);
     ds__tls.quiet--;
 }
-
 /* ---- >>core: the memory of the user ---- */
 
 /* A free that waits; the pointer may be none that can be freed, which the free says. */
 static ds_result ds__sync_watch_free(const void *ptr, int kind) {
     ds__found f;
-    if (DS__LIKELY(!ds__sync_watched()) || !ds__range_find(ptr, &f) || f.base != (uintptr_t)ptr || (int)f.kind != kind || f.held) return DS_OK;
-    if (kind == DS_MEMORY_DEVICE) return ds__sync_tell("waits for all work of %s:%d", f.backend ? "cpu" : "cuda", f.device);
+    if (DS__LIKELY(!ds__sync_watched()) || !ds__range_find(ptr, &f) || f.base != (uintptr_t)ptr ||
+        (int)f.kind != kind || f.held)
+        return DS_OK;
+    if (kind == DS_MEMORY_DEVICE)
+        return ds__sync_tell("waits for all work of %s:%d", f.backend ? "cpu" : "cuda", f.device);
     return ds__sync_tell("waits for all work of all devices");
 }
 
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out) {
     void *ptr = NULL;
-    ds_result r = ds__device_error(device, ds__driver_of(device)->memory_alloc(device.index, size, &ptr));
-    return r < 0 ? r : ds__memory_made(ptr, size, DS_MEMORY_DEVICE, device.type == DS_DEVICE_CUDA ? 0 : 1, device.index, out);
+    ds_result r =
+        ds__device_error(device, ds__driver_of(device)->memory_alloc(device.index, size, &ptr));
+    return r < 0 ? r
+                 : ds__memory_made(ptr, size, DS_MEMORY_DEVICE,
+                                   device.type == DS_DEVICE_CUDA ? 0 : 1, device.index, out);
 }
 
-DSDEF ds_result (ds_alloc)(ds_device device, size_t size, void **out) {
-    if (out) *out = NULL;
+DSDEF ds_result(ds_alloc)(ds_device device, size_t size, void **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_alloc");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return size ? ds__alloc_device(device, size, out) : DS_OK;
 }
 
-DSDEF ds_result (ds_alloc_pitch)(ds_device device, size_t width, size_t height, void **out, size_t *out_pitch) {
-    if (out) *out = NULL;
-    if (out_pitch) *out_pitch = 0;
+DSDEF ds_result(ds_alloc_pitch)(ds_device device, size_t width, size_t height, void **out,
+                                size_t *out_pitch) {
+    if (out)
+        *out = NULL;
+    if (out_pitch)
+        *out_pitch = 0;
     DS__ENTER("ds_alloc_pitch");
     DS__REQUIRE(out && out_pitch, "%s is NULL", out ? "out_pitch" : "out");
     DS__REQUIRE(width <= SIZE_MAX - 511, "a row of %zu bytes is too large", width);
     size_t pitch = (width + 511) & ~(size_t)511;
-    DS__REQUIRE(pitch == 0 || height <= SIZE_MAX / pitch, "%zu rows of %zu bytes are too large", height, width);
+    DS__REQUIRE(pitch == 0 || height <= SIZE_MAX / pitch, "%zu rows of %zu bytes are too large",
+                height, width);
     DS__RESOLVE(device);
     ds_result r = width && height ? ds__alloc_device(device, pitch * height, out) : DS_OK;
-    if (r == DS_OK) *out_pitch = pitch;
+    if (r == DS_OK)
+        *out_pitch = pitch;
     return r;
 }
 
-DSDEF ds_result (ds_free)(void *ptr) {
+DSDEF ds_result(ds_free)(void *ptr) {
     DS__ENTER("ds_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_DEVICE) : DS_OK;
-    return ptr && r == DS_OK ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc") : r;
+    return ptr && r == DS_OK ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc")
+                             : r;
 }
 
-DSDEF ds_result (ds_host_alloc)(size_t size, void **out) {
-    if (out) *out = NULL;
+DSDEF ds_result(ds_host_alloc)(size_t size, void **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_host_alloc");
     DS__REQUIRE(out, "out is NULL");
     int b = ds__host_backend();
-    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    if (!ds__g.driver[b])
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
     void *ptr = NULL;
     ds_result r = size ? ds__g.driver[b]->host_alloc(size, &ptr) : DS_OK;
     return r < 0 || !size ? r : ds__memory_made(ptr, size, DS_MEMORY_PINNED, b, 0, out);
 }
-DSDEF ds_result (ds_host_free)(void *ptr) {
+
+DSDEF ds_result(ds_host_free)(void *ptr) {
     DS__ENTER("ds_host_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_PINNED) : DS_OK;
-    return ptr && r == DS_OK ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_host_alloc") : r;
+    return ptr && r == DS_OK
+               ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_host_alloc")
+               : r;
 }
-DSDEF ds_result (ds_host_register)(void *ptr, size_t size) {
+
+DSDEF ds_result(ds_host_register)(void *ptr, size_t size) {
     DS__ENTER("ds_host_register");
     DS__REQUIRE(ptr && size, "there is nothing to register");
-    DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes reach beyond the address space", size);
+    DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes reach beyond the address space",
+                size);
     int b = ds__host_backend();
-    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
-    ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED, b, 0); /* first: it sees what touches known memory */
-    if (r == DS_ERR_INVALID_VALUE) return ds__fail(r, "the range touches memory that is registered or allocated already");
-    if (r < 0) return ds__fail(r, "no memory to register a range");
+    if (!ds__g.driver[b])
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    /* first: it sees what touches known memory */
+    ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED, b, 0);
+    if (r == DS_ERR_INVALID_VALUE)
+        return ds__fail(r, "the range touches memory that is registered or allocated already");
+    if (r < 0)
+        return ds__fail(r, "no memory to register a range");
     ds__found f;
     r = ds__g.driver[b]->host_register(ptr, size);
-    if (r < 0) (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED, &f);
+    if (r < 0)
+        (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED, &f);
     return r;
 }
-DSDEF ds_result (ds_host_unregister)(void *ptr) {
+
+DSDEF ds_result(ds_host_unregister)(void *ptr) {
     DS__ENTER("ds_host_unregister");
     ds_result r = ds__sync_watch_free(ptr, DS_MEMORY_REGISTERED);
     return r < 0 ? r : ds__memory_end(ptr, DS_MEMORY_REGISTERED, "a registered range");
 }
-DSDEF ds_result (ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
-    if (out) memset(out, 0, sizeof *out);
+
+DSDEF ds_result(ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_pointer_query");
     DS__REQUIRE(out, "out is NULL");
     return ds__known(ptr, out) ? DS_OK : ds__ask(ptr, out);
@@ -9732,70 +12889,102 @@ DSDEF ds_result (ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
 static ds_result ds__device_of(const void *ptr, ds_device *out) {
     ds_pointer_info info;
     ds_result r = ds__known(ptr, &info) ? DS_OK : ds__ask(ptr, &info);
-    if (r == DS_OK) *out = info.device;
+    if (r == DS_OK)
+        *out = info.device;
     return r;
 }
-DSDEF ds_result (ds_device_of)(const void *ptr, ds_device *out) {
-    if (out) memset(out, 0, sizeof *out);
+
+DSDEF ds_result(ds_device_of)(const void *ptr, ds_device *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_of");
     DS__REQUIRE(out, "out is NULL");
     return ds__device_of(ptr, out);
 }
-DSDEF ds_scope (ds_device_of_scope_enter)(const void *ptr) {
+
+DSDEF ds_scope(ds_device_of_scope_enter)(const void *ptr) {
     ds_scope scope = { 0, 0 };
     ds_device device = { 0, 0 };
-    if (ds__enter("ds_device_of_scope_enter") < 0 || ds__device_of(ptr, &device) < 0) return scope;
-    if (device.type == DS_DEVICE_HOST) device.type = DS_DEVICE_CURRENT;
-    if (ds__device_push(device) == DS_OK) scope.pushed = scope.once = 1;
+    if (ds__enter("ds_device_of_scope_enter") < 0 || ds__device_of(ptr, &device) < 0)
+        return scope;
+    if (device.type == DS_DEVICE_HOST)
+        device.type = DS_DEVICE_CURRENT;
+    if (ds__device_push(device) == DS_OK)
+        scope.pushed = scope.once = 1;
     return scope;
 }
+/* ---- >>core: copies and fills ---------------------------------------------------------------- */
 
-/* ---- >>core: copies and fills ------------------------------------------------------------------------------------------------------------ */
-
-/* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a size_t. */
+/* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a
+   size_t. */
 static size_t ds__span(size_t pitch, size_t width, size_t height) {
     size_t span;
-    return __builtin_mul_overflow(height - 1, pitch, &span) || __builtin_add_overflow(span, width, &span) ? 0 : span;
+    return __builtin_mul_overflow(height - 1, pitch, &span) ||
+                   __builtin_add_overflow(span, width, &span)
+               ? 0
+               : span;
 }
 
 /* Looks the range up and checks that it stays inside of its allocation. */
-static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out, int *known) {
+static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
+                             int *known) {
     DS__REQUIRE(ptr, "%s is NULL", what);
-    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr, "%s: %zu bytes reach beyond the address space", what, span);
+    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr,
+                "%s: %zu bytes reach beyond the address space", what, span);
     *known = ds__known(ptr, out);
     size_t offset = *known ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
-    DS__REQUIRE(!*known || span <= out->size - offset, "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset, out->size);
+    DS__REQUIRE(!*known || span <= out->size - offset,
+                "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset,
+                out->size);
     return DS_OK;
 }
 
 /* Where the operand is, as the driver sees it. */
-static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, int known, unsigned flags) {
-    if (!known) return DS__AT_UNKNOWN;
-    if (p->kind == DS_MEMORY_DEVICE) return p->device.type == (int32_t)driver->type ? DS__AT_DEVICE + (unsigned)p->device.index : DS__AT_OTHER;
-    return p->kind != DS_MEMORY_PAGEABLE ? DS__AT_PINNED : flags & DS_COPY_HOST_STABLE ? DS__AT_STABLE : DS__AT_PAGEABLE;
+static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, int known,
+                          unsigned flags) {
+    if (!known)
+        return DS__AT_UNKNOWN;
+    if (p->kind == DS_MEMORY_DEVICE)
+        return p->device.type == (int32_t)driver->type ? DS__AT_DEVICE + (unsigned)p->device.index
+                                                       : DS__AT_OTHER;
+    return p->kind != DS_MEMORY_PAGEABLE ? DS__AT_PINNED
+           : flags & DS_COPY_HOST_STABLE ? DS__AT_STABLE
+                                         : DS__AT_PAGEABLE;
 }
 
-static int ds__on_gpu(const ds_pointer_info *p) { return p->kind == DS_MEMORY_DEVICE && p->device.type == DS_DEVICE_CUDA; }
+static int ds__on_gpu(const ds_pointer_info *p) {
+    return p->kind == DS_MEMORY_DEVICE && p->device.type == DS_DEVICE_CUDA;
+}
 
 /* A staged copy: neither device reaches the other. */
-static ds_result ds__needs_staging(const ds__driver *driver, const ds_pointer_info *dst, const ds_pointer_info *src, int *out) {
+static ds_result ds__needs_staging(const ds__driver *driver, const ds_pointer_info *dst,
+                                   const ds_pointer_info *src, int *out) {
     *out = 0;
-    if (dst->kind != DS_MEMORY_DEVICE || src->kind != DS_MEMORY_DEVICE || dst->device.type != (int32_t)driver->type ||
-        src->device.type != (int32_t)driver->type || dst->device.index == src->device.index) return DS_OK;
+    if (dst->kind != DS_MEMORY_DEVICE || src->kind != DS_MEMORY_DEVICE ||
+        dst->device.type != (int32_t)driver->type || src->device.type != (int32_t)driver->type ||
+        dst->device.index == src->device.index)
+        return DS_OK;
     int reach = 0;
     ds_result r = driver->device_peer(dst->device.index, src->device.index, &reach);
-    if (r == DS_OK && !reach) r = driver->device_peer(src->device.index, dst->device.index, &reach);
+    if (r == DS_OK && !reach)
+        r = driver->device_peer(src->device.index, dst->device.index, &reach);
     *out = !reach;
     return r;
 }
 
-/* A copy of a GPU's memory on a stream of the CPU driver: a kernel of one item, which fails the device as any other. */
+/* A copy of a GPU's memory on a stream of the CPU driver: a kernel of one item, which fails the
+   device as any other. */
 static int ds__copy_item(size_t first, size_t count, const void *args) {
     (void)first;
     (void)count;
     return ds__g.driver[0]->copy_now(args) < 0;
 }
-static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item, .args_size = sizeof(ds__op), .grain = SIZE_MAX, .name = "copy of a GPU's memory", .ours = 1 };
+
+static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item,
+                                      .args_size = sizeof(ds__op),
+                                      .grain = SIZE_MAX,
+                                      .name = "copy of a GPU's memory",
+                                      .ours = 1 };
 
 static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     ds__op op = ds__op_make(DS__OP_KERNEL);
@@ -9805,33 +12994,57 @@ static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     op.u.kernel.args = copy;
     op.u.kernel.grid = NULL;
     ds_result r = ds__submit(s, &op);
-    return r == DS_OK && (copy->flags & DS__OP_BLOCKS) ? ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER)) : r;
+    return r == DS_OK && (copy->flags & DS__OP_BLOCKS)
+               ? ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER))
+               : r;
 }
 
-/* Fills the operation of a copy, as a stream of the driver's has it, or says what is wrong. The devices, when given, are checked. */
-static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
-                             const ds_device *dst_device, const ds_device *src_device, unsigned flags) {
-    ds_pointer_info to, from;
-    int to_known, from_known, staged = 0;
-    size_t dst_span = ds__span(dst_pitch, width, height), src_span = ds__span(src_pitch, width, height);
+/* Fills the operation of a copy, as a stream of the driver's has it, or says what is wrong. The
+   devices, when given, are checked. */
+static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, void *dst, size_t dst_pitch,
+                             const void *src, size_t src_pitch, size_t width, size_t height,
+                             const ds_device *dst_device, const ds_device *src_device,
+                             unsigned flags) {
+    ds_pointer_info to;
+    ds_pointer_info from;
+    int to_known;
+    int from_known;
+    int staged = 0;
+    size_t dst_span = ds__span(dst_pitch, width, height);
+    size_t src_span = ds__span(src_pitch, width, height);
     DS__REQUIRE(dst_span && src_span, "the copy is larger than the address space");
     ds_result r = ds__operand(dst, dst_span, "dst", &to, &to_known);
-    if (r == DS_OK) r = ds__operand(src, src_span, "src", &from, &from_known);
+    if (r == DS_OK)
+        r = ds__operand(src, src_span, "src", &from, &from_known);
     /* Between a GPU's own memory and what others made cudart decides; else it must be asked. */
-    if (!ds__g.driver[0] || dst_device || flags || ds__sync_watched() || driver->type != DS_DEVICE_CUDA || !(ds__on_gpu(&to) || ds__on_gpu(&from))) {
-        if (r == DS_OK && !to_known) { r = ds__ask(dst, &to); to_known = 1; }
-        if (r == DS_OK && !from_known) { r = ds__ask(src, &from); from_known = 1; }
+    if (!ds__g.driver[0] || dst_device || flags || ds__sync_watched() ||
+        driver->type != DS_DEVICE_CUDA || !(ds__on_gpu(&to) || ds__on_gpu(&from))) {
+        if (r == DS_OK && !to_known) {
+            r = ds__ask(dst, &to);
+            to_known = 1;
+        }
+        if (r == DS_OK && !from_known) {
+            r = ds__ask(src, &from);
+            from_known = 1;
+        }
     }
-    if (r < 0) return r;
-    if ((dst_device && (to.device.type != dst_device->type || to.device.index != dst_device->index)) ||
-        (src_device && (from.device.type != src_device->type || from.device.index != src_device->index)))
-        return ds__fail(DS_ERR_DEVICE_MISMATCH, "dst is on %s:%d and src on %s:%d", ds__type_name(to.device.type), to.device.index,
+    if (r < 0)
+        return r;
+    if ((dst_device &&
+         (to.device.type != dst_device->type || to.device.index != dst_device->index)) ||
+        (src_device &&
+         (from.device.type != src_device->type || from.device.index != src_device->index)))
+        return ds__fail(DS_ERR_DEVICE_MISMATCH, "dst is on %s:%d and src on %s:%d",
+                        ds__type_name(to.device.type), to.device.index,
                         ds__type_name(from.device.type), from.device.index);
-    if ((r = ds__needs_staging(driver, &to, &from, &staged)) < 0) return r;
-    int blocks = (to_known && to.kind == DS_MEMORY_PAGEABLE) || (from_known && from.kind == DS_MEMORY_PAGEABLE);
+    if ((r = ds__needs_staging(driver, &to, &from, &staged)) < 0)
+        return r;
+    int blocks = (to_known && to.kind == DS_MEMORY_PAGEABLE) ||
+                 (from_known && from.kind == DS_MEMORY_PAGEABLE);
     int rows = dst_pitch != width || src_pitch != width; /* else it is one row */
     op->flags = (uint8_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u));
-    op->places = (uint16_t)(ds__place(driver, &to, to_known, flags) << DS__OP_DST | ds__place(driver, &from, from_known, flags) << DS__OP_SRC);
+    op->places = (uint16_t)(ds__place(driver, &to, to_known, flags) << DS__OP_DST |
+                            ds__place(driver, &from, from_known, flags) << DS__OP_SRC);
     op->u.copy.dst = dst;
     op->u.copy.src = src;
     op->u.copy.dst_pitch = dst_pitch;
@@ -9842,33 +13055,51 @@ static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, void *dst, si
 }
 
 /* 1: one of the operands is memory of the other driver's devices. */
-static int ds__copy_crosses(const ds__op *op) { return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER || ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER; }
+static int ds__copy_crosses(const ds__op *op) {
+    return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER ||
+           ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER;
+}
 
-static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
-                                  const ds_device *dst_device, const ds_device *src_device, unsigned flags) {
+static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src,
+                                  size_t src_pitch, size_t width, size_t height,
+                                  const ds_device *dst_device, const ds_device *src_device,
+                                  unsigned flags) {
     ds__op op = ds__op_make(DS__OP_COPY);
-    ds_result r = ds__copy_op(s->driver, &op, dst, dst_pitch, src, src_pitch, width, height, dst_device, src_device, flags);
-    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() && !ds__sync_is_captured(s)) r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
-    if (r < 0) return r;
-    return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op) : ds__submit(s, &op);
+    ds_result r = ds__copy_op(s->driver, &op, dst, dst_pitch, src, src_pitch, width, height,
+                              dst_device, src_device, flags);
+    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() &&
+        !ds__sync_is_captured(s))
+        r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
+    if (r < 0)
+        return r;
+    return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op)
+                                                                    : ds__submit(s, &op);
 }
 
 /* Where memory that is known lies, as a stream of the backend sees it. */
 static inline unsigned ds__place_known(int backend, const ds__found *f) {
-    return f->kind != DS_MEMORY_DEVICE ? DS__AT_PINNED : f->backend == backend ? DS__AT_DEVICE + (unsigned)f->device : DS__AT_OTHER;
+    return f->kind != DS_MEMORY_DEVICE ? DS__AT_PINNED
+           : f->backend == backend     ? DS__AT_DEVICE + (unsigned)f->device
+                                       : DS__AT_OTHER;
 }
 
-/* The usual copy, between memory that is known, on at most one device, which is of the stream's driver: a tenth of the work of
-   ds__copy_between, which has the other cases and the sentences. 0: not that. */
-static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size, ds_result *out) {
+/* The usual copy, between memory that is known, on at most one device, which is of the stream's
+   driver: a tenth of the work of ds__copy_between, which has the other cases and the sentences.
+   0: not that. */
+static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
+                                 ds_result *out) {
     const ds__found *to = ds__range_hit(dst);
-    if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst)) return 0;
+    if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst))
+        return 0;
     unsigned to_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, to);
     const ds__found *from = ds__range_hit(src); /* may take the place of what was found before */
-    if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src)) return 0;
+    if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src))
+        return 0;
     unsigned from_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, from);
-    if (to_place == DS__AT_OTHER || from_place == DS__AT_OTHER) return 0;
-    if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE) return 0;
+    if (to_place == DS__AT_OTHER || from_place == DS__AT_OTHER)
+        return 0;
+    if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE)
+        return 0;
     ds__op op = ds__op_make(DS__OP_COPY);
     op.places = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
     op.u.copy.dst = dst;
@@ -9879,63 +13110,94 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
     return 1;
 }
 
-DSDEF ds_result (ds_copy)(void *dst, const void *src, size_t size, ds_stream stream) {
+DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stream) {
     ds_result r = ds__enter_inline("ds_copy");
-    if (DS__UNLIKELY(r < 0)) return r;
+    if (DS__UNLIKELY(r < 0))
+        return r;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
-    if (DS__LIKELY(size > 0) && !ds__copy_plain(s, dst, src, size, &r)) r = ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, 0);
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!s)) {
+        ds__stream_pin(stream);
+        return DS_ERR_INVALID_HANDLE;
+    }
+    if (DS__LIKELY(size > 0) && !ds__copy_plain(s, dst, src, size, &r))
+        r = ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, 0);
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
 
-DSDEF ds_result (ds_copy_with)(void *dst, const void *src, size_t size, unsigned flags, ds_stream stream) {
+DSDEF ds_result(ds_copy_with)(void *dst, const void *src, size_t size, unsigned flags,
+                              ds_stream stream) {
     DS__ENTER("ds_copy_with");
     DS__REQUIRE((flags & ~(unsigned)DS_COPY_HOST_STABLE) == 0, "unknown flags %#x", flags);
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = size ? ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, flags) : DS_OK;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r =
+        size ? ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, flags) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_copy_2d)(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height, ds_stream stream) {
+DSDEF ds_result(ds_copy_2d)(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
+                            size_t width, size_t height, ds_stream stream) {
     DS__ENTER("ds_copy_2d");
-    DS__REQUIRE(dst_pitch >= width && src_pitch >= width, "a pitch is smaller than the width of %zu bytes", width);
+    DS__REQUIRE(dst_pitch >= width && src_pitch >= width,
+                "a pitch is smaller than the width of %zu bytes", width);
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = width && height ? ds__copy_between(s, dst, dst_pitch, src, src_pitch, width, height, NULL, NULL, 0) : DS_OK;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = width && height ? ds__copy_between(s, dst, dst_pitch, src, src_pitch, width,
+                                                     height, NULL, NULL, 0)
+                                  : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_copy_peer)(void *dst, ds_device dst_device, const void *src, ds_device src_device, size_t size, ds_stream stream) {
+DSDEF ds_result(ds_copy_peer)(void *dst, ds_device dst_device, const void *src,
+                              ds_device src_device, size_t size, ds_stream stream) {
     DS__ENTER("ds_copy_peer");
     DS__RESOLVE(dst_device);
     DS__RESOLVE(src_device);
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = size ? ds__copy_between(s, dst, size, src, size, size, 1, &dst_device, &src_device, 0) : DS_OK;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r =
+        size ? ds__copy_between(s, dst, size, src, size, size, 1, &dst_device, &src_device, 0)
+             : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
 
 /* Fills the operation of a fill, as a stream of the driver's has it, or says what is wrong. */
-static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height, unsigned flags) {
-    DS__REQUIRE(value_size == 1 || value_size == 2 || value_size == 4, "a value of %zu bytes is not 1, 2 or 4", value_size);
-    DS__REQUIRE(width <= SIZE_MAX >> (value_size >> 1), "%zu elements are larger than the address space", width); /* a division takes longer than all the rest */
-    DS__REQUIRE(height <= 1 || (pitch >= width * value_size && (pitch & (value_size - 1)) == 0), "the pitch %zu is too small or not a multiple of %zu", pitch, value_size);
-    DS__REQUIRE(((uintptr_t)ptr & (value_size - 1)) == 0, "%p is not a multiple of %zu", ptr, value_size);
+static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, void *ptr, size_t pitch,
+                             uint32_t value, size_t value_size, size_t width, size_t height,
+                             unsigned flags) {
+    DS__REQUIRE(value_size == 1 || value_size == 2 || value_size == 4,
+                "a value of %zu bytes is not 1, 2 or 4", value_size);
+    /* a division takes longer than all the rest */
+    DS__REQUIRE(width <= SIZE_MAX >> (value_size >> 1),
+                "%zu elements are larger than the address space", width);
+    DS__REQUIRE(height <= 1 || (pitch >= width * value_size && (pitch & (value_size - 1)) == 0),
+                "the pitch %zu is too small or not a multiple of %zu", pitch, value_size);
+    DS__REQUIRE(((uintptr_t)ptr & (value_size - 1)) == 0, "%p is not a multiple of %zu", ptr,
+                value_size);
     ds_pointer_info to;
     int known = 0;
     size_t span = width && height ? ds__span(pitch, width * value_size, height) : 1;
-    if (!width || !height) return DS_OK;
-    ds_result r = DS__LIKELY(span) ? ds__operand(ptr, span, "ptr", &to, &known) : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
-    if (r == DS_OK && !known) r = ds__ask(ptr, &to);
-    if (r < 0) return r;
+    if (!width || !height)
+        return DS_OK;
+    ds_result r = DS__LIKELY(span)
+                      ? ds__operand(ptr, span, "ptr", &to, &known)
+                      : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
+    if (r == DS_OK && !known)
+        r = ds__ask(ptr, &to);
+    if (r < 0)
+        return r;
     if (to.kind == DS_MEMORY_DEVICE && to.device.type != (int32_t)driver->type)
-        return ds__fail(DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the work for devices of type %s", ds__type_name(to.device.type), to.device.index,
-                        ds__type_name((int)driver->type));
+        return ds__fail(
+            DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the work for devices of type %s",
+            ds__type_name(to.device.type), to.device.index, ds__type_name((int)driver->type));
     int rows = pitch != width * value_size;
     op->u.fill.dst = ptr;
     op->u.fill.pitch = pitch;
@@ -9948,32 +13210,42 @@ static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, void *ptr, si
     return DS_OK;
 }
 
-static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height) {
+static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32_t value,
+                               size_t value_size, size_t width, size_t height) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__op op = ds__op_make(DS__OP_FILL);
     ds_result r = ds__fill_op(s->driver, &op, ptr, pitch, value, value_size, width, height, 0);
-    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() && !ds__sync_is_captured(s)) r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
-    if (r == DS_OK && width && height) r = ds__submit(s, &op);
+    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() &&
+        !ds__sync_is_captured(s))
+        r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
+    if (r == DS_OK && width && height)
+        r = ds__submit(s, &op);
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_fill)(void *ptr, uint32_t value, size_t value_size, size_t count, ds_stream stream) {
+DSDEF ds_result(ds_fill)(void *ptr, uint32_t value, size_t value_size, size_t count,
+                         ds_stream stream) {
     DS__ENTER("ds_fill");
-    return ds__fill_rows(stream, ptr, count * (value_size <= 4 ? value_size : 0), value, value_size, count, 1);
+    return ds__fill_rows(stream, ptr, count * (value_size <= 4 ? value_size : 0), value, value_size,
+                         count, 1);
 }
-DSDEF ds_result (ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height, ds_stream stream) {
+
+DSDEF ds_result(ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t value_size,
+                            size_t width, size_t height, ds_stream stream) {
     DS__ENTER("ds_fill_2d");
     return ds__fill_rows(stream, ptr, pitch, value, value_size, width, height);
 }
+/* ---- >>core: host functions ------------------------------------------------------------------ */
 
-/* ---- >>core: host functions ------------------------------------------------------------------------------------------------------------------ */
-
-static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callback_fn callback, void *user, ds_host_fn dtor_fn) {
+static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callback_fn callback,
+                             void *user, ds_host_fn dtor_fn) {
     DS__REQUIRE(fn || callback, "the function is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__op op = ds__op_make(kind);
     op.u.host.fn = fn;
     op.u.host.callback = callback;
@@ -9987,7 +13259,8 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
 
 /* The payload's destructor runs exactly once, so it runs here when the call was refused. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn) {
-    if (r >= 0 || !dtor_fn) return r;
+    if (r >= 0 || !dtor_fn)
+        return r;
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
     dtor_fn(user);
@@ -9995,45 +13268,62 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
     return r;
 }
 
-DSDEF ds_result (ds_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
+DSDEF ds_result(ds_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user,
+                                     ds_host_fn dtor_fn) {
     ds_result r = ds__enter("ds_launch_host_func");
-    if (r == DS_OK) r = ds__host_op(DS__OP_HOST, stream, fn, NULL, user, dtor_fn);
-    return ds__refuse_payload(r, user, dtor_fn);
-}
-DSDEF ds_result (ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user, ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_add_callback");
-    if (r == DS_OK) r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
+    if (r == DS_OK)
+        r = ds__host_op(DS__OP_HOST, stream, fn, NULL, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
-/* ---- >>core: kernels ------------------------------------------------------------------------------------------------------------------------------ */
+DSDEF ds_result(ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user,
+                                 ds_host_fn dtor_fn) {
+    ds_result r = ds__enter("ds_add_callback");
+    if (r == DS_OK)
+        r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
+    return ds__refuse_payload(r, user, dtor_fn);
+}
+/* ---- >>core: kernels ------------------------------------------------------------------------- */
 
 static void ds__kernel_free(void *object) {
     ds__kernel *k = object;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        if (ds__g.driver[b]) ds__g.driver[b]->kernel_destroy(k);
+        if (ds__g.driver[b])
+            ds__g.driver[b]->kernel_destroy(k);
     ds__release((void *)(uintptr_t)k->name);
     ds__release(k->params);
 }
 
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
-    DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn, "kernel %s has neither a CPU nor a CUDA form", d->name);
-    DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS, "kernel %s: %zu bytes of arguments are more than %d", d->name, d->args_size, DS_KERNEL_MAX_ARGS);
+    DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn,
+                "kernel %s has neither a CPU nor a CUDA form", d->name);
+    DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS,
+                "kernel %s: %zu bytes of arguments are more than %d", d->name, d->args_size,
+                DS_KERNEL_MAX_ARGS);
     DS__REQUIRE(d->params || !d->param_count, "kernel %s: params is NULL", d->name);
-    DS__REQUIRE(d->param_count <= DS_KERNEL_MAX_PARAMS, "kernel %s: %zu parameters are more than %d", d->name, d->param_count, DS_KERNEL_MAX_PARAMS);
-    DS__REQUIRE(!d->cuda.image || !d->cuda.native_fn, "kernel %s has both an image and a native function", d->name);
-    DS__REQUIRE(!d->cuda.image || d->cuda.entry, "kernel %s: the image needs the name of the function", d->name);
+    DS__REQUIRE(d->param_count <= DS_KERNEL_MAX_PARAMS,
+                "kernel %s: %zu parameters are more than %d", d->name, d->param_count,
+                DS_KERNEL_MAX_PARAMS);
+    DS__REQUIRE(!d->cuda.image || !d->cuda.native_fn,
+                "kernel %s has both an image and a native function", d->name);
+    DS__REQUIRE(!d->cuda.image || d->cuda.entry,
+                "kernel %s: the image needs the name of the function", d->name);
     for (size_t i = 0; i < d->param_count; i++) {
         const ds_param *p = &d->params[i];
-        DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind", d->name, i);
+        DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
+                    d->name, i);
         if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
-            DS__REQUIRE(p->size == 4 || p->size == 8, "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name, i);
+            DS__REQUIRE(p->size == 4 || p->size == 8,
+                        "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name,
+                        i);
             continue;
         }
         DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
-                    "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i, d->args_size);
-        DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *), "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+                    "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i,
+                    d->args_size);
+        DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *),
+                    "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
     }
     return DS_OK;
 }
@@ -10041,9 +13331,11 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
 static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     out->id = 0;
     ds_result r = ds__kernel_check(desc);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__kernel *k = ds__table_add(&ds__g.kernels);
-    if (!k) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
+    if (!k)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     k->cpu_fn = desc->cpu_fn;
     k->bytes_fn = desc->bytes_fn;
     k->args_size = desc->args_size;
@@ -10052,62 +13344,78 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     k->param_count = desc->param_count;
     k->cuda = desc->cuda;
     k->made = ds__tls.site;
-    if (desc->param_count) k->params = ds__alloc(desc->param_count * sizeof *k->params);
+    if (desc->param_count)
+        k->params = ds__alloc(desc->param_count * sizeof *k->params);
     if (!k->name || (desc->param_count && !k->params)) {
         ds__table_kill(&ds__g.kernels, k);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     }
     for (size_t i = 0; i < desc->param_count; i++) {
         k->params[i] = desc->params[i];
-        if (desc->params[i].kind >= DS_PARAM_FIRST) k->params[i].offset = 0; /* it is not in the struct */
+        /* it is not in the struct */
+        if (desc->params[i].kind >= DS_PARAM_FIRST)
+            k->params[i].offset = 0;
     }
     out->id = ds__handle(&k->slot);
     return DS_OK;
 }
-DSDEF ds_result (ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
-    if (out) out->id = 0;
+
+DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_kernel_create");
     DS__REQUIRE(out, "out is NULL");
     ds__reclaim();
     return ds__kernel_new(desc, out);
 }
 
-/* Nobody is inside of the destroyed kernel any more: it goes when what was pending by now has been passed. */
+/* Nobody is inside of the destroyed kernel any more: it goes when what was pending by now has
+   been passed. */
 static int ds__kernel_may_free(void *object) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        if (ds__g.driver[b] && !ds__g.driver[b]->passed(&((ds__kernel *)object)->mark)) return 0;
+        if (ds__g.driver[b] && !ds__g.driver[b]->passed(&((ds__kernel *)object)->mark))
+            return 0;
     return 1;
 }
 
-DSDEF ds_result (ds_kernel_load)(ds_kernel kernel, ds_device device) {
+DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {
     DS__ENTER("ds_kernel_load");
     DS__RESOLVE(device);
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
-    if (!k) return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
+    if (!k)
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
     ds_result r = ds__driver_of(device)->kernel_load(device.index, k);
     ds__unpin(&ds__g.kernels, k);
     return r;
 }
 
-DSDEF ds_result (ds_kernel_destroy)(ds_kernel kernel) {
+DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
     DS__ENTER("ds_kernel_destroy");
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
-    if (!k) return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
+    if (!k)
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
     int killed = ds__table_kill(&ds__g.kernels, k);
     ds__unpin(&ds__g.kernels, k);
     ds__reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
 }
 
-static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args, size_t args_size, ds_stream stream) {
+static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args,
+                            size_t args_size, ds_stream stream) {
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!s)) {
+        ds__stream_pin(stream);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds__kernel *k = ds__pin_inline(&ds__g.kernels, kernel.id);
     ds_result r = DS_OK;
     if (DS__UNLIKELY(!k)) {
-        r = ds__fail(DS_ERR_INVALID_HANDLE, kernel.id ? "the kernel was destroyed or never existed" : "no kernel was given (the handle is zero)");
+        r = ds__fail(DS_ERR_INVALID_HANDLE, kernel.id ? "the kernel was destroyed or never existed"
+                                                      : "no kernel was given (the handle is zero)");
     } else if (DS__UNLIKELY(args_size != k->args_size || (args_size && !args))) {
-        r = ds__fail(DS_ERR_INVALID_VALUE, "kernel %s takes %zu bytes of arguments, not %zu at %p", k->name, k->args_size, args_size, args);
+        r = ds__fail(DS_ERR_INVALID_VALUE, "kernel %s takes %zu bytes of arguments, not %zu at %p",
+                     k->name, k->args_size, args_size, args);
     } else if (items) {
         ds__op op = ds__op_make(DS__OP_KERNEL);
         op.u.kernel.kernel = k;
@@ -10117,12 +13425,14 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
         op.u.kernel.grid = grid;
         r = ds__submit(s, &op);
     }
-    if (DS__LIKELY(k != NULL)) ds__unpin_inline(&ds__g.kernels, k);
+    if (DS__LIKELY(k != NULL))
+        ds__unpin_inline(&ds__g.kernels, k);
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
 
-DSDEF ds_result (ds_launch)(ds_kernel kernel, size_t items, const void *args, size_t args_size, ds_stream stream) {
+DSDEF ds_result(ds_launch)(ds_kernel kernel, size_t items, const void *args, size_t args_size,
+                           ds_stream stream) {
     ds_result r = ds__enter_inline("ds_launch");
     return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
@@ -10131,61 +13441,76 @@ static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
     size_t items = 1;
     for (int i = 0; i < 6; i++) {
         size_t n = i < 3 ? grid->grid[i] : grid->block[i - 3];
-        if (n == 0 && i > 0) n = 1;
-        DS__REQUIRE(n == 0 || items <= SIZE_MAX / n, "the grid has more threads than a size_t counts");
+        if (n == 0 && i > 0)
+            n = 1;
+        DS__REQUIRE(n == 0 || items <= SIZE_MAX / n,
+                    "the grid has more threads than a size_t counts");
         items *= n;
     }
     *out = items;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args, size_t args_size, ds_stream stream) {
+DSDEF ds_result(ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args,
+                                size_t args_size, ds_stream stream) {
     DS__ENTER("ds_launch_grid");
     DS__REQUIRE(grid, "grid is NULL");
     size_t items = 0;
     ds_result r = ds__grid_items(grid, &items);
     return r < 0 ? r : ds__launch(kernel, items, grid, args, args_size, stream);
 }
-
-/* ---- >>core: graphs ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- >>core: graphs -------------------------------------------------------------------------- */
 
 static void ds__graph_free(void *object) {
     ds__graph *g = object;
-    if (g->body) ds__body_free(g->body);
+    if (g->body)
+        ds__body_free(g->body);
     ds__release(g->label);
 }
+
 static void ds__exec_free(void *object) {
     ds__exec *x = object;
-    if (x->native) x->driver->exec_destroy(x->native);
-    if (x->body) ds__body_free(x->body);
+    if (x->native)
+        x->driver->exec_destroy(x->native);
+    if (x->body)
+        ds__body_free(x->body);
     ds__release(x->label);
 }
 
 /* Pinned and locked; NULL: the sentence is set. */
 static ds__graph *ds__graph_take(ds_graph handle) {
     ds__graph *g = ds__pin(&ds__g.graphs, handle.id);
-    if (!g) { ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the graph was destroyed or never existed" : "no graph was given (the handle is zero)"); return NULL; }
+    if (!g) {
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the graph was destroyed or never existed"
+                                                  : "no graph was given (the handle is zero)");
+        return NULL;
+    }
     ds__lock_take(&g->lock);
     return g;
 }
+
 static ds_result ds__graph_give(ds__graph *g, ds_result r) {
     ds__lock_give(&g->lock);
     r = ds__name_object(r, "graph", g->label);
     ds__unpin(&ds__g.graphs, g);
     return r;
 }
+
 static ds__exec *ds__exec_take(ds_graph_exec handle) {
     ds__exec *x = ds__pin(&ds__g.execs, handle.id);
     if (DS__UNLIKELY(!x)) {
-        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the executable was destroyed or never existed" : "no executable was given (the handle is zero)");
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the executable was destroyed or never existed"
+                                                  : "no executable was given (the handle is zero)");
         return NULL;
     }
     ds__lock_take(&x->lock);
     return x;
 }
+
 static ds_result ds__exec_give(ds__exec *x, ds_result r) {
     ds__lock_give(&x->lock);
-    if (DS__UNLIKELY(r < 0)) ds__name_object(r, "executable", x->label);
+    if (DS__UNLIKELY(r < 0))
+        ds__name_object(r, "executable", x->label);
     ds__unpin(&ds__g.execs, x);
     return r;
 }
@@ -10193,12 +13518,15 @@ static ds_result ds__exec_give(ds__exec *x, ds_result r) {
 /* A capture may be adding to the graph: what changes its nodes then holds the capture lock, too. */
 static int ds__graph_share(ds__graph *g) {
     int shared = atomic_load(&g->capturing) != 0;
-    if (!shared) return 0;
+    if (!shared)
+        return 0;
     ds__lock_take(&ds__g.capture_lock);
     return ++ds__tls.capture_locked;
 }
+
 static void ds__graph_unshare(int shared) {
-    if (!shared) return;
+    if (!shared)
+        return;
     ds__tls.capture_locked--;
     ds__lock_give(&ds__g.capture_lock);
 }
@@ -10208,9 +13536,12 @@ static ds_result ds__being_captured(const ds__graph *g) {
     ds_result r = DS_ERR_ILLEGAL_STATE;
     ds__lock_take(&ds__g.capture_lock);
     ds__capture *c = ds__g.captures;
-    while (c && c->body != g->body) c = c->next;
-    if (c) ds__capture_fail(r, c, 0, "a capture makes the graph, end that first");
-    else ds__fail(r, "a capture that begins or ends in this moment makes the graph");
+    while (c && c->body != g->body)
+        c = c->next;
+    if (c)
+        ds__capture_fail(r, c, 0, "a capture makes the graph, end that first");
+    else
+        ds__fail(r, "a capture that begins or ends in this moment makes the graph");
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
@@ -10219,6 +13550,7 @@ static ds_graph_node ds__node_handle(const ds__body *b, uint32_t index) {
     ds_graph_node n = { (uint64_t)b->serial << 32 | (index + 1u) };
     return n;
 }
+
 /* The index of a node of this body. */
 static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t *out) {
     uint32_t index = (uint32_t)node.id - 1;
@@ -10232,41 +13564,56 @@ static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t 
 /* A new graph object around the body, which is its own from now on, also when this fails. */
 static ds__graph *ds__graph_add(ds__body *body, const char *label) {
     ds__graph *g = ds__table_add(&ds__g.graphs);
-    if (!g) { ds__body_free(body); ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph"); return NULL; }
+    if (!g) {
+        ds__body_free(body);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+        return NULL;
+    }
     g->body = body;
     g->made = ds__tls.site;
-    if (!label || (g->label = ds__copy_text(label, 255))) return g;
+    if (!label || (g->label = ds__copy_text(label, 255)))
+        return g;
     ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
     ds__table_kill(&ds__g.graphs, g);
     return NULL;
 }
 
-DSDEF ds_result (ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
+DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     static const ds_graph_desc none;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_graph_create");
     DS__REQUIRE(out, "out is NULL");
-    if (!desc) desc = &none;
+    if (!desc)
+        desc = &none;
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds__reclaim();
     ds__body *b = ds__body_new(ds__driver_of(device), device);
-    if (!b) return DS_ERR_OUT_OF_MEMORY;
+    if (!b)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_result r = b->driver->graph_create(b);
-    if (r < 0) { ds__body_free(b); return r; }
+    if (r < 0) {
+        ds__body_free(b);
+        return r;
+    }
     ds__graph *g = ds__graph_add(b, desc->label);
-    if (!g) return DS_ERR_OUT_OF_MEMORY;
+    if (!g)
+        return DS_ERR_OUT_OF_MEMORY;
     out->id = ds__handle(&g->slot);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_graph_destroy)(ds_graph graph) {
+DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
     DS__ENTER("ds_graph_destroy");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
-    if (atomic_load(&g->capturing)) r = ds__being_captured(g);
-    else if (!ds__table_kill(&ds__g.graphs, g)) r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed already");
+    if (atomic_load(&g->capturing))
+        r = ds__being_captured(g);
+    else if (!ds__table_kill(&ds__g.graphs, g))
+        r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed already");
     r = ds__graph_give(g, r);
     ds__reclaim();
     return r;
@@ -10276,54 +13623,76 @@ DSDEF ds_result (ds_graph_destroy)(ds_graph graph) {
 static ds_result ds__body_clone(ds__body *from, ds__body **out) {
     ds__body *to = ds__body_copy(from, 0);
     ds_result r = to ? from->driver->graph_clone(from, to) : DS_ERR_OUT_OF_MEMORY;
-    if (r < 0 && to) ds__body_free(to);
+    if (r < 0 && to)
+        ds__body_free(to);
     *out = r < 0 ? NULL : to;
     return r;
 }
 
-DSDEF ds_result (ds_graph_clone)(ds_graph graph, ds_graph *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_graph_clone");
     DS__REQUIRE(out, "out is NULL");
     ds__reclaim(); /* never under a lock: the user's destructors may run */
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
-    if (atomic_load(&g->capturing)) r = ds__being_captured(g);
+    if (atomic_load(&g->capturing))
+        r = ds__being_captured(g);
     ds__body *b = NULL;
-    if (r == DS_OK) r = ds__body_clone(g->body, &b);
+    if (r == DS_OK)
+        r = ds__body_clone(g->body, &b);
     ds__graph *clone = b ? ds__graph_add(b, g->label) : NULL;
-    if (clone) out->id = ds__handle(&clone->slot);
-    else if (r == DS_OK) r = DS_ERR_OUT_OF_MEMORY;
+    if (clone)
+        out->id = ds__handle(&clone->slot);
+    else if (r == DS_OK)
+        r = DS_ERR_OUT_OF_MEMORY;
     return ds__graph_give(g, r);
 }
 
-DSDEF ds_result (ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_graph_node *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_graph_node *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_graph_find_in_clone");
     DS__REQUIRE(out, "out is NULL");
     ds__graph *g = ds__graph_take(clone);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     uint32_t index = (uint32_t)node.id - 1;
     ds_result r = DS_OK;
-    if (!node.id || node.id >> 32 != g->body->origin || index >= g->body->count) r = ds__fail(DS_ERR_INVALID_VALUE, "the graph was not cloned from the one that has the node");
-    else *out = ds__node_handle(g->body, index);
+    if (!node.id || node.id >> 32 != g->body->origin || index >= g->body->count)
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "the graph was not cloned from the one that has the node");
+    else
+        *out = ds__node_handle(g->body, index);
     return ds__graph_give(g, r);
 }
-
-/* The parts of a description. Each fills an operation that ds__node_make takes copies from; what it pins is *pinned, to be unpinned then. */
-static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op, ds_device *device, void **pinned) {
+/* The parts of a description. Each fills an operation that ds__node_make takes copies from; what
+   it pins is *pinned, to be unpinned then. */
+static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
+                                 ds_device *device, void **pinned) {
     const ds_kernel_node *k = &d->u.kernel;
     *device = d->device.type == DS_DEVICE_CURRENT ? b->device : d->device;
     DS__RESOLVE(*device);
-    if (device->type != b->device.type) return ds__fail(DS_ERR_CROSS_DRIVER, "the node is for %s:%d, the graph for devices of type %s", ds__type_name(device->type), device->index, ds__type_name(b->device.type));
+    if (device->type != b->device.type)
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "the node is for %s:%d, the graph for devices of type %s",
+                        ds__type_name(device->type), device->index, ds__type_name(b->device.type));
     ds__kernel *kernel = *pinned = ds__pin(&ds__g.kernels, k->kernel.id);
-    if (!kernel) return ds__fail(DS_ERR_INVALID_HANDLE, k->kernel.id ? "the kernel was destroyed or never existed" : "no kernel was given (the handle is zero)");
-    DS__REQUIRE(k->args_size == kernel->args_size && (k->args || !k->args_size), "kernel %s takes %zu bytes of arguments, not %zu at %p", kernel->name, kernel->args_size, k->args_size, k->args);
+    if (!kernel)
+        return ds__fail(DS_ERR_INVALID_HANDLE, k->kernel.id
+                                                   ? "the kernel was destroyed or never existed"
+                                                   : "no kernel was given (the handle is zero)");
+    DS__REQUIRE(k->args_size == kernel->args_size && (k->args || !k->args_size),
+                "kernel %s takes %zu bytes of arguments, not %zu at %p", kernel->name,
+                kernel->args_size, k->args_size, k->args);
     size_t items = k->items;
     if (k->grid) {
         ds_result r = ds__grid_items(k->grid, &items);
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
     }
     DS__REQUIRE(items > 0, "kernel %s: a node needs at least one item", kernel->name);
     op->u.kernel.kernel = kernel;
@@ -10334,36 +13703,48 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     return b->driver->kernel_load(device->index, kernel);
 }
 
-static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op *op, ds_device *device, void **pinned) {
-    if (d->device.type != DS_DEVICE_CURRENT) *device = d->device;
+static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op *op,
+                                ds_device *device, void **pinned) {
+    if (d->device.type != DS_DEVICE_CURRENT)
+        *device = d->device;
     DS__RESOLVE(*device);
     ds__event *e = *pinned = ds__event_pin(d->u.event);
-    if (!e) return DS_ERR_INVALID_HANDLE;
+    if (!e)
+        return DS_ERR_INVALID_HANDLE;
     int64_t bound = atomic_load(&e->device);
     ds_result r = DS_OK;
-    if (device->type != b->device.type || (bound >= 0 && (int)(bound >> 32) != b->device.type)) r = ds__fail(DS_ERR_CROSS_DRIVER, "the event and the graph belong to different drivers");
-    else if ((r = ds__event_claim(e, b->driver, *device, d->kind != DS_NODE_EVENT_RECORD)) == DS_OK) ds__event_settle(e, 1); /* it stays there, whatever becomes of a first record */
+    if (device->type != b->device.type || (bound >= 0 && (int)(bound >> 32) != b->device.type))
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the event and the graph belong to different drivers");
+    else if ((r = ds__event_claim(e, b->driver, *device, d->kind != DS_NODE_EVENT_RECORD)) == DS_OK)
+        ds__event_settle(e, 1); /* it stays there, whatever becomes of a first record */
     op->u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
     op->u.event.object = e;
     return r;
 }
 
-/* A copy of the graph that is to be a child, with the driver's part. Before the parent is locked, so that two locks are never held. */
+/* A copy of the graph that is to be a child, with the driver's part. Before the parent is
+   locked, so that two locks are never held. */
 static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
     *out = NULL;
-    if (!d || d->kind != DS_NODE_CHILD) return DS_OK;
+    if (!d || d->kind != DS_NODE_CHILD)
+        return DS_OK;
     ds__graph *g = ds__graph_take(d->u.child);
-    if (!g) return DS_ERR_INVALID_HANDLE;
-    return ds__graph_give(g, atomic_load(&g->capturing) ? ds__being_captured(g) : ds__body_clone(g->body, out));
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    return ds__graph_give(g, atomic_load(&g->capturing) ? ds__being_captured(g)
+                                                        : ds__body_clone(g->body, out));
 }
 
-/* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child becomes NULL. The payload of a node that is not taken is
-   ended by who gave it. */
-static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child, ds__node **out) {
-    static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH };
+/* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child
+   becomes NULL. The payload of a node that is not taken is ended by who gave it. */
+static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
+                                  ds__node **out) {
+    static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL,
+                                      DS__OP_HOST,    DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH };
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
-    DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0], "%d is not a kind of node that can be made by hand", (int)d->kind);
+    DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
+                "%d is not a kind of node that can be made by hand", (int)d->kind);
     ds__op op = ds__op_make(kinds[d->kind]);
     ds_device device = b->device;
     ds_result r = DS_OK;
@@ -10371,146 +13752,217 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     ds__table *table = &ds__g.kernels;
     memset(&op.u, 0, sizeof op.u);
     switch (d->kind) {
-    case DS_NODE_KERNEL: r = ds__desc_kernel(b, d, &op, &device, &pinned); break;
+    case DS_NODE_KERNEL:
+        r = ds__desc_kernel(b, d, &op, &device, &pinned);
+        break;
     case DS_NODE_COPY: {
         const ds_copy_node *c = &d->u.copy;
-        size_t height = c->height ? c->height : 1, dst_pitch = height > 1 ? c->dst_pitch : c->width, src_pitch = height > 1 ? c->src_pitch : c->width;
-        if (!c->width || dst_pitch < c->width || src_pitch < c->width) r = ds__fail(DS_ERR_INVALID_VALUE, "a copy of %zu rows of %zu bytes with pitches %zu and %zu", height, c->width, dst_pitch, src_pitch);
-        else r = ds__copy_op(b->driver, &op, c->dst, dst_pitch, c->src, src_pitch, c->width, height, NULL, NULL, DS_COPY_HOST_STABLE);
-        if (r == DS_OK && ds__copy_crosses(&op)) r = ds__fail(DS_ERR_CROSS_DRIVER, "a graph cannot copy between devices of different drivers");
+        size_t height = c->height ? c->height : 1;
+        size_t dst_pitch = height > 1 ? c->dst_pitch : c->width;
+        size_t src_pitch = height > 1 ? c->src_pitch : c->width;
+        if (!c->width || dst_pitch < c->width || src_pitch < c->width)
+            r = ds__fail(DS_ERR_INVALID_VALUE,
+                         "a copy of %zu rows of %zu bytes with pitches %zu and %zu", height,
+                         c->width, dst_pitch, src_pitch);
+        else
+            r = ds__copy_op(b->driver, &op, c->dst, dst_pitch, c->src, src_pitch, c->width, height,
+                            NULL, NULL, DS_COPY_HOST_STABLE);
+        if (r == DS_OK && ds__copy_crosses(&op))
+            r = ds__fail(DS_ERR_CROSS_DRIVER,
+                         "a graph cannot copy between devices of different drivers");
         break;
     }
     case DS_NODE_FILL: {
         const ds_fill_node *f = &d->u.fill;
         size_t height = f->height ? f->height : 1;
-        if (!f->width) r = ds__fail(DS_ERR_INVALID_VALUE, "a fill of no elements");
-        else r = ds__fill_op(b->driver, &op, f->ptr, height > 1 ? f->pitch : f->width * f->value_size, f->value, f->value_size, f->width, height, DS_COPY_HOST_STABLE);
+        if (!f->width)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "a fill of no elements");
+        else
+            r = ds__fill_op(b->driver, &op, f->ptr,
+                            height > 1 ? f->pitch : f->width * f->value_size, f->value,
+                            f->value_size, f->width, height, DS_COPY_HOST_STABLE);
         break;
     }
     case DS_NODE_HOST:
-        if (!d->u.host.fn) r = ds__fail(DS_ERR_INVALID_VALUE, "the function is NULL");
+        if (!d->u.host.fn)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "the function is NULL");
         op.u.host.fn = d->u.host.fn;
         op.u.host.user = d->u.host.user;
         op.u.host.dtor_fn = d->u.host.dtor_fn;
         break;
     case DS_NODE_EVENT_RECORD:
-    case DS_NODE_EVENT_WAIT: table = &ds__g.events; r = ds__desc_event(b, d, &op, &device, &pinned); break;
+    case DS_NODE_EVENT_WAIT:
+        table = &ds__g.events;
+        r = ds__desc_event(b, d, &op, &device, &pinned);
+        break;
     case DS_NODE_CHILD:
-        if ((*child)->driver->type != b->driver->type) r = ds__fail(DS_ERR_CROSS_DRIVER, "the child graph is of another driver");
+        if ((*child)->driver->type != b->driver->type)
+            r = ds__fail(DS_ERR_CROSS_DRIVER, "the child graph is of another driver");
         op.flags = DS__OP_GIVEN;
         op.u.graph.body = *child;
         break;
     case DS_NODE_EMPTY:
-    case DS_NODE_NATIVE: break;
+    case DS_NODE_NATIVE:
+        break;
     }
     ds__node *n = r == DS_OK ? ds__node_make(&op, device, d->priority) : NULL;
-    if (r == DS_OK && !n) r = DS_ERR_OUT_OF_MEMORY;
-    if (n && n->child) *child = NULL;
-    if (n && d->label && !(n->label = ds__copy_text(d->label, 255))) { ds__node_discard(n); n = NULL; r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label"); }
-    if (pinned) ds__unpin(table, pinned);
+    if (r == DS_OK && !n)
+        r = DS_ERR_OUT_OF_MEMORY;
+    if (n && n->child)
+        *child = NULL;
+    if (n && d->label && !(n->label = ds__copy_text(d->label, 255))) {
+        ds__node_discard(n);
+        n = NULL;
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
+    }
+    if (pinned)
+        ds__unpin(table, pinned);
     *out = n;
     return r;
 }
 
-static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child, const ds_graph_node *deps, size_t count, ds_graph_node *out) {
+static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child,
+                                  const ds_graph_node *deps, size_t count, ds_graph_node *out) {
     ds__body *b = g->body;
     ds__node *n = NULL;
     uint32_t *list = ds__alloc((count + 1) * sizeof *list);
     int shared = ds__graph_share(g);
     unsigned char *seen = list ? ds__alloc(b->count + 1u) : NULL;
-    ds_result r = seen ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
+    ds_result r =
+        seen ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__node_index(b, deps[i], &list[i]);
-        if (r == DS_OK && seen[list[i]]++) r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is there twice", i);
+        if (r == DS_OK && seen[list[i]]++)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is there twice", i);
     }
     ds__graph_unshare(shared);
     ds__release(seen);
-    if (r == DS_OK) r = ds__node_of_desc(b, desc, child, &n);
+    if (r == DS_OK)
+        r = ds__node_of_desc(b, desc, child, &n);
     if (r == DS_OK) {
         shared = ds__graph_share(g);
         r = ds__body_append(b, n, list, count);
-        if (r == DS_OK && (r = b->driver->graph_add(b, b->count - 1)) < 0) b->count--;
-        if (r == DS_OK) *out = ds__node_handle(b, b->count - 1);
+        if (r == DS_OK && (r = b->driver->graph_add(b, b->count - 1)) < 0)
+            b->count--;
+        if (r == DS_OK)
+            *out = ds__node_handle(b, b->count - 1);
         ds__graph_unshare(shared);
-        if (r < 0) ds__node_discard(n);
+        if (r < 0)
+            ds__node_discard(n);
     }
     ds__release(list);
     return r;
 }
 
-DSDEF ds_result (ds_graph_add)(ds_graph graph, const ds_node_desc *desc, const ds_graph_node *dependencies, size_t count, ds_graph_node *out) {
+DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
+                              const ds_graph_node *dependencies, size_t count, ds_graph_node *out) {
     ds_graph_node node = { 0 };
     ds__body *child = NULL;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     ds_result r = ds__enter("ds_graph_add");
-    if (r == DS_OK && count && !dependencies) r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
-    if (r == DS_OK) r = ds__child_copy(desc, &child);
+    if (r == DS_OK && count && !dependencies)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
+    if (r == DS_OK)
+        r = ds__child_copy(desc, &child);
     ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
-    if (r == DS_OK) r = g ? ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node)) : DS_ERR_INVALID_HANDLE;
-    if (child) ds__body_free(child);
-    if (r == DS_OK && out) *out = node;
-    return desc && desc->kind == DS_NODE_HOST ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn) : r;
+    if (r == DS_OK)
+        r = g ? ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node))
+              : DS_ERR_INVALID_HANDLE;
+    if (child)
+        ds__body_free(child);
+    if (r == DS_OK && out)
+        *out = node;
+    return desc && desc->kind == DS_NODE_HOST
+               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
+               : r;
 }
 
 /* One edge; the body's lock is held. */
 static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
-    char a[160], c[160];
+    char a[160];
+    char c[160];
     DS__REQUIRE(from != to, "%s cannot depend on itself", ds__node_print(b, from, a, sizeof a));
-    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s depends on %s already", ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
+    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s depends on %s already",
+                ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     unsigned char *mark = ds__alloc(b->count);
-    if (!mark || !ds__body_ancestors(b, &from, 1, mark)) { ds__release(mark); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to look for circles"); }
+    if (!mark || !ds__body_ancestors(b, &from, 1, mark)) {
+        ds__release(mark);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to look for circles");
+    }
     int circle = mark[to];
     ds__release(mark);
-    DS__REQUIRE(!circle, "%s cannot depend on %s, which depends on it", ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
+    DS__REQUIRE(!circle, "%s cannot depend on %s, which depends on it",
+                ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     return DS_OK;
 }
 
-static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_graph_node *to, size_t count) {
+static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_graph_node *to,
+                               size_t count) {
     ds_result r = DS_OK;
     size_t done = 0;
     for (; done < count && r == DS_OK; done++) {
-        uint32_t f = 0, t = 0;
+        uint32_t f = 0;
+        uint32_t t = 0;
         r = ds__node_index(b, from[done], &f);
-        if (r == DS_OK) r = ds__node_index(b, to[done], &t);
-        if (r == DS_OK) r = ds__edge_check(b, f, t);
-        if (r == DS_OK && !ds__node_depend(b->node[t], f)) r = DS_ERR_OUT_OF_MEMORY;
-        if (r < 0) { r = ds__also(r, " (pair %zu)", done); break; }
+        if (r == DS_OK)
+            r = ds__node_index(b, to[done], &t);
+        if (r == DS_OK)
+            r = ds__edge_check(b, f, t);
+        if (r == DS_OK && !ds__node_depend(b->node[t], f))
+            r = DS_ERR_OUT_OF_MEMORY;
+        if (r < 0) {
+            r = ds__also(r, " (pair %zu)", done);
+            break;
+        }
     }
-    if (r == DS_OK && count) r = b->driver->graph_edges(b, from, to, count); /* all of them are right */
-    while (r < 0 && done) b->node[(uint32_t)to[--done].id - 1]->dep_count--; /* each was its node's last */
+    /* all of them are right */
+    if (r == DS_OK && count)
+        r = b->driver->graph_edges(b, from, to, count);
+    /* each was its node's last */
+    while (r < 0 && done)
+        b->node[(uint32_t)to[--done].id - 1]->dep_count--;
     return r;
 }
 
-DSDEF ds_result (ds_graph_add_edges)(ds_graph graph, const ds_graph_node *from, const ds_graph_node *to, size_t count) {
+DSDEF ds_result(ds_graph_add_edges)(ds_graph graph, const ds_graph_node *from,
+                                    const ds_graph_node *to, size_t count) {
     DS__ENTER("ds_graph_add_edges");
     DS__REQUIRE((from && to) || !count, "%s is NULL", from ? "to" : "from");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     int shared = ds__graph_share(g);
     ds_result r = ds__edges_add(g->body, from, to, count);
     ds__graph_unshare(shared);
     return ds__graph_give(g, r);
 }
 
-DSDEF ds_result (ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t room, size_t *out_count) {
-    if (out_count) *out_count = 0;
+DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t room,
+                                    size_t *out_count) {
+    if (out_count)
+        *out_count = 0;
     DS__ENTER("ds_graph_get_nodes");
     DS__REQUIRE(out_count && (out || !room), "%s is NULL", out_count ? "out" : "out_count");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds__lock_take(&ds__g.capture_lock);
     *out_count = g->body->count;
-    for (uint32_t i = 0; i < g->body->count && i < room; i++) out[i] = ds__node_handle(g->body, i);
+    for (uint32_t i = 0; i < g->body->count && i < room; i++)
+        out[i] = ds__node_handle(g->body, i);
     ds__lock_give(&ds__g.capture_lock);
     return ds__graph_give(g, DS_OK);
 }
-
-DSDEF ds_result (ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_graph_node *out_to, size_t room, size_t *out_count) {
-    if (out_count) *out_count = 0;
+DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_graph_node *out_to,
+                                    size_t room, size_t *out_count) {
+    if (out_count)
+        *out_count = 0;
     DS__ENTER("ds_graph_get_edges");
     DS__REQUIRE(out_count && ((out_from && out_to) || !room), "there is no room for the answer");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds__lock_take(&ds__g.capture_lock);
     for (uint32_t i = 0; i < g->body->count; i++)
         for (uint32_t k = 0; k < g->body->node[i]->dep_count; k++, ++*out_count)
@@ -10558,32 +14010,43 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
         out->u.host.user = op->u.host.user;
         break;
     case DS_NODE_EVENT_RECORD:
-    case DS_NODE_EVENT_WAIT: out->u.event.id = ds__handle(&op->u.event.object->slot); break;
+    case DS_NODE_EVENT_WAIT:
+        out->u.event.id = ds__handle(&op->u.event.object->slot);
+        break;
     case DS_NODE_EMPTY:
     case DS_NODE_CHILD:
-    case DS_NODE_NATIVE: break;
+    case DS_NODE_NATIVE:
+        break;
     }
 }
 
-DSDEF ds_result (ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_desc *out, ds_site *out_site) {
-    if (out) memset(out, 0, sizeof *out);
-    if (out_site) memset(out_site, 0, sizeof *out_site);
+DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_desc *out,
+                                   ds_site *out_site) {
+    if (out)
+        memset(out, 0, sizeof *out);
+    if (out_site)
+        memset(out_site, 0, sizeof *out_site);
     DS__ENTER("ds_graph_get_node");
     DS__REQUIRE(out, "out is NULL");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
     ds__lock_take(&ds__g.capture_lock);
     ds_result r = ds__node_index(g->body, node, &i);
     if (r == DS_OK) {
         ds__node_describe(g->body->node[i], out);
-        if (out_site) { out_site->file = g->body->node[i]->op.file; out_site->line = (int)g->body->node[i]->op.line; }
+        if (out_site) {
+            out_site->file = g->body->node[i]->op.file;
+            out_site->line = (int)g->body->node[i]->op.line;
+        }
     }
     ds__lock_give(&ds__g.capture_lock);
     return ds__graph_give(g, r);
 }
 
-/* Puts the node in place of another one, with that one's dependencies; the other one is the caller's. */
+/* Puts the node in place of another one, with that one's dependencies; the other one is the
+   caller's. */
 static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) {
     ds__node *old = b->node[index];
     fresh->deps = old->deps;
@@ -10593,119 +14056,178 @@ static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) 
     fresh->enabled = old->enabled;
     old->deps = NULL;
     b->node[index] = fresh;
-    if (fresh->child && fresh->child->hooked) b->hooked = 1;
+    if (fresh->child && fresh->child->hooked)
+        b->hooked = 1;
     return old;
 }
 
-static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then, uint32_t *out_node);
+static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
+                                               uint32_t *out_node);
 
 /* Whether a node of an executable may become the fresh one. */
 static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__node *then) {
     uint32_t node;
-    if (now->kind != then->kind) return DS_GRAPH_UPDATE_NODE_TYPE_CHANGED;
+    if (now->kind != then->kind)
+        return DS_GRAPH_UPDATE_NODE_TYPE_CHANGED;
     switch (now->kind) {
     case DS_NODE_KERNEL:
-        return now->device.index == then->device.index ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
+        return now->device.index == then->device.index
+                   ? DS_GRAPH_UPDATE_SUCCESS
+                   : DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
     case DS_NODE_COPY:
-        return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) && ds__place_of(&now->op, DS__OP_SRC) == ds__place_of(&then->op, DS__OP_SRC)
-                   ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
+        return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) &&
+                       ds__place_of(&now->op, DS__OP_SRC) == ds__place_of(&then->op, DS__OP_SRC)
+                   ? DS_GRAPH_UPDATE_SUCCESS
+                   : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
     case DS_NODE_FILL:
-        return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
-    case DS_NODE_CHILD: return ds__body_compare(now->child, then->child, &node);
-    default: return DS_GRAPH_UPDATE_SUCCESS;
+        return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST)
+                   ? DS_GRAPH_UPDATE_SUCCESS
+                   : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
+    case DS_NODE_CHILD:
+        return ds__body_compare(now->child, then->child, &node);
+    default:
+        return DS_GRAPH_UPDATE_SUCCESS;
     }
 }
 
-static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then, uint32_t *out_node) {
+static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
+                                               uint32_t *out_node) {
     *out_node = UINT32_MAX;
-    if (now->driver->type != then->driver->type) return DS_GRAPH_UPDATE_NOT_SUPPORTED;
-    if (now->count != then->count) return DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+    if (now->driver->type != then->driver->type)
+        return DS_GRAPH_UPDATE_NOT_SUPPORTED;
+    if (now->count != then->count)
+        return DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
     for (uint32_t i = 0; i < now->count; i++) {
-        const ds__node *a = now->node[i], *b = then->node[i];
-        ds_graph_update_reason reason = a->dep_count == b->dep_count ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+        const ds__node *a = now->node[i];
+        const ds__node *b = then->node[i];
+        ds_graph_update_reason reason = a->dep_count == b->dep_count
+                                            ? DS_GRAPH_UPDATE_SUCCESS
+                                            : DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
         for (uint32_t k = 0; k < b->dep_count && !reason; k++)
-            if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k])) reason = DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
-        if (!reason) reason = ds__node_compare(a, b);
-        if (!reason) continue;
+            if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k]))
+                reason = DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+        if (!reason)
+            reason = ds__node_compare(a, b);
+        if (!reason)
+            continue;
         *out_node = i;
         return reason;
     }
     return DS_GRAPH_UPDATE_SUCCESS;
 }
 
-static const char *const ds__update_texts[] = { "success", "it failed", "the nodes or dependencies are others", "a node is of another kind",
-                                                "a kernel is another one, which the driver cannot change", "the memory is of another kind or device", "the driver cannot change such a node",
-                                                "a kernel is for another device", "an attribute changed" };
+static const char *const ds__update_texts[] = {
+    "success",
+    "it failed",
+    "the nodes or dependencies are others",
+    "a node is of another kind",
+    "a kernel is another one, which the driver cannot change",
+    "the memory is of another kind or device",
+    "the driver cannot change such a node",
+    "a kernel is for another device",
+    "an attribute changed"
+};
 
-/* Makes a fresh node for `index`, of the kind of the one that stands there now. A capture may be adding nodes: the list is not looked at. */
-static ds_result ds__node_fresh(ds__body *b, const ds__node *now, uint32_t index, const ds_node_desc *desc, ds__body **child, ds__node **out) {
+/* Makes a fresh node for `index`, of the kind of the one that stands there now. A capture may be
+   adding nodes: the list is not looked at. */
+static ds_result ds__node_fresh(ds__body *b, const ds__node *now, uint32_t index,
+                                const ds_node_desc *desc, ds__body **child, ds__node **out) {
     char text[160];
     *out = NULL;
     DS__REQUIRE(desc, "desc is NULL");
-    DS__REQUIRE(desc->kind == now->kind, "%s cannot become another kind (%d)", ds__node_text(now, index, text, sizeof text), (int)desc->kind);
+    DS__REQUIRE(desc->kind == now->kind, "%s cannot become another kind (%d)",
+                ds__node_text(now, index, text, sizeof text), (int)desc->kind);
     ds_result r = ds__node_of_desc(b, desc, child, out);
-    if (r == DS_OK) { (*out)->op.file = now->op.file; (*out)->op.line = now->op.line; }
-    if (r == DS_OK && ds__tls.site.file) { (*out)->op.file = ds__tls.site.file; (*out)->op.line = (uint32_t)ds__tls.site.line; }
+    if (r == DS_OK) {
+        (*out)->op.file = now->op.file;
+        (*out)->op.line = now->op.line;
+    }
+    if (r == DS_OK && ds__tls.site.file) {
+        (*out)->op.file = ds__tls.site.file;
+        (*out)->op.line = (uint32_t)ds__tls.site.line;
+    }
     return r;
 }
 
-DSDEF ds_result (ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_node_desc *desc) {
+DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_node_desc *desc) {
     ds__body *child = NULL;
     ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
     ds_result r = ds__enter("ds_graph_set_node");
-    if (r == DS_OK) r = ds__child_copy(desc, &child);
+    if (r == DS_OK)
+        r = ds__child_copy(desc, &child);
     ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
     if (g) {
         uint32_t i = 0;
         ds__node *fresh = NULL;
         int shared = ds__graph_share(g);
         r = ds__node_index(g->body, node, &i);
-        const ds__node *now = r == DS_OK ? g->body->node[i] : NULL; /* it stays, as long as the graph is locked */
+        /* it stays, as long as the graph is locked */
+        const ds__node *now = r == DS_OK ? g->body->node[i] : NULL;
         ds__graph_unshare(shared);
-        if (r == DS_OK) r = ds__node_fresh(g->body, now, i, desc, &child, &fresh);
+        if (r == DS_OK)
+            r = ds__node_fresh(g->body, now, i, desc, &child, &fresh);
         shared = ds__graph_share(g);
-        if (r == DS_OK) r = g->body->driver->graph_set(g->body, i, fresh);
-        if (r == DS_OK) old = ds__body_replace(g->body, i, fresh);
+        if (r == DS_OK)
+            r = g->body->driver->graph_set(g->body, i, fresh);
+        if (r == DS_OK)
+            old = ds__body_replace(g->body, i, fresh);
         ds__graph_unshare(shared);
-        if (r < 0) ds__node_discard(fresh);
+        if (r < 0)
+            ds__node_discard(fresh);
         r = ds__graph_give(g, r);
         ds__node_free(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
-    if (child) ds__body_free(child);
-    return desc && desc->kind == DS_NODE_HOST ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn) : r;
+    if (child)
+        ds__body_free(child);
+    return desc && desc->kind == DS_NODE_HOST
+               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
+               : r;
 }
 
 static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn) {
     DS__REQUIRE(dtor_fn, "dtor_fn is NULL");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds__object *o = ds__object_new(user, dtor_fn);
     ds_result r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) { g->body->object_count--; atomic_fetch_sub(&o->owners, 1); }
-    if (r < 0 && o) o->dtor_fn = NULL;
+    if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) {
+        g->body->object_count--;
+        atomic_fetch_sub(&o->owners, 1);
+    }
+    if (r < 0 && o)
+        o->dtor_fn = NULL;
     ds__object_drop(o);
     return ds__graph_give(g, r);
 }
-DSDEF ds_result (ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn) {
+
+DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn) {
     ds_result r = ds__enter("ds_graph_attach");
-    if (r == DS_OK) r = ds__graph_attach(graph, user, dtor_fn);
+    if (r == DS_OK)
+        r = ds__graph_attach(graph, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
 }
-
 /* ---- >>core: pictures of graphs ---- */
 
-typedef struct ds__pen { ds_write_fn write_fn; void *user; int stopped; unsigned flags; } ds__pen;
+typedef struct ds__pen {
+    ds_write_fn write_fn;
+    void *user;
+    int stopped;
+    unsigned flags;
+} ds__pen;
 
-__attribute__((format(printf, 2, 3))) static void ds__pen_print(ds__pen *p, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void ds__pen_print(ds__pen *p, const char *format,
+                                                                ...) {
     char text[1024];
     va_list args;
     va_start(args, format);
     int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
     size_t size = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    if (p->stopped || !size) return;
+    if (p->stopped || !size)
+        return;
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1; /* locks are held */
     p->stopped = p->write_fn(text, size, p->user);
@@ -10717,7 +14239,8 @@ static void ds__pen_quote(ds__pen *p, const char *text) {
     char quoted[2 * 256 + 1];
     size_t n = 0;
     for (; *text && n < sizeof quoted - 3; text++) {
-        if (*text == '"' || *text == '\\') quoted[n++] = '\\';
+        if (*text == '"' || *text == '\\')
+            quoted[n++] = '\\';
         quoted[n++] = *text == '\n' ? ' ' : *text;
     }
     quoted[n] = 0;
@@ -10728,13 +14251,17 @@ static void ds__dot_kernel(ds__pen *p, const ds__op *op) {
     const ds__kernel *k = op->u.kernel.kernel;
     ds__pen_print(p, "\\n%zu item%s", op->u.kernel.items, op->u.kernel.items == 1 ? "" : "s");
     if (op->u.kernel.grid)
-        ds__pen_print(p, "\\ngrid %ux%ux%u block %ux%ux%u", op->u.kernel.grid->grid[0], op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
-                      op->u.kernel.grid->block[0], op->u.kernel.grid->block[1], op->u.kernel.grid->block[2]);
+        ds__pen_print(p, "\\ngrid %ux%ux%u block %ux%ux%u", op->u.kernel.grid->grid[0],
+                      op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
+                      op->u.kernel.grid->block[0], op->u.kernel.grid->block[1],
+                      op->u.kernel.grid->block[2]);
     for (size_t i = 0; i < k->param_count; i++) {
         const ds_param *a = &k->params[i];
-        static const char *const kinds[] = { "value", "read", "written", "read and written", "first", "count" };
+        static const char *const kinds[] = { "value", "read", "written", "read and written",
+                                             "first", "count" };
         uint64_t value = 0;
-        if (a->kind >= DS_PARAM_FIRST) continue;
+        if (a->kind >= DS_PARAM_FIRST)
+            continue;
         memcpy(&value, (const char *)op->u.kernel.args + a->offset, a->size < 8 ? a->size : 8);
         ds__pen_print(p, "\\n[%zu] %s %#llx", i, kinds[a->kind], (unsigned long long)value);
     }
@@ -10744,27 +14271,48 @@ static void ds__dot_node(ds__pen *p, const ds__body *b, uint32_t index, const ch
     const ds__node *n = b->node[index];
     const ds__op *op = &n->op;
     unsigned all = p->flags & DS_DOT_VERBOSE;
-    ds__pen_print(p, "\"%s%u\" [shape=%s, label=\"%s", prefix, (unsigned)index, n->kind == DS_NODE_KERNEL ? "box" : n->kind == DS_NODE_HOST ? "hexagon" : "ellipse", ds__node_names[n->kind]);
-    if (n->kind == DS_NODE_KERNEL) { ds__pen_print(p, " "); ds__pen_quote(p, op->u.kernel.kernel->name); }
-    if (n->label) { ds__pen_print(p, "\\n"); ds__pen_quote(p, n->label); }
-    if (n->kind == DS_NODE_KERNEL && (all || p->flags & DS_DOT_KERNEL)) ds__dot_kernel(p, op);
+    ds__pen_print(p, "\"%s%u\" [shape=%s, label=\"%s", prefix, (unsigned)index,
+                  n->kind == DS_NODE_KERNEL ? "box"
+                  : n->kind == DS_NODE_HOST ? "hexagon"
+                                            : "ellipse",
+                  ds__node_names[n->kind]);
+    if (n->kind == DS_NODE_KERNEL) {
+        ds__pen_print(p, " ");
+        ds__pen_quote(p, op->u.kernel.kernel->name);
+    }
+    if (n->label) {
+        ds__pen_print(p, "\\n");
+        ds__pen_quote(p, n->label);
+    }
+    if (n->kind == DS_NODE_KERNEL && (all || p->flags & DS_DOT_KERNEL))
+        ds__dot_kernel(p, op);
     if (n->kind == DS_NODE_COPY && (all || p->flags & DS_DOT_COPY))
-        ds__pen_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src, op->u.copy.height, op->u.copy.width);
+        ds__pen_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src,
+                      op->u.copy.height, op->u.copy.width);
     if (n->kind == DS_NODE_FILL && (all || p->flags & DS_DOT_FILL))
-        ds__pen_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst, (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width, op->u.fill.value_size);
+        ds__pen_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst,
+                      (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width,
+                      op->u.fill.value_size);
     if (n->kind == DS_NODE_HOST && (all || p->flags & DS_DOT_HOST)) {
         void *fn = NULL;
         memcpy(&fn, &op->u.host.fn, sizeof fn);
         ds__pen_print(p, "\\n%p(%p)", fn, op->u.host.user);
     }
-    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && (all || p->flags & DS_DOT_EVENT)) {
+    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) &&
+        (all || p->flags & DS_DOT_EVENT)) {
         ds__pen_print(p, "\\n%#llx ", (unsigned long long)ds__handle(&op->u.event.object->slot));
         ds__pen_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
     }
     if (all || p->flags & DS_DOT_HANDLES) {
-        ds__pen_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id, ds__type_name(n->device.type), n->device.index);
-        if (n->priority) ds__pen_print(p, ", priority %d", n->priority);
-        if (op->file) { ds__pen_print(p, "\\n"); ds__pen_quote(p, ds__short_path(op->file)); ds__pen_print(p, ":%u", (unsigned)op->line); }
+        ds__pen_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id,
+                      ds__type_name(n->device.type), n->device.index);
+        if (n->priority)
+            ds__pen_print(p, ", priority %d", n->priority);
+        if (op->file) {
+            ds__pen_print(p, "\\n");
+            ds__pen_quote(p, ds__short_path(op->file));
+            ds__pen_print(p, ":%u", (unsigned)op->line);
+        }
     }
     ds__pen_print(p, "\"];\n");
 }
@@ -10773,20 +14321,26 @@ static void ds__dot_body(ds__pen *p, const ds__body *b, const char *prefix) {
     for (uint32_t i = 0; i < b->count && !p->stopped; i++) {
         char inner[64];
         ds__dot_node(p, b, i, prefix);
-        if (!b->node[i]->child || strlen(prefix) > sizeof inner - 16) continue;
+        if (!b->node[i]->child || strlen(prefix) > sizeof inner - 16)
+            continue;
         snprintf(inner, sizeof inner, "%.40s%u.", prefix, (unsigned)i);
-        ds__pen_print(p, "subgraph \"cluster_%s\" {\nlabel=\"child of %s%u\";\n", inner, prefix, (unsigned)i);
+        ds__pen_print(p, "subgraph \"cluster_%s\" {\nlabel=\"child of %s%u\";\n", inner, prefix,
+                      (unsigned)i);
         ds__dot_body(p, b->node[i]->child, inner);
         ds__pen_print(p, "}\n");
     }
     for (uint32_t i = 0; i < b->count && !p->stopped; i++)
-        for (uint32_t k = 0; k < b->node[i]->dep_count; k++) ds__pen_print(p, "\"%s%u\" -> \"%s%u\";\n", prefix, (unsigned)b->node[i]->deps[k], prefix, (unsigned)i);
+        for (uint32_t k = 0; k < b->node[i]->dep_count; k++)
+            ds__pen_print(p, "\"%s%u\" -> \"%s%u\";\n", prefix, (unsigned)b->node[i]->deps[k],
+                          prefix, (unsigned)i);
 }
 
 static ds_result ds__dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
-    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags); /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
+    /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
+    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags);
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds__pen pen = { write_fn, user, 0, flags };
     ds__pen_print(&pen, "digraph \"");
     ds__pen_quote(&pen, g->label ? g->label : "graph");
@@ -10795,35 +14349,42 @@ static ds_result ds__dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, v
     ds__dot_body(&pen, g->body, "");
     ds__graph_unshare(shared);
     ds__pen_print(&pen, "}\n");
-    return ds__graph_give(g, pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
+    return ds__graph_give(
+        g,
+        pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
 }
 
-DSDEF ds_result (ds_graph_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
+DSDEF ds_result(ds_graph_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_graph_dot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__dot(graph, flags, write_fn, user);
 }
 
-static int ds__dot_to_file(const char *text, size_t size, void *user) { return fwrite(text, 1, size, user) == size ? 0 : errno ? errno : EIO; }
+static int ds__dot_to_file(const char *text, size_t size, void *user) {
+    return fwrite(text, 1, size, user) == size ? 0 : errno ? errno : EIO;
+}
 
-DSDEF ds_result (ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *path) {
+DSDEF ds_result(ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *path) {
     DS__ENTER("ds_graph_dot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "w");
-    if (!f) return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    if (!f)
+        return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     ds_result r = ds__dot(graph, flags, ds__dot_to_file, f);
-    if (fclose(f) != 0 && r == DS_OK) r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    if (fclose(f) != 0 && r == DS_OK)
+        r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;
 }
-
 /* ---- >>core: executables ---- */
 
 static ds_result ds__upload(ds__exec *x, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (s->driver->type != x->driver->type) {
-        r = ds__fail(DS_ERR_CROSS_DRIVER, "the executable and the stream belong to different drivers");
+        r = ds__fail(DS_ERR_CROSS_DRIVER,
+                     "the executable and the stream belong to different drivers");
     } else {
         ds__op op = ds__op_make(DS__OP_UPLOAD);
         op.u.graph.exec = x->native;
@@ -10835,76 +14396,114 @@ static ds_result ds__upload(ds__exec *x, ds_stream stream) {
 }
 
 static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, ds_graph_exec *out) {
-    if (atomic_load(&g->capturing)) return ds__being_captured(g);
+    if (atomic_load(&g->capturing))
+        return ds__being_captured(g);
     const char *label = desc->label ? desc->label : g->label;
     ds__exec *x = ds__table_add(&ds__g.execs);
-    if (!x) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    if (!x)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     x->driver = g->body->driver;
     x->flags = desc->flags;
     x->made = ds__tls.site;
     ds_result r = DS_OK;
-    if (!(x->body = ds__body_copy(g->body, 1)) || (label && !(x->label = ds__copy_text(label, 255)))) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
-    if (r == DS_OK) r = x->driver->graph_instantiate(g->body, x->body, desc->flags, &x->native);
-    if (r == DS_OK && (desc->flags & DS_GRAPH_UPLOAD)) r = ds__upload(x, desc->upload_stream);
-    if (r == DS_OK) out->id = ds__handle(&x->slot);
-    else ds__table_kill(&ds__g.execs, x);
+    if (!(x->body = ds__body_copy(g->body, 1)) ||
+        (label && !(x->label = ds__copy_text(label, 255))))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    if (r == DS_OK)
+        r = x->driver->graph_instantiate(g->body, x->body, desc->flags, &x->native);
+    if (r == DS_OK && (desc->flags & DS_GRAPH_UPLOAD))
+        r = ds__upload(x, desc->upload_stream);
+    if (r == DS_OK)
+        out->id = ds__handle(&x->slot);
+    else
+        ds__table_kill(&ds__g.execs, x);
     return r;
 }
 
-DSDEF ds_result (ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *desc, ds_graph_exec *out) {
+DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *desc,
+                                      ds_graph_exec *out) {
     static const ds_graph_exec_desc none;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_graph_instantiate");
     DS__REQUIRE(out, "out is NULL");
-    if (!desc) desc = &none;
-    if (desc->flags & DS_GRAPH_DEVICE_LAUNCH) return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
-    DS__REQUIRE((desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD | DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0, "unknown flags %#x", desc->flags);
+    if (!desc)
+        desc = &none;
+    if (desc->flags & DS_GRAPH_DEVICE_LAUNCH)
+        return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
+    DS__REQUIRE(
+        (desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD |
+                                   DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
+        "unknown flags %#x", desc->flags);
     ds__reclaim();
     ds__graph *g = ds__graph_take(graph);
     return g ? ds__graph_give(g, ds__instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
 }
 
-DSDEF ds_result (ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
+DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     DS__ENTER("ds_graph_upload");
     ds__exec *x = ds__exec_take(exec);
     return x ? ds__exec_give(x, ds__upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
-/* Calls what the objects want to be called at a launch, each once though several graphs within the body may have it: an object is called in the first of them
-   only. Leaves the first *skip out, and stops after *left of them or at the first that fails. */
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how, size_t *skip, size_t *left);
+/* Calls what the objects want to be called at a launch, each once though several graphs within
+   the body may have it: an object is called in the first of them only. Leaves the first *skip
+   out, and stops after *left of them or at the first that fails. */
+static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
+                           size_t *skip, size_t *left);
+
 static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__object *o, int *over) {
     for (size_t i = 0; b != stop && i < b->object_count; i++)
-        if (b->object[i] == o) return 1;
-    if (b == stop) { *over = 1; return 0; }
+        if (b->object[i] == o)
+            return 1;
+    if (b == stop) {
+        *over = 1;
+        return 0;
+    }
     for (uint32_t i = 0; i < b->count && !*over; i++)
-        if (b->node[i]->child && ds__hook_seen(b->node[i]->child, stop, o, over)) return 1;
+        if (b->node[i]->child && ds__hook_seen(b->node[i]->child, stop, o, over))
+            return 1;
     return 0;
 }
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how, size_t *skip, size_t *left) {
+
+static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
+                           size_t *skip, size_t *left) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < b->object_count && r >= 0 && *left; i++) {
         ds__object *o = b->object[i];
         int over = 0;
-        if (!o->launch_fn || ds__hook_seen(top, b, o, &over)) continue;
-        if (*skip) { --*skip; continue; }
+        if (!o->launch_fn || ds__hook_seen(top, b, o, &over))
+            continue;
+        if (*skip) {
+            --*skip;
+            continue;
+        }
         r = o->launch_fn(o->user, s, how);
-        if (r >= 0) --*left;
+        if (r >= 0)
+            --*left;
     }
     for (uint32_t i = 0; i < b->count && r >= 0 && *left; i++)
-        if (b->node[i]->child && b->node[i]->child->hooked) r = ds__hooks(b->node[i]->child, top, s, how, skip, left);
+        if (b->node[i]->child && b->node[i]->child->hooked)
+            r = ds__hooks(b->node[i]->child, top, s, how, skip, left);
     return r;
 }
+
 static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     const ds__body *b = op->u.graph.body;
-    size_t skip = 0, left = SIZE_MAX, done;
+    size_t skip = 0;
+    size_t left = SIZE_MAX;
+    size_t done;
     ds__op outside = *op; /* the hooks prepare a launch, not a node */
     outside.flags |= DS__OP_OUTSIDE;
     ds_result r = ds__hooks(b, b, s, DS_NOT_READY, &skip, &left);
     done = SIZE_MAX - left;
-    if (r >= 0) r = ds__submit(s, &outside);
-    if (r == DS__CHANGED) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a capture began on the stream while the graph was launched");
-    if (r >= 0 && done) DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
+    if (r >= 0)
+        r = ds__submit(s, &outside);
+    if (r == DS__CHANGED)
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                     "a capture began on the stream while the graph was launched");
+    if (r >= 0 && done)
+        DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
     while (r < 0 && done) { /* each takes back what it did, so the last one first */
         skip = --done;
         left = 1;
@@ -10913,58 +14512,82 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     return r;
 }
 
-DSDEF ds_result (ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
+DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
     ds_result r = ds__enter_inline("ds_graph_launch");
-    if (DS__UNLIKELY(r < 0)) return r;
+    if (DS__UNLIKELY(r < 0))
+        return r;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!s)) {
+        ds__stream_pin(stream);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds__exec *x = ds__exec_take(exec);
     if (DS__UNLIKELY(!x)) {
         r = DS_ERR_INVALID_HANDLE;
     } else if (DS__UNLIKELY(s->driver->type != x->driver->type)) {
-        r = ds__exec_give(x, ds__fail(DS_ERR_CROSS_DRIVER, "the executable and the stream belong to different drivers"));
+        r = ds__exec_give(x, ds__fail(DS_ERR_CROSS_DRIVER,
+                                      "the executable and the stream belong to different drivers"));
     } else {
         ds__op op = ds__op_make(DS__OP_GRAPH);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__submit(s, &op) : ds__launch_hooked(s, &op));
+        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__submit(s, &op)
+                                                          : ds__launch_hooked(s, &op));
     }
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
 
-DSDEF ds_result (ds_graph_exec_destroy)(ds_graph_exec exec) {
+DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
     DS__ENTER("ds_graph_exec_destroy");
     ds__exec *x = ds__exec_take(exec);
-    if (!x) return DS_ERR_INVALID_HANDLE;
+    if (!x)
+        return DS_ERR_INVALID_HANDLE;
     int killed = ds__table_kill(&ds__g.execs, x);
-    ds_result r = ds__exec_give(x, killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the executable was destroyed already"));
+    ds_result r = ds__exec_give(
+        x,
+        killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the executable was destroyed already"));
     ds__reclaim();
     return r;
 }
-
 /* *out_old is to be freed without a lock, since the user's destructors may run. */
-static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out, ds__body **out_old) {
+static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out,
+                                 ds__body **out_old) {
     uint32_t node = UINT32_MAX;
     char text[160] = "the graph";
-    if (atomic_load(&g->capturing)) { out->reason = DS_GRAPH_UPDATE_ERROR; return ds__being_captured(g); }
+    if (atomic_load(&g->capturing)) {
+        out->reason = DS_GRAPH_UPDATE_ERROR;
+        return ds__being_captured(g);
+    }
     out->reason = ds__body_compare(x->body, g->body, &node);
-    for (uint32_t i = 0; out->reason == DS_GRAPH_UPDATE_SUCCESS && (x->flags & DS_GRAPH_USE_NODE_PRIORITY) && i < g->body->count; i++)
-        if (x->body->node[i]->kind == DS_NODE_KERNEL && x->body->node[i]->priority != g->body->node[i]->priority) { out->reason = DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED; node = i; }
+    for (uint32_t i = 0; out->reason == DS_GRAPH_UPDATE_SUCCESS &&
+                         (x->flags & DS_GRAPH_USE_NODE_PRIORITY) && i < g->body->count;
+         i++)
+        if (x->body->node[i]->kind == DS_NODE_KERNEL &&
+            x->body->node[i]->priority != g->body->node[i]->priority) {
+            out->reason = DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
+            node = i;
+        }
     ds_result r = DS_OK;
     if (out->reason == DS_GRAPH_UPDATE_SUCCESS) {
         ds__body *fresh = ds__body_copy(g->body, 0);
-        r = fresh ? x->driver->exec_update(x->native, g->body, &out->reason, &node) : DS_ERR_OUT_OF_MEMORY;
+        r = fresh ? x->driver->exec_update(x->native, g->body, &out->reason, &node)
+                  : DS_ERR_OUT_OF_MEMORY;
         if (r == DS_OK) {
             ds__node **nodes = x->body->node;
-            for (uint32_t i = 0; i < fresh->count; i++) { fresh->node[i]->native = nodes[i]->native; fresh->node[i]->enabled = nodes[i]->enabled; }
+            for (uint32_t i = 0; i < fresh->count; i++) {
+                fresh->node[i]->native = nodes[i]->native;
+                fresh->node[i]->enabled = nodes[i]->enabled;
+            }
             x->body->node = fresh->node;
             fresh->node = nodes;
             uint32_t room = x->body->room;
             x->body->room = fresh->room;
             fresh->room = room;
             ds__object **objects = x->body->object;
-            size_t count = x->body->object_count, object_room = x->body->object_room;
+            size_t count = x->body->object_count;
+            size_t object_room = x->body->object_room;
             x->body->object = fresh->object;
             x->body->object_count = fresh->object_count;
             x->body->object_room = fresh->object_room;
@@ -10976,26 +14599,36 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
             out->reason = DS_GRAPH_UPDATE_ERROR;
         }
         *out_old = fresh;
-        if (r < 0 && r != DS_ERR_GRAPH_UPDATE) return r;
+        if (r < 0 && r != DS_ERR_GRAPH_UPDATE)
+            return r;
     }
-    if (out->reason == DS_GRAPH_UPDATE_SUCCESS) return DS_OK;
-    if (node != UINT32_MAX) { out->node = ds__node_handle(g->body, node); ds__node_print(g->body, node, text, sizeof text); }
-    return ds__fail(DS_ERR_GRAPH_UPDATE, "the executable cannot become the graph: %s (%s)", ds__update_texts[out->reason], text);
+    if (out->reason == DS_GRAPH_UPDATE_SUCCESS)
+        return DS_OK;
+    if (node != UINT32_MAX) {
+        out->node = ds__node_handle(g->body, node);
+        ds__node_print(g->body, node, text, sizeof text);
+    }
+    return ds__fail(DS_ERR_GRAPH_UPDATE, "the executable cannot become the graph: %s (%s)",
+                    ds__update_texts[out->reason], text);
 }
 
-DSDEF ds_result (ds_graph_exec_update)(ds_graph_exec exec, ds_graph graph, ds_graph_update_info *out) {
+DSDEF ds_result(ds_graph_exec_update)(ds_graph_exec exec, ds_graph graph,
+                                      ds_graph_update_info *out) {
     ds_graph_update_info info;
-    if (!out) out = &info;
+    if (!out)
+        out = &info;
     memset(out, 0, sizeof *out);
     DS__ENTER("ds_graph_exec_update");
     out->reason = DS_GRAPH_UPDATE_ERROR;
     ds__exec *x = ds__exec_take(exec);
-    if (!x) return DS_ERR_INVALID_HANDLE;
+    if (!x)
+        return DS_ERR_INVALID_HANDLE;
     ds__graph *g = ds__graph_take(graph);
     ds__body *old = NULL;
     ds_result r = g ? ds__graph_give(g, ds__exec_update(x, g, out, &old)) : DS_ERR_INVALID_HANDLE;
     r = ds__exec_give(x, r);
-    if (old) ds__body_free(old);
+    if (old)
+        ds__body_free(old);
     return r;
 }
 
@@ -11004,85 +14637,112 @@ static ds_result ds__exec_put(ds__exec *x, uint32_t i, ds__node *fresh, ds__node
     ds_graph_update_reason reason = ds__node_compare(x->body->node[i], fresh);
     fresh->priority = x->body->node[i]->priority;
     ds_result r = DS_OK;
-    if (reason) r = ds__fail(DS_ERR_INVALID_VALUE, "%s of an executable cannot change so: %s", ds__node_print(x->body, i, text, sizeof text), ds__update_texts[reason]);
-    else r = x->driver->exec_set(x->native, i, fresh);
-    if (r == DS_OK) *old = ds__body_replace(x->body, i, fresh);
+    if (reason)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s of an executable cannot change so: %s",
+                     ds__node_print(x->body, i, text, sizeof text), ds__update_texts[reason]);
+    else
+        r = x->driver->exec_set(x->native, i, fresh);
+    if (r == DS_OK)
+        *old = ds__body_replace(x->body, i, fresh);
     return r;
 }
 
-DSDEF ds_result (ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node, const ds_node_desc *desc) {
+DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
+                                        const ds_node_desc *desc) {
     ds__body *child = NULL;
     ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
     ds_result r = ds__enter("ds_graph_exec_set_node");
-    if (r == DS_OK) r = ds__child_copy(desc, &child);
+    if (r == DS_OK)
+        r = ds__child_copy(desc, &child);
     ds__exec *x = r == DS_OK ? ds__exec_take(exec) : NULL;
     if (x) {
         uint32_t i = 0;
         ds__node *fresh = NULL;
         r = ds__node_index(x->body, node, &i);
-        if (r == DS_OK) r = ds__node_fresh(x->body, x->body->node[i], i, desc, &child, &fresh);
-        if (r == DS_OK && (r = ds__exec_put(x, i, fresh, &old)) < 0) ds__node_discard(fresh);
+        if (r == DS_OK)
+            r = ds__node_fresh(x->body, x->body->node[i], i, desc, &child, &fresh);
+        if (r == DS_OK && (r = ds__exec_put(x, i, fresh, &old)) < 0)
+            ds__node_discard(fresh);
         r = ds__exec_give(x, r);
         ds__node_free(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
-    if (child) ds__body_free(child);
-    return desc && desc->kind == DS_NODE_HOST ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn) : r;
+    if (child)
+        ds__body_free(child);
+    return desc && desc->kind == DS_NODE_HOST
+               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
+               : r;
 }
 
-DSDEF ds_result (ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node node, int enabled) {
+DSDEF ds_result(ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node node, int enabled) {
     DS__ENTER("ds_graph_exec_enable_node");
     ds__exec *x = ds__exec_take(exec);
-    if (!x) return DS_ERR_INVALID_HANDLE;
+    if (!x)
+        return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
     char text[160];
     ds_result r = ds__node_index(x->body, node, &i);
     ds_node_kind kind = r == DS_OK ? x->body->node[i]->kind : DS_NODE_EMPTY;
     if (r == DS_OK && kind != DS_NODE_KERNEL && kind != DS_NODE_COPY && kind != DS_NODE_FILL)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%s cannot be switched, only kernels, copies and fills can", ds__node_print(x->body, i, text, sizeof text));
-    if (r == DS_OK) r = x->driver->exec_enable(x->native, i, enabled != 0);
-    if (r == DS_OK) x->body->node[i]->enabled = enabled != 0;
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "%s cannot be switched, only kernels, copies and fills can",
+                     ds__node_print(x->body, i, text, sizeof text));
+    if (r == DS_OK)
+        r = x->driver->exec_enable(x->native, i, enabled != 0);
+    if (r == DS_OK)
+        x->body->node[i]->enabled = enabled != 0;
     return ds__exec_give(x, r);
 }
 
-DSDEF ds_result (ds_graph_exec_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
-    if (out) *out = 0;
+DSDEF ds_result(ds_graph_exec_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_graph_exec_node_enabled");
     DS__REQUIRE(out, "out is NULL");
     ds__exec *x = ds__exec_take(exec);
-    if (!x) return DS_ERR_INVALID_HANDLE;
+    if (!x)
+        return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
     ds_result r = ds__node_index(x->body, node, &i);
-    if (r == DS_OK) *out = x->body->node[i]->enabled;
+    if (r == DS_OK)
+        *out = x->body->node[i]->enabled;
     return ds__exec_give(x, r);
 }
 
 /* Puts new pointers for old ones; returns the number of places. dry: only counts. */
-static size_t ds__replace_one(void *place, void *const *old_pointers, void *const *new_pointers, size_t count, int dry) {
+static size_t ds__replace_one(void *place, void *const *old_pointers, void *const *new_pointers,
+                              size_t count, int dry) {
     void *now;
     memcpy(&now, place, sizeof now);
     for (size_t i = 0; i < count; i++) {
-        if (now != old_pointers[i]) continue;
-        if (!dry) memcpy(place, &new_pointers[i], sizeof now);
+        if (now != old_pointers[i])
+            continue;
+        if (!dry)
+            memcpy(place, &new_pointers[i], sizeof now);
         return 1;
     }
     return 0;
 }
-static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *const *new_pointers, size_t count, int dry) {
+
+static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *const *new_pointers,
+                               size_t count, int dry) {
     size_t places = 0;
     if (n->kind == DS_NODE_KERNEL) {
         const ds__kernel *k = n->op.u.kernel.kernel;
         for (size_t i = 0; i < k->param_count; i++)
             if (k->params[i].kind >= DS_PARAM_READ && k->params[i].kind <= DS_PARAM_READ_WRITE)
-                places += ds__replace_one((char *)(uintptr_t)n->op.u.kernel.args + k->params[i].offset, old_pointers, new_pointers, count, dry);
+                places +=
+                    ds__replace_one((char *)(uintptr_t)n->op.u.kernel.args + k->params[i].offset,
+                                    old_pointers, new_pointers, count, dry);
     } else if (n->kind == DS_NODE_COPY) {
         places += ds__replace_one(&n->op.u.copy.dst, old_pointers, new_pointers, count, dry);
         places += ds__replace_one(&n->op.u.copy.src, old_pointers, new_pointers, count, dry);
     } else if (n->kind == DS_NODE_FILL) {
         places += ds__replace_one(&n->op.u.fill.dst, old_pointers, new_pointers, count, dry);
     } else if (n->kind == DS_NODE_CHILD) {
-        for (uint32_t i = 0; i < n->child->count; i++) places += ds__replace_node(n->child->node[i], old_pointers, new_pointers, count, dry);
+        for (uint32_t i = 0; i < n->child->count; i++)
+            places += ds__replace_node(n->child->node[i], old_pointers, new_pointers, count, dry);
     }
     return places;
 }
@@ -11092,78 +14752,115 @@ static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
     ds__op op = n->op;
     ds_result r = DS_OK;
     if (n->kind == DS_NODE_COPY)
-        r = ds__copy_op(b->driver, &op, op.u.copy.dst, op.u.copy.dst_pitch, op.u.copy.src, op.u.copy.src_pitch, op.u.copy.width, op.u.copy.height, NULL, NULL, DS_COPY_HOST_STABLE);
+        r = ds__copy_op(b->driver, &op, op.u.copy.dst, op.u.copy.dst_pitch, op.u.copy.src,
+                        op.u.copy.src_pitch, op.u.copy.width, op.u.copy.height, NULL, NULL,
+                        DS_COPY_HOST_STABLE);
     if (n->kind == DS_NODE_FILL)
-        r = ds__fill_op(b->driver, &op, op.u.fill.dst, op.u.fill.pitch, op.u.fill.value, op.u.fill.value_size, op.u.fill.width, op.u.fill.height, DS_COPY_HOST_STABLE);
-    for (uint32_t i = 0; n->child && i < n->child->count && r == DS_OK; i++) r = ds__replaced_check(b, n->child->node[i]);
+        r = ds__fill_op(b->driver, &op, op.u.fill.dst, op.u.fill.pitch, op.u.fill.value,
+                        op.u.fill.value_size, op.u.fill.width, op.u.fill.height,
+                        DS_COPY_HOST_STABLE);
+    for (uint32_t i = 0; n->child && i < n->child->count && r == DS_OK; i++)
+        r = ds__replaced_check(b, n->child->node[i]);
     n->op.flags = op.flags;
     n->op.places = op.places;
     return r;
 }
 
-/* All or none: the changed nodes are made first; should a driver refuse one in the middle, those before it are put back. */
-static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers, void *const *new_pointers, size_t count, size_t *out_replaced) {
+/* All or none: the changed nodes are made first; should a driver refuse one in the middle, those
+   before it are put back. */
+static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
+                                      void *const *new_pointers, size_t count,
+                                      size_t *out_replaced) {
     ds__body *b = x->body;
     size_t places = 0;
     ds_result r = DS_OK;
     uint32_t set = 0;
-    if (!(x->flags & DS_GRAPH_REPLACE_POINTERS)) return ds__fail(DS_ERR_ILLEGAL_STATE, "the executable was made without DS_GRAPH_REPLACE_POINTERS");
+    if (!(x->flags & DS_GRAPH_REPLACE_POINTERS))
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the executable was made without DS_GRAPH_REPLACE_POINTERS");
     ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
-    if (!fresh) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
+    if (!fresh)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
         char text[160];
-        if (!ds__replace_node(b->node[i], old_pointers, new_pointers, count, 1)) continue;
-        if (!(fresh[i] = ds__node_copy(b->node[i]))) { r = DS_ERR_OUT_OF_MEMORY; break; }
+        if (!ds__replace_node(b->node[i], old_pointers, new_pointers, count, 1))
+            continue;
+        if (!(fresh[i] = ds__node_copy(b->node[i]))) {
+            r = DS_ERR_OUT_OF_MEMORY;
+            break;
+        }
         places += ds__replace_node(fresh[i], old_pointers, new_pointers, count, 0);
         r = ds__replaced_check(b, fresh[i]);
-        ds_graph_update_reason reason = r == DS_OK ? ds__node_compare(b->node[i], fresh[i]) : DS_GRAPH_UPDATE_SUCCESS;
-        if (reason) r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
-        if (r < 0) ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
+        ds_graph_update_reason reason =
+            r == DS_OK ? ds__node_compare(b->node[i], fresh[i]) : DS_GRAPH_UPDATE_SUCCESS;
+        if (reason)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
+        if (r < 0)
+            ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
     }
     for (; set < b->count && r == DS_OK; set++)
-        if (fresh[set]) r = x->driver->exec_set(x->native, set, fresh[set]);
+        if (fresh[set])
+            r = x->driver->exec_set(x->native, set, fresh[set]);
     for (uint32_t i = 0; r < 0 && i + 1 < set; i++)
-        if (fresh[i]) DS_IGNORE(x->driver->exec_set(x->native, i, b->node[i]));
+        if (fresh[i])
+            DS_IGNORE(x->driver->exec_set(x->native, i, b->node[i]));
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!fresh[i]) continue;
-        ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]); /* what they keep, the others keep, too */
+        if (!fresh[i])
+            continue;
+        /* what they keep, the others keep, too */
+        ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
     }
     ds__release(fresh);
-    if (r == DS_OK) *out_replaced = places;
+    if (r == DS_OK)
+        *out_replaced = places;
     return r;
 }
 
-DSDEF ds_result (ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const *old_pointers, void *const *new_pointers, size_t count, size_t *out_replaced) {
+DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const *old_pointers,
+                                                void *const *new_pointers, size_t count,
+                                                size_t *out_replaced) {
     size_t places = 0;
-    if (out_replaced) *out_replaced = 0;
+    if (out_replaced)
+        *out_replaced = 0;
     DS__ENTER("ds_graph_exec_replace_pointers");
-    DS__REQUIRE((old_pointers && new_pointers) || !count, "%s is NULL", old_pointers ? "new_pointers" : "old_pointers");
-    for (size_t i = 0; i < count; i++) DS__REQUIRE(old_pointers[i] && new_pointers[i], "pair %zu has a NULL", i);
+    DS__REQUIRE((old_pointers && new_pointers) || !count, "%s is NULL",
+                old_pointers ? "new_pointers" : "old_pointers");
+    for (size_t i = 0; i < count; i++)
+        DS__REQUIRE(old_pointers[i] && new_pointers[i], "pair %zu has a NULL", i);
     ds__exec *x = ds__exec_take(exec);
-    if (!x) return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__exec_give(x, ds__replace_pointers(x, old_pointers, new_pointers, count, &places));
-    if (out_replaced) *out_replaced = places;
+    if (!x)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r =
+        ds__exec_give(x, ds__replace_pointers(x, old_pointers, new_pointers, count, &places));
+    if (out_replaced)
+        *out_replaced = places;
     return r;
 }
-
-/* ---- >>core: capture ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- >>core: capture ------------------------------------------------------------------------- */
 
 /* The capture is over: its graph becomes the caller's, or goes. */
 static void ds__capture_over(ds__capture *c, int failed) {
     ds__graph *g = (void *)ds__slot_at(&ds__g.graphs, (uint32_t)c->graph.id - 1);
-    ds__ref(g); /* else another thread could free it, and its slot be another graph's, before it is counted down */
-    if (failed && !c->into) ds__table_kill(&ds__g.graphs, g); /* first: nobody can destroy it as long as it is being captured */
+    /* else another thread could free it, and its slot be another graph's, before it is counted
+       down */
+    ds__ref(g);
+    /* first: nobody can destroy it as long as it is being captured */
+    if (failed && !c->into)
+        ds__table_kill(&ds__g.graphs, g);
     atomic_fetch_sub(&g->capturing, 1);
     ds__unref(&ds__g.graphs, g);
     ds__release(c);
 }
 
-static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes, size_t count, ds_capture_mode mode, int into) {
+static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
+                                   size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;
     uint32_t *deps = ds__alloc((count + 1) * sizeof *deps);
     ds__capture *c = ds__alloc(sizeof *c);
-    if (!deps || !c) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
-    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__node_index(g->body, nodes[i], &deps[i]);
+    if (!deps || !c)
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        r = ds__node_index(g->body, nodes[i], &deps[i]);
     if (r == DS_OK) {
         c->driver = s->driver;
         c->thread = ds__thread_number();
@@ -11176,9 +14873,11 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         pthread_mutex_lock(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
         pthread_mutex_unlock(&ds__g.begin);
-        if (r < 0) atomic_fetch_sub(&g->capturing, 1);
+        if (r < 0)
+            atomic_fetch_sub(&g->capturing, 1);
     }
-    if (r < 0) ds__release(c);
+    if (r < 0)
+        ds__release(c);
     ds__release(deps);
     return ds__stream_error(s, r);
 }
@@ -11187,33 +14886,44 @@ static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
     DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
     ds__reclaim();
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__body *b = ds__body_new(s->driver, s->device);
     ds__graph *g = b ? ds__graph_add(b, NULL) : NULL;
     ds_result r = g ? ds__capture_start(s, g, NULL, 0, mode, 0) : DS_ERR_OUT_OF_MEMORY;
-    if (r < 0 && g) ds__table_kill(&ds__g.graphs, g);
+    if (r < 0 && g)
+        ds__table_kill(&ds__g.graphs, g);
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_capture_begin)(ds_stream stream, ds_capture_mode mode) {
+DSDEF ds_result(ds_capture_begin)(ds_stream stream, ds_capture_mode mode) {
     DS__ENTER("ds_capture_begin");
     return ds__capture_begin(stream, mode);
 }
 
-DSDEF ds_result (ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph, const ds_graph_node *dependencies, size_t count, ds_capture_mode mode) {
+DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
+                                           const ds_graph_node *dependencies, size_t count,
+                                           ds_capture_mode mode) {
     DS__ENTER("ds_capture_begin_to_graph");
     DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
     DS__REQUIRE(dependencies || !count, "dependencies is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__graph *g = ds__graph_take(graph);
     ds_result r = g ? DS_OK : DS_ERR_INVALID_HANDLE;
     if (g) {
-        if (g->body->driver->type != s->driver->type) r = ds__fail(DS_ERR_CROSS_DRIVER, "the graph and the stream belong to different drivers");
-        else if (atomic_load(&g->capturing)) r = ds__being_captured(g);
-        else if (!ds__slot_is(&g->slot, graph.id)) r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed"); /* while this call waited for its lock */
-        else r = ds__capture_start(s, g, dependencies, count, mode, 1);
+        if (g->body->driver->type != s->driver->type)
+            r = ds__fail(DS_ERR_CROSS_DRIVER,
+                         "the graph and the stream belong to different drivers");
+        else if (atomic_load(&g->capturing))
+            r = ds__being_captured(g);
+        else if (!ds__slot_is(&g->slot, graph.id))
+            r = ds__fail(DS_ERR_INVALID_HANDLE,
+                         "the graph was destroyed"); /* while this call waited for its lock */
+        else
+            r = ds__capture_start(s, g, dependencies, count, mode, 1);
         r = ds__graph_give(g, r);
     }
     ds__stream_unpin(s);
@@ -11222,11 +14932,13 @@ DSDEF ds_result (ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph, co
 
 static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__capture *c = NULL;
     ds_result r = ds__stream_error(s, s->driver->capture_end(s->native, &c));
     if (c) {
-        if (r == DS_OK) *out = c->graph;
+        if (r == DS_OK)
+            *out = c->graph;
         ds__capture_over(c, r < 0);
     }
     ds__stream_unpin(s);
@@ -11234,8 +14946,9 @@ static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
     return r;
 }
 
-DSDEF ds_result (ds_capture_end)(ds_stream stream, ds_graph *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_capture_end)(ds_stream stream, ds_graph *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_capture_end");
     DS__REQUIRE(out, "out is NULL");
     return ds__capture_end(stream, out);
@@ -11243,73 +14956,89 @@ DSDEF ds_result (ds_capture_end)(ds_stream stream, ds_graph *out) {
 
 static ds_result ds__capture_info(ds_stream stream, ds_capture_info *out) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__stream_error(s, s->driver->capture_query(s->native, out));
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_capture_query)(ds_stream stream, ds_capture_status *out) {
+DSDEF ds_result(ds_capture_query)(ds_stream stream, ds_capture_status *out) {
     ds_capture_info info;
-    if (out) *out = DS_CAPTURE_NONE;
+    if (out)
+        *out = DS_CAPTURE_NONE;
     DS__ENTER("ds_capture_query");
     DS__REQUIRE(out, "out is NULL");
     memset(&info, 0, sizeof info);
     ds_result r = ds__capture_info(stream, &info);
-    if (r == DS_OK) *out = info.status;
+    if (r == DS_OK)
+        *out = info.status;
     return r;
 }
 
-DSDEF ds_result (ds_capture_get_info)(ds_stream stream, ds_capture_info *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_capture_get_info)(ds_stream stream, ds_capture_info *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_capture_get_info");
     DS__REQUIRE(out, "out is NULL");
     return ds__capture_info(stream, out);
 }
 
-DSDEF ds_result (ds_capture_get_dependencies)(ds_stream stream, ds_graph_node *out, size_t room, size_t *out_count) {
-    if (out_count) *out_count = 0;
+DSDEF ds_result(ds_capture_get_dependencies)(ds_stream stream, ds_graph_node *out, size_t room,
+                                             size_t *out_count) {
+    if (out_count)
+        *out_count = 0;
     DS__ENTER("ds_capture_get_dependencies");
     DS__REQUIRE(out_count && (out || !room), "%s is NULL", out_count ? "out" : "out_count");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__stream_error(s, s->driver->capture_dependencies(s->native, out, room, out_count));
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r =
+        ds__stream_error(s, s->driver->capture_dependencies(s->native, out, room, out_count));
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_capture_update_dependencies)(ds_stream stream, const ds_graph_node *nodes, size_t count, unsigned how) {
+DSDEF ds_result(ds_capture_update_dependencies)(ds_stream stream, const ds_graph_node *nodes,
+                                                size_t count, unsigned how) {
     DS__ENTER("ds_capture_update_dependencies");
     DS__REQUIRE(nodes || !count, "nodes is NULL");
     DS__REQUIRE(how <= DS_CAPTURE_SET_DEPENDENCIES, "%u is neither adding nor setting", how);
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__stream_error(s, s->driver->capture_update(s->native, nodes, count, how == DS_CAPTURE_SET_DEPENDENCIES));
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__stream_error(
+        s, s->driver->capture_update(s->native, nodes, count, how == DS_CAPTURE_SET_DEPENDENCIES));
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_capture_exchange_mode)(ds_capture_mode *mode) {
+DSDEF ds_result(ds_capture_exchange_mode)(ds_capture_mode *mode) {
     DS__ENTER("ds_capture_exchange_mode");
     DS__REQUIRE(mode, "mode is NULL");
     DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)*mode);
     ds_result r = DS_OK;
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
-        if (ds__g.driver[b]) r = ds__g.driver[b]->capture_mode(*mode);
-    if (r < 0) return r;
+        if (ds__g.driver[b])
+            r = ds__g.driver[b]->capture_mode(*mode);
+    if (r < 0)
+        return r;
     ds_capture_mode before = ds__tls.mode;
     ds__tls.mode = *mode;
     *mode = before;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *user, ds_graph *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *user,
+                                     ds_graph *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_capture_function");
     DS__REQUIRE(out && fn, "%s is NULL", out ? "fn" : "out");
     ds_site site = ds__tls.site;
     ds_result r = ds__capture_begin(stream, DS_CAPTURE_THREAD_LOCAL);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = fn(stream, user);
     char before[sizeof ds__tls.error];
     ds_graph graph = { 0 };
@@ -11317,106 +15046,154 @@ DSDEF ds_result (ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
     ds_result end = ds__capture_end(stream, &graph);
-    if (r >= 0) { *out = graph; return end; }
+    if (r >= 0) {
+        *out = graph;
+        return end;
+    }
     memcpy(ds__tls.error, before, sizeof before); /* why it gave up */
     if (end == DS_OK) {
         ds__graph *g = ds__graph_take(graph);
-        if (g) { ds__table_kill(&ds__g.graphs, g); DS_IGNORE(ds__graph_give(g, DS_OK)); }
+        if (g) {
+            ds__table_kill(&ds__g.graphs, g);
+            DS_IGNORE(ds__graph_give(g, DS_OK));
+        }
         ds__reclaim();
     }
     return r;
 }
 
-/* The seam for the allocator and the generators. What a stream captures may use memory that must not be used for anything else as long as the
-   graph may run: such memory comes from a pool that belongs to the graph. This finds the object that was attached under `key` to the capture of
-   the stream, or attaches what make_fn gives; release_fn runs once with it when the last graph, clone, executable or launch that has it is gone, on any
-   thread, and may not call devstream. launch_fn, or NULL: see ds__launch_fn. *out NULL: the stream does not capture. make_fn gets the number of the capture. */
+/* The seam for the allocator and the generators. What a stream captures may use memory that must
+   not be used for anything else as long as the graph may run: such memory comes from a pool that
+   belongs to the graph. This finds the object that was attached under `key` to the capture of
+   the stream, or attaches what make_fn gives; release_fn runs once with it when the last graph,
+   clone, executable or launch that has it is gone, on any thread, and may not call devstream.
+   launch_fn, or NULL: see ds__launch_fn. *out NULL: the stream does not capture. make_fn gets
+   the number of the capture. */
 typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
-__attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__attachment_fn make_fn, void *user, ds_host_fn release_fn, ds__launch_fn launch_fn, void **out) {
+
+__attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key,
+                                                                ds__attachment_fn make_fn,
+                                                                void *user, ds_host_fn release_fn,
+                                                                ds__launch_fn launch_fn,
+                                                                void **out) {
     ds_capture_info info;
     ds__graph *g = NULL;
     ds_result r = DS_OK;
     *out = NULL;
-    for (int i = 0; i < 100 && !g; i++) { /* a graph that is gone since was that of a capture that is over */
-        if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
+    /* a graph that is gone since was that of a capture that is over */
+    for (int i = 0; i < 100 && !g; i++) {
+        if (DS__LIKELY(ds__captures_open() == 0))
+            return DS_OK;
         memset(&info, 0, sizeof info);
         r = s->driver->capture_query(s->native, &info);
-        if (r < 0 || info.status != DS_CAPTURE_ACTIVE || !info.graph.id) return r;
+        if (r < 0 || info.status != DS_CAPTURE_ACTIVE || !info.graph.id)
+            return r;
         g = ds__graph_take(info.graph);
     }
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     for (size_t i = 0; i < g->body->object_count && !*out; i++)
-        if (g->body->object[i]->key == key && g->body->object[i]->capture == info.id) *out = g->body->object[i]->user;
+        if (g->body->object[i]->key == key && g->body->object[i]->capture == info.id)
+            *out = g->body->object[i]->user;
     if (!*out && (r = make_fn(info.id, user, out)) == DS_OK) {
         ds__object *o = ds__object_new(*out, release_fn);
-        if (o) o->launch_fn = launch_fn;
+        if (o)
+            o->launch_fn = launch_fn;
         r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
-        if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) { g->body->object_count--; atomic_fetch_sub(&o->owners, 1); }
-        if (o) { o->key = key; o->capture = info.id; }
-        else release_fn(*out);
+        if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) {
+            g->body->object_count--;
+            atomic_fetch_sub(&o->owners, 1);
+        }
+        if (o) {
+            o->key = key;
+            o->capture = info.id;
+        } else
+            release_fn(*out);
         ds__object_drop(o);
-        if (r < 0) *out = NULL;
+        if (r < 0)
+            *out = NULL;
     }
     return ds__graph_give(g, r);
 }
+/* ---- >>core: data types ---------------------------------------------------------------------- */
 
-/* ---- >>core: data types ------------------------------------------------------------------------------------------------------------------------------ */
+static const struct {
+    const char *name;
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+} ds__dtypes[] = {
 
-static const struct { const char *name; uint8_t code, bits; uint16_t lanes; } ds__dtypes[] = {
 #define DS__DTYPE(name, code, bits, lanes) { #name, (uint8_t)(code), bits, lanes },
     DS_DTYPES(DS__DTYPE)
 #undef DS__DTYPE
 };
 #define DS__DTYPE_COUNT (sizeof ds__dtypes / sizeof ds__dtypes[0])
 
-DSDEF size_t (ds_dtype_size)(ds_dtype dtype) {
+DSDEF size_t(ds_dtype_size)(ds_dtype dtype) {
     size_t bits = (size_t)dtype.bits * dtype.lanes;
     return bits % 8 == 0 ? bits / 8 : 0;
 }
-DSDEF int (ds_dtype_equal)(ds_dtype a, ds_dtype b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
+
+DSDEF int(ds_dtype_equal)(ds_dtype a, ds_dtype b) {
+    return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
 
 /* Into a buffer of DS_DTYPE_NAME_SIZE. */
 DS__SEAM static const char *ds__dtype_name(ds_dtype dtype, char *out) {
     for (size_t i = 0; i < DS__DTYPE_COUNT; i++)
-        if (ds__dtypes[i].code == dtype.code && ds__dtypes[i].bits == dtype.bits && ds__dtypes[i].lanes == dtype.lanes) return ds__dtypes[i].name;
+        if (ds__dtypes[i].code == dtype.code && ds__dtypes[i].bits == dtype.bits &&
+            ds__dtypes[i].lanes == dtype.lanes)
+            return ds__dtypes[i].name;
     snprintf(out, DS_DTYPE_NAME_SIZE, "%d:%d:%d", dtype.code, dtype.bits, dtype.lanes);
     return out;
 }
-DSDEF ds_result (ds_dtype_print)(ds_dtype dtype, char *out, size_t size) {
+
+DSDEF ds_result(ds_dtype_print)(ds_dtype dtype, char *out, size_t size) {
     char text[DS_DTYPE_NAME_SIZE];
-    if (out && size) out[0] = 0;
+    if (out && size)
+        out[0] = 0;
     DS__ENTER("ds_dtype_print");
     const char *name = ds__dtype_name(dtype, text);
     DS__REQUIRE(out && strlen(name) < size, "out is NULL or has no room for \"%s\"", name);
     memcpy(out, name, strlen(name) + 1);
     return DS_OK;
 }
-DSDEF ds_result (ds_dtype_parse)(const char *text, ds_dtype *out) {
-    static const struct { const char *name, *is; } more[] = { { "float", "float32" }, { "double", "float64" }, { "half", "float16" }, { "short", "int16" },
-        { "int", "int32" }, { "long", "int64" }, { "chalf", "complex32" }, { "cfloat", "complex64" }, { "cdouble", "complex128" } };
+
+DSDEF ds_result(ds_dtype_parse)(const char *text, ds_dtype *out) {
+    static const struct {
+        const char *name;
+        const char *is;
+    } more[] = { { "float", "float32" },   { "double", "float64" },   { "half", "float16" },
+                 { "short", "int16" },     { "int", "int32" },        { "long", "int64" },
+                 { "chalf", "complex32" }, { "cfloat", "complex64" }, { "cdouble", "complex128" } };
+
     unsigned n[3];
     int end = 0;
-    if (out) memset(out, 0, sizeof *out);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_dtype_parse");
     DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
     const char *name = text;
     for (size_t i = 0; i < sizeof more / sizeof more[0]; i++)
-        if (strcmp(text, more[i].name) == 0) name = more[i].is;
+        if (strcmp(text, more[i].name) == 0)
+            name = more[i].is;
     for (size_t i = 0; i < DS__DTYPE_COUNT; i++)
         if (strcmp(name, ds__dtypes[i].name) == 0) {
             *out = (ds_dtype){ ds__dtypes[i].code, ds__dtypes[i].bits, ds__dtypes[i].lanes };
             return DS_OK;
         }
-    DS__REQUIRE(sscanf(text, "%3u:%3u:%5u%n", &n[0], &n[1], &n[2], &end) == 3 && !text[end] && n[0] < 256 && n[1] < 256 && n[2] < 65536,
+    DS__REQUIRE(sscanf(text, "%3u:%3u:%5u%n", &n[0], &n[1], &n[2], &end) == 3 && !text[end] &&
+                    n[0] < 256 && n[1] < 256 && n[2] < 65536,
                 "there is no data type \"%.60s\"", text);
     *out = (ds_dtype){ (uint8_t)n[0], (uint8_t)n[1], (uint16_t)n[2] };
     return DS_OK;
 }
-
-/* ---- >>core: shutdown -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- >>core: shutdown ------------------------------------------------------------------------ */
 
 static void ds__capture_give_up(ds__capture *c) {
-    ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id, c->begun.file ? c->begun.file : "?", c->begun.line);
+    ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,
+             c->begun.file ? c->begun.file : "?", c->begun.line);
     c->driver->capture_abandon(c);
     ds__capture_over(c, 1);
 }
@@ -11425,7 +15202,8 @@ static void ds__capture_give_up(ds__capture *c) {
 static void ds__end_table(ds__table *t) {
     for (uint32_t i = 0; i < t->used; i++) {
         ds__slot *slot = ds__slot_at(t, i);
-        if (DS__STATE(atomic_load(&slot->word)) == DS__FREE) continue;
+        if (DS__STATE(atomic_load(&slot->word)) == DS__FREE)
+            continue;
         const char *label = NULL;
         ds_site made = { NULL, 0 };
         int ours = DS__STATE(atomic_load(&slot->word)) != DS__ALIVE;
@@ -11447,48 +15225,63 @@ static void ds__end_table(ds__table *t) {
             label = ((ds__kernel *)(void *)slot)->name;
             made = ((ds__kernel *)(void *)slot)->made;
         }
-        if (t == &ds__g.kernels && ((ds__kernel *)(void *)slot)->mark) (void)ds__kernel_may_free(slot);
-        if (!ours) ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "", made.file ? made.file : "?", made.line);
+        if (t == &ds__g.kernels && ((ds__kernel *)(void *)slot)->mark)
+            (void)ds__kernel_may_free(slot);
+        if (!ours)
+            ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "",
+                     made.file ? made.file : "?", made.line);
         t->free_fn(slot);
     }
     ds__table_destroy(t);
 }
 
-DSDEF ds_result (ds_shutdown)(void) {
+DSDEF ds_result(ds_shutdown)(void) {
     ds__tls_block *tls = &ds__tls;
     tls->fn = "ds_shutdown";
     tls->site = ds_call_site;
     ds_call_site.file = NULL;
-    if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED) return ds__enter_slow(tls);
+    if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
+        return ds__enter_slow(tls);
     pthread_mutex_lock(&ds__g.mutex);
     int state = atomic_load(&ds__g.state);
     ds_result r = DS_OK;
     if (state == DS__READY) {
-        static ds__thread own; /* of a thread that has not called devstream, or not since an earlier end: what follows pins */
+        /* of a thread that has not called devstream, or not since an earlier end: what follows
+           pins */
+        static ds__thread own;
         if (!tls->thread || tls->epoch != ds__g.epoch) {
             memset(&own, 0, sizeof own);
             own.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
             tls->thread = &own;
             tls->epoch = ds__g.epoch;
         }
-        while (ds__g.captures) ds__capture_give_up(ds__g.captures);
+        while (ds__g.captures)
+            ds__capture_give_up(ds__g.captures);
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
-                ds_result one = ds__g.driver[b]->device_used(i) ? ds__g.driver[b]->device_synchronize(i) : DS_OK;
-                if (r == DS_OK) r = one;
+                ds_result one = ds__g.driver[b]->device_used(i)
+                                    ? ds__g.driver[b]->device_synchronize(i)
+                                    : DS_OK;
+                if (r == DS_OK)
+                    r = one;
             }
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
-            if (ds__g.driver[b]) ds__g.driver[b]->drain(); /* whatever the result above */
+            if (ds__g.driver[b])
+                ds__g.driver[b]->drain(); /* whatever the result above */
         void (*shutdown_fn)(void) = atomic_load(&ds__upper.shutdown_fn);
         void (*rng_shutdown_fn)(void) = atomic_load(&ds__upper.rng_shutdown_fn);
-        if (rng_shutdown_fn) rng_shutdown_fn();
-        if (shutdown_fn) shutdown_fn();
+        if (rng_shutdown_fn)
+            rng_shutdown_fn();
+        if (shutdown_fn)
+            shutdown_fn();
         for (;;) {
             ds__lock_take(&ds__g.lock);
             ds__thread *t = ds__g.threads;
-            if (t) ds__g.threads = t->next;
+            if (t)
+                ds__g.threads = t->next;
             ds__lock_give(&ds__g.lock);
-            if (!t) break;
+            if (!t)
+                break;
             ds__thread_free(t);
         }
         tls->thread = NULL;
@@ -11499,7 +15292,8 @@ DSDEF ds_result (ds_shutdown)(void) {
         ds__end_table(&ds__g.kernels);
         ds__memory_end_all();
         for (int b = 0; b < DS_BACKEND_COUNT; b++) {
-            if (ds__g.driver[b]) ds__g.driver[b]->stop();
+            if (ds__g.driver[b])
+                ds__g.driver[b]->stop();
             ds__g.driver[b] = NULL;
         }
         ds__boards_end();
@@ -11518,7 +15312,6 @@ DSDEF ds_result (ds_shutdown)(void) {
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }
-
 #endif /* C */
 #endif /* DEVSTREAM_IMPLEMENTATION */
 

@@ -43,13 +43,14 @@
 extern "C" {
 #endif
 
-/* ---- configuration -------------------------------------------------------------------------------------------- */
+/* ---- configuration --------------------------------------------------------------------------- */
 
 /** What an allocation does when its own stream has no fitting block but others have freed some. */
 typedef enum ds_mem_reuse {
-    DS_REUSE_NEVER = 0,      /**< blocks stay with their stream (torch, CuPy) */
-    DS_REUSE_ON_SHORTAGE = 1,/**< before the program runs out of memory, the stream is made to wait for the other one */
-    DS_REUSE_ALWAYS = 2      /**< rather than reserving more memory */
+    DS_REUSE_NEVER = 0, /**< blocks stay with their stream (torch, CuPy) */
+    /** before the program runs out of memory, the stream is made to wait for the other one */
+    DS_REUSE_ON_SHORTAGE = 1,
+    DS_REUSE_ALWAYS = 2 /**< rather than reserving more memory */
 } ds_mem_reuse;
 
 /** How much is counted (ds_mem_config.statistics). */
@@ -60,232 +61,322 @@ typedef enum ds_mem_statistics_level {
 
 /** Where device memory comes from. */
 typedef enum ds_mem_backend {
-    DS_MEM_NATIVE = 0,        /**< this allocator's cache */
-    DS_MEM_DRIVER_POOL = 1,   /**< the driver's own stream-ordered pool (cudaMallocAsync) */
-    DS_MEM_UNCACHED = 2       /**< every allocation is the driver's; a free waits for the block's stream and for the uses of others (for debugging) */
+    DS_MEM_NATIVE = 0,      /**< this allocator's cache */
+    DS_MEM_DRIVER_POOL = 1, /**< the driver's own stream-ordered pool (cudaMallocAsync) */
+    /** every allocation is the driver's; a free waits for the block's stream and for the uses of
+        others (for debugging) */
+    DS_MEM_UNCACHED = 2
 } ds_mem_backend;
 
-/** The policy of a device's memory or of a pool. Start from ds_mem_config_default(), _torch() or _cupy() and change what you like:
-    a zeroed one is not valid. Sizes in bytes. The names are PyTorch's where it has the option. */
+/** The policy of a device's memory or of a pool. Start from ds_mem_config_default(), _torch() or
+    _cupy() and change what you like: a zeroed one is not valid. Sizes in bytes. The names are
+    PyTorch's where it has the option. */
 typedef struct ds_mem_config {
-    size_t size;                       /**< sizeof(ds_mem_config) of the caller; the functions below set it */
-    int backend;                       /**< a ds_mem_backend */
-    int expandable_segments;           /**< 1: segments grow in reserved address space where the device can do that */
-    int best_fit_by_address;           /**< 1: of equal blocks the one with the lowest address is taken, exactly best fit (torch, CuPy); 0: the one
-                                            freed last, and nearly best fit, which is faster */
-    int single_pool;                   /**< 1: small and large requests share their segments (CuPy) */
-    int reuse;                         /**< a ds_mem_reuse: of blocks of other streams */
-    int poll_on_alloc;                 /**< 1: every allocation asks whether blocks that other streams used are done (torch); 0: only when nothing else fits */
-    int statistics;                    /**< a ds_mem_statistics_level */
-    int debug;                         /**< 0; 1: all structures are checked where the driver is asked for memory or gets it back (allocations that find none
-                                            cached, ds_mem_trim, ds_mem_empty_cache, ds_pool_empty_cache); 2: at every allocation, free and recorded use too */
-    int poison;                        /**< 1: freed memory is overwritten with 0xDB in stream order; behind the uses of other streams and processes, and when the block's stream
-                                            has ended, before it is anyone's again. Memory of uncached blocks that others used is not: it goes back to the driver */
-    size_t guard_bytes;                /**< bytes directly behind what was asked for (from the next multiple of 4 on) that are filled and checked at free, multiple of 512;
-                                            the check waits for the stream and for recorded uses. Neither poison nor guards are done while a capture is open */
-    size_t max_split_size;             /**< blocks of this size or more are not split for smaller requests; SIZE_MAX: no limit */
-    size_t max_non_split_rounding;     /**< and serve only requests that are at most this much smaller */
-    size_t small_segment_size;         /**< segment, and page of a growing one, for requests up to 1 MiB */
-    size_t large_segment_size;         /**< the same for larger ones (those of half of it or more get a segment of their own) */
-    unsigned segment_growth;           /**< plain segments: at least 1/this of what is reserved already; 0: off */
-    double garbage_collection_threshold; /**< 0: off; part of the limit above which unused segments are given back by age */
-    unsigned char roundup_power2_divisions[16]; /**< log2 of the divisions plus one, per power of two from 1 MiB; 0: off */
-    double memory_fraction;            /**< of the device's memory; 1: no limit (per_process_memory_fraction) */
-    size_t limit;                      /**< bytes; 0: no limit. The smaller of both counts */
-    int throw_on_cudamalloc_oom;       /**< 1: what would pass the limit is refused before the driver is asked, and counted in num_oom_rejections */
-    int release_lock_on_cudamalloc;    /**< accepted for compatibility: other streams' allocations never wait for the driver here */
-    int graph_capture_record_stream_reuse; /**< 1: while a stream captures, memory that other streams of the capture have used is used again behind these uses, whatever `reuse` says */
-    double expandable_segments_reserve;/**< address space of a growing segment, as a multiple of the device's memory; in bytes when it is 2 MiB or more */
-    /* Pinned memory is one for all devices: what was set last, for whichever of them, counts for it, and of the others poll_on_alloc and debug. */
-    size_t pinned_max_round_threshold; /**< pinned requests up to this are rounded up to a power of two; 0: none are */
-    size_t pinned_max_cached_size;     /**< larger pinned blocks are given back when they are freed (and no capture is open); SIZE_MAX: none */
-    size_t pinned_reserve_segment_size;/**< pinned segments that blocks of up to a quarter of it share; 0: 1 MiB, and none for sizes that are rounded to powers of two */
-    int pinned_use_cuda_host_register; /**< 1: pinned memory is ordinary memory that is registered */
-    unsigned pinned_num_register_threads; /**< threads that touch its pages, power of two up to 128 */
-    int pinned_use_background_threads; /**< accepted for compatibility: events are asked for at allocations only */
+    /** sizeof(ds_mem_config) of the caller; the functions below set it */
+    size_t size;
+    int backend; /**< a ds_mem_backend */
+    /** 1: segments grow in reserved address space where the device can do that */
+    int expandable_segments;
+    /** 1: of equal blocks the one with the lowest address is taken, exactly best fit (torch,
+        CuPy); 0: the one freed last, and nearly best fit, which is faster */
+    int best_fit_by_address;
+    /** 1: small and large requests share their segments (CuPy) */
+    int single_pool;
+    int reuse; /**< a ds_mem_reuse: of blocks of other streams */
+    /** 1: every allocation asks whether blocks that other streams used are done (torch); 0: only
+        when nothing else fits */
+    int poll_on_alloc;
+    int statistics; /**< a ds_mem_statistics_level */
+    /** 0; 1: all structures are checked where the driver is asked for memory or gets it back
+        (allocations that find none cached, ds_mem_trim, ds_mem_empty_cache,
+        ds_pool_empty_cache); 2: at every allocation, free and recorded use too */
+    int debug;
+    /** 1: freed memory is overwritten with 0xDB in stream order; behind the uses of other
+        streams and processes, and when the block's stream has ended, before it is anyone's
+        again. Memory of uncached blocks that others used is not: it goes back to the driver */
+    int poison;
+    /** bytes directly behind what was asked for (from the next multiple of 4 on) that are filled
+        and checked at free, multiple of 512; the check waits for the stream and for recorded
+        uses. Neither poison nor guards are done while a capture is open */
+    size_t guard_bytes;
+    /** blocks of this size or more are not split for smaller requests; SIZE_MAX: no limit */
+    size_t max_split_size;
+    /** and serve only requests that are at most this much smaller */
+    size_t max_non_split_rounding;
+    /** segment, and page of a growing one, for requests up to 1 MiB */
+    size_t small_segment_size;
+    /** the same for larger ones (those of half of it or more get a segment of their own) */
+    size_t large_segment_size;
+    /** plain segments: at least 1/this of what is reserved already; 0: off */
+    unsigned segment_growth;
+    /** 0: off; part of the limit above which unused segments are given back by age */
+    double garbage_collection_threshold;
+    /** log2 of the divisions plus one, per power of two from 1 MiB; 0: off */
+    unsigned char roundup_power2_divisions[16];
+    /** of the device's memory; 1: no limit (per_process_memory_fraction) */
+    double memory_fraction;
+    size_t limit; /**< bytes; 0: no limit. The smaller of both counts */
+    /** 1: what would pass the limit is refused before the driver is asked, and counted in
+        num_oom_rejections */
+    int throw_on_cudamalloc_oom;
+    /** accepted for compatibility: other streams' allocations never wait for the driver here */
+    int release_lock_on_cudamalloc;
+    /** 1: while a stream captures, memory that other streams of the capture have used is used
+        again behind these uses, whatever `reuse` says */
+    int graph_capture_record_stream_reuse;
+    /** address space of a growing segment, as a multiple of the device's memory; in bytes when
+        it is 2 MiB or more */
+    double expandable_segments_reserve;
+    /* Pinned memory is one for all devices: what was set last, for whichever of them, counts for
+       it, and of the others poll_on_alloc and debug. */
+    /** pinned requests up to this are rounded up to a power of two; 0: none are */
+    size_t pinned_max_round_threshold;
+    /** larger pinned blocks are given back when they are freed (and no capture is open);
+        SIZE_MAX: none */
+    size_t pinned_max_cached_size;
+    /** pinned segments that blocks of up to a quarter of it share; 0: 1 MiB, and none for sizes
+        that are rounded to powers of two */
+    size_t pinned_reserve_segment_size;
+    /** 1: pinned memory is ordinary memory that is registered */
+    int pinned_use_cuda_host_register;
+    /** threads that touch its pages, power of two up to 128 */
+    unsigned pinned_num_register_threads;
+    /** accepted for compatibility: events are asked for at allocations only */
+    int pinned_use_background_threads;
 } ds_mem_config;
 
-/** devstream's own policy: growing segments where there is virtual memory, else few large ones; little fragmentation. */
+/** devstream's own policy: growing segments where there is virtual memory, else few large ones;
+    little fragmentation. */
 DSDEF ds_mem_config ds_mem_config_default(void);
 /** PyTorch's defaults: its sizes, segments and reuse rules. */
 DSDEF ds_mem_config ds_mem_config_torch(void);
 /** CuPy's memory pool: one pool per stream, segments as large as the request, nothing shared. */
 DSDEF ds_mem_config ds_mem_config_cupy(void);
-/** Sets the policy of a device, from the next call on; blocks and segments that exist stay as they are. backend can be changed only while the
-    device has no block. DS_ERR_INVALID_VALUE names the member that is wrong; then nothing has changed. */
+/** Sets the policy of a device, from the next call on; blocks and segments that exist stay as
+    they are. backend can be changed only while the device has no block. DS_ERR_INVALID_VALUE
+    names the member that is wrong; then nothing has changed. */
 DSDEF DS_MUST_USE ds_result ds_mem_configure(ds_device device, const ds_mem_config *config);
-/** The same for all devices, now and later, from a text in the grammar of PYTORCH_CUDA_ALLOC_CONF: options of PyTorch, and
-    preset:(default|torch|cupy) (first), reuse:(never|on_shortage|always), statistics:(full|current), limit:(bytes|P%), debug, poison, guard_bytes, segment_growth,
-    single_pool, best_fit_by_address, poll_on_alloc. limit sets both members, limit and memory_fraction: bytes replace a fraction, P% replaces bytes.
-    As in PyTorch a text first resets max_split_size, roundup_power2_divisions and the garbage collection threshold.
-    DS_ERR_INVALID_VALUE names the character where it went wrong; then nothing has changed. */
+/** The same for all devices, now and later, from a text in the grammar of
+    PYTORCH_CUDA_ALLOC_CONF: options of PyTorch, and preset:(default|torch|cupy) (first),
+    reuse:(never|on_shortage|always), statistics:(full|current), limit:(bytes|P%), debug, poison,
+    guard_bytes, segment_growth, single_pool, best_fit_by_address, poll_on_alloc. limit sets both
+    members, limit and memory_fraction: bytes replace a fraction, P% replaces bytes. As in
+    PyTorch a text first resets max_split_size, roundup_power2_divisions and the garbage
+    collection threshold. DS_ERR_INVALID_VALUE names the character where it went wrong; then
+    nothing has changed. */
 DSDEF DS_MUST_USE ds_result ds_mem_configure_text(const char *text);
 /** Reads such a text into *config, which must hold a valid configuration. Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_mem_config_parse(const char *text, ds_mem_config *config);
 /** The policy of a device as it stands. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_config(ds_device device, ds_mem_config *out);
-
-/* ---- allocation ------------------------------------------------------------------------------------------------ */
+/* ---- allocation ------------------------------------------------------------------------------ */
 
 /** A pool of memory with blocks and segments of its own. 0 is the device's default pool. */
-typedef struct ds_pool { uint64_t id; /**< 0: none, or the device's default pool */ } ds_pool;
+typedef struct ds_pool {
+    uint64_t id; /**< 0: none, or the device's default pool */
+} ds_pool;
 
-/** Allocates size bytes on the stream's device, for what is enqueued on the stream from now on; aligned to 512; uninitialised.
-    size 0 gives NULL and DS_OK. Never waits for the device unless memory is short. While the stream captures, the memory belongs to the graph.
-    DS_ERR_OUT_OF_MEMORY (DS_ERR_LIMIT_EXCEEDED when only a limit stands in the way) explains itself in ds_last_error(). */
+/** Allocates size bytes on the stream's device, for what is enqueued on the stream from now on;
+    aligned to 512; uninitialised. size 0 gives NULL and DS_OK. Never waits for the device unless
+    memory is short. While the stream captures, the memory belongs to the graph.
+    DS_ERR_OUT_OF_MEMORY (DS_ERR_LIMIT_EXCEEDED when only a limit stands in the way) explains
+    itself in ds_last_error(). */
 DSDEF DS_MUST_USE ds_result ds_mem_alloc(size_t size, ds_stream stream, void **out);
 
 /** What ds_mem_alloc_with takes; zero means default. */
 typedef struct ds_mem_request {
-    size_t size;       /**< bytes */
-    ds_stream stream;  /**< required */
-    ds_pool pool;      /**< 0: the pool in use on this thread (ds_pool_push), else the device's */
-    size_t alignment;  /**< power of two, up to 2 MiB; 0: 512, the only one where blocks are not split (ds_pool_desc.no_split) */
-    const char *label; /**< who owns it; must live as long as the block and as a history that is recorded; NULL: the thread's label (ds_mem_label_push) */
+    size_t size;      /**< bytes */
+    ds_stream stream; /**< required */
+    ds_pool pool;     /**< 0: the pool in use on this thread (ds_pool_push), else the device's */
+    /** power of two, up to 2 MiB; 0: 512, the only one where blocks are not split
+        (ds_pool_desc.no_split) */
+    size_t alignment;
+    /** who owns it; must live as long as the block and as a history that is recorded; NULL: the
+        thread's label (ds_mem_label_push) */
+    const char *label;
 } ds_mem_request;
+
 /** As ds_mem_alloc, with more to say. */
 DSDEF DS_MUST_USE ds_result ds_mem_alloc_with(const ds_mem_request *request, void **out);
 
-/** Frees a block: its stream may use the memory again at once, others when they are told to wait for it. Never blocks. NULL is allowed. Anything else that
-    is not the start of a block, a second free included, is DS_ERR_INVALID_VALUE. */
+/** Frees a block: its stream may use the memory again at once, others when they are told to wait
+    for it. Never blocks. NULL is allowed. Anything else that is not the start of a block, a
+    second free included, is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_mem_free(void *ptr);
-/** Says that the stream has just been given its last use of the block (any address inside it): once freed, the memory is not used by another stream before the
-    work that is on `stream` now is done. Costs an event. Nothing for the block's own stream and for NULL. A pointer of no block is DS_ERR_INVALID_VALUE. */
+/** Says that the stream has just been given its last use of the block (any address inside it):
+    once freed, the memory is not used by another stream before the work that is on `stream` now
+    is done. Costs an event. Nothing for the block's own stream and for NULL. A pointer of no
+    block is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_mem_record_use(void *ptr, ds_stream stream);
-/** torch's Tensor.record_stream: as ds_mem_record_use, but what counts is the work that is on the stream when the block is freed. A pointer of no block is ignored. */
+/** torch's Tensor.record_stream: as ds_mem_record_use, but what counts is the work that is on
+    the stream when the block is freed. A pointer of no block is ignored. */
 DSDEF DS_MUST_USE ds_result ds_mem_record_stream(void *ptr, ds_stream stream);
 
 /** State of a block. */
 typedef enum ds_mem_state {
-    DS_BLOCK_FREE = 0,     /**< cached ("inactive") */
-    DS_BLOCK_LIVE = 1,     /**< allocated ("active_allocated") */
-    DS_BLOCK_PENDING = 2,  /**< freed, and another stream has not passed it yet ("active_pending_free") */
-    DS_BLOCK_UNMAPPED = 3  /**< a hole in a growing segment */
+    DS_BLOCK_FREE = 0, /**< cached ("inactive") */
+    DS_BLOCK_LIVE = 1, /**< allocated ("active_allocated") */
+    /** freed, and another stream has not passed it yet ("active_pending_free") */
+    DS_BLOCK_PENDING = 2,
+    DS_BLOCK_UNMAPPED = 3 /**< a hole in a growing segment */
 } ds_mem_state;
 
 /** What is known of a block. */
 typedef struct ds_mem_block {
-    void *ptr;          /**< start */
-    size_t size;        /**< bytes it occupies */
-    size_t requested;   /**< bytes that were asked for */
-    void *segment;      /**< start of its segment */
-    size_t segment_size;/**< bytes of memory in the segment */
-    ds_device device;   /**< where */
-    uint64_t stream;    /**< ds_stream_id of the stream that allocated it */
-    ds_pool pool;       /**< 0: the device's default pool */
-    ds_mem_state state; /**< DS_BLOCK_* */
-    const char *label;  /**< or NULL */
-    ds_site site;       /**< where it was allocated */
+    void *ptr;           /**< start */
+    size_t size;         /**< bytes it occupies */
+    size_t requested;    /**< bytes that were asked for */
+    void *segment;       /**< start of its segment */
+    size_t segment_size; /**< bytes of memory in the segment */
+    ds_device device;    /**< where */
+    uint64_t stream;     /**< ds_stream_id of the stream that allocated it */
+    ds_pool pool;        /**< 0: the device's default pool */
+    ds_mem_state state;  /**< DS_BLOCK_* */
+    const char *label;   /**< or NULL */
+    ds_site site;        /**< where it was allocated */
 } ds_mem_block;
+
 /** Called with blocks; the description is the call's. */
 typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
 /** The live block that an address lies in. DS_ERR_INVALID_VALUE when there is none. */
 DSDEF DS_MUST_USE ds_result ds_mem_find(const void *ptr, ds_mem_block *out);
 
-/** Blocks that the thread allocates from now on belong to `label` (not copied), until the pop. Nests, 32 deep: under further ones blocks belong to
-    the 32nd. Callable anywhere. */
+/** Blocks that the thread allocates from now on belong to `label` (not copied), until the pop.
+    Nests, 32 deep: under further ones blocks belong to the 32nd. Callable anywhere. */
 DSDEF void ds_mem_label_push(const char *label);
 /** Ends the innermost label. Callable anywhere. */
 DSDEF void ds_mem_label_pop(void);
 
-/** Gives back all cached memory of a device that no block stands in the way of: waits for blocks that other streams use. Does nothing to devices that
-    were not used, and to pools that someone has. What the driver's own pool keeps goes too, behind the work of the streams whose blocks it was.
-    *out_released (NULL allowed): bytes. DS_ERR_CAPTURE_UNSUPPORTED while a capture is open. */
+/** Gives back all cached memory of a device that no block stands in the way of: waits for blocks
+    that other streams use. Does nothing to devices that were not used, and to pools that someone
+    has. What the driver's own pool keeps goes too, behind the work of the streams whose blocks
+    it was. *out_released (NULL allowed): bytes. DS_ERR_CAPTURE_UNSUPPORTED while a capture is
+    open. */
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_released);
 /** The same of what one stream has cached in its device's default pool. */
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache_of(ds_stream stream, size_t *out_released);
 /** The same as ds_mem_empty_cache until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
+/* ---- pools ----------------------------------------------------------------------------------- */
 
-/* ---- pools ------------------------------------------------------------------------------------------------------- */
-
-/** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream` is the native stream, NULL when that has ended.
-    Memory aligned to 512, or NULL. It may call ds_alloc, and allocate from other pools, but not from its own (DS_ERR_NOT_PERMITTED), and pools that the thread has
-    pushed do not count; the thread is relaxed (ds_capture_exchange_mode) meanwhile. */
+/** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream`
+    is the native stream, NULL when that has ended. Memory aligned to 512, or NULL. It may call
+    ds_alloc, and allocate from other pools, but not from its own (DS_ERR_NOT_PERMITTED), and
+    pools that the thread has pushed do not count; the thread is relaxed
+    (ds_capture_exchange_mode) meanwhile. */
 typedef void *(*ds_upstream_alloc_fn)(ptrdiff_t size, int device, void *stream);
 /** Gives back what ds_upstream_alloc_fn gave, when no work uses it any more. */
 typedef void (*ds_upstream_free_fn)(void *ptr, ptrdiff_t size, int device, void *stream);
 
 typedef struct ds_resource ds_resource; /* below */
+
 /** What ds_pool_create takes; zero means default. */
 typedef struct ds_pool_desc {
-    ds_device device;                 /**< where its memory is */
-    const ds_mem_config *config;      /**< NULL: the device's; else its limit and memory_fraction (of the device's memory) are limits of the pool */
-    ds_upstream_alloc_fn alloc_fn;    /**< NULL: the device; else segments come from here */
-    ds_upstream_free_fn free_fn;      /**< required with alloc_fn */
-    const ds_resource *upstream;      /**< NULL: the device; else segments come from this resource (copied), which must outlive them and have other memory than pools */
-    int use_on_oom;                   /**< 1: when the device is out of memory, other allocations may use its free blocks */
-    int no_split;                     /**< 1: one block per segment */
-    int shareable;                    /**< 1: blocks can be given to other processes (ds_mem_export) */
-    size_t limit;                     /**< bytes reserved; 0: none but config's and the device's. The smallest counts */
-    const char *label;                /**< shown in reports; copied */
+    ds_device device; /**< where its memory is */
+    /** NULL: the device's; else its limit and memory_fraction (of the device's memory) are
+        limits of the pool */
+    const ds_mem_config *config;
+    ds_upstream_alloc_fn alloc_fn; /**< NULL: the device; else segments come from here */
+    ds_upstream_free_fn free_fn;   /**< required with alloc_fn */
+    /** NULL: the device; else segments come from this resource (copied), which must outlive them
+        and have other memory than pools */
+    const ds_resource *upstream;
+    /** 1: when the device is out of memory, other allocations may use its free blocks */
+    int use_on_oom;
+    int no_split; /**< 1: one block per segment */
+    /** 1: blocks can be given to other processes (ds_mem_export) */
+    int shareable;
+    /** bytes reserved; 0: none but config's and the device's. The smallest counts */
+    size_t limit;
+    const char *label; /**< shown in reports; copied */
 } ds_pool_desc;
+
 /** Makes a pool, which has no memory yet. desc NULL: of the current device, with its policy. */
 DSDEF DS_MUST_USE ds_result ds_pool_create(const ds_pool_desc *desc, ds_pool *out);
-/** Ends a pool: its cached memory is given back now; what blocks or graphs still have, at the next ds_mem_empty_cache or shortage after they are gone. */
+/** Ends a pool: its cached memory is given back now; what blocks or graphs still have, at the
+    next ds_mem_empty_cache or shortage after they are gone. */
 DSDEF DS_MUST_USE ds_result ds_pool_destroy(ds_pool pool);
-/** The thread's allocations on the pool's device come from the pool, until the matching pop. The latest push wins. DS_ERR_ILLEGAL_STATE: 32 are
-    pushed already. */
+/** The thread's allocations on the pool's device come from the pool, until the matching pop. The
+    latest push wins. DS_ERR_ILLEGAL_STATE: 32 are pushed already. */
 DSDEF DS_MUST_USE ds_result ds_pool_push(ds_pool pool);
 /** Ends the innermost ds_pool_push of the thread. DS_ERR_ILLEGAL_STATE when there is none. */
 DSDEF DS_MUST_USE ds_result ds_pool_pop(void);
-/** What the capture of a stream that has just begun takes its memory from; so that several graphs, which must not run at the same time, share it.
-    Must be called before the capture allocates. Without it each capture has a pool of its own. DS_ERR_ILLEGAL_STATE: the stream does not capture, or its capture
-    has allocated already; DS_ERR_DEVICE_MISMATCH: the pool is of another device. */
+/** What the capture of a stream that has just begun takes its memory from; so that several
+    graphs, which must not run at the same time, share it. Must be called before the capture
+    allocates. Without it each capture has a pool of its own. DS_ERR_ILLEGAL_STATE: the stream
+    does not capture, or its capture has allocated already; DS_ERR_DEVICE_MISMATCH: the pool is
+    of another device. */
 DSDEF DS_MUST_USE ds_result ds_capture_pool(ds_stream stream, ds_pool pool);
 /** Owners of a pool: its handle, pushes, captures and graphs. */
 DSDEF DS_MUST_USE ds_result ds_pool_use_count(ds_pool pool, int *out);
-/** torch's id of the pool, (a, b): (0, n) of a pool that was created, (n, 0) of a capture's own; (0, 0) of the default one. */
+/** torch's id of the pool, (a, b): (0, n) of a pool that was created, (n, 0) of a capture's own;
+    (0, 0) of the default one. */
 DSDEF DS_MUST_USE ds_result ds_pool_id(ds_pool pool, uint64_t out_id[2]);
-/** Gives back the pool's memory that no block stands in the way of; waits and is refused as ds_mem_empty_cache. *out_released (NULL allowed): bytes. */
+/** Gives back the pool's memory that no block stands in the way of; waits and is refused as
+    ds_mem_empty_cache. *out_released (NULL allowed): bytes. */
 DSDEF DS_MUST_USE ds_result ds_pool_empty_cache(ds_pool pool, size_t *out_released);
 
 /** Where the live blocks of a pool were. */
 typedef struct ds_pool_checkpoint ds_pool_checkpoint;
-/** Notes where the live blocks of a pool are, for ds_pool_restore. For programs that capture several graphs upon one pool: after one was launched, the pool is put back to
-    how that graph's capture had left it, and the next capture goes on from there. DS_ERR_ILLEGAL_STATE, with the block, when other streams or processes use one of its
-    blocks, or a freed one still (free and synchronize first). */
+/** Notes where the live blocks of a pool are, for ds_pool_restore. For programs that capture
+    several graphs upon one pool: after one was launched, the pool is put back to how that
+    graph's capture had left it, and the next capture goes on from there. DS_ERR_ILLEGAL_STATE,
+    with the block, when other streams or processes use one of its blocks, or a freed one still
+    (free and synchronize first). */
 DSDEF DS_MUST_USE ds_result ds_pool_save(ds_pool pool, ds_pool_checkpoint **out);
-/** Makes the live blocks of a pool those of the checkpoint: what is live now and was not then is freed, without a word to whoever holds it; what was live then and is not now is
-    live again at its address, to be freed with ds_mem_free, its contents whatever was written there since. The freed memory is taken as done with: order the streams before.
-    Calls fn (NULL allowed) for each block that changed, freed ones first, its state DS_BLOCK_FREE or DS_BLOCK_LIVE; devstream may be called from it. On failure nothing has
-    changed: DS_ERR_ILLEGAL_STATE as ds_pool_save, or when memory of the checkpoint was given back since. Nobody else may allocate from the pool or free its blocks meanwhile
-    (then DS_ERR_ILLEGAL_STATE, half done). The checkpoint stays, for any number of calls. */
-DSDEF DS_MUST_USE ds_result ds_pool_restore(ds_pool pool, const ds_pool_checkpoint *checkpoint, ds_mem_block_fn fn, void *user);
+/** Makes the live blocks of a pool those of the checkpoint: what is live now and was not then is
+    freed, without a word to whoever holds it; what was live then and is not now is live again at
+    its address, to be freed with ds_mem_free, its contents whatever was written there since. The
+    freed memory is taken as done with: order the streams before. Calls fn (NULL allowed) for
+    each block that changed, freed ones first, its state DS_BLOCK_FREE or DS_BLOCK_LIVE;
+    devstream may be called from it. On failure nothing has changed: DS_ERR_ILLEGAL_STATE as
+    ds_pool_save, or when memory of the checkpoint was given back since. Nobody else may allocate
+    from the pool or free its blocks meanwhile (then DS_ERR_ILLEGAL_STATE, half done). The
+    checkpoint stays, for any number of calls. */
+DSDEF DS_MUST_USE ds_result ds_pool_restore(ds_pool pool, const ds_pool_checkpoint *checkpoint,
+                                            ds_mem_block_fn fn, void *user);
 /** Frees a checkpoint; NULL is allowed. The pool may be gone. */
 DSDEF void ds_pool_checkpoint_free(ds_pool_checkpoint *checkpoint);
-/** DS_OK when these are the starts of all live blocks of the pool, in any order; else DS_ERR_ILLEGAL_STATE and a sentence with the first one that is too many or missing. */
+/** DS_OK when these are the starts of all live blocks of the pool, in any order; else
+    DS_ERR_ILLEGAL_STATE and a sentence with the first one that is too many or missing. */
 DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, size_t count);
+/* ---- limits and shortage --------------------------------------------------------------------- */
 
-/* ---- limits and shortage ------------------------------------------------------------------------------------------ */
-
-/** Limits what the allocator reserves on a device, beside ds_mem_set_fraction: the smaller counts. 0: no limit, and no fraction either. */
+/** Limits what the allocator reserves on a device, beside ds_mem_set_fraction: the smaller
+    counts. 0: no limit, and no fraction either. */
 DSDEF DS_MUST_USE ds_result ds_mem_set_limit(ds_device device, size_t bytes);
 /** The limit in bytes that counts; 0: none. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_limit(ds_device device, size_t *out);
-/** torch.cuda.set_per_process_memory_fraction: 0 to 1 of the device's memory; 1: no limit but that of ds_mem_set_limit. */
+/** torch.cuda.set_per_process_memory_fraction: 0 to 1 of the device's memory; 1: no limit but
+    that of ds_mem_set_limit. */
 DSDEF DS_MUST_USE ds_result ds_mem_set_fraction(ds_device device, double fraction);
 /** What was set; 1 when nothing was. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_fraction(ds_device device, double *out);
 
-/** Called when an allocation finds no memory, after everything else and before it fails; frees some (it may call ds_mem_free, not ds_mem_alloc) and returns 1 when
-    it did. On the allocating thread, without locks. */
+/** Called when an allocation finds no memory, after everything else and before it fails; frees
+    some (it may call ds_mem_free, not ds_mem_alloc) and returns 1 when it did. On the allocating
+    thread, without locks. */
 typedef int (*ds_mem_shortage_fn)(ds_device device, size_t size, void *user);
-/** Adds a callback, for all devices and threads; they are called in the order in which they were added. */
+/** Adds a callback, for all devices and threads; they are called in the order in which they were
+    added. */
 DSDEF DS_MUST_USE ds_result ds_mem_on_shortage(ds_mem_shortage_fn fn, void *user);
-/** Removes it again; another thread may still be in a call of it that began before. DS_ERR_INVALID_VALUE: it was not added with this `user`. */
+/** Removes it again; another thread may still be in a call of it that began before.
+    DS_ERR_INVALID_VALUE: it was not added with this `user`. */
 DSDEF DS_MUST_USE ds_result ds_mem_remove_on_shortage(ds_mem_shortage_fn fn, void *user);
-/** An allocation has failed for lack of memory: how much it needed, the limit or the device's memory, what of that is free. */
-typedef void (*ds_mem_oom_fn)(ds_device device, size_t needed, size_t total, size_t free, void *user);
+/** An allocation has failed for lack of memory: how much it needed, the limit or the device's
+    memory, what of that is free. */
+typedef void (*ds_mem_oom_fn)(ds_device device, size_t needed, size_t total, size_t free,
+                              void *user);
 /** Adds an observer, called before the allocation returns its error; must not call devstream. */
 DSDEF DS_MUST_USE ds_result ds_mem_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** Removes it again, as ds_mem_remove_on_shortage. DS_ERR_INVALID_VALUE: it was not added with this `user`. */
+/** Removes it again, as ds_mem_remove_on_shortage. DS_ERR_INVALID_VALUE: it was not added with
+    this `user`. */
 DSDEF DS_MUST_USE ds_result ds_mem_remove_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** The whole report of the thread's last out-of-memory error, which ds_last_error() has in short: sums, largest free block, fragmentation, the ten biggest owners, a hint.
-    "" when there was none. Valid until the thread's next. */
+/** The whole report of the thread's last out-of-memory error, which ds_last_error() has in
+    short: sums, largest free block, fragmentation, the ten biggest owners, a hint. "" when there
+    was none. Valid until the thread's next. */
 DSDEF const char *ds_mem_last_report(void);
-
-/* ---- statistics ------------------------------------------------------------------------------------------------------ */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
 /** One quantity: now, at most, and in all. */
 typedef struct ds_mem_stat {
@@ -294,6 +385,7 @@ typedef struct ds_mem_stat {
     int64_t allocated; /**< all increases */
     int64_t freed;     /**< all decreases */
 } ds_mem_stat;
+
 /** By the kind of segment that a block lies in. */
 enum {
     DS_STAT_ALL = 0,   /**< both */
@@ -301,19 +393,25 @@ enum {
     DS_STAT_LARGE = 2  /**< segments for larger ones */
 };
 
-/** Rises when a struct of statistics gets members, which come at its end. Each begins with `size`, so that a program and a library of different versions fit: set it before a call,
-    which writes no more than that and leaves there how much it wrote; 0 is the library's own sizeof. */
+/** Rises when a struct of statistics gets members, which come at its end. Each begins with
+    `size`, so that a program and a library of different versions fit: set it before a call,
+    which writes no more than that and leaves there how much it wrote; 0 is the library's own
+    sizeof. */
 #define DS_MEM_STATS_VERSION 1
 
-/** torch.cuda.memory_stats as a struct: [DS_STAT_ALL, DS_STAT_SMALL, DS_STAT_LARGE]. The same program counts the same blocks, bytes of blocks, retries and refusals on every
-    backend, as long as no policy leaves a block more than was asked for, and memory is short at the same requests. Segments, reserved bytes, split blocks and calls of the driver are
-    the backend's own: without a cache each block is a segment. What the driver's own pool keeps for later is reserved too, asked of the driver with the statistics; totals count
-    blocks only. */
+/** torch.cuda.memory_stats as a struct: [DS_STAT_ALL, DS_STAT_SMALL, DS_STAT_LARGE]. The same
+    program counts the same blocks, bytes of blocks, retries and refusals on every backend, as
+    long as no policy leaves a block more than was asked for, and memory is short at the same
+    requests. Segments, reserved bytes, split blocks and calls of the driver are the backend's
+    own: without a cache each block is a segment. What the driver's own pool keeps for later is
+    reserved too, asked of the driver with the statistics; totals count blocks only. */
 typedef struct ds_mem_stats {
-    size_t size;                         /**< sizeof(ds_mem_stats) of the caller, or 0; the calls set it to what they have written */
-    ds_mem_stat allocation[3];           /**< blocks that were allocated and not freed */
-    ds_mem_stat segment[3];              /**< plain segments */
-    ds_mem_stat active[3];               /**< blocks that are allocated, or freed and still used by another stream */
+    /** sizeof(ds_mem_stats) of the caller, or 0; the calls set it to what they have written */
+    size_t size;
+    ds_mem_stat allocation[3]; /**< blocks that were allocated and not freed */
+    ds_mem_stat segment[3];    /**< plain segments */
+    /** blocks that are allocated, or freed and still used by another stream */
+    ds_mem_stat active[3];
     ds_mem_stat inactive_split[3];       /**< free blocks in plain segments that are in use */
     ds_mem_stat allocated_bytes[3];      /**< bytes of the allocated blocks */
     ds_mem_stat reserved_bytes[3];       /**< bytes taken from the driver */
@@ -324,22 +422,29 @@ typedef struct ds_mem_stats {
     ds_mem_stat oversize_segments;       /**< of max_split_size or more */
     int64_t num_alloc_retries;           /**< allocations that gave the cache back first */
     int64_t num_ooms;                    /**< out-of-memory errors */
-    int64_t num_sync_all_streams;        /**< waits for all pending blocks; one pool's alone (ds_pool_empty_cache) are not counted */
-    int64_t num_device_alloc;            /**< calls of the driver for memory */
-    int64_t num_device_free;             /**< and to give it back */
-    int64_t num_oom_rejections;          /**< refused before the driver was asked */
-    int64_t max_split_size;              /**< -1: no limit */
-    int64_t peak_bound;                  /**< bytes by which peaks of bytes may exceed the truth; 0 if one thread has allocated since they were reset */
-    int64_t peak_bound_count;            /**< the same for peaks of counts */
-    int64_t version;                     /**< the library's DS_MEM_STATS_VERSION */
+    /** waits for all pending blocks; one pool's alone (ds_pool_empty_cache) are not counted */
+    int64_t num_sync_all_streams;
+    int64_t num_device_alloc;   /**< calls of the driver for memory */
+    int64_t num_device_free;    /**< and to give it back */
+    int64_t num_oom_rejections; /**< refused before the driver was asked */
+    int64_t max_split_size;     /**< -1: no limit */
+    /** bytes by which peaks of bytes may exceed the truth; 0 if one thread has allocated since
+        they were reset */
+    int64_t peak_bound;
+    int64_t peak_bound_count; /**< the same for peaks of counts */
+    int64_t version;          /**< the library's DS_MEM_STATS_VERSION */
 } ds_mem_stats;
 
-/** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST: pinned memory (ds_pinned_get_stats). */
+/** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST:
+    pinned memory (ds_pinned_get_stats). */
 DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out);
-/** Statistics of one pool. Also of one that was destroyed, until a later pool takes its place: its peaks and totals, and what blocks of it there are still. */
+/** Statistics of one pool. Also of one that was destroyed, until a later pool takes its place:
+    its peaks and totals, and what blocks of it there are still. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
-/** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current" is "allocation.all.current"), if it lies within stats->size. */
-DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name, int64_t *out);
+/** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current"
+    is "allocation.all.current"), if it lies within stats->size. */
+DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name,
+                                                int64_t *out);
 /** Names in alphabetical order, index from 0; NULL behind the last. Callable anywhere. */
 DSDEF const char *ds_mem_stat_name(size_t index);
 /** Peaks become the current values. */
@@ -362,21 +467,28 @@ DSDEF size_t ds_mem_max_cached(ds_device device);
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
 /** torch's old name of ds_mem_reset_peak_stats. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
-/** Bytes that the driver's own pool of a device (DS_MEM_DRIVER_POOL, ds_resource_of_driver_pool) has taken from it, and those in use, whoever uses the pool. Either may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_mem_driver_pool_info(ds_device device, size_t *out_reserved, size_t *out_used);
-/** torch.cuda.memory_summary: its table to the character, with devstream's name in the title, to write_fn line by line. */
-DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds_write_fn write_fn, void *user);
-/** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told by NVML (as ds_device_utilization); where it is not, the text says so.
-    A CPU device's memory belongs to its process: then come those that share memory of it (ds_mem_export, ds_mem_import), with how much they share. */
-DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn, void *user);
-
-/* ---- history and snapshots --------------------------------------------------------------------------------------------- */
+/** Bytes that the driver's own pool of a device (DS_MEM_DRIVER_POOL, ds_resource_of_driver_pool)
+    has taken from it, and those in use, whoever uses the pool. Either may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_mem_driver_pool_info(ds_device device, size_t *out_reserved,
+                                                    size_t *out_used);
+/** torch.cuda.memory_summary: its table to the character, with devstream's name in the title, to
+    write_fn line by line. */
+DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds_write_fn write_fn,
+                                           void *user);
+/** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told
+    by NVML (as ds_device_utilization); where it is not, the text says so. A CPU device's memory
+    belongs to its process: then come those that share memory of it (ds_mem_export,
+    ds_mem_import), with how much they share. */
+DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn,
+                                                  void *user);
+/* ---- history and snapshots ------------------------------------------------------------------- */
 
 /** What ds_mem_history_start takes; zero means default. */
 typedef struct ds_mem_history_desc {
-    size_t entries;   /**< the newest that are kept, per device; 0: 65,536 */
-    unsigned skip;    /**< DS_HISTORY_SKIP(action) of what is not recorded */
+    size_t entries; /**< the newest that are kept, per device; 0: 65,536 */
+    unsigned skip;  /**< DS_HISTORY_SKIP(action) of what is not recorded */
 } ds_mem_history_desc;
+
 /** Actions in the history; torch's names in snapshots. */
 typedef enum ds_mem_action {
     DS_ACTION_ALLOC = 0,      /**< a block was allocated */
@@ -390,15 +502,18 @@ typedef enum ds_mem_action {
     DS_ACTION_OOM,            /**< an allocation failed */
     DS_ACTION_ANNOTATION      /**< ds_mem_annotate */
 } ds_mem_action;
+
 /** For ds_mem_history_desc.skip; several are put together by |. */
 #define DS_HISTORY_SKIP(action) (1u << (action))
-/** Records what happens from now on, on all devices, with file, line and label. Clears what was recorded. Labels are not copied: those of recorded blocks
-    must stay until the next start. */
+/** Records what happens from now on, on all devices, with file, line and label. Clears what was
+    recorded. Labels are not copied: those of recorded blocks must stay until the next start. */
 DSDEF DS_MUST_USE ds_result ds_mem_history_start(const ds_mem_history_desc *desc);
 /** Stops; what was recorded stays for snapshots until the next start. */
 DSDEF DS_MUST_USE ds_result ds_mem_history_stop(void);
-/** Puts a text (copied, up to 255 bytes) into the history of a device; does nothing where neither history nor an observer wants it. */
+/** Puts a text (copied, up to 255 bytes) into the history of a device; does nothing where
+    neither history nor an observer wants it. */
 DSDEF DS_MUST_USE ds_result ds_mem_annotate(ds_device device, const char *text);
+
 /** One entry of the history. */
 typedef struct ds_mem_event {
     ds_mem_action action; /**< what */
@@ -410,7 +525,9 @@ typedef struct ds_mem_event {
     const char *label;    /**< of the block, or the annotation */
     ds_pool pool;         /**< 0: the default one */
 } ds_mem_event;
-/** Called with every entry as it arises, whether history is recorded or not; under the allocator's locks: must not call devstream. */
+
+/** Called with every entry as it arises, whether history is recorded or not; under the
+    allocator's locks: must not call devstream. */
 typedef void (*ds_mem_event_fn)(ds_device device, const ds_mem_event *event, void *user);
 /** Adds an observer. */
 DSDEF DS_MUST_USE ds_result ds_mem_on_event(ds_mem_event_fn fn, void *user);
@@ -421,32 +538,45 @@ DSDEF DS_MUST_USE ds_result ds_mem_remove_on_event(ds_mem_event_fn fn, void *use
 typedef enum ds_mem_format {
     DS_SNAPSHOT_PICKLE = 0, /**< what pytorch.org/memory_viz and torch's tools read */
     DS_SNAPSHOT_JSON = 1,   /**< the same as JSON; docs/memory.md has the schema */
-    DS_SNAPSHOT_HTML = 2    /**< one page with the picture, that opens in a browser without a network */
+    /** one page with the picture, that opens in a browser without a network */
+    DS_SNAPSHOT_HTML = 2
 } ds_mem_format;
+
 enum { DS_SNAPSHOT_NO_HISTORY = 1 /**< only segments and blocks */ };
-/** Writes segments, blocks and history of all devices (or of one pool: pool.id not 0), by calls of write_fn. At any time, on any thread, also while
-    streams capture: allocations on a device wait while its part is copied, not while it is written. */
-DSDEF DS_MUST_USE ds_result ds_mem_snapshot(ds_mem_format format, unsigned flags, ds_pool pool, ds_write_fn write_fn, void *user);
+
+/** Writes segments, blocks and history of all devices (or of one pool: pool.id not 0), by calls
+    of write_fn. At any time, on any thread, also while streams capture: allocations on a device
+    wait while its part is copied, not while it is written. */
+DSDEF DS_MUST_USE ds_result ds_mem_snapshot(ds_mem_format format, unsigned flags, ds_pool pool,
+                                            ds_write_fn write_fn, void *user);
 /** The same of all devices into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
-DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned flags, const char *path);
-/** Calls fn with every block of a device, live or not, in the order of addresses; DS_DEVICE_HOST: of pinned memory. Under the allocator's locks: fn must not call devstream. */
+DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned flags,
+                                                 const char *path);
+/** Calls fn with every block of a device, live or not, in the order of addresses;
+    DS_DEVICE_HOST: of pinned memory. Under the allocator's locks: fn must not call devstream. */
 DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn fn, void *user);
+/* ---- pinned host memory ---------------------------------------------------------------------- */
 
-/* ---- pinned host memory -------------------------------------------------------------------------------------------------- */
-
-/** Allocates pinned host memory from a cache, for all devices; aligned to 512 (to 4 KiB from 4 KiB on); uninitialised. It may be used at once. size 0 gives NULL and DS_OK.
-    Waits for no device (though a driver may, while it pins memory). DS_ERR_OUT_OF_MEMORY, and DS_ERR_LIMIT_EXCEEDED when only the limit stands in the way, when the cache
-    given back did not help. Callable while streams capture. */
+/** Allocates pinned host memory from a cache, for all devices; aligned to 512 (to 4 KiB from 4
+    KiB on); uninitialised. It may be used at once. size 0 gives NULL and DS_OK. Waits for no
+    device (though a driver may, while it pins memory). DS_ERR_OUT_OF_MEMORY, and
+    DS_ERR_LIMIT_EXCEEDED when only the limit stands in the way, when the cache given back did
+    not help. Callable while streams capture. */
 DSDEF DS_MUST_USE ds_result ds_pinned_alloc(size_t size, void **out);
-/** Frees it; it is not used again before all recorded uses are done. Waits for nothing. NULL is allowed; anything else that is not the start of a block, a second free included,
-    is DS_ERR_INVALID_VALUE. */
+/** Frees it; it is not used again before all recorded uses are done. Waits for nothing. NULL is
+    allowed; anything else that is not the start of a block, a second free included, is
+    DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_pinned_free(void *ptr);
-/** Says that the stream, of any device, has just been given its last use of the block (any address inside it). On a stream that captures, the block is the graph's: freed, it is not used
-    again before the last graph and executable that has the use is gone. Nothing for NULL; a pointer of no block is DS_ERR_INVALID_VALUE. */
+/** Says that the stream, of any device, has just been given its last use of the block (any
+    address inside it). On a stream that captures, the block is the graph's: freed, it is not
+    used again before the last graph and executable that has the use is gone. Nothing for NULL; a
+    pointer of no block is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_pinned_record_use(void *ptr, ds_stream stream);
-/** What torch's CachingHostAllocator answers to record_event: 1 in *out when the address lies in a block that is allocated here. */
+/** What torch's CachingHostAllocator answers to record_event: 1 in *out when the address lies in
+    a block that is allocated here. */
 DSDEF DS_MUST_USE ds_result ds_pinned_owns(const void *ptr, int *out);
-/** Gives back all cached pinned memory whose uses are done; waits for none. *out_released (NULL allowed): bytes. Refused while a capture is open. */
+/** Gives back all cached pinned memory whose uses are done; waits for none. *out_released (NULL
+    allowed): bytes. Refused while a capture is open. */
 DSDEF DS_MUST_USE ds_result ds_pinned_empty_cache(size_t *out_released);
 /** Limits what is reserved, in bytes; 0: no limit. What is reserved already stays. */
 DSDEF DS_MUST_USE ds_result ds_pinned_set_limit(size_t bytes);
@@ -459,12 +589,15 @@ typedef struct ds_mem_duration {
     int64_t count; /**< how many */
     int64_t avg;   /**< total / count */
 } ds_mem_duration;
+
 /** torch.cuda.host_memory_stats as a struct. Exact, peaks included, with any number of threads. */
 typedef struct ds_pinned_stats {
-    size_t size;                     /**< sizeof(ds_pinned_stats) of the caller, or 0, as in ds_mem_stats */
-    ds_mem_stat allocations;         /**< blocks that were allocated and not freed */
-    ds_mem_stat allocated_bytes;     /**< bytes of blocks that are live or cached */
-    ds_mem_stat active_requests;     /**< blocks that are allocated, or freed and still in use by a stream */
+    /** sizeof(ds_pinned_stats) of the caller, or 0, as in ds_mem_stats */
+    size_t size;
+    ds_mem_stat allocations;     /**< blocks that were allocated and not freed */
+    ds_mem_stat allocated_bytes; /**< bytes of blocks that are live or cached */
+    /** blocks that are allocated, or freed and still in use by a stream */
+    ds_mem_stat active_requests;
     ds_mem_stat active_bytes;        /**< their bytes */
     ds_mem_duration host_alloc_time; /**< of calls for memory */
     ds_mem_duration host_free_time;  /**< of calls to give it back */
@@ -472,108 +605,145 @@ typedef struct ds_pinned_stats {
     int64_t num_host_free;           /**< calls to give it back */
     int64_t version;                 /**< the library's DS_MEM_STATS_VERSION */
 } ds_pinned_stats;
+
 /** Statistics of pinned memory. */
 DSDEF DS_MUST_USE ds_result ds_pinned_get_stats(ds_pinned_stats *out);
 /** Peaks become the current values. */
 DSDEF DS_MUST_USE ds_result ds_pinned_reset_peak_stats(void);
 /** Totals become 0. */
 DSDEF DS_MUST_USE ds_result ds_pinned_reset_accumulated_stats(void);
+/* ---- resources ------------------------------------------------------------------------------- */
 
-/* ---- resources ----------------------------------------------------------------------------------------------------------- */
-
-/** Gives size bytes (never 0) that are aligned to `alignment`, a power of two (0: what is usual, 256 at least), for what is put on the stream from now on. */
-typedef ds_result (*ds_resource_alloc_fn)(void *user, size_t size, size_t alignment, ds_stream stream, void **out);
-/** Takes back what ds_resource_alloc_fn gave for this size. stream: the one that used it last; zeroed: work that uses it is done. */
+/** Gives size bytes (never 0) that are aligned to `alignment`, a power of two (0: what is usual,
+    256 at least), for what is put on the stream from now on. */
+typedef ds_result (*ds_resource_alloc_fn)(void *user, size_t size, size_t alignment,
+                                          ds_stream stream, void **out);
+/** Takes back what ds_resource_alloc_fn gave for this size. stream: the one that used it last;
+    zeroed: work that uses it is done. */
 typedef ds_result (*ds_resource_free_fn)(void *user, void *ptr, size_t size, ds_stream stream);
-/** Where memory comes from, as RMM's device_memory_resource: two functions and whose they are. Those below are made by devstream and may be used by all threads;
-    a program's own is one that it fills in. A copy is the same resource. Adaptors stand upon other resources (upstream), as many upon each other as you like. */
+
+/** Where memory comes from, as RMM's device_memory_resource: two functions and whose they are.
+    Those below are made by devstream and may be used by all threads; a program's own is one that
+    it fills in. A copy is the same resource. Adaptors stand upon other resources (upstream), as
+    many upon each other as you like. */
 struct ds_resource {
     ds_resource_alloc_fn alloc_fn; /**< required */
     ds_resource_free_fn free_fn;   /**< required */
     void *user;                    /**< is handed to both */
 };
 
-/** Allocates from a resource. size 0 gives NULL and DS_OK. DS_ERR_OUT_OF_MEMORY: it has no more; DS_ERR_LIMIT_EXCEEDED: a limit stands in the way, ds_resource_limit's or
-    the allocator's; what a function of the program returns; DS_ERR_INVALID_VALUE: an alignment that is no power of two, or more than the resource gives. */
-DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_t size, size_t alignment, ds_stream stream, void **out);
+/** Allocates from a resource. size 0 gives NULL and DS_OK. DS_ERR_OUT_OF_MEMORY: it has no more;
+    DS_ERR_LIMIT_EXCEEDED: a limit stands in the way, ds_resource_limit's or the allocator's;
+    what a function of the program returns; DS_ERR_INVALID_VALUE: an alignment that is no power
+    of two, or more than the resource gives. */
+DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_t size,
+                                              size_t alignment, ds_stream stream, void **out);
 /** Gives it back. NULL is allowed. */
-DSDEF DS_MUST_USE ds_result ds_resource_free(const ds_resource *resource, void *ptr, size_t size, ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_resource_free(const ds_resource *resource, void *ptr, size_t size,
+                                             ds_stream stream);
 
 /** ds_alloc and ds_free: every free waits for the device. */
 DSDEF DS_MUST_USE ds_result ds_resource_of_device(ds_device device, ds_resource *out);
-/** A pool; 0: the one that ds_mem_alloc takes (ds_pool_push, else the default one of the stream's device). */
+/** A pool; 0: the one that ds_mem_alloc takes (ds_pool_push, else the default one of the
+    stream's device). */
 DSDEF DS_MUST_USE ds_result ds_resource_of_pool(ds_pool pool, ds_resource *out);
 /** The driver's own pool of the stream's device (cudaMallocAsync). */
 DSDEF DS_MUST_USE ds_result ds_resource_of_driver_pool(ds_resource *out);
 /** Functions of the program. */
-DSDEF DS_MUST_USE ds_result ds_resource_of_functions(ds_resource_alloc_fn alloc_fn, ds_resource_free_fn free_fn, void *user, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_of_functions(ds_resource_alloc_fn alloc_fn,
+                                                     ds_resource_free_fn free_fn, void *user,
+                                                     ds_resource *out);
 
 /** At most so many bytes at a time; more is DS_ERR_LIMIT_EXCEEDED. */
-DSDEF DS_MUST_USE ds_result ds_resource_limit(const ds_resource *upstream, size_t bytes, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_limit(const ds_resource *upstream, size_t bytes,
+                                              ds_resource *out);
 /** Counts: ds_resource_get_stats. */
 DSDEF DS_MUST_USE ds_result ds_resource_statistics(const ds_resource *upstream, ds_resource *out);
-/** Writes a line of CSV per call: "time_us,action,pointer,size,stream", which is also the first line. The time is that of the monotonic clock; the action is allocate, free or
-    allocate_failure; stream is ds_stream_id, 0 for none. Lines come one at a time; when write_fn says stop, no more are written. */
-DSDEF DS_MUST_USE ds_result ds_resource_log(const ds_resource *upstream, ds_write_fn write_fn, void *user, ds_resource *out);
-/** Called when the upstream had no memory for so many bytes; returns 1 when it is worth another try. May call devstream. */
+/** Writes a line of CSV per call: "time_us,action,pointer,size,stream", which is also the first
+    line. The time is that of the monotonic clock; the action is allocate, free or
+    allocate_failure; stream is ds_stream_id, 0 for none. Lines come one at a time; when write_fn
+    says stop, no more are written. */
+DSDEF DS_MUST_USE ds_result ds_resource_log(const ds_resource *upstream, ds_write_fn write_fn,
+                                            void *user, ds_resource *out);
+/** Called when the upstream had no memory for so many bytes; returns 1 when it is worth another
+    try. May call devstream. */
 typedef int (*ds_resource_failure_fn)(size_t size, void *user);
 /** Asks fn, and tries again, as long as memory is short and fn returns 1. */
-DSDEF DS_MUST_USE ds_result ds_resource_on_failure(const ds_resource *upstream, ds_resource_failure_fn fn, void *user, ds_resource *out);
-/** Allocations of `threshold` bytes or more are aligned to `alignment`, a power of two; and any to what it asks for. */
-DSDEF DS_MUST_USE ds_result ds_resource_aligned(const ds_resource *upstream, size_t alignment, size_t threshold, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_on_failure(const ds_resource *upstream,
+                                                   ds_resource_failure_fn fn, void *user,
+                                                   ds_resource *out);
+/** Allocations of `threshold` bytes or more are aligned to `alignment`, a power of two; and any
+    to what it asks for. */
+DSDEF DS_MUST_USE ds_result ds_resource_aligned(const ds_resource *upstream, size_t alignment,
+                                                size_t threshold, ds_resource *out);
 
 /** What went through ds_resource_statistics. */
 typedef struct ds_resource_stats {
-    size_t size;             /**< sizeof(ds_resource_stats) of the caller, or 0, as in ds_mem_stats */
+    /** sizeof(ds_resource_stats) of the caller, or 0, as in ds_mem_stats */
+    size_t size;
     ds_mem_stat bytes;       /**< that were asked for */
     ds_mem_stat allocations; /**< how many */
     int64_t version;         /**< the library's DS_MEM_STATS_VERSION */
 } ds_resource_stats;
+
 /** Statistics since the resource was made, or since the innermost push. */
-DSDEF DS_MUST_USE ds_result ds_resource_get_stats(const ds_resource *resource, ds_resource_stats *out);
+DSDEF DS_MUST_USE ds_result ds_resource_get_stats(const ds_resource *resource,
+                                                  ds_resource_stats *out);
 /** Counts from 0 until the matching pop. Nests, 16 deep; one more is DS_ERR_ILLEGAL_STATE. */
 DSDEF DS_MUST_USE ds_result ds_resource_push_stats(const ds_resource *resource);
-/** What was counted since the matching push (out may be NULL), which is now part of what was counted before. DS_ERR_ILLEGAL_STATE when there was none. */
-DSDEF DS_MUST_USE ds_result ds_resource_pop_stats(const ds_resource *resource, ds_resource_stats *out);
+/** What was counted since the matching push (out may be NULL), which is now part of what was
+    counted before. DS_ERR_ILLEGAL_STATE when there was none. */
+DSDEF DS_MUST_USE ds_result ds_resource_pop_stats(const ds_resource *resource,
+                                                  ds_resource_stats *out);
 
-/** Ends a resource, which is zeroed; of its copies each call says that it is gone. DS_ERR_ILLEGAL_STATE while something of it is allocated (by a pool, too) or an
-    adaptor stands upon it. A resource of the program's own is only zeroed. */
+/** Ends a resource, which is zeroed; of its copies each call says that it is gone.
+    DS_ERR_ILLEGAL_STATE while something of it is allocated (by a pool, too) or an adaptor stands
+    upon it. A resource of the program's own is only zeroed. */
 DSDEF DS_MUST_USE ds_result ds_resource_destroy(ds_resource *resource);
-
-/* ---- sharing between processes ------------------------------------------------------------------------------------------- */
+/* ---- sharing between processes --------------------------------------------------------------- */
 
 /** A block for other processes: bytes to send to them. */
 typedef struct ds_ipc_mem_handle {
     unsigned char bytes[256]; /**< of meaning to ds_mem_import only */
 } ds_ipc_mem_handle;
 
-/** Writes the handle with which other processes import the block that holds `ptr`, any address inside it; as often as wanted. What was put
-    on the block's stream before the call is ordered before what an importer does. Keep the block until someone has imported it: freeing a block that nobody has
-    imported makes the handle void; one that others have is kept until they have closed it or are gone, however that happens, and
-    nobody waits. Returns at once, but waits for the block's stream while 1,000 blocks are exported already.
-    DS_ERR_INVALID_VALUE: not of a shareable pool (ds_pool_desc), or imported. DS_ERR_LIMIT_EXCEEDED: 16,384 blocks and segments are exported. */
+/** Writes the handle with which other processes import the block that holds `ptr`, any address
+    inside it; as often as wanted. What was put on the block's stream before the call is ordered
+    before what an importer does. Keep the block until someone has imported it: freeing a block
+    that nobody has imported makes the handle void; one that others have is kept until they have
+    closed it or are gone, however that happens, and nobody waits. Returns at once, but waits for
+    the block's stream while 1,000 blocks are exported already. DS_ERR_INVALID_VALUE: not of a
+    shareable pool (ds_pool_desc), or imported. DS_ERR_LIMIT_EXCEEDED: 16,384 blocks and segments
+    are exported. */
 DSDEF DS_MUST_USE ds_result ds_mem_export(const void *ptr, ds_ipc_mem_handle *out);
-/** Makes another process's block appear here, on a device of the same kind; `stream`, of that device, goes on behind what the exporter had put on the block's
-    stream, and others must be ordered after it. *out is what `ptr` was there, under an address of this process. Of a block that is imported
-    several times there is one mapping. Each import is to be ended by a ds_mem_import_close. At most 62 processes can have a block: DS_ERR_LIMIT_EXCEEDED.
-    DS_ERR_PEER_DIED: the exporter has ended. DS_ERR_INVALID_HANDLE: it has freed the block. DS_ERR_ILLEGAL_STATE: it is this process. DS_ERR_CROSS_DRIVER: the memory is of
-    devices of the other kind. DS_ERR_DEVICE_MISMATCH: the stream is of another device. DS_ERR_CAPTURE_UNSUPPORTED: it captures. DS_ERR_UNSUPPORTED: a newer devstream has made
-    the handle. */
-DSDEF DS_MUST_USE ds_result ds_mem_import(ds_device device, const ds_ipc_mem_handle *handle, ds_stream stream, void **out);
-/** Ends one import of the block that holds `ptr`: the stream, of any device of the driver, has been given its last use here, and the exporter may use
-    the memory again when it has come there. Returns at once (it waits for a stream that has failed). DS_ERR_INVALID_VALUE: nothing that was imported.
-    DS_ERR_CROSS_DRIVER: a stream of the other driver. DS_ERR_CAPTURE_UNSUPPORTED: it captures. */
+/** Makes another process's block appear here, on a device of the same kind; `stream`, of that
+    device, goes on behind what the exporter had put on the block's stream, and others must be
+    ordered after it. *out is what `ptr` was there, under an address of this process. Of a block
+    that is imported several times there is one mapping. Each import is to be ended by a
+    ds_mem_import_close. At most 62 processes can have a block: DS_ERR_LIMIT_EXCEEDED.
+    DS_ERR_PEER_DIED: the exporter has ended. DS_ERR_INVALID_HANDLE: it has freed the block.
+    DS_ERR_ILLEGAL_STATE: it is this process. DS_ERR_CROSS_DRIVER: the memory is of devices of
+    the other kind. DS_ERR_DEVICE_MISMATCH: the stream is of another device.
+    DS_ERR_CAPTURE_UNSUPPORTED: it captures. DS_ERR_UNSUPPORTED: a newer devstream has made the
+    handle. */
+DSDEF DS_MUST_USE ds_result ds_mem_import(ds_device device, const ds_ipc_mem_handle *handle,
+                                          ds_stream stream, void **out);
+/** Ends one import of the block that holds `ptr`: the stream, of any device of the driver, has
+    been given its last use here, and the exporter may use the memory again when it has come
+    there. Returns at once (it waits for a stream that has failed). DS_ERR_INVALID_VALUE: nothing
+    that was imported. DS_ERR_CROSS_DRIVER: a stream of the other driver.
+    DS_ERR_CAPTURE_UNSUPPORTED: it captures. */
 DSDEF DS_MUST_USE ds_result ds_mem_import_close(void *ptr, ds_stream stream);
-/** Gives freed blocks that no other process has any more back to their pools, and closes segments of others that are not needed. That is done
-    by the way too, when blocks are exported, imported, closed or freed and when memory is short. Callable at any time. */
+/** Gives freed blocks that no other process has any more back to their pools, and closes
+    segments of others that are not needed. That is done by the way too, when blocks are
+    exported, imported, closed or freed and when memory is short. Callable at any time. */
 DSDEF DS_MUST_USE ds_result ds_mem_ipc_collect(void);
+/* ---- debugging ------------------------------------------------------------------------------- */
 
-/* ---- debugging ----------------------------------------------------------------------------------------------------------- */
-
-/** Checks all structures of the allocator of a device (DS_DEVICE_HOST: of pinned memory), and that its statistics, those of its pools and what limits go by are the
-    sums of its blocks: DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
+/** Checks all structures of the allocator of a device (DS_DEVICE_HOST: of pinned memory), and
+    that its statistics, those of its pools and what limits go by are the sums of its blocks:
+    DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
 DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -667,27 +837,37 @@ DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 #define DEVSTREAM_ALLOC_H_IMPLEMENTED
 #ifndef __cplusplus
 
-/* ---- >>memory types ---------------------------------------------------------------------------------------------- */
+/* ---- >>memory types -------------------------------------------------------------------------- */
 
 /* Policy.
-    1. An arena holds the free memory of one stream in one pool, under a lock of its own; a pool has an arena per stream.
-    2. A segment is memory from the driver, tiled by blocks; it is plain, or grows page by page in reserved address space.
-    3. An allocation takes the best fitting free block of its arena and splits it; a free merges with free neighbours.
-    4. A freed block that other streams used is pending until their events are done; an allocation that finds nothing else takes it
-       and makes its stream wait for them.
+    1. An arena holds the free memory of one stream in one pool, under a lock of its own; a pool has
+       an arena per stream.
+    2. A segment is memory from the driver, tiled by blocks; it is plain, or grows page by page in
+       reserved address space.
+    3. An allocation takes the best fitting free block of its arena and splits it; a free merges
+       with free neighbours.
+    4. A freed block that other streams used is pending until their events are done; an allocation
+       that finds nothing else takes it and makes its stream wait for them.
     5. Free blocks of streams that have ended belong to whoever needs memory first.
-    6. Addresses lead to segments by a two-level table of 2 MiB granules, read without a lock; segments and arenas are never given back before
-       ds_shutdown, so that a look-up may be late but not wild.
-    7. Order of locks: the arena's `grow`, the device's `lock`, an arena's `lock`, the registry's. The driver is called with no spinning lock held.
-    8. The short way: a thread remembers the arena of the stream that it allocated on last, and an arena keeps the block that was freed last apart,
-       not merged (parked), for the next request of its size. Peaks are looked at when the room below them is used up.
-    9. A use by another stream gets its event once, from whoever claims it: at ds_mem_record_use, at the free, or when its stream ends.
-   10. A free that no cache keeps and that cannot be made now (something captures, a stream's work is not over) is deferred: tried again by later
-       calls. No call waits for a stream or a device while a capture may begin on it: events are recorded outside of captures, and waited for. */
+    6. Addresses lead to segments by a two-level table of 2 MiB granules, read without a lock;
+       segments and arenas are never given back before ds_shutdown, so that a look-up may be late
+       but not wild.
+    7. Order of locks: the arena's `grow`, the device's `lock`, an arena's `lock`, the registry's.
+       The driver is called with no spinning lock held.
+    8. The short way: a thread remembers the arena of the stream that it allocated on last, and an
+       arena keeps the block that was freed last apart, not merged (parked), for the next request of
+       its size. Peaks are looked at when the room below them is used up.
+    9. A use by another stream gets its event once, from whoever claims it: at ds_mem_record_use, at
+       the free, or when its stream ends.
+   10. A free that no cache keeps and that cannot be made now (something captures, a stream's
+       work is not over) is deferred: tried again by later calls. No call waits for a stream or a
+       device while a capture may begin on it: events are recorded outside of captures, and
+       waited for. */
 
 #define DS__UNIT ((size_t)512)
-#define DS__SMALL_LIMIT ((size_t)1 << 20)      /* requests up to this are small */
+#define DS__SMALL_LIMIT ((size_t)1 << 20) /* requests up to this are small */
 #define DS__MIB ((size_t)1 << 20)
+
 enum { DS__SMALL = 0, DS__LARGE = 1 };
 
 typedef struct ds__mblock ds__mblock;
@@ -697,44 +877,62 @@ typedef struct ds__mpool ds__mpool;
 typedef struct ds__mdevice ds__mdevice;
 
 typedef struct ds__hold ds__hold;
+
 /* Another stream's last use of a block. */
 typedef struct ds__muse {
     struct ds__muse *next;
     ds_stream stream;
-    uint64_t stream_id;           /* of the first use of a block that was lent: ds_stream_id */
+    uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_id */
     ds_event event;
-    ds__hold *hold;               /* pinned memory: a capture's use, which has no event */
-    int64_t device;               /* which the event belongs to */
-    uint64_t capture;             /* the event is part of this capture; 0: of none */
-    uint8_t lost;                 /* its stream has ended, and its event could not be recorded there */
-    _Atomic uint8_t recorded;     /* 0: will be, at the free (ds_mem_record_stream) or when a capture is over; 1: it is; DS__RECORDING */
+    ds__hold *hold;   /* pinned memory: a capture's use, which has no event */
+    int64_t device;   /* which the event belongs to */
+    uint64_t capture; /* the event is part of this capture; 0: of none */
+    /* its stream has ended, and its event could not be recorded there */
+    uint8_t lost;
+    /* 0: will be, at the free (ds_mem_record_stream) or when a capture is over; 1: it is;
+       DS__RECORDING */
+    _Atomic uint8_t recorded;
 } ds__muse;
 
-#define DS__RECORDING 2           /* by somebody, just now */
+#define DS__RECORDING 2 /* by somebody, just now */
 
 /* What describes a piece of a segment: 104 bytes. */
 struct ds__mblock {
     char *ptr;
-    size_t size, asked;
-    ds__mblock *prev, *next;      /* neighbours in the segment */
-    ds__mblock *list_prev, *list_next; /* free: in its bin; pending: in the arena's list; live: list_next leads to another live block of the granule */
+    size_t size;
+    size_t asked;
+    /* prev, next: neighbours in the segment */
+    ds__mblock *prev;
+    ds__mblock *next;
+    /* list_prev, list_next: free: in its bin; pending: in the arena's list; live: list_next
+       leads to another live block of the granule */
+    ds__mblock *list_prev;
+    ds__mblock *list_next;
     ds__segment *seg;
     ds__muse *uses;
-    const char *label, *file;
+    const char *label;
+    const char *file;
     uint32_t line;
+
     union {
         struct {
-            uint8_t state;        /* a ds_mem_state */
-            uint8_t exported;     /* 1: other processes may have it */
-            uint8_t lent;         /* 1: live on a stream that is not its arena's, or was until it was freed; `uses` begins with that stream */
-            uint8_t quiet;        /* 1: in no bin: taken out by someone who works on it without the lock, or parked */
+            uint8_t state;    /* a ds_mem_state */
+            uint8_t exported; /* 1: other processes may have it */
+            /* 1: live on a stream that is not its arena's, or was until it was freed; `uses`
+               begins with that stream */
+            uint8_t lent;
+            /* 1: in no bin: taken out by someone who works on it without the lock, or parked */
+            uint8_t quiet;
         };
-        uint32_t flags;           /* these four at once */
+
+        uint32_t flags; /* these four at once */
     };
-    uint16_t bin;                 /* free: which */
-    uint8_t oversize;             /* 1: counted among those of max_split_size or more */
-    uint8_t stale;                /* 1: freed, and to be poisoned before it is anyone's */
-    uint32_t guarded;             /* live: so many bytes behind what was asked for hold DS__GUARD, if nobody has written there */
+
+    uint16_t bin;     /* free: which */
+    uint8_t oversize; /* 1: counted among those of max_split_size or more */
+    uint8_t stale;    /* 1: freed, and to be poisoned before it is anyone's */
+    /* live: so many bytes behind what was asked for hold DS__GUARD, if nobody has written there */
+    uint32_t guarded;
 };
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -742,39 +940,63 @@ struct ds__mblock {
 #else
 #define DS__FLAGS(state, quiet) ((uint32_t)(state) << 24 | (uint32_t)(quiet))
 #endif
-enum { DS__FLAGS_LIVE = DS__FLAGS(DS_BLOCK_LIVE, 0), DS__FLAGS_PARKED = DS__FLAGS(DS_BLOCK_FREE, 1) };
+enum {
+    DS__FLAGS_LIVE = DS__FLAGS(DS_BLOCK_LIVE, 0),
+    DS__FLAGS_PARKED = DS__FLAGS(DS_BLOCK_FREE, 1)
+};
 
 /* A granule with many blocks, cut finer. */
 enum { DS__DENSE_SHIFT = 16, DS__ROW_BITS = 5, DS__ROW_FROM = 8 /* blocks */ };
+
 typedef struct ds__finer {
-    struct ds__finer *next;        /* of the segment, or spare */
+    struct ds__finer *next; /* of the segment, or spare */
     ds__mblock *at[1 << DS__ROW_BITS];
 } ds__finer;
 
 struct ds__segment {
-    ds__segment *next, *prev;     /* in the arena's list; free ones in the device's */
-    ds__arena *_Atomic arena;     /* NULL: not in use */
+    /* next, prev: in the arena's list; free ones in the device's */
+    ds__segment *next;
+    ds__segment *prev;
+    ds__arena *_Atomic arena; /* NULL: not in use */
     char *base;
-    size_t size;                  /* address space */
-    size_t mapped;                /* bytes of memory behind it */
-    size_t page;                  /* growing: the unit of mapping; plain: 0 */
+    size_t size;   /* address space */
+    size_t mapped; /* bytes of memory behind it */
+    size_t page;   /* growing: the unit of mapping; plain: 0 */
     ds__mblock *first;
-    ds__mblock **granule;         /* live blocks by address: the first that starts in each 1 << shift bytes; lowest bit: a ds__finer instead */
+    /* live blocks by address: the first that starts in each 1 << shift bytes; lowest bit: a
+       ds__finer instead */
+    ds__mblock **granule;
     struct ds__finer *rows;
     unsigned shift;
-    uint8_t kind, source;         /* DS__SMALL or DS__LARGE; DS__FROM_* */
-    uint8_t oversize;             /* counted among those of max_split_size or more */
-    uint8_t direct;               /* one block of a backend without a cache: its free is the segment's end */
-    uint8_t leaving;              /* its memory is given back, and may be another segment's at once; under the registry's lock */
-    uint64_t native;              /* what the upstream was given as stream; growing: the page that the policy asked for */
-    uint64_t serial;              /* counts segments: orders free blocks beyond their addresses */
-    uint32_t index;               /* in the registry */
+    /* kind, source: DS__SMALL or DS__LARGE; DS__FROM_* */
+    uint8_t kind;
+    uint8_t source;
+    uint8_t oversize; /* counted among those of max_split_size or more */
+    /* one block of a backend without a cache: its free is the segment's end */
+    uint8_t direct;
+    /* its memory is given back, and may be another segment's at once; under the registry's lock */
+    uint8_t leaving;
+    /* what the upstream was given as stream; growing: the page that the policy asked for */
+    uint64_t native;
+    uint64_t serial; /* counts segments: orders free blocks beyond their addresses */
+    uint32_t index;  /* in the registry */
 };
-#define DS__WATCHED (1u << 31)      /* of ds__mdevice.watch: there are observers */
-enum { DS__FROM_DRIVER = 0, DS__FROM_SPACE, DS__FROM_UPSTREAM, DS__FROM_ASYNC, DS__FROM_SHARE, DS__FROM_PINNED, DS__FROM_REGISTERED };
+
+#define DS__WATCHED (1u << 31) /* of ds__mdevice.watch: there are observers */
+
+enum {
+    DS__FROM_DRIVER = 0,
+    DS__FROM_SPACE,
+    DS__FROM_UPSTREAM,
+    DS__FROM_ASYNC,
+    DS__FROM_SHARE,
+    DS__FROM_PINNED,
+    DS__FROM_REGISTERED
+};
 
 /* Free blocks by size: 32 classes between two powers of two. */
 #define DS__BINS 1536
+
 typedef struct ds__bins {
     uint64_t summary;
     uint64_t map[DS__BINS / 64];
@@ -782,87 +1004,162 @@ typedef struct ds__bins {
 } ds__bins;
 
 /* Counted at every allocation and free, by kind of segment; under the lock of who counts. */
-enum { DS__ALLOCATION = 0, DS__ALLOCATED_BYTES, DS__REQUESTED_BYTES, DS__COUNTED, DS__ACTIVE = DS__COUNTED, DS__ACTIVE_BYTES, DS__METRICS };
+enum {
+    DS__ALLOCATION = 0,
+    DS__ALLOCATED_BYTES,
+    DS__REQUESTED_BYTES,
+    DS__COUNTED,
+    DS__ACTIVE = DS__COUNTED,
+    DS__ACTIVE_BYTES,
+    DS__METRICS
+};
+
 typedef struct ds__tally {
-    struct { int64_t now[DS__COUNTED], total[DS__COUNTED], pending[2]; } kind[2]; /* what is active beyond what is allocated: blocks, bytes */
-    int64_t peak[3][DS__METRICS]; /* DS_STAT_ALL, small, large; of active ones: only where more is active than allocated */
+    /* what is active beyond what is allocated: blocks, bytes */
+    struct {
+        int64_t now[DS__COUNTED];
+        int64_t total[DS__COUNTED];
+        int64_t pending[2];
+    } kind[2];
+
+    /* DS_STAT_ALL, small, large; of active ones: only where more is active than allocated */
+    int64_t peak[3][DS__METRICS];
 } ds__tally;
+
 /* How much more may become active before a peak has to be looked at: in a kind, or in both. */
 typedef struct ds__headroom {
     int64_t of[DS__COUNTED];
-    int64_t owed[2];              /* of what has become pending since: blocks, bytes. When it is done it is room again; what was pending before is none */
+    /* of what has become pending since: blocks, bytes. When it is done it is room again; what
+       was pending before is none */
+    int64_t owed[2];
 } ds__headroom;
-/* Counted where the driver is called, and for plain segments; under the device's lock or by atomic operations. */
-typedef struct ds__meter { _Atomic int64_t now, peak, total, freed; } ds__meter;
+
+/* Counted where the driver is called, and for plain segments; under the device's lock or by
+   atomic operations. */
+typedef struct ds__meter {
+    _Atomic int64_t now;
+    _Atomic int64_t peak;
+    _Atomic int64_t total;
+    _Atomic int64_t freed;
+} ds__meter;
+
 enum { DS__SEGMENT = 0, DS__RESERVED, DS__SPLIT, DS__SPLIT_BYTES, DS__METERS };
 
 /* Statistics of a device or a pool. */
 typedef struct ds__domain {
-    ds__tally tally;              /* while one thread allocates: everything; later: what it had counted, and peaks */
+    /* while one thread allocates: everything; later: what it had counted, and peaks */
+    ds__tally tally;
     int64_t freed_base[2][DS__METRICS]; /* total - now at the last reset of totals */
-    int64_t frozen[2][DS__METRICS]; /* frees when totals stopped */
-    int64_t sharers;              /* the most arenas that were given room since peaks were reset: so much too high they may be */
+    int64_t frozen[2][DS__METRICS];     /* frees when totals stopped */
+    /* the most arenas that were given room since peaks were reset: so much too high they may be */
+    int64_t sharers;
     ds__meter meter[2][DS__METERS];
     ds__meter all[DS__METERS];
-    ds__meter oversize_allocations, oversize_segments;
-    _Atomic int64_t retries, ooms, syncs, driver_allocs, driver_frees, rejections;
+    ds__meter oversize_allocations;
+    ds__meter oversize_segments;
+    _Atomic int64_t retries;
+    _Atomic int64_t ooms;
+    _Atomic int64_t syncs;
+    _Atomic int64_t driver_allocs;
+    _Atomic int64_t driver_frees;
+    _Atomic int64_t rejections;
 } ds__domain;
 
 struct ds__arena {
     ds__lock lock;
-    _Atomic uint8_t orphan;       /* the stream has ended */
-    uint8_t exact;                /* 1: counts in the domains' tallies; 0: in its own */
-    _Atomic uint8_t watched;      /* calls of this arena take the long way: poison, guards, debug from 2 on */
-    uint8_t slow, slow_free;      /* requests do, and frees, for whatever reason of the pool's */
-    uint8_t fresh;                /* ds__wanted.fresh of the request that is looked for */
-    uint8_t full, own_pool;       /* totals and peaks are counted; the pool is not the device's default one */
-    uint8_t measured;             /* one of these: `room` is kept */
+    _Atomic uint8_t orphan; /* the stream has ended */
+    uint8_t exact;          /* 1: counts in the domains' tallies; 0: in its own */
+    /* calls of this arena take the long way: poison, guards, debug from 2 on */
+    _Atomic uint8_t watched;
+    /* slow, slow_free: requests do, and frees, for whatever reason of the pool's */
+    uint8_t slow;
+    uint8_t slow_free;
+    uint8_t fresh; /* ds__wanted.fresh of the request that is looked for */
+    /* full, own_pool: totals and peaks are counted; the pool is not the device's default one */
+    uint8_t full;
+    uint8_t own_pool;
+    uint8_t measured; /* one of these: `room` is kept */
     ds__mpool *pool;
     ds__mdevice *dev;
-    uint64_t stream_id;           /* ds_stream_id */
+    uint64_t stream_id; /* ds_stream_id */
     ds_stream stream;
-    const void *identity;         /* the driver's queue: wrappers of one stream share an arena */
-    ds_event end;                 /* orphan: when its stream was done */
-    struct { ds_stream stream; uint64_t id; } twin[3]; /* other handles of the stream (ds_stream_wrap) that have come here */
-    uint8_t crowded;              /* there were more */
-    ds__arena *next;              /* of the pool */
+    const void *identity; /* the driver's queue: wrappers of one stream share an arena */
+    ds_event end;         /* orphan: when its stream was done */
+
+    /* other handles of the stream (ds_stream_wrap) that have come here */
+    struct {
+        ds_stream stream;
+        uint64_t id;
+    } twin[3];
+
+    uint8_t crowded; /* there were more */
+    ds__arena *next; /* of the pool */
     ds__segment *segments;
-    ds__mblock *pending, *pending_last;
-    ds__mblock *deferred, *deferred_last; /* direct ones, pending until the driver can take them back; linked by list_next */
+    ds__mblock *pending;
+    ds__mblock *pending_last;
+    /* deferred, deferred_last: direct ones, pending until the driver can take them back; linked
+       by list_next */
+    ds__mblock *deferred;
+    ds__mblock *deferred_last;
     size_t deferred_count;
-    size_t pending_bytes, free_bytes;
-    ds__mblock *holes[2];         /* unmapped, in the order of addresses */
-    ds__mblock *parked[2];        /* the block that was freed last, not yet one with its neighbours: the next request of its size takes it */
-    ds__tally own, *tally;        /* the one it counts in: the device's when exact, else its own */
-    ds__headroom own_room[3], *room; /* the same: small, large, both */
-    _Atomic uint32_t *requests;   /* the pool's; NULL: no garbage is collected, and they are not counted */
-    ds__mblock *spare_blocks;     /* descriptions to be used again */
+    size_t pending_bytes;
+    size_t free_bytes;
+    ds__mblock *holes[2]; /* unmapped, in the order of addresses */
+    /* the block that was freed last, not yet one with its neighbours: the next request of its
+       size takes it */
+    ds__mblock *parked[2];
+    /* own, tally: the one it counts in: the device's when exact, else its own */
+    ds__tally own;
+    ds__tally *tally;
+    /* own_room, room: the same: small, large, both */
+    ds__headroom own_room[3];
+    ds__headroom *room;
+    /* the pool's; NULL: no garbage is collected, and they are not counted */
+    _Atomic uint32_t *requests;
+    ds__mblock *spare_blocks; /* descriptions to be used again */
     ds__muse *spare_uses;
     ds__finer *spare_rows;
-    pthread_mutex_t grow;         /* held by who changes the segments: never over a wait for the device */
+    /* held by who changes the segments: never over a wait for the device */
+    pthread_mutex_t grow;
     ds__bins bins[2];
-    pthread_mutex_t giving;       /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation may wait for it */
+    /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation
+       may wait for it */
+    pthread_mutex_t giving;
 };
 
 struct ds__mpool {
-    uint64_t id;                  /* handle: index + 1 and generation; 0: a device's default pool */
-    uint64_t name[2];             /* torch's id */
-    ds__mpool *next;              /* all of a device */
+    uint64_t id;      /* handle: index + 1 and generation; 0: a device's default pool */
+    uint64_t name[2]; /* torch's id */
+    ds__mpool *next;  /* all of a device */
     ds__mdevice *dev;
-    ds_mem_config config;         /* for those who hold a lock of an arena, or the device's */
-    const ds_mem_config *_Atomic policy; /* the same for all others (ds__policy), but the limits: a copy that stays */
+    ds_mem_config config; /* for those who hold a lock of an arena, or the device's */
+    /* the same for all others (ds__policy), but the limits: a copy that stays */
+    const ds_mem_config *_Atomic policy;
     ds_upstream_alloc_fn alloc_fn;
     ds_upstream_free_fn free_fn;
-    ds_resource upstream;         /* then alloc_fn and free_fn are only not NULL */
-    uint8_t no_split, shareable;
-    _Atomic uint8_t use_on_oom, dead;
-    uint8_t rounds, coarse, oversize, watched, full, direct; /* from the configuration: divisions are set; there is a max_split_size; poison, guards or debug from 2 on; totals are counted; no cache */
-    _Atomic uint32_t requests;    /* for large plain blocks, of all arenas, while garbage is collected: the clock of the blocks' ages */
-    size_t split_above[2];        /* the rest of a plain block is worth keeping from this size on, by kind */
+    ds_resource upstream; /* then alloc_fn and free_fn are only not NULL */
+    uint8_t no_split;
+    uint8_t shareable;
+    _Atomic uint8_t use_on_oom;
+    _Atomic uint8_t dead;
+    /* from the configuration: divisions are set; there is a max_split_size; poison, guards or
+       debug from 2 on; totals are counted; no cache */
+    uint8_t rounds;
+    uint8_t coarse;
+    uint8_t oversize;
+    uint8_t watched;
+    uint8_t full;
+    uint8_t direct;
+    /* for large plain blocks, of all arenas, while garbage is collected: the clock of the
+       blocks' ages */
+    _Atomic uint32_t requests;
+    /* the rest of a plain block is worth keeping from this size on, by kind */
+    size_t split_above[2];
     _Atomic size_t reserved;
     size_t limit;
-    _Atomic int owners;           /* raised, and looked at for none, under the device's lock */
-    _Atomic int graphs;           /* those among them that are captures and graphs: they use free memory too */
+    _Atomic int owners; /* raised, and looked at for none, under the device's lock */
+    /* those among them that are captures and graphs: they use free memory too */
+    _Atomic int graphs;
     char *label;
     ds__arena *arenas;
     ds__domain stats;
@@ -871,38 +1168,49 @@ struct ds__mpool {
 /* One of the newest events. */
 typedef struct ds__mevent {
     uint64_t address, bytes, stream, time_ns /* in the ring: ticks */, pool;
-    const char *file, *label;
+    const char *file;
+    const char *label;
     uint32_t line;
     uint32_t action;
 } ds__mevent;
 
 struct ds__mdevice {
-    _Atomic(void *) owner;        /* the thread that allocates, while there is one; then `owner` of nobody */
-    _Atomic unsigned watch;       /* actions that someone wants to know of */
-    ds__headroom room[3];         /* of all exact arenas */
-    pthread_mutex_t lock;         /* arenas, pools, history's settings */
+    /* the thread that allocates, while there is one; then `owner` of nobody */
+    _Atomic(void *) owner;
+    _Atomic unsigned watch; /* actions that someone wants to know of */
+    ds__headroom room[3];   /* of all exact arenas */
+    pthread_mutex_t lock;   /* arenas, pools, history's settings */
     ds_device device;
-    size_t total;                 /* the device's memory */
-    _Atomic int has_space;        /* growing segments: 1 can, 0 cannot, -1 not asked yet */
-    ds__mpool main;               /* the default pool; main.next: the others */
-    ds__domain stats;             /* of all pools */
-    _Atomic size_t reserved, limit; /* limit 0: none */
+    size_t total;          /* the device's memory */
+    _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
+    ds__mpool main;        /* the default pool; main.next: the others */
+    ds__domain stats;      /* of all pools */
+    /* reserved, limit: limit 0: none */
+    _Atomic size_t reserved;
+    _Atomic size_t limit;
     ds__lock history_lock;
     ds__mevent *history;
-    size_t history_room, history_at; /* entries; which comes next */
+    /* history_room, history_at: entries; which comes next */
+    size_t history_room;
+    size_t history_at;
     _Atomic uint64_t history_count;
-    _Atomic int64_t late_uses;    /* of ds_mem_record_stream, whose events are recorded at the free */
-    _Atomic uint8_t async;        /* the driver's own pool was used */
-    _Atomic size_t async_bytes;   /* of the driver pool's memory: what blocks have; the rest is ds__async_surplus */
-    int64_t async_peak[2];        /* of what was reserved with that: all, large */
-    _Atomic uint64_t moving;      /* calls that are between `reserved` and the segments: how many now, and, from bit 32 on, were ever */
-    _Atomic int deferred;         /* blocks in the arenas' lists of that name */
-    _Atomic uint64_t giver;       /* handle of the stream that gives back to the driver's pool what ended streams had; 0: not needed yet */
+    /* of ds_mem_record_stream, whose events are recorded at the free */
+    _Atomic int64_t late_uses;
+    _Atomic uint8_t async; /* the driver's own pool was used */
+    /* of the driver pool's memory: what blocks have; the rest is ds__async_surplus */
+    _Atomic size_t async_bytes;
+    int64_t async_peak[2]; /* of what was reserved with that: all, large */
+    /* calls that are between `reserved` and the segments: how many now, and, from bit 32 on,
+       were ever */
+    _Atomic uint64_t moving;
+    _Atomic int deferred; /* blocks in the arenas' lists of that name */
+    /* handle of the stream that gives back to the driver's pool what ended streams had; 0: not
+       needed yet */
+    _Atomic uint64_t giver;
 };
+/* ---- >>memory options ------------------------------------------------------------------------ */
 
-/* ---- >>memory options ---------------------------------------------------------------------------------------------- */
-
-DSDEF ds_mem_config (ds_mem_config_default)(void) {
+DSDEF ds_mem_config(ds_mem_config_default)(void) {
     ds_mem_config c;
     memset(&c, 0, sizeof c);
     c.size = sizeof c;
@@ -920,7 +1228,8 @@ DSDEF ds_mem_config (ds_mem_config_default)(void) {
     c.pinned_num_register_threads = 1;
     return c;
 }
-DSDEF ds_mem_config (ds_mem_config_torch)(void) {
+
+DSDEF ds_mem_config(ds_mem_config_torch)(void) {
     ds_mem_config c = (ds_mem_config_default)();
     c.expandable_segments = 0;
     c.best_fit_by_address = 1;
@@ -931,148 +1240,226 @@ DSDEF ds_mem_config (ds_mem_config_torch)(void) {
     c.pinned_max_round_threshold = SIZE_MAX;
     return c;
 }
-DSDEF ds_mem_config (ds_mem_config_cupy)(void) {
+
+DSDEF ds_mem_config(ds_mem_config_cupy)(void) {
     ds_mem_config c = (ds_mem_config_torch)();
     c.single_pool = 1;
     c.poll_on_alloc = 0;
     return c;
 }
 
-#define DS__LARGEST_DIVISIONS 64                   /* 1 + log2 of 2^63 */
-#define DS__RESERVE_BYTES ((double)(2 * DS__MIB))  /* expandable_segments_reserve: from here on bytes rather than a multiple */
+#define DS__LARGEST_DIVISIONS 64 /* 1 + log2 of 2^63 */
+/* expandable_segments_reserve: from here on bytes rather than a multiple */
+#define DS__RESERVE_BYTES ((double)(2 * DS__MIB))
 
 /* Sizes that are pages of segments, and what counts in bytes. */
 static ds_result ds__mcheck_sizes(const ds_mem_config *c) {
     DS__REQUIRE(c->guard_bytes % DS__UNIT == 0 && c->guard_bytes <= (size_t)1 << 30,
                 "guard_bytes is %zu; it must be a multiple of 512, at most 1 GiB", c->guard_bytes);
-    DS__REQUIRE(c->small_segment_size && c->small_segment_size % (2 * DS__MIB) == 0 && c->small_segment_size <= (size_t)1 << 40,
-                "small_segment_size is %zu; it must be a multiple of 2 MiB, at most 1 TiB", c->small_segment_size);
-    DS__REQUIRE(c->large_segment_size && c->large_segment_size % (2 * DS__MIB) == 0 && c->large_segment_size <= (size_t)1 << 40,
-                "large_segment_size is %zu; it must be a multiple of 2 MiB, at most 1 TiB", c->large_segment_size);
+    DS__REQUIRE(c->small_segment_size && c->small_segment_size % (2 * DS__MIB) == 0 &&
+                    c->small_segment_size <= (size_t)1 << 40,
+                "small_segment_size is %zu; it must be a multiple of 2 MiB, at most 1 TiB",
+                c->small_segment_size);
+    DS__REQUIRE(c->large_segment_size && c->large_segment_size % (2 * DS__MIB) == 0 &&
+                    c->large_segment_size <= (size_t)1 << 40,
+                "large_segment_size is %zu; it must be a multiple of 2 MiB, at most 1 TiB",
+                c->large_segment_size);
     DS__REQUIRE(c->max_split_size >= c->large_segment_size,
-                "max_split_size is %zu, less than large_segment_size, %zu", c->max_split_size, c->large_segment_size);
+                "max_split_size is %zu, less than large_segment_size, %zu", c->max_split_size,
+                c->large_segment_size);
     DS__REQUIRE(c->max_non_split_rounding >= c->large_segment_size,
-                "max_non_split_rounding is %zu, less than large_segment_size, %zu", c->max_non_split_rounding, c->large_segment_size);
+                "max_non_split_rounding is %zu, less than large_segment_size, %zu",
+                c->max_non_split_rounding, c->large_segment_size);
     DS__REQUIRE(c->pinned_reserve_segment_size % 4096 == 0,
-                "pinned_reserve_segment_size is %zu; it must be a multiple of 4096", c->pinned_reserve_segment_size);
+                "pinned_reserve_segment_size is %zu; it must be a multiple of 4096",
+                c->pinned_reserve_segment_size);
     return DS_OK;
 }
 
 static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
-    double threshold = c->garbage_collection_threshold, reserve = c->expandable_segments_reserve;
+    double threshold = c->garbage_collection_threshold;
+    double reserve = c->expandable_segments_reserve;
     unsigned threads = c->pinned_num_register_threads;
-    DS__REQUIRE(threshold >= 0 && threshold < 1, "garbage_collection_threshold is %g; it must be 0, or above 0 and below 1", threshold);
-    DS__REQUIRE(c->memory_fraction >= 0 && c->memory_fraction <= 1, "memory_fraction is %g; it must be from 0 to 1", c->memory_fraction);
-    DS__REQUIRE((reserve > 0 && reserve <= 1024) || (reserve >= DS__RESERVE_BYTES && reserve <= 1e18),
-                "expandable_segments_reserve is %g; it must be a multiple of the device's memory above 0 and up to 1024, or 2 MiB or more in bytes", reserve);
+    DS__REQUIRE(threshold >= 0 && threshold < 1,
+                "garbage_collection_threshold is %g; it must be 0, or above 0 and below 1",
+                threshold);
+    DS__REQUIRE(c->memory_fraction >= 0 && c->memory_fraction <= 1,
+                "memory_fraction is %g; it must be from 0 to 1", c->memory_fraction);
+    DS__REQUIRE((reserve > 0 && reserve <= 1024) ||
+                    (reserve >= DS__RESERVE_BYTES && reserve <= 1e18),
+                "expandable_segments_reserve is %g; it must be a multiple of the device's memory "
+                "above 0 and up to 1024, or 2 MiB or more in bytes",
+                reserve);
     DS__REQUIRE(threads >= 1 && threads <= 128 && (threads & (threads - 1)) == 0,
                 "pinned_num_register_threads is %u; it must be a power of two up to 128", threads);
     for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
-        DS__REQUIRE(c->roundup_power2_divisions[i] <= DS__LARGEST_DIVISIONS, "roundup_power2_divisions[%zu] is %u; it is 1 + log2 of a number, at most %d",
+        DS__REQUIRE(c->roundup_power2_divisions[i] <= DS__LARGEST_DIVISIONS,
+                    "roundup_power2_divisions[%zu] is %u; it is 1 + log2 of a number, at most %d",
                     i, (unsigned)c->roundup_power2_divisions[i], DS__LARGEST_DIVISIONS);
     return DS_OK;
 }
 
-/* DS_ERR_INVALID_VALUE and a sentence with the member and its value when one is out of its range. */
+/* DS_ERR_INVALID_VALUE and a sentence with the member and its value when one is out of its
+   range. */
 DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
-    DS__REQUIRE(c->size == sizeof *c, "config->size is %zu, not %zu: begin with ds_mem_config_default(), _torch() or _cupy()", c->size, sizeof *c);
-    const struct { const char *name; int value, largest; } choices[] = {
-        { "backend", c->backend, DS_MEM_UNCACHED }, { "expandable_segments", c->expandable_segments, 1 },
-        { "best_fit_by_address", c->best_fit_by_address, 1 }, { "single_pool", c->single_pool, 1 }, { "reuse", c->reuse, DS_REUSE_ALWAYS },
-        { "poll_on_alloc", c->poll_on_alloc, 1 }, { "statistics", c->statistics, DS_STATISTICS_CURRENT }, { "debug", c->debug, 2 },
-        { "poison", c->poison, 1 }, { "throw_on_cudamalloc_oom", c->throw_on_cudamalloc_oom, 1 },
-        { "release_lock_on_cudamalloc", c->release_lock_on_cudamalloc, 1 },
-        { "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse, 1 },
-        { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 },
-        { "pinned_use_background_threads", c->pinned_use_background_threads, 1 }
-    };
+    DS__REQUIRE(
+        c->size == sizeof *c,
+        "config->size is %zu, not %zu: begin with ds_mem_config_default(), _torch() or _cupy()",
+        c->size, sizeof *c);
+
+    const struct {
+        const char *name;
+        int value;
+        int largest;
+    } choices[] = { { "backend", c->backend, DS_MEM_UNCACHED },
+                    { "expandable_segments", c->expandable_segments, 1 },
+                    { "best_fit_by_address", c->best_fit_by_address, 1 },
+                    { "single_pool", c->single_pool, 1 },
+                    { "reuse", c->reuse, DS_REUSE_ALWAYS },
+                    { "poll_on_alloc", c->poll_on_alloc, 1 },
+                    { "statistics", c->statistics, DS_STATISTICS_CURRENT },
+                    { "debug", c->debug, 2 },
+                    { "poison", c->poison, 1 },
+                    { "throw_on_cudamalloc_oom", c->throw_on_cudamalloc_oom, 1 },
+                    { "release_lock_on_cudamalloc", c->release_lock_on_cudamalloc, 1 },
+                    { "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse,
+                      1 },
+                    { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 },
+                    { "pinned_use_background_threads", c->pinned_use_background_threads, 1 } };
+
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
-        DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest, "%s is %d; it must be from 0 to %d", choices[i].name,
-                    choices[i].value, choices[i].largest);
+        DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest,
+                    "%s is %d; it must be from 0 to %d", choices[i].name, choices[i].value,
+                    choices[i].largest);
     ds_result r = ds__mcheck_sizes(c);
     return r < 0 ? r : ds__mcheck_numbers(c);
 }
 
-/* n rounded up to the next of `divisions` equal steps (a power of two, 2 or more) between two powers of two; SIZE_MAX - 511: there is none. */
+/* n rounded up to the next of `divisions` equal steps (a power of two, 2 or more) between two
+   powers of two; SIZE_MAX - 511: there is none. */
 static size_t ds__round_by_power2(size_t n, unsigned log2_divisions) {
     const size_t largest = SIZE_MAX & ~(DS__UNIT - 1);
-    if ((n & (n - 1)) == 0) return n;
+    if ((n & (n - 1)) == 0)
+        return n;
     size_t below = (size_t)1 << (63 - __builtin_clzl(n));
     size_t step = log2_divisions < 64 ? below >> log2_divisions : 0;
-    if (step == 0) step = below; /* more divisions than bytes */
+    /* more divisions than bytes */
+    if (step == 0)
+        step = below;
     return n <= largest - (step - 1) ? (n + step - 1) & ~(step - 1) : largest;
 }
 
-/* The size of the block for n bytes, n > 0. An entry of roundup_power2_divisions is 1 + log2 of the divisions: 0 is off, and so is 1, a single
-   division (pytorch#161139). Sizes too large to round give the largest multiple of 512. */
+/* The size of the block for n bytes, n > 0. An entry of roundup_power2_divisions is 1 + log2 of
+   the divisions: 0 is off, and so is 1, a single division (pytorch#161139). Sizes too large to
+   round give the largest multiple of 512. */
 DS__SEAM static inline size_t ds__mround(const ds_mem_config *c, size_t n) {
-    if (n < DS__UNIT) return DS__UNIT;
+    if (n < DS__UNIT)
+        return DS__UNIT;
     int power = 63 - __builtin_clzl(n) - 20;
     unsigned coded = c->roundup_power2_divisions[power < 0 ? 0 : power > 15 ? 15 : power];
-    if (DS__UNLIKELY(coded > 1) && coded - 1 < 55 && n > DS__UNIT << (coded - 1)) return ds__round_by_power2(n, coded - 1);
-    return n <= SIZE_MAX - (DS__UNIT - 1) ? (n + DS__UNIT - 1) & ~(DS__UNIT - 1) : SIZE_MAX & ~(DS__UNIT - 1);
+    if (DS__UNLIKELY(coded > 1) && coded - 1 < 55 && n > DS__UNIT << (coded - 1))
+        return ds__round_by_power2(n, coded - 1);
+    return n <= SIZE_MAX - (DS__UNIT - 1) ? (n + DS__UNIT - 1) & ~(DS__UNIT - 1)
+                                          : SIZE_MAX & ~(DS__UNIT - 1);
 }
 
 /* The plain segment for a block of this size, before segment_growth. */
 DS__SEAM static size_t ds__msegment_size(const ds_mem_config *c, int kind, size_t rounded) {
     const size_t unit = 2 * DS__MIB;
-    if (c->single_pool) return rounded;
-    if (kind == DS__SMALL && rounded <= c->small_segment_size) return c->small_segment_size;
-    if (rounded < c->large_segment_size / 2) return c->large_segment_size;
+    if (c->single_pool)
+        return rounded;
+    if (kind == DS__SMALL && rounded <= c->small_segment_size)
+        return c->small_segment_size;
+    if (rounded < c->large_segment_size / 2)
+        return c->large_segment_size;
     return rounded <= SIZE_MAX - (unit - 1) ? (rounded + unit - 1) & ~(unit - 1) : rounded;
 }
 
-/* Address space of a growing segment on a device with this much memory: whole pages, never more than 9/8 of the memory when it was
-   given in bytes. */
+/* Address space of a growing segment on a device with this much memory: whole pages, never more
+   than 9/8 of the memory when it was given in bytes. */
 DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, size_t page) {
-    double bytes = c->expandable_segments_reserve, most = (double)total * 1.125;
-    if (bytes < DS__RESERVE_BYTES) bytes *= (double)total;
-    else if (bytes > most) bytes = most;
+    double bytes = c->expandable_segments_reserve;
+    double most = (double)total * 1.125;
+    if (bytes < DS__RESERVE_BYTES)
+        bytes *= (double)total;
+    else if (bytes > most)
+        bytes = most;
     size_t pages = bytes < 1e18 ? (size_t)(bytes / (double)page) : (size_t)1e18 / page;
     return (pages ? pages : 1) * page;
 }
-
-/* The grammar of options. A text is read token by token: one of , : [ ] or a word, in which as everywhere white space does not count. */
+/* The grammar of options. A text is read token by token: one of , : [ ] or a word, in which as
+   everywhere white space does not count. */
 typedef struct ds__mtext {
     const char *text;
-    size_t start, at;   /* of the token, behind it */
-    int kind;           /* , : [ ] or 'w'; 0: the end */
-    char word[64];      /* longer ones are cut, and are no option and no number then */
-    size_t split_at, rounding_at, large_at; /* the values of options that others are compared with; SIZE_MAX: not given */
+    /* start, at: of the token, behind it */
+    size_t start;
+    size_t at;
+    int kind;      /* , : [ ] or 'w'; 0: the end */
+    char word[64]; /* longer ones are cut, and are no option and no number then */
+    /* split_at, rounding_at, large_at: the values of options that others are compared with;
+       SIZE_MAX: not given */
+    size_t split_at;
+    size_t rounding_at;
+    size_t large_at;
 } ds__mtext;
 
-static int ds__mspace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-static int ds__msign(char c) { return c == ',' || c == ':' || c == '[' || c == ']'; }
+static int ds__mspace(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static int ds__msign(char c) {
+    return c == ',' || c == ':' || c == '[' || c == ']';
+}
 
 static void ds__mtoken(ds__mtext *t) {
     size_t n = 0;
-    while (ds__mspace(t->text[t->at])) t->at++;
+    while (ds__mspace(t->text[t->at]))
+        t->at++;
     t->start = t->at;
     t->kind = ds__msign(t->text[t->at]) ? t->text[t->at++] : t->text[t->at] ? 'w' : 0;
-    if (t->kind != 'w') { t->word[0] = (char)t->kind; t->word[t->kind ? 1 : 0] = 0; return; }
+    if (t->kind != 'w') {
+        t->word[0] = (char)t->kind;
+        t->word[t->kind ? 1 : 0] = 0;
+        return;
+    }
     for (; t->text[t->at] && !ds__msign(t->text[t->at]); t->at++)
-        if (!ds__mspace(t->text[t->at]) && n < sizeof t->word - 1) t->word[n++] = t->text[t->at];
+        if (!ds__mspace(t->text[t->at]) && n < sizeof t->word - 1)
+            t->word[n++] = t->text[t->at];
     t->word[n] = 0;
 }
 
-/* The sentence of a text that went wrong at the token: which character, what stands there and before it, and `format`. */
-__attribute__((format(printf, 3, 4), cold, noinline))
-static ds_result ds__mwrong(const ds__mtext *t, size_t at, const char *format, ...) {
-    char what[256], here[32], before[32];
-    size_t n = strlen(t->text), from = at > 24 ? at - 24 : 0;
+/* The sentence of a text that went wrong at the token: which character, what stands there and
+   before it, and `format`. */
+__attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwrong(
+    const ds__mtext *t, size_t at, const char *format, ...) {
+    char what[256];
+    char here[32];
+    char before[32];
+    size_t n = strlen(t->text);
+    size_t from = at > 24 ? at - 24 : 0;
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
     snprintf(here, sizeof here, "%.24s%s", t->text + at, n - at > 24 ? "..." : "");
     snprintf(before, sizeof before, "%s%.*s", from ? "..." : "", (int)(at - from), t->text + from);
-    for (char *c = here; *c; c++) if (ds__mspace(*c)) *c = ' ';
-    for (char *c = before; *c; c++) if (ds__mspace(*c)) *c = ' ';
-    if (!n) return ds__fail(DS_ERR_INVALID_VALUE, "allocator options: %s", what);
-    const char *quote = here[0] ? "\"" : "", *shown = here[0] ? here : "the end";
-    if (!before[0]) return ds__fail(DS_ERR_INVALID_VALUE, "allocator options, character %zu, %s%s%s: %s", at + 1, quote, shown, quote, what);
-    return ds__fail(DS_ERR_INVALID_VALUE, "allocator options, character %zu, %s%s%s behind \"%s\": %s", at + 1, quote, shown, quote, before, what);
+    for (char *c = here; *c; c++)
+        if (ds__mspace(*c))
+            *c = ' ';
+    for (char *c = before; *c; c++)
+        if (ds__mspace(*c))
+            *c = ' ';
+    if (!n)
+        return ds__fail(DS_ERR_INVALID_VALUE, "allocator options: %s", what);
+    const char *quote = here[0] ? "\"" : "";
+    const char *shown = here[0] ? here : "the end";
+    if (!before[0])
+        return ds__fail(DS_ERR_INVALID_VALUE, "allocator options, character %zu, %s%s%s: %s",
+                        at + 1, quote, shown, quote, what);
+    return ds__fail(DS_ERR_INVALID_VALUE,
+                    "allocator options, character %zu, %s%s%s behind \"%s\": %s", at + 1, quote,
+                    shown, quote, before, what);
 }
 
 static ds_result ds__mexpect(ds__mtext *t, int kind, const char *what) {
@@ -1083,35 +1470,57 @@ static ds_result ds__mexpect(ds__mtext *t, int kind, const char *what) {
 /* Digits only. */
 static int ds__mnumber(const char *word, uint64_t *out) {
     uint64_t n = 0;
-    if (!*word) return 0;
+    if (!*word)
+        return 0;
     for (; *word; word++) {
-        if (*word < '0' || *word > '9' || __builtin_mul_overflow(n, (uint64_t)10, &n) || __builtin_add_overflow(n, (uint64_t)(*word - '0'), &n)) return 0;
+        if (*word < '0' || *word > '9' || __builtin_mul_overflow(n, (uint64_t)10, &n) ||
+            __builtin_add_overflow(n, (uint64_t)(*word - '0'), &n))
+            return 0;
     }
     *out = n;
     return 1;
 }
 
-/* 12, 0.5, .5, 5e-1, whatever the program's locale; the characters that it takes, 0 for none. Up to 15 digits it is the number that C reads. */
+/* 12, 0.5, .5, 5e-1, whatever the program's locale; the characters that it takes, 0 for none. Up
+   to 15 digits it is the number that C reads. */
 static size_t ds__mreal(const char *word, double *out) {
     uint64_t n = 0;
-    int digits = 0, point = 0, places = 0, exponent = 0, minus = 0;
+    int digits = 0;
+    int point = 0;
+    int places = 0;
+    int exponent = 0;
+    int minus = 0;
     size_t i = 0;
     for (; (word[i] >= '0' && word[i] <= '9') || (word[i] == '.' && !point); i++) {
-        if (word[i] == '.') { point = 1; continue; }
+        if (word[i] == '.') {
+            point = 1;
+            continue;
+        }
         digits++;
-        if (n < UINT64_MAX / 10 - 1) { n = n * 10 + (uint64_t)(word[i] - '0'); places += point; } else places -= !point;
+        if (n < UINT64_MAX / 10 - 1) {
+            n = n * 10 + (uint64_t)(word[i] - '0');
+            places += point;
+        } else
+            places -= !point;
     }
-    if (!digits) return 0;
+    if (!digits)
+        return 0;
     if (word[i] == 'e' || word[i] == 'E') {
         size_t k = i + 1;
-        if (word[k] == '-' || word[k] == '+') minus = word[k++] == '-';
-        if (word[k] < '0' || word[k] > '9') return i;
-        for (; word[k] >= '0' && word[k] <= '9'; k++) if (exponent < 1000) exponent = exponent * 10 + (word[k] - '0');
+        if (word[k] == '-' || word[k] == '+')
+            minus = word[k++] == '-';
+        if (word[k] < '0' || word[k] > '9')
+            return i;
+        for (; word[k] >= '0' && word[k] <= '9'; k++)
+            if (exponent < 1000)
+                exponent = exponent * 10 + (word[k] - '0');
         i = k;
     }
     places -= minus ? -exponent : exponent;
-    double scale = 1, value = (double)n;
-    for (int k = places < 0 ? -places : places; k > 0 && scale < 1e300; k--) scale *= 10;
+    double scale = 1;
+    double value = (double)n;
+    for (int k = places < 0 ? -places : places; k > 0 && scale < 1e300; k--)
+        scale *= 10;
     *out = places < 0 ? value * scale : value / scale;
     return i;
 }
@@ -1121,68 +1530,97 @@ static ds_result ds__mread_reserve(ds__mtext *t, double *out) {
     double value = 0;
     size_t n = ds__mreal(t->word, &value);
     int bytes = n && t->word[n] == 'G' && !t->word[n + 1];
-    if (bytes) value *= 1024.0 * 1024.0 * 1024.0;
-    if (!n || (t->word[n] && !bytes) || !(value > 0) || (bytes ? value < DS__RESERVE_BYTES || value > 1e18 : value > 1024))
-        return ds__mwrong(t, t->start, "expected a fraction of the device's memory such as 0.5, or gigabytes such as 40G");
+    if (bytes)
+        value *= 1024.0 * 1024.0 * 1024.0;
+    if (!n || (t->word[n] && !bytes) || !(value > 0) ||
+        (bytes ? value < DS__RESERVE_BYTES || value > 1e18 : value > 1024))
+        return ds__mwrong(
+            t, t->start,
+            "expected a fraction of the device's memory such as 0.5, or gigabytes such as 40G");
     *out = value;
     return DS_OK;
 }
+
 /* [name:value,...]: torch's classes of streams, which devstream has none of; read and left. */
 static ds_result ds__mread_classes(ds__mtext *t) {
     double value;
     ds_result r = DS_OK;
-    if (t->kind != '[') return ds__mwrong(t, t->start, "expected '[' of a list such as [serving:0.25,other:8G]");
-    for (ds__mtoken(t); r == DS_OK && t->kind != ']'; ) {
-        if (t->kind != 'w') return ds__mwrong(t, t->start, "expected the name of a class, or ']'");
+    if (t->kind != '[')
+        return ds__mwrong(t, t->start, "expected '[' of a list such as [serving:0.25,other:8G]");
+    for (ds__mtoken(t); r == DS_OK && t->kind != ']';) {
+        if (t->kind != 'w')
+            return ds__mwrong(t, t->start, "expected the name of a class, or ']'");
         r = ds__mexpect(t, ':', "':' and how much to reserve");
-        if (r == DS_OK) { ds__mtoken(t); r = ds__mread_reserve(t, &value); }
-        if (r < 0) return r;
+        if (r == DS_OK) {
+            ds__mtoken(t);
+            r = ds__mread_reserve(t, &value);
+        }
+        if (r < 0)
+            return r;
         ds__mtoken(t);
-        if (t->kind == ',') ds__mtoken(t);
-        else if (t->kind != ']') return ds__mwrong(t, t->start, "expected ',' or ']'");
+        if (t->kind == ',')
+            ds__mtoken(t);
+        else if (t->kind != ']')
+            return ds__mwrong(t, t->start, "expected ',' or ']'");
     }
     return r;
 }
 
-/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first one counts for smaller sizes too, > for those
-   behind the last. */
+/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
+   one counts for smaller sizes too, > for those behind the last. */
 static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) {
     uint64_t n;
     if (t->kind != 'w' || !ds__mnumber(t->word, &n) || (n & (n - 1)) != 0 || (n == 0 && !zero))
-        return ds__mwrong(t, t->start, "the divisions must be a power of two%s", zero ? ", or 0 for none" : "");
+        return ds__mwrong(t, t->start, "the divisions must be a power of two%s",
+                          zero ? ", or 0 for none" : "");
     *out = n ? (unsigned char)(1 + __builtin_ctzll(n)) : 0;
     return DS_OK;
 }
+
 static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
     size_t last = 0;
     unsigned char coded = 0;
     int first = 1;
     ds_result r;
     if (t->kind != '[') {
-        if ((r = ds__mread_division(t, 0, &coded)) < 0) return r;
+        if ((r = ds__mread_division(t, 0, &coded)) < 0)
+            return r;
         memset(out, coded, 16);
         return DS_OK;
     }
-    for (ds__mtoken(t); t->kind != ']'; ) {
+    for (ds__mtoken(t); t->kind != ']';) {
         uint64_t boundary = 0;
         int rest = t->kind == 'w' && !strcmp(t->word, ">");
-        if (!rest && (t->kind != 'w' || !ds__mnumber(t->word, &boundary) || !boundary || (boundary & (boundary - 1)) != 0))
-            return ds__mwrong(t, t->start, "expected an interval, which is a power of two in MiB, or '>', or ']'");
-        if ((r = ds__mexpect(t, ':', "':' and the divisions")) < 0) return r;
+        if (!rest && (t->kind != 'w' || !ds__mnumber(t->word, &boundary) || !boundary ||
+                      (boundary & (boundary - 1)) != 0))
+            return ds__mwrong(
+                t, t->start,
+                "expected an interval, which is a power of two in MiB, or '>', or ']'");
+        if ((r = ds__mexpect(t, ':', "':' and the divisions")) < 0)
+            return r;
         ds__mtoken(t);
-        if ((r = ds__mread_division(t, 1, &coded)) < 0) return r;
+        if ((r = ds__mread_division(t, 1, &coded)) < 0)
+            return r;
         size_t index = rest ? last + 1 : (size_t)__builtin_ctzll(boundary);
-        if (index > 15 && !rest) index = 15;
-        for (size_t i = rest ? index : first ? 0 : index; i < 16 && (rest || i <= index); i++) out[i] = coded;
-        if (!rest) { first = 0; last = index; }
+        if (index > 15 && !rest)
+            index = 15;
+        for (size_t i = rest ? index : first ? 0 : index; i < 16 && (rest || i <= index); i++)
+            out[i] = coded;
+        if (!rest) {
+            first = 0;
+            last = index;
+        }
         ds__mtoken(t);
-        if (t->kind == ',') ds__mtoken(t);
-        else if (t->kind != ']') return ds__mwrong(t, t->start, "expected ',' or ']'");
+        if (t->kind == ',')
+            ds__mtoken(t);
+        else if (t->kind != ']')
+            return ds__mwrong(t, t->start, "expected ',' or ']'");
     }
     return DS_OK;
 }
 
-/* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy, where one replaces the other. */
+/* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy, where one
+   replaces the other. */
 static ds_result ds__mread_limit(ds__mtext *t, ds_mem_config *c) {
     uint64_t bytes;
     double percent = 0;
@@ -1192,20 +1630,37 @@ static ds_result ds__mread_limit(ds__mtext *t, ds_mem_config *c) {
         c->limit = 0;
         return DS_OK;
     }
-    if (!ds__mnumber(t->word, &bytes)) return ds__mwrong(t, t->start, "expected a number of bytes, or 0%% to 100%%");
+    if (!ds__mnumber(t->word, &bytes))
+        return ds__mwrong(t, t->start, "expected a number of bytes, or 0%% to 100%%");
     c->limit = bytes;
     c->memory_fraction = 1;
     return DS_OK;
 }
 
-enum { DS__IS_BOOL, DS__IS_MB, DS__IS_BYTES, DS__IS_COUNT, DS__IS_CHOICE, DS__IS_OPEN, DS__IS_CLOSED, DS__IS_DIVISIONS, DS__IS_RESERVE, DS__IS_CLASSES,
-       DS__IS_LIMIT, DS__IS_PRESET, DS__IS_NOTHING /* True or False, and no more */ };
+enum {
+    DS__IS_BOOL,
+    DS__IS_MB,
+    DS__IS_BYTES,
+    DS__IS_COUNT,
+    DS__IS_CHOICE,
+    DS__IS_OPEN,
+    DS__IS_CLOSED,
+    DS__IS_DIVISIONS,
+    DS__IS_RESERVE,
+    DS__IS_CLASSES,
+    DS__IS_LIMIT,
+    DS__IS_PRESET,
+    DS__IS_NOTHING /* True or False, and no more */
+};
+
 typedef struct ds__moption {
     const char *name;
     int kind;
     size_t offset;
-    uint64_t low, high;   /* MB, bytes, count */
-    const char *choices;  /* in the order of their numbers, each with a bar behind it */
+    /* low, high: MB, bytes, count */
+    uint64_t low;
+    uint64_t high;
+    const char *choices; /* in the order of their numbers, each with a bar behind it */
 } ds__moption;
 
 #define DS__AT(member) offsetof(ds_mem_config, member)
@@ -1215,20 +1670,28 @@ static const ds__moption ds__moptions[] = {
     { "max_split_size_mb", DS__IS_MB, DS__AT(max_split_size), 1, UINT64_MAX, NULL },
     { "max_non_split_rounding_mb", DS__IS_MB, DS__AT(max_non_split_rounding), 1, UINT64_MAX, NULL },
     { "large_segment_size_mb", DS__IS_MB, DS__AT(large_segment_size), 2, 1 << 20, NULL },
-    { "garbage_collection_threshold", DS__IS_OPEN, DS__AT(garbage_collection_threshold), 0, 0, NULL },
+    { "garbage_collection_threshold", DS__IS_OPEN, DS__AT(garbage_collection_threshold), 0, 0,
+      NULL },
     { "roundup_power2_divisions", DS__IS_DIVISIONS, 0, 0, 0, NULL },
     { "expandable_segments", DS__IS_BOOL, DS__AT(expandable_segments), 0, 0, NULL },
-    { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0, NULL },
+    { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0,
+      NULL },
     { "expandable_segments_reserve_by_class", DS__IS_CLASSES, 0, 0, 0, NULL },
     { "release_lock_on_cudamalloc", DS__IS_BOOL, DS__AT(release_lock_on_cudamalloc), 0, 0, NULL },
     { "per_process_memory_fraction", DS__IS_CLOSED, DS__AT(memory_fraction), 0, 0, NULL },
     { "throw_on_cudamalloc_oom", DS__IS_BOOL, DS__AT(throw_on_cudamalloc_oom), 0, 0, NULL },
-    { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse), 0, 0, NULL },
-    { "pinned_use_cuda_host_register", DS__IS_BOOL, DS__AT(pinned_use_cuda_host_register), 0, 0, NULL },
-    { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128, NULL },
-    { "pinned_use_background_threads", DS__IS_BOOL, DS__AT(pinned_use_background_threads), 0, 0, NULL },
-    { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20, NULL },
-    { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX, NULL },
+    { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse),
+      0, 0, NULL },
+    { "pinned_use_cuda_host_register", DS__IS_BOOL, DS__AT(pinned_use_cuda_host_register), 0, 0,
+      NULL },
+    { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128,
+      NULL },
+    { "pinned_use_background_threads", DS__IS_BOOL, DS__AT(pinned_use_background_threads), 0, 0,
+      NULL },
+    { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20,
+      NULL },
+    { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX,
+      NULL },
     { "pinned_max_cached_size_mb", DS__IS_MB, DS__AT(pinned_max_cached_size), 0, UINT64_MAX, NULL },
     { "pinned_free_catch_all", DS__IS_NOTHING, 0, 0, 0, NULL },
     { "reuse", DS__IS_CHOICE, DS__AT(reuse), 0, 0, "never|on_shortage|always|" },
@@ -1248,30 +1711,41 @@ static const ds__moption ds__moptions[] = {
 static unsigned ds__mdistance(const char *a, const char *b) {
     unsigned row[64];
     size_t n = strlen(b);
-    if (n > 62) return 99;
-    for (size_t k = 0; k <= n; k++) row[k] = (unsigned)k;
+    if (n > 62)
+        return 99;
+    for (size_t k = 0; k <= n; k++)
+        row[k] = (unsigned)k;
     for (size_t i = 0; a[i]; i++) {
         unsigned diagonal = row[0];
         row[0] = (unsigned)i + 1;
         for (size_t k = 1; k <= n; k++) {
             unsigned best = diagonal + (a[i] != b[k - 1]);
-            if (row[k] + 1 < best) best = row[k] + 1;
-            if (row[k - 1] + 1 < best) best = row[k - 1] + 1;
+            if (row[k] + 1 < best)
+                best = row[k] + 1;
+            if (row[k - 1] + 1 < best)
+                best = row[k - 1] + 1;
             diagonal = row[k];
             row[k] = best;
         }
     }
     return row[n];
 }
+
 static ds_result ds__munknown(const ds__mtext *t) {
     const ds__moption *nearest = NULL;
     unsigned best = (unsigned)strlen(t->word) / 3 + 1;
     for (size_t i = 0; i < DS__OPTIONS; i++) {
         unsigned d = ds__mdistance(t->word, ds__moptions[i].name);
-        if (d < best) { best = d; nearest = &ds__moptions[i]; }
+        if (d < best) {
+            best = d;
+            nearest = &ds__moptions[i];
+        }
     }
-    if (nearest) return ds__mwrong(t, t->start, "there is no option '%s'; is %s meant?", t->word, nearest->name);
-    return ds__mwrong(t, t->start, "there is no option '%s'; ds_mem_configure_text lists them", t->word);
+    if (nearest)
+        return ds__mwrong(t, t->start, "there is no option '%s'; is %s meant?", t->word,
+                          nearest->name);
+    return ds__mwrong(t, t->start, "there is no option '%s'; ds_mem_configure_text lists them",
+                      t->word);
 }
 
 /* The number of the word among choices, -1: none of them. */
@@ -1279,7 +1753,8 @@ static int ds__mchoice(const char *choices, const char *word) {
     size_t n = strlen(word);
     for (int i = 0; *choices; i++) {
         size_t length = strcspn(choices, "|");
-        if (length == n && !memcmp(choices, word, n)) return i;
+        if (length == n && !memcmp(choices, word, n))
+            return i;
         choices += length + 1;
     }
     return -1;
@@ -1289,27 +1764,41 @@ static ds_result ds__mread_whole(ds__mtext *t, const ds__moption *o, void *to) {
     const uint64_t most = SIZE_MAX / DS__MIB;
     uint64_t n;
     if (t->kind != 'w' || !ds__mnumber(t->word, &n) || n < o->low || n > o->high) {
-        const char *unit = o->kind == DS__IS_MB ? " of MiB" : o->kind == DS__IS_BYTES ? " of bytes" : "";
-        if (o->high == UINT64_MAX) return ds__mwrong(t, t->start, "expected a number%s, %llu or more", unit, (unsigned long long)o->low);
-        return ds__mwrong(t, t->start, "expected a number%s from %llu to %llu", unit, (unsigned long long)o->low, (unsigned long long)o->high);
+        const char *unit = o->kind == DS__IS_MB      ? " of MiB"
+                           : o->kind == DS__IS_BYTES ? " of bytes"
+                                                     : "";
+        if (o->high == UINT64_MAX)
+            return ds__mwrong(t, t->start, "expected a number%s, %llu or more", unit,
+                              (unsigned long long)o->low);
+        return ds__mwrong(t, t->start, "expected a number%s from %llu to %llu", unit,
+                          (unsigned long long)o->low, (unsigned long long)o->high);
     }
-    if (o->kind == DS__IS_MB) *(size_t *)to = (n < most ? n : most) * DS__MIB;
-    else if (o->kind == DS__IS_BYTES) *(size_t *)to = n;
-    else *(unsigned *)to = (unsigned)n;
+    if (o->kind == DS__IS_MB)
+        *(size_t *)to = (n < most ? n : most) * DS__MIB;
+    else if (o->kind == DS__IS_BYTES)
+        *(size_t *)to = n;
+    else
+        *(unsigned *)to = (unsigned)n;
     return DS_OK;
 }
+
 static ds_result ds__mread_part(ds__mtext *t, const ds__moption *o, double *to) {
     double value = 0;
     size_t n = ds__mreal(t->word, &value);
     int open = o->kind == DS__IS_OPEN;
     if (!n || t->word[n] || value > 1 || (open && (value <= 0 || value >= 1)))
-        return ds__mwrong(t, t->start, open ? "expected a number above 0 and below 1" : "expected a number from 0 to 1");
+        return ds__mwrong(t, t->start,
+                          open ? "expected a number above 0 and below 1"
+                               : "expected a number from 0 to 1");
     *to = value;
     return DS_OK;
 }
+
 static ds_result ds__mread_choice(ds__mtext *t, const ds__moption *o, int *to) {
     int choice = ds__mchoice(o->choices, t->word);
-    if (t->kind != 'w' || choice < 0) return ds__mwrong(t, t->start, "expected one of %.*s", (int)strlen(o->choices) - 1, o->choices);
+    if (t->kind != 'w' || choice < 0)
+        return ds__mwrong(t, t->start, "expected one of %.*s", (int)strlen(o->choices) - 1,
+                          o->choices);
     *to = choice;
     return DS_OK;
 }
@@ -1320,57 +1809,94 @@ static ds_result ds__mread_value(ds__mtext *t, const ds__moption *o, ds_mem_conf
     int choice = 0;
     ds_result r = DS_OK;
     switch (o->kind) {
-    case DS__IS_BOOL: case DS__IS_NOTHING:
-        if (strcmp(t->word, "True") && strcmp(t->word, "False")) return ds__mwrong(t, t->start, "expected True or False");
-        if (o->kind == DS__IS_BOOL) *(int *)to = t->word[0] == 'T';
+    case DS__IS_BOOL:
+    case DS__IS_NOTHING:
+        if (strcmp(t->word, "True") && strcmp(t->word, "False"))
+            return ds__mwrong(t, t->start, "expected True or False");
+        if (o->kind == DS__IS_BOOL)
+            *(int *)to = t->word[0] == 'T';
         return DS_OK;
-    case DS__IS_CHOICE: return ds__mread_choice(t, o, to);
-    case DS__IS_OPEN: case DS__IS_CLOSED: return ds__mread_part(t, o, to);
-    case DS__IS_DIVISIONS: return ds__mread_divisions(t, c->roundup_power2_divisions);
-    case DS__IS_RESERVE: return ds__mread_reserve(t, to);
-    case DS__IS_CLASSES: return ds__mread_classes(t);
-    case DS__IS_LIMIT: return ds__mread_limit(t, c);
+    case DS__IS_CHOICE:
+        return ds__mread_choice(t, o, to);
+    case DS__IS_OPEN:
+    case DS__IS_CLOSED:
+        return ds__mread_part(t, o, to);
+    case DS__IS_DIVISIONS:
+        return ds__mread_divisions(t, c->roundup_power2_divisions);
+    case DS__IS_RESERVE:
+        return ds__mread_reserve(t, to);
+    case DS__IS_CLASSES:
+        return ds__mread_classes(t);
+    case DS__IS_LIMIT:
+        return ds__mread_limit(t, c);
     case DS__IS_PRESET:
         if ((r = ds__mread_choice(t, o, &choice)) == DS_OK)
-            *c = choice == 0 ? (ds_mem_config_default)() : choice == 1 ? (ds_mem_config_torch)() : (ds_mem_config_cupy)();
+            *c = choice == 0   ? (ds_mem_config_default)()
+                 : choice == 1 ? (ds_mem_config_torch)()
+                               : (ds_mem_config_cupy)();
         return r;
-    default: return ds__mread_whole(t, o, to);
+    default:
+        return ds__mread_whole(t, o, to);
     }
 }
 
 /* Values whose range depends on others or is no interval; the character is that of the value. */
-static ds_result ds__mread_checked(ds__mtext *t, const ds__moption *o, const ds_mem_config *c, size_t at) {
-    if (o->offset == DS__AT(max_split_size) && o->kind == DS__IS_MB) t->split_at = at;
-    if (o->offset == DS__AT(max_non_split_rounding) && o->kind == DS__IS_MB) t->rounding_at = at;
+static ds_result ds__mread_checked(ds__mtext *t, const ds__moption *o, const ds_mem_config *c,
+                                   size_t at) {
+    if (o->offset == DS__AT(max_split_size) && o->kind == DS__IS_MB)
+        t->split_at = at;
+    if (o->offset == DS__AT(max_non_split_rounding) && o->kind == DS__IS_MB)
+        t->rounding_at = at;
     if (o->offset == DS__AT(large_segment_size) && o->kind == DS__IS_MB) {
         t->large_at = at;
-        if (c->large_segment_size % (2 * DS__MIB)) return ds__mwrong(t, at, "expected an even number of MiB");
+        if (c->large_segment_size % (2 * DS__MIB))
+            return ds__mwrong(t, at, "expected an even number of MiB");
     }
-    if (o->offset == DS__AT(pinned_num_register_threads) && (c->pinned_num_register_threads & (c->pinned_num_register_threads - 1)))
+    if (o->offset == DS__AT(pinned_num_register_threads) &&
+        (c->pinned_num_register_threads & (c->pinned_num_register_threads - 1)))
         return ds__mwrong(t, at, "expected a power of two up to 128");
-    if (o->offset == DS__AT(guard_bytes) && c->guard_bytes % DS__UNIT) return ds__mwrong(t, at, "expected a multiple of 512");
+    if (o->offset == DS__AT(guard_bytes) && c->guard_bytes % DS__UNIT)
+        return ds__mwrong(t, at, "expected a multiple of 512");
     return DS_OK;
 }
+
 static ds_result ds__mread_compared(const ds__mtext *t, const ds_mem_config *c) {
     size_t mb = c->large_segment_size / DS__MIB;
     if (c->max_split_size < c->large_segment_size) {
-        if (t->split_at != SIZE_MAX) return ds__mwrong(t, t->split_at, "max_split_size_mb must be at least %zu, the size of large segments", mb);
-        return ds__mwrong(t, t->large_at, "large_segment_size_mb must be at most %zu, max_split_size", c->max_split_size / DS__MIB);
+        if (t->split_at != SIZE_MAX)
+            return ds__mwrong(t, t->split_at,
+                              "max_split_size_mb must be at least %zu, the size of large segments",
+                              mb);
+        return ds__mwrong(t, t->large_at,
+                          "large_segment_size_mb must be at most %zu, max_split_size",
+                          c->max_split_size / DS__MIB);
     }
-    if (c->max_non_split_rounding >= c->large_segment_size) return DS_OK;
-    if (t->rounding_at != SIZE_MAX) return ds__mwrong(t, t->rounding_at, "max_non_split_rounding_mb must be at least %zu, the size of large segments", mb);
-    return ds__mwrong(t, t->large_at, "large_segment_size_mb must be at most %zu, max_non_split_rounding", c->max_non_split_rounding / DS__MIB);
+    if (c->max_non_split_rounding >= c->large_segment_size)
+        return DS_OK;
+    if (t->rounding_at != SIZE_MAX)
+        return ds__mwrong(
+            t, t->rounding_at,
+            "max_non_split_rounding_mb must be at least %zu, the size of large segments", mb);
+    return ds__mwrong(t, t->large_at,
+                      "large_segment_size_mb must be at most %zu, max_non_split_rounding",
+                      c->max_non_split_rounding / DS__MIB);
 }
 
 /* One "option:value"; the token is the option. */
 static ds_result ds__mread_option(ds__mtext *t, ds_mem_config *c, int first) {
     const ds__moption *o = NULL;
-    for (size_t i = 0; i < DS__OPTIONS && !o; i++) if (!strcmp(t->word, ds__moptions[i].name)) o = &ds__moptions[i];
-    if (t->kind != 'w') return ds__mwrong(t, t->start, "expected an option");
-    if (!o) return ds__munknown(t);
-    if (o->kind == DS__IS_PRESET && !first) return ds__mwrong(t, t->start, "preset sets all options, so it must be the first");
+    for (size_t i = 0; i < DS__OPTIONS && !o; i++)
+        if (!strcmp(t->word, ds__moptions[i].name))
+            o = &ds__moptions[i];
+    if (t->kind != 'w')
+        return ds__mwrong(t, t->start, "expected an option");
+    if (!o)
+        return ds__munknown(t);
+    if (o->kind == DS__IS_PRESET && !first)
+        return ds__mwrong(t, t->start, "preset sets all options, so it must be the first");
     ds_result r = ds__mexpect(t, ':', "':' and a value");
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__mtoken(t);
     size_t at = t->start;
     r = ds__mread_value(t, o, c);
@@ -1387,18 +1913,24 @@ static ds_result ds__mconfig_read(const char *text, ds_mem_config *config) {
     memset(c.roundup_power2_divisions, 0, sizeof c.roundup_power2_divisions);
     ds__mtoken(&t);
     for (int first = 1; r == DS_OK && t.kind; first = 0) {
-        if ((r = ds__mread_option(&t, &c, first)) < 0) break;
+        if ((r = ds__mread_option(&t, &c, first)) < 0)
+            break;
         ds__mtoken(&t);
-        if (t.kind == ',') ds__mtoken(&t);
-        else if (t.kind) r = ds__mwrong(&t, t.start, "expected ',' and the next option");
+        if (t.kind == ',')
+            ds__mtoken(&t);
+        else if (t.kind)
+            r = ds__mwrong(&t, t.start, "expected ',' and the next option");
     }
-    if (r == DS_OK) r = ds__mread_compared(&t, &c);
-    if (r == DS_OK) r = ds__mconfig_check(&c);
-    if (r == DS_OK) *config = c;
+    if (r == DS_OK)
+        r = ds__mread_compared(&t, &c);
+    if (r == DS_OK)
+        r = ds__mconfig_check(&c);
+    if (r == DS_OK)
+        *config = c;
     return r;
 }
 
-DSDEF ds_result (ds_mem_config_parse)(const char *text, ds_mem_config *config) {
+DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds__tls.fn = "ds_mem_config_parse";
     ds__tls.site.file = ds_call_site.file;
     ds__tls.site.line = ds_call_site.line;
@@ -1407,53 +1939,78 @@ DSDEF ds_result (ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds_result r = ds__mconfig_check(config);
     return r < 0 ? r : ds__mconfig_read(text, config);
 }
-
-/* ---- >>memory engine ----------------------------------------------------------------------------------------------- */
+/* ---- >>memory engine ------------------------------------------------------------------------- */
 
 static struct {
-    pthread_mutex_t lock;                    /* of what follows, but what is atomic */
+    pthread_mutex_t lock; /* of what follows, but what is atomic */
     ds__mdevice *_Atomic device[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-    ds_mem_config config;                    /* of devices that are used later */
-    int configured;                          /* the environment was read */
+    ds_mem_config config; /* of devices that are used later */
+    int configured;       /* the environment was read */
     ds_result conf_result;
-    ds__segment *_Atomic *_Atomic root[1 << 13]; /* granules of 2 MiB, 16 GiB in each leaf; the lowest bit: several segments share it */
+    /* granules of 2 MiB, 16 GiB in each leaf; the lowest bit: several segments share it */
+    ds__segment *_Atomic *_Atomic root[1 << 13];
     pthread_mutex_t registry;
-    ds__segment **sorted;                    /* all segments, by address */
-    size_t sorted_count, sorted_room;
+    ds__segment **sorted; /* all segments, by address */
+    size_t sorted_count;
+    size_t sorted_room;
     uint64_t serial;
     ds__segment *free_segments;
-    struct ds__mkept *kept;                  /* what is freed at shutdown only */
-    struct ds__mpolicy *policies;            /* all there were; the registry is locked */
-    ds__mpool **pools;                       /* those with handles */
-    uint32_t pool_count, pool_room;
+    struct ds__mkept *kept;       /* what is freed at shutdown only */
+    struct ds__mpolicy *policies; /* all there were; the registry is locked */
+    ds__mpool **pools;            /* those with handles */
+    uint32_t pool_count;
+    uint32_t pool_room;
     uint64_t next_pool;
-    _Atomic int special;                     /* not 0: allocations look whether this thread has pushed a pool */
-    struct { ds_mem_shortage_fn fn; void *user; } *shortage;
-    struct { ds_mem_oom_fn fn; void *user; } *oom;
-    size_t shortage_count, oom_count;
-    uint64_t tick_base, tick_base_ns;        /* the two clocks at the first use */
-    int closing;                             /* ds_shutdown has come to the pools */
-    pthread_mutex_t leaving;                 /* of `closing` and `leavers` */
-    pthread_cond_t left;                     /* there is none any more */
-    int leavers;                             /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
+    /* not 0: allocations look whether this thread has pushed a pool */
+    _Atomic int special;
+
+    struct {
+        ds_mem_shortage_fn fn;
+        void *user;
+    } * shortage;
+
+    struct {
+        ds_mem_oom_fn fn;
+        void *user;
+    } * oom;
+
+    size_t shortage_count;
+    size_t oom_count;
+    /* tick_base, tick_base_ns: the two clocks at the first use */
+    uint64_t tick_base;
+    uint64_t tick_base_ns;
+    int closing;             /* ds_shutdown has come to the pools */
+    pthread_mutex_t leaving; /* of `closing` and `leavers` */
+    pthread_cond_t left;     /* there is none any more */
+    /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
+    int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
-} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER, .registry = PTHREAD_MUTEX_INITIALIZER, .leaving = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
+} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER,
+            .registry = PTHREAD_MUTEX_INITIALIZER,
+            .leaving = PTHREAD_MUTEX_INITIALIZER,
+            .left = PTHREAD_COND_INITIALIZER };
 
 /* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
 #define DS__LABELS 32
+
 static __thread struct {
-    unsigned labels, pools, in_shortage;
-    int upstream_empty;   /* of the request that runs: a pool's upstream gave nothing */
+    unsigned labels;
+    unsigned pools;
+    unsigned in_shortage;
+    int upstream_empty;              /* of the request that runs: a pool's upstream gave nothing */
     const struct ds__inside *inside; /* upstreams that run */
-    uint32_t epoch;       /* ds__g.epoch of the pushes */
+    uint32_t epoch;                  /* ds__g.epoch of the pushes */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
 } ds__mtls;
 
 /* How many pools the thread has pushed; those of before a shutdown are none. */
 static unsigned ds__pushes(void) {
-    if (ds__mtls.epoch != ds__g.epoch) { ds__mtls.epoch = ds__g.epoch; ds__mtls.pools = 0; }
+    if (ds__mtls.epoch != ds__g.epoch) {
+        ds__mtls.epoch = ds__g.epoch;
+        ds__mtls.pools = 0;
+    }
     return ds__mtls.pools;
 }
 
@@ -1472,10 +2029,10 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *event);
 static void ds__mem_history_join(ds__mdevice *dev);
 struct ds__wanted;
 static void ds__oom_report(const struct ds__wanted *q, size_t segment, ds_result why);
-
 /* ---- small things ---- */
 
-/* Orders blocks: by segment in the order in which they were made, so that a program sees the same order wherever its memory lies; then by address. */
+/* Orders blocks: by segment in the order in which they were made, so that a program sees the
+   same order wherever its memory lies; then by address. */
 static inline int ds__earlier(const ds__mblock *a, const ds__mblock *b) {
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
@@ -1484,28 +2041,33 @@ static inline int ds__earlier(const ds__mblock *a, const ds__mblock *b) {
 static void *ds__native_of(ds__arena *a) {
     void *native = NULL;
     ds__stream *s = a->orphan ? NULL : ds__pin(&ds__g.streams, a->stream.id);
-    if (!s) return NULL;
-    if (s->driver->stream_native(s->native, &native) < 0) native = NULL;
+    if (!s)
+        return NULL;
+    if (s->driver->stream_native(s->native, &native) < 0)
+        native = NULL;
     ds__stream_unpin(s);
     return native;
 }
 
 /* Calls of public functions on the allocator's behalf: the user's call stays the one that runs. */
-#define DS__KEEPING(r, call) do { \
+#define DS__KEEPING(r, call)             \
+    do {                                 \
         const char *ds__fn = ds__tls.fn; \
         ds_site ds__site = ds__tls.site; \
-        ds_call_site = ds__site; \
-        ds__tls.unwatched++; \
-        r = call; \
-        ds__tls.unwatched--; \
-        ds__tls.fn = ds__fn; \
-        ds__tls.site = ds__site; \
+        ds_call_site = ds__site;         \
+        ds__tls.unwatched++;             \
+        r = call;                        \
+        ds__tls.unwatched--;             \
+        ds__tls.fn = ds__fn;             \
+        ds__tls.site = ds__site;         \
     } while (0)
+
 static ds_result ds__own_fill(ds_stream stream, void *ptr, uint32_t value, size_t size) {
     ds_result r;
     DS__KEEPING(r, (ds_fill)(ptr, value, sizeof value, size / sizeof value, stream));
     return r;
 }
+
 /* A stream of the device that is always there, pinned; NULL and the sentence: none. */
 static ds__stream *ds__any_stream(ds_device device) {
     ds_stream handle = { 0 };
@@ -1513,8 +2075,11 @@ static ds__stream *ds__any_stream(ds_device device) {
     DS__KEEPING(r, (ds_stream_legacy)(device, &handle));
     return r < 0 ? NULL : ds__stream_pin(handle);
 }
+
 /* The result of what failed last on this thread: for functions that return an object. */
-static ds_result ds__mem_error(void) { return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY; }
+static ds_result ds__mem_error(void) {
+    return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY;
+}
 
 static void ds__unpark_all(ds__arena *a);
 static void ds__event_drop(ds_event event);
@@ -1529,8 +2094,11 @@ static uint64_t ds__capture_of(ds__stream *s);
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p);
 static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
-/* What a call may wait for when it gives blocks back that no cache keeps: an allocation for nothing, a free for the driver's own free of plain memory. */
+
+/* What a call may wait for when it gives blocks back that no cache keeps: an allocation for
+   nothing, a free for the driver's own free of plain memory. */
 enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
+
 static size_t ds__direct_again(ds__mdevice *dev, int wait);
 static int ds__arena_drain(ds__arena *a);
 static size_t ds__async_surplus(ds__mdevice *dev);
@@ -1550,15 +2118,22 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
 static void ds__tell_leaks(ds__mdevice *dev);
 static void ds__mem_end(ds__mdevice *dev);
 
-/* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the same type. */
-typedef struct ds__mkept { struct ds__mkept *next; uint64_t pad; } ds__mkept;
+/* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the
+   same type. */
+typedef struct ds__mkept {
+    struct ds__mkept *next;
+    uint64_t pad;
+} ds__mkept;
+
 static void *ds__mkeep_unlocked(size_t size) { /* the registry is locked */
     ds__mkept *k = ds__alloc(sizeof *k + size);
-    if (!k) return NULL;
+    if (!k)
+        return NULL;
     k->next = ds__m.kept;
     ds__m.kept = k;
     return k + 1;
 }
+
 static void *ds__mkeep(size_t size) {
     pthread_mutex_lock(&ds__m.registry);
     void *p = ds__mkeep_unlocked(size);
@@ -1570,16 +2145,19 @@ static void ds__mdevice_lock(ds__mdevice *dev) {
     pthread_mutex_lock(&dev->lock);
     ds__tls.upper_locked++;
 }
+
 static void ds__mdevice_unlock(ds__mdevice *dev) {
     ds__tls.upper_locked--;
     pthread_mutex_unlock(&dev->lock);
 }
 
-/* Between the question whether something captures and work that must not come into a capture none begins. Destructors of the user's wait as well: they could free. */
+/* Between the question whether something captures and work that must not come into a capture
+   none begins. Destructors of the user's wait as well: they could free. */
 static void ds__hold_captures(void) {
     pthread_mutex_lock(&ds__g.begin);
     ds__tls.upper_locked++;
 }
+
 static void ds__let_captures(void) {
     ds__tls.upper_locked--;
     pthread_mutex_unlock(&ds__g.begin);
@@ -1589,17 +2167,24 @@ static const char *ds__mem_label(void) {
     unsigned n = ds__mtls.labels;
     return n == 0 ? NULL : ds__mtls.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
 }
-DSDEF void (ds_mem_label_push)(const char *label) {
-    if (ds__mtls.labels < DS__LABELS) ds__mtls.label[ds__mtls.labels] = label;
+
+DSDEF void(ds_mem_label_push)(const char *label) {
+    if (ds__mtls.labels < DS__LABELS)
+        ds__mtls.label[ds__mtls.labels] = label;
     ds__mtls.labels++;
 }
-DSDEF void (ds_mem_label_pop)(void) { if (ds__mtls.labels) ds__mtls.labels--; }
 
+DSDEF void(ds_mem_label_pop)(void) {
+    if (ds__mtls.labels)
+        ds__mtls.labels--;
+}
 /* ---- devices and pools ---- */
 
 /* A device's memory, if it was ever used. */
 static ds__mdevice *ds__mem_device_at(int backend, int index) {
-    return index >= 0 && index < DS__MAX_DEVICES ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire) : NULL;
+    return index >= 0 && index < DS__MAX_DEVICES
+               ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire)
+               : NULL;
 }
 
 static ds_result ds__mem_setup(void);
@@ -1617,8 +2202,14 @@ static void ds__arena_apply(ds__arena *a) {
     a->requests = p->config.garbage_collection_threshold > 0 ? &a->pool->requests : NULL;
 }
 
-/* A copy of a policy that stays, the same one whenever it comes again. The limits are not part of it: they change by themselves. NULL and the sentence: no memory. */
-typedef struct ds__mpolicy { struct ds__mpolicy *next; uint64_t pad; ds_mem_config config; } ds__mpolicy;
+/* A copy of a policy that stays, the same one whenever it comes again. The limits are not part
+   of it: they change by themselves. NULL and the sentence: no memory. */
+typedef struct ds__mpolicy {
+    struct ds__mpolicy *next;
+    uint64_t pad;
+    ds_mem_config config;
+} ds__mpolicy;
+
 static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     ds_mem_config c;
     memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
@@ -1626,36 +2217,49 @@ static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     c.memory_fraction = 1;
     pthread_mutex_lock(&ds__m.registry);
     ds__mpolicy *k = ds__m.policies;
-    while (k && memcmp(&k->config, &c, sizeof c) != 0) k = k->next;
+    while (k && memcmp(&k->config, &c, sizeof c) != 0)
+        k = k->next;
     if (!k && (k = ds__mkeep_unlocked(sizeof *k)) != NULL) {
         memcpy(&k->config, &c, sizeof c);
         k->next = ds__m.policies;
         ds__m.policies = k;
     }
     pthread_mutex_unlock(&ds__m.registry);
-    if (!k) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
+    if (!k)
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
     return k ? &k->config : NULL;
 }
-static const ds_mem_config *ds__policy(ds__mpool *p) { return atomic_load_explicit(&p->policy, memory_order_acquire); }
 
-/* Sets a pool's configuration and what follows from it. The device is locked with all arenas of the pool, or nobody knows them yet. 0 and the sentence: no memory. */
+static const ds_mem_config *ds__policy(ds__mpool *p) {
+    return atomic_load_explicit(&p->policy, memory_order_acquire);
+}
+
+/* Sets a pool's configuration and what follows from it. The device is locked with all arenas of
+   the pool, or nobody knows them yet. 0 and the sentence: no memory. */
 static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     const ds_mem_config *policy = ds__policy_keep(config);
-    if (!policy) return 0;
+    if (!policy)
+        return 0;
     atomic_store_explicit(&p->policy, policy, memory_order_release);
     p->config = *config;
     p->rounds = 0;
-    for (int i = 0; i < 16; i++) p->rounds |= config->roundup_power2_divisions[i] != 0;
+    for (int i = 0; i < 16; i++)
+        p->rounds |= config->roundup_power2_divisions[i] != 0;
     p->coarse = !config->best_fit_by_address && !config->single_pool;
     p->oversize = config->max_split_size != SIZE_MAX;
     p->watched = config->poison || config->guard_bytes || config->debug > 1;
-    p->full = p->dev->main.config.statistics == DS_STATISTICS_FULL; /* one level for a device and its pools */
+    /* one level for a device and its pools */
+    p->full = p->dev->main.config.statistics == DS_STATISTICS_FULL;
     p->direct = config->backend != DS_MEM_NATIVE;
     p->split_above[DS__SMALL] = DS__UNIT;
-    p->split_above[DS__LARGE] = config->single_pool ? DS__UNIT : config->segment_growth ? 64 * 1024 : DS__MIB + 1;
-    for (ds__arena *a = p->arenas; a; a = a->next) ds__arena_apply(a);
+    p->split_above[DS__LARGE] = config->single_pool      ? DS__UNIT
+                                : config->segment_growth ? 64 * 1024
+                                                         : DS__MIB + 1;
+    for (ds__arena *a = p->arenas; a; a = a->next)
+        ds__arena_apply(a);
     return 1;
 }
+
 /* The device's configuration as it stands. */
 static ds_mem_config ds__config_of(ds__mdevice *dev) {
     ds__mdevice_lock(dev);
@@ -1664,19 +2268,23 @@ static ds_mem_config ds__config_of(ds__mdevice *dev) {
     return c;
 }
 
-/* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is set. */
+/* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is
+   set. */
 static ds__mdevice *ds__mem_device(ds_device device) {
     int backend = ds__backend_of(device);
     ds__mdevice *dev = ds__mem_device_at(backend, device.index);
-    if (DS__LIKELY(dev != NULL)) return dev;
-    if (ds__mem_setup() < 0) return NULL;
+    if (DS__LIKELY(dev != NULL))
+        return dev;
+    if (ds__mem_setup() < 0)
+        return NULL;
     pthread_mutex_lock(&ds__m.lock);
     dev = ds__mem_device_at(backend, device.index);
     if (!dev) {
         ds_device_properties properties;
         ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
         dev = r < 0 ? NULL : ds__mkeep(sizeof *dev);
-        if (!dev && r >= 0) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
+        if (!dev && r >= 0)
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         if (dev) {
             pthread_mutex_init(&dev->lock, NULL);
             dev->device = device;
@@ -1686,7 +2294,8 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             dev->main.owners = 1;
             if (ds__mpool_apply(&dev->main, &ds__m.config)) {
                 ds__mem_limit(dev);
-                atomic_store_explicit(&ds__m.device[backend][device.index], dev, memory_order_release);
+                atomic_store_explicit(&ds__m.device[backend][device.index], dev,
+                                      memory_order_release);
                 ds__mem_history_join(dev);
             } else {
                 dev = NULL;
@@ -1697,19 +2306,25 @@ static ds__mdevice *ds__mem_device(ds_device device) {
     return dev;
 }
 
-/* The pool of a handle, destroyed or not, until another takes its place; NULL: none. ds__m.lock is held. */
+/* The pool of a handle, destroyed or not, until another takes its place; NULL: none. ds__m.lock
+   is held. */
 static ds__mpool *ds__mpool_at(ds_pool pool) {
     uint32_t index = (uint32_t)pool.id;
     ds__mpool *p = index >= 1 && index <= ds__m.pool_count ? ds__m.pools[index - 1] : NULL;
     return p && p->id == pool.id ? p : NULL;
 }
-/* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to hold it. */
+
+/* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
+   hold it. */
 static ds__mpool *ds__mpool_of(ds_pool pool) {
     pthread_mutex_lock(&ds__m.lock);
     ds__mpool *p = ds__mpool_at(pool);
-    if (p && p->dead) p = NULL;
+    if (p && p->dead)
+        p = NULL;
     pthread_mutex_unlock(&ds__m.lock);
-    if (!p) ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed" : "no pool was given (the handle is zero)");
+    if (!p)
+        ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed"
+                                                : "no pool was given (the handle is zero)");
     return p;
 }
 
@@ -1726,21 +2341,26 @@ static void ds__fold(ds__mdevice *dev);
 
 /* It is locked. */
 static int ds__arena_has_memory(const ds__arena *a) {
-    for (const ds__segment *s = a->segments; s; s = s->next) if (s->mapped) return 1;
+    for (const ds__segment *s = a->segments; s; s = s->next)
+        if (s->mapped)
+            return 1;
     return 0;
 }
 
-/* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none. Programs that capture again and again need no more memory
-   for that. ds__m.lock is held. */
+/* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
+   Programs that capture again and again need no more memory for that. ds__m.lock is held. */
 static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config, char *label) {
     ds__mpool *found = NULL;
     ds__mem_lock_all(dev);
     for (ds__mpool *p = dev->main.next; p && !found; p = p->next) {
         int empty = p->owners == 0;
-        for (const ds__arena *a = p->arenas; a && empty; a = a->next) empty = !ds__arena_has_memory(a);
-        if (empty) found = p;
+        for (const ds__arena *a = p->arenas; a && empty; a = a->next)
+            empty = !ds__arena_has_memory(a);
+        if (empty)
+            found = p;
     }
-    if (found && !ds__policy_keep(config)) found = NULL;
+    if (found && !ds__policy_keep(config))
+        found = NULL;
     if (found) {
         ds__fold(dev); /* what it has counted remains the device's */
         memset(&found->stats, 0, sizeof found->stats);
@@ -1764,7 +2384,10 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
 /* A new pool with one owner. */
 static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, const char *label) {
     char *copy = label ? ds__copy_text(label, 255) : NULL;
-    if (label && !copy) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool"); return NULL; }
+    if (label && !copy) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
+        return NULL;
+    }
     pthread_mutex_lock(&ds__m.lock);
     ds__mpool *p = ds__mpool_again(dev, config, copy);
     if (p) {
@@ -1790,7 +2413,8 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
             return NULL;
         }
-        if (ds__m.pool_count) memcpy(more, ds__m.pools, ds__m.pool_count * sizeof *more);
+        if (ds__m.pool_count)
+            memcpy(more, ds__m.pools, ds__m.pool_count * sizeof *more);
         ds__release(ds__m.pools);
         ds__m.pools = more;
         ds__m.pool_room = room;
@@ -1805,31 +2429,41 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
     }
     ds__mdevice_unlock(dev);
     pthread_mutex_unlock(&ds__m.lock);
-    if (applied) return p;
+    if (applied)
+        return p;
     ds__release(copy);
     return NULL;
 }
-
 /* ---- locks ---- */
 
-static void ds__arena_lock(ds__arena *a) { ds__lock_take(&a->lock); }
-static void ds__arena_unlock(ds__arena *a) { ds__lock_give(&a->lock); }
+static void ds__arena_lock(ds__arena *a) {
+    ds__lock_take(&a->lock);
+}
+
+static void ds__arena_unlock(ds__arena *a) {
+    ds__lock_give(&a->lock);
+}
 
 /* Stops the device: nobody allocates or frees on it until it is unlocked. */
 static void ds__mem_lock_all(ds__mdevice *dev) {
     ds__mdevice_lock(dev);
     for (ds__mpool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next) { ds__arena_lock(a); ds__unpark_all(a); }
+        for (ds__arena *a = p->arenas; a; a = a->next) {
+            ds__arena_lock(a);
+            ds__unpark_all(a);
+        }
 }
+
 static void ds__mem_unlock_all(ds__mdevice *dev) {
     for (ds__mpool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next) ds__arena_unlock(a);
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            ds__arena_unlock(a);
     ds__mdevice_unlock(dev);
 }
-
 /* ---- history ---- */
 
-/* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone reads them. */
+/* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone
+   reads them. */
 static inline uint64_t ds__ticks(void) {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
@@ -1839,39 +2473,59 @@ static inline uint64_t ds__ticks(void) {
     return t;
 #endif
 }
+
 static uint64_t ds__ticks_ns(uint64_t ticks) {
-    uint64_t now = ds__now_ns(), now_ticks = ds__ticks();
-    if (now_ticks <= ds__m.tick_base || ticks >= now_ticks) return now;
+    uint64_t now = ds__now_ns();
+    uint64_t now_ticks = ds__ticks();
+    if (now_ticks <= ds__m.tick_base || ticks >= now_ticks)
+        return now;
     double scale = (double)(now - ds__m.tick_base_ns) / (double)(now_ticks - ds__m.tick_base);
     return now - (uint64_t)((double)(now_ticks - ticks) * scale);
 }
 
 /* Puts an event into the ring. Its lock is held. */
 static inline void ds__ring_in(ds__mdevice *dev, const ds__mevent *e) {
-    if (DS__UNLIKELY(!dev->history_room)) return;
+    if (DS__UNLIKELY(!dev->history_room))
+        return;
     dev->history[dev->history_at] = *e;
-    if (++dev->history_at == dev->history_room) dev->history_at = 0; /* history_count % history_room, without a division */
-    atomic_store_explicit(&dev->history_count, atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 1, memory_order_relaxed);
+    /* history_count % history_room, without a division */
+    if (++dev->history_at == dev->history_room)
+        dev->history_at = 0;
+    atomic_store_explicit(&dev->history_count,
+                          atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
 }
 
 /* Tells who wants to know. Called with or without locks of arenas. */
-static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t address, uint64_t bytes, uint64_t stream, uint64_t pool,
-                         const char *file, uint32_t line, const char *label) {
+static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t address, uint64_t bytes,
+                         uint64_t stream, uint64_t pool, const char *file, uint32_t line,
+                         const char *label) {
     unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
-    if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED)))) return;
-    ds__mevent e = { address, bytes, stream, ds__ticks(), pool, file, label, line, (uint32_t)action };
+    if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED))))
+        return;
+    ds__mevent e = {
+        address, bytes, stream, ds__ticks(), pool, file, label, line, (uint32_t)action
+    };
     ds__lock_take(&dev->history_lock);
-    if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action) ds__ring_in(dev, &e);
+    if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action)
+        ds__ring_in(dev, &e);
     ds__lock_give(&dev->history_lock);
-    if (DS__LIKELY(!(watch & DS__WATCHED))) return;
+    if (DS__LIKELY(!(watch & DS__WATCHED)))
+        return;
     e.time_ns = ds__ticks_ns(e.time_ns);
     ds__mem_tell(dev, &e);
 }
+
 /* The stream that a block was allocated on. */
-static uint64_t ds__stream_of(const ds__arena *a, const ds__mblock *b) { return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id; }
-static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
-    ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b), a->pool->id, b->file, b->line, b->label);
+static uint64_t ds__stream_of(const ds__arena *a, const ds__mblock *b) {
+    return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id;
 }
+
+static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
+    ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b),
+                 a->pool->id, b->file, b->line, b->label);
+}
+
 /* A free that is done at once: both of its events. */
 static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
     const unsigned both = 1u << DS_ACTION_FREE_REQUESTED | 1u << DS_ACTION_FREE_COMPLETED;
@@ -1880,42 +2534,61 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
         ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
         return;
     }
-    ds__mevent e = { (uint64_t)(uintptr_t)b->ptr, b->asked, a->stream_id, ds__ticks(), a->pool->id, b->file, b->label, b->line, DS_ACTION_FREE_REQUESTED };
+    ds__mevent e = { (uint64_t)(uintptr_t)b->ptr,
+                     b->asked,
+                     a->stream_id,
+                     ds__ticks(),
+                     a->pool->id,
+                     b->file,
+                     b->label,
+                     b->line,
+                     DS_ACTION_FREE_REQUESTED };
     ds__lock_take(&a->dev->history_lock);
-    if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) { /* nothing more once ds_mem_history_stop has returned */
+    /* nothing more once ds_mem_history_stop has returned */
+    if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) {
         ds__ring_in(a->dev, &e);
         e.action = DS_ACTION_FREE_COMPLETED;
         ds__ring_in(a->dev, &e);
     }
     ds__lock_give(&a->dev->history_lock);
 }
-
 /* ---- counting ---- */
 
-/* Policy. While one thread allocates on a device, every call counts in the device's tally and knows the peaks. As soon as a second one comes, arenas
-   count for themselves, and have room for so many more bytes and blocks: peaks are set in advance to what all of it together allows, so that they are never too low and at
-   most too high by the room. Room is given out anew when an arena has used its own, with all arenas stopped; the block that needs more is counted meanwhile, so that it is
-   part of the truth whatever others do. */
+/* Policy. While one thread allocates on a device, every call counts in the device's tally and
+   knows the peaks. As soon as a second one comes, arenas count for themselves, and have room for
+   so many more bytes and blocks: peaks are set in advance to what all of it together allows, so
+   that they are never too low and at most too high by the room. Room is given out anew when an
+   arena has used its own, with all arenas stopped; the block that needs more is counted
+   meanwhile, so that it is part of the truth whatever others do. */
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
 #define DS__ROOM_COUNT 64
 
-static inline void ds__top(int64_t *peak, int64_t now) { if (now > *peak) *peak = now; }
+static inline void ds__top(int64_t *peak, int64_t now) {
+    if (now > *peak)
+        *peak = now;
+}
 
 /* The peaks of a domain whose only writer counted up, and what is left below them. */
 __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *room) {
     for (int m = 0; m < DS__METRICS; m++) {
-        int from = m < DS__ACTIVE ? m : m - DS__ACTIVE, both = 0;
+        int from = m < DS__ACTIVE ? m : m - DS__ACTIVE;
+        int both = 0;
         int64_t now[3];
-        for (int k = 0; k < 2; k++) now[1 + k] = t->kind[k].now[from] + (m < DS__ACTIVE ? 0 : t->kind[k].pending[from]);
+        for (int k = 0; k < 2; k++)
+            now[1 + k] = t->kind[k].now[from] + (m < DS__ACTIVE ? 0 : t->kind[k].pending[from]);
         now[both] = now[1] + now[2];
         for (int k = 0; k < 3; k++) {
             ds__top(&t->peak[k][m], now[k]);
-            if (!room) continue;
-            int64_t left = t->peak[k][m] - now[k], *at = &room[k == both ? 2 : k - 1].of[from];
-            if (m < DS__ACTIVE || left < *at) *at = left;
+            if (!room)
+                continue;
+            int64_t left = t->peak[k][m] - now[k];
+            int64_t *at = &room[k == both ? 2 : k - 1].of[from];
+            if (m < DS__ACTIVE || left < *at)
+                *at = left;
         }
     }
-    for (int k = 0; room && k < 3; k++) memset(room[k].owed, 0, sizeof room[k].owed);
+    for (int k = 0; room && k < 3; k++)
+        memset(room[k].owed, 0, sizeof room[k].owed);
 }
 
 /* Adds with one instruction: a vector's load behind single stores waits for them. */
@@ -1924,27 +2597,35 @@ static inline void ds__add(int64_t *at, int64_t by) {
     __asm__ __volatile__("" : : : "memory");
 }
 
-__attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size, int64_t asked, int full) {
+__attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size,
+                                                               int64_t asked, int full) {
     ds__add(&t->kind[kind].now[DS__ALLOCATION], 1);
     ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
     ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
-    if (!full) return;
+    if (!full)
+        return;
     ds__add(&t->kind[kind].total[DS__ALLOCATION], 1);
     ds__add(&t->kind[kind].total[DS__ALLOCATED_BYTES], size);
     ds__add(&t->kind[kind].total[DS__REQUESTED_BYTES], asked);
 }
+
 /* Changes what is allocated and what is pending; totals and peaks do not follow. */
-__attribute__((always_inline)) static inline void ds__tally_move(ds__tally *t, int kind, int64_t count, int64_t size, int64_t asked, int64_t pending, int64_t pending_bytes) {
+__attribute__((always_inline)) static inline void ds__tally_move(ds__tally *t, int kind,
+                                                                 int64_t count, int64_t size,
+                                                                 int64_t asked, int64_t pending,
+                                                                 int64_t pending_bytes) {
     ds__add(&t->kind[kind].now[DS__ALLOCATION], count);
     ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
     ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
-    if (!pending && !pending_bytes) return;
+    if (!pending && !pending_bytes)
+        return;
     ds__add(&t->kind[kind].pending[0], pending);
     ds__add(&t->kind[kind].pending[1], pending_bytes);
 }
 
 /* Below 0: a peak is passed. */
-__attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom *r, int64_t count, int64_t size, int64_t asked) {
+__attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom *r, int64_t count,
+                                                                   int64_t size, int64_t asked) {
     ds__add(&r->of[DS__ALLOCATION], -count);
     ds__add(&r->of[DS__ALLOCATED_BYTES], -size);
     ds__add(&r->of[DS__REQUESTED_BYTES], -asked);
@@ -1952,25 +2633,39 @@ __attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom 
 }
 
 /* Counts a block that was allocated. The arena is locked and ready. */
-__attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, int kind, int64_t size, int64_t asked) {
+__attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, int kind,
+                                                                  int64_t size, int64_t asked) {
     int full = a->full;
     ds__tally_up(a->tally, kind, size, asked, full);
-    if (DS__LIKELY(a->measured) && DS__UNLIKELY((ds__room_less(&a->room[kind], 1, size, asked) | ds__room_less(&a->room[2], 1, size, asked)) < 0) && a->exact)
+    if (DS__LIKELY(a->measured) &&
+        DS__UNLIKELY((ds__room_less(&a->room[kind], 1, size, asked) |
+                      ds__room_less(&a->room[2], 1, size, asked)) < 0) &&
+        a->exact)
         ds__at_peak(a->tally, a->room);
     if (DS__UNLIKELY(a->own_pool) && a->exact) {
         ds__tally_up(&a->pool->stats.tally, kind, size, asked, full);
-        if (full) ds__at_peak(&a->pool->stats.tally, NULL);
+        if (full)
+            ds__at_peak(&a->pool->stats.tally, NULL);
     }
 }
+
 /* Changes what is allocated and pending. */
-__attribute__((always_inline)) static inline void ds__count_move(ds__arena *a, int kind, int64_t count, int64_t size, int64_t asked, int64_t pending, int64_t pending_bytes) {
+__attribute__((always_inline)) static inline void ds__count_move(ds__arena *a, int kind,
+                                                                 int64_t count, int64_t size,
+                                                                 int64_t asked, int64_t pending,
+                                                                 int64_t pending_bytes) {
     ds__tally_move(a->tally, kind, count, size, asked, pending, pending_bytes);
-    if (DS__UNLIKELY(a->own_pool) && a->exact) ds__tally_move(&a->pool->stats.tally, kind, count, size, asked, pending, pending_bytes);
+    if (DS__UNLIKELY(a->own_pool) && a->exact)
+        ds__tally_move(&a->pool->stats.tally, kind, count, size, asked, pending, pending_bytes);
 }
+
 /* A live block ends, or is cut: by so many blocks and bytes. */
-__attribute__((always_inline)) static inline void ds__count_less(ds__arena *a, int kind, int64_t count, int64_t size, int64_t asked) {
+__attribute__((always_inline)) static inline void ds__count_less(ds__arena *a, int kind,
+                                                                 int64_t count, int64_t size,
+                                                                 int64_t asked) {
     ds__count_move(a, kind, -count, -size, -asked, 0, 0);
-    if (DS__UNLIKELY(!a->measured)) return;
+    if (DS__UNLIKELY(!a->measured))
+        return;
     ds__room_less(&a->room[kind], -count, -size, -asked);
     ds__room_less(&a->room[2], -count, -size, -asked);
 }
@@ -1983,16 +2678,24 @@ static void ds__count_in(ds__arena *a, int exact) {
 }
 
 /* A block was freed and is done; it was freed and is still in use; that one is done now. */
-static inline void ds__count_free(ds__arena *a, int kind, int64_t size, int64_t asked) { ds__count_less(a, kind, 1, size, asked); }
+static inline void ds__count_free(ds__arena *a, int kind, int64_t size, int64_t asked) {
+    ds__count_less(a, kind, 1, size, asked);
+}
+
 static void ds__count_pending(ds__arena *a, int kind, int64_t size) {
     ds__count_move(a, kind, -1, -size, 0, 1, size);
-    for (int k = kind; k < 3; k += 2 - kind) { a->room[k].owed[0]++; a->room[k].owed[1] += size; }
+    for (int k = kind; k < 3; k += 2 - kind) {
+        a->room[k].owed[0]++;
+        a->room[k].owed[1] += size;
+    }
 }
+
 static void ds__count_done(ds__arena *a, int kind, int64_t size, int64_t asked) {
     ds__count_move(a, kind, 0, 0, -asked, -1, -size);
     for (int k = kind; k < 3; k += 2 - kind) {
         ds__headroom *r = &a->room[k];
-        int64_t count = r->owed[0] > 0, bytes = size < r->owed[1] ? size : r->owed[1];
+        int64_t count = r->owed[0] > 0;
+        int64_t bytes = size < r->owed[1] ? size : r->owed[1];
         r->owed[0] -= count;
         r->owed[1] -= bytes;
         ds__room_less(r, -count, -bytes, -asked);
@@ -2001,107 +2704,149 @@ static void ds__count_done(ds__arena *a, int kind, int64_t size, int64_t asked) 
 
 /* Counted by anyone at any time. */
 static void ds__meter_add(ds__meter *m, int64_t by) {
-    int64_t now = atomic_fetch_add_explicit(&m->now, by, memory_order_relaxed) + by, peak = atomic_load_explicit(&m->peak, memory_order_relaxed);
-    atomic_fetch_add_explicit(by > 0 ? &m->total : &m->freed, by > 0 ? by : -by, memory_order_relaxed);
-    while (now > peak && !atomic_compare_exchange_weak_explicit(&m->peak, &peak, now, memory_order_relaxed, memory_order_relaxed)) {}
+    int64_t now = atomic_fetch_add_explicit(&m->now, by, memory_order_relaxed) + by;
+    int64_t peak = atomic_load_explicit(&m->peak, memory_order_relaxed);
+    atomic_fetch_add_explicit(by > 0 ? &m->total : &m->freed, by > 0 ? by : -by,
+                              memory_order_relaxed);
+    while (now > peak && !atomic_compare_exchange_weak_explicit(
+                             &m->peak, &peak, now, memory_order_relaxed, memory_order_relaxed)) {
+    }
 }
+
 static void ds__meters(ds__arena *a, int kind, int meter, int64_t by) {
-    if (!by) return;
+    if (!by)
+        return;
     ds__meter_add(&a->dev->stats.meter[kind][meter], by);
     ds__meter_add(&a->dev->stats.all[meter], by);
-    if (a->pool == &a->dev->main) return;
+    if (a->pool == &a->dev->main)
+        return;
     ds__meter_add(&a->pool->stats.meter[kind][meter], by);
     ds__meter_add(&a->pool->stats.all[meter], by);
 }
-#define DS__COUNT_CALL(a, what, by) do { \
-        atomic_fetch_add_explicit(&(a)->dev->stats.what, by, memory_order_relaxed); \
-        if ((a)->pool != &(a)->dev->main) atomic_fetch_add_explicit(&(a)->pool->stats.what, by, memory_order_relaxed); \
+
+#define DS__COUNT_CALL(a, what, by)                                                      \
+    do {                                                                                 \
+        atomic_fetch_add_explicit(&(a)->dev->stats.what, by, memory_order_relaxed);      \
+        if ((a)->pool != &(a)->dev->main)                                                \
+            atomic_fetch_add_explicit(&(a)->pool->stats.what, by, memory_order_relaxed); \
     } while (0)
 
-/* What a tally counts, added to what stands there. What is active was allocated, so its totals are the same. */
-static void ds__tally_read(const ds__tally *t, int64_t now[2][DS__METRICS], int64_t total[2][DS__METRICS]) {
+/* What a tally counts, added to what stands there. What is active was allocated, so its totals
+   are the same. */
+static void ds__tally_read(const ds__tally *t, int64_t now[2][DS__METRICS],
+                           int64_t total[2][DS__METRICS]) {
     for (int k = 0; k < 2; k++)
         for (int m = 0; m < DS__METRICS; m++) {
             int from = m < DS__ACTIVE ? m : m - DS__ACTIVE;
             now[k][m] += t->kind[k].now[from] + (m < DS__ACTIVE ? 0 : t->kind[k].pending[from]);
-            if (total) total[k][m] += t->kind[k].total[from];
+            if (total)
+                total[k][m] += t->kind[k].total[from];
         }
 }
+
 static int64_t ds__tally_peak(const ds__tally *t, int k, int m) {
-    int64_t peak = t->peak[k][m], allocated = m < DS__ACTIVE ? 0 : t->peak[k][m - DS__ACTIVE];
+    int64_t peak = t->peak[k][m];
+    int64_t allocated = m < DS__ACTIVE ? 0 : t->peak[k][m - DS__ACTIVE];
     return allocated > peak ? allocated : peak;
 }
 
 /* What a domain counts now, over its arenas. All is locked. */
-static void ds__domain_now(ds__mdevice *dev, ds__mpool *only, int64_t now[2][DS__METRICS], int64_t total[2][DS__METRICS]) {
+static void ds__domain_now(ds__mdevice *dev, ds__mpool *only, int64_t now[2][DS__METRICS],
+                           int64_t total[2][DS__METRICS]) {
     memset(now, 0, 2 * sizeof now[0]);
-    if (total) memset(total, 0, 2 * sizeof total[0]);
+    if (total)
+        memset(total, 0, 2 * sizeof total[0]);
     ds__tally_read(only ? &only->stats.tally : &dev->stats.tally, now, total);
     for (ds__mpool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = only && p != only ? NULL : p->arenas; a; a = a->next) ds__tally_read(&a->own, now, total);
+        for (ds__arena *a = only && p != only ? NULL : p->arenas; a; a = a->next)
+            ds__tally_read(&a->own, now, total);
 }
 
-static int ds__is_bytes(int metric) { return metric != DS__ALLOCATION && metric != DS__ACTIVE; }
+static int ds__is_bytes(int metric) {
+    return metric != DS__ALLOCATION && metric != DS__ACTIVE;
+}
 
-/* Peaks of a domain become at least what its arenas may reach; `room`: by kind, bytes and counts. All is locked. */
+/* Peaks of a domain become at least what its arenas may reach; `room`: by kind, bytes and
+   counts. All is locked. */
 static void ds__domain_peaks(ds__domain *d, int64_t now[2][DS__METRICS], int64_t room[2][2]) {
     for (int m = 0; m < DS__METRICS; m++) {
         int b = ds__is_bytes(m);
-        for (int k = 0; k < 2; k++) ds__top(&d->tally.peak[1 + k][m], now[k][m] + room[k][b]);
+        for (int k = 0; k < 2; k++)
+            ds__top(&d->tally.peak[1 + k][m], now[k][m] + room[k][b]);
         ds__top(&d->tally.peak[0][m], now[0][m] + now[1][m] + room[0][b] + room[1][b]);
     }
 }
 
 /* How much may be added in a kind, or in all (2), before a peak rises: bytes (1) or counts (0). */
-static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], int kind, int bytes) {
+static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], int kind,
+                              int bytes) {
     int64_t least = INT64_MAX;
     for (int m = 0; m < DS__METRICS; m++) {
-        if (ds__is_bytes(m) != bytes) continue;
-        int64_t left = kind < 2 ? ds__tally_peak(&d->tally, 1 + kind, m) - now[kind][m] : ds__tally_peak(&d->tally, 0, m) - now[0][m] - now[1][m];
-        if (left < least) least = left;
+        if (ds__is_bytes(m) != bytes)
+            continue;
+        int64_t left = kind < 2 ? ds__tally_peak(&d->tally, 1 + kind, m) - now[kind][m]
+                                : ds__tally_peak(&d->tally, 0, m) - now[0][m] - now[1][m];
+        if (left < least)
+            least = left;
     }
     return least;
 }
 
-/* Gives room to all arenas of a device, which count for themselves from now on at the latest. All is locked. */
+/* Gives room to all arenas of a device, which count for themselves from now on at the latest.
+   All is locked. */
 static void ds__share_room(ds__mdevice *dev) {
-    int64_t now[2][DS__METRICS], share[2][2], all[2][2] = { { 0, 0 }, { 0, 0 } };
+    int64_t now[2][DS__METRICS];
+    int64_t share[2][2];
+    int64_t all[2][2] = { { 0, 0 }, { 0, 0 } };
     int arenas = 0;
     atomic_store(&dev->owner, (void *)(uintptr_t)&ds__nobody);
     ds__domain_now(dev, NULL, now, NULL);
     for (ds__mpool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next) arenas++;
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            arenas++;
     for (int b = 0; b < 2; b++) { /* what is below the peaks anyway is divided too */
-        int64_t usual = b ? DS__ROOM_BYTES : DS__ROOM_COUNT, left = ds__below_peak(&dev->stats, now, 2, b) - 2 * arenas * usual;
+        int64_t usual = b ? DS__ROOM_BYTES : DS__ROOM_COUNT;
+        int64_t left = ds__below_peak(&dev->stats, now, 2, b) - 2 * arenas * usual;
         for (int k = 0; k < 2; k++) {
-            int64_t more = ds__below_peak(&dev->stats, now, k, b) - arenas * usual, most = k ? left : left / 2;
-            if (more > most) more = most;
-            if (more < 0) more = 0;
+            int64_t more = ds__below_peak(&dev->stats, now, k, b) - arenas * usual;
+            int64_t most = k ? left : left / 2;
+            if (more > most)
+                more = most;
+            if (more < 0)
+                more = 0;
             share[k][b] = usual + more / arenas;
             left -= more;
         }
     }
     for (ds__mpool *p = &dev->main; p; p = p->next) {
-        int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } }, members = 0;
+        int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } };
+        int64_t members = 0;
         for (ds__arena *a = p->arenas; a; a = a->next, members++) {
             ds__count_in(a, 0);
-            a->own_room[2] = (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 }, { 0, 0 } }; /* shares are by kind */
+            /* shares are by kind */
+            a->own_room[2] =
+                (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 }, { 0, 0 } };
             for (int k = 0; k < 2; k++) {
-                int64_t count = p == &dev->main ? share[k][0] : DS__ROOM_COUNT, bytes = p == &dev->main ? share[k][1] : DS__ROOM_BYTES;
+                int64_t count = p == &dev->main ? share[k][0] : DS__ROOM_COUNT;
+                int64_t bytes = p == &dev->main ? share[k][1] : DS__ROOM_BYTES;
                 a->own_room[k] = (ds__headroom){ { count, bytes, bytes }, { 0, 0 } };
                 pool[k][0] += count;
                 pool[k][1] += bytes;
             }
         }
         for (int k = 0; k < 2; k++)
-            for (int b = 0; b < 2; b++) all[k][b] += pool[k][b];
-        if (p == &dev->main || !p->full) continue;
+            for (int b = 0; b < 2; b++)
+                all[k][b] += pool[k][b];
+        if (p == &dev->main || !p->full)
+            continue;
         int64_t in_pool[2][DS__METRICS];
         ds__domain_now(dev, p, in_pool, NULL);
         ds__domain_peaks(&p->stats, in_pool, pool);
         ds__top(&p->stats.sharers, members);
     }
-    if (!dev->main.full) return; /* peaks stand still */
+    /* peaks stand still */
+    if (!dev->main.full)
+        return;
     ds__domain_peaks(&dev->stats, now, all);
     ds__top(&dev->stats.sharers, arenas);
 }
@@ -2109,141 +2854,194 @@ static void ds__share_room(ds__mdevice *dev) {
 /* The caller is the first thread on the device: arenas count in the domains. 0: it is not. */
 static int ds__claim(ds__mdevice *dev) {
     void *none = NULL;
-    if (!atomic_compare_exchange_strong(&dev->owner, &none, (void *)&ds__tls)) return none == (void *)&ds__tls;
+    if (!atomic_compare_exchange_strong(&dev->owner, &none, (void *)&ds__tls))
+        return none == (void *)&ds__tls;
     return 1;
 }
 
 /* Whether the locked arena may count a change. */
 static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
-    if (DS__LIKELY(a->exact)) return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
+    if (DS__LIKELY(a->exact))
+        return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
     return a->room[kind].of[DS__ALLOCATED_BYTES] >= size && a->room[kind].of[DS__ALLOCATION] > 0;
 }
-/* The same for a block. A free gives back as much as that one had been asked for, which may be less than is asked for now. */
+
+/* The same for a block. A free gives back as much as that one had been asked for, which may be
+   less than is asked for now. */
 static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t asked) {
-    return ds__ready(a, kind, size) && (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);
+    return ds__ready(a, kind, size) &&
+           (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);
 }
-__attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) { /* locked before, unlocked after */
+
+/* locked before, unlocked after */
+__attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) {
     int exact = a->exact;
     ds__arena_unlock(a);
-    if (exact && ds__claim(a->dev)) return;
+    if (exact && ds__claim(a->dev))
+        return;
     ds__mem_lock_all(a->dev);
-    if (!ds__ready(a, kind, size)) ds__share_room(a->dev); /* else another thread just did */
+    /* else another thread just did */
+    if (!ds__ready(a, kind, size))
+        ds__share_room(a->dev);
     ds__mem_unlock_all(a->dev);
 }
-/* Lets the locked arena count a block that is there. Where there is no room for it all is locked until ds__count_end (1): peaks follow what was counted, not what
-   could be. The lock may have been given up meanwhile. */
-__attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int64_t size, int64_t asked) {
+
+/* Lets the locked arena count a block that is there. Where there is no room for it all is locked
+   until ds__count_end (1): peaks follow what was counted, not what could be. The lock may have
+   been given up meanwhile. */
+__attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int64_t size,
+                                                     int64_t asked) {
     while (!ds__has_room(a, kind, size, asked)) {
         int exact = a->exact;
         ds__arena_unlock(a);
-        if (!exact || !ds__claim(a->dev)) { ds__mem_lock_all(a->dev); return 1; }
+        if (!exact || !ds__claim(a->dev)) {
+            ds__mem_lock_all(a->dev);
+            return 1;
+        }
         ds__arena_lock(a);
     }
     return 0;
 }
+
 static void ds__count_end(ds__arena *a, int all) { /* unlocks */
-    if (!all) { ds__arena_unlock(a); return; }
+    if (!all) {
+        ds__arena_unlock(a);
+        return;
+    }
     ds__share_room(a->dev);
     ds__mem_unlock_all(a->dev);
 }
-
 /* ---- addresses ---- */
 
 #define DS__GRANULE_BITS 21
+
 static inline ds__segment *_Atomic *ds__granule_at(uintptr_t address) {
-    if (address >> 47) return NULL; /* not a user's address */
-    ds__segment *_Atomic *leaf = atomic_load_explicit(&ds__m.root[address >> 34], memory_order_acquire);
+    /* not a user's address */
+    if (address >> 47)
+        return NULL;
+    ds__segment *_Atomic *leaf =
+        atomic_load_explicit(&ds__m.root[address >> 34], memory_order_acquire);
     return leaf ? &leaf[address >> DS__GRANULE_BITS & 8191] : NULL;
 }
 
 static size_t ds__sorted_after(uintptr_t address) { /* the registry is locked */
-    size_t low = 0, high = ds__m.sorted_count;
+    size_t low = 0;
+    size_t high = ds__m.sorted_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)ds__m.sorted[middle]->base <= address) low = middle + 1; else high = middle;
+        if ((uintptr_t)ds__m.sorted[middle]->base <= address)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low;
 }
 
 /* The segment that an address lies in, or may have lain in; NULL: none. */
 static ds__segment *ds__segment_shared(const void *ptr);
+
 static inline ds__segment *ds__segment_of(const void *ptr) {
     ds__segment *_Atomic *at = ds__granule_at((uintptr_t)ptr);
     ds__segment *s = at ? atomic_load_explicit(at, memory_order_acquire) : NULL;
     return DS__LIKELY(((uintptr_t)s & 1) == 0) ? s : ds__segment_shared(ptr);
 }
+
 __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr) {
     ds__segment *s;
     pthread_mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)ptr);
-    while (i > 0 && ds__m.sorted[i - 1]->leaving) i--;
+    while (i > 0 && ds__m.sorted[i - 1]->leaving)
+        i--;
     s = i > 0 ? ds__m.sorted[i - 1] : NULL;
     pthread_mutex_unlock(&ds__m.registry);
     return s;
 }
+
 static void ds__segment_leaves(ds__segment *s, int leaves) {
     pthread_mutex_lock(&ds__m.registry);
     s->leaving = (uint8_t)leaves;
     pthread_mutex_unlock(&ds__m.registry);
 }
 
-/* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is locked. 0: no memory. */
+/* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is
+   locked. 0: no memory. */
 static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
-    for (uintptr_t g = (uintptr_t)at >> DS__GRANULE_BITS, end = ((uintptr_t)at + size - 1) >> DS__GRANULE_BITS; g <= end; g++) {
+    for (uintptr_t g = (uintptr_t)at >> DS__GRANULE_BITS,
+                   end = ((uintptr_t)at + size - 1) >> DS__GRANULE_BITS;
+         g <= end; g++) {
         uintptr_t address = g << DS__GRANULE_BITS;
-        if (address >> 47) return 0;
+        if (address >> 47)
+            return 0;
         if (!atomic_load_explicit(&ds__m.root[address >> 34], memory_order_relaxed)) {
             void *leaf = in ? ds__mkeep_unlocked(8192 * sizeof(ds__segment *)) : NULL;
-            if (!leaf) return 0;
+            if (!leaf)
+                return 0;
             atomic_store_explicit(&ds__m.root[address >> 34], leaf, memory_order_release);
         }
         ds__segment *_Atomic *entry = ds__granule_at(address);
         ds__segment *s = atomic_load_explicit(entry, memory_order_relaxed);
-        if (in) s = s && s != seg ? (ds__segment *)(void *)((char *)seg + 1) : seg; /* shared from now on, for good */
-        else if (s == seg) s = NULL;
+        /* shared from now on, for good */
+        if (in)
+            s = s && s != seg ? (ds__segment *)(void *)((char *)seg + 1) : seg;
+        else if (s == seg)
+            s = NULL;
         atomic_store_explicit(entry, s, memory_order_release);
     }
     return 1;
 }
-
 /* ---- blocks ---- */
 
 static inline unsigned ds__bin(size_t size) {
     size_t u = size / DS__UNIT;
-    if (u < 64) return (unsigned)u;
+    if (u < 64)
+        return (unsigned)u;
     unsigned e = 63u - (unsigned)__builtin_clzll(u);
     return 64 + (e - 6) * 32 + (unsigned)(u >> (e - 5) & 31);
 }
 
-/* Where a free block belongs. One in front of a hole could still grow, so it is the last to be used: such blocks have a bin of their own. */
+/* Where a free block belongs. One in front of a hole could still grow, so it is the last to be
+   used: such blocks have a bin of their own. */
 #define DS__EDGE (DS__BINS - 1u)
+
 static inline unsigned ds__bin_of(const ds__mblock *b) {
-    return DS__UNLIKELY(b->next && b->next->state == DS_BLOCK_UNMAPPED) ? DS__EDGE : ds__bin(b->size);
+    return DS__UNLIKELY(b->next && b->next->state == DS_BLOCK_UNMAPPED) ? DS__EDGE
+                                                                        : ds__bin(b->size);
 }
 
 static inline void ds__bin_in(ds__arena *a, ds__mblock *b, int by_address) {
     ds__bins *bins = &a->bins[b->seg->kind];
     unsigned i = ds__bin_of(b);
-    ds__mblock *before = NULL, *at = bins->head[i];
+    ds__mblock *before = NULL;
+    ds__mblock *at = bins->head[i];
     b->bin = (uint16_t)i;
     if (by_address)
-        while (at && (at->size < b->size || (at->size == b->size && ds__earlier(at, b)))) { before = at; at = at->list_next; }
+        while (at && (at->size < b->size || (at->size == b->size && ds__earlier(at, b)))) {
+            before = at;
+            at = at->list_next;
+        }
     b->list_prev = before;
     b->list_next = at;
-    if (at) at->list_prev = b;
-    if (before) before->list_next = b; else bins->head[i] = b;
+    if (at)
+        at->list_prev = b;
+    if (before)
+        before->list_next = b;
+    else
+        bins->head[i] = b;
     bins->map[i / 64] |= (uint64_t)1 << i % 64;
     bins->summary |= (uint64_t)1 << i / 64;
     a->free_bytes += b->size;
 }
+
 static inline void ds__bin_out(ds__arena *a, ds__mblock *b) {
     ds__bins *bins = &a->bins[b->seg->kind];
-    if (b->list_next) b->list_next->list_prev = b->list_prev;
+    if (b->list_next)
+        b->list_next->list_prev = b->list_prev;
     if (b->list_prev) {
         b->list_prev->list_next = b->list_next;
     } else {
         unsigned i = b->bin;
-        if (!(bins->head[i] = b->list_next) && !(bins->map[i / 64] &= ~((uint64_t)1 << i % 64))) bins->summary &= ~((uint64_t)1 << i / 64);
+        if (!(bins->head[i] = b->list_next) && !(bins->map[i / 64] &= ~((uint64_t)1 << i % 64)))
+            bins->summary &= ~((uint64_t)1 << i / 64);
     }
     a->free_bytes -= b->size;
 }
@@ -2261,61 +3059,86 @@ static int ds__too_large(const ds__mpool *p, size_t block, size_t size) {
 /* The free block that fits best, or nearly; NULL: none does. */
 static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
     ds__bins *bins = &a->bins[kind];
-    unsigned i = ds__bin(size), w;
+    unsigned i = ds__bin(size);
+    unsigned w;
     const ds__mpool *p = a->pool;
     int exact = p->config.best_fit_by_address;
     ds__mblock *best = NULL;
-    if (i >= DS__EDGE) return NULL;
+    if (i >= DS__EDGE)
+        return NULL;
     int looks = exact ? INT_MAX : DS__LOOKS;
-    for (ds__mblock *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) { /* here some may be too small */
-        if (b->size < size || (best && b->size >= best->size)) continue;
+    /* here some may be too small */
+    for (ds__mblock *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) {
+        if (b->size < size || (best && b->size >= best->size))
+            continue;
         best = b;
-        if (exact || b->size == size) break; /* they are sorted; or it cannot be better */
+        /* they are sorted; or it cannot be better */
+        if (exact || b->size == size)
+            break;
     }
     if (!best) {
         w = ++i / 64;
-        uint64_t bits = w < DS__BINS / 64 && i % 64 ? bins->map[w] & ~(uint64_t)0 << i % 64 : w < DS__BINS / 64 ? bins->map[w] : 0;
+        uint64_t bits = w < DS__BINS / 64 && i % 64 ? bins->map[w] & ~(uint64_t)0 << i % 64
+                        : w < DS__BINS / 64         ? bins->map[w]
+                                                    : 0;
         if (!bits) {
             uint64_t words = ++w < 64 ? bins->summary & ~(uint64_t)0 << w : 0;
-            if (!words) return NULL;
+            if (!words)
+                return NULL;
             w = (unsigned)__builtin_ctzll(words);
             bits = bins->map[w];
         }
         i = w * 64 + (unsigned)__builtin_ctzll(bits);
         if (DS__UNLIKELY(i == DS__EDGE)) {
             for (ds__mblock *b = bins->head[i]; b; b = b->list_next)
-                if (b->size >= size && (!best || b->size < best->size)) best = b;
-            if (!best) return NULL;
+                if (b->size >= size && (!best || b->size < best->size))
+                    best = b;
+            if (!best)
+                return NULL;
         } else {
             best = bins->head[i];
             looks = exact ? 0 : DS__LOOKS;
             for (ds__mblock *b = best->list_next; b && looks > 0; b = b->list_next, looks--)
-                if (b->size < best->size) best = b;
+                if (b->size < best->size)
+                    best = b;
         }
     }
-    if (DS__UNLIKELY(p->oversize) && !a->fresh && !ds__grows(best->seg) && ds__too_large(p, best->size, size)) return NULL;
+    if (DS__UNLIKELY(p->oversize) && !a->fresh && !ds__grows(best->seg) &&
+        ds__too_large(p, best->size, size))
+        return NULL;
     return best;
 }
-
 /* A description of a block; NULL: no memory. */
 static ds__mblock *ds__mblock_new(ds__arena *a) {
     ds__mblock *b = a->spare_blocks;
     if (DS__UNLIKELY(!b)) {
         enum { MANY = 64 };
+
         ds__mblock *many = ds__mkeep(MANY * sizeof *many);
-        if (!many) return NULL;
-        for (int i = 0; i < MANY; i++) { many[i].list_next = a->spare_blocks; a->spare_blocks = &many[i]; }
+        if (!many)
+            return NULL;
+        for (int i = 0; i < MANY; i++) {
+            many[i].list_next = a->spare_blocks;
+            a->spare_blocks = &many[i];
+        }
         b = a->spare_blocks;
     }
     a->spare_blocks = b->list_next;
     return b;
 }
-static inline void ds__mblock_drop(ds__arena *a, ds__mblock *b) { b->seg = NULL; b->list_next = a->spare_blocks; a->spare_blocks = b; }
 
-/* Cuts a block, which is in no list, behind `size` bytes; the rest, as free as the block was, comes back. The spare description is there. */
+static inline void ds__mblock_drop(ds__arena *a, ds__mblock *b) {
+    b->seg = NULL;
+    b->list_next = a->spare_blocks;
+    a->spare_blocks = b;
+}
+
+/* Cuts a block, which is in no list, behind `size` bytes; the rest, as free as the block was,
+   comes back. The spare description is there. */
 static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
     ds__mblock *rest = ds__mblock_new(a);
-    if (DS__UNLIKELY(!rest)) return NULL;
+    if (DS__UNLIKELY(!rest))
+        return NULL;
     rest->bin = 0;
     rest->ptr = b->ptr + size;
     rest->size = b->size - size;
@@ -2326,14 +3149,20 @@ static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
     rest->exported = rest->lent = rest->quiet = rest->oversize = rest->stale = 0;
     rest->prev = b;
     rest->next = b->next;
-    if (b->next) b->next->prev = rest;
+    if (b->next)
+        b->next->prev = rest;
     b->next = rest;
     b->size = size;
     return rest;
 }
 
-static inline int ds__is_split(const ds__mblock *b) { return b->prev || b->next; }
-static inline int ds__grows(const ds__segment *s) { return s->page != 0; }
+static inline int ds__is_split(const ds__mblock *b) {
+    return b->prev || b->next;
+}
+
+static inline int ds__grows(const ds__segment *s) {
+    return s->page != 0;
+}
 
 /* Counts a change of free memory in plain segments that are in use. */
 static void ds__count_split(ds__arena *a, int kind, int64_t count, int64_t bytes) {
@@ -2341,20 +3170,30 @@ static void ds__count_split(ds__arena *a, int kind, int64_t count, int64_t bytes
     ds__meters(a, kind, DS__SPLIT_BYTES, bytes);
 }
 
-static inline ds__finer *ds__row_of(const ds__mblock *entry) { return (uintptr_t)entry & 1 ? (ds__finer *)((uintptr_t)entry - 1) : NULL; }
+static inline ds__finer *ds__row_of(const ds__mblock *entry) {
+    return (uintptr_t)entry & 1 ? (ds__finer *)((uintptr_t)entry - 1) : NULL;
+}
+
 static inline ds__mblock **ds__live_at(const ds__segment *s, const char *ptr) {
     size_t offset = (size_t)(ptr - s->base);
     ds__mblock **at = &s->granule[offset >> s->shift];
     ds__finer *row = ds__row_of(*at);
     return row ? &row->at[offset >> (s->shift - DS__ROW_BITS) & ((1 << DS__ROW_BITS) - 1)] : at;
 }
+
 /* A granule has become crowded. */
 __attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s, ds__mblock **entry) {
     if (!a->spare_rows) {
         enum { MANY = 8 };
+
         ds__finer *many = ds__mkeep(MANY * sizeof *many);
-        if (!many) return; /* it stays crowded */
-        for (int i = 0; i < MANY; i++) { many[i].next = a->spare_rows; a->spare_rows = &many[i]; }
+        /* it stays crowded */
+        if (!many)
+            return;
+        for (int i = 0; i < MANY; i++) {
+            many[i].next = a->spare_rows;
+            a->spare_rows = &many[i];
+        }
     }
     ds__finer *row = a->spare_rows;
     a->spare_rows = row->next;
@@ -2364,34 +3203,46 @@ __attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s, d
     ds__mblock *b = *entry;
     *entry = (ds__mblock *)((uintptr_t)row + 1);
     while (b) {
-        ds__mblock *next = b->list_next, **at = ds__live_at(s, b->ptr);
+        ds__mblock *next = b->list_next;
+        ds__mblock **at = ds__live_at(s, b->ptr);
         b->list_next = *at;
         *at = b;
         b = next;
     }
 }
+
 static inline void ds__live_in(ds__arena *a, ds__mblock *b) {
     ds__segment *s = b->seg;
     ds__mblock **at = ds__live_at(s, b->ptr);
     b->list_next = *at;
     *at = b;
-    if (s->shift != DS__DENSE_SHIFT) return;
+    if (s->shift != DS__DENSE_SHIFT)
+        return;
     int many = 0;
-    for (const ds__mblock *one = b; one && many < DS__ROW_FROM; one = one->list_next) many++;
-    if (DS__UNLIKELY(many == DS__ROW_FROM) && at == &s->granule[(size_t)(b->ptr - s->base) >> s->shift]) ds__row_in(a, s, at);
+    for (const ds__mblock *one = b; one && many < DS__ROW_FROM; one = one->list_next)
+        many++;
+    if (DS__UNLIKELY(many == DS__ROW_FROM) &&
+        at == &s->granule[(size_t)(b->ptr - s->base) >> s->shift])
+        ds__row_in(a, s, at);
 }
+
 static inline void ds__live_out(ds__mblock *b) {
     ds__mblock **at = ds__live_at(b->seg, b->ptr);
-    while (*at != b) at = &(*at)->list_next;
+    while (*at != b)
+        at = &(*at)->list_next;
     *at = b->list_next;
 }
 
-static inline uint32_t ds__requests(const ds__arena *a) { return a->requests ? atomic_load_explicit(a->requests, memory_order_relaxed) : 0; }
+static inline uint32_t ds__requests(const ds__arena *a) {
+    return a->requests ? atomic_load_explicit(a->requests, memory_order_relaxed) : 0;
+}
 
 /* Makes a block that is in no list free, and one with its free neighbours. */
 static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
-    ds__mblock *prev = b->prev, *next = b->next;
-    int64_t count = 0, bytes = 0;
+    ds__mblock *prev = b->prev;
+    ds__mblock *next = b->next;
+    int64_t count = 0;
+    int64_t bytes = 0;
     int plain = !ds__grows(b->seg);
     if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
         count--;
@@ -2399,7 +3250,8 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
         ds__bin_out(a, prev);
         prev->size += b->size;
         prev->next = next;
-        if (next) next->prev = prev;
+        if (next)
+            next->prev = prev;
         ds__mblock_drop(a, b);
         b = prev;
     }
@@ -2409,13 +3261,18 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
         ds__bin_out(a, next);
         b->size += next->size;
         b->next = next->next;
-        if (b->next) b->next->prev = b;
+        if (b->next)
+            b->next->prev = b;
         ds__mblock_drop(a, next);
     }
     b->state = DS_BLOCK_FREE;
     if (DS__UNLIKELY(plain)) {
-        if (ds__is_split(b)) { count++; bytes += (int64_t)b->size; }
-        if (count || bytes) ds__count_split(a, b->seg->kind, count, bytes);
+        if (ds__is_split(b)) {
+            count++;
+            bytes += (int64_t)b->size;
+        }
+        if (count || bytes)
+            ds__count_split(a, b->seg->kind, count, bytes);
         b->asked = ds__requests(a); /* its age, for garbage collection */
     }
     ds__bin_in(a, b, a->pool->config.best_fit_by_address);
@@ -2428,17 +3285,21 @@ static void ds__unpark(ds__arena *a, ds__mblock *b) {
     ds__live_out(b);
     (void)ds__merge_in(a, b);
 }
+
 static inline void ds__park(ds__arena *a, ds__mblock *b, int kind) {
     ds__mblock *before = a->parked[kind];
     a->parked[kind] = b;
     b->flags = DS__FLAGS_PARKED;
-    if (DS__UNLIKELY(before != NULL)) ds__unpark(a, before);
+    if (DS__UNLIKELY(before != NULL))
+        ds__unpark(a, before);
 }
+
 static void ds__unpark_all(ds__arena *a) {
     for (int kind = 0; kind < 2; kind++) {
         ds__mblock *b = a->parked[kind];
         a->parked[kind] = NULL;
-        if (b) ds__unpark(a, b);
+        if (b)
+            ds__unpark(a, b);
     }
 }
 
@@ -2450,15 +3311,19 @@ __attribute__((always_inline)) static inline void ds__made(ds__mblock *b, size_t
     b->file = ds__tls.site.file;
     b->line = (uint32_t)ds__tls.site.line;
 }
+
 static inline void ds__made_and_counted(ds__arena *a, ds__mblock *b, size_t asked) {
     ds__made(b, asked);
     ds__count_alloc(a, b->seg->kind, (int64_t)b->size, (int64_t)asked);
 }
 
 /* The parked block, if it is as large as the request: where it was, it stays. */
-__attribute__((always_inline)) static inline ds__mblock *ds__take_parked(ds__arena *a, int kind, size_t size, size_t asked) {
+__attribute__((always_inline)) static inline ds__mblock *ds__take_parked(ds__arena *a, int kind,
+                                                                         size_t size,
+                                                                         size_t asked) {
     ds__mblock *b = a->parked[kind];
-    if (DS__UNLIKELY(!b || b->size != size)) return NULL;
+    if (DS__UNLIKELY(!b || b->size != size))
+        return NULL;
     a->parked[kind] = NULL;
     b->flags = DS__FLAGS_LIVE;
     ds__made(b, asked);
@@ -2468,24 +3333,32 @@ __attribute__((always_inline)) static inline ds__mblock *ds__take_parked(ds__are
 
 static void ds__count_oversize(ds__arena *a, int64_t by) {
     ds__meter_add(&a->dev->stats.oversize_allocations, by);
-    if (a->pool != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_allocations, by);
+    if (a->pool != &a->dev->main)
+        ds__meter_add(&a->pool->stats.oversize_allocations, by);
 }
 
-/* Takes a free block that fits for a request and gives the rest back. NULL: nothing fits, or there is no memory for a description. */
-__attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, size_t size, size_t asked) {
+/* Takes a free block that fits for a request and gives the rest back. NULL: nothing fits, or
+   there is no memory for a description. */
+__attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, size_t size,
+                                                      size_t asked) {
     ds__mblock *b = ds__take_parked(a, kind, size, asked);
-    if (b) return b;
+    if (b)
+        return b;
     if ((b = a->parked[kind]) != NULL) {
         a->parked[kind] = NULL;
         ds__unpark(a, b);
     }
-    if (DS__UNLIKELY(!(b = ds__fit(a, kind, size)))) return NULL;
+    if (DS__UNLIKELY(!(b = ds__fit(a, kind, size))))
+        return NULL;
     const ds__mpool *p = a->pool;
     size_t above = ds__grows(b->seg) ? DS__UNIT : p->split_above[b->seg->kind];
-    int was_split = ds__is_split(b), split = b->size - size >= above && DS__LIKELY(!p->no_split) && (size < p->config.max_split_size || b->seg->kind == DS__SMALL || ds__grows(b->seg));
+    int was_split = ds__is_split(b);
+    int split = b->size - size >= above && DS__LIKELY(!p->no_split) &&
+                (size < p->config.max_split_size || b->seg->kind == DS__SMALL || ds__grows(b->seg));
     if (DS__UNLIKELY(split && !a->spare_blocks)) { /* before anything has changed */
         ds__mblock *spare = ds__mblock_new(a);
-        if (!spare) return NULL;
+        if (!spare)
+            return NULL;
         ds__mblock_drop(a, spare);
     }
     size_t whole = b->size;
@@ -2495,9 +3368,13 @@ __attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, si
         ds__bin_in(a, rest, p->config.best_fit_by_address);
     }
     if (DS__UNLIKELY(!ds__grows(b->seg))) {
-        if (split) ds__count_split(a, kind, was_split ? 0 : 1, was_split ? -(int64_t)size : (int64_t)(whole - size));
-        else if (was_split) ds__count_split(a, kind, -1, -(int64_t)whole);
-        if (a->requests && kind == DS__LARGE) atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
+        if (split)
+            ds__count_split(a, kind, was_split ? 0 : 1,
+                            was_split ? -(int64_t)size : (int64_t)(whole - size));
+        else if (was_split)
+            ds__count_split(a, kind, -1, -(int64_t)whole);
+        if (a->requests && kind == DS__LARGE)
+            atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
     }
     ds__live_in(a, b);
     ds__made_and_counted(a, b, asked);
@@ -2521,80 +3398,125 @@ static void ds__complete(ds__arena *a, ds__mblock *b) {
 /* The live block that an address is the start of (exact), or lies in. The arena is locked. */
 static inline ds__mblock *ds__find(const ds__segment *s, const char *ptr, int exact) {
     size_t offset = (size_t)(ptr - s->base);
-    if (ptr < s->base || offset >= s->size) return NULL;
+    if (ptr < s->base || offset >= s->size)
+        return NULL;
     size_t fine = (offset >> (s->shift - DS__ROW_BITS)) & ((1 << DS__ROW_BITS) - 1);
-    for (size_t i = offset >> s->shift; ; ) {
+    for (size_t i = offset >> s->shift;;) {
         ds__finer *row = ds__row_of(s->granule[i]);
         ds__mblock *best = NULL;
         for (ds__mblock *b = row ? row->at[fine] : s->granule[i]; b; b = b->list_next) {
-            if (b->ptr == ptr && b->state == DS_BLOCK_LIVE) return b;
-            if (b->ptr < ptr && (!best || b->ptr > best->ptr)) best = b;
+            if (b->ptr == ptr && b->state == DS_BLOCK_LIVE)
+                return b;
+            if (b->ptr < ptr && (!best || b->ptr > best->ptr))
+                best = b;
         }
-        if (exact) return NULL;
-        if (best) return ptr < best->ptr + best->size && best->state == DS_BLOCK_LIVE ? best : NULL;
-        if (row && fine > 0) { fine--; continue; }
-        if (i-- == 0) return NULL;
+        if (exact)
+            return NULL;
+        if (best)
+            return ptr < best->ptr + best->size && best->state == DS_BLOCK_LIVE ? best : NULL;
+        if (row && fine > 0) {
+            fine--;
+            continue;
+        }
+        if (i-- == 0)
+            return NULL;
         fine = (1 << DS__ROW_BITS) - 1;
     }
 }
 
 /* The live block of an address and its arena, locked; NULL: there is none, nothing is locked. */
-__attribute__((always_inline)) static inline ds__mblock *ds__find_live(const void *ptr, int exact, ds__arena **out_arena) {
+__attribute__((always_inline)) static inline ds__mblock *ds__find_live(const void *ptr, int exact,
+                                                                       ds__arena **out_arena) {
     ds__segment *s = ds__segment_of(ptr);
     ds__arena *a = s ? atomic_load_explicit(&s->arena, memory_order_acquire) : NULL;
-    if (!a) return NULL;
+    if (!a)
+        return NULL;
     ds__arena_lock(a);
-    ds__mblock *b = atomic_load_explicit(&s->arena, memory_order_acquire) == a ? ds__find(s, ptr, exact) : NULL;
-    if (!b) ds__arena_unlock(a);
+    ds__mblock *b =
+        atomic_load_explicit(&s->arena, memory_order_acquire) == a ? ds__find(s, ptr, exact) : NULL;
+    if (!b)
+        ds__arena_unlock(a);
     *out_arena = a;
     return b;
 }
-
 /* ---- arenas ---- */
 
-/* A stream has several handles when it was wrapped: its arena knows some of them, so that it stays in use when one ends. The device is locked. */
+/* A stream has several handles when it was wrapped: its arena knows some of them, so that it
+   stays in use when one ends. The device is locked. */
 static void ds__arena_join(ds__arena *a, ds__stream *s, ds_stream handle) {
-    if (a->stream_id == s->id) return;
+    if (a->stream_id == s->id)
+        return;
     ds__stream *first = ds__pin(&ds__g.streams, a->stream.id);
-    if (first) ds__stream_unpin(first);
-    else { a->stream = handle; a->stream_id = s->id; return; } /* it was given away */
-    for (int i = 0; i < 3; i++) if (a->twin[i].id == s->id) return;
-    for (int i = 0; i < 3; i++) if (!a->twin[i].id) { a->twin[i].stream = handle; a->twin[i].id = s->id; return; }
+    if (first)
+        ds__stream_unpin(first);
+    else {
+        a->stream = handle;
+        a->stream_id = s->id;
+        return;
+    } /* it was given away */
+    for (int i = 0; i < 3; i++)
+        if (a->twin[i].id == s->id)
+            return;
+    for (int i = 0; i < 3; i++)
+        if (!a->twin[i].id) {
+            a->twin[i].stream = handle;
+            a->twin[i].id = s->id;
+            return;
+        }
     a->crowded = 1;
 }
+
 /* A handle ends. 1: the stream goes on. */
 static int ds__arena_part(ds__arena *a, const ds__stream *s) {
     int i = 0;
-    if (!s->borrowed) return 0;
-    for (; i < 3; i++) if (a->twin[i].id == s->id) { a->twin[i].id = 0; return 1; }
-    if (a->stream_id != s->id) return 1;
-    for (i = 0; i < 3 && !a->twin[i].id; ) i++;
-    if (i == 3) { if (a->crowded) a->stream.id = 0; return a->crowded; }
+    if (!s->borrowed)
+        return 0;
+    for (; i < 3; i++)
+        if (a->twin[i].id == s->id) {
+            a->twin[i].id = 0;
+            return 1;
+        }
+    if (a->stream_id != s->id)
+        return 1;
+    for (i = 0; i < 3 && !a->twin[i].id;)
+        i++;
+    if (i == 3) {
+        if (a->crowded)
+            a->stream.id = 0;
+        return a->crowded;
+    }
     a->stream = a->twin[i].stream;
     a->stream_id = a->twin[i].id;
     a->twin[i].id = 0;
     return 1;
 }
 
-/* CUDA lets only its own thread put work on a per-thread stream. When that thread has ended, the legacy stream comes behind all it did: it is made when such a
-   stream comes to the allocator. */
+/* CUDA lets only its own thread put work on a per-thread stream. When that thread has ended, the
+   legacy stream comes behind all it did: it is made when such a stream comes to the allocator. */
 static void ds__expect_end(const ds__stream *s) {
-    if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD) || s->device.type != DS_DEVICE_CUDA || atomic_load(&ds__m.legacy[s->device.index])) return;
+    if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD) || s->device.type != DS_DEVICE_CUDA ||
+        atomic_load(&ds__m.legacy[s->device.index]))
+        return;
     ds_stream legacy;
     ds__tls.mute++;
-    if (ds__legacy(s->device, &legacy) == DS_OK) atomic_store(&ds__m.legacy[s->device.index], legacy.id);
+    if (ds__legacy(s->device, &legacy) == DS_OK)
+        atomic_store(&ds__m.legacy[s->device.index], legacy.id);
     ds__tls.mute--;
 }
 
-/* The arena of a stream in a pool, made or taken over from an ended stream at its first use. NULL and the sentence: no memory. The
-   device is locked. */
+/* The arena of a stream in a pool, made or taken over from an ended stream at its first use.
+   NULL and the sentence: no memory. The device is locked. */
 static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     const void *identity = s->driver->stream_identity(s->native);
     ds__expect_end(s);
     for (ds__arena *a = p->arenas; a; a = a->next)
-        if (!a->orphan && (a->stream_id == s->id || a->identity == identity)) { ds__arena_join(a, s, handle); return a; }
+        if (!a->orphan && (a->stream_id == s->id || a->identity == identity)) {
+            ds__arena_join(a, s, handle);
+            return a;
+        }
     ds__arena *a = p->arenas;
-    for (; a; a = a->next) { /* that of an ended stream without memory: streams that come and go need no more arenas */
+    /* that of an ended stream without memory: streams that come and go need no more arenas */
+    for (; a; a = a->next) {
         ds__arena_lock(a);
         int empty = a->orphan && !ds__arena_has_memory(a);
         if (empty) {
@@ -2606,13 +3528,18 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
             ds__arena_apply(a);
         }
         ds_event end = a->end;
-        if (empty) a->end.id = 0;
+        if (empty)
+            a->end.id = 0;
         ds__arena_unlock(a);
-        if (!empty) continue;
+        if (!empty)
+            continue;
         ds__event_drop(end);
         return a;
     }
-    if (!(a = ds__mkeep(sizeof *a))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream"); return NULL; }
+    if (!(a = ds__mkeep(sizeof *a))) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream");
+        return NULL;
+    }
     pthread_mutex_init(&a->grow, NULL);
     pthread_mutex_init(&a->giving, NULL);
     a->pool = p;
@@ -2630,17 +3557,22 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
 /* The arena in the device's default pool, which the stream remembers. */
 static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
-    if (a) return a;
+    if (a)
+        return a;
     ds__mdevice *dev = ds__mem_device(s->device);
-    if (!dev) return NULL;
+    if (!dev)
+        return NULL;
     ds__mdevice_lock(dev);
     a = ds__arena_of(&dev->main, s, handle);
     ds__mdevice_unlock(dev);
-    if (a) atomic_store_explicit(&s->arena, a, memory_order_release);
+    if (a)
+        atomic_store_explicit(&s->arena, a, memory_order_release);
     return a;
 }
+
 static ds__arena *ds__arena_in(ds__mpool *p, ds__stream *s, ds_stream handle) {
-    if (p == &p->dev->main) return ds__arena_main(s, handle);
+    if (p == &p->dev->main)
+        return ds__arena_main(s, handle);
     ds__mdevice_lock(p->dev);
     ds__arena *a = ds__arena_of(p, s, handle);
     ds__mdevice_unlock(p->dev);
@@ -2651,8 +3583,11 @@ static ds__arena *ds__arena_in(ds__mpool *p, ds__stream *s, ds_stream handle) {
 static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream handle) {
     ds__tls.mute++;
     ds_result r = ds__event_record(event, handle, DS__OP_RECORD);
-    ds_stream legacy = { s->device.type == DS_DEVICE_CUDA ? atomic_load(&ds__m.legacy[s->device.index]) : 0 };
-    if (r < 0 && s->kind == DS__STREAM_PER_THREAD && legacy.id && !ds__captures_open()) r = ds__event_record(event, legacy, DS__OP_RECORD);
+    ds_stream legacy = { s->device.type == DS_DEVICE_CUDA
+                             ? atomic_load(&ds__m.legacy[s->device.index])
+                             : 0 };
+    if (r < 0 && s->kind == DS__STREAM_PER_THREAD && legacy.id && !ds__captures_open())
+        r = ds__event_record(event, legacy, DS__OP_RECORD);
     ds__tls.mute--;
     return r;
 }
@@ -2661,25 +3596,31 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
 static int ds__use_claim(ds__muse *u) {
     for (;;) {
         uint8_t was = 0;
-        if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING)) return 1;
-        if (was == 1) return 0;
+        if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING))
+            return 1;
+        if (was == 1)
+            return 0;
         ds__pause();
     }
 }
 
-/* Uses that a stream was to get an event for at the free get it now, before it ends. Its event is recorded under the arena's lock, since the block may be
-   freed at any time: this is rare. */
+/* Uses that a stream was to get an event for at the free get it now, before it ends. Its event
+   is recorded under the arena's lock, since the block may be freed at any time: this is rare. */
 static void ds__record_late(const ds__stream *s, ds_stream stream) {
     for (int k = 0; k < DS_BACKEND_COUNT * DS__MAX_DEVICES; k++) {
         ds__mdevice *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
-        if (!dev || !atomic_load(&dev->late_uses)) continue;
+        if (!dev || !atomic_load(&dev->late_uses))
+            continue;
         ds__mdevice_lock(dev);
         for (ds__mpool *p = &dev->main; p; p = p->next)
             for (ds__arena *a = p->arenas; a; a = a->next) {
                 ds__arena_lock(a);
                 for (ds__segment *g = a->segments; g; g = g->next)
                     for (ds__mblock *b = g->first; b; b = b->next)
-                        for (ds__muse *u = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->uses : NULL; u; u = u->next)
+                        for (ds__muse *u = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING
+                                               ? b->uses
+                                               : NULL;
+                             u; u = u->next)
                             if (u->stream.id == stream.id && ds__use_claim(u)) {
                                 u->lost = ds__record_end(u->event, s, stream) < 0;
                                 u->recorded = !u->lost;
@@ -2690,19 +3631,24 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
     }
 }
 
-/* A stream is about to end: its free memory is anyone's once the stream has passed what is on it now. Called by ds_stream_destroy. */
+/* A stream is about to end: its free memory is anyone's once the stream has passed what is on it
+   now. Called by ds_stream_destroy. */
 static void ds__mem_stream_gone(ds__stream *s) {
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
     ds_stream handle = { ds__handle(&s->slot) };
     ds__record_late(s, handle); /* blocks of other devices too */
-    if (!dev) return;
+    if (!dev)
+        return;
     const void *identity = s->driver->stream_identity(s->native);
     ds__mdevice_lock(dev);
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
-            if (a->orphan || (a->stream_id != s->id && a->identity != identity) || ds__arena_part(a, s)) continue;
+            if (a->orphan || (a->stream_id != s->id && a->identity != identity) ||
+                ds__arena_part(a, s))
+                continue;
             ds_event end = { 0 };
-            if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK && ds__record_end(end, s, handle) < 0) {
+            if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK &&
+                ds__record_end(end, s, handle) < 0) {
                 ds__event_drop(end);
                 end.id = 0;
             }
@@ -2714,20 +3660,25 @@ static void ds__mem_stream_gone(ds__stream *s) {
         }
     ds__mdevice_unlock(dev);
 }
-
 /* ---- uses of other streams ---- */
 
 static void ds__event_drop(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
-    if (!e) return;
+    if (!e)
+        return;
     ds__table_kill(&ds__g.events, e);
     ds__event_unpin(e);
 }
 
-/* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the sentence: there is no memory. */
+/* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the
+   sentence: there is no memory. */
 static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
-    if (!u && !(u = ds__mkeep(sizeof *u))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use"); return NULL; }
-    if (u->event.id && u->device != ds__device_key(device)) { /* an event stays with the device of its first record */
+    if (!u && !(u = ds__mkeep(sizeof *u))) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
+        return NULL;
+    }
+    /* an event stays with the device of its first record */
+    if (u->event.id && u->device != ds__device_key(device)) {
         ds__event_drop(u->event);
         u->event.id = 0;
     }
@@ -2736,17 +3687,22 @@ static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
     u->lost = 0;
     u->capture = 0;
     u->device = ds__device_key(device);
-    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0) u = NULL; /* the description is lost until shutdown */
+    /* the description is lost until shutdown */
+    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0)
+        u = NULL;
     return u;
 }
+
 /* One from the arena's stock. The arena is not locked. */
 static ds__muse *ds__muse_new(ds__arena *a, ds_device device) {
     ds__arena_lock(a);
     ds__muse *u = a->spare_uses;
-    if (u) a->spare_uses = u->next;
+    if (u)
+        a->spare_uses = u->next;
     ds__arena_unlock(a);
     return ds__muse_ready(u, device);
 }
+
 /* The events of uses may be recorded again. The arena is locked. */
 static void ds__muses_drop(ds__arena *a, ds__muse *u) {
     while (u) {
@@ -2761,170 +3717,244 @@ static ds_result ds__event_ask(ds_event event) {
     ds__event *e = ds__pin(&ds__g.events, event.id);
     void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
     ds_result r = native ? e->driver->event_query(native) : DS_OK;
-    if (e) ds__event_unpin(e);
+    if (e)
+        ds__event_unpin(e);
     return r;
 }
 
 #define DS__BROKEN UINT64_MAX
+
 /* The capture that a stream is in; 0: none; DS__BROKEN: one that cannot be added to. */
 static uint64_t ds__capture_of(ds__stream *s) {
     ds_capture_info info;
-    if (DS__LIKELY(!ds__captures_open())) return 0;
+    if (DS__LIKELY(!ds__captures_open()))
+        return 0;
     memset(&info, 0, sizeof info);
-    if (s->driver->capture_query(s->native, &info) != DS_OK) return DS__BROKEN;
-    return info.status == DS_CAPTURE_NONE ? 0 : info.status == DS_CAPTURE_ACTIVE ? info.id : DS__BROKEN;
+    if (s->driver->capture_query(s->native, &info) != DS_OK)
+        return DS__BROKEN;
+    return info.status == DS_CAPTURE_NONE     ? 0
+           : info.status == DS_CAPTURE_ACTIVE ? info.id
+                                              : DS__BROKEN;
 }
+
 static uint64_t ds__capture_of_handle(ds_stream stream) {
     ds__stream *s = ds__captures_open() ? ds__pin(&ds__g.streams, stream.id) : NULL;
     uint64_t capture = s ? ds__capture_of(s) : 0;
-    if (s) ds__stream_unpin(s);
+    if (s)
+        ds__stream_unpin(s);
     return capture;
 }
 
-/* Gives a use the event that it was to get when a capture is over. 0: one is open still. Captures are held. */
+/* Gives a use the event that it was to get when a capture is over. 0: one is open still.
+   Captures are held. */
 static int ds__record_held(ds__muse *u) {
-    if (ds__captures_open()) return 0;
-    if (!ds__use_claim(u)) return 1;
+    if (ds__captures_open())
+        return 0;
+    if (!ds__use_claim(u))
+        return 1;
     ds__tls.mute++;
     ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
     ds__tls.mute--;
     u->recorded = r == DS_OK || r == DS_ERR_FAILED; /* one that has failed needs none */
-    u->lost |= r == DS_ERR_INVALID_HANDLE; /* it has ended, or was given away, and did not see the use: nobody knows when it is done */
+    /* it has ended, or was given away, and did not see the use: nobody knows when it is done */
+    u->lost |= r == DS_ERR_INVALID_HANDLE;
     return u->recorded;
 }
+
 static int ds__record_now(ds__muse *u) {
-    if (ds__captures_open()) return 0;
+    if (ds__captures_open())
+        return 0;
     ds__hold_captures();
     int recorded = ds__record_held(u);
     ds__let_captures();
     return recorded;
 }
 
-/* Whether the uses of a block are done; a use whose stream or device has failed is. What was used in a capture is used in the order of its graph. No lock is held. */
+/* Whether the uses of a block are done; a use whose stream or device has failed is. What was
+   used in a capture is used in the order of its graph. No lock is held. */
 static int ds__uses_done(ds__muse *u) {
     for (; u; u = u->next) {
-        if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u)) return 0;
-        if (DS__UNLIKELY(u->capture)) { if (ds__captures_open()) return 0; continue; }
-        ds_result r = ds__event_ask(u->event);
-        if (r != DS_OK && r != DS_ERR_FAILED) return 0; /* an answer that says nothing of the work is no "done" */
-    }
-    return 1;
-}
-static ds_result ds__device_wait(int64_t key) {
-    ds_device d = { (int32_t)(key >> 32), (int32_t)(key & INT32_MAX) };
-    return ds__driver_of(d)->device_synchronize(d.index);
-}
-static int ds__uses_awaited(ds__muse *u) {
-    for (; u; u = u->next) {
-        if (u->recorded != 1 && !ds__record_now(u)) {
-            if (!u->lost || ds__captures_open() || ds__device_wait(u->device) < 0) return 0;
-            u->recorded = 1;
+        if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u))
+            return 0;
+        if (DS__UNLIKELY(u->capture)) {
+            if (ds__captures_open())
+                return 0;
             continue;
         }
-        if (u->capture) { if (ds__captures_open()) return 0; continue; }
-        ds_result r = ds__event_sync(u->event, DS__FOREVER);
-        if (r != DS_OK && r != DS_ERR_FAILED && r != DS_ERR_CAPTURED_EVENT) return 0;
+        ds_result r = ds__event_ask(u->event);
+        /* an answer that says nothing of the work is no "done" */
+        if (r != DS_OK && r != DS_ERR_FAILED)
+            return 0;
     }
     return 1;
 }
 
+static ds_result ds__device_wait(int64_t key) {
+    ds_device d = { (int32_t)(key >> 32), (int32_t)(key & INT32_MAX) };
+    return ds__driver_of(d)->device_synchronize(d.index);
+}
+
+static int ds__uses_awaited(ds__muse *u) {
+    for (; u; u = u->next) {
+        if (u->recorded != 1 && !ds__record_now(u)) {
+            if (!u->lost || ds__captures_open() || ds__device_wait(u->device) < 0)
+                return 0;
+            u->recorded = 1;
+            continue;
+        }
+        if (u->capture) {
+            if (ds__captures_open())
+                return 0;
+            continue;
+        }
+        ds_result r = ds__event_sync(u->event, DS__FOREVER);
+        if (r != DS_OK && r != DS_ERR_FAILED && r != DS_ERR_CAPTURED_EVENT)
+            return 0;
+    }
+    return 1;
+}
 /* Takes a block out of the pending ones. The arena is locked. */
 static void ds__pending_out(ds__arena *a, ds__mblock *b) {
-    if (b->list_prev) b->list_prev->list_next = b->list_next; else a->pending = b->list_next;
-    if (b->list_next) b->list_next->list_prev = b->list_prev; else a->pending_last = b->list_prev;
+    if (b->list_prev)
+        b->list_prev->list_next = b->list_next;
+    else
+        a->pending = b->list_next;
+    if (b->list_next)
+        b->list_next->list_prev = b->list_prev;
+    else
+        a->pending_last = b->list_prev;
     a->pending_bytes -= b->size;
 }
+
 static void ds__pending_in(ds__arena *a, ds__mblock *b) {
     b->state = DS_BLOCK_PENDING;
     b->list_next = NULL;
     b->list_prev = a->pending_last;
-    if (a->pending_last) a->pending_last->list_next = b; else a->pending = b;
+    if (a->pending_last)
+        a->pending_last->list_next = b;
+    else
+        a->pending = b;
     a->pending_last = b;
     a->pending_bytes += b->size;
 }
 
 #define DS__POLLS 64 /* pending blocks that are asked for in one go */
 
-/* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the host waits for all. The arena is not locked. */
+/* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the
+   host waits for all. The arena is not locked. */
 static size_t ds__poll(ds__arena *a, int wait) {
     size_t done = 0;
     ds__mblock *list[DS__POLLS];
     for (;;) {
-        size_t n = 0, ready = 0;
+        size_t n = 0;
+        size_t ready = 0;
         ds__arena_lock(a);
         for (ds__mblock *b = a->pending; b && n < DS__POLLS; b = b->list_next)
-            if (!b->quiet) { b->quiet = 1; list[n++] = b; }
+            if (!b->quiet) {
+                b->quiet = 1;
+                list[n++] = b;
+            }
         ds__arena_unlock(a);
         for (size_t i = 0; i < n; i++) {
             ds__mblock *b = list[i];
-            if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) && (DS__LIKELY(!b->stale) || ds__poison_late(a, b, wait))) { list[ready++] = b; continue; }
+            if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) &&
+                (DS__LIKELY(!b->stale) || ds__poison_late(a, b, wait))) {
+                list[ready++] = b;
+                continue;
+            }
             ds__arena_lock(a);
             b->quiet = 0;
             ds__arena_unlock(a);
         }
-        if (ready == 0) return done;
+        if (ready == 0)
+            return done;
         ds__arena_lock(a);
         for (size_t i = 0; i < ready; i++) {
             ds__mblock *b = list[i];
-            while (!ds__ready(a, b->seg->kind, 0)) { ds__make_ready(a, b->seg->kind, 0); ds__arena_lock(a); }
+            while (!ds__ready(a, b->seg->kind, 0)) {
+                ds__make_ready(a, b->seg->kind, 0);
+                ds__arena_lock(a);
+            }
             ds__pending_out(a, b);
             b->quiet = 0;
             ds__complete(a, b);
         }
         ds__arena_unlock(a);
         done += ready;
-        if (ready < n || (!wait && ready < DS__POLLS)) return done;
+        if (ready < n || (!wait && ready < DS__POLLS))
+            return done;
     }
 }
 
 /* Makes the stream wait for the uses of a block that is in no list. The arena is not locked. */
 static ds_result ds__wait_uses(ds__mblock *b, ds_stream stream) {
     for (ds__muse *u = b->uses; u; u = u->next) {
-        ds_result r = u->stream.id == stream.id || u->recorded != 1 || u->capture ? DS_OK : ds__wait_event(stream, u->event, DS__OP_WAIT);
-        if (r < 0) return r;
+        ds_result r = u->stream.id == stream.id || u->recorded != 1 || u->capture
+                          ? DS_OK
+                          : ds__wait_event(stream, u->event, DS__OP_WAIT);
+        if (r < 0)
+            return r;
     }
     return DS_OK;
 }
-/* Whether a stream in this capture (0: none) may wait for the uses: all are in the same one. The arena is locked. */
+
+/* Whether a stream in this capture (0: none) may wait for the uses: all are in the same one. The
+   arena is locked. */
 static int ds__uses_within(const ds__muse *u, uint64_t capture) {
-    for (; u; u = u->next) if (u->recorded != 1 || u->capture != capture) return 0;
+    for (; u; u = u->next)
+        if (u->recorded != 1 || u->capture != capture)
+            return 0;
     return 1;
 }
 
-/* Takes the block that has been pending for longest, if it fits and its uses are done: what a program does that lends the same memory to another stream again and again. The
-   arena is locked, is unlocked meanwhile, and is locked again. */
-__attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int kind, size_t size, size_t asked) {
+/* Takes the block that has been pending for longest, if it fits and its uses are done: what a
+   program does that lends the same memory to another stream again and again. The arena is
+   locked, is unlocked meanwhile, and is locked again. */
+__attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int kind, size_t size,
+                                                             size_t asked) {
     ds__mblock *b = a->pending;
-    if (b->quiet || b->seg->kind != kind || b->size < size) return NULL;
+    if (b->quiet || b->seg->kind != kind || b->size < size)
+        return NULL;
     b->quiet = 1;
     ds__arena_unlock(a);
     int done = ds__uses_done(b->uses) && !b->stale;
     ds__arena_lock(a);
     b->quiet = 0;
-    if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked)) return NULL;
+    if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked))
+        return NULL;
     ds__pending_out(a, b);
     ds__complete(a, b);
     return ds__take(a, kind, size, asked);
 }
 
-/* The smallest pending block that fits, and is not larger than `most`, becomes free, and the stream, the arena's own, waits for those who used it. With out_whole it goes to another stream's request as it is: nobody
-   else has waited. 1: there was one. The arena is not locked. */
-static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds_stream stream, size_t asked, ds__mblock **out_whole) {
+/* The smallest pending block that fits, and is not larger than `most`, becomes free, and the
+   stream, the arena's own, waits for those who used it. With out_whole it goes to another
+   stream's request as it is: nobody else has waited. 1: there was one. The arena is not locked. */
+static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds_stream stream,
+                            size_t asked, ds__mblock **out_whole) {
     ds__mblock *best = NULL;
     uint64_t capture = ds__capture_of_handle(stream);
     ds__arena_lock(a);
     for (ds__mblock *b = a->pending; b; b = b->list_next)
-        if (b->seg->kind == kind && b->size >= size && b->size <= most && !b->quiet && !b->exported && (!best || b->size < best->size) && ds__uses_within(b->uses, capture) &&
-            !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, size))) best = b;
-    if (best) best->quiet = 1;
+        if (b->seg->kind == kind && b->size >= size && b->size <= most && !b->quiet &&
+            !b->exported && (!best || b->size < best->size) && ds__uses_within(b->uses, capture) &&
+            !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, size)))
+            best = b;
+    if (best)
+        best->quiet = 1;
     ds__arena_unlock(a);
-    if (!best) return 0;
+    if (!best)
+        return 0;
     ds_result r = DS_OK;
     for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
-        if (u->stream.id != stream.id) r = ds__wait_event(stream, u->event, DS__OP_WAIT);
-    if (r == DS_OK && !out_whole && best->stale) ds__poison_on(best, stream);
+        if (u->stream.id != stream.id)
+            r = ds__wait_event(stream, u->event, DS__OP_WAIT);
+    if (r == DS_OK && !out_whole && best->stale)
+        ds__poison_on(best, stream);
     ds__arena_lock(a);
-    int all = r == DS_OK ? ds__count_begin(a, kind, out_whole ? (int64_t)best->size : 0, out_whole ? (int64_t)asked : 0) : 0;
+    int all = r == DS_OK ? ds__count_begin(a, kind, out_whole ? (int64_t)best->size : 0,
+                                           out_whole ? (int64_t)asked : 0)
+                         : 0;
     best->quiet = 0; /* not before: the lock was given up meanwhile */
     if (r == DS_OK) {
         ds__pending_out(a, best);
@@ -2944,48 +3974,67 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
     ds__count_end(a, all);
     return r == DS_OK;
 }
-
 /* ---- segments ---- */
 
 /* Adds unless the sum would pass the limit, 0: none. */
 static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
     size_t was = atomic_load(sum);
     do {
-        if (limit && (was > limit || size > limit - was)) return 0;
+        if (limit && (was > limit || size > limit - was))
+            return 0;
     } while (!atomic_compare_exchange_weak(sum, &was, was + size));
     return 1;
 }
+
 /* From here until ds__move_end what is reserved may be more than what segments have. */
-static void ds__move_begin(ds__mdevice *dev) { atomic_fetch_add(&dev->moving, ((uint64_t)1 << 32) + 1); }
-static void ds__move_end(ds__mdevice *dev) { atomic_fetch_sub(&dev->moving, 1); }
-/* Reserves bytes that the allocator may take from the driver, until a segment has them (ds__count_reserved) or ds__unreserve. The limit of the device also covers
-   `surplus`, the memory of the driver's pool that no block has. */
+static void ds__move_begin(ds__mdevice *dev) {
+    atomic_fetch_add(&dev->moving, ((uint64_t)1 << 32) + 1);
+}
+
+static void ds__move_end(ds__mdevice *dev) {
+    atomic_fetch_sub(&dev->moving, 1);
+}
+
+/* Reserves bytes that the allocator may take from the driver, until a segment has them
+   (ds__count_reserved) or ds__unreserve. The limit of the device also covers `surplus`, the
+   memory of the driver's pool that no block has. */
 static ds_result ds__reserve_with(ds__arena *a, size_t size, size_t surplus) {
     size_t limit = atomic_load(&a->dev->limit);
-    if (limit && surplus >= limit) return DS_ERR_LIMIT_EXCEEDED;
+    if (limit && surplus >= limit)
+        return DS_ERR_LIMIT_EXCEEDED;
     ds__move_begin(a->dev);
     int in_pool = ds__within(&a->pool->reserved, size, a->pool->limit);
-    if (in_pool && ds__within(&a->dev->reserved, size, limit - surplus)) return DS_OK;
-    if (in_pool) atomic_fetch_sub(&a->pool->reserved, size);
+    if (in_pool && ds__within(&a->dev->reserved, size, limit - surplus))
+        return DS_OK;
+    if (in_pool)
+        atomic_fetch_sub(&a->pool->reserved, size);
     ds__move_end(a->dev);
     return DS_ERR_LIMIT_EXCEEDED;
 }
+
 static ds_result ds__reserve(ds__arena *a, size_t size) {
     return ds__reserve_with(a, size, atomic_load(&a->dev->limit) ? ds__async_surplus(a->dev) : 0);
 }
+
 static void ds__unreserve(ds__arena *a, size_t size) {
     atomic_fetch_sub(&a->pool->reserved, size);
     atomic_fetch_sub(&a->dev->reserved, size);
     ds__move_end(a->dev);
 }
-/* A segment has the bytes; less than 0: it has them no more, and ds__unreserve follows. The arena is locked. */
+
+/* A segment has the bytes; less than 0: it has them no more, and ds__unreserve follows. The
+   arena is locked. */
 static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
     ds__meters(a, kind, DS__RESERVED, by);
-    if (by > 0) ds__move_end(a->dev); else ds__move_begin(a->dev);
+    if (by > 0)
+        ds__move_end(a->dev);
+    else
+        ds__move_begin(a->dev);
 }
 
 /* A description of a segment, in no list. */
-static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size, size_t page) {
+static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
+                                    size_t page) {
     pthread_mutex_lock(&ds__m.registry);
     ds__segment *s = ds__m.free_segments;
     int room = ds__m.sorted_count < ds__m.sorted_room;
@@ -2993,23 +4042,30 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
         size_t more = ds__m.sorted_room ? 2 * ds__m.sorted_room : 64;
         ds__segment **sorted = ds__alloc(more * sizeof *sorted);
         if (sorted) {
-            if (ds__m.sorted_count) memcpy(sorted, ds__m.sorted, ds__m.sorted_count * sizeof *sorted);
+            if (ds__m.sorted_count)
+                memcpy(sorted, ds__m.sorted, ds__m.sorted_count * sizeof *sorted);
             ds__release(ds__m.sorted);
             ds__m.sorted = sorted;
             ds__m.sorted_room = more;
             room = 1;
         }
     }
-    if (s) ds__m.free_segments = s->next;
-    else s = ds__mkeep_unlocked(sizeof *s);
+    if (s)
+        ds__m.free_segments = s->next;
+    else
+        s = ds__mkeep_unlocked(sizeof *s);
     unsigned shift = kind == DS__SMALL || ds__policy(a->pool)->single_pool ? DS__DENSE_SHIFT : 20;
     size_t granules = (size + ((size_t)1 << shift) - 1) >> shift;
     ds__mblock **table = s && room ? ds__alloc(granules * sizeof *table) : NULL;
     int entered = table && (page || ds__granules(s, base, size, 1));
     if (!entered) {
-        if (table && !page) ds__granules(s, base, size, 0);
+        if (table && !page)
+            ds__granules(s, base, size, 0);
         ds__release(table);
-        if (s) { s->next = ds__m.free_segments; ds__m.free_segments = s; }
+        if (s) {
+            s->next = ds__m.free_segments;
+            ds__m.free_segments = s;
+        }
         pthread_mutex_unlock(&ds__m.registry);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         return NULL;
@@ -3028,7 +4084,8 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
     s->direct = s->leaving = 0;
     s->first = NULL;
     size_t i = ds__sorted_after((uintptr_t)base);
-    memmove(&ds__m.sorted[i + 1], &ds__m.sorted[i], (ds__m.sorted_count - i) * sizeof *ds__m.sorted);
+    memmove(&ds__m.sorted[i + 1], &ds__m.sorted[i],
+            (ds__m.sorted_count - i) * sizeof *ds__m.sorted);
     ds__m.sorted[i] = s;
     ds__m.sorted_count++;
     atomic_store_explicit(&s->arena, a, memory_order_release);
@@ -3041,16 +4098,25 @@ static void ds__segment_drop(ds__segment *s) {
     ds__arena *a = atomic_load(&s->arena);
     ds__mblock **table = s->granule;
     ds__arena_lock(a);
-    for (ds__finer *row = s->rows; row; row = s->rows) { s->rows = row->next; row->next = a->spare_rows; a->spare_rows = row; } /* a late look-up is in the table with this lock */
+    /* a late look-up is in the table with this lock */
+    for (ds__finer *row = s->rows; row; row = s->rows) {
+        s->rows = row->next;
+        row->next = a->spare_rows;
+        a->spare_rows = row;
+    }
     atomic_store_explicit(&s->arena, NULL, memory_order_release);
     s->granule = NULL;
     ds__arena_unlock(a);
     pthread_mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
-    while (ds__m.sorted[i] != s) i--; /* its memory may be a newer segment's already */
-    memmove(&ds__m.sorted[i], &ds__m.sorted[i + 1], (ds__m.sorted_count - i - 1) * sizeof *ds__m.sorted);
+    /* its memory may be a newer segment's already */
+    while (ds__m.sorted[i] != s)
+        i--;
+    memmove(&ds__m.sorted[i], &ds__m.sorted[i + 1],
+            (ds__m.sorted_count - i - 1) * sizeof *ds__m.sorted);
     ds__m.sorted_count--;
-    if (!s->page) ds__granules(s, s->base, s->size, 0);
+    if (!s->page)
+        ds__granules(s, s->base, s->size, 0);
     s->next = ds__m.free_segments;
     ds__m.free_segments = s;
     pthread_mutex_unlock(&ds__m.registry);
@@ -3060,48 +4126,76 @@ static void ds__segment_drop(ds__segment *s) {
 static void ds__segment_in(ds__arena *a, ds__segment *s) { /* locked */
     s->prev = NULL;
     s->next = a->segments;
-    if (s->next) s->next->prev = s;
+    if (s->next)
+        s->next->prev = s;
     a->segments = s;
 }
+
 static void ds__segment_out(ds__arena *a, ds__segment *s) { /* locked */
-    if (s->prev) s->prev->next = s->next; else a->segments = s->next;
-    if (s->next) s->next->prev = s->prev;
+    if (s->prev)
+        s->prev->next = s->next;
+    else
+        a->segments = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
 }
 
 static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
     ds__meters(a, s->kind, DS__SEGMENT, sign);
-    if (sign > 0) s->oversize = s->size >= ds__policy(a->pool)->max_split_size;
-    if (!s->oversize) return;
+    if (sign > 0)
+        s->oversize = s->size >= ds__policy(a->pool)->max_split_size;
+    if (!s->oversize)
+        return;
     ds__meter_add(&a->dev->stats.oversize_segments, sign);
-    if (a->pool != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_segments, sign);
+    if (a->pool != &a->dev->main)
+        ds__meter_add(&a->pool->stats.oversize_segments, sign);
 }
-
 /* An upstream is the user's: it may call devstream and CUDA, also while something captures. */
-typedef struct ds__inside { const ds__mpool *pool; const struct ds__inside *outer; } ds__inside; /* whose segments this thread is changing meanwhile */
+/* whose segments this thread is changing meanwhile */
+typedef struct ds__inside {
+    const ds__mpool *pool;
+    const struct ds__inside *outer;
+} ds__inside;
+
 static int ds__is_inside(const ds__mpool *p) {
     const ds__inside *i = ds__mtls.inside;
-    while (i && i->pool != p) i = i->outer;
+    while (i && i->pool != p)
+        i = i->outer;
     return i != NULL;
 }
-static ds_result ds__inside_fail(void) { return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself"); }
-typedef struct ds__outside { const char *fn; ds_site site; ds_capture_mode mode; } ds__outside;
+
+static ds_result ds__inside_fail(void) {
+    return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself");
+}
+
+typedef struct ds__outside {
+    const char *fn;
+    ds_site site;
+    ds_capture_mode mode;
+} ds__outside;
+
 static ds__outside ds__leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED };
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
     return o;
 }
+
 static void ds__return(ds__outside o) {
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
     ds__tls.fn = o.fn;
     ds__tls.site = o.site;
 }
-static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment, ds_stream stream, void **out);
+
+static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment,
+                              ds_stream stream, void **out);
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream);
+
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__inside inside = { a->pool, ds__mtls.inside };
     ds__mtls.inside = &inside;
     if (a->pool->upstream.free_fn) { /* its work is done: no stream must be named */
-        if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0) ds__warn("%zu bytes at %p could not be given back: %s", size, ptr, ds__tls.error);
+        if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
+            ds__warn("%zu bytes at %p could not be given back: %s", size, ptr, ds__tls.error);
     } else {
         ds__outside o = ds__leave();
         a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
@@ -3109,8 +4203,10 @@ static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     }
     ds__mtls.inside = inside.outer;
 }
+
 static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
-    int backend = ds__backend_of(a->dev->device), index = a->dev->device.index;
+    int backend = ds__backend_of(a->dev->device);
+    int index = a->dev->device.index;
     ds__found f;
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     *out = NULL;
@@ -3125,30 +4221,40 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     }
     ds__mtls.inside = inside.outer;
     ds__mtls.upstream_empty = !*out;
-    if (!*out) return r;
-    int known, aligned = (uintptr_t)*out % DS__UNIT == 0;
-    r = aligned ? ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, backend, index) : DS_ERR_INVALID_VALUE;
-    if (r == DS_OK) return r;
+    if (!*out)
+        return r;
+    int known;
+    int aligned = (uintptr_t)*out % DS__UNIT == 0;
+    r = aligned ? ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, backend, index)
+                : DS_ERR_INVALID_VALUE;
+    if (r == DS_OK)
+        return r;
     known = aligned && r == DS_ERR_INVALID_VALUE && ds__range_find(*out, &f);
-    if (known && (!f.held || f.held == DS__HELD_ASYNC) && f.kind == DS_MEMORY_DEVICE && f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
+    if (known && (!f.held || f.held == DS__HELD_ASYNC) && f.kind == DS_MEMORY_DEVICE &&
+        f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
         return DS_OK; /* of ds_alloc, or the driver's allocator: it stays theirs */
     ds__upstream_free(a, *out, size);
-    return !aligned ? ds__fail(r, "the pool's upstream gave %p, which is not aligned to %zu", *out, DS__UNIT) :
-           known ? ds__fail(r, "the pool's upstream gave %p, which is other memory already", *out) : ds__fail(r, "no memory to keep track of a segment");
+    return !aligned ? ds__fail(r, "the pool's upstream gave %p, which is not aligned to %zu", *out,
+                               DS__UNIT)
+           : known ? ds__fail(r, "the pool's upstream gave %p, which is other memory already", *out)
+                   : ds__fail(r, "no memory to keep track of a segment");
 }
 
 /* Memory for a plain segment from where the pool takes it. */
 static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, void **out) {
     ds__mpool *p = a->pool;
     *out = NULL;
-    if (a->dev->device.type == DS_DEVICE_HOST) return ds__pinned_source_alloc(size, out_source, out);
+    if (a->dev->device.type == DS_DEVICE_HOST)
+        return ds__pinned_source_alloc(size, out_source, out);
     if (p->alloc_fn) {
         *out_source = DS__FROM_UPSTREAM;
         return ds__upstream_alloc(a, size, out);
     }
     *out_source = p->shareable ? DS__FROM_SHARE : DS__FROM_DRIVER;
-    return p->shareable ? ds__share_segment_alloc(a->dev->device, size, out) : ds__segment_alloc(a->dev->device, size, out);
+    return p->shareable ? ds__share_segment_alloc(a->dev->device, size, out)
+                        : ds__segment_alloc(a->dev->device, size, out);
 }
+
 static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
     ds__found f;
     switch (s->source) {
@@ -3156,20 +4262,29 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
         (void)ds__range_remove(s->base, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, &f);
         ds__upstream_free(a, s->base, s->size);
         return DS_OK;
-    case DS__FROM_SHARE: return ds__share_segment_free(a->dev->device, s->base, s->size);
-    case DS__FROM_PINNED: case DS__FROM_REGISTERED: return ds__pinned_source_free(s);
-    default: return ds__segment_free(a->dev->device, s->base, s->size, 1);
+    case DS__FROM_SHARE:
+        return ds__share_segment_free(a->dev->device, s->base, s->size);
+    case DS__FROM_PINNED:
+    case DS__FROM_REGISTERED:
+        return ds__pinned_source_free(s);
+    default:
+        return ds__segment_free(a->dev->device, s->base, s->size, 1);
     }
 }
-
 /* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
 static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__policy(a->pool);
-    size_t want = ds__msegment_size(c, kind, size), least = want;
+    size_t want = ds__msegment_size(c, kind, size);
+    size_t least = want;
     if (c->segment_growth && !a->pool->no_split) { /* fewer and larger ones fragment less */
-        size_t more = (size_t)atomic_load(a->pool == &a->dev->main ? &a->dev->stats.all[DS__RESERVED].now : &a->pool->stats.all[DS__RESERVED].now) / c->segment_growth / (2 * DS__MIB) * (2 * DS__MIB);
-        if (kind == DS__SMALL && more > 8 * DS__MIB) more = 8 * DS__MIB;
-        if (more > want) want = more;
+        size_t more =
+            (size_t)atomic_load(a->pool == &a->dev->main ? &a->dev->stats.all[DS__RESERVED].now
+                                                         : &a->pool->stats.all[DS__RESERVED].now) /
+            c->segment_growth / (2 * DS__MIB) * (2 * DS__MIB);
+        if (kind == DS__SMALL && more > 8 * DS__MIB)
+            more = 8 * DS__MIB;
+        if (more > want)
+            want = more;
     }
     for (;;) {
         void *base = NULL;
@@ -3178,13 +4293,20 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         if (r == DS_OK) {
             DS__COUNT_CALL(a, driver_allocs, 1);
             r = ds__source_alloc(a, want, &source, &base);
-            if (r == DS_ERR_LIMIT_EXCEEDED) r = DS_ERR_OUT_OF_MEMORY; /* an upstream's own: none of ours is in the way */
-            if (r < 0) { ds__unreserve(a, want); DS__COUNT_CALL(a, driver_allocs, -1); }
+            /* an upstream's own: none of ours is in the way */
+            if (r == DS_ERR_LIMIT_EXCEEDED)
+                r = DS_ERR_OUT_OF_MEMORY;
+            if (r < 0) {
+                ds__unreserve(a, want);
+                DS__COUNT_CALL(a, driver_allocs, -1);
+            }
         }
         if (r < 0) {
-            if (want == least || !ds__is_shortage(r)) return r;
+            if (want == least || !ds__is_shortage(r))
+                return r;
             want = want / 2 / (2 * DS__MIB) * (2 * DS__MIB);
-            if (want < least) want = least;
+            if (want < least)
+                want = least;
             continue;
         }
         ds__segment *s = ds__segment_new(a, kind, source, base, want, 0);
@@ -3193,7 +4315,8 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         if (!b) {
             ds__arena_unlock(a);
             ds__segment whole = { .base = base, .size = want, .source = (uint8_t)source };
-            if (s) ds__segment_drop(s);
+            if (s)
+                ds__segment_drop(s);
             DS_IGNORE(ds__source_free(a, &whole));
             ds__unreserve(a, want);
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
@@ -3207,7 +4330,8 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         ds__segment_in(a, s);
         ds__count_reserved(a, kind, (int64_t)want);
         ds__count_segment(a, s, 1);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, want, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+        ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, want, a->stream_id,
+                     a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
         b->state = DS_BLOCK_FREE;
         ds__bin_in(a, b, a->pool->config.best_fit_by_address);
         ds__arena_unlock(a);
@@ -3215,7 +4339,8 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
     }
 }
 
-/* Waits for the arena's stream while others may let it grow. The block that is to go is quiet and in no list. */
+/* Waits for the arena's stream while others may let it grow. The block that is to go is quiet
+   and in no list. */
 static int ds__drain_aside(ds__arena *a) {
     pthread_mutex_unlock(&a->grow);
     int drained = ds__arena_drain(a);
@@ -3223,17 +4348,21 @@ static int ds__drain_aside(ds__arena *a) {
     return drained;
 }
 
-/* Gives a plain segment back whose only block, free and quiet, is in no list. `giving` and `grow` are held, no spinning lock; for pinned memory nothing is. */
+/* Gives a plain segment back whose only block, free and quiet, is in no list. `giving` and
+   `grow` are held, no spinning lock; for pinned memory nothing is. */
 static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     int kind = s->kind;
     ds__segment copy = *s;
     int pinned = s->source == DS__FROM_PINNED || s->source == DS__FROM_REGISTERED;
     /* An upstream is not asked whether it can wait; pinned memory has no stream. */
-    ds_result r = pinned || ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM ? DS_OK : DS_ERR_ILLEGAL_STATE;
+    ds_result r = pinned || ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM
+                      ? DS_OK
+                      : DS_ERR_ILLEGAL_STATE;
     if (r == DS_OK) {
         ds__segment_leaves(s, 1);
-        if ((r = ds__source_free(a, &copy)) < 0) ds__segment_leaves(s, 0);
+        if ((r = ds__source_free(a, &copy)) < 0)
+            ds__segment_leaves(s, 0);
     }
     ds__arena_lock(a);
     if (r < 0) { /* it is still there */
@@ -3248,16 +4377,17 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     ds__count_reserved(a, kind, -(int64_t)size);
     ds__count_segment(a, s, -1);
     DS__COUNT_CALL(a, driver_frees, 1);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)copy.base, size, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)copy.base, size, a->stream_id,
+                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
     ds__segment_drop(s);
     ds__unreserve(a, size);
     return DS_OK;
 }
-
 /* ---- growing segments ---- */
 
-/* A hole goes back into the list, in the order of addresses, with its neighbours that are holes. The arena is locked. */
+/* A hole goes back into the list, in the order of addresses, with its neighbours that are holes.
+   The arena is locked. */
 static void ds__hole_in(ds__arena *a, ds__mblock *b) {
     int kind = b->seg->kind;
     b->state = DS_BLOCK_UNMAPPED;
@@ -3265,44 +4395,69 @@ static void ds__hole_in(ds__arena *a, ds__mblock *b) {
         ds__mblock *prev = b->prev;
         prev->size += b->size;
         prev->next = b->next;
-        if (b->next) b->next->prev = prev;
+        if (b->next)
+            b->next->prev = prev;
         ds__mblock_drop(a, b);
         b = prev;
     } else {
-        ds__mblock *before = NULL, *at = a->holes[kind];
-        while (at && ds__earlier(at, b)) { before = at; at = at->list_next; }
+        ds__mblock *before = NULL;
+        ds__mblock *at = a->holes[kind];
+        while (at && ds__earlier(at, b)) {
+            before = at;
+            at = at->list_next;
+        }
         b->list_prev = before;
         b->list_next = at;
-        if (at) at->list_prev = b;
-        if (before) before->list_next = b; else a->holes[kind] = b;
+        if (at)
+            at->list_prev = b;
+        if (before)
+            before->list_next = b;
+        else
+            a->holes[kind] = b;
     }
     ds__mblock *next = b->next;
     if (next && next->state == DS_BLOCK_UNMAPPED && !next->quiet) {
-        if (next->list_prev) next->list_prev->list_next = next->list_next; else a->holes[kind] = next->list_next;
-        if (next->list_next) next->list_next->list_prev = next->list_prev;
+        if (next->list_prev)
+            next->list_prev->list_next = next->list_next;
+        else
+            a->holes[kind] = next->list_next;
+        if (next->list_next)
+            next->list_next->list_prev = next->list_prev;
         b->size += next->size;
         b->next = next->next;
-        if (b->next) b->next->prev = b;
+        if (b->next)
+            b->next->prev = b;
         ds__mblock_drop(a, next);
     }
 }
+
 static void ds__hole_out(ds__arena *a, ds__mblock *b) {
-    if (b->list_prev) b->list_prev->list_next = b->list_next; else a->holes[b->seg->kind] = b->list_next;
-    if (b->list_next) b->list_next->list_prev = b->list_prev;
+    if (b->list_prev)
+        b->list_prev->list_next = b->list_next;
+    else
+        a->holes[b->seg->kind] = b->list_next;
+    if (b->list_next)
+        b->list_next->list_prev = b->list_prev;
 }
 
 /* Address space for another growing segment. DS_ERR_UNSUPPORTED: this device has none. */
 static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__policy(a->pool);
     ds__mdevice *dev = a->dev;
-    size_t least = 0, page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
+    size_t least = 0;
+    size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
     size_t reserve = ds__mreserve_size(c, dev->total, page);
     void *base = NULL;
-    if (kind == DS__SMALL && !c->single_pool) reserve /= 16; /* another one follows when it is full */
-    if (reserve < size + 2 * page) reserve = size + 2 * page;
-    if (reserve < 16 * page) reserve = 16 * page;
+    /* another one follows when it is full */
+    if (kind == DS__SMALL && !c->single_pool)
+        reserve /= 16;
+    if (reserve < size + 2 * page)
+        reserve = size + 2 * page;
+    if (reserve < 16 * page)
+        reserve = 16 * page;
     ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     size_t asked = page;
     page = (page + least - 1) / least * least;
     reserve = reserve / page * page; /* whole pages; what is behind them stays unused */
@@ -3312,7 +4467,8 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     ds__mblock *b = s ? ds__mblock_new(a) : NULL;
     if (!b) {
         ds__arena_unlock(a);
-        if (s) ds__segment_drop(s);
+        if (s)
+            ds__segment_drop(s);
         ds__move_end(dev);
         ds__space_release(dev->device, base, reserve);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
@@ -3335,7 +4491,8 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     const ds__driver *driver = ds__driver_of(a->dev->device);
     int index = a->dev->device.index;
     ds_result r = ds__reserve(a, size);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     size_t done = 0;
     for (; done < size && r == DS_OK; done += s->page) {
         r = driver->space_map(index, at + done, s->page);
@@ -3343,12 +4500,14 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     }
     if (r == DS_OK) {
         pthread_mutex_lock(&ds__m.registry);
-        if (!ds__granules(s, at, size, 1)) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+        if (!ds__granules(s, at, size, 1))
+            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         pthread_mutex_unlock(&ds__m.registry);
     } else {
         done -= s->page;
     }
-    if (r == DS_OK) return r;
+    if (r == DS_OK)
+        return r;
     for (size_t i = 0; i < done; i += s->page) {
         DS_IGNORE(driver->space_unmap(index, at + i, s->page));
         DS__COUNT_CALL(a, driver_frees, 1);
@@ -3357,47 +4516,68 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     return r;
 }
 
-/* Lets a growing segment grow until it has a free block of `size`. `grow` is held, no spinning lock. */
+/* Lets a growing segment grow until it has a free block of `size`. `grow` is held, no spinning
+   lock. */
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
-        ds__mblock *h, *prev = NULL;
+        ds__mblock *h;
+        ds__mblock *prev = NULL;
         const ds_mem_config *c = ds__policy(a->pool);
-        size_t before = 0, page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
+        size_t before = 0;
+        size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
         ds__arena_lock(a);
-        for (h = a->holes[kind]; h; h = h->list_next) { /* the lowest that will do, with what is free beside it */
-            if (!h->seg->mapped && h->seg->native != page) continue; /* empty, and of another policy */
+        /* the lowest that will do, with what is free beside it */
+        for (h = a->holes[kind]; h; h = h->list_next) {
+            /* empty, and of another policy */
+            if (!h->seg->mapped && h->seg->native != page)
+                continue;
             prev = h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
             before = prev ? prev->size : 0;
-            size_t behind = h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet ? h->next->size : 0;
-            if (before + h->size + behind >= size) break;
+            size_t behind =
+                h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet ? h->next->size : 0;
+            if (before + h->size + behind >= size)
+                break;
         }
         if (!h) {
             ds__arena_unlock(a);
             ds_result r = again ? DS_ERR_OUT_OF_MEMORY : ds__grow_space(a, kind, size);
-            if (r < 0) return r;
+            if (r < 0)
+                return r;
             continue;
         }
         ds__segment *s = h->seg;
         size_t need = size > before ? size - before : 1;
         need = (need + s->page - 1) / s->page * s->page;
-        if (need > h->size) need = h->size;
+        if (need > h->size)
+            need = h->size;
         ds__mblock *fresh = h;
         int whole = need == h->size;
         ds__hole_out(a, h);
         h->quiet = 1;
-        if (prev) { ds__bin_out(a, prev); prev->quiet = 1; }
+        if (prev) {
+            ds__bin_out(a, prev);
+            prev->quiet = 1;
+        }
         ds__arena_unlock(a);
 
         ds_result r = ds__map(a, s, h->ptr, need);
 
         ds__arena_lock(a);
-        if (prev) { prev->quiet = 0; (void)ds__merge_in(a, prev); } /* its neighbours may have been freed meanwhile */
+        /* its neighbours may have been freed meanwhile */
+        if (prev) {
+            prev->quiet = 0;
+            (void)ds__merge_in(a, prev);
+        }
         if (r == DS_OK && !whole) {
             ds__mblock *rest = ds__cut(a, h, need);
-            if (rest) ds__hole_in(a, rest);
-            else r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
+            if (rest)
+                ds__hole_in(a, rest);
+            else
+                r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
             if (!rest) {
-                for (size_t i = 0; i < need; i += s->page) DS_IGNORE(ds__driver_of(a->dev->device)->space_unmap(a->dev->device.index, h->ptr + i, s->page));
+                for (size_t i = 0; i < need; i += s->page)
+                    DS_IGNORE(ds__driver_of(a->dev->device)
+                                  ->space_unmap(a->dev->device.index, h->ptr + i, s->page));
                 ds__unreserve(a, need);
             }
         }
@@ -3409,7 +4589,9 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
         }
         s->mapped += need;
         ds__count_reserved(a, kind, (int64_t)need);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)fresh->ptr, need, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+        ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)fresh->ptr, need,
+                     a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line,
+                     NULL);
         (void)ds__merge_in(a, fresh);
         ds__arena_unlock(a);
         return DS_OK;
@@ -3417,37 +4599,59 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Takes the memory of whole pages in a free block away, which is in no list and quiet; the stream has passed all uses of it. `grow` is held. */
+/* Takes the memory of whole pages in a free block away, which is in no list and quiet; the
+   stream has passed all uses of it. `grow` is held. */
 static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__segment *s = b->seg;
-    size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page, to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page, done = 0;
-    if (to - from > s->page && most <= to - from - s->page) from = to - (most + s->page - 1) / s->page * s->page; /* the end: what stays is low */
+    size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page;
+    size_t to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page;
+    size_t done = 0;
+    /* the end: what stays is low */
+    if (to - from > s->page && most <= to - from - s->page)
+        from = to - (most + s->page - 1) / s->page * s->page;
     if (to > from) {
         const ds__driver *driver = ds__driver_of(a->dev->device);
         ds_result r = DS_OK;
-        for (; from + done < to && r == DS_OK; done += s->page) r = driver->space_unmap(a->dev->device.index, s->base + from + done, s->page);
-        if (r < 0) done -= s->page;
+        for (; from + done < to && r == DS_OK; done += s->page)
+            r = driver->space_unmap(a->dev->device.index, s->base + from + done, s->page);
+        if (r < 0)
+            done -= s->page;
         DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
     }
     ds__arena_lock(a);
-    ds__mblock *middle = b, *rest = NULL;
+    ds__mblock *middle = b;
+    ds__mblock *rest = NULL;
     size_t front = (size_t)(s->base + from - b->ptr);
-    if (done && front) middle = ds__cut(a, b, front);
-    if (done && middle && middle->size > done) rest = ds__cut(a, middle, done);
-    if (done && (!middle || (!rest && middle->size > done))) { /* no memory to describe that: what is unmapped is lost with its addresses */
+    if (done && front)
+        middle = ds__cut(a, b, front);
+    if (done && middle && middle->size > done)
+        rest = ds__cut(a, middle, done);
+    /* no memory to describe that: what is unmapped is lost with its addresses */
+    if (done && (!middle || (!rest && middle->size > done))) {
         b->quiet = 1;
         b->state = DS_BLOCK_UNMAPPED;
-        if (middle) { middle->state = DS_BLOCK_UNMAPPED; middle->quiet = 1; }
+        if (middle) {
+            middle->state = DS_BLOCK_UNMAPPED;
+            middle->quiet = 1;
+        }
     } else if (done) {
         middle->quiet = 0;
         ds__hole_in(a, middle);
-        if (rest) { rest->quiet = 0; (void)ds__merge_in(a, rest); }
+        if (rest) {
+            rest->quiet = 0;
+            (void)ds__merge_in(a, rest);
+        }
     }
-    if (!done || (middle && middle != b)) { b->quiet = 0; (void)ds__merge_in(a, b); }
+    if (!done || (middle && middle != b)) {
+        b->quiet = 0;
+        (void)ds__merge_in(a, b);
+    }
     if (done) {
         s->mapped -= done;
         ds__count_reserved(a, s->kind, -(int64_t)done);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+        ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
+                     a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line,
+                     NULL);
     }
     ds__arena_unlock(a);
     if (done) {
@@ -3458,60 +4662,77 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     }
     return done;
 }
-
 /* ---- giving back ---- */
 
-/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is not known to be done. */
+/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
+   not known to be done. */
 static int ds__arena_drain(ds__arena *a) {
     ds_result r;
     ds__tls.quiet++;
-    ds__tls.upper_locked++; /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
+    /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
+    ds__tls.upper_locked++;
     if (a->orphan && a->end.id) {
         r = ds__event_sync(a->end, DS__FOREVER);
     } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
         ds__muse *u = ds__muse_new(a, a->dev->device);
         r = u ? ds__event_record_outside(u->event, a->stream) : DS_NOT_READY;
-        if (r == DS_OK) r = ds__event_sync(u->event, DS__FOREVER);
+        if (r == DS_OK)
+            r = ds__event_sync(u->event, DS__FOREVER);
         ds__arena_lock(a);
         ds__muses_drop(a, u);
         ds__arena_unlock(a);
     }
-    if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open()) /* the stream has ended, and nobody knows when it is done; or is another thread's own */
+    /* the stream has ended, and nobody knows when it is done; or is another thread's own */
+    if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
         r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
     ds__tls.upper_locked--;
     ds__tls.quiet--;
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
-/* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing
-   is locked. */
+/* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and
+   a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing is locked. */
 static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     size_t done = 0;
     int stays = 0; /* something cannot be given back now */
-    if (a->pool->graphs || ds__is_inside(a->pool)) return 0;
+    if (a->pool->graphs || ds__is_inside(a->pool))
+        return 0;
     pthread_mutex_lock(&a->giving);
     pthread_mutex_lock(&a->grow);
     for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
-        for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays; ) {
+        for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays;) {
             ds__mblock *found;
             ds__arena_lock(a);
             ds__unpark_all(a);
             ds__mblock *skip = NULL; /* blocks of this bin that were looked at stand before it */
             do {
                 found = NULL;
-                if (a->pool->graphs) { stays = 1; break; } /* since just now: what is free may be a graph's */
-                for (ds__mblock *b = skip ? skip->list_next : a->bins[kind].head[i]; b && !found; b = b->list_next) {
-                    ds__segment *s = b->seg;
-                    size_t from = s->page ? ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page : 0;
-                    int can = s->page ? from + s->page <= (size_t)(b->ptr + b->size - s->base) : !ds__is_split(b);
-                    if (can && b->size >= least) found = b; else skip = b;
+                /* since just now: what is free may be a graph's */
+                if (a->pool->graphs) {
+                    stays = 1;
+                    break;
                 }
-                if (!found) break;
+                for (ds__mblock *b = skip ? skip->list_next : a->bins[kind].head[i]; b && !found;
+                     b = b->list_next) {
+                    ds__segment *s = b->seg;
+                    size_t from =
+                        s->page ? ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page
+                                : 0;
+                    int can = s->page ? from + s->page <= (size_t)(b->ptr + b->size - s->base)
+                                      : !ds__is_split(b);
+                    if (can && b->size >= least)
+                        found = b;
+                    else
+                        skip = b;
+                }
+                if (!found)
+                    break;
                 ds__bin_out(a, found);
                 found->quiet = 1;
                 ds__segment *s = found->seg;
                 ds__arena_unlock(a);
-                if (s->page && ds__drain_aside(a)) { /* now, for each: others may use the stream meanwhile */
+                /* now, for each: others may use the stream meanwhile */
+                if (s->page && ds__drain_aside(a)) {
                     done += ds__unmap_block(a, found, most - done);
                 } else if (s->page) {
                     ds__arena_lock(a);
@@ -3521,8 +4742,10 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
                     stays = 1;
                 } else {
                     size_t size = s->size;
-                    if (ds__segment_return(a, s) == DS_OK) done += size;
-                    else stays = 1;
+                    if (ds__segment_return(a, s) == DS_OK)
+                        done += size;
+                    else
+                        stays = 1;
                 }
                 ds__arena_lock(a);
                 skip = NULL;
@@ -3534,13 +4757,15 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     return done;
 }
 
-/* Calls fn with each arena of a device, or of one pool, while nothing is locked: arenas are only ever added, in front. */
+/* Calls fn with each arena of a device, or of one pool, while nothing is locked: arenas are only
+   ever added, in front. */
 static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
     ds__mdevice_lock(dev);
     ds__arena *a = p->arenas;
     ds__mdevice_unlock(dev);
     return a;
 }
+
 static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
     ds__mdevice_lock(dev);
     p = p ? p->next : &dev->main;
@@ -3548,51 +4773,71 @@ static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
     return p;
 }
 
-/* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of the pools: the default one, and those that nobody has any more;
-   or `only`. Not while a capture is open: it could forbid what this does. */
+/* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
+   the pools: the default one, and those that nobody has any more; or `only`. Not while a capture
+   is open: it could forbid what this does. */
 static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
     size_t done = 0;
-    if (ds__captures_open()) return 0;
+    if (ds__captures_open())
+        return 0;
     (void)ds__share_collect();
-    if (!only) done = ds__direct_again(dev, DS__WAIT_ALL);
+    if (!only)
+        done = ds__direct_again(dev, DS__WAIT_ALL);
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0)) continue;
-        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) (void)ds__poll(a, 1);
+        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
+            continue;
+        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next)
+            (void)ds__poll(a, 1);
     }
-    if (!only) atomic_fetch_add(&dev->stats.syncs, 1); /* as in torch, a single pool's wait is not one for all streams */
+    /* as in torch, a single pool's wait is not one for all streams */
+    if (!only)
+        atomic_fetch_add(&dev->stats.syncs, 1);
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0)) continue;
+        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
+            continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
             size_t now = atomic_load(&dev->reserved);
-            if (now <= keep) return done;
+            if (now <= keep)
+                return done;
             done += ds__arena_trim(a, now - keep, 0);
         }
     }
     return done;
 }
 
-/* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can give out again. No spinning lock is held. */
+/* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can
+   give out again. No spinning lock is held. */
 static size_t ds__async_has(ds__mdevice *dev, size_t *out_cached) {
-    size_t reserved = 0, used = 0;
+    size_t reserved = 0;
+    size_t used = 0;
     if (atomic_load(&dev->async)) {
         ds__tls.mute++;
-        if (ds__driver_of(dev->device)->async_info(dev->device.index, &reserved, &used) < 0) reserved = 0;
+        if (ds__driver_of(dev->device)->async_info(dev->device.index, &reserved, &used) < 0)
+            reserved = 0;
         ds__tls.mute--;
     }
-    if (out_cached) *out_cached = reserved > used ? reserved - used : 0;
+    if (out_cached)
+        *out_cached = reserved > used ? reserved - used : 0;
     return reserved;
 }
-/* Returns the bytes of the driver's own pool that no block has: cached ones, and those of frees that are enqueued. */
+
+/* Returns the bytes of the driver's own pool that no block has: cached ones, and those of frees
+   that are enqueued. */
 static size_t ds__async_surplus(ds__mdevice *dev) {
-    size_t has = ds__async_has(dev, NULL), blocks = atomic_load(&dev->async_bytes);
+    size_t has = ds__async_has(dev, NULL);
+    size_t blocks = atomic_load(&dev->async_bytes);
     return has > blocks ? has - blocks : 0;
 }
-/* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or as far as the driver can. No capture is open. */
+
+/* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or
+   as far as the driver can. No capture is open. */
 static void ds__async_give(ds__mdevice *dev, size_t keep) {
     ds_mem_stats before;
-    if (!atomic_load(&dev->async)) return;
+    if (!atomic_load(&dev->async))
+        return;
     ds__direct_drain(dev);
-    ds__stats(dev, NULL, &before); /* the pool shrinks here only: so the peak of what is reserved is the truth */
+    /* the pool shrinks here only: so the peak of what is reserved is the truth */
+    ds__stats(dev, NULL, &before);
     ds__tls.mute++;
     DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
     ds__tls.mute--;
@@ -3601,9 +4846,12 @@ static void ds__async_give(ds__mdevice *dev, size_t keep) {
 /* A plain segment of large blocks that is free as a whole. The arena is locked. */
 static int ds__is_whole(const ds__segment *s) {
     const ds__mblock *b = s->first;
-    return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next && !b->quiet;
+    return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
+           !b->quiet;
 }
-/* Gives it back, for which the arena is unlocked; returns the bytes, 0: it stays. `giving` and `grow` are held. */
+
+/* Gives it back, for which the arena is unlocked; returns the bytes, 0: it stays. `giving` and
+   `grow` are held. */
 static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     ds__bin_out(a, s->first);
@@ -3614,37 +4862,56 @@ static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
     return r == DS_OK ? size : 0;
 }
 
-/* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole: the smallest one that is enough for the request, else the largest ones until
-   they are. */
+/* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole:
+   the smallest one that is enough for the request, else the largest ones until they are. */
 static size_t ds__release_oversize(ds__arena *a, size_t size) {
-    size_t split = ds__policy(a->pool)->max_split_size, enough = size > split ? size : split, done = 0, given = 1;
-    if (split == SIZE_MAX || ds__captures_open() || a->pool->graphs || ds__is_inside(a->pool)) return 0;
+    size_t split = ds__policy(a->pool)->max_split_size;
+    size_t enough = size > split ? size : split;
+    size_t done = 0;
+    size_t given = 1;
+    if (split == SIZE_MAX || ds__captures_open() || a->pool->graphs || ds__is_inside(a->pool))
+        return 0;
     pthread_mutex_lock(&a->giving);
     pthread_mutex_lock(&a->grow);
     ds__arena_lock(a);
-    for (; done < enough && given > 0 && !a->pool->graphs; done += given) { /* since it was asked: what is free may be a graph's */
+    /* since it was asked: what is free may be a graph's */
+    for (; done < enough && given > 0 && !a->pool->graphs; done += given) {
         ds__segment *best = NULL;
         for (ds__segment *s = a->segments; s; s = s->next)
-            if (ds__is_whole(s) && s->size >= split && (!best || (best->size >= enough ? s->size >= enough && s->size < best->size : s->size > best->size))) best = s;
+            if (ds__is_whole(s) && s->size >= split &&
+                (!best || (best->size >= enough ? s->size >= enough && s->size < best->size
+                                                : s->size > best->size)))
+                best = s;
         given = best ? ds__give_whole(a, best) : 0;
     }
     ds__arena_unlock(a);
     pthread_mutex_unlock(&a->grow);
     pthread_mutex_unlock(&a->giving);
-    return done < enough ? ds__arena_trim(a, enough - done, split) : done; /* growing ones: enough only with them */
+    /* growing ones: enough only with them */
+    return done < enough ? ds__arena_trim(a, enough - done, split) : done;
 }
 
 /* How many requests came to the pool since it was freed. */
-static uint32_t ds__age(const ds__arena *a, const ds__segment *s) { return ds__requests(a) - (uint32_t)s->first->asked; }
+static uint32_t ds__age(const ds__arena *a, const ds__segment *s) {
+    return ds__requests(a) - (uint32_t)s->first->asked;
+}
 
-/* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages` together, on the average, or older. Nothing is locked. */
+/* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages`
+   together, on the average, or older. Nothing is locked. */
 static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
-    size_t done = 0, given = 1;
-    if (pthread_mutex_trylock(&a->giving) != 0) return 0; /* another thread gives back, and may be waiting */
+    size_t done = 0;
+    size_t given = 1;
+    /* another thread gives back, and may be waiting */
+    if (pthread_mutex_trylock(&a->giving) != 0)
+        return 0;
     pthread_mutex_lock(&a->grow);
     ds__arena_lock(a);
-    for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs; ) { /* since it was asked: what is free may be a graph's */
-        if (!ds__is_whole(s) || ds__age(a, s) * count < ages) { s = s->next; continue; }
+    /* since it was asked: what is free may be a graph's */
+    for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
+        if (!ds__is_whole(s) || ds__age(a, s) * count < ages) {
+            s = s->next;
+            continue;
+        }
         given = ds__give_whole(a, s);
         done += given;
         s = a->segments; /* the list may have changed */
@@ -3655,27 +4922,36 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     return done;
 }
 
-/* torch's garbage collection: in rounds, the pool's unsplit large segments that were not used for as long as the average, or longer, are given back, whichever stream
-   had them, until what is reserved is below the threshold. One arena after the other: of two nobody holds the locks at once. */
+/* torch's garbage collection: in rounds, the pool's unsplit large segments that were not used
+   for as long as the average, or longer, are given back, whichever stream had them, until what
+   is reserved is below the threshold. One arena after the other: of two nobody holds the locks
+   at once. */
 static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
-    size_t limit = atomic_load(&dev->limit), freed = 1;
+    size_t limit = atomic_load(&dev->limit);
+    size_t freed = 1;
     double threshold = ds__policy(p)->garbage_collection_threshold;
-    if (threshold <= 0 || !limit || ds__captures_open() || p->graphs) return;
-    size_t bytes = (size_t)(threshold * (double)limit), reserved = atomic_load(&dev->reserved);
+    if (threshold <= 0 || !limit || ds__captures_open() || p->graphs)
+        return;
+    size_t bytes = (size_t)(threshold * (double)limit);
+    size_t reserved = atomic_load(&dev->reserved);
     size_t target = reserved > bytes ? reserved - bytes : 0;
     for (size_t done = 0; done < target && freed > 0; done += freed) {
-        uint64_t ages = 0, count = 0;
+        uint64_t ages = 0;
+        uint64_t count = 0;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
             ds__arena_lock(a);
             for (const ds__segment *s = a->segments; s; s = s->next)
-                if (ds__is_whole(s)) { ages += ds__age(a, s); count++; }
+                if (ds__is_whole(s)) {
+                    ages += ds__age(a, s);
+                    count++;
+                }
             ds__arena_unlock(a);
         }
         freed = 0;
-        for (ds__arena *a = ds__first_arena(dev, p); a && count; a = a->next) freed += ds__collect_older(a, ages, count);
+        for (ds__arena *a = ds__first_arena(dev, p); a && count; a = a->next)
+            freed += ds__collect_older(a, ages, count);
     }
 }
-
 /* ---- when nothing fits ---- */
 
 /* One request on its way. */
@@ -3684,11 +4960,15 @@ struct ds__wanted {
     ds_stream stream;
     ds__stream *s;
     int kind;
-    size_t size, asked;
+    size_t size;
+    size_t asked;
     ds__mblock *block; /* found */
-    uint8_t fresh;     /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
-    uint8_t aligned;   /* the front may be cut off */
-    uint8_t wasteful;  /* a pending block of another stream may be much larger than the request: there is nothing else */
+    /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
+    uint8_t fresh;
+    uint8_t aligned; /* the front may be cut off */
+    /* a pending block of another stream may be much larger than the request: there is nothing
+       else */
+    uint8_t wasteful;
 };
 
 /* Looks in the request's own arena. */
@@ -3697,11 +4977,15 @@ static int ds__try(ds__wanted *q) {
     int all = 0;
     ds__arena_lock(a);
     a->fresh = q->fresh; /* while this thread has the lock */
-    if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) { /* peaks follow, and others are stopped, only for what is there */
+    /* peaks follow, and others are stopped, only for what is there */
+    if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) {
         ds__unpark_all(a);
         int there = ds__fit(a, q->kind, q->size) != NULL;
         a->fresh = 0;
-        if (!there) { ds__arena_unlock(a); return 0; }
+        if (!there) {
+            ds__arena_unlock(a);
+            return 0;
+        }
         all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
         a->fresh = q->fresh;
     }
@@ -3711,9 +4995,14 @@ static int ds__try(ds__wanted *q) {
     return q->block != NULL;
 }
 
-/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while a block of it is taken the arena does not become
-   another stream's. */
-typedef struct ds__owner { ds_stream stream; ds_event end; int orphan; } ds__owner;
+/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while
+   a block of it is taken the arena does not become another stream's. */
+typedef struct ds__owner {
+    ds_stream stream;
+    ds_event end;
+    int orphan;
+} ds__owner;
+
 static ds__owner ds__owner_of(ds__arena *a) {
     ds__arena_lock(a);
     ds__owner o = { a->stream, a->end, a->orphan };
@@ -3723,52 +5012,77 @@ static ds__owner ds__owner_of(ds__arena *a) {
 
 /* Whether the request's stream can wait for the owner. */
 static int ds__can_await(const ds__wanted *q, ds__owner o) {
-    if (o.orphan && !o.end.id) return 0; /* nobody knows when its stream was done */
+    /* nobody knows when its stream was done */
+    if (o.orphan && !o.end.id)
+        return 0;
     if (ds__captures_open()) { /* across the bounds of a capture nobody waits */
         uint64_t capture = ds__capture_of(q->s);
-        if (capture == DS__BROKEN || capture != (o.orphan ? 0 : ds__capture_of_handle(o.stream))) return 0;
+        if (capture == DS__BROKEN || capture != (o.orphan ? 0 : ds__capture_of_handle(o.stream)))
+            return 0;
     }
     return 1;
 }
 
-/* Looks in another stream's arena of the pool: the request's stream waits for what is on that one. */
+/* Looks in another stream's arena of the pool: the request's stream waits for what is on that
+   one. */
 static int ds__borrow(ds__wanted *q, ds__arena *from) {
-    if (from == q->a) return 0;
+    if (from == q->a)
+        return 0;
     ds__owner o = ds__owner_of(from);
-    if (!ds__can_await(q, o)) return 0;
+    if (!ds__can_await(q, o))
+        return 0;
     ds__wanted other = *q;
     other.a = from;
     other.fresh = 0;
-    if (o.orphan && !ds__captures_open()) (void)ds__poll(from, 0); /* nobody else asks there, unless memory is short */
+    /* nobody else asks there, unless memory is short */
+    if (o.orphan && !ds__captures_open())
+        (void)ds__poll(from, 0);
     ds__arena_lock(from);
     ds__unpark_all(from);
     int worth = from->free_bytes >= q->size || (from->pending_bytes >= q->size && !q->aligned);
     ds__arena_unlock(from);
-    ds__muse *u = worth ? ds__muse_new(from, q->a->dev->device) : NULL; /* first: nothing fails for lack of it afterwards */
-    if (!u) return 0;
+    /* first: nothing fails for lack of it afterwards */
+    ds__muse *u = worth ? ds__muse_new(from, q->a->dev->device) : NULL;
+    if (!u)
+        return 0;
     int pending = !ds__try(&other);
-    /* A pending block is taken whole, as it is: only the request's stream has waited for those who used it. */
+    /* A pending block is taken whole, as it is: only the request's stream has waited for those
+       who used it. */
     size_t most = q->wasteful ? SIZE_MAX : 2 * q->size;
-    ds_result r = !pending ? DS_OK : !q->aligned && ds__take_pending(from, q->kind, q->size, most, q->stream, q->asked, &other.block) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    ds_result r = !pending ? DS_OK
+                  : !q->aligned && ds__take_pending(from, q->kind, q->size, most, q->stream,
+                                                    q->asked, &other.block)
+                      ? DS_OK
+                      : DS_ERR_OUT_OF_MEMORY;
     int found = r == DS_OK;
-    if (found) o = ds__owner_of(from);
-    if (found) ds__hold_captures(); /* else one may begin on the other stream, and the request's would come into it by the event */
-    int own = !o.orphan && o.stream.id == q->stream.id; /* another pool's, but the same stream's: nobody waits */
-    if (found && ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o))) { /* it has become another's, nobody's, or a graph's */
+    if (found)
+        o = ds__owner_of(from);
+    /* else one may begin on the other stream, and the request's would come into it by the event */
+    if (found)
+        ds__hold_captures();
+    /* another pool's, but the same stream's: nobody waits */
+    int own = !o.orphan && o.stream.id == q->stream.id;
+    /* it has become another's, nobody's, or a graph's */
+    if (found && ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o))) {
         r = DS_ERR_ILLEGAL_STATE;
     } else if (found && o.orphan) {
         r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);
     } else if (found && !own) {
         r = ds__event_record(u->event, o.stream, DS__OP_RECORD);
-        if (r == DS_OK) r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
+        if (r == DS_OK)
+            r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
     }
-    if (found) ds__let_captures();
+    if (found)
+        ds__let_captures();
     if (found && r < 0 && pending) { /* it stays pending, for the request's stream */
         DS_IGNORE(ds__event_record(u->event, q->stream, DS__OP_RECORD));
         u->stream = q->stream;
         u->recorded = 1;
         ds__arena_lock(from);
-        while (!ds__ready(from, q->kind, 0)) { ds__make_ready(from, q->kind, 0); ds__arena_lock(from); }
+        while (!ds__ready(from, q->kind, 0)) {
+            ds__make_ready(from, q->kind, 0);
+            ds__arena_lock(from);
+        }
         ds__live_out(other.block);
         other.block->uses = u;
         ds__count_pending(from, q->kind, (int64_t)other.block->size);
@@ -3780,7 +5094,8 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
         ds__arena_lock(from);
         ds__muses_drop(from, u);
         ds__arena_unlock(from);
-        if (found) ds__block_end(from, other.block);
+        if (found)
+            ds__block_end(from, other.block);
         return 0;
     }
     u->stream = q->stream;
@@ -3796,26 +5111,31 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
     }
     ds__arena_unlock(from);
     q->block = other.block;
-    if (DS__UNLIKELY(q->block->stale)) ds__poison_on(q->block, q->stream); /* which is behind everything now */
+    /* which is behind everything now */
+    if (DS__UNLIKELY(q->block->stale))
+        ds__poison_on(q->block, q->stream);
     return 1;
 }
 
 /* Looks in all arenas of a pool, or only in those of ended streams. */
 static int ds__borrow_any(ds__wanted *q, ds__mpool *p, int orphans) {
     for (ds__arena *a = ds__first_arena(q->a->dev, p); a; a = a->next)
-        if ((!orphans || ds__owner_of(a).orphan) && ds__borrow(q, a)) return 1;
+        if ((!orphans || ds__owner_of(a).orphan) && ds__borrow(q, a))
+            return 1;
     return 0;
 }
 
-/* Looks in the pools that help out. One that becomes a graph's in the middle is left alone later. */
+/* Looks in the pools that help out. One that becomes a graph's in the middle is left alone
+   later. */
 static int ds__borrow_pools(ds__wanted *q) {
     ds__mdevice *dev = q->a->dev;
-    if (q->a->pool != &dev->main) return 0;
+    if (q->a->pool != &dev->main)
+        return 0;
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p))
-        if (p->use_on_oom && !p->dead && !p->graphs && ds__borrow_any(q, p, 0)) return 1;
+        if (p->use_on_oom && !p->dead && !p->graphs && ds__borrow_any(q, p, 0))
+            return 1;
     return 0;
 }
-
 static ds_result ds__grow(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__mdevice *dev = a->dev;
@@ -3825,28 +5145,36 @@ static ds_result ds__grow(ds__wanted *q) {
         pthread_mutex_unlock(&a->grow);
         return DS_OK;
     }
-    if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn && !a->pool->shareable && !a->pool->no_split) {
+    if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
+        !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
-        if (r == DS_ERR_UNSUPPORTED) dev->has_space = 0;
-        else if (dev->has_space < 0) dev->has_space = 1;
+        if (r == DS_ERR_UNSUPPORTED)
+            dev->has_space = 0;
+        else if (dev->has_space < 0)
+            dev->has_space = 1;
     }
-    if (r == DS_ERR_UNSUPPORTED) r = ds__grow_plain(a, q->kind, q->size);
+    if (r == DS_ERR_UNSUPPORTED)
+        r = ds__grow_plain(a, q->kind, q->size);
     pthread_mutex_unlock(&a->grow);
     q->fresh = r == DS_OK;
     return r;
 }
 
-static int ds__is_shortage(ds_result r) { return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED; }
+static int ds__is_shortage(ds_result r) {
+    return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED;
+}
 
 static int ds__call_shortage(ds__mdevice *dev, size_t size) {
     int freed = 0;
-    if (ds__mtls.in_shortage) return 0;
-    for (size_t i = 0; ; i++) {
+    if (ds__mtls.in_shortage)
+        return 0;
+    for (size_t i = 0;; i++) {
         pthread_mutex_lock(&ds__m.lock);
         ds_mem_shortage_fn fn = i < ds__m.shortage_count ? ds__m.shortage[i].fn : NULL;
         void *user = fn ? ds__m.shortage[i].user : NULL;
         pthread_mutex_unlock(&ds__m.lock);
-        if (!fn) return freed;
+        if (!fn)
+            return freed;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
         ds__mtls.in_shortage = 1;
@@ -3865,60 +5193,86 @@ static ds_result ds__ladder(ds__wanted *q) {
     const ds_mem_config *c = ds__policy(p);
     int quiet = ds__captures_open() != 0; /* then no event is asked for */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
-    if (ds__is_inside(p)) return ds__inside_fail();
-    if (!quiet && ds__poll(a, 0) && ds__try(q)) return DS_OK;
-    int behind = c->reuse != DS_REUSE_NEVER || (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
-    if (behind && ds__take_pending(a, q->kind, q->size, SIZE_MAX, q->stream, 0, NULL) && ds__try(q)) return DS_OK;
-    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS)) return DS_OK; /* what ended streams had is anyone's */
-    if (ds__share_collect() && ds__try(q)) return DS_OK;
+    if (ds__is_inside(p))
+        return ds__inside_fail();
+    if (!quiet && ds__poll(a, 0) && ds__try(q))
+        return DS_OK;
+    int behind = c->reuse != DS_REUSE_NEVER ||
+                 (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
+    if (behind && ds__take_pending(a, q->kind, q->size, SIZE_MAX, q->stream, 0, NULL) && ds__try(q))
+        return DS_OK;
+    /* what ended streams had is anyone's */
+    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
+        return DS_OK;
+    if (ds__share_collect() && ds__try(q))
+        return DS_OK;
     ds__collect_garbage(dev, p);
     for (int round = 0; round < 2; round++) {
         for (int again = 0; again < 16; again++) { /* another thread may take what was just made */
             r = ds__grow(q);
-            if (q->block) return DS_OK;
-            if (r == DS_OK && ds__try(q)) return DS_OK;
-            if (r < 0) break;
+            if (q->block)
+                return DS_OK;
+            if (r == DS_OK && ds__try(q))
+                return DS_OK;
+            if (r < 0)
+                break;
         }
-        if (r < 0 && !ds__is_shortage(r)) return r;
-        if (ds__borrow_pools(q)) return DS_OK;
+        if (r < 0 && !ds__is_shortage(r))
+            return r;
+        if (ds__borrow_pools(q))
+            return DS_OK;
         if (ds__release_oversize(a, q->size)) {
             r = ds__grow(q);
-            if (q->block || (r == DS_OK && ds__try(q))) return DS_OK;
+            if (q->block || (r == DS_OK && ds__try(q)))
+                return DS_OK;
         }
-        if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0)) return DS_OK;
+        if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0))
+            return DS_OK;
         if (!quiet) {
             (void)ds__mem_flush(dev, NULL, 0);
-            if (p != &dev->main) (void)ds__mem_flush(dev, p, 0);
+            if (p != &dev->main)
+                (void)ds__mem_flush(dev, p, 0);
             ds__async_give(dev, 0);
-            if (ds__try(q)) return DS_OK;
+            if (ds__try(q))
+                return DS_OK;
             DS__COUNT_CALL(a, retries, 1);
             r = ds__grow(q);
-            if (q->block || (r == DS_OK && ds__try(q))) return DS_OK;
+            if (q->block || (r == DS_OK && ds__try(q)))
+                return DS_OK;
         }
         q->wasteful = 1;
         int found = ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q);
         q->wasteful = 0;
-        if (found) return DS_OK;
-        if (round > 0 || !ds__call_shortage(dev, q->asked)) break;
-        if (!quiet && c->poll_on_alloc) (void)ds__poll(a, 0);
-        if (ds__try(q)) return DS_OK;
+        if (found)
+            return DS_OK;
+        if (round > 0 || !ds__call_shortage(dev, q->asked))
+            break;
+        if (!quiet && c->poll_on_alloc)
+            (void)ds__poll(a, 0);
+        if (ds__try(q))
+            return DS_OK;
     }
     return r == DS_OK ? DS_ERR_OUT_OF_MEMORY : r;
 }
 
 static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mdevice *dev = a->dev;
-    size_t avail = 0, total = 0, limit = atomic_load(&dev->limit);
+    size_t avail = 0;
+    size_t total = 0;
+    size_t limit = atomic_load(&dev->limit);
     DS_IGNORE(ds__driver_of(dev->device)->device_memory(dev->device.index, &avail, &total));
     size_t reserved = atomic_load(&dev->reserved);
-    if (limit && avail > limit - (reserved < limit ? reserved : limit)) avail = limit - (reserved < limit ? reserved : limit);
-    ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, ds__mem_label());
-    for (size_t i = 0; ; i++) {
+    if (limit && avail > limit - (reserved < limit ? reserved : limit))
+        avail = limit - (reserved < limit ? reserved : limit);
+    ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
+                 (uint32_t)ds__tls.site.line, ds__mem_label());
+    for (size_t i = 0;; i++) {
         pthread_mutex_lock(&ds__m.lock);
         ds_mem_oom_fn fn = i < ds__m.oom_count ? ds__m.oom[i].fn : NULL;
         void *user = fn ? ds__m.oom[i].user : NULL;
         pthread_mutex_unlock(&ds__m.lock);
-        if (!fn) return;
+        if (!fn)
+            return;
         int outer = ds__tls.in_callback;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
@@ -3935,112 +5289,171 @@ static ds_result ds__ask_slow(ds__wanted *q) {
     ds__arena *a = q->a;
     ds_result r = ds__check(a->pool, 1);
     ds__mtls.upstream_empty = 0;
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     if (q->size >= (size_t)1 << 60) {
         r = DS_ERR_OUT_OF_MEMORY;
     } else {
         ds__tls.mute++; /* what the steps say is not the user's, unless it is the last word */
         r = ds__ladder(q);
         ds__tls.mute--;
-        if (r == DS_OK) return r;
-        if (!ds__is_shortage(r) && !ds__tls.mute) memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+        if (r == DS_OK)
+            return r;
+        if (!ds__is_shortage(r) && !ds__tls.mute)
+            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
     }
-    if (!ds__is_shortage(r)) return r;
+    if (!ds__is_shortage(r))
+        return r;
     DS__COUNT_CALL(a, ooms, 1);
     const ds_mem_config *c = ds__policy(a->pool);
-    if (r == DS_ERR_LIMIT_EXCEEDED && ds__policy(&a->dev->main)->throw_on_cudamalloc_oom) DS__COUNT_CALL(a, rejections, 1);
+    if (r == DS_ERR_LIMIT_EXCEEDED && ds__policy(&a->dev->main)->throw_on_cudamalloc_oom)
+        DS__COUNT_CALL(a, rejections, 1);
     ds__tell_oom(a, ds__msegment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
-    ds__oom_report(q, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size), r);
+    ds__oom_report(q, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size),
+                   r);
     return r;
 }
-
 /* ---- requests ---- */
 
-/* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a capture's. */
+/* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
+   capture's. */
 static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
     ds__mpool *p = NULL;
     if (!pool.id && ds__captures_open()) {
-        if (ds__capture_pool_of(s, &p) < 0) return NULL;
+        if (ds__capture_pool_of(s, &p) < 0)
+            return NULL;
     }
-    for (unsigned i = ds__mtls.inside ? 0 : ds__pushes(); !p && !pool.id && i-- > 0; ) { /* what an upstream allocates is not meant */
+    /* what an upstream allocates is not meant */
+    for (unsigned i = ds__mtls.inside ? 0 : ds__pushes(); !p && !pool.id && i-- > 0;) {
         ds__mpool *pushed = ds__mpool_of(ds__mtls.pool[i]);
-        if (!pushed) return NULL;
-        if (pushed->dev->device.type == s->device.type && pushed->dev->device.index == s->device.index) p = pushed;
+        if (!pushed)
+            return NULL;
+        if (pushed->dev->device.type == s->device.type &&
+            pushed->dev->device.index == s->device.index)
+            p = pushed;
     }
     if (pool.id) {
         p = ds__mpool_of(pool);
-        if (p && (p->dev->device.type != s->device.type || p->dev->device.index != s->device.index)) {
-            ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool belongs to %s:%d, the stream to %s:%d", ds__type_name(p->dev->device.type), p->dev->device.index,
+        if (p &&
+            (p->dev->device.type != s->device.type || p->dev->device.index != s->device.index)) {
+            ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool belongs to %s:%d, the stream to %s:%d",
+                     ds__type_name(p->dev->device.type), p->dev->device.index,
                      ds__type_name(s->device.type), s->device.index);
             return NULL;
         }
-        if (!p) return NULL;
-        if (ds__captures_open() && ds__capture_keep(s, p) < 0) return NULL;
+        if (!p)
+            return NULL;
+        if (ds__captures_open() && ds__capture_keep(s, p) < 0)
+            return NULL;
     }
     return p ? ds__arena_in(p, s, handle) : ds__arena_main(s, handle);
 }
 
 static inline size_t ds__round(const ds_mem_config *c, int rounds, int coarse, size_t size) {
-    if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2)) return ds__mround(c, size);
-    if (size > 4 * DS__MIB && coarse) return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1); /* nearly equal sizes become equal: less is left over */
+    if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2))
+        return ds__mround(c, size);
+    /* nearly equal sizes become equal: less is left over */
+    if (size > 4 * DS__MIB && coarse)
+        return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1);
     return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
 }
-static inline size_t ds__rounded(const ds__mpool *p, size_t size) { return ds__round(&p->config, p->rounds, p->coarse, size); }
-static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) { return rounded > DS__SMALL_LIMIT || c->single_pool ? DS__LARGE : DS__SMALL; }
+
+static inline size_t ds__rounded(const ds__mpool *p, size_t size) {
+    return ds__round(&p->config, p->rounds, p->coarse, size);
+}
+
+static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
+    return rounded > DS__SMALL_LIMIT || c->single_pool ? DS__LARGE : DS__SMALL;
+}
 
 /* The same of a policy that was read without a lock. */
 static int ds__rounds(const ds_mem_config *c) {
     int some = 0;
-    for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++) some |= c->roundup_power2_divisions[i];
+    for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
+        some |= c->roundup_power2_divisions[i];
     return some != 0;
 }
-static size_t ds__rounded_by(const ds_mem_config *c, size_t size) { return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size); }
+
+static size_t ds__rounded_by(const ds_mem_config *c, size_t size) {
+    return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size);
+}
 
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard);
 static void ds__watched_free(ds__arena *a, ds__mblock *b);
 
 /* A request with everything that can be said. */
-__attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request, void **out) {
-    if (ds__mtls.in_shortage) return ds__fail(DS_ERR_NOT_PERMITTED, "a callback that is asked to free memory cannot allocate some");
+__attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request,
+                                                       void **out) {
+    if (ds__mtls.in_shortage)
+        return ds__fail(DS_ERR_NOT_PERMITTED,
+                        "a callback that is asked to free memory cannot allocate some");
     ds__arena *a = ds__route(s, request->stream, request->pool);
     ds_result r = DS_OK;
-    if (!a) return ds__mem_error();
+    if (!a)
+        return ds__mem_error();
     ds__mpool *p = a->pool;
     const ds_mem_config *c = ds__policy(p);
-    size_t guard = c->guard_bytes, align = request->alignment > DS__UNIT ? request->alignment : 0;
-    ds__wanted q = { .a = a, .stream = request->stream, .s = s, .asked = request->size, .aligned = align != 0 };
-    if (c->backend != DS_MEM_NATIVE && !p->id) return ds__direct_alloc(&q, request, out);
-    q.size = request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) + align : SIZE_MAX / 2;
+    size_t guard = c->guard_bytes;
+    size_t align = request->alignment > DS__UNIT ? request->alignment : 0;
+    ds__wanted q = {
+        .a = a, .stream = request->stream, .s = s, .asked = request->size, .aligned = align != 0
+    };
+    if (c->backend != DS_MEM_NATIVE && !p->id)
+        return ds__direct_alloc(&q, request, out);
+    q.size = request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) + align
+                                           : SIZE_MAX / 2;
     q.kind = ds__kind_of(c, q.size);
-    if (align && p->no_split) return ds__fail(DS_ERR_INVALID_VALUE, "an alignment of %zu needs blocks that are split, and those of the pool are not", align);
-    if (request->label) ds_mem_label_push(request->label);
-    if (c->poll_on_alloc && !ds__captures_open()) (void)ds__poll(a, 0);
-    if (!ds__try(&q)) r = ds__ask_slow(&q);
-    if (request->label) ds_mem_label_pop();
-    if (r < 0) return r;
-    if (align && !ds__align(&q, align, q.size - align)) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
-    else if (DS__UNLIKELY(a->watched)) r = ds__watched_alloc(&q, guard);
-    if (r < 0) { ds__block_end(atomic_load(&q.block->seg->arena), q.block); return r; }
+    if (align && p->no_split)
+        return ds__fail(
+            DS_ERR_INVALID_VALUE,
+            "an alignment of %zu needs blocks that are split, and those of the pool are not",
+            align);
+    if (request->label)
+        ds_mem_label_push(request->label);
+    if (c->poll_on_alloc && !ds__captures_open())
+        (void)ds__poll(a, 0);
+    if (!ds__try(&q))
+        r = ds__ask_slow(&q);
+    if (request->label)
+        ds_mem_label_pop();
+    if (r < 0)
+        return r;
+    if (align && !ds__align(&q, align, q.size - align))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
+    else if (DS__UNLIKELY(a->watched))
+        r = ds__watched_alloc(&q, guard);
+    if (r < 0) {
+        ds__block_end(atomic_load(&q.block->seg->arena), q.block);
+        return r;
+    }
     ds__note_block(a, DS_ACTION_ALLOC, q.block);
     *out = q.block->ptr;
     return DS_OK;
 }
 
-/* The arena of the stream in the device's default pool, which the thread remembers; NULL: the stream has none yet, or is no stream. */
+/* The arena of the stream in the device's default pool, which the thread remembers; NULL: the
+   stream has none yet, or is no stream. */
 __attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
     ds__tls_block *t = &ds__tls;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (!s) return NULL;
+    if (!s)
+        return NULL;
     ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
-    if (a) { t->arena = a; t->arena_slot = (ds__slot *)s; t->arena_stream = stream.id; }
+    if (a) {
+        t->arena = a;
+        t->arena_slot = (ds__slot *)s;
+        t->arena_stream = stream.id;
+    }
     ds__unpin_inline(&ds__g.streams, s);
     return a;
 }
 
 /* What the short way did not do. */
-__attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream stream, void **out) {
+__attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream stream,
+                                                          void **out) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (size) {
         ds_mem_request request = { size, stream, { 0 }, 0, NULL };
@@ -4050,46 +5463,60 @@ __attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream
     return r;
 }
 
-DSDEF ds_result (ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
+DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     ds_result r = ds__enter_inline("ds_mem_alloc");
-    if (DS__LIKELY(out != NULL)) *out = NULL;
-    if (DS__UNLIKELY(r < 0)) return r;
+    if (DS__LIKELY(out != NULL))
+        *out = NULL;
+    if (DS__UNLIKELY(r < 0))
+        return r;
     DS__REQUIRE(out, "out is NULL");
-    /* Without a pin: slots and arenas stay until ds_shutdown, after which the thread forgets them; a stream's end locks its arena. */
+    /* Without a pin: slots and arenas stay until ds_shutdown, after which the thread forgets
+       them; a stream's end locks its arena. */
     ds__arena *a = ds__tls.arena;
-    if (DS__UNLIKELY(stream.id != ds__tls.arena_stream)) a = ds__arena_again(stream);
-    if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() || size - 1 >= SIZE_MAX / 4)) return ds__alloc_slow(size, stream, out);
+    if (DS__UNLIKELY(stream.id != ds__tls.arena_stream))
+        a = ds__arena_again(stream);
+    if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() ||
+                     size - 1 >= SIZE_MAX / 4))
+        return ds__alloc_slow(size, stream, out);
     ds__mblock *b = NULL;
     ds__lock_take(&a->lock);
     size_t rounded = ds__rounded(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
-    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) && ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
+    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) &&
+                   ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
         b = ds__take_parked(a, kind, rounded, size);
-        if (!b) b = ds__take(a, kind, rounded, size);
-        if (DS__UNLIKELY(!b && a->pending)) b = ds__take_oldest(a, kind, rounded, size);
-        if (DS__LIKELY(b != NULL)) *out = b->ptr;
-        if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b) ds__note_block(a, DS_ACTION_ALLOC, b);
+        if (!b)
+            b = ds__take(a, kind, rounded, size);
+        if (DS__UNLIKELY(!b && a->pending))
+            b = ds__take_oldest(a, kind, rounded, size);
+        if (DS__LIKELY(b != NULL))
+            *out = b->ptr;
+        if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b)
+            ds__note_block(a, DS_ACTION_ALLOC, b);
     }
     ds__lock_give(&a->lock);
     return DS__LIKELY(b != NULL) ? DS_OK : ds__alloc_slow(size, stream, out);
 }
 
-DSDEF ds_result (ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
-    if (out) *out = NULL;
+DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_mem_alloc_with");
     DS__REQUIRE(request && out, "%s is NULL", request ? "out" : "request");
-    DS__REQUIRE((request->alignment & (request->alignment - 1)) == 0 && request->alignment <= 2 * DS__MIB,
+    DS__REQUIRE((request->alignment & (request->alignment - 1)) == 0 &&
+                    request->alignment <= 2 * DS__MIB,
                 "an alignment of %zu is not a power of two up to 2 MiB", request->alignment);
     ds__stream *s = ds__stream_pin(request->stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = request->size ? ds__request(s, request, out) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
-
 /* ---- frees ---- */
 
-/* A live block is freed for good: counted, and one with its free neighbours. The arena is locked and ready. */
+/* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
+   and ready. */
 static void ds__block_over(ds__arena *a, ds__mblock *b) {
     ds__live_out(b);
     ds__muses_drop(a, b->uses);
@@ -4097,13 +5524,20 @@ static void ds__block_over(ds__arena *a, ds__mblock *b) {
     b->lent = 0;
     b->guarded = 0;
     b->stale = 0;
-    if (b->oversize) { b->oversize = 0; ds__count_oversize(a, -1); }
+    if (b->oversize) {
+        b->oversize = 0;
+        ds__count_oversize(a, -1);
+    }
     ds__count_free(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     (void)ds__merge_in(a, b);
 }
+
 static void ds__block_end(ds__arena *a, ds__mblock *b) {
     ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) { ds__make_ready(a, b->seg->kind, 0); ds__arena_lock(a); }
+    while (!ds__ready(a, b->seg->kind, 0)) {
+        ds__make_ready(a, b->seg->kind, 0);
+        ds__arena_lock(a);
+    }
     ds__block_over(a, b);
     ds__arena_unlock(a);
 }
@@ -4112,32 +5546,52 @@ static void ds__block_end(ds__arena *a, ds__mblock *b) {
 __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
     ds__arena *a = atomic_load(&b->seg->arena);
     ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) { ds__make_ready(a, b->seg->kind, 0); ds__arena_lock(a); }
+    while (!ds__ready(a, b->seg->kind, 0)) {
+        ds__make_ready(a, b->seg->kind, 0);
+        ds__arena_lock(a);
+    }
     b->exported = 0;
-    if (!b->uses && !b->stale) ds__complete(a, b);
-    else ds__pending_in(a, b);
+    if (!b->uses && !b->stale)
+        ds__complete(a, b);
+    else
+        ds__pending_in(a, b);
     ds__arena_unlock(a);
 }
 
-/* Gives every use without an event one, at the end of its stream; a stream that has ended needs none. Uses of streams that capture what the block
-   belongs to are ordered by the graph. Captures are held; the block is in no list. */
+/* Gives every use without an event one, at the end of its stream; a stream that has ended needs
+   none. Uses of streams that capture what the block belongs to are ordered by the graph.
+   Captures are held; the block is in no list. */
 static ds_result ds__record_uses_held(ds__mblock *b) {
     for (ds__muse *u = b->uses; u; u = u->next) {
-        if (!ds__use_claim(u)) continue;
+        if (!ds__use_claim(u))
+            continue;
         uint64_t capture = ds__capture_of_handle(u->stream);
-        if (capture && capture != u->capture) { u->recorded = 0; continue; } /* what counts is the work from before: when the capture is over */
+        /* what counts is the work from before: when the capture is over */
+        if (capture && capture != u->capture) {
+            u->recorded = 0;
+            continue;
+        }
         u->capture = capture;
         ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
-        if (r == DS_ERR_INVALID_HANDLE) { u->lost = 1; u->recorded = 0; continue; } /* a stream that has ended and saw the use has recorded it */
+        /* a stream that has ended and saw the use has recorded it */
+        if (r == DS_ERR_INVALID_HANDLE) {
+            u->lost = 1;
+            u->recorded = 0;
+            continue;
+        }
         u->recorded = r >= 0;
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
     }
     return DS_OK;
 }
+
 static ds_result ds__record_uses(ds__mblock *b) {
     const ds__muse *u = b->uses;
-    while (u && u->recorded == 1) u = u->next;
-    if (!u) return DS_OK;
+    while (u && u->recorded == 1)
+        u = u->next;
+    if (!u)
+        return DS_OK;
     ds__hold_captures();
     ds_result r = ds__record_uses_held(b);
     ds__let_captures();
@@ -4150,14 +5604,17 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     if (a->dev->device.type == DS_DEVICE_HOST) {
         char *ptr = b->ptr;
         ds__arena_unlock(a);
-        return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_pinned_free", (void *)ptr);
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_pinned_free",
+                        (void *)ptr);
     }
     while (!ds__ready(a, kind, 0)) {
         char *ptr = b->ptr;
         ds__make_ready(a, kind, 0);
         ds__arena *again = NULL;
         b = ds__find_live(ptr, 1, &again); /* it may have been freed meanwhile */
-        if (!b) return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", (void *)ptr);
+        if (!b)
+            return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
+                            (void *)ptr);
         a = again;
     }
     int exported = b->exported;
@@ -4165,41 +5622,62 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     b->quiet = 1;
     b->state = DS_BLOCK_PENDING;
     ds__count_pending(a, kind, (int64_t)b->size);
-    if (b->oversize) { b->oversize = 0; ds__count_oversize(a, -1); }
+    if (b->oversize) {
+        b->oversize = 0;
+        ds__count_oversize(a, -1);
+    }
     ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__arena_unlock(a);
-    if (a->watched || b->guarded) ds__watched_free(a, b);
-    if (b->seg->direct) return ds__direct_free(a, b);
+    if (a->watched || b->guarded)
+        ds__watched_free(a, b);
+    if (b->seg->direct)
+        return ds__direct_free(a, b);
     ds__tls.mute++;
     ds_result r = ds__record_uses(b);
-    if (r == DS_ERR_FAILED) /* there is nothing to wait for; after any other error they are recorded later */
-        for (ds__muse *u = b->uses; u; u = u->next) u->recorded = 1;
+    /* there is nothing to wait for; after any other error they are recorded later */
+    if (r == DS_ERR_FAILED)
+        for (ds__muse *u = b->uses; u; u = u->next)
+            u->recorded = 1;
     ds__tls.mute--;
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+    while (!ds__ready(a, kind, 0)) {
+        ds__make_ready(a, kind, 0);
+        ds__arena_lock(a);
+    }
     b->quiet = 0;
-    if (b->exported && ds__share_hold(b)) ; /* it comes back by ds__mem_return */
-    else if (b->uses || b->stale) ds__pending_in(a, b);
-    else ds__complete(a, b);
+    /* it comes back by ds__mem_return */
+    if (b->exported && ds__share_hold(b))
+        ;
+    else if (b->uses || b->stale)
+        ds__pending_in(a, b);
+    else
+        ds__complete(a, b);
     ds__arena_unlock(a);
-    if (exported) (void)ds__share_collect();
+    if (exported)
+        (void)ds__share_collect();
     return DS_OK;
 }
 
-/* A free with events to record in the ring, of a block that other streams used, or in a plain segment. The arena is locked; unlocks. */
-__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblock *b, int kind, unsigned watch) {
+/* A free with events to record in the ring, of a block that other streams used, or in a plain
+   segment. The arena is locked; unlocks. */
+__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblock *b, int kind,
+                                                          unsigned watch) {
     if (DS__UNLIKELY(b->uses != NULL)) {
-        if (b->lent) return ds__free_slow(a, b);
+        if (b->lent)
+            return ds__free_slow(a, b);
         for (const ds__muse *u = b->uses; u; u = u->next)
-            if (u->recorded != 1) return ds__free_slow(a, b);
+            if (u->recorded != 1)
+                return ds__free_slow(a, b);
         ds__live_out(b);
         ds__count_pending(a, kind, (int64_t)b->size);
-        if (watch) ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+        if (watch)
+            ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
         ds__pending_in(a, b);
         ds__lock_give(&a->lock);
         return DS_OK;
     }
-    if (DS__UNLIKELY(watch)) ds__note_free(a, b, watch);
+    if (DS__UNLIKELY(watch))
+        ds__note_free(a, b, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
     if (DS__LIKELY(ds__grows(b->seg))) {
         ds__park(a, b, kind);
@@ -4211,63 +5689,99 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblo
     return DS_OK;
 }
 
-DSDEF ds_result (ds_mem_free)(void *ptr) {
+DSDEF ds_result(ds_mem_free)(void *ptr) {
     ds_result r = ds__enter_inline("ds_mem_free");
-    if (DS__UNLIKELY(r < 0)) return r;
-    if (DS__UNLIKELY(!ptr)) return DS_OK;
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    if (DS__UNLIKELY(!ptr))
+        return DS_OK;
     ds__arena *a = NULL;
     ds__mblock *b = ds__find_live(ptr, 1, &a);
     DS__REQUIRE(b, "%p is not the start of a block that is allocated", ptr);
     int kind = b->seg->kind;
-    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0))) return ds__free_slow(a, b);
+    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0)))
+        return ds__free_slow(a, b);
     unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
-    if (DS__UNLIKELY(b->uses || watch || !ds__grows(b->seg))) return ds__free_other(a, b, kind, watch);
+    if (DS__UNLIKELY(b->uses || watch || !ds__grows(b->seg)))
+        return ds__free_other(a, b, kind, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
     ds__park(a, b, kind);
     ds__lock_give(&a->lock);
     return DS_OK;
 }
-
-/* Notes a use of the block; `now`: with an event at once. Its event is recorded without the lock, so the block is looked at again afterwards. */
+/* Notes a use of the block; `now`: with an event at once. Its event is recorded without the
+   lock, so the block is looked at again afterwards. */
 static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, int pinned) {
     ds__arena *a = NULL;
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__expect_end(s);
     ds__mblock *b = ds__find_live(ptr, 0, &a);
     ds_result r = DS_OK;
     if (b && DS__UNLIKELY(a->watched)) {
         ds__arena_unlock(a);
-        if ((r = ds__check(a->pool, 2)) < 0) { ds__stream_unpin(s); return r; }
+        if ((r = ds__check(a->pool, 2)) < 0) {
+            ds__stream_unpin(s);
+            return r;
+        }
         b = ds__find_live(ptr, 0, &a);
     }
-    if (b && pinned != (a->dev->device.type == DS_DEVICE_HOST)) { ds__arena_unlock(a); b = NULL; }
+    if (b && pinned != (a->dev->device.type == DS_DEVICE_HOST)) {
+        ds__arena_unlock(a);
+        b = NULL;
+    }
     if (!b) {
         ds__stream_unpin(s);
-        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block%s that is allocated", ptr, pinned ? " of pinned memory" : "") : DS_OK;
+        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block%s that is allocated", ptr,
+                                 pinned ? " of pinned memory" : "")
+                      : DS_OK;
     }
     int foreign = !pinned && s->driver != ds__driver_of(a->dev->device);
     int own = b->lent ? b->uses->stream.id == stream.id
-                      : a->stream_id == s->id || (!foreign && a->identity && a->dev->device.index == s->device.index && a->identity == s->driver->stream_identity(s->native));
+                      : a->stream_id == s->id ||
+                            (!foreign && a->identity && a->dev->device.index == s->device.index &&
+                             a->identity == s->driver->stream_identity(s->native));
     uint64_t capture = pinned ? 0 : ds__capture_of(s);
-    if (capture && !a->pool->graphs) { now = 0; capture = 0; } /* the graph's uses are its owner's care; work from before the capture is noted */
-    ds__muse *u = b->lent ? b->uses->next : b->uses, *fresh = NULL; /* the first of a lent one is the borrower's own */
-    while (u && (u->stream.id != stream.id || u->capture != capture)) u = u->next; /* work of before a capture counts for itself */
-    if (!own && !foreign && !u && (fresh = a->spare_uses) != NULL) a->spare_uses = fresh->next;
+    /* the graph's uses are its owner's care; work from before the capture is noted */
+    if (capture && !a->pool->graphs) {
+        now = 0;
+        capture = 0;
+    }
+    /* the first of a lent one is the borrower's own */
+    ds__muse *u = b->lent ? b->uses->next : b->uses;
+    ds__muse *fresh = NULL;
+    /* work of before a capture counts for itself */
+    while (u && (u->stream.id != stream.id || u->capture != capture))
+        u = u->next;
+    if (!own && !foreign && !u && (fresh = a->spare_uses) != NULL)
+        a->spare_uses = fresh->next;
     if (u && !own && !now && !ds__use_claim(u)) { /* the work until the free counts from now on */
         atomic_fetch_add(&a->dev->late_uses, 1);
         u->capture = 0;
         u->recorded = DS__RECORDING;
     }
-    if (u && !own && !now) u->recorded = 0;
-    if (u && u->recorded != 1) now = 0; /* its event is recorded later than this */
+    if (u && !own && !now)
+        u->recorded = 0;
+    /* its event is recorded later than this */
+    if (u && u->recorded != 1)
+        now = 0;
     char *start = b->ptr;
     ds__arena_unlock(a);
-    if (!own && foreign) r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
-    if (own || foreign || (u && !now)) { ds__stream_unpin(s); return r; }
-    /* The event of an earlier use by the same stream may be recorded again: the later point is behind it. */
-    if (!u && !(fresh = ds__muse_ready(fresh, s->device))) { ds__stream_unpin(s); return ds__mem_error(); }
-    if (now) r = ds__event_record(u ? u->event : fresh->event, stream, DS__OP_RECORD);
+    if (!own && foreign)
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    if (own || foreign || (u && !now)) {
+        ds__stream_unpin(s);
+        return r;
+    }
+    /* The event of an earlier use by the same stream may be recorded again: the later point is
+       behind it. */
+    if (!u && !(fresh = ds__muse_ready(fresh, s->device))) {
+        ds__stream_unpin(s);
+        return ds__mem_error();
+    }
+    if (now)
+        r = ds__event_record(u ? u->event : fresh->event, stream, DS__OP_RECORD);
     ds__arena_lock(a);
     int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
     if (fresh && r == DS_OK && still) {
@@ -4277,35 +5791,46 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
         fresh->recorded = (uint8_t)now;
         fresh->next = *at;
         *at = fresh;
-        if (!now) atomic_fetch_add(&a->dev->late_uses, 1); /* counts some twice: it only says whether to look */
+        /* counts some twice: it only says whether to look */
+        if (!now)
+            atomic_fetch_add(&a->dev->late_uses, 1);
     } else if (fresh) {
         ds__muses_drop(a, fresh);
     }
     ds__arena_unlock(a);
-    if (r == DS_OK && !still) r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
+    if (r == DS_OK && !still)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
     ds__stream_unpin(s);
     return r;
 }
-DSDEF ds_result (ds_mem_record_use)(void *ptr, ds_stream stream) {
+
+DSDEF ds_result(ds_mem_record_use)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_record_use");
     return ptr ? ds__note_use(ptr, stream, 1, 1, 0) : DS_OK;
 }
-DSDEF ds_result (ds_mem_record_stream)(void *ptr, ds_stream stream) {
+
+DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_record_stream");
     return ptr ? ds__note_use(ptr, stream, 0, 0, 0) : DS_OK;
 }
-
 /* ---- special requests ---- */
 
-/* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the request was larger by the alignment. 0: no memory. */
+/* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
+   request was larger by the alignment. 0: no memory. */
 static int ds__align(ds__wanted *q, size_t align, size_t size) {
     ds__mblock *b = q->block;
     ds__arena *a = atomic_load(&b->seg->arena);
     size_t front = (align - (size_t)((uintptr_t)b->ptr & (align - 1))) & (align - 1);
     ds__arena_lock(a);
-    while (!ds__ready(a, q->kind, 0)) { ds__make_ready(a, q->kind, 0); ds__arena_lock(a); }
+    while (!ds__ready(a, q->kind, 0)) {
+        ds__make_ready(a, q->kind, 0);
+        ds__arena_lock(a);
+    }
     ds__mblock *rest = front ? ds__cut(a, b, front) : NULL;
-    if (front && !rest) { ds__arena_unlock(a); return 0; }
+    if (front && !rest) {
+        ds__arena_unlock(a);
+        return 0;
+    }
     if (rest) { /* the front is freed, the rest is the block */
         ds__live_out(b);
         rest->asked = b->asked;
@@ -4327,7 +5852,8 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
     }
     const ds__mpool *p = a->pool;
     size_t behind = b->size - size;
-    int cut = behind >= (ds__grows(b->seg) ? DS__UNIT : p->split_above[q->kind]) && (size < p->config.max_split_size || q->kind == DS__SMALL || ds__grows(b->seg));
+    int cut = behind >= (ds__grows(b->seg) ? DS__UNIT : p->split_above[q->kind]) &&
+              (size < p->config.max_split_size || q->kind == DS__SMALL || ds__grows(b->seg));
     if (cut && (rest = ds__cut(a, b, size)) != NULL) {
         ds__count_less(a, q->kind, 0, (int64_t)behind, 0);
         (void)ds__merge_in(a, rest);
@@ -4335,136 +5861,184 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
     ds__arena_unlock(a);
     return 1;
 }
-
-/* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is none there. A guard lies directly behind what was asked for, rounded up to
-   its words, and is looked at only where one was filled: the policy may have changed since, or a capture was open then. */
+/* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is
+   none there. A guard lies directly behind what was asked for, rounded up to its words, and is
+   looked at only where one was filled: the policy may have changed since, or a capture was open
+   then. */
 #define DS__POISON 0xDBDBDBDBu
 #define DS__GUARD 0x5AFE5AFEu
-static char *ds__guard_of(const ds__mblock *b) { return b->ptr + ((b->asked + 3) & ~(size_t)3); }
+
+static char *ds__guard_of(const ds__mblock *b) {
+    return b->ptr + ((b->asked + 3) & ~(size_t)3);
+}
 
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     ds__mblock *b = q->block;
     ds_result r = ds__check(q->a->pool, 2);
-    if (r == DS_OK && guard && !ds__captures_open() && (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK) b->guarded = (uint32_t)guard;
+    if (r == DS_OK && guard && !ds__captures_open() &&
+        (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK)
+        b->guarded = (uint32_t)guard;
     return r;
 }
 
-/* Overwrites a freed block on a stream that comes behind all who used it. What a graph used is its own: launches may use it again. */
+/* Overwrites a freed block on a stream that comes behind all who used it. What a graph used is
+   its own: launches may use it again. */
 static void ds__poison_on(ds__mblock *b, ds_stream stream) {
     const ds__muse *u = b->uses;
-    while (u && !u->capture) u = u->next;
+    while (u && !u->capture)
+        u = u->next;
     ds__tls.mute++;
     ds__hold_captures();
-    if (!u && !ds__captures_open()) DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
+    if (!u && !ds__captures_open())
+        DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
     ds__let_captures();
     ds__tls.mute--;
     b->stale = 0;
 }
-/* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on one of the allocator's, once its end has come, which is later from then on.
-   0: it has not. Nothing is locked. */
+
+/* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on
+   one of the allocator's, once its end has come, which is later from then on. 0: it has not.
+   Nothing is locked. */
 static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
     ds__owner o = ds__owner_of(a);
     ds_result r = DS_ERR_FAILED;
-    if (!o.orphan) { ds__poison_on(b, o.stream); return 1; }
+    if (!o.orphan) {
+        ds__poison_on(b, o.stream);
+        return 1;
+    }
     ds__tls.mute++;
-    if (o.end.id && !ds__captures_open()) r = wait ? ds__event_sync(o.end, DS__FOREVER) : ds__event_ask(o.end);
+    if (o.end.id && !ds__captures_open())
+        r = wait ? ds__event_sync(o.end, DS__FOREVER) : ds__event_ask(o.end);
     ds__stream *s = r == DS_OK ? ds__direct_giver(a->dev) : NULL;
     if (s) {
         ds_stream giver = { ds__handle(&s->slot) };
         ds__hold_captures(); /* also keeps two threads' fills and records in one order */
-        if (!ds__captures_open() && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK && ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
+        if (!ds__captures_open() && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
+            ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
             DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
         ds__let_captures();
         ds__stream_unpin(s);
     }
     ds__tls.mute--;
-    if (r != DS_NOT_READY) b->stale = 0;
+    if (r != DS_NOT_READY)
+        b->stale = 0;
     return r != DS_NOT_READY;
 }
 
-/* What the device's work has left there. It is read on a stream that nobody captures: a capture that begins on the block's own one is not spoilt. */
+/* What the device's work has left there. It is read on a stream that nobody captures: a capture
+   that begins on the block's own one is not spoilt. */
 static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t size) {
     ds_result r;
     ds__stream *s = ds__direct_giver(a->dev);
-    if (!s) return ds__mem_error();
+    if (!s)
+        return ds__mem_error();
     ds_stream reader = { ds__handle(&s->slot) };
     DS__KEEPING(r, (ds_copy)(to, from, size, reader));
-    if (r == DS_OK) r = ds__stream_sync(reader, DS__FOREVER);
+    if (r == DS_OK)
+        r = ds__stream_sync(reader, DS__FOREVER);
     ds__stream_unpin(s);
     return r;
 }
-/* Is called with the block in no list. A damaged guard is told through the log: the free itself has done nothing wrong. */
+
+/* Is called with the block in no list. A damaged guard is told through the log: the free itself
+   has done nothing wrong. */
 static void ds__watched_free(ds__arena *a, ds__mblock *b) {
     size_t guard = b->guarded;
     b->guarded = 0;
-    if (ds__captures_open()) return;
+    if (ds__captures_open())
+        return;
     ds__tls.mute++;
-    if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) { /* a borrower is one of the uses */
+    /* a borrower is one of the uses */
+    if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) {
         const char *at = ds__guard_of(b);
         uint32_t *seen = ds__alloc(guard);
         if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
             for (size_t i = 0; i < guard / sizeof *seen; i++)
                 if (seen[i] != DS__GUARD) {
-                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes behind their end at the latest when they were freed at %s:%d", b->asked, (void *)b->ptr,
-                             b->label ? " of " : "", b->label ? b->label : "", b->file ? b->file : "?", b->line,
-                             (size_t)(at - b->ptr) + i * sizeof *seen - b->asked, ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
+                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes "
+                             "behind their end at the latest when they were freed at %s:%d",
+                             b->asked, (void *)b->ptr, b->label ? " of " : "",
+                             b->label ? b->label : "", b->file ? b->file : "?", b->line,
+                             (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
+                             ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
                     break;
                 }
         ds__release(seen);
     }
-    if (ds__policy(a->pool)->poison) { /* at once on the stream that has it, if nobody else does; else when all are done, or by who takes it before */
+    /* at once on the stream that has it, if nobody else does; else when all are done, or by who
+       takes it before */
+    if (ds__policy(a->pool)->poison) {
         const ds__muse *u = b->uses;
-        int alone = !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !a->orphan);
+        int alone = !b->exported &&
+                    (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !a->orphan);
         b->stale = 1;
-        if (alone) ds__poison_on(b, b->lent ? u->stream : a->stream);
-        else if (!u && !b->exported && !b->seg->direct) (void)ds__poison_late(a, b, 0);
+        if (alone)
+            ds__poison_on(b, b->lent ? u->stream : a->stream);
+        else if (!u && !b->exported && !b->seg->direct)
+            (void)ds__poison_late(a, b, 0);
     }
-    if (ds__check(a->pool, 2) < 0) ds__warn("%s", ds__tls.aside);
+    if (ds__check(a->pool, 2) < 0)
+        ds__warn("%s", ds__tls.aside);
     ds__tls.mute--;
 }
-
 /* Waits for frees that are on their way to the driver's pool. */
 static void ds__direct_drain(ds__mdevice *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
-    for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next) (void)ds__arena_drain(a);
+    for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
+        (void)ds__arena_drain(a);
     ds__tls.quiet++;
-    if (giver.id) DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
+    if (giver.id)
+        DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
     ds__tls.quiet--;
 }
 
 /* Policy without a cache, where every block is a segment: the driver's own pool, or plain memory.
-   - The driver's pool: the block's stream waits for the other uses and gives the block back in its order. What an ended stream had comes back on a stream of the
-     allocator's, behind that one's end. The host waits only when a limit is near: the limit also covers what the pool holds beyond the blocks, that is
-     enqueued frees and cached memory. An allocation that would pass the limit waits for these frees and shrinks the pool first.
-   - Plain memory: the host waits for the block's stream and the uses of others, but for a device only when nobody knows what else to wait for.
-   - Where that cannot be done now (a capture stands in the way, or a call of the driver failed) the block is deferred: it stays pending in its arena's list, and allocations,
-     frees, flushes and changes of the policy try again. At shutdown it ends with its segment. */
+   - The driver's pool: the block's stream waits for the other uses and gives the block back in its
+     order. What an ended stream had comes back on a stream of the allocator's, behind that one's
+     end. The host waits only when a limit is near: the limit also covers what the pool holds beyond
+     the blocks, that is enqueued frees and cached memory. An allocation that would pass the limit
+     waits for these frees and shrinks the pool first.
+   - Plain memory: the host waits for the block's stream and the uses of others, but for a device
+     only when nobody knows what else to wait for.
+   - Where that cannot be done now (a capture stands in the way, or a call of the driver failed)
+     the block is deferred: it stays pending in its arena's list, and allocations, frees, flushes
+     and changes of the policy try again. At shutdown it ends with its segment. */
 /* Returns memory of ds__direct_take that became no block. */
 static void ds__direct_untake(ds__wanted *q, int async, void *base) {
-    DS_IGNORE(async ? ds__async_free(q->s, base) : ds__segment_free(q->a->dev->device, base, q->size, 0));
-    if (async) atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
+    DS_IGNORE(async ? ds__async_free(q->s, base)
+                    : ds__segment_free(q->a->dev->device, base, q->size, 0));
+    if (async)
+        atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
     ds__unreserve(q->a, q->size);
 }
+
 static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
     ds__mdevice *dev = q->a->dev;
-    size_t limit = atomic_load(&dev->limit), cached = 0;
-    if (async && limit) (void)ds__async_has(dev, &cached);
-    int reuse = cached >= q->size; /* the pool may have a fitting piece, so that it does not grow: found out by trying */
+    size_t limit = atomic_load(&dev->limit);
+    size_t cached = 0;
+    if (async && limit)
+        (void)ds__async_has(dev, &cached);
+    /* the pool may have a fitting piece, so that it does not grow: found out by trying */
+    int reuse = cached >= q->size;
     ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__reserve(q->a, q->size);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = async ? ds__async_alloc(q->s, q->size, out) : ds__segment_alloc(dev->device, q->size, out);
     if (async && r == DS_OK) {
         atomic_store(&dev->async, 1);
         atomic_fetch_add(&dev->async_bytes, q->size);
-        if (reuse && atomic_load(&dev->reserved) + ds__async_surplus(dev) > limit) { /* it has grown */
+        /* it has grown */
+        if (reuse && atomic_load(&dev->reserved) + ds__async_surplus(dev) > limit) {
             ds__direct_untake(q, async, *out);
             *out = NULL;
             return DS_ERR_LIMIT_EXCEEDED;
         }
     }
-    if (r < 0) ds__unreserve(q->a, q->size);
+    if (r < 0)
+        ds__unreserve(q->a, q->size);
     return r;
 }
+
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
     ds__mpool *p = a->pool;
@@ -4472,17 +6046,22 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     int async = c->backend == DS_MEM_DRIVER_POOL;
     size_t guard = c->guard_bytes;
     void *base = NULL;
-    q->size = request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) : SIZE_MAX / 2;
+    q->size =
+        request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) : SIZE_MAX / 2;
     q->kind = ds__kind_of(c, q->size);
-    DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend", request->alignment);
+    DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend",
+                request->alignment);
     if (ds__captures_open() && ds__is_capturing(q->s))
-        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "only the native backend has memory for captures");
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "only the native backend has memory for captures");
     ds_result r = ds__check(p, 1);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = DS_ERR_OUT_OF_MEMORY;
     (void)ds__direct_again(a->dev, DS__WAIT_NONE);
     ds__tls.mute++;
-    for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) { /* what other backends have cached goes, then the user is asked: as in ds__ladder */
+    /* what other backends have cached goes, then the user is asked: as in ds__ladder */
+    for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) {
         r = ds__direct_take(q, async, &base);
         if (ds__is_shortage(r) && !ds__captures_open()) {
             (void)ds__mem_flush(a->dev, NULL, 0);
@@ -4490,11 +6069,16 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             DS__COUNT_CALL(a, retries, 1);
             r = ds__direct_take(q, async, &base);
         }
-        if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked)) break;
+        if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked))
+            break;
     }
     ds__tls.mute--;
-    ds__segment *seg = r == DS_OK ? ds__segment_new(a, q->kind, async ? DS__FROM_ASYNC : DS__FROM_DRIVER, base, q->size, 0) : NULL;
-    if (r == DS_OK && !seg) r = DS_ERR_OUT_OF_MEMORY;
+    ds__segment *seg = r == DS_OK
+                           ? ds__segment_new(a, q->kind, async ? DS__FROM_ASYNC : DS__FROM_DRIVER,
+                                             base, q->size, 0)
+                           : NULL;
+    if (r == DS_OK && !seg)
+        r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         ds__arena_lock(a);
         int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
@@ -4510,7 +6094,10 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             ds__count_reserved(a, q->kind, (int64_t)q->size);
             ds__count_segment(a, seg, 1);
             DS__COUNT_CALL(a, driver_allocs, 1);
-            if (q->size >= c->max_split_size) { b->oversize = 1; ds__count_oversize(a, 1); }
+            if (q->size >= c->max_split_size) {
+                b->oversize = 1;
+                ds__count_oversize(a, 1);
+            }
             b->state = DS_BLOCK_LIVE;
             b->asked = q->asked;
             b->label = request->label ? request->label : ds__mem_label();
@@ -4518,7 +6105,8 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             b->line = (uint32_t)ds__tls.site.line;
             ds__live_in(a, b);
             ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
-            ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size, a->stream_id, a->pool->id, b->file, b->line, NULL);
+            ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size,
+                         a->stream_id, a->pool->id, b->file, b->line, NULL);
             ds__note_block(a, DS_ACTION_ALLOC, b);
         }
         ds__count_end(a, all);
@@ -4528,46 +6116,59 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             DS_IGNORE(ds__free_slow(a, b));
             return r;
         }
-        if (b) { *out = base; return DS_OK; }
+        if (b) {
+            *out = base;
+            return DS_OK;
+        }
         r = DS_ERR_OUT_OF_MEMORY;
     }
     if (base) {
-        if (seg) ds__segment_drop(seg);
+        if (seg)
+            ds__segment_drop(seg);
         ds__direct_untake(q, async, base);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
     if (!ds__is_shortage(r)) {
-        if (!ds__tls.mute) memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+        if (!ds__tls.mute)
+            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
         return r;
     }
     DS__COUNT_CALL(a, ooms, 1);
-    if (r == DS_ERR_LIMIT_EXCEEDED && c->throw_on_cudamalloc_oom) DS__COUNT_CALL(a, rejections, 1);
+    if (r == DS_ERR_LIMIT_EXCEEDED && c->throw_on_cudamalloc_oom)
+        DS__COUNT_CALL(a, rejections, 1);
     ds__tell_oom(a, q->size);
     ds__oom_report(q, q->size, r);
     return r;
 }
-
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
 static int ds__direct_record(ds__mblock *b) {
     int done = 1;
-    if (!b->uses) return 1;
+    if (!b->uses)
+        return 1;
     ds__hold_captures();
     DS_IGNORE(ds__record_uses_held(b));
-    for (ds__muse *u = b->uses; u; u = u->next) if (u->recorded != 1 && !ds__record_held(u)) done = 0;
+    for (ds__muse *u = b->uses; u; u = u->next)
+        if (u->recorded != 1 && !ds__record_held(u))
+            done = 0;
     ds__let_captures();
     return done;
 }
 
-/* Makes the stream wait for the uses of the block, then give it back. One that cannot wait need not when they are done. */
+/* Makes the stream wait for the uses of the block, then give it back. One that cannot wait need
+   not when they are done. */
 static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
     ds_stream handle = { ds__handle(&s->slot) };
     ds_result r = DS_NOT_READY;
     for (int second = 0; second < 2 && r != DS_OK; second++) {
-        if (second && (ds__captures_open() || !(wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)))) break;
+        if (second &&
+            (ds__captures_open() || !(wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses))))
+            break;
         ds__hold_captures();
         r = ds__capture_of(s) ? DS_NOT_READY : second ? DS_OK : ds__wait_uses(b, handle);
-        if (r == DS_OK && b->stale && !ds__captures_open()) DS_IGNORE(ds__own_fill(handle, b->ptr, DS__POISON, b->size));
-        if (r == DS_OK) r = ds__async_free(s, b->ptr);
+        if (r == DS_OK && b->stale && !ds__captures_open())
+            DS_IGNORE(ds__own_fill(handle, b->ptr, DS__POISON, b->size));
+        if (r == DS_OK)
+            r = ds__async_free(s, b->ptr);
         ds__let_captures();
     }
     return r;
@@ -4577,42 +6178,57 @@ static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
 static ds__stream *ds__direct_giver(ds__mdevice *dev) {
     ds_stream made = { 0 };
     uint64_t none = 0;
-    if (!atomic_load(&dev->giver) && ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
-        !atomic_compare_exchange_strong(&dev->giver, &none, made.id)) ds__stream_end(made); /* another thread was faster */
+    if (!atomic_load(&dev->giver) &&
+        ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
+        !atomic_compare_exchange_strong(&dev->giver, &none, made.id))
+        ds__stream_end(made); /* another thread was faster */
     return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
 }
 
-/* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream has ended: behind that one's end. 1: it was done. */
+/* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream
+   has ended: behind that one's end. 1: it was done. */
 static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
     ds_result r;
     ds__stream *s = ds__pin(&ds__g.streams, a->stream.id);
     if (s) {
         r = ds__direct_put(s, b, wait);
         ds__stream_unpin(s);
-        if (r == DS_OK || !wait) return r == DS_OK;
+        if (r == DS_OK || !wait)
+            return r == DS_OK;
     }
     ds__arena_lock(a);
     ds_event end = { a->orphan ? a->end.id : 0 };
     ds__arena_unlock(a);
-    if (!end.id && !wait) return 0; /* nobody knows when the stream is done, or it is another thread's */
-    if (!(s = ds__direct_giver(a->dev))) return 0;
+    /* nobody knows when the stream is done, or it is another thread's */
+    if (!end.id && !wait)
+        return 0;
+    if (!(s = ds__direct_giver(a->dev)))
+        return 0;
     ds_stream giver = { ds__handle(&s->slot) };
-    r = end.id ? ds__wait_event(giver, end, DS__OP_WAIT) : ds__arena_drain(a) ? DS_OK : DS_NOT_READY;
-    if (r == DS_OK || r == DS_ERR_FAILED) r = ds__direct_put(s, b, wait);
+    r = end.id               ? ds__wait_event(giver, end, DS__OP_WAIT)
+        : ds__arena_drain(a) ? DS_OK
+                             : DS_NOT_READY;
+    if (r == DS_OK || r == DS_ERR_FAILED)
+        r = ds__direct_put(s, b, wait);
     ds__stream_unpin(s);
     return r == DS_OK;
 }
 
-/* The work on a plain block's own stream counts like a use. When the stream has ended its end does; 0: that has not come, or nobody knows when. */
+/* The work on a plain block's own stream counts like a use. When the stream has ended its end
+   does; 0: that has not come, or nobody knows when. */
 static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
     ds_stream handle = a->stream;
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
     int alive = s && !a->orphan;
-    if (s) ds__stream_unpin(s);
+    if (s)
+        ds__stream_unpin(s);
     if (alive) {
-        for (const ds__muse *u = b->uses; u; u = u->next) if (u->stream.id == handle.id) return 1;
+        for (const ds__muse *u = b->uses; u; u = u->next)
+            if (u->stream.id == handle.id)
+                return 1;
         ds__muse *u = ds__muse_new(a, a->dev->device);
-        if (!u) return wait == DS__WAIT_ALL && ds__arena_drain(a);
+        if (!u)
+            return wait == DS__WAIT_ALL && ds__arena_drain(a);
         ds__arena_lock(a);
         u->stream = handle;
         u->next = b->uses;
@@ -4624,24 +6240,34 @@ static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
     ds__arena_lock(a);
     ds_event end = { a->orphan ? a->end.id : 0 };
     ds__arena_unlock(a);
-    if (wait == DS__WAIT_ALL) return ds__arena_drain(a);
+    if (wait == DS__WAIT_ALL)
+        return ds__arena_drain(a);
     ds_result r = end.id && !ds__captures_open() ? ds__event_ask(end) : DS_NOT_READY;
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
-/* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is locked. */
+/* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is
+   locked. */
 static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
-    int plain = b->seg->source != DS__FROM_ASYNC, done;
-    if (plain && !ds__direct_own(a, b, wait)) return 0;
-    if (!ds__direct_record(b) && (wait != DS__WAIT_ALL || !ds__uses_awaited(b->uses))) return 0;
-    if (plain && (wait == DS__WAIT_NONE || ds__captures_open())) return 0; /* a capture could forbid to ask */
+    int plain = b->seg->source != DS__FROM_ASYNC;
+    int done;
+    if (plain && !ds__direct_own(a, b, wait))
+        return 0;
+    if (!ds__direct_record(b) && (wait != DS__WAIT_ALL || !ds__uses_awaited(b->uses)))
+        return 0;
+    /* a capture could forbid to ask */
+    if (plain && (wait == DS__WAIT_NONE || ds__captures_open()))
+        return 0;
     ds__tls.quiet += plain;
     done = !plain || (wait == DS__WAIT_ALL ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses));
     ds__tls.quiet -= plain;
-    if (!done) return 0;
+    if (!done)
+        return 0;
     ds__segment_leaves(b->seg, 1);
-    done = plain ? ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK : ds__direct_give(a, b, wait == DS__WAIT_ALL);
-    if (!done) ds__segment_leaves(b->seg, 0);
+    done = plain ? ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK
+                 : ds__direct_give(a, b, wait == DS__WAIT_ALL);
+    if (!done)
+        ds__segment_leaves(b->seg, 0);
     return done;
 }
 
@@ -4651,10 +6277,14 @@ static void ds__direct_over(ds__arena *a, ds__mblock *b) {
     size_t size = s->size;
     int kind = s->kind;
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+    while (!ds__ready(a, kind, 0)) {
+        ds__make_ready(a, kind, 0);
+        ds__arena_lock(a);
+    }
     ds__count_done(a, kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)s->base, size, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)s->base, size, a->stream_id,
+                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__muses_drop(a, b->uses);
     b->uses = NULL;
     b->quiet = b->stale = 0;
@@ -4666,7 +6296,9 @@ static void ds__direct_over(ds__arena *a, ds__mblock *b) {
     ds__arena_unlock(a);
     int async = s->source == DS__FROM_ASYNC;
     ds__segment_drop(s);
-    if (async) atomic_fetch_sub(&a->dev->async_bytes, size); /* both at once: between them the limit counts the bytes twice */
+    /* both at once: between them the limit counts the bytes twice */
+    if (async)
+        atomic_fetch_sub(&a->dev->async_bytes, size);
     ds__unreserve(a, size);
 }
 
@@ -4674,40 +6306,54 @@ static void ds__direct_defer(ds__arena *a, ds__mblock *b) {
     ds__arena_lock(a);
     b->quiet = 0;
     b->list_next = NULL;
-    if (a->deferred_last) a->deferred_last->list_next = b; else a->deferred = b;
+    if (a->deferred_last)
+        a->deferred_last->list_next = b;
+    else
+        a->deferred = b;
     a->deferred_last = b;
     a->deferred_count++;
     ds__arena_unlock(a);
     atomic_fetch_add(&a->dev->deferred, 1);
 }
+
 static ds__mblock *ds__direct_next(ds__arena *a) {
     ds__arena_lock(a);
     ds__mblock *b = a->deferred;
     if (b) {
-        if (!(a->deferred = b->list_next)) a->deferred_last = NULL;
+        if (!(a->deferred = b->list_next))
+            a->deferred_last = NULL;
         a->deferred_count--;
         b->quiet = 1;
     }
     ds__arena_unlock(a);
-    if (b) atomic_fetch_sub(&a->dev->deferred, 1);
+    if (b)
+        atomic_fetch_sub(&a->dev->deferred, 1);
     return b;
 }
 
 #define DS__DEFERRED 16 /* of an arena's deferred blocks are tried at a call */
 
-/* Tries the deferred blocks again, those first that have not been tried for longest: a few, or all (DS__WAIT_ALL). Returns the bytes. Nothing is locked. */
+/* Tries the deferred blocks again, those first that have not been tried for longest: a few, or
+   all (DS__WAIT_ALL). Returns the bytes. Nothing is locked. */
 static size_t ds__direct_again(ds__mdevice *dev, int wait) {
     size_t done = 0;
-    if (DS__LIKELY(!atomic_load(&dev->deferred)) || ds__captures_open()) return 0; /* a stream may become a part of one in another thread at any time */
+    /* a stream may become a part of one in another thread at any time */
+    if (DS__LIKELY(!atomic_load(&dev->deferred)) || ds__captures_open())
+        return 0;
     ds__tls.mute++;
     for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next) {
         ds__arena_lock(a);
-        size_t left = wait == DS__WAIT_ALL || a->deferred_count < DS__DEFERRED ? a->deferred_count : DS__DEFERRED;
+        size_t left = wait == DS__WAIT_ALL || a->deferred_count < DS__DEFERRED ? a->deferred_count
+                                                                               : DS__DEFERRED;
         ds__arena_unlock(a);
         for (ds__mblock *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
-            size_t size = b->seg->source == DS__FROM_ASYNC ? 0 : b->size; /* the driver's pool may keep it */
-            if (ds__direct_try(a, b, wait)) { ds__direct_over(a, b); done += size; }
-            else ds__direct_defer(a, b);
+            /* the driver's pool may keep it */
+            size_t size = b->seg->source == DS__FROM_ASYNC ? 0 : b->size;
+            if (ds__direct_try(a, b, wait)) {
+                ds__direct_over(a, b);
+                done += size;
+            } else
+                ds__direct_defer(a, b);
         }
     }
     ds__tls.mute--;
@@ -4718,12 +6364,13 @@ static size_t ds__direct_again(ds__mdevice *dev, int wait) {
 static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
     (void)ds__direct_again(a->dev, DS__WAIT_DEVICE);
     ds__tls.mute++;
-    if (ds__direct_try(a, b, b->seg->source == DS__FROM_ASYNC ? DS__WAIT_NONE : DS__WAIT_ALL)) ds__direct_over(a, b);
-    else ds__direct_defer(a, b);
+    if (ds__direct_try(a, b, b->seg->source == DS__FROM_ASYNC ? DS__WAIT_NONE : DS__WAIT_ALL))
+        ds__direct_over(a, b);
+    else
+        ds__direct_defer(a, b);
     ds__tls.mute--;
     return DS_OK;
 }
-
 /* ---- public: blocks ---- */
 
 static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
@@ -4744,8 +6391,9 @@ static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *
     }
 }
 
-DSDEF ds_result (ds_mem_find)(const void *ptr, ds_mem_block *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_mem_find)(const void *ptr, ds_mem_block *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_find");
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
@@ -4766,7 +6414,8 @@ static ds_result ds__mem_used(ds_device device, ds__mdevice **out) {
 
 /* The same; DS_DEVICE_HOST is pinned memory. */
 static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
-    if (device.type != DS_DEVICE_HOST) return ds__mem_used(device, out);
+    if (device.type != DS_DEVICE_HOST)
+        return ds__mem_used(device, out);
     *out = ds__pinned_used();
     return DS_OK;
 }
@@ -4774,16 +6423,26 @@ static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
 static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
     ds__mdevice *dev;
     ds_result r = ds__mem_used(device, &dev);
-    if (out_released) *out_released = 0;
-    if (r < 0 || !dev) return r;
-    if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
+    if (out_released)
+        *out_released = 0;
+    if (r < 0 || !dev)
+        return r;
+    if (ds__captures_open())
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "memory cannot be given back while a capture is open");
     size_t done = 0;
-    if ((r = ds__check(&dev->main, 1)) < 0) return r;
-    if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__sync_tell("waits for blocks that other streams use")) < 0) return r;
+    if ((r = ds__check(&dev->main, 1)) < 0)
+        return r;
+    if (DS__UNLIKELY(ds__sync_watched()) &&
+        (r = ds__sync_tell("waits for blocks that other streams use")) < 0)
+        return r;
     size_t pool = ds__async_has(dev, NULL);
-    if (atomic_load(&dev->reserved) > keep) done = ds__mem_flush(dev, NULL, keep);
-    else atomic_fetch_add(&dev->stats.syncs, keep == 0);
-    size_t blocks = atomic_load(&dev->async_bytes), others = atomic_load(&dev->reserved);
+    if (atomic_load(&dev->reserved) > keep)
+        done = ds__mem_flush(dev, NULL, keep);
+    else
+        atomic_fetch_add(&dev->stats.syncs, keep == 0);
+    size_t blocks = atomic_load(&dev->async_bytes);
+    size_t others = atomic_load(&dev->reserved);
     others = others > blocks ? others - blocks : 0;
     keep = keep > others ? keep - others : 0;
     if (pool > keep) { /* a pool gives back only what streams are done with */
@@ -4791,65 +6450,89 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
         size_t left = ds__async_has(dev, NULL);
         done += pool > left ? pool - left : 0;
     }
-    if (out_released) *out_released = done;
+    if (out_released)
+        *out_released = done;
     return r;
 }
-DSDEF ds_result (ds_mem_empty_cache)(ds_device device, size_t *out_released) {
+
+DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
     DS__ENTER("ds_mem_empty_cache");
     return ds__mem_empty(device, 0, out_released);
 }
-DSDEF ds_result (ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
-    if (out_released) *out_released = 0;
+
+DSDEF ds_result(ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_mem_empty_cache_of");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
     ds_result r = DS_OK;
-    if (ds__captures_open()) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
-    else if (DS__UNLIKELY(ds__sync_watched())) r = ds__sync_tell("waits for blocks that other streams use");
-    if (r == DS_OK && dev) r = ds__check(&dev->main, 1);
+    if (ds__captures_open())
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                     "memory cannot be given back while a capture is open");
+    else if (DS__UNLIKELY(ds__sync_watched()))
+        r = ds__sync_tell("waits for blocks that other streams use");
+    if (r == DS_OK && dev)
+        r = ds__check(&dev->main, 1);
     ds__arena *a = r == DS_OK && dev ? ds__arena_main(s, stream) : NULL;
-    if (r == DS_OK && dev && !a) r = ds__mem_error();
+    if (r == DS_OK && dev && !a)
+        r = ds__mem_error();
     if (a) {
         (void)ds__poll(a, 1);
         size_t done = ds__arena_trim(a, SIZE_MAX, 0);
-        if (out_released) *out_released = done;
+        if (out_released)
+            *out_released = done;
     }
     ds__stream_unpin(s);
     return r;
 }
-DSDEF ds_result (ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
+
+DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
     DS__ENTER("ds_mem_trim");
     return ds__mem_empty(device, keep, out_released);
 }
-
 /* ---- public: configuration and limits ---- */
 
 /* The smaller of a configuration's limits; 0: none. */
 static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
-    size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)total) : 0, limit = c->limit;
-    if (c->memory_fraction < 1 && by_fraction == 0) by_fraction = 1; /* nothing may be reserved */
-    if (by_fraction && (!limit || by_fraction < limit)) limit = by_fraction;
+    size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)total) : 0;
+    size_t limit = c->limit;
+    /* nothing may be reserved */
+    if (c->memory_fraction < 1 && by_fraction == 0)
+        by_fraction = 1;
+    if (by_fraction && (!limit || by_fraction < limit))
+        limit = by_fraction;
     return limit;
 }
+
 /* The limit that counts follows from the configuration. */
-static void ds__mem_limit(ds__mdevice *dev) { atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total)); }
+static void ds__mem_limit(ds__mdevice *dev) {
+    atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
+}
 
 /* Reads the environment at the first use. */
 static void ds__mem_closing(int closing) {
     pthread_mutex_lock(&ds__m.leaving);
     ds__m.closing = closing;
-    while (closing && ds__m.leavers) pthread_cond_wait(&ds__m.left, &ds__m.leaving);
+    while (closing && ds__m.leavers)
+        pthread_cond_wait(&ds__m.left, &ds__m.leaving);
     pthread_mutex_unlock(&ds__m.leaving);
 }
+
 static ds_result ds__mem_setup(void) {
     pthread_mutex_lock(&ds__m.lock);
-    if (!ds__m.tick_base) { ds__m.tick_base_ns = ds__now_ns(); ds__m.tick_base = ds__ticks(); }
+    if (!ds__m.tick_base) {
+        ds__m.tick_base_ns = ds__now_ns();
+        ds__m.tick_base = ds__ticks();
+    }
     if (!ds__m.configured) {
         const char *text = getenv("DEVSTREAM_ALLOC_CONF");
         ds__m.config = ds_mem_config_default();
         ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
-        if (ds__m.conf_result < 0) ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
+        if (ds__m.conf_result < 0)
+            ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
         ds__m.configured = ds__m.conf_result == DS_OK;
         ds__mem_closing(0);
         ds__upper.stream_gone_fn = ds__mem_stream_gone;
@@ -4862,16 +6545,20 @@ static ds_result ds__mem_setup(void) {
 
 /* Totals stop, or go on where they stopped. All is locked. */
 static void ds__freeze(ds__mdevice *dev, int stop) {
-    for (ds__mpool *p = NULL; ; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
+    for (ds__mpool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
         ds__domain *d = p ? &p->stats : &dev->stats;
-        int64_t now[2][DS__METRICS], total[2][DS__METRICS];
+        int64_t now[2][DS__METRICS];
+        int64_t total[2][DS__METRICS];
         ds__domain_now(dev, p, now, total);
         for (int k = 0; k < 2; k++)
             for (int m = 0; m < DS__METRICS; m++) {
-                if (stop) d->frozen[k][m] = total[k][m] - now[k][m] + d->freed_base[k][m];
-                else d->freed_base[k][m] = d->frozen[k][m] - (total[k][m] - now[k][m]);
+                if (stop)
+                    d->frozen[k][m] = total[k][m] - now[k][m] + d->freed_base[k][m];
+                else
+                    d->freed_base[k][m] = d->frozen[k][m] - (total[k][m] - now[k][m]);
             }
-        if (p ? !p->next : !dev->main.next) return;
+        if (p ? !p->next : !dev->main.next)
+            return;
     }
 }
 
@@ -4880,12 +6567,15 @@ static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) 
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);
     if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] != 0)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "backend cannot be changed while blocks are allocated");
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "backend cannot be changed while blocks are allocated");
     return ds__policy_keep(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Sets a device's policy, which was checked, or what a text makes of the one that is there; `only_ask`: whether that could be done. */
-static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, const char *text, int only_ask) {
+/* Sets a device's policy, which was checked, or what a text makes of the one that is there;
+   `only_ask`: whether that could be done. */
+static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, const char *text,
+                             int only_ask) {
     ds_mem_config made;
     ds_result r = DS_OK;
     (void)ds__direct_again(dev, DS__WAIT_NONE);
@@ -4896,60 +6586,75 @@ static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, cons
         config = &made;
     }
     if (r == DS_OK && (r = ds__mem_may_set(dev, config)) == DS_OK && !only_ask) {
-        int full = dev->main.full, changes = full != (config->statistics == DS_STATISTICS_FULL);
+        int full = dev->main.full;
+        int changes = full != (config->statistics == DS_STATISTICS_FULL);
         ds__fold(dev); /* peaks may be counted from now on */
-        if (changes) ds__freeze(dev, full);
+        if (changes)
+            ds__freeze(dev, full);
         (void)ds__mpool_apply(&dev->main, config);
-        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) { ds_mem_config own = p->config; (void)ds__mpool_apply(p, &own); }
-        if (dev->main.full) ds__at_peak(&dev->stats.tally, dev->room);
-        for (ds__mpool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next) ds__at_peak(&p->stats.tally, NULL);
+        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) {
+            ds_mem_config own = p->config;
+            (void)ds__mpool_apply(p, &own);
+        }
+        if (dev->main.full)
+            ds__at_peak(&dev->stats.tally, dev->room);
+        for (ds__mpool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
+            ds__at_peak(&p->stats.tally, NULL);
         ds__mem_limit(dev);
     }
     ds__mem_unlock_all(dev);
     return r;
 }
 
-DSDEF ds_result (ds_mem_configure)(ds_device device, const ds_mem_config *config) {
+DSDEF ds_result(ds_mem_configure)(ds_device device, const ds_mem_config *config) {
     DS__ENTER("ds_mem_configure");
     DS__REQUIRE(config, "config is NULL");
     DS__RESOLVE(device);
     ds_result r = ds__mconfig_check(config);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__mdevice *dev = ds__mem_device(device);
-    if (!dev) return ds__mem_error();
-    if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK) ds__pinned_configure(config, NULL);
+    if (!dev)
+        return ds__mem_error();
+    if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK)
+        ds__pinned_configure(config, NULL);
     return r;
 }
 
-DSDEF ds_result (ds_mem_configure_text)(const char *text) {
+DSDEF ds_result(ds_mem_configure_text)(const char *text) {
     DS__ENTER("ds_mem_configure_text");
     DS__REQUIRE(text, "text is NULL");
     ds_result r = ds__mem_setup();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds_mem_config c = ds__usual_config();
-    if ((r = ds__mconfig_read(text, &c)) < 0) return r;
+    if ((r = ds__mconfig_read(text, &c)) < 0)
+        return r;
     for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
-        if (!ask) { /* first: a device that comes meanwhile has it */
+        if (!ask) {                      /* first: a device that comes meanwhile has it */
             pthread_mutex_lock(&ds__m.lock);
             ds__m.config = c;
             pthread_mutex_unlock(&ds__m.lock);
         }
         for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
             ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
-            if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0) return r;
+            if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0)
+                return r;
         }
     }
     ds__pinned_configure(NULL, text);
     return r;
 }
 
-DSDEF ds_result (ds_mem_get_config)(ds_device device, ds_mem_config *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_mem_get_config)(ds_device device, ds_mem_config *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_get_config");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     ds_result r = ds__mem_setup();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
     *out = dev ? ds__config_of(dev) : ds__usual_config();
     return DS_OK;
@@ -4958,117 +6663,158 @@ DSDEF ds_result (ds_mem_get_config)(ds_device device, ds_mem_config *out) {
 static ds_result ds__mem_change(ds_device device, double fraction, size_t limit, int which) {
     DS__RESOLVE(device);
     ds__mdevice *dev = ds__mem_device(device);
-    if (!dev) return ds__mem_error();
+    if (!dev)
+        return ds__mem_error();
     ds__mdevice_lock(dev);
-    if (which) dev->main.config.limit = limit; else dev->main.config.memory_fraction = fraction;
-    if (which && !limit) dev->main.config.memory_fraction = 1;
+    if (which)
+        dev->main.config.limit = limit;
+    else
+        dev->main.config.memory_fraction = fraction;
+    if (which && !limit)
+        dev->main.config.memory_fraction = 1;
     ds__mem_limit(dev);
     ds__mdevice_unlock(dev);
     return DS_OK;
 }
-DSDEF ds_result (ds_mem_set_limit)(ds_device device, size_t bytes) {
+
+DSDEF ds_result(ds_mem_set_limit)(ds_device device, size_t bytes) {
     DS__ENTER("ds_mem_set_limit");
     return ds__mem_change(device, 0, bytes, 1);
 }
-DSDEF ds_result (ds_mem_get_limit)(ds_device device, size_t *out) {
-    if (out) *out = 0;
+
+DSDEF ds_result(ds_mem_get_limit)(ds_device device, size_t *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_mem_get_limit");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     ds__mdevice *dev = ds__mem_device(device);
-    if (!dev) return ds__mem_error();
+    if (!dev)
+        return ds__mem_error();
     *out = atomic_load(&dev->limit);
     return DS_OK;
 }
-DSDEF ds_result (ds_mem_set_fraction)(ds_device device, double fraction) {
+
+DSDEF ds_result(ds_mem_set_fraction)(ds_device device, double fraction) {
     DS__ENTER("ds_mem_set_fraction");
-    DS__REQUIRE(fraction >= 0 && fraction <= 1, "a fraction of %g is not between 0 and 1", fraction);
+    DS__REQUIRE(fraction >= 0 && fraction <= 1, "a fraction of %g is not between 0 and 1",
+                fraction);
     return ds__mem_change(device, fraction, 0, 0);
 }
-DSDEF ds_result (ds_mem_get_fraction)(ds_device device, double *out) {
-    if (out) *out = 1;
+
+DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
+    if (out)
+        *out = 1;
     DS__ENTER("ds_mem_get_fraction");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     ds_result r = ds__mem_setup();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
     *out = (dev ? ds__config_of(dev) : ds__usual_config()).memory_fraction;
     return DS_OK;
 }
 
 /* Adds a callback to a list of pairs, or takes one out. */
-#define DS__CALLBACKS(name, type, list, count) \
-    DSDEF ds_result (ds_mem_on_##name)(type fn, void *user) { \
-        DS__ENTER("ds_mem_on_" #name); \
-        DS__REQUIRE(fn, "fn is NULL"); \
-        ds_result r = ds__mem_setup(); \
-        if (r < 0) return r; \
-        pthread_mutex_lock(&ds__m.lock); \
-        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list); \
-        if (more && ds__m.count) memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list); \
-        if (more) { \
-            ds__release(ds__m.list); \
-            ds__m.list = more; \
-            ds__m.list[ds__m.count].fn = fn; \
-            ds__m.list[ds__m.count++].user = user; \
-        } \
-        pthread_mutex_unlock(&ds__m.lock); \
-        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback"); \
-    } \
-    DSDEF ds_result (ds_mem_remove_on_##name)(type fn, void *user) { \
-        DS__ENTER("ds_mem_remove_on_" #name); \
-        int found = 0; \
-        pthread_mutex_lock(&ds__m.lock); \
-        for (size_t i = 0; i < ds__m.count && !found; i++) { \
-            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user) continue; \
-            memmove(&ds__m.list[i], &ds__m.list[i + 1], (ds__m.count - i - 1) * sizeof *ds__m.list); \
-            ds__m.count--; \
-            found = 1; \
-        } \
-        pthread_mutex_unlock(&ds__m.lock); \
+#define DS__CALLBACKS(name, type, list, count)                                               \
+    DSDEF ds_result(ds_mem_on_##name)(type fn, void *user) {                                 \
+        DS__ENTER("ds_mem_on_" #name);                                                       \
+        DS__REQUIRE(fn, "fn is NULL");                                                       \
+        ds_result r = ds__mem_setup();                                                       \
+        if (r < 0)                                                                           \
+            return r;                                                                        \
+        pthread_mutex_lock(&ds__m.lock);                                                     \
+        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                      \
+        if (more && ds__m.count)                                                             \
+            memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                      \
+        if (more) {                                                                          \
+            ds__release(ds__m.list);                                                         \
+            ds__m.list = more;                                                               \
+            ds__m.list[ds__m.count].fn = fn;                                                 \
+            ds__m.list[ds__m.count++].user = user;                                           \
+        }                                                                                    \
+        pthread_mutex_unlock(&ds__m.lock);                                                   \
+        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");    \
+    }                                                                                        \
+    DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                          \
+        DS__ENTER("ds_mem_remove_on_" #name);                                                \
+        int found = 0;                                                                       \
+        pthread_mutex_lock(&ds__m.lock);                                                     \
+        for (size_t i = 0; i < ds__m.count && !found; i++) {                                 \
+            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                        \
+                continue;                                                                    \
+            memmove(&ds__m.list[i], &ds__m.list[i + 1],                                      \
+                    (ds__m.count - i - 1) * sizeof *ds__m.list);                             \
+            ds__m.count--;                                                                   \
+            found = 1;                                                                       \
+        }                                                                                    \
+        pthread_mutex_unlock(&ds__m.lock);                                                   \
         return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
     }
 DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
 DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
 #undef DS__CALLBACKS
-
 /* ---- public: pools ---- */
 
 /* Of pools whose upstream is a resource. */
-static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) { (void)size; (void)device; (void)stream; return NULL; }
-static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) { (void)ptr; (void)size; (void)device; (void)stream; }
+static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
+    (void)size;
+    (void)device;
+    (void)stream;
+    return NULL;
+}
 
-DSDEF ds_result (ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
+static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) {
+    (void)ptr;
+    (void)size;
+    (void)device;
+    (void)stream;
+}
+
+DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     static const ds_pool_desc none;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_pool_create");
     DS__REQUIRE(out, "out is NULL");
-    if (!desc) desc = &none;
+    if (!desc)
+        desc = &none;
     DS__REQUIRE(!desc->alloc_fn == !desc->free_fn, "alloc_fn and free_fn come together");
-    DS__REQUIRE(!desc->upstream || !desc->alloc_fn, "a pool has one upstream: either functions or a resource");
-    DS__REQUIRE(!desc->upstream || (desc->upstream->alloc_fn && desc->upstream->free_fn), "the upstream has no functions: was it destroyed?");
-    DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream), "a shareable pool has no upstream of its own");
+    DS__REQUIRE(!desc->upstream || !desc->alloc_fn,
+                "a pool has one upstream: either functions or a resource");
+    DS__REQUIRE(!desc->upstream || (desc->upstream->alloc_fn && desc->upstream->free_fn),
+                "the upstream has no functions: was it destroyed?");
+    DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream),
+                "a shareable pool has no upstream of its own");
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds_result r = desc->config ? ds__mconfig_check(desc->config) : DS_OK;
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__mdevice *dev = ds__mem_device(device);
-    if (!dev) return ds__mem_error();
+    if (!dev)
+        return ds__mem_error();
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
     c.backend = DS_MEM_NATIVE;
     ds__mpool *p = ds__mpool_new(dev, &c, desc->label);
-    if (!p) return DS_ERR_OUT_OF_MEMORY;
+    if (!p)
+        return DS_ERR_OUT_OF_MEMORY;
     p->alloc_fn = desc->alloc_fn;
     p->free_fn = desc->free_fn;
     p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
-    if (desc->upstream) { p->alloc_fn = ds__no_alloc; p->free_fn = ds__no_free; }
+    if (desc->upstream) {
+        p->alloc_fn = ds__no_alloc;
+        p->free_fn = ds__no_free;
+    }
     p->use_on_oom = desc->use_on_oom != 0;
     p->no_split = desc->no_split != 0;
     p->shareable = desc->shareable != 0;
     p->limit = desc->limit;
-    size_t by_config = desc->config ? ds__config_limit(desc->config, dev->total) : 0; /* the device's own need no copy: they count anyway */
-    if (by_config && (!p->limit || by_config < p->limit)) p->limit = by_config;
+    /* the device's own need no copy: they count anyway */
+    size_t by_config = desc->config ? ds__config_limit(desc->config, dev->total) : 0;
+    if (by_config && (!p->limit || by_config < p->limit))
+        p->limit = by_config;
     out->id = p->id;
     return DS_OK;
 }
@@ -5079,31 +6825,43 @@ static void ds__mpool_own(ds__mpool *p) {
     p->owners++;
     ds__mdevice_unlock(p->dev);
 }
-static void ds__mpool_disown(ds__mpool *p) { atomic_fetch_sub(&p->owners, 1); } /* no lock: a graph's end comes on a thread of CUDA's */
 
-DSDEF ds_result (ds_pool_destroy)(ds_pool pool) {
+/* no lock: a graph's end comes on a thread of CUDA's */
+static void ds__mpool_disown(ds__mpool *p) {
+    atomic_fetch_sub(&p->owners, 1);
+}
+
+DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
     DS__ENTER("ds_pool_destroy");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
-    if (p->name[0]) return ds__fail(DS_ERR_ILLEGAL_STATE, "the pool belongs to what was captured; it ends with that");
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    if (p->name[0])
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the pool belongs to what was captured; it ends with that");
     pthread_mutex_lock(&ds__m.lock);
     int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
-    if (!gone) p->dead = 1;
+    if (!gone)
+        p->dead = 1;
     pthread_mutex_unlock(&ds__m.lock);
-    if (gone) return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
+    if (gone)
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     ds__mdevice_lock(p->dev);
     p->use_on_oom = 0;
     int last = --p->owners == 0;
     ds__mdevice_unlock(p->dev);
-    if (last) (void)ds__mem_flush(p->dev, p, 0);
+    if (last)
+        (void)ds__mem_flush(p->dev, p, 0);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_pool_push)(ds_pool pool) {
+DSDEF ds_result(ds_pool_push)(ds_pool pool) {
     DS__ENTER("ds_pool_push");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
-    if (ds__pushes() == DS__POOL_PUSHES) return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    if (ds__pushes() == DS__POOL_PUSHES)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
     ds__mpool_own(p);
     if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
         ds__mpool_disown(p);
@@ -5112,82 +6870,131 @@ DSDEF ds_result (ds_pool_push)(ds_pool pool) {
     ds__mtls.pool[ds__mtls.pools++] = pool;
     return DS_OK;
 }
-DSDEF ds_result (ds_pool_pop)(void) {
+
+DSDEF ds_result(ds_pool_pop)(void) {
     DS__ENTER("ds_pool_pop");
-    if (ds__pushes() == 0) return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
+    if (ds__pushes() == 0)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
     ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
     pthread_mutex_lock(&ds__m.lock); /* destroyed ones too */
     uint32_t index = (uint32_t)pool.id;
-    ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id ? ds__m.pools[index - 1] : NULL;
+    ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id
+                       ? ds__m.pools[index - 1]
+                       : NULL;
     pthread_mutex_unlock(&ds__m.lock);
-    if (p) ds__mpool_disown(p);
+    if (p)
+        ds__mpool_disown(p);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_pool_use_count)(ds_pool pool, int *out) {
-    if (out) *out = 0;
+DSDEF ds_result(ds_pool_use_count)(ds_pool pool, int *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_pool_use_count");
     DS__REQUIRE(out, "out is NULL");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
     ds__mdevice_lock(p->dev);
     *out = p->owners;
     ds__mdevice_unlock(p->dev);
     return DS_OK;
 }
-DSDEF ds_result (ds_pool_id)(ds_pool pool, uint64_t out_id[2]) {
-    if (out_id) out_id[0] = out_id[1] = 0;
+
+DSDEF ds_result(ds_pool_id)(ds_pool pool, uint64_t out_id[2]) {
+    if (out_id)
+        out_id[0] = out_id[1] = 0;
     DS__ENTER("ds_pool_id");
     DS__REQUIRE(out_id, "out_id is NULL");
-    if (!pool.id) return DS_OK;
+    if (!pool.id)
+        return DS_OK;
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
     out_id[0] = p->name[0];
     out_id[1] = p->name[1];
     return DS_OK;
 }
-DSDEF ds_result (ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
-    if (out_released) *out_released = 0;
+
+DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_pool_empty_cache");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
-    if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
-    if (ds__is_inside(p)) return ds__inside_fail();
-    ds_result r = DS__UNLIKELY(ds__sync_watched()) ? ds__sync_tell("waits for blocks that other streams use") : DS_OK;
-    if (r < 0 || (r = ds__check(p, 1)) < 0) return r;
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    if (ds__captures_open())
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "memory cannot be given back while a capture is open");
+    if (ds__is_inside(p))
+        return ds__inside_fail();
+    ds_result r = DS__UNLIKELY(ds__sync_watched())
+                      ? ds__sync_tell("waits for blocks that other streams use")
+                      : DS_OK;
+    if (r < 0 || (r = ds__check(p, 1)) < 0)
+        return r;
     size_t done = ds__mem_flush(p->dev, p, 0);
-    if (out_released) *out_released = done;
+    if (out_released)
+        *out_released = done;
     return DS_OK;
 }
-
 /* ---- public: checkpoints of pools ---- */
 
-typedef struct ds__saved { char *ptr; size_t size, asked; ds__segment *seg; uint64_t serial; const char *label, *file; uint32_t line, there; } ds__saved;
-struct ds_pool_checkpoint { const ds__mpool *pool; uint64_t name[2]; size_t count; ds__saved at[]; };
+typedef struct ds__saved {
+    char *ptr;
+    size_t size;
+    size_t asked;
+    ds__segment *seg;
+    uint64_t serial;
+    const char *label;
+    const char *file;
+    uint32_t line;
+    uint32_t there;
+} ds__saved;
+
+struct ds_pool_checkpoint {
+    const ds__mpool *pool;
+    uint64_t name[2];
+    size_t count;
+    ds__saved at[];
+};
 
 static int ds__saved_order(const void *a, const void *b) {
-    const ds__saved *x = a, *y = b;
+    const ds__saved *x = a;
+    const ds__saved *y = b;
     return x->ptr < y->ptr ? -1 : x->ptr > y->ptr;
 }
+
 /* Uses that are over are so; not while a capture could be spoiled by the question. */
 static void ds__pool_poll(ds__mpool *p) {
-    if (ds__captures_open()) return;
-    for (ds__arena *a = ds__first_arena(p->dev, p); a; a = a->next) (void)ds__poll(a, 0);
+    if (ds__captures_open())
+        return;
+    for (ds__arena *a = ds__first_arena(p->dev, p); a; a = a->next)
+        (void)ds__poll(a, 0);
 }
+
 /* 0 and a sentence: others have to do with the block. All is locked. */
 static int ds__block_settled(const ds__mblock *b) {
-    const char *what = b->state == DS_BLOCK_PENDING ? "was freed, and other streams may still use it" : b->state == DS_BLOCK_LIVE && b->exported ? "is used by other processes"
-                     : b->state == DS_BLOCK_LIVE && b->uses ? "was used on other streams" : b->quiet ? "is being freed by another thread" : NULL;
-    if (what) ds__fail(DS_ERR_ILLEGAL_STATE, "the block of %zu bytes at %p %s", b->size, (void *)b->ptr, what);
+    const char *what = b->state == DS_BLOCK_PENDING
+                           ? "was freed, and other streams may still use it"
+                       : b->state == DS_BLOCK_LIVE && b->exported ? "is used by other processes"
+                       : b->state == DS_BLOCK_LIVE && b->uses     ? "was used on other streams"
+                       : b->quiet ? "is being freed by another thread"
+                                  : NULL;
+    if (what)
+        ds__fail(DS_ERR_ILLEGAL_STATE, "the block of %zu bytes at %p %s", b->size, (void *)b->ptr,
+                 what);
     return !what;
 }
 
-DSDEF ds_result (ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
-    if (out) *out = NULL;
+DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_pool_save");
     DS__REQUIRE(out, "out is NULL");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
     ds__pool_poll(p);
     ds_pool_checkpoint *c = NULL;
     size_t count = 0;
@@ -5201,23 +7008,35 @@ DSDEF ds_result (ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
                 count += b->state == DS_BLOCK_LIVE;
             }
     }
-    if (settled && !(c = ds__alloc(sizeof *c + count * sizeof c->at[0]))) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
+    if (settled && !(c = ds__alloc(sizeof *c + count * sizeof c->at[0])))
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
     for (ds__arena *a = c ? p->arenas : NULL; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
             for (const ds__mblock *b = s->first; b; b = b->next)
-                if (b->state == DS_BLOCK_LIVE) c->at[c->count++] = (ds__saved){ b->ptr, b->size, b->asked, s, s->serial, b->label, b->file, b->line, 0 };
+                if (b->state == DS_BLOCK_LIVE)
+                    c->at[c->count++] = (ds__saved){ b->ptr,   b->size, b->asked, s, s->serial,
+                                                     b->label, b->file, b->line,  0 };
     ds__mem_unlock_all(p->dev);
-    if (!c) return settled ? DS_ERR_OUT_OF_MEMORY : DS_ERR_ILLEGAL_STATE;
+    if (!c)
+        return settled ? DS_ERR_OUT_OF_MEMORY : DS_ERR_ILLEGAL_STATE;
     c->pool = p;
     memcpy(c->name, p->name, sizeof c->name);
     qsort(c->at, c->count, sizeof c->at[0], ds__saved_order);
     *out = c;
     return DS_OK;
 }
-DSDEF void (ds_pool_checkpoint_free)(ds_pool_checkpoint *checkpoint) { ds__release(checkpoint); }
+
+DSDEF void(ds_pool_checkpoint_free)(ds_pool_checkpoint *checkpoint) {
+    ds__release(checkpoint);
+}
 
 /* What has to change: blocks that end come first in `changed`, then those that are live again. */
-typedef struct ds__rewind { ds__saved *at; ds_mem_block *changed; size_t count, changes; } ds__rewind;
+typedef struct ds__rewind {
+    ds__saved *at;
+    ds_mem_block *changed;
+    size_t count;
+    size_t changes;
+} ds__rewind;
 
 static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
     ds__segment *s = NULL;
@@ -5228,15 +7047,21 @@ static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
             ds__arena *a = atomic_load(&s->arena);
             b = a && a->pool == p && s->serial == v->serial ? s->first : NULL;
         }
-        while (b && b->ptr + b->size <= v->ptr) b = b->next;
+        while (b && b->ptr + b->size <= v->ptr)
+            b = b->next;
         const ds__mblock *last = b; /* none of the memory may be a hole */
-        while (last && last->state != DS_BLOCK_UNMAPPED && last->ptr + last->size < v->ptr + v->size) last = last->next;
+        while (last && last->state != DS_BLOCK_UNMAPPED &&
+               last->ptr + last->size < v->ptr + v->size)
+            last = last->next;
         if (!last || last->state == DS_BLOCK_UNMAPPED)
-            return ds__fail(DS_ERR_ILLEGAL_STATE, "the memory of the block of %zu bytes at %p was given back since", v->size, (void *)v->ptr);
+            return ds__fail(DS_ERR_ILLEGAL_STATE,
+                            "the memory of the block of %zu bytes at %p was given back since",
+                            v->size, (void *)v->ptr);
         v->there = b->state == DS_BLOCK_LIVE && b->ptr == v->ptr && b->size == v->size;
     }
     return DS_OK;
 }
+
 /* Looks at everything and changes nothing that shows. All is locked. */
 static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
     size_t live = 0;
@@ -5244,39 +7069,61 @@ static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
         ds__unpark_all(a);
         for (ds__segment *s = a->segments; s; s = s->next)
             for (const ds__mblock *b = s->first; b; b = b->next) {
-                if (!ds__block_settled(b)) return DS_ERR_ILLEGAL_STATE;
+                if (!ds__block_settled(b))
+                    return DS_ERR_ILLEGAL_STATE;
                 live += b->state == DS_BLOCK_LIVE;
             }
     }
     ds_result r = ds__rewind_plan_saved(p, q);
-    if (r < 0) return r;
-    if (!(q->changed = ds__alloc((live + q->count + 1) * sizeof *q->changed))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
+    if (r < 0)
+        return r;
+    if (!(q->changed = ds__alloc((live + q->count + 1) * sizeof *q->changed)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
     for (ds__arena *a = p->arenas; a; a = a->next) {
-        ds__mblock *spare = NULL, *one = NULL; /* descriptions: each block that is cut out leaves one before it and one behind it */
+        /* descriptions: each block that is cut out leaves one before it and one behind it */
+        ds__mblock *spare = NULL;
+        ds__mblock *one = NULL;
         for (const ds__saved *v = q->at; v < q->at + q->count; v++)
             for (int i = 0; i < 2 && !v->there && atomic_load(&v->seg->arena) == a; i++) {
-                if (!(one = ds__mblock_new(a))) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
-                if (one) { one->list_next = spare; spare = one; }
+                if (!(one = ds__mblock_new(a)))
+                    r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
+                if (one) {
+                    one->list_next = spare;
+                    spare = one;
+                }
             }
-        for (; spare; spare = one) { one = spare->list_next; ds__mblock_drop(a, spare); }
+        for (; spare; spare = one) {
+            one = spare->list_next;
+            ds__mblock_drop(a, spare);
+        }
         for (ds__segment *s = a->segments; s; s = s->next)
             for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
-                ds__saved key = { .ptr = b->ptr }, *v = b->state != DS_BLOCK_LIVE ? NULL : bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
-                if (b->state != DS_BLOCK_LIVE || (v && v->there)) continue;
+                ds__saved key = { .ptr = b->ptr };
+                ds__saved *v = b->state != DS_BLOCK_LIVE
+                                   ? NULL
+                                   : bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
+                if (b->state != DS_BLOCK_LIVE || (v && v->there))
+                    continue;
                 ds__describe(a, b, &q->changed[q->changes]);
                 q->changed[q->changes++].state = DS_BLOCK_FREE;
             }
     }
     return r;
 }
+
 static void ds__arena_lock_ready(ds__arena *a, int kind) {
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+    while (!ds__ready(a, kind, 0)) {
+        ds__make_ready(a, kind, 0);
+        ds__arena_lock(a);
+    }
 }
+
 static int ds__rewind_end(const ds_mem_block *gone) {
     ds__segment *s = ds__segment_of(gone->ptr);
     ds__arena *a = s ? atomic_load(&s->arena) : NULL;
-    if (!a) return 0;
+    if (!a)
+        return 0;
     ds__arena_lock_ready(a, s->kind);
     ds__mblock *b = atomic_load(&s->arena) == a ? ds__find(s, gone->ptr, 1) : NULL;
     int good = b && ds__block_settled(b);
@@ -5288,20 +7135,31 @@ static int ds__rewind_end(const ds_mem_block *gone) {
     ds__arena_unlock(a);
     return good;
 }
-/* Cuts a block out of the free memory around it, where it was. `before`: a live block below it in the segment, or NULL. */
+
+/* Cuts a block out of the free memory around it, where it was. `before`: a live block below it
+   in the segment, or NULL. */
 static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_block *out) {
     ds__segment *s = v->seg;
     ds__arena *a = atomic_load(&s->arena);
-    if (!a) return 0;
+    if (!a)
+        return 0;
     ds__arena_lock(a);
     int all = ds__count_begin(a, s->kind, (int64_t)v->size, (int64_t)v->asked);
-    ds__mblock *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL : before ? ds__find(s, before->ptr, 1) : s->first, *rest = NULL;
-    while (b && b->ptr + b->size <= v->ptr) b = b->next;
-    int good = b && b->state == DS_BLOCK_FREE && !b->quiet && b->ptr <= v->ptr && v->ptr + v->size <= b->ptr + b->size;
+    ds__mblock *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL
+                    : before ? ds__find(s, before->ptr, 1)
+                             : s->first;
+    ds__mblock *rest = NULL;
+    while (b && b->ptr + b->size <= v->ptr)
+        b = b->next;
+    int good = b && b->state == DS_BLOCK_FREE && !b->quiet && b->ptr <= v->ptr &&
+               v->ptr + v->size <= b->ptr + b->size;
     if (good) {
         ds__bin_out(a, b);
-        if (!ds__grows(s) && ds__is_split(b)) ds__count_split(a, s->kind, -1, -(int64_t)b->size);
-        b->state = DS_BLOCK_LIVE; /* what is cut off is so too until it is free: it must not become one with the block again */
+        if (!ds__grows(s) && ds__is_split(b))
+            ds__count_split(a, s->kind, -1, -(int64_t)b->size);
+        /* what is cut off is so too until it is free: it must not become one with the block
+           again */
+        b->state = DS_BLOCK_LIVE;
         b->oversize = 0;
         if (b->ptr < v->ptr) {
             rest = ds__cut(a, b, (size_t)(v->ptr - b->ptr));
@@ -5324,65 +7182,84 @@ static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_b
         b->uses = NULL;
         b->guarded = 0;
         b->lent = b->exported = 0;
-        if (b->size >= a->pool->config.max_split_size) { b->oversize = 1; ds__count_oversize(a, 1); }
+        if (b->size >= a->pool->config.max_split_size) {
+            b->oversize = 1;
+            ds__count_oversize(a, 1);
+        }
         ds__note_block(a, DS_ACTION_ALLOC, b);
         ds__describe(a, b, out);
     }
     ds__count_end(a, all);
     return good;
 }
+
 static int ds__rewind_all(ds__rewind *q) {
     size_t ends = q->changes;
     for (size_t i = 0; i < ends; i++)
-        if (!ds__rewind_end(&q->changed[i])) return 0;
+        if (!ds__rewind_end(&q->changed[i]))
+            return 0;
     for (size_t i = 0; i < q->count; i++) {
-        if (q->at[i].there) continue;
+        if (q->at[i].there)
+            continue;
         const ds__saved *before = i && q->at[i - 1].seg == q->at[i].seg ? &q->at[i - 1] : NULL;
-        if (!ds__rewind_live(&q->at[i], before, &q->changed[q->changes])) return 0;
+        if (!ds__rewind_live(&q->at[i], before, &q->changed[q->changes]))
+            return 0;
         q->changes++;
     }
     return 1;
 }
 
-DSDEF ds_result (ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpoint, ds_mem_block_fn fn, void *user) {
+DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpoint,
+                                 ds_mem_block_fn fn, void *user) {
     DS__ENTER("ds_pool_restore");
     DS__REQUIRE(checkpoint, "checkpoint is NULL");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
-    if (ds__is_inside(p)) return ds__inside_fail();
-    DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name), "the checkpoint is another pool's");
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    if (ds__is_inside(p))
+        return ds__inside_fail();
+    DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name),
+                "the checkpoint is another pool's");
     ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
-    if (!(q.at = ds__alloc((q.count + 1) * sizeof *q.at))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
+    if (!(q.at = ds__alloc((q.count + 1) * sizeof *q.at)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
     memcpy(q.at, checkpoint->at, q.count * sizeof *q.at);
     ds__pool_poll(p);
     ds__arena *first = ds__first_arena(p->dev, p);
-    for (ds__arena *a = first; a; a = a->next) { /* segments stay as they are; arenas that come now have none of these */
+    /* segments stay as they are; arenas that come now have none of these */
+    for (ds__arena *a = first; a; a = a->next) {
         pthread_mutex_lock(&a->giving);
         pthread_mutex_lock(&a->grow);
     }
     ds__mem_lock_all(p->dev);
     ds_result r = ds__rewind_plan(p, &q);
     ds__mem_unlock_all(p->dev);
-    if (r == DS_OK && !ds__rewind_all(&q)) r = ds__fail(DS_ERR_ILLEGAL_STATE, "another thread used the pool meanwhile: it is restored in part");
+    if (r == DS_OK && !ds__rewind_all(&q))
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "another thread used the pool meanwhile: it is restored in part");
     for (ds__arena *a = first; a; a = a->next) {
         pthread_mutex_unlock(&a->grow);
         pthread_mutex_unlock(&a->giving);
     }
-    for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++) fn(&q.changed[i], user);
+    for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++)
+        fn(&q.changed[i], user);
     ds__release(q.changed);
     ds__release(q.at);
     return r;
 }
 
 static int ds__ptr_order(const void *a, const void *b) {
-    uintptr_t x = (uintptr_t)*(void *const *)a, y = (uintptr_t)*(void *const *)b;
+    uintptr_t x = (uintptr_t) * (void *const *)a;
+    uintptr_t y = (uintptr_t) * (void *const *)b;
     return x < y ? -1 : x > y;
 }
-DSDEF ds_result (ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
+
+DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
     DS__ENTER("ds_pool_check_live");
     DS__REQUIRE(ptrs || !count, "ptrs is NULL, and count is %zu", count);
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     void **sorted = ds__alloc((count + 1) * sizeof *sorted);
     unsigned char *seen = ds__alloc(count + 1);
@@ -5390,28 +7267,41 @@ DSDEF ds_result (ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t cou
         memcpy(sorted, ptrs, count * sizeof *sorted);
         qsort(sorted, count, sizeof *sorted, ds__ptr_order);
     }
-    if (!sorted || !seen) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to compare %zu blocks", count);
+    if (!sorted || !seen)
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to compare %zu blocks", count);
     ds__mem_lock_all(p->dev);
     for (ds__arena *a = p->arenas; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
             for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
-                void *ptr = b->ptr, **at = b->state == DS_BLOCK_LIVE ? bsearch(&ptr, sorted, count, sizeof ptr, ds__ptr_order) : NULL;
-                if (at) seen[at - sorted] = 1;
-                else if (b->state == DS_BLOCK_LIVE) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the block of %zu bytes at %p is live and not in the list", b->size, (void *)b->ptr);
+                void *ptr = b->ptr;
+                void **at = b->state == DS_BLOCK_LIVE
+                                ? bsearch(&ptr, sorted, count, sizeof ptr, ds__ptr_order)
+                                : NULL;
+                if (at)
+                    seen[at - sorted] = 1;
+                else if (b->state == DS_BLOCK_LIVE)
+                    r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                                 "the block of %zu bytes at %p is live and not in the list",
+                                 b->size, (void *)b->ptr);
             }
     ds__mem_unlock_all(p->dev);
     for (size_t i = 0; i < count && r == DS_OK; i++)
         if (!seen[i]) {
-            int twice = (i && sorted[i] == sorted[i - 1]) || (i + 1 < count && sorted[i] == sorted[i + 1]);
-            r = ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", sorted[i], twice ? "twice" : "and is not the start of a live block of the pool");
+            int twice =
+                (i && sorted[i] == sorted[i - 1]) || (i + 1 < count && sorted[i] == sorted[i + 1]);
+            r = ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", sorted[i],
+                         twice ? "twice" : "and is not the start of a live block of the pool");
         }
     ds__release(seen);
     ds__release(sorted);
     return r;
 }
-
-/* A capture has a pool: one of its own, made at the first allocation, or one that was named before. Its graph owns it. */
-typedef struct ds__capture_wish { ds__mdevice *dev; ds__mpool *pool; } ds__capture_wish;
+/* A capture has a pool: one of its own, made at the first allocation, or one that was named
+   before. Its graph owns it. */
+typedef struct ds__capture_wish {
+    ds__mdevice *dev;
+    ds__mpool *pool;
+} ds__capture_wish;
 
 static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
     ds__capture_wish *wish = user;
@@ -5419,7 +7309,8 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        if (!(p = ds__mpool_new(wish->dev, &c, NULL))) return DS_ERR_OUT_OF_MEMORY;
+        if (!(p = ds__mpool_new(wish->dev, &c, NULL)))
+            return DS_ERR_OUT_OF_MEMORY;
         p->name[0] = capture;
         p->name[1] = 0;
     } else {
@@ -5429,18 +7320,22 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
     *out = p;
     return DS_OK;
 }
-/* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is given back when memory is next looked for. */
+
+/* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is
+   given back when memory is next looked for. */
 static void ds__capture_pool_release(void *user) {
     ds__mpool *p = user;
     pthread_mutex_lock(&ds__m.leaving);
     int closing = ds__m.closing; /* ds_shutdown ends pools before graphs */
     ds__m.leavers += !closing;
     pthread_mutex_unlock(&ds__m.leaving);
-    if (closing) return;
+    if (closing)
+        return;
     atomic_fetch_sub(&p->graphs, 1);
     ds__mpool_disown(p);
     pthread_mutex_lock(&ds__m.leaving);
-    if (!--ds__m.leavers) pthread_cond_broadcast(&ds__m.left);
+    if (!--ds__m.leavers)
+        pthread_cond_broadcast(&ds__m.left);
     pthread_mutex_unlock(&ds__m.leaving);
 }
 
@@ -5448,7 +7343,8 @@ static void ds__capture_pool_release(void *user) {
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
     ds__capture_wish wish = { p->dev, p };
     void *kept = NULL;
-    return ds__capture_attachment(s, p, ds__capture_pool_make, &wish, ds__capture_pool_release, NULL, &kept);
+    return ds__capture_attachment(s, p, ds__capture_pool_make, &wish, ds__capture_pool_release,
+                                  NULL, &kept);
 }
 
 /* The pool of the capture that a stream is in; NULL: it does not capture. */
@@ -5456,72 +7352,90 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     ds__mdevice *dev = ds__mem_device(s->device);
     ds__capture_wish wish = { dev, NULL };
     void *p = NULL;
-    if (!dev) return ds__mem_error();
-    ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish, ds__capture_pool_release, NULL, &p);
+    if (!dev)
+        return ds__mem_error();
+    ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish,
+                                         ds__capture_pool_release, NULL, &p);
     *out = p;
     return r;
 }
+
 static int ds__is_capturing(ds__stream *s) {
     ds_capture_info info;
     memset(&info, 0, sizeof info);
     return s->driver->capture_query(s->native, &info) == DS_OK && info.status != DS_CAPTURE_NONE;
 }
 
-DSDEF ds_result (ds_capture_pool)(ds_stream stream, ds_pool pool) {
+DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
     DS__ENTER("ds_capture_pool");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__capture_wish wish = { p->dev, p };
     void *got = NULL;
-    ds_result r = p->dev != ds__mem_device(s->device) ? ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool and the stream belong to different devices")
-                                                      : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish, ds__capture_pool_release, NULL, &got);
-    if (r == DS_OK && !got) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    else if (r == DS_OK && got != p) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
+    ds_result r = p->dev != ds__mem_device(s->device)
+                      ? ds__fail(DS_ERR_DEVICE_MISMATCH,
+                                 "the pool and the stream belong to different devices")
+                      : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish,
+                                               ds__capture_pool_release, NULL, &got);
+    if (r == DS_OK && !got)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    else if (r == DS_OK && got != p)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
     ds__stream_unpin(s);
     return r;
 }
-
 /* ---- public: statistics ---- */
 
 static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
-    ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0, full ? atomic_load(&m->total) : 0, full ? atomic_load(&m->freed) : 0 };
+    ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0,
+                      full ? atomic_load(&m->total) : 0, full ? atomic_load(&m->freed) : 0 };
     return s;
 }
 
 /* The sums of a domain: a device's (only NULL) or a pool's. */
 static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
-    int64_t now[2][DS__METRICS], total[2][DS__METRICS], kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
+    int64_t now[2][DS__METRICS];
+    int64_t total[2][DS__METRICS];
+    int64_t kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
     ds__domain *d = only ? &only->stats : &dev->stats;
     memset(out, 0, sizeof *out);
     out->size = sizeof *out;
     out->version = DS_MEM_STATS_VERSION;
     ds__mem_lock_all(dev);
     ds__domain_now(dev, only, now, total);
-    ds_mem_stat *stat[DS__METRICS] = { out->allocation, out->allocated_bytes, out->requested_bytes, out->active, out->active_bytes };
+    ds_mem_stat *stat[DS__METRICS] = { out->allocation, out->allocated_bytes, out->requested_bytes,
+                                       out->active, out->active_bytes };
     for (int m = 0; m < DS__METRICS; m++) {
         for (int k = 0; k < 2; k++) {
             ds_mem_stat *s = &stat[m][1 + k];
             s->current = now[k][m];
             s->peak = ds__tally_peak(&d->tally, 1 + k, m);
             s->allocated = total[k][m];
-            s->freed = dev->main.full ? total[k][m] - now[k][m] + d->freed_base[k][m] : d->frozen[k][m];
+            s->freed =
+                dev->main.full ? total[k][m] - now[k][m] + d->freed_base[k][m] : d->frozen[k][m];
             stat[m][0].current += s->current;
             stat[m][0].allocated += s->allocated;
             stat[m][0].freed += s->freed;
         }
         stat[m][0].peak = ds__tally_peak(&d->tally, 0, m);
     }
-    ds_mem_stat *meter[DS__METERS] = { out->segment, out->reserved_bytes, out->inactive_split, out->inactive_split_bytes };
+    ds_mem_stat *meter[DS__METERS] = { out->segment, out->reserved_bytes, out->inactive_split,
+                                       out->inactive_split_bytes };
     for (int m = 0; m < DS__METERS; m++) {
         meter[m][0] = ds__stat_of_meter(&d->all[m], 1);
-        for (int k = 0; k < 2; k++) meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m], 1);
+        for (int k = 0; k < 2; k++)
+            meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m], 1);
     }
     kept -= (int64_t)atomic_load(&dev->async_bytes);
-    for (int k = 0; k < 2 && !only && atomic_load(&dev->async); k++) { /* the driver's pool knows no kinds: what it keeps is large */
+    /* the driver's pool knows no kinds: what it keeps is large */
+    for (int k = 0; k < 2 && !only && atomic_load(&dev->async); k++) {
         ds_mem_stat *s = &out->reserved_bytes[k ? DS_STAT_LARGE : DS_STAT_ALL];
-        if (kept > 0) s->current += kept;
+        if (kept > 0)
+            s->current += kept;
         ds__top(&dev->async_peak[k], s->current);
         ds__top(&s->peak, dev->async_peak[k]);
     }
@@ -5540,44 +7454,59 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
     ds__mem_unlock_all(dev);
 }
 
-/* A caller's struct of statistics, which may be another version's, begins with its size: zeroes what it has of `whole` bytes; returns them. 0: not even that member. */
+/* A caller's struct of statistics, which may be another version's, begins with its size: zeroes
+   what it has of `whole` bytes; returns them. 0: not even that member. */
 static size_t ds__stats_room(void *out, size_t whole) {
     size_t room = 0;
-    if (out) memcpy(&room, out, sizeof room);
-    if (room == 0 || room > whole) room = whole;
-    if (!out || room < sizeof room) return 0;
+    if (out)
+        memcpy(&room, out, sizeof room);
+    if (room == 0 || room > whole)
+        room = whole;
+    if (!out || room < sizeof room)
+        return 0;
     memset(out, 0, room);
     memcpy(out, &room, sizeof room); /* also where the call fails: the next one finds it */
     return room;
 }
-#define DS__STATS_ROOM(room) DS__REQUIRE(room, "%s", out ? "out->size is too small for that member itself" : "out is NULL")
+
+#define DS__STATS_ROOM(room) \
+    DS__REQUIRE(room, "%s", out ? "out->size is too small for that member itself" : "out is NULL")
+
 /* Gives it as much as it has room for. */
 static void ds__stats_give(void *out, void *from, size_t room) {
     memcpy(from, &room, sizeof room);
     memcpy(out, from, room);
 }
 
-DSDEF ds_result (ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
+DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
     ds__mdevice *dev = NULL;
     ds_mem_stats s = { .version = DS_MEM_STATS_VERSION };
     size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_mem_get_stats");
     DS__STATS_ROOM(room);
     ds_result r = ds__mem_asked(device, &dev);
-    if (dev) ds__stats(dev, NULL, &s);
-    if (r == DS_OK) ds__stats_give(out, &s, room);
+    if (dev)
+        ds__stats(dev, NULL, &s);
+    if (r == DS_OK)
+        ds__stats_give(out, &s, room);
     return r;
 }
-DSDEF ds_result (ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
+
+DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
     ds_mem_stats s;
     size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_pool_get_stats");
     DS__STATS_ROOM(room);
     pthread_mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
     ds__mpool *p = ds__mpool_at(pool);
-    if (p) ds__stats(p->dev, p, &s);
+    if (p)
+        ds__stats(p->dev, p, &s);
     pthread_mutex_unlock(&ds__m.lock);
-    if (!p) { (void)ds__mpool_of(pool); return DS_ERR_INVALID_HANDLE; } /* the sentence */
+    /* the sentence */
+    if (!p) {
+        (void)ds__mpool_of(pool);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds__stats_give(out, &s, room);
     return DS_OK;
 }
@@ -5585,25 +7514,33 @@ DSDEF ds_result (ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
 /* Peaks start anew, and so does the search for a thread that allocates alone. All is locked. */
 static void ds__reset_peaks(ds__mdevice *dev) {
     for (ds__mpool *p = NULL;;) { /* NULL: the device's own */
-        int64_t now[2][DS__METRICS], none[2][2] = { { 0, 0 }, { 0, 0 } };
+        int64_t now[2][DS__METRICS];
+        int64_t none[2][2] = { { 0, 0 }, { 0, 0 } };
         ds__domain *d = p ? &p->stats : &dev->stats;
         ds__domain_now(dev, p, now, NULL);
         for (int m = 0; m < DS__METRICS; m++)
-            for (int k = 0; k < 3; k++) d->tally.peak[k][m] = INT64_MIN;
+            for (int k = 0; k < 3; k++)
+                d->tally.peak[k][m] = INT64_MIN;
         ds__domain_peaks(d, now, none);
         d->sharers = 0;
         for (int m = 0; m < DS__METERS; m++) {
             atomic_store(&d->all[m].peak, atomic_load(&d->all[m].now));
-            for (int k = 0; k < 2; k++) atomic_store(&d->meter[k][m].peak, atomic_load(&d->meter[k][m].now));
+            for (int k = 0; k < 2; k++)
+                atomic_store(&d->meter[k][m].peak, atomic_load(&d->meter[k][m].now));
         }
         atomic_store(&d->oversize_allocations.peak, atomic_load(&d->oversize_allocations.now));
         atomic_store(&d->oversize_segments.peak, atomic_load(&d->oversize_segments.now));
-        if (!p) p = dev->main.next; else p = p->next;
-        if (!p) break;
+        if (!p)
+            p = dev->main.next;
+        else
+            p = p->next;
+        if (!p)
+            break;
     }
     memset(dev->async_peak, 0, sizeof dev->async_peak); /* taken anew with the next statistics */
     ds__at_peak(&dev->stats.tally, dev->room);
 }
+
 /* What arenas have counted goes to the domains. All is locked. */
 static void ds__fold(ds__mdevice *dev) {
     for (ds__mpool *p = &dev->main; p; p = p->next)
@@ -5611,36 +7548,49 @@ static void ds__fold(ds__mdevice *dev) {
             for (int k = 0; k < 2; k++)
                 for (int m = 0; m < DS__COUNTED + 2; m++) {
                     int counted = m < DS__COUNTED;
-                    int64_t now = counted ? a->own.kind[k].now[m] : a->own.kind[k].pending[m - DS__COUNTED];
-                    for (ds__tally *to = &dev->stats.tally; to; to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
-                        *(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED]) += now;
-                        if (counted) to->kind[k].total[m] += a->own.kind[k].total[m];
+                    int64_t now =
+                        counted ? a->own.kind[k].now[m] : a->own.kind[k].pending[m - DS__COUNTED];
+                    for (ds__tally *to = &dev->stats.tally; to;
+                         to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
+                        *(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED]) +=
+                            now;
+                        if (counted)
+                            to->kind[k].total[m] += a->own.kind[k].total[m];
                     }
                 }
             memset(&a->own, 0, sizeof a->own);
             ds__count_in(a, 1);
         }
     memset(dev->room, 0, sizeof dev->room);
-    if (dev->main.full) ds__at_peak(&dev->stats.tally, dev->room);
+    if (dev->main.full)
+        ds__at_peak(&dev->stats.tally, dev->room);
     atomic_store(&dev->owner, NULL);
 }
 
 static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
     ds__mem_lock_all(dev);
     ds__fold(dev);
-    if (peaks) ds__reset_peaks(dev);
-    for (ds__mpool *p = NULL; !peaks; ) {
+    if (peaks)
+        ds__reset_peaks(dev);
+    for (ds__mpool *p = NULL; !peaks;) {
         ds__domain *d = p ? &p->stats : &dev->stats;
         ds__domain_now(dev, p, d->freed_base, NULL);
         memset(d->frozen, 0, sizeof d->frozen);
         for (int k = 0; k < 2; k++)
-            for (int m = 0; m < DS__COUNTED; m++) d->tally.kind[k].total[m] = 0;
+            for (int m = 0; m < DS__COUNTED; m++)
+                d->tally.kind[k].total[m] = 0;
         for (int m = 0; m < DS__METERS; m++) {
             ds__meter *one[3] = { &d->all[m], &d->meter[0][m], &d->meter[1][m] };
-            for (int k = 0; k < 3; k++) { atomic_store(&one[k]->total, 0); atomic_store(&one[k]->freed, 0); }
+            for (int k = 0; k < 3; k++) {
+                atomic_store(&one[k]->total, 0);
+                atomic_store(&one[k]->freed, 0);
+            }
         }
         ds__meter *over[2] = { &d->oversize_allocations, &d->oversize_segments };
-        for (int k = 0; k < 2; k++) { atomic_store(&over[k]->total, 0); atomic_store(&over[k]->freed, 0); }
+        for (int k = 0; k < 2; k++) {
+            atomic_store(&over[k]->total, 0);
+            atomic_store(&over[k]->freed, 0);
+        }
         atomic_store(&d->retries, 0);
         atomic_store(&d->ooms, 0);
         atomic_store(&d->syncs, 0);
@@ -5648,30 +7598,39 @@ static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
         atomic_store(&d->driver_frees, 0);
         atomic_store(&d->rejections, 0);
         p = p ? p->next : dev->main.next;
-        if (!p) break;
+        if (!p)
+            break;
     }
     ds__mem_unlock_all(dev);
 }
+
 static ds_result ds__mem_reset(ds_device device, int peaks) {
     ds__mdevice *dev;
     ds_result r = ds__mem_used(device, &dev);
-    if (dev) ds__mem_reset_of(dev, peaks);
+    if (dev)
+        ds__mem_reset_of(dev, peaks);
     return r;
 }
-#define DS__RESET(name, peaks) DSDEF ds_result (name)(ds_device device) { DS__ENTER(#name); return ds__mem_reset(device, peaks); }
+
+#define DS__RESET(name, peaks)                \
+    DSDEF ds_result(name)(ds_device device) { \
+        DS__ENTER(#name);                     \
+        return ds__mem_reset(device, peaks);  \
+    }
 DS__RESET(ds_mem_reset_peak_stats, 1)
 DS__RESET(ds_mem_reset_accumulated_stats, 0)
 DS__RESET(ds_mem_reset_max_allocated, 1)
 DS__RESET(ds_mem_reset_max_cached, 1)
 #undef DS__RESET
 
-#define DS__ONE_STAT(name, member) \
-    DSDEF size_t (name)(ds_device device) { \
-        ds__mdevice *dev = NULL; \
-        ds_mem_stats s; \
-        if (ds__enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) return 0; \
-        ds__stats(dev, NULL, &s); \
-        return (size_t)s.member; \
+#define DS__ONE_STAT(name, member)                                          \
+    DSDEF size_t(name)(ds_device device) {                                  \
+        ds__mdevice *dev = NULL;                                            \
+        ds_mem_stats s;                                                     \
+        if (ds__enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
+            return 0;                                                       \
+        ds__stats(dev, NULL, &s);                                           \
+        return (size_t)s.member;                                            \
     }
 DS__ONE_STAT(ds_mem_allocated, allocated_bytes[0].current)
 DS__ONE_STAT(ds_mem_max_allocated, allocated_bytes[0].peak)
@@ -5681,80 +7640,130 @@ DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
 DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
 #undef DS__ONE_STAT
 
-DSDEF ds_result (ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved, size_t *out_used) {
-    size_t reserved = 0, used = 0;
-    if (out_reserved) *out_reserved = 0;
-    if (out_used) *out_used = 0;
+DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved, size_t *out_used) {
+    size_t reserved = 0;
+    size_t used = 0;
+    if (out_reserved)
+        *out_reserved = 0;
+    if (out_used)
+        *out_used = 0;
     DS__ENTER("ds_mem_driver_pool_info");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->async_info(device.index, &reserved, &used);
-    if (r < 0) return r;
-    if (out_reserved) *out_reserved = reserved;
-    if (out_used) *out_used = used;
+    if (r < 0)
+        return r;
+    if (out_reserved)
+        *out_reserved = reserved;
+    if (out_used)
+        *out_used = used;
     return DS_OK;
 }
-
 /* ---- checking all structures ---- */
 
-#define DS__SOUND(condition, ...) do { if (!(condition)) return ds__fail(DS_ERR_ILLEGAL_STATE, __VA_ARGS__); } while (0)
+#define DS__SOUND(condition, ...)                               \
+    do {                                                        \
+        if (!(condition))                                       \
+            return ds__fail(DS_ERR_ILLEGAL_STATE, __VA_ARGS__); \
+    } while (0)
 
 /* Checks an arena and adds up its blocks. Everything is locked. */
-static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
-    size_t binned = 0, listed = 0, pending = 0, deferred = 0, holes = 0, held = 0;
-    size_t seen_free = 0, seen_holes = 0, seen_pending = 0, free_bytes = 0;
+static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
+                                    int64_t meter[2][DS__METERS]) {
+    size_t binned = 0;
+    size_t listed = 0;
+    size_t pending = 0;
+    size_t deferred = 0;
+    size_t holes = 0;
+    size_t held = 0;
+    size_t seen_free = 0;
+    size_t seen_holes = 0;
+    size_t seen_pending = 0;
+    size_t free_bytes = 0;
     for (int kind = 0; kind < 2; kind++) {
         for (unsigned i = 0; i < DS__BINS; i++) {
             const ds__mblock *before = NULL;
-            DS__SOUND(!a->bins[kind].head[i] == !(a->bins[kind].map[i / 64] >> i % 64 & 1), "bin %u and its bit disagree", i);
+            DS__SOUND(!a->bins[kind].head[i] == !(a->bins[kind].map[i / 64] >> i % 64 & 1),
+                      "bin %u and its bit disagree", i);
             for (const ds__mblock *b = a->bins[kind].head[i]; b; before = b, b = b->list_next) {
-                DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i, (void *)b->ptr);
-                DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i && b->seg && b->seg->kind == kind && !b->uses, "%p does not belong into bin %u", (void *)b->ptr, i);
+                DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i,
+                          (void *)b->ptr);
+                DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i &&
+                              b->seg && b->seg->kind == kind && !b->uses,
+                          "%p does not belong into bin %u", (void *)b->ptr, i);
                 binned++;
             }
         }
-        for (unsigned w = 0; w < DS__BINS / 64; w++) DS__SOUND(!a->bins[kind].map[w] == !(a->bins[kind].summary >> w & 1), "word %u and its bit disagree", w);
-        for (const ds__mblock *b = a->holes[kind], *before = NULL; b; before = b, b = b->list_next) {
-            DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before, "the list of holes is broken at %p", (void *)b->ptr);
-            DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order", (void *)b->ptr);
+        for (unsigned w = 0; w < DS__BINS / 64; w++)
+            DS__SOUND(!a->bins[kind].map[w] == !(a->bins[kind].summary >> w & 1),
+                      "word %u and its bit disagree", w);
+        for (const ds__mblock *b = a->holes[kind], *before = NULL; b;
+             before = b, b = b->list_next) {
+            DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before,
+                      "the list of holes is broken at %p", (void *)b->ptr);
+            DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order",
+                      (void *)b->ptr);
             holes++;
         }
     }
     for (const ds__mblock *b = a->pending; b; b = b->list_next) {
-        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->uses || b->stale), "%p does not belong to the pending blocks", (void *)b->ptr);
+        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->uses || b->stale),
+                  "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
         listed++;
     }
     for (const ds__mblock *b = a->deferred; b; b = b->list_next, deferred++)
-        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct && (b->list_next || b == a->deferred_last), "%p does not belong to the deferred blocks", (void *)b->ptr);
-    DS__SOUND(deferred == a->deferred_count && !a->deferred == !a->deferred_last, "%zu blocks are deferred, %zu were counted", deferred, a->deferred_count);
-    DS__SOUND(pending == a->pending_bytes, "%zu bytes are pending, %zu were counted", pending, a->pending_bytes);
+        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
+                      (b->list_next || b == a->deferred_last),
+                  "%p does not belong to the deferred blocks", (void *)b->ptr);
+    DS__SOUND(deferred == a->deferred_count && !a->deferred == !a->deferred_last,
+              "%zu blocks are deferred, %zu were counted", deferred, a->deferred_count);
+    DS__SOUND(pending == a->pending_bytes, "%zu bytes are pending, %zu were counted", pending,
+              a->pending_bytes);
     for (const ds__segment *s = a->segments; s; s = s->next) {
         const char *at = s->base;
         size_t mapped = 0;
         const ds__mblock *before = NULL;
-        DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a, "the segment at %p belongs to another stream", (void *)s->base);
+        DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a,
+                  "the segment at %p belongs to another stream", (void *)s->base);
         meter[s->kind][DS__SEGMENT] += !s->page;
         for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
-            DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 && b->size % DS__UNIT == 0, "the segment at %p is broken at %p", (void *)s->base, (void *)at);
+            DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 &&
+                          b->size % DS__UNIT == 0,
+                      "the segment at %p is broken at %p", (void *)s->base, (void *)at);
             at += b->size;
-            if (b->state != DS_BLOCK_UNMAPPED) mapped += b->size;
-            if (b->quiet) { held++; continue; }
-            DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE, "the block at %p is freed and still guarded", (void *)b->ptr);
-            DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE, "the block at %p is anyone's before it was poisoned", (void *)b->ptr);
+            if (b->state != DS_BLOCK_UNMAPPED)
+                mapped += b->size;
+            if (b->quiet) {
+                held++;
+                continue;
+            }
+            DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE,
+                      "the block at %p is freed and still guarded", (void *)b->ptr);
+            DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE,
+                      "the block at %p is anyone's before it was poisoned", (void *)b->ptr);
             if (b->state == DS_BLOCK_FREE) {
-                DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet, "two free blocks meet at %p", (void *)b->ptr);
+                DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
+                          "two free blocks meet at %p", (void *)b->ptr);
                 free_bytes += b->size;
                 seen_free++;
-                if (!s->page && ds__is_split(b)) { meter[s->kind][DS__SPLIT]++; meter[s->kind][DS__SPLIT_BYTES] += (int64_t)b->size; }
+                if (!s->page && ds__is_split(b)) {
+                    meter[s->kind][DS__SPLIT]++;
+                    meter[s->kind][DS__SPLIT_BYTES] += (int64_t)b->size;
+                }
             } else if (b->state == DS_BLOCK_UNMAPPED) {
-                DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 && b->size % s->page == 0, "the hole at %p is no whole pages", (void *)b->ptr);
+                DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 &&
+                              b->size % s->page == 0,
+                          "the hole at %p is no whole pages", (void *)b->ptr);
                 seen_holes++;
             } else {
                 int live = b->state == DS_BLOCK_LIVE;
                 const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
-                DS__SOUND(found == b, "the block at %p is not found by its address", (void *)b->ptr);
-                DS__SOUND(!live || ds__segment_of(b->ptr) == s, "the block at %p leads to another segment", (void *)b->ptr);
-                DS__SOUND(b->asked <= b->size, "the block at %p is smaller than what was asked for", (void *)b->ptr);
+                DS__SOUND(found == b, "the block at %p is not found by its address",
+                          (void *)b->ptr);
+                DS__SOUND(!live || ds__segment_of(b->ptr) == s,
+                          "the block at %p leads to another segment", (void *)b->ptr);
+                DS__SOUND(b->asked <= b->size, "the block at %p is smaller than what was asked for",
+                          (void *)b->ptr);
                 sum[s->kind][DS__ALLOCATION] += live;
                 sum[s->kind][DS__ALLOCATED_BYTES] += live ? (int64_t)b->size : 0;
                 sum[s->kind][DS__ACTIVE]++;
@@ -5763,57 +7772,85 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], i
                 seen_pending += !live && !b->exported;
             }
         }
-        DS__SOUND(at == s->base + s->size, "the blocks of the segment at %p end at %p", (void *)s->base, (void *)at);
-        DS__SOUND(held || mapped == s->mapped, "the segment at %p has %zu bytes of memory, %zu were counted", (void *)s->base, mapped, s->mapped);
+        DS__SOUND(at == s->base + s->size, "the blocks of the segment at %p end at %p",
+                  (void *)s->base, (void *)at);
+        DS__SOUND(held || mapped == s->mapped,
+                  "the segment at %p has %zu bytes of memory, %zu were counted", (void *)s->base,
+                  mapped, s->mapped);
         meter[s->kind][DS__RESERVED] += (int64_t)s->mapped;
     }
-    DS__SOUND(seen_free == binned && free_bytes == a->free_bytes, "%zu free blocks, %zu in bins; %zu bytes, %zu counted", seen_free, binned, free_bytes, a->free_bytes);
+    DS__SOUND(seen_free == binned && free_bytes == a->free_bytes,
+              "%zu free blocks, %zu in bins; %zu bytes, %zu counted", seen_free, binned, free_bytes,
+              a->free_bytes);
     listed += deferred;
-    DS__SOUND(held || (seen_holes == holes && seen_pending == listed), "%zu holes, %zu in the list; %zu pending blocks, %zu in the lists", seen_holes, holes, seen_pending, listed);
+    DS__SOUND(held || (seen_holes == holes && seen_pending == listed),
+              "%zu holes, %zu in the list; %zu pending blocks, %zu in the lists", seen_holes, holes,
+              seen_pending, listed);
     return held ? DS_NOT_READY : DS_OK;
 }
 
 /* Checks what a device counts, or a pool: the sums of its blocks and segments. */
-static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
-    static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes", "active", "active_bytes" };
-    static const char *const more[] = { "segment", "reserved_bytes", "inactive_split", "inactive_split_bytes" };
+static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t sum[2][DS__METRICS],
+                                   int64_t meter[2][DS__METERS]) {
+    static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",
+                                         "active", "active_bytes" };
+    static const char *const more[] = { "segment", "reserved_bytes", "inactive_split",
+                                        "inactive_split_bytes" };
     const char *where = only ? " of a pool" : "";
     ds__domain *d = only ? &only->stats : &dev->stats;
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, only, now, NULL);
     for (int k = 0; k < 2; k++) {
         for (int m = 0; m < DS__METRICS; m++)
-            DS__SOUND(sum[k][m] == now[k][m], "%s of the %s blocks%s are %lld, %lld were counted", names[m], k ? "large" : "small", where, (long long)sum[k][m], (long long)now[k][m]);
+            DS__SOUND(sum[k][m] == now[k][m], "%s of the %s blocks%s are %lld, %lld were counted",
+                      names[m], k ? "large" : "small", where, (long long)sum[k][m],
+                      (long long)now[k][m]);
         for (int m = 0; m < DS__METERS; m++) {
             long long counted = (long long)atomic_load(&d->meter[k][m].now);
-            DS__SOUND(meter[k][m] == counted, "%s of the %s blocks%s are %lld, %lld were counted", more[m], k ? "large" : "small", where, (long long)meter[k][m], counted);
+            DS__SOUND(meter[k][m] == counted, "%s of the %s blocks%s are %lld, %lld were counted",
+                      more[m], k ? "large" : "small", where, (long long)meter[k][m], counted);
         }
     }
     for (int m = 0; m < DS__METERS; m++) {
-        long long all = (long long)atomic_load(&d->all[m].now), both = (long long)(meter[0][m] + meter[1][m]);
-        DS__SOUND(all == both, "%s of both kinds%s are %lld, %lld were counted", more[m], where, both, all);
+        long long all = (long long)atomic_load(&d->all[m].now);
+        long long both = (long long)(meter[0][m] + meter[1][m]);
+        DS__SOUND(all == both, "%s of both kinds%s are %lld, %lld were counted", more[m], where,
+                  both, all);
     }
     return DS_OK;
 }
 
 /* What the segments of a device have, or of a pool; and the oversize ones, as they were counted. */
-typedef struct ds__mcount { size_t segments, bytes, async; int64_t over_blocks, over_segments; } ds__mcount;
+typedef struct ds__mcount {
+    size_t segments;
+    size_t bytes;
+    size_t async;
+    int64_t over_blocks;
+    int64_t over_segments;
+} ds__mcount;
+
 static ds_result ds__validate_count(const ds__mcount *n, ds__mdevice *dev, ds__mpool *only) {
     ds__domain *d = only ? &only->stats : &dev->stats;
-    int64_t blocks = atomic_load(&d->oversize_allocations.now), segments = atomic_load(&d->oversize_segments.now);
-    DS__SOUND(n->over_blocks == blocks && n->over_segments == segments, "%lld blocks and %lld segments%s are oversize, %lld and %lld were counted", (long long)n->over_blocks,
-              (long long)n->over_segments, only ? " of a pool" : "", (long long)blocks, (long long)segments);
+    int64_t blocks = atomic_load(&d->oversize_allocations.now);
+    int64_t segments = atomic_load(&d->oversize_segments.now);
+    DS__SOUND(n->over_blocks == blocks && n->over_segments == segments,
+              "%lld blocks and %lld segments%s are oversize, %lld and %lld were counted",
+              (long long)n->over_blocks, (long long)n->over_segments, only ? " of a pool" : "",
+              (long long)blocks, (long long)segments);
     return DS_OK;
 }
 
-/* The registry is locked. The segment is where its address belongs; where one has just been given back another may be. */
+/* The registry is locked. The segment is where its address belongs; where one has just been
+   given back another may be. */
 static int ds__is_sorted(const ds__segment *s) {
     size_t i = ds__sorted_after((uintptr_t)s->base);
-    while (i > 0 && ds__m.sorted[i - 1] != s && ds__m.sorted[i - 1]->base == s->base) i--;
+    while (i > 0 && ds__m.sorted[i - 1] != s && ds__m.sorted[i - 1]->base == s->base)
+        i--;
     return i > 0 && ds__m.sorted[i - 1] == s;
 }
 
-/* The table of all segments by address: in order, no two in one place, all of the device's there and no others. *out_listed: the device's. Everything is locked. */
+/* The table of all segments by address: in order, no two in one place, all of the device's there
+   and no others. *out_listed: the device's. Everything is locked. */
 static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
     ds_result r = DS_OK;
     *out_listed = 0;
@@ -5822,23 +7859,36 @@ static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
         ds__segment *s = ds__m.sorted[i];
         const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
         const ds__arena *a = atomic_load(&s->arena);
-        if (next && r == DS_OK && (next->base < s->base || (next->base < s->base + s->size && a && !s->leaving && !next->leaving && atomic_load(&((ds__segment *)(uintptr_t)next)->arena))))
-            r = ds__fail(DS_ERR_ILLEGAL_STATE, "in the table by address the segment at %p reaches into the next one at %p", (void *)s->base, (void *)next->base);
+        if (next && r == DS_OK &&
+            (next->base < s->base ||
+             (next->base < s->base + s->size && a && !s->leaving && !next->leaving &&
+              atomic_load(&((ds__segment *)(uintptr_t)next)->arena))))
+            r = ds__fail(
+                DS_ERR_ILLEGAL_STATE,
+                "in the table by address the segment at %p reaches into the next one at %p",
+                (void *)s->base, (void *)next->base);
         *out_listed += a && a->dev == dev;
     }
     for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
-                if (!ds__is_sorted(s)) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the segment at %p is not in its place in the table by address", (void *)s->base);
+                if (!ds__is_sorted(s))
+                    r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                                 "the segment at %p is not in its place in the table by address",
+                                 (void *)s->base);
     pthread_mutex_unlock(&ds__m.registry);
     return r;
 }
 
-/* Checks what limits go by, the oversize ones and the table by address. Everything is locked; but who takes memory from the driver or gives some back has no lock meanwhile. */
+/* Checks what limits go by, the oversize ones and the table by address. Everything is locked;
+   but who takes memory from the driver or gives some back has no lock meanwhile. */
 static ds_result ds__validate_reserved(ds__mdevice *dev) {
     uint64_t moving = atomic_load(&dev->moving);
     ds__mcount all = { 0, 0, 0, 0, 0 };
-    size_t listed, wrong = 0, held = 0, has = 0;
+    size_t listed;
+    size_t wrong = 0;
+    size_t held = 0;
+    size_t has = 0;
     ds_result r = ds__validate_sorted(dev, &listed);
     for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
         ds__mcount n = { 0, 0, 0, 0, 0 };
@@ -5848,120 +7898,186 @@ static ds_result ds__validate_reserved(ds__mdevice *dev) {
                 n.bytes += s->mapped;
                 n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
                 n.over_segments += !s->page && s->oversize;
-                for (const ds__mblock *b = s->first; b; b = b->next) n.over_blocks += b->oversize;
+                for (const ds__mblock *b = s->first; b; b = b->next)
+                    n.over_blocks += b->oversize;
             }
         size_t reserved = atomic_load(&p->reserved);
-        if (reserved != n.bytes && !wrong++) { held = reserved; has = n.bytes; }
-        all = (ds__mcount){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async, all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
-        if (p != &dev->main) r = ds__validate_count(&n, dev, p);
+        if (reserved != n.bytes && !wrong++) {
+            held = reserved;
+            has = n.bytes;
+        }
+        all = (ds__mcount){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async,
+                            all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
+        if (p != &dev->main)
+            r = ds__validate_count(&n, dev, p);
     }
-    size_t reserved = atomic_load(&dev->reserved), async = atomic_load(&dev->async_bytes);
-    if (r == DS_OK) r = ds__validate_count(&all, dev, NULL);
-    if (r < 0) return r;
-    if ((uint32_t)moving || atomic_load(&dev->moving) != moving) return DS_OK;
-    DS__SOUND(async == all.async, "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
+    size_t reserved = atomic_load(&dev->reserved);
+    size_t async = atomic_load(&dev->async_bytes);
+    if (r == DS_OK)
+        r = ds__validate_count(&all, dev, NULL);
+    if (r < 0)
+        return r;
+    if ((uint32_t)moving || atomic_load(&dev->moving) != moving)
+        return DS_OK;
+    DS__SOUND(async == all.async,
+              "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
     DS__SOUND(!wrong, "the limit of a pool goes by %zu bytes, its segments have %zu", held, has);
-    DS__SOUND(reserved == all.bytes, "the limit goes by %zu bytes, the segments have %zu", reserved, all.bytes);
-    DS__SOUND(listed == all.segments, "the table by address has %zu segments of the device, which has %zu", listed, all.segments);
+    DS__SOUND(reserved == all.bytes, "the limit goes by %zu bytes, the segments have %zu", reserved,
+              all.bytes);
+    DS__SOUND(listed == all.segments,
+              "the table by address has %zu segments of the device, which has %zu", listed,
+              all.segments);
     return DS_OK;
 }
 
 /* Checks a device: every arena, and that the statistics are the sums. */
 static ds_result ds__validate(ds__mdevice *dev) {
-    int64_t sum[2][DS__METRICS], meter[2][DS__METERS];
+    int64_t sum[2][DS__METRICS];
+    int64_t meter[2][DS__METERS];
     int busy = 0;
     ds_result r = DS_OK;
     memset(sum, 0, sizeof sum);
     memset(meter, 0, sizeof meter);
     ds__mem_lock_all(dev);
     for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
-        int64_t of_pool[2][DS__METRICS], metered[2][DS__METERS];
+        int64_t of_pool[2][DS__METRICS];
+        int64_t metered[2][DS__METERS];
         int working = 0; /* another thread works on a block: the sums are not all there */
         memset(of_pool, 0, sizeof of_pool);
         memset(metered, 0, sizeof metered);
         for (ds__arena *a = p->arenas; a && r == DS_OK; a = a->next) {
             r = ds__validate_arena(a, of_pool, metered);
-            if (r == DS_NOT_READY) { working = 1; r = DS_OK; }
+            if (r == DS_NOT_READY) {
+                working = 1;
+                r = DS_OK;
+            }
         }
         for (int k = 0; k < 2; k++) {
-            for (int m = 0; m < DS__METRICS; m++) sum[k][m] += of_pool[k][m];
-            for (int m = 0; m < DS__METERS; m++) meter[k][m] += metered[k][m];
+            for (int m = 0; m < DS__METRICS; m++)
+                sum[k][m] += of_pool[k][m];
+            for (int m = 0; m < DS__METERS; m++)
+                meter[k][m] += metered[k][m];
         }
-        if (r == DS_OK && !working && p != &dev->main) r = ds__validate_sums(dev, p, of_pool, metered);
+        if (r == DS_OK && !working && p != &dev->main)
+            r = ds__validate_sums(dev, p, of_pool, metered);
         busy |= working;
     }
-    if (r == DS_OK && !busy) r = ds__validate_sums(dev, NULL, sum, meter);
-    if (r == DS_OK) r = ds__validate_reserved(dev);
+    if (r == DS_OK && !busy)
+        r = ds__validate_sums(dev, NULL, sum, meter);
+    if (r == DS_OK)
+        r = ds__validate_reserved(dev);
     ds__mem_unlock_all(dev);
     return r;
 }
+
 /* The check of a policy whose debug is at least this. */
-static ds_result ds__check(ds__mpool *p, int level) { return DS__UNLIKELY(ds__policy(p)->debug >= level) ? ds__validate(p->dev) : DS_OK; }
-DSDEF ds_result (ds_mem_validate)(ds_device device) {
+static ds_result ds__check(ds__mpool *p, int level) {
+    return DS__UNLIKELY(ds__policy(p)->debug >= level) ? ds__validate(p->dev) : DS_OK;
+}
+
+DSDEF ds_result(ds_mem_validate)(ds_device device) {
     ds__mdevice *dev = NULL;
     DS__ENTER("ds_mem_validate");
     ds_result r = ds__mem_asked(device, &dev);
     return dev ? ds__validate(dev) : r;
 }
-
-/* ---- >>memory reports ---------------------------------------------------------------------------------------------- */
+/* ---- >>memory reports ------------------------------------------------------------------------ */
 
 /* torch's names, in the order of strcmp. */
-#define DS__STAT4(name, member) \
-    { name ".allocated", offsetof(ds_mem_stats, member.allocated) }, { name ".current", offsetof(ds_mem_stats, member.current) }, \
-    { name ".freed", offsetof(ds_mem_stats, member.freed) }, { name ".peak", offsetof(ds_mem_stats, member.peak) }
-#define DS__STAT12(name, member) \
-    DS__STAT4(name ".all", member[DS_STAT_ALL]), DS__STAT4(name ".large_pool", member[DS_STAT_LARGE]), DS__STAT4(name ".small_pool", member[DS_STAT_SMALL])
-#define DS__STAT1(member) { #member, offsetof(ds_mem_stats, member) }
-static const struct ds__mstat { const char *name; size_t offset; } ds__mstats[] = {
-    DS__STAT12("active", active), DS__STAT12("active_bytes", active_bytes), DS__STAT12("allocated_bytes", allocated_bytes),
-    DS__STAT12("allocation", allocation), DS__STAT12("inactive_split", inactive_split), DS__STAT12("inactive_split_bytes", inactive_split_bytes),
-    DS__STAT1(max_split_size), DS__STAT1(num_alloc_retries), DS__STAT1(num_device_alloc), DS__STAT1(num_device_free), DS__STAT1(num_oom_rejections),
-    DS__STAT1(num_ooms), DS__STAT1(num_sync_all_streams), DS__STAT4("oversize_allocations", oversize_allocations),
-    DS__STAT4("oversize_segments", oversize_segments), DS__STAT12("requested_bytes", requested_bytes), DS__STAT12("reserved_bytes", reserved_bytes),
-    DS__STAT12("segment", segment)
-};
+#define DS__STAT4(name, member)                                      \
+    { name ".allocated", offsetof(ds_mem_stats, member.allocated) }, \
+        { name ".current", offsetof(ds_mem_stats, member.current) }, \
+        { name ".freed", offsetof(ds_mem_stats, member.freed) }, {   \
+        name ".peak", offsetof(ds_mem_stats, member.peak)            \
+    }
+#define DS__STAT12(name, member)                              \
+    DS__STAT4(name ".all", member[DS_STAT_ALL]),              \
+        DS__STAT4(name ".large_pool", member[DS_STAT_LARGE]), \
+        DS__STAT4(name ".small_pool", member[DS_STAT_SMALL])
+#define DS__STAT1(member) \
+    { #member, offsetof(ds_mem_stats, member) }
+
+static const struct ds__mstat {
+    const char *name;
+    size_t offset;
+} ds__mstats[] = { DS__STAT12("active", active),
+                   DS__STAT12("active_bytes", active_bytes),
+                   DS__STAT12("allocated_bytes", allocated_bytes),
+                   DS__STAT12("allocation", allocation),
+                   DS__STAT12("inactive_split", inactive_split),
+                   DS__STAT12("inactive_split_bytes", inactive_split_bytes),
+                   DS__STAT1(max_split_size),
+                   DS__STAT1(num_alloc_retries),
+                   DS__STAT1(num_device_alloc),
+                   DS__STAT1(num_device_free),
+                   DS__STAT1(num_oom_rejections),
+                   DS__STAT1(num_ooms),
+                   DS__STAT1(num_sync_all_streams),
+                   DS__STAT4("oversize_allocations", oversize_allocations),
+                   DS__STAT4("oversize_segments", oversize_segments),
+                   DS__STAT12("requested_bytes", requested_bytes),
+                   DS__STAT12("reserved_bytes", reserved_bytes),
+                   DS__STAT12("segment", segment) };
+
 #define DS__STATS (sizeof ds__mstats / sizeof ds__mstats[0])
 
-DSDEF const char *(ds_mem_stat_name)(size_t index) { return index < DS__STATS ? ds__mstats[index].name : NULL; }
+DSDEF const char *(ds_mem_stat_name)(size_t index) {
+    return index < DS__STATS ? ds__mstats[index].name : NULL;
+}
 
-DSDEF ds_result (ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name, int64_t *out) {
+DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name, int64_t *out) {
     char alias[64];
     const char *wanted = name;
-    if (out) *out = 0;
+    if (out)
+        *out = 0;
     DS__ENTER("ds_mem_stat_by_name");
     DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
-    DS__REQUIRE(stats->size && stats->size <= sizeof *stats, "stats->size is %zu, not up to %zu: ds_mem_get_stats fills it", stats->size, sizeof *stats);
+    DS__REQUIRE(stats->size && stats->size <= sizeof *stats,
+                "stats->size is %zu, not up to %zu: ds_mem_get_stats fills it", stats->size,
+                sizeof *stats);
     if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
         snprintf(alias, sizeof alias, "allocation.%s", name + 10);
         wanted = alias;
     }
-    for (size_t low = 0, high = DS__STATS; low < high; ) {
+    for (size_t low = 0, high = DS__STATS; low < high;) {
         size_t middle = low + (high - low) / 2;
         int order = strcmp(wanted, ds__mstats[middle].name);
         if (order == 0) {
             size_t end = ds__mstats[middle].offset + sizeof *out;
-            DS__REQUIRE(end <= stats->size, "stats->size is %zu: '%s' needs %zu", stats->size, wanted, end);
+            DS__REQUIRE(end <= stats->size, "stats->size is %zu: '%s' needs %zu", stats->size,
+                        wanted, end);
             memcpy(out, (const char *)stats + ds__mstats[middle].offset, sizeof *out);
             return DS_OK;
         }
-        if (order < 0) high = middle; else low = middle + 1;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
     }
-    return ds__fail(DS_ERR_INVALID_VALUE, "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
+    return ds__fail(DS_ERR_INVALID_VALUE,
+                    "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
 }
-
 /* ---- >>memory reports: the table ---- */
 
 /* The unit of a column is that of its first row, of all sizes. */
 static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
-    static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" }, *const thousands[] = { "  ", "K ", "M " };
-    const int64_t from = counts ? 750000 : 768 * 1024, step = counts ? 1000 : 1024;
+    static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" };
+    static const char *const thousands[] = { "  ", "K ", "M " };
+    const int64_t from = counts ? 750000 : 768 * 1024;
+    const int64_t step = counts ? 1000 : 1024;
     int unit = 0;
-    for (; unit < (counts ? 2 : 5) && unit_of >= from; unit++) { value /= step; unit_of /= step; }
-    if (counts) snprintf(out, 32, "%7lld %s", (long long)value, thousands[unit]);
-    else snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
+    for (; unit < (counts ? 2 : 5) && unit_of >= from; unit++) {
+        value /= step;
+        unit_of /= step;
+    }
+    if (counts)
+        snprintf(out, 32, "%7lld %s", (long long)value, thousands[unit]);
+    else
+        snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
 }
-static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat *s, const ds_mem_stat *unit_of) {
+
+static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat *s,
+                     const ds_mem_stat *unit_of) {
     char cell[4][32];
     ds__mcell(cell[0], counts, s->current, unit_of->current);
     ds__mcell(cell[1], counts, s->peak, unit_of->peak);
@@ -5969,6 +8085,7 @@ static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat
     ds__mcell(cell[3], counts, s->freed, unit_of->freed);
     ds__pen_print(p, "| %-21s | %s | %s | %s | %s |\n", name, cell[0], cell[1], cell[2], cell[3]);
 }
+
 static void ds__mrule(ds__pen *p, char c) {
     char rule[76];
     memset(rule, c, 75);
@@ -5977,22 +8094,34 @@ static void ds__mrule(ds__pen *p, char c) {
 }
 
 static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbreviated) {
-    const struct { const char *name; const ds_mem_stat *stat; int counts; } rows[] = {
-        { "Allocated memory", s->allocated_bytes, 0 }, { "Active memory", s->active_bytes, 0 }, { "Requested memory", s->requested_bytes, 0 },
-        { "GPU reserved memory", s->reserved_bytes, 0 }, { "Non-releasable memory", s->inactive_split_bytes, 0 }, { "Allocations", s->allocation, 1 },
-        { "Active allocs", s->active, 1 }, { "GPU reserved segments", s->segment, 1 }, { "Non-releasable allocs", s->inactive_split, 1 }
-    };
+    const struct {
+        const char *name;
+        const ds_mem_stat *stat;
+        int counts;
+    } rows[] = { { "Allocated memory", s->allocated_bytes, 0 },
+                 { "Active memory", s->active_bytes, 0 },
+                 { "Requested memory", s->requested_bytes, 0 },
+                 { "GPU reserved memory", s->reserved_bytes, 0 },
+                 { "Non-releasable memory", s->inactive_split_bytes, 0 },
+                 { "Allocations", s->allocation, 1 },
+                 { "Active allocs", s->active, 1 },
+                 { "GPU reserved segments", s->segment, 1 },
+                 { "Non-releasable allocs", s->inactive_split, 1 } };
+
     ds__mrule(p, '=');
     ds__pen_print(p, "| %16s devstream memory summary, device ID %-20d |\n", "", device);
     ds__mrule(p, '-');
-    ds__pen_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "", (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
+    ds__pen_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "",
+                  (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
     ds__mrule(p, '=');
-    ds__pen_print(p, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
+    ds__pen_print(
+        p, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const ds_mem_stat *all = &rows[i].stat[DS_STAT_ALL];
         ds__mrule(p, '-');
         ds__mrow(p, rows[i].name, rows[i].counts, all, all);
-        if (abbreviated) continue;
+        if (abbreviated)
+            continue;
         ds__mrow(p, "      from large pool", rows[i].counts, &rows[i].stat[DS_STAT_LARGE], all);
         ds__mrow(p, "      from small pool", rows[i].counts, &rows[i].stat[DS_STAT_SMALL], all);
     }
@@ -6003,41 +8132,57 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
     ds__mrule(p, '=');
 }
 
-DSDEF ds_result (ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn, void *user) {
+DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
+                                void *user) {
     ds_mem_stats stats = { .size = sizeof stats };
     DS__ENTER("ds_mem_summary");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds_site site = ds__tls.site;
     ds_result r = (ds_mem_get_stats)(device, &stats);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__tls.fn = "ds_mem_summary";
     ds__tls.site = site;
     ds__pen pen = { write_fn, user, 0, 0 };
     ds__mtable(&pen, device.index, &stats, abbreviated);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
-
 /* ---- >>memory reports: processes ---- */
 
 static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
-    if (bytes == ~0ull) ds__pen_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
-    else ds__pen_print(p, "process %10u uses %12.3f MB GPU memory\n", pid, (double)bytes / (double)DS__MIB);
+    if (bytes == ~0ull)
+        ds__pen_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
+    else
+        ds__pen_print(p, "process %10u uses %12.3f MB GPU memory\n", pid,
+                      (double)bytes / (double)DS__MIB);
 }
 
 /* As in nvml.h. */
-typedef struct ds__nvml_process { unsigned pid; unsigned long long bytes; unsigned gpu_instance, compute_instance; } ds__nvml_process;
-typedef struct ds__nvml_process_v1 { unsigned pid; unsigned long long bytes; } ds__nvml_process_v1;
+typedef struct ds__nvml_process {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance;
+    unsigned compute_instance;
+} ds__nvml_process;
+
+typedef struct ds__nvml_process_v1 {
+    unsigned pid;
+    unsigned long long bytes;
+} ds__nvml_process_v1;
 
 static int ds__nvml_write(const ds__nvml *n, void *device, ds__pen *p) {
-    unsigned room = 64, count = 0;
+    unsigned room = 64;
+    unsigned count = 0;
     int code = DS__NVML_TOO_SMALL;
     for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
         ds__nvml_process *list = ds__alloc(room * sizeof *list);
-        if (!list) return DS__NVML_TOO_SMALL;
+        if (!list)
+            return DS__NVML_TOO_SMALL;
         count = room;
         code = n->processes(device, &count, list);
-        if (code == 0 && count == 0) ds__pen_print(p, "no processes are running\n");
+        if (code == 0 && count == 0)
+            ds__pen_print(p, "no processes are running\n");
         for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
             const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
             ds__mprocess(p, n->old ? old->pid : list[k].pid, n->old ? old->bytes : list[k].bytes);
@@ -6047,78 +8192,121 @@ static int ds__nvml_write(const ds__nvml *n, void *device, ds__pen *p) {
     }
     return code;
 }
+
 static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) {
     ds_device_properties properties;
     const char *why;
     void *handle = NULL;
     ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     const ds__nvml *n = ds__nvml_open(&why);
     if (!n) {
-        ds__pen_print(p, "processes are unknown: NVML (%s) tells them, and %s\n", ds__nvml_path(), why);
+        ds__pen_print(p, "processes are unknown: NVML (%s) tells them, and %s\n", ds__nvml_path(),
+                      why);
         return DS_OK;
     }
     int code = ds__nvml_device(n, &properties, &handle);
-    if (code == 0) code = ds__nvml_write(n, handle, p);
-    if (code != 0) ds__pen_print(p, "processes are unknown: NVML says %d (%s)\n", code, n->text(code));
+    if (code == 0)
+        code = ds__nvml_write(n, handle, p);
+    if (code != 0)
+        ds__pen_print(p, "processes are unknown: NVML says %d (%s)\n", code, n->text(code));
     return DS_OK;
 }
 
 static void ds__share_list(ds_device device, ds__pen *p);
 
-DSDEF ds_result (ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
+DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_mem_list_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds__pen pen = { write_fn, user, 0, 0 };
     ds_result r = DS_OK;
-    size_t avail = 0, total = 0;
+    size_t avail = 0;
+    size_t total = 0;
     ds__pen_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU", device.index);
-    if (device.type == DS_DEVICE_CUDA) r = ds__mprocesses_cuda(device, &pen);
+    if (device.type == DS_DEVICE_CUDA)
+        r = ds__mprocesses_cuda(device, &pen);
     else if ((r = ds__driver_of(device)->device_memory(device.index, &avail, &total)) == DS_OK) {
-        if (total > avail) ds__mprocess(&pen, (unsigned)getpid(), total - avail);
-        else ds__pen_print(&pen, "no processes are running\n");
+        if (total > avail)
+            ds__mprocess(&pen, (unsigned)getpid(), total - avail);
+        else
+            ds__pen_print(&pen, "no processes are running\n");
         ds__share_list(device, &pen);
     }
-    return r == DS_OK && pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : r;
+    return r == DS_OK && pen.stopped
+               ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped)
+               : r;
 }
-
 /* ---- >>memory reports: out of memory ---- */
 
-typedef struct ds__msize { char text[24]; } ds__msize;
+typedef struct ds__msize {
+    char text[24];
+} ds__msize;
+
 static ds__msize ds__mformat(size_t n) {
     ds__msize s;
     double kib = (double)n / 1024;
-    if (n <= 1024) snprintf(s.text, sizeof s.text, "%zu bytes", n);
-    else if (n <= DS__MIB) snprintf(s.text, sizeof s.text, "%.2f KiB", kib);
-    else if (n <= 1024 * DS__MIB) snprintf(s.text, sizeof s.text, "%.2f MiB", kib / 1024);
-    else snprintf(s.text, sizeof s.text, "%.2f GiB", kib / 1048576);
+    if (n <= 1024)
+        snprintf(s.text, sizeof s.text, "%zu bytes", n);
+    else if (n <= DS__MIB)
+        snprintf(s.text, sizeof s.text, "%.2f KiB", kib);
+    else if (n <= 1024 * DS__MIB)
+        snprintf(s.text, sizeof s.text, "%.2f MiB", kib / 1024);
+    else
+        snprintf(s.text, sizeof s.text, "%.2f GiB", kib / 1048576);
     return s;
 }
+
 #define DS__SIZE(n) ds__mformat(n).text
 
-/* Whose the live blocks are: by label, else by file and line. Labels are compared by their text and belong to the blocks. */
-#define DS__OWNERS ((size_t)1 << 17) /* most slots of the table; when three quarters of it are taken the others are one owner, `rest` */
-typedef struct ds__mowner { const char *label, *file; uint32_t line; size_t bytes, count; } ds__mowner;
-typedef struct ds__mowners { ds__mowner *slot; size_t room, used; ds__mowner rest; } ds__mowners; /* slot NULL: no memory for it */
+/* Whose the live blocks are: by label, else by file and line. Labels are compared by their text
+   and belong to the blocks. */
+/* most slots of the table; when three quarters of it are taken the others are one owner, `rest` */
+#define DS__OWNERS ((size_t)1 << 17)
+
+typedef struct ds__mowner {
+    const char *label;
+    const char *file;
+    uint32_t line;
+    size_t bytes;
+    size_t count;
+} ds__mowner;
+
+/* slot NULL: no memory for it */
+typedef struct ds__mowners {
+    ds__mowner *slot;
+    size_t room;
+    size_t used;
+    ds__mowner rest;
+} ds__mowners;
 
 /* Room for the owners of so many blocks. */
 static void ds__mowners_begin(ds__mowners *t, size_t blocks) {
     memset(t, 0, sizeof *t);
-    for (t->room = 64; t->room < DS__OWNERS && t->room / 4 * 3 < blocks; ) t->room *= 2;
+    for (t->room = 64; t->room < DS__OWNERS && t->room / 4 * 3 < blocks;)
+        t->room *= 2;
     t->slot = ds__alloc(t->room * sizeof *t->slot);
 }
-static int ds__msame(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
+
+static int ds__msame(const char *a, const char *b) {
+    return a == b || (a && b && !strcmp(a, b));
+}
+
 static void ds__mowners_add(ds__mowners *t, const ds__mblock *b) {
     uint32_t hash = 2166136261u ^ (b->label ? 0 : b->line);
     ds__mowner *o = &t->rest;
-    for (const char *c = b->label ? b->label : b->file ? b->file : ""; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
+    for (const char *c = b->label ? b->label : b->file ? b->file : ""; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 16777619u;
     for (size_t i = hash & (t->room - 1); t->slot; i = (i + 1) & (t->room - 1)) {
         ds__mowner *at = &t->slot[i];
         if (at->count) {
-            if (!ds__msame(at->label, b->label) || (!b->label && (at->line != b->line || !ds__msame(at->file, b->file)))) continue;
+            if (!ds__msame(at->label, b->label) ||
+                (!b->label && (at->line != b->line || !ds__msame(at->file, b->file))))
+                continue;
         } else {
-            if (t->used >= t->room / 4 * 3) break;
+            if (t->used >= t->room / 4 * 3)
+                break;
             t->used++;
             at->label = b->label;
             at->file = b->file;
@@ -6130,43 +8318,91 @@ static void ds__mowners_add(ds__mowners *t, const ds__mblock *b) {
     o->bytes += b->size;
     o->count++;
 }
+
 /* Takes the one with most bytes out; NULL: all are out. */
 static ds__mowner *ds__mowners_next(ds__mowners *t, ds__mowner *out) {
     ds__mowner *best = &t->rest;
-    for (size_t i = 0; t->slot && i < t->room; i++) if (t->slot[i].bytes > best->bytes) best = &t->slot[i];
+    for (size_t i = 0; t->slot && i < t->room; i++)
+        if (t->slot[i].bytes > best->bytes)
+            best = &t->slot[i];
     *out = *best;
     best->bytes = 0;
     return out->bytes ? best : NULL;
 }
-static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const ds__mowner *o, char out[80]) {
-    if (which == &t->rest) snprintf(out, 80, t->slot ? "(many others)" : "(not told apart: no memory)");
-    else if (o->label) snprintf(out, 80, "%.79s", o->label);
-    else if (o->file) snprintf(out, 80, "%.66s:%u", ds__short_path(o->file), (unsigned)o->line);
-    else snprintf(out, 80, "(unknown)");
-}
 
+static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const ds__mowner *o,
+                            char out[80]) {
+    if (which == &t->rest)
+        snprintf(out, 80, t->slot ? "(many others)" : "(not told apart: no memory)");
+    else if (o->label)
+        snprintf(out, 80, "%.79s", o->label);
+    else if (o->file)
+        snprintf(out, 80, "%.66s:%u", ds__short_path(o->file), (unsigned)o->line);
+    else
+        snprintf(out, 80, "(unknown)");
+}
 #define DS__TOP 10
+
 typedef struct ds__mshortage {
     ds__mdevice *dev;
     ds__mpool *pool;
-    size_t wanted, size, segment; /* what was asked for; what the block takes, with its rounding, alignment and guard; what the driver was asked for */
-    const ds__arena *arena;       /* where it was looked for */
-    int kind, aligned;
-    int quiet;                    /* a capture is open */
+    /* wanted, size, segment: what was asked for; what the block takes, with its rounding,
+       alignment and guard; what the driver was asked for */
+    size_t wanted;
+    size_t size;
+    size_t segment;
+    const ds__arena *arena; /* where it was looked for */
+    int kind;
+    int aligned;
+    int quiet; /* a capture is open */
     ds_result why;
-    size_t total, free, outside;  /* of the device; outside: used, and not the allocator's. 0 when it does not tell */
+    /* total, free, outside: of the device; outside: used, and not the allocator's. 0 when it
+       does not tell */
+    size_t total;
+    size_t free;
+    size_t outside;
     int known;
-    size_t limit, pool_limit;     /* 0: none */
-    size_t reserved, live, pending, cached, live_count, pending_count, cached_count, largest; /* of all pools */
-    size_t pool_reserved, pool_cached, pool_pending; /* of the one that was asked */
-    size_t mine, kept, theirs, elsewhere; /* its largest free block that is the request's stream's; that max_split_size keeps; another stream's; of the other kind */
-    ds__arena *owner;             /* of `theirs` */
-    int apart;                    /* nobody can wait for that stream */
-    size_t back, pool_back;       /* what emptying the cache would give back, if no capture was open */
-    size_t awaited, pool_awaited; /* and what it would wait for first */
-    size_t private_reserved, private_cached;
+    /* limit, pool_limit: 0: none */
+    size_t limit;
+    size_t pool_limit;
+    /* reserved, live, pending, cached, live_count, pending_count, cached_count, largest: of all
+       pools */
+    size_t reserved;
+    size_t live;
+    size_t pending;
+    size_t cached;
+    size_t live_count;
+    size_t pending_count;
+    size_t cached_count;
+    size_t largest;
+    /* pool_reserved, pool_cached, pool_pending: of the one that was asked */
+    size_t pool_reserved;
+    size_t pool_cached;
+    size_t pool_pending;
+    /* its largest free block that is the request's stream's; that max_split_size keeps; another
+       stream's; of the other kind */
+    size_t mine;
+    size_t kept;
+    size_t theirs;
+    size_t elsewhere;
+    ds__arena *owner; /* of `theirs` */
+    int apart;        /* nobody can wait for that stream */
+    /* back, pool_back: what emptying the cache would give back, if no capture was open */
+    size_t back;
+    size_t pool_back;
+    /* awaited, pool_awaited: and what it would wait for first */
+    size_t awaited;
+    size_t pool_awaited;
+    size_t private_reserved;
+    size_t private_cached;
     ds__mowners owners;
-    struct { char name[80]; size_t bytes, count; } top[DS__TOP];
+
+    struct {
+        char name[80];
+        size_t bytes;
+        size_t count;
+    } top[DS__TOP];
+
     size_t tops;
     char hint[256];
 } ds__mshortage;
@@ -6181,72 +8417,108 @@ static void ds__moom_block(ds__mshortage *s, const ds__mblock *b, int asked, int
     case DS_BLOCK_PENDING:
         s->pending += b->size;
         s->pending_count++;
-        if (asked) s->pool_pending += b->size;
+        if (asked)
+            s->pool_pending += b->size;
         break;
     case DS_BLOCK_FREE:
         s->cached += b->size;
         s->cached_count++;
-        if (b->size > s->largest) s->largest = b->size;
-        if (asked) s->pool_cached += b->size;
-        if (private_one) s->private_cached += b->size;
+        if (b->size > s->largest)
+            s->largest = b->size;
+        if (asked)
+            s->pool_cached += b->size;
+        if (private_one)
+            s->private_cached += b->size;
         break;
-    default: break;
+    default:
+        break;
     }
 }
+
 /* Why a free block of the pool that was asked is not the request's. */
 static void ds__moom_place(ds__mshortage *s, ds__arena *a, const ds__mblock *b) {
-    if (b->state != DS_BLOCK_FREE || b->quiet) return;
-    int keeps = s->pool->oversize && !ds__grows(b->seg) && b->size >= s->size && ds__too_large(s->pool, b->size, s->size);
-    size_t *at = b->seg->kind != s->kind ? &s->elsewhere : keeps ? &s->kept : a == s->arena ? &s->mine : &s->theirs;
-    if (b->size <= *at) return;
+    if (b->state != DS_BLOCK_FREE || b->quiet)
+        return;
+    int keeps = s->pool->oversize && !ds__grows(b->seg) && b->size >= s->size &&
+                ds__too_large(s->pool, b->size, s->size);
+    size_t *at = b->seg->kind != s->kind ? &s->elsewhere
+                 : keeps                 ? &s->kept
+                 : a == s->arena         ? &s->mine
+                                         : &s->theirs;
+    if (b->size <= *at)
+        return;
     *at = b->size;
-    if (at == &s->theirs) s->owner = a;
+    if (at == &s->theirs)
+        s->owner = a;
 }
-/* What of a segment goes back when the cache is emptied, as in ds__arena_trim; *awaited grows by what is pending. */
+
+/* What of a segment goes back when the cache is emptied, as in ds__arena_trim; *awaited grows by
+   what is pending. */
 static size_t ds__moom_back(const ds__segment *g, size_t *awaited) {
     size_t bytes = 0;
     for (const ds__mblock *b = g->first; b; b = b->next) {
-        if (b->state == DS_BLOCK_PENDING) *awaited += b->size;
-        if (b->state != DS_BLOCK_FREE) continue;
-        size_t from = (size_t)(b->ptr - g->base), to = from + b->size;
-        if (ds__grows(g)) { from = (from + g->page - 1) / g->page * g->page; to = to / g->page * g->page; }
-        if (to > from && (ds__grows(g) || !ds__is_split(b))) bytes += to - from;
+        if (b->state == DS_BLOCK_PENDING)
+            *awaited += b->size;
+        if (b->state != DS_BLOCK_FREE)
+            continue;
+        size_t from = (size_t)(b->ptr - g->base);
+        size_t to = from + b->size;
+        if (ds__grows(g)) {
+            from = (from + g->page - 1) / g->page * g->page;
+            to = to / g->page * g->page;
+        }
+        if (to > from && (ds__grows(g) || !ds__is_split(b)))
+            bytes += to - from;
     }
     return bytes;
 }
+
 static size_t ds__moom_count(const ds__mdevice *dev) {
     size_t live = 0;
     for (const ds__mpool *p = &dev->main; p; p = p->next)
         for (const ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *g = a->segments; g; g = g->next)
-                for (const ds__mblock *b = g->first; b; b = b->next) live += b->state == DS_BLOCK_LIVE;
+                for (const ds__mblock *b = g->first; b; b = b->next)
+                    live += b->state == DS_BLOCK_LIVE;
     return live;
 }
+
 /* Everything is locked. */
 static void ds__moom_walk(ds__mshortage *s) {
     for (const ds__mpool *p = &s->dev->main; p; p = p->next) {
-        int asked = p == s->pool, private_one = p != &s->dev->main;
+        int asked = p == s->pool;
+        int private_one = p != &s->dev->main;
         int emptied = !p->graphs && (asked || !private_one || p->owners == 0);
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (const ds__segment *g = a->segments; g; g = g->next) {
-                size_t awaited = 0, back = emptied ? ds__moom_back(g, &awaited) : 0;
+                size_t awaited = 0;
+                size_t back = emptied ? ds__moom_back(g, &awaited) : 0;
                 s->back += back;
                 s->awaited += awaited;
-                if (asked) { s->pool_back += back; s->pool_awaited += awaited; }
+                if (asked) {
+                    s->pool_back += back;
+                    s->pool_awaited += awaited;
+                }
                 s->reserved += g->mapped;
-                if (asked) s->pool_reserved += g->mapped;
-                if (private_one) s->private_reserved += g->mapped;
+                if (asked)
+                    s->pool_reserved += g->mapped;
+                if (private_one)
+                    s->private_reserved += g->mapped;
                 for (const ds__mblock *b = g->first; b; b = b->next) {
                     ds__moom_block(s, b, asked, private_one);
-                    if (asked) ds__moom_place(s, a, b);
+                    if (asked)
+                        ds__moom_place(s, a, b);
                 }
             }
         }
     }
 }
-/* The biggest owners, with copies of their names: a label lives as long as its block, which may be freed once nothing is locked. */
+
+/* The biggest owners, with copies of their names: a label lives as long as its block, which may
+   be freed once nothing is locked. */
 static void ds__moom_rank(ds__mshortage *s) {
-    ds__mowner o, *which;
+    ds__mowner o;
+    ds__mowner *which;
     for (s->tops = 0; s->tops < DS__TOP && (which = ds__mowners_next(&s->owners, &o)); s->tops++) {
         ds__mowner_name(&s->owners, which, &o, s->top[s->tops].name);
         s->top[s->tops].bytes = o.bytes;
@@ -6256,9 +8528,14 @@ static void ds__moom_rank(ds__mshortage *s) {
 
 static void ds__moom_collect(ds__mshortage *s) {
     ds__tls.mute++; /* this is not what went wrong */
-    s->known = ds__driver_of(s->dev->device)->device_memory(s->dev->device.index, &s->free, &s->total) == DS_OK;
+    s->known =
+        ds__driver_of(s->dev->device)->device_memory(s->dev->device.index, &s->free, &s->total) ==
+        DS_OK;
     ds__tls.mute--;
-    if (!s->known) { s->free = 0; s->total = s->dev->total; }
+    if (!s->known) {
+        s->free = 0;
+        s->total = s->dev->total;
+    }
     s->limit = atomic_load_explicit(&s->dev->limit, memory_order_relaxed);
     s->pool_limit = s->pool->limit;
     ds__mem_lock_all(s->dev);
@@ -6270,7 +8547,8 @@ static void ds__moom_collect(ds__mshortage *s) {
     ds__moom_rank(s);
     ds__mem_unlock_all(s->dev);
     ds__release(s->owners.slot);
-    if (s->known && s->total > s->free && s->total - s->free > s->reserved) s->outside = s->total - s->free - s->reserved;
+    if (s->known && s->total > s->free && s->total - s->free > s->reserved)
+        s->outside = s->total - s->free - s->reserved;
 }
 static int ds__moom_fragmentation(const ds__mshortage *s) {
     return s->cached ? (int)(100.0 * (1.0 - (double)s->largest / (double)s->cached) + 0.5) : 0;
@@ -6280,152 +8558,268 @@ static int ds__moom_fragmentation(const ds__mshortage *s) {
 static int ds__moom_could_grow(const ds__mshortage *s) {
     void *at = NULL;
     size_t page = 0;
-    if (ds__policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable || s->dev->has_space == 0) return 0;
-    if (s->dev->has_space > 0) return 1;
+    if (ds__policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable ||
+        s->dev->has_space == 0)
+        return 0;
+    if (s->dev->has_space > 0)
+        return 1;
     ds__tls.mute++;
     ds_result r = ds__space_reserve(s->dev->device, 2 * DS__MIB, &page, &at);
-    if (r == DS_OK) ds__space_release(s->dev->device, at, 2 * DS__MIB);
+    if (r == DS_OK)
+        ds__space_release(s->dev->device, at, 2 * DS__MIB);
     ds__tls.mute--;
     return r == DS_OK;
 }
-/* Whether the request could be served if so much went back to the device, so much of it the pool's. */
+
+/* Whether the request could be served if so much went back to the device, so much of it the
+   pool's. */
 static int ds__moom_fits(const ds__mshortage *s, size_t back, size_t pool_back) {
-    size_t need = s->segment > s->size ? s->segment : s->size, left = s->reserved - back, pool_left = s->pool_reserved - pool_back;
-    if (s->limit && (left > s->limit || need > s->limit - left)) return 0;
-    if (s->pool_limit && (pool_left > s->pool_limit || need > s->pool_limit - pool_left)) return 0;
+    size_t need = s->segment > s->size ? s->segment : s->size;
+    size_t left = s->reserved - back;
+    size_t pool_left = s->pool_reserved - pool_back;
+    if (s->limit && (left > s->limit || need > s->limit - left))
+        return 0;
+    if (s->pool_limit && (pool_left > s->pool_limit || need > s->pool_limit - pool_left))
+        return 0;
     return !s->known || need <= s->free + back;
 }
+
 /* Memory that an open capture keeps from the request; 0: none. */
 static int ds__moom_hint_capture(ds__mshortage *s) {
     const ds_mem_config *c = ds__policy(s->pool);
-    if (!s->quiet || ds__moom_fits(s, 0, 0)) return 0;
+    if (!s->quiet || ds__moom_fits(s, 0, 0))
+        return 0;
     if (s->back && ds__moom_fits(s, s->back, s->pool_back))
-        return snprintf(s->hint, sizeof s->hint, "%s are cached, but while a capture is open nothing is given back; call %s before it begins", DS__SIZE(s->back),
-                        s->back == s->pool_back && s->pool != &s->dev->main ? "ds_pool_empty_cache" : "ds_mem_empty_cache");
+        return snprintf(s->hint, sizeof s->hint,
+                        "%s are cached, but while a capture is open nothing is given back; call %s "
+                        "before it begins",
+                        DS__SIZE(s->back),
+                        s->back == s->pool_back && s->pool != &s->dev->main ? "ds_pool_empty_cache"
+                                                                            : "ds_mem_empty_cache");
     if (s->awaited && ds__moom_fits(s, s->back + s->awaited, s->pool_back + s->pool_awaited))
-        return snprintf(s->hint, sizeof s->hint, "%s are freed but wait for other streams, and while a capture is open nobody asks whether these are done; empty the cache "
-                        "before it begins", DS__SIZE(s->awaited));
-    if (s->pool->name[0] && s->pool_pending >= s->size && c->reuse == DS_REUSE_NEVER && !c->graph_capture_record_stream_reuse)
-        return snprintf(s->hint, sizeof s->hint, "%s are freed, and other streams of the capture have used them; graph_capture_record_stream_reuse:True uses them behind that",
+        return snprintf(s->hint, sizeof s->hint,
+                        "%s are freed but wait for other streams, and while a capture is open "
+                        "nobody asks whether these are done; empty the cache "
+                        "before it begins",
+                        DS__SIZE(s->awaited));
+    if (s->pool->name[0] && s->pool_pending >= s->size && c->reuse == DS_REUSE_NEVER &&
+        !c->graph_capture_record_stream_reuse)
+        return snprintf(s->hint, sizeof s->hint,
+                        "%s are freed, and other streams of the capture have used them; "
+                        "graph_capture_record_stream_reuse:True uses them behind that",
                         DS__SIZE(s->pool_pending));
     return 0;
 }
+
 /* Memory that is there and cannot be used for this; 0: none. */
 static int ds__moom_hint_cached(ds__mshortage *s) {
     const ds_mem_config *c = ds__policy(s->pool);
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     if (s->pool_pending >= s->size && !s->quiet)
-        return snprintf(out, room, "%s are freed but wait for other streams; synchronise those, or say ds_mem_record_use right after their last use",
+        return snprintf(out, room,
+                        "%s are freed but wait for other streams; synchronise those, or say "
+                        "ds_mem_record_use right after their last use",
                         DS__SIZE(s->pool_pending));
-    if (s->mine >= s->size) return snprintf(out, room, "a free block of %s has come back just now; ask again", DS__SIZE(s->mine));
+    if (s->mine >= s->size)
+        return snprintf(out, room, "a free block of %s has come back just now; ask again",
+                        DS__SIZE(s->mine));
     if (s->kept >= s->size)
-        return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s", DS__SIZE(s->kept), DS__SIZE(c->max_split_size));
+        return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s",
+                        DS__SIZE(s->kept), DS__SIZE(c->max_split_size));
     if (s->theirs >= s->size)
-        return snprintf(out, room, "a free block of %s belongs to another stream%s", DS__SIZE(s->theirs), s->apart
-                        ? ", for which this one cannot wait while a capture is open" : c->reuse == DS_REUSE_NEVER
-                        ? "; with reuse:on_shortage this one may wait for it" : "; wait for that stream, or allocate there");
+        return snprintf(
+            out, room, "a free block of %s belongs to another stream%s", DS__SIZE(s->theirs),
+            s->apart ? ", for which this one cannot wait while a capture is open"
+            : c->reuse == DS_REUSE_NEVER ? "; with reuse:on_shortage this one may wait for it"
+                                         : "; wait for that stream, or allocate there");
     if (s->elsewhere >= s->size)
-        return snprintf(out, room, "a free block of %s is in segments for %s requests; single_pool:True lets all share theirs", DS__SIZE(s->elsewhere),
-                        s->kind == DS__SMALL ? "large" : "small");
+        return snprintf(out, room,
+                        "a free block of %s is in segments for %s requests; single_pool:True lets "
+                        "all share theirs",
+                        DS__SIZE(s->elsewhere), s->kind == DS__SMALL ? "large" : "small");
     if (s->mine >= s->wanted)
-        return snprintf(out, room, "a free block of %s would do, if %s did not make %s of the request", DS__SIZE(s->mine), s->aligned ? "the alignment"
-                        : c->guard_bytes ? "guard_bytes" : ds__rounds(c) ? "roundup_power2_divisions" : "rounding", DS__SIZE(s->size));
+        return snprintf(out, room,
+                        "a free block of %s would do, if %s did not make %s of the request",
+                        DS__SIZE(s->mine),
+                        s->aligned       ? "the alignment"
+                        : c->guard_bytes ? "guard_bytes"
+                        : ds__rounds(c)  ? "roundup_power2_divisions"
+                                         : "rounding",
+                        DS__SIZE(s->size));
     if (s->pool_cached >= s->wanted && ds__moom_could_grow(s))
-        return snprintf(out, room, "%s are cached in pieces too small; with expandable_segments:True pieces can be moved together", DS__SIZE(s->pool_cached));
+        return snprintf(out, room,
+                        "%s are cached in pieces too small; with expandable_segments:True pieces "
+                        "can be moved together",
+                        DS__SIZE(s->pool_cached));
     if (s->pool_cached >= s->wanted)
-        return snprintf(out, room, "%s are cached in pieces too small; allocate first what lives long, or let sizes repeat (roundup_power2_divisions:4)",
+        return snprintf(out, room,
+                        "%s are cached in pieces too small; allocate first what lives long, or let "
+                        "sizes repeat (roundup_power2_divisions:4)",
                         DS__SIZE(s->pool_cached));
     if (s->private_cached >= s->wanted)
-        return snprintf(out, room, "%s are free in private pools; destroy graphs and pools that are done, or create the pools with use_on_oom",
+        return snprintf(out, room,
+                        "%s are free in private pools; destroy graphs and pools that are done, or "
+                        "create the pools with use_on_oom",
                         DS__SIZE(s->private_cached));
     return 0;
 }
+
 static void ds__moom_hint(ds__mshortage *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     size_t most = s->limit && s->limit < s->total ? s->limit : s->total;
-    int pools = s->pool_limit && s->segment > s->pool_limit - (s->pool_reserved < s->pool_limit ? s->pool_reserved : s->pool_limit);
-    int devices = s->limit && s->segment > s->limit - (s->reserved < s->limit ? s->reserved : s->limit);
-    if (s->wanted >= (size_t)1 << 60) { snprintf(out, room, "no device has 2^60 bytes; the size looks like a negative number or an overflow"); return; }
-    if (ds__mtls.upstream_empty) { snprintf(out, room, "the pool's upstream gave no memory (NULL); what it knows is asked there"); return; }
-    if (s->total && s->wanted > s->total) { snprintf(out, room, "the device is smaller than the request"); return; }
-    if (most && s->wanted > most) {
-        snprintf(out, room, "the request is larger than the limit of %s; ds_mem_set_limit and ds_mem_set_fraction change it", DS__SIZE(most));
+    int pools = s->pool_limit &&
+                s->segment > s->pool_limit - (s->pool_reserved < s->pool_limit ? s->pool_reserved
+                                                                               : s->pool_limit);
+    int devices =
+        s->limit && s->segment > s->limit - (s->reserved < s->limit ? s->reserved : s->limit);
+    if (s->wanted >= (size_t)1 << 60) {
+        snprintf(out, room,
+                 "no device has 2^60 bytes; the size looks like a negative number or an overflow");
         return;
     }
-    if (s->pool_limit && s->wanted > s->pool_limit) { snprintf(out, room, "the request is larger than the pool's limit of %s", DS__SIZE(s->pool_limit)); return; }
-    if (ds__moom_hint_capture(s) || ds__moom_hint_cached(s)) return;
-    if (pools) { snprintf(out, room, "only the pool's limit of %s is in the way; raise it, or free memory of the pool", DS__SIZE(s->pool_limit)); return; }
+    if (ds__mtls.upstream_empty) {
+        snprintf(out, room,
+                 "the pool's upstream gave no memory (NULL); what it knows is asked there");
+        return;
+    }
+    if (s->total && s->wanted > s->total) {
+        snprintf(out, room, "the device is smaller than the request");
+        return;
+    }
+    if (most && s->wanted > most) {
+        snprintf(out, room,
+                 "the request is larger than the limit of %s; ds_mem_set_limit and "
+                 "ds_mem_set_fraction change it",
+                 DS__SIZE(most));
+        return;
+    }
+    if (s->pool_limit && s->wanted > s->pool_limit) {
+        snprintf(out, room, "the request is larger than the pool's limit of %s",
+                 DS__SIZE(s->pool_limit));
+        return;
+    }
+    if (ds__moom_hint_capture(s) || ds__moom_hint_cached(s))
+        return;
+    if (pools) {
+        snprintf(out, room,
+                 "only the pool's limit of %s is in the way; raise it, or free memory of the pool",
+                 DS__SIZE(s->pool_limit));
+        return;
+    }
     if (devices) {
-        snprintf(out, room, "only the limit of %s is in the way; ds_mem_set_limit and ds_mem_set_fraction (limit, per_process_memory_fraction) raise it", DS__SIZE(s->limit));
+        snprintf(out, room,
+                 "only the limit of %s is in the way; ds_mem_set_limit and ds_mem_set_fraction "
+                 "(limit, per_process_memory_fraction) raise it",
+                 DS__SIZE(s->limit));
         return;
     }
     if (s->outside >= s->wanted || s->outside > s->total / 2) {
-        snprintf(out, room, "%s of the device are used by others: processes (ds_mem_list_processes), contexts, libraries, ds_alloc", DS__SIZE(s->outside));
+        snprintf(out, room,
+                 "%s of the device are used by others: processes (ds_mem_list_processes), "
+                 "contexts, libraries, ds_alloc",
+                 DS__SIZE(s->outside));
         return;
     }
     if (s->tops && s->top[0].bytes > s->live / 2)
-        snprintf(out, room, "%.60s has %s of the %s that are allocated; look there first", s->top[0].name, DS__SIZE(s->top[0].bytes), DS__SIZE(s->live));
-    else snprintf(out, room, "live blocks need it all; free some, or work on smaller pieces");
+        snprintf(out, room, "%.60s has %s of the %s that are allocated; look there first",
+                 s->top[0].name, DS__SIZE(s->top[0].bytes), DS__SIZE(s->live));
+    else
+        snprintf(out, room, "live blocks need it all; free some, or work on smaller pieces");
 }
+typedef struct ds__mpage {
+    char *text;
+    size_t room;
+    size_t n;
+} ds__mpage;
 
-typedef struct ds__mpage { char *text; size_t room, n; } ds__mpage;
-__attribute__((format(printf, 2, 3))) static void ds__mprint(ds__mpage *p, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void ds__mprint(ds__mpage *p, const char *format,
+                                                             ...) {
     va_list args;
     va_start(args, format);
     int n = vsnprintf(p->text + p->n, p->room - p->n, format, args);
     va_end(args);
-    if (n > 0) p->n = p->n + (size_t)n < p->room ? p->n + (size_t)n : p->room - 1;
+    if (n > 0)
+        p->n = p->n + (size_t)n < p->room ? p->n + (size_t)n : p->room - 1;
 }
+
 static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
     const char *type = ds__type_name(s->dev->device.type);
     ds__mprint(p, "out of memory on %s:%d", type, s->dev->device.index);
-    if (ds__tls.site.file) ds__mprint(p, " in %s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file), ds__tls.site.line);
+    if (ds__tls.site.file)
+        ds__mprint(p, " in %s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file),
+                   ds__tls.site.line);
     ds__mprint(p, "\n  asked for       %s", DS__SIZE(s->wanted));
-    if (s->segment != s->wanted) ds__mprint(p, ", for which %s were needed", DS__SIZE(s->segment));
-    if (s->pool->name[0]) ds__mprint(p, ", from the capture's own pool");
-    else if (s->pool != &s->dev->main) ds__mprint(p, ", from the pool %s", s->pool->label ? s->pool->label : "without a label");
-    ds__mprint(p, "\n  device          %s in all, %s free", DS__SIZE(s->total), s->known ? DS__SIZE(s->free) : "nobody knows how much");
-    if (s->outside) ds__mprint(p, ", %s used by others than this allocator", DS__SIZE(s->outside));
+    if (s->segment != s->wanted)
+        ds__mprint(p, ", for which %s were needed", DS__SIZE(s->segment));
+    if (s->pool->name[0])
+        ds__mprint(p, ", from the capture's own pool");
+    else if (s->pool != &s->dev->main)
+        ds__mprint(p, ", from the pool %s", s->pool->label ? s->pool->label : "without a label");
+    ds__mprint(p, "\n  device          %s in all, %s free", DS__SIZE(s->total),
+               s->known ? DS__SIZE(s->free) : "nobody knows how much");
+    if (s->outside)
+        ds__mprint(p, ", %s used by others than this allocator", DS__SIZE(s->outside));
     ds__mprint(p, "\n  limit           %s", s->limit ? DS__SIZE(s->limit) : "none");
-    if (s->pool_limit) ds__mprint(p, ", of the pool %s, which has reserved %s", DS__SIZE(s->pool_limit), DS__SIZE(s->pool_reserved));
+    if (s->pool_limit)
+        ds__mprint(p, ", of the pool %s, which has reserved %s", DS__SIZE(s->pool_limit),
+                   DS__SIZE(s->pool_reserved));
     ds__mprint(p, "\n  reserved        %s", DS__SIZE(s->reserved));
-    if (s->private_reserved) ds__mprint(p, ", %s of it by private pools, of which %s are cached", DS__SIZE(s->private_reserved), DS__SIZE(s->private_cached));
-    ds__mprint(p, "\n  allocated       %s in %zu block%s", DS__SIZE(s->live), s->live_count, s->live_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  pending         %s in %zu block%s, freed while other streams use them", DS__SIZE(s->pending), s->pending_count, s->pending_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  cached          %s in %zu block%s", DS__SIZE(s->cached), s->cached_count, s->cached_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  largest free    %s\n  fragmentation   %d %%\n", DS__SIZE(s->largest), ds__moom_fragmentation(s));
-    if (s->tops) ds__mprint(p, "biggest owners\n");
+    if (s->private_reserved)
+        ds__mprint(p, ", %s of it by private pools, of which %s are cached",
+                   DS__SIZE(s->private_reserved), DS__SIZE(s->private_cached));
+    ds__mprint(p, "\n  allocated       %s in %zu block%s", DS__SIZE(s->live), s->live_count,
+               s->live_count == 1 ? "" : "s");
+    ds__mprint(p, "\n  pending         %s in %zu block%s, freed while other streams use them",
+               DS__SIZE(s->pending), s->pending_count, s->pending_count == 1 ? "" : "s");
+    ds__mprint(p, "\n  cached          %s in %zu block%s", DS__SIZE(s->cached), s->cached_count,
+               s->cached_count == 1 ? "" : "s");
+    ds__mprint(p, "\n  largest free    %s\n  fragmentation   %d %%\n", DS__SIZE(s->largest),
+               ds__moom_fragmentation(s));
+    if (s->tops)
+        ds__mprint(p, "biggest owners\n");
     for (size_t i = 0; i < s->tops; i++)
-        ds__mprint(p, "  %-16s in %6zu block%s %s\n", DS__SIZE(s->top[i].bytes), s->top[i].count, s->top[i].count == 1 ? " " : "s", s->top[i].name);
+        ds__mprint(p, "  %-16s in %6zu block%s %s\n", DS__SIZE(s->top[i].bytes), s->top[i].count,
+                   s->top[i].count == 1 ? " " : "s", s->top[i].name);
     ds__mprint(p, "hint: %s\n", s->hint);
 }
+
 /* What ds_last_error() has room for: owners are left out from the least one on. */
 static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
     const size_t tail = strlen(s->hint) + 16;
-    ds__mprint(p, "%s were asked for on %s:%d, which has %s, %s free", DS__SIZE(s->wanted), ds__type_name(s->dev->device.type), s->dev->device.index,
-               DS__SIZE(s->total), s->known ? DS__SIZE(s->free) : "unknown");
-    if (s->limit) ds__mprint(p, ", limit %s", DS__SIZE(s->limit));
-    if (s->pool_limit) ds__mprint(p, ", limit of the pool %s", DS__SIZE(s->pool_limit));
-    ds__mprint(p, "; allocated %s, reserved %s, pending %s, largest free %s, fragmentation %d %%", DS__SIZE(s->live), DS__SIZE(s->reserved),
-               DS__SIZE(s->pending), DS__SIZE(s->largest), ds__moom_fragmentation(s));
+    ds__mprint(p, "%s were asked for on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
+               ds__type_name(s->dev->device.type), s->dev->device.index, DS__SIZE(s->total),
+               s->known ? DS__SIZE(s->free) : "unknown");
+    if (s->limit)
+        ds__mprint(p, ", limit %s", DS__SIZE(s->limit));
+    if (s->pool_limit)
+        ds__mprint(p, ", limit of the pool %s", DS__SIZE(s->pool_limit));
+    ds__mprint(p, "; allocated %s, reserved %s, pending %s, largest free %s, fragmentation %d %%",
+               DS__SIZE(s->live), DS__SIZE(s->reserved), DS__SIZE(s->pending), DS__SIZE(s->largest),
+               ds__moom_fragmentation(s));
     for (size_t i = 0; i < s->tops; i++) {
         ds__msize size = ds__mformat(s->top[i].bytes);
-        if (p->n + strlen(s->top[i].name) + strlen(size.text) + tail >= p->room) break;
+        if (p->n + strlen(s->top[i].name) + strlen(size.text) + tail >= p->room)
+            break;
         ds__mprint(p, "%s%s %s", i ? ", " : "; most: ", s->top[i].name, size.text);
     }
     ds__mprint(p, "; hint: %s", s->hint);
 }
 
-/* Sets the sentence of the error `why` and the thread's long report. Nothing is locked. `segment` is what was asked of the driver. */
-__attribute__((cold, noinline)) DS__SEAM
-static void ds__oom_report(const ds__wanted *q, size_t segment, ds_result why) {
+/* Sets the sentence of the error `why` and the thread's long report. Nothing is locked.
+   `segment` is what was asked of the driver. */
+__attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wanted *q,
+                                                                    size_t segment, ds_result why) {
     char line[450];
     ds__mshortage s;
-    ds__mpage page = { NULL, 6144, 0 }, short_one = { line, sizeof line, 0 };
-    size_t before = (ds__tls.site.file ? strlen(ds__tls.site.file) + 14 : 0) + (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3; /* of ds__fail */
-    if (before + sizeof line > sizeof ds__tls.error) short_one.room = before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
+    ds__mpage page = { NULL, 6144, 0 };
+    ds__mpage short_one = { line, sizeof line, 0 };
+    /* of ds__fail */
+    size_t before = (ds__tls.site.file ? strlen(ds__tls.site.file) + 14 : 0) +
+                    (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3;
+    if (before + sizeof line > sizeof ds__tls.error)
+        short_one.room = before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
     ds__thread *t = ds__thread_state();
     memset(&s, 0, sizeof s);
     s.dev = q->a->dev;
@@ -6436,13 +8830,20 @@ static void ds__oom_report(const ds__wanted *q, size_t segment, ds_result why) {
     s.kind = q->kind;
     s.aligned = q->aligned;
     s.quiet = ds__captures_open() != 0;
-    s.segment = segment > s.wanted && !(ds__policy(s.pool)->expandable_segments && s.dev->has_space > 0) ? segment : s.wanted;
+    s.segment =
+        segment > s.wanted && !(ds__policy(s.pool)->expandable_segments && s.dev->has_space > 0)
+            ? segment
+            : s.wanted;
     ds__moom_collect(&s);
     s.apart = s.quiet && s.owner && !ds__can_await(q, ds__owner_of(s.owner));
     ds__moom_hint(&s);
     page.text = t ? ds__alloc(page.room) : NULL;
-    if (page.text) ds__moom_page(&s, &page);
-    if (t) { ds__release(t->report); t->report = page.text; }
+    if (page.text)
+        ds__moom_page(&s, &page);
+    if (t) {
+        ds__release(t->report);
+        t->report = page.text;
+    }
     ds__moom_line(&s, &short_one);
     ds__fail(why, "%s", line);
 }
@@ -6451,71 +8852,95 @@ DSDEF const char *(ds_mem_last_report)(void) {
     const ds__thread *t = ds__tls.thread;
     return t && ds__tls.epoch == ds__g.epoch && t->report ? t->report : "";
 }
-
 /* ---- >>memory reports: leaks ---- */
 
 /* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
 static void ds__tell_leaks(ds__mdevice *dev) {
     ds__mowners owners;
-    ds__mowner o, *which;
+    ds__mowner o;
+    ds__mowner *which;
     char name[80];
-    if (ds__g.log_level < DS_LOG_WARNING) return;
+    if (ds__g.log_level < DS_LOG_WARNING)
+        return;
     ds__mowners_begin(&owners, ds__moom_count(dev));
     for (const ds__mpool *p = &dev->main; p; p = p->next)
         for (const ds__arena *a = p->name[0] ? NULL : p->arenas; a; a = a->next)
             for (const ds__segment *g = a->segments; g; g = g->next)
                 for (const ds__mblock *b = g->first; b; b = b->next)
-                    if (b->state == DS_BLOCK_LIVE) ds__mowners_add(&owners, b);
-    for (int i = 0; i < 100 && (which = ds__mowners_next(&owners, &o)); i++) { /* whoever has more knows enough */
+                    if (b->state == DS_BLOCK_LIVE)
+                        ds__mowners_add(&owners, b);
+    /* whoever has more knows enough */
+    for (int i = 0; i < 100 && (which = ds__mowners_next(&owners, &o)); i++) {
         ds__mowner_name(&owners, which, &o, name);
-        ds__warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count, o.count == 1 ? "" : "s", name, ds__type_name(dev->device.type), dev->device.index,
-                 DS__SIZE(o.bytes), o.count == 1 ? "was" : "were");
+        ds__warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count, o.count == 1 ? "" : "s",
+                 name, ds__type_name(dev->device.type), dev->device.index, DS__SIZE(o.bytes),
+                 o.count == 1 ? "was" : "were");
     }
     ds__release(owners.slot);
 }
-
-/* ---- >>memory snapshots -------------------------------------------------------------------------------------------- */
+/* ---- >>memory snapshots ---------------------------------------------------------------------- */
 
 /* Policy.
-    1. The history is a ring per device. The engine writes it; here it is made, cleared and read.
-    2. A snapshot is collected first, device by device with the device stopped, into memory of ours; then it is written without a lock.
-    3. One walk over what was collected makes the pickle and the JSON, so that they say the same; the page reads a shorter form of it.
-    4. Texts are kept once, as valid UTF-8, and so are frames: a file, a line and a label.
-    5. `lock` is taken before all locks of the engine but ds__m.lock, `watch` after all of them, around the calls of observers. */
+   1. The history is a ring per device. The engine writes it; here it is made, cleared and read.
+   2. A snapshot is collected first, device by device with the device stopped, into memory of ours;
+      then it is written without a lock.
+   3. One walk over what was collected makes the pickle and the JSON, so that they say the same; the
+      page reads a shorter form of it.
+   4. Texts are kept once, as valid UTF-8, and so are frames: a file, a line and a label.
+   5. `lock` is taken before all locks of the engine but ds__m.lock, `watch` after all of them,
+      around the calls of observers. */
 
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u
 
 typedef struct ds__mremark ds__mremark;
-struct ds__mremark {              /* the text of an annotation */
+
+struct ds__mremark { /* the text of an annotation */
     ds__mremark *next;
-    uint64_t until;               /* the ring has lost it when it has turned once after so many events */
+    /* the ring has lost it when it has turned once after so many events */
+    uint64_t until;
     char text[256];
 };
-typedef struct ds__mwatcher { ds_mem_event_fn fn; void *user; } ds__mwatcher;
+
+typedef struct ds__mwatcher {
+    ds_mem_event_fn fn;
+    void *user;
+} ds__mwatcher;
+
 static struct {
-    pthread_mutex_t lock;         /* of what follows, and of all rings' sizes */
+    pthread_mutex_t lock; /* of what follows, and of all rings' sizes */
     int on;
     size_t entries;
-    unsigned actions;             /* that are recorded */
-    int64_t to_wall_ns;           /* from the monotonic clock to the time of day, once it is asked for: the same in all snapshots */
-    struct { ds__mremark *first, *last; } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-    pthread_mutex_t watch;        /* of what follows */
+    unsigned actions; /* that are recorded */
+    /* from the monotonic clock to the time of day, once it is asked for: the same in all
+       snapshots */
+    int64_t to_wall_ns;
+
+    struct {
+        ds__mremark *first;
+        ds__mremark *last;
+    } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+
+    pthread_mutex_t watch; /* of what follows */
     ds__mwatcher *watchers;
-    size_t watcher_count, watcher_room;
+    size_t watcher_count;
+    size_t watcher_room;
 } ds__mh = { .lock = PTHREAD_MUTEX_INITIALIZER, .watch = PTHREAD_MUTEX_INITIALIZER };
 
-#define DS__EACH_MDEVICE(dev) \
-    for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++) \
-        for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++) \
-            for (ds__mdevice *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; ds__once = NULL)
+#define DS__EACH_MDEVICE(dev)                                                                   \
+    for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
+        for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++)                                   \
+            for (ds__mdevice *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
+                 ds__once = NULL)
 
 /* ---- history ---- */
 
-/* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when it returns. */
+/* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
+   it returns. */
 static void ds__history_apply(ds__mdevice *dev) {
     pthread_mutex_lock(&ds__mh.watch);
-    unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) | (ds__mh.watcher_count ? DS__WATCHED : 0);
+    unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
+                     (ds__mh.watcher_count ? DS__WATCHED : 0);
     pthread_mutex_unlock(&ds__mh.watch);
     ds__lock_take(&dev->history_lock);
     atomic_store(&dev->watch, watch);
@@ -6539,8 +8964,11 @@ static void ds__mem_history_join(ds__mdevice *dev) {
     pthread_mutex_lock(&ds__mh.lock);
     if (ds__mh.on && !dev->history_room) {
         ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
-        if (ring) ds__history_swap(dev, ring, ds__mh.entries);
-        else ds__log(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY, "no memory for the history of a device: it is not recorded");
+        if (ring)
+            ds__history_swap(dev, ring, ds__mh.entries);
+        else
+            ds__log(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY,
+                    "no memory for the history of a device: it is not recorded");
     }
     ds__history_apply(dev);
     pthread_mutex_unlock(&ds__mh.lock);
@@ -6555,37 +8983,42 @@ static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room
     }
 }
 
-DSDEF ds_result (ds_mem_history_start)(const ds_mem_history_desc *desc) {
+DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     static const ds_mem_history_desc usual;
     ds__mevent *ring[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds_result r = DS_OK;
     DS__ENTER("ds_mem_history_start");
-    if (!desc) desc = &usual;
+    if (!desc)
+        desc = &usual;
     size_t entries = desc->entries ? desc->entries : DS__HISTORY_ENTRIES;
-    DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip, desc->skip >> DS__ACTIONS << DS__ACTIONS);
-    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent), "%zu entries are more than there is memory", entries);
+    DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip,
+                desc->skip >> DS__ACTIONS << DS__ACTIONS);
+    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent),
+                "%zu entries are more than there is memory", entries);
     memset(ring, 0, sizeof ring);
     pthread_mutex_lock(&ds__mh.lock);
     DS__EACH_MDEVICE(dev)
-        if (r == DS_OK && !(ring[ds__b][ds__i] = ds__alloc(entries * sizeof(ds__mevent))))
-            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
+    if (r == DS_OK && !(ring[ds__b][ds__i] = ds__alloc(entries * sizeof(ds__mevent))))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
     if (r == DS_OK) {
         ds__mh.on = 1;
         ds__mh.entries = entries;
         ds__mh.actions = ((1u << DS__ACTIONS) - 1) & ~desc->skip;
         DS__EACH_MDEVICE(dev) {
-            ring[ds__b][ds__i] = ds__history_swap(dev, ring[ds__b][ds__i], ring[ds__b][ds__i] ? entries : 0);
+            ring[ds__b][ds__i] =
+                ds__history_swap(dev, ring[ds__b][ds__i], ring[ds__b][ds__i] ? entries : 0);
             ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
             ds__history_apply(dev);
         }
     }
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        for (int i = 0; i < DS__MAX_DEVICES; i++) ds__release(ring[b][i]);
+        for (int i = 0; i < DS__MAX_DEVICES; i++)
+            ds__release(ring[b][i]);
     pthread_mutex_unlock(&ds__mh.lock);
     return r;
 }
 
-DSDEF ds_result (ds_mem_history_stop)(void) {
+DSDEF ds_result(ds_mem_history_stop)(void) {
     DS__ENTER("ds_mem_history_stop");
     pthread_mutex_lock(&ds__mh.lock);
     ds__mh.on = 0;
@@ -6597,24 +9030,41 @@ DSDEF ds_result (ds_mem_history_stop)(void) {
 /* Bytes of the UTF-8 character that begins there; 0: there is none. */
 static size_t ds__utf8(const char *text) {
     const unsigned char *p = (const unsigned char *)text;
-    unsigned low = 0x80, high = 0xbf;
-    size_t n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
-    if (p[0] == 0xe0) low = 0xa0;
-    if (p[0] == 0xed) high = 0x9f; /* surrogates */
-    if (p[0] == 0xf0) low = 0x90;
-    if (p[0] == 0xf4) high = 0x8f;
+    unsigned low = 0x80;
+    unsigned high = 0xbf;
+    size_t n = p[0] < 0x80   ? 1
+               : p[0] < 0xc2 ? 0
+               : p[0] < 0xe0 ? 2
+               : p[0] < 0xf0 ? 3
+               : p[0] < 0xf5 ? 4
+                             : 0;
+    if (p[0] == 0xe0)
+        low = 0xa0;
+    /* surrogates */
+    if (p[0] == 0xed)
+        high = 0x9f;
+    if (p[0] == 0xf0)
+        low = 0x90;
+    if (p[0] == 0xf4)
+        high = 0x8f;
     for (size_t i = 1; i < n; i++, low = 0x80, high = 0xbf)
-        if (p[i] < low || p[i] > high) return 0;
+        if (p[i] < low || p[i] > high)
+            return 0;
     return n;
 }
 
-/* Copies as much as there is room for, in whole characters; what is no UTF-8 becomes question marks. */
+/* Copies as much as there is room for, in whole characters; what is no UTF-8 becomes question
+   marks. */
 static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
     size_t n = 0;
     while (*text) {
         size_t step = ds__utf8(text);
-        if (n + (step ? step : 1) >= room) break;
-        if (step) memcpy(to + n, text, step); else to[n] = '?';
+        if (n + (step ? step : 1) >= room)
+            break;
+        if (step)
+            memcpy(to + n, text, step);
+        else
+            to[n] = '?';
         n += step ? step : 1;
         text += step ? step : 1;
     }
@@ -6622,37 +9072,50 @@ static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
     return n;
 }
 
-DSDEF ds_result (ds_mem_annotate)(ds_device device, const char *text) {
+DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     DS__ENTER("ds_mem_annotate");
     DS__REQUIRE(text, "text is NULL");
     DS__RESOLVE(device);
     ds__mdevice *dev = ds__mem_device(device);
-    if (!dev) return DS_ERR_OUT_OF_MEMORY;
-    if (!(atomic_load(&dev->watch) & (1u << DS_ACTION_ANNOTATION | DS__WATCHED))) return DS_OK;
+    if (!dev)
+        return DS_ERR_OUT_OF_MEMORY;
+    if (!(atomic_load(&dev->watch) & (1u << DS_ACTION_ANNOTATION | DS__WATCHED)))
+        return DS_OK;
     ds__mremark *m = ds__alloc(sizeof *m);
-    if (!m) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an annotation");
-    int b = ds__backend_of(device), i = device.index;
+    if (!m)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an annotation");
+    int b = ds__backend_of(device);
+    int i = device.index;
     ds__utf8_copy(m->text, sizeof m->text, text);
     pthread_mutex_lock(&ds__mh.lock);
-    ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file, (uint32_t)ds__tls.site.line, m->text);
+    ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file,
+                 (uint32_t)ds__tls.site.line, m->text);
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     ds__remarks_drop(b, i, m->until, dev->history_room);
-    if (ds__mh.remarks[b][i].first) ds__mh.remarks[b][i].last->next = m;
-    else ds__mh.remarks[b][i].first = m;
+    if (ds__mh.remarks[b][i].first)
+        ds__mh.remarks[b][i].last->next = m;
+    else
+        ds__mh.remarks[b][i].first = m;
     ds__mh.remarks[b][i].last = m;
     pthread_mutex_unlock(&ds__mh.lock);
     return DS_OK;
 }
-
 /* ---- observers ---- */
 
-/* Around code of the user's that may not call devstream: when it does it is told so, and the call that runs keeps its name and place. */
-typedef struct ds__guarded { int outer; const char *fn; ds_site site; } ds__guarded;
+/* Around code of the user's that may not call devstream: when it does it is told so, and the
+   call that runs keeps its name and place. */
+typedef struct ds__guarded {
+    int outer;
+    const char *fn;
+    ds_site site;
+} ds__guarded;
+
 static ds__guarded ds__guard(void) {
     ds__guarded g = { ds__tls.in_callback, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
     return g;
 }
+
 static void ds__unguard(ds__guarded g) {
     ds__tls.in_callback = g.outer;
     ds__tls.fn = g.fn;
@@ -6660,54 +9123,73 @@ static void ds__unguard(ds__guarded g) {
 }
 
 static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
-    ds_mem_event event = { .action = (ds_mem_action)e->action, .address = e->address, .bytes = e->bytes, .stream = e->stream, .time_ns = e->time_ns,
-                           .site = { e->file, (int)e->line }, .label = e->label, .pool = { e->pool } };
+    ds_mem_event event = { .action = (ds_mem_action)e->action,
+                           .address = e->address,
+                           .bytes = e->bytes,
+                           .stream = e->stream,
+                           .time_ns = e->time_ns,
+                           .site = { e->file, (int)e->line },
+                           .label = e->label,
+                           .pool = { e->pool } };
     pthread_mutex_lock(&ds__mh.watch);
     ds__guarded g = ds__guard();
-    for (size_t i = 0; i < ds__mh.watcher_count; i++) ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
+    for (size_t i = 0; i < ds__mh.watcher_count; i++)
+        ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
     ds__unguard(g);
     pthread_mutex_unlock(&ds__mh.watch);
 }
 
 /* Room for `more` elements; 0: no memory. */
 static int ds__snap_room(void *list, size_t element, size_t count, size_t more, size_t *room) {
-    void *old, *bigger;
+    void *old;
+    void *bigger;
     size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
-    if (count + more <= *room) return 1;
-    if (wanted > SIZE_MAX / 4 / element || !(bigger = ds__alloc(wanted * element))) return 0;
+    if (count + more <= *room)
+        return 1;
+    if (wanted > SIZE_MAX / 4 / element || !(bigger = ds__alloc(wanted * element)))
+        return 0;
     memcpy(&old, list, sizeof old);
-    if (count) memcpy(bigger, old, count * element);
+    if (count)
+        memcpy(bigger, old, count * element);
     ds__release(old);
     memcpy(list, &bigger, sizeof bigger);
     *room = wanted;
     return 1;
 }
 
-DSDEF ds_result (ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
+DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_on_event");
     DS__REQUIRE(fn, "fn is NULL");
     pthread_mutex_lock(&ds__mh.lock);
     pthread_mutex_lock(&ds__mh.watch);
-    int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1, &ds__mh.watcher_room);
-    if (room) ds__mh.watchers[ds__mh.watcher_count++] = (ds__mwatcher){ fn, user };
+    int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1,
+                             &ds__mh.watcher_room);
+    if (room)
+        ds__mh.watchers[ds__mh.watcher_count++] = (ds__mwatcher){ fn, user };
     pthread_mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
     pthread_mutex_unlock(&ds__mh.lock);
     return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
 }
 
-DSDEF ds_result (ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
+DSDEF ds_result(ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_on_event");
     DS__REQUIRE(fn, "fn is NULL");
     pthread_mutex_lock(&ds__mh.lock);
     pthread_mutex_lock(&ds__mh.watch);
-    size_t i = 0, n = ds__mh.watcher_count;
-    while (i < n && (ds__mh.watchers[i].fn != fn || ds__mh.watchers[i].user != user)) i++;
-    if (i < n) memmove(&ds__mh.watchers[i], &ds__mh.watchers[i + 1], (--ds__mh.watcher_count - i) * sizeof *ds__mh.watchers);
+    size_t i = 0;
+    size_t n = ds__mh.watcher_count;
+    while (i < n && (ds__mh.watchers[i].fn != fn || ds__mh.watchers[i].user != user))
+        i++;
+    if (i < n)
+        memmove(&ds__mh.watchers[i], &ds__mh.watchers[i + 1],
+                (--ds__mh.watcher_count - i) * sizeof *ds__mh.watchers);
     pthread_mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
     pthread_mutex_unlock(&ds__mh.lock);
-    return i < n ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "this function is no observer with this argument");
+    return i < n
+               ? DS_OK
+               : ds__fail(DS_ERR_INVALID_VALUE, "this function is no observer with this argument");
 }
 
 /* ds_shutdown: everything starts afresh. */
@@ -6722,61 +9204,110 @@ static void ds__snapshot_shutdown(void) {
     ds__mh.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
 }
-
 /* ---- what a snapshot has collected ---- */
 
-typedef struct ds__sframe { uint32_t file, line, name; } ds__sframe; /* texts */
-typedef struct ds__sblock { uint64_t address, size, asked; uint32_t frame, state; } ds__sblock;
+typedef struct ds__sframe {
+    uint32_t file;
+    uint32_t line;
+    uint32_t name;
+} ds__sframe; /* texts */
+
+typedef struct ds__sblock {
+    uint64_t address;
+    uint64_t size;
+    uint64_t asked;
+    uint32_t frame;
+    uint32_t state;
+} ds__sblock;
+
 typedef struct ds__ssegment {
-    uint64_t address, size, allocated, active, requested, stream;
-    uint32_t device, pool, kind, growing;
-    size_t first, count;          /* blocks */
+    uint64_t address;
+    uint64_t size;
+    uint64_t allocated;
+    uint64_t active;
+    uint64_t requested;
+    uint64_t stream;
+    uint32_t device;
+    uint32_t pool;
+    uint32_t kind;
+    uint32_t growing;
+    /* first, count: blocks */
+    size_t first;
+    size_t count;
 } ds__ssegment;
-typedef struct ds__spool { uint64_t id, name[2]; uint32_t label, device; } ds__spool;
+
+typedef struct ds__spool {
+    uint64_t id;
+    uint64_t name[2];
+    uint32_t label;
+    uint32_t device;
+} ds__spool;
+
 typedef struct ds__sdevice {
     ds_device device;
-    size_t total, limit, room;
-    uint64_t seen;                /* events since the start of the history */
+    size_t total;
+    size_t limit;
+    size_t room;
+    uint64_t seen; /* events since the start of the history */
     uint64_t active;
-    ds__mevent *events;           /* from the oldest; `line` is their frame, or the text of an annotation, and `pool` an index */
+    /* from the oldest; `line` is their frame, or the text of an annotation, and `pool` an index */
+    ds__mevent *events;
     size_t count;
 } ds__sdevice;
-typedef struct ds__sindex { uint32_t *slot; size_t mask; } ds__sindex; /* what is at i is entered as i + 1 */
+
+/* what is at i is entered as i + 1 */
+typedef struct ds__sindex {
+    uint32_t *slot;
+    size_t mask;
+} ds__sindex;
 
 typedef struct ds__snap {
-    int broken;                   /* there was no memory */
-    ds__sdevice *devices;         /* all that exist */
+    int broken;           /* there was no memory */
+    ds__sdevice *devices; /* all that exist */
     uint32_t device_count;
     ds__ssegment *segments;
     ds__sblock *blocks;
     ds__spool *pools;
-    ds__sframe *frames;           /* from 1 */
+    ds__sframe *frames; /* from 1 */
     char *text;
-    size_t *texts;                /* where they begin; from 1 */
-    size_t segment_count, segment_room, block_count, block_room, pool_count, pool_room, frame_count, frame_room, text_size, text_room,
-        texts_count, texts_room;
-    ds__sindex text_index, frame_index;
-    struct { const char *ptr; uint32_t text; } recent[256];
+    size_t *texts; /* where they begin; from 1 */
+    size_t segment_count, segment_room, block_count, block_room, pool_count, pool_room, frame_count,
+        frame_room, text_size, text_room, texts_count, texts_room;
+    ds__sindex text_index;
+    ds__sindex frame_index;
+
+    struct {
+        const char *ptr;
+        uint32_t text;
+    } recent[256];
+
     ds_mem_config config;
-    size_t entries;               /* of the history */
-    uint32_t nobody;              /* the name of a frame without a label */
-    uint64_t time_ns;             /* of the monotonic clock */
-    int64_t to_wall_ns;           /* and from that to the time of day */
+    size_t entries;     /* of the history */
+    uint32_t nobody;    /* the name of a frame without a label */
+    uint64_t time_ns;   /* of the monotonic clock */
+    int64_t to_wall_ns; /* and from that to the time of day */
 } ds__snap;
 
-#define DS__SNAP_MORE(s, list, count, room) \
-    (!(s)->broken && ((s)->broken = !ds__snap_room(&(s)->list, sizeof *(s)->list, (s)->count, 1, &(s)->room)) == 0)
+#define DS__SNAP_MORE(s, list, count, room)                                                      \
+    (!(s)->broken && ((s)->broken = !ds__snap_room(&(s)->list, sizeof *(s)->list, (s)->count, 1, \
+                                                   &(s)->room)) == 0)
 
-/* Finds what has this hash and is equal, or the place for it. `find` compares with what is at an index. NULL: no memory. */
-static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_t hash, int (*same)(ds__snap *s, uint32_t at, const void *key),
+/* Finds what has this hash and is equal, or the place for it. `find` compares with what is at an
+   index. NULL: no memory. */
+static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_t hash,
+                               int (*same)(ds__snap *s, uint32_t at, const void *key),
                                uint64_t (*hash_of)(ds__snap *s, uint32_t at), const void *key) {
     if (2 * count >= x->mask) {
         size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
         uint32_t *bigger = ds__alloc(size * sizeof *bigger);
-        if (!bigger) { s->broken = 1; return NULL; }
+        if (!bigger) {
+            s->broken = 1;
+            return NULL;
+        }
         for (uint32_t i = 1; i <= count; i++) {
             size_t at = hash_of(s, i) & (size - 1);
-            while (bigger[at]) at = (at + 1) & (size - 1);
+            while (bigger[at])
+                at = (at + 1) & (size - 1);
             bigger[at] = i;
         }
         ds__release(x->slot);
@@ -6784,33 +9315,52 @@ static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_
         x->mask = size - 1;
     }
     size_t at = hash & x->mask;
-    while (x->slot[at] && !same(s, x->slot[at], key)) at = (at + 1) & x->mask;
+    while (x->slot[at] && !same(s, x->slot[at], key))
+        at = (at + 1) & x->mask;
     return &x->slot[at];
 }
 
 static uint64_t ds__hash_text(const char *text) {
     uint64_t h = 14695981039346656037u; /* FNV-1a */
-    for (; *text; text++) h = (h ^ (unsigned char)*text) * 1099511628211u;
+    for (; *text; text++)
+        h = (h ^ (unsigned char)*text) * 1099511628211u;
     return h ^ h >> 32;
 }
-static const char *ds__snap_string(const ds__snap *s, uint32_t text) { return text ? s->text + s->texts[text - 1] : ""; }
-static int ds__text_same(ds__snap *s, uint32_t at, const void *key) { return strcmp(ds__snap_string(s, at), key) == 0; }
-static uint64_t ds__text_hash(ds__snap *s, uint32_t at) { return ds__hash_text(ds__snap_string(s, at)); }
+
+static const char *ds__snap_string(const ds__snap *s, uint32_t text) {
+    return text ? s->text + s->texts[text - 1] : "";
+}
+
+static int ds__text_same(ds__snap *s, uint32_t at, const void *key) {
+    return strcmp(ds__snap_string(s, at), key) == 0;
+}
+
+static uint64_t ds__text_hash(ds__snap *s, uint32_t at) {
+    return ds__hash_text(ds__snap_string(s, at));
+}
 
 /* The number of a text, which is copied; 0: NULL, or no memory. */
 static uint32_t ds__snap_text(ds__snap *s, const char *text) {
     char clean[2048];
-    if (!text || s->broken) return 0;
+    if (!text || s->broken)
+        return 0;
     size_t n = ds__utf8_copy(clean, sizeof clean, text) + 1;
-    uint32_t *slot = ds__snap_slot(s, &s->text_index, s->texts_count, ds__hash_text(clean), ds__text_same, ds__text_hash, clean);
-    if (!slot || *slot) return slot ? *slot : 0;
-    if (!DS__SNAP_MORE(s, texts, texts_count, texts_room)) return 0;
-    if (!ds__snap_room(&s->text, 1, s->text_size, n, &s->text_room)) { s->broken = 1; return 0; }
+    uint32_t *slot = ds__snap_slot(s, &s->text_index, s->texts_count, ds__hash_text(clean),
+                                   ds__text_same, ds__text_hash, clean);
+    if (!slot || *slot)
+        return slot ? *slot : 0;
+    if (!DS__SNAP_MORE(s, texts, texts_count, texts_room))
+        return 0;
+    if (!ds__snap_room(&s->text, 1, s->text_size, n, &s->text_room)) {
+        s->broken = 1;
+        return 0;
+    }
     memcpy(s->text + s->text_size, clean, n);
     s->texts[s->texts_count] = s->text_size;
     s->text_size += n;
     return *slot = (uint32_t)++s->texts_count;
 }
+
 /* The same for a text that nobody changes before ds__snap_forget. */
 static uint32_t ds__snap_known(ds__snap *s, const char *text) {
     size_t at = ((uintptr_t)text ^ (uintptr_t)text >> 9) & 255;
@@ -6820,93 +9370,142 @@ static uint32_t ds__snap_known(ds__snap *s, const char *text) {
     }
     return s->recent[at].text;
 }
-static void ds__snap_forget(ds__snap *s) { memset(s->recent, 0, sizeof s->recent); }
+
+static void ds__snap_forget(ds__snap *s) {
+    memset(s->recent, 0, sizeof s->recent);
+}
 
 static uint64_t ds__hash_frame(const ds__sframe *f) {
     uint64_t h = (f->file * 0x9e3779b97f4a7c15u + f->line) * 0x9e3779b97f4a7c15u + f->name;
     h *= 0x9e3779b97f4a7c15u;
     return h ^ h >> 32;
 }
-static int ds__frame_same(ds__snap *s, uint32_t at, const void *key) { return memcmp(&s->frames[at - 1], key, sizeof(ds__sframe)) == 0; }
-static uint64_t ds__frame_hash(ds__snap *s, uint32_t at) { return ds__hash_frame(&s->frames[at - 1]); }
+
+static int ds__frame_same(ds__snap *s, uint32_t at, const void *key) {
+    return memcmp(&s->frames[at - 1], key, sizeof(ds__sframe)) == 0;
+}
+
+static uint64_t ds__frame_hash(ds__snap *s, uint32_t at) {
+    return ds__hash_frame(&s->frames[at - 1]);
+}
 
 /* The number of a frame; 0: nothing is known, or no memory. */
 static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, const char *label) {
-    ds__sframe f = { ds__snap_known(s, file), file ? line : 0, ds__snap_known(s, label && *label ? label : NULL) };
-    if (!f.file && !f.name) return 0;
-    uint32_t *slot = ds__snap_slot(s, &s->frame_index, s->frame_count, ds__hash_frame(&f), ds__frame_same, ds__frame_hash, &f);
-    if (!slot || *slot) return slot ? *slot : 0;
-    if (!DS__SNAP_MORE(s, frames, frame_count, frame_room)) return 0;
+    ds__sframe f = { ds__snap_known(s, file), file ? line : 0,
+                     ds__snap_known(s, label && *label ? label : NULL) };
+    if (!f.file && !f.name)
+        return 0;
+    uint32_t *slot = ds__snap_slot(s, &s->frame_index, s->frame_count, ds__hash_frame(&f),
+                                   ds__frame_same, ds__frame_hash, &f);
+    if (!slot || *slot)
+        return slot ? *slot : 0;
+    if (!DS__SNAP_MORE(s, frames, frame_count, frame_room))
+        return 0;
     s->frames[s->frame_count] = f;
     return *slot = (uint32_t)++s->frame_count;
 }
-
 /* ---- collecting ---- */
 
-/* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots. All is locked. */
-static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__arena *a, uint32_t device, uint32_t pool) {
+/* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots.
+   All is locked. */
+static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__arena *a,
+                             uint32_t device, uint32_t pool) {
     ds__ssegment *run = NULL;
     for (const ds__mblock *b = seg->first; b && !s->broken; b = b->next) {
-        if (b->state == DS_BLOCK_UNMAPPED) { run = NULL; continue; }
-        if (!run) {
-            if (!DS__SNAP_MORE(s, segments, segment_count, segment_room)) return;
-            run = &s->segments[s->segment_count++];
-            *run = (ds__ssegment){ .address = (uintptr_t)b->ptr, .stream = a->stream_id, .device = device, .pool = pool, .kind = seg->kind,
-                                   .growing = seg->page != 0, .first = s->block_count };
+        if (b->state == DS_BLOCK_UNMAPPED) {
+            run = NULL;
+            continue;
         }
-        if (!DS__SNAP_MORE(s, blocks, block_count, block_room)) return;
+        if (!run) {
+            if (!DS__SNAP_MORE(s, segments, segment_count, segment_room))
+                return;
+            run = &s->segments[s->segment_count++];
+            *run = (ds__ssegment){ .address = (uintptr_t)b->ptr,
+                                   .stream = a->stream_id,
+                                   .device = device,
+                                   .pool = pool,
+                                   .kind = seg->kind,
+                                   .growing = seg->page != 0,
+                                   .first = s->block_count };
+        }
+        if (!DS__SNAP_MORE(s, blocks, block_count, block_room))
+            return;
         ds__sblock *to = &s->blocks[s->block_count++];
         *to = (ds__sblock){ .address = (uintptr_t)b->ptr, .size = b->size, .state = b->state };
         run->size += b->size;
         run->count++;
-        if (b->state == DS_BLOCK_FREE) continue; /* its label may be gone */
+        /* its label may be gone */
+        if (b->state == DS_BLOCK_FREE)
+            continue;
         to->asked = b->asked;
         to->frame = ds__snap_frame(s, b->file, b->line, b->label);
         run->active += b->size;
         run->requested += b->asked;
-        if (b->state == DS_BLOCK_LIVE) run->allocated += b->size;
+        if (b->state == DS_BLOCK_LIVE)
+            run->allocated += b->size;
     }
 }
 
 static uint32_t ds__snap_pool(ds__snap *s, const ds__mpool *p, uint32_t device) {
-    if (!DS__SNAP_MORE(s, pools, pool_count, pool_room)) return 0;
-    s->pools[s->pool_count] = (ds__spool){ p->id, { p->name[0], p->name[1] }, ds__snap_text(s, p->label), device };
+    if (!DS__SNAP_MORE(s, pools, pool_count, pool_room))
+        return 0;
+    s->pools[s->pool_count] =
+        (ds__spool){ p->id, { p->name[0], p->name[1] }, ds__snap_text(s, p->label), device };
     return (uint32_t)s->pool_count++;
 }
 
 /* Copies the newest events, from the oldest of them. The device is locked. */
 static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mdevice *dev) {
-    uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 64; /* a few may come without the device's lock */
+    /* a few may come without the device's lock */
+    uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 64;
     size_t have = n < dev->history_room ? (size_t)n : dev->history_room;
-    if (!have || s->broken) return;
-    if (!(d->events = ds__alloc(have * sizeof *d->events))) { s->broken = 1; return; }
+    if (!have || s->broken)
+        return;
+    if (!(d->events = ds__alloc(have * sizeof *d->events))) {
+        s->broken = 1;
+        return;
+    }
     ds__lock_take(&dev->history_lock);
     n = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     d->seen = n;
     d->count = n < have ? (size_t)n : have;
-    for (size_t i = 0; i < d->count; i++) d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
+    for (size_t i = 0; i < d->count; i++)
+        d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
     ds__lock_give(&dev->history_lock);
     for (size_t i = 1; i < d->count; i++) /* who took the time may have waited long for the turn */
-        if (d->events[i].time_ns < d->events[i - 1].time_ns) d->events[i].time_ns = d->events[i - 1].time_ns;
-    uint64_t from = d->count ? d->events[0].time_ns : 0, from_ns = d->count ? ds__ticks_ns(from) : 0, to = d->count ? d->events[d->count - 1].time_ns : 0;
-    double scale = to > from ? (double)(ds__ticks_ns(to) - from_ns) / (double)(to - from) : 0; /* one for all, so that their order stays */
-    for (size_t i = 0; i < d->count; i++) d->events[i].time_ns = from_ns + (uint64_t)((double)(d->events[i].time_ns - from) * scale);
+        if (d->events[i].time_ns < d->events[i - 1].time_ns)
+            d->events[i].time_ns = d->events[i - 1].time_ns;
+    uint64_t from = d->count ? d->events[0].time_ns : 0;
+    uint64_t from_ns = d->count ? ds__ticks_ns(from) : 0;
+    uint64_t to = d->count ? d->events[d->count - 1].time_ns : 0;
+    /* one for all, so that their order stays */
+    double scale = to > from ? (double)(ds__ticks_ns(to) - from_ns) / (double)(to - from) : 0;
+    for (size_t i = 0; i < d->count; i++)
+        d->events[i].time_ns = from_ns + (uint64_t)((double)(d->events[i].time_ns - from) * scale);
 }
 
-/* Names what the events point to, and keeps those of one pool if one is asked for. `lock` is held: no annotation goes away. */
+/* Names what the events point to, and keeps those of one pool if one is asked for. `lock` is
+   held: no annotation goes away. */
 static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64_t only) {
     size_t kept = 0;
     uint32_t pool = 0;
     for (size_t i = 0; i < d->count && !s->broken; i++) {
         ds__mevent e = d->events[i];
         if (pool >= s->pool_count || s->pools[pool].device != number || s->pools[pool].id != e.pool)
-            for (pool = 0; pool < s->pool_count && (s->pools[pool].device != number || s->pools[pool].id != e.pool); ) pool++;
-        if (only && e.pool != only && e.action != DS_ACTION_ANNOTATION) continue;
-        if (e.action == DS_ACTION_ANNOTATION) e.line = ds__snap_text(s, e.label);
-        else e.line = ds__snap_frame(s, e.file, e.line, e.label);
+            for (pool = 0; pool < s->pool_count &&
+                           (s->pools[pool].device != number || s->pools[pool].id != e.pool);)
+                pool++;
+        if (only && e.pool != only && e.action != DS_ACTION_ANNOTATION)
+            continue;
+        if (e.action == DS_ACTION_ANNOTATION)
+            e.line = ds__snap_text(s, e.label);
+        else
+            e.line = ds__snap_frame(s, e.file, e.line, e.label);
         if (pool == s->pool_count) { /* it is no more */
-            if (!DS__SNAP_MORE(s, pools, pool_count, pool_room)) break;
-            s->pools[s->pool_count++] = (ds__spool){ .id = e.pool, .name = { 0, e.pool >> 32 }, .device = number };
+            if (!DS__SNAP_MORE(s, pools, pool_count, pool_room))
+                break;
+            s->pools[s->pool_count++] =
+                (ds__spool){ .id = e.pool, .name = { 0, e.pool >> 32 }, .device = number };
         }
         e.pool = pool;
         d->events[kept++] = e;
@@ -6914,7 +9513,8 @@ static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64
     d->count = kept;
 }
 
-static void ds__snap_device(ds__snap *s, ds__mdevice *dev, uint32_t number, unsigned flags, uint64_t only) {
+static void ds__snap_device(ds__snap *s, ds__mdevice *dev, uint32_t number, unsigned flags,
+                            uint64_t only) {
     ds__sdevice *d = &s->devices[number];
     d->total = dev->total;
     d->limit = atomic_load(&dev->limit);
@@ -6922,30 +9522,40 @@ static void ds__snap_device(ds__snap *s, ds__mdevice *dev, uint32_t number, unsi
     ds__mem_lock_all(dev);
     for (ds__mpool *p = &dev->main; p && !s->broken; p = p->next) {
         uint32_t pool = ds__snap_pool(s, p, number);
-        if (only && p->id != only) continue;
+        if (only && p->id != only)
+            continue;
         size_t begin = s->segment_count;
         for (ds__arena *a = p->arenas; a; a = a->next)
-            for (ds__segment *seg = a->segments; seg && !s->broken; seg = seg->next) ds__snap_segment(s, seg, a, number, pool);
-        for (size_t i = begin; i < s->segment_count; i++) d->active += s->segments[i].active;
+            for (ds__segment *seg = a->segments; seg && !s->broken; seg = seg->next)
+                ds__snap_segment(s, seg, a, number, pool);
+        for (size_t i = begin; i < s->segment_count; i++)
+            d->active += s->segments[i].active;
     }
-    if (!(flags & DS_SNAPSHOT_NO_HISTORY)) ds__snap_history(s, d, dev);
+    if (!(flags & DS_SNAPSHOT_NO_HISTORY))
+        ds__snap_history(s, d, dev);
     s->config = dev->main.config;
     ds__mem_unlock_all(dev);
     ds__snap_forget(s);
     ds__snap_events(s, d, number, only);
     ds__snap_forget(s);
-    ds__mem_note(dev, DS_ACTION_SNAPSHOT, 0, d->active, 0, 0, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL); /* for the next one */
+    /* for the next one */
+    ds__mem_note(dev, DS_ACTION_SNAPSHOT, 0, d->active, 0, 0, ds__tls.site.file,
+                 (uint32_t)ds__tls.site.line, NULL);
 }
 
 static int ds__snap_order(const void *a, const void *b) {
-    const ds__ssegment *x = a, *y = b;
-    if (x->device != y->device) return x->device < y->device ? -1 : 1;
+    const ds__ssegment *x = a;
+    const ds__ssegment *y = b;
+    if (x->device != y->device)
+        return x->device < y->device ? -1 : 1;
     return x->address < y->address ? -1 : x->address > y->address;
 }
 
 static void ds__snap_free(ds__snap *s) {
-    if (!s) return;
-    for (uint32_t i = 0; i < s->device_count && s->devices; i++) ds__release(s->devices[i].events);
+    if (!s)
+        return;
+    for (uint32_t i = 0; i < s->device_count && s->devices; i++)
+        ds__release(s->devices[i].events);
     ds__release(s->devices);
     ds__release(s->segments);
     ds__release(s->blocks);
@@ -6961,16 +9571,23 @@ static void ds__snap_free(ds__snap *s) {
 /* `lock` is held. */
 static int64_t ds__to_wall(void) {
     struct timespec wall;
-    if (ds__mh.to_wall_ns) return ds__mh.to_wall_ns;
+    if (ds__mh.to_wall_ns)
+        return ds__mh.to_wall_ns;
     clock_gettime(0 /* CLOCK_REALTIME */, &wall);
-    return ds__mh.to_wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)ds__now_ns();
+    return ds__mh.to_wall_ns =
+               (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)ds__now_ns();
 }
 
-/* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come first. */
+/* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come
+   first. */
 static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
-    int gpus = ds__type_count(DS_DEVICE_CUDA), all = gpus + ds__type_count(DS_DEVICE_CPU);
+    int gpus = ds__type_count(DS_DEVICE_CUDA);
+    int all = gpus + ds__type_count(DS_DEVICE_CPU);
     ds__snap *s = ds__alloc(sizeof *s);
-    if (s) { s->device_count = (uint32_t)all; s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices); }
+    if (s) {
+        s->device_count = (uint32_t)all;
+        s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices);
+    }
     if (s && s->devices) {
         pthread_mutex_lock(&ds__m.lock);
         s->config = ds__m.config;
@@ -6980,38 +9597,96 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
         s->to_wall_ns = ds__to_wall();
         s->entries = ds__mh.entries;
         s->nobody = ds__snap_text(s, "(no label)");
-        for (int i = all; i-- > 0 && !s->broken; ) { /* the settings that remain are the first device's */
+        /* the settings that remain are the first device's */
+        for (int i = all; i-- > 0 && !s->broken;) {
             ds_device device = i < gpus ? ds_cuda(i) : ds_cpu(i - gpus);
             ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
             s->devices[i].device = device;
-            if (dev && (!only || only->dev == dev)) ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
+            if (dev && (!only || only->dev == dev))
+                ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
         }
         pthread_mutex_unlock(&ds__mh.lock);
-        if (s->segment_count) qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
+        if (s->segment_count)
+            qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
     }
-    if (s && s->devices && !s->broken) return s;
+    if (s && s->devices && !s->broken)
+        return s;
     ds__snap_free(s);
     ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     return NULL;
 }
-
 /* ---- writing: pickle and JSON ---- */
 
 /* What both use again and again. */
+/* clang-format off */
 #define DS__WORDS(X) \
-    X(segments) X(device_traces) X(allocator_settings) X(external_annotations) X(devices) X(time_us) X(device) X(address) X(total_size) \
-    X(allocated_size) X(active_size) X(requested_size) X(stream) X(segment_type) X(segment_pool_id) X(pool_label) X(is_expandable) X(frames) \
-    X(blocks) X(size) X(state) X(filename) X(line) X(name) X(action) X(addr) X(device_free) X(small) X(large) X(inactive) X(active_allocated) \
-    X(active_pending_free) X(alloc) X(free_requested) X(free_completed) X(segment_alloc) X(segment_free) X(segment_map) X(segment_unmap) \
-    X(snapshot) X(oom) X(annotation) X(total_memory) X(limit) X(history_entries) X(history_events) X(PYTORCH_CUDA_ALLOC_CONF) \
-    X(max_split_size) X(garbage_collection_threshold) X(expandable_segments) X(pinned_num_register_threads) X(release_lock_on_cudamalloc) \
-    X(pinned_use_cuda_host_register) X(graph_capture_record_stream_reuse) X(roundup_power2_divisions) X(trace_alloc_overflowed) \
-    X(trace_alloc_max_entries) X(max_round_threshold) X(max_cached_size)
+    X(segments) \
+    X(device_traces) \
+    X(allocator_settings) \
+    X(external_annotations) \
+    X(devices) \
+    X(time_us) \
+    X(device) \
+    X(address) \
+    X(total_size) \
+    X(allocated_size) \
+    X(active_size) \
+    X(requested_size) \
+    X(stream) \
+    X(segment_type) \
+    X(segment_pool_id) \
+    X(pool_label) \
+    X(is_expandable) \
+    X(frames) \
+    X(blocks) \
+    X(size) \
+    X(state) \
+    X(filename) \
+    X(line) \
+    X(name) \
+    X(action) \
+    X(addr) \
+    X(device_free) \
+    X(small) \
+    X(large) \
+    X(inactive) \
+    X(active_allocated) \
+    X(active_pending_free) \
+    X(alloc) \
+    X(free_requested) \
+    X(free_completed) \
+    X(segment_alloc) \
+    X(segment_free) \
+    X(segment_map) \
+    X(segment_unmap) \
+    X(snapshot) \
+    X(oom) \
+    X(annotation) \
+    X(total_memory) \
+    X(limit) \
+    X(history_entries) \
+    X(history_events) \
+    X(PYTORCH_CUDA_ALLOC_CONF) \
+    X(max_split_size) \
+    X(garbage_collection_threshold) \
+    X(expandable_segments) \
+    X(pinned_num_register_threads) \
+    X(release_lock_on_cudamalloc) \
+    X(pinned_use_cuda_host_register) \
+    X(graph_capture_record_stream_reuse) \
+    X(roundup_power2_divisions) \
+    X(trace_alloc_overflowed) \
+    X(trace_alloc_max_entries) \
+    X(max_round_threshold) \
+    X(max_cached_size)
+
+/* clang-format on */
 enum {
+
 #define DS__WORD_(word) DS__WORD_##word,
     DS__WORDS(DS__WORD_)
 #undef DS__WORD_
-    DS__WORD_COUNT
+        DS__WORD_COUNT
 };
 static const char *const ds__words[] = {
 #define DS__WORD_(word) #word,
@@ -7022,11 +9697,19 @@ static const char *const ds__words[] = {
 typedef struct ds__ink {
     ds_write_fn write_fn;
     void *user;
-    int stopped, pickle;
+    int stopped;
+    int pickle;
     unsigned depth;
-    struct { uint32_t count; char close; } level[8]; /* close: ']' or '}' */
-    uint32_t memos;               /* of the pickle; what has none yet has 0 */
-    uint32_t word[DS__WORD_COUNT], *text, *frame;
+
+    struct {
+        uint32_t count;
+        char close;
+    } level[8]; /* close: ']' or '}' */
+
+    uint32_t memos; /* of the pickle; what has none yet has 0 */
+    uint32_t word[DS__WORD_COUNT];
+    uint32_t *text;
+    uint32_t *frame;
     const ds__snap *s;
     size_t size;
     char buffer[16384];
@@ -7034,39 +9717,54 @@ typedef struct ds__ink {
 
 static void ds__ink_flush(ds__ink *k) {
     ds__guarded g = ds__guard();
-    if (k->size && !k->stopped) k->stopped = k->write_fn(k->buffer, k->size, k->user);
+    if (k->size && !k->stopped)
+        k->stopped = k->write_fn(k->buffer, k->size, k->user);
     ds__unguard(g);
     k->size = 0;
 }
+
 static void ds__ink_bytes(ds__ink *k, const void *bytes, size_t size) {
-    for (const char *p = bytes; size && !k->stopped; ) {
+    for (const char *p = bytes; size && !k->stopped;) {
         size_t n = sizeof k->buffer - k->size;
-        if (n > size) n = size;
+        if (n > size)
+            n = size;
         memcpy(k->buffer + k->size, p, n);
         k->size += n;
-        if (k->size == sizeof k->buffer) ds__ink_flush(k);
+        if (k->size == sizeof k->buffer)
+            ds__ink_flush(k);
         p += n;
         size -= n;
     }
 }
+
 static void ds__ink_byte(ds__ink *k, int byte) {
     char c = (char)byte;
     ds__ink_bytes(k, &c, 1);
 }
-static void ds__ink_plain(ds__ink *k, const char *text) { ds__ink_bytes(k, text, strlen(text)); }
+
+static void ds__ink_plain(ds__ink *k, const char *text) {
+    ds__ink_bytes(k, text, strlen(text));
+}
+
 static void ds__ink_number(ds__ink *k, uint64_t n) {
     char digits[20];
     size_t at = sizeof digits;
-    do digits[--at] = (char)('0' + n % 10); while (n /= 10);
+    do
+        digits[--at] = (char)('0' + n % 10);
+    while (n /= 10);
     ds__ink_bytes(k, digits + at, sizeof digits - at);
 }
+
 /* A string of JSON, which may also stand in a page. */
 static void ds__ink_quoted(ds__ink *k, const char *text) {
     ds__ink_byte(k, '"');
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
         char code[8];
-        if (c >= ' ' && c != '"' && c != '\\' && c != '<') { ds__ink_byte(k, c); continue; }
+        if (c >= ' ' && c != '"' && c != '\\' && c != '<') {
+            ds__ink_byte(k, c);
+            continue;
+        }
         snprintf(code, sizeof code, "\\u%04x", c);
         ds__ink_bytes(k, code, 6);
     }
@@ -7076,90 +9774,168 @@ static void ds__ink_quoted(ds__ink *k, const char *text) {
 /* Opcode, then the number in so many bytes, lowest first. */
 static void ds__pickle(ds__ink *k, int opcode, uint64_t n, unsigned bytes) {
     ds__ink_byte(k, opcode);
-    for (; bytes; bytes--, n >>= 8) ds__ink_byte(k, (int)(n & 255));
+    for (; bytes; bytes--, n >>= 8)
+        ds__ink_byte(k, (int)(n & 255));
 }
+
 /* What is on top of the stack gets a number, or what has one is taken again. */
 static void ds__pickle_keep(ds__ink *k, uint32_t *memo) {
     *memo = ++k->memos;
-    if (*memo < 256) ds__pickle(k, 'q', *memo, 1); else ds__pickle(k, 'r', *memo, 4);
+    if (*memo < 256)
+        ds__pickle(k, 'q', *memo, 1);
+    else
+        ds__pickle(k, 'r', *memo, 4);
 }
+
 static int ds__pickle_again(ds__ink *k, const uint32_t *memo) {
-    if (*memo) ds__pickle(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
+    if (*memo)
+        ds__pickle(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
     return *memo != 0;
 }
+
 static void ds__pickle_text(ds__ink *k, const char *text) {
     size_t n = strlen(text);
     ds__pickle(k, 'X', n, 4);
     ds__ink_bytes(k, text, n);
 }
 
-/* Opens a list or a dictionary: '[' or '{'. The reader of the viewer passes what is between two marks as arguments, so a mark stands
-   before each thousandth item of a list. */
+/* Opens a list or a dictionary: '[' or '{'. The reader of the viewer passes what is between two
+   marks as arguments, so a mark stands before each thousandth item of a list. */
 static void ds__ink_open(ds__ink *k, char what) {
     k->level[k->depth].count = 0;
     k->level[k->depth++].close = what == '[' ? ']' : '}';
-    if (!k->pickle) ds__ink_byte(k, what);
-    else if (what == '[') ds__ink_byte(k, ']');
-    else ds__ink_bytes(k, "}(", 2);
+    if (!k->pickle)
+        ds__ink_byte(k, what);
+    else if (what == '[')
+        ds__ink_byte(k, ']');
+    else
+        ds__ink_bytes(k, "}(", 2);
 }
+
 static void ds__ink_close(ds__ink *k) {
     char close = k->level[--k->depth].close;
-    if (!k->pickle) ds__ink_byte(k, close);
-    else if (close == '}') ds__ink_byte(k, 'u');
-    else if (k->level[k->depth].count) ds__ink_byte(k, 'e');
+    if (!k->pickle)
+        ds__ink_byte(k, close);
+    else if (close == '}')
+        ds__ink_byte(k, 'u');
+    else if (k->level[k->depth].count)
+        ds__ink_byte(k, 'e');
 }
+
 /* Before each item of a list. */
 static void ds__ink_item(ds__ink *k) {
     uint32_t n = k->level[k->depth - 1].count++;
-    if (!k->pickle) { if (n) ds__ink_byte(k, ','); ds__ink_byte(k, '\n'); return; }
-    if (n % 1000 == 0) ds__ink_plain(k, n ? "e(" : "(");
+    if (!k->pickle) {
+        if (n)
+            ds__ink_byte(k, ',');
+        ds__ink_byte(k, '\n');
+        return;
+    }
+    if (n % 1000 == 0)
+        ds__ink_plain(k, n ? "e(" : "(");
 }
+
 static void ds__ink_word(ds__ink *k, int word) {
-    if (!k->pickle) { ds__ink_quoted(k, ds__words[word]); return; }
-    if (ds__pickle_again(k, &k->word[word])) return;
+    if (!k->pickle) {
+        ds__ink_quoted(k, ds__words[word]);
+        return;
+    }
+    if (ds__pickle_again(k, &k->word[word]))
+        return;
     ds__pickle_text(k, ds__words[word]);
     ds__pickle_keep(k, &k->word[word]);
 }
+
 /* Before each value of a dictionary. */
 static void ds__ink_key(ds__ink *k, int word) {
-    if (!k->pickle && k->level[k->depth - 1].count++) ds__ink_byte(k, ',');
+    if (!k->pickle && k->level[k->depth - 1].count++)
+        ds__ink_byte(k, ',');
     ds__ink_word(k, word);
-    if (!k->pickle) ds__ink_byte(k, ':');
-}
-static void ds__ink_int(ds__ink *k, uint64_t n) {
-    if (!k->pickle) { ds__ink_number(k, n); return; }
-    unsigned bytes = 5; /* with room for the sign */
-    if (n < 1u << 8) { ds__pickle(k, 'K', n, 1); return; }
-    if (n < 1u << 16) { ds__pickle(k, 'M', n, 2); return; }
-    if (n < 1u << 31) { ds__pickle(k, 'J', n, 4); return; }
-    while (bytes < 8 && n >> (8 * bytes - 1)) bytes++;
-    if (n >> 63) n = INT64_MAX;
-    ds__pickle(k, 0x8a, bytes, 1);
-    for (unsigned i = 0; i < bytes; i++) ds__ink_byte(k, (int)(n >> 8 * i & 255));
-}
-static void ds__ink_text(ds__ink *k, uint32_t text) {
-    const char *string = ds__snap_string(k->s, text);
-    if (!k->pickle) { ds__ink_quoted(k, string); return; }
-    if (text && ds__pickle_again(k, &k->text[text - 1])) return;
-    ds__pickle_text(k, string);
-    if (text) ds__pickle_keep(k, &k->text[text - 1]);
+    if (!k->pickle)
+        ds__ink_byte(k, ':');
 }
 
-static void ds__put_int(ds__ink *k, int word, uint64_t n) { ds__ink_key(k, word); ds__ink_int(k, n); }
-static void ds__put_text(ds__ink *k, int word, uint32_t text) { ds__ink_key(k, word); ds__ink_text(k, text); }
-static void ds__put_word(ds__ink *k, int word, int value) { ds__ink_key(k, word); ds__ink_word(k, value); }
+static void ds__ink_int(ds__ink *k, uint64_t n) {
+    if (!k->pickle) {
+        ds__ink_number(k, n);
+        return;
+    }
+    unsigned bytes = 5; /* with room for the sign */
+    if (n < 1u << 8) {
+        ds__pickle(k, 'K', n, 1);
+        return;
+    }
+    if (n < 1u << 16) {
+        ds__pickle(k, 'M', n, 2);
+        return;
+    }
+    if (n < 1u << 31) {
+        ds__pickle(k, 'J', n, 4);
+        return;
+    }
+    while (bytes < 8 && n >> (8 * bytes - 1))
+        bytes++;
+    if (n >> 63)
+        n = INT64_MAX;
+    ds__pickle(k, 0x8a, bytes, 1);
+    for (unsigned i = 0; i < bytes; i++)
+        ds__ink_byte(k, (int)(n >> 8 * i & 255));
+}
+
+static void ds__ink_text(ds__ink *k, uint32_t text) {
+    const char *string = ds__snap_string(k->s, text);
+    if (!k->pickle) {
+        ds__ink_quoted(k, string);
+        return;
+    }
+    if (text && ds__pickle_again(k, &k->text[text - 1]))
+        return;
+    ds__pickle_text(k, string);
+    if (text)
+        ds__pickle_keep(k, &k->text[text - 1]);
+}
+
+static void ds__put_int(ds__ink *k, int word, uint64_t n) {
+    ds__ink_key(k, word);
+    ds__ink_int(k, n);
+}
+
+static void ds__put_text(ds__ink *k, int word, uint32_t text) {
+    ds__ink_key(k, word);
+    ds__ink_text(k, text);
+}
+
+static void ds__put_word(ds__ink *k, int word, int value) {
+    ds__ink_key(k, word);
+    ds__ink_word(k, value);
+}
+
 static void ds__put_bool(ds__ink *k, int word, int value) {
     ds__ink_key(k, word);
-    if (k->pickle) ds__ink_byte(k, value ? 0x88 : 0x89);
-    else ds__ink_plain(k, value ? "true" : "false");
+    if (k->pickle)
+        ds__ink_byte(k, value ? 0x88 : 0x89);
+    else
+        ds__ink_plain(k, value ? "true" : "false");
 }
-static void ds__put_list(ds__ink *k, int word) { ds__ink_key(k, word); ds__ink_open(k, '['); }
+
+static void ds__put_list(ds__ink *k, int word) {
+    ds__ink_key(k, word);
+    ds__ink_open(k, '[');
+}
+
 /* -1 for no limit. */
 static void ds__put_size(ds__ink *k, int word, size_t size) {
-    if (size <= INT64_MAX) { ds__put_int(k, word, size); return; }
+    if (size <= INT64_MAX) {
+        ds__put_int(k, word, size);
+        return;
+    }
     ds__ink_key(k, word);
-    if (k->pickle) ds__pickle(k, 'J', 0xffffffffu, 4); else ds__ink_plain(k, "-1");
+    if (k->pickle)
+        ds__pickle(k, 'J', 0xffffffffu, 4);
+    else
+        ds__ink_plain(k, "-1");
 }
+
 /* A number from 0 to 1000. */
 static void ds__put_real(ds__ink *k, int word, double value) {
     char text[32];
@@ -7169,7 +9945,8 @@ static void ds__put_real(ds__ink *k, int word, double value) {
     ds__ink_key(k, word);
     if (k->pickle) {
         ds__ink_byte(k, 'G');
-        for (int shift = 56; shift >= 0; shift -= 8) ds__ink_byte(k, (int)(bits >> shift & 255));
+        for (int shift = 56; shift >= 0; shift -= 8)
+            ds__ink_byte(k, (int)(bits >> shift & 255));
         return;
     }
     snprintf(text, sizeof text, "%u.%06u", millionths / 1000000, millionths % 1000000);
@@ -7178,21 +9955,26 @@ static void ds__put_real(ds__ink *k, int word, double value) {
 static void ds__put_pool(ds__ink *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
     ds__ink_key(k, DS__WORD_segment_pool_id);
-    if (!k->pickle) ds__ink_byte(k, '[');
+    if (!k->pickle)
+        ds__ink_byte(k, '[');
     ds__ink_int(k, name[0]);
-    if (!k->pickle) ds__ink_byte(k, ',');
+    if (!k->pickle)
+        ds__ink_byte(k, ',');
     ds__ink_int(k, name[1]);
     ds__ink_byte(k, k->pickle ? 0x86 : ']');
 }
+
 /* One frame, or none. */
 static void ds__put_frames(ds__ink *k, uint32_t frame) {
     ds__ink_key(k, DS__WORD_frames);
-    if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1])) return;
+    if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1]))
+        return;
     ds__ink_open(k, '[');
     if (frame) {
         const ds__sframe *f = &k->s->frames[frame - 1];
         k->level[k->depth - 1].count++;
-        if (k->pickle) ds__ink_byte(k, '(');
+        if (k->pickle)
+            ds__ink_byte(k, '(');
         ds__ink_open(k, '{');
         ds__put_text(k, DS__WORD_filename, f->file);
         ds__put_int(k, DS__WORD_line, f->line);
@@ -7200,13 +9982,17 @@ static void ds__put_frames(ds__ink *k, uint32_t frame) {
         ds__ink_close(k);
     }
     ds__ink_close(k);
-    if (k->pickle && frame) ds__pickle_keep(k, &k->frame[frame - 1]);
+    if (k->pickle && frame)
+        ds__pickle_keep(k, &k->frame[frame - 1]);
 }
 
-static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) { return (uint64_t)((int64_t)time_ns + s->to_wall_ns) / 1000; }
+static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) {
+    return (uint64_t)((int64_t)time_ns + s->to_wall_ns) / 1000;
+}
 
 static void ds__write_block(ds__ink *k, const ds__sblock *b) {
-    static const int states[] = { DS__WORD_inactive, DS__WORD_active_allocated, DS__WORD_active_pending_free };
+    static const int states[] = { DS__WORD_inactive, DS__WORD_active_allocated,
+                                  DS__WORD_active_pending_free };
     ds__ink_open(k, '{');
     ds__put_int(k, DS__WORD_address, b->address);
     ds__put_int(k, DS__WORD_size, b->size);
@@ -7227,7 +10013,8 @@ static void ds__write_segment(ds__ink *k, const ds__ssegment *g) {
     ds__put_int(k, DS__WORD_stream, g->stream);
     ds__put_word(k, DS__WORD_segment_type, g->kind == DS__SMALL ? DS__WORD_small : DS__WORD_large);
     ds__put_pool(k, g->pool);
-    if (k->s->pools[g->pool].label) ds__put_text(k, DS__WORD_pool_label, k->s->pools[g->pool].label);
+    if (k->s->pools[g->pool].label)
+        ds__put_text(k, DS__WORD_pool_label, k->s->pools[g->pool].label);
     ds__put_bool(k, DS__WORD_is_expandable, (int)g->growing);
     ds__put_frames(k, 0);
     ds__put_list(k, DS__WORD_blocks);
@@ -7246,7 +10033,8 @@ static void ds__write_event(ds__ink *k, const ds__mevent *e) {
     ds__put_int(k, DS__WORD_size, e->bytes);
     ds__put_int(k, DS__WORD_stream, e->stream);
     ds__put_int(k, DS__WORD_time_us, ds__snap_us(k->s, e->time_ns));
-    if (k->s->pools[e->pool].id) ds__put_pool(k, (uint32_t)e->pool);
+    if (k->s->pools[e->pool].id)
+        ds__put_pool(k, (uint32_t)e->pool);
     ds__put_frames(k, e->line);
     ds__ink_close(k);
 }
@@ -7256,27 +10044,40 @@ static void ds__write_settings(ds__ink *k) {
     const char *conf = getenv("DEVSTREAM_ALLOC_CONF");
     char clean[1024];
     int overflowed = 0;
-    for (uint32_t i = 0; i < k->s->device_count; i++) overflowed |= k->s->devices[i].seen > k->s->devices[i].room;
+    for (uint32_t i = 0; i < k->s->device_count; i++)
+        overflowed |= k->s->devices[i].seen > k->s->devices[i].room;
     ds__ink_key(k, DS__WORD_allocator_settings);
     ds__ink_open(k, '{');
     ds__ink_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
     ds__utf8_copy(clean, sizeof clean, conf ? conf : "");
-    if (k->pickle) ds__pickle_text(k, clean); else ds__ink_quoted(k, clean);
+    if (k->pickle)
+        ds__pickle_text(k, clean);
+    else
+        ds__ink_quoted(k, clean);
     ds__put_size(k, DS__WORD_max_split_size, c->max_split_size);
     ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
     ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
     ds__put_int(k, DS__WORD_pinned_num_register_threads, c->pinned_num_register_threads);
     ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, c->release_lock_on_cudamalloc);
     ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
-    ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse, c->graph_capture_record_stream_reuse);
+    ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse,
+                 c->graph_capture_record_stream_reuse);
     ds__ink_key(k, DS__WORD_roundup_power2_divisions);
     ds__ink_open(k, '{');
     for (unsigned i = 0; i < 16; i++) { /* by MiB */
         char mib[8];
         snprintf(mib, sizeof mib, "%u", 1u << i);
-        if (k->pickle) ds__pickle_text(k, mib);
-        else { if (i) ds__ink_byte(k, ','); ds__ink_quoted(k, mib); ds__ink_byte(k, ':'); }
-        ds__ink_int(k, c->roundup_power2_divisions[i] ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1) : (uint64_t)0);
+        if (k->pickle)
+            ds__pickle_text(k, mib);
+        else {
+            if (i)
+                ds__ink_byte(k, ',');
+            ds__ink_quoted(k, mib);
+            ds__ink_byte(k, ':');
+        }
+        ds__ink_int(k, c->roundup_power2_divisions[i]
+                           ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
+                           : (uint64_t)0);
     }
     ds__ink_close(k);
     ds__put_bool(k, DS__WORD_trace_alloc_overflowed, overflowed);
@@ -7289,7 +10090,10 @@ static void ds__write_settings(ds__ink *k) {
 static void ds__write_name(ds__ink *k, ds_device device) {
     char name[DS_DEVICE_NAME_SIZE];
     snprintf(name, sizeof name, "%s:%d", ds__type_name(device.type), (int)device.index);
-    if (k->pickle) ds__pickle_text(k, name); else ds__ink_quoted(k, name);
+    if (k->pickle)
+        ds__pickle_text(k, name);
+    else
+        ds__ink_quoted(k, name);
 }
 
 static void ds__write_devices(ds__ink *k) {
@@ -7314,7 +10118,8 @@ static void ds__write_annotations(ds__ink *k) {
     for (uint32_t d = 0; d < k->s->device_count; d++)
         for (size_t i = 0; i < k->s->devices[d].count && !k->stopped; i++) {
             const ds__mevent *e = &k->s->devices[d].events[i];
-            if (e->action != DS_ACTION_ANNOTATION) continue;
+            if (e->action != DS_ACTION_ANNOTATION)
+                continue;
             ds__ink_item(k);
             ds__ink_open(k, '{');
             ds__put_int(k, DS__WORD_device, d);
@@ -7328,7 +10133,8 @@ static void ds__write_annotations(ds__ink *k) {
 /* The pickle's or the JSON's. */
 static void ds__write_snapshot(ds__ink *k) {
     const ds__snap *s = k->s;
-    if (k->pickle) ds__pickle(k, 0x80, 2, 1);
+    if (k->pickle)
+        ds__pickle(k, 0x80, 2, 1);
     ds__ink_open(k, '{');
     ds__put_list(k, DS__WORD_segments);
     for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
@@ -7341,7 +10147,8 @@ static void ds__write_snapshot(ds__ink *k) {
         ds__ink_item(k);
         ds__ink_open(k, '[');
         for (size_t i = 0; i < s->devices[d].count && !k->stopped; i++) {
-            if (s->devices[d].events[i].action == DS_ACTION_ANNOTATION) continue;
+            if (s->devices[d].events[i].action == DS_ACTION_ANNOTATION)
+                continue;
             ds__ink_item(k);
             ds__write_event(k, &s->devices[d].events[i]);
         }
@@ -7355,12 +10162,12 @@ static void ds__write_snapshot(ds__ink *k) {
     ds__ink_close(k);
     ds__ink_plain(k, k->pickle ? "." : "\n");
 }
-
 /* ---- writing: the page ---- */
 
 static void ds__page_numbers(ds__ink *k, const uint64_t *n, size_t count, int first) {
     for (size_t i = 0; i < count; i++) {
-        if (i || !first) ds__ink_byte(k, ',');
+        if (i || !first)
+            ds__ink_byte(k, ',');
         ds__ink_number(k, n[i]);
     }
 }
@@ -7371,23 +10178,38 @@ static void ds__page_data(ds__ink *k) {
     ds__ink_plain(k, "{\"time\":");
     ds__ink_number(k, ds__snap_us(s, s->time_ns));
     ds__ink_plain(k, ",\"texts\":[\"\"");
-    for (uint32_t i = 1; i <= s->texts_count; i++) { ds__ink_byte(k, ','); ds__ink_quoted(k, ds__snap_string(s, i)); }
+    for (uint32_t i = 1; i <= s->texts_count; i++) {
+        ds__ink_byte(k, ',');
+        ds__ink_quoted(k, ds__snap_string(s, i));
+    }
     ds__ink_plain(k, "],\n\"frames\":[0,0,0"); /* file, line, label */
-    for (size_t i = 0; i < s->frame_count; i++) ds__page_numbers(k, (uint64_t[]){ s->frames[i].file, s->frames[i].line, s->frames[i].name }, 3, 0);
+    for (size_t i = 0; i < s->frame_count; i++)
+        ds__page_numbers(k, (uint64_t[]){ s->frames[i].file, s->frames[i].line, s->frames[i].name },
+                         3, 0);
     ds__ink_plain(k, "],\n\"pools\":["); /* id, label */
-    for (size_t i = 0; i < s->pool_count; i++) ds__page_numbers(k, (uint64_t[]){ s->pools[i].name[0], s->pools[i].name[1], s->pools[i].label }, 3, !i);
-    ds__ink_plain(k, "],\n\"segments\":["); /* device, address, size, stream, small or large, growing, pool, first block, blocks */
+    for (size_t i = 0; i < s->pool_count; i++)
+        ds__page_numbers(
+            k, (uint64_t[]){ s->pools[i].name[0], s->pools[i].name[1], s->pools[i].label }, 3, !i);
+    /* device, address, size, stream, small or large, growing, pool, first block, blocks */
+    ds__ink_plain(k, "],\n\"segments\":[");
     for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
         const ds__ssegment *g = &s->segments[i];
-        ds__page_numbers(k, (uint64_t[]){ g->device, g->address, g->size, g->stream, g->kind, g->growing, g->pool, g->first, g->count }, 9, !i);
+        ds__page_numbers(k,
+                         (uint64_t[]){ g->device, g->address, g->size, g->stream, g->kind,
+                                       g->growing, g->pool, g->first, g->count },
+                         9, !i);
     }
     ds__ink_plain(k, "],\n\"blocks\":["); /* size, requested size, state, frame */
     for (size_t i = 0; i < s->block_count && !k->stopped; i++)
-        ds__page_numbers(k, (uint64_t[]){ s->blocks[i].size, s->blocks[i].asked, s->blocks[i].state, s->blocks[i].frame }, 4, !i);
+        ds__page_numbers(k,
+                         (uint64_t[]){ s->blocks[i].size, s->blocks[i].asked, s->blocks[i].state,
+                                       s->blocks[i].frame },
+                         4, !i);
     ds__ink_plain(k, "],\n\"devices\":[");
     for (uint32_t d = 0; d < s->device_count; d++) {
         const ds__sdevice *v = &s->devices[d];
-        uint64_t start = v->count ? v->events[0].time_ns : 0, last = start;
+        uint64_t start = v->count ? v->events[0].time_ns : 0;
+        uint64_t last = start;
         ds__ink_plain(k, d ? ",\n{\"name\":" : "\n{\"name\":");
         ds__write_name(k, v->device);
         ds__ink_plain(k, ",\"total\":");
@@ -7398,17 +10220,21 @@ static void ds__page_data(ds__ink *k) {
         ds__ink_number(k, v->seen);
         ds__ink_plain(k, ",\"start\":");
         ds__ink_number(k, v->count ? ds__snap_us(s, start) : 0);
-        ds__ink_plain(k, ",\"events\":["); /* action, address, size, frame or text, ns since the one before */
+        /* action, address, size, frame or text, ns since the one before */
+        ds__ink_plain(k, ",\"events\":[");
         for (size_t i = 0; i < v->count && !k->stopped; i++) {
             const ds__mevent *e = &v->events[i];
-            ds__page_numbers(k, (uint64_t[]){ e->action, e->address, e->bytes, e->line, e->time_ns > last ? e->time_ns - last : 0 }, 5, !i);
-            if (e->time_ns > last) last = e->time_ns;
+            ds__page_numbers(k,
+                             (uint64_t[]){ e->action, e->address, e->bytes, e->line,
+                                           e->time_ns > last ? e->time_ns - last : 0 },
+                             5, !i);
+            if (e->time_ns > last)
+                last = e->time_ns;
         }
         ds__ink_plain(k, "]}");
     }
     ds__ink_plain(k, "]}");
 }
-
 /* What stands before the data, and after it. Texts reach the page as text, never as markup. */
 static const char *const ds__page_head[] = {
     "<!doctype html>\n"
@@ -7830,74 +10656,97 @@ static const char *const ds__page_code[] = {
 };
 
 static void ds__write_page(ds__ink *k) {
-    for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++) ds__ink_plain(k, ds__page_head[i]);
+    for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++)
+        ds__ink_plain(k, ds__page_head[i]);
     ds__page_data(k);
-    for (size_t i = 0; i < sizeof ds__page_code / sizeof *ds__page_code; i++) ds__ink_plain(k, ds__page_code[i]);
+    for (size_t i = 0; i < sizeof ds__page_code / sizeof *ds__page_code; i++)
+        ds__ink_plain(k, ds__page_code[i]);
 }
 
 /* ---- the public functions ---- */
 
-static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool, ds_write_fn write_fn, void *user) {
+static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool,
+                              ds_write_fn write_fn, void *user) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
-    DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML, "there is no format %d", (int)format);
+    DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML,
+                "there is no format %d", (int)format);
     DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
     ds__mpool *only = pool.id ? ds__mpool_of(pool) : NULL;
-    if (pool.id && !only) return DS_ERR_INVALID_HANDLE;
+    if (pool.id && !only)
+        return DS_ERR_INVALID_HANDLE;
     ds__snap *s = ds__snap_collect(flags, only);
-    if (!s) return r;
+    if (!s)
+        return r;
     ds__ink *k = ds__alloc(sizeof *k);
-    if (k) { k->text = ds__alloc((s->texts_count + 1) * sizeof *k->text); k->frame = ds__alloc((s->frame_count + 1) * sizeof *k->frame); }
+    if (k) {
+        k->text = ds__alloc((s->texts_count + 1) * sizeof *k->text);
+        k->frame = ds__alloc((s->frame_count + 1) * sizeof *k->frame);
+    }
     if (k && k->text && k->frame) {
         k->s = s;
         k->write_fn = write_fn;
         k->user = user;
         k->pickle = format == DS_SNAPSHOT_PICKLE;
-        if (format == DS_SNAPSHOT_HTML) ds__write_page(k); else ds__write_snapshot(k);
+        if (format == DS_SNAPSHOT_HTML)
+            ds__write_page(k);
+        else
+            ds__write_snapshot(k);
         ds__ink_flush(k);
         r = k->stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", k->stopped) : DS_OK;
     } else {
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     }
-    if (k) { ds__release(k->text); ds__release(k->frame); }
+    if (k) {
+        ds__release(k->text);
+        ds__release(k->frame);
+    }
     ds__release(k);
     ds__snap_free(s);
     return r;
 }
 
-DSDEF ds_result (ds_mem_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool, ds_write_fn write_fn, void *user) {
+DSDEF ds_result(ds_mem_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool,
+                                 ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_mem_snapshot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__snapshot(format, flags, pool, write_fn, user);
 }
 
-DSDEF ds_result (ds_mem_snapshot_file)(ds_mem_format format, unsigned flags, const char *path) {
+DSDEF ds_result(ds_mem_snapshot_file)(ds_mem_format format, unsigned flags, const char *path) {
     DS__ENTER("ds_mem_snapshot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "wb");
-    if (!f) return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    if (!f)
+        return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     ds_result r = ds__snapshot(format, flags, (ds_pool){ 0 }, ds__dot_to_file, f);
-    if (fclose(f) != 0 && r == DS_OK) r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    if (fclose(f) != 0 && r == DS_OK)
+        r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;
 }
 
 /* ---- blocks one by one ---- */
 
 static int ds__segment_order(const void *a, const void *b) {
-    const ds__segment *x = *(ds__segment *const *)a, *y = *(ds__segment *const *)b;
+    const ds__segment *x = *(ds__segment *const *)a;
+    const ds__segment *y = *(ds__segment *const *)b;
     return x->base < y->base ? -1 : x->base > y->base;
 }
 
 /* All is locked. */
 static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user) {
-    size_t count = 0, n = 0;
+    size_t count = 0;
+    size_t n = 0;
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
-            for (ds__segment *i = a->segments; i; i = i->next) count++;
+            for (ds__segment *i = a->segments; i; i = i->next)
+                count++;
     ds__segment **sorted = ds__alloc((count + 1) * sizeof *sorted);
-    if (!sorted) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to sort %zu segments", count);
+    if (!sorted)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to sort %zu segments", count);
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
-            for (ds__segment *i = a->segments; i; i = i->next) sorted[n++] = i;
+            for (ds__segment *i = a->segments; i; i = i->next)
+                sorted[n++] = i;
     qsort(sorted, n, sizeof *sorted, ds__segment_order);
     ds__guarded g = ds__guard();
     for (size_t i = 0; i < n; i++)
@@ -7911,51 +10760,68 @@ static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user
     return DS_OK;
 }
 
-DSDEF ds_result (ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
+DSDEF ds_result(ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
     ds__mdevice *dev = NULL;
     DS__ENTER("ds_mem_each_block");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_asked(device, &dev);
-    if (!dev) return r;
+    if (!dev)
+        return r;
     ds__mem_lock_all(dev);
     r = ds__each_block(dev, fn, user);
     ds__mem_unlock_all(dev);
     return r;
 }
-
-/* ---- >>pinned memory ----------------------------------------------------------------------------------------------- */
+/* ---- >>pinned memory ------------------------------------------------------------------------- */
 
 /* Policy.
-    1. The host is a device of the engine's with one pool and two arenas: for blocks below 4 KiB, and for those of whole pages. They
-       belong to no stream.
-    2. The program may use a block at once, so one that streams used is pending until their events are done. Allocations ask for that when nothing
-       else fits, frees and open captures never do, and nobody waits.
-    3. What a capture used stays pending until the last graph that has it is gone.
-    4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size, larger ones have one of their own. Both are
-       split and merged.
-    5. What pinned_max_round_threshold rounds up takes blocks of exactly that size, and without pinned_reserve_segment_size has
-       a segment of its own, as in torch.
-    6. `count` is the innermost lock but the registry's: with it, and the arena's, blocks change hands. So all counts are exact. */
+   1. The host is a device of the engine's with one pool and two arenas: for blocks below 4 KiB, and
+      for those of whole pages. They belong to no stream.
+   2. The program may use a block at once, so one that streams used is pending until their events
+      are done. Allocations ask for that when nothing else fits, frees and open captures never do,
+      and nobody waits.
+   3. What a capture used stays pending until the last graph that has it is gone.
+   4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size, larger
+      ones have one of their own. Both are split and merged.
+   5. What pinned_max_round_threshold rounds up takes blocks of exactly that size, and without
+      pinned_reserve_segment_size has a segment of its own, as in torch.
+   6. `count` is the innermost lock but the registry's: with it, and the arena's, blocks change
+      hands. So all counts are exact. */
 
 #define DS__HOST_PAGE ((size_t)4096)
 
 /* The graphs that a capture makes: owned by them and by the uses. */
-struct ds__hold { _Atomic int owners, gone; };
+struct ds__hold {
+    _Atomic int owners;
+    _Atomic int gone;
+};
 
-typedef struct ds__clock { int64_t total, max, min, count; } ds__clock; /* ns; min 0: none yet */
+typedef struct ds__clock {
+    int64_t total;
+    int64_t max;
+    int64_t min;
+    int64_t count;
+} ds__clock; /* ns; min 0: none yet */
 
 static struct {
-    pthread_mutex_t lock;         /* of the first use, and of `config` */
+    pthread_mutex_t lock; /* of the first use, and of `config` */
     ds__mdevice *_Atomic dev;
-    ds__arena *arena[2];          /* below 4 KiB; pages */
-    ds_mem_config config;         /* as it was set last */
+    ds__arena *arena[2];  /* below 4 KiB; pages */
+    ds_mem_config config; /* as it was set last */
     int configured;
-    _Atomic size_t round_threshold, max_cached, segment_size, limit; /* from it */
-    _Atomic int registers, polls, debug;
+    /* round_threshold, max_cached, segment_size, limit: from it */
+    _Atomic size_t round_threshold;
+    _Atomic size_t max_cached;
+    _Atomic size_t segment_size;
+    _Atomic size_t limit;
+    _Atomic int registers;
+    _Atomic int polls;
+    _Atomic int debug;
     _Atomic unsigned threads;
     ds__lock count;
     ds__lock clock_lock;
-    ds__clock made, ended;
+    ds__clock made;
+    ds__clock ended;
 } ds__host = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* The locked configuration counts from now on. */
@@ -7970,23 +10836,28 @@ static void ds__pinned_apply(const ds_mem_config *c) {
     atomic_store(&ds__host.polls, c->poll_on_alloc);
     atomic_store(&ds__host.debug, c->debug);
 }
+
 static ds_mem_config ds__usual_config(void) {
     pthread_mutex_lock(&ds__m.lock);
     ds_mem_config c = ds__m.config;
     pthread_mutex_unlock(&ds__m.lock);
     return c;
 }
-/* A configuration, or what a text (which was read once already) makes of the one that is there, has been set. */
+
+/* A configuration, or what a text (which was read once already) makes of the one that is there,
+   has been set. */
 static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
     pthread_mutex_lock(&ds__host.lock);
     ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
-    if (config || ds__mconfig_read(text, &c) == DS_OK) ds__pinned_apply(&c);
+    if (config || ds__mconfig_read(text, &c) == DS_OK)
+        ds__pinned_apply(&c);
     pthread_mutex_unlock(&ds__host.lock);
 }
 
 static ds__arena *ds__host_arena(ds__mdevice *dev) {
     ds__arena *a = ds__mkeep(sizeof *a);
-    if (!a) return NULL;
+    if (!a)
+        return NULL;
     pthread_mutex_init(&a->grow, NULL);
     pthread_mutex_init(&a->giving, NULL);
     a->pool = &dev->main;
@@ -8001,13 +10872,17 @@ static ds__arena *ds__host_arena(ds__mdevice *dev) {
 }
 
 /* The host's memory if it was used; NULL: it was not. */
-static ds__mdevice *ds__pinned_used(void) { return atomic_load_explicit(&ds__host.dev, memory_order_acquire); }
+static ds__mdevice *ds__pinned_used(void) {
+    return atomic_load_explicit(&ds__host.dev, memory_order_acquire);
+}
 
 /* The host's memory, made at its first use. NULL: no memory, and the sentence is set. */
 static ds__mdevice *ds__pinned_device(void) {
     ds__mdevice *dev = ds__pinned_used();
-    if (DS__LIKELY(dev != NULL)) return dev;
-    if (ds__mem_setup() < 0) return NULL;
+    if (DS__LIKELY(dev != NULL))
+        return dev;
+    if (ds__mem_setup() < 0)
+        return NULL;
     pthread_mutex_lock(&ds__host.lock);
     if (!ds__host.configured) {
         ds_mem_config usual = ds__usual_config();
@@ -8025,71 +10900,98 @@ static ds__mdevice *ds__pinned_device(void) {
         dev->main.dev = dev;
         dev->main.owners = 1;
         atomic_store(&dev->limit, atomic_load(&ds__host.limit));
-        if (ds__mpool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) && (ds__host.arena[1] = ds__host_arena(dev)))
+        if (ds__mpool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
+            (ds__host.arena[1] = ds__host_arena(dev)))
             atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
-        else dev = NULL;
+        else
+            dev = NULL;
     }
     pthread_mutex_unlock(&ds__host.lock);
-    if (!dev) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
+    if (!dev)
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
     return dev;
 }
-
 /* ---- where it comes from ---- */
 
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
     ds__lock_take(&ds__host.clock_lock);
-    if (!c->min || ns < c->min) c->min = ns ? ns : 1;
-    if (ns > c->max) c->max = ns;
+    if (!c->min || ns < c->min)
+        c->min = ns ? ns : 1;
+    if (ns > c->max)
+        c->max = ns;
     c->total += ns;
     c->count++;
     ds__lock_give(&ds__host.clock_lock);
 }
 
-/* Writing to each page makes the system give it memory, which registering would do one page after the other. */
-typedef struct ds__touched { char *from, *to; } ds__touched;
+/* Writing to each page makes the system give it memory, which registering would do one page
+   after the other. */
+typedef struct ds__touched {
+    char *from;
+    char *to;
+} ds__touched;
+
 static void *ds__touch(void *range) {
     const ds__touched *t = range;
-    for (volatile char *at = t->from; at < t->to; at += DS__HOST_PAGE) *at = 0;
+    for (volatile char *at = t->from; at < t->to; at += DS__HOST_PAGE)
+        *at = 0;
     return NULL;
 }
+
 static void *ds__touch_thread(void *range) {
     ds__os_block_signals();
     return ds__touch(range);
 }
+
 static void ds__touch_all(char *ptr, size_t size, unsigned threads) {
     pthread_t thread[128];
     ds__touched part[128];
-    unsigned n = size / DS__MIB < threads ? (unsigned)(size / DS__MIB) : threads, started = 0; /* each has a MiB at least */
-    if (n < 1) n = 1;
+    /* each has a MiB at least */
+    unsigned n = size / DS__MIB < threads ? (unsigned)(size / DS__MIB) : threads;
+    unsigned started = 0;
+    if (n < 1)
+        n = 1;
     size_t step = (size / n + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
     for (unsigned i = 0; i < n; i++) {
-        size_t from = i * step < size ? i * step : size, to = from + step < size ? from + step : size;
+        size_t from = i * step < size ? i * step : size;
+        size_t to = from + step < size ? from + step : size;
         part[i] = (ds__touched){ ptr + from, ptr + to };
     }
-    while (started + 1 < n && pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0) started++;
-    for (unsigned i = started; i < n; i++) ds__touch(&part[i]);
-    while (started) pthread_join(thread[--started], NULL);
+    while (started + 1 < n &&
+           pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0)
+        started++;
+    for (unsigned i = started; i < n; i++)
+        ds__touch(&part[i]);
+    while (started)
+        pthread_join(thread[--started], NULL);
 }
 
 /* Ordinary memory that is registered. */
 static ds_result ds__registered_alloc(size_t size, void **out) {
     int b = ds__host_backend();
-    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    if (!ds__g.driver[b])
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
     size_t whole = (size + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
     ds__found f;
     char *ptr = aligned_alloc(DS__HOST_PAGE, whole);
-    if (!ptr) return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
+    if (!ptr)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
     ds__touch_all(ptr, whole, atomic_load(&ds__host.threads));
     ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, b, 0);
-    if (r < 0) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
+    if (r < 0)
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     else {
         ds__tls.quiet++;
         r = ds__g.driver[b]->host_register(ptr, size);
         ds__tls.quiet--;
-        if (r < 0) (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
+        if (r < 0)
+            (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
     }
-    if (r < 0) free(ptr); else *out = ptr;
+    if (r < 0)
+        free(ptr);
+    else
+        *out = ptr;
     return r;
 }
 
@@ -8099,9 +11001,11 @@ static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **ou
     *out = NULL;
     *out_source = registers ? DS__FROM_REGISTERED : DS__FROM_PINNED;
     ds_result r = registers ? ds__registered_alloc(size, out) : ds__pinned_segment_alloc(size, out);
-    if (r == DS_OK) ds__clock_add(&ds__host.made, since);
+    if (r == DS_OK)
+        ds__clock_add(&ds__host.made, since);
     return r;
 }
+
 /* Nobody uses the memory, so nothing is waited for; it is gone whatever the driver says. */
 static ds_result ds__pinned_source_free(const ds__segment *s) {
     uint64_t since = ds__now_ns();
@@ -8116,19 +11020,24 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
     ds__clock_add(&ds__host.ended, since);
     return DS_OK;
 }
-
 /* ---- blocks ---- */
 
-static void ds__hold_drop(ds__hold *h) { if (h && atomic_fetch_sub(&h->owners, 1) == 1) ds__release(h); }
+static void ds__hold_drop(ds__hold *h) {
+    if (h && atomic_fetch_sub(&h->owners, 1) == 1)
+        ds__release(h);
+}
+
 static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
     ds__hold *h = ds__alloc(sizeof *h);
     (void)capture;
     (void)user;
-    if (!h) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
+    if (!h)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
     atomic_store(&h->owners, 1);
     *out = h;
     return DS_OK;
 }
+
 /* The last graph is gone. Any thread, no call of devstream. */
 static void ds__hold_release(void *user) {
     ds__hold *h = user;
@@ -8141,16 +11050,20 @@ static void ds__host_lock(ds__arena *a) {
     ds__arena_lock(a);
     ds__lock_take(&ds__host.count);
 }
+
 static void ds__host_unlock(ds__arena *a) {
     ds__lock_give(&ds__host.count);
     ds__arena_unlock(a);
 }
 
-/* What a block was is free, and one with its neighbours. The segment that is to be given back, if there is one. All is locked. */
+/* What a block was is free, and one with its neighbours. The segment that is to be given back,
+   if there is one. All is locked. */
 static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
     size_t size = b->size;
     b = ds__merge_in(a, b);
-    if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) || ds__is_split(b) || ds__captures_open()) return NULL;
+    if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) ||
+        ds__is_split(b) || ds__captures_open())
+        return NULL;
     ds__bin_out(a, b);
     b->quiet = 1;
     return b->seg;
@@ -8158,51 +11071,73 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
 
 static int ds__pinned_done(const ds__muse *u) {
     for (; u; u = u->next) {
-        ds_result r = u->hold ? (atomic_load(&u->hold->gone) ? DS_OK : DS_NOT_READY) : ds__event_ask(u->event);
-        if (r != DS_OK && r != DS_ERR_FAILED) return 0; /* an answer that says nothing of the work is no "done" */
+        ds_result r = u->hold ? (atomic_load(&u->hold->gone) ? DS_OK : DS_NOT_READY)
+                              : ds__event_ask(u->event);
+        /* an answer that says nothing of the work is no "done" */
+        if (r != DS_OK && r != DS_ERR_FAILED)
+            return 0;
     }
     return 1;
 }
+
 /* Locked. */
 static void ds__pinned_uses_end(ds__arena *a, ds__mblock *b) {
-    for (ds__muse *u = b->uses; u; u = u->next) { ds__hold_drop(u->hold); u->hold = NULL; }
+    for (ds__muse *u = b->uses; u; u = u->next) {
+        ds__hold_drop(u->hold);
+        u->hold = NULL;
+    }
     ds__muses_drop(a, b->uses);
     b->uses = NULL;
 }
 
-/* Frees the pending blocks whose uses are done, the oldest first, until `patience` were not: those come last next time. Nothing is locked. */
+/* Frees the pending blocks whose uses are done, the oldest first, until `patience` were not:
+   those come last next time. Nothing is locked. */
 static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
     ds__mblock *list[DS__POLLS];
     ds__segment *over[DS__POLLS];
     uint8_t done[DS__POLLS];
-    size_t freed = 0, left = 0;
+    size_t freed = 0;
+    size_t left = 0;
     ds__arena_lock(a);
-    for (const ds__mblock *b = a->pending; b; b = b->list_next) left++;
+    for (const ds__mblock *b = a->pending; b; b = b->list_next)
+        left++;
     ds__arena_unlock(a);
     while (left > 0 && patience > 0) {
-        size_t n = 0, most = left < DS__POLLS ? left : DS__POLLS, given = 0;
+        size_t n = 0;
+        size_t most = left < DS__POLLS ? left : DS__POLLS;
+        size_t given = 0;
         ds__arena_lock(a);
         for (ds__mblock *b = a->pending; b && n < most; b = b->list_next)
-            if (!b->quiet) { b->quiet = 1; list[n++] = b; }
+            if (!b->quiet) {
+                b->quiet = 1;
+                list[n++] = b;
+            }
         ds__arena_unlock(a);
-        if (n == 0) break;
+        if (n == 0)
+            break;
         for (size_t i = 0; i < n; i++) {
             done[i] = patience > 0 && ds__pinned_done(list[i]->uses);
-            if (!done[i] && patience > 0) patience--;
+            if (!done[i] && patience > 0)
+                patience--;
         }
         ds__host_lock(a);
         for (size_t i = 0; i < n; i++) {
             ds__mblock *b = list[i];
             b->quiet = 0;
             ds__pending_out(a, b);
-            if (!done[i]) { ds__pending_in(a, b); continue; }
+            if (!done[i]) {
+                ds__pending_in(a, b);
+                continue;
+            }
             ds__pinned_uses_end(a, b);
             ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
-            if ((over[given] = ds__pinned_settle(a, b)) != NULL) given++;
+            if ((over[given] = ds__pinned_settle(a, b)) != NULL)
+                given++;
             freed++;
         }
         ds__host_unlock(a);
-        while (given) DS_IGNORE(ds__segment_return(a, over[--given]));
+        while (given)
+            DS_IGNORE(ds__segment_return(a, over[--given]));
         left -= n;
     }
     return freed;
@@ -8211,23 +11146,29 @@ static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
 /* One request. */
 typedef struct ds__pinned_wish {
     ds__arena *a;
-    int kind, exact;
-    size_t size, segment, asked;
+    int kind;
+    int exact;
+    size_t size;
+    size_t segment;
+    size_t asked;
     void *ptr; /* found */
 } ds__pinned_wish;
 
 /* What a request needs, as the configuration stands. size is below 2^60. */
 static ds__pinned_wish ds__pinned_want(size_t asked) {
-    size_t segment = atomic_load_explicit(&ds__host.segment_size, memory_order_relaxed), share = segment ? segment : DS__MIB;
+    size_t segment = atomic_load_explicit(&ds__host.segment_size, memory_order_relaxed);
+    size_t share = segment ? segment : DS__MIB;
     ds__pinned_wish q = { NULL, DS__LARGE, 0, asked < DS__UNIT ? DS__UNIT : asked, 0, asked, NULL };
     if (asked <= atomic_load_explicit(&ds__host.round_threshold, memory_order_relaxed)) {
-        if (q.size & (q.size - 1)) q.size = (size_t)2 << (63 - __builtin_clzll(q.size));
+        if (q.size & (q.size - 1))
+            q.size = (size_t)2 << (63 - __builtin_clzll(q.size));
         q.exact = !segment;
     } else {
         size_t unit = asked < DS__HOST_PAGE ? DS__UNIT : DS__HOST_PAGE;
         q.size = (q.size + unit - 1) & ~(unit - 1);
     }
-    if (q.size <= share / 4) q.kind = DS__SMALL;
+    if (q.size <= share / 4)
+        q.kind = DS__SMALL;
     q.segment = q.exact || q.kind == DS__LARGE ? q.size : share;
     q.a = ds__host.arena[q.size >= DS__HOST_PAGE];
     return q;
@@ -8239,11 +11180,18 @@ static int ds__pinned_take(ds__pinned_wish *q) {
     ds__mblock *b = NULL;
     ds__host_lock(a);
     if (q->exact) {
-        for (b = a->bins[q->kind].head[ds__bin(q->size)]; b && b->size != q->size; ) b = b->list_next;
-        if (b) { ds__bin_out(a, b); ds__bin_in(a, b, 0); } /* to the front, where it is found */
+        for (b = a->bins[q->kind].head[ds__bin(q->size)]; b && b->size != q->size;)
+            b = b->list_next;
+        /* to the front, where it is found */
+        if (b) {
+            ds__bin_out(a, b);
+            ds__bin_in(a, b, 0);
+        }
     }
-    if (!q->exact || b) b = ds__take(a, q->kind, q->size, q->asked);
-    if (b) q->ptr = b->ptr;
+    if (!q->exact || b)
+        b = ds__take(a, q->kind, q->size, q->asked);
+    if (b)
+        q->ptr = b->ptr;
     ds__host_unlock(a);
     return b != NULL;
 }
@@ -8253,7 +11201,8 @@ static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     pthread_mutex_lock(&q->a->grow);
     if (!ds__pinned_take(q)) { /* no other thread was faster */
         r = ds__grow_plain(q->a, q->kind, q->segment);
-        if (ds__is_shortage(r) && q->segment > q->size) r = ds__grow_plain(q->a, q->kind, q->size);
+        if (ds__is_shortage(r) && q->segment > q->size)
+            r = ds__grow_plain(q->a, q->kind, q->size);
     }
     pthread_mutex_unlock(&q->a->grow);
     return r;
@@ -8261,24 +11210,31 @@ static ds_result ds__pinned_grow(ds__pinned_wish *q) {
 
 static size_t ds__pinned_flush(void) {
     size_t done = 0;
-    for (int i = 0; i < 2; i++) (void)ds__pinned_poll(ds__host.arena[i], SIZE_MAX);
-    for (int i = 0; i < 2; i++) done += ds__arena_trim(ds__host.arena[i], SIZE_MAX, 0);
+    for (int i = 0; i < 2; i++)
+        (void)ds__pinned_poll(ds__host.arena[i], SIZE_MAX);
+    for (int i = 0; i < 2; i++)
+        done += ds__arena_trim(ds__host.arena[i], SIZE_MAX, 0);
     return done;
 }
 
 static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
     int open = ds__captures_open() != 0; /* then no event is asked for, and nothing given back */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
-    if (!open && ds__pinned_poll(q->a, DS__POLLS) && ds__pinned_take(q)) return DS_OK;
+    if (!open && ds__pinned_poll(q->a, DS__POLLS) && ds__pinned_take(q))
+        return DS_OK;
     for (int round = 0; round < 2; round++) {
         for (int again = 0; again < 16; again++) { /* other threads may take what was made */
             r = ds__pinned_grow(q);
-            if (q->ptr || (r == DS_OK && ds__pinned_take(q))) return DS_OK;
-            if (r < 0) break;
+            if (q->ptr || (r == DS_OK && ds__pinned_take(q)))
+                return DS_OK;
+            if (r < 0)
+                break;
         }
-        if (round || open || (r < 0 && !ds__is_shortage(r))) break;
+        if (round || open || (r < 0 && !ds__is_shortage(r)))
+            break;
         (void)ds__pinned_flush();
-        if (ds__pinned_take(q)) return DS_OK;
+        if (ds__pinned_take(q))
+            return DS_OK;
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
 }
@@ -8286,50 +11242,78 @@ static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
 /* The sentence of a shortage. */
 static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
     ds__mdevice *dev = ds__pinned_used();
-    size_t live = 0, pending = 0, cached = 0, largest = 0, limit = atomic_load(&dev->limit);
+    size_t live = 0;
+    size_t pending = 0;
+    size_t cached = 0;
+    size_t largest = 0;
+    size_t limit = atomic_load(&dev->limit);
     ds__mem_lock_all(dev);
     for (const ds__arena *a = dev->main.arenas; a; a = a->next)
         for (const ds__segment *s = a->segments; s; s = s->next)
             for (const ds__mblock *b = s->first; b; b = b->next) {
-                *(b->state == DS_BLOCK_LIVE ? &live : b->state == DS_BLOCK_PENDING ? &pending : &cached) += b->size;
-                if (b->state == DS_BLOCK_FREE && b->size > largest) largest = b->size;
+                *(b->state == DS_BLOCK_LIVE      ? &live
+                  : b->state == DS_BLOCK_PENDING ? &pending
+                                                 : &cached) += b->size;
+                if (b->state == DS_BLOCK_FREE && b->size > largest)
+                    largest = b->size;
             }
     ds__mem_unlock_all(dev);
-    const char *hint = q->asked >= (size_t)1 << 60 ? "the size looks like a negative number or an overflow" :
-                       ds__captures_open() && cached + pending >= q->size ? "while a capture is open nothing is given back" :
-                       pending >= q->size ? "streams have not passed their uses of freed blocks; synchronize them" :
-                       why == DS_ERR_LIMIT_EXCEEDED ? "ds_pinned_set_limit raises the limit" : "the system has no more memory that can be pinned";
+    const char *hint =
+        q->asked >= (size_t)1 << 60 ? "the size looks like a negative number or an overflow"
+        : ds__captures_open() && cached + pending >= q->size
+            ? "while a capture is open nothing is given back"
+        : pending >= q->size
+            ? "streams have not passed their uses of freed blocks; synchronize them"
+        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_pinned_set_limit raises the limit"
+                                       : "the system has no more memory that can be pinned";
     DS__COUNT_CALL(q->a, ooms, 1);
-    return ds__fail(why, "%s of pinned memory were asked for; allocated %s, pending %s, cached %s, largest free %s, limit %s; hint: %s", DS__SIZE(q->asked),
-                    DS__SIZE(live), DS__SIZE(pending), DS__SIZE(cached), DS__SIZE(largest), limit ? DS__SIZE(limit) : "none", hint);
+    return ds__fail(why,
+                    "%s of pinned memory were asked for; allocated %s, pending %s, cached %s, "
+                    "largest free %s, limit %s; hint: %s",
+                    DS__SIZE(q->asked), DS__SIZE(live), DS__SIZE(pending), DS__SIZE(cached),
+                    DS__SIZE(largest), limit ? DS__SIZE(limit) : "none", hint);
 }
 
 /* The same of pinned memory. */
-static ds_result ds__pinned_check(ds__mdevice *dev, int level) { return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed) >= level) ? ds__validate(dev) : DS_OK; }
-
+static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
+    return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed) >= level)
+               ? ds__validate(dev)
+               : DS_OK;
+}
 /* ---- public ---- */
 
-DSDEF ds_result (ds_pinned_alloc)(size_t size, void **out) {
-    if (out) *out = NULL;
+DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_pinned_alloc");
     DS__REQUIRE(out, "out is NULL");
-    if (!size) return DS_OK;
+    if (!size)
+        return DS_OK;
     ds__mdevice *dev = ds__pinned_device();
-    if (!dev) return ds__mem_error();
+    if (!dev)
+        return ds__mem_error();
     ds_result r = ds__pinned_check(dev, 2);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     int huge = size >= (size_t)1 << 60;
     ds__pinned_wish q = ds__pinned_want(huge ? DS__UNIT : size);
-    if (huge) { q.asked = size; return ds__pinned_short(&q, DS_ERR_OUT_OF_MEMORY); }
-    if (atomic_load_explicit(&ds__host.polls, memory_order_relaxed) && !ds__captures_open()) (void)ds__pinned_poll(q.a, DS__POLLS);
+    if (huge) {
+        q.asked = size;
+        return ds__pinned_short(&q, DS_ERR_OUT_OF_MEMORY);
+    }
+    if (atomic_load_explicit(&ds__host.polls, memory_order_relaxed) && !ds__captures_open())
+        (void)ds__pinned_poll(q.a, DS__POLLS);
     if (!ds__pinned_take(&q)) {
-        if ((r = ds__pinned_check(dev, 1)) < 0) return r;
+        if ((r = ds__pinned_check(dev, 1)) < 0)
+            return r;
         ds__tls.mute++;
         r = ds__pinned_ladder(&q);
         ds__tls.mute--;
-        if (ds__is_shortage(r)) return ds__pinned_short(&q, r);
+        if (ds__is_shortage(r))
+            return ds__pinned_short(&q, r);
         if (r < 0) {
-            if (!ds__tls.mute) memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+            if (!ds__tls.mute)
+                memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
             return r;
         }
     }
@@ -8337,10 +11321,11 @@ DSDEF ds_result (ds_pinned_alloc)(size_t size, void **out) {
     return DS_OK;
 }
 
-DSDEF ds_result (ds_pinned_free)(void *ptr) {
+DSDEF ds_result(ds_pinned_free)(void *ptr) {
     ds__arena *a = NULL;
     DS__ENTER("ds_pinned_free");
-    if (!ptr) return DS_OK;
+    if (!ptr)
+        return DS_OK;
     ds__mblock *b = ds__find_live(ptr, 1, &a);
     if (b && a->dev->device.type != DS_DEVICE_HOST) {
         ds__arena_unlock(a);
@@ -8358,7 +11343,8 @@ DSDEF ds_result (ds_pinned_free)(void *ptr) {
         over = ds__pinned_settle(a, b);
     }
     ds__host_unlock(a);
-    if (over) DS_IGNORE(ds__segment_return(a, over));
+    if (over)
+        DS_IGNORE(ds__segment_return(a, over));
     return ds__pinned_check(a->dev, 2);
 }
 
@@ -8366,10 +11352,11 @@ DSDEF ds_result (ds_pinned_free)(void *ptr) {
 static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
     ds__muse *fresh = NULL;
     ds__arena *a = NULL;
-    for (int second = 0; ; second++) { /* a use is made without locks */
+    for (int second = 0;; second++) { /* a use is made without locks */
         ds__mblock *b = ds__find_live(ptr, 0, &a);
         ds__muse *u = b ? b->uses : NULL;
-        while (u && u->hold != hold) u = u->next;
+        while (u && u->hold != hold)
+            u = u->next;
         if (b && !u && second) {
             fresh->stream.id = 0;
             fresh->recorded = 1;
@@ -8378,76 +11365,99 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
             fresh->next = b->uses;
             b->uses = fresh;
         } else if (second) {
-            if (!b) ds__arena_lock(a = ds__host.arena[0]);
+            if (!b)
+                ds__arena_lock(a = ds__host.arena[0]);
             fresh->next = NULL;
             ds__muses_drop(a, fresh);
         }
-        if (b || second) ds__arena_unlock(a);
-        if (!b) return ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block of pinned memory that is allocated", ptr);
-        if (u || second) return DS_OK;
-        if (!(fresh = ds__muse_new(a, a->dev->device))) return DS_ERR_OUT_OF_MEMORY;
+        if (b || second)
+            ds__arena_unlock(a);
+        if (!b)
+            return ds__fail(DS_ERR_INVALID_VALUE,
+                            "%p is in no block of pinned memory that is allocated", ptr);
+        if (u || second)
+            return DS_OK;
+        if (!(fresh = ds__muse_new(a, a->dev->device)))
+            return DS_ERR_OUT_OF_MEMORY;
     }
 }
 
 static int ds__pinned_known(const void *ptr) {
     ds__arena *a = NULL;
-    if (!ds__find_live(ptr, 0, &a)) return 0;
+    if (!ds__find_live(ptr, 0, &a))
+        return 0;
     ds__arena_unlock(a);
     return a->dev->device.type == DS_DEVICE_HOST;
 }
 
-DSDEF ds_result (ds_pinned_record_use)(void *ptr, ds_stream stream) {
+DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_pinned_record_use");
-    if (!ptr) return DS_OK;
+    if (!ptr)
+        return DS_OK;
     if (DS__UNLIKELY(ds__captures_open())) {
         void *hold = NULL;
-        DS__REQUIRE(ds__pinned_known(ptr), "%p is in no block of pinned memory that is allocated", ptr);
+        DS__REQUIRE(ds__pinned_known(ptr), "%p is in no block of pinned memory that is allocated",
+                    ptr);
         ds__stream *s = ds__stream_pin(stream);
-        if (!s) return DS_ERR_INVALID_HANDLE;
-        ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release, NULL, &hold);
+        if (!s)
+            return DS_ERR_INVALID_HANDLE;
+        ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release,
+                                             NULL, &hold);
         ds__stream_unpin(s);
-        if (r < 0) return r;
-        if (hold) return ds__pinned_hold(ptr, hold);
+        if (r < 0)
+            return r;
+        if (hold)
+            return ds__pinned_hold(ptr, hold);
     }
     ds_result r = ds__note_use(ptr, stream, 1, 1, 1);
     return r == DS_OK ? ds__pinned_check(ds__pinned_used(), 2) : r;
 }
 
-DSDEF ds_result (ds_pinned_owns)(const void *ptr, int *out) {
-    if (out) *out = 0;
+DSDEF ds_result(ds_pinned_owns)(const void *ptr, int *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_pinned_owns");
     DS__REQUIRE(out, "out is NULL");
     *out = ds__pinned_known(ptr);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_pinned_empty_cache)(size_t *out_released) {
-    if (out_released) *out_released = 0;
+DSDEF ds_result(ds_pinned_empty_cache)(size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_pinned_empty_cache");
     ds__mdevice *dev = ds__pinned_used();
-    if (!dev) return DS_OK;
-    if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
+    if (!dev)
+        return DS_OK;
+    if (ds__captures_open())
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "memory cannot be given back while a capture is open");
     size_t done = ds__pinned_flush();
-    if (out_released) *out_released = done;
+    if (out_released)
+        *out_released = done;
     return ds__pinned_check(dev, 1);
 }
 
-DSDEF ds_result (ds_pinned_set_limit)(size_t bytes) {
+DSDEF ds_result(ds_pinned_set_limit)(size_t bytes) {
     DS__ENTER("ds_pinned_set_limit");
     ds_result r = ds__mem_setup();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&ds__host.lock);
     atomic_store(&ds__host.limit, bytes);
-    if (ds__pinned_used()) atomic_store(&ds__pinned_used()->limit, bytes);
+    if (ds__pinned_used())
+        atomic_store(&ds__pinned_used()->limit, bytes);
     pthread_mutex_unlock(&ds__host.lock);
     return DS_OK;
 }
 
 static ds_mem_duration ds__duration(const ds__clock *c) {
-    ds_mem_duration d = { c->total / 1000, c->max / 1000, c->min / 1000, c->count, c->count ? c->total / c->count / 1000 : 0 };
+    ds_mem_duration d = { c->total / 1000, c->max / 1000, c->min / 1000, c->count,
+                          c->count ? c->total / c->count / 1000 : 0 };
     return d;
 }
-DSDEF ds_result (ds_pinned_get_stats)(ds_pinned_stats *out) {
+
+DSDEF ds_result(ds_pinned_get_stats)(ds_pinned_stats *out) {
     ds_pinned_stats p = { .version = DS_MEM_STATS_VERSION };
     size_t room = ds__stats_room(out, sizeof p);
     DS__ENTER("ds_pinned_get_stats");
@@ -8470,20 +11480,24 @@ DSDEF ds_result (ds_pinned_get_stats)(ds_pinned_stats *out) {
     ds__stats_give(out, &p, room);
     return DS_OK;
 }
-DSDEF ds_result (ds_pinned_reset_peak_stats)(void) {
+
+DSDEF ds_result(ds_pinned_reset_peak_stats)(void) {
     DS__ENTER("ds_pinned_reset_peak_stats");
     ds__mdevice *dev = ds__pinned_used();
-    if (!dev) return DS_OK;
+    if (!dev)
+        return DS_OK;
     ds__mem_reset_of(dev, 1);
     ds__lock_take(&ds__host.clock_lock);
     ds__host.made.max = ds__host.made.min = ds__host.ended.max = ds__host.ended.min = 0;
     ds__lock_give(&ds__host.clock_lock);
     return DS_OK;
 }
-DSDEF ds_result (ds_pinned_reset_accumulated_stats)(void) {
+
+DSDEF ds_result(ds_pinned_reset_accumulated_stats)(void) {
     DS__ENTER("ds_pinned_reset_accumulated_stats");
     ds__mdevice *dev = ds__pinned_used();
-    if (!dev) return DS_OK;
+    if (!dev)
+        return DS_OK;
     ds__mem_reset_of(dev, 0);
     ds__lock_take(&ds__host.clock_lock);
     ds__host.made.total = ds__host.made.count = ds__host.ended.total = ds__host.ended.count = 0;
@@ -8496,67 +11510,102 @@ static void ds__pinned_shutdown(void) {
     for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
             for (ds__mblock *b = s->first; b; b = b->next)
-                for (ds__muse *u = b->uses; u; u = u->next) { ds__hold_drop(u->hold); u->hold = NULL; }
-    if (dev) ds__mem_end(dev);
+                for (ds__muse *u = b->uses; u; u = u->next) {
+                    ds__hold_drop(u->hold);
+                    u->hold = NULL;
+                }
+    if (dev)
+        ds__mem_end(dev);
     atomic_store(&ds__host.dev, NULL);
     atomic_store(&ds__host.limit, 0);
     ds__host.configured = 0;
     memset(&ds__host.made, 0, sizeof ds__host.made);
     memset(&ds__host.ended, 0, sizeof ds__host.ended);
 }
-
-/* ---- >>resources --------------------------------------------------------------------------------------------------- */
+/* ---- >>resources ----------------------------------------------------------------------------- */
 
 /* Policy.
-    1. What devstream makes is numbered, and `user` is the number: so a copy of one that has ended is told from a living one.
-    2. Each counts what was allocated and not freed, and who stands upon it. It cannot end before those.
-    3. Upstreams are called without locks; what they refuse is not counted. */
+   1. What devstream makes is numbered, and `user` is the number: so a copy of one that has ended is
+      told from a living one.
+   2. Each counts what was allocated and not freed, and who stands upon it. It cannot end before
+      those.
+   3. Upstreams are called without locks; what they refuse is not counted. */
 
-enum { DS__RES_DEVICE, DS__RES_POOL, DS__RES_DRIVER, DS__RES_LIMIT, DS__RES_STATISTICS, DS__RES_LOG, DS__RES_FAILURE, DS__RES_ALIGNED };
+enum {
+    DS__RES_DEVICE,
+    DS__RES_POOL,
+    DS__RES_DRIVER,
+    DS__RES_LIMIT,
+    DS__RES_STATISTICS,
+    DS__RES_LOG,
+    DS__RES_FAILURE,
+    DS__RES_ALIGNED
+};
+
 #define DS__RES_PUSHES 16
-typedef struct ds__moved { struct ds__moved *next; void *ptr, *whole; size_t size; } ds__moved;
+
+typedef struct ds__moved {
+    struct ds__moved *next;
+    void *ptr;
+    void *whole;
+    size_t size;
+} ds__moved;
+
 typedef struct ds__res {
     uint64_t id;
     int kind;
     ds_site made;
     ds_resource up;
-    int64_t live;                 /* allocations and calls that are inside; under the list's lock, as `standing` */
+    /* allocations and calls that are inside; under the list's lock, as `standing` */
+    int64_t live;
     int standing;
     ds_device device;
     ds_pool pool;
-    size_t limit, used, alignment, threshold;
+    size_t limit;
+    size_t used;
+    size_t alignment;
+    size_t threshold;
     ds_write_fn write_fn;
     ds_resource_failure_fn failure_fn;
     void *user;
-    pthread_mutex_t lock;         /* of `used` and what follows */
+    pthread_mutex_t lock; /* of `used` and what follows */
     int stopped;
     unsigned depth;
     ds_resource_stats stats[DS__RES_PUSHES + 1];
-    ds__moved *moved[64];         /* what the aligned one gave, by its address */
+    ds__moved *moved[64]; /* what the aligned one gave, by its address */
 } ds__res;
 
 static struct {
     pthread_mutex_t lock;
     ds__res **at;
-    uint32_t count, serial;       /* no number is used twice */
+    /* count, serial: no number is used twice */
+    uint32_t count;
+    uint32_t serial;
 } ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream, void **out);
+static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,
+                               void **out);
 static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stream);
 
-/* The resource of a number, which stays as long as the caller is inside; *out_live: how much it had. NULL and the sentence: there is none. */
+/* The resource of a number, which stays as long as the caller is inside; *out_live: how much it
+   had. NULL and the sentence: there is none. */
 static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     uint64_t id = (uint64_t)(uintptr_t)user;
     uint32_t i = (uint32_t)id;
     pthread_mutex_lock(&ds__rs.lock);
     ds__res *r = i && i <= ds__rs.count ? ds__rs.at[i - 1] : NULL;
-    if (r && r->id != id) r = NULL;
-    if (r && out_live) *out_live = r->live;
-    if (r) r->live++;
+    if (r && r->id != id)
+        r = NULL;
+    if (r && out_live)
+        *out_live = r->live;
+    if (r)
+        r->live++;
     pthread_mutex_unlock(&ds__rs.lock);
-    if (!r) ds__fail(DS_ERR_INVALID_HANDLE, "the resource was destroyed");
+    if (!r)
+        ds__fail(DS_ERR_INVALID_HANDLE, "the resource was destroyed");
     return r;
 }
+
 static void ds__res_leave(ds__res *r, int64_t by) {
     pthread_mutex_lock(&ds__rs.lock);
     r->live -= by;
@@ -8565,43 +11614,57 @@ static void ds__res_leave(ds__res *r, int64_t by) {
 
 static ds_result ds__res_good(const ds_resource *resource, const char *what) {
     DS__REQUIRE(resource, "%s is NULL", what);
-    DS__REQUIRE(resource->alloc_fn && resource->free_fn, "%s has no functions: was it destroyed?", what);
+    DS__REQUIRE(resource->alloc_fn && resource->free_fn, "%s has no functions: was it destroyed?",
+                what);
     return DS_OK;
 }
 
-/* Calls of another resource. The program's own functions may do what they like, and need not say why they fail. */
+/* Calls of another resource. The program's own functions may do what they like, and need not say
+   why they fail. */
 static ds_result ds__res_said(ds_result r, const char *what) {
-    if (r > 0) return ds__fail(DS_ERR_INVALID_VALUE, "the resource's own %s returned %d, which is no error", what, (int)r);
-    return r == DS_OK || ds__tls.code == r ? r : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
+    if (r > 0)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the resource's own %s returned %d, which is no error", what, (int)r);
+    return r == DS_OK || ds__tls.code == r
+               ? r
+               : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
 }
-static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment, ds_stream stream, void **out) {
+
+static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment,
+                              ds_stream stream, void **out) {
     *out = NULL;
-    if (up->alloc_fn == ds__res_alloc) return up->alloc_fn(up->user, size, alignment, stream, out);
+    if (up->alloc_fn == ds__res_alloc)
+        return up->alloc_fn(up->user, size, alignment, stream, out);
     ds__outside o = ds__leave();
     ds__tls.code = DS_OK;
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
     ds__return(o);
     r = ds__res_said(r, "alloc_fn");
-    if (r == DS_OK && !*out) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's own alloc_fn gave nothing");
-    if (r < 0) *out = NULL;
+    if (r == DS_OK && !*out)
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's own alloc_fn gave nothing");
+    if (r < 0)
+        *out = NULL;
     return r;
 }
+
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
-    if (up->free_fn == ds__res_free) return up->free_fn(up->user, ptr, size, stream);
+    if (up->free_fn == ds__res_free)
+        return up->free_fn(up->user, ptr, size, stream);
     ds__outside o = ds__leave();
     ds__tls.code = DS_OK;
     ds_result r = up->free_fn(up->user, ptr, size, stream);
     ds__return(o);
     return ds__res_said(r, "free_fn");
 }
-
 /* ---- what each does ---- */
 
 static void ds__stat_add(ds_mem_stat *s, int64_t by) {
     s->current += by;
     *(by > 0 ? &s->allocated : &s->freed) += by > 0 ? by : -by;
-    if (s->current > s->peak) s->peak = s->current;
+    if (s->current > s->peak)
+        s->peak = s->current;
 }
+
 static void ds__res_count(ds__res *r, size_t size, int sign) {
     pthread_mutex_lock(&r->lock);
     ds__stat_add(&r->stats[r->depth].bytes, sign * (int64_t)size);
@@ -8609,18 +11672,22 @@ static void ds__res_count(ds__res *r, size_t size, int sign) {
     pthread_mutex_unlock(&r->lock);
 }
 
-static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_t size, ds_stream stream) {
+static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_t size,
+                          ds_stream stream) {
     char line[128];
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
     uint64_t id = s ? s->id : 0;
-    if (s) ds__stream_unpin(s);
+    if (s)
+        ds__stream_unpin(s);
     pthread_mutex_lock(&r->lock); /* first: the times of the lines do not fall */
-    int n = action ? snprintf(line, sizeof line, "%llu,%s,0x%llx,%zu,%llu\n", (unsigned long long)(ds__now_ns() / 1000), action,
+    int n = action ? snprintf(line, sizeof line, "%llu,%s,0x%llx,%zu,%llu\n",
+                              (unsigned long long)(ds__now_ns() / 1000), action,
                               (unsigned long long)(uintptr_t)ptr, size, (unsigned long long)id)
                    : snprintf(line, sizeof line, "time_us,action,pointer,size,stream\n");
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    if (!r->stopped && r->write_fn(line, (size_t)n, r->user)) r->stopped = 1;
+    if (!r->stopped && r->write_fn(line, (size_t)n, r->user))
+        r->stopped = 1;
     ds__tls.in_callback = outer;
     pthread_mutex_unlock(&r->lock);
 }
@@ -8629,26 +11696,41 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
     ds_result result = DS_OK;
     pthread_mutex_lock(&r->lock);
     size_t left = r->limit > r->used ? r->limit - r->used : 0;
-    if (sign < 0) r->used -= size < r->used ? size : r->used;
-    else if (size <= left) r->used += size;
-    else result = DS_ERR_LIMIT_EXCEEDED;
+    if (sign < 0)
+        r->used -= size < r->used ? size : r->used;
+    else if (size <= left)
+        r->used += size;
+    else
+        result = DS_ERR_LIMIT_EXCEEDED;
     pthread_mutex_unlock(&r->lock);
-    return result < 0 ? ds__fail(result, "%s do not fit: the resource's limit is %s, of which %s are left", DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left)) : result;
+    return result < 0
+               ? ds__fail(result, "%s do not fit: the resource's limit is %s, of which %s are left",
+                          DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left))
+               : result;
 }
 
 static ds__moved **ds__res_moved(ds__res *r, const void *ptr) { /* locked */
     uintptr_t n = (uintptr_t)ptr >> 8;
     ds__moved **at = &r->moved[(n ^ n >> 6 ^ n >> 14) & 63];
-    while (*at && (*at)->ptr != ptr) at = &(*at)->next;
+    while (*at && (*at)->ptr != ptr)
+        at = &(*at)->next;
     return at;
 }
-static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment, ds_stream stream, void **out) {
-    if (size >= r->threshold && r->alignment > alignment) alignment = r->alignment;
-    if (alignment <= 256) return ds__up_alloc(&r->up, size, 0, stream, out);
+
+static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment, ds_stream stream,
+                                       void **out) {
+    if (size >= r->threshold && r->alignment > alignment)
+        alignment = r->alignment;
+    if (alignment <= 256)
+        return ds__up_alloc(&r->up, size, 0, stream, out);
     DS__REQUIRE(size <= SIZE_MAX - alignment, "%zu bytes are too many", size);
     ds__moved *m = ds__alloc(sizeof *m);
-    ds_result result = m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note where a block begins");
-    if (result < 0) { ds__release(m); return result; }
+    ds_result result = m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole)
+                         : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note where a block begins");
+    if (result < 0) {
+        ds__release(m);
+        return result;
+    }
     m->size = size + alignment;
     m->ptr = *out = (char *)m->whole + (alignment - (uintptr_t)m->whole % alignment) % alignment;
     pthread_mutex_lock(&r->lock);
@@ -8658,10 +11740,13 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
     pthread_mutex_unlock(&r->lock);
     return DS_OK;
 }
+
 static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_stream stream) {
     pthread_mutex_lock(&r->lock);
-    ds__moved **at = ds__res_moved(r, ptr), *m = *at;
-    if (m) *at = m->next;
+    ds__moved **at = ds__res_moved(r, ptr);
+    ds__moved *m = *at;
+    if (m)
+        *at = m->next;
     pthread_mutex_unlock(&r->lock);
     ds_result result = ds__up_free(&r->up, m ? m->whole : ptr, m ? m->size : size, stream);
     if (result < 0 && m) { /* it is still there */
@@ -8677,30 +11762,37 @@ static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_str
 }
 
 /* Failures that another try mends are nobody's business. */
-static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment, ds_stream stream, void **out) {
+static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment, ds_stream stream,
+                                      void **out) {
     char why[sizeof ds__tls.aside];
     for (;;) {
         ds__tls.mute++;
         ds_result result = ds__up_alloc(&r->up, size, alignment, stream, out);
         ds__tls.mute--;
-        if (result == DS_OK) return result;
+        if (result == DS_OK)
+            return result;
         memcpy(why, ds__tls.aside, sizeof why);
         ds__outside o = ds__leave();
         int more = ds__is_shortage(result) && r->failure_fn(size, r->user) == 1;
         ds__return(o);
-        if (more) continue;
+        if (more)
+            continue;
         memcpy(ds__tls.mute ? ds__tls.aside : ds__tls.error, why, sizeof why);
         ds__tls.code = result;
-        if (!ds__tls.mute) ds__log(DS_LOG_ERROR, result, why);
+        if (!ds__tls.mute)
+            ds__log(DS_LOG_ERROR, result, why);
         return result;
     }
 }
 
-static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, ds_stream stream, void **out) {
+static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, ds_stream stream,
+                                    void **out) {
     ds_result result = DS_OK;
     switch (r->kind) {
     case DS__RES_DEVICE:
-        DS__REQUIRE(alignment <= 256, "device memory is aligned to 256, not to %zu: use ds_resource_aligned", alignment);
+        DS__REQUIRE(alignment <= 256,
+                    "device memory is aligned to 256, not to %zu: use ds_resource_aligned",
+                    alignment);
         return ds__alloc_device(r->device, size, out);
     case DS__RES_POOL: {
         ds_mem_request q = { size, stream, r->pool, alignment, NULL };
@@ -8708,20 +11800,26 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
         return result;
     }
     case DS__RES_DRIVER: {
-        DS__REQUIRE(alignment <= 256, "the driver's memory is aligned to 256, not to %zu: use ds_resource_aligned", alignment);
+        DS__REQUIRE(alignment <= 256,
+                    "the driver's memory is aligned to 256, not to %zu: use ds_resource_aligned",
+                    alignment);
         ds__stream *s = ds__stream_pin(stream);
-        if (!s) return DS_ERR_INVALID_HANDLE;
+        if (!s)
+            return DS_ERR_INVALID_HANDLE;
         result = ds__async_alloc(s, size, out);
         ds__stream_unpin(s);
         return result;
     }
     case DS__RES_LIMIT:
-        if ((result = ds__res_take(r, size, 1)) < 0) return result;
-        if ((result = ds__up_alloc(&r->up, size, alignment, stream, out)) < 0) DS_IGNORE(ds__res_take(r, size, -1));
+        if ((result = ds__res_take(r, size, 1)) < 0)
+            return result;
+        if ((result = ds__up_alloc(&r->up, size, alignment, stream, out)) < 0)
+            DS_IGNORE(ds__res_take(r, size, -1));
         return result;
     case DS__RES_STATISTICS:
         result = ds__up_alloc(&r->up, size, alignment, stream, out);
-        if (result == DS_OK) ds__res_count(r, size, 1);
+        if (result == DS_OK)
+            ds__res_count(r, size, 1);
         return result;
     case DS__RES_LOG:
         result = ds__up_alloc(&r->up, size, alignment, stream, out);
@@ -8729,72 +11827,100 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
         return result;
     case DS__RES_FAILURE:
         return ds__res_alloc_or_ask(r, size, alignment, stream, out);
-    default: return ds__res_alloc_aligned(r, size, alignment, stream, out);
+    default:
+        return ds__res_alloc_aligned(r, size, alignment, stream, out);
     }
 }
 
 static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream stream) {
     ds_result result = DS_OK;
     switch (r->kind) {
-    case DS__RES_DEVICE: return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc");
+    case DS__RES_DEVICE:
+        return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc");
     case DS__RES_POOL:
-        if (stream.id) DS__KEEPING(result, (ds_mem_record_use)(ptr, stream)); /* nothing for its own stream */
-        if (result == DS_OK) DS__KEEPING(result, (ds_mem_free)(ptr));
+        /* nothing for its own stream */
+        if (stream.id)
+            DS__KEEPING(result, (ds_mem_record_use)(ptr, stream));
+        if (result == DS_OK)
+            DS__KEEPING(result, (ds_mem_free)(ptr));
         return result;
     case DS__RES_DRIVER: {
         ds__found f = { 0, 0, DS_MEMORY_DEVICE, 0, 0, 0 };
         int known = ds__range_find(ptr, &f);
         ds_device device = { f.backend ? DS_DEVICE_CPU : DS_DEVICE_CUDA, f.device };
         DS__REQUIRE(known, "%p is not the start of memory of the driver's allocator", ptr);
-        ds__stream *s = stream.id ? ds__stream_pin(stream) : ds__any_stream(device); /* any is late enough */
-        if (!s) return ds__mem_error();
+        /* any is late enough */
+        ds__stream *s = stream.id ? ds__stream_pin(stream) : ds__any_stream(device);
+        if (!s)
+            return ds__mem_error();
         result = ds__async_free(s, ptr);
         ds__stream_unpin(s);
         return result;
     }
-    case DS__RES_ALIGNED: return ds__res_free_aligned(r, ptr, size, stream);
-    default: break;
+    case DS__RES_ALIGNED:
+        return ds__res_free_aligned(r, ptr, size, stream);
+    default:
+        break;
     }
-    if ((result = ds__up_free(&r->up, ptr, size, stream)) < 0) return result;
-    if (r->kind == DS__RES_LIMIT) DS_IGNORE(ds__res_take(r, size, -1));
-    if (r->kind == DS__RES_STATISTICS) ds__res_count(r, size, -1);
-    if (r->kind == DS__RES_LOG) ds__res_write(r, "free", ptr, size, stream);
+    if ((result = ds__up_free(&r->up, ptr, size, stream)) < 0)
+        return result;
+    if (r->kind == DS__RES_LIMIT)
+        DS_IGNORE(ds__res_take(r, size, -1));
+    if (r->kind == DS__RES_STATISTICS)
+        ds__res_count(r, size, -1);
+    if (r->kind == DS__RES_LOG)
+        ds__res_write(r, "free", ptr, size, stream);
     return result;
 }
 
-static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream, void **out) {
+static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,
+                               void **out) {
     *out = NULL;
     ds__res *r = ds__res_enter(user, NULL);
-    if (!r) return DS_ERR_INVALID_HANDLE;
+    if (!r)
+        return DS_ERR_INVALID_HANDLE;
     ds_result result = ds__res_alloc_from(r, size, alignment, stream, out);
-    if (result < 0) { *out = NULL; ds__res_leave(r, 1); }
+    if (result < 0) {
+        *out = NULL;
+        ds__res_leave(r, 1);
+    }
     return result;
 }
+
 static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stream) {
     int64_t live;
     ds__res *r = ds__res_enter(user, &live);
-    if (!r) return DS_ERR_INVALID_HANDLE;
-    ds_result result = live > 0 ? ds__res_free_to(r, ptr, size, stream) : ds__fail(DS_ERR_INVALID_VALUE, "nothing of the resource is allocated");
+    if (!r)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result result = live > 0
+                           ? ds__res_free_to(r, ptr, size, stream)
+                           : ds__fail(DS_ERR_INVALID_VALUE, "nothing of the resource is allocated");
     ds__res_leave(r, result == DS_OK ? 2 : 1);
     return result;
 }
-
 /* ---- public ---- */
 
 static ds_result ds__res_check(const ds_resource *resource, size_t alignment) {
     ds_result r = ds__res_good(resource, "resource");
-    if (r < 0) return r;
-    DS__REQUIRE((alignment & (alignment - 1)) == 0, "an alignment of %zu is not a power of two", alignment);
+    if (r < 0)
+        return r;
+    DS__REQUIRE((alignment & (alignment - 1)) == 0, "an alignment of %zu is not a power of two",
+                alignment);
     return DS_OK;
 }
-DSDEF ds_result (ds_resource_alloc)(const ds_resource *resource, size_t size, size_t alignment, ds_stream stream, void **out) {
-    if (out) *out = NULL;
+
+DSDEF ds_result(ds_resource_alloc)(const ds_resource *resource, size_t size, size_t alignment,
+                                   ds_stream stream, void **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_resource_alloc");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__res_check(resource, alignment);
     return r < 0 || !size ? r : ds__up_alloc(resource, size, alignment, stream, out);
 }
-DSDEF ds_result (ds_resource_free)(const ds_resource *resource, void *ptr, size_t size, ds_stream stream) {
+
+DSDEF ds_result(ds_resource_free)(const ds_resource *resource, void *ptr, size_t size,
+                                  ds_stream stream) {
     DS__ENTER("ds_resource_free");
     ds_result r = ds__res_check(resource, 0);
     return r < 0 || !ptr ? r : ds__up_free(resource, ptr, size, stream);
@@ -8803,97 +11929,136 @@ DSDEF ds_result (ds_resource_free)(const ds_resource *resource, void *ptr, size_
 /* Makes a resource of what the description holds; the upstream is the description's too. */
 static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     ds_result result = ds__mem_setup();
-    if (result < 0) return result;
-    ds__res *up = NULL, *r = ds__alloc(sizeof *r);
-    if (!r) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
-    if (what->up.alloc_fn == ds__res_alloc && !(up = ds__res_enter(what->up.user, NULL))) { ds__release(r); return DS_ERR_INVALID_HANDLE; }
+    if (result < 0)
+        return result;
+    ds__res *up = NULL;
+    ds__res *r = ds__alloc(sizeof *r);
+    if (!r)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
+    if (what->up.alloc_fn == ds__res_alloc && !(up = ds__res_enter(what->up.user, NULL))) {
+        ds__release(r);
+        return DS_ERR_INVALID_HANDLE;
+    }
     *r = *what;
     r->made = ds__tls.site;
     pthread_mutex_init(&r->lock, NULL);
     pthread_mutex_lock(&ds__rs.lock);
     uint32_t i = 0;
-    while (i < ds__rs.count && ds__rs.at[i]) i++;
+    while (i < ds__rs.count && ds__rs.at[i])
+        i++;
     if (i == ds__rs.count) {
         ds__res **more = ds__alloc((i + 1) * sizeof *more);
-        if (more && i) memcpy(more, ds__rs.at, i * sizeof *more);
-        if (more) { ds__release(ds__rs.at); ds__rs.at = more; ds__rs.count++; }
+        if (more && i)
+            memcpy(more, ds__rs.at, i * sizeof *more);
+        if (more) {
+            ds__release(ds__rs.at);
+            ds__rs.at = more;
+            ds__rs.count++;
+        }
     }
     int room = i < ds__rs.count;
     if (room) {
         r->id = (uint64_t)++ds__rs.serial << 32 | (i + 1);
         ds__rs.at[i] = r;
-        if (up) up->standing++;
+        if (up)
+            up->standing++;
         *out = (ds_resource){ ds__res_alloc, ds__res_free, (void *)(uintptr_t)r->id };
     }
-    if (up) up->live--;
+    if (up)
+        up->live--;
     pthread_mutex_unlock(&ds__rs.lock);
-    if (room && r->kind == DS__RES_LOG) ds__res_write(r, NULL, NULL, 0, (ds_stream){ 0 });
-    if (room) return DS_OK;
+    if (room && r->kind == DS__RES_LOG)
+        ds__res_write(r, NULL, NULL, 0, (ds_stream){ 0 });
+    if (room)
+        return DS_OK;
     pthread_mutex_destroy(&r->lock);
     ds__release(r);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
 }
+
 static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_resource *out) {
     ds_result r = ds__res_good(upstream, "upstream");
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     what->up = *upstream;
     return ds__res_new(what, out);
 }
-#define DS__RES_BEGIN(name, which) \
+
+#define DS__RES_BEGIN(name, which)    \
     ds__res what = { .kind = which }; \
-    if (out) memset(out, 0, sizeof *out); \
-    DS__ENTER(name); \
+    if (out)                          \
+        memset(out, 0, sizeof *out);  \
+    DS__ENTER(name);                  \
     DS__REQUIRE(out, "out is NULL")
 
-DSDEF ds_result (ds_resource_of_device)(ds_device device, ds_resource *out) {
+DSDEF ds_result(ds_resource_of_device)(ds_device device, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_of_device", DS__RES_DEVICE);
     DS__RESOLVE(device);
     what.device = device;
     return ds__res_new(&what, out);
 }
-DSDEF ds_result (ds_resource_of_pool)(ds_pool pool, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_of_pool)(ds_pool pool, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_of_pool", DS__RES_POOL);
-    if (pool.id && !ds__mpool_of(pool)) return DS_ERR_INVALID_HANDLE;
+    if (pool.id && !ds__mpool_of(pool))
+        return DS_ERR_INVALID_HANDLE;
     what.pool = pool;
     return ds__res_new(&what, out);
 }
-DSDEF ds_result (ds_resource_of_driver_pool)(ds_resource *out) {
+
+DSDEF ds_result(ds_resource_of_driver_pool)(ds_resource *out) {
     DS__RES_BEGIN("ds_resource_of_driver_pool", DS__RES_DRIVER);
     return ds__res_new(&what, out);
 }
-DSDEF ds_result (ds_resource_of_functions)(ds_resource_alloc_fn alloc_fn, ds_resource_free_fn free_fn, void *user, ds_resource *out) {
-    if (out) memset(out, 0, sizeof *out);
+
+DSDEF ds_result(ds_resource_of_functions)(ds_resource_alloc_fn alloc_fn,
+                                          ds_resource_free_fn free_fn, void *user,
+                                          ds_resource *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_resource_of_functions");
-    DS__REQUIRE(out && alloc_fn && free_fn, "%s is NULL", !out ? "out" : alloc_fn ? "free_fn" : "alloc_fn");
+    DS__REQUIRE(out && alloc_fn && free_fn, "%s is NULL",
+                !out       ? "out"
+                : alloc_fn ? "free_fn"
+                           : "alloc_fn");
     *out = (ds_resource){ alloc_fn, free_fn, user };
     return DS_OK;
 }
-DSDEF ds_result (ds_resource_limit)(const ds_resource *upstream, size_t bytes, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_limit)(const ds_resource *upstream, size_t bytes, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_limit", DS__RES_LIMIT);
     what.limit = bytes;
     return ds__res_upon(upstream, &what, out);
 }
-DSDEF ds_result (ds_resource_statistics)(const ds_resource *upstream, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_statistics)(const ds_resource *upstream, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_statistics", DS__RES_STATISTICS);
     return ds__res_upon(upstream, &what, out);
 }
-DSDEF ds_result (ds_resource_log)(const ds_resource *upstream, ds_write_fn write_fn, void *user, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_log)(const ds_resource *upstream, ds_write_fn write_fn, void *user,
+                                 ds_resource *out) {
     DS__RES_BEGIN("ds_resource_log", DS__RES_LOG);
     DS__REQUIRE(write_fn, "write_fn is NULL");
     what.write_fn = write_fn;
     what.user = user;
     return ds__res_upon(upstream, &what, out);
 }
-DSDEF ds_result (ds_resource_on_failure)(const ds_resource *upstream, ds_resource_failure_fn fn, void *user, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_on_failure)(const ds_resource *upstream, ds_resource_failure_fn fn,
+                                        void *user, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_on_failure", DS__RES_FAILURE);
     DS__REQUIRE(fn, "fn is NULL");
     what.failure_fn = fn;
     what.user = user;
     return ds__res_upon(upstream, &what, out);
 }
-DSDEF ds_result (ds_resource_aligned)(const ds_resource *upstream, size_t alignment, size_t threshold, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_aligned)(const ds_resource *upstream, size_t alignment,
+                                     size_t threshold, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_aligned", DS__RES_ALIGNED);
-    DS__REQUIRE(alignment && (alignment & (alignment - 1)) == 0, "an alignment of %zu is not a power of two", alignment);
+    DS__REQUIRE(alignment && (alignment & (alignment - 1)) == 0,
+                "an alignment of %zu is not a power of two", alignment);
     what.alignment = alignment;
     what.threshold = threshold;
     return ds__res_upon(upstream, &what, out);
@@ -8902,83 +12067,114 @@ DSDEF ds_result (ds_resource_aligned)(const ds_resource *upstream, size_t alignm
 /* Counting: 0 reads, 1 pushes, -1 pops. */
 static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resource_stats *out) {
     ds_result result = ds__res_good(resource, "resource");
-    if (result < 0) return result;
+    if (result < 0)
+        return result;
     ds__res *r = resource->alloc_fn == ds__res_alloc ? ds__res_enter(resource->user, NULL) : NULL;
-    if (!r && resource->alloc_fn == ds__res_alloc) return DS_ERR_INVALID_HANDLE;
+    if (!r && resource->alloc_fn == ds__res_alloc)
+        return DS_ERR_INVALID_HANDLE;
     if (!r || r->kind != DS__RES_STATISTICS) {
-        if (r) ds__res_leave(r, 1);
-        return ds__fail(DS_ERR_INVALID_VALUE, "the resource was not made by ds_resource_statistics");
+        if (r)
+            ds__res_leave(r, 1);
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the resource was not made by ds_resource_statistics");
     }
     pthread_mutex_lock(&r->lock);
-    if (step > 0 && r->depth == DS__RES_PUSHES) result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open already", DS__RES_PUSHES);
-    else if (step < 0 && r->depth == 0) result = ds__fail(DS_ERR_ILLEGAL_STATE, "there was no push");
-    else if (step > 0) memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
+    if (step > 0 && r->depth == DS__RES_PUSHES)
+        result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open already", DS__RES_PUSHES);
+    else if (step < 0 && r->depth == 0)
+        result = ds__fail(DS_ERR_ILLEGAL_STATE, "there was no push");
+    else if (step > 0)
+        memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
     else {
-        if (out) *out = r->stats[r->depth];
-        if (out) out->version = DS_MEM_STATS_VERSION;
+        if (out)
+            *out = r->stats[r->depth];
+        if (out)
+            out->version = DS_MEM_STATS_VERSION;
         for (int m = 0; step < 0 && m < 2; m++) {
             const ds_mem_stat *in = m ? &r->stats[r->depth].bytes : &r->stats[r->depth].allocations;
-            ds_mem_stat *to = m ? &r->stats[r->depth - 1].bytes : &r->stats[r->depth - 1].allocations;
-            if (to->current + in->peak > to->peak) to->peak = to->current + in->peak;
+            ds_mem_stat *to =
+                m ? &r->stats[r->depth - 1].bytes : &r->stats[r->depth - 1].allocations;
+            if (to->current + in->peak > to->peak)
+                to->peak = to->current + in->peak;
             to->current += in->current;
             to->allocated += in->allocated;
             to->freed += in->freed;
         }
-        if (step < 0) r->depth--;
+        if (step < 0)
+            r->depth--;
     }
     pthread_mutex_unlock(&r->lock);
     ds__res_leave(r, 1);
     return result;
 }
-DSDEF ds_result (ds_resource_get_stats)(const ds_resource *resource, ds_resource_stats *out) {
+
+DSDEF ds_result(ds_resource_get_stats)(const ds_resource *resource, ds_resource_stats *out) {
     ds_resource_stats s;
     size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_resource_get_stats");
     DS__STATS_ROOM(room);
     ds_result r = ds__res_stats(resource, 0, &s);
-    if (r == DS_OK) ds__stats_give(out, &s, room);
+    if (r == DS_OK)
+        ds__stats_give(out, &s, room);
     return r;
 }
-DSDEF ds_result (ds_resource_push_stats)(const ds_resource *resource) {
+
+DSDEF ds_result(ds_resource_push_stats)(const ds_resource *resource) {
     DS__ENTER("ds_resource_push_stats");
     return ds__res_stats(resource, 1, NULL);
 }
-DSDEF ds_result (ds_resource_pop_stats)(const ds_resource *resource, ds_resource_stats *out) {
+
+DSDEF ds_result(ds_resource_pop_stats)(const ds_resource *resource, ds_resource_stats *out) {
     ds_resource_stats s;
     size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_resource_pop_stats");
-    if (out) DS__STATS_ROOM(room);
+    if (out)
+        DS__STATS_ROOM(room);
     ds_result r = ds__res_stats(resource, -1, &s);
-    if (r == DS_OK && out) ds__stats_give(out, &s, room);
+    if (r == DS_OK && out)
+        ds__stats_give(out, &s, room);
     return r;
 }
 
 static void ds__res_end(ds__res *r) {
     for (int i = 0; i < 64; i++)
-        while (r->moved[i]) { ds__moved *next = r->moved[i]->next; ds__release(r->moved[i]); r->moved[i] = next; }
+        while (r->moved[i]) {
+            ds__moved *next = r->moved[i]->next;
+            ds__release(r->moved[i]);
+            r->moved[i] = next;
+        }
     pthread_mutex_destroy(&r->lock);
     ds__release(r);
 }
 
-DSDEF ds_result (ds_resource_destroy)(ds_resource *resource) {
+DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
     DS__ENTER("ds_resource_destroy");
-    if (!resource) return DS_OK;
+    if (!resource)
+        return DS_OK;
     ds_result result = ds__res_good(resource, "resource");
-    if (result < 0) return result;
+    if (result < 0)
+        return result;
     if (resource->alloc_fn == ds__res_alloc) {
         ds__res *r = ds__res_enter(resource->user, NULL);
-        if (!r) return DS_ERR_INVALID_HANDLE;
+        if (!r)
+            return DS_ERR_INVALID_HANDLE;
         pthread_mutex_lock(&ds__rs.lock);
         int64_t live = --r->live;
         int standing = r->standing;
         if (!live && !standing) {
             ds__rs.at[(uint32_t)r->id - 1] = NULL;
             for (uint32_t i = 0; r->up.alloc_fn == ds__res_alloc && i < ds__rs.count; i++)
-                if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user) ds__rs.at[i]->standing--;
+                if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user)
+                    ds__rs.at[i]->standing--;
         }
         pthread_mutex_unlock(&ds__rs.lock);
-        if (live) return ds__fail(DS_ERR_ILLEGAL_STATE, "allocations of the resource that are not freed: %lld", (long long)live);
-        if (standing) return ds__fail(DS_ERR_ILLEGAL_STATE, "resources that stand upon this one: %d; destroy them first", standing);
+        if (live)
+            return ds__fail(DS_ERR_ILLEGAL_STATE,
+                            "allocations of the resource that are not freed: %lld",
+                            (long long)live);
+        if (standing)
+            return ds__fail(DS_ERR_ILLEGAL_STATE,
+                            "resources that stand upon this one: %d; destroy them first", standing);
         ds__res_end(r);
     }
     memset(resource, 0, sizeof *resource);
@@ -8988,31 +12184,37 @@ DSDEF ds_result (ds_resource_destroy)(ds_resource *resource) {
 static void ds__resource_shutdown(void) {
     for (uint32_t i = 0; i < ds__rs.count; i++) {
         ds__res *r = ds__rs.at[i];
-        if (!r) continue;
-        ds__warn("resource made at %s:%d was not destroyed", r->made.file ? r->made.file : "?", r->made.line);
+        if (!r)
+            continue;
+        ds__warn("resource made at %s:%d was not destroyed", r->made.file ? r->made.file : "?",
+                 r->made.line);
         ds__res_end(r);
     }
     ds__release(ds__rs.at);
     ds__rs.at = NULL;
     ds__rs.count = 0;
 }
-
-/* ---- >>sharing ----------------------------------------------------------------------------------------------------- */
+/* ---- >>sharing ------------------------------------------------------------------------------- */
 
 /* Policy.
-    1. A segment of a shareable pool is memory that other processes can open. A block is exported as the names of its segment, its place
-       there, its stake on this process's board (>>boards), and an event behind what was put on its stream so far.
-    2. Who imports a block takes a lease of its stake, and of the segment's when it opens that. A lease is a number that only a process that
-       lives holds, so those of dead ones are taken back by whoever looks.
-    3. Closing puts a callback on the stream of the last use: the block's lease ends there, by itself. The segment is closed by a later call
-       of this process, when no block of it is left; its lease ends then.
-    4. A freed block without leases is free. One with leases is in limbo until they are gone; that is looked at when a block is exported, imported,
-       closed or freed, by ds_mem_ipc_collect and when memory is short.
-    5. A stake is closed before its leases are looked at, and a lease is taken before the stake is: so of a free and an import at the
-       same time one sees the other.
-    6. A segment that is freed while others have it open stays until they have closed it: CUDA asks for that.
-    7. Order of locks: the mutex here, the boards', an arena's, the lock here. A callback takes none of them: CUDA may wait for callbacks while
-       a mutex is held. */
+   1. A segment of a shareable pool is memory that other processes can open. A block is exported as
+      the names of its segment, its place there, its stake on this process's board (>>boards), and
+      an event behind what was put on its stream so far.
+   2. Who imports a block takes a lease of its stake, and of the segment's when it opens that. A
+      lease is a number that only a process that lives holds, so those of dead ones are taken back
+      by whoever looks.
+   3. Closing puts a callback on the stream of the last use: the block's lease ends there, by
+      itself. The segment is closed by a later call of this process, when no block of it is left;
+      its lease ends then.
+   4. A freed block without leases is free. One with leases is in limbo until they are gone; that is
+      looked at when a block is exported, imported, closed or freed, by ds_mem_ipc_collect and when
+      memory is short.
+   5. A stake is closed before its leases are looked at, and a lease is taken before the stake is:
+      so of a free and an import at the same time one sees the other.
+   6. A segment that is freed while others have it open stays until they have closed it: CUDA asks
+      for that.
+   7. Order of locks: the mutex here, the boards', an arena's, the lock here. A callback takes
+      none of them: CUDA may wait for callbacks while a mutex is held. */
 
 enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
 
@@ -9022,18 +12224,22 @@ typedef struct ds__hoard {
     ds_device device;
     char *base;
     size_t size;
-    uint32_t stake, generation;   /* from the first export on: generation not 0 */
-    int over;                     /* the allocator has given it back */
+    /* stake, generation: from the first export on: generation not 0 */
+    uint32_t stake;
+    uint32_t generation;
+    int over; /* the allocator has given it back */
     unsigned char handle[64];
 } ds__hoard;
 
 /* An exported block, until it is free. */
 typedef struct ds__sent {
-    struct ds__sent *next;        /* in its bucket, in limbo, or in the list of those that are over */
+    /* in its bucket, in limbo, or in the list of those that are over */
+    struct ds__sent *next;
     ds__mblock *block;
     char *ptr;
-    uint32_t stake, generation;
-    ds_event event;               /* 0: more than DS__SENT_EVENTS have one */
+    uint32_t stake;
+    uint32_t generation;
+    ds_event event; /* 0: more than DS__SENT_EVENTS have one */
 } ds__sent;
 
 /* A segment of another process. */
@@ -9043,7 +12249,9 @@ typedef struct ds__guest {
     ds__board *board;
     char *base;
     size_t size;
-    uint32_t stake, generation, lease;
+    uint32_t stake;
+    uint32_t generation;
+    uint32_t lease;
     size_t blocks;
 } ds__guest;
 
@@ -9053,53 +12261,77 @@ typedef struct ds__got {
     ds__guest *guest;
     char *ptr;
     size_t size;
-    uint32_t stake, generation;
-    int open;                     /* imports that were not closed */
+    uint32_t stake;
+    uint32_t generation;
+    int open; /* imports that were not closed */
     uint32_t lease;
-    _Atomic int left;             /* those, and closed ones whose stream has not come there */
-    _Atomic int gone;             /* the lease is dropped, and no callback will come */
+    _Atomic int left; /* those, and closed ones whose stream has not come there */
+    _Atomic int gone; /* the lease is dropped, and no callback will come */
 } ds__got;
 
 static struct {
     pthread_mutex_t mutex;
-    ds__lock lock;                /* of the next two, and the buckets */
-    ds__sent *limbo, *over;
+    ds__lock lock; /* of the next two, and the buckets */
+    ds__sent *limbo;
+    ds__sent *over;
     ds__sent *bucket[DS__SENT_BUCKETS];
     ds__hoard *hoards;
     ds__guest *guests;
     ds__got *got;
     size_t events;
     _Atomic size_t in_limbo;
-    int warned, ending;
+    int warned;
+    int ending;
     uint64_t looked_ns;
 } ds__share = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 /* What the bytes of a handle say. */
 typedef struct ds__parcel {
-    uint8_t version, type, has_event, zero;
-    int32_t pid, fd;
-    uint32_t stake, generation, seg_stake, seg_generation, unused;
-    uint64_t cookie, block, size, inner, seg_size; /* block: where it begins in the segment; inner: the pointer in the block */
-    unsigned char memory[64], event[64];
+    uint8_t version;
+    uint8_t type;
+    uint8_t has_event;
+    uint8_t zero;
+    int32_t pid;
+    int32_t fd;
+    uint32_t stake;
+    uint32_t generation;
+    uint32_t seg_stake;
+    uint32_t seg_generation;
+    uint32_t unused;
+    /* cookie, block, size, inner, seg_size: block: where it begins in the segment; inner: the
+       pointer in the block */
+    uint64_t cookie;
+    uint64_t block;
+    uint64_t size;
+    uint64_t inner;
+    uint64_t seg_size;
+    unsigned char memory[64];
+    unsigned char event[64];
 } ds__parcel;
-enum { DS__PARCEL_VERSION = 1 };
 
+enum { DS__PARCEL_VERSION = 1 };
 /* ---- stakes and leases ---- */
 
 /* A stake on the own board. The boards' mutex is held. */
 static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_generation) {
     uint32_t i = b->free_stake ? b->free_stake - 1 : b->stakes;
-    if (i >= DS__STAKES) return ds__fail(DS_ERR_LIMIT_EXCEEDED, "a process can have %d blocks and segments exported at a time", DS__STAKES);
+    if (i >= DS__STAKES)
+        return ds__fail(DS_ERR_LIMIT_EXCEEDED,
+                        "a process can have %d blocks and segments exported at a time", DS__STAKES);
     ds__stake *s = &b->sheet->stake[i];
-    if (b->free_stake) b->free_stake = (uint32_t)s->next;
-    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s)) b->stakes++;
-    else return ds__board_short();
+    if (b->free_stake)
+        b->free_stake = (uint32_t)s->next;
+    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s))
+        b->stakes++;
+    else
+        return ds__board_short();
     uint64_t generation = (atomic_load(&s->word) >> 1) + 1;
     atomic_store(&s->word, generation << 1 | 1);
     *out = i;
     *out_generation = (uint32_t)generation;
     return DS_OK;
 }
+
 /* Nobody has a lease of it. The boards' mutex is held. */
 static void ds__stake_end(ds__board *b, uint32_t i) {
     ds__stake *s = &b->sheet->stake[i];
@@ -9107,50 +12339,72 @@ static void ds__stake_end(ds__board *b, uint32_t i) {
     s->next = b->free_stake;
     b->free_stake = i + 1;
 }
-static void ds__stake_close(uint32_t i) { atomic_fetch_and(&ds__boards.own->sheet->stake[i].word, ~(uint64_t)1); }
+
+static void ds__stake_close(uint32_t i) {
+    atomic_fetch_and(&ds__boards.own->sheet->stake[i].word, ~(uint64_t)1);
+}
 
 /* A lease says who has it as a lane does: number << 24 | process id. */
-static uint64_t ds__lease_number(uint64_t lease) { return lease >> 24; }
+static uint64_t ds__lease_number(uint64_t lease) {
+    return lease >> 24;
+}
 
-/* Whether somebody has a lease of the own stake; look: those of processes that are gone are ended first. */
+/* Whether somebody has a lease of the own stake; look: those of processes that are gone are
+   ended first. */
 static int ds__stake_leased(uint32_t i, int look) {
     ds__board *b = ds__boards.own;
     ds__stake *s = &b->sheet->stake[i];
     int leased = 0;
     for (int k = 0; k < DS__LEASES; k++) {
         uint64_t who = atomic_load(&s->lease[k]);
-        if (who && look && !ds__board_alive(b, ds__lease_number(who)) && atomic_compare_exchange_strong(&s->lease[k], &who, 0)) continue;
+        if (who && look && !ds__board_alive(b, ds__lease_number(who)) &&
+            atomic_compare_exchange_strong(&s->lease[k], &who, 0))
+            continue;
         leased |= who != 0;
     }
     return leased;
 }
 
-/* Takes a lease of another process's stake; that of a process that is gone when no other is free. */
+/* Takes a lease of another process's stake; that of a process that is gone when no other is
+   free. */
 static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
     ds__stake *s = &b->sheet->stake[stake];
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
-        if (who && ds__board_alive(b, ds__lease_number(who))) continue;
-        if (!atomic_compare_exchange_strong(lease, &who, b->me << 24 | ((uint64_t)getpid() & 0xffffff))) continue;
-        if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) { *out = k % DS__LEASES; return DS_OK; }
+        if (who && ds__board_alive(b, ds__lease_number(who)))
+            continue;
+        if (!atomic_compare_exchange_strong(lease, &who,
+                                            b->me << 24 | ((uint64_t)getpid() & 0xffffff)))
+            continue;
+        if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) {
+            *out = k % DS__LEASES;
+            return DS_OK;
+        }
         atomic_store(lease, 0);
         return ds__fail(DS_ERR_INVALID_HANDLE, "process %d has freed the block", b->pid);
     }
-    return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, which is the limit", DS__LEASES);
+    return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, which is the limit",
+                    DS__LEASES);
 }
-static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) { atomic_store(&b->sheet->stake[stake].lease[lease], 0); }
 
+static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
+    atomic_store(&b->sheet->stake[stake].lease[lease], 0);
+}
 /* ---- exporting ---- */
 
-static ds__sent **ds__sent_bucket(const char *ptr) { return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS]; }
+static ds__sent **ds__sent_bucket(const char *ptr) {
+    return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
+}
 
 /* The record of a live exported block; NULL: none. take: it leaves its bucket. The lock is held. */
 static ds__sent *ds__sent_find(const char *ptr, int take) {
     ds__sent **p = ds__sent_bucket(ptr);
-    while (*p && (*p)->ptr != ptr) p = &(*p)->next;
+    while (*p && (*p)->ptr != ptr)
+        p = &(*p)->next;
     ds__sent *s = *p;
-    if (s && take) *p = s->next;
+    if (s && take)
+        *p = s->next;
     return s;
 }
 
@@ -9165,8 +12419,10 @@ static int ds__share_hold(ds__mblock *b) {
         ds__sent **list = leased ? &ds__share.limbo : &ds__share.over;
         s->next = *list;
         *list = s;
-        if (leased) atomic_fetch_add(&ds__share.in_limbo, 1);
-        else b->exported = 0;
+        if (leased)
+            atomic_fetch_add(&ds__share.in_limbo, 1);
+        else
+            b->exported = 0;
     }
     ds__lock_give(&ds__share.lock);
     return leased;
@@ -9174,21 +12430,29 @@ static int ds__share_hold(ds__mblock *b) {
 
 /* Ends what the record of a block that nobody else has stands for. The mutex is held. */
 static void ds__sent_clear(ds__sent *s) {
-    if (s->event.id) { ds__event_drop(s->event); ds__share.events--; }
+    if (s->event.id) {
+        ds__event_drop(s->event);
+        ds__share.events--;
+    }
     ds__boards_lock();
     ds__stake_end(ds__boards.own, s->stake);
     ds__boards_unlock();
 }
+
 static void ds__sent_end(ds__sent *s) {
     ds__sent_clear(s);
     ds__release(s);
 }
 
-/* The segment's memory, which the allocator has given back and nobody has open, or which stays where it is. The mutex is held. */
+/* The segment's memory, which the allocator has given back and nobody has open, or which stays
+   where it is. The mutex is held. */
 static void ds__hoard_end(ds__hoard *h, int stays) {
     ds__found f;
-    if (stays) (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
-    else DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size, 1)); /* the allocator has waited for the device */
+    if (stays)
+        (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
+    else
+        DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size,
+                                          1)); /* the allocator has waited for the device */
     if (h->generation && !stays) {
         ds__boards_lock();
         ds__stake_end(ds__boards.own, h->stake);
@@ -9199,12 +12463,18 @@ static void ds__hoard_end(ds__hoard *h, int stays) {
 
 /* The mutex is held. */
 static void ds__hoards_collect(void) {
-    for (ds__hoard **p = &ds__share.hoards; *p; ) {
+    for (ds__hoard **p = &ds__share.hoards; *p;) {
         ds__hoard *h = *p;
         int leased = h->over && h->generation && ds__stake_leased(h->stake, 1);
-        int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA; /* on a CPU device only the name goes */
-        if (stays) ds__warn("%zu bytes at %p stay until the process ends: other processes have them open", h->size, (void *)h->base);
-        if (!h->over || (leased && !ds__share.ending)) { p = &h->next; continue; }
+        /* on a CPU device only the name goes */
+        int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
+        if (stays)
+            ds__warn("%zu bytes at %p stay until the process ends: other processes have them open",
+                     h->size, (void *)h->base);
+        if (!h->over || (leased && !ds__share.ending)) {
+            p = &h->next;
+            continue;
+        }
         *p = h->next;
         ds__hoard_end(h, stays);
     }
@@ -9212,9 +12482,13 @@ static void ds__hoards_collect(void) {
 
 static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) {
     ds__hoard *h = ds__alloc(sizeof *h);
-    if (!h) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
+    if (!h)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
     ds_result r = ds__shared_segment_alloc(device, size, out);
-    if (r < 0) { ds__release(h); return r; }
+    if (r < 0) {
+        ds__release(h);
+        return r;
+    }
     h->device = device;
     h->base = *out;
     h->size = size;
@@ -9225,17 +12499,20 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
     pthread_mutex_unlock(&ds__share.mutex);
     return DS_OK;
 }
+
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
     ds__tls.quiet++;
     ds_result r = ds__driver_of(device)->memory_wait(device.index);
     ds__tls.quiet--;
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&ds__share.mutex);
     for (ds__hoard *h = ds__share.hoards; h; h = h->next)
         if (h->base == ptr) {
             h->over = 1;
-            if (h->generation) ds__stake_close(h->stake);
+            if (h->generation)
+                ds__stake_close(h->stake);
         }
     ds__hoards_collect();
     pthread_mutex_unlock(&ds__share.mutex);
@@ -9245,27 +12522,37 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
 /* The name and the stake of the segment, made at its first export. The mutex is held. */
 static ds_result ds__hoard_export(ds__hoard *h) {
     ds__board *b;
-    if (h->generation) return DS_OK;
-    ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, h->handle);
-    if (r < 0) return r;
+    if (h->generation)
+        return DS_OK;
+    ds_result r =
+        ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, h->handle);
+    if (r < 0)
+        return r;
     ds__boards_lock();
     r = ds__board_own(&b);
-    if (r == DS_OK) r = ds__stake_new(b, &h->stake, &h->generation);
+    if (r == DS_OK)
+        r = ds__stake_new(b, &h->stake, &h->generation);
     ds__boards_unlock();
     return r;
 }
 
-/* What importers do is ordered behind what is on the block's stream so far: by the record's event, or it is waited for. `end`: of a stream
-   that has ended. */
+/* What importers do is ordered behind what is on the block's stream so far: by the record's
+   event, or it is waited for. `end`: of a stream that has ended. */
 static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event end) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     ds_result r = DS_OK;
-    if (!of) return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
+    if (!of)
+        return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
     ds__hold_captures();
-    if (ds__is_capturing(of)) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the block's stream captures, and nothing that is captured runs before a launch");
-    else if (s->event.id) r = ds__event_record(s->event, stream, DS__OP_RECORD);
+    if (ds__is_capturing(of))
+        r = ds__fail(
+            DS_ERR_CAPTURE_UNSUPPORTED,
+            "the block's stream captures, and nothing that is captured runs before a launch");
+    else if (s->event.id)
+        r = ds__event_record(s->event, stream, DS__OP_RECORD);
     ds__let_captures();
-    if (r == DS_OK && !s->event.id) r = ds__stream_sync(stream, DS__FOREVER);
+    if (r == DS_OK && !s->event.id)
+        r = ds__stream_sync(stream, DS__FOREVER);
     ds__stream_unpin(of);
     return r;
 }
@@ -9273,15 +12560,25 @@ static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event en
 /* A record for a block. The mutex is held. */
 static ds_result ds__sent_new(ds__mblock *b, char *ptr, ds__sent **out) {
     ds__sent *s = ds__alloc(sizeof *s);
-    if (!s) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
+    if (!s)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
     s->block = b;
     s->ptr = ptr;
     ds__boards_lock();
     ds_result r = ds__stake_new(ds__boards.own, &s->stake, &s->generation);
     ds__boards_unlock();
-    if (r < 0) { ds__release(s); return r; }
-    if (ds__share.events < DS__SENT_EVENTS && (r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event)) == DS_OK) ds__share.events++;
-    if (r < 0) { ds__sent_end(s); return r; }
+    if (r < 0) {
+        ds__release(s);
+        return r;
+    }
+    if (ds__share.events < DS__SENT_EVENTS &&
+        (r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event)) ==
+            DS_OK)
+        ds__share.events++;
+    if (r < 0) {
+        ds__sent_end(s);
+        return r;
+    }
     *out = s;
     return DS_OK;
 }
@@ -9291,17 +12588,28 @@ static ds_result ds__sent_event(const ds__sent *s, ds__parcel *p) {
     void *native = e ? atomic_load(&e->native) : NULL;
     ds_result r = native ? e->driver->event_export(native, p->event) : DS_OK;
     p->has_event = r == DS_OK && native;
-    if (e) ds__event_unpin(e);
+    if (e)
+        ds__event_unpin(e);
     return r;
 }
 
 /* What an export needs to know of a block, as it is found under its arena's lock. */
-typedef struct ds__exported { ds__mblock *block; char *start, *base; size_t size; ds_stream stream; ds_event end; int shareable; } ds__exported;
+typedef struct ds__exported {
+    ds__mblock *block;
+    char *start;
+    char *base;
+    size_t size;
+    ds_stream stream;
+    ds_event end;
+    int shareable;
+} ds__exported;
+
 static int ds__export_look(const void *ptr, ds__exported *x) {
     ds__arena *a = NULL;
     ds__mblock *b = ds__find_live(ptr, 0, &a);
     memset(x, 0, sizeof *x);
-    if (!b) return 0;
+    if (!b)
+        return 0;
     x->block = b;
     x->start = b->ptr;
     x->base = b->seg->base;
@@ -9326,27 +12634,39 @@ static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
         *bucket = fresh;
         ds__lock_give(&ds__share.lock);
     }
-    if (b) ds__arena_unlock(a);
+    if (b)
+        ds__arena_unlock(a);
     return same;
 }
 
 /* The mutex is held. */
 static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
-    ds__sent *s, *fresh = NULL;
+    ds__sent *s;
+    ds__sent *fresh = NULL;
     ds__hoard *h = ds__share.hoards;
-    while (h && h->base != x->base) h = h->next;
-    if (!h) return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", (void *)x->start);
+    while (h && h->base != x->base)
+        h = h->next;
+    if (!h)
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
+                        (void *)x->start);
     ds_result r = ds__hoard_export(h);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__lock_take(&ds__share.lock);
     s = ds__sent_find(x->start, 0);
     ds__lock_give(&ds__share.lock);
-    if (!s && (r = ds__sent_new(x->block, x->start, &fresh)) == DS_OK) s = fresh;
-    if (r == DS_OK) r = ds__sent_order(s, x->stream, x->end);
-    if (r == DS_OK) r = ds__sent_event(s, p);
-    if (r == DS_OK && !ds__export_mark(x, fresh)) r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", (void *)x->start);
+    if (!s && (r = ds__sent_new(x->block, x->start, &fresh)) == DS_OK)
+        s = fresh;
+    if (r == DS_OK)
+        r = ds__sent_order(s, x->stream, x->end);
+    if (r == DS_OK)
+        r = ds__sent_event(s, p);
+    if (r == DS_OK && !ds__export_mark(x, fresh))
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
+                     (void *)x->start);
     if (r < 0) {
-        if (fresh) ds__sent_end(fresh);
+        if (fresh)
+            ds__sent_end(fresh);
         return r;
     }
     p->version = DS__PARCEL_VERSION;
@@ -9368,10 +12688,11 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
 static void ds__share_collect_by_the_way(void);
 static ds__got *ds__got_of(const void *ptr);
 
-DSDEF ds_result (ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
+DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     ds__exported x;
     ds__parcel p;
-    if (out) memset(out, 0, sizeof *out);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_export");
     DS__REQUIRE(out, "out is NULL");
     memset(&p, 0, sizeof p);
@@ -9382,23 +12703,28 @@ DSDEF ds_result (ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
         DS__REQUIRE(!foreign, "%p was imported; the process that allocated it exports it", ptr);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block that is allocated", ptr);
     }
-    DS__REQUIRE(x.shareable, "the block at %p is not of a shareable pool (ds_pool_desc), and only such memory can be opened by other processes", (void *)x.start);
+    DS__REQUIRE(x.shareable,
+                "the block at %p is not of a shareable pool (ds_pool_desc), and only such memory "
+                "can be opened by other processes",
+                (void *)x.start);
     pthread_mutex_lock(&ds__share.mutex);
     ds_result r = ds__block_export(&x, &p);
     pthread_mutex_unlock(&ds__share.mutex);
     ds__share_collect_by_the_way();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     p.inner = (uint64_t)((const char *)ptr - x.start);
     memcpy(out, &p, sizeof p);
     return DS_OK;
 }
-
 /* ---- importing ---- */
 
-/* The import whose block holds the address and that is not closed; NULL: none. The mutex is held. */
+/* The import whose block holds the address and that is not closed; NULL: none. The mutex is
+   held. */
 static ds__got *ds__got_of(const void *ptr) {
     ds__got *g = ds__share.got;
-    while (g && !(g->open && (uintptr_t)ptr - (uintptr_t)g->ptr < g->size)) g = g->next;
+    while (g && !(g->open && (uintptr_t)ptr - (uintptr_t)g->ptr < g->size))
+        g = g->next;
     return g;
 }
 
@@ -9407,7 +12733,8 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     ds__got *g = user;
     (void)stream;
     (void)status;
-    if (atomic_fetch_sub(&g->left, 1) != 1) return;
+    if (atomic_fetch_sub(&g->left, 1) != 1)
+        return;
     ds__lease_drop(g->guest->board, g->stake, g->lease);
     atomic_store(&g->gone, 1); /* now the other threads may end it */
 }
@@ -9415,7 +12742,8 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
 /* Closes a segment of which no block is left. The mutex is held. */
 static void ds__guest_end(ds__guest *q) {
     ds__guest **p = &ds__share.guests;
-    while (*p != q) p = &(*p)->next;
+    while (*p != q)
+        p = &(*p)->next;
     *p = q->next;
     ds__shared_segment_close(q->device, q->base);
     ds__lease_drop(q->board, q->stake, q->lease);
@@ -9427,27 +12755,45 @@ static void ds__guest_end(ds__guest *q) {
 
 /* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
 static void ds__got_collect(int all) {
-    for (ds__got **p = &ds__share.got; *p; ) {
+    for (ds__got **p = &ds__share.got; *p;) {
         ds__got *g = *p;
-        if (!atomic_load(&g->gone) && !all) { p = &g->next; continue; }
-        if (!atomic_load(&g->gone)) ds__lease_drop(g->guest->board, g->stake, g->lease);
+        if (!atomic_load(&g->gone) && !all) {
+            p = &g->next;
+            continue;
+        }
+        if (!atomic_load(&g->gone))
+            ds__lease_drop(g->guest->board, g->stake, g->lease);
         *p = g->next;
-        if (--g->guest->blocks == 0) ds__guest_end(g->guest);
+        if (--g->guest->blocks == 0)
+            ds__guest_end(g->guest);
         ds__release(g);
     }
 }
 
-/* The segment of another process, opened if it is not; the board is the caller's, or the segment's from now on. The mutex is held. */
-static ds_result ds__guest_of(ds_device device, const ds__parcel *p, ds__board *b, ds__guest **out) {
+/* The segment of another process, opened if it is not; the board is the caller's, or the
+   segment's from now on. The mutex is held. */
+static ds_result ds__guest_of(ds_device device, const ds__parcel *p, ds__board *b,
+                              ds__guest **out) {
     ds__guest *q = ds__share.guests;
-    while (q && (q->board != b || q->stake != p->seg_stake || q->generation != p->seg_generation || q->device.index != device.index || q->device.type != device.type)) q = q->next;
-    if ((*out = q) != NULL) return DS_OK;
-    if (!(q = ds__alloc(sizeof *q))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    while (q && (q->board != b || q->stake != p->seg_stake || q->generation != p->seg_generation ||
+                 q->device.index != device.index || q->device.type != device.type))
+        q = q->next;
+    if ((*out = q) != NULL)
+        return DS_OK;
+    if (!(q = ds__alloc(sizeof *q)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     ds_result r = ds__lease_take(b, p->seg_stake, p->seg_generation, &q->lease);
-    if (r < 0) { ds__release(q); return r; }
+    if (r < 0) {
+        ds__release(q);
+        return r;
+    }
     void *base = NULL;
     r = ds__shared_segment_open(device, p->memory, (size_t)p->seg_size, &base);
-    if (r < 0) { ds__lease_drop(b, p->seg_stake, q->lease); ds__release(q); return r; }
+    if (r < 0) {
+        ds__lease_drop(b, p->seg_stake, q->lease);
+        ds__release(q);
+        return r;
+    }
     q->device = device;
     q->board = b;
     q->base = base;
@@ -9463,14 +12809,20 @@ static ds_result ds__guest_of(ds_device device, const ds__parcel *p, ds__board *
     return DS_OK;
 }
 
-/* One more import of a block that is imported already; 0: it is not, or closed and about to go. The mutex is held. */
+/* One more import of a block that is imported already; 0: it is not, or closed and about to go.
+   The mutex is held. */
 static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__board *b) {
     for (ds__got *g = ds__share.got; g; g = g->next) {
         int left = atomic_load(&g->left);
-        if (g->guest->board != b || g->stake != p->stake || g->generation != p->generation) continue;
-        if (g->guest->device.type != device.type || g->guest->device.index != device.index) continue;
+        if (g->guest->board != b || g->stake != p->stake || g->generation != p->generation)
+            continue;
+        if (g->guest->device.type != device.type || g->guest->device.index != device.index)
+            continue;
         while (left > 0)
-            if (atomic_compare_exchange_weak(&g->left, &left, left + 1)) { g->open++; return g; }
+            if (atomic_compare_exchange_weak(&g->left, &left, left + 1)) {
+                g->open++;
+                return g;
+            }
     }
     return NULL;
 }
@@ -9480,10 +12832,16 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
     uint32_t lease;
     ds__guest *q = NULL;
     ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__got *g = ds__alloc(sizeof *g);
-    r = g ? ds__guest_of(device, p, b, &q) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
-    if (r < 0) { ds__release(g); ds__lease_drop(b, p->stake, lease); return r; }
+    r = g ? ds__guest_of(device, p, b, &q)
+          : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    if (r < 0) {
+        ds__release(g);
+        ds__lease_drop(b, p->stake, lease);
+        return r;
+    }
     q->blocks++;
     g->guest = q;
     g->ptr = q->base + p->block;
@@ -9502,22 +12860,27 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
 /* The stream goes on behind what the exporter had put on its own. */
 static ds_result ds__parcel_wait(ds_device device, const ds__parcel *p, ds_stream stream) {
     ds_event event = { 0 };
-    if (!p->has_event) return DS_OK;
+    if (!p->has_event)
+        return DS_OK;
     ds_result r = ds__event_open(device, p->event, &event);
-    if (r == DS_OK) r = ds__wait_event(stream, event, DS__OP_WAIT);
+    if (r == DS_OK)
+        r = ds__wait_event(stream, event, DS__OP_WAIT);
     ds__event_drop(event);
     return r;
 }
 
 /* The mutex is held. */
-static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stream stream, ds__got **out) {
+static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stream stream,
+                                  ds__got **out) {
     ds__board *b = NULL;
     ds__boards_lock();
     ds_result r = ds__board_open(p->pid, p->fd, p->cookie, &b);
     ds__boards_unlock();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__got *g = ds__got_again(device, p, b);
-    if (!g) r = ds__got_new(device, p, b, &g);
+    if (!g)
+        r = ds__got_new(device, p, b, &g);
     if (r == DS_OK && (r = ds__parcel_wait(device, p, stream)) < 0) {
         g->open--;
         ds__got_passed(stream, r, g);
@@ -9533,35 +12896,56 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
 /* Whether the bytes can have come from ds_mem_export. */
 static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
     DS__REQUIRE(p->version != 0 && p->version <= 64, "these bytes are no handle of ds_mem_export");
-    if (p->version != DS__PARCEL_VERSION) return ds__fail(DS_ERR_UNSUPPORTED, "the handle has version %d, and %d is the newest that is known here", p->version, DS__PARCEL_VERSION);
-    DS__REQUIRE(p->stake < DS__STAKES && p->seg_stake < DS__STAKES && p->seg_size && p->block < p->seg_size && p->size <= p->seg_size - p->block && p->inner < p->size,
+    if (p->version != DS__PARCEL_VERSION)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the handle has version %d, and %d is the newest that is known here",
+                        p->version, DS__PARCEL_VERSION);
+    DS__REQUIRE(p->stake < DS__STAKES && p->seg_stake < DS__STAKES && p->seg_size &&
+                    p->block < p->seg_size && p->size <= p->seg_size - p->block &&
+                    p->inner < p->size,
                 "these bytes are no handle of ds_mem_export");
-    if (p->type != device.type) return ds__fail(DS_ERR_CROSS_DRIVER, "the memory is of a %s device and cannot be imported on a %s device", ds__type_name(p->type), ds__type_name(device.type));
+    if (p->type != device.type)
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "the memory is of a %s device and cannot be imported on a %s device",
+                        ds__type_name(p->type), ds__type_name(device.type));
     return DS_OK;
 }
 
-DSDEF ds_result (ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle, ds_stream stream, void **out) {
+DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle, ds_stream stream,
+                               void **out) {
     ds__parcel p;
     ds__got *g = NULL;
-    if (out) *out = NULL;
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_mem_import");
     DS__REQUIRE(out && handle, "%s is NULL", out ? "handle" : "out");
     DS__RESOLVE(device);
     memcpy(&p, handle, sizeof p);
     ds_result r = ds__parcel_check(&p, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     if (s->device.type != device.type || s->device.index != device.index)
-        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream belongs to %s:%d, the memory is to be on %s:%d", ds__type_name(s->device.type), s->device.index, ds__type_name(device.type), device.index);
-    else if (ds__is_capturing(s)) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be imported on a stream that captures");
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH,
+                     "the stream belongs to %s:%d, the memory is to be on %s:%d",
+                     ds__type_name(s->device.type), s->device.index, ds__type_name(device.type),
+                     device.index);
+    else if (ds__is_capturing(s))
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                     "memory cannot be imported on a stream that captures");
     ds__stream_unpin(s);
-    if (r < 0) return r;
-    if ((r = ds__mem_setup()) < 0) return r; /* the shutdown is to know of it */
+    if (r < 0)
+        return r;
+    /* the shutdown is to know of it */
+    if ((r = ds__mem_setup()) < 0)
+        return r;
     pthread_mutex_lock(&ds__share.mutex);
     ds__got_collect(0);
     r = ds__block_import(device, &p, stream, &g);
-    if (r == DS_OK) *out = g->ptr + p.inner;
+    if (r == DS_OK)
+        *out = g->ptr + p.inner;
     pthread_mutex_unlock(&ds__share.mutex);
     return r;
 }
@@ -9574,46 +12958,60 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
     op.u.host.user = g;
     op.u.host.dtor_fn = NULL;
     op.u.host.stream = stream.id;
-    if (ds__is_capturing(s)) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "imported memory cannot be closed on a stream that captures");
+    if (ds__is_capturing(s))
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "imported memory cannot be closed on a stream that captures");
     ds_result r = ds__submit(s, &op);
-    if (r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED) { /* nothing more runs there once what runs now is over */
+    /* nothing more runs there once what runs now is over */
+    if (r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED) {
         DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
         ds__got_passed(stream, r, g);
         r = DS_OK;
     }
-    if (r == DS_OK) g->open--;
+    if (r == DS_OK)
+        g->open--;
     return r;
 }
 
-DSDEF ds_result (ds_mem_import_close)(void *ptr, ds_stream stream) {
+DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_import_close");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     pthread_mutex_lock(&ds__share.mutex);
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
-    if (!g) r = ds__fail(DS_ERR_INVALID_VALUE, "%p is in no memory that was imported", ptr);
-    else if (g->guest->device.type != s->device.type) r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
-    else r = ds__got_close(g, s, stream);
+    if (!g)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is in no memory that was imported", ptr);
+    else if (g->guest->device.type != s->device.type)
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    else
+        r = ds__got_close(g, s, stream);
     ds__got_collect(0);
     pthread_mutex_unlock(&ds__share.mutex);
     ds__stream_unpin(s);
     ds__share_collect_by_the_way();
     return r;
 }
-
 /* ---- collecting ---- */
 
-/* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex is held. */
+/* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
+   is held. */
 static ds__sent *ds__share_sort(void) {
-    ds__sent *ready = NULL, *over, *limbo;
+    ds__sent *ready = NULL;
+    ds__sent *over;
+    ds__sent *limbo;
     ds__got_collect(0);
     ds__lock_take(&ds__share.lock);
     over = ds__share.over;
     limbo = ds__share.limbo;
     ds__share.over = ds__share.limbo = NULL;
     ds__lock_give(&ds__share.lock);
-    while (over) { ds__sent *s = over; over = s->next; ds__sent_end(s); }
+    while (over) {
+        ds__sent *s = over;
+        over = s->next;
+        ds__sent_end(s);
+    }
     while (limbo) {
         ds__sent *s = limbo;
         limbo = s->next;
@@ -9634,19 +13032,26 @@ static ds__sent *ds__share_sort(void) {
     return ready;
 }
 
-/* How much trouble to take: none while another thread is at it, or while many are in limbo and were looked at a moment ago. */
+/* How much trouble to take: none while another thread is at it, or while many are in limbo and
+   were looked at a moment ago. */
 enum { DS__COLLECT_BY_THE_WAY, DS__COLLECT_IF_FREE, DS__COLLECT_ALL };
+
 static void ds__share_collect_now(int how, size_t *out_count) {
     size_t count = 0;
-    if (how == DS__COLLECT_ALL) pthread_mutex_lock(&ds__share.mutex);
-    else if (pthread_mutex_trylock(&ds__share.mutex)) return;
+    if (how == DS__COLLECT_ALL)
+        pthread_mutex_lock(&ds__share.mutex);
+    else if (pthread_mutex_trylock(&ds__share.mutex))
+        return;
     size_t many = atomic_load(&ds__share.in_limbo);
-    int now = how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
+    int now =
+        how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
     ds__sent *ready = now ? ds__share_sort() : NULL;
     int warn = many > DS__LIMBO_MANY && !ds__share.warned;
-    if (warn) ds__share.warned = 1;
+    if (warn)
+        ds__share.warned = 1;
     pthread_mutex_unlock(&ds__share.mutex);
-    if (warn) ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
+    if (warn)
+        ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
     while (ready) { /* the allocator's locks may be held by who waits for the mutex */
         ds__sent *s = ready;
         ready = s->next;
@@ -9654,56 +13059,96 @@ static void ds__share_collect_now(int how, size_t *out_count) {
         ds__release(s);
         count++;
     }
-    if (out_count) *out_count = count;
+    if (out_count)
+        *out_count = count;
 }
-/* Who has blocks of the device, or has given it some: the number on the own board (0: it has given), the process, and how much. */
+
+/* Who has blocks of the device, or has given it some: the number on the own board (0: it has
+   given), the process, and how much. */
 enum { DS__SHARERS = 256 }; /* more are not told */
-typedef struct ds__sharers { size_t count; struct { uint64_t number, bytes; unsigned pid; } at[DS__SHARERS]; } ds__sharers;
+
+typedef struct ds__sharers {
+    size_t count;
+
+    struct {
+        uint64_t number;
+        uint64_t bytes;
+        unsigned pid;
+    } at[DS__SHARERS];
+} ds__sharers;
+
 static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t bytes) {
     size_t i = 0;
-    while (i < l->count && (l->at[i].number != number || l->at[i].pid != pid)) i++;
-    if (i == DS__SHARERS) return;
-    if (i == l->count) { l->count++; l->at[i].number = number; l->at[i].pid = pid; l->at[i].bytes = 0; }
+    while (i < l->count && (l->at[i].number != number || l->at[i].pid != pid))
+        i++;
+    if (i == DS__SHARERS)
+        return;
+    if (i == l->count) {
+        l->count++;
+        l->at[i].number = number;
+        l->at[i].pid = pid;
+        l->at[i].bytes = 0;
+    }
     l->at[i].bytes += bytes;
 }
+
 static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) {
     for (; s; s = s->next) {
         const ds__arena *a = atomic_load(&s->block->seg->arena);
-        for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index && a->dev->device.type == device.type; k++) {
+        for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index &&
+                        a->dev->device.type == device.type;
+             k++) {
             uint64_t lease = atomic_load(&ds__boards.own->sheet->stake[s->stake].lease[k]);
-            if (lease) ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff), s->block->size);
+            if (lease)
+                ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
+                               s->block->size);
         }
     }
 }
+
 static void ds__share_list(ds_device device, ds__pen *p) {
     ds__sharers *l = ds__alloc(sizeof *l);
-    if (!l) return;
+    if (!l)
+        return;
     pthread_mutex_lock(&ds__share.mutex);
     if (ds__boards.own) {
         ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
-        for (size_t i = 0; i < DS__SENT_BUCKETS; i++) ds__sharers_of(l, device, ds__share.bucket[i]);
+        for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
+            ds__sharers_of(l, device, ds__share.bucket[i]);
         ds__sharers_of(l, device, ds__share.limbo);
         ds__lock_give(&ds__share.lock);
     }
-    for (size_t i = 0; i < l->count; i++) if (!ds__board_alive(ds__boards.own, l->at[i].number)) l->at[i].bytes = 0;
+    for (size_t i = 0; i < l->count; i++)
+        if (!ds__board_alive(ds__boards.own, l->at[i].number))
+            l->at[i].bytes = 0;
     for (const ds__got *g = ds__share.got; g; g = g->next)
-        if (!atomic_load(&g->gone) && g->guest->device.index == device.index && g->guest->device.type == device.type)
+        if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
+            g->guest->device.type == device.type)
             ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
     pthread_mutex_unlock(&ds__share.mutex);
     for (size_t i = 0; i < l->count; i++) {
-        for (size_t k = i + 1; k < l->count; k++) if (l->at[k].pid == l->at[i].pid) { l->at[i].bytes += l->at[k].bytes; l->at[k].bytes = 0; }
-        if (l->at[i].bytes) ds__mprocess(p, l->at[i].pid, l->at[i].bytes);
+        for (size_t k = i + 1; k < l->count; k++)
+            if (l->at[k].pid == l->at[i].pid) {
+                l->at[i].bytes += l->at[k].bytes;
+                l->at[k].bytes = 0;
+            }
+        if (l->at[i].bytes)
+            ds__mprocess(p, l->at[i].pid, l->at[i].bytes);
     }
     ds__release(l);
 }
 
-static void ds__share_collect_by_the_way(void) { ds__share_collect_now(DS__COLLECT_BY_THE_WAY, NULL); }
+static void ds__share_collect_by_the_way(void) {
+    ds__share_collect_now(DS__COLLECT_BY_THE_WAY, NULL);
+}
+
 static size_t ds__share_collect(void) {
     size_t count = 0;
     ds__share_collect_now(DS__COLLECT_IF_FREE, &count);
     return count;
 }
-DSDEF ds_result (ds_mem_ipc_collect)(void) {
+
+DSDEF ds_result(ds_mem_ipc_collect)(void) {
     DS__ENTER("ds_mem_ipc_collect");
     ds__share_collect_now(DS__COLLECT_ALL, NULL);
     return DS_OK;
@@ -9715,15 +13160,20 @@ static void ds__share_shutdown(void) {
     ds__share.ending = 1;
     ds__got_collect(1);
     for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
-        ds__sent **list = i < DS__SENT_BUCKETS ? &ds__share.bucket[i] : i == DS__SENT_BUCKETS ? &ds__share.limbo : &ds__share.over;
-        while (*list) { ds__sent *s = *list; *list = s->next; ds__sent_end(s); }
+        ds__sent **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
+                          : i == DS__SENT_BUCKETS ? &ds__share.limbo
+                                                  : &ds__share.over;
+        while (*list) {
+            ds__sent *s = *list;
+            *list = s->next;
+            ds__sent_end(s);
+        }
     }
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
     pthread_mutex_unlock(&ds__share.mutex);
 }
-
-/* ---- >>memory end -------------------------------------------------------------------------------------------------- */
+/* ---- >>memory end ---------------------------------------------------------------------------- */
 
 /* What was not freed is told by owner, then all memory of a device goes. */
 static void ds__mem_end(ds__mdevice *dev) {
@@ -9733,14 +13183,19 @@ static void ds__mem_end(ds__mdevice *dev) {
     for (ds__mpool *p = &dev->main; p; p = p->next) {
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (ds__segment *s = a->segments; s; s = s->next) {
-                if (s->page) ds__space_release(dev->device, s->base, s->size);
-                else if (s->source == DS__FROM_ASYNC) {} /* the driver's pool ends with the driver */
-                else DS_IGNORE(ds__source_free(a, s));
+                if (s->page)
+                    ds__space_release(dev->device, s->base, s->size);
+                else if (s->source == DS__FROM_ASYNC) {
+                } /* the driver's pool ends with the driver */
+                else
+                    DS_IGNORE(ds__source_free(a, s));
                 for (ds__mblock *b = s->first; b; b = b->next)
-                    for (ds__muse *u = b->uses; u; u = u->next) ds__event_drop(u->event);
+                    for (ds__muse *u = b->uses; u; u = u->next)
+                        ds__event_drop(u->event);
                 ds__release(s->granule);
             }
-            for (ds__muse *u = a->spare_uses; u; u = u->next) ds__event_drop(u->event);
+            for (ds__muse *u = a->spare_uses; u; u = u->next)
+                ds__event_drop(u->event);
             ds__event_drop(a->end);
             pthread_mutex_destroy(&a->grow);
             pthread_mutex_destroy(&a->giving);
@@ -9759,7 +13214,8 @@ static void ds__mem_shutdown(void) {
     for (int backend = 0; backend < DS_BACKEND_COUNT; backend++)
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
             ds__mdevice *dev = ds__mem_device_at(backend, i);
-            if (!dev) continue;
+            if (!dev)
+                continue;
             ds__mem_end(dev);
             atomic_store(&ds__m.device[backend][i], NULL);
         }
@@ -9768,9 +13224,15 @@ static void ds__mem_shutdown(void) {
     ds__release(ds__m.sorted);
     ds__release(ds__m.shortage);
     ds__release(ds__m.oom);
-    for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++) atomic_store(&ds__m.root[i], NULL);
-    for (size_t i = 0; i < DS__MAX_DEVICES; i++) atomic_store(&ds__m.legacy[i], 0);
-    while (ds__m.kept) { ds__mkept *next = ds__m.kept->next; ds__release(ds__m.kept); ds__m.kept = next; }
+    for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++)
+        atomic_store(&ds__m.root[i], NULL);
+    for (size_t i = 0; i < DS__MAX_DEVICES; i++)
+        atomic_store(&ds__m.legacy[i], 0);
+    while (ds__m.kept) {
+        ds__mkept *next = ds__m.kept->next;
+        ds__release(ds__m.kept);
+        ds__m.kept = next;
+    }
     ds__m.pools = NULL;
     ds__m.sorted = NULL;
     ds__m.shortage = NULL;

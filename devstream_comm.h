@@ -40,18 +40,21 @@
 extern "C" {
 #endif
 
-/* ---- tensors --------------------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 /** Most dimensions of a tensor (torch's limit). */
 #define DS_TENSOR_MAX_DIMS 64
 
 /** Types of device that a tensor may have beside those of ds_device_type; DLPack's numbers. */
 enum {
-    DS_TENSOR_CUDA_HOST = 3,    /**< pinned host memory: taken as host memory, which the host waits for if others than devstream have pinned it */
+    /** pinned host memory: taken as host memory, which the host waits for if others than
+        devstream have pinned it */
+    DS_TENSOR_CUDA_HOST = 3,
     DS_TENSOR_CUDA_MANAGED = 13 /**< managed memory: taken as memory of the GPU with that index */
 };
 
-/** A tensor: the same bytes as DLPack's DLTensor, so that a pointer to one is a pointer to the other. Every function takes tensors that others filled in. */
+/** A tensor: the same bytes as DLPack's DLTensor, so that a pointer to one is a pointer to the
+    other. Every function takes tensors that others filled in. */
 typedef struct ds_tensor {
     void *data;           /**< memory */
     ds_device device;     /**< where; host memory is DS_DEVICE_HOST or DS_TENSOR_CUDA_HOST */
@@ -63,85 +66,128 @@ typedef struct ds_tensor {
 } ds_tensor;
 
 /** Describes memory of the caller's, row-major. The shape is not copied. */
-static inline ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim, int64_t *shape) {
-    ds_tensor t; t.data = data; t.device = device; t.ndim = ndim; t.dtype = dtype; t.shape = shape; t.strides = NULL; t.byte_offset = 0; return t;
+static inline ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
+                                     int64_t *shape) {
+    ds_tensor t;
+    t.data = data;
+    t.device = device;
+    t.ndim = ndim;
+    t.dtype = dtype;
+    t.shape = shape;
+    t.strides = NULL;
+    t.byte_offset = 0;
+    return t;
 }
-/** The first element. */
-static inline void *ds_tensor_address(const ds_tensor *tensor) { return (void *)((uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset); }
 
-/** DS_OK when devstream can use the tensor; else the sentence says what is wrong. A type whose elements are no whole bytes is DS_ERR_UNSUPPORTED. */
+/** The first element. */
+static inline void *ds_tensor_address(const ds_tensor *tensor) {
+    return (void *)((uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset);
+}
+
+/** DS_OK when devstream can use the tensor; else the sentence says what is wrong. A type whose
+    elements are no whole bytes is DS_ERR_UNSUPPORTED. */
 DSDEF DS_MUST_USE ds_result ds_tensor_check(const ds_tensor *tensor);
 /** Elements; -1 when a size is negative or the product does not fit. Callable anywhere. */
 DSDEF int64_t ds_tensor_count(const ds_tensor *tensor);
-/** Bytes that so many elements take; 0 too when they do not fit or are no whole bytes. Callable anywhere. */
+/** Bytes that so many elements take; 0 too when they do not fit or are no whole bytes. Callable
+    anywhere. */
 DSDEF size_t ds_tensor_size(const ds_tensor *tensor);
-/** 1 when the elements lie row by row without gaps (sizes of 1 and empty tensors are no obstacle), 0 when not. Callable anywhere. */
+/** 1 when the elements lie row by row without gaps (sizes of 1 and empty tensors are no
+    obstacle), 0 when not. Callable anywhere. */
 DSDEF int ds_tensor_is_contiguous(const ds_tensor *tensor);
-/** 1 when the elements fill their memory without gaps or overlap in some order of the dimensions. Callable anywhere. */
+/** 1 when the elements fill their memory without gaps or overlap in some order of the
+    dimensions. Callable anywhere. */
 DSDEF int ds_tensor_is_dense(const ds_tensor *tensor);
 
-/* Tensors that devstream makes are objects: the description, shape and strides included, is devstream's until ds_tensor_free, and the memory stays until the
-   last object that shows it is freed. The members may be read and not changed. Different objects may be used by different threads at once. */
+/* Tensors that devstream makes are objects: the description, shape and strides included, is
+   devstream's until ds_tensor_free, and the memory stays until the last object that shows it is
+   freed. The members may be read and not changed. Different objects may be used by different
+   threads at once. */
 
-/** Allocates a tensor on the stream's device, as ds_mem_alloc does: row-major, uninitialised, for what is enqueued on the stream from now on. */
-DSDEF DS_MUST_USE ds_result ds_tensor_alloc(ds_dtype dtype, int ndim, const int64_t *shape, ds_stream stream, ds_tensor **out);
+/** Allocates a tensor on the stream's device, as ds_mem_alloc does: row-major, uninitialised,
+    for what is enqueued on the stream from now on. */
+DSDEF DS_MUST_USE ds_result ds_tensor_alloc(ds_dtype dtype, int ndim, const int64_t *shape,
+                                            ds_stream stream, ds_tensor **out);
 /** The same in pinned host memory, for all devices. */
-DSDEF DS_MUST_USE ds_result ds_tensor_alloc_host(ds_dtype dtype, int ndim, const int64_t *shape, ds_tensor **out);
-/** A tensor of the same type and shape, and with the dimensions in the same order in memory (torch.empty_like): so channels_last stays channels_last.
-    A zeroed stream: in pinned host memory. */
-DSDEF DS_MUST_USE ds_result ds_tensor_alloc_like(const ds_tensor *like, ds_stream stream, ds_tensor **out);
+DSDEF DS_MUST_USE ds_result ds_tensor_alloc_host(ds_dtype dtype, int ndim, const int64_t *shape,
+                                                 ds_tensor **out);
+/** A tensor of the same type and shape, and with the dimensions in the same order in memory
+    (torch.empty_like): so channels_last stays channels_last. A zeroed stream: in pinned host
+    memory. */
+DSDEF DS_MUST_USE ds_result ds_tensor_alloc_like(const ds_tensor *like, ds_stream stream,
+                                                 ds_tensor **out);
+
 enum { DS_TENSOR_READ_ONLY = 1 /**< nothing is written to it; views have the flag too */ };
-/** Makes an object of a description, which is copied: of memory of the caller's. release_fn(user), when given, runs once when no object shows the memory any more, on
-    the thread that freed the last; also when this call fails. It must not block. flags: DS_TENSOR_READ_ONLY or 0. */
-DSDEF DS_MUST_USE ds_result ds_tensor_wrap(const ds_tensor *tensor, unsigned flags, void (*release_fn)(void *user), void *user, ds_tensor **out);
-/** Frees an object. Its memory goes with the last object that shows it, in the order of the stream that it was allocated on (ds_mem_free). NULL is allowed. What is no object of
+
+/** Makes an object of a description, which is copied: of memory of the caller's.
+    release_fn(user), when given, runs once when no object shows the memory any more, on the
+    thread that freed the last; also when this call fails. It must not block. flags:
+    DS_TENSOR_READ_ONLY or 0. */
+DSDEF DS_MUST_USE ds_result ds_tensor_wrap(const ds_tensor *tensor, unsigned flags,
+                                           void (*release_fn)(void *user), void *user,
+                                           ds_tensor **out);
+/** Frees an object. Its memory goes with the last object that shows it, in the order of the
+    stream that it was allocated on (ds_mem_free). NULL is allowed. What is no object of
     devstream's is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_tensor_free(ds_tensor *tensor);
 /** DS_TENSOR_READ_ONLY or 0; of a tensor that is no object 0. */
 DSDEF DS_MUST_USE ds_result ds_tensor_flags(const ds_tensor *tensor, unsigned *out);
 
-/* Views show memory of another tensor and copy nothing. Where that is an object, the memory stays as long as the view. Dimensions count from 0, or from -1 backwards. */
+/* Views show memory of another tensor and copy nothing. Where that is an object, the memory
+   stays as long as the view. Dimensions count from 0, or from -1 backwards. */
 
-/** The same elements in the same order as another shape, of which one size may be -1: whatever is left. DS_ERR_INVALID_VALUE when the strides do not allow it without a copy. */
-DSDEF DS_MUST_USE ds_result ds_tensor_view(const ds_tensor *tensor, int ndim, const int64_t *shape, ds_tensor **out);
+/** The same elements in the same order as another shape, of which one size may be -1: whatever
+    is left. DS_ERR_INVALID_VALUE when the strides do not allow it without a copy. */
+DSDEF DS_MUST_USE ds_result ds_tensor_view(const ds_tensor *tensor, int ndim, const int64_t *shape,
+                                           ds_tensor **out);
 /** Elements start to start + length - 1 along a dimension. */
-DSDEF DS_MUST_USE ds_result ds_tensor_narrow(const ds_tensor *tensor, int dim, int64_t start, int64_t length, ds_tensor **out);
-/** tensor[start:stop:step] along a dimension, as in Python: negative numbers count from the end, what is outside is cut off; step is at least 1. INT64_MAX: to the end. */
-DSDEF DS_MUST_USE ds_result ds_tensor_slice(const ds_tensor *tensor, int dim, int64_t start, int64_t stop, int64_t step, ds_tensor **out);
+DSDEF DS_MUST_USE ds_result ds_tensor_narrow(const ds_tensor *tensor, int dim, int64_t start,
+                                             int64_t length, ds_tensor **out);
+/** tensor[start:stop:step] along a dimension, as in Python: negative numbers count from the end,
+    what is outside is cut off; step is at least 1. INT64_MAX: to the end. */
+DSDEF DS_MUST_USE ds_result ds_tensor_slice(const ds_tensor *tensor, int dim, int64_t start,
+                                            int64_t stop, int64_t step, ds_tensor **out);
 /** One index of a dimension, which disappears. */
-DSDEF DS_MUST_USE ds_result ds_tensor_select(const ds_tensor *tensor, int dim, int64_t index, ds_tensor **out);
+DSDEF DS_MUST_USE ds_result ds_tensor_select(const ds_tensor *tensor, int dim, int64_t index,
+                                             ds_tensor **out);
 /** The dimensions in another order: dimension i of the view is dimension order[i]. */
-DSDEF DS_MUST_USE ds_result ds_tensor_permute(const ds_tensor *tensor, const int *order, ds_tensor **out);
+DSDEF DS_MUST_USE ds_result ds_tensor_permute(const ds_tensor *tensor, const int *order,
+                                              ds_tensor **out);
 /** Two dimensions change places. */
-DSDEF DS_MUST_USE ds_result ds_tensor_transpose(const ds_tensor *tensor, int dim0, int dim1, ds_tensor **out);
+DSDEF DS_MUST_USE ds_result ds_tensor_transpose(const ds_tensor *tensor, int dim0, int dim1,
+                                                ds_tensor **out);
 /** Complex numbers as pairs of real ones: one more dimension, of size 2. */
 DSDEF DS_MUST_USE ds_result ds_tensor_as_real(const ds_tensor *tensor, ds_tensor **out);
-/** Memory of a device of the CPU driver, or pinned or managed memory, as plain host memory: for libraries that know no other. Whoever uses it there must wait for the stream first. */
+/** Memory of a device of the CPU driver, or pinned or managed memory, as plain host memory: for
+    libraries that know no other. Whoever uses it there must wait for the stream first. */
 DSDEF DS_MUST_USE ds_result ds_tensor_as_host(const ds_tensor *tensor, ds_tensor **out);
-
-/* ---- exchange with other libraries ------------------------------------------------------------------------------- */
+/* ---- exchange with other libraries ----------------------------------------------------------- */
 
 /** DLPack's DLManagedTensor (capsule "dltensor"): a tensor with the function that ends it. */
 typedef struct ds_managed_tensor {
-    ds_tensor tensor;                                  /**< what it is */
-    void *manager_ctx;                                 /**< the maker's */
-    void (*deleter)(struct ds_managed_tensor *self);   /**< ends it; may be NULL */
+    ds_tensor tensor;                                /**< what it is */
+    void *manager_ctx;                               /**< the maker's */
+    void (*deleter)(struct ds_managed_tensor *self); /**< ends it; may be NULL */
 } ds_managed_tensor;
+
 /** DLPack's DLPackVersion. */
 typedef struct ds_dlpack_version {
     uint32_t major; /**< another one is another layout */
     uint32_t minor; /**< adds only */
 } ds_dlpack_version;
+
 /** What devstream writes: 1.1. */
 #define DS_DLPACK_MAJOR 1
 /** Its second number. */
 #define DS_DLPACK_MINOR 1
+
 /** Flags of ds_managed_tensor_versioned. */
 enum {
-    DS_DLPACK_READ_ONLY = 1,      /**< must not be written to */
-    DS_DLPACK_IS_COPIED = 2,      /**< it was copied for the taker */
-    DS_DLPACK_SUBBYTE_PADDED = 4  /**< elements of less than a byte have one each */
+    DS_DLPACK_READ_ONLY = 1,     /**< must not be written to */
+    DS_DLPACK_IS_COPIED = 2,     /**< it was copied for the taker */
+    DS_DLPACK_SUBBYTE_PADDED = 4 /**< elements of less than a byte have one each */
 };
+
 /** DLPack's DLManagedTensorVersioned (capsule "dltensor_versioned"). */
 typedef struct ds_managed_tensor_versioned {
     ds_dlpack_version version;                                 /**< of what follows */
@@ -151,19 +197,25 @@ typedef struct ds_managed_tensor_versioned {
     ds_tensor tensor;                                          /**< what it is */
 } ds_managed_tensor_versioned;
 
-/** Takes over a managed tensor: its deleter is called once, when no object shows its memory any more. When the call fails it is still the caller's. The caller's stream
-    must be ordered behind the maker's work, which is the business of the maker's library (in Python the stream argument of __dlpack__). */
+/** Takes over a managed tensor: its deleter is called once, when no object shows its memory any
+    more. When the call fails it is still the caller's. The caller's stream must be ordered
+    behind the maker's work, which is the business of the maker's library (in Python the stream
+    argument of __dlpack__). */
 DSDEF DS_MUST_USE ds_result ds_tensor_import(ds_managed_tensor *managed, ds_tensor **out);
-/** The same of a versioned one. DS_ERR_UNSUPPORTED: a major version other than 1, or elements of less than a byte that are padded. */
-DSDEF DS_MUST_USE ds_result ds_tensor_import_versioned(ds_managed_tensor_versioned *managed, ds_tensor **out);
-/** Makes a managed tensor that shows an object's memory and keeps it until its deleter is called; that may be done by any thread, also inside a host function, and after
-    ds_shutdown, which ends the memory. data is the first element and byte_offset 0, as some libraries read it so. It is made with malloc.
-    DS_ERR_UNSUPPORTED for read-only tensors, of which this form cannot tell. */
+/** The same of a versioned one. DS_ERR_UNSUPPORTED: a major version other than 1, or elements of
+    less than a byte that are padded. */
+DSDEF DS_MUST_USE ds_result ds_tensor_import_versioned(ds_managed_tensor_versioned *managed,
+                                                       ds_tensor **out);
+/** Makes a managed tensor that shows an object's memory and keeps it until its deleter is
+    called; that may be done by any thread, also inside a host function, and after ds_shutdown,
+    which ends the memory. data is the first element and byte_offset 0, as some libraries read it
+    so. It is made with malloc. DS_ERR_UNSUPPORTED for read-only tensors, of which this form
+    cannot tell. */
 DSDEF DS_MUST_USE ds_result ds_tensor_export(const ds_tensor *tensor, ds_managed_tensor **out);
 /** The same in the versioned form. */
-DSDEF DS_MUST_USE ds_result ds_tensor_export_versioned(const ds_tensor *tensor, ds_managed_tensor_versioned **out);
-
-/* ---- reductions ------------------------------------------------------------------------------------------------ */
+DSDEF DS_MUST_USE ds_result ds_tensor_export_versioned(const ds_tensor *tensor,
+                                                       ds_managed_tensor_versioned **out);
+/* ---- reductions ------------------------------------------------------------------------------ */
 
 /** How elements are put together; the numbers are NCCL's. */
 typedef enum ds_reduce_op {
@@ -171,192 +223,309 @@ typedef enum ds_reduce_op {
     DS_REDUCE_PRODUCT = 1, /**< bool: and */
     DS_REDUCE_MAX = 2,     /**< NaN if one of them is; not of complex numbers */
     DS_REDUCE_MIN = 3,     /**< the same */
-    DS_REDUCE_AVERAGE = 4  /**< the sum divided by the number of tensors; not of bool; integers: towards zero */
+    /** the sum divided by the number of tensors; not of bool; integers: towards zero */
+    DS_REDUCE_AVERAGE = 4
 } ds_reduce_op;
+/* ---- collectives ----------------------------------------------------------------------------- */
 
-/* ---- collectives ------------------------------------------------------------------------------------------------ */
-
-/* A collective is one call for all that take part. It checks everything, then puts copies and sums on the streams and returns: it is asynchronous, and begins on
-   a stream when all work put on that before has been done. Every stream that takes part goes on when the whole collective is done; if a part of it fails at run time, that is why
-   every one of them reports it. Results are valid for what is put on their streams afterwards. On failure of the call nothing was put on a stream (unless the sentence says so),
-   and results are NULL.
-   Tensors may be of any shape and strides and on any device of one driver, several on one device too, and in host memory: in pinned memory the host does not
-   wait, in pageable memory as in ds_copy. Data types must agree. Host memory is read and written on the stream that the options give for it, else on the first one that takes part.
-   Results that a collective makes are freed with ds_tensor_free; those in host memory are pinned. In C an array of results (ds_tensor *[]) is cast to be one of inputs:
-   (const ds_tensor *const *)out. Tensors that are written may share no memory with others unless a function says so; that is refused where both are dense, and is the caller's care
-   otherwise. A call that has nothing to do, because everything is empty, orders nothing.
-   What any of them may say; the sentence names the tensor and the numbers:
-       DS_ERR_INVALID_VALUE      shapes, types or sizes that do not agree, a dimension that is not there, shared memory, a plan that does not fit
-       DS_ERR_INVALID_HANDLE     a stream that is none any more
-       DS_ERR_INVALID_DEVICE     a tensor on the host where it must be on a device; no device and no stream at all
-       DS_ERR_DEVICE_MISMATCH    a stream is not on its tensor's device; memory is elsewhere than its tensor says; no input is on the destination
-       DS_ERR_CROSS_DRIVER       devices of both drivers in one collective
-       DS_ERR_UNSUPPORTED        elements of less than a byte, or a type that cannot be reduced
-       DS_ERR_OUT_OF_MEMORY, DS_ERR_LIMIT_EXCEEDED  for a result or for what is packed on the way */
+/* A collective is one call for all that take part. It checks everything, then puts copies and sums
+   on the streams and returns: it is asynchronous, and begins on a stream when all work put on that
+   before has been done. Every stream that takes part goes on when the whole collective is done; if
+   a part of it fails at run time, that is why every one of them reports it. Results are valid for
+   what is put on their streams afterwards. On failure of the call nothing was put on a stream
+   (unless the sentence says so), and results are NULL. Tensors may be of any shape and strides and
+   on any device of one driver, several on one device too, and in host memory: in pinned memory the
+   host does not wait, in pageable memory as in ds_copy. Data types must agree. Host memory is read
+   and written on the stream that the options give for it, else on the first one that takes part.
+   Results that a collective makes are freed with ds_tensor_free; those in host memory are pinned.
+   In C an array of results (ds_tensor *[]) is cast to be one of inputs: (const ds_tensor *const
+   *)out. Tensors that are written may share no memory with others unless a function says so; that
+   is refused where both are dense, and is the caller's care otherwise. A call that has nothing to
+   do, because everything is empty, orders nothing. What any of them may say; the sentence names the
+   tensor and the numbers:
+       DS_ERR_INVALID_VALUE shapes, types or sizes that do not agree, a dimension that is not
+       there, shared memory, a plan that does not fit DS_ERR_INVALID_HANDLE a stream that is none
+       any more DS_ERR_INVALID_DEVICE a tensor on the host where it must be on a device; no
+       device and no stream at all DS_ERR_DEVICE_MISMATCH a stream is not on its tensor's device;
+       memory is elsewhere than its tensor says; no input is on the destination
+       DS_ERR_CROSS_DRIVER devices of both drivers in one collective DS_ERR_UNSUPPORTED elements
+       of less than a byte, or a type that cannot be reduced DS_ERR_OUT_OF_MEMORY,
+       DS_ERR_LIMIT_EXCEEDED for a result or for what is packed on the way */
 
 enum {
-    DS_COMM_ALIAS = 1,    /**< a result that would equal a tensor which is where it is wanted shows that tensor's memory instead of a copy (torch); its stream takes no part then */
-    DS_COMM_ANY_ORDER = 2 /**< with a topology: sums and products of floats may be made in any order, also from parts that were rounded to their type: faster, and other bits */
+    /** a result that would equal a tensor which is where it is wanted shows that tensor's memory
+        instead of a copy (torch); its stream takes no part then */
+    DS_COMM_ALIAS = 1,
+    /** with a topology: sums and products of floats may be made in any order, also from parts
+        that were rounded to their type: faster, and other bits */
+    DS_COMM_ANY_ORDER = 2
 };
 struct ds_topology;
 struct ds_plan;
+
 /** What may be said of every collective; NULL and zero mean the default. */
 typedef struct ds_comm_options {
-    const ds_stream *streams; /**< stream i is that of the i-th device or tensor of the list (of tensors[i] and outs[i]); zeroed and missing ones: the thread's current stream of the device */
-    size_t stream_count;      /**< how many there are */
-    ds_stream stream;         /**< that of the single tensor: of what is sent by broadcast and scatter, of the result of gather and reduce */
-    unsigned flags;           /**< DS_COMM_* */
-    const struct ds_topology *topology; /**< NULL: the direct way; else data takes the way that is planned for it (below) */
-    const struct ds_plan *plan;         /**< this plan of the topology and no other; it must fit. NULL: ds_plan_make's */
+    /** stream i is that of the i-th device or tensor of the list (of tensors[i] and outs[i]);
+        zeroed and missing ones: the thread's current stream of the device */
+    const ds_stream *streams;
+    size_t stream_count; /**< how many there are */
+    /** that of the single tensor: of what is sent by broadcast and scatter, of the result of
+        gather and reduce */
+    ds_stream stream;
+    unsigned flags; /**< DS_COMM_* */
+    /** NULL: the direct way; else data takes the way that is planned for it (below) */
+    const struct ds_topology *topology;
+    /** this plan of the topology and no other; it must fit. NULL: ds_plan_make's */
+    const struct ds_plan *plan;
 } ds_comm_options;
 
-/* By plan. With options->topology a collective does the steps of the plan that ds_plan_make gives for it: the same results, bit for bit (DS_COMM_ANY_ORDER takes that back), in the same
-   order with other work. It needs one tensor on each rank: entry i of a list is on the i-th device that the topology was made of (of a described one: on device i of the driver); the single
-   tensor on one of them; the results of a broadcast anywhere, if no rank but the tensor's is left out. Pieces must be of equal size. What is otherwise takes the direct way, unless a plan is
-   given: then it is DS_ERR_INVALID_VALUE. Each rank has further streams, devstream's own, and temporary memory as ds_plan.scratch says, taken from the allocator for as long as the work
-   takes. While a stream captures, the steps become part of the graph. */
+/* By plan. With options->topology a collective does the steps of the plan that ds_plan_make
+   gives for it: the same results, bit for bit (DS_COMM_ANY_ORDER takes that back), in the same
+   order with other work. It needs one tensor on each rank: entry i of a list is on the i-th
+   device that the topology was made of (of a described one: on device i of the driver); the
+   single tensor on one of them; the results of a broadcast anywhere, if no rank but the tensor's
+   is left out. Pieces must be of equal size. What is otherwise takes the direct way, unless a
+   plan is given: then it is DS_ERR_INVALID_VALUE. Each rank has further streams, devstream's
+   own, and temporary memory as ds_plan.scratch says, taken from the allocator for as long as the
+   work takes. While a stream captures, the steps become part of the graph. */
 
-/** Copies a tensor to each device of the list: out[i] is a new tensor on devices[i], like the tensor in shape and order of dimensions. A device may stand there several
-    times, the tensor's own too, and DS_DEVICE_HOST. */
-DSDEF DS_MUST_USE ds_result ds_comm_broadcast(const ds_tensor *tensor, const ds_device *devices, size_t count, const ds_comm_options *options, ds_tensor **out);
-/** Copies a tensor into each of these, which must have its shape and data type. One that is the tensor itself is left alone. */
-DSDEF DS_MUST_USE ds_result ds_comm_broadcast_into(const ds_tensor *tensor, const ds_tensor *const *outs, size_t count, const ds_comm_options *options);
-/** Broadcasts many tensors, which must be on one device or on the host, in as few copies as buffers of buffer_size bytes (0: 10 MiB) allow: tensors of one data type travel together until
-    that is reached. out[i * count + k] is tensor k on devices[i]; results of one buffer share its memory. */
-DSDEF DS_MUST_USE ds_result ds_comm_broadcast_coalesced(const ds_tensor *const *tensors, size_t count, const ds_device *devices, size_t device_count, size_t buffer_size,
-                                                        const ds_comm_options *options, ds_tensor **out);
-/** Cuts a tensor along a dimension and copies the pieces to the devices, piece i as out[i] to devices[i]. chunk_sizes, one for each device, must add up to the size of the
-    dimension; NULL: torch.chunk's rule, pieces of the size divided by count, rounded up, as long as there is something left: so there may be fewer than devices.
-    *out_count (NULL allowed) is how many there are, the rest of out is NULL. */
-DSDEF DS_MUST_USE ds_result ds_comm_scatter(const ds_tensor *tensor, const ds_device *devices, size_t count, const int64_t *chunk_sizes, int dim,
-                                            const ds_comm_options *options, ds_tensor **out, size_t *out_count);
-/** Cuts a tensor along a dimension into pieces as large as these tensors are, and copies them there. */
-DSDEF DS_MUST_USE ds_result ds_comm_scatter_into(const ds_tensor *tensor, const ds_tensor *const *outs, size_t count, int dim, const ds_comm_options *options);
-/** Puts tensors together along a dimension, in one new tensor on the destination (DS_DEVICE_HOST: pinned memory). They agree in all other sizes. */
-DSDEF DS_MUST_USE ds_result ds_comm_gather(const ds_tensor *const *tensors, size_t count, int dim, ds_device destination, const ds_comm_options *options, ds_tensor **out);
+/** Copies a tensor to each device of the list: out[i] is a new tensor on devices[i], like the
+    tensor in shape and order of dimensions. A device may stand there several times, the tensor's
+    own too, and DS_DEVICE_HOST. */
+DSDEF DS_MUST_USE ds_result ds_comm_broadcast(const ds_tensor *tensor, const ds_device *devices,
+                                              size_t count, const ds_comm_options *options,
+                                              ds_tensor **out);
+/** Copies a tensor into each of these, which must have its shape and data type. One that is the
+    tensor itself is left alone. */
+DSDEF DS_MUST_USE ds_result ds_comm_broadcast_into(const ds_tensor *tensor,
+                                                   const ds_tensor *const *outs, size_t count,
+                                                   const ds_comm_options *options);
+/** Broadcasts many tensors, which must be on one device or on the host, in as few copies as
+    buffers of buffer_size bytes (0: 10 MiB) allow: tensors of one data type travel together
+    until that is reached. out[i * count + k] is tensor k on devices[i]; results of one buffer
+    share its memory. */
+DSDEF DS_MUST_USE ds_result ds_comm_broadcast_coalesced(const ds_tensor *const *tensors,
+                                                        size_t count, const ds_device *devices,
+                                                        size_t device_count, size_t buffer_size,
+                                                        const ds_comm_options *options,
+                                                        ds_tensor **out);
+/** Cuts a tensor along a dimension and copies the pieces to the devices, piece i as out[i] to
+    devices[i]. chunk_sizes, one for each device, must add up to the size of the dimension; NULL:
+    torch.chunk's rule, pieces of the size divided by count, rounded up, as long as there is
+    something left: so there may be fewer than devices. *out_count (NULL allowed) is how many
+    there are, the rest of out is NULL. */
+DSDEF DS_MUST_USE ds_result ds_comm_scatter(const ds_tensor *tensor, const ds_device *devices,
+                                            size_t count, const int64_t *chunk_sizes, int dim,
+                                            const ds_comm_options *options, ds_tensor **out,
+                                            size_t *out_count);
+/** Cuts a tensor along a dimension into pieces as large as these tensors are, and copies them
+    there. */
+DSDEF DS_MUST_USE ds_result ds_comm_scatter_into(const ds_tensor *tensor,
+                                                 const ds_tensor *const *outs, size_t count,
+                                                 int dim, const ds_comm_options *options);
+/** Puts tensors together along a dimension, in one new tensor on the destination
+    (DS_DEVICE_HOST: pinned memory). They agree in all other sizes. */
+DSDEF DS_MUST_USE ds_result ds_comm_gather(const ds_tensor *const *tensors, size_t count, int dim,
+                                           ds_device destination, const ds_comm_options *options,
+                                           ds_tensor **out);
 /** The same into a tensor that is there. */
-DSDEF DS_MUST_USE ds_result ds_comm_gather_into(const ds_tensor *const *tensors, size_t count, int dim, const ds_tensor *out, const ds_comm_options *options);
-/** Puts tensors of one shape together element by element, in the order of the list, in a new tensor on the destination, where one of them must be (zeroed: the current device).
-    Numbers must lie on multiples of their size, of outputs too, as in all that reduces: else DS_ERR_INVALID_VALUE.
-    The result is the same on every run and every driver, bit for bit; float16 and bfloat16 are summed in float32. An implementation that was compiled with
-    -ffast-math cannot keep that: DS_ERR_UNSUPPORTED where the elements are no integers, of all that reduces. */
-DSDEF DS_MUST_USE ds_result ds_comm_reduce(const ds_tensor *const *tensors, size_t count, ds_reduce_op op, ds_device destination, const ds_comm_options *options, ds_tensor **out);
+DSDEF DS_MUST_USE ds_result ds_comm_gather_into(const ds_tensor *const *tensors, size_t count,
+                                                int dim, const ds_tensor *out,
+                                                const ds_comm_options *options);
+/** Puts tensors of one shape together element by element, in the order of the list, in a new
+    tensor on the destination, where one of them must be (zeroed: the current device). Numbers
+    must lie on multiples of their size, of outputs too, as in all that reduces: else
+    DS_ERR_INVALID_VALUE. The result is the same on every run and every driver, bit for bit;
+    float16 and bfloat16 are summed in float32. An implementation that was compiled with
+    -ffast-math cannot keep that: DS_ERR_UNSUPPORTED where the elements are no integers, of all
+    that reduces. */
+DSDEF DS_MUST_USE ds_result ds_comm_reduce(const ds_tensor *const *tensors, size_t count,
+                                           ds_reduce_op op, ds_device destination,
+                                           const ds_comm_options *options, ds_tensor **out);
 /** The same into a tensor that is there, on any device; it may be one of the tensors. */
-DSDEF DS_MUST_USE ds_result ds_comm_reduce_into(const ds_tensor *const *tensors, size_t count, ds_reduce_op op, const ds_tensor *out, const ds_comm_options *options);
+DSDEF DS_MUST_USE ds_result ds_comm_reduce_into(const ds_tensor *const *tensors, size_t count,
+                                                ds_reduce_op op, const ds_tensor *out,
+                                                const ds_comm_options *options);
 /** torch.cuda.comm.reduce_add: ds_comm_reduce with DS_REDUCE_SUM. */
-DSDEF DS_MUST_USE ds_result ds_comm_reduce_add(const ds_tensor *const *tensors, size_t count, ds_device destination, const ds_comm_options *options, ds_tensor **out);
-/** Sums many tensors: tensors[i * count + k] is tensor k of list i of `lists`; out[k] is the sum of the k-th ones. Each is read where it is and no buffer is filled, so
-    that buffer_size (torch's) says nothing here; it may be 0. options->streams has one stream for each list. */
-DSDEF DS_MUST_USE ds_result ds_comm_reduce_add_coalesced(const ds_tensor *const *tensors, size_t lists, size_t count, ds_device destination, size_t buffer_size,
-                                                         const ds_comm_options *options, ds_tensor **out);
-/** Every outs[i] becomes what ds_comm_reduce makes of all tensors; outs[i] may be tensors[i]. All have one shape. */
-DSDEF DS_MUST_USE ds_result ds_comm_all_reduce(const ds_tensor *const *tensors, const ds_tensor *const *outs, size_t count, ds_reduce_op op, const ds_comm_options *options);
-/** Every outs[i] becomes all tensors, put together along its dimension 0 in the order of the list; they have one shape. In place: tensors[i] is the i-th part of outs[i]. */
-DSDEF DS_MUST_USE ds_result ds_comm_all_gather(const ds_tensor *const *tensors, const ds_tensor *const *outs, size_t count, const ds_comm_options *options);
-/** outs[i] becomes the sum (or what op says) of the i-th parts of all tensors, which are cut into `count` equal parts along dimension 0. In place: outs[i] is the i-th
-    part of tensors[i]. */
-DSDEF DS_MUST_USE ds_result ds_comm_reduce_scatter(const ds_tensor *const *tensors, const ds_tensor *const *outs, size_t count, ds_reduce_op op, const ds_comm_options *options);
-/** All are cut into `count` equal parts along dimension 0: part j of outs[i] becomes part i of tensors[j]. Not in place. */
-DSDEF DS_MUST_USE ds_result ds_comm_all_to_all(const ds_tensor *const *tensors, const ds_tensor *const *outs, size_t count, const ds_comm_options *options);
-/** What is put on any of the streams afterwards begins when what was put on all of them before is done. Returns at once. */
+DSDEF DS_MUST_USE ds_result ds_comm_reduce_add(const ds_tensor *const *tensors, size_t count,
+                                               ds_device destination,
+                                               const ds_comm_options *options, ds_tensor **out);
+/** Sums many tensors: tensors[i * count + k] is tensor k of list i of `lists`; out[k] is the sum
+    of the k-th ones. Each is read where it is and no buffer is filled, so that buffer_size
+    (torch's) says nothing here; it may be 0. options->streams has one stream for each list. */
+DSDEF DS_MUST_USE ds_result ds_comm_reduce_add_coalesced(const ds_tensor *const *tensors,
+                                                         size_t lists, size_t count,
+                                                         ds_device destination, size_t buffer_size,
+                                                         const ds_comm_options *options,
+                                                         ds_tensor **out);
+/** Every outs[i] becomes what ds_comm_reduce makes of all tensors; outs[i] may be tensors[i].
+    All have one shape. */
+DSDEF DS_MUST_USE ds_result ds_comm_all_reduce(const ds_tensor *const *tensors,
+                                               const ds_tensor *const *outs, size_t count,
+                                               ds_reduce_op op, const ds_comm_options *options);
+/** Every outs[i] becomes all tensors, put together along its dimension 0 in the order of the
+    list; they have one shape. In place: tensors[i] is the i-th part of outs[i]. */
+DSDEF DS_MUST_USE ds_result ds_comm_all_gather(const ds_tensor *const *tensors,
+                                               const ds_tensor *const *outs, size_t count,
+                                               const ds_comm_options *options);
+/** outs[i] becomes the sum (or what op says) of the i-th parts of all tensors, which are cut
+    into `count` equal parts along dimension 0. In place: outs[i] is the i-th part of tensors[i]. */
+DSDEF DS_MUST_USE ds_result ds_comm_reduce_scatter(const ds_tensor *const *tensors,
+                                                   const ds_tensor *const *outs, size_t count,
+                                                   ds_reduce_op op, const ds_comm_options *options);
+/** All are cut into `count` equal parts along dimension 0: part j of outs[i] becomes part i of
+    tensors[j]. Not in place. */
+DSDEF DS_MUST_USE ds_result ds_comm_all_to_all(const ds_tensor *const *tensors,
+                                               const ds_tensor *const *outs, size_t count,
+                                               const ds_comm_options *options);
+/** What is put on any of the streams afterwards begins when what was put on all of them before
+    is done. Returns at once. */
 DSDEF DS_MUST_USE ds_result ds_comm_barrier(const ds_stream *streams, size_t count);
+/* ---- topologies ------------------------------------------------------------------------------ */
 
-/* ---- topologies ------------------------------------------------------------------------------------------------- */
-
-/* A topology says which devices there are, what lies between them and how fast that is; plans are made for it. It describes the machine that is here, or any other that a text
-   describes. A text has a line for each thing; words are separated by blanks, a word that begins with # begins a comment, and gpu0..7 stands for the names gpu0 to gpu7:
-       device NAME...                devices; rank i of a plan is the i-th of them
-       switch NAME...                forwards what comes
-       socket NAME...                forwards too; host memory, which has the name host, is linked to sockets
+/* A topology says which devices there are, what lies between them and how fast that is; plans are
+   made for it. It describes the machine that is here, or any other that a text describes. A text
+   has a line for each thing; words are separated by blanks, a word that begins with # begins a
+   comment, and gpu0..7 stands for the names gpu0 to gpu7:
+       device NAME... devices; rank i of a plan is the i-th of them switch NAME... forwards what
+       comes socket NAME... forwards too; host memory, which has the name host, is linked to sockets
        link A B KIND [RATE [RATE]] [TIME] [half]
-                                     a link: from A to B and from B to A at the first rate, or back at the second one; half: not both ways at once. Lists of names: each with each.
-                                     KIND is pcie, nvlink, nvswitch, socket, network or host, which also says rate and latency where they are not given
-       peer A B on|off|KIND          whether devices of the two lists reach each other without the host (on, the default): KIND: only if all links between them are of that kind
-       peer A B push|pull RATE       how fast copies from A to B are that A (push) or B (pull) makes, if that is less than the links promise
-       peer A B both RATE            bytes of copies from A to B and of copies from B to A that run at once, taken together, if that is less than the links promise
-       peer A B latency TIME         latency of copies from A to B, in the place of that of every copy and of the links
-       engines N, start TIME         copy engines of a device (3), and how long a copy holds one besides the transfer (1.5us)
-       latency TIME, memory RATE     of every copy besides those of its links (6us); how fast kernels read and write memory (2000GB/s)
-   RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000), TIME one with ns, us or ms, 1000 seconds at most.
-   A copy takes the way of the least latency, of several the widest; devices forward nothing by themselves. */
+                                     a link: from A to B and from B to A at the first rate, or back
+                                     at the second one; half: not both ways at once. Lists of names:
+                                     each with each. KIND is pcie, nvlink, nvswitch, socket, network
+                                     or host, which also says rate and latency where they are not
+                                     given
+       peer A B on|off|KIND whether devices of the two lists reach each other without the host (on,
+       the default): KIND: only if all links between them are of that kind peer A B push|pull RATE
+       how fast copies from A to B are that A (push) or B (pull) makes, if that is less than the
+       links promise peer A B both RATE bytes of copies from A to B and of copies from B to A that
+       run at once, taken together, if that is less than the links promise peer A B latency TIME
+       latency of copies from A to B, in the place of that of every copy and of the links engines N,
+       start TIME copy engines of a device (3), and how long a copy holds one besides the transfer
+       (1.5us) latency TIME, memory RATE of every copy besides those of its links (6us); how fast
+       kernels read and write memory (2000GB/s)
+   RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000), TIME one with ns, us or
+   ms, 1000 seconds at most. A copy takes the way of the least latency, of several the widest;
+   devices forward nothing by themselves. */
 
-/** X(NAME, word, bytes per second and direction, nanoseconds of latency): what a link is when nobody says more. */
+/** X(NAME, word, bytes per second and direction, nanoseconds of latency): what a link is when
+    nobody says more. */
+/* clang-format off */
 #define DS_LINK_KINDS(X) \
-    X(PCIE, "pcie", 25e9, 500) X(NVLINK, "nvlink", 25e9, 500) X(NVSWITCH, "nvswitch", 370e9, 500) X(SOCKET, "socket", 40e9, 300) \
-    X(NETWORK, "network", 50e9, 3000) X(HOST, "host", 100e9, 100)
+    X(PCIE, "pcie", 25e9, 500) \
+    X(NVLINK, "nvlink", 25e9, 500) \
+    X(NVSWITCH, "nvswitch", 370e9, 500) \
+    X(SOCKET, "socket", 40e9, 300) \
+    X(NETWORK, "network", 50e9, 3000) \
+    X(HOST, "host", 100e9, 100)
+
+/* clang-format on */
 /** What a link is. */
 typedef enum ds_link_kind {
+
 #define DS_LINK_KIND_(name, word, rate, latency) DS_LINK_##name,
     DS_LINK_KINDS(DS_LINK_KIND_)
 #undef DS_LINK_KIND_
-    DS_LINK_KIND_COUNT /**< how many there are */
+        DS_LINK_KIND_COUNT /**< how many there are */
 } ds_link_kind;
 
-/** A topology; it does not change. Freed by ds_topology_free, after the plans that were made for it. */
+/** A topology; it does not change. Freed by ds_topology_free, after the plans that were made for
+    it. */
 typedef struct ds_topology ds_topology;
 
-/** Makes a topology of such a text. DS_ERR_INVALID_VALUE: the sentence has the line and the word. */
+/** Makes a topology of such a text. DS_ERR_INVALID_VALUE: the sentence has the line and the
+    word. */
 DSDEF DS_MUST_USE ds_result ds_topology_parse(const char *text, ds_topology **out);
 /** The same of a file of up to a MiB. DS_ERR_SYSTEM: it cannot be read. */
 DSDEF DS_MUST_USE ds_result ds_topology_read(const char *path, ds_topology **out);
-enum { DS_TOPOLOGY_PROBE = 1 /**< measure each pair by short copies: below 200 ms for 8 devices, once in a process */ };
-/** The topology of devices that are here. Who reaches whom, NVLink, copy engines and the rate of the memory are asked of the driver; switches of PCIe, how fast links are, and sockets of the
-    system (/sys, or where DEVSTREAM_SYSFS says); where that says nothing, each device counts as a card on a PCIe link of one socket. flags: DS_TOPOLOGY_PROBE or 0.
-    DS_ERR_CROSS_DRIVER: devices of both drivers. With DS_TOPOLOGY_PROBE it waits for its copies: rate and latency of each pair in both directions, and whether both at once are slower. */
-DSDEF DS_MUST_USE ds_result ds_topology_of_devices(const ds_device *devices, size_t count, unsigned flags, ds_topology **out);
+
+enum {
+    DS_TOPOLOGY_PROBE =
+        1 /**< measure each pair by short copies: below 200 ms for 8 devices, once in a process */
+};
+
+/** The topology of devices that are here. Who reaches whom, NVLink, copy engines and the rate of
+    the memory are asked of the driver; switches of PCIe, how fast links are, and sockets of the
+    system (/sys, or where DEVSTREAM_SYSFS says); where that says nothing, each device counts as
+    a card on a PCIe link of one socket. flags: DS_TOPOLOGY_PROBE or 0. DS_ERR_CROSS_DRIVER:
+    devices of both drivers. With DS_TOPOLOGY_PROBE it waits for its copies: rate and latency of
+    each pair in both directions, and whether both at once are slower. */
+DSDEF DS_MUST_USE ds_result ds_topology_of_devices(const ds_device *devices, size_t count,
+                                                   unsigned flags, ds_topology **out);
 /** Frees a topology; NULL is allowed. */
 DSDEF void ds_topology_free(ds_topology *topology);
 /** How many devices it has. Callable anywhere. */
 DSDEF int ds_topology_size(const ds_topology *topology);
+
 /** How a topology is written. */
 typedef enum ds_topology_format {
-    DS_TOPOLOGY_MATRIX, /**< a table for people: the rate from each device to each other and host memory, in GB/s, * where it goes through the host, and latency in us */
-    DS_TOPOLOGY_DOT,    /**< a picture, for dot -Tsvg */
-    DS_TOPOLOGY_TEXT    /**< the text that ds_topology_parse takes */
+    /** a table for people: the rate from each device to each other and host memory, in GB/s, *
+        where it goes through the host, and latency in us */
+    DS_TOPOLOGY_MATRIX,
+    DS_TOPOLOGY_DOT, /**< a picture, for dot -Tsvg */
+    DS_TOPOLOGY_TEXT /**< the text that ds_topology_parse takes */
 } ds_topology_format;
+
 /** Writes a topology by calls of write_fn, until that gives something else than 0. */
-DSDEF DS_MUST_USE ds_result ds_topology_write(const ds_topology *topology, ds_topology_format format, ds_write_fn write_fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_topology_write(const ds_topology *topology,
+                                              ds_topology_format format, ds_write_fn write_fn,
+                                              void *user);
 #ifndef DEVSTREAM_NO_CPU
-/** What the CPU driver's virtual clock needs to be this machine (ds_cpu_desc.fabric); it points into the topology. After ds_init, which copies it, the topology may be freed.
-    Device i of the driver is rank i. flags is 0: DS_CPU_DRY may be set in it. */
+/** What the CPU driver's virtual clock needs to be this machine (ds_cpu_desc.fabric); it points
+    into the topology. After ds_init, which copies it, the topology may be freed. Device i of the
+    driver is rank i. flags is 0: DS_CPU_DRY may be set in it. */
 DSDEF DS_MUST_USE ds_result ds_topology_fabric(const ds_topology *topology, ds_cpu_fabric *out);
 #endif
+/* ---- plans ----------------------------------------------------------------------------------- */
 
-/* ---- plans ------------------------------------------------------------------------------------------------------- */
-
-/* A plan says in which order copies and sums make a collective on the devices of a topology: for so many bytes, by the algorithm, and in as many pieces, as are predicted to be
-   the fastest there. The prediction is what the CPU driver's virtual clock shows: a copy takes one of the copy engines of the device that makes it and all links of its route,
-   each for its bytes at the link's rate; the engine for `start` longer; and is done when the latency has passed, too. Sums and copies inside of a device take its memory.
-   Each rank (device of the topology, in its order) has an input, an output and scratch memory; host memory is one more rank that has scratch only.
-   Blocks are p parts of S bytes, as equal as whole elements allow: block i begins at element count * i / p. */
+/* A plan says in which order copies and sums make a collective on the devices of a topology: for
+   so many bytes, by the algorithm, and in as many pieces, as are predicted to be the fastest
+   there. The prediction is what the CPU driver's virtual clock shows: a copy takes one of the
+   copy engines of the device that makes it and all links of its route, each for its bytes at the
+   link's rate; the engine for `start` longer; and is done when the latency has passed, too. Sums
+   and copies inside of a device take its memory. Each rank (device of the topology, in its
+   order) has an input, an output and scratch memory; host memory is one more rank that has
+   scratch only. Blocks are p parts of S bytes, as equal as whole elements allow: block i begins
+   at element count * i / p. */
 
 /** What a plan is for, and what S bytes are. */
 typedef enum ds_collective {
-    DS_BROADCAST,      /**< the root's input of S bytes becomes the output of all others */
-    DS_SCATTER,        /**< block i of the root's input of S bytes becomes the output of rank i */
-    DS_GATHER,         /**< the inputs become the blocks of the root's output of S bytes */
-    DS_REDUCE,         /**< the root's output becomes the sum of all inputs, S bytes each */
-    DS_ALL_REDUCE,     /**< all outputs become that */
-    DS_ALL_GATHER,     /**< the inputs become the blocks of every output of S bytes */
-    DS_REDUCE_SCATTER, /**< the output of rank i becomes block i of the sum of all inputs, S bytes each */
-    DS_ALL_TO_ALL,     /**< block i of rank j's input becomes block j of rank i's output, S bytes each */
+    DS_BROADCAST,  /**< the root's input of S bytes becomes the output of all others */
+    DS_SCATTER,    /**< block i of the root's input of S bytes becomes the output of rank i */
+    DS_GATHER,     /**< the inputs become the blocks of the root's output of S bytes */
+    DS_REDUCE,     /**< the root's output becomes the sum of all inputs, S bytes each */
+    DS_ALL_REDUCE, /**< all outputs become that */
+    DS_ALL_GATHER, /**< the inputs become the blocks of every output of S bytes */
+    /** the output of rank i becomes block i of the sum of all inputs, S bytes each */
+    DS_REDUCE_SCATTER,
+    /** block i of rank j's input becomes block j of rank i's output, S bytes each */
+    DS_ALL_TO_ALL,
     DS_COLLECTIVE_COUNT /**< how many there are */
 } ds_collective;
+
 /** Which orders of a sum are as good as the order of the ranks. */
 typedef enum ds_plan_order {
-    DS_ORDER_AT_ONCE, /**< only all at once: for types that are summed in a wider one (float16, bfloat16) and for averages */
-    DS_ORDER_LIST,    /**< also one after the other, ((x0 + x1) + x2) + ...: the same bits where sums are not kept wider than the type */
-    DS_ORDER_ANY      /**< any: integers, minimum, maximum; or the bits do not matter */
+    /** only all at once: for types that are summed in a wider one (float16, bfloat16) and for
+        averages */
+    DS_ORDER_AT_ONCE,
+    /** also one after the other, ((x0 + x1) + x2) + ...: the same bits where sums are not kept
+        wider than the type */
+    DS_ORDER_LIST,
+    DS_ORDER_ANY /**< any: integers, minimum, maximum; or the bits do not matter */
 } ds_plan_order;
+
 /** What is wanted; a zeroed one is a broadcast of nothing from rank 0. */
 typedef struct ds_plan_desc {
-    ds_collective what;    /**< the collective */
-    size_t bytes;          /**< S */
-    int root;              /**< of broadcast, scatter, gather and reduce */
-    size_t item;           /**< bytes of an element, which is not cut; 0: 1 */
-    ds_plan_order order;   /**< of sums */
-    const char *algorithm; /**< only this one: "direct", "binomial", "chain", "spread", "islands", "trees" or "staged"; NULL: the fastest */
-    size_t pieces;         /**< so many pieces of each part that takes a way of its own; 0: as many as are the fastest */
+    ds_collective what;  /**< the collective */
+    size_t bytes;        /**< S */
+    int root;            /**< of broadcast, scatter, gather and reduce */
+    size_t item;         /**< bytes of an element, which is not cut; 0: 1 */
+    ds_plan_order order; /**< of sums */
+    /** only this one: "direct", "binomial", "chain", "spread", "islands", "trees" or "staged";
+        NULL: the fastest */
+    const char *algorithm;
+    /** so many pieces of each part that takes a way of its own; 0: as many as are the fastest */
+    size_t pieces;
 } ds_plan_desc;
 
 /** Buffers of a rank. */
@@ -365,50 +534,60 @@ enum {
     DS_PLAN_OUTPUT, /**< its output */
     DS_PLAN_SCRATCH /**< temporary memory */
 };
+
 /** A place in memory. */
 typedef struct ds_plan_spot {
     int rank;      /**< whose; as many as there are ranks: the host's */
     int buffer;    /**< DS_PLAN_* */
     size_t offset; /**< of the first byte */
 } ds_plan_spot;
+
 /** A step: a copy, or a sum. Steps of a lane of a rank run in their order. */
 typedef struct ds_plan_step {
-    int rank;             /**< who does it */
-    int lane;             /**< on which of its lanes */
-    ds_plan_spot to;      /**< what is written */
-    size_t bytes;         /**< so much of it */
-    uint32_t from;        /**< what is read: from the `from`-th of the plan's spots on */
-    uint32_t from_count;  /**< 1: a copy; more: a sum of so many, all on the step's own rank, in this order */
-    uint32_t after;       /**< the steps of other lanes that come before: from the `after`-th entry of the plan's list on */
+    int rank;        /**< who does it */
+    int lane;        /**< on which of its lanes */
+    ds_plan_spot to; /**< what is written */
+    size_t bytes;    /**< so much of it */
+    uint32_t from;   /**< what is read: from the `from`-th of the plan's spots on */
+    /** 1: a copy; more: a sum of so many, all on the step's own rank, in this order */
+    uint32_t from_count;
+    /** the steps of other lanes that come before: from the `after`-th entry of the plan's list
+        on */
+    uint32_t after;
     uint32_t after_count; /**< how many */
     int64_t start_ns;     /**< predicted */
     int64_t done_ns;      /**< predicted */
 } ds_plan_step;
+
 /** A plan. The members may be read and not changed. */
 typedef struct ds_plan {
-    ds_plan_desc desc;         /**< what was wanted; algorithm is the chosen one */
-    int ranks;                 /**< of the topology */
-    int ways;                  /**< parts that take ways of their own, per root */
-    int lanes;                 /**< most lanes of a rank */
-    size_t pieces;             /**< of each part */
-    size_t piece_bytes;        /**< of the largest piece */
-    int64_t predicted_ns;      /**< how long it takes */
-    int64_t bound_ns;          /**< S over the narrowest cut of the links, and the shortest latency ceil(log2 p) times (all_reduce: twice that) */
-    size_t steps;              /**< how many */
-    const ds_plan_step *step;  /**< in the order in which they begin */
-    const ds_plan_spot *spot;  /**< what they read */
-    const uint32_t *before;    /**< which steps others come after */
-    const size_t *scratch;     /**< bytes of scratch memory of each rank and of the host */
+    ds_plan_desc desc;    /**< what was wanted; algorithm is the chosen one */
+    int ranks;            /**< of the topology */
+    int ways;             /**< parts that take ways of their own, per root */
+    int lanes;            /**< most lanes of a rank */
+    size_t pieces;        /**< of each part */
+    size_t piece_bytes;   /**< of the largest piece */
+    int64_t predicted_ns; /**< how long it takes */
+    /** S over the narrowest cut of the links, and the shortest latency ceil(log2 p) times
+        (all_reduce: twice that) */
+    int64_t bound_ns;
+    size_t steps;             /**< how many */
+    const ds_plan_step *step; /**< in the order in which they begin */
+    const ds_plan_spot *spot; /**< what they read */
+    const uint32_t *before;   /**< which steps others come after */
+    const size_t *scratch;    /**< bytes of scratch memory of each rank and of the host */
 } ds_plan;
 
-/** Makes a plan, or finds the one that was made for the same before: plans are kept until their topology is freed, and may be used by many threads at once.
-    DS_ERR_UNSUPPORTED: the algorithm that is asked for does not do this here, or not in this order. */
-DSDEF DS_MUST_USE ds_result ds_plan_make(const ds_topology *topology, const ds_plan_desc *desc, const ds_plan **out);
+/** Makes a plan, or finds the one that was made for the same before: plans are kept until their
+    topology is freed, and may be used by many threads at once. DS_ERR_UNSUPPORTED: the algorithm
+    that is asked for does not do this here, or not in this order. */
+DSDEF DS_MUST_USE ds_result ds_plan_make(const ds_topology *topology, const ds_plan_desc *desc,
+                                         const ds_plan **out);
 /** Writes what was chosen and why: the plan's figures, and those of the other algorithms. */
-DSDEF DS_MUST_USE ds_result ds_plan_explain(const ds_topology *topology, const ds_plan *plan, ds_write_fn write_fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_plan_explain(const ds_topology *topology, const ds_plan *plan,
+                                            ds_write_fn write_fn, void *user);
 /** A collective's name. Callable anywhere. */
 DSDEF const char *ds_collective_name(ds_collective what);
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -465,92 +644,110 @@ DSDEF const char *ds_collective_name(ds_collective what);
 #define DEVSTREAM_COMM_H_IMPLEMENTED
 #ifndef __cplusplus
 
-/* ---- >>tensors --------------------------------------------------------------------------------------------------- */
+/* ---- >>tensors ------------------------------------------------------------------------------- */
 
 /* Policy.
-    1. A tensor of devstream's is an object that a table knows by its address, so that it is told from what others made; its description does not change.
-    2. Objects share a storage, which counts them and gives the memory back. Other libraries may have one longer than ds_shutdown: it is made with malloc.
-    3. What is freed where devstream cannot be called (by a deleter inside a host function) waits in a list for the next call.
-    4. A function reads a description once, into a ds__dims: everything is checked there, and nothing after it can overflow. */
+   1. A tensor of devstream's is an object that a table knows by its address, so that it is told
+      from what others made; its description does not change.
+   2. Objects share a storage, which counts them and gives the memory back. Other libraries may have
+      one longer than ds_shutdown: it is made with malloc.
+   3. What is freed where devstream cannot be called (by a deleter inside a host function) waits in
+      a list for the next call.
+   4. A function reads a description once, into a ds__dims: everything is checked there, and
+      nothing after it can overflow. */
 
 /* A description that was checked. */
 typedef struct ds__dims {
-    char *first;               /* the element whose indices are all 0 */
-    ds_device device;          /* DS_DEVICE_HOST, or one of a driver */
-    ds_device given;           /* as the description has it */
+    char *first;      /* the element whose indices are all 0 */
+    ds_device device; /* DS_DEVICE_HOST, or one of a driver */
+    ds_device given;  /* as the description has it */
     ds_dtype dtype;
     int ndim;
-    size_t item;               /* bytes of an element */
-    int64_t count;             /* elements */
-    size_t bytes;              /* of so many elements */
-    ptrdiff_t low, high;       /* from `first`: where the bytes of all elements begin and end */
-    int64_t shape[DS_TENSOR_MAX_DIMS], strides[DS_TENSOR_MAX_DIMS];
+    size_t item;   /* bytes of an element */
+    int64_t count; /* elements */
+    size_t bytes;  /* of so many elements */
+    /* low, high: from `first`: where the bytes of all elements begin and end */
+    ptrdiff_t low;
+    ptrdiff_t high;
+    int64_t shape[DS_TENSOR_MAX_DIMS];
+    int64_t strides[DS_TENSOR_MAX_DIMS];
 } ds__dims;
 
 enum { DS__OF_ALLOCATOR, DS__OF_PINNED, DS__OF_OTHERS, DS__OF_MANAGED, DS__OF_VERSIONED };
+
 typedef struct ds__storage {
-    struct ds__storage *next;  /* in the list of those that wait */
+    struct ds__storage *next; /* in the list of those that wait */
     _Atomic int users;
-    int kind;                  /* DS__OF_* */
-    uint32_t epoch;            /* ds__g.epoch in which the memory is valid */
-    void *ptr;                 /* memory, or what is handed to release_fn, or the managed tensor */
+    int kind;       /* DS__OF_* */
+    uint32_t epoch; /* ds__g.epoch in which the memory is valid */
+    void *ptr;      /* memory, or what is handed to release_fn, or the managed tensor */
     void (*release_fn)(void *user);
 } ds__storage;
 
 typedef struct ds__tensor {
-    ds_tensor t;               /* first: the user's pointer */
-    struct ds__tensor *next;   /* in its bucket */
-    ds__storage *storage;      /* NULL: a view of what is no object */
+    ds_tensor t;             /* first: the user's pointer */
+    struct ds__tensor *next; /* in its bucket */
+    ds__storage *storage;    /* NULL: a view of what is no object */
     unsigned flags;
     ds_site made;
-    int64_t dims[];            /* sizes, then strides */
+    int64_t dims[]; /* sizes, then strides */
 } ds__tensor;
 
 #define DS__TENSOR_BUCKETS 1024
+
 static struct {
     _Atomic int ready;
-    ds__lock lock;             /* of what follows */
+    ds__lock lock; /* of what follows */
     ds__tensor *bucket[DS__TENSOR_BUCKETS];
     ds__storage *waiting;
     _Atomic int waits;
 } ds__c;
 
 static void ds__comm_shutdown(void);
+
 static ds_result ds__comm_setup(void) {
-    if (DS__LIKELY(atomic_load_explicit(&ds__c.ready, memory_order_acquire))) return DS_OK;
+    if (DS__LIKELY(atomic_load_explicit(&ds__c.ready, memory_order_acquire)))
+        return DS_OK;
     ds_result r = ds__mem_setup();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__lock_take(&ds__c.lock);
     atomic_store(&ds__upper.shutdown_fn, ds__comm_shutdown); /* which goes on to the allocator's */
     atomic_store_explicit(&ds__c.ready, 1, memory_order_release);
     ds__lock_give(&ds__c.lock);
     return DS_OK;
 }
-
 /* ---- reading descriptions ---- */
 
 /* "input tensor at index 3"; of index -1 only the words. */
 static const char *ds__nth(const char *what, int64_t index) {
     static __thread char text[100];
-    if (index < 0) snprintf(text, sizeof text, "%s", what);
-    else snprintf(text, sizeof text, "%s at index %lld", what, (long long)index);
+    if (index < 0)
+        snprintf(text, sizeof text, "%s", what);
+    else
+        snprintf(text, sizeof text, "%s at index %lld", what, (long long)index);
     return text;
 }
 
-/* Row-major strides. Of empty tensors a size of 0 counts as 1, and what does not fit is 0: nobody follows them. */
+/* Row-major strides. Of empty tensors a size of 0 counts as 1, and what does not fit is 0:
+   nobody follows them. */
 static void ds__row_major(int ndim, const int64_t *shape, int64_t *strides) {
     int64_t step = 1;
     for (int d = ndim - 1; d >= 0; d--) {
         strides[d] = step;
-        if (__builtin_mul_overflow(step, shape[d] > 1 ? shape[d] : 1, &step)) step = 0;
+        if (__builtin_mul_overflow(step, shape[d] > 1 ? shape[d] : 1, &step))
+            step = 0;
     }
 }
 
 /* Elements of a shape; -1: a negative size, -2: too many. */
 static int64_t ds__count_of(int ndim, const int64_t *shape) {
-    int64_t count = 1, empty = 0, wide = 0;
+    int64_t count = 1;
+    int64_t empty = 0;
+    int64_t wide = 0;
     for (int d = 0; d < ndim; d++) {
-        if (shape[d] < 0) return -1;
+        if (shape[d] < 0)
+            return -1;
         empty |= shape[d] == 0;
         wide |= __builtin_mul_overflow(count, shape[d], &count);
     }
@@ -558,23 +755,31 @@ static int64_t ds__count_of(int ndim, const int64_t *shape) {
 }
 
 /* Type and shape, and the strides when there are some. */
-static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, const char *what, int64_t index, ds__dims *out) {
+static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
+                               const int64_t *strides, const char *what, int64_t index,
+                               ds__dims *out) {
     out->dtype = dtype;
     out->ndim = ndim;
     out->item = (ds_dtype_size)(dtype);
     out->first = NULL;
     out->device = out->given = (ds_device){ 0, 0 };
-    DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS, "%s has %d dimensions, not 0 to %d", ds__nth(what, index), ndim, DS_TENSOR_MAX_DIMS);
+    DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS, "%s has %d dimensions, not 0 to %d",
+                ds__nth(what, index), ndim, DS_TENSOR_MAX_DIMS);
     DS__REQUIRE(!ndim || shape, "%s has no shape", ds__nth(what, index));
-    DS__REQUIRE(dtype.bits && dtype.lanes, "%s has a data type of %d bits in %d lanes", ds__nth(what, index), dtype.bits, dtype.lanes);
+    DS__REQUIRE(dtype.bits && dtype.lanes, "%s has a data type of %d bits in %d lanes",
+                ds__nth(what, index), dtype.bits, dtype.lanes);
     if (!out->item)
-        return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are no whole bytes", ds__nth(what, index), dtype.bits * dtype.lanes);
-    for (int d = 0; d < ndim; d++) out->shape[d] = shape[d];
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are no whole bytes",
+                        ds__nth(what, index), dtype.bits * dtype.lanes);
+    for (int d = 0; d < ndim; d++)
+        out->shape[d] = shape[d];
     out->count = ds__count_of(ndim, shape);
     for (int d = 0; out->count == -1 && d < ndim; d++)
-        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d", ds__nth(what, index), (long long)shape[d], d);
+        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d", ds__nth(what, index),
+                    (long long)shape[d], d);
     int64_t bytes = 0;
-    DS__REQUIRE(out->count >= 0 && !__builtin_mul_overflow(out->count, (int64_t)out->item, &bytes), "%s is larger than the address space", ds__nth(what, index));
+    DS__REQUIRE(out->count >= 0 && !__builtin_mul_overflow(out->count, (int64_t)out->item, &bytes),
+                "%s is larger than the address space", ds__nth(what, index));
     out->bytes = (size_t)bytes;
     if (!strides) {
         ds__row_major(ndim, shape, out->strides);
@@ -582,13 +787,19 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape, c
         out->high = (ptrdiff_t)out->bytes;
         return DS_OK;
     }
-    for (int d = 0; d < ndim; d++) out->strides[d] = strides[d];
-    int64_t low = 0, high = 0, by, wide = 0;
+    for (int d = 0; d < ndim; d++)
+        out->strides[d] = strides[d];
+    int64_t low = 0;
+    int64_t high = 0;
+    int64_t by;
+    int64_t wide = 0;
     for (int d = 0; out->count && d < ndim; d++) {
         wide |= __builtin_mul_overflow(out->shape[d] - 1, out->strides[d], &by);
-        wide |= by < 0 ? __builtin_add_overflow(low, by, &low) : __builtin_add_overflow(high, by, &high);
+        wide |= by < 0 ? __builtin_add_overflow(low, by, &low)
+                       : __builtin_add_overflow(high, by, &high);
     }
-    wide |= __builtin_mul_overflow(low, (int64_t)out->item, &low) || __builtin_add_overflow(high, out->count > 0, &high) ||
+    wide |= __builtin_mul_overflow(low, (int64_t)out->item, &low) ||
+            __builtin_add_overflow(high, out->count > 0, &high) ||
             __builtin_mul_overflow(high, (int64_t)out->item, &high);
     DS__REQUIRE(!wide, "%s has strides that lead out of the address space", ds__nth(what, index));
     out->low = (ptrdiff_t)low;
@@ -596,81 +807,114 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape, c
     return DS_OK;
 }
 
-static ds_result ds__tensor_device(ds_device given, const char *what, int64_t index, ds_device *out) {
+static ds_result ds__tensor_device(ds_device given, const char *what, int64_t index,
+                                   ds_device *out) {
     if (given.type == DS_DEVICE_HOST || given.type == DS_TENSOR_CUDA_HOST) {
         *out = (ds_device){ DS_DEVICE_HOST, 0 };
         return DS_OK;
     }
-    if (given.type == DS_TENSOR_CUDA_MANAGED) given.type = DS_DEVICE_CUDA;
-    if (given.type != DS_DEVICE_CURRENT && given.type != DS_DEVICE_CUDA && given.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_UNSUPPORTED, "%s is on a device of DLPack's type %d, which devstream does not have", ds__nth(what, index), given.type);
+    if (given.type == DS_TENSOR_CUDA_MANAGED)
+        given.type = DS_DEVICE_CUDA;
+    if (given.type != DS_DEVICE_CURRENT && given.type != DS_DEVICE_CUDA &&
+        given.type != DS_DEVICE_CPU)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "%s is on a device of DLPack's type %d, which devstream does not have",
+                        ds__nth(what, index), given.type);
     ds_result r = ds__resolve(given, out);
     return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
 }
 
-static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index, ds__dims *out) {
+static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index,
+                                 ds__dims *out) {
     DS__REQUIRE(t, "%s is NULL", ds__nth(what, index));
     ds_result r = ds__dims_read(t->dtype, t->ndim, t->shape, t->strides, what, index, out);
-    if (r == DS_OK) r = ds__tensor_device(t->device, what, index, &out->device);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__tensor_device(t->device, what, index, &out->device);
+    if (r < 0)
+        return r;
     out->given = t->device.type == DS_DEVICE_CURRENT ? out->device : t->device;
     out->first = (char *)((uintptr_t)t->data + t->byte_offset);
-    DS__REQUIRE(t->data || !out->count, "%s has %lld elements and its data is NULL", ds__nth(what, index), (long long)out->count);
-    DS__REQUIRE(!out->count || (t->byte_offset <= UINTPTR_MAX - (uintptr_t)t->data && (uintptr_t)out->first >= (uintptr_t)0 - (uintptr_t)out->low &&
-                (size_t)out->high <= UINTPTR_MAX - (uintptr_t)out->first), "%s reaches beyond the address space", ds__nth(what, index));
+    DS__REQUIRE(t->data || !out->count, "%s has %lld elements and its data is NULL",
+                ds__nth(what, index), (long long)out->count);
+    DS__REQUIRE(!out->count || (t->byte_offset <= UINTPTR_MAX - (uintptr_t)t->data &&
+                                (uintptr_t)out->first >= (uintptr_t)0 - (uintptr_t)out->low &&
+                                (size_t)out->high <= UINTPTR_MAX - (uintptr_t)out->first),
+                "%s reaches beyond the address space", ds__nth(what, index));
     return DS_OK;
 }
 
-/* The dimensions that matter, those with more than one index, from the longest stride to the shortest; gives their number. */
+/* The dimensions that matter, those with more than one index, from the longest stride to the
+   shortest; gives their number. */
 static int ds__by_stride(const ds__dims *d, int *order) {
     int n = 0;
     for (int i = 0; i < d->ndim; i++) {
-        if (d->shape[i] == 1) continue;
+        if (d->shape[i] == 1)
+            continue;
         int at = n++;
-        for (; at > 0 && llabs(d->strides[order[at - 1]]) < llabs(d->strides[i]); at--) order[at] = order[at - 1];
+        for (; at > 0 && llabs(d->strides[order[at - 1]]) < llabs(d->strides[i]); at--)
+            order[at] = order[at - 1];
         order[at] = i;
     }
     return n;
 }
+
 static int ds__is_dense(const ds__dims *d) {
-    int order[DS_TENSOR_MAX_DIMS], n = ds__by_stride(d, order);
+    int order[DS_TENSOR_MAX_DIMS];
+    int n = ds__by_stride(d, order);
     int64_t step = 1;
     while (d->count && n-- > 0) {
-        if (d->strides[order[n]] != step) return 0;
+        if (d->strides[order[n]] != step)
+            return 0;
         step *= d->shape[order[n]];
     }
     return 1;
 }
+
 static int ds__is_row_major(const ds__dims *d) {
     int64_t step = 1;
     for (int i = d->ndim - 1; d->count && i >= 0; i--) {
-        if (d->shape[i] == 1) continue;
-        if (d->strides[i] != step) return 0;
+        if (d->shape[i] == 1)
+            continue;
+        if (d->strides[i] != step)
+            return 0;
         step *= d->shape[i];
     }
     return 1;
 }
+
 /* Strides without gaps, in the order in which the dimensions lie in memory now. */
 static void ds__dense_like(const ds__dims *d, int64_t *strides) {
-    int order[DS_TENSOR_MAX_DIMS], n = ds__by_stride(d, order);
+    int order[DS_TENSOR_MAX_DIMS];
+    int n = ds__by_stride(d, order);
     int64_t step = 1;
-    if (!d->count) { ds__row_major(d->ndim, d->shape, strides); return; }
+    if (!d->count) {
+        ds__row_major(d->ndim, d->shape, strides);
+        return;
+    }
     while (n-- > 0) {
         strides[order[n]] = step;
         step *= d->shape[order[n]];
     }
     /* Sizes of 1 stand as they would if they were more. */
     for (int i = d->ndim - 1; i >= 0; i--)
-        if (d->shape[i] == 1) strides[i] = ds__is_dense(d) ? d->strides[i] : i + 1 < d->ndim ? strides[i + 1] * d->shape[i + 1] : 1;
+        if (d->shape[i] == 1)
+            strides[i] = ds__is_dense(d)   ? d->strides[i]
+                         : i + 1 < d->ndim ? strides[i + 1] * d->shape[i + 1]
+                                           : 1;
 }
-
 /* ---- storages ---- */
 
-static int ds__of_now(uint32_t epoch) { return atomic_load_explicit(&ds__g.state, memory_order_acquire) == DS__READY && epoch == ds__g.epoch; }
+static int ds__of_now(uint32_t epoch) {
+    return atomic_load_explicit(&ds__g.state, memory_order_acquire) == DS__READY &&
+           epoch == ds__g.epoch;
+}
 
 static ds__storage *ds__storage_new(int kind, void *ptr, void (*release_fn)(void *)) {
     ds__storage *s = calloc(1, sizeof *s);
-    if (!s) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor"); return NULL; }
+    if (!s) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
+        return NULL;
+    }
     atomic_store(&s->users, 1);
     s->kind = kind;
     s->epoch = ds__g.epoch;
@@ -683,15 +927,19 @@ static ds__storage *ds__storage_new(int kind, void *ptr, void (*release_fn)(void
 static void ds__storage_release(const ds__storage *s) {
     ds_managed_tensor *m = s->kind == DS__OF_MANAGED ? s->ptr : NULL;
     ds_managed_tensor_versioned *v = s->kind == DS__OF_VERSIONED ? s->ptr : NULL;
-    if (m && m->deleter) m->deleter(m);
-    if (v && v->deleter) v->deleter(v);
-    if (s->release_fn) s->release_fn(s->ptr);
+    if (m && m->deleter)
+        m->deleter(m);
+    if (v && v->deleter)
+        v->deleter(v);
+    if (s->release_fn)
+        s->release_fn(s->ptr);
 }
 
 /* One user less; the last one gives the memory back. */
 static ds_result ds__storage_drop(ds__storage *s) {
     ds_result r = DS_OK;
-    if (!s || atomic_fetch_sub(&s->users, 1) != 1) return r;
+    if (!s || atomic_fetch_sub(&s->users, 1) != 1)
+        return r;
     int now = ds__of_now(s->epoch);
     if (s->kind == DS__OF_ALLOCATOR || s->kind == DS__OF_PINNED) {
         if (now && ds__tls.in_callback) {
@@ -702,8 +950,10 @@ static ds_result ds__storage_drop(ds__storage *s) {
             ds__lock_give(&ds__c.lock);
             return r;
         }
-        if (now && s->kind == DS__OF_ALLOCATOR) DS__KEEPING(r, (ds_mem_free)(s->ptr));
-        if (now && s->kind == DS__OF_PINNED) DS__KEEPING(r, (ds_pinned_free)(s->ptr));
+        if (now && s->kind == DS__OF_ALLOCATOR)
+            DS__KEEPING(r, (ds_mem_free)(s->ptr));
+        if (now && s->kind == DS__OF_PINNED)
+            DS__KEEPING(r, (ds_pinned_free)(s->ptr));
     } else if (now && !ds__tls.in_callback) {
         ds__outside o = ds__leave();
         ds__storage_release(s);
@@ -717,7 +967,9 @@ static ds_result ds__storage_drop(ds__storage *s) {
 
 /* What was freed inside of callbacks. */
 static void ds__storages_catch_up(void) {
-    if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) || ds__tls.in_callback) return;
+    if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) ||
+        ds__tls.in_callback)
+        return;
     ds__lock_take(&ds__c.lock);
     ds__storage *s = ds__c.waiting;
     ds__c.waiting = NULL;
@@ -730,36 +982,49 @@ static void ds__storages_catch_up(void) {
         s = next;
     }
 }
-
 /* ---- objects ---- */
 
-static ds__tensor **ds__tensor_place(const void *t) { /* locked: where it hangs, or where its bucket ends */
+/* locked: where it hangs, or where its bucket ends */
+static ds__tensor **ds__tensor_place(const void *t) {
     uintptr_t n = (uintptr_t)t >> 5;
     ds__tensor **at = &ds__c.bucket[(n ^ n >> 10) % DS__TENSOR_BUCKETS];
-    while (*at && *at != t) at = &(*at)->next;
+    while (*at && *at != t)
+        at = &(*at)->next;
     return at;
 }
 
-/* Who else shows the memory of a tensor gets a use of its storage. NULL: it is no object, or its memory is nobody's. 1: it is one. */
+/* Who else shows the memory of a tensor gets a use of its storage. NULL: it is no object, or its
+   memory is nobody's. 1: it is one. */
 static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out_flags) {
     ds__lock_take(&ds__c.lock);
     const ds__tensor *o = *ds__tensor_place(t);
-    if (out) *out = o ? o->storage : NULL;
-    if (out && *out) atomic_fetch_add(&(*out)->users, 1);
+    if (out)
+        *out = o ? o->storage : NULL;
+    if (out && *out)
+        atomic_fetch_add(&(*out)->users, 1);
     *out_flags = o ? o->flags : 0;
     ds__lock_give(&ds__c.lock);
     return o != NULL;
 }
 
-/* An object of what `d` says, which takes over a use of the storage; that is dropped when it fails. */
-static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigned flags, ds_tensor **out) {
+/* An object of what `d` says, which takes over a use of the storage; that is dropped when it
+   fails. */
+static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigned flags,
+                                ds_tensor **out) {
     size_t n = (size_t)d->ndim;
     ds__storages_catch_up();
     ds__tensor *o = ds__alloc(sizeof *o + 2 * n * sizeof(int64_t));
-    if (!o) { DS_IGNORE(ds__storage_drop(storage)); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor"); }
-    o->t = (ds_tensor){ d->count ? d->first : NULL, d->given, d->ndim, d->dtype, o->dims, o->dims + n, 0 };
-    if (n) memcpy(o->dims, d->shape, n * sizeof(int64_t));
-    if (n) memcpy(o->dims + n, d->strides, n * sizeof(int64_t));
+    if (!o) {
+        DS_IGNORE(ds__storage_drop(storage));
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
+    }
+    o->t = (ds_tensor){
+        d->count ? d->first : NULL, d->given, d->ndim, d->dtype, o->dims, o->dims + n, 0
+    };
+    if (n)
+        memcpy(o->dims, d->shape, n * sizeof(int64_t));
+    if (n)
+        memcpy(o->dims + n, d->strides, n * sizeof(int64_t));
     o->storage = storage;
     o->flags = flags;
     o->made = ds__tls.site;
@@ -779,44 +1044,61 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
     d->device = d->given = (ds_device){ DS_DEVICE_HOST, 0 };
     if (stream.id) {
         ds__stream *s = ds__stream_pin(stream);
-        if (!s) return DS_ERR_INVALID_HANDLE;
+        if (!s)
+            return DS_ERR_INVALID_HANDLE;
         d->device = d->given = s->device;
         ds__stream_unpin(s);
     } else if (ds__g.driver[0]) {
         d->given.type = DS_TENSOR_CUDA_HOST; /* pinned for cudart */
     }
-    if (d->bytes && stream.id) DS__KEEPING(r, (ds_mem_alloc)(d->bytes, stream, &ptr));
-    if (d->bytes && !stream.id) DS__KEEPING(r, (ds_pinned_alloc)(d->bytes, &ptr));
-    if (r < 0) return r;
-    ds__storage *storage = ptr ? ds__storage_new(stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED, ptr, NULL) : NULL;
+    if (d->bytes && stream.id)
+        DS__KEEPING(r, (ds_mem_alloc)(d->bytes, stream, &ptr));
+    if (d->bytes && !stream.id)
+        DS__KEEPING(r, (ds_pinned_alloc)(d->bytes, &ptr));
+    if (r < 0)
+        return r;
+    ds__storage *storage =
+        ptr ? ds__storage_new(stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED, ptr, NULL) : NULL;
     if (ptr && !storage) {
-        if (stream.id) DS__KEEPING(r, (ds_mem_free)(ptr));
-        else DS__KEEPING(r, (ds_pinned_free)(ptr));
+        if (stream.id)
+            DS__KEEPING(r, (ds_mem_free)(ptr));
+        else
+            DS__KEEPING(r, (ds_pinned_free)(ptr));
         return DS_ERR_OUT_OF_MEMORY;
     }
     d->first = ptr;
     return ds__tensor_new(d, storage, 0, out);
 }
 
-#define DS__TENSOR_BEGIN(name) \
-    if (out) *out = NULL; \
-    DS__ENTER(name); \
-    DS__REQUIRE(out, "out is NULL"); \
-    do { ds_result ds__r = ds__comm_setup(); if (DS__UNLIKELY(ds__r < 0)) return ds__r; } while (0)
+#define DS__TENSOR_BEGIN(name)              \
+    if (out)                                \
+        *out = NULL;                        \
+    DS__ENTER(name);                        \
+    DS__REQUIRE(out, "out is NULL");        \
+    do {                                    \
+        ds_result ds__r = ds__comm_setup(); \
+        if (DS__UNLIKELY(ds__r < 0))        \
+            return ds__r;                   \
+    } while (0)
 
-DSDEF ds_result (ds_tensor_check)(const ds_tensor *tensor) {
+DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
     ds__dims d;
     DS__ENTER("ds_tensor_check");
     return ds__tensor_read(tensor, "the tensor", -1, &d);
 }
-DSDEF int64_t (ds_tensor_count)(const ds_tensor *tensor) {
-    int64_t n = tensor->ndim < 0 || (tensor->ndim && !tensor->shape) ? -1 : ds__count_of(tensor->ndim, tensor->shape);
+
+DSDEF int64_t(ds_tensor_count)(const ds_tensor *tensor) {
+    int64_t n = tensor->ndim < 0 || (tensor->ndim && !tensor->shape)
+                    ? -1
+                    : ds__count_of(tensor->ndim, tensor->shape);
     return n < 0 ? -1 : n;
 }
-DSDEF size_t (ds_tensor_size)(const ds_tensor *tensor) {
+
+DSDEF size_t(ds_tensor_size)(const ds_tensor *tensor) {
     int64_t n = (ds_tensor_count)(tensor);
     size_t size = 0;
-    return n < 0 || __builtin_mul_overflow((size_t)n, (ds_dtype_size)(tensor->dtype), &size) ? 0 : size;
+    return n < 0 || __builtin_mul_overflow((size_t)n, (ds_dtype_size)(tensor->dtype), &size) ? 0
+                                                                                             : size;
 }
 
 /* Without a word and without devstream: a description that is wrong is neither. */
@@ -824,51 +1106,74 @@ static int ds__tensor_is(const ds_tensor *t, int (*is)(const ds__dims *)) {
     ds__dims d;
     d.ndim = t->ndim;
     d.count = (ds_tensor_count)(t);
-    if (d.count < 0 || d.ndim > DS_TENSOR_MAX_DIMS) return 0;
-    if (d.ndim) memcpy(d.shape, t->shape, (size_t)d.ndim * sizeof(int64_t));
-    if (!t->strides) return 1;
-    if (d.ndim) memcpy(d.strides, t->strides, (size_t)d.ndim * sizeof(int64_t));
+    if (d.count < 0 || d.ndim > DS_TENSOR_MAX_DIMS)
+        return 0;
+    if (d.ndim)
+        memcpy(d.shape, t->shape, (size_t)d.ndim * sizeof(int64_t));
+    if (!t->strides)
+        return 1;
+    if (d.ndim)
+        memcpy(d.strides, t->strides, (size_t)d.ndim * sizeof(int64_t));
     return is(&d);
 }
-DSDEF int (ds_tensor_is_contiguous)(const ds_tensor *tensor) { return ds__tensor_is(tensor, ds__is_row_major); }
-DSDEF int (ds_tensor_is_dense)(const ds_tensor *tensor) { return ds__tensor_is(tensor, ds__is_dense); }
 
-DSDEF ds_result (ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape, ds_stream stream, ds_tensor **out) {
+DSDEF int(ds_tensor_is_contiguous)(const ds_tensor *tensor) {
+    return ds__tensor_is(tensor, ds__is_row_major);
+}
+
+DSDEF int(ds_tensor_is_dense)(const ds_tensor *tensor) {
+    return ds__tensor_is(tensor, ds__is_dense);
+}
+
+DSDEF ds_result(ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape, ds_stream stream,
+                                 ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc");
     ds_result r = ds__dims_read(dtype, ndim, shape, NULL, "the tensor", -1, &d);
-    if (r == DS_OK && !stream.id) r = ds__fail(DS_ERR_INVALID_HANDLE, "no stream was given (the handle is zero)");
+    if (r == DS_OK && !stream.id)
+        r = ds__fail(DS_ERR_INVALID_HANDLE, "no stream was given (the handle is zero)");
     return r < 0 ? r : ds__tensor_make(&d, stream, out);
 }
-DSDEF ds_result (ds_tensor_alloc_host)(ds_dtype dtype, int ndim, const int64_t *shape, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_alloc_host)(ds_dtype dtype, int ndim, const int64_t *shape,
+                                      ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc_host");
     ds_result r = ds__dims_read(dtype, ndim, shape, NULL, "the tensor", -1, &d);
     return r < 0 ? r : ds__tensor_make(&d, (ds_stream){ 0 }, out);
 }
+
 static ds_result ds__tensor_like(const ds__dims *like, ds_stream stream, ds_tensor **out) {
     ds__dims d = *like;
     ds__dense_like(like, d.strides);
     return ds__tensor_make(&d, stream, out);
 }
-DSDEF ds_result (ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc_like");
     ds_result r = ds__tensor_read(like, "the tensor", -1, &d);
     return r < 0 ? r : ds__tensor_like(&d, stream, out);
 }
 
-DSDEF ds_result (ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags, void (*release_fn)(void *user), void *user, ds_tensor **out) {
+DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
+                                void (*release_fn)(void *user), void *user, ds_tensor **out) {
     ds__dims d;
     ds_result r = DS_OK;
-    if (out) *out = NULL;
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_tensor_wrap");
-    if (!out) r = ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
-    else if (flags & ~(unsigned)DS_TENSOR_READ_ONLY) r = ds__fail(DS_ERR_INVALID_VALUE, "unknown flags %#x", flags);
-    if (r == DS_OK) r = ds__comm_setup();
-    if (r == DS_OK) r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    if (!out)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
+    else if (flags & ~(unsigned)DS_TENSOR_READ_ONLY)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "unknown flags %#x", flags);
+    if (r == DS_OK)
+        r = ds__comm_setup();
+    if (r == DS_OK)
+        r = ds__tensor_read(tensor, "the tensor", -1, &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(DS__OF_OTHERS, user, release_fn) : NULL;
-    if (storage) return ds__tensor_new(&d, storage, flags, out);
+    if (storage)
+        return ds__tensor_new(&d, storage, flags, out);
     if (release_fn) {
         ds__outside o = ds__leave();
         release_fn(user);
@@ -877,12 +1182,15 @@ DSDEF ds_result (ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags, void (
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
 }
 
-DSDEF ds_result (ds_tensor_free)(ds_tensor *tensor) {
+DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     DS__ENTER("ds_tensor_free");
-    if (!tensor) return DS_OK;
+    if (!tensor)
+        return DS_OK;
     ds__lock_take(&ds__c.lock);
-    ds__tensor **at = ds__tensor_place(tensor), *o = *at;
-    if (o) *at = o->next;
+    ds__tensor **at = ds__tensor_place(tensor);
+    ds__tensor *o = *at;
+    if (o)
+        *at = o->next;
     ds__lock_give(&ds__c.lock);
     DS__REQUIRE(o, "%p is no tensor of devstream's, or was freed already", (void *)tensor);
     ds_result r = ds__storage_drop(o->storage);
@@ -890,54 +1198,75 @@ DSDEF ds_result (ds_tensor_free)(ds_tensor *tensor) {
     ds__storages_catch_up();
     return r;
 }
-DSDEF ds_result (ds_tensor_flags)(const ds_tensor *tensor, unsigned *out) {
-    if (out) *out = 0;
+
+DSDEF ds_result(ds_tensor_flags)(const ds_tensor *tensor, unsigned *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_tensor_flags");
     DS__REQUIRE(tensor && out, "%s is NULL", tensor ? "out" : "the tensor");
     (void)ds__tensor_share(tensor, NULL, out);
     return DS_OK;
 }
-
 /* ---- views ---- */
 
 /* A dimension from the front; -1 and the sentence: there is none. */
 static int ds__tensor_dim(int dim, int ndim) {
-    if (dim >= -ndim && dim < ndim) return dim < 0 ? dim + ndim : dim;
-    ds__fail(DS_ERR_INVALID_VALUE, ndim ? "dimension %d is outside of [%d, %d]" : "dimension %d of a tensor that has none", dim, -ndim, ndim - 1);
+    if (dim >= -ndim && dim < ndim)
+        return dim < 0 ? dim + ndim : dim;
+    ds__fail(DS_ERR_INVALID_VALUE,
+             ndim ? "dimension %d is outside of [%d, %d]"
+                  : "dimension %d of a tensor that has none",
+             dim, -ndim, ndim - 1);
     return -1;
 }
+
 static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_tensor **out) {
     ds__storage *storage;
     unsigned flags;
     (void)ds__tensor_share(base, &storage, &flags);
     return ds__tensor_new(d, storage, flags, out);
 }
-/* An index along a dimension becomes part of the address, if elements are left. A stride that leads to no index may be anything, also too large to count with. */
-static void ds__dims_move(ds__dims *d, int dim, int64_t by) {
-    if (d->count && by) d->first += by * d->strides[dim] * (int64_t)d->item;
-}
-static void ds__dims_recount(ds__dims *d) { d->count = ds__count_of(d->ndim, d->shape); }
 
-/* Strides with which the elements in their order have another shape; 0: there are none. Runs of dimensions that lie in memory like one are cut anew,
-   from the last one on. */
+/* An index along a dimension becomes part of the address, if elements are left. A stride that
+   leads to no index may be anything, also too large to count with. */
+static void ds__dims_move(ds__dims *d, int dim, int64_t by) {
+    if (d->count && by)
+        d->first += by * d->strides[dim] * (int64_t)d->item;
+}
+
+static void ds__dims_recount(ds__dims *d) {
+    d->count = ds__count_of(d->ndim, d->shape);
+}
+
+/* Strides with which the elements in their order have another shape; 0: there are none. Runs of
+   dimensions that lie in memory like one are cut anew, from the last one on. */
 static int ds__reshape(const ds__dims *d, int ndim, const int64_t *shape, int64_t *strides) {
     int v = ndim - 1;
-    if (!d->count) { ds__row_major(ndim, shape, strides); return 1; }
-    int64_t step = d->ndim ? d->strides[d->ndim - 1] : 1, run = 1;
+    if (!d->count) {
+        ds__row_major(ndim, shape, strides);
+        return 1;
+    }
+    int64_t step = d->ndim ? d->strides[d->ndim - 1] : 1;
+    int64_t run = 1;
     for (int i = d->ndim - 1; i >= 0; i--) {
         int64_t next;
         run *= d->shape[i];
-        if (i > 0 && (d->shape[i - 1] == 1 || (!__builtin_mul_overflow(run, step, &next) && d->strides[i - 1] == next))) continue;
+        if (i > 0 && (d->shape[i - 1] == 1 ||
+                      (!__builtin_mul_overflow(run, step, &next) && d->strides[i - 1] == next)))
+            continue;
         int64_t cut = 1;
         for (; v >= 0 && (cut < run || shape[v] == 1); v--) {
             strides[v] = cut * step;
             cut *= shape[v];
         }
-        if (cut != run) return 0;
-        if (i > 0) step = d->strides[i - 1];
+        if (cut != run)
+            return 0;
+        if (i > 0)
+            step = d->strides[i - 1];
         run = 1;
     }
-    for (; v >= 0 && shape[v] == 1; v--) strides[v] = 1;
+    for (; v >= 0 && shape[v] == 1; v--)
+        strides[v] = 1;
     return v < 0;
 }
 
@@ -946,80 +1275,117 @@ static const char *ds__shape_text(int ndim, const int64_t *shape, char *out, siz
     int n = snprintf(out, size, "[");
     for (int d = 0; d < ndim && n > 0 && (at += (size_t)n) + 24 < size; d++)
         n = snprintf(out + at, size - at, "%s%lld", d ? ", " : "", (long long)shape[d]);
-    if (n > 0 && ndim <= 0) at += (size_t)n;
-    if (n > 0 && ndim > 0 && at + (size_t)n < size && at + 24 < size) at += (size_t)n;
+    if (n > 0 && ndim <= 0)
+        at += (size_t)n;
+    if (n > 0 && ndim > 0 && at + (size_t)n < size && at + 24 < size)
+        at += (size_t)n;
     snprintf(out + at, size - at, "]");
     return out;
 }
+
 #define DS__SHAPE_TEXT 200
 
-DSDEF ds_result (ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t *shape, ds_tensor **out) {
-    ds__dims d, v;
-    char one[DS__SHAPE_TEXT], other[DS__SHAPE_TEXT];
+DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t *shape,
+                                ds_tensor **out) {
+    ds__dims d;
+    ds__dims v;
+    char one[DS__SHAPE_TEXT];
+    char other[DS__SHAPE_TEXT];
     int open = -1;
     DS__TENSOR_BEGIN("ds_tensor_view");
     ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
-    if (r < 0) return r;
-    DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS && (!ndim || shape), "a shape of %d dimensions at %p", ndim, (const void *)shape);
+    if (r < 0)
+        return r;
+    DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS && (!ndim || shape),
+                "a shape of %d dimensions at %p", ndim, (const void *)shape);
     v = d;
     v.ndim = ndim;
     for (int i = 0; i < ndim; i++) {
         DS__REQUIRE(shape[i] >= -1, "the size %lld in dimension %d", (long long)shape[i], i);
-        DS__REQUIRE(shape[i] >= 0 || open < 0, "more than one size is -1: dimensions %d and %d", open, i);
+        DS__REQUIRE(shape[i] >= 0 || open < 0, "more than one size is -1: dimensions %d and %d",
+                    open, i);
         v.shape[i] = shape[i];
-        if (shape[i] < 0) { open = i; v.shape[i] = 1; }
+        if (shape[i] < 0) {
+            open = i;
+            v.shape[i] = 1;
+        }
     }
     int64_t known = ds__count_of(ndim, v.shape);
-    if (open >= 0 && known > 0) v.shape[open] = d.count / known;
-    DS__REQUIRE(open < 0 || known != 0, "nothing says what the size in dimension %d, -1, is: there are no elements", open);
-    DS__REQUIRE(ds__count_of(ndim, v.shape) == d.count, "%lld elements do not make the shape %s", (long long)d.count, ds__shape_text(ndim, shape, one, sizeof one));
-    DS__REQUIRE(ds__reshape(&d, ndim, v.shape, v.strides), "the strides %s of the shape %s do not allow that without a copy",
-                ds__shape_text(d.ndim, d.strides, one, sizeof one), ds__shape_text(d.ndim, d.shape, other, sizeof other));
+    if (open >= 0 && known > 0)
+        v.shape[open] = d.count / known;
+    DS__REQUIRE(open < 0 || known != 0,
+                "nothing says what the size in dimension %d, -1, is: there are no elements", open);
+    DS__REQUIRE(ds__count_of(ndim, v.shape) == d.count, "%lld elements do not make the shape %s",
+                (long long)d.count, ds__shape_text(ndim, shape, one, sizeof one));
+    DS__REQUIRE(ds__reshape(&d, ndim, v.shape, v.strides),
+                "the strides %s of the shape %s do not allow that without a copy",
+                ds__shape_text(d.ndim, d.strides, one, sizeof one),
+                ds__shape_text(d.ndim, d.shape, other, sizeof other));
     return ds__tensor_show(tensor, &v, out);
 }
+
 static ds_result ds__narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
-    DS__REQUIRE(start >= 0 && length >= 0 && start <= d->shape[dim] && length <= d->shape[dim] - start,
-                "indices from %lld on, %lld of them, are outside of dimension %d, which has %lld", (long long)start, (long long)length, dim, (long long)d->shape[dim]);
+    DS__REQUIRE(start >= 0 && length >= 0 && start <= d->shape[dim] &&
+                    length <= d->shape[dim] - start,
+                "indices from %lld on, %lld of them, are outside of dimension %d, which has %lld",
+                (long long)start, (long long)length, dim, (long long)d->shape[dim]);
     d->shape[dim] = length;
     ds__dims_recount(d);
     ds__dims_move(d, dim, start);
     return DS_OK;
 }
-DSDEF ds_result (ds_tensor_narrow)(const ds_tensor *tensor, int dim, int64_t start, int64_t length, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_narrow)(const ds_tensor *tensor, int dim, int64_t start, int64_t length,
+                                  ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_narrow");
     ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
-    if (r < 0) return r;
-    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0) return DS_ERR_INVALID_VALUE;
+    if (r < 0)
+        return r;
+    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
+        return DS_ERR_INVALID_VALUE;
     r = ds__narrow(&d, dim, start, length);
     return r < 0 ? r : ds__tensor_show(tensor, &d, out);
 }
-DSDEF ds_result (ds_tensor_slice)(const ds_tensor *tensor, int dim, int64_t start, int64_t stop, int64_t step, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_slice)(const ds_tensor *tensor, int dim, int64_t start, int64_t stop,
+                                 int64_t step, ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_slice");
     ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
-    if (r < 0) return r;
-    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0) return DS_ERR_INVALID_VALUE;
+    if (r < 0)
+        return r;
+    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
+        return DS_ERR_INVALID_VALUE;
     DS__REQUIRE(step >= 1, "a step of %lld is not at least 1", (long long)step);
     int64_t n = d.shape[dim];
     start = start < -n ? 0 : start < 0 ? start + n : start > n ? n : start;
     stop = stop < -n ? 0 : stop < 0 ? stop + n : stop > n ? n : stop;
-    if (stop < start) stop = start;
+    if (stop < start)
+        stop = start;
     r = ds__narrow(&d, dim, start, stop - start);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     d.shape[dim] = (stop - start) / step + ((stop - start) % step != 0);
-    if (d.shape[dim] > 1) d.strides[dim] *= step; /* two indices so far apart are inside, so this fits */
+    /* two indices so far apart are inside, so this fits */
+    if (d.shape[dim] > 1)
+        d.strides[dim] *= step;
     ds__dims_recount(&d);
     return ds__tensor_show(tensor, &d, out);
 }
-DSDEF ds_result (ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t index, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t index,
+                                  ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_select");
     ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
-    if (r < 0) return r;
-    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0) return DS_ERR_INVALID_VALUE;
+    if (r < 0)
+        return r;
+    if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
+        return DS_ERR_INVALID_VALUE;
     int64_t n = d.shape[dim];
-    DS__REQUIRE(index >= -n && index < n, "index %lld is outside of dimension %d, which has %lld", (long long)index, dim, (long long)n);
+    DS__REQUIRE(index >= -n && index < n, "index %lld is outside of dimension %d, which has %lld",
+                (long long)index, dim, (long long)n);
     ds__dims_move(&d, dim, index < 0 ? index + n : index);
     d.ndim--;
     for (int i = dim; i < d.ndim; i++) {
@@ -1029,7 +1395,9 @@ DSDEF ds_result (ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t ind
     ds__dims_recount(&d);
     return ds__tensor_show(tensor, &d, out);
 }
-static ds_result ds__permute(const ds_tensor *tensor, const ds__dims *d, const int *order, ds_tensor **out) {
+
+static ds_result ds__permute(const ds_tensor *tensor, const ds__dims *d, const int *order,
+                             ds_tensor **out) {
     ds__dims v = *d;
     for (int i = 0; i < d->ndim; i++) {
         v.shape[i] = d->shape[order[i]];
@@ -1037,139 +1405,190 @@ static ds_result ds__permute(const ds_tensor *tensor, const ds__dims *d, const i
     }
     return ds__tensor_show(tensor, &v, out);
 }
-DSDEF ds_result (ds_tensor_permute)(const ds_tensor *tensor, const int *order, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_permute)(const ds_tensor *tensor, const int *order, ds_tensor **out) {
     ds__dims d;
     int from[DS_TENSOR_MAX_DIMS];
     uint64_t seen = 0;
     DS__TENSOR_BEGIN("ds_tensor_permute");
     ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     DS__REQUIRE(order || !d.ndim, "order is NULL");
     for (int i = 0; i < d.ndim; i++) {
-        if ((from[i] = ds__tensor_dim(order[i], d.ndim)) < 0) return DS_ERR_INVALID_VALUE;
+        if ((from[i] = ds__tensor_dim(order[i], d.ndim)) < 0)
+            return DS_ERR_INVALID_VALUE;
         DS__REQUIRE(!(seen >> from[i] & 1), "dimension %d stands twice in the order", from[i]);
         seen |= (uint64_t)1 << from[i];
     }
     return ds__permute(tensor, &d, from, out);
 }
-DSDEF ds_result (ds_tensor_transpose)(const ds_tensor *tensor, int dim0, int dim1, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_transpose)(const ds_tensor *tensor, int dim0, int dim1, ds_tensor **out) {
     ds__dims d;
     int from[DS_TENSOR_MAX_DIMS];
     DS__TENSOR_BEGIN("ds_tensor_transpose");
     ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
-    if (r < 0) return r;
-    if ((dim0 = ds__tensor_dim(dim0, d.ndim)) < 0 || (dim1 = ds__tensor_dim(dim1, d.ndim)) < 0) return DS_ERR_INVALID_VALUE;
-    for (int i = 0; i < d.ndim; i++) from[i] = i == dim0 ? dim1 : i == dim1 ? dim0 : i;
+    if (r < 0)
+        return r;
+    if ((dim0 = ds__tensor_dim(dim0, d.ndim)) < 0 || (dim1 = ds__tensor_dim(dim1, d.ndim)) < 0)
+        return DS_ERR_INVALID_VALUE;
+    for (int i = 0; i < d.ndim; i++)
+        from[i] = i == dim0 ? dim1 : i == dim1 ? dim0 : i;
     return ds__permute(tensor, &d, from, out);
 }
-DSDEF ds_result (ds_tensor_as_real)(const ds_tensor *tensor, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_as_real)(const ds_tensor *tensor, ds_tensor **out) {
     ds__dims d;
     char name[DS_DTYPE_NAME_SIZE];
     DS__TENSOR_BEGIN("ds_tensor_as_real");
     ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
-    if (r < 0) return r;
-    DS__REQUIRE(d.dtype.code == DS_CODE_COMPLEX && d.dtype.bits % 16 == 0, "elements of type %s are not complex", ds__dtype_name(d.dtype, name));
-    DS__REQUIRE(d.ndim < DS_TENSOR_MAX_DIMS && d.dtype.lanes == 1, "%d dimensions and one more are more than %d", d.ndim, DS_TENSOR_MAX_DIMS);
+    if (r < 0)
+        return r;
+    DS__REQUIRE(d.dtype.code == DS_CODE_COMPLEX && d.dtype.bits % 16 == 0,
+                "elements of type %s are not complex", ds__dtype_name(d.dtype, name));
+    DS__REQUIRE(d.ndim < DS_TENSOR_MAX_DIMS && d.dtype.lanes == 1,
+                "%d dimensions and one more are more than %d", d.ndim, DS_TENSOR_MAX_DIMS);
     for (int i = 0; i < d.ndim; i++) /* of a size of 1 or an empty tensor nobody follows it */
-        if (__builtin_mul_overflow(d.strides[i], 2, &d.strides[i])) d.strides[i] = 0;
+        if (__builtin_mul_overflow(d.strides[i], 2, &d.strides[i]))
+            d.strides[i] = 0;
     d.shape[d.ndim] = 2;
     d.strides[d.ndim++] = 1;
     d.dtype = (ds_dtype){ DS_CODE_FLOAT, (uint8_t)(d.dtype.bits / 2), 1 };
     ds__dims_recount(&d);
     return ds__tensor_show(tensor, &d, out);
 }
-DSDEF ds_result (ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_as_host");
     ds_result r = ds__tensor_read(tensor, "the tensor", -1, &d);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     if (d.device.type == DS_DEVICE_CUDA && d.given.type != DS_TENSOR_CUDA_MANAGED)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "the tensor is on cuda:%d, whose memory the host cannot reach", d.device.index);
+        return ds__fail(DS_ERR_INVALID_DEVICE,
+                        "the tensor is on cuda:%d, whose memory the host cannot reach",
+                        d.device.index);
     d.given = (ds_device){ DS_DEVICE_HOST, 0 };
     return ds__tensor_show(tensor, &d, out);
 }
-
 /* ---- exchange ---- */
 
-static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags, ds_tensor **out) {
+static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags,
+                            ds_tensor **out) {
     ds__dims d;
     ds_result r = ds__tensor_read(t, "the managed tensor", -1, &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(kind, managed, NULL) : NULL;
-    if (!storage) return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
-    atomic_fetch_add(&storage->users, 1); /* ours until it is known that the caller's is taken over */
+    if (!storage)
+        return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
+    /* ours until it is known that the caller's is taken over */
+    atomic_fetch_add(&storage->users, 1);
     r = ds__tensor_new(&d, storage, flags, out);
-    if (r < 0) free(storage);
-    else DS_IGNORE(ds__storage_drop(storage));
+    if (r < 0)
+        free(storage);
+    else
+        DS_IGNORE(ds__storage_drop(storage));
     return r;
 }
-DSDEF ds_result (ds_tensor_import)(ds_managed_tensor *managed, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_import)(ds_managed_tensor *managed, ds_tensor **out) {
     DS__TENSOR_BEGIN("ds_tensor_import");
     DS__REQUIRE(managed, "managed is NULL");
     return ds__import(&managed->tensor, DS__OF_MANAGED, managed, 0, out);
 }
-DSDEF ds_result (ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed, ds_tensor **out) {
     DS__TENSOR_BEGIN("ds_tensor_import_versioned");
     DS__REQUIRE(managed, "managed is NULL");
     if (managed->version.major != DS_DLPACK_MAJOR)
-        return ds__fail(DS_ERR_UNSUPPORTED, "the managed tensor is of DLPack %u.%u, and %d.x is what devstream reads", managed->version.major,
-                        managed->version.minor, DS_DLPACK_MAJOR);
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the managed tensor is of DLPack %u.%u, and %d.x is what devstream reads",
+                        managed->version.major, managed->version.minor, DS_DLPACK_MAJOR);
     if (managed->flags & DS_DLPACK_SUBBYTE_PADDED && managed->tensor.dtype.bits % 8)
-        return ds__fail(DS_ERR_UNSUPPORTED, "the managed tensor has padded elements of %d bits", managed->tensor.dtype.bits);
-    return ds__import(&managed->tensor, DS__OF_VERSIONED, managed, managed->flags & DS_DLPACK_READ_ONLY ? DS_TENSOR_READ_ONLY : 0, out);
+        return ds__fail(DS_ERR_UNSUPPORTED, "the managed tensor has padded elements of %d bits",
+                        managed->tensor.dtype.bits);
+    return ds__import(&managed->tensor, DS__OF_VERSIONED, managed,
+                      managed->flags & DS_DLPACK_READ_ONLY ? DS_TENSOR_READ_ONLY : 0, out);
 }
 
 typedef struct ds__handed {
-    union { ds_managed_tensor plain; ds_managed_tensor_versioned versioned; } u;
+    union {
+        ds_managed_tensor plain;
+        ds_managed_tensor_versioned versioned;
+    } u;
+
     ds__storage *storage;
     int64_t dims[];
 } ds__handed;
+
 static void ds__handed_end(ds__handed *e) {
     ds__tls.mute++; /* whoever calls a deleter did not call devstream */
     DS_IGNORE(ds__storage_drop(e->storage));
     ds__tls.mute--;
     free(e);
 }
-static void ds__handed_delete(ds_managed_tensor *self) { ds__handed_end(self->manager_ctx); }
-static void ds__handed_delete_versioned(ds_managed_tensor_versioned *self) { ds__handed_end(self->manager_ctx); }
 
-static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__handed **out, unsigned *out_flags) {
+static void ds__handed_delete(ds_managed_tensor *self) {
+    ds__handed_end(self->manager_ctx);
+}
+
+static void ds__handed_delete_versioned(ds_managed_tensor_versioned *self) {
+    ds__handed_end(self->manager_ctx);
+}
+
+static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__handed **out,
+                                unsigned *out_flags) {
     DS__REQUIRE(tensor, "the tensor is NULL");
     ds__storage *storage;
     int known = ds__tensor_share(tensor, &storage, out_flags);
-    DS__REQUIRE(known, "%p is no tensor of devstream's; ds_tensor_wrap makes one", (const void *)tensor);
+    DS__REQUIRE(known, "%p is no tensor of devstream's; ds_tensor_wrap makes one",
+                (const void *)tensor);
     size_t n = (size_t)tensor->ndim;
     ds__handed *e = NULL;
     ds_result r = DS_OK;
-    if (!versioned && *out_flags & DS_TENSOR_READ_ONLY) r = ds__fail(DS_ERR_UNSUPPORTED, "the tensor is read-only, which only the versioned form tells");
-    else if (!(e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t)))) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
-    if (r < 0) { DS_IGNORE(ds__storage_drop(storage)); return r; }
+    if (!versioned && *out_flags & DS_TENSOR_READ_ONLY)
+        r = ds__fail(DS_ERR_UNSUPPORTED,
+                     "the tensor is read-only, which only the versioned form tells");
+    else if (!(e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t))))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
+    if (r < 0) {
+        DS_IGNORE(ds__storage_drop(storage));
+        return r;
+    }
     ds_tensor *t = versioned ? &e->u.versioned.tensor : &e->u.plain.tensor;
     *t = *tensor;
-    if (n) memcpy(e->dims, tensor->shape, n * sizeof(int64_t));
-    if (n) memcpy(e->dims + n, tensor->strides, n * sizeof(int64_t));
+    if (n)
+        memcpy(e->dims, tensor->shape, n * sizeof(int64_t));
+    if (n)
+        memcpy(e->dims + n, tensor->strides, n * sizeof(int64_t));
     t->shape = e->dims;
     t->strides = e->dims + n;
     e->storage = storage;
     *out = e;
     return DS_OK;
 }
-DSDEF ds_result (ds_tensor_export)(const ds_tensor *tensor, ds_managed_tensor **out) {
+
+DSDEF ds_result(ds_tensor_export)(const ds_tensor *tensor, ds_managed_tensor **out) {
     unsigned flags;
     ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export");
     ds_result r = ds__handed_new(tensor, 0, &e, &flags);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     e->u.plain.manager_ctx = e;
     e->u.plain.deleter = ds__handed_delete;
     *out = &e->u.plain;
     return DS_OK;
 }
-DSDEF ds_result (ds_tensor_export_versioned)(const ds_tensor *tensor, ds_managed_tensor_versioned **out) {
+
+DSDEF ds_result(ds_tensor_export_versioned)(const ds_tensor *tensor,
+                                            ds_managed_tensor_versioned **out) {
     unsigned flags;
     ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export_versioned");
     ds_result r = ds__handed_new(tensor, 1, &e, &flags);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     e->u.versioned.version = (ds_dlpack_version){ DS_DLPACK_MAJOR, DS_DLPACK_MINOR };
     e->u.versioned.manager_ctx = e;
     e->u.versioned.deleter = ds__handed_delete_versioned;
@@ -1178,23 +1597,30 @@ DSDEF ds_result (ds_tensor_export_versioned)(const ds_tensor *tensor, ds_managed
     return DS_OK;
 }
 
-/* Tells what was not freed. The allocator's memory goes with the allocator; what belongs to others is given back now. */
+/* Tells what was not freed. The allocator's memory goes with the allocator; what belongs to
+   others is given back now. */
 static void ds__tensors_end(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
-            ds__warn("tensor made at %s:%d was not freed", o->made.file ? o->made.file : "?", o->made.line);
-            if (o->storage && o->storage->kind <= DS__OF_PINNED) o->storage->epoch--; /* it is not given back one by one */
+            ds__warn("tensor made at %s:%d was not freed", o->made.file ? o->made.file : "?",
+                     o->made.line);
+            /* it is not given back one by one */
+            if (o->storage && o->storage->kind <= DS__OF_PINNED)
+                o->storage->epoch--;
             ds__tls.in_callback++;
             DS_IGNORE(ds__storage_drop(o->storage));
             ds__tls.in_callback--;
             ds__release(o);
         }
     memset(ds__c.bucket, 0, sizeof ds__c.bucket);
-    while (ds__c.waiting) { ds__storage *next = ds__c.waiting->next; free(ds__c.waiting); ds__c.waiting = next; }
+    while (ds__c.waiting) {
+        ds__storage *next = ds__c.waiting->next;
+        free(ds__c.waiting);
+        ds__c.waiting = next;
+    }
     atomic_store(&ds__c.waits, 0);
 }
-
 /* ---- >>comm kernels ---------------------------------------------------------------------------------------------- */
 
 /* >>device-code kernels/comm.cu: written by make kernels */
@@ -2263,49 +2689,78 @@ static const char ds__ptx_comm_pack[] =
     "L18: ret; }\n"; /* 2326 characters */
 /* <<device-code kernels/comm.cu */
 
-/* One module, and one kernel, for each way to compute; made when first used, for all devices. On a GPU a block of threads walks
-   over 4 KiB of the result at a time, or over 256 numbers; both forms do any number of items. The inputs are one parameter of the
-   CUDA form, an array. They stand in the list again behind all that it takes, for those who look for pointers there. */
-enum { DS__COMM_SELECT, DS__COMM_INTEGERS, DS__COMM_DIVIDE, DS__COMM_REAL32, DS__COMM_REAL64, DS__COMM_HALVES, DS__COMM_HALVES_CUT,
-       DS__COMM_COMPLEX, DS__COMM_PACK, DS__COMM_KERNELS };
+/* One module, and one kernel, for each way to compute; made when first used, for all devices. On
+   a GPU a block of threads walks over 4 KiB of the result at a time, or over 256 numbers; both
+   forms do any number of items. The inputs are one parameter of the CUDA form, an array. They
+   stand in the list again behind all that it takes, for those who look for pointers there. */
+enum {
+    DS__COMM_SELECT,
+    DS__COMM_INTEGERS,
+    DS__COMM_DIVIDE,
+    DS__COMM_REAL32,
+    DS__COMM_REAL64,
+    DS__COMM_HALVES,
+    DS__COMM_HALVES_CUT,
+    DS__COMM_COMPLEX,
+    DS__COMM_PACK,
+    DS__COMM_KERNELS
+};
 
 static struct {
     pthread_mutex_t mutex;
     _Atomic uint64_t id[DS__COMM_KERNELS]; /* 0: not made yet */
 } ds__comm_made = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-#define DS__COMM_P(kind, args, member) { DS_PARAM_##kind, offsetof(args, member), sizeof(((args *)0)->member) }
+#define DS__COMM_P(kind, args, member) \
+    { DS_PARAM_##kind, offsetof(args, member), sizeof(((args *)0)->member) }
 #define DS__COMM_R(kind, member) DS__COMM_P(kind, ds__comm_reduce_args, member)
-#define DS__COMM_OPERANDS DS__COMM_R(WRITE, out), DS__COMM_R(VALUE, in), DS__COMM_R(VALUE, bytes), DS__COMM_R(VALUE, inputs)
+#define DS__COMM_OPERANDS                                                    \
+    DS__COMM_R(WRITE, out), DS__COMM_R(VALUE, in), DS__COMM_R(VALUE, bytes), \
+        DS__COMM_R(VALUE, inputs)
 #define DS__COMM_IN(i) DS__COMM_R(READ, in.at[i])
-#define DS__COMM_POINTERS \
-    DS__COMM_IN(0), DS__COMM_IN(1), DS__COMM_IN(2), DS__COMM_IN(3), DS__COMM_IN(4), DS__COMM_IN(5), DS__COMM_IN(6), DS__COMM_IN(7)
+#define DS__COMM_POINTERS                                                           \
+    DS__COMM_IN(0), DS__COMM_IN(1), DS__COMM_IN(2), DS__COMM_IN(3), DS__COMM_IN(4), \
+        DS__COMM_IN(5), DS__COMM_IN(6), DS__COMM_IN(7)
 
-static const ds_param ds__comm_select_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, masks), DS__COMM_POINTERS };
-static const ds_param ds__comm_integer_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, masks), DS__COMM_R(VALUE, op), DS__COMM_POINTERS };
-static const ds_param ds__comm_real_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, op), DS__COMM_R(VALUE, divisor), DS__COMM_POINTERS };
-static const ds_param ds__comm_half_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, op), DS__COMM_R(VALUE, divisor), DS__COMM_R(VALUE, kind),
-                                                 DS__COMM_POINTERS };
-static const ds_param ds__comm_cut_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, op), DS__COMM_R(VALUE, divisor), DS__COMM_R(VALUE, kind),
-                                                DS__COMM_R(VALUE, wide), DS__COMM_POINTERS };
-static const ds_param ds__comm_complex_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, kind), DS__COMM_POINTERS };
+static const ds_param ds__comm_select_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, masks),
+                                                   DS__COMM_POINTERS };
+static const ds_param ds__comm_integer_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, masks),
+                                                    DS__COMM_R(VALUE, op), DS__COMM_POINTERS };
+static const ds_param ds__comm_real_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, op),
+                                                 DS__COMM_R(VALUE, divisor), DS__COMM_POINTERS };
+static const ds_param ds__comm_half_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, op),
+                                                 DS__COMM_R(VALUE, divisor),
+                                                 DS__COMM_R(VALUE, kind), DS__COMM_POINTERS };
+static const ds_param ds__comm_cut_params[] = { DS__COMM_OPERANDS,          DS__COMM_R(VALUE, op),
+                                                DS__COMM_R(VALUE, divisor), DS__COMM_R(VALUE, kind),
+                                                DS__COMM_R(VALUE, wide),    DS__COMM_POINTERS };
+static const ds_param ds__comm_complex_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, kind),
+                                                    DS__COMM_POINTERS };
 static const ds_param ds__comm_divide_params[] = {
-    DS__COMM_P(READ_WRITE, ds__comm_divide_args, out), DS__COMM_P(VALUE, ds__comm_divide_args, bytes),
-    DS__COMM_P(VALUE, ds__comm_divide_args, kind), DS__COMM_P(VALUE, ds__comm_divide_args, divisor)
+    DS__COMM_P(READ_WRITE, ds__comm_divide_args, out),
+    DS__COMM_P(VALUE, ds__comm_divide_args, bytes), DS__COMM_P(VALUE, ds__comm_divide_args, kind),
+    DS__COMM_P(VALUE, ds__comm_divide_args, divisor)
 };
 static const ds_param ds__comm_pack_params[] = {
-    DS__COMM_P(WRITE, ds__comm_pack_args, dst), DS__COMM_P(READ, ds__comm_pack_args, src), DS__COMM_P(VALUE, ds__comm_pack_args, dims),
-    DS__COMM_P(VALUE, ds__comm_pack_args, elements), DS__COMM_P(VALUE, ds__comm_pack_args, ndim), DS__COMM_P(VALUE, ds__comm_pack_args, size)
+    DS__COMM_P(WRITE, ds__comm_pack_args, dst),  DS__COMM_P(READ, ds__comm_pack_args, src),
+    DS__COMM_P(VALUE, ds__comm_pack_args, dims), DS__COMM_P(VALUE, ds__comm_pack_args, elements),
+    DS__COMM_P(VALUE, ds__comm_pack_args, ndim), DS__COMM_P(VALUE, ds__comm_pack_args, size)
 };
 
 /* What a launch reads and writes; it is the time of it on a virtual clock. */
 static uint64_t ds__comm_reduce_bytes(size_t items, const void *args) {
     const ds__comm_reduce_args *a = args;
-    uint64_t numbers = a->inputs + 1u + ((a->wide & DS__COMM_WIDE_IN) != 0) + ((a->wide & DS__COMM_WIDE_OUT) != 0);
+    uint64_t numbers =
+        a->inputs + 1u + ((a->wide & DS__COMM_WIDE_IN) != 0) + ((a->wide & DS__COMM_WIDE_OUT) != 0);
     (void)items;
     return numbers * a->bytes;
 }
-static uint64_t ds__comm_divide_bytes(size_t items, const void *args) { (void)items; return 2 * ((const ds__comm_divide_args *)args)->bytes; }
+
+static uint64_t ds__comm_divide_bytes(size_t items, const void *args) {
+    (void)items;
+    return 2 * ((const ds__comm_divide_args *)args)->bytes;
+}
+
 static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
     const ds__comm_pack_args *a = args;
     (void)items;
@@ -2313,19 +2768,37 @@ static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
 }
 
 static ds_kernel_desc ds__comm_desc(int which) {
-#define DS__COMM_DESC(text, image_, what, args, list) \
-    { .name = text, .cpu_fn = ds__comm_##what##_items, .bytes_fn = ds__comm_##what##_bytes, .args_size = sizeof(args), .params = list, .param_count = sizeof(list) / sizeof *(list), \
-      .cuda = { .image = ds__ptx_comm_##image_, .entry = "ds__comm_" #image_, .block = 256, .items_per_block = 1, .blocks_per_multiprocessor = 8 } }
+#define DS__COMM_DESC(text, image_, what, args, list)                                            \
+    {                                                                                            \
+        .name = text, .cpu_fn = ds__comm_##what##_items, .bytes_fn = ds__comm_##what##_bytes,    \
+        .args_size = sizeof(args), .params = list, .param_count = sizeof(list) / sizeof *(list), \
+        .cuda = {                                                                                \
+            .image = ds__ptx_comm_##image_,                                                      \
+            .entry = "ds__comm_" #image_,                                                        \
+            .block = 256,                                                                        \
+            .items_per_block = 1,                                                                \
+            .blocks_per_multiprocessor = 8                                                       \
+        }                                                                                        \
+    }
     static const ds_kernel_desc desc[DS__COMM_KERNELS] = {
-        [DS__COMM_SELECT] = DS__COMM_DESC("largest or smallest of tensors", select, reduce, ds__comm_reduce_args, ds__comm_select_params),
-        [DS__COMM_INTEGERS] = DS__COMM_DESC("sum or product of tensors", integers, reduce, ds__comm_reduce_args, ds__comm_integer_params),
-        [DS__COMM_DIVIDE] = DS__COMM_DESC("average of integer tensors", divide, divide, ds__comm_divide_args, ds__comm_divide_params),
-        [DS__COMM_REAL32] = DS__COMM_DESC("sum or product of tensors", f32, reduce, ds__comm_reduce_args, ds__comm_real_params),
-        [DS__COMM_REAL64] = DS__COMM_DESC("sum or product of tensors", f64, reduce, ds__comm_reduce_args, ds__comm_real_params),
-        [DS__COMM_HALVES] = DS__COMM_DESC("sum or product of tensors", halves, reduce, ds__comm_reduce_args, ds__comm_half_params),
-        [DS__COMM_HALVES_CUT] = DS__COMM_DESC("sum or product of tensors", halves_cut, reduce, ds__comm_reduce_args, ds__comm_cut_params),
-        [DS__COMM_COMPLEX] = DS__COMM_DESC("product of complex tensors", complex, reduce, ds__comm_reduce_args, ds__comm_complex_params),
-        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", pack, pack, ds__comm_pack_args, ds__comm_pack_params),
+        [DS__COMM_SELECT] = DS__COMM_DESC("largest or smallest of tensors", select, reduce,
+                                          ds__comm_reduce_args, ds__comm_select_params),
+        [DS__COMM_INTEGERS] = DS__COMM_DESC("sum or product of tensors", integers, reduce,
+                                            ds__comm_reduce_args, ds__comm_integer_params),
+        [DS__COMM_DIVIDE] = DS__COMM_DESC("average of integer tensors", divide, divide,
+                                          ds__comm_divide_args, ds__comm_divide_params),
+        [DS__COMM_REAL32] = DS__COMM_DESC("sum or product of tensors", f32, reduce,
+                                          ds__comm_reduce_args, ds__comm_real_params),
+        [DS__COMM_REAL64] = DS__COMM_DESC("sum or product of tensors", f64, reduce,
+                                          ds__comm_reduce_args, ds__comm_real_params),
+        [DS__COMM_HALVES] = DS__COMM_DESC("sum or product of tensors", halves, reduce,
+                                          ds__comm_reduce_args, ds__comm_half_params),
+        [DS__COMM_HALVES_CUT] = DS__COMM_DESC("sum or product of tensors", halves_cut, reduce,
+                                              ds__comm_reduce_args, ds__comm_cut_params),
+        [DS__COMM_COMPLEX] = DS__COMM_DESC("product of complex tensors", complex, reduce,
+                                           ds__comm_reduce_args, ds__comm_complex_params),
+        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", pack, pack, ds__comm_pack_args,
+                                        ds__comm_pack_params),
     };
 #undef DS__COMM_DESC
     return desc[which];
@@ -2334,13 +2807,15 @@ static ds_kernel_desc ds__comm_desc(int which) {
 static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     ds_result r = DS_OK;
     out->id = atomic_load_explicit(&ds__comm_made.id[which], memory_order_acquire);
-    if (DS__LIKELY(out->id)) return DS_OK;
+    if (DS__LIKELY(out->id))
+        return DS_OK;
     pthread_mutex_lock(&ds__comm_made.mutex);
     out->id = atomic_load(&ds__comm_made.id[which]);
     if (!out->id) {
         ds_kernel_desc desc = ds__comm_desc(which);
         r = ds__kernel_new(&desc, out);
-        if (r == DS_OK) atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
+        if (r == DS_OK)
+            atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
     }
     pthread_mutex_unlock(&ds__comm_made.mutex);
     return r;
@@ -2351,66 +2826,99 @@ static void ds__comm_kernels_end(void) {
     for (int i = 0; i < DS__COMM_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__comm_made.id[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
-        if (!k) continue;
+        if (!k)
+            continue;
         ds__table_kill(&ds__g.kernels, k);
         ds__unpin(&ds__g.kernels, k);
     }
 }
 
 /* numbers: what the GPU's threads take one each of; 0: they take 16 bytes. */
-static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, uint64_t numbers, const void *args, size_t args_size) {
+static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, uint64_t numbers,
+                                 const void *args, size_t args_size) {
     ds_device device;
     ds_kernel kernel;
     if (!stream.id) { /* at once, by the caller */
-        (void)ds__comm_desc(which).cpu_fn(0, (size_t)((bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM), args);
+        (void)ds__comm_desc(which).cpu_fn(0, (size_t)((bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM),
+                                          args);
         return DS_OK;
     }
     ds_result r;
     DS__KEEPING(r, (ds_stream_device)(stream, &device));
-    if (r == DS_OK) r = ds__comm_kernel(which, &kernel);
-    if (r < 0) return r;
-    uint64_t items = device.type != DS_DEVICE_CUDA ? (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM : numbers ? (numbers + 255) / 256 : (bytes + 15 + 4095) / 4096;
+    if (r == DS_OK)
+        r = ds__comm_kernel(which, &kernel);
+    if (r < 0)
+        return r;
+    uint64_t items = device.type != DS_DEVICE_CUDA ? (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM
+                     : numbers                     ? (numbers + 255) / 256
+                                                   : (bytes + 15 + 4095) / 4096;
     DS__KEEPING(r, (ds_launch)(kernel, (size_t)items, args, args_size, stream));
     return r;
 }
 
-/* The kind of a type's numbers, and how many an element has; for bool the operation changes too. -1: there is no such reduction. */
+/* The kind of a type's numbers, and how many an element has; for bool the operation changes too.
+   -1: there is no such reduction. */
 static int ds__comm_kind(ds_dtype dtype, uint32_t *op, uint32_t divisor, uint64_t *per_element) {
-    int log = dtype.bits == 8 ? 0 : dtype.bits == 16 ? 1 : dtype.bits == 32 ? 2 : dtype.bits == 64 ? 3 : dtype.bits == 128 ? 4 : -1;
+    int log = dtype.bits == 8     ? 0
+              : dtype.bits == 16  ? 1
+              : dtype.bits == 32  ? 2
+              : dtype.bits == 64  ? 3
+              : dtype.bits == 128 ? 4
+                                  : -1;
     *per_element = 1;
-    if (dtype.lanes != 1 || log < 0) return -1;
+    if (dtype.lanes != 1 || log < 0)
+        return -1;
     switch (dtype.code) {
     case DS_CODE_BOOL:
-        if (log > 0 || divisor) return -1;
-        if (*op == DS__COMM_SUM) *op = DS__COMM_MAX;
-        if (*op == DS__COMM_PRODUCT) *op = DS__COMM_MIN;
+        if (log > 0 || divisor)
+            return -1;
+        if (*op == DS__COMM_SUM)
+            *op = DS__COMM_MAX;
+        if (*op == DS__COMM_PRODUCT)
+            *op = DS__COMM_MIN;
         return DS__COMM_U8;
-    case DS_CODE_UINT: return log < 4 ? DS__COMM_U8 + log : -1;
-    case DS_CODE_INT: return log < 4 ? DS__COMM_I8 + log : -1;
-    case DS_CODE_BFLOAT: return log == 1 ? DS__COMM_BF16 : -1;
-    case DS_CODE_FLOAT: return log == 1 ? DS__COMM_F16 : log == 2 ? DS__COMM_F32 : log == 3 ? DS__COMM_F64 : -1;
+    case DS_CODE_UINT:
+        return log < 4 ? DS__COMM_U8 + log : -1;
+    case DS_CODE_INT:
+        return log < 4 ? DS__COMM_I8 + log : -1;
+    case DS_CODE_BFLOAT:
+        return log == 1 ? DS__COMM_BF16 : -1;
+    case DS_CODE_FLOAT:
+        return log == 1 ? DS__COMM_F16 : log == 2 ? DS__COMM_F32 : log == 3 ? DS__COMM_F64 : -1;
     case DS_CODE_COMPLEX:
-        if (*op == DS__COMM_PRODUCT) return log == 3 ? DS__COMM_C64 : log == 4 ? DS__COMM_C128 : -1;
+        if (*op == DS__COMM_PRODUCT)
+            return log == 3 ? DS__COMM_C64 : log == 4 ? DS__COMM_C128 : -1;
         *per_element = 2;
-        return *op != DS__COMM_SUM ? -1 : log == 2 ? DS__COMM_F16 : log == 3 ? DS__COMM_F32 : log == 4 ? DS__COMM_F64 : -1;
-    default: return -1;
+        return *op != DS__COMM_SUM ? -1
+               : log == 2          ? DS__COMM_F16
+               : log == 3          ? DS__COMM_F32
+               : log == 4          ? DS__COMM_F64
+                                   : -1;
+    default:
+        return -1;
     }
 }
 
 static int ds__comm_which(uint32_t kind, uint32_t op, uint32_t wide) {
-    if (op >= DS__COMM_MAX) return DS__COMM_SELECT;
-    if (kind <= DS__COMM_I64) return DS__COMM_INTEGERS;
-    if (kind <= DS__COMM_BF16) return wide ? DS__COMM_HALVES_CUT : DS__COMM_HALVES;
-    return kind == DS__COMM_F32 ? DS__COMM_REAL32 : kind == DS__COMM_F64 ? DS__COMM_REAL64 : DS__COMM_COMPLEX;
+    if (op >= DS__COMM_MAX)
+        return DS__COMM_SELECT;
+    if (kind <= DS__COMM_I64)
+        return DS__COMM_INTEGERS;
+    if (kind <= DS__COMM_BF16)
+        return wide ? DS__COMM_HALVES_CUT : DS__COMM_HALVES;
+    return kind == DS__COMM_F32   ? DS__COMM_REAL32
+           : kind == DS__COMM_F64 ? DS__COMM_REAL64
+                                  : DS__COMM_COMPLEX;
 }
 
-/* Built so, sums may be put together in any order and NaN need not be seen: the bits of floats would not be those that are promised. */
-#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
+/* Built so, sums may be put together in any order and NaN need not be seen: the bits of floats
+   would not be those that are promised. */
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
+    defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
 enum { DS__COMM_EXACT = 0 };
 #else
 enum { DS__COMM_EXACT = 1 };
 #endif
-
 /* 1: there is a reduction of this type. */
 __attribute__((unused)) static int ds__comm_can_reduce(ds_reduce_op op, ds_dtype dtype) {
     uint32_t o = op == DS_REDUCE_AVERAGE ? DS__COMM_SUM : (uint32_t)op;
@@ -2419,84 +2927,114 @@ __attribute__((unused)) static int ds__comm_can_reduce(ds_reduce_op op, ds_dtype
 }
 
 /* The first of the inputs after `first` that is `out`, or may overlap it. */
-static int ds__comm_overlaps(const void *out, const void *const *in, size_t first, size_t inputs, uint64_t bytes) {
+static int ds__comm_overlaps(const void *out, const void *const *in, size_t first, size_t inputs,
+                             uint64_t bytes) {
     for (size_t i = first; i < inputs; i++) {
-        uintptr_t a = (uintptr_t)out, b = (uintptr_t)in[i];
-        if (a < b ? b - a < bytes : a - b < bytes) return 1;
+        uintptr_t a = (uintptr_t)out;
+        uintptr_t b = (uintptr_t)in[i];
+        if (a < b ? b - a < bytes : a - b < bytes)
+            return 1;
     }
     return 0;
 }
 
-/* out = in[0] op in[1] op ..., elements next to each other, in stream order on the stream's device; out may be one of the inputs. Numbers lie on
-   multiples of their size. What there is no reduction of is DS_ERR_UNSUPPORTED. Every launch takes as many inputs as it can; what one gives to
-   the next lies in `out`, or, when that is still to be read or too narrow, in memory of the allocator's. */
-static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dtype, void *out, const void *const *in, size_t inputs, size_t count) {
+/* out = in[0] op in[1] op ..., elements next to each other, in stream order on the stream's
+   device; out may be one of the inputs. Numbers lie on multiples of their size. What there is no
+   reduction of is DS_ERR_UNSUPPORTED. Every launch takes as many inputs as it can; what one
+   gives to the next lies in `out`, or, when that is still to be read or too narrow, in memory of
+   the allocator's. */
+static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dtype, void *out,
+                                 const void *const *in, size_t inputs, size_t count) {
     ds__comm_reduce_args a;
-    uint64_t per_element, bytes;
-    uint32_t divisor = op == DS_REDUCE_AVERAGE ? (uint32_t)inputs : 0, o = divisor ? DS__COMM_SUM : (uint32_t)op;
+    uint64_t per_element;
+    uint64_t bytes;
+    uint32_t divisor = op == DS_REDUCE_AVERAGE ? (uint32_t)inputs : 0;
+    uint32_t o = divisor ? DS__COMM_SUM : (uint32_t)op;
     int kind = ds__comm_kind(dtype, &o, divisor, &per_element);
     void *partial = NULL;
     ds_result r = DS_OK;
-    if (kind < 0) return ds__fail(DS_ERR_UNSUPPORTED, "there is no such reduction of this type");
-    if (inputs == 0 || inputs > UINT32_MAX) return ds__fail(DS_ERR_INVALID_VALUE, "a reduction of %zu tensors", inputs);
-    if (count == 0) return DS_OK;
+    if (kind < 0)
+        return ds__fail(DS_ERR_UNSUPPORTED, "there is no such reduction of this type");
+    if (inputs == 0 || inputs > UINT32_MAX)
+        return ds__fail(DS_ERR_INVALID_VALUE, "a reduction of %zu tensors", inputs);
+    if (count == 0)
+        return DS_OK;
     bytes = count * per_element * ds__comm_size[kind];
     int half = (kind == DS__COMM_F16 || kind == DS__COMM_BF16) && o <= DS__COMM_PRODUCT;
-    if (inputs > DS__COMM_INPUTS && (half || ds__comm_overlaps(out, in, DS__COMM_INPUTS, inputs, bytes))) {
+    if (inputs > DS__COMM_INPUTS &&
+        (half || ds__comm_overlaps(out, in, DS__COMM_INPUTS, inputs, bytes))) {
         DS__KEEPING(r, (ds_mem_alloc)((size_t)(half ? 2 * bytes : bytes), stream, &partial));
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
     }
     memset(&a, 0, sizeof a);
     a.bytes = bytes;
     a.masks = ds__comm_masks_of((uint32_t)kind, o);
     a.op = o;
     a.kind = (uint32_t)kind;
-    for (size_t done = 0; done < inputs && r == DS_OK; ) {
+    for (size_t done = 0; done < inputs && r == DS_OK;) {
         a.inputs = 0;
         a.wide = 0;
         if (done) {
             a.in.at[a.inputs++] = a.out;
-            if (half) a.wide = DS__COMM_WIDE_IN;
+            if (half)
+                a.wide = DS__COMM_WIDE_IN;
         }
-        while (a.inputs < DS__COMM_INPUTS && done < inputs) a.in.at[a.inputs++] = in[done++];
-        for (uint32_t i = a.inputs; i < DS__COMM_INPUTS; i++) a.in.at[i] = NULL;
-        if (done < inputs && half) a.wide |= DS__COMM_WIDE_OUT;
-        if (done == inputs && kind > DS__COMM_I64) a.divisor = divisor;
+        while (a.inputs < DS__COMM_INPUTS && done < inputs)
+            a.in.at[a.inputs++] = in[done++];
+        for (uint32_t i = a.inputs; i < DS__COMM_INPUTS; i++)
+            a.in.at[i] = NULL;
+        if (done < inputs && half)
+            a.wide |= DS__COMM_WIDE_OUT;
+        if (done == inputs && kind > DS__COMM_I64)
+            a.divisor = divisor;
         a.out = done < inputs && partial ? partial : out;
         int which = ds__comm_which(a.kind, a.op, a.wide);
-        r = ds__comm_launch(which, stream, bytes, which == DS__COMM_HALVES_CUT || which == DS__COMM_COMPLEX ? bytes / ds__comm_size[kind] : 0, &a, sizeof a);
+        r = ds__comm_launch(which, stream, bytes,
+                            which == DS__COMM_HALVES_CUT || which == DS__COMM_COMPLEX
+                                ? bytes / ds__comm_size[kind]
+                                : 0,
+                            &a, sizeof a);
     }
     if (r == DS_OK && divisor > 1 && kind <= DS__COMM_I64) {
         ds__comm_divide_args d = { out, bytes, (uint32_t)kind, divisor };
-        r = ds__comm_launch(DS__COMM_DIVIDE, stream, bytes, bytes / ds__comm_size[kind], &d, sizeof d);
+        r = ds__comm_launch(DS__COMM_DIVIDE, stream, bytes, bytes / ds__comm_size[kind], &d,
+                            sizeof d);
     }
     if (partial) {
         ds_result freed;
         DS__KEEPING(freed, (ds_mem_free)(partial));
-        if (r == DS_OK) r = freed;
+        if (r == DS_OK)
+            r = freed;
     }
     return r;
 }
-
 /* The dimensions of a copy, while they are made as few and wide as they can be. */
 typedef struct ds__comm_shape {
     int ndim;
     uint64_t size[DS_TENSOR_MAX_DIMS + 1];
-    int64_t dst[DS_TENSOR_MAX_DIMS + 1], src[DS_TENSOR_MAX_DIMS + 1]; /* in bytes */
+    /* dst, src: in bytes */
+    int64_t dst[DS_TENSOR_MAX_DIMS + 1];
+    int64_t src[DS_TENSOR_MAX_DIMS + 1];
 } ds__comm_shape;
 
-/* Those of one element go; the others are ordered so that the result is written forwards as far as can be, and those that lie without a gap
-   one after the other, on both sides, become one. The innermost is the bytes of an element. */
+/* Those of one element go; the others are ordered so that the result is written forwards as far
+   as can be, and those that lie without a gap one after the other, on both sides, become one.
+   The innermost is the bytes of an element. */
 static void ds__comm_merge(ds__comm_shape *s) {
     int n = 0;
     for (int i = 0; i < s->ndim; i++) {
         uint64_t size = s->size[i];
-        int64_t dst = s->dst[i], src = s->src[i];
+        int64_t dst = s->dst[i];
+        int64_t src = s->src[i];
         int at = n;
-        if (size == 1) continue;
+        if (size == 1)
+            continue;
         /* insertion, among those that are there; the innermost stays */
         if (i < s->ndim - 1)
-            for (; at > 0 && (s->dst[at - 1] < 0 ? -s->dst[at - 1] : s->dst[at - 1]) < (dst < 0 ? -dst : dst); at--) {
+            for (; at > 0 &&
+                   (s->dst[at - 1] < 0 ? -s->dst[at - 1] : s->dst[at - 1]) < (dst < 0 ? -dst : dst);
+                 at--) {
                 s->size[at] = s->size[at - 1];
                 s->dst[at] = s->dst[at - 1];
                 s->src[at] = s->src[at - 1];
@@ -2509,7 +3047,8 @@ static void ds__comm_merge(ds__comm_shape *s) {
     s->ndim = 0;
     for (int i = 0; i < n; i++) {
         int last = s->ndim - 1;
-        if (last >= 0 && s->dst[last] == (int64_t)s->size[i] * s->dst[i] && s->src[last] == (int64_t)s->size[i] * s->src[i]) {
+        if (last >= 0 && s->dst[last] == (int64_t)s->size[i] * s->dst[i] &&
+            s->src[last] == (int64_t)s->size[i] * s->src[i]) {
             s->size[last] *= s->size[i];
             s->dst[last] = s->dst[i];
             s->src[last] = s->src[i];
@@ -2521,32 +3060,41 @@ static void ds__comm_merge(ds__comm_shape *s) {
     }
 }
 
-/* Bytes that are copied at once: 16, or fewer where a run, a distance or an address is no multiple. Shortens the innermost dimension. */
+/* Bytes that are copied at once: 16, or fewer where a run, a distance or an address is no
+   multiple. Shortens the innermost dimension. */
 static uint32_t ds__comm_widen(ds__comm_shape *s, const void *dst, const void *src) {
     int last = s->ndim - 1;
     uint64_t bits = (uintptr_t)dst | (uintptr_t)src | 16;
     uint32_t size = 1;
-    if (last < 0 || s->dst[last] != 1 || s->src[last] != 1) return 1;
+    if (last < 0 || s->dst[last] != 1 || s->src[last] != 1)
+        return 1;
     bits |= s->size[last];
-    for (int i = 0; i < last; i++) bits |= (uint64_t)s->dst[i] | (uint64_t)s->src[i];
-    while (!(bits & size)) size *= 2;
+    for (int i = 0; i < last; i++)
+        bits |= (uint64_t)s->dst[i] | (uint64_t)s->src[i];
+    while (!(bits & size))
+        size *= 2;
     s->size[last] /= size;
     s->dst[last] = s->src[last] = (int64_t)size;
-    if (s->size[last] == 1) s->ndim--;
+    if (s->size[last] == 1)
+        s->ndim--;
     return size;
 }
 
-/* dst = src, of one shape, element by element: strides in elements, any, elements of any size; not overlapping. In stream order on the stream's
-   device. A pointer that a graph puts in the place of one of these later must lie as far from a multiple of 16 as that. */
-static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const int64_t *dst_strides, const void *src, const int64_t *src_strides,
-                               const int64_t *shape, int ndim) {
+/* dst = src, of one shape, element by element: strides in elements, any, elements of any size;
+   not overlapping. In stream order on the stream's device. A pointer that a graph puts in the
+   place of one of these later must lie as far from a multiple of 16 as that. */
+static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const int64_t *dst_strides,
+                               const void *src, const int64_t *src_strides, const int64_t *shape,
+                               int ndim) {
     ds__comm_shape s;
     ds__comm_pack_args a;
-    uint64_t launches = 1, elements = 1;
+    uint64_t launches = 1;
+    uint64_t elements = 1;
     ds_result r = DS_OK;
     s.ndim = ndim + 1;
     for (int i = 0; i < ndim; i++) {
-        if (shape[i] == 0) return DS_OK;
+        if (shape[i] == 0)
+            return DS_OK;
         s.size[i] = (uint64_t)shape[i];
         s.dst[i] = dst_strides[i] * (int64_t)size;
         s.src[i] = src_strides[i] * (int64_t)size;
@@ -2556,9 +3104,15 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
     ds__comm_merge(&s);
     memset(&a, 0, sizeof a);
     a.size = ds__comm_widen(&s, dst, src);
-    int outer = s.ndim > DS__COMM_DIMS ? s.ndim - DS__COMM_DIMS : 0; /* a launch for each place of these */
-    for (int i = 0; i < outer; i++) launches *= s.size[i];
-    if (s.ndim == 0) { s.size[0] = 1; s.dst[0] = s.src[0] = 0; s.ndim = 1; }
+    /* a launch for each place of these */
+    int outer = s.ndim > DS__COMM_DIMS ? s.ndim - DS__COMM_DIMS : 0;
+    for (int i = 0; i < outer; i++)
+        launches *= s.size[i];
+    if (s.ndim == 0) {
+        s.size[0] = 1;
+        s.dst[0] = s.src[0] = 0;
+        s.ndim = 1;
+    }
     a.ndim = (uint32_t)(s.ndim - outer);
     for (int i = outer; i < s.ndim; i++) {
         a.dims.size[i - outer] = s.size[i];
@@ -2579,63 +3133,113 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
     }
     return r;
 }
-
-/* ---- >>topology -------------------------------------------------------------------------------------------------- */
+/* ---- >>topology ------------------------------------------------------------------------------ */
 
 /* Policy.
-    1. Nodes are devices, switches, sockets and host memory; links join them, and each is a wire for each direction, or one for both. Only switches and sockets forward.
-    2. A route is the list of wires from a device (or the host) to another: of the least latency, of several the widest. The table of routes is all that plans and the
-       predictor use. A measured rate is one more wire of the pair's route.
-    3. Whoever is faster makes a pair's copies, if it was measured. */
+   1. Nodes are devices, switches, sockets and host memory; links join them, and each is a wire for
+      each direction, or one for both. Only switches and sockets forward.
+   2. A route is the list of wires from a device (or the host) to another: of the least latency, of
+      several the widest. The table of routes is all that plans and the predictor use. A measured
+      rate is one more wire of the pair's route.
+   3. Whoever is faster makes a pair's copies, if it was measured. */
 
 enum { DS__NODE_DEVICE, DS__NODE_SWITCH, DS__NODE_SOCKET, DS__NODE_HOST };
+
 #define DS__TOPOLOGY_MAX 1024 /* devices, and other nodes */
-typedef struct ds__tnode { char name[32]; int kind; } ds__tnode;
-typedef struct ds__tlink { int a, b, kind, half, wire[2]; double rate[2]; int64_t latency; } ds__tlink;
+
+typedef struct ds__tnode {
+    char name[32];
+    int kind;
+} ds__tnode;
+
+typedef struct ds__tlink {
+    int a;
+    int b;
+    int kind;
+    int half;
+    int wire[2];
+    double rate[2];
+    int64_t latency;
+} ds__tlink;
+
 typedef struct ds__troute {
     int64_t latency_ns;
-    int direct;                 /* no way through the host */
-    size_t hops;                /* 0: there is no way */
+    int direct;  /* no way through the host */
+    size_t hops; /* 0: there is no way */
     const int *wire;
-    double rate;                /* of the slowest wire */
-    int push, only;             /* push: the source had better make the copy; only: all links are of this kind, or -1 */
+    double rate; /* of the slowest wire */
+    /* push, only: push: the source had better make the copy; only: all links are of this kind,
+       or -1 */
+    int push;
+    int only;
 } ds__troute;
+
 struct ds_topology {
-    int devices, nodes, links, wires, engines;
-    size_t node_room, link_room, wire_room, peer_room;
-    int64_t start_ns, latency_ns;
-    double memory;              /* bytes per second */
-    ds__tnode *node;            /* 0 is the host */
+    int devices;
+    int nodes;
+    int links;
+    int wires;
+    int engines;
+    size_t node_room;
+    size_t link_room;
+    size_t wire_room;
+    size_t peer_room;
+    int64_t start_ns;
+    int64_t latency_ns;
+    double memory;   /* bytes per second */
+    ds__tnode *node; /* 0 is the host */
     ds__tlink *link;
-    double *wire;               /* bytes per second */
-    int *rank;                  /* nodes of the devices */
-    int *group[3];              /* of each device, by level; see ds__groups */
-    int *island, *seat;         /* which switch's group it is in, from 0 on, and which of its members it is */
-    ds__troute *route;           /* from row to column, devices + 1 of each, the last is the host */
-    int *hop;                   /* what they point to */
-    struct ds__tpeer { int from, to, what, kind; double rate; } *peer; /* the peer lines, pair by pair; of a latency the rate is nanoseconds */
+    double *wire;  /* bytes per second */
+    int *rank;     /* nodes of the devices */
+    int *group[3]; /* of each device, by level; see ds__groups */
+    /* island, seat: which switch's group it is in, from 0 on, and which of its members it is */
+    int *island;
+    int *seat;
+    ds__troute *route; /* from row to column, devices + 1 of each, the last is the host */
+    int *hop;          /* what they point to */
+
+    /* the peer lines, pair by pair; of a latency the rate is nanoseconds */
+    struct ds__tpeer {
+        int from;
+        int to;
+        int what;
+        int kind;
+        double rate;
+    } * peer;
+
     int peers;
-    uint64_t id;                /* tells it from others in the table of plans */
-    ds_device *device;          /* what the ranks are here; NULL: rank i is device i */
+    uint64_t id;       /* tells it from others in the table of plans */
+    ds_device *device; /* what the ranks are here; NULL: rank i is device i */
 #ifndef DEVSTREAM_NO_CPU
-    ds_cpu_route *way;          /* the routes as the CPU driver takes them */
+    ds_cpu_route *way; /* the routes as the CPU driver takes them */
 #endif
 };
-static const struct { const char *word; double rate; int64_t latency; } ds__link_kinds[] = {
+
+static const struct {
+    const char *word;
+    double rate;
+    int64_t latency;
+} ds__link_kinds[] = {
+
 #define DS__LINK_KIND(name, word, rate, latency) { word, rate, latency },
     DS_LINK_KINDS(DS__LINK_KIND)
 #undef DS__LINK_KIND
 };
 
-/* One more element of a zeroed array that grows: its address, or NULL without memory, which is said. */
+/* One more element of a zeroed array that grows: its address, or NULL without memory, which is
+   said. */
 static void *ds__grown(void *array, size_t count, size_t *room, size_t size) {
     void *at;
     memcpy(&at, array, sizeof at);
     if (count == *room) {
         size_t n = *room ? 2 * *room : 16;
         void *fresh = n < UINT32_MAX ? ds__alloc(n * size) : NULL;
-        if (!fresh) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n); return NULL; }
-        if (at) memcpy(fresh, at, count * size);
+        if (!fresh) {
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n);
+            return NULL;
+        }
+        if (at)
+            memcpy(fresh, at, count * size);
         ds__release(at);
         memcpy(array, &fresh, sizeof fresh);
         at = fresh;
@@ -2644,48 +3248,73 @@ static void *ds__grown(void *array, size_t count, size_t *room, size_t size) {
     return (char *)at + count * size;
 }
 
-static ds__troute *ds__route_of(const ds_topology *t, int from, int to) { return &t->route[from * (t->devices + 1) + to]; }
-
+static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
+    return &t->route[from * (t->devices + 1) + to];
+}
 /* ---- routes ---- */
 
-typedef struct ds__way { int64_t latency; double rate; int link, from, done; } ds__way; /* from: the node before */
+/* from: the node before */
+typedef struct ds__way {
+    int64_t latency;
+    double rate;
+    int link;
+    int from;
+    int done;
+} ds__way;
 
 /* The ways from a node to all others. */
 static void ds__ways(const ds_topology *t, int from, ds__way *way) {
-    for (int i = 0; i < t->nodes; i++) way[i] = (ds__way){ INT64_MAX, 0, -1, -1, 0 };
+    for (int i = 0; i < t->nodes; i++)
+        way[i] = (ds__way){ INT64_MAX, 0, -1, -1, 0 };
     way[from].latency = 0;
     way[from].rate = 1e300;
     for (;;) {
         int at = -1;
         for (int i = 0; i < t->nodes; i++)
             if (!way[i].done && way[i].latency < INT64_MAX &&
-                (at < 0 || way[i].latency < way[at].latency || (way[i].latency == way[at].latency && way[i].rate > way[at].rate))) at = i;
-        if (at < 0) return;
+                (at < 0 || way[i].latency < way[at].latency ||
+                 (way[i].latency == way[at].latency && way[i].rate > way[at].rate)))
+                at = i;
+        if (at < 0)
+            return;
         way[at].done = 1;
-        if (at != from && (t->node[at].kind == DS__NODE_DEVICE || t->node[at].kind == DS__NODE_HOST)) continue;
+        if (at != from &&
+            (t->node[at].kind == DS__NODE_DEVICE || t->node[at].kind == DS__NODE_HOST))
+            continue;
         for (int l = 0; l < t->links; l++) {
             const ds__tlink *k = &t->link[l];
-            if (k->a != at && k->b != at) continue;
-            int to = k->a == at ? k->b : k->a, back = k->a != at;
+            if (k->a != at && k->b != at)
+                continue;
+            int to = k->a == at ? k->b : k->a;
+            int back = k->a != at;
             int64_t latency = way[at].latency + k->latency;
             double rate = k->rate[back] < way[at].rate ? k->rate[back] : way[at].rate;
-            if (way[to].done || latency > way[to].latency || (latency == way[to].latency && rate <= way[to].rate)) continue;
+            if (way[to].done || latency > way[to].latency ||
+                (latency == way[to].latency && rate <= way[to].rate))
+                continue;
             way[to] = (ds__way){ latency, rate, l, at, 0 };
         }
     }
 }
 
-/* Groups of devices: all (level 0), those of one switch (1) or of one side of the slow links (2). */
+/* Groups of devices: all (level 0), those of one switch (1) or of one side of the slow links
+   (2). */
 static void ds__groups_find(const ds_topology *t, int level, int *group) {
-    int part[DS__TOPOLOGY_MAX], again = 1;
-    for (int i = 0; i < t->devices; i++) group[i] = 0;
-    if (level == 0) return;
-    for (int i = 0; i < t->nodes; i++) part[i] = i;
+    int part[DS__TOPOLOGY_MAX];
+    int again = 1;
+    for (int i = 0; i < t->devices; i++)
+        group[i] = 0;
+    if (level == 0)
+        return;
+    for (int i = 0; i < t->nodes; i++)
+        part[i] = i;
     while (again && level == 2) {
         again = 0;
         for (int l = 0; l < t->links; l++) {
             const ds__tlink *k = &t->link[l];
-            if (!k->a || !k->b || k->kind == DS_LINK_SOCKET || k->kind == DS_LINK_NETWORK || part[k->a] == part[k->b]) continue;
+            if (!k->a || !k->b || k->kind == DS_LINK_SOCKET || k->kind == DS_LINK_NETWORK ||
+                part[k->a] == part[k->b])
+                continue;
             part[k->a] = part[k->b] = part[k->a] < part[k->b] ? part[k->a] : part[k->b];
             again = 1;
         }
@@ -2696,7 +3325,8 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
         for (int l = 0; l < t->links && level == 1; l++) {
             const ds__tlink *k = &t->link[l];
             int to = k->a == t->rank[i] ? k->b : k->b == t->rank[i] ? k->a : -1;
-            if (to <= 0 || t->node[to].kind == DS__NODE_DEVICE || k->rate[0] <= best) continue;
+            if (to <= 0 || t->node[to].kind == DS__NODE_DEVICE || k->rate[0] <= best)
+                continue;
             best = k->rate[0];
             group[i] = to;
         }
@@ -2709,19 +3339,24 @@ static ds_result ds__ways_make(ds_topology *t);
 /* One more wire at the end of a route; 0: no memory. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
     double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
-    if (!w) return 0;
+    if (!w)
+        return 0;
     *w = rate;
-    if (rate < r->rate) r->rate = rate;
+    if (rate < r->rate)
+        r->rate = rate;
     t->hop[r->wire - t->hop + (ptrdiff_t)r->hops++] = t->wires++;
     return 1;
 }
+
 /* The table of routes, when nodes, links and peers are known. */
 static ds_result ds__routes_make(ds_topology *t) {
-    int p = t->devices + 1, most = t->nodes + 2; /* and a wire for each of two measures */
+    int p = t->devices + 1;
+    int most = t->nodes + 2; /* and a wire for each of two measures */
     ds__way *way = ds__alloc((size_t)t->nodes * sizeof *way);
     for (int level = 0; level < 3; level++) {
         t->group[level] = ds__alloc((size_t)p * sizeof **t->group);
-        if (t->group[level]) ds__groups_find(t, level, t->group[level]);
+        if (t->group[level])
+            ds__groups_find(t, level, t->group[level]);
     }
     t->island = ds__alloc(2 * (size_t)p * sizeof *t->island);
     if (t->island && t->group[1]) {
@@ -2729,14 +3364,19 @@ static ds_result ds__routes_make(ds_topology *t) {
         t->seat = t->island + p;
         for (int i = 0; i < t->devices; i++) {
             int last = i - 1;
-            while (last >= 0 && t->group[1][last] != t->group[1][i]) last--;
+            while (last >= 0 && t->group[1][last] != t->group[1][i])
+                last--;
             t->island[i] = last < 0 ? islands++ : t->island[last];
             t->seat[i] = last < 0 ? 0 : t->seat[last] + 1;
         }
     }
     t->route = ds__alloc((size_t)(p * p) * sizeof *t->route);
     t->hop = ds__alloc((size_t)(p * p) * (size_t)most * sizeof *t->hop);
-    if (!way || !t->route || !t->hop || !t->group[0] || !t->group[1] || !t->group[2] || !t->island) { ds__release(way); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices); }
+    if (!way || !t->route || !t->hop || !t->group[0] || !t->group[1] || !t->group[2] ||
+        !t->island) {
+        ds__release(way);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
+    }
     int *hop = t->hop;
     for (int i = 0; i < p; i++) {
         int from = i < t->devices ? t->rank[i] : 0;
@@ -2745,14 +3385,17 @@ static ds_result ds__routes_make(ds_topology *t) {
             ds__troute *r = ds__route_of(t, i, k);
             int at = k < t->devices ? t->rank[k] : 0;
             *r = (ds__troute){ t->latency_ns, 1, 0, hop, way[at].rate, 0, -1 };
-            if (i == k || way[at].link < 0) continue;
+            if (i == k || way[at].link < 0)
+                continue;
             r->latency_ns += way[at].latency;
             r->only = t->link[way[at].link].kind;
-            for (int n = at; n != from; n = way[n].from) r->hops++;
+            for (int n = at; n != from; n = way[n].from)
+                r->hops++;
             for (size_t h = r->hops; h-- > 0; at = way[at].from) {
                 const ds__tlink *l = &t->link[way[at].link];
                 hop[h] = l->wire[l->a != way[at].from];
-                if (l->kind != r->only) r->only = -1;
+                if (l->kind != r->only)
+                    r->only = -1;
             }
         }
     }
@@ -2760,116 +3403,159 @@ static ds_result ds__routes_make(ds_topology *t) {
     for (int i = 0; i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
         ds__troute *r = ds__route_of(t, e->from, e->to);
-        if (e->what == 'k') r->direct = r->only == e->kind;
-        else if (e->what == '0' || e->what == '1') r->direct = e->what == '1';
+        if (e->what == 'k')
+            r->direct = r->only == e->kind;
+        else if (e->what == '0' || e->what == '1')
+            r->direct = e->what == '1';
     }
     for (int i = 0; i < p; i++) /* measured: what the faster side can do */
         for (int k = 0; k < p; k++) {
-            double push = 0, pull = 0;
+            double push = 0;
+            double pull = 0;
             ds__troute *r = ds__route_of(t, i, k);
-            if (!r->hops) { r->direct = 0; continue; }
+            if (!r->hops) {
+                r->direct = 0;
+                continue;
+            }
             for (int n = 0; n < t->peers; n++) {
                 const struct ds__tpeer *e = &t->peer[n];
-                if (e->from != i || e->to != k) continue;
-                if (e->what == 'u') push = e->rate;
-                if (e->what == 'd') pull = e->rate;
-                if (e->what == 'l') r->latency_ns = (int64_t)e->rate;
+                if (e->from != i || e->to != k)
+                    continue;
+                if (e->what == 'u')
+                    push = e->rate;
+                if (e->what == 'd')
+                    pull = e->rate;
+                if (e->what == 'l')
+                    r->latency_ns = (int64_t)e->rate;
             }
-            if (push <= 0 || push > r->rate) push = r->rate;
-            if (pull <= 0 || pull > r->rate) pull = r->rate;
+            if (push <= 0 || push > r->rate)
+                push = r->rate;
+            if (pull <= 0 || pull > r->rate)
+                pull = r->rate;
             r->push = push > pull;
             double rate = r->push ? push : pull;
-            if (rate < r->rate && !ds__route_wire(t, r, rate)) return DS_ERR_OUT_OF_MEMORY;
+            if (rate < r->rate && !ds__route_wire(t, r, rate))
+                return DS_ERR_OUT_OF_MEMORY;
         }
-    for (int i = 0; i < t->peers; i++) { /* measured in both directions at once: one wire of two routes */
+    /* measured in both directions at once: one wire of two routes */
+    for (int i = 0; i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
-        ds__troute *there = ds__route_of(t, e->from, e->to), *back = ds__route_of(t, e->to, e->from);
+        ds__troute *there = ds__route_of(t, e->from, e->to);
+        ds__troute *back = ds__route_of(t, e->to, e->from);
         int again = 0; /* the last line counts, as above */
-        for (int n = i + 1; n < t->peers && e->what == 'b'; n++) again |= t->peer[n].what == 'b' && t->peer[n].from == e->from && t->peer[n].to == e->to;
-        if (e->what != 'b' || again || e->from > e->to || !there->hops || !back->hops || e->rate >= there->rate + back->rate) continue;
+        for (int n = i + 1; n < t->peers && e->what == 'b'; n++)
+            again |= t->peer[n].what == 'b' && t->peer[n].from == e->from && t->peer[n].to == e->to;
+        if (e->what != 'b' || again || e->from > e->to || !there->hops || !back->hops ||
+            e->rate >= there->rate + back->rate)
+            continue;
         double alone = there->rate > back->rate ? there->rate : back->rate;
-        if (!ds__route_wire(t, there, e->rate > alone ? e->rate : alone)) return DS_ERR_OUT_OF_MEMORY;
+        if (!ds__route_wire(t, there, e->rate > alone ? e->rate : alone))
+            return DS_ERR_OUT_OF_MEMORY;
         t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
     }
-    for (int i = 0; i < t->devices; i++) /* who is not reached directly must be reached through the host */
+    /* who is not reached directly must be reached through the host */
+    for (int i = 0; i < t->devices; i++)
         for (int k = 0; k < t->devices; k++)
-            if (i != k && !ds__route_of(t, i, k)->direct && !(ds__route_of(t, i, t->devices)->hops && ds__route_of(t, t->devices, k)->hops))
-                return ds__fail(DS_ERR_INVALID_VALUE, "there is no way from %s to %s, neither directly nor through host memory", t->node[t->rank[i]].name,
-                                t->node[t->rank[k]].name);
+            if (i != k && !ds__route_of(t, i, k)->direct &&
+                !(ds__route_of(t, i, t->devices)->hops && ds__route_of(t, t->devices, k)->hops))
+                return ds__fail(
+                    DS_ERR_INVALID_VALUE,
+                    "there is no way from %s to %s, neither directly nor through host memory",
+                    t->node[t->rank[i]].name, t->node[t->rank[k]].name);
 #ifndef DEVSTREAM_NO_CPU
     return ds__ways_make(t);
 #else
     return DS_OK;
 #endif
 }
-
 /* ---- making ---- */
 
 static int ds__tnode_find(const ds_topology *t, const char *name) {
     for (int i = 0; i < t->nodes; i++)
-        if (strcmp(t->node[i].name, name) == 0) return i;
+        if (strcmp(t->node[i].name, name) == 0)
+            return i;
     return -1;
 }
+
 static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
-    DS__REQUIRE(strlen(name) < sizeof t->node->name, "the name \"%.40s\" is longer than %zu characters", name, sizeof t->node->name - 1);
+    DS__REQUIRE(strlen(name) < sizeof t->node->name,
+                "the name \"%.40s\" is longer than %zu characters", name, sizeof t->node->name - 1);
     DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is there already", name);
     DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "there are more than %d nodes", DS__TOPOLOGY_MAX);
     ds__tnode *n = ds__grown(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
-    if (!n) return DS_ERR_OUT_OF_MEMORY;
+    if (!n)
+        return DS_ERR_OUT_OF_MEMORY;
     strcpy(n->name, name);
     n->kind = kind;
-    if (kind == DS__NODE_DEVICE) t->rank[t->devices++] = t->nodes;
+    if (kind == DS__NODE_DEVICE)
+        t->rank[t->devices++] = t->nodes;
     t->nodes++;
     return DS_OK;
 }
+
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
     ds__tlink *l = ds__grown(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
-    if (!l) return DS_ERR_OUT_OF_MEMORY;
+    if (!l)
+        return DS_ERR_OUT_OF_MEMORY;
     *l = link;
     t->links++;
     for (int i = 0; i < 2; i++) {
         l->wire[i] = l->wire[0];
-        if (i && l->half) continue;
+        if (i && l->half)
+            continue;
         double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
-        if (!w) return DS_ERR_OUT_OF_MEMORY;
+        if (!w)
+            return DS_ERR_OUT_OF_MEMORY;
         *w = l->rate[i];
         l->wire[i] = t->wires++;
     }
     return DS_OK;
 }
+
 static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
     struct ds__tpeer *one = ds__grown(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
-    if (!one) return DS_ERR_OUT_OF_MEMORY;
+    if (!one)
+        return DS_ERR_OUT_OF_MEMORY;
     *one = peer;
     t->peers++;
     return DS_OK;
 }
+
 static ds_topology *ds__topology_new(void) {
     static _Atomic uint64_t ids;
     ds_topology *t = ds__alloc(sizeof *t);
-    if (t) t->rank = ds__alloc(DS__TOPOLOGY_MAX * sizeof *t->rank);
-    if (!t || !t->rank) { ds__release(t); ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology"); return NULL; }
+    if (t)
+        t->rank = ds__alloc(DS__TOPOLOGY_MAX * sizeof *t->rank);
+    if (!t || !t->rank) {
+        ds__release(t);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
+        return NULL;
+    }
     t->engines = 3;
     t->start_ns = 1500;
     t->latency_ns = 6000;
     t->memory = 2e12;
     t->id = atomic_fetch_add(&ids, 1) + 1;
-    if (ds__tnode_add(t, "host", DS__NODE_HOST) == DS_OK) return t;
+    if (ds__tnode_add(t, "host", DS__NODE_HOST) == DS_OK)
+        return t;
     ds__release(t->rank);
     ds__release(t);
     return NULL;
 }
 
 static void ds__plans_forget(const ds_topology *t);
-DSDEF void (ds_topology_free)(ds_topology *t) {
-    if (!t) return;
+
+DSDEF void(ds_topology_free)(ds_topology *t) {
+    if (!t)
+        return;
     ds__plans_forget(t);
     ds__release(t->node);
     ds__release(t->link);
     ds__release(t->wire);
     ds__release(t->rank);
-    for (int level = 0; level < 3; level++) ds__release(t->group[level]);
+    for (int level = 0; level < 3; level++)
+        ds__release(t->group[level]);
     ds__release(t->island);
     ds__release(t->route);
     ds__release(t->hop);
@@ -2880,67 +3566,105 @@ DSDEF void (ds_topology_free)(ds_topology *t) {
     ds__release(t->device);
     ds__release(t);
 }
-DSDEF int (ds_topology_size)(const ds_topology *t) { return t->devices; }
 
+DSDEF int(ds_topology_size)(const ds_topology *t) {
+    return t->devices;
+}
 /* ---- the text ---- */
 
 #define DS__TWORDS 512
+
 typedef struct ds__twords {
     ds_topology *t;
     char line[4096];
     char *word[DS__TWORDS];
-    int words, number;          /* of the line */
-    int list[2][DS__TOPOLOGY_MAX], count[2]; /* nodes of the two lists of a line */
+    /* words, number: of the line */
+    int words;
+    int number;
+    /* list, count: nodes of the two lists of a line */
+    int list[2][DS__TOPOLOGY_MAX];
+    int count[2];
 } ds__twords;
 
 static ds_result ds__tword_fail(const ds__twords *w, int word, const char *what) {
-    return ds__fail(DS_ERR_INVALID_VALUE, "line %d, word %d (\"%.60s\"): %s", w->number, word + 1, word < w->words ? w->word[word] : "the end", what);
+    return ds__fail(DS_ERR_INVALID_VALUE, "line %d, word %d (\"%.60s\"): %s", w->number, word + 1,
+                    word < w->words ? w->word[word] : "the end", what);
 }
 
-/* A number with a unit, without the locale's decimal point. 0: it is none; 'r': a rate; 't': a time, in nanoseconds; 'n': no unit. */
+/* A number with a unit, without the locale's decimal point. 0: it is none; 'r': a rate; 't': a
+   time, in nanoseconds; 'n': no unit. */
 static int ds__quantity(const char *s, double *out) {
-    static const struct { const char *unit; double by; int kind; } units[] = {
-        { "B/s", 1, 'r' }, { "KB/s", 1e3, 'r' }, { "MB/s", 1e6, 'r' }, { "GB/s", 1e9, 'r' }, { "TB/s", 1e12, 'r' }, { "ns", 1, 't' }, { "us", 1e3, 't' }, { "ms", 1e6, 't' }, { "", 1, 'n' } };
-    double n = 0, place = 1;
-    int digits = 0, point = 0;
+    static const struct {
+        const char *unit;
+        double by;
+        int kind;
+    } units[] = { { "B/s", 1, 'r' },    { "KB/s", 1e3, 'r' },  { "MB/s", 1e6, 'r' },
+                  { "GB/s", 1e9, 'r' }, { "TB/s", 1e12, 'r' }, { "ns", 1, 't' },
+                  { "us", 1e3, 't' },   { "ms", 1e6, 't' },    { "", 1, 'n' } };
+
+    double n = 0;
+    double place = 1;
+    int digits = 0;
+    int point = 0;
     for (; (*s >= '0' && *s <= '9') || (*s == '.' && !point); s++) {
-        if (*s == '.') { point = 1; continue; }
+        if (*s == '.') {
+            point = 1;
+            continue;
+        }
         n = n * 10 + (*s - '0');
-        if (point) place *= 10;
-        if (++digits > 15) return 0;
+        if (point)
+            place *= 10;
+        if (++digits > 15)
+            return 0;
     }
     for (size_t i = 0; digits && i < sizeof units / sizeof units[0]; i++)
         if (strcmp(s, units[i].unit) == 0) {
             *out = n / place * units[i].by;
-            return units[i].kind == 't' && *out > 1e12 ? 0 : units[i].kind; /* sums of thousands of times still fit */
+            /* sums of thousands of times still fit */
+            return units[i].kind == 't' && *out > 1e12 ? 0 : units[i].kind;
         }
     return 0;
 }
 
-/* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers are not in order. */
+/* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers
+   are not in order. */
 static int ds__tname(const char *word, int k, char *out, size_t size) {
     const char *dots = strstr(word, "..");
     size_t stem = dots ? (size_t)(dots - word) : strlen(word);
-    if (stem + 8 > size) return 0;
-    if (!dots) { memcpy(out, word, stem + 1); return 1; }
-    while (stem && word[stem - 1] >= '0' && word[stem - 1] <= '9') stem--;
-    unsigned first = 0, last = 0;
+    if (stem + 8 > size)
+        return 0;
+    if (!dots) {
+        memcpy(out, word, stem + 1);
+        return 1;
+    }
+    while (stem && word[stem - 1] >= '0' && word[stem - 1] <= '9')
+        stem--;
+    unsigned first = 0;
+    unsigned last = 0;
     int end = 0;
-    if (sscanf(word + stem, "%4u..%4u%n", &first, &last, &end) != 2 || word[stem + (size_t)end] || last < first) return 0;
+    if (sscanf(word + stem, "%4u..%4u%n", &first, &last, &end) != 2 || word[stem + (size_t)end] ||
+        last < first)
+        return 0;
     memcpy(out, word, stem);
     snprintf(out + stem, size - stem, "%u", first + (unsigned)k);
     return (int)(last - first) + 1;
 }
+
 static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
     char name[64];
     int n = word < w->words ? ds__tname(w->word[word], 0, name, sizeof name) : 0;
-    if (!n) return ds__tword_fail(w, word, "no name");
+    if (!n)
+        return ds__tword_fail(w, word, "no name");
     w->count[which] = 0;
     for (int i = 0; i < n; i++) {
         (void)ds__tname(w->word[word], i, name, sizeof name);
         int at = ds__tnode_find(w->t, name);
-        if (at < 0) return ds__tword_fail(w, word, "no device, switch or socket of this name was declared before");
-        if (devices && w->t->node[at].kind != DS__NODE_DEVICE && w->t->node[at].kind != DS__NODE_HOST) return ds__tword_fail(w, word, "not a device");
+        if (at < 0)
+            return ds__tword_fail(w, word,
+                                  "no device, switch or socket of this name was declared before");
+        if (devices && w->t->node[at].kind != DS__NODE_DEVICE &&
+            w->t->node[at].kind != DS__NODE_HOST)
+            return ds__tword_fail(w, word, "not a device");
         w->list[which][w->count[which]++] = at;
     }
     return DS_OK;
@@ -2949,37 +3673,62 @@ static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
 static ds_result ds__tdeclare(ds__twords *w, int kind) {
     ds_result r = DS_OK;
     char name[64];
-    if (w->words < 2) return ds__tword_fail(w, 1, "a name is expected");
+    if (w->words < 2)
+        return ds__tword_fail(w, 1, "a name is expected");
     for (int i = 1; i < w->words; i++) {
         int n = ds__tname(w->word[i], 0, name, sizeof name);
-        if (!n) return ds__tword_fail(w, i, "no name");
+        if (!n)
+            return ds__tword_fail(w, i, "no name");
         for (int k = 0; k < n && r == DS_OK; k++) {
             (void)ds__tname(w->word[i], k, name, sizeof name);
             r = ds__tnode_add(w->t, name, kind);
         }
-        if (r < 0) return ds__also(r, " (line %d, word %d)", w->number, i + 1);
+        if (r < 0)
+            return ds__also(r, " (line %d, word %d)", w->number, i + 1);
     }
     return r;
 }
+
 static int ds__link_kind_of(const char *word) {
     for (int i = 0; i < DS_LINK_KIND_COUNT; i++)
-        if (strcmp(word, ds__link_kinds[i].word) == 0) return i;
+        if (strcmp(word, ds__link_kinds[i].word) == 0)
+            return i;
     return -1;
 }
+
 static ds_result ds__tlink_line(ds__twords *w) {
     ds_result r = ds__tnames(w, 1, 0, 0);
-    if (r == DS_OK) r = ds__tnames(w, 2, 1, 0);
-    if (r < 0) return r;
-    int kind = w->words > 3 ? ds__link_kind_of(w->word[3]) : -1, rates = 0;
-    if (kind < 0) return ds__tword_fail(w, 3, "not a kind of link: pcie, nvlink, nvswitch, socket, network or host");
-    ds__tlink l = { 0, 0, kind, 0, { 0, 0 }, { ds__link_kinds[kind].rate, ds__link_kinds[kind].rate }, ds__link_kinds[kind].latency };
+    if (r == DS_OK)
+        r = ds__tnames(w, 2, 1, 0);
+    if (r < 0)
+        return r;
+    int kind = w->words > 3 ? ds__link_kind_of(w->word[3]) : -1;
+    int rates = 0;
+    if (kind < 0)
+        return ds__tword_fail(
+            w, 3, "not a kind of link: pcie, nvlink, nvswitch, socket, network or host");
+    ds__tlink l = { 0,
+                    0,
+                    kind,
+                    0,
+                    { 0, 0 },
+                    { ds__link_kinds[kind].rate, ds__link_kinds[kind].rate },
+                    ds__link_kinds[kind].latency };
     for (int i = 4; i < w->words; i++) {
         double n = 0;
         int is = ds__quantity(w->word[i], &n);
-        if (strcmp(w->word[i], "half") == 0) l.half = 1;
-        else if (is == 't') l.latency = (int64_t)n;
-        else if (is == 'r' && rates < 2 && n >= 1) { l.rate[1] = n; if (!rates++) l.rate[0] = n; }
-        else return ds__tword_fail(w, i, "neither a rate above 0 (\"25GB/s\", two at most), nor a time (\"500ns\"), nor \"half\"");
+        if (strcmp(w->word[i], "half") == 0)
+            l.half = 1;
+        else if (is == 't')
+            l.latency = (int64_t)n;
+        else if (is == 'r' && rates < 2 && n >= 1) {
+            l.rate[1] = n;
+            if (!rates++)
+                l.rate[0] = n;
+        } else
+            return ds__tword_fail(w, i,
+                                  "neither a rate above 0 (\"25GB/s\", two at most), nor a time "
+                                  "(\"500ns\"), nor \"half\"");
     }
     for (int i = 0; i < w->count[0]; i++)
         for (int k = 0; k < w->count[1] && r == DS_OK; k++) {
@@ -2989,50 +3738,80 @@ static ds_result ds__tlink_line(ds__twords *w) {
         }
     return r < 0 ? ds__also(r, " (line %d)", w->number) : r;
 }
+
 static int ds__rank_of(const ds_topology *t, int node) {
     for (int i = 0; i < t->devices; i++)
-        if (t->rank[i] == node) return i;
+        if (t->rank[i] == node)
+            return i;
     return t->devices;
 }
+
 static ds_result ds__tpeer_line(ds__twords *w) {
     ds_result r = ds__tnames(w, 1, 0, 1);
-    if (r == DS_OK) r = ds__tnames(w, 2, 1, 1);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__tnames(w, 2, 1, 1);
+    if (r < 0)
+        return r;
     const char *word = w->words > 3 ? w->word[3] : "";
     struct ds__tpeer e = { 0, 0, 'k', ds__link_kind_of(word), 0 };
-    if (strcmp(word, "on") == 0) e.what = '1';
-    else if (strcmp(word, "off") == 0) e.what = '0';
-    else if (strcmp(word, "push") == 0) e.what = 'u';
-    else if (strcmp(word, "pull") == 0) e.what = 'd';
-    else if (strcmp(word, "both") == 0) e.what = 'b';
-    else if (strcmp(word, "latency") == 0) e.what = 'l';
-    else if (e.kind < 0) return ds__tword_fail(w, 3, "neither on, off, push, pull, both, latency nor a kind of link");
-    int timed = e.what == 'l', rated = timed || e.what == 'u' || e.what == 'd' || e.what == 'b', ways = rated && e.what != 'b' ? 1 : 2;
-    if (rated && (w->words < 5 || ds__quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') || e.rate < !timed))
-        return ds__tword_fail(w, 4, timed ? "a time is expected (\"8us\")" : "a rate above 0 is expected (\"25GB/s\")");
-    if (w->words > 4 + rated) return ds__tword_fail(w, 4 + rated, "nothing more is expected");
+    if (strcmp(word, "on") == 0)
+        e.what = '1';
+    else if (strcmp(word, "off") == 0)
+        e.what = '0';
+    else if (strcmp(word, "push") == 0)
+        e.what = 'u';
+    else if (strcmp(word, "pull") == 0)
+        e.what = 'd';
+    else if (strcmp(word, "both") == 0)
+        e.what = 'b';
+    else if (strcmp(word, "latency") == 0)
+        e.what = 'l';
+    else if (e.kind < 0)
+        return ds__tword_fail(w, 3,
+                              "neither on, off, push, pull, both, latency nor a kind of link");
+    int timed = e.what == 'l';
+    int rated = timed || e.what == 'u' || e.what == 'd' || e.what == 'b';
+    int ways = rated && e.what != 'b' ? 1 : 2;
+    if (rated && (w->words < 5 || ds__quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') ||
+                  e.rate < !timed))
+        return ds__tword_fail(w, 4,
+                              timed ? "a time is expected (\"8us\")"
+                                    : "a rate above 0 is expected (\"25GB/s\")");
+    if (w->words > 4 + rated)
+        return ds__tword_fail(w, 4 + rated, "nothing more is expected");
     for (int i = 0; i < w->count[0]; i++)
         for (int k = 0; k < w->count[1]; k++)
             for (int back = 0; back < ways; back++) {
                 e.from = w->list[back][back ? k : i];
                 e.to = w->list[!back][back ? i : k];
-                if (e.from == e.to) continue;
-                if (!rated && (!e.from || !e.to)) return ds__tword_fail(w, e.from && back ? 2 : 1, "host memory is no device");
+                if (e.from == e.to)
+                    continue;
+                if (!rated && (!e.from || !e.to))
+                    return ds__tword_fail(w, e.from && back ? 2 : 1, "host memory is no device");
                 struct ds__tpeer one = e;
                 one.from = ds__rank_of(w->t, e.from);
                 one.to = ds__rank_of(w->t, e.to);
-                if ((r = ds__tpeer_add(w->t, one)) < 0) return r;
+                if ((r = ds__tpeer_add(w->t, one)) < 0)
+                    return r;
             }
     return DS_OK;
 }
+
 static ds_result ds__tvalue_line(ds__twords *w) {
     double n = 0;
     int is = w->words == 2 ? ds__quantity(w->word[1], &n) : 0;
-    if (strcmp(w->word[0], "engines") == 0 && is == 'n' && n >= 1 && n <= 64 && n == (int)n) w->t->engines = (int)n;
-    else if (strcmp(w->word[0], "start") == 0 && is == 't' && n >= 1) w->t->start_ns = (int64_t)n;
-    else if (strcmp(w->word[0], "latency") == 0 && is == 't') w->t->latency_ns = (int64_t)n;
-    else if (strcmp(w->word[0], "memory") == 0 && is == 'r' && n >= 1) w->t->memory = n;
-    else return ds__tword_fail(w, w->words > 2 ? 2 : 1, "expected are engines 1 to 64, start TIME, latency TIME or memory RATE");
+    if (strcmp(w->word[0], "engines") == 0 && is == 'n' && n >= 1 && n <= 64 && n == (int)n)
+        w->t->engines = (int)n;
+    else if (strcmp(w->word[0], "start") == 0 && is == 't' && n >= 1)
+        w->t->start_ns = (int64_t)n;
+    else if (strcmp(w->word[0], "latency") == 0 && is == 't')
+        w->t->latency_ns = (int64_t)n;
+    else if (strcmp(w->word[0], "memory") == 0 && is == 'r' && n >= 1)
+        w->t->memory = n;
+    else
+        return ds__tword_fail(
+            w, w->words > 2 ? 2 : 1,
+            "expected are engines 1 to 64, start TIME, latency TIME or memory RATE");
     return DS_OK;
 }
 
@@ -3040,99 +3819,143 @@ static ds_result ds__tline(ds__twords *w) {
     static const char *const kinds[] = { "device", "switch", "socket" };
     for (int i = 0; i < 3; i++)
         if (strcmp(w->word[0], kinds[i]) == 0) {
-            DS__REQUIRE(i || !w->t->peers, "line %d: a device after the first peer line", w->number);
-            return ds__tdeclare(w, i == 0 ? DS__NODE_DEVICE : i == 1 ? DS__NODE_SWITCH : DS__NODE_SOCKET);
+            DS__REQUIRE(i || !w->t->peers, "line %d: a device after the first peer line",
+                        w->number);
+            return ds__tdeclare(w, i == 0   ? DS__NODE_DEVICE
+                                   : i == 1 ? DS__NODE_SWITCH
+                                            : DS__NODE_SOCKET);
         }
-    if (strcmp(w->word[0], "link") == 0) return ds__tlink_line(w);
-    if (strcmp(w->word[0], "peer") == 0) return ds__tpeer_line(w);
-    if (strcmp(w->word[0], "engines") == 0 || strcmp(w->word[0], "start") == 0 || strcmp(w->word[0], "latency") == 0 || strcmp(w->word[0], "memory") == 0) return ds__tvalue_line(w);
-    return ds__tword_fail(w, 0, "expected are device, switch, socket, link, peer, engines, start, latency and memory");
+    if (strcmp(w->word[0], "link") == 0)
+        return ds__tlink_line(w);
+    if (strcmp(w->word[0], "peer") == 0)
+        return ds__tpeer_line(w);
+    if (strcmp(w->word[0], "engines") == 0 || strcmp(w->word[0], "start") == 0 ||
+        strcmp(w->word[0], "latency") == 0 || strcmp(w->word[0], "memory") == 0)
+        return ds__tvalue_line(w);
+    return ds__tword_fail(
+        w, 0,
+        "expected are device, switch, socket, link, peer, engines, start, latency and memory");
 }
 
 static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     ds_result r = DS_OK;
     ds__twords *w = ds__alloc(sizeof *w);
-    if (!w) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
+    if (!w)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
     w->t = t;
     while (*text && r == DS_OK) {
         size_t n = strcspn(text, "\n");
         w->number++;
         w->words = 0;
-        if (n >= sizeof w->line) { r = ds__fail(DS_ERR_INVALID_VALUE, "line %d is longer than %zu characters", w->number, sizeof w->line - 1); break; }
+        if (n >= sizeof w->line) {
+            r = ds__fail(DS_ERR_INVALID_VALUE, "line %d is longer than %zu characters", w->number,
+                         sizeof w->line - 1);
+            break;
+        }
         memcpy(w->line, text, n);
         w->line[n] = 0;
         text += n + (text[n] == '\n');
         for (char *s = w->line; r == DS_OK;) {
             s += strspn(s, " \t\r");
-            if (!*s || *s == '#') break;
-            if (w->words == DS__TWORDS) { r = ds__fail(DS_ERR_INVALID_VALUE, "line %d has more than %d words", w->number, DS__TWORDS); break; }
+            if (!*s || *s == '#')
+                break;
+            if (w->words == DS__TWORDS) {
+                r = ds__fail(DS_ERR_INVALID_VALUE, "line %d has more than %d words", w->number,
+                             DS__TWORDS);
+                break;
+            }
             w->word[w->words++] = s;
             s += strcspn(s, " \t\r");
-            if (*s) *s++ = 0;
+            if (*s)
+                *s++ = 0;
         }
-        if (r == DS_OK && w->words) r = ds__tline(w);
+        if (r == DS_OK && w->words)
+            r = ds__tline(w);
     }
-    if (r == DS_OK && !t->devices) r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: there is no device", w->number);
+    if (r == DS_OK && !t->devices)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: there is no device", w->number);
     ds__release(w);
     return r == DS_OK ? ds__routes_make(t) : r;
 }
+
 static ds_result ds__topology_of_text(const char *text, ds_topology **out) {
     ds_topology *t = ds__topology_new();
     ds_result r = t ? ds__topology_parse(text, t) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) *out = t;
-    else (ds_topology_free)(t);
+    if (r == DS_OK)
+        *out = t;
+    else
+        (ds_topology_free)(t);
     return r;
 }
-DSDEF ds_result (ds_topology_parse)(const char *text, ds_topology **out) {
-    if (out) *out = NULL;
+
+DSDEF ds_result(ds_topology_parse)(const char *text, ds_topology **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_topology_parse");
     DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
     return ds__topology_of_text(text, out);
 }
-DSDEF ds_result (ds_topology_read)(const char *path, ds_topology **out) {
-    if (out) *out = NULL;
+
+DSDEF ds_result(ds_topology_read)(const char *path, ds_topology **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_topology_read");
     DS__REQUIRE(path && out, "%s is NULL", path ? "out" : "path");
+
     enum { MOST = 1 << 20 };
+
     char *text = ds__alloc(MOST);
     FILE *f = text ? fopen(path, "rb") : NULL;
-    ds_result r = !text ? ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology") : f ? DS_OK : ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
+    ds_result r = !text ? ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology")
+                  : f   ? DS_OK
+                        : ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
     if (r == DS_OK) {
         size_t n = fread(text, 1, MOST - 1, f);
-        if (ferror(f)) r = ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
-        else if (n == MOST - 1) r = ds__fail(DS_ERR_INVALID_VALUE, "%s is longer than a MiB", path);
-        else if (memchr(text, 0, n)) r = ds__fail(DS_ERR_INVALID_VALUE, "%s is no text", path);
+        if (ferror(f))
+            r = ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
+        else if (n == MOST - 1)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is longer than a MiB", path);
+        else if (memchr(text, 0, n))
+            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is no text", path);
     }
-    if (f) fclose(f);
-    if (r == DS_OK && (r = ds__topology_of_text(text, out)) < 0) r = ds__also(r, " (in %s)", path);
+    if (f)
+        fclose(f);
+    if (r == DS_OK && (r = ds__topology_of_text(text, out)) < 0)
+        r = ds__also(r, " (in %s)", path);
     ds__release(text);
     return r;
 }
-
 /* ---- writing ---- */
 
 static void ds__topology_matrix(const ds_topology *t, ds__pen *pen) {
     ds__pen_print(pen, "%-10s", "GB/s us");
-    for (int k = 0; k <= t->devices; k++) ds__pen_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
+    for (int k = 0; k <= t->devices; k++)
+        ds__pen_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
     ds__pen_print(pen, "\n");
     for (int i = 0; i <= t->devices; i++) {
         ds__pen_print(pen, "%-10.10s", i < t->devices ? t->node[t->rank[i]].name : "host");
         for (int k = 0; k <= t->devices; k++) {
             const ds__troute *r = ds__route_of(t, i, k);
-            if (i == k) ds__pen_print(pen, " %11s", "-");
-            else if (!r->direct && i < t->devices && k < t->devices) ds__pen_print(pen, " %11s", "*");
-            else ds__pen_print(pen, " %6.1f %4.1f", r->rate / 1e9, (double)r->latency_ns / 1e3);
+            if (i == k)
+                ds__pen_print(pen, " %11s", "-");
+            else if (!r->direct && i < t->devices && k < t->devices)
+                ds__pen_print(pen, " %11s", "*");
+            else
+                ds__pen_print(pen, " %6.1f %4.1f", r->rate / 1e9, (double)r->latency_ns / 1e3);
         }
         ds__pen_print(pen, "\n");
     }
 }
+
 static void ds__topology_dot(const ds_topology *t, ds__pen *pen) {
     static const char *const shapes[] = { "box", "ellipse", "hexagon", "cylinder" };
     ds__pen_print(pen, "graph \"topology\" {\n");
     for (int i = 0; i < t->nodes; i++) {
         int linked = 0;
-        for (int l = 0; l < t->links; l++) linked |= t->link[l].a == i || t->link[l].b == i;
-        if (!linked && t->node[i].kind == DS__NODE_HOST) continue;
+        for (int l = 0; l < t->links; l++)
+            linked |= t->link[l].a == i || t->link[l].b == i;
+        if (!linked && t->node[i].kind == DS__NODE_HOST)
+            continue;
         ds__pen_print(pen, "\"");
         ds__pen_quote(pen, t->node[i].name);
         ds__pen_print(pen, "\" [shape=%s];\n", shapes[t->node[i].kind]);
@@ -3143,30 +3966,48 @@ static void ds__topology_dot(const ds_topology *t, ds__pen *pen) {
         ds__pen_quote(pen, t->node[k->a].name);
         ds__pen_print(pen, "\" -- \"");
         ds__pen_quote(pen, t->node[k->b].name);
-        ds__pen_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word, k->rate[0] / 1e9);
+        ds__pen_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
+                      k->rate[0] / 1e9);
     }
     ds__pen_print(pen, "}\n");
 }
+
 static void ds__topology_text(const ds_topology *t, ds__pen *pen) {
     static const char *const kinds[] = { "device", "switch", "socket" };
-    ds__pen_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n", t->engines, (long long)t->start_ns, (long long)t->latency_ns, t->memory);
-    for (int i = 1; i < t->nodes; i++) ds__pen_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
+    ds__pen_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n", t->engines,
+                  (long long)t->start_ns, (long long)t->latency_ns, t->memory);
+    for (int i = 1; i < t->nodes; i++)
+        ds__pen_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__pen_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name, t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0], k->rate[1],
+        ds__pen_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name,
+                      t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0], k->rate[1],
                       (long long)k->latency, k->half ? " half" : "");
     }
     for (int i = 0; i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
-        const char *from = e->from < t->devices ? t->node[t->rank[e->from]].name : "host", *to = e->to < t->devices ? t->node[t->rank[e->to]].name : "host";
-        if (e->what == 'u' || e->what == 'd') ds__pen_print(pen, "peer %s %s %s %.0fB/s\n", from, to, e->what == 'u' ? "push" : "pull", e->rate);
-        else if (e->what == 'l') ds__pen_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
-        else if (e->from < e->to && e->what == 'b') ds__pen_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
-        else if (e->from < e->to) ds__pen_print(pen, "peer %s %s %s\n", from, to, e->what == '1' ? "on" : e->what == '0' ? "off" : ds__link_kinds[e->kind].word);
+        const char *from = e->from < t->devices ? t->node[t->rank[e->from]].name : "host";
+        const char *to = e->to < t->devices ? t->node[t->rank[e->to]].name : "host";
+        if (e->what == 'u' || e->what == 'd')
+            ds__pen_print(pen, "peer %s %s %s %.0fB/s\n", from, to,
+                          e->what == 'u' ? "push" : "pull", e->rate);
+        else if (e->what == 'l')
+            ds__pen_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
+        else if (e->from < e->to && e->what == 'b')
+            ds__pen_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
+        else if (e->from < e->to)
+            ds__pen_print(pen, "peer %s %s %s\n", from, to,
+                          e->what == '1'   ? "on"
+                          : e->what == '0' ? "off"
+                                           : ds__link_kinds[e->kind].word);
     }
 }
-DSDEF ds_result (ds_topology_write)(const ds_topology *topology, ds_topology_format format, ds_write_fn write_fn, void *user) {
-    static void (*const forms[])(const ds_topology *, ds__pen *) = { ds__topology_matrix, ds__topology_dot, ds__topology_text };
+
+DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_format format,
+                                   ds_write_fn write_fn, void *user) {
+    static void (*const forms[])(const ds_topology *, ds__pen *) = { ds__topology_matrix,
+                                                                     ds__topology_dot,
+                                                                     ds__topology_text };
     DS__ENTER("ds_topology_write");
     DS__REQUIRE(topology && write_fn, "%s is NULL", topology ? "write_fn" : "topology");
     DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0], "%d is no format", (int)format);
@@ -3179,113 +4020,177 @@ DSDEF ds_result (ds_topology_write)(const ds_topology *topology, ds_topology_for
 static ds_result ds__ways_make(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     t->way = ds__alloc(n * n * sizeof *t->way);
-    if (!t->way) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
+    if (!t->way)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     for (size_t i = 0; i < n * n; i++)
-        if (i / n != i % n) t->way[i] = (ds_cpu_route){ t->route[i].latency_ns, t->route[i].direct, t->route[i].hops, t->route[i].wire };
+        if (i / n != i % n)
+            t->way[i] = (ds_cpu_route){ t->route[i].latency_ns, t->route[i].direct,
+                                        t->route[i].hops, t->route[i].wire };
     return DS_OK;
 }
-DSDEF ds_result (ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
-    if (out) memset(out, 0, sizeof *out);
+
+DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_topology_fabric");
     DS__REQUIRE(topology && out, "%s is NULL", topology ? "out" : "topology");
-    *out = (ds_cpu_fabric){ topology->devices, (size_t)topology->wires, topology->wire, topology->way, topology->engines, topology->start_ns, topology->memory, 0 };
+    *out = (ds_cpu_fabric){ topology->devices, (size_t)topology->wires,
+                            topology->wire,    topology->way,
+                            topology->engines, topology->start_ns,
+                            topology->memory,  0 };
     return DS_OK;
 }
 #endif
-
 /* ---- the devices that are here ---- */
 
 /* Policy.
-    1. The PCIe tree is what /sys says: a bridge from which ways to several of the devices part is a switch, unless it is the root port; a NUMA node is a socket.
-    2. A link is as fast as the slower and the narrower of its two ends can be, not as it is now: a GPU that is idle saves power. A bridge that promises less than runs on it at this
-       moment is one of a virtual machine; then nothing that bridges say is believed.
-    3. Devices that are all joined by NVLink hang on an NVSwitch if one is among the PCI devices, or if they are more than could be wired pair by pair; else each pair that is joined
-       has a link of its own.
-    4. Nobody says how many lanes an NVLink has: what was measured is its rate. All other measures are lines of a pair. */
+   1. The PCIe tree is what /sys says: a bridge from which ways to several of the devices part is a
+      switch, unless it is the root port; a NUMA node is a socket.
+   2. A link is as fast as the slower and the narrower of its two ends can be, not as it is now: a
+      GPU that is idle saves power. A bridge that promises less than runs on it at this moment is
+      one of a virtual machine; then nothing that bridges say is believed.
+   3. Devices that are all joined by NVLink hang on an NVSwitch if one is among the PCI devices, or
+      if they are more than could be wired pair by pair; else each pair that is joined has a link of
+      its own.
+   4. Nobody says how many lanes an NVLink has: what was measured is its rate. All other measures
+      are lines of a pair. */
 
 #define DS__TPLACE_DEEP 16
-typedef struct ds__tplace {        /* where a device is */
-    char up[DS__TPLACE_DEEP][24];  /* PCI addresses: the bridges above it from the root port on, then its own */
-    int deep, socket, plain;       /* how many, 0: nobody says; NUMA node, or -1; its bridges say nothing */
+
+typedef struct ds__tplace { /* where a device is */
+    /* PCI addresses: the bridges above it from the root port on, then its own */
+    char up[DS__TPLACE_DEEP][24];
+    /* deep, socket, plain: how many, 0: nobody says; NUMA node, or -1; its bridges say nothing */
+    int deep;
+    int socket;
+    int plain;
 } ds__tplace;
 
 /* The path of a PCI device's file, of its folder, or of the folder of all; 0: too long. */
 static int ds__sys_path(char *out, size_t size, const char *pci, const char *file) {
     const char *root = getenv("DEVSTREAM_SYSFS");
-    return (size_t)snprintf(out, size, "%s/bus/pci/devices%s%s%s%s", root && *root ? root : "/sys", *pci ? "/" : "", pci, *file ? "/" : "", file) < size;
+    return (size_t)snprintf(out, size, "%s/bus/pci/devices%s%s%s%s", root && *root ? root : "/sys",
+                            *pci ? "/" : "", pci, *file ? "/" : "", file) < size;
 }
+
 static int ds__sys_line(const char *pci, const char *file, char *out, size_t size) {
     char path[512];
-    if (!ds__sys_path(path, sizeof path, pci, file)) return 0;
+    if (!ds__sys_path(path, sizeof path, pci, file))
+        return 0;
     FILE *f = fopen(path, "r");
     int got = f && fgets(out, (int)size, f) != NULL;
-    if (f) fclose(f);
+    if (f)
+        fclose(f);
     return got;
 }
+
 /* GT/s and lanes, "max" or "current"; 0 where nobody says. */
 static void ds__tport(const char *pci, const char *which, double *out_speed, double *out_width) {
-    char file[32], line[64];
-    unsigned n = 0, tenth = 0;
+    char file[32];
+    char line[64];
+    unsigned n = 0;
+    unsigned tenth = 0;
     snprintf(file, sizeof file, "%s_link_speed", which);
-    *out_speed = ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%4u.%1u", &n, &tenth) ? n + tenth / 10.0 : 0;
+    *out_speed = ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%4u.%1u", &n, &tenth)
+                     ? n + tenth / 10.0
+                     : 0;
     snprintf(file, sizeof file, "%s_link_width", which);
-    *out_width = ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%3u", &n) && n <= 32 ? n : 0;
+    *out_width =
+        ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%3u", &n) && n <= 32 ? n : 0;
 }
+
 static void ds__tplace_find(const char *pci, ds__tplace *out) {
-    char address[24], path[512], way[1024], line[64];
+    char address[24];
+    char path[512];
+    char way[1024];
+    char line[64];
     size_t n = strlen(pci);
     out->deep = 0;
     out->socket = -1;
     out->plain = 0;
-    if (!n || n >= sizeof address) return;
-    for (size_t i = 0; i <= n; i++) address[i] = (char)(pci[i] >= 'A' && pci[i] <= 'F' ? pci[i] + ('a' - 'A') : pci[i]); /* CUDA's have capitals */
-    if (!ds__sys_path(path, sizeof path, address, "") || !ds__os_link(path, way, sizeof way)) return;
+    if (!n || n >= sizeof address)
+        return;
+    /* CUDA's have capitals */
+    for (size_t i = 0; i <= n; i++)
+        address[i] = (char)(pci[i] >= 'A' && pci[i] <= 'F' ? pci[i] + ('a' - 'A') : pci[i]);
+    if (!ds__sys_path(path, sizeof path, address, "") || !ds__os_link(path, way, sizeof way))
+        return;
     for (char *at = way; *at;) { /* ../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0 */
         size_t length = strcspn(at, "/");
-        if (strncmp(at, "pci", 3) == 0) out->deep = 0;
-        else if (memchr(at, ':', length) && length < sizeof out->up[0] && out->deep < DS__TPLACE_DEEP) {
+        if (strncmp(at, "pci", 3) == 0)
+            out->deep = 0;
+        else if (memchr(at, ':', length) && length < sizeof out->up[0] &&
+                 out->deep < DS__TPLACE_DEEP) {
             memcpy(out->up[out->deep], at, length);
             out->up[out->deep++][length] = 0;
         }
         at += length + (at[length] == '/');
     }
-    if (ds__sys_line(address, "numa_node", line, sizeof line) && sscanf(line, "%4d", &out->socket) != 1) out->socket = -1;
-    if (out->deep < 2) return;
-    double most[2], now[2];
+    if (ds__sys_line(address, "numa_node", line, sizeof line) &&
+        sscanf(line, "%4d", &out->socket) != 1)
+        out->socket = -1;
+    if (out->deep < 2)
+        return;
+    double most[2];
+    double now[2];
     ds__tport(out->up[out->deep - 2], "max", &most[0], &most[1]);
     ds__tport(address, "current", &now[0], &now[1]);
     out->plain = (most[0] > 0 && most[0] < now[0]) || (most[1] > 0 && most[1] < now[1]);
 }
-/* Bytes per second of the way up from `low` until below `high`, four fifths of what the links carry. Going up, every second step is inside of a switch. */
+
+/* Bytes per second of the way up from `low` until below `high`, four fifths of what the links
+   carry. Going up, every second step is inside of a switch. */
 static double ds__tplace_rate(const ds__tplace *p, int low, int high) {
     double rate = 0;
     for (int at = low; at > high; at--) {
-        double speed, width, other[2] = { 0, 0 };
-        if ((p->deep - 1 - at) % 2 || (p->plain && at != p->deep - 1)) continue;
+        double speed;
+        double width;
+        double other[2] = { 0, 0 };
+        if ((p->deep - 1 - at) % 2 || (p->plain && at != p->deep - 1))
+            continue;
         ds__tport(p->up[at], "max", &speed, &width);
-        if (at > 0 && !p->plain) ds__tport(p->up[at - 1], "max", &other[0], &other[1]);
-        if (speed <= 0 || (other[0] > 0 && other[0] < speed)) speed = other[0];
-        if (width <= 0 || (other[1] > 0 && other[1] < width)) width = other[1];
+        if (at > 0 && !p->plain)
+            ds__tport(p->up[at - 1], "max", &other[0], &other[1]);
+        if (speed <= 0 || (other[0] > 0 && other[0] < speed))
+            speed = other[0];
+        if (width <= 0 || (other[1] > 0 && other[1] < width))
+            width = other[1];
         double one = speed * width * 1e9 / 8 * (speed > 5 ? 128.0 / 130 : 0.8) * 0.8;
-        if (one > 0 && (rate <= 0 || one < rate)) rate = one;
+        if (one > 0 && (rate <= 0 || one < rate))
+            rate = one;
     }
     return rate > 0 ? (double)(uint64_t)rate : ds__link_kinds[DS_LINK_PCIE].rate;
 }
-/* An NVSwitch of the generations that are PCI devices: NVIDIA's, of the class of bridges of another kind. */
+
+/* An NVSwitch of the generations that are PCI devices: NVIDIA's, of the class of bridges of
+   another kind. */
 static int ds__sys_nvswitch(const char *pci) {
     char line[64];
-    return ds__sys_line(pci, "class", line, sizeof line) && strncmp(line, "0x0680", 6) == 0 && ds__sys_line(pci, "vendor", line, sizeof line) && strncmp(line, "0x10de", 6) == 0;
-}
-/* Whether ways to several devices part at the bridge above device i. A root port has one link, and what is on it is one card. */
-static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int at) {
-    for (size_t k = 0; k < count; k++)
-        if (at < place[k].deep - 1 && strcmp(place[k].up[at], place[i].up[at]) == 0 && strcmp(place[k].up[at + 1], place[i].up[at + 1]) != 0) return 1;
-    return 0;
+    return ds__sys_line(pci, "class", line, sizeof line) && strncmp(line, "0x0680", 6) == 0 &&
+           ds__sys_line(pci, "vendor", line, sizeof line) && strncmp(line, "0x10de", 6) == 0;
 }
 
+/* Whether ways to several devices part at the bridge above device i. A root port has one link,
+   and what is on it is one card. */
+static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int at) {
+    for (size_t k = 0; k < count; k++)
+        if (at < place[k].deep - 1 && strcmp(place[k].up[at], place[i].up[at]) == 0 &&
+            strcmp(place[k].up[at + 1], place[i].up[at + 1]) != 0)
+            return 1;
+    return 0;
+}
 #define DS__PROBE_BYTES ((size_t)2 << 20)
-/* What was measured of two devices; [0] is from the first to the second, [1] back. A little copy takes `least_ns`, with the wait for it; both: 0: as fast as one after the other. */
-typedef struct ds__measured { ds_device device[2]; double push[2], pull[2], both; uint64_t least_ns[2]; } ds__measured;
+
+/* What was measured of two devices; [0] is from the first to the second, [1] back. A little copy
+   takes `least_ns`, with the wait for it; both: 0: as fast as one after the other. */
+typedef struct ds__measured {
+    ds_device device[2];
+    double push[2];
+    double pull[2];
+    double both;
+    uint64_t least_ns[2];
+} ds__measured;
+
 static ds__measured *ds__measures; /* of this process; under ds__c.lock, as what follows */
 static size_t ds__measure_count, ds__measure_room;
 
@@ -3295,105 +4200,156 @@ static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
     for (size_t i = 0; i < ds__measure_count && !found; i++)
         for (int back = 0; back < 2 && !found; back++) {
             const ds__measured *m = &ds__measures[i];
-            if (memcmp(&m->device[back], &from, sizeof from) != 0 || memcmp(&m->device[!back], &to, sizeof to) != 0) continue;
-            *out = (ds__measured){ { from, to }, { m->push[back], m->push[!back] }, { m->pull[back], m->pull[!back] }, m->both, { m->least_ns[back], m->least_ns[!back] } };
+            if (memcmp(&m->device[back], &from, sizeof from) != 0 ||
+                memcmp(&m->device[!back], &to, sizeof to) != 0)
+                continue;
+            *out = (ds__measured){ { from, to },
+                                   { m->push[back], m->push[!back] },
+                                   { m->pull[back], m->pull[!back] },
+                                   m->both,
+                                   { m->least_ns[back], m->least_ns[!back] } };
             found = 1;
         }
     ds__lock_give(&ds__c.lock);
     return found;
 }
+
 static void ds__measures_end(void) {
     ds__release(ds__measures);
     ds__measures = NULL;
     ds__measure_count = ds__measure_room = 0;
 }
+
 /* Nanoseconds of one or two copies at once and the wait for them, the shortest of three. */
-static ds_result ds__probe_copies(int copies, void *const *dst, void *const *src, size_t bytes, const ds_stream *stream, uint64_t *out_ns) {
+static ds_result ds__probe_copies(int copies, void *const *dst, void *const *src, size_t bytes,
+                                  const ds_stream *stream, uint64_t *out_ns) {
     ds_result r = DS_OK;
     *out_ns = UINT64_MAX;
     for (int i = 0; i < 3 && r == DS_OK; i++) {
-        uint64_t begin = ds__now_ns(), ns;
-        for (int n = 0; n < copies && r == DS_OK; n++) DS__KEEPING(r, (ds_copy)(dst[n], src[n], bytes, stream[n]));
-        for (int n = 0; n < copies && r == DS_OK; n++) DS__KEEPING(r, (ds_stream_synchronize)(stream[n]));
+        uint64_t begin = ds__now_ns();
+        uint64_t ns;
+        for (int n = 0; n < copies && r == DS_OK; n++)
+            DS__KEEPING(r, (ds_copy)(dst[n], src[n], bytes, stream[n]));
+        for (int n = 0; n < copies && r == DS_OK; n++)
+            DS__KEEPING(r, (ds_stream_synchronize)(stream[n]));
         ns = ds__now_ns() - begin;
-        if (ns < *out_ns) *out_ns = ns;
+        if (ns < *out_ns)
+            *out_ns = ns;
     }
     return r;
 }
+
 /* Whole bytes per second, so that a text says the same. */
 static double ds__probe_rate(size_t bytes, uint64_t whole, uint64_t little) {
-    uint64_t ns = whole > little ? whole - little : 0, least = bytes / 10000; /* 10 TB/s: more is noise */
+    /* 10 TB/s: more is noise */
+    uint64_t ns = whole > little ? whole - little : 0;
+    uint64_t least = bytes / 10000;
     return (double)(uint64_t)((double)bytes * 1e9 / (double)(ns > least ? ns : least));
 }
-/* Two devices: copies on the stream of the source (push) and of the destination (pull), in each direction, then in both at once. */
-static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream, void *const *memory, size_t a, size_t b) {
-    ds__measured m = { { device[a], device[b] }, { 0, 0 }, { 0, 0 }, 0, { UINT64_MAX, UINT64_MAX } };
+
+/* Two devices: copies on the stream of the source (push) and of the destination (pull), in each
+   direction, then in both at once. */
+static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream,
+                                void *const *memory, size_t a, size_t b) {
+    ds__measured m = {
+        { device[a], device[b] }, { 0, 0 }, { 0, 0 }, 0, { UINT64_MAX, UINT64_MAX }
+    };
     ds_stream on[2] = { stream[a], stream[b] };
-    void *src[2] = { memory[a], memory[b] }, *dst[2] = { (char *)memory[b] + DS__PROBE_BYTES, (char *)memory[a] + DS__PROBE_BYTES };
-    uint64_t whole = 0, little = 0, shortest = UINT64_MAX;
+    void *src[2] = { memory[a], memory[b] };
+    void *dst[2] = { (char *)memory[b] + DS__PROBE_BYTES, (char *)memory[a] + DS__PROBE_BYTES };
+    uint64_t whole = 0;
+    uint64_t little = 0;
+    uint64_t shortest = UINT64_MAX;
     ds_result r = DS_OK;
     for (int way = 0; way < 2; way++)
         for (int pull = 0; pull < 2 && r == DS_OK; pull++) {
             r = ds__probe_copies(1, &dst[way], &src[way], DS__PROBE_BYTES, &on[way ^ pull], &whole);
-            if (r == DS_OK) r = ds__probe_copies(1, &dst[way], &src[way], 64, &on[way ^ pull], &little);
+            if (r == DS_OK)
+                r = ds__probe_copies(1, &dst[way], &src[way], 64, &on[way ^ pull], &little);
             *(pull ? &m.pull[way] : &m.push[way]) = ds__probe_rate(DS__PROBE_BYTES, whole, little);
-            if (little < m.least_ns[way]) m.least_ns[way] = little;
-            if (whole < shortest) shortest = whole;
+            if (little < m.least_ns[way])
+                m.least_ns[way] = little;
+            if (whole < shortest)
+                shortest = whole;
         }
-    if (r == DS_OK && shortest > 50000) { /* else the second copy begins too late to tell, and no such link is only one way at a time */
+    /* else the second copy begins too late to tell, and no such link is only one way at a time */
+    if (r == DS_OK && shortest > 50000) {
         double alone = m.push[0] + m.push[1];
         r = ds__probe_copies(2, dst, src, DS__PROBE_BYTES, on, &whole);
         m.both = ds__probe_rate(2 * DS__PROBE_BYTES, whole, little);
-        if (m.both > alone * 0.9) m.both = 0;
+        if (m.both > alone * 0.9)
+            m.both = 0;
     }
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__lock_take(&ds__c.lock);
     ds__measured *one = ds__grown(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
-    if (one) { *one = m; ds__measure_count++; }
+    if (one) {
+        *one = m;
+        ds__measure_count++;
+    }
     ds__lock_give(&ds__c.lock);
     return one ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
+
 /* Pairs that were not measured before; what 150 ms do not suffice for stays as the table has it. */
 static ds_result ds__probe(const ds_device *device, size_t count) {
     ds_stream *stream = ds__alloc(count * sizeof *stream);
     void **memory = ds__alloc(count * sizeof *memory);
-    ds_result r = stream && memory ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to measure %zu devices", count), end = DS_OK;
+    ds_result r = stream && memory
+                      ? DS_OK
+                      : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to measure %zu devices", count);
+    ds_result end = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         ds_stream_desc desc;
         memset(&desc, 0, sizeof desc);
         desc.device = device[i];
         DS__KEEPING(r, (ds_stream_create)(&desc, &stream[i]));
-        if (r == DS_OK) DS__KEEPING(r, (ds_mem_alloc)(2 * DS__PROBE_BYTES, stream[i], &memory[i]));
+        if (r == DS_OK)
+            DS__KEEPING(r, (ds_mem_alloc)(2 * DS__PROBE_BYTES, stream[i], &memory[i]));
     }
-    uint64_t begin = ds__now_ns(); /* a device that is used for the first time has taken longer than that */
+    /* a device that is used for the first time has taken longer than that */
+    uint64_t begin = ds__now_ns();
     for (size_t turn = 1; turn <= count / 2 && r == DS_OK; turn++)
         for (size_t i = 0; i < count && r == DS_OK; i++) {
             ds__measured known;
             size_t k = (i + turn) % count;
-            if (memcmp(&device[i], &device[k], sizeof *device) == 0 || ds__measured_find(device[i], device[k], &known) || ds__now_ns() - begin > 150000000u) continue;
+            if (memcmp(&device[i], &device[k], sizeof *device) == 0 ||
+                ds__measured_find(device[i], device[k], &known) ||
+                ds__now_ns() - begin > 150000000u)
+                continue;
             r = ds__probe_pair(device, stream, memory, i, k);
         }
     ds__tls.mute += r < 0;
     for (size_t i = 0; stream && memory && i < count; i++) {
         ds_result one = DS_OK;
-        if (memory[i]) DS__KEEPING(one, (ds_mem_free)(memory[i]));
-        if (end == DS_OK) end = one;
-        if (stream[i].id) DS__KEEPING(one, (ds_stream_destroy)(stream[i]));
-        if (end == DS_OK) end = one;
+        if (memory[i])
+            DS__KEEPING(one, (ds_mem_free)(memory[i]));
+        if (end == DS_OK)
+            end = one;
+        if (stream[i].id)
+            DS__KEEPING(one, (ds_stream_destroy)(stream[i]));
+        if (end == DS_OK)
+            end = one;
     }
     ds__tls.mute -= r < 0;
     ds__release(stream);
     ds__release(memory);
     return r < 0 ? r : end;
 }
-
 static ds_result ds__here_link(ds_topology *t, int a, int b, int kind, double there, double back) {
-    return ds__tlink_add(t, (ds__tlink){ a, b, kind, 0, { 0, 0 }, { there, back }, ds__link_kinds[kind].latency });
+    return ds__tlink_add(
+        t, (ds__tlink){ a, b, kind, 0, { 0, 0 }, { there, back }, ds__link_kinds[kind].latency });
 }
-static int ds__here_same(ds_device a, ds_device b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-/* What each device says of itself: where it is, copy engines, memory; the least of all. *out_major: compute capability. */
-static ds_result ds__here_ask(ds_topology *t, const ds_device *device, size_t count, ds__tplace *place, int *out_major) {
+static int ds__here_same(ds_device a, ds_device b) {
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* What each device says of itself: where it is, copy engines, memory; the least of all.
+   *out_major: compute capability. */
+static ds_result ds__here_ask(ds_topology *t, const ds_device *device, size_t count,
+                              ds__tplace *place, int *out_major) {
     ds_result r = DS_OK;
     int most = 64;
     double memory = 0;
@@ -3402,77 +4358,106 @@ static ds_result ds__here_ask(ds_topology *t, const ds_device *device, size_t co
         int engines = 0;
         double rate = 0;
         DS__KEEPING(r, (ds_device_get_properties)(device[i], &p));
-        if (r == DS_OK) r = ds__driver_of(device[i])->device_speed(device[i].index, &engines, &rate);
-        if (r < 0) return r;
+        if (r == DS_OK)
+            r = ds__driver_of(device[i])->device_speed(device[i].index, &engines, &rate);
+        if (r < 0)
+            return r;
         ds__tplace_find(p.pci, &place[i]);
-        if (i == 0 || p.major < *out_major) *out_major = p.major;
-        if (engines > 0 && engines < most) t->engines = most = engines;
-        if (rate >= 1 && (memory <= 0 || rate < memory)) t->memory = memory = rate;
+        if (i == 0 || p.major < *out_major)
+            *out_major = p.major;
+        if (engines > 0 && engines < most)
+            t->engines = most = engines;
+        if (rate >= 1 && (memory <= 0 || rate < memory))
+            t->memory = memory = rate;
     }
     return r;
 }
-/* Sockets, linked to each other and to the host's memory. Devices of which nobody says where they are belong to the first. */
+
+/* Sockets, linked to each other and to the host's memory. Devices of which nobody says where
+   they are belong to the first. */
 static ds_result ds__here_sockets(ds_topology *t, ds__tplace *place, size_t count) {
     ds_result r = DS_OK;
     int first = -1;
     char name[32];
-    for (size_t i = 0; i < count && first < 0; i++) first = place[i].socket;
+    for (size_t i = 0; i < count && first < 0; i++)
+        first = place[i].socket;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        if (place[i].socket < 0) place[i].socket = first;
+        if (place[i].socket < 0)
+            place[i].socket = first;
         snprintf(name, sizeof name, first < 0 ? "socket" : "socket%d", place[i].socket);
         place[i].socket = ds__tnode_find(t, name);
-        if (place[i].socket >= 0) continue;
+        if (place[i].socket >= 0)
+            continue;
         place[i].socket = t->nodes;
         r = ds__tnode_add(t, name, DS__NODE_SOCKET);
         for (int k = 0; k < place[i].socket && r == DS_OK; k++) {
             int kind = k ? DS_LINK_SOCKET : DS_LINK_HOST;
-            r = ds__here_link(t, place[i].socket, k, kind, ds__link_kinds[kind].rate, ds__link_kinds[kind].rate);
+            r = ds__here_link(t, place[i].socket, k, kind, ds__link_kinds[kind].rate,
+                              ds__link_kinds[kind].rate);
         }
     }
     return r;
 }
+
 /* A device, and the switches above it that are not there yet. */
-static ds_result ds__here_device(ds_topology *t, const ds_device *device, const ds__tplace *place, size_t count, size_t i) {
+static ds_result ds__here_device(ds_topology *t, const ds_device *device, const ds__tplace *place,
+                                 size_t count, size_t i) {
     const ds__tplace *p = &place[i];
-    int at = p->socket, high = -1;
+    int at = p->socket;
+    int high = -1;
     char name[32];
     double rate;
     ds_result r = DS_OK;
     for (int n = 1; n < p->deep - 1 && r == DS_OK; n++) {
-        if (!ds__tplace_parts(place, count, i, n)) continue;
+        if (!ds__tplace_parts(place, count, i, n))
+            continue;
         snprintf(name, sizeof name, "pci:%s", p->up[n]);
         int is = ds__tnode_find(t, name);
         if (is < 0) {
             is = t->nodes;
             rate = ds__tplace_rate(p, n, high);
             r = ds__tnode_add(t, name, DS__NODE_SWITCH);
-            if (r == DS_OK) r = ds__here_link(t, is, at, DS_LINK_PCIE, rate, rate);
+            if (r == DS_OK)
+                r = ds__here_link(t, is, at, DS_LINK_PCIE, rate, rate);
         }
         at = is;
         high = n;
     }
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     snprintf(name, sizeof name, "%s:%d", ds__type_name(device[i].type), device[i].index);
-    for (int n = 2; ds__tnode_find(t, name) >= 0; n++) snprintf(name, sizeof name, "%s:%d#%d", ds__type_name(device[i].type), device[i].index, n);
+    for (int n = 2; ds__tnode_find(t, name) >= 0; n++)
+        snprintf(name, sizeof name, "%s:%d#%d", ds__type_name(device[i].type), device[i].index, n);
     rate = ds__tplace_rate(p, p->deep - 1, high);
     r = ds__tnode_add(t, name, DS__NODE_DEVICE);
     return r == DS_OK ? ds__here_link(t, t->nodes - 1, at, DS_LINK_PCIE, rate, rate) : r;
 }
+
 /* What was measured of a pair in one direction; 0: nothing. */
 static double ds__here_rate(ds_device from, ds_device to, unsigned flags) {
     ds__measured m;
-    if (!(flags & DS_TOPOLOGY_PROBE) || !ds__measured_find(from, to, &m)) return 0;
+    if (!(flags & DS_TOPOLOGY_PROBE) || !ds__measured_find(from, to, &m))
+        return 0;
     return m.push[0] > m.pull[0] ? m.push[0] : m.pull[0];
 }
-static ds_result ds__here_nvlinks(ds_topology *t, const ds_device *device, size_t count, unsigned flags, int major) {
+
+static ds_result ds__here_nvlinks(ds_topology *t, const ds_device *device, size_t count,
+                                  unsigned flags, int major) {
     char *joined = ds__alloc(count * count);
-    size_t pairs = 0, are = 0, unlike = 0;
-    ds_result r = joined ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the links of %zu devices", count);
+    size_t pairs = 0;
+    size_t are = 0;
+    size_t unlike = 0;
+    ds_result r =
+        joined ? DS_OK
+               : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the links of %zu devices", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         int again = 0;
         for (size_t k = 0; k < i && r == DS_OK; k++) {
             int is = 0;
-            if (ds__here_same(device[i], device[k])) { again = 1; continue; }
+            if (ds__here_same(device[i], device[k])) {
+                again = 1;
+                continue;
+            }
             r = ds__driver_of(device[i])->device_link(device[i].index, device[k].index, &is);
             joined[i * count + k] = joined[k * count + i] = is == 1;
             pairs++;
@@ -3481,155 +4466,270 @@ static ds_result ds__here_nvlinks(ds_topology *t, const ds_device *device, size_
         unlike += !again;
     }
     char path[512];
-    int all = are && are == pairs && major >= 7, hub = t->nodes; /* NVSwitch came with compute capability 7.0 */
-    if (all && unlike <= 4) all = ds__sys_path(path, sizeof path, "", "") && ds__os_any(path, ds__sys_nvswitch); /* so many may be wired pair by pair */
-    if (r == DS_OK && all) r = ds__tnode_add(t, "nvswitch", DS__NODE_SWITCH);
+    /* NVSwitch came with compute capability 7.0 */
+    int all = are && are == pairs && major >= 7;
+    int hub = t->nodes;
+    /* so many may be wired pair by pair */
+    if (all && unlike <= 4)
+        all = ds__sys_path(path, sizeof path, "", "") && ds__os_any(path, ds__sys_nvswitch);
+    if (r == DS_OK && all)
+        r = ds__tnode_add(t, "nvswitch", DS__NODE_SWITCH);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        double out = 0, in = 0;
+        double out = 0;
+        double in = 0;
         for (size_t k = 0; k < count && r == DS_OK; k++) {
-            if (!joined[i * count + k]) continue;
-            double there = ds__here_rate(device[i], device[k], flags), back = ds__here_rate(device[k], device[i], flags), table = ds__link_kinds[DS_LINK_NVLINK].rate;
-            if (there > out) out = there;
-            if (back > in) in = back;
-            if (!all && i < k) r = ds__here_link(t, t->rank[i], t->rank[k], DS_LINK_NVLINK, there >= 1 ? there : table, back >= 1 ? back : table);
+            if (!joined[i * count + k])
+                continue;
+            double there = ds__here_rate(device[i], device[k], flags);
+            double back = ds__here_rate(device[k], device[i], flags);
+            double table = ds__link_kinds[DS_LINK_NVLINK].rate;
+            if (there > out)
+                out = there;
+            if (back > in)
+                in = back;
+            if (!all && i < k)
+                r = ds__here_link(t, t->rank[i], t->rank[k], DS_LINK_NVLINK,
+                                  there >= 1 ? there : table, back >= 1 ? back : table);
         }
         double table = ds__link_kinds[DS_LINK_NVSWITCH].rate;
-        if (r == DS_OK && all) r = ds__here_link(t, t->rank[i], hub, DS_LINK_NVSWITCH, out >= 1 ? out : table, in >= 1 ? in : table);
+        if (r == DS_OK && all)
+            r = ds__here_link(t, t->rank[i], hub, DS_LINK_NVSWITCH, out >= 1 ? out : table,
+                              in >= 1 ? in : table);
     }
     ds__release(joined);
     return r;
 }
+
 /* Who reaches whom, and what was measured: lines of the pair. */
-static ds_result ds__here_pair(ds_topology *t, const ds_device *device, int i, int k, unsigned flags) {
+static ds_result ds__here_pair(ds_topology *t, const ds_device *device, int i, int k,
+                               unsigned flags) {
     ds__measured m;
-    int there = 1, back = 1, apart = !ds__here_same(device[i], device[k]);
+    int there = 1;
+    int back = 1;
+    int apart = !ds__here_same(device[i], device[k]);
     ds_result r = DS_OK;
-    if (apart) DS__KEEPING(r, (ds_device_can_access_peer)(device[i], device[k], &there));
-    if (r == DS_OK && apart) DS__KEEPING(r, (ds_device_can_access_peer)(device[k], device[i], &back));
-    int known = r == DS_OK && flags & DS_TOPOLOGY_PROBE && ds__measured_find(device[i], device[k], &m);
+    if (apart)
+        DS__KEEPING(r, (ds_device_can_access_peer)(device[i], device[k], &there));
+    if (r == DS_OK && apart)
+        DS__KEEPING(r, (ds_device_can_access_peer)(device[k], device[i], &back));
+    int known =
+        r == DS_OK && flags & DS_TOPOLOGY_PROBE && ds__measured_find(device[i], device[k], &m);
     for (int way = 0; way < 2 && r == DS_OK; way++) {
-        int from = way ? k : i, to = way ? i : k;
-        if (!there && !back) r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, '0', -1, 0 }); /* one of the two suffices for a copy */
-        if (!known) continue;
+        int from = way ? k : i;
+        int to = way ? i : k;
+        /* one of the two suffices for a copy */
+        if (!there && !back)
+            r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, '0', -1, 0 });
+        if (!known)
+            continue;
         double least = (double)m.least_ns[way] - (double)t->start_ns;
-        if (r == DS_OK) r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'u', -1, m.push[way] });
-        if (r == DS_OK) r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'd', -1, m.pull[way] });
-        if (r == DS_OK) r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'l', -1, least > 0 ? least : 0 });
-        if (r == DS_OK && m.both >= 1) r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'b', -1, m.both });
+        if (r == DS_OK)
+            r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'u', -1, m.push[way] });
+        if (r == DS_OK)
+            r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'd', -1, m.pull[way] });
+        if (r == DS_OK)
+            r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'l', -1, least > 0 ? least : 0 });
+        if (r == DS_OK && m.both >= 1)
+            r = ds__tpeer_add(t, (struct ds__tpeer){ from, to, 'b', -1, m.both });
     }
     return r;
 }
-static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size_t count, unsigned flags) {
+
+static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size_t count,
+                                   unsigned flags) {
     int major = 0;
     ds__tplace *place = ds__alloc(count * sizeof *place);
-    ds_result r = place ? ds__here_ask(t, device, count, place, &major) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology of %zu devices", count);
-    if (r == DS_OK) r = ds__here_sockets(t, place, count);
-    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__here_device(t, device, place, count, i);
+    ds_result r =
+        place ? ds__here_ask(t, device, count, place, &major)
+              : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology of %zu devices", count);
+    if (r == DS_OK)
+        r = ds__here_sockets(t, place, count);
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        r = ds__here_device(t, device, place, count, i);
     ds__release(place);
-    if (r == DS_OK) r = ds__here_nvlinks(t, device, count, flags, major);
+    if (r == DS_OK)
+        r = ds__here_nvlinks(t, device, count, flags, major);
     for (int i = 0; i < (int)count && r == DS_OK; i++)
-        for (int k = i + 1; k < (int)count && r == DS_OK; k++) r = ds__here_pair(t, device, i, k, flags);
+        for (int k = i + 1; k < (int)count && r == DS_OK; k++)
+            r = ds__here_pair(t, device, i, k, flags);
     return r == DS_OK ? ds__routes_make(t) : r;
 }
-DSDEF ds_result (ds_topology_of_devices)(const ds_device *devices, size_t count, unsigned flags, ds_topology **out) {
-    if (out) *out = NULL;
+
+DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, unsigned flags,
+                                        ds_topology **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_topology_of_devices");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
-    DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2, "%zu devices are not 1 to %d", count, DS__TOPOLOGY_MAX - 3);
+    DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2, "%zu devices are not 1 to %d", count,
+                DS__TOPOLOGY_MAX - 3);
     DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
     ds_topology *t = ds__topology_new();
     ds_device *device = t ? t->device = ds__alloc(count * sizeof *device) : NULL;
-    ds_result r = !t ? DS_ERR_OUT_OF_MEMORY : device ? ds__comm_setup() : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu devices", count);
+    ds_result r = !t       ? DS_ERR_OUT_OF_MEMORY
+                  : device ? ds__comm_setup()
+                           : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu devices", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__resolve(devices[i], &device[i]);
-        if (r == DS_OK && device[i].type == DS_DEVICE_HOST) r = ds__fail(DS_ERR_INVALID_DEVICE, "the host is no rank");
-        if (r == DS_OK && device[i].type != device[0].type) r = ds__fail(DS_ERR_CROSS_DRIVER, "devices of two drivers");
-        if (r < 0) r = ds__also(r, " (device %zu of the list)", i);
+        if (r == DS_OK && device[i].type == DS_DEVICE_HOST)
+            r = ds__fail(DS_ERR_INVALID_DEVICE, "the host is no rank");
+        if (r == DS_OK && device[i].type != device[0].type)
+            r = ds__fail(DS_ERR_CROSS_DRIVER, "devices of two drivers");
+        if (r < 0)
+            r = ds__also(r, " (device %zu of the list)", i);
     }
-    if (r == DS_OK && flags & DS_TOPOLOGY_PROBE) r = ds__probe(device, count);
-    if (r == DS_OK) r = ds__topology_here(t, device, count, flags);
-    if (r == DS_OK) *out = t;
-    else (ds_topology_free)(t);
+    if (r == DS_OK && flags & DS_TOPOLOGY_PROBE)
+        r = ds__probe(device, count);
+    if (r == DS_OK)
+        r = ds__topology_here(t, device, count, flags);
+    if (r == DS_OK)
+        *out = t;
+    else
+        (ds_topology_free)(t);
     return r;
 }
-
-/* ---- >>plans ----------------------------------------------------------------------------------------------------- */
+/* ---- >>plans --------------------------------------------------------------------------------- */
 
 /* Policy.
-    1. A collective is a set of flows. A flow carries some bytes up a tree to its owner, summing on the way, or begins with the owner's input; then from the owner down a tree.
-       A tree is a list of parents. An algorithm is a way to make trees; whatever it makes, the rest is the same for all. Only grids, of many ranks, have no flows: they make steps themselves.
-    2. A flow is cut into pieces; each edge of a tree is a copy of each piece, two through the host where devices do not reach each other. What passes through goes through rings of a few pieces.
-    3. The copies are put in order as if whoever can begin did so, earlier pieces first; few ranks: also in rounds that follow each other on a circle. From that order every step has
-       its lane, one by which it is ready after those before it that use the same wires, engine or memory.
-    4. What comes out is run through the predictor, which is the model of the virtual clock and nothing else. The fastest of all algorithms and piece counts is the plan;
-       one whose busiest wire alone takes longer than the best so far is not looked at.
-    5. Sums: a tree is taken only if what it adds is what the order allows. */
+   1. A collective is a set of flows. A flow carries some bytes up a tree to its owner, summing on
+      the way, or begins with the owner's input; then from the owner down a tree. A tree is a list
+      of parents. An algorithm is a way to make trees; whatever it makes, the rest is the same for
+      all. Only grids, of many ranks, have no flows: they make steps themselves.
+   2. A flow is cut into pieces; each edge of a tree is a copy of each piece, two through the host
+      where devices do not reach each other. What passes through goes through rings of a few pieces.
+   3. The copies are put in order as if whoever can begin did so, earlier pieces first; few ranks:
+      also in rounds that follow each other on a circle. From that order every step has its lane,
+      one by which it is ready after those before it that use the same wires, engine or memory.
+   4. What comes out is run through the predictor, which is the model of the virtual clock and
+      nothing else. The fastest of all algorithms and piece counts is the plan; one whose busiest
+      wire alone takes longer than the best so far is not looked at.
+   5. Sums: a tree is taken only if what it adds is what the order allows. */
 
-#define DS__PLAN_LANES 32       /* most of a rank */
-#define DS__PLAN_FEW_LANES 16   /* of few ranks */
-#define DS__PLAN_SLOTS 8        /* pieces of a ring */
+#define DS__PLAN_LANES 32     /* most of a rank */
+#define DS__PLAN_FEW_LANES 16 /* of few ranks */
+#define DS__PLAN_SLOTS 8      /* pieces of a ring */
 #define DS__PLAN_STEPS 60000
 #define DS__PLAN_WAYS 32
-#define DS__PLAN_LARGE 32       /* of more ranks only what is guessed to be the fastest is looked at: */
+/* of more ranks only what is guessed to be the fastest is looked at: */
+#define DS__PLAN_LARGE 32
 #define DS__PLAN_LARGE_STEPS 120000
-#define DS__PLAN_LARGE_COPIES 108000 /* and where there are sums 90000, or 72000 in one group, since their steps wait for many */
-#define DS__PLAN_WORK 110000    /* copies, over all that is looked at */
-#define DS__ALONE (-1)          /* the tree's root */
-#define DS__APART (-2)          /* not in the tree */
+/* and where there are sums 90000, or 72000 in one group, since their steps wait for many */
+#define DS__PLAN_LARGE_COPIES 108000
+#define DS__PLAN_WORK 110000 /* copies, over all that is looked at */
+#define DS__ALONE (-1)       /* the tree's root */
+#define DS__APART (-2)       /* not in the tree */
 
 typedef struct ds__flow {
-    size_t bytes, in, out;      /* where it lies in inputs and outputs */
-    int owner, dest;            /* whose outputs are written: dest, or -1: of all but (broadcast) the owner */
-    ptrdiff_t up, down;         /* trees, or -1 */
-    int parts;                  /* more than 1: these are the blocks of so many ranks from dest on, and each has a tree to it, one after the other */
-    size_t first, each;         /* its first step, and how many a piece has */
+    /* bytes, in, out: where it lies in inputs and outputs */
+    size_t bytes;
+    size_t in;
+    size_t out;
+    /* owner, dest: whose outputs are written: dest, or -1: of all but (broadcast) the owner */
+    int owner;
+    int dest;
+    /* up, down: trees, or -1 */
+    ptrdiff_t up;
+    ptrdiff_t down;
+    /* more than 1: these are the blocks of so many ranks from dest on, and each has a tree to
+       it, one after the other */
+    int parts;
+    /* first, each: its first step, and how many a piece has */
+    size_t first;
+    size_t each;
 } ds__flow;
-typedef struct ds__ring { size_t offset, slot; uint32_t head; } ds__ring; /* head: of the lists of who reads the slots */
+
+/* head: of the lists of who reads the slots */
+typedef struct ds__ring {
+    size_t offset;
+    size_t slot;
+    uint32_t head;
+} ds__ring;
+
 typedef struct ds__dstep {
     uint64_t key;
     ds_plan_spot to;
     size_t bytes;
-    uint32_t from, from_count, after, need, next; /* after, next: lists of links */
-    int rank, source, lane;     /* source: of a copy from elsewhere, or -1 */
-    int64_t start, done, ready;
+    /* from, from_count, after, need, next: after, next: lists of links */
+    uint32_t from;
+    uint32_t from_count;
+    uint32_t after;
+    uint32_t need;
+    uint32_t next;
+    /* rank, source, lane: source: of a copy from elsewhere, or -1 */
+    int rank;
+    int source;
+    int lane;
+    int64_t start;
+    int64_t done;
+    int64_t ready;
 } ds__dstep;
-typedef struct ds__dlink { uint32_t step, next; } ds__dlink;
+
+typedef struct ds__dlink {
+    uint32_t step;
+    uint32_t next;
+} ds__dlink;
+
 typedef struct ds__draft {
     const ds_topology *t;
     const ds_plan_desc *want;
-    int p, failed, ways, largest, pull; /* largest: group of level 1; pull: as many sums are made by each rank, so what is summed may be fetched */
-    int run;                    /* leads of a grid that stand in one row; 0: it is flows */
+    /* p, failed, ways, largest, pull: largest: group of level 1; pull: as many sums are made by
+       each rank, so what is summed may be fetched */
+    int p;
+    int failed;
+    int ways;
+    int largest;
+    int pull;
+    int run; /* leads of a grid that stand in one row; 0: it is flows */
     const char *name;
-    size_t pieces, piece_bytes;
-    int *tree;                  /* parents, p + 1 of each */
+    size_t pieces;
+    size_t piece_bytes;
+    int *tree; /* parents, p + 1 of each */
     ds__flow *flow;
     ds__dstep *step;
     ds_plan_spot *spot;
     ds__dlink *link;
     uint32_t *head;
     ds__ring *ring;
-    size_t trees, flows, steps, spots, links, heads, rings, tree_room, flow_room, step_room, spot_room, link_room, head_room, ring_room;
+    size_t trees, flows, steps, spots, links, heads, rings, tree_room, flow_room, step_room,
+        spot_room, link_room, head_room, ring_room;
     size_t *scratch;
-    int *place;                 /* rings of a flow: 5 for each rank */
+    int *place; /* rings of a flow: 5 for each rank */
     int64_t end;
-    size_t slots;               /* pieces of a ring */
-    int64_t bound;              /* of the time */
-    int lanes, wave;            /* wave: 0: earlier pieces come first; 1: pieces that are behind by a copy come with those before that have one more */
+    size_t slots;  /* pieces of a ring */
+    int64_t bound; /* of the time */
+    /* lanes, wave: wave: 0: earlier pieces come first; 1: pieces that are behind by a copy come
+       with those before that have one more */
+    int lanes;
+    int wave;
 } ds__draft;
+
 #define DS__NONE UINT32_MAX
 #define DS__PLACES 5
 
-static const char *const ds__collective_names[] = { "broadcast", "scatter", "gather", "reduce", "all_reduce", "all_gather", "reduce_scatter", "all_to_all" };
-DSDEF const char *(ds_collective_name)(ds_collective what) { return (unsigned)what < DS_COLLECTIVE_COUNT ? ds__collective_names[what] : "none"; }
+static const char *const ds__collective_names[] = { "broadcast",      "scatter",    "gather",
+                                                    "reduce",         "all_reduce", "all_gather",
+                                                    "reduce_scatter", "all_to_all" };
 
-#define DS__ADD(d, what) ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
+DSDEF const char *(ds_collective_name)(ds_collective what) {
+    return (unsigned)what < DS_COLLECTIVE_COUNT ? ds__collective_names[what] : "none";
+}
+
+#define DS__ADD(d, what) \
+    ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
+
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
     void *at = d->failed ? NULL : ds__grown(array, *count, room, size);
-    if (!at) d->failed = 1;
-    else ++*count;
+    if (!at)
+        d->failed = 1;
+    else
+        ++*count;
     return at;
 }
-static void ds__draft_clear(ds__draft *d) { d->steps = d->spots = d->links = d->heads = d->rings = 0; }
+
+static void ds__draft_clear(ds__draft *d) {
+    d->steps = d->spots = d->links = d->heads = d->rings = 0;
+}
+
 static void ds__draft_end(ds__draft *d) {
     ds__release(d->tree);
     ds__release(d->flow);
@@ -3641,36 +4741,53 @@ static void ds__draft_end(ds__draft *d) {
     ds__release(d->scratch);
     ds__release(d->place);
 }
-
 /* ---- heaps ---- */
 
-typedef struct ds__due { int64_t at; uint32_t rank, id; } ds__due; /* by time, then rank, then id */
-typedef struct ds__dues { ds__due *due; size_t dues, due_room; } ds__dues;
+typedef struct ds__due {
+    int64_t at;
+    uint32_t rank;
+    uint32_t id;
+} ds__due; /* by time, then rank, then id */
 
-static int ds__due_before(const ds__due *a, const ds__due *b) { return a->at != b->at ? a->at < b->at : a->rank != b->rank ? a->rank < b->rank : a->id < b->id; }
+typedef struct ds__dues {
+    ds__due *due;
+    size_t dues;
+    size_t due_room;
+} ds__dues;
+
+static int ds__due_before(const ds__due *a, const ds__due *b) {
+    return a->at != b->at ? a->at < b->at : a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
+}
+
 static int ds__due_put(ds__dues *h, int64_t at, uint32_t rank, uint32_t id) {
-    if (!ds__grown(&h->due, h->dues, &h->due_room, sizeof *h->due)) return 0;
+    if (!ds__grown(&h->due, h->dues, &h->due_room, sizeof *h->due))
+        return 0;
     size_t i = h->dues++;
     ds__due one = { at, rank, id };
-    for (; i && ds__due_before(&one, &h->due[(i - 1) / 2]); i = (i - 1) / 2) h->due[i] = h->due[(i - 1) / 2];
+    for (; i && ds__due_before(&one, &h->due[(i - 1) / 2]); i = (i - 1) / 2)
+        h->due[i] = h->due[(i - 1) / 2];
     h->due[i] = one;
     return 1;
 }
+
 static ds__due ds__due_take(ds__dues *h) {
-    ds__due first = h->due[0], last = h->due[--h->dues];
+    ds__due first = h->due[0];
+    ds__due last = h->due[--h->dues];
     size_t i = 0;
     for (;;) {
         size_t k = 2 * i + 1;
-        if (k >= h->dues) break;
-        if (k + 1 < h->dues && ds__due_before(&h->due[k + 1], &h->due[k])) k++;
-        if (!ds__due_before(&h->due[k], &last)) break;
+        if (k >= h->dues)
+            break;
+        if (k + 1 < h->dues && ds__due_before(&h->due[k + 1], &h->due[k]))
+            k++;
+        if (!ds__due_before(&h->due[k], &last))
+            break;
         h->due[i] = h->due[k];
         i = k;
     }
     h->due[i] = last;
     return first;
 }
-
 /* ---- the model ---- */
 
 /* Nanoseconds for so many bytes: the nearest, but for any at least one. */
@@ -3678,45 +4795,71 @@ static int64_t ds__ns(double bytes, double rate) {
     double ns = bytes * 1e9 / rate;
     return ns < 1 ? bytes > 0 : (int64_t)(ns + 0.5);
 }
-/* What a step takes: its route, or NULL for what takes memory only. */
-static const ds__troute *ds__step_route(const ds__draft *d, const ds__dstep *s) { return s->source < 0 ? NULL : ds__route_of(d->t, s->source, s->to.rank); }
-/* Streams are made lane by lane: the first one of each rank, then the second ones. */
-static uint32_t ds__turn(const ds__draft *d, const ds__dstep *s) { return (uint32_t)(s->lane * (d->p + 1) + s->rank); }
-static int64_t ds__memory_ns(const ds__draft *d, const ds__dstep *s) { return ds__ns((double)s->bytes * (s->from_count + 1), d->t->memory); }
 
-/* Who waits for a step, from its `after` lists and, when lanes are given, from the order in the lanes: lists that begin with `next`. */
+/* What a step takes: its route, or NULL for what takes memory only. */
+static const ds__troute *ds__step_route(const ds__draft *d, const ds__dstep *s) {
+    return s->source < 0 ? NULL : ds__route_of(d->t, s->source, s->to.rank);
+}
+
+/* Streams are made lane by lane: the first one of each rank, then the second ones. */
+static uint32_t ds__turn(const ds__draft *d, const ds__dstep *s) {
+    return (uint32_t)(s->lane * (d->p + 1) + s->rank);
+}
+
+static int64_t ds__memory_ns(const ds__draft *d, const ds__dstep *s) {
+    return ds__ns((double)s->bytes * (s->from_count + 1), d->t->memory);
+}
+
+/* Who waits for a step, from its `after` lists and, when lanes are given, from the order in the
+   lanes: lists that begin with `next`. */
 static int ds__followers(ds__draft *d, int lanes) {
-    uint32_t *last = ds__alloc(((size_t)d->p + 1) * DS__PLAN_LANES * sizeof *last); /* of a lane, plus 1 */
-    for (size_t i = 0; i < d->steps; i++) { d->step[i].next = DS__NONE; d->step[i].need = 0; d->step[i].ready = 0; }
+    /* of a lane, plus 1 */
+    uint32_t *last = ds__alloc(((size_t)d->p + 1) * DS__PLAN_LANES * sizeof *last);
+    for (size_t i = 0; i < d->steps; i++) {
+        d->step[i].next = DS__NONE;
+        d->step[i].need = 0;
+        d->step[i].ready = 0;
+    }
     for (uint32_t i = 0; last && !d->failed && i < d->steps; i++) {
         ds__dstep *s = &d->step[i];
-        uint32_t *l = &last[s->rank * DS__PLAN_LANES + s->lane], k = s->after;
+        uint32_t *l = &last[s->rank * DS__PLAN_LANES + s->lane];
+        uint32_t k = s->after;
         int again = lanes && *l;
         while (again || k != DS__NONE) {
             ds__dstep *before = &d->step[again ? *l - 1 : d->link[k].step];
-            if (!again) k = d->link[k].next;
+            if (!again)
+                k = d->link[k].next;
             again = 0;
             ds__dlink *one = DS__ADD(d, link);
-            if (!one) break;
+            if (!one)
+                break;
             *one = (ds__dlink){ i, before->next };
             before->next = (uint32_t)d->links - 1;
             s->need++;
         }
-        if (lanes) *l = i + 1;
+        if (lanes)
+            *l = i + 1;
     }
     ds__release(last);
     return last && !d->failed;
 }
 
-/* The virtual clock's rule, word for word: steps that are ready, in the order of that time, then of their lanes; each begins when an engine and all its wires are free. */
+/* The virtual clock's rule, word for word: steps that are ready, in the order of that time, then
+   of their lanes; each begins when an engine and all its wires are free. */
 static int ds__predict(ds__draft *d) {
     const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines, n = (size_t)d->p + 1, links = d->links, run = 0;
-    int64_t *engine = ds__alloc((n * engines + n + (size_t)t->wires) * sizeof *engine), *memory = engine + n * engines, *wire = memory + n;
+    size_t engines = (size_t)t->engines;
+    size_t n = (size_t)d->p + 1;
+    size_t links = d->links;
+    size_t run = 0;
+    int64_t *engine = ds__alloc((n * engines + n + (size_t)t->wires) * sizeof *engine);
+    int64_t *memory = engine + n * engines;
+    int64_t *wire = memory + n;
     ds__dues h = { NULL, 0, 0 };
     int ok = engine && ds__followers(d, 1);
     for (uint32_t i = 0; ok && i < d->steps; i++)
-        if (!d->step[i].need) ok = ds__due_put(&h, 0, ds__turn(d, &d->step[i]), i);
+        if (!d->step[i].need)
+            ok = ds__due_put(&h, 0, ds__turn(d, &d->step[i]), i);
     d->end = 0;
     while (ok && h.dues) {
         ds__dstep *s = &d->step[ds__due_take(&h).id];
@@ -3725,144 +4868,230 @@ static int ds__predict(ds__draft *d) {
         s->start = s->ready;
         if (r) {
             for (size_t i = 1; i < engines; i++)
-                if (engine[(size_t)s->rank * engines + i] < *e) e = &engine[(size_t)s->rank * engines + i];
-            if (*e > s->start) s->start = *e;
+                if (engine[(size_t)s->rank * engines + i] < *e)
+                    e = &engine[(size_t)s->rank * engines + i];
+            if (*e > s->start)
+                s->start = *e;
             for (size_t i = 0; i < r->hops; i++)
-                if (wire[r->wire[i]] > s->start) s->start = wire[r->wire[i]];
-            for (size_t i = 0; i < r->hops; i++) wire[r->wire[i]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[i]]);
+                if (wire[r->wire[i]] > s->start)
+                    s->start = wire[r->wire[i]];
+            for (size_t i = 0; i < r->hops; i++)
+                wire[r->wire[i]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[i]]);
             *e = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
             s->done = *e + r->latency_ns;
         } else {
-            if (memory[s->rank] > s->start) s->start = memory[s->rank];
+            if (memory[s->rank] > s->start)
+                s->start = memory[s->rank];
             s->done = memory[s->rank] = s->start + ds__memory_ns(d, s);
         }
-        if (s->done > d->end) d->end = s->done;
+        if (s->done > d->end)
+            d->end = s->done;
         run++;
         for (uint32_t k = s->next; ok && k != DS__NONE; k = d->link[k].next) {
             ds__dstep *f = &d->step[d->link[k].step];
-            if (s->done > f->ready) f->ready = s->done;
-            if (!--f->need) ok = ds__due_put(&h, f->ready, ds__turn(d, f), d->link[k].step);
+            if (s->done > f->ready)
+                f->ready = s->done;
+            if (!--f->need)
+                ok = ds__due_put(&h, f->ready, ds__turn(d, f), d->link[k].step);
         }
     }
     d->links = links;
     ds__release(engine);
     ds__release(h.due);
-    if (ok && run != d->steps) { ds__fail(DS_ERR_INVALID_VALUE, "a plan's steps wait for each other"); ok = 0; }
+    if (ok && run != d->steps) {
+        ds__fail(DS_ERR_INVALID_VALUE, "a plan's steps wait for each other");
+        ok = 0;
+    }
     return ok;
 }
-
 /* ---- order and lanes ---- */
 
-typedef struct ds__sorted { uint64_t key; uint32_t id; } ds__sorted;
+typedef struct ds__sorted {
+    uint64_t key;
+    uint32_t id;
+} ds__sorted;
+
 static int ds__sorted_compare(const void *a, const void *b) {
-    const ds__sorted *x = a, *y = b;
+    const ds__sorted *x = a;
+    const ds__sorted *y = b;
     return x->key != y->key ? (x->key < y->key ? -1 : 1) : x->id < y->id ? -1 : x->id > y->id;
 }
+
 /* The steps by their keys. */
 static int ds__sort(ds__draft *d) {
     ds__sorted *order = ds__alloc((d->steps + 1) * sizeof *order);
     ds__dstep *fresh = ds__alloc((d->steps + 1) * sizeof *fresh);
     uint32_t *now = ds__alloc((d->steps + 1) * sizeof *now);
     int ok = order && fresh && now;
-    for (uint32_t i = 0; ok && i < d->steps; i++) order[i] = (ds__sorted){ d->step[i].key, i };
-    if (ok) qsort(order, d->steps, sizeof *order, ds__sorted_compare);
+    for (uint32_t i = 0; ok && i < d->steps; i++)
+        order[i] = (ds__sorted){ d->step[i].key, i };
+    if (ok)
+        qsort(order, d->steps, sizeof *order, ds__sorted_compare);
     for (uint32_t i = 0; ok && i < d->steps; i++) {
         fresh[i] = d->step[order[i].id];
         now[order[i].id] = i;
     }
-    for (size_t i = 0; ok && i < d->links; i++) d->link[i].step = now[d->link[i].step];
-    if (ok && d->steps) memcpy(d->step, fresh, d->steps * sizeof *fresh);
+    for (size_t i = 0; ok && i < d->links; i++)
+        d->link[i].step = now[d->link[i].step];
+    if (ok && d->steps)
+        memcpy(d->step, fresh, d->steps * sizeof *fresh);
     ds__release(order);
     ds__release(fresh);
     ds__release(now);
     return ok;
 }
 
-/* Starts whatever can start, in the order of the list, and says when: nobody waits for what others only have put by. Then the steps stand in the order of their starts. */
-typedef struct ds__waits { uint32_t *head, *child, *next, *kept; int *busy; } ds__waits; /* of wires, then engines and memory of each rank: heaps of steps, plus 1; kept: for this step, plus 1 */
+/* Starts whatever can start, in the order of the list, and says when: nobody waits for what
+   others only have put by. Then the steps stand in the order of their starts. */
+/* of wires, then engines and memory of each rank: heaps of steps, plus 1; kept: for this step,
+   plus 1 */
+typedef struct ds__waits {
+    uint32_t *head;
+    uint32_t *child;
+    uint32_t *next;
+    uint32_t *kept;
+    int *busy;
+} ds__waits;
+
 static uint32_t ds__wait_meld(ds__waits *w, uint32_t a, uint32_t b) {
-    if (!a || !b) return a ? a : b;
-    if (b < a) { uint32_t c = a; a = b; b = c; }
+    if (!a || !b)
+        return a ? a : b;
+    if (b < a) {
+        uint32_t c = a;
+        a = b;
+        b = c;
+    }
     w->next[b - 1] = w->child[a - 1];
     w->child[a - 1] = b;
     return a;
 }
+
 static uint32_t ds__wait_take(ds__waits *w, uint32_t what) {
-    uint32_t first = w->head[what], k = w->child[first - 1], pairs = 0, all = 0;
+    uint32_t first = w->head[what];
+    uint32_t k = w->child[first - 1];
+    uint32_t pairs = 0;
+    uint32_t all = 0;
     while (k) { /* by twos, then all */
-        uint32_t a = k, b = w->next[a - 1], rest = b ? w->next[b - 1] : 0, both = ds__wait_meld(w, a, b);
+        uint32_t a = k;
+        uint32_t b = w->next[a - 1];
+        uint32_t rest = b ? w->next[b - 1] : 0;
+        uint32_t both = ds__wait_meld(w, a, b);
         w->next[both - 1] = pairs;
         pairs = both;
         k = rest;
     }
-    while (pairs) { uint32_t rest = w->next[pairs - 1]; all = ds__wait_meld(w, all, pairs); pairs = rest; }
+    while (pairs) {
+        uint32_t rest = w->next[pairs - 1];
+        all = ds__wait_meld(w, all, pairs);
+        pairs = rest;
+    }
     w->head[what] = all;
     return first - 1;
 }
+
 static void ds__wait_for(ds__waits *w, size_t what, uint32_t step) {
     w->child[step] = w->next[step] = 0;
     w->head[what] = ds__wait_meld(w, w->head[what], step + 1);
 }
+
 static int ds__begin_step(ds__draft *d, ds__waits *w, ds__dues *h, uint32_t i, int64_t now) {
     ds__dstep *s = &d->step[i];
     const ds__troute *r = ds__step_route(d, s);
-    size_t wires = (size_t)d->t->wires, own = wires + (r ? 0 : (size_t)d->p + 1) + (size_t)s->rank;
-    int kept = r && r->hops && w->kept[*r->wire] == i + 1, far = d->p > DS__PLAN_LARGE && !d->run && r && s->source < d->p && s->to.rank < d->p && d->t->island[s->source] != d->t->island[s->to.rank];
-    if (!kept && w->busy[own] >= (r ? d->t->engines : 1)) { ds__wait_for(w, own, i); return 1; }
+    size_t wires = (size_t)d->t->wires;
+    size_t own = wires + (r ? 0 : (size_t)d->p + 1) + (size_t)s->rank;
+    int kept = r && r->hops && w->kept[*r->wire] == i + 1;
+    int far = d->p > DS__PLAN_LARGE && !d->run && r && s->source < d->p && s->to.rank < d->p &&
+              d->t->island[s->source] != d->t->island[s->to.rank];
+    if (!kept && w->busy[own] >= (r ? d->t->engines : 1)) {
+        ds__wait_for(w, own, i);
+        return 1;
+    }
     for (size_t k = 0; !kept && r && k < r->hops; k++)
-        if (w->kept[r->wire[k]]) { ds__wait_for(w, (size_t)r->wire[k], i); return 1; }
+        if (w->kept[r->wire[k]]) {
+            ds__wait_for(w, (size_t)r->wire[k], i);
+            return 1;
+        }
     for (size_t k = 0; r && k < r->hops; k++) {
-        if (!w->busy[r->wire[k]]) continue;
-        if (far && !kept) { /* its wires would hardly ever be free all at once: nobody else begins on them */
-            for (size_t m = 0; m < r->hops; m++) w->kept[r->wire[m]] = i + 1;
+        if (!w->busy[r->wire[k]])
+            continue;
+        /* its wires would hardly ever be free all at once: nobody else begins on them */
+        if (far && !kept) {
+            for (size_t m = 0; m < r->hops; m++)
+                w->kept[r->wire[m]] = i + 1;
             w->busy[own]++;
         } else if (!far) {
             ds__wait_for(w, (size_t)r->wire[k], i);
         }
         return 1;
     }
-    for (size_t k = 0; kept && k < r->hops; k++) w->kept[r->wire[k]] = 0;
-    if (kept) w->busy[own]--;
+    for (size_t k = 0; kept && k < r->hops; k++)
+        w->kept[r->wire[k]] = 0;
+    if (kept)
+        w->busy[own]--;
     int64_t held = r ? d->t->start_ns + ds__ns((double)s->bytes, r->rate) : ds__memory_ns(d, s);
     int ok = 1;
     w->busy[own]++;
     for (size_t k = 0; ok && r && k < r->hops; k++) {
         w->busy[r->wire[k]] = 1;
-        ok = ds__due_put(h, now + ds__ns((double)s->bytes, d->t->wire[r->wire[k]]), 1, (uint32_t)r->wire[k]);
+        ok = ds__due_put(h, now + ds__ns((double)s->bytes, d->t->wire[r->wire[k]]), 1,
+                         (uint32_t)r->wire[k]);
     }
     s->start = now;
     s->done = now + held + (r ? r->latency_ns : 0);
     return ok && ds__due_put(h, s->done, 0, i) && ds__due_put(h, now + held, 1, (uint32_t)own);
 }
+
 static int ds__arrange(ds__draft *d) {
-    size_t wires = (size_t)d->t->wires, n = wires + 2 * ((size_t)d->p + 1), links = d->links;
-    ds__waits w = { ds__alloc((n + 1) * sizeof *w.head), ds__alloc((d->steps + 1) * sizeof *w.child), ds__alloc((d->steps + 1) * sizeof *w.next), ds__alloc((n + 1) * sizeof *w.kept), ds__alloc(n * sizeof *w.busy) };
-    ds__dues h = { NULL, 0, 0 }, freed = { NULL, 0, 0 }; /* freed: what is free again, by the first step that waits for it */
+    size_t wires = (size_t)d->t->wires;
+    size_t n = wires + 2 * ((size_t)d->p + 1);
+    size_t links = d->links;
+    ds__waits w = { ds__alloc((n + 1) * sizeof *w.head),
+                    ds__alloc((d->steps + 1) * sizeof *w.child),
+                    ds__alloc((d->steps + 1) * sizeof *w.next), ds__alloc((n + 1) * sizeof *w.kept),
+                    ds__alloc(n * sizeof *w.busy) };
+    /* freed: what is free again, by the first step that waits for it */
+    ds__dues h = { NULL, 0, 0 };
+    ds__dues freed = { NULL, 0, 0 };
     int ok = w.head && w.child && w.next && w.kept && w.busy && ds__sort(d) && ds__followers(d, 0);
     for (uint32_t i = 0; ok && i < d->steps; i++)
-        if (!d->step[i].need) ok = ds__begin_step(d, &w, &h, i, 0);
-    while (ok && h.dues) { /* all that is over at this time, then those that it lets begin, in their order */
+        if (!d->step[i].need)
+            ok = ds__begin_step(d, &w, &h, i, 0);
+    /* all that is over at this time, then those that it lets begin, in their order */
+    while (ok && h.dues) {
         int64_t now = h.due[0].at;
         while (h.dues && h.due[0].at == now) {
             ds__due e = ds__due_take(&h);
             if (e.rank) {
                 w.busy[e.id]--;
-                ok = ok && (!(w.head[e.id] || w.kept[e.id]) || ds__due_put(&freed, w.kept[e.id] ? 0 : w.head[e.id], 0, e.id));
+                ok = ok && (!(w.head[e.id] || w.kept[e.id]) ||
+                            ds__due_put(&freed, w.kept[e.id] ? 0 : w.head[e.id], 0, e.id));
                 continue;
             }
             for (uint32_t k = d->step[e.id].next; k != DS__NONE; k = d->link[k].next)
-                if (!--d->step[d->link[k].step].need) ds__wait_for(&w, n, d->link[k].step);
+                if (!--d->step[d->link[k].step].need)
+                    ds__wait_for(&w, n, d->link[k].step);
         }
-        if (w.head[n]) ok = ok && ds__due_put(&freed, w.head[n], 0, (uint32_t)n); /* those that wait for nothing any more */
+        /* those that wait for nothing any more */
+        if (w.head[n])
+            ok = ok && ds__due_put(&freed, w.head[n], 0, (uint32_t)n);
         while (ok && freed.dues) {
             uint32_t id = ds__due_take(&freed).id;
-            if (w.kept[id]) { ok = ds__begin_step(d, &w, &h, w.kept[id] - 1, now); continue; } /* whatever else waits */
-            if (!w.head[id] || (id < n && w.busy[id] >= (id >= wires && id <= wires + (size_t)d->p ? d->t->engines : 1))) continue;
-            ok = ds__begin_step(d, &w, &h, ds__wait_take(&w, id), now) && (!w.head[id] || ds__due_put(&freed, w.head[id], 0, id));
+            /* whatever else waits */
+            if (w.kept[id]) {
+                ok = ds__begin_step(d, &w, &h, w.kept[id] - 1, now);
+                continue;
+            }
+            if (!w.head[id] ||
+                (id < n &&
+                 w.busy[id] >= (id >= wires && id <= wires + (size_t)d->p ? d->t->engines : 1)))
+                continue;
+            ok = ds__begin_step(d, &w, &h, ds__wait_take(&w, id), now) &&
+                 (!w.head[id] || ds__due_put(&freed, w.head[id], 0, id));
         }
     }
     d->links = links;
-    for (size_t i = 0; i < d->steps; i++) d->step[i].key = (uint64_t)d->step[i].start;
+    for (size_t i = 0; i < d->steps; i++)
+        d->step[i].key = (uint64_t)d->step[i].start;
     ds__release(w.head);
     ds__release(w.child);
     ds__release(w.next);
@@ -3874,18 +5103,28 @@ static int ds__arrange(ds__draft *d) {
 }
 
 static void ds__after(ds__draft *d, uint32_t step, uint32_t before) {
-    if (before == DS__NONE || step == DS__NONE) return;
+    if (before == DS__NONE || step == DS__NONE)
+        return;
     ds__dlink *one = DS__ADD(d, link);
-    if (!one) return;
+    if (!one)
+        return;
     *one = (ds__dlink){ before, d->step[step].after };
     d->step[step].after = (uint32_t)d->links - 1;
 }
-/* The virtual clock serves whoever is ready first, not whose turn it is, and what it serves holds all it needs from then on. So the steps are gone through in the order that is
-   wanted, with the times that they get: each takes a lane, and if need be comes after one more step, so that it is ready after those before it that use the same. */
+/* The virtual clock serves whoever is ready first, not whose turn it is, and what it serves
+   holds all it needs from then on. So the steps are gone through in the order that is wanted,
+   with the times that they get: each takes a lane, and if need be comes after one more step, so
+   that it is ready after those before it that use the same. */
 static int ds__settle(ds__draft *d) {
     const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines, ranks = (size_t)d->p + 1, wires = (size_t)t->wires, n = wires + 2 * ranks, events = 0;
-    int64_t *lane = ds__alloc(ranks * DS__PLAN_LANES * sizeof *lane), *engine = ds__alloc((ranks * engines + n) * sizeof *engine), *free_at = engine + ranks * engines;
+    size_t engines = (size_t)t->engines;
+    size_t ranks = (size_t)d->p + 1;
+    size_t wires = (size_t)t->wires;
+    size_t n = wires + 2 * ranks;
+    size_t events = 0;
+    int64_t *lane = ds__alloc(ranks * DS__PLAN_LANES * sizeof *lane);
+    int64_t *engine = ds__alloc((ranks * engines + n) * sizeof *engine);
+    int64_t *free_at = engine + ranks * engines;
     uint32_t *last = ds__alloc(n * sizeof *last); /* who used it, plus 1 */
     ds__sorted *event = ds__alloc((d->steps + 1) * sizeof *event);
     int ok = lane && engine && last && event;
@@ -3893,56 +5132,100 @@ static int ds__settle(ds__draft *d) {
     for (uint32_t i = 0; ok && !d->failed && i < d->steps; i++) {
         ds__dstep *s = &d->step[i];
         const ds__troute *r = ds__step_route(d, s);
-        size_t own = wires + (r ? 0 : ranks) + (size_t)s->rank, uses = r ? r->hops + 1 : 1;
-        int64_t input = 0, room = 0, earliest = -1, before = -1, *l = &lane[(size_t)s->rank * DS__PLAN_LANES], *e = &engine[(size_t)s->rank * engines];
+        size_t own = wires + (r ? 0 : ranks) + (size_t)s->rank;
+        size_t uses = r ? r->hops + 1 : 1;
+        int64_t input = 0;
+        int64_t room = 0;
+        int64_t earliest = -1;
+        int64_t before = -1;
+        int64_t *l = &lane[(size_t)s->rank * DS__PLAN_LANES];
+        int64_t *e = &engine[(size_t)s->rank * engines];
         for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next)
-            if (d->step[d->link[k].step].done > input) input = d->step[d->link[k].step].done;
-        for (size_t k = 1; k < engines; k++) if (engine[(size_t)s->rank * engines + k] < *e) e = &engine[(size_t)s->rank * engines + k];
+            if (d->step[d->link[k].step].done > input)
+                input = d->step[d->link[k].step].done;
+        for (size_t k = 1; k < engines; k++)
+            if (engine[(size_t)s->rank * engines + k] < *e)
+                e = &engine[(size_t)s->rank * engines + k];
         room = r ? *e : free_at[own];
         for (size_t k = 0; k < uses; k++) {
             size_t what = k + 1 < uses ? (size_t)r->wire[k] : own;
-            if (k + 1 < uses && free_at[what] > room) room = free_at[what];
-            if (!last[what]) continue;
+            if (k + 1 < uses && free_at[what] > room)
+                room = free_at[what];
+            if (!last[what])
+                continue;
             const ds__dstep *o = &d->step[last[what] - 1];
             int64_t turn = ds__turn(d, o);
-            if (o->ready > earliest || (o->ready == earliest && turn > before)) { earliest = o->ready; before = turn; }
+            if (o->ready > earliest || (o->ready == earliest && turn > before)) {
+                earliest = o->ready;
+                before = turn;
+            }
         }
-        int64_t start = input > room ? input : room, patience = t->start_ns / 4 + (r ? ds__ns((double)s->bytes, r->rate) / 2 : 0);
-        int best = -1, best_own = 0, least = 0, lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
+        int64_t start = input > room ? input : room;
+        int64_t patience = t->start_ns / 4 + (r ? ds__ns((double)s->bytes, r->rate) / 2 : 0);
+        int best = -1;
+        int best_own = 0;
+        int least = 0;
+        int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
         for (int k = 0; k < lanes; k++) {
             s->lane = k;
             int64_t ready = l[k] > input ? l[k] : input;
-            int in_turn = ready > earliest || (ready == earliest && (int64_t)ds__turn(d, s) > before);
-            if (l[k] < l[least]) least = k;
-            if (ready > start) continue;
-            if (best < 0 || in_turn > best_own || (in_turn == best_own && l[k] > l[best])) { best = k; best_own = in_turn; }
+            int in_turn =
+                ready > earliest || (ready == earliest && (int64_t)ds__turn(d, s) > before);
+            if (l[k] < l[least])
+                least = k;
+            if (ready > start)
+                continue;
+            if (best < 0 || in_turn > best_own || (in_turn == best_own && l[k] > l[best])) {
+                best = k;
+                best_own = in_turn;
+            }
         }
         s->lane = best >= 0 ? best : least;
         s->ready = l[s->lane] > input ? l[s->lane] : input;
         if (s->ready < earliest || (s->ready == earliest && (int64_t)ds__turn(d, s) < before)) {
-            size_t low = 0, high = events;
-            while (low < high) { size_t m = (low + high) / 2; if ((int64_t)event[m].key > earliest) high = m; else low = m + 1; }
-            int later = -1; /* a lane whose turn is after theirs, for one that is ready at the same time */
-            if (low && (int64_t)event[low - 1].key == earliest && (low == events || (int64_t)event[low].key > start))
+            size_t low = 0;
+            size_t high = events;
+            while (low < high) {
+                size_t m = (low + high) / 2;
+                if ((int64_t)event[m].key > earliest)
+                    high = m;
+                else
+                    low = m + 1;
+            }
+            /* a lane whose turn is after theirs, for one that is ready at the same time */
+            int later = -1;
+            if (low && (int64_t)event[low - 1].key == earliest &&
+                (low == events || (int64_t)event[low].key > start))
                 for (int k = 0; k < lanes; k++)
-                    if (l[k] <= start && (int64_t)k * (int64_t)ranks + s->rank > before && (later < 0 || l[k] > l[later])) later = k;
-            if (later >= 0) { s->lane = later; low--; }
+                    if (l[k] <= start && (int64_t)k * (int64_t)ranks + s->rank > before &&
+                        (later < 0 || l[k] > l[later]))
+                        later = k;
+            if (later >= 0) {
+                s->lane = later;
+                low--;
+            }
             if (low < events && (int64_t)event[low].key <= start + patience) {
                 ds__after(d, i, event[low].id);
-                s->ready = (int64_t)event[low].key > l[s->lane] ? (int64_t)event[low].key : l[s->lane];
+                s->ready =
+                    (int64_t)event[low].key > l[s->lane] ? (int64_t)event[low].key : l[s->lane];
             }
         }
-        if (s->lane >= d->lanes) d->lanes = s->lane + 1;
+        if (s->lane >= d->lanes)
+            d->lanes = s->lane + 1;
         s->start = s->ready > room ? s->ready : room;
         if (r) {
-            for (size_t k = 0; k < r->hops; k++) free_at[r->wire[k]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[k]]);
+            for (size_t k = 0; k < r->hops; k++)
+                free_at[r->wire[k]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[k]]);
             *e = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
             s->done = *e + r->latency_ns;
-        } else s->done = free_at[own] = s->start + ds__memory_ns(d, s);
-        for (size_t k = 0; k < uses; k++) last[k + 1 < uses ? (size_t)r->wire[k] : own] = i + 1;
+        } else
+            s->done = free_at[own] = s->start + ds__memory_ns(d, s);
+        for (size_t k = 0; k < uses; k++)
+            last[k + 1 < uses ? (size_t)r->wire[k] : own] = i + 1;
         l[s->lane] = s->done;
         size_t at = events++;
-        for (; at && event[at - 1].key > (uint64_t)s->done; at--) event[at] = event[at - 1];
+        for (; at && event[at - 1].key > (uint64_t)s->done; at--)
+            event[at] = event[at - 1];
         event[at] = (ds__sorted){ (uint64_t)s->done, i };
     }
     ds__release(lane);
@@ -3952,62 +5235,104 @@ static int ds__settle(ds__draft *d) {
     return ok && !d->failed;
 }
 
-/* Both at once for many ranks, where one step that begins out of its turn delays thousands: when each step begins and ends is computed anew in the order of the list, so that
-   what is said above holds of the times that come out. */
+/* Both at once for many ranks, where one step that begins out of its turn delays thousands: when
+   each step begins and ends is computed anew in the order of the list, so that what is said
+   above holds of the times that come out. */
 static int ds__lanes_in_turn(ds__draft *d) {
     const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines, n = (size_t)d->p + 1, wires = (size_t)t->wires, ended = 0;
-    int64_t *free_at = ds__alloc((n * (engines + 1 + DS__PLAN_LANES) + wires) * sizeof *free_at), *memory = free_at + n * engines, *wire = memory + n, *lane = wire + wires;
+    size_t engines = (size_t)t->engines;
+    size_t n = (size_t)d->p + 1;
+    size_t wires = (size_t)t->wires;
+    size_t ended = 0;
+    int64_t *free_at = ds__alloc((n * (engines + 1 + DS__PLAN_LANES) + wires) * sizeof *free_at);
+    int64_t *memory = free_at + n * engines;
+    int64_t *wire = memory + n;
+    int64_t *lane = wire + wires;
     uint32_t *last = ds__alloc((wires + 2 * n) * sizeof *last); /* who used it, plus 1 */
-    int *used = ds__alloc(n * sizeof *used), ok = free_at && last && used;
-    ds__due *end = ds__alloc((d->steps + 1) * sizeof *end); /* those that were looked at, by when they are over */
+    int *used = ds__alloc(n * sizeof *used);
+    int ok = free_at && last && used;
+    /* those that were looked at, by when they are over */
+    ds__due *end = ds__alloc((d->steps + 1) * sizeof *end);
     d->lanes = 0;
     for (uint32_t i = 0; ok && end && !d->failed && i < d->steps; i++) {
         ds__dstep *s = &d->step[i];
         const ds__troute *r = ds__step_route(d, s);
         size_t uses = r ? r->hops : 0;
-        int64_t *own = r ? &free_at[(size_t)s->rank * engines] : &memory[s->rank], *l = &lane[s->rank * DS__PLAN_LANES], before = -1, earliest = -1, start;
+        int64_t *own = r ? &free_at[(size_t)s->rank * engines] : &memory[s->rank];
+        int64_t *l = &lane[s->rank * DS__PLAN_LANES];
+        int64_t before = -1;
+        int64_t earliest = -1;
+        int64_t start;
         int best = -1;
-        for (size_t k = 1; r && k < engines; k++) if (free_at[(size_t)s->rank * engines + k] < *own) own = &free_at[(size_t)s->rank * engines + k];
+        for (size_t k = 1; r && k < engines; k++)
+            if (free_at[(size_t)s->rank * engines + k] < *own)
+                own = &free_at[(size_t)s->rank * engines + k];
         s->ready = 0;
         for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next)
-            if (d->step[d->link[k].step].done > s->ready) s->ready = d->step[d->link[k].step].done;
+            if (d->step[d->link[k].step].done > s->ready)
+                s->ready = d->step[d->link[k].step].done;
         start = s->ready > *own ? s->ready : *own;
-        for (size_t w = 0; w < uses; w++) if (wire[r->wire[w]] > start) start = wire[r->wire[w]];
+        for (size_t w = 0; w < uses; w++)
+            if (wire[r->wire[w]] > start)
+                start = wire[r->wire[w]];
         for (size_t w = 0; w <= uses; w++) {
-            uint32_t *u = &last[w < uses ? (size_t)r->wire[w] : wires + (r ? 0 : n) + (size_t)s->rank];
+            uint32_t *u =
+                &last[w < uses ? (size_t)r->wire[w] : wires + (r ? 0 : n) + (size_t)s->rank];
             const ds__dstep *o = &d->step[*u ? *u - 1 : 0];
             int64_t other = ds__turn(d, o);
-            if (*u && (o->ready > earliest || (o->ready == earliest && other > before))) { earliest = o->ready; before = other; }
+            if (*u && (o->ready > earliest || (o->ready == earliest && other > before))) {
+                earliest = o->ready;
+                before = other;
+            }
             *u = i + 1;
         }
-        for (int pass = 0; best < 0 && pass < 2; pass++) /* one whose turn it is by then, if there is one; else any */
+        /* one whose turn it is by then, if there is one; else any */
+        for (int pass = 0; best < 0 && pass < 2; pass++)
             for (int k = 0; k < DS__PLAN_LANES; k++) {
                 int64_t ready = l[k] > s->ready ? l[k] : s->ready;
-                if (l[k] > start || (k >= used[s->rank] && best >= 0 && l[best]) || (pass == 0 && (ready < earliest || (ready == earliest && k * (d->p + 1) + s->rank < before)))) continue;
-                if (best < 0 || l[k] > l[best]) best = k;
+                if (l[k] > start || (k >= used[s->rank] && best >= 0 && l[best]) ||
+                    (pass == 0 && (ready < earliest ||
+                                   (ready == earliest && k * (d->p + 1) + s->rank < before))))
+                    continue;
+                if (best < 0 || l[k] > l[best])
+                    best = k;
             }
         for (int k = 0; best < 0 && k < DS__PLAN_LANES; k++)
-            if (k == 0 || l[k] < l[s->lane]) s->lane = k;
-        if (best >= 0) s->lane = best;
-        if (s->lane >= used[s->rank]) used[s->rank] = s->lane + 1;
-        if (used[s->rank] > d->lanes) d->lanes = used[s->rank];
-        if (l[s->lane] > s->ready) s->ready = l[s->lane];
+            if (k == 0 || l[k] < l[s->lane])
+                s->lane = k;
+        if (best >= 0)
+            s->lane = best;
+        if (s->lane >= used[s->rank])
+            used[s->rank] = s->lane + 1;
+        if (used[s->rank] > d->lanes)
+            d->lanes = used[s->rank];
+        if (l[s->lane] > s->ready)
+            s->ready = l[s->lane];
         if (s->ready < earliest || (s->ready == earliest && (int64_t)ds__turn(d, s) < before)) {
-            size_t low = 0, high = ended;
+            size_t low = 0;
+            size_t high = ended;
             int64_t than = earliest - ((int64_t)ds__turn(d, s) > before);
-            while (low < high) { size_t m = (low + high) / 2; if (end[m].at > than) high = m; else low = m + 1; }
+            while (low < high) {
+                size_t m = (low + high) / 2;
+                if (end[m].at > than)
+                    high = m;
+                else
+                    low = m + 1;
+            }
             if (low < ended) {
                 ds__after(d, i, end[low].id);
                 s->ready = end[low].at;
             }
         }
         s->start = s->ready > start ? s->ready : start;
-        for (size_t w = 0; w < uses; w++) wire[r->wire[w]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[w]]);
-        *own = s->start + (r ? t->start_ns + ds__ns((double)s->bytes, r->rate) : ds__memory_ns(d, s));
+        for (size_t w = 0; w < uses; w++)
+            wire[r->wire[w]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[w]]);
+        *own =
+            s->start + (r ? t->start_ns + ds__ns((double)s->bytes, r->rate) : ds__memory_ns(d, s));
         l[s->lane] = s->done = *own + (r ? r->latency_ns : 0);
         size_t at = ended++;
-        for (; at && end[at - 1].at > s->done; at--) end[at] = end[at - 1];
+        for (; at && end[at - 1].at > s->done; at--)
+            end[at] = end[at - 1];
         end[at] = (ds__due){ s->done, 0, i };
     }
     ok = ok && end;
@@ -4017,90 +5342,140 @@ static int ds__lanes_in_turn(ds__draft *d) {
     ds__release(end);
     return ok && !d->failed;
 }
-
 /* ---- flows to steps ---- */
 
 static size_t ds__block(const ds_plan_desc *w, size_t i, size_t of) {
-    size_t item = w->item ? w->item : 1, n = w->bytes / item;
+    size_t item = w->item ? w->item : 1;
+    size_t n = w->bytes / item;
     return (n / of * i + n % of * i / of) * item;
 }
 
 /* Slice j of so many of a part that begins and ends there. */
 static size_t ds__slice(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
-    size_t unit = w->item && 256 % w->item ? w->item : 256, n = bytes / unit;
+    size_t unit = w->item && 256 % w->item ? w->item : 256;
+    size_t n = bytes / unit;
     return j == of ? bytes : (n / of * j + n % of * j / of) * unit;
 }
 
-static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_spot to, const ds_plan_spot *from, uint32_t count, size_t bytes, uint64_t key) {
+static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_spot to,
+                              const ds_plan_spot *from, uint32_t count, size_t bytes,
+                              uint64_t key) {
     uint32_t first = (uint32_t)d->spots;
     for (uint32_t i = 0; i < count; i++) {
         ds_plan_spot *s = DS__ADD(d, spot);
-        if (!s) return DS__NONE;
+        if (!s)
+            return DS__NONE;
         *s = from[i];
     }
-    ds__dstep *s = d->steps < (d->p > DS__PLAN_LARGE ? DS__PLAN_LARGE_STEPS : DS__PLAN_STEPS) ? DS__ADD(d, step) : NULL;
-    if (!s) { d->failed = 1; return DS__NONE; }
+    ds__dstep *s = d->steps < (d->p > DS__PLAN_LARGE ? DS__PLAN_LARGE_STEPS : DS__PLAN_STEPS)
+                       ? DS__ADD(d, step)
+                       : NULL;
+    if (!s) {
+        d->failed = 1;
+        return DS__NONE;
+    }
     *s = (ds__dstep){ key, to, bytes, first, count, DS__NONE, 0, 0, rank, source, 0, 0, 0, 0 };
     return (uint32_t)d->steps - 1;
 }
 
-/* A part of the scratch memory of a rank, which the pieces of a flow share; *place: its number plus 1, or 0. */
-static ds_plan_spot ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots, size_t q) {
+/* A part of the scratch memory of a rank, which the pieces of a flow share; *place: its number
+   plus 1, or 0. */
+static ds_plan_spot ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
+                                  size_t q) {
     if (!*place) {
         ds__ring *r = DS__ADD(d, ring);
-        if (!r) return (ds_plan_spot){ 0, 0, 0 };
+        if (!r)
+            return (ds_plan_spot){ 0, 0, 0 };
         *r = (ds__ring){ d->scratch[rank], (slot + 255) & ~(size_t)255, (uint32_t)d->heads };
         d->scratch[rank] += r->slot * slots;
         for (size_t i = 0; i < slots; i++) {
             uint32_t *head = DS__ADD(d, head);
-            if (head) *head = DS__NONE;
+            if (head)
+                *head = DS__NONE;
         }
         *place = (int)d->rings;
     }
     const ds__ring *r = &d->ring[*place - 1];
     return (ds_plan_spot){ rank, DS_PLAN_SCRATCH, r->offset + q % slots * r->slot };
 }
+
 /* A step writes a slot: after those that read what it held. */
 static void ds__ring_write(ds__draft *d, int place, size_t slots, size_t q, uint32_t step) {
-    if (!place || d->failed) return;
+    if (!place || d->failed)
+        return;
     uint32_t *head = &d->head[d->ring[place - 1].head + q % slots];
-    for (uint32_t k = *head; k != DS__NONE; k = d->link[k].next) ds__after(d, step, d->link[k].step);
+    for (uint32_t k = *head; k != DS__NONE; k = d->link[k].next)
+        ds__after(d, step, d->link[k].step);
     *head = DS__NONE;
 }
+
 static void ds__ring_read(ds__draft *d, int place, size_t slots, size_t q, uint32_t step) {
-    if (!place || d->failed) return;
+    if (!place || d->failed)
+        return;
     ds__dlink *one = DS__ADD(d, link);
-    if (!one) return;
+    if (!one)
+        return;
     uint32_t *head = &d->head[d->ring[place - 1].head + q % slots];
     *one = (ds__dlink){ step, *head };
     *head = (uint32_t)d->links - 1;
 }
 
 /* Where a rank's part of a piece is: its place, the step that puts it there, the ring it is in. */
-typedef struct ds__held { ds_plan_spot at; uint32_t step; int ring; } ds__held;
-typedef struct ds__piece { const ds__flow *f; size_t q, slots, slot, offset, bytes; uint64_t key; int *place; } ds__piece;
+typedef struct ds__held {
+    ds_plan_spot at;
+    uint32_t step;
+    int ring;
+} ds__held;
 
-static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int from, int to, int by) {
-    if (d->p > DS__PLAN_LARGE && from < d->p && to < d->p) { /* what leaves the group first, since it takes the longest; then around the members */
-        int away = d->t->island[to] - d->t->island[from], round = by == to ? d->t->seat[to] - d->t->seat[from] : d->t->seat[from] - d->t->seat[to], p = d->p;
-        uint64_t turn = (uint64_t)((away ? 0 : p) + (round < 0 ? round + d->largest : round) + (away < 0 ? -away : away));
-        return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) | (turn < 4095 ? turn : 4095) << 20;
+typedef struct ds__piece {
+    const ds__flow *f;
+    size_t q;
+    size_t slots;
+    size_t slot;
+    size_t offset;
+    size_t bytes;
+    uint64_t key;
+    int *place;
+} ds__piece;
+
+static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int from, int to,
+                        int by) {
+    /* what leaves the group first, since it takes the longest; then around the members */
+    if (d->p > DS__PLAN_LARGE && from < d->p && to < d->p) {
+        int away = d->t->island[to] - d->t->island[from];
+        int round =
+            by == to ? d->t->seat[to] - d->t->seat[from] : d->t->seat[from] - d->t->seat[to];
+        int p = d->p;
+        uint64_t turn = (uint64_t)((away ? 0 : p) + (round < 0 ? round + d->largest : round) +
+                                   (away < 0 ? -away : away));
+        return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) |
+               (turn < 4095 ? turn : 4095) << 20;
     }
-    return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) | (uint64_t)(((to - from) % d->p + d->p) % d->p) << 20; /* no two from the same one at the same time */
+    /* no two from the same one at the same time */
+    return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) |
+           (uint64_t)(((to - from) % d->p + d->p) % d->p) << 20;
 }
-/* One copy from a rank to another; through the host where they do not reach each other. push: the source makes it, since the destination gets many. */
-static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__held *from, ds_plan_spot to, int ring, int *stage, int push, int depth) {
+
+/* One copy from a rank to another; through the host where they do not reach each other. push:
+   the source makes it, since the destination gets many. */
+static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__held *from,
+                              ds_plan_spot to, int ring, int *stage, int push, int depth) {
     ds__held h = *from;
     uint32_t step = DS__NONE;
-    int host = d->p, staged = h.at.rank != host && to.rank != host && !ds__route_of(d->t, h.at.rank, to.rank)->direct;
+    int host = d->p;
+    int staged =
+        h.at.rank != host && to.rank != host && !ds__route_of(d->t, h.at.rank, to.rank)->direct;
     for (int leg = !staged; leg < 2; leg++) {
         ds_plan_spot dst = leg ? to : ds__ring_spot(d, stage, host, c->slot, c->slots, c->q);
         const ds__troute *r = ds__route_of(d->t, h.at.rank, dst.rank);
-        int a = h.at.rank, b = dst.rank;
+        int a = h.at.rank;
+        int b = dst.rank;
         int by = a == host ? b : b == host || r->push || push ? a : b;
         int into = leg ? ring : *stage;
-        step = ds__dstep_add(d, by, a, dst, &h.at, 1, c->bytes, ds__key(d, c, 2 * depth + leg, a, b, by));
-        if (step == DS__NONE) return step;
+        step = ds__dstep_add(d, by, a, dst, &h.at, 1, c->bytes,
+                             ds__key(d, c, 2 * depth + leg, a, b, by));
+        if (step == DS__NONE)
+            return step;
         ds__after(d, step, h.step);
         ds__ring_read(d, h.ring, c->slots, c->q, step);
         ds__ring_write(d, into, c->slots, c->q, step);
@@ -4111,46 +5486,76 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__held *
 
 static int ds__depth(const int *tree, int v) {
     int n = 0;
-    for (; tree[v] >= 0; v = tree[v]) n++;
+    for (; tree[v] >= 0; v = tree[v])
+        n++;
     return n;
 }
+
 /* Nodes of a tree from the root down; gives how many. */
 static int ds__by_depth(const int *tree, int n, int *order) {
-    int count = 0, depth[DS__TOPOLOGY_MAX + 1];
+    int count = 0;
+    int depth[DS__TOPOLOGY_MAX + 1];
     for (int v = 0; v < n; v++) {
-        if (tree[v] == DS__APART) continue;
+        if (tree[v] == DS__APART)
+            continue;
         depth[v] = ds__depth(tree, v);
         int at = count++;
-        for (; at > 0 && depth[order[at - 1]] > depth[v]; at--) order[at] = order[at - 1];
+        for (; at > 0 && depth[order[at - 1]] > depth[v]; at--)
+            order[at] = order[at - 1];
         order[at] = v;
     }
     return count;
 }
-/* Up: each node sums its own input and what its children sent, in the order of the ranks; the host only passes on. */
-static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, const int *order, int count) {
-    int n = d->p + 1, height = ds__depth(tree, order[count - 1]);
-    ds__held *sent = ds__alloc((size_t)n * sizeof *sent), *in = ds__alloc((size_t)n * sizeof *in), result = { { 0, 0, 0 }, DS__NONE, 0 };
+
+/* Up: each node sums its own input and what its children sent, in the order of the ranks; the
+   host only passes on. */
+static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, const int *order,
+                            int count) {
+    int n = d->p + 1;
+    int height = ds__depth(tree, order[count - 1]);
+    ds__held *sent = ds__alloc((size_t)n * sizeof *sent);
+    ds__held *in = ds__alloc((size_t)n * sizeof *in);
+    ds__held result = { { 0, 0, 0 }, DS__NONE, 0 };
     ds_plan_spot *spot = ds__alloc((size_t)n * sizeof *spot);
-    int *low = ds__alloc(2 * (size_t)n * sizeof *low), *lowest = low ? low + n : NULL; /* the lowest rank in each node's part of the tree */
-    if (!sent || !in || !spot || !low) d->failed = 1;
+    /* the lowest rank in each node's part of the tree */
+    int *low = ds__alloc(2 * (size_t)n * sizeof *low);
+    int *lowest = low ? low + n : NULL;
+    if (!sent || !in || !spot || !low)
+        d->failed = 1;
     for (int i = count - 1; i >= 0 && !d->failed; i--) {
-        int v = order[i], k = 0, depth = height - ds__depth(tree, v);
-        if (v < d->p) { in[k] = (ds__held){ { v, DS_PLAN_INPUT, c->f->in + c->offset }, DS__NONE, 0 }; low[k++] = v; }
+        int v = order[i];
+        int k = 0;
+        int depth = height - ds__depth(tree, v);
+        if (v < d->p) {
+            in[k] = (ds__held){ { v, DS_PLAN_INPUT, c->f->in + c->offset }, DS__NONE, 0 };
+            low[k++] = v;
+        }
         for (int j = i + 1; j < count; j++) {
-            if (tree[order[j]] != v) continue;
-            int l = lowest[order[j]], at = k++;
-            for (; at > 0 && low[at - 1] > l; at--) { low[at] = low[at - 1]; in[at] = in[at - 1]; }
+            if (tree[order[j]] != v)
+                continue;
+            int l = lowest[order[j]];
+            int at = k++;
+            for (; at > 0 && low[at - 1] > l; at--) {
+                low[at] = low[at - 1];
+                in[at] = in[at - 1];
+            }
             low[at] = l;
             in[at] = sent[order[j]];
         }
         result = in[0];
         lowest[v] = low[0];
         if (k > 1) {
-            int wanted = tree[v] < 0 && c->f->parts < 2 && (c->f->dest < 0 || c->f->dest == v), ring = 0;
-            result.at = wanted ? (ds_plan_spot){ v, DS_PLAN_OUTPUT, c->f->out + c->offset } : ds__ring_spot(d, &c->place[DS__PLACES * v], v, c->slot, c->slots, c->q);
-            if (!wanted) ring = c->place[DS__PLACES * v];
-            for (int j = 0; j < k; j++) spot[j] = in[j].at;
-            result.step = ds__dstep_add(d, v, -1, result.at, spot, (uint32_t)k, c->bytes, ds__key(d, c, 2 * depth, v, v, v));
+            int wanted = tree[v] < 0 && c->f->parts < 2 && (c->f->dest < 0 || c->f->dest == v);
+            int ring = 0;
+            result.at =
+                wanted ? (ds_plan_spot){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
+                       : ds__ring_spot(d, &c->place[DS__PLACES * v], v, c->slot, c->slots, c->q);
+            if (!wanted)
+                ring = c->place[DS__PLACES * v];
+            for (int j = 0; j < k; j++)
+                spot[j] = in[j].at;
+            result.step = ds__dstep_add(d, v, -1, result.at, spot, (uint32_t)k, c->bytes,
+                                        ds__key(d, c, 2 * depth, v, v, v));
             for (int j = 0; j < k && !d->failed; j++) {
                 ds__after(d, result.step, in[j].step);
                 ds__ring_read(d, in[j].ring, c->slots, c->q, result.step);
@@ -4158,10 +5563,13 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, c
             ds__ring_write(d, ring, c->slots, c->q, result.step);
             result.ring = ring;
         }
-        if (tree[v] < 0 || d->failed) break;
-        ds_plan_spot to = ds__ring_spot(d, &c->place[DS__PLACES * v + 1], tree[v], c->slot, c->slots, c->q);
+        if (tree[v] < 0 || d->failed)
+            break;
+        ds_plan_spot to =
+            ds__ring_spot(d, &c->place[DS__PLACES * v + 1], tree[v], c->slot, c->slots, c->q);
         int ring = c->place[DS__PLACES * v + 1];
-        sent[v].step = ds__emit_copy(d, c, &result, to, ring, &c->place[DS__PLACES * v + 2], !d->pull, depth);
+        sent[v].step =
+            ds__emit_copy(d, c, &result, to, ring, &c->place[DS__PLACES * v + 2], !d->pull, depth);
         sent[v].at = to;
         sent[v].ring = ring;
     }
@@ -4171,25 +5579,39 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, c
     ds__release(low);
     return result;
 }
+
 /* What goes down is pushed to a root that gets it from all. */
-static int ds__gives(const ds__draft *d) { return d->want->what == DS_GATHER || (d->want->what == DS_REDUCE && d->p > DS__PLAN_LARGE); }
+static int ds__gives(const ds__draft *d) {
+    return d->want->what == DS_GATHER || (d->want->what == DS_REDUCE && d->p > DS__PLAN_LARGE);
+}
+
 /* Down: from the owner to everyone in the tree; outputs are passed on from where they are. */
-static void ds__emit_down(ds__draft *d, const ds__piece *c, const int *tree, const int *order, int count, ds__held first, int depth0) {
+static void ds__emit_down(ds__draft *d, const ds__piece *c, const int *tree, const int *order,
+                          int count, ds__held first, int depth0) {
     ds__held *held = ds__alloc(((size_t)d->p + 1) * sizeof *held);
-    if (!held) { d->failed = 1; return; }
-    int owner = order[0], copied = d->want->what == DS_BROADCAST || first.at.buffer == DS_PLAN_OUTPUT;
+    if (!held) {
+        d->failed = 1;
+        return;
+    }
+    int owner = order[0];
+    int copied = d->want->what == DS_BROADCAST || first.at.buffer == DS_PLAN_OUTPUT;
     held[owner] = first;
     if (!copied && (c->f->dest < 0 || c->f->dest == owner)) {
         ds_plan_spot to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset };
-        uint32_t step = ds__dstep_add(d, owner, -1, to, &first.at, 1, c->bytes, ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner));
+        uint32_t step = ds__dstep_add(d, owner, -1, to, &first.at, 1, c->bytes,
+                                      ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner));
         ds__after(d, step, first.step);
         ds__ring_read(d, first.ring, c->slots, c->q, step);
     }
     for (int i = 1; i < count && !d->failed; i++) {
-        int v = order[i], wanted = v < d->p && (c->f->dest < 0 || c->f->dest == v);
-        ds_plan_spot to = wanted ? (ds_plan_spot){ v, DS_PLAN_OUTPUT, c->f->out + c->offset } : ds__ring_spot(d, &c->place[DS__PLACES * v + 3], v, c->slot, c->slots, c->q);
+        int v = order[i];
+        int wanted = v < d->p && (c->f->dest < 0 || c->f->dest == v);
+        ds_plan_spot to =
+            wanted ? (ds_plan_spot){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
+                   : ds__ring_spot(d, &c->place[DS__PLACES * v + 3], v, c->slot, c->slots, c->q);
         int ring = wanted ? 0 : c->place[DS__PLACES * v + 3];
-        held[v].step = ds__emit_copy(d, c, &held[tree[v]], to, ring, &c->place[DS__PLACES * v + 4], ds__gives(d), depth0 + ds__depth(tree, v));
+        held[v].step = ds__emit_copy(d, c, &held[tree[v]], to, ring, &c->place[DS__PLACES * v + 4],
+                                     ds__gives(d), depth0 + ds__depth(tree, v));
         held[v].at = to;
         held[v].ring = ring;
     }
@@ -4197,15 +5619,20 @@ static void ds__emit_down(ds__draft *d, const ds__piece *c, const int *tree, con
 }
 
 /* A piece of the blocks of several ranks: to each what is its. */
-static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__held held, int depth0) {
+static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__held held,
+                           int depth0) {
     for (int i = 0; i < c->f->parts && !d->failed; i++) {
         const int *tree = d->tree + c->f->down + (ptrdiff_t)i * (d->p + 1);
-        size_t own = ds__block(d->want, (size_t)(c->f->dest + i), (size_t)d->p), end = ds__block(d->want, (size_t)(c->f->dest + i + 1), (size_t)d->p);
-        size_t begin = c->f->in + c->offset, from = begin > own ? begin : own, to = begin + c->bytes < end ? begin + c->bytes : end;
+        size_t own = ds__block(d->want, (size_t)(c->f->dest + i), (size_t)d->p);
+        size_t end = ds__block(d->want, (size_t)(c->f->dest + i + 1), (size_t)d->p);
+        size_t begin = c->f->in + c->offset;
+        size_t from = begin > own ? begin : own;
+        size_t to = begin + c->bytes < end ? begin + c->bytes : end;
         ds__flow f = *c->f;
         ds__piece part = *c;
         ds__held h = held;
-        if (from >= to) continue;
+        if (from >= to)
+            continue;
         f.out = 0;
         f.dest += i;
         part.f = &f;
@@ -4215,51 +5642,87 @@ static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__hel
         ds__emit_down(d, &part, tree, order, ds__by_depth(tree, d->p + 1, order), h, depth0);
     }
 }
-
 /* ---- grids ---- */
 
-/* Many ranks in groups of one size, where nothing needs the host. The leads of a group stand in rows of `run`, and each has a slice of its own. Sums: those of a column first, each for
-   the slices of its row; then those of the row, each for its slice; then those that have the same place in the groups. What goes to all goes the other way. The wires carry as much as
-   if each lead were sent its slice by all others, with a fifth of the copies. Blocks of ranks are slices that are given: then a row's are not side by side over all groups, but in spans. */
+/* Many ranks in groups of one size, where nothing needs the host. The leads of a group stand in
+   rows of `run`, and each has a slice of its own. Sums: those of a column first, each for the
+   slices of its row; then those of the row, each for its slice; then those that have the same
+   place in the groups. What goes to all goes the other way. The wires carry as much as if each
+   lead were sent its slice by all others, with a fifth of the copies. Blocks of ranks are slices
+   that are given: then a row's are not side by side over all groups, but in spans. */
 typedef struct ds__grid {
     ds__draft *d;
     ds__piece c;
-    int groups, size, leads, run, spans, places, most, depth;
-    int *rank, *place, *have;   /* rank: of each group the leads, then the others; place: rings of each rank; have: how many steps `got` has */
-    ds__held *sum;              /* of each rank and span */
-    uint32_t *got;              /* of each rank and span: the steps that bring what is passed on, `most` at the most */
-    ds__held *in;               /* of a sum, whose inputs are not more than there are ranks */
+    int groups;
+    int size;
+    int leads;
+    int run;
+    int spans;
+    int places;
+    int most;
+    int depth;
+    /* rank, place, have: rank: of each group the leads, then the others; place: rings of each
+       rank; have: how many steps `got` has */
+    int *rank;
+    int *place;
+    int *have;
+    ds__held *sum; /* of each rank and span */
+    /* of each rank and span: the steps that bring what is passed on, `most` at the most */
+    uint32_t *got;
+    ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
     ds_plan_spot *spot;
-    size_t begin, bytes;        /* of the piece */
+    /* begin, bytes: of the piece */
+    size_t begin;
+    size_t bytes;
 } ds__grid;
 
 /* Where a lead's slice begins, and in it the part of a group. */
 static size_t ds__grid_at(const ds__grid *g, int span, int lead, int group) {
     const ds_plan_desc *w = g->d->want;
-    if (w->what == DS_ALL_GATHER || w->what == DS_REDUCE_SCATTER) return ds__block(w, (size_t)(span * g->leads + lead), (size_t)g->d->p);
-    return g->begin + ds__slice(w, g->bytes, (size_t)(lead * g->groups + group), (size_t)(g->leads * g->groups));
+    if (w->what == DS_ALL_GATHER || w->what == DS_REDUCE_SCATTER)
+        return ds__block(w, (size_t)(span * g->leads + lead), (size_t)g->d->p);
+    return g->begin + ds__slice(w, g->bytes, (size_t)(lead * g->groups + group),
+                                (size_t)(g->leads * g->groups));
 }
-static int ds__grid_rank(const ds__grid *g, int group, int seat) { return g->rank[group * g->size + seat]; }
-static ds__held ds__grid_input(int rank, size_t at) { return (ds__held){ { rank, DS_PLAN_INPUT, at }, DS__NONE, 0 }; }
+
+static int ds__grid_rank(const ds__grid *g, int group, int seat) {
+    return g->rank[group * g->size + seat];
+}
+
+static ds__held ds__grid_input(int rank, size_t at) {
+    return (ds__held){ { rank, DS_PLAN_INPUT, at }, DS__NONE, 0 };
+}
+
 /* To an output, or (which >= 0) to that ring of the rank. */
 static ds__held ds__grid_room(ds__grid *g, int rank, int which, size_t at, size_t bytes) {
     ds__held to = { { rank, DS_PLAN_OUTPUT, at }, DS__NONE, 0 };
-    size_t item = g->d->want->item, unit = item > 256 ? item : 256; /* pieces differ by a unit at either end */
-    if (which < 0) return to;
-    to.at = ds__ring_spot(g->d, &g->place[rank * g->places + which], rank, bytes + 3 * unit, g->c.slots, g->c.q);
+    /* pieces differ by a unit at either end */
+    size_t item = g->d->want->item;
+    size_t unit = item > 256 ? item : 256;
+    if (which < 0)
+        return to;
+    to.at = ds__ring_spot(g->d, &g->place[rank * g->places + which], rank, bytes + 3 * unit,
+                          g->c.slots, g->c.q);
     to.ring = g->place[rank * g->places + which];
     return to;
 }
-static ds__held ds__grid_copy(ds__grid *g, ds__held from, size_t skip, size_t bytes, ds__held to, int push) {
+
+static ds__held ds__grid_copy(ds__grid *g, ds__held from, size_t skip, size_t bytes, ds__held to,
+                              int push) {
     from.at.offset += skip;
     g->c.bytes = bytes;
     to.step = ds__emit_copy(g->d, &g->c, &from, to.at, to.ring, NULL, push, g->depth);
     return to;
 }
-static ds__held ds__grid_sum(ds__grid *g, const ds__held *in, int count, size_t bytes, ds__held to) {
+
+static ds__held ds__grid_sum(ds__grid *g, const ds__held *in, int count, size_t bytes,
+                             ds__held to) {
     ds__draft *d = g->d;
-    for (int i = 0; i < count; i++) g->spot[i] = in[i].at;
-    to.step = ds__dstep_add(d, to.at.rank, -1, to.at, g->spot, (uint32_t)count, bytes, ds__key(d, &g->c, 2 * g->depth + 1, to.at.rank, to.at.rank, to.at.rank));
+    for (int i = 0; i < count; i++)
+        g->spot[i] = in[i].at;
+    to.step =
+        ds__dstep_add(d, to.at.rank, -1, to.at, g->spot, (uint32_t)count, bytes,
+                      ds__key(d, &g->c, 2 * g->depth + 1, to.at.rank, to.at.rank, to.at.rank));
     for (int i = 0; i < count && !d->failed; i++) {
         ds__after(d, to.step, in[i].step);
         ds__ring_read(d, in[i].ring, g->c.slots, g->c.q, to.step);
@@ -4267,128 +5730,244 @@ static ds__held ds__grid_sum(ds__grid *g, const ds__held *in, int count, size_t 
     ds__ring_write(d, to.ring, g->c.slots, g->c.q, to.step);
     return to;
 }
+
 static void ds__grid_got(ds__grid *g, int rank, int span, uint32_t step) {
     int at = rank * g->spans + span;
     g->got[at * g->most + g->have[at]++] = step;
 }
+
 /* From output to output, after the first so many steps that brought it there. */
-static uint32_t ds__grid_pass(ds__grid *g, int from, int to, int span, size_t begin, size_t end, int after) {
+static uint32_t ds__grid_pass(ds__grid *g, int from, int to, int span, size_t begin, size_t end,
+                              int after) {
     ds__held here = { { from, DS_PLAN_OUTPUT, begin }, DS__NONE, 0 };
-    uint32_t step = ds__grid_copy(g, here, 0, end - begin, ds__grid_room(g, to, -1, begin, 0), 0).step;
-    for (int i = 0; i < after && !g->d->failed; i++) ds__after(g->d, step, g->got[(from * g->spans + span) * g->most + i]);
+    uint32_t step =
+        ds__grid_copy(g, here, 0, end - begin, ds__grid_room(g, to, -1, begin, 0), 0).step;
+    for (int i = 0; i < after && !g->d->failed; i++)
+        ds__after(g->d, step, g->got[(from * g->spans + span) * g->most + i]);
     return step;
 }
 
 static void ds__grid_up(ds__grid *g) {
     ds__draft *d = g->d;
-    int what = (int)d->want->what, n = g->leads, run = g->run, rows = n / run, root = d->want->root, rings = 0;
+    int what = (int)d->want->what;
+    int n = g->leads;
+    int run = g->run;
+    int rows = n / run;
+    int root = d->want->root;
+    int rings = 0;
     ds__held *in = g->in;
     for (int stage = 0; stage < 2; stage++, g->depth++) {
         int first = rings;
         for (int i = 0; i < g->groups * n; i++) {
-            int group = i / n, l = i % n, r = ds__grid_rank(g, group, l), count = 1;
+            int group = i / n;
+            int l = i % n;
+            int r = ds__grid_rank(g, group, l);
+            int count = 1;
             rings = first;
             for (int e = 0; e < g->spans && !d->failed; e++, count = 1) {
                 int row = l / run * run;
-                size_t at = ds__grid_at(g, e, stage ? l : row, 0), bytes = ds__grid_at(g, e, stage ? l + 1 : row + run, 0) - at, skip = at - ds__grid_at(g, e, row, 0);
+                size_t at = ds__grid_at(g, e, stage ? l : row, 0);
+                size_t bytes = ds__grid_at(g, e, stage ? l + 1 : row + run, 0) - at;
+                size_t skip = at - ds__grid_at(g, e, row, 0);
                 in[0] = stage ? g->sum[r * g->spans + e] : ds__grid_input(r, at);
-                if (stage) in[0].at.offset += skip;
+                if (stage)
+                    in[0].at.offset += skip;
                 for (int k = 1; k < (stage ? run : rows); k++) {
-                    int other = ds__grid_rank(g, group, stage ? row + (l + k) % run : (l + k * run) % n);
-                    ds__held from = stage ? g->sum[other * g->spans + e] : ds__grid_input(other, at);
-                    in[count++] = ds__grid_copy(g, from, stage ? skip : 0, bytes, ds__grid_room(g, r, rings++, 0, bytes), 0);
+                    int other =
+                        ds__grid_rank(g, group, stage ? row + (l + k) % run : (l + k * run) % n);
+                    ds__held from =
+                        stage ? g->sum[other * g->spans + e] : ds__grid_input(other, at);
+                    in[count++] = ds__grid_copy(g, from, stage ? skip : 0, bytes,
+                                                ds__grid_room(g, r, rings++, 0, bytes), 0);
                 }
                 for (int k = n; stage && k < g->size; k++)
-                    in[count++] = ds__grid_copy(g, ds__grid_input(ds__grid_rank(g, group, k), at), 0, bytes, ds__grid_room(g, r, rings++, 0, bytes), 0);
+                    in[count++] =
+                        ds__grid_copy(g, ds__grid_input(ds__grid_rank(g, group, k), at), 0, bytes,
+                                      ds__grid_room(g, r, rings++, 0, bytes), 0);
                 int over = stage && g->groups == 1 && what != DS_REDUCE;
-                ds__held to = ds__grid_room(g, r, over ? -1 : rings++, what == DS_REDUCE_SCATTER ? 0 : at, bytes), *sum = &g->sum[r * g->spans + e];
+                ds__held to = ds__grid_room(g, r, over ? -1 : rings++,
+                                            what == DS_REDUCE_SCATTER ? 0 : at, bytes);
+                ds__held *sum = &g->sum[r * g->spans + e];
                 to = ds__grid_sum(g, in, count, bytes, to);
                 sum[stage * d->p * g->spans] = to; /* others still need the former */
-                if (over && what == DS_ALL_REDUCE) ds__grid_got(g, r, e, to.step);
+                if (over && what == DS_ALL_REDUCE)
+                    ds__grid_got(g, r, e, to.step);
             }
         }
     }
     memcpy(g->sum, g->sum + d->p * g->spans, (size_t)(d->p * g->spans) * sizeof *g->sum);
     for (int i = 0; g->groups > 1 && i < g->groups * n && !d->failed; i++) {
-        int group = i / n, l = i % n, r = ds__grid_rank(g, group, l), e = what == DS_REDUCE_SCATTER ? group : 0, count = 1, ring = rings, part = what == DS_ALL_REDUCE;
-        size_t at = ds__grid_at(g, e, l, part ? group : 0), end = part ? ds__grid_at(g, e, l, group + 1) : ds__grid_at(g, e, l + 1, 0), bytes = end - at;
+        int group = i / n;
+        int l = i % n;
+        int r = ds__grid_rank(g, group, l);
+        int e = what == DS_REDUCE_SCATTER ? group : 0;
+        int count = 1;
+        int ring = rings;
+        int part = what == DS_ALL_REDUCE;
+        size_t at = ds__grid_at(g, e, l, part ? group : 0);
+        size_t end = part ? ds__grid_at(g, e, l, group + 1) : ds__grid_at(g, e, l + 1, 0);
+        size_t bytes = end - at;
         size_t skip = at - ds__grid_at(g, e, l, 0);
-        if (what == DS_REDUCE && group != d->t->island[root]) continue;
+        if (what == DS_REDUCE && group != d->t->island[root])
+            continue;
         in[0] = g->sum[r * g->spans + e];
         in[0].at.offset += skip;
         for (int k = 1; k < g->groups; k++)
-            in[count++] = ds__grid_copy(g, g->sum[ds__grid_rank(g, (group + k) % g->groups, l) * g->spans + e], skip, bytes, ds__grid_room(g, r, ring++, 0, bytes), 0);
-        ds__held to = ds__grid_sum(g, in, count, bytes, ds__grid_room(g, r, what == DS_REDUCE ? ring : -1, part ? at : 0, bytes));
-        if (part) ds__grid_got(g, r, e, to.step);
-        else g->sum[(d->p + r) * g->spans + e] = to;
+            in[count++] = ds__grid_copy(
+                g, g->sum[ds__grid_rank(g, (group + k) % g->groups, l) * g->spans + e], skip, bytes,
+                ds__grid_room(g, r, ring++, 0, bytes), 0);
+        ds__held to =
+            ds__grid_sum(g, in, count, bytes,
+                         ds__grid_room(g, r, what == DS_REDUCE ? ring : -1, part ? at : 0, bytes));
+        if (part)
+            ds__grid_got(g, r, e, to.step);
+        else
+            g->sum[(d->p + r) * g->spans + e] = to;
     }
     g->depth++;
     for (int l = 0; what == DS_REDUCE && l < n && !d->failed; l++) {
         int r = ds__grid_rank(g, d->t->island[root], l);
         size_t at = ds__grid_at(g, 0, l, 0);
-        ds__grid_copy(g, g->sum[g->groups > 1 ? d->p + r : r], 0, ds__grid_at(g, 0, l + 1, 0) - at, ds__grid_room(g, root, -1, at, 0), 1);
+        ds__grid_copy(g, g->sum[g->groups > 1 ? d->p + r : r], 0, ds__grid_at(g, 0, l + 1, 0) - at,
+                      ds__grid_room(g, root, -1, at, 0), 1);
     }
     g->depth++;
 }
 
 static void ds__grid_down(ds__grid *g) {
     ds__draft *d = g->d;
-    int what = (int)d->want->what, n = g->leads, run = g->run, rows = n / run, root = d->want->root, home = d->t->island[root];
+    int what = (int)d->want->what;
+    int n = g->leads;
+    int run = g->run;
+    int rows = n / run;
+    int root = d->want->root;
+    int home = d->t->island[root];
     for (int l = 0; l < n && what == DS_BROADCAST && !d->failed; l++) {
         int r = ds__grid_rank(g, home, l);
         size_t at = ds__grid_at(g, 0, l, 0);
-        ds__grid_got(g, r, 0, ds__grid_copy(g, ds__grid_input(root, at), 0, ds__grid_at(g, 0, l + 1, 0) - at, ds__grid_room(g, r, -1, at, 0), 0).step);
+        ds__grid_got(g, r, 0,
+                     ds__grid_copy(g, ds__grid_input(root, at), 0, ds__grid_at(g, 0, l + 1, 0) - at,
+                                   ds__grid_room(g, r, -1, at, 0), 0)
+                         .step);
     }
     for (int r = 0; r < d->p && what == DS_ALL_GATHER && !d->failed; r++) {
-        ds_plan_spot from = { r, DS_PLAN_INPUT, 0 }, to = { r, DS_PLAN_OUTPUT, ds__block(d->want, (size_t)r, (size_t)d->p) };
+        ds_plan_spot from = { r, DS_PLAN_INPUT, 0 };
+        ds_plan_spot to = { r, DS_PLAN_OUTPUT, ds__block(d->want, (size_t)r, (size_t)d->p) };
         size_t end = ds__block(d->want, (size_t)r + 1, (size_t)d->p);
-        ds__grid_got(g, r, d->t->island[r], ds__dstep_add(d, r, -1, to, &from, 1, end - to.offset, ds__key(d, &g->c, 2 * g->depth, r, r, r)));
+        ds__grid_got(g, r, d->t->island[r],
+                     ds__dstep_add(d, r, -1, to, &from, 1, end - to.offset,
+                                   ds__key(d, &g->c, 2 * g->depth, r, r, r)));
     }
     g->depth += what == DS_BROADCAST;
     for (int stage = 0; stage < 3; stage++, g->depth++) {
         int own = what == DS_ALL_REDUCE ? g->groups : 1; /* steps of a lead's slice */
         for (int i = 0; i < g->groups * g->size; i++) {
-            int group = i / g->size, l = i % g->size, r = ds__grid_rank(g, group, l), row = l / run * run;
+            int group = i / g->size;
+            int l = i % g->size;
+            int r = ds__grid_rank(g, group, l);
+            int row = l / run * run;
             for (int k = 1; stage == 0 && l < n && k < g->groups && !d->failed; k++) {
-                int from = (group + k) % g->groups, other = ds__grid_rank(g, from, l), e = g->spans > 1 ? from : 0, part = what == DS_ALL_REDUCE;
-                size_t at = ds__grid_at(g, e, l, part ? from : 0), end = part ? ds__grid_at(g, e, l, from + 1) : ds__grid_at(g, e, l + 1, 0);
-                if (what == DS_BROADCAST && (from != home || group == home)) continue;
+                int from = (group + k) % g->groups;
+                int other = ds__grid_rank(g, from, l);
+                int e = g->spans > 1 ? from : 0;
+                int part = what == DS_ALL_REDUCE;
+                size_t at = ds__grid_at(g, e, l, part ? from : 0);
+                size_t end = part ? ds__grid_at(g, e, l, from + 1) : ds__grid_at(g, e, l + 1, 0);
+                if (what == DS_BROADCAST && (from != home || group == home))
+                    continue;
                 ds__grid_got(g, r, e, ds__grid_pass(g, other, r, e, at, end, 1));
             }
             for (int e = 0; stage && e < g->spans; e++)
-                for (int k = l < n; k < (l >= n ? (stage - 1) * rows : stage == 1 ? run : rows) && !d->failed; k++) {
-                    int from = l >= n ? k * run + l % run : stage == 1 ? row + (l + k) % run : (l + k * run) % n; /* who leads nothing gets the rows from one of each */
-                    int first = from / run * run, other = ds__grid_rank(g, group, from);
-                    if (r == root && what == DS_BROADCAST) continue;
-                    size_t at = ds__grid_at(g, e, stage == 1 ? from : first, 0), end = ds__grid_at(g, e, stage == 1 ? from + 1 : first + run, 0);
-                    uint32_t step = ds__grid_pass(g, other, r, e, at, end, stage == 1 ? own : own + run - 1);
-                    if (stage == 1) ds__grid_got(g, r, e, step);
+                for (int k = l < n; k < (l >= n       ? (stage - 1) * rows
+                                         : stage == 1 ? run
+                                                      : rows) &&
+                                    !d->failed;
+                     k++) {
+                    /* who leads nothing gets the rows from one of each */
+                    int from = l >= n       ? k * run + l % run
+                               : stage == 1 ? row + (l + k) % run
+                                            : (l + k * run) % n;
+                    int first = from / run * run;
+                    int other = ds__grid_rank(g, group, from);
+                    if (r == root && what == DS_BROADCAST)
+                        continue;
+                    size_t at = ds__grid_at(g, e, stage == 1 ? from : first, 0);
+                    size_t end = ds__grid_at(g, e, stage == 1 ? from + 1 : first + run, 0);
+                    uint32_t step =
+                        ds__grid_pass(g, other, r, e, at, end, stage == 1 ? own : own + run - 1);
+                    if (stage == 1)
+                        ds__grid_got(g, r, e, step);
                 }
         }
     }
 }
 
-/* Whether there is such a grid: groups of one size, all joined without the host. The root leads nothing. */
+/* Whether there is such a grid: groups of one size, all joined without the host. The root leads
+   nothing. */
 static int ds__grid_fits(ds__draft *d, int run, int rows) {
     const ds_plan_desc *w = d->want;
-    int what = (int)w->what, p = d->p, n = run * rows, blocks = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER;
-    if (run < 2 || rows < 2 || p % d->largest || n > d->largest - (what == DS_BROADCAST || what == DS_REDUCE) || (blocks && n != d->largest)) return 0;
-    if (what == DS_SCATTER || what == DS_GATHER || what == DS_ALL_TO_ALL || (w->order != DS_ORDER_ANY && what != DS_BROADCAST && what != DS_ALL_GATHER)) return 0;
-    if (w->bytes / (blocks ? w->item ? w->item : 1 : w->item > 256 ? w->item : 256) < (size_t)p) return 0;
-    if ((size_t)p * (size_t)(rows + run + d->largest - n + 4) * (blocks ? (size_t)(p / d->largest) : what == DS_ALL_REDUCE ? 2 : 1) > DS__PLAN_LARGE_STEPS) return 0;
+    int what = (int)w->what;
+    int p = d->p;
+    int n = run * rows;
+    int blocks = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER;
+    if (run < 2 || rows < 2 || p % d->largest ||
+        n > d->largest - (what == DS_BROADCAST || what == DS_REDUCE) || (blocks && n != d->largest))
+        return 0;
+    if (what == DS_SCATTER || what == DS_GATHER || what == DS_ALL_TO_ALL ||
+        (w->order != DS_ORDER_ANY && what != DS_BROADCAST && what != DS_ALL_GATHER))
+        return 0;
+    if (w->bytes / (blocks ? w->item ? w->item : 1 : w->item > 256 ? w->item : 256) < (size_t)p)
+        return 0;
+    if ((size_t)p * (size_t)(rows + run + d->largest - n + 4) *
+            (blocks                  ? (size_t)(p / d->largest)
+             : what == DS_ALL_REDUCE ? 2
+                                     : 1) >
+        DS__PLAN_LARGE_STEPS)
+        return 0;
     for (int i = 0; i < p; i++) {
-        if (d->t->seat[i] == d->largest - 1) n -= d->largest; /* as many groups as are full */
-        if (blocks && d->t->island[i] != i / d->largest) return 0;
-        for (int k = 0; k < p; k++) if (i != k && (!ds__route_of(d->t, i, k)->direct || !ds__route_of(d->t, i, k)->hops)) return 0;
+        /* as many groups as are full */
+        if (d->t->seat[i] == d->largest - 1)
+            n -= d->largest;
+        if (blocks && d->t->island[i] != i / d->largest)
+            return 0;
+        for (int k = 0; k < p; k++)
+            if (i != k && (!ds__route_of(d->t, i, k)->direct || !ds__route_of(d->t, i, k)->hops))
+                return 0;
     }
     return n + p == run * rows;
 }
+
 static int ds__emit_grid(ds__draft *d, size_t pieces) {
     const ds_plan_desc *w = d->want;
-    int what = (int)w->what, blocks = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER, p = d->p, N = d->largest;
-    ds__grid g = { d, { NULL, 0, 0, 0, 0, 0, 0, NULL }, p / N, N, d->ways, d->run, blocks ? p / N : 1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0 };
-    size_t n = (size_t)p, spans = (size_t)g.spans, unit = w->item > 256 ? w->item : 256;
-    while (pieces > 1 && (blocks || w->bytes / pieces / unit <= n)) pieces--; /* no slice is empty */
+    int what = (int)w->what;
+    int blocks = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER;
+    int p = d->p;
+    int N = d->largest;
+    ds__grid g = { d,
+                   { NULL, 0, 0, 0, 0, 0, 0, NULL },
+                   p / N,
+                   N,
+                   d->ways,
+                   d->run,
+                   blocks ? p / N : 1,
+                   0,
+                   0,
+                   0,
+                   NULL,
+                   NULL,
+                   NULL,
+                   NULL,
+                   NULL,
+                   NULL,
+                   NULL,
+                   0,
+                   0 };
+    size_t n = (size_t)p;
+    size_t spans = (size_t)g.spans;
+    size_t unit = w->item > 256 ? w->item : 256;
+    /* no slice is empty */
+    while (pieces > 1 && (blocks || w->bytes / pieces / unit <= n))
+        pieces--;
     g.most = g.groups + g.run;
     g.places = (g.leads / g.run + g.run + N - g.leads + 2) * g.spans + g.groups + 1;
     g.rank = ds__alloc(n * sizeof *g.rank);
@@ -4398,10 +5977,13 @@ static int ds__emit_grid(ds__draft *d, size_t pieces) {
     g.got = ds__alloc(n * spans * (size_t)g.most * sizeof *g.got);
     g.in = ds__alloc(n * sizeof *g.in);
     g.spot = ds__alloc(n * sizeof *g.spot);
-    if (!g.rank || !g.place || !g.have || !g.sum || !g.got || !g.in || !g.spot) d->failed = 1;
+    if (!g.rank || !g.place || !g.have || !g.sum || !g.got || !g.in || !g.spot)
+        d->failed = 1;
     int turn = what == DS_BROADCAST || what == DS_REDUCE ? d->t->seat[w->root] + 1 : 0;
-    for (int i = 0; i < p && !d->failed; i++) g.rank[d->t->island[i] * N + (d->t->seat[i] - turn + N) % N] = i;
-    g.c.slots = pieces < 3 ? pieces : 3; /* more, and leads would begin what they cannot pass on yet */
+    for (int i = 0; i < p && !d->failed; i++)
+        g.rank[d->t->island[i] * N + (d->t->seat[i] - turn + N) % N] = i;
+    /* more, and leads would begin what they cannot pass on yet */
+    g.c.slots = pieces < 3 ? pieces : 3;
     for (size_t q = 0; q < pieces && !d->failed; q++) {
         g.c.q = q;
         g.c.key = (uint64_t)q << 48;
@@ -4409,9 +5991,12 @@ static int ds__emit_grid(ds__draft *d, size_t pieces) {
         g.bytes = ds__slice(w, w->bytes, q + 1, pieces) - g.begin;
         g.depth = 0;
         memset(g.have, 0, n * spans * sizeof *g.have);
-        if (what != DS_BROADCAST && what != DS_ALL_GATHER) ds__grid_up(&g);
-        if (what != DS_REDUCE && what != DS_REDUCE_SCATTER) ds__grid_down(&g);
-        if (g.bytes > d->piece_bytes) d->piece_bytes = g.bytes;
+        if (what != DS_BROADCAST && what != DS_ALL_GATHER)
+            ds__grid_up(&g);
+        if (what != DS_REDUCE && what != DS_REDUCE_SCATTER)
+            ds__grid_down(&g);
+        if (g.bytes > d->piece_bytes)
+            d->piece_bytes = g.bytes;
     }
     d->pieces = pieces;
     ds__release(g.rank);
@@ -4427,61 +6012,104 @@ static int ds__emit_grid(ds__draft *d, size_t pieces) {
 /* All pieces of all flows. */
 static int ds__emit(ds__draft *d, size_t pieces, int wave) {
     d->wave = wave;
-    size_t n = (size_t)d->p + 1, item = d->want->item ? d->want->item : 1;
-    int *up = ds__alloc(2 * n * sizeof *up), *down = up ? up + n : NULL;
+    size_t n = (size_t)d->p + 1;
+    size_t item = d->want->item ? d->want->item : 1;
+    int *up = ds__alloc(2 * n * sizeof *up);
+    int *down = up ? up + n : NULL;
     ds__draft_clear(d);
     d->pieces = 1;
     d->piece_bytes = 0;
     memset(d->scratch, 0, n * sizeof *d->scratch);
-    if (!up) d->failed = 1;
-    if (d->run && !d->failed) ds__emit_grid(d, pieces);
+    if (!up)
+        d->failed = 1;
+    if (d->run && !d->failed)
+        ds__emit_grid(d, pieces);
     for (size_t i = 0; i < d->flows && !d->failed; i++) {
         ds__flow *f = &d->flow[i];
-        size_t unit = item < 64 && 64 % item == 0 ? 64 : item, units = f->bytes / unit, k = units < pieces ? units ? units : 1 : pieces;
-        int ups = f->up < 0 ? 0 : ds__by_depth(d->tree + f->up, d->p + 1, up), downs = f->down < 0 ? 0 : ds__by_depth(d->tree + f->down, d->p + 1, down);
+        size_t unit = item < 64 && 64 % item == 0 ? 64 : item;
+        size_t units = f->bytes / unit;
+        size_t k = units < pieces ? units ? units : 1 : pieces;
+        int ups = f->up < 0 ? 0 : ds__by_depth(d->tree + f->up, d->p + 1, up);
+        int downs = f->down < 0 ? 0 : ds__by_depth(d->tree + f->down, d->p + 1, down);
         int depth0 = ups ? ds__depth(d->tree + f->up, up[ups - 1]) : 0;
-        ds__piece c = { f, 0, k < d->slots ? k : d->slots, units / k * unit + unit + f->bytes % unit, 0, 0, 0, d->place };
-        if (k == 1) c.slot = f->bytes;
+        ds__piece c = { f,
+                        0,
+                        k < d->slots ? k : d->slots,
+                        units / k * unit + unit + f->bytes % unit,
+                        0,
+                        0,
+                        0,
+                        d->place };
+        if (k == 1)
+            c.slot = f->bytes;
         f->first = d->steps;
         f->each = 0;
-        if (!f->bytes) continue;
-        if (k > d->pieces) d->pieces = k;
+        if (!f->bytes)
+            continue;
+        if (k > d->pieces)
+            d->pieces = k;
         memset(d->place, 0, DS__PLACES * n * sizeof *d->place);
         for (c.q = 0; c.q < k && !d->failed; c.q++) {
-            size_t end = c.q + 1 == k ? f->bytes : (units / k * (c.q + 1) + units % k * (c.q + 1) / k) * unit;
+            size_t end = c.q + 1 == k ? f->bytes
+                                      : (units / k * (c.q + 1) + units % k * (c.q + 1) / k) * unit;
             c.bytes = end - c.offset;
             c.key = (uint64_t)c.q << 48;
-            if (c.bytes > d->piece_bytes) d->piece_bytes = c.bytes;
+            if (c.bytes > d->piece_bytes)
+                d->piece_bytes = c.bytes;
             ds__held held = { { f->owner, DS_PLAN_INPUT, f->in + c.offset }, DS__NONE, 0 };
-            if (ups) held = ds__emit_up(d, &c, d->tree + f->up, up, ups);
-            if (f->parts > 1) ds__emit_parts(d, &c, down, held, depth0);
-            else if (downs) ds__emit_down(d, &c, d->tree + f->down, down, downs, held, depth0);
+            if (ups)
+                held = ds__emit_up(d, &c, d->tree + f->up, up, ups);
+            if (f->parts > 1)
+                ds__emit_parts(d, &c, down, held, depth0);
+            else if (downs)
+                ds__emit_down(d, &c, d->tree + f->down, down, downs, held, depth0);
             c.offset = end;
-            if (!c.q) f->each = d->steps - f->first;
+            if (!c.q)
+                f->each = d->steps - f->first;
         }
     }
     ds__release(up);
     return !d->failed;
 }
-
 /* ---- rounds ---- */
 
-/* What is cut into pieces goes in rounds: a piece of each flow, then the next one of each. The steps of one round are put down on a circle as long as the busiest of wires, engines
-   and memories takes, so that rounds follow each other at this distance and none of those ever waits: a modulo schedule. Of several orders the best one is kept. */
-typedef struct ds__arc { int64_t from, ns; } ds__arc;
-typedef struct ds__orbit { ds__arc *arc; size_t arcs; } ds__orbit; /* what one of them does in a round */
+/* What is cut into pieces goes in rounds: a piece of each flow, then the next one of each. The
+   steps of one round are put down on a circle as long as the busiest of wires, engines and
+   memories takes, so that rounds follow each other at this distance and none of those ever
+   waits: a modulo schedule. Of several orders the best one is kept. */
+typedef struct ds__arc {
+    int64_t from;
+    int64_t ns;
+} ds__arc;
+
+/* what one of them does in a round */
+typedef struct ds__orbit {
+    ds__arc *arc;
+    size_t arcs;
+} ds__orbit;
+
 typedef struct ds__cycle {
     ds__draft *d;
-    size_t steps, lines, wires;
-    ds__orbit *orbit;           /* of wires, then of engines, then of memories */
+    size_t steps;
+    size_t lines;
+    size_t wires;
+    ds__orbit *orbit; /* of wires, then of engines, then of memories */
     ds__arc *arc;
-    int64_t *start, *best, *held, *tail; /* of each step; tail: from its begin until all that comes of it is done */
-    uint32_t *need, *ready;
-    size_t work;                /* steps that were put down */
-    double *rank;               /* the order of the steps */
+    /* start, best, held, tail: of each step; tail: from its begin until all that comes of it is
+       done */
+    int64_t *start;
+    int64_t *best;
+    int64_t *held;
+    int64_t *tail;
+    uint32_t *need;
+    uint32_t *ready;
+    size_t work;  /* steps that were put down */
+    double *rank; /* the order of the steps */
     double *rank_best;
     uint64_t seed;
-    int64_t turn, end;          /* of the best: from round to round, and of one round */
+    /* turn, end: of the best: from round to round, and of one round */
+    int64_t turn;
+    int64_t end;
     int64_t grid[3];
     size_t pieces;
 } ds__cycle;
@@ -4490,48 +6118,71 @@ static uint32_t ds__cycle_any(ds__cycle *r) {
     r->seed = r->seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(r->seed >> 33);
 }
+
 static size_t ds__cycle_bytes(const ds__cycle *r, size_t i, size_t k) {
-    size_t item = r->d->want->item ? r->d->want->item : 1, unit = item < 64 && 64 % item == 0 ? 64 : item, bytes = r->d->step[i].bytes, units = bytes / unit;
+    size_t item = r->d->want->item ? r->d->want->item : 1;
+    size_t unit = item < 64 && 64 % item == 0 ? 64 : item;
+    size_t bytes = r->d->step[i].bytes;
+    size_t units = bytes / unit;
     return k < 2 || !units ? bytes : (units + k - 1) / k * unit + bytes % unit;
 }
-/* The first time from t on at which so many nanoseconds of the circle are free; -1: there is none. */
+
+/* The first time from t on at which so many nanoseconds of the circle are free; -1: there is
+   none. */
 static int64_t ds__orbit_find(const ds__orbit *o, int64_t t, int64_t ns, int64_t turn) {
     int64_t first = t;
     for (size_t i = 0, free = 0; free < o->arcs; i = i + 1 < o->arcs ? i + 1 : 0) {
         int64_t since = (t - o->arc[i].from) % turn;
-        if (since < 0) since += turn;
+        if (since < 0)
+            since += turn;
         free++;
-        if (since >= o->arc[i].ns && turn - since >= ns) continue;
+        if (since >= o->arc[i].ns && turn - since >= ns)
+            continue;
         t += since < o->arc[i].ns ? o->arc[i].ns - since : turn - since + o->arc[i].ns;
         free = 0;
-        if (t - first > turn) return -1;
+        if (t - first > turn)
+            return -1;
     }
     return t;
 }
+
 static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64_t grid) {
     const ds__draft *d = r->d;
     const ds_topology *t = d->t;
     const ds__dstep *s = &d->step[i];
     const ds__troute *route = ds__step_route(d, s);
     double bytes = (double)ds__cycle_bytes(r, i, k);
-    int64_t begin = r->start[i], before, limit = begin + 2 * turn, rest = r->held[i] % turn;
-    size_t engines = route ? (size_t)t->engines : 1, own = r->wires + (route ? (size_t)s->rank * engines : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank), e = 0;
+    int64_t begin = r->start[i];
+    int64_t before;
+    int64_t limit = begin + 2 * turn;
+    int64_t rest = r->held[i] % turn;
+    size_t engines = route ? (size_t)t->engines : 1;
+    size_t own = r->wires + (route ? (size_t)s->rank * engines
+                                   : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
+    size_t e = 0;
     size_t whole = (size_t)(r->held[i] / turn); /* engines that do nothing else */
     do {
         before = begin = (begin + grid - 1) / grid * grid;
         for (size_t h = 0; route && h < route->hops; h++)
-            if ((begin = ds__orbit_find(&r->orbit[route->wire[h]], begin, ds__ns(bytes, t->wire[route->wire[h]]), turn)) < 0) return 0;
+            if ((begin = ds__orbit_find(&r->orbit[route->wire[h]], begin,
+                                        ds__ns(bytes, t->wire[route->wire[h]]), turn)) < 0)
+                return 0;
         int64_t first = -1;
         for (size_t n = 0; n < engines; n++) {
             int64_t one = rest ? ds__orbit_find(&r->orbit[own + n], begin, rest, turn) : begin;
-            if (one >= 0 && (first < 0 || one < first)) { first = one; e = n; }
+            if (one >= 0 && (first < 0 || one < first)) {
+                first = one;
+                e = n;
+            }
         }
-        if ((begin = first) < 0 || begin > limit) return 0;
+        if ((begin = first) < 0 || begin > limit)
+            return 0;
     } while (begin != before);
     r->start[i] = begin;
     for (size_t n = 0; n < engines && whole; n++) {
         ds__orbit *o = &r->orbit[own + n];
-        if (o->arcs || (n == e && rest)) continue;
+        if (o->arcs || (n == e && rest))
+            continue;
         o->arc[o->arcs++] = (ds__arc){ 0, turn };
         whole--;
     }
@@ -4539,69 +6190,92 @@ static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64
         ds__orbit *o = &r->orbit[route->wire[h]];
         o->arc[o->arcs++] = (ds__arc){ begin % turn, ds__ns(bytes, t->wire[route->wire[h]]) };
     }
-    if (rest) r->orbit[own + e].arc[r->orbit[own + e].arcs++] = (ds__arc){ begin % turn, rest };
+    if (rest)
+        r->orbit[own + e].arc[r->orbit[own + e].arcs++] = (ds__arc){ begin % turn, rest };
     return !whole;
 }
+
 /* One round in the order of the ranks; gives its end, or -1. */
 static int64_t ds__cycle_try(ds__cycle *r, size_t k, int64_t turn, int64_t grid) {
     ds__draft *d = r->d;
-    size_t n = 0, done = 0;
+    size_t n = 0;
+    size_t done = 0;
     int64_t end = 0;
-    for (size_t i = 0; i < r->lines; i++) r->orbit[i].arcs = 0;
+    for (size_t i = 0; i < r->lines; i++)
+        r->orbit[i].arcs = 0;
     for (uint32_t i = 0; i < r->steps; i++) {
         r->start[i] = 0;
-        if (!(r->need[i] = d->step[i].need)) r->ready[n++] = i;
+        if (!(r->need[i] = d->step[i].need))
+            r->ready[n++] = i;
     }
     for (; n; done++) {
         size_t at = 0;
         for (size_t i = 1; i < n; i++)
-            if (r->rank[r->ready[i]] < r->rank[r->ready[at]]) at = i;
+            if (r->rank[r->ready[i]] < r->rank[r->ready[at]])
+                at = i;
         uint32_t i = r->ready[at];
         r->ready[at] = r->ready[--n];
         r->work += 1 + n / 16;
-        if (!ds__cycle_put(r, i, k, turn, grid)) return -1;
+        if (!ds__cycle_put(r, i, k, turn, grid))
+            return -1;
         const ds__troute *route = ds__step_route(d, &d->step[i]);
         int64_t over = r->start[i] + r->held[i] + (route ? route->latency_ns : 0);
-        if (over > end) end = over;
+        if (over > end)
+            end = over;
         for (uint32_t l = d->step[i].next; l != DS__NONE; l = d->link[l].next) {
             uint32_t f = d->link[l].step;
-            if (over > r->start[f]) r->start[f] = over;
-            if (!--r->need[f]) r->ready[n++] = f;
+            if (over > r->start[f])
+                r->start[f] = over;
+            if (!--r->need[f])
+                r->ready[n++] = f;
         }
     }
     return done == r->steps ? end : -1;
 }
+
 static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
     const ds__draft *d = r->d;
     const ds_topology *t = d->t;
     int64_t most = 1;
-    for (size_t i = 0; i < r->lines; i++) r->orbit[i].arcs = 0;
-    for (size_t i = 0; i < r->lines; i++) r->start[i] = 0; /* load of a line */
+    for (size_t i = 0; i < r->lines; i++)
+        r->orbit[i].arcs = 0;
+    /* load of a line */
+    for (size_t i = 0; i < r->lines; i++)
+        r->start[i] = 0;
     for (uint32_t i = 0; i < r->steps; i++) {
         const ds__dstep *s = &d->step[i];
         const ds__troute *route = ds__step_route(d, s);
         double bytes = (double)ds__cycle_bytes(r, i, k);
-        r->held[i] = route ? t->start_ns + ds__ns(bytes, route->rate) : ds__ns(bytes * (s->from_count + 1), t->memory);
-        size_t own = r->wires + (route ? (size_t)s->rank * (size_t)t->engines : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
-        if (!route && r->held[i] > most) most = r->held[i];
+        r->held[i] = route ? t->start_ns + ds__ns(bytes, route->rate)
+                           : ds__ns(bytes * (s->from_count + 1), t->memory);
+        size_t own = r->wires + (route ? (size_t)s->rank * (size_t)t->engines
+                                       : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
+        if (!route && r->held[i] > most)
+            most = r->held[i];
         r->start[own] += r->held[i];
         int64_t load = r->start[own] / (route ? t->engines : 1);
-        if (load > most) most = load;
+        if (load > most)
+            most = load;
         for (size_t h = 0; route && h < route->hops; h++) {
             int64_t ns = ds__ns(bytes, t->wire[route->wire[h]]);
             load = r->start[route->wire[h]] += ns;
-            if (load > most) most = load;
+            if (load > most)
+                most = load;
         }
     }
     r->grid[0] = 1;
     r->grid[1] = most;
-    for (uint32_t i = 0; i < r->steps; i++) { /* the busiest wires are full only if what is on them stands side by side */
+    /* the busiest wires are full only if what is on them stands side by side */
+    for (uint32_t i = 0; i < r->steps; i++) {
         const ds__troute *route = ds__step_route(d, &d->step[i]);
         for (size_t h = 0; route && h < route->hops; h++) {
             int64_t ns = ds__ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
-            if (r->start[route->wire[h]] < most - most / 16) continue;
-            if (ns > r->grid[0]) r->grid[0] = ns;
-            if (ns < r->grid[1]) r->grid[1] = ns;
+            if (r->start[route->wire[h]] < most - most / 16)
+                continue;
+            if (ns > r->grid[0])
+                r->grid[0] = ns;
+            if (ns < r->grid[1])
+                r->grid[1] = ns;
         }
     }
     r->grid[2] = 1;
@@ -4615,19 +6289,29 @@ static void ds__cycle_keep(ds__cycle *r, size_t k, int64_t turn, int64_t end) {
     memcpy(r->best, r->start, r->steps * sizeof *r->best);
     memcpy(r->rank_best, r->rank, r->steps * sizeof *r->rank);
 }
-static int64_t ds__cycle_time(const ds__cycle *r) { return r->pieces ? r->end + (int64_t)(r->pieces - 1) * r->turn : INT64_MAX; }
+
+static int64_t ds__cycle_time(const ds__cycle *r) {
+    return r->pieces ? r->end + (int64_t)(r->pieces - 1) * r->turn : INT64_MAX;
+}
+
 /* One order with so many pieces, on circles that are longer and longer. */
 static void ds__cycle_order(ds__cycle *r, size_t k, int64_t least, int64_t path) {
     for (int fine = 0; fine < 3; fine++)
-        for (int more = 0; more <= 32 && (!fine || r->grid[fine] < r->grid[fine - 1]); more = more ? 2 * more : 1) {
-            int64_t g = r->grid[fine], turn = (least + least * more / 64 + g - 1) / g * g;
-            if (path + (int64_t)(k - 1) * turn >= ds__cycle_time(r)) break;
+        for (int more = 0; more <= 32 && (!fine || r->grid[fine] < r->grid[fine - 1]);
+             more = more ? 2 * more : 1) {
+            int64_t g = r->grid[fine];
+            int64_t turn = (least + least * more / 64 + g - 1) / g * g;
+            if (path + (int64_t)(k - 1) * turn >= ds__cycle_time(r))
+                break;
             int64_t end = ds__cycle_try(r, k, turn, g);
-            if (end < 0) continue;
-            if (end + (int64_t)(k - 1) * turn < ds__cycle_time(r)) ds__cycle_keep(r, k, turn, end);
+            if (end < 0)
+                continue;
+            if (end + (int64_t)(k - 1) * turn < ds__cycle_time(r))
+                ds__cycle_keep(r, k, turn, end);
             break;
         }
 }
+
 /* How long the longest way through a round takes; tail: from each step on. */
 static int64_t ds__cycle_path(ds__cycle *r) {
     const ds__draft *d = r->d;
@@ -4636,15 +6320,20 @@ static int64_t ds__cycle_path(ds__cycle *r) {
         const ds__troute *route = ds__step_route(d, &d->step[i]);
         int64_t rest = 0;
         for (uint32_t l = d->step[i].next; l != DS__NONE; l = d->link[l].next)
-            if (r->tail[d->link[l].step] > rest) rest = r->tail[d->link[l].step];
+            if (r->tail[d->link[l].step] > rest)
+                rest = r->tail[d->link[l].step];
         r->tail[i] = rest + r->held[i] + (route ? route->latency_ns : 0);
-        if (r->tail[i] > most) most = r->tail[i];
+        if (r->tail[i] > most)
+            most = r->tail[i];
     }
     return most;
 }
+
 static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
     const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines, ranks = (size_t)d->p + 1, arcs = 0;
+    size_t engines = (size_t)t->engines;
+    size_t ranks = (size_t)d->p + 1;
+    size_t arcs = 0;
     r->d = d;
     r->seed = 1;
     r->steps = d->steps;
@@ -4655,7 +6344,8 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
     r->start = ds__alloc(4 * n * sizeof *r->start);
     r->rank = ds__alloc(2 * n * sizeof *r->rank);
     r->need = ds__alloc(2 * n * sizeof *r->need);
-    if (!r->orbit || !r->start || !r->rank || !r->need) return 0;
+    if (!r->orbit || !r->start || !r->rank || !r->need)
+        return 0;
     r->best = r->start + n;
     r->held = r->best + n;
     r->tail = r->held + n;
@@ -4664,17 +6354,26 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
     for (int fill = 0; fill < 2; fill++) { /* count, then place */
         for (uint32_t i = 0; !fill && i < d->steps; i++) {
             const ds__troute *route = ds__step_route(d, &d->step[i]);
-            for (size_t h = 0; route && h < route->hops; h++) r->orbit[route->wire[h]].arcs++;
+            for (size_t h = 0; route && h < route->hops; h++)
+                r->orbit[route->wire[h]].arcs++;
             for (size_t e = 0; e < (route ? engines : 1); e++)
-                r->orbit[r->wires + (route ? (size_t)d->step[i].rank * engines + e : ranks * engines + (size_t)d->step[i].rank)].arcs++;
+                r->orbit[r->wires + (route ? (size_t)d->step[i].rank * engines + e
+                                           : ranks * engines + (size_t)d->step[i].rank)]
+                    .arcs++;
         }
-        for (size_t i = 0; i < r->lines && !fill; i++) arcs += r->orbit[i].arcs;
-        if (!fill && !(r->arc = ds__alloc((arcs + 1) * sizeof *r->arc))) return 0;
+        for (size_t i = 0; i < r->lines && !fill; i++)
+            arcs += r->orbit[i].arcs;
+        if (!fill && !(r->arc = ds__alloc((arcs + 1) * sizeof *r->arc)))
+            return 0;
         arcs = 0;
-        for (size_t i = 0; i < r->lines && fill; i++) { r->orbit[i].arc = r->arc + arcs; arcs += r->orbit[i].arcs; }
+        for (size_t i = 0; i < r->lines && fill; i++) {
+            r->orbit[i].arc = r->arc + arcs;
+            arcs += r->orbit[i].arcs;
+        }
     }
     return 1;
 }
+
 static void ds__cycle_end(ds__cycle *r) {
     ds__release(r->orbit);
     ds__release(r->start);
@@ -4682,25 +6381,37 @@ static void ds__cycle_end(ds__cycle *r) {
     ds__release(r->need);
     ds__release(r->arc);
 }
-/* The best of some orders and numbers of pieces for the flows of the draft, predicted to the end. 0: there is none that takes less than `enough`. */
+
+/* The best of some orders and numbers of pieces for the flows of the draft, predicted to the
+   end. 0: there is none that takes less than `enough`. */
 static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t most) {
-    static const size_t counts[] = { 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024 };
+    static const size_t counts[] = { 2,  3,  4,  5,  6,  8,   10,  12,  14,  16,  20,  24,  28,  32,
+                                     40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024 };
     ds__cycle r;
     int ok = 0;
     memset(&r, 0, sizeof r);
-    if (!ds__emit(d, 1, 0)) return 0;
+    if (!ds__emit(d, 1, 0))
+        return 0;
     size_t links = d->links;
     if (d->steps && ds__followers(d, 0) && ds__cycle_begin(&r, d)) {
         int64_t least = 0;
         for (int order = 0; order < 3; order++)
             for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r.work < most; n++) {
                 size_t k = counts[n];
-                if (copies * k > DS__PLAN_STEPS / 2 || d->want->bytes / ((size_t)d->ways * k) < 1024) break;
-                if (order && (k < r.pieces / 2 || k > r.pieces * 2)) continue;
+                if (copies * k > DS__PLAN_STEPS / 2 ||
+                    d->want->bytes / ((size_t)d->ways * k) < 1024)
+                    break;
+                if (order && (k < r.pieces / 2 || k > r.pieces * 2))
+                    continue;
                 least = ds__cycle_least(&r, k);
                 int64_t path = ds__cycle_path(&r);
-                if (path + (int64_t)(k - 1) * least >= (ds__cycle_time(&r) < enough ? ds__cycle_time(&r) : enough)) continue;
-                for (uint32_t i = 0; i < r.steps; i++) r.rank[i] = order == 0 ? (double)d->step[i].key : order == 1 ? -(double)r.tail[i] : (double)i;
+                if (path + (int64_t)(k - 1) * least >=
+                    (ds__cycle_time(&r) < enough ? ds__cycle_time(&r) : enough))
+                    continue;
+                for (uint32_t i = 0; i < r.steps; i++)
+                    r.rank[i] = order == 0   ? (double)d->step[i].key
+                                : order == 1 ? -(double)r.tail[i]
+                                             : (double)i;
                 ds__cycle_order(&r, k, least, path);
             }
         if (r.pieces && ds__cycle_time(&r) < enough + enough / 8) {
@@ -4708,7 +6419,10 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
             int64_t path = ds__cycle_path(&r);
             while (r.work < most && ds__cycle_time(&r) > path + (int64_t)(r.pieces - 1) * least) {
                 memcpy(r.rank, r.rank_best, r.steps * sizeof *r.rank);
-                for (int i = 0; i < 3; i++) { double x = r.rank[ds__cycle_any(&r) % r.steps]; r.rank[ds__cycle_any(&r) % r.steps] = x; }
+                for (int i = 0; i < 3; i++) {
+                    double x = r.rank[ds__cycle_any(&r) % r.steps];
+                    r.rank[ds__cycle_any(&r) % r.steps] = x;
+                }
                 ds__cycle_order(&r, r.pieces, least, path);
             }
         }
@@ -4720,8 +6434,10 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
         for (uint32_t i = 0; i < r.steps; i++)
             for (uint32_t k = d->step[i].after; k != DS__NONE; k = d->link[k].next) {
                 const ds__troute *route = ds__step_route(d, &d->step[i]);
-                int64_t life = r.best[i] + r.held[i] + (route ? route->latency_ns : 0) - r.best[d->link[k].step];
-                if (life > longest) longest = life;
+                int64_t life = r.best[i] + r.held[i] + (route ? route->latency_ns : 0) -
+                               r.best[d->link[k].step];
+                if (life > longest)
+                    longest = life;
             }
         size_t slots = d->slots;
         d->slots = (size_t)(longest / r.turn) + 3;
@@ -4734,8 +6450,12 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
             for (size_t i = w->first; i < end; i++) {
                 ds__dstep *s = &d->step[i];
                 const ds__troute *route = ds__step_route(d, s);
-                s->start = r.best[first + (i - w->first) % w->each] + (int64_t)((i - w->first) / w->each) * r.turn;
-                s->done = s->start + (route ? d->t->start_ns + ds__ns((double)s->bytes, route->rate) + route->latency_ns : ds__memory_ns(d, s));
+                s->start = r.best[first + (i - w->first) % w->each] +
+                           (int64_t)((i - w->first) / w->each) * r.turn;
+                s->done =
+                    s->start + (route ? d->t->start_ns + ds__ns((double)s->bytes, route->rate) +
+                                            route->latency_ns
+                                      : ds__memory_ns(d, s));
                 s->key = (uint64_t)s->start;
             }
             first += w->each;
@@ -4745,20 +6465,28 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
     ds__cycle_end(&r);
     return ok;
 }
-
 /* ---- trees ---- */
 
-/* How trees are made. A group is all ranks (level 0), those of one switch (1) or of one side of the slow links (2). */
+/* How trees are made. A group is all ranks (level 0), those of one switch (1) or of one side of
+   the slow links (2). */
 enum { DS__WITH_TREES, DS__WITH_MESH, DS__WITH_HOST, DS__WITH_WIRES, DS__WITH_GRID };
+
 enum { DS__ROOTED, DS__BY_OWNERS, DS__IN_LIST, DS__ONE_SHOT };
-enum { DS__GROUPS_CHAIN, DS__GROUPS_SPREAD, DS__GROUPS_STAR, DS__GROUPS_TWINS }; /* twins: each rank of the root's group copies to one of each other group */
+
+/* twins: each rank of the root's group copies to one of each other group */
+enum { DS__GROUPS_CHAIN, DS__GROUPS_SPREAD, DS__GROUPS_STAR, DS__GROUPS_TWINS };
+
 typedef struct ds__algo {
     const char *name;
-    int with;                   /* DS__WITH_* */
-    int mode;                   /* DS__ROOTED...: who sums */
-    int level, ways, arity;     /* arity: copies that each node makes */
-    int own;                    /* the root copies to its group itself, else through a member that differs from way to way */
-    int shape;                  /* DS__GROUPS_*: from group to group */
+    int with; /* DS__WITH_* */
+    int mode; /* DS__ROOTED...: who sums */
+    /* level, ways, arity: arity: copies that each node makes */
+    int level;
+    int ways;
+    int arity;
+    /* the root copies to its group itself, else through a member that differs from way to way */
+    int own;
+    int shape; /* DS__GROUPS_*: from group to group */
 } ds__algo;
 
 static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
@@ -4767,34 +6495,48 @@ static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
         size_t full = d->tree_room;
         int *grown = ds__grown(&d->tree, full, &d->tree_room, sizeof *d->tree);
-        if (!grown) d->failed = 1;
+        if (!grown)
+            d->failed = 1;
     }
-    for (size_t i = 0; i < n && !d->failed; i++) d->tree[d->trees++] = i == (size_t)root ? DS__ALONE : DS__APART;
+    for (size_t i = 0; i < n && !d->failed; i++)
+        d->tree[d->trees++] = i == (size_t)root ? DS__ALONE : DS__APART;
     return at;
 }
 
-static void ds__groups(const ds_topology *t, int level, int *group) { memcpy(group, t->group[level], (size_t)t->devices * sizeof *group); }
+static void ds__groups(const ds_topology *t, int level, int *group) {
+    memcpy(group, t->group[level], (size_t)t->devices * sizeof *group);
+}
 
 /* The ranks, those of a switch and of a side together, the root and those near to it first. */
 static void ds__line(const ds__draft *d, int root, int *line) {
-    int near[DS__TOPOLOGY_MAX], side[DS__TOPOLOGY_MAX], n = d->p;
+    int near[DS__TOPOLOGY_MAX];
+    int side[DS__TOPOLOGY_MAX];
+    int n = d->p;
     ds__groups(d->t, 1, near);
     ds__groups(d->t, 2, side);
     for (int i = 0; i < n; i++) {
-        int v = (root + i) % n, at = i;
+        int v = (root + i) % n;
+        int at = i;
         for (; at > 0; at--) {
             int u = line[at - 1];
-            int a = side[u] == side[root] ? -1 : side[u], b = side[v] == side[root] ? -1 : side[v];
-            if (a == b) { a = near[u] == near[root] ? -1 : near[u]; b = near[v] == near[root] ? -1 : near[v]; }
-            if (a <= b) break;
+            int a = side[u] == side[root] ? -1 : side[u];
+            int b = side[v] == side[root] ? -1 : side[v];
+            if (a == b) {
+                a = near[u] == near[root] ? -1 : near[u];
+                b = near[v] == near[root] ? -1 : near[v];
+            }
+            if (a <= b)
+                break;
             line[at] = u;
         }
         line[at] = v;
     }
 }
 
-/* Members in the shape of a heap: the first one's parent is given. `skip`: copies that the first one makes elsewhere. */
-static void ds__heap(int *tree, const int *member, int count, int first, int parent, int arity, int skip) {
+/* Members in the shape of a heap: the first one's parent is given. `skip`: copies that the first
+   one makes elsewhere. */
+static void ds__heap(int *tree, const int *member, int count, int first, int parent, int arity,
+                     int skip) {
     int top = arity > skip ? arity - skip : 1;
     for (int i = 0; i < count; i++) {
         int from = i == 0 ? -1 : i <= top ? 0 : 1 + (i - 1 - top) / arity;
@@ -4804,117 +6546,186 @@ static void ds__heap(int *tree, const int *member, int count, int first, int par
 
 /* The j-th tree of so many from a root. */
 static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j) {
-    int line[DS__TOPOLOGY_MAX], group[DS__TOPOLOGY_MAX], first[DS__TOPOLOGY_MAX], size[DS__TOPOLOGY_MAX], entry[DS__TOPOLOGY_MAX], groups = 0;
+    int line[DS__TOPOLOGY_MAX];
+    int group[DS__TOPOLOGY_MAX];
+    int first[DS__TOPOLOGY_MAX];
+    int size[DS__TOPOLOGY_MAX];
+    int entry[DS__TOPOLOGY_MAX];
+    int groups = 0;
     ptrdiff_t at = ds__tree_new(d, root);
-    if (d->failed) return -1;
+    if (d->failed)
+        return -1;
     int *tree = d->tree + at;
     if (a->with == DS__WITH_HOST) {
-        for (int i = 0; i < d->p; i++) tree[i] = i == root ? DS__ALONE : d->p;
+        for (int i = 0; i < d->p; i++)
+            tree[i] = i == root ? DS__ALONE : d->p;
         tree[d->p] = root;
         return at;
     }
     ds__groups(d->t, a->level, group);
     ds__line(d, root, line);
     for (int i = 0; i < d->p; i++) {
-        if (i == 0 || group[line[i]] != group[line[i - 1]]) { first[groups] = i; size[groups++] = 0; }
+        if (i == 0 || group[line[i]] != group[line[i - 1]]) {
+            first[groups] = i;
+            size[groups++] = 0;
+        }
         size[groups - 1]++;
     }
     int shift = 0; /* roots of one group take different ways */
-    for (int i = 0; i < root; i++) shift += group[i] == group[root];
+    for (int i = 0; i < root; i++)
+        shift += group[i] == group[root];
     int alone = a->own || size[0] == 1;
     for (int g = 0; g < groups; g++) {
-        int lead = g == 0 && !alone, n = size[g] - lead;
+        int lead = g == 0 && !alone;
+        int n = size[g] - lead;
         entry[g] = g == 0 && alone ? 0 : ((a->ways >= n ? j % n : j * n / a->ways) + shift) % n;
-        int *member = line + first[g] + lead, parent = root, skip = 0;
+        int *member = line + first[g] + lead;
+        int parent = root;
+        int skip = 0;
         if (g && a->shape == DS__GROUPS_TWINS) {
-            for (int i = 0; i < n; i++) tree[member[i]] = line[i % size[0]];
+            for (int i = 0; i < n; i++)
+                tree[member[i]] = line[i % size[0]];
             continue;
         }
         if (g == 0) {
-            if (groups > 1) skip = a->shape == DS__GROUPS_STAR ? groups - 1 : 1;
-            if (alone) parent = DS__ALONE;
+            if (groups > 1)
+                skip = a->shape == DS__GROUPS_STAR ? groups - 1 : 1;
+            if (alone)
+                parent = DS__ALONE;
         } else {
-            int via = a->shape == DS__GROUPS_CHAIN ? g - 1 : a->shape == DS__GROUPS_STAR ? 0 : 1 + (j + shift) % (groups - 1);
-            if (via == g) via = 0;
-            int n0 = size[via] - (via == 0 && !alone), e = entry[via];
-            if (via > g) e = ((a->ways >= n0 ? j % n0 : j * n0 / a->ways) + shift) % n0;
+            int via = a->shape == DS__GROUPS_CHAIN  ? g - 1
+                      : a->shape == DS__GROUPS_STAR ? 0
+                                                    : 1 + (j + shift) % (groups - 1);
+            if (via == g)
+                via = 0;
+            int n0 = size[via] - (via == 0 && !alone);
+            int e = entry[via];
+            if (via > g)
+                e = ((a->ways >= n0 ? j % n0 : j * n0 / a->ways) + shift) % n0;
             parent = line[first[via] + (via == 0 && !alone) + e];
-            skip = a->shape == DS__GROUPS_CHAIN ? g + 1 < groups : a->shape == DS__GROUPS_SPREAD && via == 0 ? groups - 2 : 0;
+            skip = a->shape == DS__GROUPS_CHAIN                ? g + 1 < groups
+                   : a->shape == DS__GROUPS_SPREAD && via == 0 ? groups - 2
+                                                               : 0;
         }
         ds__heap(tree, member, n, entry[g], parent, a->arity, skip);
     }
     return at;
 }
-
-/* Trees on a mesh whose devices are joined by links of their own, so many that no more can leave the narrowest cut (Edmonds), found as Lovasz's proof finds them: an edge is
-   taken if the rest still reaches everyone often enough. Edges that other roots have used less come first. */
+/* Trees on a mesh whose devices are joined by links of their own, so many that no more can leave
+   the narrowest cut (Edmonds), found as Lovasz's proof finds them: an edge is taken if the rest
+   still reaches everyone often enough. Edges that other roots have used less come first. */
 #define DS__MESH 16
-typedef struct ds__mesh { int p, cap[DS__MESH][DS__MESH], used[DS__MESH][DS__MESH]; } ds__mesh;
+
+typedef struct ds__mesh {
+    int p;
+    int cap[DS__MESH][DS__MESH];
+    int used[DS__MESH][DS__MESH];
+} ds__mesh;
 
 static int ds__mesh_flow(const ds__mesh *m, int from, int to, int enough) {
-    int cap[DS__MESH][DS__MESH], back[DS__MESH], queue[DS__MESH], flow = 0;
+    int cap[DS__MESH][DS__MESH];
+    int back[DS__MESH];
+    int queue[DS__MESH];
+    int flow = 0;
     memcpy(cap, m->cap, sizeof cap);
     for (; flow < enough; flow++) {
-        int head = 0, tail = 0;
-        for (int i = 0; i < m->p; i++) back[i] = -1;
+        int head = 0;
+        int tail = 0;
+        for (int i = 0; i < m->p; i++)
+            back[i] = -1;
         back[from] = from;
         queue[tail++] = from;
         while (head < tail && back[to] < 0) {
             int u = queue[head++];
             for (int v = 0; v < m->p; v++)
-                if (back[v] < 0 && cap[u][v] > 0) { back[v] = u; queue[tail++] = v; }
+                if (back[v] < 0 && cap[u][v] > 0) {
+                    back[v] = u;
+                    queue[tail++] = v;
+                }
         }
-        if (back[to] < 0) break;
-        for (int v = to; v != from; v = back[v]) { cap[back[v]][v]--; cap[v][back[v]]++; }
+        if (back[to] < 0)
+            break;
+        for (int v = to; v != from; v = back[v]) {
+            cap[back[v]][v]--;
+            cap[v][back[v]]++;
+        }
     }
     return flow;
 }
+
 static int ds__mesh_cut(const ds__mesh *m, int root, int enough) {
     for (int v = 0; v < m->p; v++)
-        if (v != root) enough = ds__mesh_flow(m, root, v, enough);
+        if (v != root)
+            enough = ds__mesh_flow(m, root, v, enough);
     return enough;
 }
-/* Links as whole numbers of units, so that there are not more than so many trees; 0: it is no mesh. */
+
+/* Links as whole numbers of units, so that there are not more than so many trees; 0: it is no
+   mesh. */
 static int ds__mesh_make(const ds_topology *t, ds__mesh *m, int most) {
     double least = 1e300;
     memset(m, 0, sizeof *m);
     m->p = t->devices;
-    if (m->p > DS__MESH || m->p < 2) return 0;
+    if (m->p > DS__MESH || m->p < 2)
+        return 0;
     for (int pass = 0; pass < 8; pass++) {
         int cut = INT32_MAX;
         for (int i = 0; i < m->p; i++)
             for (int k = 0; k < m->p; k++) {
                 const ds__troute *r = ds__route_of(t, i, k);
                 m->cap[i][k] = 0;
-                if (i == k || !r->direct || r->hops != 1) continue;
-                if (pass == 0 && r->rate < least) least = r->rate;
-                if (pass) m->cap[i][k] = (int)(r->rate / least + 1e-6) > 1000 ? 1000 : (int)(r->rate / least + 1e-6);
+                if (i == k || !r->direct || r->hops != 1)
+                    continue;
+                if (pass == 0 && r->rate < least)
+                    least = r->rate;
+                if (pass)
+                    m->cap[i][k] =
+                        (int)(r->rate / least + 1e-6) > 1000 ? 1000 : (int)(r->rate / least + 1e-6);
             }
-        if (pass == 0) continue;
-        for (int i = 0; i < m->p; i++) { int c = ds__mesh_cut(m, i, 1000); if (c < cut) cut = c; }
-        if (!cut) return 0;
-        if (cut <= most) return cut;
-        least *= (double)(cut + most) / (2.0 * most) > 1.1 ? (double)(cut + most) / (2.0 * most) : 1.1;
+        if (pass == 0)
+            continue;
+        for (int i = 0; i < m->p; i++) {
+            int c = ds__mesh_cut(m, i, 1000);
+            if (c < cut)
+                cut = c;
+        }
+        if (!cut)
+            return 0;
+        if (cut <= most)
+            return cut;
+        least *=
+            (double)(cut + most) / (2.0 * most) > 1.1 ? (double)(cut + most) / (2.0 * most) : 1.1;
     }
     return 0;
 }
+
 static int ds__mesh_trees(ds__draft *d, ds__mesh *m, int root, int count, ptrdiff_t *out) {
     ds__mesh left = *m;
     for (int j = 0; j < count; j++) {
         int depth[DS__MESH] = { 0 };
         out[j] = ds__tree_new(d, root);
-        if (d->failed) return 0;
+        if (d->failed)
+            return 0;
         int *tree = d->tree + out[j];
         for (int n = 1; n < m->p; n++) {
             char tried[DS__MESH][DS__MESH] = { { 0 } };
             for (;;) {
-                int bu = -1, bv = -1;
+                int bu = -1;
+                int bv = -1;
                 for (int u = 0; u < m->p; u++)
                     for (int v = 0; v < m->p; v++) {
-                        if (tree[u] == DS__APART || tree[v] != DS__APART || left.cap[u][v] < 1 || tried[u][v]) continue;
-                        if (bu < 0 || depth[u] < depth[bu] || (depth[u] == depth[bu] && m->used[u][v] * m->cap[bu][bv] < m->used[bu][bv] * m->cap[u][v])) { bu = u; bv = v; }
+                        if (tree[u] == DS__APART || tree[v] != DS__APART || left.cap[u][v] < 1 ||
+                            tried[u][v])
+                            continue;
+                        if (bu < 0 || depth[u] < depth[bu] ||
+                            (depth[u] == depth[bu] &&
+                             m->used[u][v] * m->cap[bu][bv] < m->used[bu][bv] * m->cap[u][v])) {
+                            bu = u;
+                            bv = v;
+                        }
                     }
-                if (bu < 0) return 0;
+                if (bu < 0)
+                    return 0;
                 tried[bu][bv] = 1;
                 left.cap[bu][bv]--;
                 if (ds__mesh_cut(&left, root, count - j - 1) >= count - j - 1) {
@@ -4930,330 +6741,541 @@ static int ds__mesh_trees(ds__draft *d, ds__mesh *m, int root, int count, ptrdif
     return 1;
 }
 
-/* What may be summed in this tree: 1 when the order of the sums is as good as the order of the list. */
+/* What may be summed in this tree: 1 when the order of the sums is as good as the order of the
+   list. */
 static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     const int *tree = d->tree + at;
-    int n = d->p + 1, order[DS__TOPOLOGY_MAX + 1], low[DS__TOPOLOGY_MAX + 1], high[DS__TOPOLOGY_MAX + 1], size[DS__TOPOLOGY_MAX + 1];
-    int count = ds__by_depth(tree, n, order), children = 0;
-    for (int v = 0; v < n; v++) children += tree[v] == d->p;
-    if (children > 1) return 0; /* the host sums nothing */
-    if (d->want->order == DS_ORDER_ANY) return 1;
+    int n = d->p + 1;
+    int order[DS__TOPOLOGY_MAX + 1];
+    int low[DS__TOPOLOGY_MAX + 1];
+    int high[DS__TOPOLOGY_MAX + 1];
+    int size[DS__TOPOLOGY_MAX + 1];
+    int count = ds__by_depth(tree, n, order);
+    int children = 0;
+    for (int v = 0; v < n; v++)
+        children += tree[v] == d->p;
+    /* the host sums nothing */
+    if (children > 1)
+        return 0;
+    if (d->want->order == DS_ORDER_ANY)
+        return 1;
     for (int i = count - 1; i >= 0; i--) {
-        int v = order[i], own = v < d->p, items = own;
+        int v = order[i];
+        int own = v < d->p;
+        int items = own;
         low[v] = high[v] = v;
         size[v] = own;
-        if (!own) { low[v] = n; high[v] = -1; }
+        if (!own) {
+            low[v] = n;
+            high[v] = -1;
+        }
         for (int j = i + 1; j < count; j++) {
             int u = order[j];
-            if (tree[u] != v) continue;
+            if (tree[u] != v)
+                continue;
             items++;
-            if (low[u] < low[v]) low[v] = low[u];
-            if (high[u] > high[v]) high[v] = high[u];
+            if (low[u] < low[v])
+                low[v] = low[u];
+            if (high[u] > high[v])
+                high[v] = high[u];
             size[v] += size[u];
         }
-        /* A sum on the way is that of the first ranks: so it comes first where it goes, and no other does. */
-        if (items > 1 && tree[v] >= 0 && (low[v] != 0 || high[v] + 1 != size[v] || d->want->order == DS_ORDER_AT_ONCE)) return 0;
+        /* A sum on the way is that of the first ranks: so it comes first where it goes, and no
+           other does. */
+        if (items > 1 && tree[v] >= 0 &&
+            (low[v] != 0 || high[v] + 1 != size[v] || d->want->order == DS_ORDER_AT_ONCE))
+            return 0;
     }
     return 1;
 }
-
 /* ---- algorithms to flows ---- */
 
-static void ds__flow_add(ds__draft *d, size_t begin, size_t end, size_t in, size_t out, int owner, int dest, ptrdiff_t up, ptrdiff_t down) {
-    if (end <= begin || d->failed) return;
+static void ds__flow_add(ds__draft *d, size_t begin, size_t end, size_t in, size_t out, int owner,
+                         int dest, ptrdiff_t up, ptrdiff_t down) {
+    if (end <= begin || d->failed)
+        return;
     ds__flow *f = DS__ADD(d, flow);
-    if (f) *f = (ds__flow){ end - begin, in + begin, out + begin, owner, dest, up, down, 1, 0, 0 };
+    if (f)
+        *f = (ds__flow){ end - begin, in + begin, out + begin, owner, dest, up, down, 1, 0, 0 };
 }
+
 /* The way from the root of a tree to a node as a tree of its own, forwards or backwards. */
 static ptrdiff_t ds__path(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
     int root = to;
-    for (; d->tree[tree + root] >= 0; ) root = d->tree[tree + root];
+    for (; d->tree[tree + root] >= 0;)
+        root = d->tree[tree + root];
     ptrdiff_t at = ds__tree_new(d, backwards ? to : root);
     for (int v = to; !d->failed && v != root; v = d->tree[tree + v]) {
-        if (backwards) d->tree[at + d->tree[tree + v]] = v;
-        else d->tree[at + v] = d->tree[tree + v];
+        if (backwards)
+            d->tree[at + d->tree[tree + v]] = v;
+        else
+            d->tree[at + v] = d->tree[tree + v];
     }
     return at;
 }
 
-/* Sums in the order of the list over groups of neighbours, each cut into `split`: each adds what it has to the sum of those before. The last one's member owns it. */
+/* Sums in the order of the list over groups of neighbours, each cut into `split`: each adds what
+   it has to the sum of those before. The last one's member owns it. */
 static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split, int *owner) {
-    int group[DS__TOPOLOGY_MAX], before = -1;
+    int group[DS__TOPOLOGY_MAX];
+    int before = -1;
     ds__groups(d->t, a->level, group);
     ptrdiff_t at = ds__tree_new(d, -1);
     for (int i = 0; i < d->p && !d->failed;) {
         int n = 1;
-        while (a->level && i + n < d->p && group[i + n] == group[i] && (split < 2 || d->t->seat[i + n] * split / d->largest == d->t->seat[i] * split / d->largest)) n++;
+        while (a->level && i + n < d->p && group[i + n] == group[i] &&
+               (split < 2 ||
+                d->t->seat[i + n] * split / d->largest == d->t->seat[i] * split / d->largest))
+            n++;
         int lead = i + j % n;
-        for (int k = i; k < i + n; k++) d->tree[at + k] = lead;
+        for (int k = i; k < i + n; k++)
+            d->tree[at + k] = lead;
         d->tree[at + lead] = DS__ALONE;
-        if (before >= 0) d->tree[at + before] = lead;
+        if (before >= 0)
+            d->tree[at + before] = lead;
         before = *owner = lead;
         i += n;
     }
     return at;
 }
 
-/* Many ranks: slices are summed in the order of the list from group to group, each by the leads that have the same seat, and go on from the last one. The root of a
-   reduce leads nothing, since it gets all results. A group may be cut into several: then there are fewer slices, hence fewer copies for as many pieces. */
+/* Many ranks: slices are summed in the order of the list from group to group, each by the leads
+   that have the same seat, and go on from the last one. The root of a reduce leads nothing,
+   since it gets all results. A group may be cut into several: then there are fewer slices, hence
+   fewer copies for as many pieces. */
 static int ds__flows_leads(ds__draft *d, int split) {
-    static const ds__algo star = { NULL, DS__WITH_TREES, DS__ROOTED, 1, 1, 1 << 20, 1, DS__GROUPS_CHAIN };
+    static const ds__algo star = { NULL, DS__WITH_TREES, DS__ROOTED, 1,
+                                   1,    1 << 20,        1,          DS__GROUPS_CHAIN };
     const ds_plan_desc *w = d->want;
-    const int *island = d->t->island, *seat = d->t->seat;
-    int p = d->p, rooted = w->what == DS_REDUCE, run = d->largest / split, n = run - rooted, each = p / n, spare = rooted ? seat[w->root] % run : n;
+    const int *island = d->t->island;
+    const int *seat = d->t->seat;
+    int p = d->p;
+    int rooted = w->what == DS_REDUCE;
+    int run = d->largest / split;
+    int n = run - rooted;
+    int each = p / n;
+    int spare = rooted ? seat[w->root] % run : n;
     ds__algo level = { NULL, DS__WITH_TREES, DS__IN_LIST, 1, n, 1, 0, 0 };
-    if (split > 1 && (d->largest % split || p % d->largest)) return 0;
-    if (w->what == DS_REDUCE_SCATTER && (p % n || each < 2)) return 0;
+    if (split > 1 && (d->largest % split || p % d->largest))
+        return 0;
+    if (w->what == DS_REDUCE_SCATTER && (p % n || each < 2))
+        return 0;
     d->ways = n;
     for (int j = 0; j < n; j++) {
         int owner = 0;
-        ptrdiff_t up = ds__list_tree(d, &level, j + (j >= spare), split, &owner), down;
-        size_t begin = ds__slice(w, w->bytes, (size_t)j, (size_t)n), end = ds__slice(w, w->bytes, (size_t)j + 1, (size_t)n);
-        if (d->failed || !ds__in_order(d, up)) return 0;
+        ptrdiff_t up = ds__list_tree(d, &level, j + (j >= spare), split, &owner);
+        ptrdiff_t down;
+        size_t begin = ds__slice(w, w->bytes, (size_t)j, (size_t)n);
+        size_t end = ds__slice(w, w->bytes, (size_t)j + 1, (size_t)n);
+        if (d->failed || !ds__in_order(d, up))
+            return 0;
         if (w->what == DS_ALL_REDUCE) {
             down = ds__tree_make(d, &star, owner, 0);
         } else if (w->what == DS_REDUCE) {
             int via = owner; /* its twin beside the root */
             down = ds__tree_new(d, owner);
-            for (int i = 0; i < p && island[owner] != island[w->root]; i++) if (island[i] == island[w->root] && seat[i] == seat[owner]) via = i;
-            if (!d->failed && via != owner) d->tree[down + via] = owner;
-            if (!d->failed && via != w->root) d->tree[down + w->root] = via;
+            for (int i = 0; i < p && island[owner] != island[w->root]; i++)
+                if (island[i] == island[w->root] && seat[i] == seat[owner])
+                    via = i;
+            if (!d->failed && via != owner)
+                d->tree[down + via] = owner;
+            if (!d->failed && via != w->root)
+                d->tree[down + w->root] = via;
         } else {
             begin = ds__block(w, (size_t)(j * each), (size_t)p);
             end = ds__block(w, (size_t)((j + 1) * each), (size_t)p);
             down = (ptrdiff_t)d->trees;
             for (int i = j * each; i < (j + 1) * each && !d->failed; i++) {
                 ptrdiff_t at = ds__tree_new(d, owner);
-                if (!d->failed && owner != i) d->tree[at + i] = owner;
+                if (!d->failed && owner != i)
+                    d->tree[at + i] = owner;
             }
         }
         size_t flows = d->flows;
-        ds__flow_add(d, begin, end, 0, 0, owner, w->what == DS_REDUCE ? w->root : w->what == DS_ALL_REDUCE ? -1 : j * each, up, down);
-        if (w->what == DS_REDUCE_SCATTER && d->flows > flows) d->flow[flows].parts = each;
+        ds__flow_add(d, begin, end, 0, 0, owner,
+                     w->what == DS_REDUCE       ? w->root
+                     : w->what == DS_ALL_REDUCE ? -1
+                                                : j * each,
+                     up, down);
+        if (w->what == DS_REDUCE_SCATTER && d->flows > flows)
+            d->flow[flows].parts = each;
     }
     return !d->failed;
 }
 /* ---- trees by the load of the wires ---- */
 
-/* Trees and ways over whatever there is, one after the other: each takes the routes that cost the least, where a route costs the more the longer its wires are busy already; then each
+/* Trees and ways over whatever there is, one after the other: each takes the routes that cost
+   the least, where a route costs the more the longer its wires are busy already; then each
    again, now that it is known what the others take. Ranks and host memory may be passed through. */
-typedef struct ds__pack { ds__draft *d; double *load, whole; int n; } ds__pack; /* load: seconds of each wire; whole: what it may be */
-typedef struct ds__want { int root, to, up; double bytes; ptrdiff_t tree; } ds__want; /* to: a rank, or -1: all */
+/* load: seconds of each wire; whole: what it may be */
+typedef struct ds__pack {
+    ds__draft *d;
+    double *load;
+    double whole;
+    int n;
+} ds__pack;
+
+/* to: a rank, or -1: all */
+typedef struct ds__want {
+    int root;
+    int to;
+    int up;
+    double bytes;
+    ptrdiff_t tree;
+} ds__want;
 
 static const ds__troute *ds__pack_route(const ds__pack *k, int u, int v, int up) {
     const ds__troute *r = up ? ds__route_of(k->d->t, v, u) : ds__route_of(k->d->t, u, v);
     return r->hops && (r->direct || u == k->d->p || v == k->d->p) ? r : NULL;
 }
+
 static double ds__pack_cost(const ds__pack *k, const ds__troute *r, double bytes) {
     double cost = 1e-4 + (double)r->latency_ns * 1e-9;
     for (size_t h = 0; h < r->hops; h++) {
-        double more = bytes / k->d->t->wire[r->wire[h]] / k->whole, x = k->load[r->wire[h]] / k->whole, y = x + more;
-        x *= x; x *= x; y *= y; y *= y;
+        double more = bytes / k->d->t->wire[r->wire[h]] / k->whole;
+        double x = k->load[r->wire[h]] / k->whole;
+        double y = x + more;
+        x *= x;
+        x *= x;
+        y *= y;
+        y *= y;
         cost += y * y - x * x + more * 1e-3;
     }
     return cost;
 }
+
 static void ds__pack_add(const ds__pack *k, const ds__want *w, double sign) {
     const int *tree = k->d->tree + w->tree;
     for (int v = 0; v < k->n; v++) {
-        if (tree[v] < 0) continue;
+        if (tree[v] < 0)
+            continue;
         const ds__troute *r = ds__pack_route(k, tree[v], v, w->up);
-        for (size_t h = 0; h < r->hops; h++) k->load[r->wire[h]] += sign * w->bytes / k->d->t->wire[r->wire[h]];
+        for (size_t h = 0; h < r->hops; h++)
+            k->load[r->wire[h]] += sign * w->bytes / k->d->t->wire[r->wire[h]];
     }
 }
+
 /* The tree of what is wanted, node by node, the nearest first. */
 static int ds__pack_tree(const ds__pack *k, const ds__want *w) {
-    int *tree = k->d->tree + w->tree, host = k->d->p;
-    for (int v = 0; v < k->n; v++) tree[v] = v == w->root ? DS__ALONE : DS__APART;
+    int *tree = k->d->tree + w->tree;
+    int host = k->d->p;
+    for (int v = 0; v < k->n; v++)
+        tree[v] = v == w->root ? DS__ALONE : DS__APART;
     for (;;) {
         double cost[DS__MESH + 1];
-        int from[DS__MESH + 1], done[DS__MESH + 1] = { 0 }, at;
+        int from[DS__MESH + 1];
+        int done[DS__MESH + 1] = { 0 };
+        int at;
         for (int v = 0; v < k->n; v++) {
-            cost[v] = tree[v] == DS__APART || (v == host && w->up) ? 1e300 : 0; /* the host does not sum */
+            /* the host does not sum */
+            cost[v] = tree[v] == DS__APART || (v == host && w->up) ? 1e300 : 0;
             from[v] = -1;
-            for (int u = v; cost[v] < 1 && tree[u] >= 0; u = tree[u]) cost[v] += 1e-5; /* nearer to the root is better */
+            /* nearer to the root is better */
+            for (int u = v; cost[v] < 1 && tree[u] >= 0; u = tree[u])
+                cost[v] += 1e-5;
         }
         for (;;) {
             at = -1;
             for (int v = 0; v < k->n; v++)
-                if (!done[v] && cost[v] < 1e299 && (at < 0 || cost[v] < cost[at])) at = v;
-            if (at < 0) break;
+                if (!done[v] && cost[v] < 1e299 && (at < 0 || cost[v] < cost[at]))
+                    at = v;
+            if (at < 0)
+                break;
             done[at] = 1;
-            if (tree[at] == DS__APART && at != host && (w->to < 0 || w->to == at)) break;
-            if (w->up && w->to < 0 && tree[at] == DS__APART && at != host) continue;
+            if (tree[at] == DS__APART && at != host && (w->to < 0 || w->to == at))
+                break;
+            if (w->up && w->to < 0 && tree[at] == DS__APART && at != host)
+                continue;
             for (int v = 0; v < k->n; v++) {
-                const ds__troute *r = done[v] || tree[v] != DS__APART ? NULL : ds__pack_route(k, at, v, w->up);
-                if (!r) continue;
+                const ds__troute *r =
+                    done[v] || tree[v] != DS__APART ? NULL : ds__pack_route(k, at, v, w->up);
+                if (!r)
+                    continue;
                 double c = cost[at] + ds__pack_cost(k, r, w->bytes);
-                if (c < cost[v]) { cost[v] = c; from[v] = at; }
+                if (c < cost[v]) {
+                    cost[v] = c;
+                    from[v] = at;
+                }
             }
         }
-        if (at < 0) break; /* nobody else can be reached */
+        /* nobody else can be reached */
+        if (at < 0)
+            break;
         for (int v = at; from[v] >= 0 && tree[v] == DS__APART; v = from[v]) {
             const ds__troute *r = ds__pack_route(k, from[v], v, w->up);
-            for (size_t h = 0; h < r->hops; h++) k->load[r->wire[h]] += w->bytes / k->d->t->wire[r->wire[h]];
+            for (size_t h = 0; h < r->hops; h++)
+                k->load[r->wire[h]] += w->bytes / k->d->t->wire[r->wire[h]];
             tree[v] = from[v];
         }
-        if (w->to >= 0) break;
+        if (w->to >= 0)
+            break;
     }
     for (int v = 0; v < host; v++)
-        if (tree[v] == DS__APART && (w->to < 0 || w->to == v)) return 0;
+        if (tree[v] == DS__APART && (w->to < 0 || w->to == v))
+            return 0;
     return 1;
 }
+
 static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
     const ds_plan_desc *w = d->want;
-    int what = (int)w->what, p = d->p, sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER, ok = 1;
-    int rooted = what <= DS_REDUCE, each = what == DS_SCATTER || what == DS_GATHER || what == DS_ALL_TO_ALL, sides = what == DS_ALL_REDUCE ? 2 : 1;
-    size_t ways = (size_t)a->ways, wants = 0, room = (size_t)(rooted ? 1 : p) * (size_t)(each ? p : 1) * (size_t)sides * ways;
+    int what = (int)w->what;
+    int p = d->p;
+    int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
+    int ok = 1;
+    int rooted = what <= DS_REDUCE;
+    int each = what == DS_SCATTER || what == DS_GATHER || what == DS_ALL_TO_ALL;
+    int sides = what == DS_ALL_REDUCE ? 2 : 1;
+    size_t ways = (size_t)a->ways;
+    size_t wants = 0;
+    size_t room = (size_t)(rooted ? 1 : p) * (size_t)(each ? p : 1) * (size_t)sides * ways;
     ds__want *want = ds__alloc(room * sizeof *want);
     ds__pack k = { d, ds__alloc(((size_t)d->t->wires + 1) * sizeof *k.load), 0, p + 1 };
-    if (sums && w->order != DS_ORDER_ANY) ok = 0;
-    if (!want || !k.load) d->failed = 1;
+    if (sums && w->order != DS_ORDER_ANY)
+        ok = 0;
+    if (!want || !k.load)
+        d->failed = 1;
     for (size_t j = 0; ok && !d->failed && j < ways; j++)
         for (int i = 0; i < p; i++) {
             int root = rooted ? w->root : i;
-            if (rooted && i) break;
+            if (rooted && i)
+                break;
             for (int to = each ? 0 : -1; to < (each ? p : 0); to++)
                 for (int side = 0; side < sides; side++) {
-                    double bytes = (double)w->bytes / (double)ways / (double)(rooted ? 1 : p) / (double)(each && rooted ? p : 1);
-                    if (what == DS_ALL_TO_ALL) bytes = (double)w->bytes / (double)ways / p;
-                    want[wants++] = (ds__want){ root, to, what == DS_GATHER || (sums && !side), bytes, ds__tree_new(d, root) };
+                    double bytes = (double)w->bytes / (double)ways / (double)(rooted ? 1 : p) /
+                                   (double)(each && rooted ? p : 1);
+                    if (what == DS_ALL_TO_ALL)
+                        bytes = (double)w->bytes / (double)ways / p;
+                    want[wants++] = (ds__want){ root, to, what == DS_GATHER || (sums && !side),
+                                                bytes, ds__tree_new(d, root) };
                 }
         }
     k.whole = d->want->bytes ? (double)d->bound * 1e-9 + 1e-9 : 1;
     double least = 1e300;
-    size_t first = wants ? (size_t)want[0].tree : 0, nodes = wants * (size_t)k.n;
-    int *best = ds__alloc((nodes + 1) * sizeof *best), passes = wants > 100 ? 4 : wants > 16 ? 8 : 32;
-    if (!best) d->failed = 1;
+    size_t first = wants ? (size_t)want[0].tree : 0;
+    size_t nodes = wants * (size_t)k.n;
+    int *best = ds__alloc((nodes + 1) * sizeof *best);
+    int passes = wants > 100 ? 4 : wants > 16 ? 8 : 32;
+    if (!best)
+        d->failed = 1;
     for (int pass = 0; ok && !d->failed && pass < passes; pass++) {
         for (size_t i = 0; i < wants && ok; i++) {
-            if (pass) ds__pack_add(&k, &want[i], -1);
+            if (pass)
+                ds__pack_add(&k, &want[i], -1);
             ok = want[i].to == want[i].root || ds__pack_tree(&k, &want[i]);
         }
         double most = 0;
-        for (int i = 0; i < d->t->wires; i++) if (k.load[i] > most) most = k.load[i];
-        if (most < least * 0.999) { least = most; memcpy(best, d->tree + first, nodes * sizeof *best); }
+        for (int i = 0; i < d->t->wires; i++)
+            if (k.load[i] > most)
+                most = k.load[i];
+        if (most < least * 0.999) {
+            least = most;
+            memcpy(best, d->tree + first, nodes * sizeof *best);
+        }
     }
-    if (best && ok) memcpy(d->tree + first, best, nodes * sizeof *best);
+    if (best && ok)
+        memcpy(d->tree + first, best, nodes * sizeof *best);
     ds__release(best);
     for (size_t i = 0; ok && !d->failed && i < wants; i += (size_t)sides) {
         const ds__want *n = &want[i];
-        size_t j = i / (wants / ways), block = (size_t)(each && rooted ? n->to : n->root), begin = 0, size = w->bytes;
-        if (what == DS_ALL_TO_ALL) block = (size_t)n->to;
-        if (what != DS_BROADCAST && what != DS_REDUCE) { begin = ds__block(w, block, (size_t)p); size = ds__block(w, block + 1, (size_t)p) - begin; }
-        size_t from = ds__slice(w, size, j, ways), to = ds__slice(w, size, j + 1, ways);
+        size_t j = i / (wants / ways);
+        size_t block = (size_t)(each && rooted ? n->to : n->root);
+        size_t begin = 0;
+        size_t size = w->bytes;
+        if (what == DS_ALL_TO_ALL)
+            block = (size_t)n->to;
+        if (what != DS_BROADCAST && what != DS_REDUCE) {
+            begin = ds__block(w, block, (size_t)p);
+            size = ds__block(w, block + 1, (size_t)p) - begin;
+        }
+        size_t from = ds__slice(w, size, j, ways);
+        size_t to = ds__slice(w, size, j + 1, ways);
         ptrdiff_t t = n->tree;
-        if (what == DS_BROADCAST) ds__flow_add(d, from, to, 0, 0, n->root, -1, -1, t);
-        else if (what == DS_ALL_GATHER) ds__flow_add(d, from, to, 0, begin, n->root, -1, -1, t);
-        else if (what == DS_ALL_REDUCE) ds__flow_add(d, from, to, begin, begin, n->root, -1, t, n[1].tree);
-        else if (what == DS_REDUCE) ds__flow_add(d, from, to, 0, 0, n->root, n->root, t, ds__tree_new(d, n->root));
-        else if (what == DS_REDUCE_SCATTER) ds__flow_add(d, from, to, begin, 0, n->root, n->root, t, ds__tree_new(d, n->root));
-        else if (what == DS_SCATTER) ds__flow_add(d, from, to, begin, 0, n->root, n->to, -1, t);
-        else if (what == DS_ALL_TO_ALL) ds__flow_add(d, from, to, begin, ds__block(w, (size_t)n->root, (size_t)p), n->root, n->to, -1, t);
-        else { ptrdiff_t back = ds__path(d, t, n->to, 1); ds__flow_add(d, from, to, 0, begin, n->to, n->root, -1, back); }
+        if (what == DS_BROADCAST)
+            ds__flow_add(d, from, to, 0, 0, n->root, -1, -1, t);
+        else if (what == DS_ALL_GATHER)
+            ds__flow_add(d, from, to, 0, begin, n->root, -1, -1, t);
+        else if (what == DS_ALL_REDUCE)
+            ds__flow_add(d, from, to, begin, begin, n->root, -1, t, n[1].tree);
+        else if (what == DS_REDUCE)
+            ds__flow_add(d, from, to, 0, 0, n->root, n->root, t, ds__tree_new(d, n->root));
+        else if (what == DS_REDUCE_SCATTER)
+            ds__flow_add(d, from, to, begin, 0, n->root, n->root, t, ds__tree_new(d, n->root));
+        else if (what == DS_SCATTER)
+            ds__flow_add(d, from, to, begin, 0, n->root, n->to, -1, t);
+        else if (what == DS_ALL_TO_ALL)
+            ds__flow_add(d, from, to, begin, ds__block(w, (size_t)n->root, (size_t)p), n->root,
+                         n->to, -1, t);
+        else {
+            ptrdiff_t back = ds__path(d, t, n->to, 1);
+            ds__flow_add(d, from, to, 0, begin, n->to, n->root, -1, back);
+        }
     }
     ds__release(want);
     ds__release(k.load);
     d->ways = a->ways;
     return ok && !d->failed;
 }
-
 /* 1: these are the flows; 0: this algorithm does not do it here. */
 static int ds__flows(ds__draft *d, const ds__algo *a) {
     static const ds__algo star = { "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, 1 << 20, 1, 0 };
     const ds_plan_desc *w = d->want;
     ptrdiff_t tree[DS__MESH]; /* of a mesh */
-    size_t bytes = w->bytes, p = (size_t)d->p;
-    int what = (int)w->what, sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER, ways = a->ways, cut = 0;
-    int each = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER || what == DS_ALL_TO_ALL || (what == DS_ALL_REDUCE && a->mode == DS__BY_OWNERS);
+    size_t bytes = w->bytes;
+    size_t p = (size_t)d->p;
+    int what = (int)w->what;
+    int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
+    int ways = a->ways;
+    int cut = 0;
+    int each = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER || what == DS_ALL_TO_ALL ||
+               (what == DS_ALL_REDUCE && a->mode == DS__BY_OWNERS);
     ds__mesh mesh;
     d->trees = d->flows = 0;
     d->name = a->name;
     d->ways = ways;
     d->run = a->with == DS__WITH_GRID ? a->arity : 0;
-    if (d->run) return ds__grid_fits(d, d->run, ways / d->run);
+    if (d->run)
+        return ds__grid_fits(d, d->run, ways / d->run);
     d->pull = p > DS__PLAN_LARGE && (each || ways > 1);
-    if (a->with == DS__WITH_HOST && p < 2) return 0;
-    if (a->with == DS__WITH_WIRES) return p > 1 && p <= DS__MESH ? ds__pack_flows(d, a) : 0;
-    if (a->with == DS__WITH_MESH && !(cut = ds__mesh_make(d->t, &mesh, each ? 6 : DS__MESH))) return 0;
-    if (a->with == DS__WITH_MESH) d->ways = ways = cut;
-    if (a->mode != DS__ROOTED && !sums) return 0;
-    if (a->mode == DS__IN_LIST && d->p > DS__PLAN_LARGE && a->level) return ds__flows_leads(d, a->arity);
+    if (a->with == DS__WITH_HOST && p < 2)
+        return 0;
+    if (a->with == DS__WITH_WIRES)
+        return p > 1 && p <= DS__MESH ? ds__pack_flows(d, a) : 0;
+    if (a->with == DS__WITH_MESH && !(cut = ds__mesh_make(d->t, &mesh, each ? 6 : DS__MESH)))
+        return 0;
+    if (a->with == DS__WITH_MESH)
+        d->ways = ways = cut;
+    if (a->mode != DS__ROOTED && !sums)
+        return 0;
+    if (a->mode == DS__IN_LIST && d->p > DS__PLAN_LARGE && a->level)
+        return ds__flows_leads(d, a->arity);
     if (a->mode == DS__IN_LIST) { /* reduce and all_reduce */
-        if (what == DS_REDUCE_SCATTER) return 0;
+        if (what == DS_REDUCE_SCATTER)
+            return 0;
         for (int j = 0; j < ways; j++) {
             int owner = 0;
-            ptrdiff_t up = ds__list_tree(d, a, j, 1, &owner), down = -1;
-            ds__algo back = { NULL, DS__WITH_TREES, DS__ROOTED, a->level, a->level ? ways : 1, a->level ? 1 << 20 : 1, 1, a->shape };
-            if (d->failed || !ds__in_order(d, up)) return 0;
+            ptrdiff_t up = ds__list_tree(d, a, j, 1, &owner);
+            ptrdiff_t down = -1;
+            ds__algo back = { NULL,
+                              DS__WITH_TREES,
+                              DS__ROOTED,
+                              a->level,
+                              a->level ? ways : 1,
+                              a->level ? 1 << 20 : 1,
+                              1,
+                              a->shape };
+            if (d->failed || !ds__in_order(d, up))
+                return 0;
             if (what == DS_ALL_REDUCE && a->level == 0) { /* back the way it came */
                 down = ds__tree_new(d, owner);
-                for (int v = 0; v < owner && !d->failed; v++) d->tree[down + v] = v + 1;
+                for (int v = 0; v < owner && !d->failed; v++)
+                    d->tree[down + v] = v + 1;
             } else if (what == DS_ALL_REDUCE) {
                 down = ds__tree_make(d, &back, owner, j);
             } else {
                 down = ds__tree_new(d, owner);
-                if (!d->failed && owner != w->root) d->tree[down + w->root] = owner;
+                if (!d->failed && owner != w->root)
+                    d->tree[down + w->root] = owner;
             }
-            ds__flow_add(d, ds__slice(w, bytes, (size_t)j, (size_t)ways), ds__slice(w, bytes, (size_t)j + 1, (size_t)ways), 0, 0, owner, what == DS_REDUCE ? w->root : -1, up, down);
+            ds__flow_add(d, ds__slice(w, bytes, (size_t)j, (size_t)ways),
+                         ds__slice(w, bytes, (size_t)j + 1, (size_t)ways), 0, 0, owner,
+                         what == DS_REDUCE ? w->root : -1, up, down);
         }
         return !d->failed;
     }
-    if (a->mode == DS__ONE_SHOT && what != DS_ALL_REDUCE) return 0;
-    if (what == DS_REDUCE && a->mode == DS__BY_OWNERS) { /* a slice for each but the root, which sums nothing */
-        size_t k = 0, n = p > 1 ? p - 1 : 1;
+    if (a->mode == DS__ONE_SHOT && what != DS_ALL_REDUCE)
+        return 0;
+    /* a slice for each but the root, which sums nothing */
+    if (what == DS_REDUCE && a->mode == DS__BY_OWNERS) {
+        size_t k = 0;
+        size_t n = p > 1 ? p - 1 : 1;
         for (int i = 0; i < d->p; i++) {
-            if (i == w->root && p > 1) continue;
-            ptrdiff_t up = ds__tree_make(d, &star, i, 0), down = ds__path(d, ds__tree_make(d, &star, i, 0), w->root, 0);
-            ds__flow_add(d, ds__slice(w, bytes, k, n), ds__slice(w, bytes, k + 1, n), 0, 0, i, w->root, up, down);
+            if (i == w->root && p > 1)
+                continue;
+            ptrdiff_t up = ds__tree_make(d, &star, i, 0);
+            ptrdiff_t down = ds__path(d, ds__tree_make(d, &star, i, 0), w->root, 0);
+            ds__flow_add(d, ds__slice(w, bytes, k, n), ds__slice(w, bytes, k + 1, n), 0, 0, i,
+                         w->root, up, down);
             k++;
         }
         return !d->failed;
     }
     for (int i = 0; i < d->p && !d->failed; i++) {
         int root = each || a->mode == DS__ONE_SHOT ? i : what == DS_ALL_REDUCE ? 0 : w->root;
-        if (root != i) continue;
-        if (a->with == DS__WITH_MESH && !ds__mesh_trees(d, &mesh, root, cut, tree)) return 0;
-        size_t begin = each ? ds__block(w, (size_t)i, p) : 0, size = (each ? ds__block(w, (size_t)i + 1, p) : bytes) - begin;
+        if (root != i)
+            continue;
+        if (a->with == DS__WITH_MESH && !ds__mesh_trees(d, &mesh, root, cut, tree))
+            return 0;
+        size_t begin = each ? ds__block(w, (size_t)i, p) : 0;
+        size_t size = (each ? ds__block(w, (size_t)i + 1, p) : bytes) - begin;
         for (int j = 0; j < ways && !d->failed; j++) {
             ptrdiff_t t = a->with == DS__WITH_MESH ? tree[j] : ds__tree_make(d, a, root, j);
-            size_t from = ds__slice(w, size, (size_t)j, (size_t)ways), to = ds__slice(w, size, (size_t)j + 1, (size_t)ways);
-            if (d->failed) return 0;
-            if (sums && each && a->level && a->own && w->order == DS_ORDER_LIST && !ds__in_order(d, t)) { /* from group to group, then to the owner */
-                int group[DS__TOPOLOGY_MAX], turn = 0, owner = 0;
+            size_t from = ds__slice(w, size, (size_t)j, (size_t)ways);
+            size_t to = ds__slice(w, size, (size_t)j + 1, (size_t)ways);
+            if (d->failed)
+                return 0;
+            /* from group to group, then to the owner */
+            if (sums && each && a->level && a->own && w->order == DS_ORDER_LIST &&
+                !ds__in_order(d, t)) {
+                int group[DS__TOPOLOGY_MAX];
+                int turn = 0;
+                int owner = 0;
                 ds__groups(d->t, a->level, group);
-                for (int k = 0; k < root; k++) turn += group[k] == group[root];
-                ptrdiff_t up = ds__list_tree(d, a, turn, 1, &owner), down = what == DS_ALL_REDUCE ? ds__tree_make(d, a, owner, j) : ds__tree_new(d, owner);
-                if (d->failed || !ds__in_order(d, up)) return 0;
-                if (what == DS_REDUCE_SCATTER && owner != root) d->tree[down + root] = owner;
-                ds__flow_add(d, from, to, begin, what == DS_ALL_REDUCE ? begin : 0, owner, what == DS_ALL_REDUCE ? -1 : root, up, down);
+                for (int k = 0; k < root; k++)
+                    turn += group[k] == group[root];
+                ptrdiff_t up = ds__list_tree(d, a, turn, 1, &owner);
+                ptrdiff_t down =
+                    what == DS_ALL_REDUCE ? ds__tree_make(d, a, owner, j) : ds__tree_new(d, owner);
+                if (d->failed || !ds__in_order(d, up))
+                    return 0;
+                if (what == DS_REDUCE_SCATTER && owner != root)
+                    d->tree[down + root] = owner;
+                ds__flow_add(d, from, to, begin, what == DS_ALL_REDUCE ? begin : 0, owner,
+                             what == DS_ALL_REDUCE ? -1 : root, up, down);
                 continue;
             }
-            if (sums && a->mode == DS__BY_OWNERS && what == DS_ALL_REDUCE && w->order != DS_ORDER_ANY && !ds__in_order(d, t)) {
-                ptrdiff_t up = ds__tree_make(d, &star, root, 0); /* summed at once, and handed on as the algorithm has it */
+            if (sums && a->mode == DS__BY_OWNERS && what == DS_ALL_REDUCE &&
+                w->order != DS_ORDER_ANY && !ds__in_order(d, t)) {
+                /* summed at once, and handed on as the algorithm has it */
+                ptrdiff_t up = ds__tree_make(d, &star, root, 0);
                 ds__flow_add(d, from, to, begin, begin, root, -1, up, t);
                 continue;
             }
-            if (sums && !ds__in_order(d, t)) return 0;
-            if (what == DS_BROADCAST) ds__flow_add(d, from, to, 0, 0, root, -1, -1, t);
-            else if (what == DS_ALL_GATHER) ds__flow_add(d, from, to, 0, begin, root, -1, -1, t);
-            else if (what == DS_ALL_REDUCE && a->mode == DS__ONE_SHOT) ds__flow_add(d, from, to, 0, 0, root, root, t, ds__tree_new(d, root));
-            else if (what == DS_ALL_REDUCE) ds__flow_add(d, from, to, begin, begin, root, -1, t, t);
-            else if (what == DS_REDUCE) ds__flow_add(d, from, to, 0, 0, root, root, t, ds__tree_new(d, root));
-            else if (what == DS_REDUCE_SCATTER) ds__flow_add(d, from, to, begin, 0, root, root, t, ds__tree_new(d, root));
+            if (sums && !ds__in_order(d, t))
+                return 0;
+            if (what == DS_BROADCAST)
+                ds__flow_add(d, from, to, 0, 0, root, -1, -1, t);
+            else if (what == DS_ALL_GATHER)
+                ds__flow_add(d, from, to, 0, begin, root, -1, -1, t);
+            else if (what == DS_ALL_REDUCE && a->mode == DS__ONE_SHOT)
+                ds__flow_add(d, from, to, 0, 0, root, root, t, ds__tree_new(d, root));
+            else if (what == DS_ALL_REDUCE)
+                ds__flow_add(d, from, to, begin, begin, root, -1, t, t);
+            else if (what == DS_REDUCE)
+                ds__flow_add(d, from, to, 0, 0, root, root, t, ds__tree_new(d, root));
+            else if (what == DS_REDUCE_SCATTER)
+                ds__flow_add(d, from, to, begin, 0, root, root, t, ds__tree_new(d, root));
             else { /* a part for each rank: those that are far away first */
                 int deepest = 0;
-                for (int v = 0; v < d->p; v++) { int depth = ds__depth(d->tree + t, v); if (depth > deepest) deepest = depth; }
+                for (int v = 0; v < d->p; v++) {
+                    int depth = ds__depth(d->tree + t, v);
+                    if (depth > deepest)
+                        deepest = depth;
+                }
                 for (int depth = deepest, v; depth >= 0; depth--)
                     for (v = 0; v < d->p && !d->failed; v++) {
-                        size_t at = ds__block(w, (size_t)v, p), n = ds__block(w, (size_t)v + 1, p) - at;
-                        if (ds__depth(d->tree + t, v) != depth) continue;
+                        size_t at = ds__block(w, (size_t)v, p);
+                        size_t n = ds__block(w, (size_t)v + 1, p) - at;
+                        if (ds__depth(d->tree + t, v) != depth)
+                            continue;
                         from = ds__slice(w, n, (size_t)j, (size_t)ways);
                         to = ds__slice(w, n, (size_t)j + 1, (size_t)ways);
                         ptrdiff_t path = ds__path(d, t, v, what == DS_GATHER);
-                        if (what == DS_SCATTER) ds__flow_add(d, from, to, at, 0, root, v, -1, path);
-                        else if (what == DS_GATHER) ds__flow_add(d, from, to, 0, at, v, root, -1, path);
-                        else ds__flow_add(d, from, to, at, begin, root, v, -1, path);
+                        if (what == DS_SCATTER)
+                            ds__flow_add(d, from, to, at, 0, root, v, -1, path);
+                        else if (what == DS_GATHER)
+                            ds__flow_add(d, from, to, 0, at, v, root, -1, path);
+                        else
+                            ds__flow_add(d, from, to, at, begin, root, v, -1, path);
                     }
             }
         }
@@ -5272,25 +7294,40 @@ static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
             ptrdiff_t at = side ? d->flow[i].down : d->flow[i].up;
             for (int v = 0; at >= 0 && v <= d->p; v++) {
                 int u = d->tree[at + v];
-                if (u < 0) continue;
-                int from = side ? u : v, to = side ? v : u, staged = from != d->p && to != d->p && !ds__route_of(t, from, to)->direct;
+                if (u < 0)
+                    continue;
+                int from = side ? u : v;
+                int to = side ? v : u;
+                int staged = from != d->p && to != d->p && !ds__route_of(t, from, to)->direct;
                 for (int leg = !staged; leg < 2; leg++) {
-                    const ds__troute *r = ds__route_of(t, staged && leg ? d->p : from, staged && !leg ? d->p : to);
-                    for (size_t h = 0; h < r->hops; h++) load[r->wire[h]] += (double)d->flow[i].bytes;
+                    const ds__troute *r =
+                        ds__route_of(t, staged && leg ? d->p : from, staged && !leg ? d->p : to);
+                    for (size_t h = 0; h < r->hops; h++)
+                        load[r->wire[h]] += (double)d->flow[i].bytes;
                     ++*copies;
-                    if (!r->hops) most = 1e18;
+                    if (!r->hops)
+                        most = 1e18;
                 }
             }
         }
     for (int i = 0; i < t->wires; i++)
-        if (load[i] / t->wire[i] * 1e9 > most) most = load[i] / t->wire[i] * 1e9;
+        if (load[i] / t->wire[i] * 1e9 > most)
+            most = load[i] / t->wire[i] * 1e9;
     return (int64_t)most;
 }
-
 /* ---- the bound ---- */
 
 /* Max-flow on the links, by Dinic's algorithm; devices and the host pass on what comes. */
-typedef struct ds__net { int nodes, edges; int *head, *next, *to, *level, *at; double *cap; } ds__net;
+typedef struct ds__net {
+    int nodes;
+    int edges;
+    int *head;
+    int *next;
+    int *to;
+    int *level;
+    int *at;
+    double *cap;
+} ds__net;
 
 static void ds__net_edge(ds__net *n, int a, int b, double cap) {
     for (int i = 0; i < 2; i++) {
@@ -5300,41 +7337,63 @@ static void ds__net_edge(ds__net *n, int a, int b, double cap) {
         n->head[i ? b : a] = n->edges++;
     }
 }
+
 static double ds__net_push(ds__net *n, int v, int sink, double most) {
-    if (v == sink) return most;
+    if (v == sink)
+        return most;
     for (int *e = &n->at[v]; *e >= 0; *e = n->next[*e]) {
-        int u = n->to[*e], edge = *e;
-        if (n->level[u] != n->level[v] + 1 || n->cap[edge] <= 1e-3) continue;
+        int u = n->to[*e];
+        int edge = *e;
+        if (n->level[u] != n->level[v] + 1 || n->cap[edge] <= 1e-3)
+            continue;
         double got = ds__net_push(n, u, sink, n->cap[edge] < most ? n->cap[edge] : most);
-        if (got > 0) { n->cap[edge] -= got; n->cap[edge ^ 1] += got; return got; }
+        if (got > 0) {
+            n->cap[edge] -= got;
+            n->cap[edge ^ 1] += got;
+            return got;
+        }
     }
     return 0;
 }
+
 static double ds__net_flow(ds__net *n, int source, int sink) {
-    double sum = 0, got;
+    double sum = 0;
+    double got;
     int *queue = n->at + n->nodes;
     for (;;) {
-        int first = 0, last = 0;
-        for (int i = 0; i < n->nodes; i++) n->level[i] = -1;
+        int first = 0;
+        int last = 0;
+        for (int i = 0; i < n->nodes; i++)
+            n->level[i] = -1;
         n->level[source] = 0;
         queue[last++] = source;
         while (first < last)
             for (int v = queue[first++], e = n->head[v]; e >= 0; e = n->next[e])
-                if (n->cap[e] > 1e-3 && n->level[n->to[e]] < 0) { n->level[n->to[e]] = n->level[v] + 1; queue[last++] = n->to[e]; }
-        if (n->level[sink] < 0) return sum;
+                if (n->cap[e] > 1e-3 && n->level[n->to[e]] < 0) {
+                    n->level[n->to[e]] = n->level[v] + 1;
+                    queue[last++] = n->to[e];
+                }
+        if (n->level[sink] < 0)
+            return sum;
         memcpy(n->at, n->head, (size_t)n->nodes * sizeof *n->at);
-        while ((got = ds__net_push(n, source, sink, 1e30)) > 0) sum += got;
+        while ((got = ds__net_push(n, source, sink, 1e30)) > 0)
+            sum += got;
     }
 }
 
-/* Seconds until every rank v has got need[v] bytes from those ranks of which from[] is set, at the least; back: until they have sent it. Some cut is the narrowest (Dinkelbach). */
+/* Seconds until every rank v has got need[v] bytes from those ranks of which from[] is set, at
+   the least; back: until they have sent it. Some cut is the narrowest (Dinkelbach). */
 static double ds__cut_time(const ds_topology *t, const char *from, const double *need, int back) {
-    int source = t->nodes, sink = source + 1, most = 4 * t->links + 4 * t->devices + 8;
+    int source = t->nodes;
+    int sink = source + 1;
+    int most = 4 * t->links + 4 * t->devices + 8;
     ds__net n = { t->nodes + 2, 0, NULL, NULL, NULL, NULL, NULL, NULL };
-    double total = 0, time = 0;
+    double total = 0;
+    double time = 0;
     int *space = ds__alloc(((size_t)n.nodes * 4 + 2 * (size_t)most) * sizeof *space);
     n.cap = ds__alloc((size_t)most * sizeof *n.cap);
-    for (int i = 0; i < t->devices; i++) total += from[i] ? 0 : need[i];
+    for (int i = 0; i < t->devices; i++)
+        total += from[i] ? 0 : need[i];
     for (int round = 0; space && n.cap && total > 0 && round < 64; round++) {
         n.head = space;
         n.level = n.head + n.nodes;
@@ -5342,24 +7401,35 @@ static double ds__cut_time(const ds_topology *t, const char *from, const double 
         n.next = n.at + 2 * n.nodes;
         n.to = n.next + most;
         n.edges = 0;
-        for (int i = 0; i < n.nodes; i++) n.head[i] = -1;
+        for (int i = 0; i < n.nodes; i++)
+            n.head[i] = -1;
         for (int l = 0; l < t->links; l++)
             for (int side = 0; side < 2; side++) {
                 const ds__tlink *k = &t->link[l];
-                ds__net_edge(&n, side ? k->b : k->a, side ? k->a : k->b, k->rate[side ^ back] * time);
+                ds__net_edge(&n, side ? k->b : k->a, side ? k->a : k->b,
+                             k->rate[side ^ back] * time);
             }
         for (int i = 0; i < t->devices; i++)
-            if (from[i]) ds__net_edge(&n, source, t->rank[i], 1e30);
-            else ds__net_edge(&n, t->rank[i], sink, need[i]);
-        if (ds__net_flow(&n, source, sink) > total * (1 - 1e-9) - 1) break;
-        double out = 0, rate = 0; /* what must leave the side of the source, and what leaves it in a second */
-        for (int i = 0; i < t->devices; i++) out += !from[i] && n.level[t->rank[i]] < 0 ? need[i] : 0;
+            if (from[i])
+                ds__net_edge(&n, source, t->rank[i], 1e30);
+            else
+                ds__net_edge(&n, t->rank[i], sink, need[i]);
+        if (ds__net_flow(&n, source, sink) > total * (1 - 1e-9) - 1)
+            break;
+        /* what must leave the side of the source, and what leaves it in a second */
+        double out = 0;
+        double rate = 0;
+        for (int i = 0; i < t->devices; i++)
+            out += !from[i] && n.level[t->rank[i]] < 0 ? need[i] : 0;
         for (int l = 0; l < t->links; l++) {
             const ds__tlink *k = &t->link[l];
-            if (n.level[k->a] >= 0 && n.level[k->b] < 0) rate += k->rate[back];
-            if (n.level[k->b] >= 0 && n.level[k->a] < 0) rate += k->rate[!back];
+            if (n.level[k->a] >= 0 && n.level[k->b] < 0)
+                rate += k->rate[back];
+            if (n.level[k->b] >= 0 && n.level[k->a] < 0)
+                rate += k->rate[!back];
         }
-        if (rate <= 0 || out / rate <= time) break;
+        if (rate <= 0 || out / rate <= time)
+            break;
         time = out / rate;
     }
     ds__release(space);
@@ -5367,48 +7437,67 @@ static double ds__cut_time(const ds_topology *t, const char *from, const double 
     return time;
 }
 
-static int64_t ds__alpha(const ds_topology *t) { /* of a dependent step: the shortest latency. What it holds an engine for besides is not counted */
+/* of a dependent step: the shortest latency. What it holds an engine for besides is not counted */
+static int64_t ds__alpha(const ds_topology *t) {
     int64_t least = INT64_MAX;
     for (int i = 0; i < t->devices; i++)
         for (int k = 0; k < t->devices; k++)
-            if (i != k && ds__route_of(t, i, k)->hops && ds__route_of(t, i, k)->latency_ns < least) least = ds__route_of(t, i, k)->latency_ns;
+            if (i != k && ds__route_of(t, i, k)->hops && ds__route_of(t, i, k)->latency_ns < least)
+                least = ds__route_of(t, i, k)->latency_ns;
     return least == INT64_MAX ? 0 : least;
 }
-/* For each rank the first one that has the same links to the same nodes: what holds for one holds for both. */
+
+/* For each rank the first one that has the same links to the same nodes: what holds for one
+   holds for both. */
 static void ds__alike(const ds_topology *t, int *as) {
     for (int i = 0; i < t->devices; i++)
         for (as[i] = 0; as[i] < i; as[i]++) {
-            int same = as[as[i]] == as[i], ours = 0, theirs = 0;
+            int same = as[as[i]] == as[i];
+            int ours = 0;
+            int theirs = 0;
             for (int l = 0; same && l < t->links; l++) {
                 const ds__tlink *k = &t->link[l];
-                int end = k->a == t->rank[i] ? 0 : k->b == t->rank[i] ? 1 : -1, matches = 0;
+                int end = k->a == t->rank[i] ? 0 : k->b == t->rank[i] ? 1 : -1;
+                int matches = 0;
                 theirs += k->a == t->rank[as[i]] || k->b == t->rank[as[i]];
-                if (end < 0) continue;
+                if (end < 0)
+                    continue;
                 ours++;
-                for (int m = 0; m < t->links; m++) { /* as many such links as it has, in both directions */
+                /* as many such links as it has, in both directions */
+                for (int m = 0; m < t->links; m++) {
                     const ds__tlink *o = &t->link[m];
                     int other = end ? k->a : k->b;
                     for (int side = 0; side < 2; side++) {
-                        if ((side ? o->a : o->b) != other || o->rate[side] != k->rate[end] || o->rate[!side] != k->rate[!end]) continue;
+                        if ((side ? o->a : o->b) != other || o->rate[side] != k->rate[end] ||
+                            o->rate[!side] != k->rate[!end])
+                            continue;
                         int at = side ? o->b : o->a;
                         matches += (at == t->rank[i]) - (at == t->rank[as[i]]);
                     }
                 }
                 same = matches == 0;
             }
-            if (same && ours == theirs) break;
+            if (same && ours == theirs)
+                break;
         }
 }
+
 static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *need, char *from) {
-    double worst = 0, S = (double)w->bytes;
-    int p = t->devices, rounds = 0, sums = w->what == DS_REDUCE || w->what == DS_GATHER, as[DS__TOPOLOGY_MAX];
+    double worst = 0;
+    double S = (double)w->bytes;
+    int p = t->devices;
+    int rounds = 0;
+    int sums = w->what == DS_REDUCE || w->what == DS_GATHER;
+    int as[DS__TOPOLOGY_MAX];
     ds__alike(t, as);
-    while (1 << rounds < p) rounds++;
+    while (1 << rounds < p)
+        rounds++;
     for (int both = 0; both < (w->what == DS_ALL_REDUCE ? 2 : 1); both++) {
         double most = 0;
         for (int i = 0; i < p; i++) {
             int rooted = w->what <= DS_REDUCE;
-            if (rooted ? i != w->root : as[i] != i) continue;
+            if (rooted ? i != w->root : as[i] != i)
+                continue;
             /* into each rank (all_gather), or out of each (reduce_scatter, all_to_all) */
             int back = rooted ? sums : w->what == DS_ALL_GATHER || both;
             memset(from, 0, (size_t)p);
@@ -5417,68 +7506,115 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
             for (int k = 0; k < p; k++) {
                 need[k] = whole ? 0 : S / p;
                 int first = 0; /* of those like it, besides the root */
-                while (first < k && (first == i || as[first] != as[k])) first++;
-                if (!whole || k == i || first < k) continue;
+                while (first < k && (first == i || as[first] != as[k]))
+                    first++;
+                if (!whole || k == i || first < k)
+                    continue;
                 memset(need, 0, (size_t)p * sizeof *need);
                 need[k] = S;
                 double one = ds__cut_time(t, from, need, back);
-                if (one > most) most = one;
+                if (one > most)
+                    most = one;
             }
             double time = whole ? 0 : ds__cut_time(t, from, need, back);
-            if (time > most) most = time;
+            if (time > most)
+                most = time;
         }
-        for (int level = 1; level <= 2 && w->what == DS_ALL_TO_ALL; level++) { /* and from each group to the others */
+        /* and from each group to the others */
+        for (int level = 1; level <= 2 && w->what == DS_ALL_TO_ALL; level++) {
             int group[DS__TOPOLOGY_MAX];
             ds__groups(t, level, group);
             for (int g = 0; g < p; g++) {
-                int n = 0, first = 0;
-                while (group[first] != group[g]) first++;
-                if (first < g) continue;
-                for (int i = 0; i < p; i++) n += from[i] = group[i] == group[g];
-                for (int i = 0; i < p; i++) need[i] = S / p * n;
+                int n = 0;
+                int first = 0;
+                while (group[first] != group[g])
+                    first++;
+                if (first < g)
+                    continue;
+                for (int i = 0; i < p; i++)
+                    n += from[i] = group[i] == group[g];
+                for (int i = 0; i < p; i++)
+                    need[i] = S / p * n;
                 double time = ds__cut_time(t, from, need, 0);
-                if (time > most) most = time;
+                if (time > most)
+                    most = time;
             }
         }
         worst += most;
     }
     return (int64_t)(worst * 1e9) + rounds * ds__alpha(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
 }
-
 /* ---- choosing ---- */
 
 #define DS__ALGO_NAMES 7
-static const char *const ds__algo_names[DS__ALGO_NAMES] = { "direct", "binomial", "chain", "spread", "islands", "trees", "staged" };
+static const char *const ds__algo_names[DS__ALGO_NAMES] = { "direct", "binomial", "chain",
+                                                            "spread", "islands",  "trees",
+                                                            "staged" };
+
 typedef struct ds__planned {
-    ds_plan plan;               /* first: the user's pointer */
+    ds_plan plan; /* first: the user's pointer */
     struct ds__planned *next;
     uint64_t topology;
     ds_plan_desc asked;
-    char algorithm[16];         /* of what was asked for; empty: none */
-    struct { int64_t ns; size_t pieces; int ways; } best[DS__ALGO_NAMES]; /* of each algorithm; ns 0: it was not looked at to the end */
+    char algorithm[16]; /* of what was asked for; empty: none */
+
+    /* of each algorithm; ns 0: it was not looked at to the end */
+    struct {
+        int64_t ns;
+        size_t pieces;
+        int ways;
+    } best[DS__ALGO_NAMES];
 } ds__planned;
+
 static ds__planned *ds__planned_list; /* under ds__c.lock */
 
 static int ds__algo_at(const char *name) {
     for (int i = 0; i < DS__ALGO_NAMES; i++)
-        if (strcmp(name, ds__algo_names[i]) == 0) return i;
+        if (strcmp(name, ds__algo_names[i]) == 0)
+            return i;
     return -1;
 }
 
 #define DS__TRIES 160
-typedef struct ds__search { ds__draft now, best; ds__planned *out; double *load; size_t work; int64_t enough, near[2], time[2][DS__TRIES]; int pass, turn; } ds__search;
-/* enough: nobody looks for less; time: of each algorithm, and what its busiest wire takes; near: up to there they are looked at again */
+
+typedef struct ds__search {
+    ds__draft now;
+    ds__draft best;
+    ds__planned *out;
+    double *load;
+    size_t work;
+    int64_t enough;
+    int64_t near[2];
+    int64_t time[2][DS__TRIES];
+    int pass;
+    int turn;
+} ds__search;
+
+/* enough: nobody looks for less; time: of each algorithm, and what its busiest wire takes; near:
+   up to there they are looked at again */
 
 /* The draft is the best one; the next has its trees and flows and the other's memory. */
 static void ds__search_keep(ds__search *s) {
-    ds__draft *d = &s->now, other = s->best;
+    ds__draft *d = &s->now;
+    ds__draft other = s->best;
     s->best = *d;
-    d->step = other.step; d->step_room = other.step_room; d->steps = 0;
-    d->spot = other.spot; d->spot_room = other.spot_room; d->spots = 0;
-    d->link = other.link; d->link_room = other.link_room; d->links = 0;
+    d->step = other.step;
+    d->step_room = other.step_room;
+    d->steps = 0;
+    d->spot = other.spot;
+    d->spot_room = other.spot_room;
+    d->spots = 0;
+    d->link = other.link;
+    d->link_room = other.link_room;
+    d->links = 0;
     d->scratch = other.scratch;
-    s->best.tree = NULL; s->best.flow = NULL; s->best.head = NULL; s->best.ring = NULL; s->best.place = NULL;
+    s->best.tree = NULL;
+    s->best.flow = NULL;
+    s->best.head = NULL;
+    s->best.ring = NULL;
+    s->best.place = NULL;
 }
+
 static void ds__search_note(ds__search *s, int id) {
     ds__draft *d = &s->now;
     if (!s->out->best[id].ns || d->end < s->out->best[id].ns) {
@@ -5486,111 +7622,209 @@ static void ds__search_note(ds__search *s, int id) {
         s->out->best[id].pieces = d->pieces;
         s->out->best[id].ways = d->ways;
     }
-    if (d->end < s->time[0][s->turn]) s->time[0][s->turn] = d->end;
-    if (!s->best.name || d->end < s->best.end) ds__search_keep(s);
+    if (d->end < s->time[0][s->turn])
+        s->time[0][s->turn] = d->end;
+    if (!s->best.name || d->end < s->best.end)
+        ds__search_keep(s);
 }
-/* As many pieces as are the fastest: twice as many, as long as that helps. Few ranks: first all algorithms in few pieces and in rounds; then those that came near the best in more. */
+
+/* As many pieces as are the fastest: twice as many, as long as that helps. Few ranks: first all
+   algorithms in few pieces and in rounds; then those that came near the best in more. */
 static int ds__search_one(ds__search *s, const ds__algo *a) {
     ds__draft *d = &s->now;
-    size_t copies, given = d->want->pieces, most = d->p > 32 ? 30000 : DS__PLAN_STEPS / 2, few = d->p > DS__MESH ? 1024 : 4;
-    int id = ds__algo_at(a->name), worse = 0, forced = d->want->algorithm != NULL;
+    size_t copies;
+    size_t given = d->want->pieces;
+    size_t most = d->p > 32 ? 30000 : DS__PLAN_STEPS / 2;
+    size_t few = d->p > DS__MESH ? 1024 : 4;
+    int id = ds__algo_at(a->name);
+    int worse = 0;
+    int forced = d->want->algorithm != NULL;
     int64_t last = INT64_MAX;
-    if (++s->turn >= DS__TRIES) return 1;
-    if (s->pass == 0) s->time[0][s->turn] = s->time[1][s->turn] = INT64_MAX;
-    else if (s->time[0][s->turn] > s->near[0] && (s->time[1][s->turn] > s->near[1] || s->time[1][s->turn] > s->best.end - s->best.end / 32)) return 1;
-    if (forced && strcmp(d->want->algorithm, a->name) != 0) return 1;
-    if (!ds__flows(d, a)) return !d->failed;
+    if (++s->turn >= DS__TRIES)
+        return 1;
+    if (s->pass == 0)
+        s->time[0][s->turn] = s->time[1][s->turn] = INT64_MAX;
+    else if (s->time[0][s->turn] > s->near[0] &&
+             (s->time[1][s->turn] > s->near[1] ||
+              s->time[1][s->turn] > s->best.end - s->best.end / 32))
+        return 1;
+    if (forced && strcmp(d->want->algorithm, a->name) != 0)
+        return 1;
+    if (!ds__flows(d, a))
+        return !d->failed;
     int64_t least = s->time[1][s->turn] = ds__load(d, s->load, &copies);
-    if (id && s->best.name && s->best.end <= s->enough) return 1;
-    if (least >= (int64_t)1e17 || (s->best.end && least >= s->best.end)) return 1;
-    for (size_t k = given ? given : s->pass ? 2 * few : 1; (given || k <= (s->pass ? 1024 : few)) && worse < 2; k *= 2) {
-        if (copies * k > DS__PLAN_STEPS / 2 || (k > 1 && !given && (copies * k > most || d->want->bytes / ((size_t)d->ways * k) < 4096))) break;
+    if (id && s->best.name && s->best.end <= s->enough)
+        return 1;
+    if (least >= (int64_t)1e17 || (s->best.end && least >= s->best.end))
+        return 1;
+    for (size_t k = given     ? given
+                    : s->pass ? 2 * few
+                              : 1;
+         (given || k <= (s->pass ? 1024 : few)) && worse < 2; k *= 2) {
+        if (copies * k > DS__PLAN_STEPS / 2 ||
+            (k > 1 && !given &&
+             (copies * k > most || d->want->bytes / ((size_t)d->ways * k) < 4096)))
+            break;
         int64_t fastest = INT64_MAX;
-        int large = d->p > DS__PLAN_LARGE, first = large && k > 1, waves = k > 1 && !large && copies > (size_t)d->p ? s->pass || d->p > DS__MESH ? 3 : 1 : 1;
+        int large = d->p > DS__PLAN_LARGE;
+        int first = large && k > 1;
+        int waves =
+            k > 1 && !large && copies > (size_t)d->p ? s->pass || d->p > DS__MESH ? 3 : 1 : 1;
         for (int wave = first; wave < first + waves; wave++) {
-            if ((large || s->pass) && s->best.name && (s->work += copies * k) > (large ? DS__PLAN_WORK : DS__PLAN_WORK / 2)) return 1;
-            if (!ds__emit(d, k, wave) || !ds__arrange(d) || !ds__settle(d) || !ds__predict(d)) return 0;
-            if (d->end < fastest) fastest = d->end;
+            if ((large || s->pass) && s->best.name &&
+                (s->work += copies * k) > (large ? DS__PLAN_WORK : DS__PLAN_WORK / 2))
+                return 1;
+            if (!ds__emit(d, k, wave) || !ds__arrange(d) || !ds__settle(d) || !ds__predict(d))
+                return 0;
+            if (d->end < fastest)
+                fastest = d->end;
             ds__search_note(s, id);
         }
         worse = fastest >= last ? worse + 1 : 0;
-        if (fastest < last) last = fastest;
-        if (given || d->pieces < k) break;
+        if (fastest < last)
+            last = fastest;
+        if (given || d->pieces < k)
+            break;
     }
-    if (!given && d->p <= DS__MESH && ds__cycle_make(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000)) ds__search_note(s, id);
+    if (!given && d->p <= DS__MESH &&
+        ds__cycle_make(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000))
+        ds__search_note(s, id);
     return !d->failed;
 }
-
 /* ---- many ranks ---- */
 
 #define DS__GUESS_LEVELS 16
-typedef struct ds__guess { ds__algo algo; size_t pieces, copies; int64_t ns; } ds__guess;
-typedef struct ds__guesses { ds__guess guess[96]; int count; } ds__guesses;
-typedef struct ds__loads { double *wire, *hold, *sum; size_t *made; int64_t latency[DS__GUESS_LEVELS]; } ds__loads; /* wire, sum: by level; hold, made: of each rank's engines */
 
-static void ds__loads_edge(const ds__draft *d, const ds__loads *o, int64_t *latency, int level, int from, int to, double bytes, int push, size_t *copies) {
+typedef struct ds__guess {
+    ds__algo algo;
+    size_t pieces;
+    size_t copies;
+    int64_t ns;
+} ds__guess;
+
+typedef struct ds__guesses {
+    ds__guess guess[96];
+    int count;
+} ds__guesses;
+
+/* wire, sum: by level; hold, made: of each rank's engines */
+typedef struct ds__loads {
+    double *wire;
+    double *hold;
+    double *sum;
+    size_t *made;
+    int64_t latency[DS__GUESS_LEVELS];
+} ds__loads;
+
+static void ds__loads_edge(const ds__draft *d, const ds__loads *o, int64_t *latency, int level,
+                           int from, int to, double bytes, int push, size_t *copies) {
     const ds_topology *t = d->t;
     int staged = from != d->p && to != d->p && !ds__route_of(t, from, to)->direct;
     for (int leg = !staged; leg < 2; leg++) {
-        int a = staged && leg ? d->p : from, b = staged && !leg ? d->p : to;
+        int a = staged && leg ? d->p : from;
+        int b = staged && !leg ? d->p : to;
         const ds__troute *r = ds__route_of(t, a, b);
         int by = a == d->p ? b : b == d->p || r->push || push ? a : b;
-        if (!r->hops) *o->wire = 1e30;
-        for (size_t h = 0; h < r->hops; h++) o->wire[level * t->wires + r->wire[h]] += bytes / t->wire[r->wire[h]] * 1e9;
+        if (!r->hops)
+            *o->wire = 1e30;
+        for (size_t h = 0; h < r->hops; h++)
+            o->wire[level * t->wires + r->wire[h]] += bytes / t->wire[r->wire[h]] * 1e9;
         o->hold[by] += bytes / (r->rate > 0 ? r->rate : 1) * 1e9;
         o->made[by]++;
         ++*copies;
-        if (r->latency_ns + t->start_ns > *latency) *latency = r->latency_ns + t->start_ns;
+        if (r->latency_ns + t->start_ns > *latency)
+            *latency = r->latency_ns + t->start_ns;
     }
 }
-/* Nanoseconds that a flow is guessed to take in so many pieces: what the busiest wire, the busiest rank's engines or its memory take, what the first piece takes from
-   step to step, and the latency of each. */
+
+/* Nanoseconds that a flow is guessed to take in so many pieces: what the busiest wire, the
+   busiest rank's engines or its memory take, what the first piece takes from step to step, and
+   the latency of each. */
 static int64_t ds__guess_of(const ds__draft *d, const ds__loads *o, size_t pieces) {
     const ds_topology *t = d->t;
-    double busy = 0, first = 0, sums = 0, wires = 0;
+    double busy = 0;
+    double first = 0;
+    double sums = 0;
+    double wires = 0;
     int64_t latency = 0;
     for (int i = 0; i < t->wires; i++) {
         double all = 0;
-        for (int l = 0; l < DS__GUESS_LEVELS; l++) all += o->wire[l * t->wires + i];
-        if (all > wires) wires = all;
+        for (int l = 0; l < DS__GUESS_LEVELS; l++)
+            all += o->wire[l * t->wires + i];
+        if (all > wires)
+            wires = all;
     }
     busy = wires;
     for (int i = 0; i < d->p; i++) {
-        double all = 0, engines = ((double)(o->made[i] * pieces) * (double)t->start_ns + o->hold[i]) / t->engines;
-        for (int l = 0; l < DS__GUESS_LEVELS; l++) all += o->sum[l * d->p + i];
-        if (engines > busy) busy = engines;
-        if (all > busy) busy = all;
+        double all = 0;
+        double engines =
+            ((double)(o->made[i] * pieces) * (double)t->start_ns + o->hold[i]) / t->engines;
+        for (int l = 0; l < DS__GUESS_LEVELS; l++)
+            all += o->sum[l * d->p + i];
+        if (engines > busy)
+            busy = engines;
+        if (all > busy)
+            busy = all;
     }
     for (int l = 0; l < DS__GUESS_LEVELS; l++) {
-        double wire = 0, sum = 0;
-        for (int i = 0; i < t->wires; i++) if (o->wire[l * t->wires + i] > wire) wire = o->wire[l * t->wires + i];
-        for (int i = 0; i < d->p; i++) if (o->sum[l * d->p + i] > sum) sum = o->sum[l * d->p + i];
+        double wire = 0;
+        double sum = 0;
+        for (int i = 0; i < t->wires; i++)
+            if (o->wire[l * t->wires + i] > wire)
+                wire = o->wire[l * t->wires + i];
+        for (int i = 0; i < d->p; i++)
+            if (o->sum[l * d->p + i] > sum)
+                sum = o->sum[l * d->p + i];
         first += wire;
         sums += sum;
         latency += o->latency[l];
     }
-    return busy < 1e17 ? (int64_t)(busy + ((first > wires ? first - wires : 0) + sums) / (double)pieces) + latency : INT64_MAX;
+    return busy < 1e17
+               ? (int64_t)(busy + ((first > wires ? first - wires : 0) + sums) / (double)pieces) +
+                     latency
+               : INT64_MAX;
 }
+
 /* The two numbers of pieces that are guessed to be the fastest. */
 static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
     static const size_t tries[] = { 1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128 };
     ds__draft *d = &s->now;
     int what = (int)d->want->what;
-    size_t p = (size_t)d->p, copies = 0, wires = (size_t)d->t->wires, most = DS__PLAN_LARGE_COPIES;
-    if (what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER) most = DS__PLAN_LARGE_COPIES / 6 * (d->largest < d->p ? 5 : 4);
-    if (!ds__flows(d, &a)) return !d->failed;
+    size_t p = (size_t)d->p;
+    size_t copies = 0;
+    size_t wires = (size_t)d->t->wires;
+    size_t most = DS__PLAN_LARGE_COPIES;
+    if (what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER)
+        most = DS__PLAN_LARGE_COPIES / 6 * (d->largest < d->p ? 5 : 4);
+    if (!ds__flows(d, &a))
+        return !d->failed;
     double *room = ds__alloc(((wires + p) * DS__GUESS_LEVELS + p) * sizeof *room);
     char *inner = ds__alloc(p + 1);
     ds__loads o = { room, NULL, NULL, ds__alloc(p * sizeof *o.made), { 0 } };
-    if (!room || !inner || !o.made) { ds__release(room); ds__release(inner); ds__release(o.made); d->failed = 1; return 0; }
+    if (!room || !inner || !o.made) {
+        ds__release(room);
+        ds__release(inner);
+        ds__release(o.made);
+        d->failed = 1;
+        return 0;
+    }
     o.sum = room + wires * DS__GUESS_LEVELS;
     o.hold = o.sum + p * DS__GUESS_LEVELS;
-    if (d->run && !ds__emit(d, 1, 0)) { ds__release(room); ds__release(inner); ds__release(o.made); return 0; }
+    if (d->run && !ds__emit(d, 1, 0)) {
+        ds__release(room);
+        ds__release(inner);
+        ds__release(o.made);
+        return 0;
+    }
     for (size_t i = 0; d->run && i < d->steps; i++) {
         const ds__dstep *e = &d->step[i];
-        int level = (int)(e->key >> 33 & 0x7fff) < DS__GUESS_LEVELS ? (int)(e->key >> 33 & 0x7fff) : DS__GUESS_LEVELS - 1;
-        if (e->source < 0) o.sum[(size_t)level * p + (size_t)e->rank] += (double)ds__memory_ns(d, e);
-        else ds__loads_edge(d, &o, &o.latency[level], level, e->source, e->to.rank, (double)e->bytes, e->rank == e->source, &copies);
+        int level = (int)(e->key >> 33 & 0x7fff) < DS__GUESS_LEVELS ? (int)(e->key >> 33 & 0x7fff)
+                                                                    : DS__GUESS_LEVELS - 1;
+        if (e->source < 0)
+            o.sum[(size_t)level * p + (size_t)e->rank] += (double)ds__memory_ns(d, e);
+        else
+            ds__loads_edge(d, &o, &o.latency[level], level, e->source, e->to.rank, (double)e->bytes,
+                           e->rank == e->source, &copies);
     }
     for (size_t i = 0; i < d->flows; i++) {
         const ds__flow *f = &d->flow[i];
@@ -5598,94 +7832,165 @@ static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
         for (int side = 0; side < 2; side++)
             for (int part = 0; part < (side ? f->parts : 1); part++) {
                 ptrdiff_t at = side ? f->down + part * (ptrdiff_t)(p + 1) : f->up;
-                if ((side ? f->down : f->up) < 0) continue;
+                if ((side ? f->down : f->up) < 0)
+                    continue;
                 const int *tree = d->tree + at;
                 double bytes = (double)f->bytes / (side ? f->parts : 1);
                 int deepest = 0;
                 memset(inner, 0, p + 1);
-                for (int v = 0; v <= d->p; v++) if (tree[v] >= 0) inner[tree[v]] = 1;
-                for (int v = 0; !side && v <= d->p; v++) { int depth = tree[v] < 0 ? 0 : ds__depth(tree, v); if (depth > height) height = depth; }
-                for (int v = 0; v <= d->p; v++) {
-                    int u = tree[v], depth = u < 0 ? 0 : ds__depth(tree, v), level = side ? height + depth - 1 : height - depth;
-                    if (depth > deepest) deepest = depth;
-                    if (u < 0) continue;
-                    level = level < DS__GUESS_LEVELS ? level : DS__GUESS_LEVELS - 1;
-                    if (!side && !inner[v]) level = 0; /* an input is there from the beginning */
-                    ds__loads_edge(d, &o, &o.latency[level], level, side ? u : v, side ? v : u, bytes, side ? ds__gives(d) : !d->pull, &copies);
-                    if (!side && u < d->p) o.sum[(size_t)(height - depth < DS__GUESS_LEVELS ? height - depth : DS__GUESS_LEVELS - 1) * p + (size_t)u] += bytes / d->t->memory * 1e9;
+                for (int v = 0; v <= d->p; v++)
+                    if (tree[v] >= 0)
+                        inner[tree[v]] = 1;
+                for (int v = 0; !side && v <= d->p; v++) {
+                    int depth = tree[v] < 0 ? 0 : ds__depth(tree, v);
+                    if (depth > height)
+                        height = depth;
                 }
-                if (deepest >= DS__GUESS_LEVELS) o.latency[DS__GUESS_LEVELS - 1] += (deepest - DS__GUESS_LEVELS) * o.latency[DS__GUESS_LEVELS - 1] / (deepest ? deepest : 1);
+                for (int v = 0; v <= d->p; v++) {
+                    int u = tree[v];
+                    int depth = u < 0 ? 0 : ds__depth(tree, v);
+                    int level = side ? height + depth - 1 : height - depth;
+                    if (depth > deepest)
+                        deepest = depth;
+                    if (u < 0)
+                        continue;
+                    level = level < DS__GUESS_LEVELS ? level : DS__GUESS_LEVELS - 1;
+                    /* an input is there from the beginning */
+                    if (!side && !inner[v])
+                        level = 0;
+                    ds__loads_edge(d, &o, &o.latency[level], level, side ? u : v, side ? v : u,
+                                   bytes, side ? ds__gives(d) : !d->pull, &copies);
+                    if (!side && u < d->p)
+                        o.sum[(size_t)(height - depth < DS__GUESS_LEVELS ? height - depth
+                                                                         : DS__GUESS_LEVELS - 1) *
+                                  p +
+                              (size_t)u] += bytes / d->t->memory * 1e9;
+                }
+                if (deepest >= DS__GUESS_LEVELS)
+                    o.latency[DS__GUESS_LEVELS - 1] += (deepest - DS__GUESS_LEVELS) *
+                                                       o.latency[DS__GUESS_LEVELS - 1] /
+                                                       (deepest ? deepest : 1);
             }
     }
-    ds__guess out[3] = { { a, 0, copies, INT64_MAX }, { a, 0, copies, INT64_MAX }, { a, 0, copies, INT64_MAX } };
+    ds__guess out[3] = { { a, 0, copies, INT64_MAX },
+                         { a, 0, copies, INT64_MAX },
+                         { a, 0, copies, INT64_MAX } };
     int64_t ns_of[sizeof tries / sizeof tries[0]] = { 0 };
     for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
         size_t k = d->want->pieces ? d->want->pieces : tries[i];
         int64_t ns = ds__guess_of(d, &o, k);
-        if (d->run && k > 2) ns += ns / (what == DS_BROADCAST ? 8 : 12); /* copies of different sizes wait for each other */
-        if (copies * k > most || (d->run && d->steps * k > DS__PLAN_LARGE_STEPS) || (k > 1 && !d->want->pieces && d->want->bytes / ((size_t)d->ways * k) < 4096)) break;
+        /* copies of different sizes wait for each other */
+        if (d->run && k > 2)
+            ns += ns / (what == DS_BROADCAST ? 8 : 12);
+        if (copies * k > most || (d->run && d->steps * k > DS__PLAN_LARGE_STEPS) ||
+            (k > 1 && !d->want->pieces && d->want->bytes / ((size_t)d->ways * k) < 4096))
+            break;
         ns_of[i] = ns;
-        if (ns < out[0].ns) { out[1] = out[0]; out[0].ns = ns; out[0].pieces = k; }
-        else if (ns < out[1].ns) { out[1].ns = ns; out[1].pieces = k; }
-        if (d->want->pieces || (d->run && (what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER))) break;
+        if (ns < out[0].ns) {
+            out[1] = out[0];
+            out[0].ns = ns;
+            out[0].pieces = k;
+        } else if (ns < out[1].ns) {
+            out[1].ns = ns;
+            out[1].pieces = k;
+        }
+        if (d->want->pieces || (d->run && (what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER)))
+            break;
     }
-    for (size_t i = 0; (what == DS_SCATTER || what == DS_GATHER) && !out[2].pieces && i < sizeof tries / sizeof tries[0] && tries[i] < out[0].pieces; i++) {
-        if (d->want->pieces || ns_of[i] > out[0].ns + out[0].ns / 16 || tries[i] == out[1].pieces) continue;
+    for (size_t i = 0; (what == DS_SCATTER || what == DS_GATHER) && !out[2].pieces &&
+                       i < sizeof tries / sizeof tries[0] && tries[i] < out[0].pieces;
+         i++) {
+        if (d->want->pieces || ns_of[i] > out[0].ns + out[0].ns / 16 || tries[i] == out[1].pieces)
+            continue;
         out[2].pieces = tries[i]; /* and the fewest that are guessed to be nearly as fast */
         out[2].ns = ns_of[i];
     }
-    for (int i = 0; i < 3; i++) if (out[i].pieces && all->count < (int)(sizeof all->guess / sizeof all->guess[0])) all->guess[all->count++] = out[i];
+    for (int i = 0; i < 3; i++)
+        if (out[i].pieces && all->count < (int)(sizeof all->guess / sizeof all->guess[0]))
+            all->guess[all->count++] = out[i];
     ds__release(room);
     ds__release(inner);
     ds__release(o.made);
     return 1;
 }
+
 static int ds__guess_compare(const void *a, const void *b) {
-    const ds__guess *x = a, *y = b;
-    return x->ns != y->ns ? (x->ns < y->ns ? -1 : 1) : x->pieces != y->pieces ? (x->pieces < y->pieces ? -1 : 1) : x->copies < y->copies ? -1 : x->copies > y->copies;
+    const ds__guess *x = a;
+    const ds__guess *y = b;
+    return x->ns != y->ns           ? (x->ns < y->ns ? -1 : 1)
+           : x->pieces != y->pieces ? (x->pieces < y->pieces ? -1 : 1)
+           : x->copies < y->copies  ? -1
+                                    : x->copies > y->copies;
 }
+
 /* One way in so many pieces, looked at to the end. */
 static int ds__search_this(ds__search *s, const ds__guess *g) {
     ds__draft *d = &s->now;
     int id = ds__algo_at(g->algo.name);
-    if (!ds__flows(d, &g->algo) || !ds__emit(d, g->pieces, g->pieces > 1) || !ds__arrange(d) || !ds__lanes_in_turn(d) || !ds__predict(d)) return 0;
+    if (!ds__flows(d, &g->algo) || !ds__emit(d, g->pieces, g->pieces > 1) || !ds__arrange(d) ||
+        !ds__lanes_in_turn(d) || !ds__predict(d))
+        return 0;
     s->work += g->copies * g->pieces;
     if (!s->out->best[id].ns || d->end < s->out->best[id].ns) {
         s->out->best[id].ns = d->end;
         s->out->best[id].pieces = d->pieces;
         s->out->best[id].ways = d->ways;
     }
-    if (!s->best.name || d->end < s->best.end) ds__search_keep(s);
+    if (!s->best.name || d->end < s->best.end)
+        ds__search_keep(s);
     return 1;
 }
 static int ds__search_large(ds__search *s) {
     enum { ALL = 1 << 20 };
-    static const struct { int ways, arity; } spreads[] = { { 2, 2 }, { 3, 3 }, { 4, 4 }, { 6, 6 }, { 8, 8 }, { 12, 6 }, { 16, 16 }, { 24, 8 }, { 24, 24 }, { 36, 9 }, { 1000, ALL } };
-    const int n = s->now.largest, what = (int)s->now.want->what, order = (int)s->now.want->order, level = n < s->now.p;
-    int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER, trees = what == DS_BROADCAST || (order == DS_ORDER_ANY && (what == DS_REDUCE || what == DS_ALL_REDUCE));
+
+    static const struct {
+        int ways;
+        int arity;
+    } spreads[] = { { 2, 2 },   { 3, 3 },  { 4, 4 },   { 6, 6 },  { 8, 8 },     { 12, 6 },
+                    { 16, 16 }, { 24, 8 }, { 24, 24 }, { 36, 9 }, { 1000, ALL } };
+
+    const int n = s->now.largest;
+    const int what = (int)s->now.want->what;
+    const int order = (int)s->now.want->order;
+    const int level = n < s->now.p;
+    int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
+    int trees = what == DS_BROADCAST ||
+                (order == DS_ORDER_ANY && (what == DS_REDUCE || what == DS_ALL_REDUCE));
     ds__guesses all = { .count = 0 };
     size_t most = sums && order == DS_ORDER_ANY ? DS__PLAN_WORK / 4 * 3 : DS__PLAN_WORK;
-    int ok = 1, seen[2] = { 0, 0 }; /* flows, grids: the best guess of each is looked at */
-#define DS__GUESS(when, ...) (ok = ok && (!(when) || ds__guess_add(s, &all, (ds__algo){ __VA_ARGS__ })))
+    int ok = 1;
+    int seen[2] = { 0, 0 }; /* flows, grids: the best guess of each is looked at */
+#define DS__GUESS(when, ...) \
+    (ok = ok && (!(when) || ds__guess_add(s, &all, (ds__algo){ __VA_ARGS__ })))
     DS__GUESS(1, "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, ALL, 1, 0);
     DS__GUESS(what == DS_ALL_REDUCE, "direct", DS__WITH_TREES, DS__ONE_SHOT, 0, 1, ALL, 1, 0);
-    for (int split = 1; split <= 6 && sums; split++) DS__GUESS(n / split > 1, "islands", DS__WITH_TREES, DS__IN_LIST, 1, n, split, 0, 0);
-    DS__GUESS(level && what != DS_ALL_TO_ALL && what != DS_SCATTER && what != DS_GATHER, "islands", DS__WITH_TREES, DS__ROOTED, 1, 1, ALL, 1, DS__GROUPS_CHAIN);
-    DS__GUESS(level && (what == DS_SCATTER || what == DS_GATHER), "islands", DS__WITH_TREES, DS__ROOTED, 1, 1, ALL, 1, DS__GROUPS_TWINS);
-    DS__GUESS(what == DS_SCATTER || what == DS_GATHER || trees, "binomial", DS__WITH_TREES, DS__ROOTED, 0, 1, 2, 1, 0);
+    for (int split = 1; split <= 6 && sums; split++)
+        DS__GUESS(n / split > 1, "islands", DS__WITH_TREES, DS__IN_LIST, 1, n, split, 0, 0);
+    DS__GUESS(level && what != DS_ALL_TO_ALL && what != DS_SCATTER && what != DS_GATHER, "islands",
+              DS__WITH_TREES, DS__ROOTED, 1, 1, ALL, 1, DS__GROUPS_CHAIN);
+    DS__GUESS(level && (what == DS_SCATTER || what == DS_GATHER), "islands", DS__WITH_TREES,
+              DS__ROOTED, 1, 1, ALL, 1, DS__GROUPS_TWINS);
+    DS__GUESS(what == DS_SCATTER || what == DS_GATHER || trees, "binomial", DS__WITH_TREES,
+              DS__ROOTED, 0, 1, 2, 1, 0);
     for (size_t i = 0; trees && i < sizeof spreads / sizeof spreads[0]; i++) {
         int ways = spreads[i].ways < n - 1 ? spreads[i].ways : n - 1;
-        DS__GUESS(ways > 1 && (!level || spreads[i].arity < ALL), level ? "islands" : "spread", DS__WITH_TREES, DS__ROOTED, level, ways, spreads[i].arity, 0, 0);
+        DS__GUESS(ways > 1 && (!level || spreads[i].arity < ALL), level ? "islands" : "spread",
+                  DS__WITH_TREES, DS__ROOTED, level, ways, spreads[i].arity, 0, 0);
     }
-    int leads = n - (what == DS_BROADCAST || what == DS_REDUCE), longest = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER ? leads / 2 : 6; /* large copies get into each other's way */
+    /* large copies get into each other's way */
+    int leads = n - (what == DS_BROADCAST || what == DS_REDUCE);
+    int longest = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER ? leads / 2 : 6;
     for (int run = 2; run <= longest; run++)
-        DS__GUESS(leads % run < 4 && run + leads / run <= leads / 2, level ? "islands" : "spread", DS__WITH_GRID, DS__ROOTED, 1, leads / run * run, run, 0, 0);
+        DS__GUESS(leads % run < 4 && run + leads / run <= leads / 2, level ? "islands" : "spread",
+                  DS__WITH_GRID, DS__ROOTED, 1, leads / run * run, run, 0, 0);
 #undef DS__GUESS
     qsort(all.guess, (size_t)all.count, sizeof *all.guess, ds__guess_compare);
     for (int i = 0; ok && i < all.count; i++) {
         const ds__guess *g = &all.guess[i];
         int grid = g->algo.with == DS__WITH_GRID;
-        if (s->best.name && ((seen[grid] && s->work + g->copies * g->pieces > most) || s->best.end <= g->ns / 20 * (seen[grid] ? 18 : 17))) continue;
+        if (s->best.name && ((seen[grid] && s->work + g->copies * g->pieces > most) ||
+                             s->best.end <= g->ns / 20 * (seen[grid] ? 18 : 17)))
+            continue;
         seen[grid] = 1;
         ok = ds__search_this(s, g);
     }
@@ -5693,38 +7998,56 @@ static int ds__search_large(ds__search *s) {
 }
 
 static int ds__search_all(ds__search *s) {
-    static const int few[] = { 2, 3, 4, 6, 8, 12, 16, 32 }, packed[] = { 1, 2, 3, 5, 7, 13, 26, 62 };
-    int p = s->now.p, all = 1 << 20, ok = 1;
-    if (p > DS__PLAN_LARGE && !s->now.want->algorithm) return ds__search_large(s);
+    static const int few[] = { 2, 3, 4, 6, 8, 12, 16, 32 };
+    static const int packed[] = { 1, 2, 3, 5, 7, 13, 26, 62 };
+    int p = s->now.p;
+    int all = 1 << 20;
+    int ok = 1;
+    if (p > DS__PLAN_LARGE && !s->now.want->algorithm)
+        return ds__search_large(s);
     s->turn = -1;
-#define DS__TRY(name, with, mode, level, ways, arity, own, shape) (ok = ok && ds__search_one(s, &(ds__algo){ name, with, mode, level, ways, arity, own, shape }))
+#define DS__TRY(name, with, mode, level, ways, arity, own, shape) \
+    (ok = ok && ds__search_one(s, &(ds__algo){ name, with, mode, level, ways, arity, own, shape }))
     DS__TRY("direct", DS__WITH_TREES, DS__ROOTED, 0, 1, all, 1, 0);
     DS__TRY("direct", DS__WITH_TREES, DS__ONE_SHOT, 0, 1, all, 1, 0);
     DS__TRY("spread", DS__WITH_TREES, DS__BY_OWNERS, 0, 1, all, 1, 0);
     DS__TRY("chain", DS__WITH_TREES, DS__IN_LIST, 0, 1, 1, 1, 0);
     for (int level = 1; level <= 2; level++) {
-        int group[DS__TOPOLOGY_MAX], groups = 0, largest = 0;
+        int group[DS__TOPOLOGY_MAX];
+        int groups = 0;
+        int largest = 0;
         ds__groups(s->now.t, level, group);
         for (int i = 0; i < p; i++) {
-            int n = 0, new_one = 1;
-            for (int k = 0; k < p; k++) { n += group[k] == group[i]; new_one &= k >= i || group[k] != group[i]; }
+            int n = 0;
+            int new_one = 1;
+            for (int k = 0; k < p; k++) {
+                n += group[k] == group[i];
+                new_one &= k >= i || group[k] != group[i];
+            }
             groups += new_one;
-            if (n > largest) largest = n;
+            if (n > largest)
+                largest = n;
         }
-        if (groups < 2 || largest < 2) continue;
+        if (groups < 2 || largest < 2)
+            continue;
         for (int shape = DS__GROUPS_CHAIN; shape <= DS__GROUPS_STAR; shape++) {
-            if (groups == 2 && shape != DS__GROUPS_CHAIN) continue;
+            if (groups == 2 && shape != DS__GROUPS_CHAIN)
+                continue;
             DS__TRY("islands", DS__WITH_TREES, DS__BY_OWNERS, level, 1, all, 1, shape);
             DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, 1, all, 1, shape);
             for (int w = 1; w <= DS__PLAN_WAYS && w <= largest; w++) {
-                if (w != largest && w != largest - 1 && (w & (w - 1))) continue;
+                if (w != largest && w != largest - 1 && (w & (w - 1)))
+                    continue;
                 DS__TRY("islands", DS__WITH_TREES, DS__IN_LIST, level, w, all, 1, shape);
-                DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, w, w >= largest - 1 ? all : w, 0, shape);
+                DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, w, w >= largest - 1 ? all : w,
+                        0, shape);
             }
         }
     }
-    for (size_t i = 0; i < sizeof few / sizeof few[0] && few[i] < p - 1; i++) DS__TRY("spread", DS__WITH_TREES, DS__ROOTED, 0, few[i], few[i], 0, 0);
-    if (p > 2 && p - 1 <= DS__PLAN_WAYS) DS__TRY("spread", DS__WITH_TREES, DS__ROOTED, 0, p - 1, p - 1, 0, 0);
+    for (size_t i = 0; i < sizeof few / sizeof few[0] && few[i] < p - 1; i++)
+        DS__TRY("spread", DS__WITH_TREES, DS__ROOTED, 0, few[i], few[i], 0, 0);
+    if (p > 2 && p - 1 <= DS__PLAN_WAYS)
+        DS__TRY("spread", DS__WITH_TREES, DS__ROOTED, 0, p - 1, p - 1, 0, 0);
     for (int mode = DS__ROOTED; mode <= DS__BY_OWNERS; mode++) {
         DS__TRY("trees", DS__WITH_MESH, mode, 0, 1, 1, 1, 0);
         DS__TRY("chain", DS__WITH_TREES, mode, 0, 1, 1, 1, 0);
@@ -5732,59 +8055,83 @@ static int ds__search_all(ds__search *s) {
         DS__TRY("binomial", DS__WITH_TREES, mode, 0, 1, 3, 1, 0);
     }
     DS__TRY("staged", DS__WITH_HOST, DS__ROOTED, 0, 1, 1, 1, 0);
-    for (size_t i = 0; i < sizeof packed / sizeof packed[0] && (packed[i] < 8 || s->now.want->what == DS_BROADCAST || s->now.want->what == DS_REDUCE); i++)
+    for (size_t i = 0;
+         i < sizeof packed / sizeof packed[0] &&
+         (packed[i] < 8 || s->now.want->what == DS_BROADCAST || s->now.want->what == DS_REDUCE);
+         i++)
         DS__TRY("trees", DS__WITH_WIRES, DS__ROOTED, 0, packed[i], 1, 1, 0);
     return ok;
 #undef DS__TRY
 }
 
 static int ds__search_twice(ds__search *s) {
-    if (!ds__search_all(s)) return 0;
-    if (s->now.p > DS__MESH || s->now.want->pieces || !s->best.name) return 1;
+    if (!ds__search_all(s))
+        return 0;
+    if (s->now.p > DS__MESH || s->now.want->pieces || !s->best.name)
+        return 1;
     for (int what = 0; what < 2; what++) {
         int64_t time[DS__TRIES];
-        int n = 0, most = what ? 3 : 4;
+        int n = 0;
+        int most = what ? 3 : 4;
         for (int i = 0; i <= s->turn && i < DS__TRIES; i++) {
             int at = n++;
-            for (; at > 0 && time[at - 1] > s->time[what][i]; at--) time[at] = time[at - 1];
+            for (; at > 0 && time[at - 1] > s->time[what][i]; at--)
+                time[at] = time[at - 1];
             time[at] = s->time[what][i];
         }
         s->near[what] = time[n > most ? most - 1 : n - 1];
     }
-    if (s->near[0] > s->best.end * 2) s->near[0] = s->best.end * 2;
+    if (s->near[0] > s->best.end * 2)
+        s->near[0] = s->best.end * 2;
     s->pass = 1;
     return ds__search_all(s);
 }
-
-/* What is left of a draft when nobody changes it any more: one block of memory. A step comes after the last of each lane only. */
+/* What is left of a draft when nobody changes it any more: one block of memory. A step comes
+   after the last of each lane only. */
 static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     ds_plan *n = &o->plan;
-    size_t ranks = (size_t)d->p + 1, lanes = ranks * DS__PLAN_LANES;
+    size_t ranks = (size_t)d->p + 1;
+    size_t lanes = ranks * DS__PLAN_LANES;
     ds_plan_step *step = ds__alloc((d->steps + 1) * sizeof *step);
     ds_plan_spot *spot = ds__alloc((d->spots + 1) * sizeof *spot);
-    uint32_t *before = ds__alloc((d->links + 1) * sizeof *before), *last = ds__alloc(lanes * sizeof *last), count = 0; /* last: plus 1 */
+    /* last: plus 1 */
+    uint32_t *before = ds__alloc((d->links + 1) * sizeof *before);
+    uint32_t *last = ds__alloc(lanes * sizeof *last);
+    uint32_t count = 0;
     size_t *scratch = ds__alloc(ranks * sizeof *scratch);
     n->step = step;
     n->spot = spot;
     n->before = before;
     n->scratch = scratch;
-    if (!step || !spot || !before || !last || !scratch) { ds__release(last); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan of %zu steps", d->steps); }
-    if (d->spots) memcpy(spot, d->spot, d->spots * sizeof *spot);
+    if (!step || !spot || !before || !last || !scratch) {
+        ds__release(last);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan of %zu steps", d->steps);
+    }
+    if (d->spots)
+        memcpy(spot, d->spot, d->spots * sizeof *spot);
     memcpy(scratch, d->scratch, ranks * sizeof *scratch);
     for (uint32_t i = 0; i < d->steps; i++) {
         const ds__dstep *s = &d->step[i];
-        step[i] = (ds_plan_step){ s->rank, s->lane, s->to, s->bytes, s->from, s->from_count, count, 0, s->start, s->done };
+        step[i] = (ds_plan_step){ s->rank,       s->lane, s->to, s->bytes, s->from,
+                                  s->from_count, count,   0,     s->start, s->done };
         for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next) {
-            uint32_t b = d->link[k].step, *l = &last[d->step[b].rank * DS__PLAN_LANES + d->step[b].lane];
-            if (b + 1 > *l) *l = b + 1;
+            uint32_t b = d->link[k].step;
+            uint32_t *l = &last[d->step[b].rank * DS__PLAN_LANES + d->step[b].lane];
+            if (b + 1 > *l)
+                *l = b + 1;
         }
         last[s->rank * DS__PLAN_LANES + s->lane] = 0;
         for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next) {
-            uint32_t b = d->link[k].step, *l = &last[d->step[b].rank * DS__PLAN_LANES + d->step[b].lane];
-            if (*l == b + 1) before[count++] = b;
-            if (*l == b + 1) *l = 0;
+            uint32_t b = d->link[k].step;
+            uint32_t *l = &last[d->step[b].rank * DS__PLAN_LANES + d->step[b].lane];
+            if (*l == b + 1)
+                before[count++] = b;
+            if (*l == b + 1)
+                *l = 0;
         }
-        for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next) last[d->step[d->link[k].step].rank * DS__PLAN_LANES + d->step[d->link[k].step].lane] = 0;
+        for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next)
+            last[d->step[d->link[k].step].rank * DS__PLAN_LANES + d->step[d->link[k].step].lane] =
+                0;
         step[i].after_count = count - step[i].after;
     }
     ds__release(last);
@@ -5797,31 +8144,45 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     n->steps = d->steps;
     return DS_OK;
 }
+
 static void ds__planned_free(ds__planned *o) {
-    if (!o) return;
+    if (!o)
+        return;
     ds__release((void *)(uintptr_t)o->plan.step);
     ds__release((void *)(uintptr_t)o->plan.spot);
     ds__release((void *)(uintptr_t)o->plan.before);
     ds__release((void *)(uintptr_t)o->plan.scratch);
     ds__release(o);
 }
+
 static void ds__plans_forget(const ds_topology *t) {
     ds__planned *gone = NULL;
     ds__lock_take(&ds__c.lock);
     for (ds__planned **at = &ds__planned_list; *at;) {
         ds__planned *o = *at;
-        if (o->topology != t->id) { at = &o->next; continue; }
+        if (o->topology != t->id) {
+            at = &o->next;
+            continue;
+        }
         *at = o->next;
         o->next = gone;
         gone = o;
     }
     ds__lock_give(&ds__c.lock);
-    while (gone) { ds__planned *next = gone->next; ds__planned_free(gone); gone = next; }
+    while (gone) {
+        ds__planned *next = gone->next;
+        ds__planned_free(gone);
+        gone = next;
+    }
 }
+
 static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w) { /* locked */
     for (ds__planned *o = ds__planned_list; o; o = o->next)
-        if (o->topology == t->id && o->asked.what == w->what && o->asked.bytes == w->bytes && o->asked.root == w->root && o->asked.item == w->item &&
-            o->asked.order == w->order && o->asked.pieces == w->pieces && strcmp(o->algorithm, w->algorithm ? w->algorithm : "") == 0) return o;
+        if (o->topology == t->id && o->asked.what == w->what && o->asked.bytes == w->bytes &&
+            o->asked.root == w->root && o->asked.item == w->item && o->asked.order == w->order &&
+            o->asked.pieces == w->pieces &&
+            strcmp(o->algorithm, w->algorithm ? w->algorithm : "") == 0)
+            return o;
     return NULL;
 }
 
@@ -5832,7 +8193,9 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     s.now.t = t;
     s.now.want = w;
     s.now.p = t->devices;
-    for (int i = 0; i < t->devices; i++) if (t->seat[i] >= s.now.largest) s.now.largest = t->seat[i] + 1;
+    for (int i = 0; i < t->devices; i++)
+        if (t->seat[i] >= s.now.largest)
+            s.now.largest = t->seat[i] + 1;
     s.now.slots = DS__PLAN_SLOTS;
     s.load = ds__alloc(((size_t)t->wires + 1) * sizeof *s.load);
     s.now.scratch = ds__alloc(n * sizeof *s.now.scratch);
@@ -5845,10 +8208,12 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     int64_t bound = need && from ? ds__bound(t, w, need, from) : 0;
     s.enough = w->pieces || w->algorithm ? 0 : bound;
     s.now.bound = bound;
-    if (!s.load || !s.now.scratch || !s.best.scratch || !s.now.place || !s.out || !need || !from || !ds__search_twice(&s))
+    if (!s.load || !s.now.scratch || !s.best.scratch || !s.now.place || !s.out || !need || !from ||
+        !ds__search_twice(&s))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
     if (r == DS_OK && !s.best.name && w->bytes)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not do %s here%s", w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
+        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not do %s here%s",
+                     w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
                      w->order == DS_ORDER_ANY ? "" : ", or not in this order");
     if (r == DS_OK) {
         s.out->plan.desc = s.out->asked = *w;
@@ -5865,31 +8230,42 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     ds__release(from);
     ds__draft_end(&s.now);
     ds__draft_end(&s.best);
-    if (r == DS_OK) *out = s.out;
-    else ds__planned_free(s.out);
+    if (r == DS_OK)
+        *out = s.out;
+    else
+        ds__planned_free(s.out);
     return r;
 }
 
-DSDEF ds_result (ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
+DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
     static const ds_plan_desc usual;
-    if (out) *out = NULL;
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_plan_make");
     DS__REQUIRE(t && out, "%s is NULL", t ? "out" : "topology");
-    if (!desc) desc = &usual;
+    if (!desc)
+        desc = &usual;
     DS__REQUIRE((unsigned)desc->what < DS_COLLECTIVE_COUNT, "%d is no collective", (int)desc->what);
     DS__REQUIRE((unsigned)desc->order <= DS_ORDER_ANY, "%d is no order of a sum", (int)desc->order);
-    DS__REQUIRE(desc->root >= 0 && desc->root < t->devices, "the root is rank %d of %d", desc->root, t->devices);
-    DS__REQUIRE(!desc->item || desc->bytes % desc->item == 0, "%zu bytes are no whole elements of %zu bytes", desc->bytes, desc->item);
-    DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes are more than there can be", desc->bytes);
+    DS__REQUIRE(desc->root >= 0 && desc->root < t->devices, "the root is rank %d of %d", desc->root,
+                t->devices);
+    DS__REQUIRE(!desc->item || desc->bytes % desc->item == 0,
+                "%zu bytes are no whole elements of %zu bytes", desc->bytes, desc->item);
+    DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes are more than there can be",
+                desc->bytes);
     DS__REQUIRE(desc->pieces <= 1024, "%zu pieces are more than 1024", desc->pieces);
-    DS__REQUIRE(!desc->algorithm || ds__algo_at(desc->algorithm) >= 0, "there is no algorithm \"%.40s\"", desc->algorithm);
-    DS__REQUIRE(desc->what != DS_ALL_TO_ALL || desc->bytes / (desc->item ? desc->item : 1) % (size_t)t->devices == 0, "%zu bytes cannot be cut into %d equal blocks",
-                desc->bytes, t->devices);
+    DS__REQUIRE(!desc->algorithm || ds__algo_at(desc->algorithm) >= 0,
+                "there is no algorithm \"%.40s\"", desc->algorithm);
+    DS__REQUIRE(desc->what != DS_ALL_TO_ALL ||
+                    desc->bytes / (desc->item ? desc->item : 1) % (size_t)t->devices == 0,
+                "%zu bytes cannot be cut into %d equal blocks", desc->bytes, t->devices);
     ds__lock_take(&ds__c.lock);
-    ds__planned *o = ds__planned_find(t, desc), *fresh = NULL;
+    ds__planned *o = ds__planned_find(t, desc);
+    ds__planned *fresh = NULL;
     ds__lock_give(&ds__c.lock);
     ds_result r = o ? DS_OK : ds__plan_build(t, desc, &fresh);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     if (fresh) {
         ds__lock_take(&ds__c.lock);
         if (!(o = ds__planned_find(t, desc))) { /* nobody was faster */
@@ -5904,71 +8280,122 @@ DSDEF ds_result (ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, c
     return DS_OK;
 }
 
-DSDEF ds_result (ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn, void *user) {
+DSDEF ds_result(ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
+                                 void *user) {
     DS__ENTER("ds_plan_explain");
     DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
     const ds__planned *o = (const ds__planned *)plan;
     ds__pen pen = { write_fn, user, 0, 0 };
     size_t copies = 0;
-    for (size_t i = 0; i < plan->steps; i++) copies += plan->step[i].from_count == 1;
-    ds__pen_print(&pen, "%s of %zu bytes over %d ranks", ds__collective_names[plan->desc.what], plan->desc.bytes, plan->ranks);
-    if (plan->desc.what <= DS_REDUCE) ds__pen_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
-    ds__pen_print(&pen, ": %s, %d way%s, %zu piece%s of at most %zu bytes, %zu copies and %zu sums on %d lane%s\n", plan->desc.algorithm, plan->ways, plan->ways == 1 ? "" : "s",
-                  plan->pieces, plan->pieces == 1 ? "" : "s", plan->piece_bytes, copies, plan->steps - copies, plan->lanes, plan->lanes == 1 ? "" : "s");
-    ds__pen_print(&pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n", (double)plan->predicted_ns / 1e3, (double)plan->bound_ns / 1e3,
-                  plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns : 100.0);
+    for (size_t i = 0; i < plan->steps; i++)
+        copies += plan->step[i].from_count == 1;
+    ds__pen_print(&pen, "%s of %zu bytes over %d ranks", ds__collective_names[plan->desc.what],
+                  plan->desc.bytes, plan->ranks);
+    if (plan->desc.what <= DS_REDUCE)
+        ds__pen_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
+    ds__pen_print(
+        &pen,
+        ": %s, %d way%s, %zu piece%s of at most %zu bytes, %zu copies and %zu sums on %d lane%s\n",
+        plan->desc.algorithm, plan->ways, plan->ways == 1 ? "" : "s", plan->pieces,
+        plan->pieces == 1 ? "" : "s", plan->piece_bytes, copies, plan->steps - copies, plan->lanes,
+        plan->lanes == 1 ? "" : "s");
+    ds__pen_print(&pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n",
+                  (double)plan->predicted_ns / 1e3, (double)plan->bound_ns / 1e3,
+                  plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns
+                                     : 100.0);
     for (int i = 0; i < DS__ALGO_NAMES; i++)
-        if (o->best[i].ns) ds__pen_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n", ds__algo_names[i], (double)o->best[i].ns / 1e3, o->best[i].ways,
-                                         o->best[i].ways == 1 ? "" : "s", o->best[i].pieces, o->best[i].pieces == 1 ? "" : "s");
+        if (o->best[i].ns)
+            ds__pen_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n", ds__algo_names[i],
+                          (double)o->best[i].ns / 1e3, o->best[i].ways,
+                          o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
+                          o->best[i].pieces == 1 ? "" : "s");
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
-
-/* ---- >>collectives ----------------------------------------------------------------------------------------------- */
+/* ---- >>collectives --------------------------------------------------------------------------- */
 
 /* Policy.
-    1. A collective reads all descriptions into parties, checks them, makes its results and writes a list of steps. Until then nothing was put on a stream.
-    2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream; what it reads and writes are regions, each of which belongs to a lane. Steps of a lane run
-       in their order, and may come after steps of other lanes. Which way data takes, and who adds, stands in the list only.
-       By plan: the list has the plan's steps; its further lanes are streams of devstream's own.
-    3. The list is put on the streams as: a lane waits for those whose regions it touches, as they are now; then the steps; then the lane of the last step waits for all that had some, and all for it.
-       So whatever belongs to a lane can be freed in that lane's order at once, temporary memory too, and the failure of one lane reaches all.
-    4. A failure while that is done leaves out the rest of the steps, but not the waits at the end.
-    5. When steps are small and nothing is pending on any lane the caller does them (DS__INLINE_BYTES, run_together), and nothing is put on the streams. */
+   1. A collective reads all descriptions into parties, checks them, makes its results and writes a
+      list of steps. Until then nothing was put on a stream.
+   2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream; what it reads
+      and writes are regions, each of which belongs to a lane. Steps of a lane run in their order,
+      and may come after steps of other lanes. Which way data takes, and who adds, stands in the
+      list only. By plan: the list has the plan's steps; its further lanes are streams of
+      devstream's own.
+   3. The list is put on the streams as: a lane waits for those whose regions it touches, as they
+      are now; then the steps; then the lane of the last step waits for all that had some, and all
+      for it. So whatever belongs to a lane can be freed in that lane's order at once, temporary
+      memory too, and the failure of one lane reaches all.
+   4. A failure while that is done leaves out the rest of the steps, but not the waits at the end.
+   5. When steps are small and nothing is pending on any lane the caller does them
+      (DS__INLINE_BYTES, run_together), and nothing is put on the streams. */
 
 #define DS__NO_INDEX UINT32_MAX
 #define DS__INLINE_LANES 16
+
 enum { DS__STEP_COPY, DS__STEP_ROWS, DS__STEP_PACK, DS__STEP_REDUCE };
 
 typedef struct ds__clane {
     ds__stream *s;
     ds_stream stream;
     ds_device device;
-    uint32_t pending;           /* what the next step comes after: the first of a list, or DS__NO_INDEX */
-    int pinned;                 /* 1: it has a pin, 0: a reference; a thread has few pins */
-    int busy;                   /* 1: it has steps */
-    int side;                   /* one of devstream's own streams: its number, from 1 */
+    /* what the next step comes after: the first of a list, or DS__NO_INDEX */
+    uint32_t pending;
+    int pinned; /* 1: it has a pin, 0: a reference; a thread has few pins */
+    int busy;   /* 1: it has steps */
+    int side;   /* one of devstream's own streams: its number, from 1 */
 } ds__clane;
+
 typedef struct ds__region {
-    char *at;                   /* NULL: to be allocated */
+    char *at; /* NULL: to be allocated */
     size_t bytes;
     uint32_t lane;
-    int direct, temporary;      /* direct: kernels may use it, which is not pageable */
+    /* direct, temporary: direct: kernels may use it, which is not pageable */
+    int direct;
+    int temporary;
     ds_device device;
 } ds__region;
-typedef struct ds__spot { uint32_t region; ptrdiff_t offset; } ds__spot;
+
+typedef struct ds__spot {
+    uint32_t region;
+    ptrdiff_t offset;
+} ds__spot;
+
 /* Distances in elements. */
-typedef struct ds__strided { int ndim; size_t item; int64_t shape[8], dst[8], src[8]; } ds__strided;
+typedef struct ds__strided {
+    int ndim;
+    size_t item;
+    int64_t shape[8];
+    int64_t dst[8];
+    int64_t src[8];
+} ds__strided;
+
 typedef struct ds__cstep {
-    uint8_t kind, op;
+    uint8_t kind;
+    uint8_t op;
     ds_dtype dtype;
-    uint32_t lane, after;       /* after: the first of the steps of other lanes that come before, or DS__NO_INDEX */
-    int watched;                /* 1: it is one of those */
+    /* lane, after: after: the first of the steps of other lanes that come before, or
+       DS__NO_INDEX */
+    uint32_t lane;
+    uint32_t after;
+    int watched; /* 1: it is one of those */
     ds_event done;
-    ds__spot dst, src;
-    size_t width, height, dst_pitch, src_pitch; /* copy: bytes; reduction: width elements */
-    uint32_t strided, first, count; /* strided copy: its form; reduction: its inputs among the spots */
+    ds__spot dst;
+    ds__spot src;
+    /* width, height, dst_pitch, src_pitch: copy: bytes; reduction: width elements */
+    size_t width;
+    size_t height;
+    size_t dst_pitch;
+    size_t src_pitch;
+    /* strided, first, count: strided copy: its form; reduction: its inputs among the spots */
+    uint32_t strided;
+    uint32_t first;
+    uint32_t count;
 } ds__cstep;
-typedef struct ds__link { uint32_t step, next; } ds__link;
+
+typedef struct ds__link {
+    uint32_t step;
+    uint32_t next;
+} ds__link;
 
 typedef struct ds__work {
     ds__clane *lane;
@@ -5977,15 +8404,19 @@ typedef struct ds__work {
     ds__link *link;
     ds__spot *spot;
     ds__strided *strided;
-    const void **in;            /* room for the inputs of a reduction */
-    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots, spot_room, strideds, strided_room;
-    ds_result r;                /* the first failure */
-    size_t most, temporaries;   /* inputs of a reduction at most; regions to be allocated */
-    int forked;                 /* 1: lanes came into a capture, and have not joined again */
-    void **chunks;              /* memory beyond `first`, each begins with the address of the one before */
-    char *at;                   /* where the next piece is taken, and what is left there */
+    const void **in; /* room for the inputs of a reduction */
+    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
+        spot_room, strideds, strided_room;
+    ds_result r; /* the first failure */
+    /* most, temporaries: inputs of a reduction at most; regions to be allocated */
+    size_t most;
+    size_t temporaries;
+    int forked; /* 1: lanes came into a capture, and have not joined again */
+    /* memory beyond `first`, each begins with the address of the one before */
+    void **chunks;
+    char *at; /* where the next piece is taken, and what is left there */
     size_t left;
-    ds__clane lane_first[8];    /* the lists begin here, on the caller's stack, */
+    ds__clane lane_first[8]; /* the lists begin here, on the caller's stack, */
     ds__region region_first[12];
     ds__cstep step_first[8];
     ds__spot spot_first[8];
@@ -5995,33 +8426,58 @@ typedef struct ds__work {
 
 /* A tensor that takes part. */
 typedef struct ds__party {
-    uint32_t lane, region;      /* lane: DS__NO_INDEX until it is known for memory of the host */
+    /* lane, region: lane: DS__NO_INDEX until it is known for memory of the host */
+    uint32_t lane;
+    uint32_t region;
     unsigned flags;
-    ds__dims d;                 /* most of it are dimensions that nobody has */
+    ds__dims d; /* most of it are dimensions that nobody has */
 } ds__party;
 
 /* What is to be put together, all in one order of elements: where it lies, and after which step. */
-typedef struct ds__addend { ds__spot spot; uint32_t after; } ds__addend;
+typedef struct ds__addend {
+    ds__spot spot;
+    uint32_t after;
+} ds__addend;
 
 static const ds_comm_options ds__comm_usual;
 
 #define DS__SPARE_EVENTS 16
-typedef struct ds__spare { ds_event at[DS__SPARE_EVENTS]; int count; } ds__spare;
+
+typedef struct ds__spare {
+    ds_event at[DS__SPARE_EVENTS];
+    int count;
+} ds__spare;
+
 static ds__spare ds__spares[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-/* Streams for the further lanes of plans. One that somebody uses for a list, that has work or that captures is left alone as long as there is another. */
+/* Streams for the further lanes of plans. One that somebody uses for a list, that has work or
+   that captures is left alone as long as there is another. */
 #define DS__SIDES 64
-typedef struct ds__sides { ds_stream at[DS__SIDES]; unsigned char taken[DS__SIDES]; int count; } ds__sides;
-static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES]; /* under ds__c.lock, as what they point to */
 
+typedef struct ds__sides {
+    ds_stream at[DS__SIDES];
+    unsigned char taken[DS__SIDES];
+    int count;
+} ds__sides;
+
+/* under ds__c.lock, as what they point to */
+static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 /* ---- lists ---- */
 
-/* Member by member, here and in ds__step_add: what compilers make of a memset of this size takes longer than a small step. */
+/* Member by member, here and in ds__step_add: what compilers make of a memset of this size takes
+   longer than a small step. */
 static void ds__work_begin(ds__work *w) {
-    w->lane = w->lane_first; w->region = w->region_first; w->step = w->step_first; w->spot = w->spot_first; w->link = NULL; w->strided = NULL; w->in = w->in_first;
+    w->lane = w->lane_first;
+    w->region = w->region_first;
+    w->step = w->step_first;
+    w->spot = w->spot_first;
+    w->link = NULL;
+    w->strided = NULL;
+    w->in = w->in_first;
     w->lane_room = w->step_room = w->spot_room = 8;
     w->region_room = 12;
-    w->lanes = w->regions = w->steps = w->links = w->link_room = w->spots = w->strideds = w->strided_room = w->most = w->temporaries = 0;
+    w->lanes = w->regions = w->steps = w->links = w->link_room = w->spots = w->strideds =
+        w->strided_room = w->most = w->temporaries = 0;
     w->forked = 0;
     w->r = DS_OK;
     w->chunks = NULL;
@@ -6052,39 +8508,52 @@ static void *ds__work_take(ds__work *w, size_t count, size_t size) {
             return at;
         }
     }
-    if (w->r == DS_OK) w->r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the steps");
+    if (w->r == DS_OK)
+        w->r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the steps");
     return NULL;
 }
 
 /* Room for more elements of an array; 0: no memory. */
-__attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, size_t count, size_t *room, size_t size) {
+__attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, size_t count,
+                                                   size_t *room, size_t size) {
     void *at;
     size_t n = *room ? 2 * *room : 8;
     void *fresh = ds__work_take(w, n < UINT32_MAX ? n : SIZE_MAX, size);
-    if (!fresh) return 0;
+    if (!fresh)
+        return 0;
     memcpy(&at, array, sizeof at);
-    if (count) memcpy(fresh, at, count * size);
+    if (count)
+        memcpy(fresh, at, count * size);
     memcpy(array, &fresh, sizeof fresh);
     *room = n;
     return 1;
 }
+
 /* One more element of an array that grows; NULL: no memory. */
-#define DS__MORE(w, what) \
-    (DS__LIKELY((w)->what##s < (w)->what##_room) || ds__more_room((w), &(w)->what, (w)->what##s, &(w)->what##_room, sizeof *(w)->what) \
-         ? &(w)->what[(w)->what##s++] : NULL)
+#define DS__MORE(w, what)                                                                       \
+    (DS__LIKELY((w)->what##s < (w)->what##_room) ||                                             \
+             ds__more_room((w), &(w)->what, (w)->what##s, &(w)->what##_room, sizeof *(w)->what) \
+         ? &(w)->what[(w)->what##s++]                                                           \
+         : NULL)
 
 static void ds__side_give(ds_device device, int number) {
     ds__lock_take(&ds__c.lock);
     ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index]->taken[number] = 0;
     ds__lock_give(&ds__c.lock);
 }
+
 static void ds__fork_undo(ds__work *w);
+
 static void ds__work_end(ds__work *w) {
-    if (DS__UNLIKELY(w->forked)) ds__fork_undo(w);
+    if (DS__UNLIKELY(w->forked))
+        ds__fork_undo(w);
     for (size_t i = w->lanes; i-- > 0;) {
-        if (w->lane[i].pinned) ds__stream_unpin(w->lane[i].s);
-        else ds__unref(&ds__g.streams, w->lane[i].s);
-        if (w->lane[i].side) ds__side_give(w->lane[i].device, w->lane[i].side - 1);
+        if (w->lane[i].pinned)
+            ds__stream_unpin(w->lane[i].s);
+        else
+            ds__unref(&ds__g.streams, w->lane[i].s);
+        if (w->lane[i].side)
+            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
     }
     while (w->chunks) {
         void **chunk = w->chunks;
@@ -6093,97 +8562,139 @@ static void ds__work_end(ds__work *w) {
     }
 }
 
-static const char *ds__bare(const char *what) { return strncmp(what, "the ", 4) == 0 ? what + 4 : what; }
+static const char *ds__bare(const char *what) {
+    return strncmp(what, "the ", 4) == 0 ? what + 4 : what;
+}
 
-/* The lane of a party: the stream that the options give, which must be on its device, else the device's current one. */
-static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, int64_t index, ds_device device, uint32_t *out) {
+/* The lane of a party: the stream that the options give, which must be on its device, else the
+   device's current one. */
+static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, int64_t index,
+                               ds_device device, uint32_t *out) {
     *out = DS__NO_INDEX;
-    if (!given.id && device.type == DS_DEVICE_HOST) return DS_OK;
+    if (!given.id && device.type == DS_DEVICE_HOST)
+        return DS_OK;
     ds_result r = DS_OK;
     if (!given.id) {
         ds__thread *t = ds__thread_state();
         r = t ? ds__current(t, device, &given) : DS_ERR_OUT_OF_MEMORY;
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
     }
     for (uint32_t i = 0; i < w->lanes; i++)
-        if (w->lane[i].stream.id == given.id && (device.type == DS_DEVICE_HOST || memcmp(&w->lane[i].device, &device, sizeof device) == 0)) {
+        if (w->lane[i].stream.id == given.id &&
+            (device.type == DS_DEVICE_HOST ||
+             memcmp(&w->lane[i].device, &device, sizeof device) == 0)) {
             *out = i;
             return DS_OK;
         }
     ds__stream *s = ds__stream_pin(given);
-    if (!s) return ds__also(DS_ERR_INVALID_HANDLE, " (the stream of the %s)", ds__nth(ds__bare(what), index));
-    if (device.type != DS_DEVICE_HOST && (s->device.type != device.type || s->device.index != device.index))
-        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream of the %s is on %s:%d, not on %s:%d", ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
+    if (!s)
+        return ds__also(DS_ERR_INVALID_HANDLE, " (the stream of the %s)",
+                        ds__nth(ds__bare(what), index));
+    if (device.type != DS_DEVICE_HOST &&
+        (s->device.type != device.type || s->device.index != device.index))
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream of the %s is on %s:%d, not on %s:%d",
+                     ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
                      ds__type_name(device.type), device.index);
     else if (w->lanes && w->lane[0].device.type != s->device.type)
-        r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, others are on %s:%d", ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, others are on %s:%d",
+                     ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
                      ds__type_name(w->lane[0].device.type), w->lane[0].device.index);
     ds__clane *lane = r == DS_OK ? DS__MORE(w, lane) : NULL;
     int pinned = lane && w->lanes <= DS__PINS / 2 - 1;
-    if (lane) *lane = (ds__clane){ s, given, s->device, DS__NO_INDEX, pinned, 0, 0 };
-    if (lane && !pinned) ds__ref(s);
-    if (!pinned) ds__stream_unpin(s);
-    if (!lane) return r < 0 ? r : w->r;
+    if (lane)
+        *lane = (ds__clane){ s, given, s->device, DS__NO_INDEX, pinned, 0, 0 };
+    if (lane && !pinned)
+        ds__ref(s);
+    if (!pinned)
+        ds__stream_unpin(s);
+    if (!lane)
+        return r < 0 ? r : w->r;
     *out = (uint32_t)w->lanes - 1;
     return DS_OK;
 }
+
 static ds_stream ds__given_stream(const ds_comm_options *o, int64_t index) {
-    return index < 0 ? o->stream : (size_t)index < o->stream_count ? o->streams[index] : (ds_stream){ 0 };
+    return index < 0                         ? o->stream
+           : (size_t)index < o->stream_count ? o->streams[index]
+                                             : (ds_stream){ 0 };
 }
 
 /* What devstream knows of the memory must agree with the description. */
 static ds_result ds__party_memory(const ds__dims *d, const char *what, int64_t index, int *direct) {
     ds_pointer_info info;
     *direct = d->device.type != DS_DEVICE_HOST;
-    if (!d->count || !ds__known(d->first, &info)) return DS_OK;
+    if (!d->count || !ds__known(d->first, &info))
+        return DS_OK;
     ptrdiff_t at = (ptrdiff_t)((uintptr_t)d->first - (uintptr_t)info.base);
-    DS__REQUIRE(at >= -d->low && d->high <= (ptrdiff_t)info.size - at, "%s: %td bytes at offset %td leave an allocation of %zu bytes", ds__nth(what, index),
-                d->high - d->low, at + d->low, info.size);
-    if (info.kind == DS_MEMORY_DEVICE && d->device.type != DS_DEVICE_HOST && (info.device.type != d->device.type || info.device.index != d->device.index))
-        return ds__fail(DS_ERR_DEVICE_MISMATCH, "%s says that it is on %s:%d, and its memory is on %s:%d", ds__nth(what, index), ds__type_name(d->device.type),
-                        d->device.index, ds__type_name(info.device.type), info.device.index);
-    if (info.kind == DS_MEMORY_DEVICE && d->device.type == DS_DEVICE_HOST && info.device.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_DEVICE_MISMATCH, "%s says that it is on the host, and its memory is on %s:%d", ds__nth(what, index), ds__type_name(info.device.type),
-                        info.device.index);
+    DS__REQUIRE(at >= -d->low && d->high <= (ptrdiff_t)info.size - at,
+                "%s: %td bytes at offset %td leave an allocation of %zu bytes",
+                ds__nth(what, index), d->high - d->low, at + d->low, info.size);
+    if (info.kind == DS_MEMORY_DEVICE && d->device.type != DS_DEVICE_HOST &&
+        (info.device.type != d->device.type || info.device.index != d->device.index))
+        return ds__fail(DS_ERR_DEVICE_MISMATCH,
+                        "%s says that it is on %s:%d, and its memory is on %s:%d",
+                        ds__nth(what, index), ds__type_name(d->device.type), d->device.index,
+                        ds__type_name(info.device.type), info.device.index);
+    if (info.kind == DS_MEMORY_DEVICE && d->device.type == DS_DEVICE_HOST &&
+        info.device.type != DS_DEVICE_CPU)
+        return ds__fail(DS_ERR_DEVICE_MISMATCH,
+                        "%s says that it is on the host, and its memory is on %s:%d",
+                        ds__nth(what, index), ds__type_name(info.device.type), info.device.index);
     *direct = 1; /* known memory of the host is pinned */
     return DS_OK;
 }
 
 /* A party of what p->d says. */
-static ds_result ds__party_enter(ds__work *w, const ds_comm_options *o, const char *what, int64_t index, int64_t stream_index, ds__party *p) {
+static ds_result ds__party_enter(ds__work *w, const ds_comm_options *o, const char *what,
+                                 int64_t index, int64_t stream_index, ds__party *p) {
     int direct;
     ds_result r = ds__party_memory(&p->d, what, index, &direct);
-    if (r == DS_OK) r = ds__lane_find(w, ds__given_stream(o, stream_index), what, index, p->d.device, &p->lane);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__lane_find(w, ds__given_stream(o, stream_index), what, index, p->d.device, &p->lane);
+    if (r < 0)
+        return r;
     ds__region *g = DS__MORE(w, region);
-    if (!g) return w->r;
+    if (!g)
+        return w->r;
     *g = (ds__region){ p->d.first, p->d.bytes, p->lane, direct, 0, p->d.device };
     p->region = (uint32_t)w->regions - 1;
     return DS_OK;
 }
-static ds_result ds__party_open(ds__work *w, const ds_comm_options *o, const ds_tensor *t, const char *what, int64_t index, int64_t stream_index, int written, ds__party *p) {
+
+static ds_result ds__party_open(ds__work *w, const ds_comm_options *o, const ds_tensor *t,
+                                const char *what, int64_t index, int64_t stream_index, int written,
+                                ds__party *p) {
     ds_result r = ds__tensor_read(t, what, index, &p->d);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     (void)ds__tensor_share(t, NULL, &p->flags);
-    DS__REQUIRE(!written || !(p->flags & DS_TENSOR_READ_ONLY), "%s is read-only", ds__nth(what, index));
+    DS__REQUIRE(!written || !(p->flags & DS_TENSOR_READ_ONLY), "%s is read-only",
+                ds__nth(what, index));
     for (int i = 0; i < p->d.ndim && written; i++)
-        DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count, "%s has %lld elements in one place: dimension %d has the stride 0", ds__nth(what, index),
-                    (long long)p->d.shape[i], i);
+        DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count,
+                    "%s has %lld elements in one place: dimension %d has the stride 0",
+                    ds__nth(what, index), (long long)p->d.shape[i], i);
     return ds__party_enter(w, o, what, index, stream_index, p);
 }
 
 /* All parties are known: memory of the host that nobody gave a stream goes with the first lane. */
 static ds_result ds__work_settle(ds__work *w) {
-    if (w->r < 0) return w->r;
-    if (!w->lanes) return ds__fail(DS_ERR_INVALID_DEVICE, "none of the tensors is on a device, and no stream was given");
+    if (w->r < 0)
+        return w->r;
+    if (!w->lanes)
+        return ds__fail(DS_ERR_INVALID_DEVICE,
+                        "none of the tensors is on a device, and no stream was given");
     for (size_t i = 0; i < w->regions; i++)
-        if (w->region[i].lane == DS__NO_INDEX) w->region[i].lane = 0;
+        if (w->region[i].lane == DS__NO_INDEX)
+            w->region[i].lane = 0;
     return DS_OK;
 }
 
 static uint32_t ds__temporary(ds__work *w, uint32_t lane, size_t bytes) {
     ds__region *g = DS__MORE(w, region);
-    if (!g) return 0;
+    if (!g)
+        return 0;
     *g = (ds__region){ NULL, bytes, lane, 1, 1, w->lane[lane].device };
     w->temporaries++;
     return (uint32_t)w->regions - 1;
@@ -6192,7 +8703,8 @@ static uint32_t ds__temporary(ds__work *w, uint32_t lane, size_t bytes) {
 /* A step at the end of the list; DS__NO_INDEX: no memory. */
 static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__spot dst, ds__spot src) {
     ds__cstep *s = DS__MORE(w, step);
-    if (!s) return DS__NO_INDEX;
+    if (!s)
+        return DS__NO_INDEX;
     s->kind = (uint8_t)kind;
     s->op = 0;
     s->dtype = (ds_dtype){ 0, 0, 0 };
@@ -6208,58 +8720,81 @@ static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__spot dst,
     s->src = src;
     return (uint32_t)w->steps - 1;
 }
+
 /* The next step that the lane is given, and so all later ones, comes after the step. */
 static void ds__come_after(ds__work *w, uint32_t lane, uint32_t step) {
-    if (step == DS__NO_INDEX || w->r < 0 || w->step[step].lane == lane) return;
+    if (step == DS__NO_INDEX || w->r < 0 || w->step[step].lane == lane)
+        return;
     ds__link *n = DS__MORE(w, link);
-    if (!n) return;
+    if (!n)
+        return;
     *n = (ds__link){ step, w->lane[lane].pending };
     w->lane[lane].pending = (uint32_t)w->links - 1;
     w->step[step].watched = 1;
 }
 
-/* Kernels of a lane can use the region. On a virtual clock they take no links, so what is elsewhere is copied. */
+/* Kernels of a lane can use the region. On a virtual clock they take no links, so what is
+   elsewhere is copied. */
 static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];
     int reach = 0;
 #ifndef DEVSTREAM_NO_CPU
-    if (ds__cpu.fabric && l->device.type == DS_DEVICE_CPU) return g->device.type == DS_DEVICE_CPU && g->device.index == l->device.index;
+    if (ds__cpu.fabric && l->device.type == DS_DEVICE_CPU)
+        return g->device.type == DS_DEVICE_CPU && g->device.index == l->device.index;
 #endif
-    if (g->device.type == DS_DEVICE_HOST) return g->direct;
-    if (g->device.index == l->device.index) return 1;
+    if (g->device.type == DS_DEVICE_HOST)
+        return g->direct;
+    if (g->device.index == l->device.index)
+        return 1;
     ds_result r = l->s->driver->device_peer(l->device.index, g->device.index, &reach);
-    if (r < 0 && w->r == DS_OK) w->r = r;
+    if (r < 0 && w->r == DS_OK)
+        w->r = r;
     return r == DS_OK && reach;
 }
-
 /* ---- moving tensors ---- */
 
 /* A copy between strides in bytes: `width` bytes that lie together on both sides, ndim times. */
 typedef struct ds__moves {
-    ds__spot dst, src;
-    uint32_t lane, last;        /* last: the last step that was made */
-    size_t item, width;
-    int ndim, kernel;           /* kernel: 1: it may be done by one */
-    int64_t shape[DS_TENSOR_MAX_DIMS], to[DS_TENSOR_MAX_DIMS], from[DS_TENSOR_MAX_DIMS];
+    ds__spot dst;
+    ds__spot src;
+    /* lane, last: last: the last step that was made */
+    uint32_t lane;
+    uint32_t last;
+    size_t item;
+    size_t width;
+    /* ndim, kernel: kernel: 1: it may be done by one */
+    int ndim;
+    int kernel;
+    int64_t shape[DS_TENSOR_MAX_DIMS];
+    int64_t to[DS_TENSOR_MAX_DIMS];
+    int64_t from[DS_TENSOR_MAX_DIMS];
 } ds__moves;
 
 /* Sorted by the distances of the destination, and as few dimensions as there can be. */
-static void ds__moves_plan(ds__moves *m, int ndim, const int64_t *shape, const int64_t *to, const int64_t *from, size_t item) {
+static void ds__moves_plan(ds__moves *m, int ndim, const int64_t *shape, const int64_t *to,
+                           const int64_t *from, size_t item) {
     int n = 0;
     m->item = m->width = item;
     for (int d = 0; d < ndim; d++) {
-        if (shape[d] == 1) continue;
+        if (shape[d] == 1)
+            continue;
         int at = n++;
-        int64_t t = to[d] * (int64_t)item, f = from[d] * (int64_t)item;
-        for (; at > 0 && llabs(m->to[at - 1]) < llabs(t); at--) { m->shape[at] = m->shape[at - 1]; m->to[at] = m->to[at - 1]; m->from[at] = m->from[at - 1]; }
+        int64_t t = to[d] * (int64_t)item;
+        int64_t f = from[d] * (int64_t)item;
+        for (; at > 0 && llabs(m->to[at - 1]) < llabs(t); at--) {
+            m->shape[at] = m->shape[at - 1];
+            m->to[at] = m->to[at - 1];
+            m->from[at] = m->from[at - 1];
+        }
         m->shape[at] = shape[d];
         m->to[at] = t;
         m->from[at] = f;
     }
     int kept = 0; /* what is one with the dimension inside of it is merged */
     for (int d = 0; d < n; d++) {
-        if (kept && m->to[kept - 1] == m->to[d] * m->shape[d] && m->from[kept - 1] == m->from[d] * m->shape[d]) {
+        if (kept && m->to[kept - 1] == m->to[d] * m->shape[d] &&
+            m->from[kept - 1] == m->from[d] * m->shape[d]) {
             m->shape[kept - 1] *= m->shape[d];
         } else {
             m->shape[kept] = m->shape[d];
@@ -6268,23 +8803,32 @@ static void ds__moves_plan(ds__moves *m, int ndim, const int64_t *shape, const i
         m->to[kept - 1] = m->to[d];
         m->from[kept - 1] = m->from[d];
     }
-    if (kept && m->to[kept - 1] == (int64_t)item && m->from[kept - 1] == (int64_t)item) m->width = item * (size_t)m->shape[--kept];
+    if (kept && m->to[kept - 1] == (int64_t)item && m->from[kept - 1] == (int64_t)item)
+        m->width = item * (size_t)m->shape[--kept];
     m->ndim = kept;
 }
+
 /* 1: one copy does it, of rows at most. */
 static int ds__moves_simple(const ds__moves *m) {
-    return m->ndim == 0 || (m->ndim == 1 && m->to[0] >= (int64_t)m->width && m->from[0] >= (int64_t)m->width);
+    return m->ndim == 0 ||
+           (m->ndim == 1 && m->to[0] >= (int64_t)m->width && m->from[0] >= (int64_t)m->width);
 }
 
 /* Dimensions from `dim` on, with the others at fixed indices. */
 static void ds__moves_make(ds__work *w, ds__moves *m, int dim, ptrdiff_t to, ptrdiff_t from) {
-    int n = m->ndim - dim, rows = n == 1 && m->to[dim] >= (int64_t)m->width && m->from[dim] >= (int64_t)m->width;
-    rows = rows && m->to[dim] <= INT32_MAX && m->from[dim] <= INT32_MAX; /* cudaMemcpy2DAsync takes no larger pitch (cudaDevAttrMaxPitch) */
-    ds__spot dst = { m->dst.region, m->dst.offset + to }, src = { m->src.region, m->src.offset + from };
-    if (w->r < 0) return;
+    int n = m->ndim - dim;
+    int rows = n == 1 && m->to[dim] >= (int64_t)m->width && m->from[dim] >= (int64_t)m->width;
+    /* cudaMemcpy2DAsync takes no larger pitch (cudaDevAttrMaxPitch) */
+    rows = rows && m->to[dim] <= INT32_MAX && m->from[dim] <= INT32_MAX;
+    ds__spot dst = { m->dst.region, m->dst.offset + to };
+    ds__spot src = { m->src.region, m->src.offset + from };
+    if (w->r < 0)
+        return;
     if (n == 0 || (rows && (!m->kernel || m->width >= 256))) {
-        uint32_t i = m->last = ds__step_add(w, n ? DS__STEP_ROWS : DS__STEP_COPY, m->lane, dst, src);
-        if (i == DS__NO_INDEX) return;
+        uint32_t i = m->last =
+            ds__step_add(w, n ? DS__STEP_ROWS : DS__STEP_COPY, m->lane, dst, src);
+        if (i == DS__NO_INDEX)
+            return;
         w->step[i].width = m->width;
         w->step[i].height = n ? (size_t)m->shape[dim] : 1;
         w->step[i].dst_pitch = n ? (size_t)m->to[dim] : m->width;
@@ -6296,32 +8840,48 @@ static void ds__moves_make(ds__work *w, ds__moves *m, int dim, ptrdiff_t to, ptr
     if (m->kernel && n + inner <= 8) {
         ds__strided *k = DS__MORE(w, strided);
         uint32_t i = m->last = k ? ds__step_add(w, DS__STEP_PACK, m->lane, dst, src) : DS__NO_INDEX;
-        if (i == DS__NO_INDEX) return;
+        if (i == DS__NO_INDEX)
+            return;
         w->step[i].strided = (uint32_t)w->strideds - 1;
         k->ndim = n + inner;
         k->item = m->item;
-        for (int d = 0; d < n; d++) { k->shape[d] = m->shape[dim + d]; k->dst[d] = m->to[dim + d] / item; k->src[d] = m->from[dim + d] / item; }
-        if (inner) { k->shape[n] = (int64_t)m->width / item; k->dst[n] = k->src[n] = 1; }
+        for (int d = 0; d < n; d++) {
+            k->shape[d] = m->shape[dim + d];
+            k->dst[d] = m->to[dim + d] / item;
+            k->src[d] = m->from[dim + d] / item;
+        }
+        if (inner) {
+            k->shape[n] = (int64_t)m->width / item;
+            k->dst[n] = k->src[n] = 1;
+        }
         return;
     }
     for (int64_t i = 0; i < m->shape[dim] && w->r == DS_OK; i++)
-        ds__moves_make(w, m, dim + 1, to + (ptrdiff_t)(i * m->to[dim]), from + (ptrdiff_t)(i * m->from[dim]));
+        ds__moves_make(w, m, dim + 1, to + (ptrdiff_t)(i * m->to[dim]),
+                       from + (ptrdiff_t)(i * m->from[dim]));
 }
 
-/* Copies a tensor of this shape from one place with its strides to another, on the lane, which is that of one of the two. The last step, or DS__NO_INDEX. */
-static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t *to, ds__spot src, const int64_t *from, int ndim, const int64_t *shape, size_t item) {
+/* Copies a tensor of this shape from one place with its strides to another, on the lane, which
+   is that of one of the two. The last step, or DS__NO_INDEX. */
+static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t *to, ds__spot src,
+                         const int64_t *from, int ndim, const int64_t *shape, size_t item) {
     ds__moves m;
-    int64_t row[DS_TENSOR_MAX_DIMS], count = ds__count_of(ndim, shape);
-    if (w->r < 0 || !count) return DS__NO_INDEX;
+    int64_t row[DS_TENSOR_MAX_DIMS];
+    int64_t count = ds__count_of(ndim, shape);
+    if (w->r < 0 || !count)
+        return DS__NO_INDEX;
     ds__moves_plan(&m, ndim, shape, to, from, item);
     m.dst = dst;
     m.src = src;
     m.lane = lane;
     m.last = DS__NO_INDEX;
     m.kernel = m.ndim && ds__reaches(w, lane, dst.region) && ds__reaches(w, lane, src.region);
-    const ds__region *d = &w->region[dst.region], *s = &w->region[src.region];
-    uint32_t at_dst = d->lane, at_src = s->lane;
-    if (ds__moves_simple(&m) || m.kernel || d->device.type == DS_DEVICE_HOST || s->device.type == DS_DEVICE_HOST) {
+    const ds__region *d = &w->region[dst.region];
+    const ds__region *s = &w->region[src.region];
+    uint32_t at_dst = d->lane;
+    uint32_t at_src = s->lane;
+    if (ds__moves_simple(&m) || m.kernel || d->device.type == DS_DEVICE_HOST ||
+        s->device.type == DS_DEVICE_HOST) {
         ds__moves_make(w, &m, 0, 0, 0);
         return m.last;
     }
@@ -6337,19 +8897,30 @@ static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t
     ds__moves_plan(&m, ndim, shape, to, row, item);
     ds__spot there = m.ndim ? (ds__spot){ ds__temporary(w, at_dst, bytes), 0 } : dst;
     uint32_t i = ds__step_add(w, DS__STEP_COPY, lane, there, src);
-    if (i == DS__NO_INDEX) return i;
+    if (i == DS__NO_INDEX)
+        return i;
     w->step[i].width = w->step[i].dst_pitch = w->step[i].src_pitch = bytes;
     w->step[i].height = 1;
-    if (!m.ndim) return i;
+    if (!m.ndim)
+        return i;
     ds__come_after(w, at_dst, i);
     return ds__move(w, at_dst, dst, to, there, row, ndim, shape, item);
 }
-static ds__spot ds__spot_of(const ds__party *p) { return (ds__spot){ p->region, 0 }; }
-/* One party's tensor to another party's, which has the same shape. */
-static uint32_t ds__move_party(ds__work *w, uint32_t lane, const ds__party *to, const ds__party *from) {
-    return ds__move(w, lane, ds__spot_of(to), to->d.strides, ds__spot_of(from), from->d.strides, to->d.ndim, to->d.shape, to->d.item);
+
+static ds__spot ds__spot_of(const ds__party *p) {
+    return (ds__spot){ p->region, 0 };
 }
-static uint32_t ds__lane_of(const ds__work *w, const ds__party *p) { return w->region[p->region].lane; }
+
+/* One party's tensor to another party's, which has the same shape. */
+static uint32_t ds__move_party(ds__work *w, uint32_t lane, const ds__party *to,
+                               const ds__party *from) {
+    return ds__move(w, lane, ds__spot_of(to), to->d.strides, ds__spot_of(from), from->d.strides,
+                    to->d.ndim, to->d.shape, to->d.item);
+}
+
+static uint32_t ds__lane_of(const ds__work *w, const ds__party *p) {
+    return w->region[p->region].lane;
+}
 
 /* A part of a party along a dimension, which moves on by its size. */
 static ds__party ds__part(const ds__party *p, int dim, int64_t *at, int64_t size) {
@@ -6365,7 +8936,10 @@ static ds__party ds__part(const ds__party *p, int dim, int64_t *at, int64_t size
     part.d.item = p->d.item;
     part.d.low = p->d.low;
     part.d.high = p->d.high;
-    for (int i = 0; i < p->d.ndim; i++) { part.d.shape[i] = p->d.shape[i]; part.d.strides[i] = p->d.strides[i]; }
+    for (int i = 0; i < p->d.ndim; i++) {
+        part.d.shape[i] = p->d.shape[i];
+        part.d.strides[i] = p->d.strides[i];
+    }
     part.d.shape[dim] = size;
     ds__dims_recount(&part.d);
     part.d.bytes = (size_t)part.d.count * part.d.item;
@@ -6373,34 +8947,43 @@ static ds__party ds__part(const ds__party *p, int dim, int64_t *at, int64_t size
     *at += size;
     return part;
 }
-static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
-    return (ds__spot){ part->region, part->d.count ? part->d.first - w->region[part->region].at : 0 };
-}
 
+static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
+    return (ds__spot){ part->region,
+                       part->d.count ? part->d.first - w->region[part->region].at : 0 };
+}
 /* ---- submission ---- */
 
-static char *ds__spot_at(const ds__work *w, ds__spot s) { return w->region[s.region].at + s.offset; }
+static char *ds__spot_at(const ds__work *w, ds__spot s) {
+    return w->region[s.region].at + s.offset;
+}
 
 /* The part of a step that kernels do. */
 static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_stream stream) {
     char *dst = ds__spot_at(w, s->dst);
     if (s->kind == DS__STEP_PACK) {
         const ds__strided *k = &w->strided[s->strided];
-        return ds__comm_pack(stream, k->item, dst, k->dst, ds__spot_at(w, s->src), k->src, k->shape, k->ndim);
+        return ds__comm_pack(stream, k->item, dst, k->dst, ds__spot_at(w, s->src), k->src, k->shape,
+                             k->ndim);
     }
-    for (uint32_t i = 0; i < s->count; i++) w->in[i] = ds__spot_at(w, w->spot[s->first + i]);
+    for (uint32_t i = 0; i < s->count; i++)
+        w->in[i] = ds__spot_at(w, w->spot[s->first + i]);
     return ds__comm_reduce(stream, (ds_reduce_op)s->op, s->dtype, dst, w->in, s->count, s->width);
 }
+
 static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     const ds__clane *l = &w->lane[s->lane];
     char *dst = ds__spot_at(w, s->dst);
     ds_result r = DS_OK;
     switch (s->kind) {
     case DS__STEP_COPY:
-        if (ds__copy_plain(l->s, dst, ds__spot_at(w, s->src), s->width, &r)) return r;
-        return ds__copy_between(l->s, dst, s->width, ds__spot_at(w, s->src), s->width, s->width, 1, NULL, NULL, 0);
+        if (ds__copy_plain(l->s, dst, ds__spot_at(w, s->src), s->width, &r))
+            return r;
+        return ds__copy_between(l->s, dst, s->width, ds__spot_at(w, s->src), s->width, s->width, 1,
+                                NULL, NULL, 0);
     case DS__STEP_ROWS:
-        return ds__copy_between(l->s, dst, s->dst_pitch, ds__spot_at(w, s->src), s->src_pitch, s->width, s->height, NULL, NULL, 0);
+        return ds__copy_between(l->s, dst, s->dst_pitch, ds__spot_at(w, s->src), s->src_pitch,
+                                s->width, s->height, NULL, NULL, 0);
     default:
         DS__KEEPING(r, ds__step_kernel(w, s, l->stream));
         return r;
@@ -6412,33 +8995,55 @@ static void ds__steps_now(void *user) {
     const ds__work *w = user;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
-        if (s->kind != DS__STEP_COPY && s->kind != DS__STEP_ROWS) { DS_IGNORE(ds__step_kernel(w, s, (ds_stream){ 0 })); continue; }
-        char *dst = ds__spot_at(w, s->dst), *src = ds__spot_at(w, s->src);
-        for (size_t row = 0; row < s->height; row++) memcpy(dst + row * s->dst_pitch, src + row * s->src_pitch, s->width);
+        if (s->kind != DS__STEP_COPY && s->kind != DS__STEP_ROWS) {
+            DS_IGNORE(ds__step_kernel(w, s, (ds_stream){ 0 }));
+            continue;
+        }
+        char *dst = ds__spot_at(w, s->dst);
+        char *src = ds__spot_at(w, s->src);
+        for (size_t row = 0; row < s->height; row++)
+            memcpy(dst + row * s->dst_pitch, src + row * s->src_pitch, s->width);
     }
 }
-/* 1: neither of the devices reaches the other, so that a copy between the two goes through the host. */
+
+/* 1: neither of the devices reaches the other, so that a copy between the two goes through the
+   host. */
 static int ds__steps_stage(const ds__work *w, const ds__cstep *s) {
-    ds_device to = w->region[s->dst.region].device, from = w->region[s->src.region].device;
+    ds_device to = w->region[s->dst.region].device;
+    ds_device from = w->region[s->src.region].device;
     const ds__driver *driver = w->lane[0].s->driver;
     int reach = 1;
     return to.type == from.type && to.index != from.index &&
-           (driver->device_peer(to.index, from.index, &reach) < 0 || (!reach && driver->device_peer(from.index, to.index, &reach) < 0) || !reach);
+           (driver->device_peer(to.index, from.index, &reach) < 0 ||
+            (!reach && driver->device_peer(from.index, to.index, &reach) < 0) || !reach);
 }
 
-/* On the CPU driver one tensor that goes to several places is read once: the steps become one of the first one's lane. Not where the order of
-   operations or the links between devices are what is looked at. */
+/* On the CPU driver one tensor that goes to several places is read once: the steps become one of
+   the first one's lane. Not where the order of operations or the links between devices are what
+   is looked at. */
 #ifdef DEVSTREAM_NO_CPU
-static int ds__steps_spread(ds__work *w) { (void)w; return 0; }
-static ds_result ds__spread_run(const ds__work *w) { (void)w; return DS_OK; }
+static int ds__steps_spread(ds__work *w) {
+    (void)w;
+    return 0;
+}
+
+static ds_result ds__spread_run(const ds__work *w) {
+    (void)w;
+    return DS_OK;
+}
 #else
 static int ds__steps_spread(ds__work *w) {
     const ds__cstep *first = w->step;
-    if (w->lane[0].device.type != DS_DEVICE_CPU || w->steps < 2 || w->steps > DS__CPU_SPREAD || ds__cpu_explores() || ds__captures_open()) return 0;
+    if (w->lane[0].device.type != DS_DEVICE_CPU || w->steps < 2 || w->steps > DS__CPU_SPREAD ||
+        ds__cpu_explores() || ds__captures_open())
+        return 0;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
-        if (s->kind != DS__STEP_COPY || s->src.region != first->src.region || s->src.offset != first->src.offset || s->width != first->width || s->after != DS__NO_INDEX ||
-            s->watched || !w->region[s->dst.region].direct || !w->region[s->src.region].direct || ds__steps_stage(w, s)) return 0;
+        if (s->kind != DS__STEP_COPY || s->src.region != first->src.region ||
+            s->src.offset != first->src.offset || s->width != first->width ||
+            s->after != DS__NO_INDEX || s->watched || !w->region[s->dst.region].direct ||
+            !w->region[s->src.region].direct || ds__steps_stage(w, s))
+            return 0;
     }
     for (size_t i = 1; i < w->steps; i++) {
         w->lane[w->step[i].lane].busy = 0;
@@ -6447,10 +9052,14 @@ static int ds__steps_spread(ds__work *w) {
     w->lane[first->lane].busy = 1;
     return 1;
 }
+
 static ds_result ds__spread_run(const ds__work *w) {
     ds__stream *s = w->lane[w->step[0].lane].s;
-    ds__cpu_spread_args a = { .src = ds__spot_at(w, w->step[0].src), .count = w->steps, .bytes = w->step[0].width };
-    for (size_t i = 0; i < w->steps; i++) a.dst[i] = ds__spot_at(w, w->step[i].dst);
+    ds__cpu_spread_args a = { .src = ds__spot_at(w, w->step[0].src),
+                              .count = w->steps,
+                              .bytes = w->step[0].width };
+    for (size_t i = 0; i < w->steps; i++)
+        a.dst[i] = ds__spot_at(w, w->step[i].dst);
     ds__op op = ds__op_make(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__cpu_spread_kernel;
     op.u.kernel.items = (a.bytes + DS__CPU_SPREAD_ITEM - 1) / DS__CPU_SPREAD_ITEM;
@@ -6461,62 +9070,82 @@ static ds_result ds__spread_run(const ds__work *w) {
 }
 #endif
 
-/* 1: the inline rule allows them: small ones, and no copy that would have to go through the host. */
+/* 1: the inline rule allows them: small ones, and no copy that would have to go through the
+   host. */
 static int ds__steps_small(const ds__work *w) {
-    size_t all = 0, bytes;
-    if (w->lanes > DS__INLINE_LANES || ds__captures_open()) return 0;
+    size_t all = 0;
+    size_t bytes;
+    if (w->lanes > DS__INLINE_LANES || ds__captures_open())
+        return 0;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
         if (s->kind == DS__STEP_REDUCE) {
-            if (s->count > DS__COMM_INPUTS) return 0; /* in several launches, maybe with memory between them */
+            /* in several launches, maybe with memory between them */
+            if (s->count > DS__COMM_INPUTS)
+                return 0;
             bytes = s->width * (ds_dtype_size)(s->dtype);
         } else if (s->kind == DS__STEP_PACK) {
             const ds__strided *k = &w->strided[s->strided];
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;
         } else {
             bytes = s->width * s->height;
-            if (bytes <= DS__INLINE_BYTES && ds__steps_stage(w, s)) return 0;
+            if (bytes <= DS__INLINE_BYTES && ds__steps_stage(w, s))
+                return 0;
         }
         all += bytes;
-        if (bytes > DS__INLINE_BYTES || all > 8 * DS__INLINE_BYTES) return 0;
+        if (bytes > DS__INLINE_BYTES || all > 8 * DS__INLINE_BYTES)
+            return 0;
     }
     return 1;
 }
+
 /* *out_ran: they are done. */
 static ds_result ds__steps_at_once(ds__work *w, int *out_ran) {
     void *native[DS__INLINE_LANES];
     *out_ran = 0;
-    if (w->lane[0].device.type != DS_DEVICE_CPU || !ds__steps_small(w)) return DS_OK;
-    for (size_t i = 0; i < w->lanes; i++) native[i] = w->lane[i].s->native;
+    if (w->lane[0].device.type != DS_DEVICE_CPU || !ds__steps_small(w))
+        return DS_OK;
+    for (size_t i = 0; i < w->lanes; i++)
+        native[i] = w->lane[i].s->native;
     return w->lane[0].s->driver->run_together(native, w->lanes, ds__steps_now, w, out_ran);
 }
 
-/* What no stream can wait for the host does: memory is freed afterwards that the lane may write to. */
+/* What no stream can wait for the host does: memory is freed afterwards that the lane may write
+   to. */
 __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
-    if (ds__captures_open()) return;
+    if (ds__captures_open())
+        return;
     ds__tls.mute++;
     DS_IGNORE(l->s->driver->stream_synchronize(l->s->native, DS__FOREVER));
     ds__tls.mute--;
 }
-/* One lane waits for the others that had steps, and all wait for it. The last step's lane is that one: often no other had any. `all`: as if all had some. */
+/* One lane waits for the others that had steps, and all wait for it. The last step's lane is
+   that one: often no other had any. `all`: as if all had some. */
 static ds_result ds__join(const ds__work *w, int all) {
     ds_result r = DS_OK;
     uint32_t last = w->steps ? w->step[w->steps - 1].lane : 0;
     for (uint32_t i = 0; i < w->lanes; i++) {
-        if (i == last || !(all || w->lane[i].busy)) continue;
+        if (i == last || !(all || w->lane[i].busy))
+            continue;
         ds_result one = ds__wait_stream(w->lane[last].stream, w->lane[i].stream);
-        if (one < 0 && !all) ds__join_here(&w->lane[i]);
-        if (r == DS_OK) r = one;
+        if (one < 0 && !all)
+            ds__join_here(&w->lane[i]);
+        if (r == DS_OK)
+            r = one;
     }
     for (uint32_t i = 0; i < w->lanes; i++) {
-        ds_result one = i == last ? DS_OK : ds__wait_stream(w->lane[i].stream, w->lane[last].stream);
-        if (one < 0 && !all) ds__join_here(&w->lane[last]);
-        if (r == DS_OK) r = one;
+        ds_result one =
+            i == last ? DS_OK : ds__wait_stream(w->lane[i].stream, w->lane[last].stream);
+        if (one < 0 && !all)
+            ds__join_here(&w->lane[last]);
+        if (r == DS_OK)
+            r = one;
     }
     return r;
 }
 
-/* While a stream captures, the others come into its capture before anything is allocated on them: the graph has that memory. */
+/* While a stream captures, the others come into its capture before anything is allocated on
+   them: the graph has that memory. */
 static ds_result ds__fork_capture(ds__work *w) {
     size_t n = w->lanes;
     ds_result r = DS_OK;
@@ -6524,18 +9153,22 @@ static ds_result ds__fork_capture(ds__work *w) {
     for (size_t i = 0; i < w->lanes && n == w->lanes && r == DS_OK; i++) {
         memset(&info[0], 0, sizeof info[0]);
         r = w->lane[i].s->driver->capture_query(w->lane[i].s->native, &info[0]);
-        if (info[0].status == DS_CAPTURE_ACTIVE) n = i;
+        if (info[0].status == DS_CAPTURE_ACTIVE)
+            n = i;
     }
     for (size_t i = 0; n < w->lanes && i < w->lanes && r == DS_OK; i++) {
         memset(&info[1], 0, sizeof info[1]);
         r = w->lane[i].s->driver->capture_query(w->lane[i].s->native, &info[1]);
-        if (r < 0 || info[1].status != DS_CAPTURE_NONE) continue;
+        if (r < 0 || info[1].status != DS_CAPTURE_NONE)
+            continue;
         r = ds__wait_stream(w->lane[i].stream, w->lane[n].stream);
         w->forked |= r == DS_OK;
     }
     return r;
 }
-/* A call that fails on the way leaves no lane behind that came into the capture: it would spoil that. */
+
+/* A call that fails on the way leaves no lane behind that came into the capture: it would spoil
+   that. */
 __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
     w->forked = 0;
     ds__tls.mute++;
@@ -6548,16 +9181,20 @@ static ds_result ds__begin_lanes(ds__work *w) {
     ds_result r = DS_OK;
     size_t n = w->lanes;
     unsigned char *touches = ds__work_take(w, n, n);
-    if (!touches) return w->r;
+    if (!touches)
+        return w->r;
     memset(touches, 0, n * n);
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
         touches[s->lane * n + w->region[s->dst.region].lane] = 1;
-        if (s->kind != DS__STEP_REDUCE) touches[s->lane * n + w->region[s->src.region].lane] = 1;
-        for (uint32_t k = 0; k < s->count; k++) touches[s->lane * n + w->region[w->spot[s->first + k].region].lane] = 1;
+        if (s->kind != DS__STEP_REDUCE)
+            touches[s->lane * n + w->region[s->src.region].lane] = 1;
+        for (uint32_t k = 0; k < s->count; k++)
+            touches[s->lane * n + w->region[w->spot[s->first + k].region].lane] = 1;
     }
     for (size_t i = 0; i < n * n && r == DS_OK; i++)
-        if (touches[i] && i / n != i % n) r = ds__wait_stream(w->lane[i / n].stream, w->lane[i % n].stream);
+        if (touches[i] && i / n != i % n)
+            r = ds__wait_stream(w->lane[i / n].stream, w->lane[i % n].stream);
     return r;
 }
 
@@ -6566,21 +9203,29 @@ static int ds__of_another_stream(const void *ptr, const ds__clane *l) {
     ds__arena *a = NULL;
     const ds__mblock *b = ds__find_live(ptr, 0, &a);
     int other = b && (b->lent || a->stream_id != l->s->id);
-    if (b) ds__arena_unlock(a);
+    if (b)
+        ds__arena_unlock(a);
     return other;
 }
-/* Memory of the allocator that is pinned, or of another stream than its lane's, is not given away before the collective is done. What a graph uses is its owner's care. */
+
+/* Memory of the allocator that is pinned, or of another stream than its lane's, is not given
+   away before the collective is done. What a graph uses is its owner's care. */
 static ds_result ds__note_uses(const ds__work *w) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < w->regions; i++) {
         const ds__region *g = &w->region[i];
         const ds__clane *l = &w->lane[g->lane];
         ds_result one = DS_OK;
-        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes && ds__pinned_known(g->at)) DS__KEEPING(one, (ds_pinned_record_use)(g->at, l->stream));
-        else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes && ds__of_another_stream(g->at, l) && !(ds__captures_open() && ds__capture_of(l->s)))
+        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes && ds__pinned_known(g->at))
+            DS__KEEPING(one, (ds_pinned_record_use)(g->at, l->stream));
+        else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes &&
+                 ds__of_another_stream(g->at, l) && !(ds__captures_open() && ds__capture_of(l->s)))
             DS__KEEPING(one, (ds_mem_record_stream)(g->at, l->stream));
-        if (one < 0 && !ds__captures_open()) one = l->s->driver->stream_synchronize(l->s->native, DS__FOREVER); /* without an event nobody may have it before */
-        if (r == DS_OK) r = one;
+        /* without an event nobody may have it before */
+        if (one < 0 && !ds__captures_open())
+            one = l->s->driver->stream_synchronize(l->s->native, DS__FOREVER);
+        if (r == DS_OK)
+            r = one;
     }
     return r;
 }
@@ -6593,140 +9238,204 @@ static ds_result ds__event_take(ds_device device, ds_event *out) {
     ds__lock_give(&ds__c.lock);
     return out->id ? DS_OK : ds__event_new(0, NULL, out);
 }
+
 static void ds__event_give(ds_device device, ds_event event) {
     ds__spare *e = &ds__spares[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index];
-    if (!event.id) return;
+    if (!event.id)
+        return;
     ds__lock_take(&ds__c.lock);
     int kept = e->count < DS__SPARE_EVENTS;
-    if (kept) e->at[e->count++] = event;
+    if (kept)
+        e->at[e->count++] = event;
     ds__lock_give(&ds__c.lock);
-    if (!kept) ds__event_drop(event);
+    if (!kept)
+        ds__event_drop(event);
 }
+
 static void ds__events_end(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++)
-            while (ds__spares[b][i].count) ds__event_drop(ds__spares[b][i].at[--ds__spares[b][i].count]);
+            while (ds__spares[b][i].count)
+                ds__event_drop(ds__spares[b][i].at[--ds__spares[b][i].count]);
 }
 
 /* Before anything is done: whether the host will wait, and may. */
 __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *w) {
-    if (ds__captures_open()) return DS_OK;
+    if (ds__captures_open())
+        return DS_OK;
     for (size_t i = 0; i < w->regions; i++) {
         const ds__region *g = &w->region[i];
-        if (g->device.type == DS_DEVICE_HOST && !g->direct && !g->temporary && g->bytes) return ds__sync_tell("waits, since a tensor is in pageable memory");
+        if (g->device.type == DS_DEVICE_HOST && !g->direct && !g->temporary && g->bytes)
+            return ds__sync_tell("waits, since a tensor is in pageable memory");
     }
     return DS_OK;
 }
 
 static ds_result ds__work_run(ds__work *w) {
-    int begun = 0, part = 0;
+    int begun = 0;
+    int part = 0;
     ds_result r = w->r;
-    if (r < 0 || !w->steps) return r;
-    if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__work_watch(w)) < 0) return r;
-    if (w->most > sizeof w->in_first / sizeof *w->in_first && !(w->in = ds__work_take(w, w->most, sizeof *w->in))) return w->r;
+    if (r < 0 || !w->steps)
+        return r;
+    if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__work_watch(w)) < 0)
+        return r;
+    if (w->most > sizeof w->in_first / sizeof *w->in_first &&
+        !(w->in = ds__work_take(w, w->most, sizeof *w->in)))
+        return w->r;
     ds__tls.unwatched++;
-    if (DS__UNLIKELY(ds__captures_open())) r = ds__fork_capture(w);
+    if (DS__UNLIKELY(ds__captures_open()))
+        r = ds__fork_capture(w);
     for (size_t i = 0; w->temporaries && i < w->regions && r == DS_OK; i++) {
-        if (!w->region[i].temporary) continue;
+        if (!w->region[i].temporary)
+            continue;
         void *ptr = NULL;
-        if (w->region[i].device.type == DS_DEVICE_HOST) DS__KEEPING(r, (ds_pinned_alloc)(w->region[i].bytes, &ptr));
-        else DS__KEEPING(r, (ds_mem_alloc)(w->region[i].bytes, w->lane[w->region[i].lane].stream, &ptr));
+        if (w->region[i].device.type == DS_DEVICE_HOST)
+            DS__KEEPING(r, (ds_pinned_alloc)(w->region[i].bytes, &ptr));
+        else
+            DS__KEEPING(
+                r, (ds_mem_alloc)(w->region[i].bytes, w->lane[w->region[i].lane].stream, &ptr));
         w->region[i].at = ptr;
     }
     int ran = 0;
-    if (r == DS_OK) r = ds__steps_at_once(w, &ran);
+    if (r == DS_OK)
+        r = ds__steps_at_once(w, &ran);
     int spread = r == DS_OK && !ran && ds__steps_spread(w);
     if (r == DS_OK && !ran) {
         begun = w->lanes > 1;
         r = begun ? ds__begin_lanes(w) : DS_OK;
     }
-    if (r == DS_OK && spread) { r = ds__spread_run(w); part = r == DS_OK; }
+    if (r == DS_OK && spread) {
+        r = ds__spread_run(w);
+        part = r == DS_OK;
+    }
     for (size_t i = 0; i < w->steps && r == DS_OK && !ran && !spread; i++) {
         ds__cstep *s = &w->step[i];
         for (uint32_t k = s->after; k != DS__NO_INDEX && r == DS_OK; k = w->link[k].next)
             r = ds__wait_event(w->lane[s->lane].stream, w->step[w->link[k].step].done, DS__OP_WAIT);
         if (r == DS_OK) {
-            part |= s->count > DS__COMM_INPUTS || (s->count && s->op == DS_REDUCE_AVERAGE); /* several launches */
+            /* several launches */
+            part |= s->count > DS__COMM_INPUTS || (s->count && s->op == DS_REDUCE_AVERAGE);
             r = ds__step_run(w, s);
             part |= r == DS_OK;
         }
-        if (r == DS_OK && s->watched) r = ds__event_take(w->lane[s->lane].device, &s->done);
-        if (r == DS_OK && s->watched) r = ds__event_record(s->done, w->lane[s->lane].stream, DS__OP_RECORD);
+        if (r == DS_OK && s->watched)
+            r = ds__event_take(w->lane[s->lane].device, &s->done);
+        if (r == DS_OK && s->watched)
+            r = ds__event_record(s->done, w->lane[s->lane].stream, DS__OP_RECORD);
     }
     /* What follows is done in any case; the first failure is the one that is told. */
     ds__tls.mute += r < 0;
-    if (begun) w->forked = 0;
-    ds_result end = begun ? ds__join(w, 0) : DS_OK, noted = ran ? DS_OK : ds__note_uses(w);
+    if (begun)
+        w->forked = 0;
+    ds_result end = begun ? ds__join(w, 0) : DS_OK;
+    ds_result noted = ran ? DS_OK : ds__note_uses(w);
     for (size_t i = 0; w->temporaries && i < w->regions; i++) {
         ds_result one = DS_OK;
-        if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST) DS__KEEPING(one, (ds_pinned_free)(w->region[i].at));
-        else if (w->region[i].temporary && w->region[i].at) DS__KEEPING(one, (ds_mem_free)(w->region[i].at));
-        if (noted == DS_OK) noted = one;
+        if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST)
+            DS__KEEPING(one, (ds_pinned_free)(w->region[i].at));
+        else if (w->region[i].temporary && w->region[i].at)
+            DS__KEEPING(one, (ds_mem_free)(w->region[i].at));
+        if (noted == DS_OK)
+            noted = one;
     }
     ds__tls.mute -= r < 0;
-    for (size_t i = 0; i < w->steps && !ran; i++) ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
+    for (size_t i = 0; i < w->steps && !ran; i++)
+        ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
     ds__tls.unwatched--;
-    if (r == DS_OK) r = end < 0 ? end : noted;
+    if (r == DS_OK)
+        r = end < 0 ? end : noted;
     return r < 0 && part ? ds__also(r, " (a part of the collective was put on the streams)") : r;
 }
-
 /* ---- results and checks ---- */
 
 /* A dimension of a party's tensor, or the sentence. */
-static ds_result ds__comm_dim(int *dim, int ndim) { return (*dim = ds__tensor_dim(*dim, ndim)) < 0 ? DS_ERR_INVALID_VALUE : DS_OK; }
+static ds_result ds__comm_dim(int *dim, int ndim) {
+    return (*dim = ds__tensor_dim(*dim, ndim)) < 0 ? DS_ERR_INVALID_VALUE : DS_OK;
+}
 
-static ds_result ds__same_dtype(const ds__party *p, const char *what, int64_t index, const ds__party *like) {
-    char one[DS_DTYPE_NAME_SIZE], other[DS_DTYPE_NAME_SIZE];
-    DS__REQUIRE(ds_dtype_equal(p->d.dtype, like->d.dtype), "%s has elements of type %s, not %s", ds__nth(what, index), ds__dtype_name(p->d.dtype, one),
+static ds_result ds__same_dtype(const ds__party *p, const char *what, int64_t index,
+                                const ds__party *like) {
+    char one[DS_DTYPE_NAME_SIZE];
+    char other[DS_DTYPE_NAME_SIZE];
+    DS__REQUIRE(ds_dtype_equal(p->d.dtype, like->d.dtype), "%s has elements of type %s, not %s",
+                ds__nth(what, index), ds__dtype_name(p->d.dtype, one),
                 ds__dtype_name(like->d.dtype, other));
     return DS_OK;
 }
+
 /* `except`: a dimension that may differ, or -1. */
-static ds_result ds__same_shape(const ds__party *p, const char *what, int64_t index, const ds__party *like, int except) {
-    char one[DS__SHAPE_TEXT], other[DS__SHAPE_TEXT];
+static ds_result ds__same_shape(const ds__party *p, const char *what, int64_t index,
+                                const ds__party *like, int except) {
+    char one[DS__SHAPE_TEXT];
+    char other[DS__SHAPE_TEXT];
     int same = p->d.ndim == like->d.ndim;
-    for (int d = 0; same && d < p->d.ndim; d++) same = d == except || p->d.shape[d] == like->d.shape[d];
-    if (same) return DS_OK;
+    for (int d = 0; same && d < p->d.ndim; d++)
+        same = d == except || p->d.shape[d] == like->d.shape[d];
+    if (same)
+        return DS_OK;
     ds__shape_text(p->d.ndim, p->d.shape, one, sizeof one);
     ds__shape_text(like->d.ndim, like->d.shape, other, sizeof other);
-    return except < 0 ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s", ds__nth(what, index), one, other)
-                      : ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, which differs from %s in more than dimension %d", ds__nth(what, index), one, other, except);
+    return except < 0
+               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s", ds__nth(what, index),
+                          one, other)
+               : ds__fail(DS_ERR_INVALID_VALUE,
+                          "%s has the shape %s, which differs from %s in more than dimension %d",
+                          ds__nth(what, index), one, other, except);
 }
+
 static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
     for (int i = 0; i < d->ndim; i++)
-        if (d->shape[i] != 1 && d->strides[i] != strides[i]) return 0;
+        if (d->shape[i] != 1 && d->strides[i] != strides[i])
+            return 0;
     return 1;
 }
+
 /* 1: the same elements in the same places. */
 static int ds__same_place(const ds__party *a, const ds__party *b) {
-    return a->d.first == b->d.first && a->d.device.type == b->d.device.type && ds__same_strides(&a->d, b->d.strides);
+    return a->d.first == b->d.first && a->d.device.type == b->d.device.type &&
+           ds__same_strides(&a->d, b->d.strides);
 }
+
 /* Elements without gaps, which share bytes. */
 static int ds__collides(const ds__dims *a, const ds__dims *b) {
-    return (uintptr_t)a->first < (uintptr_t)b->first + b->bytes && (uintptr_t)b->first < (uintptr_t)a->first + a->bytes && a->count && b->count &&
+    return (uintptr_t)a->first < (uintptr_t)b->first + b->bytes &&
+           (uintptr_t)b->first < (uintptr_t)a->first + a->bytes && a->count && b->count &&
            ds__is_dense(a) && ds__is_dense(b);
 }
-static ds_result ds__apart(const ds__party *a, const char *what, int64_t index, const ds__party *b, const char *other, int64_t other_index) {
+
+static ds_result ds__apart(const ds__party *a, const char *what, int64_t index, const ds__party *b,
+                           const char *other, int64_t other_index) {
     char name[100];
-    if (!ds__collides(&a->d, &b->d)) return DS_OK;
+    if (!ds__collides(&a->d, &b->d))
+        return DS_OK;
     snprintf(name, sizeof name, "%s", ds__nth(other, other_index));
-    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__nth(what, index), name);
+    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__nth(what, index),
+                    name);
 }
+
 /* Parties that are written share nothing with each other. */
 static ds_result ds__all_apart(const ds__party *p, const char *what, size_t count) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count; i++)
-        for (size_t k = 0; k < i && r == DS_OK; k++) r = ds__apart(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
+        for (size_t k = 0; k < i && r == DS_OK; k++)
+            r = ds__apart(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
     return r;
 }
 
 /* A new tensor like `like`, on a device, which takes part. */
-static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds__dims *like, ds_device device, int64_t index, int64_t stream_index, ds__party *p, ds_tensor **out) {
-    ds_result r = ds__lane_find(w, ds__given_stream(o, stream_index), "result", index, device, &p->lane);
-    if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open())) r = ds__fork_capture(w);
-    if (r == DS_OK) r = ds__tensor_like(like, device.type == DS_DEVICE_HOST ? (ds_stream){ 0 } : w->lane[p->lane].stream, out);
+static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds__dims *like,
+                                 ds_device device, int64_t index, int64_t stream_index,
+                                 ds__party *p, ds_tensor **out) {
+    ds_result r =
+        ds__lane_find(w, ds__given_stream(o, stream_index), "result", index, device, &p->lane);
+    if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open()))
+        r = ds__fork_capture(w);
+    if (r == DS_OK)
+        r = ds__tensor_like(
+            like, device.type == DS_DEVICE_HOST ? (ds_stream){ 0 } : w->lane[p->lane].stream, out);
     return r < 0 ? r : ds__party_open(w, o, *out, "result", index, stream_index, 0, p);
 }
+
 static void ds__results_drop(ds_tensor **out, size_t count) {
     ds__tls.mute++;
     for (size_t i = 0; i < count; i++) {
@@ -6739,61 +9448,88 @@ static void ds__results_drop(ds_tensor **out, size_t count) {
     }
     ds__tls.mute--;
 }
-static ds_result ds__comm_device(ds_device device, const char *what, int64_t index, ds_device *out) {
-    if (device.type == DS_DEVICE_HOST) { *out = (ds_device){ DS_DEVICE_HOST, 0 }; return DS_OK; }
+
+static ds_result ds__comm_device(ds_device device, const char *what, int64_t index,
+                                 ds_device *out) {
+    if (device.type == DS_DEVICE_HOST) {
+        *out = (ds_device){ DS_DEVICE_HOST, 0 };
+        return DS_OK;
+    }
     ds_result r = ds__resolve(device, out);
     return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
 }
-static int ds__same_device(ds_device a, ds_device b) { return a.type == b.type && a.index == b.index; }
-/* The lanes of all results that will be made, before the first of them is: while a stream captures, that is how the others know which one it is. */
-static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const ds_device *devices, size_t count, const ds__party *alias) {
+
+static int ds__same_device(ds_device a, ds_device b) {
+    return a.type == b.type && a.index == b.index;
+}
+
+/* The lanes of all results that will be made, before the first of them is: while a stream
+   captures, that is how the others know which one it is. */
+static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const ds_device *devices,
+                                   size_t count, const ds__party *alias) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK && DS__UNLIKELY(ds__captures_open()); i++) {
         ds_device device = { 0, 0 };
         uint32_t lane;
         r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
         if (r == DS_OK && !(o->flags & DS_COMM_ALIAS && ds__same_device(device, alias->d.device)))
-            r = ds__lane_find(w, ds__given_stream(o, (int64_t)i), "result", (int64_t)i, device, &lane);
+            r = ds__lane_find(w, ds__given_stream(o, (int64_t)i), "result", (int64_t)i, device,
+                              &lane);
     }
     return r;
 }
 
 static ds_result ds__comm_options_check(const ds_comm_options **o) {
-    if (!*o) *o = &ds__comm_usual;
-    DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)), "unknown flags %#x", (*o)->flags);
-    DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, and stream_count is %zu", (*o)->stream_count);
+    if (!*o)
+        *o = &ds__comm_usual;
+    DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)),
+                "unknown flags %#x", (*o)->flags);
+    DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, and stream_count is %zu",
+                (*o)->stream_count);
     DS__REQUIRE((*o)->topology || !(*o)->plan, "a plan is given without its topology");
-    DS__REQUIRE(!(*o)->plan || ((const ds__planned *)(*o)->plan)->topology == (*o)->topology->id, "the plan was made for another topology");
+    DS__REQUIRE(!(*o)->plan || ((const ds__planned *)(*o)->plan)->topology == (*o)->topology->id,
+                "the plan was made for another topology");
     return DS_OK;
 }
-/* Parties for so many tensors. */
-static ds__party *ds__parties(ds__work *w, size_t count) { return ds__work_take(w, count, sizeof(ds__party)); }
-static ds__addend *ds__addends(ds__work *w, size_t count) { return ds__work_take(w, count, sizeof(ds__addend)); }
-#define DS__COMM_BEGIN(name) \
-    DS__ENTER(name); \
-    DS__COMM_READY()
-#define DS__COMM_READY() \
-    do { \
-        ds_result ds__r = ds__comm_setup(); \
-        if (ds__r == DS_OK) ds__r = ds__comm_options_check(&options); \
-        if (ds__r < 0) return ds__r; \
-    } while (0)
 
+/* Parties for so many tensors. */
+static ds__party *ds__parties(ds__work *w, size_t count) {
+    return ds__work_take(w, count, sizeof(ds__party));
+}
+
+static ds__addend *ds__addends(ds__work *w, size_t count) {
+    return ds__work_take(w, count, sizeof(ds__addend));
+}
+
+#define DS__COMM_BEGIN(name) \
+    DS__ENTER(name);         \
+    DS__COMM_READY()
+#define DS__COMM_READY()                              \
+    do {                                              \
+        ds_result ds__r = ds__comm_setup();           \
+        if (ds__r == DS_OK)                           \
+            ds__r = ds__comm_options_check(&options); \
+        if (ds__r < 0)                                \
+            return ds__r;                             \
+    } while (0)
 /* ---- by plan ---- */
 
-/* A collective that has a topology: what the plan is to be, and where the data of each rank lies. */
+/* A collective that has a topology: what the plan is to be, and where the data of each rank
+   lies. */
 typedef struct ds__side {
     ds__spot spot;
-    const ds__party *p;         /* NULL: the rank has none */
-    uint32_t ready;             /* what reads it comes after this step */
-    int apart;                  /* 1: in temporary memory */
+    const ds__party *p; /* NULL: the rank has none */
+    uint32_t ready;     /* what reads it comes after this step */
+    int apart;          /* 1: in temporary memory */
 } ds__side;
+
 typedef struct ds__follow {
     ds_plan_desc want;
     const ds_comm_options *o;
     size_t p;
-    uint32_t *lane;             /* of each rank the one that everybody knows */
-    ds__side *in, *out;
+    uint32_t *lane; /* of each rank the one that everybody knows */
+    ds__side *in;
+    ds__side *out;
     ds_reduce_op op;
     ds_dtype dtype;
 } ds__follow;
@@ -6802,21 +9538,26 @@ static void ds__sides_end(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
             ds__sides *all = ds__sides_of[b][i];
-            for (int k = 0; all && k < all->count; k++) ds__stream_end(all->at[k]);
+            for (int k = 0; all && k < all->count; k++)
+                ds__stream_end(all->at[k]);
             ds__release(all);
             ds__sides_of[b][i] = NULL;
         }
 }
-/* 1: nobody would wait for another's work there. While captures are open a stream with work is asked nothing, and what captures is left alone. */
+
+/* 1: nobody would wait for another's work there. While captures are open a stream with work is
+   asked nothing, and what captures is left alone. */
 static int ds__side_is_free(ds_stream stream, int *out_captures) {
     ds_capture_info info;
     ds__stream *s = ds__stream_pin(stream);
     int good = 0;
     *out_captures = 0;
-    if (!s) return 0;
+    if (!s)
+        return 0;
     if (ds__captures_open()) {
         memset(&info, 0, sizeof info);
-        *out_captures = s->driver->capture_query(s->native, &info) < 0 || info.status != DS_CAPTURE_NONE;
+        *out_captures =
+            s->driver->capture_query(s->native, &info) < 0 || info.status != DS_CAPTURE_NONE;
         good = !*out_captures;
     } else {
         good = s->driver->stream_query(s->native) == DS_OK;
@@ -6824,19 +9565,26 @@ static int ds__side_is_free(ds_stream stream, int *out_captures) {
     ds__stream_unpin(s);
     return good;
 }
+
 /* *out_number -1: all are in use. */
 static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number) {
-    ds__sides **at = &ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index], *fresh = NULL;
+    ds__sides **at = &ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index];
+    ds__sides *fresh = NULL;
     ds_stream made = { 0 };
     ds_result r = DS_OK;
-    int spare = -1, captures;
+    int spare = -1;
+    int captures;
     ds__lock_take(&ds__c.lock);
     ds__sides *all = *at;
     ds__lock_give(&ds__c.lock);
-    if (!all && !(fresh = ds__alloc(sizeof *fresh))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
+    if (!all && !(fresh = ds__alloc(sizeof *fresh)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
     if (!all) {
         ds__lock_take(&ds__c.lock);
-        if (!*at) { *at = fresh; fresh = NULL; }
+        if (!*at) {
+            *at = fresh;
+            fresh = NULL;
+        }
         all = *at;
         ds__lock_give(&ds__c.lock);
         ds__release(fresh);
@@ -6845,17 +9593,24 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
     ds__tls.mute++;
     for (int i = 0; *out_number < 0; i++) {
         ds__lock_take(&ds__c.lock);
-        while (i < all->count && all->taken[i]) i++;
+        while (i < all->count && all->taken[i])
+            i++;
         int there = i < all->count;
-        if (there) all->taken[i] = 1;
+        if (there)
+            all->taken[i] = 1;
         ds__lock_give(&ds__c.lock);
-        if (!there) break;
-        if (ds__side_is_free(all->at[i], &captures)) *out_number = i;
-        else if (spare < 0 && !captures) spare = i; /* busy, and better than none */
-        else ds__side_give(device, i);
+        if (!there)
+            break;
+        if (ds__side_is_free(all->at[i], &captures))
+            *out_number = i;
+        else if (spare < 0 && !captures)
+            spare = i; /* busy, and better than none */
+        else
+            ds__side_give(device, i);
     }
     ds__tls.mute--;
-    if (*out_number < 0) r = ds__stream_new(device, DS__STREAM_NEW, 0, 0, "a plan's", &made);
+    if (*out_number < 0)
+        r = ds__stream_new(device, DS__STREAM_NEW, 0, 0, "a plan's", &made);
     ds__lock_take(&ds__c.lock);
     if (*out_number < 0 && r == DS_OK && all->count < DS__SIDES) {
         all->at[all->count] = made;
@@ -6865,76 +9620,115 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
     }
     ds__lock_give(&ds__c.lock);
     ds__stream_end(made);
-    if (*out_number < 0) *out_number = spare;
-    else if (spare >= 0) ds__side_give(device, spare);
-    if (*out_number >= 0) *out = all->at[*out_number];
+    if (*out_number < 0)
+        *out_number = spare;
+    else if (spare >= 0)
+        ds__side_give(device, spare);
+    if (*out_number >= 0)
+        *out = all->at[*out_number];
     return *out_number < 0 ? r : DS_OK;
 }
-/* One more lane on the device of another; when all streams are in use, that one: two lanes in one stream only take longer. */
+
+/* One more lane on the device of another; when all streams are in use, that one: two lanes in
+   one stream only take longer. */
 static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
     ds_stream stream = { 0 };
     ds_device device = w->lane[like].device;
     int number = -1;
     ds_result r = ds__side_take(device, &stream, &number);
-    if (r == DS_OK && number < 0) return like;
+    if (r == DS_OK && number < 0)
+        return like;
     ds__stream *s = r == DS_OK ? ds__stream_pin(stream) : NULL;
     ds__clane *lane = s ? DS__MORE(w, lane) : NULL;
     if (lane) {
         *lane = (ds__clane){ s, stream, device, DS__NO_INDEX, 0, 0, number + 1 };
         ds__ref(s);
     } else {
-        if (r == DS_OK) { ds__side_give(device, number); r = s ? w->r : DS_ERR_INVALID_HANDLE; }
-        if (w->r == DS_OK) w->r = r;
+        if (r == DS_OK) {
+            ds__side_give(device, number);
+            r = s ? w->r : DS_ERR_INVALID_HANDLE;
+        }
+        if (w->r == DS_OK)
+            w->r = r;
     }
-    if (s) ds__stream_unpin(s);
+    if (s)
+        ds__stream_unpin(s);
     return lane ? (uint32_t)w->lanes - 1 : 0;
 }
-
 /* The plan cannot be followed: an error if it is the caller's. */
-__attribute__((format(printf, 3, 4))) static int ds__follow_not(ds__work *w, const ds_comm_options *o, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static int ds__follow_not(ds__work *w,
+                                                                const ds_comm_options *o,
+                                                                const char *format, ...) {
     char why[200];
     va_list args;
-    if (!o->plan || w->r < 0) return 0;
+    if (!o->plan || w->r < 0)
+        return 0;
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
     w->r = ds__fail(DS_ERR_INVALID_VALUE, "the plan does not fit: %s", why);
     return 0;
 }
+
 static int ds__on_rank(const ds_topology *t, size_t rank, ds_device device) {
-    return t->device ? ds__same_device(t->device[rank], device) : device.type != DS_DEVICE_HOST && device.index == (int32_t)rank;
+    return t->device ? ds__same_device(t->device[rank], device)
+                     : device.type != DS_DEVICE_HOST && device.index == (int32_t)rank;
 }
-/* The rank of the single tensor: the plan's root if that is there, else the first on the device; as many as there are: none. */
+
+/* The rank of the single tensor: the plan's root if that is there, else the first on the device;
+   as many as there are: none. */
 static size_t ds__root_of(const ds_comm_options *o, ds_device device) {
-    size_t root = 0, p = (size_t)o->topology->devices;
-    if (o->plan && ds__on_rank(o->topology, (size_t)o->plan->desc.root, device)) return (size_t)o->plan->desc.root;
-    while (root < p && !ds__on_rank(o->topology, root, device)) root++;
+    size_t root = 0;
+    size_t p = (size_t)o->topology->devices;
+    if (o->plan && ds__on_rank(o->topology, (size_t)o->plan->desc.root, device))
+        return (size_t)o->plan->desc.root;
+    while (root < p && !ds__on_rank(o->topology, root, device))
+        root++;
     return root;
 }
+
 static ds_plan_order ds__order_of(ds_dtype t, ds_reduce_op op, unsigned flags) {
-    if (op == DS_REDUCE_AVERAGE) return DS_ORDER_AT_ONCE; /* divided once */
-    if (op == DS_REDUCE_MAX || op == DS_REDUCE_MIN || flags & DS_COMM_ANY_ORDER || t.code == DS_CODE_INT || t.code == DS_CODE_UINT || t.code == DS_CODE_BOOL) return DS_ORDER_ANY;
-    return t.bits == 16 ? DS_ORDER_AT_ONCE : DS_ORDER_LIST; /* halves are summed in a wider type, others in their own, one after the other */
+    /* divided once */
+    if (op == DS_REDUCE_AVERAGE)
+        return DS_ORDER_AT_ONCE;
+    if (op == DS_REDUCE_MAX || op == DS_REDUCE_MIN || flags & DS_COMM_ANY_ORDER ||
+        t.code == DS_CODE_INT || t.code == DS_CODE_UINT || t.code == DS_CODE_BOOL)
+        return DS_ORDER_ANY;
+    /* halves are summed in a wider type, others in their own, one after the other */
+    return t.bits == 16 ? DS_ORDER_AT_ONCE : DS_ORDER_LIST;
 }
-/* 1: there is a plan to be followed. each: a party on each rank; one: the single tensor, or NULL. bytes: S. */
-static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o, ds_collective what, const ds__party *each, size_t count, const ds__party *one, size_t bytes) {
+
+/* 1: there is a plan to be followed. each: a party on each rank; one: the single tensor, or
+   NULL. bytes: S. */
+static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o, ds_collective what,
+                           const ds__party *each, size_t count, const ds__party *one,
+                           size_t bytes) {
     const ds_topology *t = o->topology;
-    if (!t || w->r < 0 || !bytes) return 0;
+    if (!t || w->r < 0 || !bytes)
+        return 0;
     memset(f, 0, sizeof *f);
     f->o = o;
     f->p = (size_t)t->devices;
-    if (count != f->p || count < 2) return ds__follow_not(w, o, "%zu tensors on %zu ranks", count, f->p);
+    if (count != f->p || count < 2)
+        return ds__follow_not(w, o, "%zu tensors on %zu ranks", count, f->p);
     for (size_t i = 0; i < count; i++)
         if (!ds__on_rank(t, i, each[i].d.device))
-            return ds__follow_not(w, o, "the tensor at index %zu is on %s:%d, which is not rank %zu", i, ds__type_name(each[i].d.device.type), each[i].d.device.index, i);
+            return ds__follow_not(w, o,
+                                  "the tensor at index %zu is on %s:%d, which is not rank %zu", i,
+                                  ds__type_name(each[i].d.device.type), each[i].d.device.index, i);
     size_t root = one ? ds__root_of(o, one->d.device) : 0;
-    if (root == count) return ds__follow_not(w, o, "the single tensor is on %s:%d, which is no rank", ds__type_name(one->d.device.type), one->d.device.index);
+    if (root == count)
+        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is no rank",
+                              ds__type_name(one->d.device.type), one->d.device.index);
     f->lane = ds__work_take(w, count, sizeof *f->lane);
     f->in = f->lane ? ds__work_take(w, 2 * count, sizeof *f->in) : NULL;
-    if (!f->in) return 0;
+    if (!f->in)
+        return 0;
     f->out = f->in + count;
-    for (size_t i = 0; i < 2 * count; i++) f->in[i] = (ds__side){ { 0, 0 }, NULL, DS__NO_INDEX, 0 };
-    for (size_t i = 0; i < count; i++) f->lane[i] = ds__lane_of(w, one && i == root ? one : &each[i]);
+    for (size_t i = 0; i < 2 * count; i++)
+        f->in[i] = (ds__side){ { 0, 0 }, NULL, DS__NO_INDEX, 0 };
+    for (size_t i = 0; i < count; i++)
+        f->lane[i] = ds__lane_of(w, one && i == root ? one : &each[i]);
     f->dtype = each[0].d.dtype;
     f->want.what = what;
     f->want.bytes = bytes;
@@ -6943,96 +9737,143 @@ static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o,
     return 1;
 }
 
-/* A tensor that is cut into equal parts along a dimension, of which each lies in these strides and follows the one before: where it is, if it is so. */
+/* A tensor that is cut into equal parts along a dimension, of which each lies in these strides
+   and follows the one before: where it is, if it is so. */
 static int ds__lies(const ds__party *p, int dim, size_t parts, const int64_t *strides) {
     int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
     for (int i = 0; i < p->d.ndim; i++)
-        if ((parts > 1 && i == dim ? n : p->d.shape[i]) != 1 && p->d.strides[i] != strides[i]) return 0;
+        if ((parts > 1 && i == dim ? n : p->d.shape[i]) != 1 && p->d.strides[i] != strides[i])
+            return 0;
     return parts < 2 || n * p->d.strides[dim] == p->d.count / (int64_t)parts;
 }
+
 /* Moves all parts to the temporary memory, or from there. The last step. */
-static uint32_t ds__side_move(ds__work *w, const ds__side *a, int dim, size_t parts, const int64_t *strides, int back) {
+static uint32_t ds__side_move(ds__work *w, const ds__side *a, int dim, size_t parts,
+                              const int64_t *strides, int back) {
     const ds__party *p = a->p;
-    uint32_t lane = ds__lane_of(w, p), last = DS__NO_INDEX;
-    int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0, at = 0;
+    uint32_t lane = ds__lane_of(w, p);
+    uint32_t last = DS__NO_INDEX;
+    int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
+    int64_t at = 0;
     for (size_t k = 0; k < parts && w->r == DS_OK; k++) {
         ds__party part = parts > 1 ? ds__part(p, dim, &at, n) : *p;
-        ds__spot there = ds__spot_in(w, &part), here = { a->spot.region, a->spot.offset + (ptrdiff_t)(k * part.d.bytes) };
-        last = back ? ds__move(w, lane, there, part.d.strides, here, strides, part.d.ndim, part.d.shape, part.d.item)
-                    : ds__move(w, lane, here, strides, there, part.d.strides, part.d.ndim, part.d.shape, part.d.item);
+        ds__spot there = ds__spot_in(w, &part);
+        ds__spot here = { a->spot.region, a->spot.offset + (ptrdiff_t)(k * part.d.bytes) };
+        last = back ? ds__move(w, lane, there, part.d.strides, here, strides, part.d.ndim,
+                               part.d.shape, part.d.item)
+                    : ds__move(w, lane, here, strides, there, part.d.strides, part.d.ndim,
+                               part.d.shape, part.d.item);
     }
     return last;
 }
-static void ds__side_open(ds__work *w, ds__side *a, const ds__party *p, int dim, size_t parts, const int64_t *strides, int read) {
+
+static void ds__side_open(ds__work *w, ds__side *a, const ds__party *p, int dim, size_t parts,
+                          const int64_t *strides, int read) {
     a->p = p;
     a->apart = !ds__lies(p, dim, parts, strides);
-    a->spot = a->apart ? (ds__spot){ ds__temporary(w, ds__lane_of(w, p), p->d.bytes), 0 } : ds__spot_of(p);
-    if (a->apart && read) a->ready = ds__side_move(w, a, dim, parts, strides, 0);
+    a->spot = a->apart ? (ds__spot){ ds__temporary(w, ds__lane_of(w, p), p->d.bytes), 0 }
+                       : ds__spot_of(p);
+    if (a->apart && read)
+        a->ready = ds__side_move(w, a, dim, parts, strides, 0);
 }
 
-static int ds__sums(ds_collective what) { return what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER; }
-/* The input of a rank whose output lies in the same memory: if anything of it is read twice, or its output is written more than once, the second time may be too late. */
+static int ds__sums(ds_collective what) {
+    return what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
+}
+
+/* The input of a rank whose output lies in the same memory: if anything of it is read twice, or
+   its output is written more than once, the second time may be too late. */
 static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan, size_t rank) {
     ds__side *in = &f->in[rank];
     const ds__side *out = &f->out[rank];
-    size_t read = 0, written = 0;
-    if (!ds__sums(f->want.what) || !in->p || !out->p || in->apart || out->apart || !ds__collides(&in->p->d, &out->p->d)) return;
+    size_t read = 0;
+    size_t written = 0;
+    if (!ds__sums(f->want.what) || !in->p || !out->p || in->apart || out->apart ||
+        !ds__collides(&in->p->d, &out->p->d))
+        return;
     for (size_t i = 0; i < plan->steps; i++) {
         const ds_plan_step *s = &plan->step[i];
-        if (s->to.rank == (int)rank && s->to.buffer == DS_PLAN_OUTPUT) written += s->bytes;
+        if (s->to.rank == (int)rank && s->to.buffer == DS_PLAN_OUTPUT)
+            written += s->bytes;
         for (uint32_t k = 0; k < s->from_count; k++)
-            if (plan->spot[s->from + k].rank == (int)rank && plan->spot[s->from + k].buffer == DS_PLAN_INPUT) read += s->bytes;
+            if (plan->spot[s->from + k].rank == (int)rank &&
+                plan->spot[s->from + k].buffer == DS_PLAN_INPUT)
+                read += s->bytes;
     }
-    if (read == in->p->d.bytes && written == out->p->d.bytes) return;
+    if (read == in->p->d.bytes && written == out->p->d.bytes)
+        return;
     uint32_t lane = f->lane[rank];
-    int64_t n = in->p->d.count, one[1] = { 1 };
+    int64_t n = in->p->d.count;
+    int64_t one[1] = { 1 };
     ds__spot apart = { ds__temporary(w, lane, in->p->d.bytes), 0 };
     in->ready = ds__move(w, lane, apart, one, in->spot, one, 1, &n, in->p->d.item);
     in->spot = apart;
 }
 
 static int ds__spot_same(const ds__work *w, ds__spot a, ds__spot b) {
-    return w->region[a.region].at && w->region[b.region].at && ds__spot_at(w, a) == ds__spot_at(w, b);
+    return w->region[a.region].at && w->region[b.region].at &&
+           ds__spot_at(w, a) == ds__spot_at(w, b);
 }
+
 static ds__spot ds__plan_spot(const ds__follow *f, const uint32_t *scratch, ds_plan_spot at) {
-    if (at.buffer == DS_PLAN_SCRATCH) return (ds__spot){ scratch[at.rank], (ptrdiff_t)at.offset };
+    if (at.buffer == DS_PLAN_SCRATCH)
+        return (ds__spot){ scratch[at.rank], (ptrdiff_t)at.offset };
     const ds__side *a = at.buffer == DS_PLAN_INPUT ? &f->in[at.rank] : &f->out[at.rank];
     return (ds__spot){ a->spot.region, a->spot.offset + (ptrdiff_t)at.offset };
 }
+
 /* The plan's steps, at the end of the list. */
 static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
-    size_t p = f->p, lanes = (size_t)plan->lanes;
-    uint32_t *lane = ds__work_take(w, p * lanes, sizeof *lane), *last = ds__work_take(w, p * lanes, sizeof *last);
-    uint32_t *made = ds__work_take(w, plan->steps, sizeof *made), *scratch = ds__work_take(w, p + 1, sizeof *scratch);
-    if (w->r < 0) return;
-    for (size_t i = 0; i < p * lanes; i++) lane[i] = last[i] = DS__NO_INDEX;
-    for (size_t i = 0; i < plan->steps; i++) lane[(size_t)plan->step[i].rank * lanes + (size_t)plan->step[i].lane] = 0;
+    size_t p = f->p;
+    size_t lanes = (size_t)plan->lanes;
+    uint32_t *lane = ds__work_take(w, p * lanes, sizeof *lane);
+    uint32_t *last = ds__work_take(w, p * lanes, sizeof *last);
+    uint32_t *made = ds__work_take(w, plan->steps, sizeof *made);
+    uint32_t *scratch = ds__work_take(w, p + 1, sizeof *scratch);
+    if (w->r < 0)
+        return;
+    for (size_t i = 0; i < p * lanes; i++)
+        lane[i] = last[i] = DS__NO_INDEX;
+    for (size_t i = 0; i < plan->steps; i++)
+        lane[(size_t)plan->step[i].rank * lanes + (size_t)plan->step[i].lane] = 0;
     for (size_t l = 0; l < lanes; l++) /* in the order in which the prediction counts on them */
         for (size_t r = 0; r < p && w->r == DS_OK; r++)
-            if (lane[r * lanes + l] == 0) lane[r * lanes + l] = l ? ds__side_lane(w, f->lane[r]) : f->lane[r];
-    for (size_t r = 0; r < p && w->r == DS_OK; r++) scratch[r] = plan->scratch[r] ? ds__temporary(w, f->lane[r], plan->scratch[r]) : 0;
+            if (lane[r * lanes + l] == 0)
+                lane[r * lanes + l] = l ? ds__side_lane(w, f->lane[r]) : f->lane[r];
+    for (size_t r = 0; r < p && w->r == DS_OK; r++)
+        scratch[r] = plan->scratch[r] ? ds__temporary(w, f->lane[r], plan->scratch[r]) : 0;
     if (w->r == DS_OK && plan->scratch[p]) {
         scratch[p] = ds__temporary(w, f->lane[f->want.root], plan->scratch[p]);
         w->region[scratch[p]].device = (ds_device){ DS_DEVICE_HOST, 0 };
     }
-    for (size_t r = 0; r < p && w->r == DS_OK; r++) ds__follow_in_place(w, f, plan, r);
+    for (size_t r = 0; r < p && w->r == DS_OK; r++)
+        ds__follow_in_place(w, f, plan, r);
     for (size_t i = 0; i < plan->steps && w->r == DS_OK; i++) {
         const ds_plan_step *s = &plan->step[i];
         const ds_plan_spot *from = &plan->spot[s->from];
         size_t at = (size_t)s->rank * lanes + (size_t)s->lane;
-        ds__spot dst = ds__plan_spot(f, scratch, s->to), src = ds__plan_spot(f, scratch, *from);
+        ds__spot dst = ds__plan_spot(f, scratch, s->to);
+        ds__spot src = ds__plan_spot(f, scratch, *from);
         made[i] = last[at];
-        if (s->from_count == 1 && ds__spot_same(w, dst, src)) continue; /* it is there */
-        for (uint32_t k = 0; k < s->after_count; k++) ds__come_after(w, lane[at], made[plan->before[s->after + k]]);
+        /* it is there */
+        if (s->from_count == 1 && ds__spot_same(w, dst, src))
+            continue;
+        for (uint32_t k = 0; k < s->after_count; k++)
+            ds__come_after(w, lane[at], made[plan->before[s->after + k]]);
         uint32_t first = (uint32_t)w->spots;
         for (uint32_t k = 0; k < s->from_count; k++) {
-            if (from[k].buffer == DS_PLAN_INPUT) ds__come_after(w, lane[at], f->in[from[k].rank].ready);
+            if (from[k].buffer == DS_PLAN_INPUT)
+                ds__come_after(w, lane[at], f->in[from[k].rank].ready);
             ds__spot *one = s->from_count > 1 ? DS__MORE(w, spot) : &src;
-            if (one && s->from_count > 1) *one = ds__plan_spot(f, scratch, from[k]);
+            if (one && s->from_count > 1)
+                *one = ds__plan_spot(f, scratch, from[k]);
         }
-        if (w->r < 0) return;
-        uint32_t n = ds__step_add(w, s->from_count == 1 ? DS__STEP_COPY : DS__STEP_REDUCE, lane[at], dst, src);
-        if (n == DS__NO_INDEX) return;
+        if (w->r < 0)
+            return;
+        uint32_t n = ds__step_add(w, s->from_count == 1 ? DS__STEP_COPY : DS__STEP_REDUCE, lane[at],
+                                  dst, src);
+        if (n == DS__NO_INDEX)
+            return;
         ds__cstep *c = &w->step[n];
         made[i] = last[at] = n;
         if (s->from_count == 1) {
@@ -7045,64 +9886,96 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
         c->first = first;
         c->count = s->from_count;
         c->width = s->bytes / f->want.item;
-        if (c->count > w->most) w->most = c->count;
+        if (c->count > w->most)
+            w->most = c->count;
     }
-    for (size_t r = 0; r < p && w->r == DS_OK; r++) { /* what is done with an output comes after all that wrote to it */
-        if (!f->out[r].apart) continue;
+    /* what is done with an output comes after all that wrote to it */
+    for (size_t r = 0; r < p && w->r == DS_OK; r++) {
+        if (!f->out[r].apart)
+            continue;
         for (size_t i = 0; i < plan->steps; i++)
-            if (plan->step[i].to.rank == (int)r && plan->step[i].to.buffer == DS_PLAN_OUTPUT) ds__come_after(w, ds__lane_of(w, f->out[r].p), made[i]);
+            if (plan->step[i].to.rank == (int)r && plan->step[i].to.buffer == DS_PLAN_OUTPUT)
+                ds__come_after(w, ds__lane_of(w, f->out[r].p), made[i]);
     }
 }
+
 static void ds__follow_run(ds__work *w, ds__follow *f) {
     const ds_plan *plan = f->o->plan;
     const ds_plan_desc *d = plan ? &plan->desc : &f->want;
-    if (w->r < 0) return;
-    if (!plan) { DS__KEEPING(w->r, (ds_plan_make)(f->o->topology, &f->want, &plan)); }
-    else if (d->what != f->want.what) (void)ds__follow_not(w, f->o, "it is for %s", ds__collective_names[d->what]);
-    else if (d->bytes != f->want.bytes) (void)ds__follow_not(w, f->o, "it is for %zu bytes, not %zu", d->bytes, f->want.bytes);
-    else if (d->what <= DS_REDUCE && d->root != f->want.root) (void)ds__follow_not(w, f->o, "its root is rank %d, not %d", d->root, f->want.root);
-    else if ((d->item ? d->item : 1) % f->want.item) (void)ds__follow_not(w, f->o, "it cuts elements of %zu bytes, for which its item is %zu", f->want.item, d->item);
-    else if (d->order > f->want.order && ds__sums(d->what)) (void)ds__follow_not(w, f->o, "the order of its sums is not that of the list");
-    if (w->r == DS_OK) ds__follow_steps(w, f, plan);
+    if (w->r < 0)
+        return;
+    if (!plan) {
+        DS__KEEPING(w->r, (ds_plan_make)(f->o->topology, &f->want, &plan));
+    } else if (d->what != f->want.what)
+        (void)ds__follow_not(w, f->o, "it is for %s", ds__collective_names[d->what]);
+    else if (d->bytes != f->want.bytes)
+        (void)ds__follow_not(w, f->o, "it is for %zu bytes, not %zu", d->bytes, f->want.bytes);
+    else if (d->what <= DS_REDUCE && d->root != f->want.root)
+        (void)ds__follow_not(w, f->o, "its root is rank %d, not %d", d->root, f->want.root);
+    else if ((d->item ? d->item : 1) % f->want.item)
+        (void)ds__follow_not(w, f->o, "it cuts elements of %zu bytes, for which its item is %zu",
+                             f->want.item, d->item);
+    else if (d->order > f->want.order && ds__sums(d->what))
+        (void)ds__follow_not(w, f->o, "the order of its sums is not that of the list");
+    if (w->r == DS_OK)
+        ds__follow_steps(w, f, plan);
 }
-
 /* ---- broadcast ---- */
 
-/* By plan: one result on each rank but the tensor's, and the others there. ready: the step that makes the tensor. */
-static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds__party *from, uint32_t ready, const ds__party *to, size_t count) {
+/* By plan: one result on each rank but the tensor's, and the others there. ready: the step that
+   makes the tensor. */
+static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds__party *from,
+                                uint32_t ready, const ds__party *to, size_t count) {
     const ds_topology *t = o->topology;
     int64_t dense[DS_TENSOR_MAX_DIMS];
     ds__follow f;
-    if (!t || w->r < 0 || !from->d.count) return 0;
-    size_t p = (size_t)t->devices, root = ds__root_of(o, from->d.device), left = p - 1;
+    if (!t || w->r < 0 || !from->d.count)
+        return 0;
+    size_t p = (size_t)t->devices;
+    size_t root = ds__root_of(o, from->d.device);
+    size_t left = p - 1;
     ds__party *each = ds__parties(w, p);
-    size_t *index = each ? ds__work_take(w, p + count, sizeof *index) : NULL; /* whose tensor a rank has, and which rank a tensor is, plus 1 */
-    if (!index) return 0;
+    /* whose tensor a rank has, and which rank a tensor is, plus 1 */
+    size_t *index = each ? ds__work_take(w, p + count, sizeof *index) : NULL;
+    if (!index)
+        return 0;
     memset(index, 0, (p + count) * sizeof *index);
-    if (root == p) return ds__follow_not(w, o, "the single tensor is on %s:%d, which is no rank", ds__type_name(from->d.device.type), from->d.device.index);
+    if (root == p)
+        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is no rank",
+                              ds__type_name(from->d.device.type), from->d.device.index);
     each[root] = *from;
     for (size_t i = 0; i < count; i++) {
         size_t r = 0;
-        while (r < p && (r == root || index[r] || !ds__on_rank(t, r, to[i].d.device))) r++;
-        if (ds__same_place(from, &to[i])) continue;
+        while (r < p && (r == root || index[r] || !ds__on_rank(t, r, to[i].d.device)))
+            r++;
+        if (ds__same_place(from, &to[i]))
+            continue;
         if (r == p && !ds__on_rank(t, root, to[i].d.device))
-            return ds__follow_not(w, o, "the result at index %zu is on %s:%d, which is no rank that is left", i, ds__type_name(to[i].d.device.type), to[i].d.device.index);
-        if (r == p) continue;
+            return ds__follow_not(
+                w, o, "the result at index %zu is on %s:%d, which is no rank that is left", i,
+                ds__type_name(to[i].d.device.type), to[i].d.device.index);
+        if (r == p)
+            continue;
         each[r] = to[i];
         index[r] = i + 1;
         index[p + i] = r + 1;
         left--;
     }
-    if (left) return ds__follow_not(w, o, "there is no result on %zu of %zu ranks", left, p);
-    if (!ds__follow_open(w, &f, o, DS_BROADCAST, each, p, from, from->d.bytes)) return 0;
+    if (left)
+        return ds__follow_not(w, o, "there is no result on %zu of %zu ranks", left, p);
+    if (!ds__follow_open(w, &f, o, DS_BROADCAST, each, p, from, from->d.bytes))
+        return 0;
     ds__dense_like(&from->d, dense);
     ds__side_open(w, &f.in[root], from, 0, 1, dense, 1);
-    if (ready != DS__NO_INDEX) f.in[root].ready = ready;
+    if (ready != DS__NO_INDEX)
+        f.in[root].ready = ready;
     for (size_t r = 0; r < p && w->r == DS_OK; r++)
-        if (r != root) ds__side_open(w, &f.out[r], &to[index[r] - 1], 0, 1, dense, 0);
+        if (r != root)
+            ds__side_open(w, &f.out[r], &to[index[r] - 1], 0, 1, dense, 0);
     ds__follow_run(w, &f);
     for (size_t r = 0; r < p && w->r == DS_OK; r++)
-        if (f.out[r].apart) ds__side_move(w, &f.out[r], 0, 1, dense, 1);
+        if (f.out[r].apart)
+            ds__side_move(w, &f.out[r], 0, 1, dense, 1);
     for (size_t i = 0; i < count && w->r == DS_OK; i++)
         if (!index[p + i] && !ds__same_place(from, &to[i])) {
             ds__come_after(w, ds__lane_of(w, &to[i]), ready);
@@ -7111,70 +9984,95 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
     return 1;
 }
 
-/* The source as every result wants it: without gaps. From then on it is copied as it lies; more than one result, and it is packed once. */
-static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds__party *from, const ds__party *to, size_t count) {
+/* The source as every result wants it: without gaps. From then on it is copied as it lies; more
+   than one result, and it is packed once. */
+static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds__party *from,
+                                const ds__party *to, size_t count) {
     int64_t dense[DS_TENSOR_MAX_DIMS];
-    if (ds__broadcast_follow(w, o, from, DS__NO_INDEX, to, count)) return;
+    if (ds__broadcast_follow(w, o, from, DS__NO_INDEX, to, count))
+        return;
     ds__spot src = ds__spot_of(from);
     const int64_t *strides = from->d.strides;
-    uint32_t lane = ds__lane_of(w, from), packed = DS__NO_INDEX;
-    if (count > 1 && !ds__is_dense(&from->d) && w->region[from->region].device.type != DS_DEVICE_HOST) {
+    uint32_t lane = ds__lane_of(w, from);
+    uint32_t packed = DS__NO_INDEX;
+    if (count > 1 && !ds__is_dense(&from->d) &&
+        w->region[from->region].device.type != DS_DEVICE_HOST) {
         ds__dense_like(&from->d, dense);
         src = (ds__spot){ ds__temporary(w, lane, from->d.bytes), 0 };
-        packed = ds__move(w, lane, src, dense, ds__spot_of(from), strides, from->d.ndim, from->d.shape, from->d.item);
+        packed = ds__move(w, lane, src, dense, ds__spot_of(from), strides, from->d.ndim,
+                          from->d.shape, from->d.item);
         strides = dense;
     }
     for (size_t i = 0; i < count && w->r == DS_OK; i++) {
         uint32_t mine = ds__lane_of(w, &to[i]);
-        if (ds__same_place(from, &to[i])) continue;
+        if (ds__same_place(from, &to[i]))
+            continue;
         ds__come_after(w, mine, packed);
-        ds__move(w, mine, ds__spot_of(&to[i]), to[i].d.strides, src, strides, to[i].d.ndim, to[i].d.shape, to[i].d.item);
+        ds__move(w, mine, ds__spot_of(&to[i]), to[i].d.strides, src, strides, to[i].d.ndim,
+                 to[i].d.shape, to[i].d.item);
     }
 }
 
-DSDEF ds_result (ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *devices, size_t count, const ds_comm_options *options, ds_tensor **out) {
+DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *devices, size_t count,
+                                   const ds_comm_options *options, ds_tensor **out) {
     ds__work w;
     ds__party from;
-    if (out) memset(out, 0, count * sizeof *out);
+    if (out)
+        memset(out, 0, count * sizeof *out);
     DS__COMM_BEGIN("ds_comm_broadcast");
     ds__work_begin(&w);
     DS__REQUIRE(!count || (devices && out), "%s is NULL", devices ? "out" : "devices");
     ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from) : DS_ERR_OUT_OF_MEMORY;
+    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+                     : DS_ERR_OUT_OF_MEMORY;
     size_t made = 0;
-    if (r == DS_OK) r = ds__results_lanes(&w, options, devices, count, &from);
+    if (r == DS_OK)
+        r = ds__results_lanes(&w, options, devices, count, &from);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         ds_device device = { 0, 0 };
         r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
-        if (r == DS_OK && options->flags & DS_COMM_ALIAS && ds__same_device(device, from.d.device)) r = ds__tensor_show(tensor, &from.d, &out[i]);
-        else if (r == DS_OK) r = ds__result_make(&w, options, &from.d, device, (int64_t)i, (int64_t)i, &to[made++], &out[i]);
+        if (r == DS_OK && options->flags & DS_COMM_ALIAS && ds__same_device(device, from.d.device))
+            r = ds__tensor_show(tensor, &from.d, &out[i]);
+        else if (r == DS_OK)
+            r = ds__result_make(&w, options, &from.d, device, (int64_t)i, (int64_t)i, &to[made++],
+                                &out[i]);
     }
-    if (r == DS_OK && made) r = ds__work_settle(&w);
+    if (r == DS_OK && made)
+        r = ds__work_settle(&w);
     if (r == DS_OK && made) {
         ds__broadcast_steps(&w, options, &from, to, made);
         r = ds__work_run(&w);
     }
-    if (r < 0) ds__results_drop(out, count);
+    if (r < 0)
+        ds__results_drop(out, count);
     ds__work_end(&w);
     return r;
 }
 
-DSDEF ds_result (ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor *const *outs, size_t count, const ds_comm_options *options) {
+DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
+                                        size_t count, const ds_comm_options *options) {
     ds__work w;
     ds__party from;
     DS__COMM_BEGIN("ds_comm_broadcast_into");
     ds__work_begin(&w);
     DS__REQUIRE(!count || outs, "outs is NULL");
     ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from) : DS_ERR_OUT_OF_MEMORY;
+    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+                     : DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1, &to[i]);
-        if (r == DS_OK) r = ds__same_dtype(&to[i], "output tensor", (int64_t)i, &from);
-        if (r == DS_OK) r = ds__same_shape(&to[i], "output tensor", (int64_t)i, &from, -1);
-        if (r == DS_OK && !ds__same_place(&from, &to[i])) r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor that is sent", -1);
+        r = ds__party_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
+                           &to[i]);
+        if (r == DS_OK)
+            r = ds__same_dtype(&to[i], "output tensor", (int64_t)i, &from);
+        if (r == DS_OK)
+            r = ds__same_shape(&to[i], "output tensor", (int64_t)i, &from, -1);
+        if (r == DS_OK && !ds__same_place(&from, &to[i]))
+            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor that is sent", -1);
     }
-    if (r == DS_OK) r = ds__all_apart(to, "output tensor", count);
-    if (r == DS_OK && count) r = ds__work_settle(&w);
+    if (r == DS_OK)
+        r = ds__all_apart(to, "output tensor", count);
+    if (r == DS_OK && count)
+        r = ds__work_settle(&w);
     if (r == DS_OK && count) {
         ds__broadcast_steps(&w, options, &from, to, count);
         r = ds__work_run(&w);
@@ -7182,7 +10080,6 @@ DSDEF ds_result (ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tenso
     ds__work_end(&w);
     return r;
 }
-
 /* ---- scatter and gather ---- */
 
 /* torch.chunk: how many pieces, and how long they are. */
@@ -7191,320 +10088,451 @@ static size_t ds__chunks(int64_t size, size_t count, int64_t *out_length) {
     *out_length = size / n + (size % n != 0);
     return size ? (size_t)(size / *out_length + (size % *out_length != 0)) : count;
 }
+
 static ds_result ds__chunk_sizes_check(const int64_t *sizes, size_t count, int64_t size, int dim) {
     int64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
         DS__REQUIRE(sizes[i] >= 0, "chunk_sizes[%zu] is %lld", i, (long long)sizes[i]);
-        DS__REQUIRE(sizes[i] <= size - sum, "chunk_sizes add up to more than %lld, the size of dimension %d: at index %zu", (long long)size, dim, i);
+        DS__REQUIRE(sizes[i] <= size - sum,
+                    "chunk_sizes add up to more than %lld, the size of dimension %d: at index %zu",
+                    (long long)size, dim, i);
         sum += sizes[i];
     }
-    DS__REQUIRE(sum == size, "chunk_sizes add up to %lld, and the size of dimension %d is %lld", (long long)sum, dim, (long long)size);
+    DS__REQUIRE(sum == size, "chunk_sizes add up to %lld, and the size of dimension %d is %lld",
+                (long long)sum, dim, (long long)size);
     return DS_OK;
 }
 
 /* By plan: parts of one size, and one on each rank; `whole` is cut, or becomes all. */
-static int ds__parts_follow(ds__work *w, const ds_comm_options *o, ds_collective what, const ds__party *whole, const ds__party *part, size_t count, int dim) {
+static int ds__parts_follow(ds__work *w, const ds_comm_options *o, ds_collective what,
+                            const ds__party *whole, const ds__party *part, size_t count, int dim) {
     int64_t strides[DS_TENSOR_MAX_DIMS];
     ds__follow f;
-    if (!o->topology) return 0;
+    if (!o->topology)
+        return 0;
     for (size_t i = 0; i < count; i++)
-        if (part[i].d.shape[dim] != part[0].d.shape[dim]) return ds__follow_not(w, o, "the piece at index %zu has another size than the first", i);
-    if (!ds__follow_open(w, &f, o, what, part, count, whole, whole->d.bytes)) return 0;
+        if (part[i].d.shape[dim] != part[0].d.shape[dim])
+            return ds__follow_not(w, o, "the piece at index %zu has another size than the first",
+                                  i);
+    if (!ds__follow_open(w, &f, o, what, part, count, whole, whole->d.bytes))
+        return 0;
     ds__dense_like(&part[0].d, strides);
-    ds__side *one = what == DS_SCATTER ? &f.in[f.want.root] : &f.out[f.want.root], *all = what == DS_SCATTER ? f.out : f.in;
+    ds__side *one = what == DS_SCATTER ? &f.in[f.want.root] : &f.out[f.want.root];
+    ds__side *all = what == DS_SCATTER ? f.out : f.in;
     ds__side_open(w, one, whole, dim, count, strides, what == DS_SCATTER);
-    for (size_t i = 0; i < count && w->r == DS_OK; i++) ds__side_open(w, &all[i], &part[i], 0, 1, strides, what == DS_GATHER);
+    for (size_t i = 0; i < count && w->r == DS_OK; i++)
+        ds__side_open(w, &all[i], &part[i], 0, 1, strides, what == DS_GATHER);
     ds__follow_run(w, &f);
     for (size_t i = 0; i < count && w->r == DS_OK && what == DS_SCATTER; i++)
-        if (all[i].apart) ds__side_move(w, &all[i], 0, 1, strides, 1);
-    if (w->r == DS_OK && what == DS_GATHER && one->apart) ds__side_move(w, one, dim, count, strides, 1);
+        if (all[i].apart)
+            ds__side_move(w, &all[i], 0, 1, strides, 1);
+    if (w->r == DS_OK && what == DS_GATHER && one->apart)
+        ds__side_move(w, one, dim, count, strides, 1);
     return 1;
 }
 
-DSDEF ds_result (ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devices, size_t count, const int64_t *chunk_sizes, int dim, const ds_comm_options *options,
-                                  ds_tensor **out, size_t *out_count) {
+DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devices, size_t count,
+                                 const int64_t *chunk_sizes, int dim,
+                                 const ds_comm_options *options, ds_tensor **out,
+                                 size_t *out_count) {
     ds__work w;
     ds__party from;
-    int64_t at = 0, length = 0;
-    if (out) memset(out, 0, count * sizeof *out);
-    if (out_count) *out_count = 0;
+    int64_t at = 0;
+    int64_t length = 0;
+    if (out)
+        memset(out, 0, count * sizeof *out);
+    if (out_count)
+        *out_count = 0;
     DS__COMM_BEGIN("ds_comm_scatter");
     ds__work_begin(&w);
     DS__REQUIRE(count, "there is no device to scatter to");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count <= INT64_MAX, "%zu devices", count);
-    ds__party *to = ds__parties(&w, 2 * count), *part = to ? to + count : NULL; /* results, and the pieces they come from */
-    if (!to) return DS_ERR_OUT_OF_MEMORY;
+    /* results, and the pieces they come from */
+    ds__party *to = ds__parties(&w, 2 * count);
+    ds__party *part = to ? to + count : NULL;
+    if (!to)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from);
-    if (r == DS_OK) r = ds__comm_dim(&dim, from.d.ndim);
-    if (r == DS_OK && chunk_sizes) r = ds__chunk_sizes_check(chunk_sizes, count, from.d.shape[dim], dim);
-    size_t pieces = r < 0 ? 0 : chunk_sizes ? count : ds__chunks(from.d.shape[dim], count, &length), made = 0;
-    if (r == DS_OK) r = ds__results_lanes(&w, options, devices, pieces, &from);
+    if (r == DS_OK)
+        r = ds__comm_dim(&dim, from.d.ndim);
+    if (r == DS_OK && chunk_sizes)
+        r = ds__chunk_sizes_check(chunk_sizes, count, from.d.shape[dim], dim);
+    size_t pieces = r < 0 ? 0 : chunk_sizes ? count : ds__chunks(from.d.shape[dim], count, &length);
+    size_t made = 0;
+    if (r == DS_OK)
+        r = ds__results_lanes(&w, options, devices, pieces, &from);
     for (size_t i = 0; i < pieces && r == DS_OK; i++) {
         ds_device device = { 0, 0 };
         int64_t rest = from.d.shape[dim] - at;
-        part[made] = ds__part(&from, dim, &at, chunk_sizes ? chunk_sizes[i] : length < rest ? length : rest);
+        part[made] = ds__part(&from, dim, &at,
+                              chunk_sizes     ? chunk_sizes[i]
+                              : length < rest ? length
+                                              : rest);
         r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
-        if (r == DS_OK && options->flags & DS_COMM_ALIAS && ds__same_device(device, from.d.device)) r = ds__tensor_show(tensor, &part[made].d, &out[i]);
+        if (r == DS_OK && options->flags & DS_COMM_ALIAS && ds__same_device(device, from.d.device))
+            r = ds__tensor_show(tensor, &part[made].d, &out[i]);
         else if (r == DS_OK) {
-            r = ds__result_make(&w, options, &part[made].d, device, (int64_t)i, (int64_t)i, &to[made], &out[i]);
+            r = ds__result_make(&w, options, &part[made].d, device, (int64_t)i, (int64_t)i,
+                                &to[made], &out[i]);
             made++;
         }
     }
-    if (r == DS_OK && made) r = ds__work_settle(&w);
-    int planned = r == DS_OK && made && ds__parts_follow(&w, options, DS_SCATTER, &from, to, made, dim);
+    if (r == DS_OK && made)
+        r = ds__work_settle(&w);
+    int planned =
+        r == DS_OK && made && ds__parts_follow(&w, options, DS_SCATTER, &from, to, made, dim);
     for (size_t i = 0; i < made && r == DS_OK && !planned; i++) {
-        ds__move(&w, ds__lane_of(&w, &to[i]), ds__spot_of(&to[i]), to[i].d.strides, ds__spot_in(&w, &part[i]), from.d.strides, from.d.ndim, to[i].d.shape, to[i].d.item);
+        ds__move(&w, ds__lane_of(&w, &to[i]), ds__spot_of(&to[i]), to[i].d.strides,
+                 ds__spot_in(&w, &part[i]), from.d.strides, from.d.ndim, to[i].d.shape,
+                 to[i].d.item);
         r = w.r;
     }
-    if (r == DS_OK) r = ds__work_run(&w);
-    if (r < 0) ds__results_drop(out, count);
-    else if (out_count) *out_count = pieces;
+    if (r == DS_OK)
+        r = ds__work_run(&w);
+    if (r < 0)
+        ds__results_drop(out, count);
+    else if (out_count)
+        *out_count = pieces;
     ds__work_end(&w);
     return r;
 }
 
 /* Tensors that together have the size of `whole` along a dimension. */
-static ds_result ds__parts_check(const ds__party *p, size_t count, const char *what, const ds__party *whole, int dim) {
+static ds_result ds__parts_check(const ds__party *p, size_t count, const char *what,
+                                 const ds__party *whole, int dim) {
     int64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
         ds_result r = ds__same_dtype(&p[i], what, (int64_t)i, whole);
-        if (r == DS_OK) r = ds__same_shape(&p[i], what, (int64_t)i, whole, dim);
-        if (r < 0) return r;
-        DS__REQUIRE(!__builtin_add_overflow(sum, p[i].d.shape[dim], &sum), "the sizes in dimension %d are too large", dim);
+        if (r == DS_OK)
+            r = ds__same_shape(&p[i], what, (int64_t)i, whole, dim);
+        if (r < 0)
+            return r;
+        DS__REQUIRE(!__builtin_add_overflow(sum, p[i].d.shape[dim], &sum),
+                    "the sizes in dimension %d are too large", dim);
     }
-    DS__REQUIRE(sum == whole->d.shape[dim], "the sizes in dimension %d add up to %lld, not to %lld", dim, (long long)sum, (long long)whole->d.shape[dim]);
+    DS__REQUIRE(sum == whole->d.shape[dim], "the sizes in dimension %d add up to %lld, not to %lld",
+                dim, (long long)sum, (long long)whole->d.shape[dim]);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *const *outs, size_t count, int dim, const ds_comm_options *options) {
+DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
+                                      size_t count, int dim, const ds_comm_options *options) {
     ds__work w;
-    ds__party from, part;
+    ds__party from;
+    ds__party part;
     int64_t at = 0;
     DS__COMM_BEGIN("ds_comm_scatter_into");
     ds__work_begin(&w);
     DS__REQUIRE(count && outs, "there is no output tensor to scatter to");
     ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) r = ds__comm_dim(&dim, from.d.ndim);
-    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__party_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1, &to[i]);
-    if (r == DS_OK) r = ds__parts_check(to, count, "output tensor", &from, dim);
-    if (r == DS_OK) r = ds__all_apart(to, "output tensor", count);
-    if (r == DS_OK) r = ds__work_settle(&w);
+    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+                     : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK)
+        r = ds__comm_dim(&dim, from.d.ndim);
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        r = ds__party_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
+                           &to[i]);
+    if (r == DS_OK)
+        r = ds__parts_check(to, count, "output tensor", &from, dim);
+    if (r == DS_OK)
+        r = ds__all_apart(to, "output tensor", count);
+    if (r == DS_OK)
+        r = ds__work_settle(&w);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         part = ds__part(&from, dim, &at, to[i].d.shape[dim]);
-        if (!ds__same_place(&part, &to[i])) r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor that is sent", -1);
+        if (!ds__same_place(&part, &to[i]))
+            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor that is sent", -1);
     }
     int planned = r == DS_OK && ds__parts_follow(&w, options, DS_SCATTER, &from, to, count, dim);
     at = 0;
     for (size_t i = 0; i < count && r == DS_OK && !planned; i++) {
         part = ds__part(&from, dim, &at, to[i].d.shape[dim]);
-        if (ds__same_place(&part, &to[i])) continue;
-        ds__move(&w, ds__lane_of(&w, &to[i]), ds__spot_of(&to[i]), to[i].d.strides, ds__spot_in(&w, &part), from.d.strides, from.d.ndim, to[i].d.shape, to[i].d.item);
+        if (ds__same_place(&part, &to[i]))
+            continue;
+        ds__move(&w, ds__lane_of(&w, &to[i]), ds__spot_of(&to[i]), to[i].d.strides,
+                 ds__spot_in(&w, &part), from.d.strides, from.d.ndim, to[i].d.shape, to[i].d.item);
         r = w.r;
     }
-    if (r == DS_OK) r = ds__work_run(&w);
+    if (r == DS_OK)
+        r = ds__work_run(&w);
     ds__work_end(&w);
     return r;
 }
 
-static ds_result ds__gather_open(ds__work *w, const ds_comm_options *o, const ds_tensor *const *tensors, size_t count, int *dim, ds__party *from, ds__dims *whole) {
+static ds_result ds__gather_open(ds__work *w, const ds_comm_options *o,
+                                 const ds_tensor *const *tensors, size_t count, int *dim,
+                                 ds__party *from, ds__dims *whole) {
     DS__REQUIRE(count && tensors, "there is no tensor to gather from");
     ds_result r = DS_OK;
-    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__party_open(w, o, tensors[i], "input tensor", (int64_t)i, (int64_t)i, 0, &from[i]);
-    if (r == DS_OK) r = ds__comm_dim(dim, from[0].d.ndim);
-    if (r < 0) return r;
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        r = ds__party_open(w, o, tensors[i], "input tensor", (int64_t)i, (int64_t)i, 0, &from[i]);
+    if (r == DS_OK)
+        r = ds__comm_dim(dim, from[0].d.ndim);
+    if (r < 0)
+        return r;
     *whole = from[0].d;
-    int order[DS_TENSOR_MAX_DIMS], other[DS_TENSOR_MAX_DIMS], alike = 1, n = ds__by_stride(&from[0].d, order);
+    int order[DS_TENSOR_MAX_DIMS];
+    int other[DS_TENSOR_MAX_DIMS];
+    int alike = 1;
+    int n = ds__by_stride(&from[0].d, order);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__same_dtype(&from[i], "input tensor", (int64_t)i, &from[0]);
-        if (r == DS_OK) r = ds__same_shape(&from[i], "input tensor", (int64_t)i, &from[0], *dim);
-        if (r < 0 || !i) continue;
+        if (r == DS_OK)
+            r = ds__same_shape(&from[i], "input tensor", (int64_t)i, &from[0], *dim);
+        if (r < 0 || !i)
+            continue;
         if (__builtin_add_overflow(whole->shape[*dim], from[i].d.shape[*dim], &whole->shape[*dim]))
             r = ds__fail(DS_ERR_INVALID_VALUE, "the sizes in dimension %d are too large", *dim);
         int m = ds__by_stride(&from[i].d, other);
         alike &= m == n && memcmp(order, other, (size_t)n * sizeof *order) == 0;
     }
-    if (r < 0) return r;
-    if (!alike) ds__row_major(whole->ndim, whole->shape, whole->strides);
+    if (r < 0)
+        return r;
+    if (!alike)
+        ds__row_major(whole->ndim, whole->shape, whole->strides);
     ds__dims fresh;
     r = ds__dims_read(whole->dtype, whole->ndim, whole->shape, NULL, "the result", -1, &fresh);
     whole->count = fresh.count;
     whole->bytes = fresh.bytes;
     return r;
 }
+
 /* The inputs go to their parts of the result, each on its own lane. */
-static ds_result ds__gather_steps(ds__work *w, const ds_comm_options *o, const ds__party *from, size_t count, int dim, const ds__party *to) {
+static ds_result ds__gather_steps(ds__work *w, const ds_comm_options *o, const ds__party *from,
+                                  size_t count, int dim, const ds__party *to) {
     int64_t at = 0;
     ds_result r = ds__work_settle(w);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         ds__party part = ds__part(to, dim, &at, from[i].d.shape[dim]);
-        if (!ds__same_place(&part, &from[i])) r = ds__apart(to, "the result", -1, &from[i], "input tensor", (int64_t)i);
+        if (!ds__same_place(&part, &from[i]))
+            r = ds__apart(to, "the result", -1, &from[i], "input tensor", (int64_t)i);
     }
     int planned = r == DS_OK && ds__parts_follow(w, o, DS_GATHER, to, from, count, dim);
     at = 0;
     for (size_t i = 0; i < count && r == DS_OK && !planned; i++) {
         ds__party part = ds__part(to, dim, &at, from[i].d.shape[dim]);
-        if (ds__same_place(&part, &from[i])) continue;
-        ds__move(w, ds__lane_of(w, &from[i]), ds__spot_in(w, &part), to->d.strides, ds__spot_of(&from[i]), from[i].d.strides, to->d.ndim, from[i].d.shape, to->d.item);
+        if (ds__same_place(&part, &from[i]))
+            continue;
+        ds__move(w, ds__lane_of(w, &from[i]), ds__spot_in(w, &part), to->d.strides,
+                 ds__spot_of(&from[i]), from[i].d.strides, to->d.ndim, from[i].d.shape, to->d.item);
         r = w->r;
     }
     return r < 0 ? r : ds__work_run(w);
 }
 
-DSDEF ds_result (ds_comm_gather)(const ds_tensor *const *tensors, size_t count, int dim, ds_device destination, const ds_comm_options *options, ds_tensor **out) {
+DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, int dim,
+                                ds_device destination, const ds_comm_options *options,
+                                ds_tensor **out) {
     ds__work w;
     ds__party to;
     ds__dims whole;
-    if (out) *out = NULL;
+    if (out)
+        *out = NULL;
     DS__COMM_BEGIN("ds_comm_gather");
     ds__work_begin(&w);
     DS__REQUIRE(out, "out is NULL");
     ds__party *from = ds__parties(&w, count);
-    if (!from) return DS_ERR_OUT_OF_MEMORY;
+    if (!from)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__comm_device(destination, "the destination", -1, &destination);
-    if (r == DS_OK) r = ds__gather_open(&w, options, tensors, count, &dim, from, &whole);
-    if (r == DS_OK) r = ds__result_make(&w, options, &whole, destination, -1, -1, &to, out);
-    if (r == DS_OK) r = ds__gather_steps(&w, options, from, count, dim, &to);
-    if (r < 0) ds__results_drop(out, 1);
-    ds__work_end(&w);
-    return r;
-}
-DSDEF ds_result (ds_comm_gather_into)(const ds_tensor *const *tensors, size_t count, int dim, const ds_tensor *out, const ds_comm_options *options) {
-    ds__work w;
-    ds__party to, like;
-    DS__COMM_BEGIN("ds_comm_gather_into");
-    ds__work_begin(&w);
-    ds__party *from = ds__parties(&w, count);
-    if (!from) return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__gather_open(&w, options, tensors, count, &dim, from, &like.d);
-    if (r == DS_OK) r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
-    if (r == DS_OK) r = ds__same_dtype(&to, "the output tensor", -1, &from[0]);
-    if (r == DS_OK) r = ds__same_shape(&to, "the output tensor", -1, &like, -1);
-    if (r == DS_OK) r = ds__gather_steps(&w, options, from, count, dim, &to);
+    if (r == DS_OK)
+        r = ds__gather_open(&w, options, tensors, count, &dim, from, &whole);
+    if (r == DS_OK)
+        r = ds__result_make(&w, options, &whole, destination, -1, -1, &to, out);
+    if (r == DS_OK)
+        r = ds__gather_steps(&w, options, from, count, dim, &to);
+    if (r < 0)
+        ds__results_drop(out, 1);
     ds__work_end(&w);
     return r;
 }
 
+DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t count, int dim,
+                                     const ds_tensor *out, const ds_comm_options *options) {
+    ds__work w;
+    ds__party to;
+    ds__party like;
+    DS__COMM_BEGIN("ds_comm_gather_into");
+    ds__work_begin(&w);
+    ds__party *from = ds__parties(&w, count);
+    if (!from)
+        return DS_ERR_OUT_OF_MEMORY;
+    ds_result r = ds__gather_open(&w, options, tensors, count, &dim, from, &like.d);
+    if (r == DS_OK)
+        r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
+    if (r == DS_OK)
+        r = ds__same_dtype(&to, "the output tensor", -1, &from[0]);
+    if (r == DS_OK)
+        r = ds__same_shape(&to, "the output tensor", -1, &like, -1);
+    if (r == DS_OK)
+        r = ds__gather_steps(&w, options, from, count, dim, &to);
+    ds__work_end(&w);
+    return r;
+}
 /* ---- reductions ---- */
 
 static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
     char name[DS_DTYPE_NAME_SIZE];
-    int whole = (t.code == DS_CODE_INT || t.code == DS_CODE_UINT) && (t.bits == 8 || t.bits == 16 || t.bits == 32 || t.bits == 64);
-    int real = (t.code == DS_CODE_FLOAT && (t.bits == 16 || t.bits == 32 || t.bits == 64)) || (t.code == DS_CODE_BFLOAT && t.bits == 16);
-    int complex = t.code == DS_CODE_COMPLEX && (t.bits == 64 || t.bits == 128), truth = t.code == DS_CODE_BOOL && t.bits == 8;
+    int whole = (t.code == DS_CODE_INT || t.code == DS_CODE_UINT) &&
+                (t.bits == 8 || t.bits == 16 || t.bits == 32 || t.bits == 64);
+    int real = (t.code == DS_CODE_FLOAT && (t.bits == 16 || t.bits == 32 || t.bits == 64)) ||
+               (t.code == DS_CODE_BFLOAT && t.bits == 16);
+    int complex = t.code == DS_CODE_COMPLEX && (t.bits == 64 || t.bits == 128);
+    int truth = t.code == DS_CODE_BOOL && t.bits == 8;
     DS__REQUIRE((unsigned)op <= DS_REDUCE_AVERAGE, "there is no reduction %d", (int)op);
     if (t.lanes != 1 || !(whole || real || complex || truth))
-        return ds__fail(DS_ERR_UNSUPPORTED, "elements of type %s can be copied, but not reduced", ds__dtype_name(t, name));
-    DS__REQUIRE(!complex || (op != DS_REDUCE_MAX && op != DS_REDUCE_MIN), "complex numbers have no %s", op == DS_REDUCE_MAX ? "largest" : "smallest");
+        return ds__fail(DS_ERR_UNSUPPORTED, "elements of type %s can be copied, but not reduced",
+                        ds__dtype_name(t, name));
+    DS__REQUIRE(!complex || (op != DS_REDUCE_MAX && op != DS_REDUCE_MIN),
+                "complex numbers have no %s", op == DS_REDUCE_MAX ? "largest" : "smallest");
     DS__REQUIRE(!truth || op != DS_REDUCE_AVERAGE, "elements of type bool have no average");
     if (!DS__COMM_EXACT && (real || complex))
-        return ds__fail(DS_ERR_UNSUPPORTED, "this devstream was compiled with -ffast-math or a part of it, so it cannot keep the bits that a reduction of %s promises; compile it without",
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "this devstream was compiled with -ffast-math or a part of it, so it "
+                        "cannot keep the bits that a reduction of %s promises; compile it without",
                         ds__dtype_name(t, name));
     return DS_OK;
 }
 
 /* The strides in which it is done: those of `like`, if it has no gaps. */
-static void ds__addends_of(ds__work *w, const ds__party *in, size_t count, const int64_t *strides, ds__addend *out) {
+static void ds__addends_of(ds__work *w, const ds__party *in, size_t count, const int64_t *strides,
+                           ds__addend *out) {
     for (size_t i = 0; i < count && w->r == DS_OK; i++) {
         const ds__party *p = &in[i];
         out[i] = (ds__addend){ ds__spot_of(p), DS__NO_INDEX };
-        if (ds__same_strides(&p->d, strides) && w->region[p->region].direct) continue;
+        if (ds__same_strides(&p->d, strides) && w->region[p->region].direct)
+            continue;
         uint32_t lane = ds__lane_of(w, p);
         out[i].spot = (ds__spot){ ds__temporary(w, lane, p->d.bytes), 0 };
-        out[i].after = ds__move(w, lane, out[i].spot, strides, ds__spot_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
+        out[i].after = ds__move(w, lane, out[i].spot, strides, ds__spot_of(p), p->d.strides,
+                                p->d.ndim, p->d.shape, p->d.item);
     }
 }
 
 /* Elements `from` to `from + size - 1` of all, on a lane, to the same place in `dst`. The step. */
-static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const ds__addend *in, size_t count, ds_reduce_op op, ds_dtype dtype, int64_t from, int64_t size) {
+static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const ds__addend *in,
+                                 size_t count, ds_reduce_op op, ds_dtype dtype, int64_t from,
+                                 int64_t size) {
     size_t item = (ds_dtype_size)(dtype);
     ptrdiff_t offset = (ptrdiff_t)(from * (int64_t)item);
     uint32_t first = (uint32_t)w->spots;
-    if (w->r < 0 || !size) return DS__NO_INDEX;
+    if (w->r < 0 || !size)
+        return DS__NO_INDEX;
     for (size_t i = 0; i < count; i++) {
         ds__spot at = { in[i].spot.region, in[i].spot.offset + offset };
         ds__come_after(w, lane, in[i].after);
         if (!ds__reaches(w, lane, at.region)) {
             ds__spot here = { ds__temporary(w, lane, (size_t)size * item), 0 };
             uint32_t copy = ds__step_add(w, DS__STEP_COPY, lane, here, at);
-            if (copy == DS__NO_INDEX) return copy;
-            w->step[copy].width = w->step[copy].dst_pitch = w->step[copy].src_pitch = (size_t)size * item;
+            if (copy == DS__NO_INDEX)
+                return copy;
+            w->step[copy].width = w->step[copy].dst_pitch = w->step[copy].src_pitch =
+                (size_t)size * item;
             w->step[copy].height = 1;
             at = here;
         }
         ds__spot *s = DS__MORE(w, spot);
-        if (!s) return DS__NO_INDEX;
+        if (!s)
+            return DS__NO_INDEX;
         *s = at;
     }
-    uint32_t step = ds__step_add(w, DS__STEP_REDUCE, lane, (ds__spot){ dst.region, dst.offset + offset }, (ds__spot){ 0, 0 });
-    if (step == DS__NO_INDEX) return step;
+    uint32_t step = ds__step_add(w, DS__STEP_REDUCE, lane,
+                                 (ds__spot){ dst.region, dst.offset + offset }, (ds__spot){ 0, 0 });
+    if (step == DS__NO_INDEX)
+        return step;
     w->step[step].op = (uint8_t)op;
     w->step[step].dtype = dtype;
     w->step[step].first = first;
     w->step[step].count = (uint32_t)count;
-    if (count > w->most) w->most = count;
+    if (count > w->most)
+        w->most = count;
     w->step[step].width = (size_t)size;
     return step;
 }
 
 /* All of `in` to `to`, on its lane. */
-static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__party *in, size_t count, const ds__party *to, ds_reduce_op op, ds__addend *addends) {
+static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__party *in,
+                             size_t count, const ds__party *to, ds_reduce_op op,
+                             ds__addend *addends) {
     int64_t strides[DS_TENSOR_MAX_DIMS];
     uint32_t lane = ds__lane_of(w, to);
     ds__follow f;
     if (count == 1) {
-        if (!ds__same_place(in, to)) ds__move_party(w, lane, to, in);
+        if (!ds__same_place(in, to))
+            ds__move_party(w, lane, to, in);
         return;
     }
     ds__dense_like(&to->d, strides);
     if (ds__follow_open(w, &f, o, DS_REDUCE, in, count, to, to->d.bytes)) {
         f.op = op;
         f.want.order = ds__order_of(to->d.dtype, op, o->flags);
-        for (size_t i = 0; i < count && w->r == DS_OK; i++) ds__side_open(w, &f.in[i], &in[i], 0, 1, strides, 1);
+        for (size_t i = 0; i < count && w->r == DS_OK; i++)
+            ds__side_open(w, &f.in[i], &in[i], 0, 1, strides, 1);
         ds__side_open(w, &f.out[f.want.root], to, 0, 1, strides, 0);
         ds__follow_run(w, &f);
-        if (w->r == DS_OK && f.out[f.want.root].apart) ds__side_move(w, &f.out[f.want.root], 0, 1, strides, 1);
+        if (w->r == DS_OK && f.out[f.want.root].apart)
+            ds__side_move(w, &f.out[f.want.root], 0, 1, strides, 1);
         return;
     }
     int fits = ds__same_strides(&to->d, strides) && w->region[to->region].direct;
     ds__addends_of(w, in, count, strides, addends);
     ds__spot dst = fits ? ds__spot_of(to) : (ds__spot){ ds__temporary(w, lane, to->d.bytes), 0 };
     ds__reduce_slice(w, lane, dst, addends, count, op, to->d.dtype, 0, to->d.count);
-    if (!fits) ds__move(w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim, to->d.shape, to->d.item);
+    if (!fits)
+        ds__move(w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim, to->d.shape,
+                 to->d.item);
 }
 
-/* A GPU faults on a number that is not on a multiple of its size. A complex element is two numbers. */
+/* A GPU faults on a number that is not on a multiple of its size. A complex element is two
+   numbers. */
 static ds_result ds__on_multiples(const ds__party *p, const char *what, int64_t index) {
     size_t number = p->d.dtype.code == DS_CODE_COMPLEX ? p->d.item / 2 : p->d.item;
-    DS__REQUIRE(!p->d.count || (uintptr_t)p->d.first % number == 0, "%s begins at %p, which is no multiple of %zu, the size of its numbers: it cannot be reduced",
+    DS__REQUIRE(!p->d.count || (uintptr_t)p->d.first % number == 0,
+                "%s begins at %p, which is no multiple of %zu, the size of its numbers: it cannot "
+                "be reduced",
                 ds__nth(what, index), (void *)p->d.first, number);
     return DS_OK;
 }
+
 /* Tensors of one shape and type. stride: from one to the next in the array. */
-static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o, const ds_tensor *const *tensors, size_t count, size_t stride, ds_reduce_op op, ds__party *in) {
+static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o,
+                                 const ds_tensor *const *tensors, size_t count, size_t stride,
+                                 ds_reduce_op op, ds__party *in) {
     DS__REQUIRE(count && tensors, "there is no tensor to reduce");
     DS__REQUIRE(count > 1 || !o->plan, "the plan does not fit: one tensor is only copied");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i, 0, &in[i]);
-        if (r == DS_OK && in[i].d.device.type == DS_DEVICE_HOST) r = ds__fail(DS_ERR_INVALID_DEVICE, "input tensor at index %zu is on the host, not on a device", i);
-        if (r == DS_OK) r = ds__same_dtype(&in[i], "input tensor", (int64_t)i, &in[0]);
-        if (r == DS_OK) r = ds__same_shape(&in[i], "input tensor", (int64_t)i, &in[0], -1);
+        r = ds__party_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i, 0,
+                           &in[i]);
+        if (r == DS_OK && in[i].d.device.type == DS_DEVICE_HOST)
+            r = ds__fail(DS_ERR_INVALID_DEVICE,
+                         "input tensor at index %zu is on the host, not on a device", i);
+        if (r == DS_OK)
+            r = ds__same_dtype(&in[i], "input tensor", (int64_t)i, &in[0]);
+        if (r == DS_OK)
+            r = ds__same_shape(&in[i], "input tensor", (int64_t)i, &in[0], -1);
     }
-    if (r == DS_OK) r = ds__reducible(in[0].d.dtype, op);
-    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__on_multiples(&in[i], "input tensor", (int64_t)i);
+    if (r == DS_OK)
+        r = ds__reducible(in[0].d.dtype, op);
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        r = ds__on_multiples(&in[i], "input tensor", (int64_t)i);
     return r;
 }
 
 /* `lists` tensors each, `count` times. */
-static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, size_t count, ds_reduce_op op, ds_device destination, const ds_comm_options *o, ds_tensor **out) {
+static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, size_t count,
+                                 ds_reduce_op op, ds_device destination, const ds_comm_options *o,
+                                 ds_tensor **out) {
     ds__work w;
     ds__work_begin(&w);
     ds_result r = ds__comm_device(destination, "the destination", -1, &destination);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     DS__REQUIRE(lists < SIZE_MAX / (count + 1), "%zu lists of %zu tensors", lists, count);
-    ds__party *in = ds__parties(&w, (lists + 1) * count), *to = in ? in + lists * count : NULL; /* parties of one sum side by side */
+    /* parties of one sum side by side */
+    ds__party *in = ds__parties(&w, (lists + 1) * count);
+    ds__party *to = in ? in + lists * count : NULL;
     ds__addend *addends = ds__addends(&w, lists);
     r = w.r;
     int alone = lists == 1 && o->flags & DS_COMM_ALIAS;
@@ -7512,61 +10540,90 @@ static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, 
         ds__party *p = in + k * lists;
         int there = 0;
         r = ds__reduce_open(&w, o, tensors + k, lists, count, op, p);
-        for (size_t i = 0; i < lists && r == DS_OK; i++) there |= ds__same_device(p[i].d.device, destination);
-        if (r < 0) break;
+        for (size_t i = 0; i < lists && r == DS_OK; i++)
+            there |= ds__same_device(p[i].d.device, destination);
+        if (r < 0)
+            break;
         if (!there) {
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "none of the input tensors is on the destination, %s:%d", ds__type_name(destination.type), destination.index);
+            r = ds__fail(DS_ERR_DEVICE_MISMATCH,
+                         "none of the input tensors is on the destination, %s:%d",
+                         ds__type_name(destination.type), destination.index);
             break;
         }
     }
     for (size_t k = 0; k < count && r == DS_OK; k++) {
         const ds__party *p = in + k * lists;
-        r = alone ? ds__tensor_show(tensors[k], &p->d, &out[k]) : ds__result_make(&w, o, &p->d, destination, (int64_t)k, -1, &to[k], &out[k]);
+        r = alone ? ds__tensor_show(tensors[k], &p->d, &out[k])
+                  : ds__result_make(&w, o, &p->d, destination, (int64_t)k, -1, &to[k], &out[k]);
     }
-    if (r == DS_OK && count && !alone) r = ds__work_settle(&w);
+    if (r == DS_OK && count && !alone)
+        r = ds__work_settle(&w);
     if (r == DS_OK && !alone) {
-        for (size_t k = 0; k < count; k++) ds__reduce_steps(&w, o, in + k * lists, lists, &to[k], op, addends);
+        for (size_t k = 0; k < count; k++)
+            ds__reduce_steps(&w, o, in + k * lists, lists, &to[k], op, addends);
         r = ds__work_run(&w);
     }
-    if (r < 0) ds__results_drop(out, count);
+    if (r < 0)
+        ds__results_drop(out, count);
     ds__work_end(&w);
     return r;
 }
-DSDEF ds_result (ds_comm_reduce)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op, ds_device destination, const ds_comm_options *options, ds_tensor **out) {
-    if (out) *out = NULL;
+
+DSDEF ds_result(ds_comm_reduce)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op,
+                                ds_device destination, const ds_comm_options *options,
+                                ds_tensor **out) {
+    if (out)
+        *out = NULL;
     DS__COMM_BEGIN("ds_comm_reduce");
     DS__REQUIRE(out, "out is NULL");
     return ds__reduce_many(tensors, count, 1, op, destination, options, out);
 }
-DSDEF ds_result (ds_comm_reduce_add)(const ds_tensor *const *tensors, size_t count, ds_device destination, const ds_comm_options *options, ds_tensor **out) {
-    if (out) *out = NULL;
+
+DSDEF ds_result(ds_comm_reduce_add)(const ds_tensor *const *tensors, size_t count,
+                                    ds_device destination, const ds_comm_options *options,
+                                    ds_tensor **out) {
+    if (out)
+        *out = NULL;
     DS__COMM_BEGIN("ds_comm_reduce_add");
     DS__REQUIRE(out, "out is NULL");
     return ds__reduce_many(tensors, count, 1, DS_REDUCE_SUM, destination, options, out);
 }
-DSDEF ds_result (ds_comm_reduce_add_coalesced)(const ds_tensor *const *tensors, size_t lists, size_t count, ds_device destination, size_t buffer_size,
-                                               const ds_comm_options *options, ds_tensor **out) {
+
+DSDEF ds_result(ds_comm_reduce_add_coalesced)(const ds_tensor *const *tensors, size_t lists,
+                                              size_t count, ds_device destination,
+                                              size_t buffer_size, const ds_comm_options *options,
+                                              ds_tensor **out) {
     (void)buffer_size;
-    if (out) memset(out, 0, count * sizeof *out);
+    if (out)
+        memset(out, 0, count * sizeof *out);
     DS__COMM_BEGIN("ds_comm_reduce_add_coalesced");
     DS__REQUIRE(!count || (tensors && out), "%s is NULL", tensors ? "out" : "tensors");
     return ds__reduce_many(tensors, lists, count, DS_REDUCE_SUM, destination, options, out);
 }
-DSDEF ds_result (ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op, const ds_tensor *out, const ds_comm_options *options) {
+
+DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op,
+                                     const ds_tensor *out, const ds_comm_options *options) {
     ds__work w;
     ds__party to;
     DS__COMM_BEGIN("ds_comm_reduce_into");
     ds__work_begin(&w);
     ds__party *in = ds__parties(&w, count);
     ds__addend *addends = in ? ds__addends(&w, count) : NULL;
-    ds_result r = addends ? ds__reduce_open(&w, options, tensors, count, 1, op, in) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
-    if (r == DS_OK) r = ds__same_dtype(&to, "the output tensor", -1, &in[0]);
-    if (r == DS_OK) r = ds__same_shape(&to, "the output tensor", -1, &in[0], -1);
-    if (r == DS_OK) r = ds__on_multiples(&to, "the output tensor", -1);
+    ds_result r =
+        addends ? ds__reduce_open(&w, options, tensors, count, 1, op, in) : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK)
+        r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
+    if (r == DS_OK)
+        r = ds__same_dtype(&to, "the output tensor", -1, &in[0]);
+    if (r == DS_OK)
+        r = ds__same_shape(&to, "the output tensor", -1, &in[0], -1);
+    if (r == DS_OK)
+        r = ds__on_multiples(&to, "the output tensor", -1);
     for (size_t i = 0; i < count && r == DS_OK; i++)
-        if (!ds__same_place(&to, &in[i])) r = ds__apart(&to, "the output tensor", -1, &in[i], "input tensor", (int64_t)i);
-    if (r == DS_OK) r = ds__work_settle(&w);
+        if (!ds__same_place(&to, &in[i]))
+            r = ds__apart(&to, "the output tensor", -1, &in[i], "input tensor", (int64_t)i);
+    if (r == DS_OK)
+        r = ds__work_settle(&w);
     if (r == DS_OK) {
         ds__reduce_steps(&w, options, in, count, &to, op, addends);
         r = ds__work_run(&w);
@@ -7574,88 +10631,134 @@ DSDEF ds_result (ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t co
     ds__work_end(&w);
     return r;
 }
-
 /* ---- everyone with everyone ---- */
 
 /* Inputs and outputs, one of each for every device. */
-typedef struct ds__all { ds__party *in, *out; ds__addend *addends, *results; size_t count; ds__work w; } ds__all;
+typedef struct ds__all {
+    ds__party *in;
+    ds__party *out;
+    ds__addend *addends;
+    ds__addend *results;
+    size_t count;
+    ds__work w;
+} ds__all;
 
-static ds_result ds__all_open(ds__all *a, const ds_comm_options *o, const ds_tensor *const *tensors, const ds_tensor *const *outs, size_t count) {
+static ds_result ds__all_open(ds__all *a, const ds_comm_options *o, const ds_tensor *const *tensors,
+                              const ds_tensor *const *outs, size_t count) {
     ds__work_begin(&a->w);
     a->count = count;
-    DS__REQUIRE(count && tensors && outs, "%s", !count ? "there is no tensor" : tensors ? "outs is NULL" : "tensors is NULL");
+    DS__REQUIRE(count && tensors && outs, "%s",
+                !count    ? "there is no tensor"
+                : tensors ? "outs is NULL"
+                          : "tensors is NULL");
     DS__REQUIRE(count < INT32_MAX, "%zu tensors", count);
     a->in = ds__parties(&a->w, 2 * count);
     a->addends = a->in ? ds__addends(&a->w, 2 * count) : NULL;
-    if (!a->addends) return DS_ERR_OUT_OF_MEMORY;
+    if (!a->addends)
+        return DS_ERR_OUT_OF_MEMORY;
     a->out = a->in + count;
     a->results = a->addends + count;
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         int64_t n = (int64_t)i;
         r = ds__party_open(&a->w, o, tensors[i], "input tensor", n, n, 0, &a->in[i]);
-        if (r == DS_OK) r = ds__party_open(&a->w, o, outs[i], "output tensor", n, n, 1, &a->out[i]);
-        if (r == DS_OK) r = ds__same_dtype(&a->in[i], "input tensor", n, &a->in[0]);
-        if (r == DS_OK) r = ds__same_dtype(&a->out[i], "output tensor", n, &a->in[0]);
-        if (r == DS_OK) r = ds__same_shape(&a->in[i], "input tensor", n, &a->in[0], -1);
-        if (r == DS_OK) r = ds__same_shape(&a->out[i], "output tensor", n, &a->out[0], -1);
-        if (r == DS_OK && (a->in[i].d.device.type == DS_DEVICE_HOST || a->out[i].d.device.type == DS_DEVICE_HOST))
-            r = ds__fail(DS_ERR_INVALID_DEVICE, "%s tensor at index %zu is on the host, not on a device", a->in[i].d.device.type == DS_DEVICE_HOST ? "input" : "output", i);
+        if (r == DS_OK)
+            r = ds__party_open(&a->w, o, outs[i], "output tensor", n, n, 1, &a->out[i]);
+        if (r == DS_OK)
+            r = ds__same_dtype(&a->in[i], "input tensor", n, &a->in[0]);
+        if (r == DS_OK)
+            r = ds__same_dtype(&a->out[i], "output tensor", n, &a->in[0]);
+        if (r == DS_OK)
+            r = ds__same_shape(&a->in[i], "input tensor", n, &a->in[0], -1);
+        if (r == DS_OK)
+            r = ds__same_shape(&a->out[i], "output tensor", n, &a->out[0], -1);
+        if (r == DS_OK &&
+            (a->in[i].d.device.type == DS_DEVICE_HOST || a->out[i].d.device.type == DS_DEVICE_HOST))
+            r = ds__fail(DS_ERR_INVALID_DEVICE,
+                         "%s tensor at index %zu is on the host, not on a device",
+                         a->in[i].d.device.type == DS_DEVICE_HOST ? "input" : "output", i);
         if (r == DS_OK && !ds__same_device(a->in[i].d.device, a->out[i].d.device))
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "input tensor at index %zu is on %s:%d, the output tensor on %s:%d", i, ds__type_name(a->in[i].d.device.type),
-                         a->in[i].d.device.index, ds__type_name(a->out[i].d.device.type), a->out[i].d.device.index);
+            r = ds__fail(DS_ERR_DEVICE_MISMATCH,
+                         "input tensor at index %zu is on %s:%d, the output tensor on %s:%d", i,
+                         ds__type_name(a->in[i].d.device.type), a->in[i].d.device.index,
+                         ds__type_name(a->out[i].d.device.type), a->out[i].d.device.index);
     }
-    if (r == DS_OK) r = ds__all_apart(a->out, "output tensor", count);
+    if (r == DS_OK)
+        r = ds__all_apart(a->out, "output tensor", count);
     return r == DS_OK ? ds__work_settle(&a->w) : r;
 }
+
 static ds_result ds__all_end(ds__all *a, ds_result r) {
-    if (r == DS_OK) r = ds__work_run(&a->w);
+    if (r == DS_OK)
+        r = ds__work_run(&a->w);
     ds__work_end(&a->w);
     return r;
 }
-/* Output i shares nothing with inputs, but may have the place of its own (`own`: 0: in whole; 1: the i-th part of the input; 2: the input is its i-th part; 3: not at all). */
+
+/* Output i shares nothing with inputs, but may have the place of its own (`own`: 0: in whole; 1:
+   the i-th part of the input; 2: the input is its i-th part; 3: not at all). */
 static ds_result ds__all_overlaps(const ds__all *a, int own) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < a->count; i++)
         for (size_t k = 0; k < a->count && r == DS_OK; k++) {
-            const ds__party *out = &a->out[i], *in = &a->in[k];
+            const ds__party *out = &a->out[i];
+            const ds__party *in = &a->in[k];
             if (i == k && own < 3) {
-                int64_t at = 0, n = own == 1 ? out->d.shape[0] : own == 2 ? in->d.shape[0] : 0;
+                int64_t at = 0;
+                int64_t n = own == 1 ? out->d.shape[0] : own == 2 ? in->d.shape[0] : 0;
                 at = (int64_t)i * n;
-                ds__party part = own == 1 ? ds__part(in, 0, &at, n) : own == 2 ? ds__part(out, 0, &at, n) : *out;
-                if (ds__same_place(&part, own == 1 ? out : in)) continue;
+                ds__party part = own == 1   ? ds__part(in, 0, &at, n)
+                                 : own == 2 ? ds__part(out, 0, &at, n)
+                                            : *out;
+                if (ds__same_place(&part, own == 1 ? out : in))
+                    continue;
             }
             r = ds__apart(out, "output tensor", (int64_t)i, in, "input tensor", (int64_t)k);
         }
     return r;
 }
+
 static ds_result ds__all_reducible(const ds__all *a, ds_reduce_op op) {
     ds_result r = ds__reducible(a->in[0].d.dtype, op);
     for (size_t i = 0; i < a->count && r == DS_OK; i++) {
         r = ds__on_multiples(&a->in[i], "input tensor", (int64_t)i);
-        if (r == DS_OK) r = ds__on_multiples(&a->out[i], "output tensor", (int64_t)i);
+        if (r == DS_OK)
+            r = ds__on_multiples(&a->out[i], "output tensor", (int64_t)i);
     }
     return r;
 }
+
 /* `many` is `one` so many times along dimension 0. */
-static ds_result ds__all_sizes(const ds__party *many, const char *what, const ds__party *one, const char *other, size_t count) {
+static ds_result ds__all_sizes(const ds__party *many, const char *what, const ds__party *one,
+                               const char *other, size_t count) {
     int64_t n;
-    DS__REQUIRE(one->d.ndim > 0 && many->d.ndim > 0, "tensors without dimensions cannot be cut or put together");
+    DS__REQUIRE(one->d.ndim > 0 && many->d.ndim > 0,
+                "tensors without dimensions cannot be cut or put together");
     ds_result r = ds__same_shape(many, what, 0, one, 0);
-    if (r < 0) return r;
-    DS__REQUIRE(!__builtin_mul_overflow(one->d.shape[0], (int64_t)count, &n) && many->d.shape[0] == n, "%ss have the size %lld in dimension 0, not %zu times %lld, the %s's",
-                what, (long long)many->d.shape[0], count, (long long)one->d.shape[0], other);
+    if (r < 0)
+        return r;
+    DS__REQUIRE(!__builtin_mul_overflow(one->d.shape[0], (int64_t)count, &n) &&
+                    many->d.shape[0] == n,
+                "%ss have the size %lld in dimension 0, not %zu times %lld, the %s's", what,
+                (long long)many->d.shape[0], count, (long long)one->d.shape[0], other);
     return DS_OK;
 }
 
 /* By plan: 1: the steps are there. in_parts, out_parts: how many parts the tensors have. */
-static int ds__all_follow(ds__all *a, const ds_comm_options *o, ds_collective what, ds_reduce_op op, size_t in_parts, size_t out_parts) {
-    int64_t strides[DS_TENSOR_MAX_DIMS], at = 0;
+static int ds__all_follow(ds__all *a, const ds_comm_options *o, ds_collective what, ds_reduce_op op,
+                          size_t in_parts, size_t out_parts) {
+    int64_t strides[DS_TENSOR_MAX_DIMS];
+    int64_t at = 0;
     ds__work *w = &a->w;
     ds__follow f;
-    if (!ds__follow_open(w, &f, o, what, a->out, a->count, NULL, out_parts > in_parts ? a->out[0].d.bytes : a->in[0].d.bytes)) return 0;
-    ds__party part = in_parts == 1 ? a->in[0] : ds__part(&a->in[0], 0, &at, a->in[0].d.shape[0] / (int64_t)in_parts);
-    if (out_parts == 1) part = a->out[0];
+    if (!ds__follow_open(w, &f, o, what, a->out, a->count, NULL,
+                         out_parts > in_parts ? a->out[0].d.bytes : a->in[0].d.bytes))
+        return 0;
+    ds__party part = in_parts == 1
+                         ? a->in[0]
+                         : ds__part(&a->in[0], 0, &at, a->in[0].d.shape[0] / (int64_t)in_parts);
+    if (out_parts == 1)
+        part = a->out[0];
     ds__dense_like(&part.d, strides);
     f.op = op;
     f.want.order = ds__sums(what) ? ds__order_of(a->in[0].d.dtype, op, o->flags) : DS_ORDER_AT_ONCE;
@@ -7665,26 +10768,34 @@ static int ds__all_follow(ds__all *a, const ds_comm_options *o, ds_collective wh
     }
     ds__follow_run(w, &f);
     for (size_t i = 0; i < a->count && w->r == DS_OK; i++)
-        if (f.out[i].apart) ds__side_move(w, &f.out[i], 0, out_parts, strides, 1);
+        if (f.out[i].apart)
+            ds__side_move(w, &f.out[i], 0, out_parts, strides, 1);
     return 1;
 }
 
 /* Where slice i of so many elements begins: slices are equal, in units of 64 elements. */
 static int64_t ds__slice_begin(int64_t elements, size_t i, size_t count) {
-    int64_t units = elements / 64 + (elements % 64 != 0), n = (int64_t)count, k = (int64_t)i;
+    int64_t units = elements / 64 + (elements % 64 != 0);
+    int64_t n = (int64_t)count;
+    int64_t k = (int64_t)i;
     int64_t at = (units / n * k + units % n * k / n) * 64;
     return i == count || at > elements ? elements : at;
 }
 
-DSDEF ds_result (ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_tensor *const *outs, size_t count, ds_reduce_op op, const ds_comm_options *options) {
+DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
+                                    size_t count, ds_reduce_op op, const ds_comm_options *options) {
     ds__all a;
     int64_t strides[DS_TENSOR_MAX_DIMS];
     DS__COMM_BEGIN("ds_comm_all_reduce");
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
-    if (r == DS_OK) r = ds__same_shape(&a.out[0], "output tensor", 0, &a.in[0], -1);
-    if (r == DS_OK) r = ds__all_reducible(&a, op);
-    if (r == DS_OK) r = ds__all_overlaps(&a, 0);
-    if (r < 0 || ds__all_follow(&a, options, DS_ALL_REDUCE, op, 1, 1)) return ds__all_end(&a, r);
+    if (r == DS_OK)
+        r = ds__same_shape(&a.out[0], "output tensor", 0, &a.in[0], -1);
+    if (r == DS_OK)
+        r = ds__all_reducible(&a, op);
+    if (r == DS_OK)
+        r = ds__all_overlaps(&a, 0);
+    if (r < 0 || ds__all_follow(&a, options, DS_ALL_REDUCE, op, 1, 1))
+        return ds__all_end(&a, r);
     ds__work *w = &a.w;
     ds_dtype dtype = a.in[0].d.dtype;
     size_t item = a.in[0].d.item;
@@ -7692,56 +10803,79 @@ DSDEF ds_result (ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_t
     ds__dense_like(&a.out[0].d, strides);
     ds__addends_of(w, a.in, count, strides, a.addends);
     for (size_t i = 0; i < count && w->r == DS_OK; i++) /* where the results arise */
-        a.results[i].spot = ds__same_strides(&a.out[i].d, strides) ? ds__spot_of(&a.out[i])
-                                                                   : (ds__spot){ ds__temporary(w, ds__lane_of(w, &a.out[i]), a.out[i].d.bytes), 0 };
+        a.results[i].spot =
+            ds__same_strides(&a.out[i].d, strides)
+                ? ds__spot_of(&a.out[i])
+                : (ds__spot){ ds__temporary(w, ds__lane_of(w, &a.out[i]), a.out[i].d.bytes), 0 };
     for (size_t i = 0; i < count && w->r == DS_OK; i++) { /* each lane does a slice of all */
-        int64_t begin = ds__slice_begin(elements, i, count), size = ds__slice_begin(elements, i + 1, count) - begin;
-        a.results[i].after = ds__reduce_slice(w, ds__lane_of(w, &a.out[i]), a.results[i].spot, a.addends, count, op, dtype, begin, size);
+        int64_t begin = ds__slice_begin(elements, i, count);
+        int64_t size = ds__slice_begin(elements, i + 1, count) - begin;
+        a.results[i].after = ds__reduce_slice(w, ds__lane_of(w, &a.out[i]), a.results[i].spot,
+                                              a.addends, count, op, dtype, begin, size);
     }
-    for (size_t turn = 1; turn < count; turn++) /* and fetches the others; no two from the same one at the same time */
+    /* and fetches the others; no two from the same one at the same time */
+    for (size_t turn = 1; turn < count; turn++)
         for (size_t i = 0; i < count && w->r == DS_OK; i++) {
             size_t k = (i + turn) % count;
-            int64_t begin = ds__slice_begin(elements, k, count), size = ds__slice_begin(elements, k + 1, count) - begin;
+            int64_t begin = ds__slice_begin(elements, k, count);
+            int64_t size = ds__slice_begin(elements, k + 1, count) - begin;
             uint32_t lane = ds__lane_of(w, &a.out[i]);
-            ds__spot dst = { a.results[i].spot.region, a.results[i].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
-            ds__spot src = { a.results[k].spot.region, a.results[k].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
+            ds__spot dst = { a.results[i].spot.region,
+                             a.results[i].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
+            ds__spot src = { a.results[k].spot.region,
+                             a.results[k].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
             ds__come_after(w, lane, a.results[k].after);
             ds__move(w, lane, dst, (int64_t[]){ 1 }, src, (int64_t[]){ 1 }, 1, &size, item);
         }
     for (size_t i = 0; i < count && w->r == DS_OK; i++)
         if (!ds__same_strides(&a.out[i].d, strides))
-            ds__move(w, ds__lane_of(w, &a.out[i]), ds__spot_of(&a.out[i]), a.out[i].d.strides, a.results[i].spot, strides, a.out[i].d.ndim, a.out[i].d.shape, item);
+            ds__move(w, ds__lane_of(w, &a.out[i]), ds__spot_of(&a.out[i]), a.out[i].d.strides,
+                     a.results[i].spot, strides, a.out[i].d.ndim, a.out[i].d.shape, item);
     return ds__all_end(&a, r);
 }
 
-DSDEF ds_result (ds_comm_all_gather)(const ds_tensor *const *tensors, const ds_tensor *const *outs, size_t count, const ds_comm_options *options) {
+DSDEF ds_result(ds_comm_all_gather)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
+                                    size_t count, const ds_comm_options *options) {
     ds__all a;
     DS__COMM_BEGIN("ds_comm_all_gather");
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
-    if (r == DS_OK) r = ds__all_sizes(&a.out[0], "output tensor", &a.in[0], "input tensor", count);
-    if (r == DS_OK) r = ds__all_overlaps(&a, 2);
-    if (r < 0 || ds__all_follow(&a, options, DS_ALL_GATHER, DS_REDUCE_SUM, 1, count)) return ds__all_end(&a, r);
+    if (r == DS_OK)
+        r = ds__all_sizes(&a.out[0], "output tensor", &a.in[0], "input tensor", count);
+    if (r == DS_OK)
+        r = ds__all_overlaps(&a, 2);
+    if (r < 0 || ds__all_follow(&a, options, DS_ALL_GATHER, DS_REDUCE_SUM, 1, count))
+        return ds__all_end(&a, r);
     for (size_t turn = 0; turn < count && r == DS_OK; turn++)
         for (size_t i = 0; i < count && a.w.r == DS_OK; i++) {
             size_t k = (i + turn) % count;
             int64_t at = (int64_t)k * a.in[0].d.shape[0];
             ds__party part = ds__part(&a.out[i], 0, &at, a.in[0].d.shape[0]);
-            if (ds__same_place(&part, &a.in[k])) continue;
-            ds__move(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__spot_in(&a.w, &part), part.d.strides, ds__spot_of(&a.in[k]), a.in[k].d.strides, part.d.ndim, part.d.shape, part.d.item);
+            if (ds__same_place(&part, &a.in[k]))
+                continue;
+            ds__move(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__spot_in(&a.w, &part), part.d.strides,
+                     ds__spot_of(&a.in[k]), a.in[k].d.strides, part.d.ndim, part.d.shape,
+                     part.d.item);
         }
     return ds__all_end(&a, r);
 }
 
-DSDEF ds_result (ds_comm_reduce_scatter)(const ds_tensor *const *tensors, const ds_tensor *const *outs, size_t count, ds_reduce_op op, const ds_comm_options *options) {
+DSDEF ds_result(ds_comm_reduce_scatter)(const ds_tensor *const *tensors,
+                                        const ds_tensor *const *outs, size_t count, ds_reduce_op op,
+                                        const ds_comm_options *options) {
     ds__all a;
     DS__COMM_BEGIN("ds_comm_reduce_scatter");
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
-    if (r == DS_OK) r = ds__all_sizes(&a.in[0], "input tensor", &a.out[0], "output tensor", count);
-    if (r == DS_OK) r = ds__all_reducible(&a, op);
-    if (r == DS_OK) r = ds__all_overlaps(&a, 1);
-    if (r < 0 || ds__all_follow(&a, options, DS_REDUCE_SCATTER, op, count, 1)) return ds__all_end(&a, r);
+    if (r == DS_OK)
+        r = ds__all_sizes(&a.in[0], "input tensor", &a.out[0], "output tensor", count);
+    if (r == DS_OK)
+        r = ds__all_reducible(&a, op);
+    if (r == DS_OK)
+        r = ds__all_overlaps(&a, 1);
+    if (r < 0 || ds__all_follow(&a, options, DS_REDUCE_SCATTER, op, count, 1))
+        return ds__all_end(&a, r);
     ds__party *part = r == DS_OK ? ds__parties(&a.w, count) : NULL;
-    if (r == DS_OK && !part) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && !part)
+        r = DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && r == DS_OK && a.w.r == DS_OK; i++) {
         for (size_t k = 0; k < count; k++) {
             int64_t at = (int64_t)i * a.out[0].d.shape[0];
@@ -7755,41 +10889,56 @@ DSDEF ds_result (ds_comm_reduce_scatter)(const ds_tensor *const *tensors, const 
         int fits = ds__same_strides(&to->d, strides);
         for (size_t k = 0; k < count && a.w.r == DS_OK; k++) {
             a.addends[k] = (ds__addend){ ds__spot_in(&a.w, &part[k]), DS__NO_INDEX };
-            if (ds__same_strides(&part[k].d, strides)) continue;
+            if (ds__same_strides(&part[k].d, strides))
+                continue;
             uint32_t there = ds__lane_of(&a.w, &part[k]);
             ds__spot packed = { ds__temporary(&a.w, there, part[k].d.bytes), 0 };
-            a.addends[k].after = ds__move(&a.w, there, packed, strides, a.addends[k].spot, part[k].d.strides, to->d.ndim, to->d.shape, to->d.item);
+            a.addends[k].after = ds__move(&a.w, there, packed, strides, a.addends[k].spot,
+                                          part[k].d.strides, to->d.ndim, to->d.shape, to->d.item);
             a.addends[k].spot = packed;
         }
-        ds__spot dst = fits ? ds__spot_of(to) : (ds__spot){ ds__temporary(&a.w, lane, to->d.bytes), 0 };
+        ds__spot dst =
+            fits ? ds__spot_of(to) : (ds__spot){ ds__temporary(&a.w, lane, to->d.bytes), 0 };
         ds__reduce_slice(&a.w, lane, dst, a.addends, count, op, to->d.dtype, 0, to->d.count);
-        if (!fits) ds__move(&a.w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim, to->d.shape, to->d.item);
+        if (!fits)
+            ds__move(&a.w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim,
+                     to->d.shape, to->d.item);
     }
     return ds__all_end(&a, r);
 }
 
-DSDEF ds_result (ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_tensor *const *outs, size_t count, const ds_comm_options *options) {
+DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
+                                    size_t count, const ds_comm_options *options) {
     ds__all a;
     DS__COMM_BEGIN("ds_comm_all_to_all");
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
-    if (r == DS_OK) r = ds__same_shape(&a.out[0], "output tensor", 0, &a.in[0], -1);
+    if (r == DS_OK)
+        r = ds__same_shape(&a.out[0], "output tensor", 0, &a.in[0], -1);
     if (r == DS_OK && (!a.in[0].d.ndim || a.in[0].d.shape[0] % (int64_t)count))
-        r = !a.in[0].d.ndim ? ds__fail(DS_ERR_INVALID_VALUE, "tensors without dimensions cannot be cut")
-                            : ds__fail(DS_ERR_INVALID_VALUE, "the size in dimension 0, %lld, cannot be cut into %zu equal parts", (long long)a.in[0].d.shape[0], count);
-    if (r == DS_OK) r = ds__all_overlaps(&a, 3);
-    if (r < 0 || ds__all_follow(&a, options, DS_ALL_TO_ALL, DS_REDUCE_SUM, count, count)) return ds__all_end(&a, r);
+        r = !a.in[0].d.ndim
+                ? ds__fail(DS_ERR_INVALID_VALUE, "tensors without dimensions cannot be cut")
+                : ds__fail(DS_ERR_INVALID_VALUE,
+                           "the size in dimension 0, %lld, cannot be cut into %zu equal parts",
+                           (long long)a.in[0].d.shape[0], count);
+    if (r == DS_OK)
+        r = ds__all_overlaps(&a, 3);
+    if (r < 0 || ds__all_follow(&a, options, DS_ALL_TO_ALL, DS_REDUCE_SUM, count, count))
+        return ds__all_end(&a, r);
     int64_t n = r == DS_OK ? a.in[0].d.shape[0] / (int64_t)count : 0;
     for (size_t turn = 0; turn < count && r == DS_OK; turn++)
         for (size_t i = 0; i < count && a.w.r == DS_OK; i++) {
             size_t k = (i + turn) % count;
-            int64_t to_at = (int64_t)k * n, from_at = (int64_t)i * n;
-            ds__party to = ds__part(&a.out[i], 0, &to_at, n), from = ds__part(&a.in[k], 0, &from_at, n);
-            ds__move(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__spot_in(&a.w, &to), to.d.strides, ds__spot_in(&a.w, &from), from.d.strides, to.d.ndim, to.d.shape, to.d.item);
+            int64_t to_at = (int64_t)k * n;
+            int64_t from_at = (int64_t)i * n;
+            ds__party to = ds__part(&a.out[i], 0, &to_at, n);
+            ds__party from = ds__part(&a.in[k], 0, &from_at, n);
+            ds__move(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__spot_in(&a.w, &to), to.d.strides,
+                     ds__spot_in(&a.w, &from), from.d.strides, to.d.ndim, to.d.shape, to.d.item);
         }
     return ds__all_end(&a, r);
 }
 
-DSDEF ds_result (ds_comm_barrier)(const ds_stream *streams, size_t count) {
+DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
     ds__work w;
     const ds_comm_options *options = NULL;
     DS__COMM_BEGIN("ds_comm_barrier");
@@ -7798,26 +10947,37 @@ DSDEF ds_result (ds_comm_barrier)(const ds_stream *streams, size_t count) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         uint32_t lane;
-        if (!streams[i].id) r = ds__fail(DS_ERR_INVALID_HANDLE, "no stream was given at index %zu (the handle is zero)", i);
-        else r = ds__lane_find(&w, streams[i], "entry", (int64_t)i, (ds_device){ DS_DEVICE_HOST, 0 }, &lane);
+        if (!streams[i].id)
+            r = ds__fail(DS_ERR_INVALID_HANDLE,
+                         "no stream was given at index %zu (the handle is zero)", i);
+        else
+            r = ds__lane_find(&w, streams[i], "entry", (int64_t)i, (ds_device){ DS_DEVICE_HOST, 0 },
+                              &lane);
     }
-    if (r == DS_OK && ds__captures_open()) r = ds__fork_capture(&w);
-    if (r == DS_OK) r = ds__join(&w, 1);
+    if (r == DS_OK && ds__captures_open())
+        r = ds__fork_capture(&w);
+    if (r == DS_OK)
+        r = ds__join(&w, 1);
     w.forked &= r < 0;
     ds__work_end(&w);
     return r;
 }
-
 /* ---- many tensors at once ---- */
 
-/* Tensors that travel in one buffer are packed at the source, each without gaps, and copied to a buffer on each device, of which the results are parts. */
-/* The tensors that a buffer takes: those of the type of the first one that is left, until their sum reaches the size. batch[i]: 0: left. */
-static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch, uint32_t number, size_t buffer_size, size_t *bytes) {
-    size_t first = 0, n = 0;
+/* Tensors that travel in one buffer are packed at the source, each without gaps, and copied to a
+   buffer on each device, of which the results are parts. */
+/* The tensors that a buffer takes: those of the type of the first one that is left, until their
+   sum reaches the size. batch[i]: 0: left. */
+static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch, uint32_t number,
+                             size_t buffer_size, size_t *bytes) {
+    size_t first = 0;
+    size_t n = 0;
     *bytes = 0;
-    while (first < count && batch[first]) first++;
+    while (first < count && batch[first])
+        first++;
     for (size_t i = first; i < count && (!n || *bytes < buffer_size); i++) {
-        if (batch[i] || !(ds_dtype_equal)(in[i].d.dtype, in[first].d.dtype)) continue;
+        if (batch[i] || !(ds_dtype_equal)(in[i].d.dtype, in[first].d.dtype))
+            continue;
         batch[i] = number;
         n++;
         *bytes += (in[i].d.bytes + 15) & ~(size_t)15; /* each on a multiple of 16 */
@@ -7826,11 +10986,13 @@ static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch,
 }
 
 /* Views of one flat tensor, which goes when they go; each like its original. */
-static ds_result ds__batch_views(const ds__party *in, size_t count, const uint32_t *batch, uint32_t number, const ds_tensor *flat, ds_tensor **out) {
+static ds_result ds__batch_views(const ds__party *in, size_t count, const uint32_t *batch,
+                                 uint32_t number, const ds_tensor *flat, ds_tensor **out) {
     size_t at = 0;
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        if (batch[i] != number) continue;
+        if (batch[i] != number)
+            continue;
         ds__dims d = in[i].d;
         d.given = flat->device;
         d.first = (char *)((uintptr_t)flat->data + at); /* NULL when all are empty */
@@ -7842,48 +11004,69 @@ static ds_result ds__batch_views(const ds__party *in, size_t count, const uint32
 }
 
 /* One buffer to all devices. */
-static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds__party *in, size_t count, const uint32_t *batch, uint32_t number, size_t n, size_t bytes,
-                                const ds_device *devices, size_t device_count, const ds_device *skip, ds_tensor **out) {
-    int64_t size = (int64_t)bytes, one[1] = { 1 }, dense[DS_TENSOR_MAX_DIMS];
+static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds__party *in,
+                                size_t count, const uint32_t *batch, uint32_t number, size_t n,
+                                size_t bytes, const ds_device *devices, size_t device_count,
+                                const ds_device *skip, ds_tensor **out) {
+    int64_t size = (int64_t)bytes;
+    int64_t one[1] = { 1 };
+    int64_t dense[DS_TENSOR_MAX_DIMS];
     ds__spot src = { 0, 0 };
-    uint32_t packed = DS__NO_INDEX, home = 0;
+    uint32_t packed = DS__NO_INDEX;
+    uint32_t home = 0;
     size_t at = 0;
     ds__dims like;
     ds_result r = ds__dims_read(ds_uint8(), 1, &size, NULL, "the buffer", -1, &like);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        if (batch[i] != number) continue;
+        if (batch[i] != number)
+            continue;
         const ds__party *p = &in[i];
         home = ds__lane_of(w, p);
-        if (!p->d.bytes) continue;
+        if (!p->d.bytes)
+            continue;
         ds__dense_like(&p->d, dense);
         if (n == 1 && ds__same_strides(&p->d, dense)) { /* it is its own buffer */
             src = ds__spot_of(p);
             size = (int64_t)p->d.bytes;
             break;
         }
-        if (!at) src = (ds__spot){ ds__temporary(w, home, bytes), 0 };
-        uint32_t step = ds__move(w, home, (ds__spot){ src.region, (ptrdiff_t)at }, dense, ds__spot_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
-        if (step != DS__NO_INDEX) packed = step;
+        if (!at)
+            src = (ds__spot){ ds__temporary(w, home, bytes), 0 };
+        uint32_t step = ds__move(w, home, (ds__spot){ src.region, (ptrdiff_t)at }, dense,
+                                 ds__spot_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
+        if (step != DS__NO_INDEX)
+            packed = step;
         at += (p->d.bytes + 15) & ~(size_t)15;
         r = w->r;
     }
-    ds__party *to = ds__parties(w, device_count), from = { home, src.region, 0, like };
-    if (r == DS_OK) r = ds__dims_read(ds_uint8(), 1, &size, NULL, "the buffer", -1, &from.d);
+    ds__party *to = ds__parties(w, device_count);
+    ds__party from = { home, src.region, 0, like };
+    if (r == DS_OK)
+        r = ds__dims_read(ds_uint8(), 1, &size, NULL, "the buffer", -1, &from.d);
     size_t made = 0;
-    if (r == DS_OK && !to) r = w->r;
+    if (r == DS_OK && !to)
+        r = w->r;
     for (size_t d = 0; d < device_count && r == DS_OK; d++) {
         ds_tensor *flat = NULL;
-        if (skip && ds__same_device(devices[d], *skip)) continue;
+        if (skip && ds__same_device(devices[d], *skip))
+            continue;
         r = ds__result_make(w, o, &like, devices[d], (int64_t)d, (int64_t)d, &to[made], &flat);
-        if (r < 0) { if (flat) ds__results_drop(&flat, 1); break; }
-        if (to[made].lane == DS__NO_INDEX) w->region[to[made].region].lane = home;
+        if (r < 0) {
+            if (flat)
+                ds__results_drop(&flat, 1);
+            break;
+        }
+        if (to[made].lane == DS__NO_INDEX)
+            w->region[to[made].region].lane = home;
         r = ds__batch_views(in, count, batch, number, flat, &out[d * count]);
         ds__results_drop(&flat, 1);
-        if (r == DS_OK) r = w->r;
+        if (r == DS_OK)
+            r = w->r;
         made++;
     }
     from.d.device = in[0].d.device;
-    if (r < 0 || !size || ds__broadcast_follow(w, o, &from, packed, to, made)) return r < 0 ? r : w->r;
+    if (r < 0 || !size || ds__broadcast_follow(w, o, &from, packed, to, made))
+        return r < 0 ? r : w->r;
     for (size_t d = 0; d < made && w->r == DS_OK; d++) {
         uint32_t lane = ds__lane_of(w, &to[d]);
         ds__come_after(w, lane, packed);
@@ -7892,44 +11075,67 @@ static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds_
     return w->r;
 }
 
-DSDEF ds_result (ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, size_t count, const ds_device *devices, size_t device_count, size_t buffer_size,
-                                              const ds_comm_options *options, ds_tensor **out) {
+DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, size_t count,
+                                             const ds_device *devices, size_t device_count,
+                                             size_t buffer_size, const ds_comm_options *options,
+                                             ds_tensor **out) {
     ds__work w;
     size_t results;
     DS__ENTER("ds_comm_broadcast_coalesced");
     ds__work_begin(&w);
-    DS__REQUIRE(!__builtin_mul_overflow(count, device_count, &results) && results < SIZE_MAX / sizeof *out, "%zu tensors on %zu devices", count, device_count);
-    if (out) memset(out, 0, results * sizeof *out);
+    DS__REQUIRE(!__builtin_mul_overflow(count, device_count, &results) &&
+                    results < SIZE_MAX / sizeof *out,
+                "%zu tensors on %zu devices", count, device_count);
+    if (out)
+        memset(out, 0, results * sizeof *out);
     DS__COMM_READY();
     DS__REQUIRE(device_count, "there is no device to broadcast to");
-    DS__REQUIRE(devices && (!count || (tensors && out)), "%s is NULL", !devices ? "devices" : tensors ? "out" : "tensors");
-    if (!buffer_size) buffer_size = (size_t)10 << 20;
+    DS__REQUIRE(devices && (!count || (tensors && out)), "%s is NULL",
+                !devices  ? "devices"
+                : tensors ? "out"
+                          : "tensors");
+    if (!buffer_size)
+        buffer_size = (size_t)10 << 20;
     ds__party *in = ds__parties(&w, count);
     uint32_t *batch = in ? ds__alloc((count + 1) * sizeof *batch) : NULL;
     ds_device *where = batch ? ds__alloc(device_count * sizeof *where) : NULL;
-    ds_result r = !in ? DS_ERR_OUT_OF_MEMORY : where ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu tensors", count);
-    for (size_t i = 0; i < device_count && r == DS_OK; i++) r = ds__comm_device(devices[i], "the device", (int64_t)i, &where[i]);
+    ds_result r = !in     ? DS_ERR_OUT_OF_MEMORY
+                  : where ? DS_OK
+                          : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu tensors", count);
+    for (size_t i = 0; i < device_count && r == DS_OK; i++)
+        r = ds__comm_device(devices[i], "the device", (int64_t)i, &where[i]);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__party_open(&w, options, tensors[i], "the tensor", (int64_t)i, -1, 0, &in[i]);
         if (r == DS_OK && !ds__same_device(in[i].d.device, in[0].d.device))
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the tensor at index %zu is on %s:%d, the first one on %s:%d", i, ds__type_name(in[i].d.device.type), in[i].d.device.index,
+            r = ds__fail(DS_ERR_DEVICE_MISMATCH,
+                         "the tensor at index %zu is on %s:%d, the first one on %s:%d", i,
+                         ds__type_name(in[i].d.device.type), in[i].d.device.index,
                          ds__type_name(in[0].d.device.type), in[0].d.device.index);
     }
     int alias = count && options->flags & DS_COMM_ALIAS;
-    for (size_t d = 0; d < device_count && r == DS_OK; d++) { /* streams of all devices, before anything is laid out */
+    /* streams of all devices, before anything is laid out */
+    for (size_t d = 0; d < device_count && r == DS_OK; d++) {
         uint32_t lane;
-        r = ds__lane_find(&w, ds__given_stream(options, (int64_t)d), "result", (int64_t)d, where[d], &lane);
-        for (size_t i = 0; i < count && alias && r == DS_OK && ds__same_device(where[d], in[0].d.device); i++) r = ds__tensor_show(tensors[i], &in[i].d, &out[d * count + i]);
+        r = ds__lane_find(&w, ds__given_stream(options, (int64_t)d), "result", (int64_t)d, where[d],
+                          &lane);
+        for (size_t i = 0;
+             i < count && alias && r == DS_OK && ds__same_device(where[d], in[0].d.device); i++)
+            r = ds__tensor_show(tensors[i], &in[i].d, &out[d * count + i]);
     }
-    if (r == DS_OK && count) r = ds__work_settle(&w);
+    if (r == DS_OK && count)
+        r = ds__work_settle(&w);
     uint32_t number = 0;
     for (size_t left = count; left && r == DS_OK;) {
-        size_t bytes, n = ds__batch_next(in, count, batch, ++number, buffer_size, &bytes);
-        r = ds__batch_send(&w, options, in, count, batch, number, n, bytes, where, device_count, alias ? &in[0].d.device : NULL, out);
+        size_t bytes;
+        size_t n = ds__batch_next(in, count, batch, ++number, buffer_size, &bytes);
+        r = ds__batch_send(&w, options, in, count, batch, number, n, bytes, where, device_count,
+                           alias ? &in[0].d.device : NULL, out);
         left -= n;
     }
-    if (r == DS_OK) r = ds__work_run(&w);
-    if (r < 0 && out) ds__results_drop(out, results);
+    if (r == DS_OK)
+        r = ds__work_run(&w);
+    if (r < 0 && out)
+        ds__results_drop(out, results);
     ds__work_end(&w);
     ds__release(where);
     ds__release(batch);

@@ -56,7 +56,7 @@
 extern "C" {
 #endif
 
-/* ---- generators ------------------------------------------------------------------------------------------------ */
+/* ---- generators ------------------------------------------------------------------------------ */
 
 /** A generator. Zeroed: the one of the device that it is used on. */
 typedef struct ds_rng {
@@ -69,7 +69,8 @@ typedef enum ds_rng_mapping {
     DS_RNG_TORCH = 1    /**< as torch.cuda deals them out to the threads of a GPU */
 } ds_rng_mapping;
 
-/** The seed of generators that were not seeded (torch's). Those of devices begin with a random one. */
+/** The seed of generators that were not seeded (torch's). Those of devices begin with a random
+    one. */
 #define DS_RNG_DEFAULT_SEED UINT64_C(67280421310721)
 
 /** Bytes of a state: the seed, then the offset, in the machine's order (torch's). */
@@ -77,12 +78,17 @@ typedef enum ds_rng_mapping {
 
 /** What ds_rng_create takes. */
 typedef struct ds_rng_desc {
-    ds_device device;               /**< zeroed: the thread's current one */
-    uint64_t seed;                  /**< 0: DS_RNG_DEFAULT_SEED; for the seed 0 call ds_rng_set_seed */
-    ds_rng_mapping mapping;         /**< see there */
-    int multiprocessors;            /**< DS_RNG_TORCH: of the GPU whose numbers are wanted; 0: the device's own, on a CPU device 132 (H100, H200) */
-    int threads_per_multiprocessor; /**< DS_RNG_TORCH: how many threads one can have at a time, a multiple of 256; 0: the device's own, on a CPU device 2048. In all less than 2^32 */
-    const char *label;              /**< for messages; copied; may be NULL */
+    ds_device device; /**< zeroed: the thread's current one */
+    /** 0: DS_RNG_DEFAULT_SEED; for the seed 0 call ds_rng_set_seed */
+    uint64_t seed;
+    ds_rng_mapping mapping; /**< see there */
+    /** DS_RNG_TORCH: of the GPU whose numbers are wanted; 0: the device's own, on a CPU device
+        132 (H100, H200) */
+    int multiprocessors;
+    /** DS_RNG_TORCH: how many threads one can have at a time, a multiple of 256; 0: the device's
+        own, on a CPU device 2048. In all less than 2^32 */
+    int threads_per_multiprocessor;
+    const char *label; /**< for messages; copied; may be NULL */
 } ds_rng_desc;
 
 /** What ds_rng_get_info gives. */
@@ -95,81 +101,116 @@ typedef struct ds_rng_info {
     int threads_per_multiprocessor; /**< of DS_RNG_TORCH */
 } ds_rng_info;
 
-/** Makes a generator for the streams of a device; its offset is 0. NULL: of the current device, all defaults. Any thread, also during a capture. */
+/** Makes a generator for the streams of a device; its offset is 0. NULL: of the current device,
+    all defaults. Any thread, also during a capture. */
 DSDEF DS_MUST_USE ds_result ds_rng_create(const ds_rng_desc *desc, ds_rng *out);
-/** Makes one in the same state (torch's clone_state). DS_ERR_CAPTURE_UNSUPPORTED while a capture that uses the generator is open. */
+/** Makes one in the same state (torch's clone_state). DS_ERR_CAPTURE_UNSUPPORTED while a capture
+    that uses the generator is open. */
 DSDEF DS_MUST_USE ds_result ds_rng_clone(ds_rng rng, ds_rng *out);
-/** The handle becomes invalid. Pending fills still run, and graphs with fills of it go on taking numbers from it. A device's own cannot be destroyed:
-    DS_ERR_INVALID_HANDLE, and DS_ERR_INVALID_VALUE of a zeroed one. */
+/** The handle becomes invalid. Pending fills still run, and graphs with fills of it go on taking
+    numbers from it. A device's own cannot be destroyed: DS_ERR_INVALID_HANDLE, and
+    DS_ERR_INVALID_VALUE of a zeroed one. */
 DSDEF DS_MUST_USE ds_result ds_rng_destroy(ds_rng rng);
-/** The generator of a device, which is made and seeded at random at first use. It needs no destroying. */
+/** The generator of a device, which is made and seeded at random at first use. It needs no
+    destroying. */
 DSDEF DS_MUST_USE ds_result ds_rng_default(ds_device device, ds_rng *out);
-/** Where it is and how far it has come. Fills that are captured do not move the offset; launches do. */
+/** Where it is and how far it has come. Fills that are captured do not move the offset; launches
+    do. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_info(ds_rng rng, ds_rng_info *out);
 /** Changes the mapping of later fills; as in ds_rng_desc. */
-DSDEF DS_MUST_USE ds_result ds_rng_set_mapping(ds_rng rng, ds_rng_mapping mapping, int multiprocessors, int threads_per_multiprocessor);
+DSDEF DS_MUST_USE ds_result ds_rng_set_mapping(ds_rng rng, ds_rng_mapping mapping,
+                                               int multiprocessors, int threads_per_multiprocessor);
+/* ---- seeds and states ------------------------------------------------------------------------ */
 
-/* ---- seeds and states ------------------------------------------------------------------------------------------ */
-
-/* A zeroed generator is that of the current device in this section. While a capture that uses a generator is open, its seed cannot change (setting the one
-   that it has is allowed), and its offset and state cannot be asked for or set: DS_ERR_CAPTURE_UNSUPPORTED, and the capture goes on. */
+/* A zeroed generator is that of the current device in this section. While a capture that uses a
+   generator is open, its seed cannot change (setting the one that it has is allowed), and its
+   offset and state cannot be asked for or set: DS_ERR_CAPTURE_UNSUPPORTED, and the capture goes
+   on. */
 
 /** Sets the seed, and the offset to 0. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_seed(ds_rng rng, uint64_t seed);
-/** Takes a random seed, from the operating system, and sets the offset to 0. out_seed may be NULL. */
+/** Takes a random seed, from the operating system, and sets the offset to 0. out_seed may be
+    NULL. */
 DSDEF DS_MUST_USE ds_result ds_rng_reseed(ds_rng rng, uint64_t *out_seed);
 /** The seed as it was set last. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_seed(ds_rng rng, uint64_t *out_seed);
 /** Words that were given since it was seeded. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_offset(ds_rng rng, uint64_t *out_offset);
-/** Goes to a place in the sequence. DS_ERR_INVALID_VALUE unless it is a multiple of 4, and less than 2^63. */
+/** Goes to a place in the sequence. DS_ERR_INVALID_VALUE unless it is a multiple of 4, and less
+    than 2^63. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_offset(ds_rng rng, uint64_t offset);
 /** Writes the DS_RNG_STATE_SIZE bytes of the state to host memory: torch's get_rng_state. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_state(ds_rng rng, void *out, size_t size);
-/** Takes a state over, also torch's. A state of 8 bytes is a seed with the offset 0; another size than 8 or 16 is refused. */
+/** Takes a state over, also torch's. A state of 8 bytes is a seed with the offset 0; another
+    size than 8 or 16 is refused. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_state(ds_rng rng, const void *state, size_t size);
 
-/** Seeds the generator of a device: torch.cuda.manual_seed. A type of device of which there is none here is ignored, as in torch. */
+/** Seeds the generator of a device: torch.cuda.manual_seed. A type of device of which there is
+    none here is ignored, as in torch. */
 DSDEF DS_MUST_USE ds_result ds_rng_manual_seed(ds_device device, uint64_t seed);
 /** Seeds the generators of all devices of all drivers. */
 DSDEF DS_MUST_USE ds_result ds_rng_manual_seed_all(uint64_t seed);
-/** Seeds the generator of a device at random: torch.cuda.seed. out_seed may be NULL. A type of device of which there is none here is ignored, and *out_seed is 0. */
+/** Seeds the generator of a device at random: torch.cuda.seed. out_seed may be NULL. A type of
+    device of which there is none here is ignored, and *out_seed is 0. */
 DSDEF DS_MUST_USE ds_result ds_rng_seed(ds_device device, uint64_t *out_seed);
 /** Seeds the generators of all devices with one random seed. out_seed may be NULL. */
 DSDEF DS_MUST_USE ds_result ds_rng_seed_all(uint64_t *out_seed);
 /** The seed of a device's generator: torch.cuda.initial_seed. */
 DSDEF DS_MUST_USE ds_result ds_rng_initial_seed(ds_device device, uint64_t *out_seed);
-/** The states of the generators of all devices of a type, one behind the other. *out_count: how many devices there are; out may be NULL, and has room for
-    `capacity` states, else DS_ERR_INVALID_VALUE. A zeroed type is that of the current device. */
-DSDEF DS_MUST_USE ds_result ds_rng_get_state_all(ds_device_type type, void *out, size_t capacity, size_t *out_count);
-/** Gives each device of a type the state at its index; count: how many, at most as many as there are devices. All are checked before the first is set. */
-DSDEF DS_MUST_USE ds_result ds_rng_set_state_all(ds_device_type type, const void *states, size_t count);
+/** The states of the generators of all devices of a type, one behind the other. *out_count: how
+    many devices there are; out may be NULL, and has room for `capacity` states, else
+    DS_ERR_INVALID_VALUE. A zeroed type is that of the current device. */
+DSDEF DS_MUST_USE ds_result ds_rng_get_state_all(ds_device_type type, void *out, size_t capacity,
+                                                 size_t *out_count);
+/** Gives each device of a type the state at its index; count: how many, at most as many as there
+    are devices. All are checked before the first is set. */
+DSDEF DS_MUST_USE ds_result ds_rng_set_state_all(ds_device_type type, const void *states,
+                                                 size_t count);
+/* ---- fills ----------------------------------------------------------------------------------- */
 
-/* ---- fills ----------------------------------------------------------------------------------------------------- */
+/* Each fill puts a kernel on the stream, which writes count elements at out, memory that the
+   stream's device can reach, and takes the words that it needs from the generator, rounded up to
+   a multiple of 4; a fill of nothing takes none. The generator must belong to the stream's
+   device: DS_ERR_DEVICE_MISMATCH. The types are float16, bfloat16, float32 and float64, and
+   where it is said also bool and the integers: DS_ERR_UNSUPPORTED for others. Nothing blocks.
+   After a refused call the generator is as it was; only where torch's mapping cuts a fill (above
+   2 GiB) and one of the kernels is refused, those before it stay. */
 
-/* Each fill puts a kernel on the stream, which writes count elements at out, memory that the stream's device can reach, and takes the words that it needs from
-   the generator, rounded up to a multiple of 4; a fill of nothing takes none. The generator must belong to the stream's device: DS_ERR_DEVICE_MISMATCH.
-   The types are float16, bfloat16, float32 and float64, and where it is said also bool and the integers: DS_ERR_UNSUPPORTED for others. Nothing blocks.
-   After a refused call the generator is as it was; only where torch's mapping cuts a fill (above 2 GiB) and one of the kernels is refused, those before it stay. */
-
-/** Uniform in [from, to): from + u (to - from), rounded to the type, where `to` becomes `from`. u has as many bits as the type's fraction (24, 11, 8 and 53);
-    in torch's mapping it is torch's, by whose formula rounding may also pass `to`: of [-1, 1e-7) in f32 the largest is 1.2e-7. from <= to, and the difference must be a finite number of the type. Elements take one word, of float64 two. */
-DSDEF DS_MUST_USE ds_result ds_rng_uniform(ds_rng rng, ds_dtype dtype, void *out, size_t count, double from, double to, ds_stream stream);
-/** Normal, by Box and Muller's formula: up to 6.7 deviations from the mean (f64: 8.6). deviation >= 0. Words as ds_rng_uniform. */
-DSDEF DS_MUST_USE ds_result ds_rng_normal(ds_rng rng, ds_dtype dtype, void *out, size_t count, double mean, double deviation, ds_stream stream);
-/** Exponential, with the mean 1 / rate; never 0 but where the type has none so small. rate > 0. Words as ds_rng_uniform. */
-DSDEF DS_MUST_USE ds_result ds_rng_exponential(ds_rng rng, ds_dtype dtype, void *out, size_t count, double rate, ds_stream stream);
-/** Integers in [low, high), of any integer type that has them all, or bool. An element takes one word where high - low is at most 2^16 or a power of two
-    up to 2^32, else two; so none is more likely than another by more than a 2^16th. torch's mapping takes remainders, of one word below 2^28, else of two. */
-DSDEF DS_MUST_USE ds_result ds_rng_integers(ds_rng rng, ds_dtype dtype, void *out, size_t count, int64_t low, int64_t high, ds_stream stream);
-/** 1 with the probability p, else 0, of any type but complex ones; torch's mapping has no float64, and where p is 1 a 0 once in 2^25, as torch. Elements take
-    one word. */
-DSDEF DS_MUST_USE ds_result ds_rng_bernoulli(ds_rng rng, ds_dtype dtype, void *out, size_t count, double p, ds_stream stream);
-/** Random bits; of torch's mapping too, every type of 1 to 8 bytes. Of bool true or false. Elements take one word, of 8 bytes two. */
-DSDEF DS_MUST_USE ds_result ds_rng_bits(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream);
-/** The integers 0 to count - 1 in random order, as int32 or int64. Up to 256 elements every order is as likely as another. Of more it is a keyed
-    permutation (a Feistel network), whose 2^128 keys cannot give every order. Up to 256 elements take two words each, more take four in all. */
-DSDEF DS_MUST_USE ds_result ds_rng_permutation(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream);
+/** Uniform in [from, to): from + u (to - from), rounded to the type, where `to` becomes `from`.
+    u has as many bits as the type's fraction (24, 11, 8 and 53); in torch's mapping it is
+    torch's, by whose formula rounding may also pass `to`: of [-1, 1e-7) in f32 the largest is
+    1.2e-7. from <= to, and the difference must be a finite number of the type. Elements take one
+    word, of float64 two. */
+DSDEF DS_MUST_USE ds_result ds_rng_uniform(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                                           double from, double to, ds_stream stream);
+/** Normal, by Box and Muller's formula: up to 6.7 deviations from the mean (f64: 8.6). deviation
+    >= 0. Words as ds_rng_uniform. */
+DSDEF DS_MUST_USE ds_result ds_rng_normal(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                                          double mean, double deviation, ds_stream stream);
+/** Exponential, with the mean 1 / rate; never 0 but where the type has none so small. rate > 0.
+    Words as ds_rng_uniform. */
+DSDEF DS_MUST_USE ds_result ds_rng_exponential(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                                               double rate, ds_stream stream);
+/** Integers in [low, high), of any integer type that has them all, or bool. An element takes one
+    word where high - low is at most 2^16 or a power of two up to 2^32, else two; so none is more
+    likely than another by more than a 2^16th. torch's mapping takes remainders, of one word
+    below 2^28, else of two. */
+DSDEF DS_MUST_USE ds_result ds_rng_integers(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                                            int64_t low, int64_t high, ds_stream stream);
+/** 1 with the probability p, else 0, of any type but complex ones; torch's mapping has no
+    float64, and where p is 1 a 0 once in 2^25, as torch. Elements take one word. */
+DSDEF DS_MUST_USE ds_result ds_rng_bernoulli(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                                             double p, ds_stream stream);
+/** Random bits; of torch's mapping too, every type of 1 to 8 bytes. Of bool true or false.
+    Elements take one word, of 8 bytes two. */
+DSDEF DS_MUST_USE ds_result ds_rng_bits(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                                        ds_stream stream);
+/** The integers 0 to count - 1 in random order, as int32 or int64. Up to 256 elements every
+    order is as likely as another. Of more it is a keyed permutation (a Feistel network), whose
+    2^128 keys cannot give every order. Up to 256 elements take two words each, more take four in
+    all. */
+DSDEF DS_MUST_USE ds_result ds_rng_permutation(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                                               ds_stream stream);
 
 /** What ds_rng_fill does. */
 typedef enum ds_rng_kind {
@@ -181,8 +222,11 @@ typedef enum ds_rng_kind {
     DS_RNG_BITS = 5,        /**< ds_rng_bits */
     DS_RNG_PERMUTATION = 6  /**< ds_rng_permutation */
 } ds_rng_kind;
-/** A part of a fill: elements first .. first+count-1 of one of `total` elements. So several devices, whose generators have the same state, each make
-    a part of one result, and all generators are in the same state afterwards. Parts need DS_RNG_ELEMENT (permutations: any mapping). */
+
+/** A part of a fill: elements first .. first+count-1 of one of `total` elements. So several
+    devices, whose generators have the same state, each make a part of one result, and all
+    generators are in the same state afterwards. Parts need DS_RNG_ELEMENT (permutations: any
+    mapping). */
 typedef struct ds_rng_fill_desc {
     ds_rng_kind kind; /**< the distribution */
     ds_dtype dtype;   /**< type of an element */
@@ -195,9 +239,9 @@ typedef struct ds_rng_fill_desc {
     size_t first;     /**< index of the first element */
     size_t total;     /**< elements of the whole; 0: first + count */
 } ds_rng_fill_desc;
+
 /** Fills as the functions above do. */
 DSDEF DS_MUST_USE ds_result ds_rng_fill(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream);
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -1373,21 +1417,50 @@ static const char *const ds__ptx_rng_permutation[] = {
     0 };
 /* <<device-code kernels/rng.cu */
 
-enum { DS__RNG_STATE, DS__RNG_UNIFORM32, DS__RNG_UNIFORMS, DS__RNG_UNIFORM64, DS__RNG_NORMALS, DS__RNG_NORMAL64, DS__RNG_EXPONENTIALS, DS__RNG_EXPONENTIAL64,
-       DS__RNG_ONE_WORD, DS__RNG_TWO_WORDS, DS__RNG_ONE_OR_ZERO, DS__RNG_ORDER, DS__RNG_KERNELS };
+enum {
+    DS__RNG_STATE,
+    DS__RNG_UNIFORM32,
+    DS__RNG_UNIFORMS,
+    DS__RNG_UNIFORM64,
+    DS__RNG_NORMALS,
+    DS__RNG_NORMAL64,
+    DS__RNG_EXPONENTIALS,
+    DS__RNG_EXPONENTIAL64,
+    DS__RNG_ONE_WORD,
+    DS__RNG_TWO_WORDS,
+    DS__RNG_ONE_OR_ZERO,
+    DS__RNG_ORDER,
+    DS__RNG_KERNELS
+};
 
-#define DS__RNG_PARAM(kind, member) { DS_PARAM_##kind, offsetof(ds__rng_args, member), sizeof(((ds__rng_args *)0)->member) }
-#define DS__RNG_OPERANDS \
-    DS__RNG_PARAM(WRITE, out), DS__RNG_PARAM(READ, state), DS__RNG_PARAM(VALUE, seed), DS__RNG_PARAM(VALUE, start), DS__RNG_PARAM(VALUE, before), \
-    DS__RNG_PARAM(VALUE, count), DS__RNG_PARAM(VALUE, rows), DS__RNG_PARAM(VALUE, stride)
-static const ds_param ds__rng_state_params[] = { DS__RNG_PARAM(WRITE, out), DS__RNG_PARAM(VALUE, seed), DS__RNG_PARAM(VALUE, start) };
-static const ds_param ds__rng_uniform32_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, to32) };
-static const ds_param ds__rng_uniform_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, scale32), DS__RNG_PARAM(VALUE, from_bits),
-                                                   DS__RNG_PARAM(VALUE, to_bits), DS__RNG_PARAM(VALUE, kind) };
-static const ds_param ds__rng_normal_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, to32), DS__RNG_PARAM(VALUE, kind) };
-static const ds_param ds__rng_exponential_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, kind) };
-static const ds_param ds__rng_f64_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from), DS__RNG_PARAM(VALUE, to) };
-static const ds_param ds__rng_integer_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, low), DS__RNG_PARAM(VALUE, range), DS__RNG_PARAM(VALUE, kind) };
+#define DS__RNG_PARAM(kind, member) \
+    { DS_PARAM_##kind, offsetof(ds__rng_args, member), sizeof(((ds__rng_args *)0)->member) }
+#define DS__RNG_OPERANDS                                                                        \
+    DS__RNG_PARAM(WRITE, out), DS__RNG_PARAM(READ, state), DS__RNG_PARAM(VALUE, seed),          \
+        DS__RNG_PARAM(VALUE, start), DS__RNG_PARAM(VALUE, before), DS__RNG_PARAM(VALUE, count), \
+        DS__RNG_PARAM(VALUE, rows), DS__RNG_PARAM(VALUE, stride)
+static const ds_param ds__rng_state_params[] = { DS__RNG_PARAM(WRITE, out),
+                                                 DS__RNG_PARAM(VALUE, seed),
+                                                 DS__RNG_PARAM(VALUE, start) };
+static const ds_param ds__rng_uniform32_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32),
+                                                     DS__RNG_PARAM(VALUE, to32) };
+static const ds_param ds__rng_uniform_params[] = { DS__RNG_OPERANDS,
+                                                   DS__RNG_PARAM(VALUE, from32),
+                                                   DS__RNG_PARAM(VALUE, scale32),
+                                                   DS__RNG_PARAM(VALUE, from_bits),
+                                                   DS__RNG_PARAM(VALUE, to_bits),
+                                                   DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_normal_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32),
+                                                  DS__RNG_PARAM(VALUE, to32),
+                                                  DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_exponential_params[] = { DS__RNG_OPERANDS,
+                                                       DS__RNG_PARAM(VALUE, from32),
+                                                       DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_f64_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from),
+                                               DS__RNG_PARAM(VALUE, to) };
+static const ds_param ds__rng_integer_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, low),
+                                                   DS__RNG_PARAM(VALUE, range),
+                                                   DS__RNG_PARAM(VALUE, kind) };
 
 static int ds__rng_state_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = args;
@@ -1397,6 +1470,7 @@ static int ds__rng_state_items(size_t first, size_t count, const void *args) {
     state[1] = a->start;
     return 0;
 }
+
 static uint64_t ds__rng_bytes(size_t items, const void *args) {
     const ds__rng_args *a = args;
     (void)items;
@@ -1404,114 +1478,171 @@ static uint64_t ds__rng_bytes(size_t items, const void *args) {
 }
 
 /* Where the device code is: in one piece, or in several that are put together. */
-static const struct { const char *name, *entry; ds_kernel_fn cpu_fn; const ds_param *params; size_t count; const char *text; const char *const *parts; } ds__rng_forms[DS__RNG_KERNELS] = {
-#define DS__RNG_FORM(name, entry, fn, list, text, parts) { name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params, sizeof ds__rng_##list##_params / sizeof(ds_param), text, parts }
-    [DS__RNG_STATE] = DS__RNG_FORM("state of a generator", "state", state_items, state, ds__ptx_rng_state, NULL),
-    [DS__RNG_UNIFORM32] = DS__RNG_FORM("uniform numbers", "uniform32", items, uniform32, ds__ptx_rng_uniform32, NULL),
-    [DS__RNG_UNIFORMS] = DS__RNG_FORM("uniform numbers", "uniform", items, uniform, ds__ptx_rng_uniform, NULL),
-    [DS__RNG_UNIFORM64] = DS__RNG_FORM("uniform numbers", "uniform64", items, f64, ds__ptx_rng_uniform64, NULL),
-    [DS__RNG_NORMALS] = DS__RNG_FORM("normal numbers", "normal", items, normal, NULL, ds__ptx_rng_normal),
-    [DS__RNG_NORMAL64] = DS__RNG_FORM("normal numbers", "normal64", items, f64, NULL, ds__ptx_rng_normal64),
-    [DS__RNG_EXPONENTIALS] = DS__RNG_FORM("exponential numbers", "exponential", items, exponential, NULL, ds__ptx_rng_exponential),
-    [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items, f64, NULL, ds__ptx_rng_exponential64),
-    [DS__RNG_ONE_WORD] = DS__RNG_FORM("random integers", "integers", items, integer, ds__ptx_rng_integers, NULL),
-    [DS__RNG_TWO_WORDS] = DS__RNG_FORM("random integers", "wide_integers", items, integer, ds__ptx_rng_wide_integers, NULL),
-    [DS__RNG_ONE_OR_ZERO] = DS__RNG_FORM("Bernoulli numbers", "bernoulli", items, integer, ds__ptx_rng_bernoulli, NULL),
-    [DS__RNG_ORDER] = DS__RNG_FORM("random permutation", "permutation", permutation_items, integer, NULL, ds__ptx_rng_permutation),
+static const struct {
+    const char *name;
+    const char *entry;
+    ds_kernel_fn cpu_fn;
+    const ds_param *params;
+    size_t count;
+    const char *text;
+    const char *const *parts;
+} ds__rng_forms[DS__RNG_KERNELS] = {
+
+#define DS__RNG_FORM(name, entry, fn, list, text, parts)                   \
+    {                                                                      \
+        name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params,     \
+            sizeof ds__rng_##list##_params / sizeof(ds_param), text, parts \
+    }
+    [DS__RNG_STATE] =
+        DS__RNG_FORM("state of a generator", "state", state_items, state, ds__ptx_rng_state, NULL),
+    [DS__RNG_UNIFORM32] =
+        DS__RNG_FORM("uniform numbers", "uniform32", items, uniform32, ds__ptx_rng_uniform32, NULL),
+    [DS__RNG_UNIFORMS] =
+        DS__RNG_FORM("uniform numbers", "uniform", items, uniform, ds__ptx_rng_uniform, NULL),
+    [DS__RNG_UNIFORM64] =
+        DS__RNG_FORM("uniform numbers", "uniform64", items, f64, ds__ptx_rng_uniform64, NULL),
+    [DS__RNG_NORMALS] =
+        DS__RNG_FORM("normal numbers", "normal", items, normal, NULL, ds__ptx_rng_normal),
+    [DS__RNG_NORMAL64] =
+        DS__RNG_FORM("normal numbers", "normal64", items, f64, NULL, ds__ptx_rng_normal64),
+    [DS__RNG_EXPONENTIALS] = DS__RNG_FORM("exponential numbers", "exponential", items, exponential,
+                                          NULL, ds__ptx_rng_exponential),
+    [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items, f64, NULL,
+                                           ds__ptx_rng_exponential64),
+    [DS__RNG_ONE_WORD] =
+        DS__RNG_FORM("random integers", "integers", items, integer, ds__ptx_rng_integers, NULL),
+    [DS__RNG_TWO_WORDS] = DS__RNG_FORM("random integers", "wide_integers", items, integer,
+                                       ds__ptx_rng_wide_integers, NULL),
+    [DS__RNG_ONE_OR_ZERO] =
+        DS__RNG_FORM("Bernoulli numbers", "bernoulli", items, integer, ds__ptx_rng_bernoulli, NULL),
+    [DS__RNG_ORDER] = DS__RNG_FORM("random permutation", "permutation", permutation_items, integer,
+                                   NULL, ds__ptx_rng_permutation),
 #undef DS__RNG_FORM
 };
-
-/* ---- >>generators -------------------------------------------------------------------------------------------------- */
+/* ---- >>generators ---------------------------------------------------------------------------- */
 
 /* Policy.
-    1. A generator has a lock, which is held while a fill takes its words and is put on its stream: so the order of fills is that of their words, and what
-       was refused takes none.
-    2. What a capture uses of a generator is an object of its graph (ds__rng_graph): 16 bytes of device memory, which the fills read, and how many words they
-       take. At a launch a kernel writes the seed and the offset there, in front of the graph, which waits for launches that still read them.
-    3. Such memory is used again when the graph is gone, and freed when the library ends. */
+   1. A generator has a lock, which is held while a fill takes its words and is put on its stream:
+      so the order of fills is that of their words, and what was refused takes none.
+   2. What a capture uses of a generator is an object of its graph (ds__rng_graph): 16 bytes of
+      device memory, which the fills read, and how many words they take. At a launch a kernel writes
+      the seed and the offset there, in front of the graph, which waits for launches that still read
+      them.
+   3. Such memory is used again when the graph is gone, and freed when the library ends. */
 
 typedef struct ds__generator {
     pthread_mutex_t lock;
-    int users;                     /* the handle, calls, and graphs; of ds__rng.lock */
-    uint64_t id;                   /* 0: it was destroyed, or is a device's */
+    int users;   /* the handle, calls, and graphs; of ds__rng.lock */
+    uint64_t id; /* 0: it was destroyed, or is a device's */
     ds_device device;
-    uint64_t seed, offset;
-    uint64_t changes;              /* how often they were changed */
+    uint64_t seed;
+    uint64_t offset;
+    uint64_t changes; /* how often they were changed */
     ds_rng_mapping mapping;
-    int multiprocessors, threads;
+    int multiprocessors;
+    int threads;
     char *label;
     ds_site made;
 } ds__generator;
 
 typedef struct ds__rng_graph {
-    struct ds__rng_graph *next, *all; /* of those that nobody uses; of all */
+    /* next, all: of those that nobody uses; of all */
+    struct ds__rng_graph *next;
+    struct ds__rng_graph *all;
     ds__generator *generator;
     ds_device device;
-    uint64_t *state;               /* device memory */
-    ds_event read;                 /* the last launch has passed */
+    uint64_t *state; /* device memory */
+    ds_event read;   /* the last launch has passed */
     int launched;
-    ds_stream lost;                /* the last launch went there, and could not be recorded */
-    uint64_t capture;              /* in which its fills were captured */
-    uint64_t taken;                /* words of a launch */
-    uint64_t change;               /* which one of the generator's the last launch was */
+    ds_stream lost;   /* the last launch went there, and could not be recorded */
+    uint64_t capture; /* in which its fills were captured */
+    uint64_t taken;   /* words of a launch */
+    uint64_t change;  /* which one of the generator's the last launch was */
 } ds__rng_graph;
 
 static struct {
-    ds__lock lock;                 /* of what follows */
+    ds__lock lock; /* of what follows */
     int ready;
-    uint32_t room, used;
-    ds__generator **slot;          /* by index; its id tells whether a handle is still right */
+    uint32_t room;
+    uint32_t used;
+    ds__generator **slot; /* by index; its id tells whether a handle is still right */
     uint32_t generation;
     ds__generator *own[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-    ds__rng_graph *idle, *all;
-    pthread_mutex_t making;        /* kernels */
+    ds__rng_graph *idle;
+    ds__rng_graph *all;
+    pthread_mutex_t making; /* kernels */
     _Atomic uint64_t kernel[DS__RNG_KERNELS];
-    char *text[DS__RNG_KERNELS];   /* put together */
-    pthread_mutex_t launching;     /* one graph with fills at a time */
+    char *text[DS__RNG_KERNELS]; /* put together */
+    pthread_mutex_t launching;   /* one graph with fills at a time */
 } ds__rng = { .making = PTHREAD_MUTEX_INITIALIZER, .launching = PTHREAD_MUTEX_INITIALIZER };
+
 static __thread int ds__rng_launches; /* objects of the launch that holds `launching` */
 
 static void ds__rng_shutdown(void);
+
 static void ds__generator_free(ds__generator *g) {
-    if (!g) return;
+    if (!g)
+        return;
     pthread_mutex_destroy(&g->lock);
     ds__release(g->label);
     ds__release(g);
 }
+
 /* The lock is not held. */
 static void ds__generator_drop(ds__generator *g) {
     ds__lock_take(&ds__rng.lock);
     int last = --g->users == 0;
     ds__lock_give(&ds__rng.lock);
-    if (last) ds__generator_free(g);
+    if (last)
+        ds__generator_free(g);
 }
 
-/* 132 and 2048 are those of an H100 and an H200; threads by the table of compute capabilities in NVIDIA's programming guide. */
+/* 132 and 2048 are those of an H100 and an H200; threads by the table of compute capabilities in
+   NVIDIA's programming guide. */
 static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *threads) {
     ds_device_properties p;
     ds_result r = DS_OK;
-    DS__REQUIRE(*multiprocessors >= 0 && *threads >= 0 && *threads % 256 == 0 && *multiprocessors <= 1 << 20 && *threads <= 1 << 20,
-                "a GPU with %d multiprocessors of %d threads: threads come in multiples of 256", *multiprocessors, *threads);
+    DS__REQUIRE(*multiprocessors >= 0 && *threads >= 0 && *threads % 256 == 0 &&
+                    *multiprocessors <= 1 << 20 && *threads <= 1 << 20,
+                "a GPU with %d multiprocessors of %d threads: threads come in multiples of 256",
+                *multiprocessors, *threads);
     if (device.type == DS_DEVICE_CUDA && (!*multiprocessors || !*threads)) {
         memset(&p, 0, sizeof p);
-        if ((r = ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p))) < 0) return r;
+        if ((r = ds__device_error(device,
+                                  ds__driver_of(device)->device_properties(device.index, &p))) < 0)
+            return r;
         int version = 10 * p.major + p.minor;
-        if (!*multiprocessors) *multiprocessors = p.multiprocessors;
-        if (!*threads) *threads = version == 75 ? 1024 : version == 86 || version == 87 || version == 89 || version >= 110 ? 1536 : 2048;
+        if (!*multiprocessors)
+            *multiprocessors = p.multiprocessors;
+        if (!*threads)
+            *threads = version == 75                                                       ? 1024
+                       : version == 86 || version == 87 || version == 89 || version >= 110 ? 1536
+                                                                                           : 2048;
     }
-    if (!*multiprocessors) *multiprocessors = 132;
-    if (!*threads) *threads = 2048;
-    DS__REQUIRE((uint64_t)*multiprocessors * (uint64_t)*threads <= UINT32_MAX, "a GPU with %d multiprocessors of %d threads: there are no GPUs of 2^32 threads", *multiprocessors, *threads);
+    if (!*multiprocessors)
+        *multiprocessors = 132;
+    if (!*threads)
+        *threads = 2048;
+    DS__REQUIRE((uint64_t)*multiprocessors * (uint64_t)*threads <= UINT32_MAX,
+                "a GPU with %d multiprocessors of %d threads: there are no GPUs of 2^32 threads",
+                *multiprocessors, *threads);
     return DS_OK;
 }
 
-static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int multiprocessors, int threads, uint64_t seed, const char *label, ds__generator **out) {
+static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int multiprocessors,
+                                   int threads, uint64_t seed, const char *label,
+                                   ds__generator **out) {
     *out = NULL;
-    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d", (int)mapping);
+    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d",
+                (int)mapping);
     ds_result r = ds__rng_shape(device, &multiprocessors, &threads);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__generator *g = ds__alloc(sizeof *g);
-    if (!g || (label && !(g->label = ds__copy_text(label, 255)))) { ds__release(g); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator"); }
+    if (!g || (label && !(g->label = ds__copy_text(label, 255)))) {
+        ds__release(g);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
+    }
     pthread_mutex_init(&g->lock, NULL);
     g->users = 1;
     g->device = device;
@@ -1525,7 +1656,8 @@ static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int
 }
 
 static void ds__rng_setup(void) { /* the lock is held */
-    if (ds__rng.ready) return;
+    if (ds__rng.ready)
+        return;
     atomic_store(&ds__upper.rng_shutdown_fn, ds__rng_shutdown);
     ds__rng.ready = 1;
 }
@@ -1533,27 +1665,36 @@ static void ds__rng_setup(void) { /* the lock is held */
 /* The generator of a device; it belongs to the library. */
 static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     DS__RESOLVE(device);
-    ds__generator **at = &ds__rng.own[ds__backend_of(device)][device.index], *fresh = NULL;
+    ds__generator **at = &ds__rng.own[ds__backend_of(device)][device.index];
+    ds__generator *fresh = NULL;
     ds__lock_take(&ds__rng.lock);
     *out = *at;
-    if (*out) (*out)->users++;
+    if (*out)
+        (*out)->users++;
     ds__lock_give(&ds__rng.lock);
-    if (*out) return DS_OK;
+    if (*out)
+        return DS_OK;
     ds_result r = ds__generator_new(device, DS_RNG_ELEMENT, 0, 0, ds__os_cookie(), NULL, &fresh);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__lock_take(&ds__rng.lock);
     ds__rng_setup();
-    if (!*at) { *at = fresh; fresh = NULL; }
+    if (!*at) {
+        *at = fresh;
+        fresh = NULL;
+    }
     *out = *at;
     (*out)->users++;
     ds__lock_give(&ds__rng.lock);
     ds__generator_free(fresh);
     return DS_OK;
 }
-
 enum { DS__RNG_OWN = 1 << 30 }; /* index of a device's: its type and index in it */
+
 static ds_rng ds__generator_handle(const ds__generator *g) {
-    ds_rng h = { g->id ? g->id : (uint64_t)DS__RNG_OWN | (uint64_t)ds__backend_of(g->device) << 16 | (uint64_t)g->device.index };
+    ds_rng h = { g->id ? g->id
+                       : (uint64_t)DS__RNG_OWN | (uint64_t)ds__backend_of(g->device) << 16 |
+                             (uint64_t)g->device.index };
     return h;
 }
 
@@ -1561,9 +1702,11 @@ static ds_rng ds__generator_handle(const ds__generator *g) {
 static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator **out) {
     uint32_t index = (uint32_t)rng.id;
     *out = NULL;
-    if (!rng.id) return ds__generator_of(device, out);
+    if (!rng.id)
+        return ds__generator_of(device, out);
     if (rng.id >> 32 == 0 && index & DS__RNG_OWN) {
-        ds_device own = { index >> 16 & 1 ? DS_DEVICE_CPU : DS_DEVICE_CUDA, (int32_t)(index & 0xffff) };
+        ds_device own = { index >> 16 & 1 ? DS_DEVICE_CPU : DS_DEVICE_CUDA,
+                          (int32_t)(index & 0xffff) };
         return ds__generator_of(own, out);
     }
     ds__lock_take(&ds__rng.lock);
@@ -1572,7 +1715,8 @@ static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator 
         (*out)->users++;
     }
     ds__lock_give(&ds__rng.lock);
-    return *out ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the generator was destroyed or never existed");
+    return *out ? DS_OK
+                : ds__fail(DS_ERR_INVALID_HANDLE, "the generator was destroyed or never existed");
 }
 
 /* Gives a new one its handle. */
@@ -1580,71 +1724,92 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
     ds__lock_take(&ds__rng.lock);
     ds__rng_setup();
     uint32_t index = 0;
-    while (index < ds__rng.used && ds__rng.slot[index]) index++;
-    int fits = index < DS__RNG_OWN && ds__room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
+    while (index < ds__rng.used && ds__rng.slot[index])
+        index++;
+    int fits =
+        index < DS__RNG_OWN && ds__room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
     if (fits) {
-        if (index == ds__rng.used) ds__rng.used++;
+        if (index == ds__rng.used)
+            ds__rng.used++;
         ds__rng.slot[index] = g;
-        if (!++ds__rng.generation) ds__rng.generation = 1;
+        if (!++ds__rng.generation)
+            ds__rng.generation = 1;
         g->id = (uint64_t)ds__rng.generation << 32 | index;
         out->id = g->id;
     }
     ds__lock_give(&ds__rng.lock);
-    if (fits) return DS_OK;
+    if (fits)
+        return DS_OK;
     ds__generator_free(g);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
 }
 
-/* Refuses what would change or tell the state of a generator whose fills are being captured. The generator is locked. */
+/* Refuses what would change or tell the state of a generator whose fills are being captured. The
+   generator is locked. */
 static ds_result ds__generator_free_of_capture(const ds__generator *g, const char *what) {
     ds_result r = DS_OK;
-    if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
+    if (DS__LIKELY(ds__captures_open() == 0))
+        return DS_OK;
     ds__lock_take(&ds__g.capture_lock);
     ds__lock_take(&ds__rng.lock);
     ds__capture *c = NULL;
     for (ds__rng_graph *u = ds__rng.all; u && !c; u = u->all)
-        if (u->generator == g) c = ds__capture_find(ds__driver_of(g->device), u->capture);
+        if (u->generator == g)
+            c = ds__capture_find(ds__driver_of(g->device), u->capture);
     ds__lock_give(&ds__rng.lock);
-    if (c) r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, what);
+    if (c)
+        r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, what);
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
 
-DSDEF ds_result (ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
+DSDEF ds_result(ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
     static const ds_rng_desc none;
     ds__generator *g;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_rng_create");
     DS__REQUIRE(out, "out is NULL");
-    if (!desc) desc = &none;
+    if (!desc)
+        desc = &none;
     ds_device device = desc->device;
     DS__RESOLVE(device);
-    ds_result r = ds__generator_new(device, desc->mapping, desc->multiprocessors, desc->threads_per_multiprocessor, desc->seed ? desc->seed : DS_RNG_DEFAULT_SEED, desc->label, &g);
+    ds_result r = ds__generator_new(device, desc->mapping, desc->multiprocessors,
+                                    desc->threads_per_multiprocessor,
+                                    desc->seed ? desc->seed : DS_RNG_DEFAULT_SEED, desc->label, &g);
     return r < 0 ? r : ds__generator_list(g, out);
 }
 
-DSDEF ds_result (ds_rng_clone)(ds_rng rng, ds_rng *out) {
-    ds__generator *g, *copy = NULL;
-    if (out) out->id = 0;
+DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
+    ds__generator *g;
+    ds__generator *copy = NULL;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_rng_clone");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&g->lock);
-    r = ds__generator_free_of_capture(g, "a generator cannot be copied while its fills are captured");
-    if (r == DS_OK) r = ds__generator_new(g->device, g->mapping, g->multiprocessors, g->threads, g->seed, g->label, &copy);
-    if (r == DS_OK) copy->offset = g->offset;
+    r = ds__generator_free_of_capture(g,
+                                      "a generator cannot be copied while its fills are captured");
+    if (r == DS_OK)
+        r = ds__generator_new(g->device, g->mapping, g->multiprocessors, g->threads, g->seed,
+                              g->label, &copy);
+    if (r == DS_OK)
+        copy->offset = g->offset;
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r < 0 ? r : ds__generator_list(copy, out);
 }
 
-DSDEF ds_result (ds_rng_destroy)(ds_rng rng) {
+DSDEF ds_result(ds_rng_destroy)(ds_rng rng) {
     ds__generator *g;
     DS__ENTER("ds_rng_destroy");
     DS__REQUIRE(rng.id, "no generator was given (the handle is zero)");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__lock_take(&ds__rng.lock);
     int listed = g->id && g->id == rng.id;
     if (listed) {
@@ -1654,41 +1819,51 @@ DSDEF ds_result (ds_rng_destroy)(ds_rng rng) {
     }
     ds__lock_give(&ds__rng.lock);
     ds__generator_drop(g);
-    return listed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the generator of a device cannot be destroyed");
+    return listed
+               ? DS_OK
+               : ds__fail(DS_ERR_INVALID_HANDLE, "the generator of a device cannot be destroyed");
 }
 
-DSDEF ds_result (ds_rng_default)(ds_device device, ds_rng *out) {
+DSDEF ds_result(ds_rng_default)(ds_device device, ds_rng *out) {
     ds__generator *g;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_rng_default");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__generator_of(device, &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     *out = ds__generator_handle(g);
     ds__generator_drop(g);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
+DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
     ds__generator *g;
-    if (out) memset(out, 0, sizeof *out);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_rng_get_info");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&g->lock);
-    *out = (ds_rng_info){ g->device, g->seed, g->offset, g->mapping, g->multiprocessors, g->threads };
+    *out =
+        (ds_rng_info){ g->device, g->seed, g->offset, g->mapping, g->multiprocessors, g->threads };
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int multiprocessors, int threads_per_multiprocessor) {
+DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int multiprocessors,
+                                    int threads_per_multiprocessor) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_mapping");
-    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d", (int)mapping);
+    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d",
+                (int)mapping);
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__rng_shape(g->device, &multiprocessors, &threads_per_multiprocessor);
     if (r == DS_OK) {
         pthread_mutex_lock(&g->lock);
@@ -1700,14 +1875,16 @@ DSDEF ds_result (ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mul
     ds__generator_drop(g);
     return r;
 }
+/* ---- >>seeds and states ---------------------------------------------------------------------- */
 
-/* ---- >>seeds and states ---------------------------------------------------------------------------------------------- */
-
-/* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at any time. Takes the reference back. check: changes nothing. */
-static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed, uint64_t offset, int check) {
+/* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at
+   any time. Takes the reference back. check: changes nothing. */
+static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed,
+                                            uint64_t offset, int check) {
     pthread_mutex_lock(&g->lock);
     int same = seed_only && g->seed == seed;
-    ds_result r = ds__generator_free_of_capture(g, "a generator's state cannot change while its fills are captured");
+    ds_result r = ds__generator_free_of_capture(
+        g, "a generator's state cannot change while its fills are captured");
     if (r == DS_OK && !check) {
         g->seed = seed;
         g->offset = offset;
@@ -1719,24 +1896,33 @@ static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uin
     ds__generator_drop(g);
     return r;
 }
-static ds_result ds__generator_set(ds__generator *g, int seed_only, uint64_t seed, uint64_t offset) { return ds__generator_set_or_check(g, seed_only, seed, offset, 0); }
 
-DSDEF ds_result (ds_rng_set_seed)(ds_rng rng, uint64_t seed) {
+static ds_result ds__generator_set(ds__generator *g, int seed_only, uint64_t seed,
+                                   uint64_t offset) {
+    return ds__generator_set_or_check(g, seed_only, seed, offset, 0);
+}
+
+DSDEF ds_result(ds_rng_set_seed)(ds_rng rng, uint64_t seed) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_seed");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
 }
-DSDEF ds_result (ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
+
+DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
     ds__generator *g;
     uint64_t seed = ds__os_cookie();
-    if (out_seed) *out_seed = 0;
+    if (out_seed)
+        *out_seed = 0;
     DS__ENTER("ds_rng_reseed");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r == DS_OK) r = ds__generator_set(g, 0, seed, 0);
-    if (r == DS_OK && out_seed) *out_seed = seed;
+    if (r == DS_OK)
+        r = ds__generator_set(g, 0, seed, 0);
+    if (r == DS_OK && out_seed)
+        *out_seed = seed;
     return r;
 }
+
 /* Takes the reference back. */
 static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
     pthread_mutex_lock(&g->lock);
@@ -1745,9 +1931,11 @@ static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
     ds__generator_drop(g);
     return DS_OK;
 }
-DSDEF ds_result (ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
+
+DSDEF ds_result(ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
     ds__generator *g;
-    if (out_seed) *out_seed = 0;
+    if (out_seed)
+        *out_seed = 0;
     DS__ENTER("ds_rng_get_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
@@ -1758,71 +1946,97 @@ DSDEF ds_result (ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
 static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t state[2]) {
     ds__generator *g;
     ds_result r = ds__generator_take(rng, device, &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&g->lock);
-    r = ds__generator_free_of_capture(g, "a generator's offset is not known while its fills are captured");
-    if (r == DS_OK) { state[0] = g->seed; state[1] = g->offset; }
+    r = ds__generator_free_of_capture(
+        g, "a generator's offset is not known while its fills are captured");
+    if (r == DS_OK) {
+        state[0] = g->seed;
+        state[1] = g->offset;
+    }
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
-DSDEF ds_result (ds_rng_get_offset)(ds_rng rng, uint64_t *out_offset) {
+
+DSDEF ds_result(ds_rng_get_offset)(ds_rng rng, uint64_t *out_offset) {
     uint64_t state[2] = { 0, 0 };
-    if (out_offset) *out_offset = 0;
+    if (out_offset)
+        *out_offset = 0;
     DS__ENTER("ds_rng_get_offset");
     DS__REQUIRE(out_offset, "out_offset is NULL");
     ds_result r = ds__generator_state(rng, ds_device_current(), state);
     *out_offset = state[1];
     return r;
 }
+
 static ds_result ds__offset_check(uint64_t offset) {
-    DS__REQUIRE(offset % 4 == 0 && offset >> 63 == 0, "the offset %llu is not a multiple of 4 below 2^63", (unsigned long long)offset);
+    DS__REQUIRE(offset % 4 == 0 && offset >> 63 == 0,
+                "the offset %llu is not a multiple of 4 below 2^63", (unsigned long long)offset);
     return DS_OK;
 }
-DSDEF ds_result (ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
+
+DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_offset");
     ds_result r = ds__offset_check(offset);
-    if (r == DS_OK) r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__generator_take(rng, ds_device_current(), &g);
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&g->lock);
-    r = ds__generator_free_of_capture(g, "a generator's offset cannot change while its fills are captured");
-    if (r == DS_OK) { g->offset = offset; g->changes++; }
+    r = ds__generator_free_of_capture(
+        g, "a generator's offset cannot change while its fills are captured");
+    if (r == DS_OK) {
+        g->offset = offset;
+        g->changes++;
+    }
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
-DSDEF ds_result (ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
+
+DSDEF ds_result(ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
     uint64_t state[2];
     DS__ENTER("ds_rng_get_state");
-    DS__REQUIRE(out && size >= DS_RNG_STATE_SIZE, "a state has %d bytes; there is room for %zu", DS_RNG_STATE_SIZE, out ? size : 0);
+    DS__REQUIRE(out && size >= DS_RNG_STATE_SIZE, "a state has %d bytes; there is room for %zu",
+                DS_RNG_STATE_SIZE, out ? size : 0);
     ds_result r = ds__generator_state(rng, ds_device_current(), state);
-    if (r == DS_OK) memcpy(out, state, DS_RNG_STATE_SIZE);
+    if (r == DS_OK)
+        memcpy(out, state, DS_RNG_STATE_SIZE);
     return r;
 }
+
 static ds_result ds__state_read(const void *bytes, size_t size, uint64_t state[2]) {
     DS__REQUIRE(bytes, "state is NULL");
-    DS__REQUIRE(size == 8 || size == DS_RNG_STATE_SIZE, "RNG state is wrong size: %zu bytes, not 8 or %d", size, DS_RNG_STATE_SIZE);
+    DS__REQUIRE(size == 8 || size == DS_RNG_STATE_SIZE,
+                "RNG state is wrong size: %zu bytes, not 8 or %d", size, DS_RNG_STATE_SIZE);
     state[1] = 0;
     memcpy(state, bytes, size);
     return ds__offset_check(state[1]);
 }
-DSDEF ds_result (ds_rng_set_state)(ds_rng rng, const void *bytes, size_t size) {
+
+DSDEF ds_result(ds_rng_set_state)(ds_rng rng, const void *bytes, size_t size) {
     ds__generator *g;
     uint64_t state[2];
     DS__ENTER("ds_rng_set_state");
     ds_result r = ds__state_read(bytes, size, state);
-    if (r == DS_OK) r = ds__generator_take(rng, ds_device_current(), &g);
+    if (r == DS_OK)
+        r = ds__generator_take(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_set(g, 0, state[0], state[1]);
 }
 
-DSDEF ds_result (ds_rng_manual_seed)(ds_device device, uint64_t seed) {
+DSDEF ds_result(ds_rng_manual_seed)(ds_device device, uint64_t seed) {
     ds__generator *g;
     DS__ENTER("ds_rng_manual_seed");
-    if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) && ds__type_count(device.type) == 0) return DS_OK;
+    if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) &&
+        ds__type_count(device.type) == 0)
+        return DS_OK;
     ds_result r = ds__generator_of(device, &g);
     return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
 }
+
 static ds_result ds__seed_all(uint64_t seed) {
     ds_result r = DS_OK;
     for (int check = 1; check >= 0; check--) /* all or none */
@@ -1831,36 +2045,49 @@ static ds_result ds__seed_all(uint64_t seed) {
                 ds__generator *g;
                 ds_device device = { (int32_t)ds__g.backend[b].type, i };
                 r = ds__generator_of(device, &g);
-                if (r == DS_OK) r = ds__generator_set_or_check(g, 1, seed, 0, check);
+                if (r == DS_OK)
+                    r = ds__generator_set_or_check(g, 1, seed, 0, check);
             }
     return r;
 }
-DSDEF ds_result (ds_rng_manual_seed_all)(uint64_t seed) {
+
+DSDEF ds_result(ds_rng_manual_seed_all)(uint64_t seed) {
     DS__ENTER("ds_rng_manual_seed_all");
     return ds__seed_all(seed);
 }
-DSDEF ds_result (ds_rng_seed)(ds_device device, uint64_t *out_seed) {
+
+DSDEF ds_result(ds_rng_seed)(ds_device device, uint64_t *out_seed) {
     ds__generator *g;
     uint64_t seed = ds__os_cookie();
-    if (out_seed) *out_seed = 0;
+    if (out_seed)
+        *out_seed = 0;
     DS__ENTER("ds_rng_seed");
-    if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) && ds__type_count(device.type) == 0) return DS_OK;
+    if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) &&
+        ds__type_count(device.type) == 0)
+        return DS_OK;
     ds_result r = ds__generator_of(device, &g);
-    if (r == DS_OK) r = ds__generator_set(g, 0, seed, 0);
-    if (r == DS_OK && out_seed) *out_seed = seed;
+    if (r == DS_OK)
+        r = ds__generator_set(g, 0, seed, 0);
+    if (r == DS_OK && out_seed)
+        *out_seed = seed;
     return r;
 }
-DSDEF ds_result (ds_rng_seed_all)(uint64_t *out_seed) {
+
+DSDEF ds_result(ds_rng_seed_all)(uint64_t *out_seed) {
     uint64_t seed = ds__os_cookie();
-    if (out_seed) *out_seed = 0;
+    if (out_seed)
+        *out_seed = 0;
     DS__ENTER("ds_rng_seed_all");
     ds_result r = ds__seed_all(seed);
-    if (r == DS_OK && out_seed) *out_seed = seed;
+    if (r == DS_OK && out_seed)
+        *out_seed = seed;
     return r;
 }
-DSDEF ds_result (ds_rng_initial_seed)(ds_device device, uint64_t *out_seed) {
+
+DSDEF ds_result(ds_rng_initial_seed)(ds_device device, uint64_t *out_seed) {
     ds__generator *g;
-    if (out_seed) *out_seed = 0;
+    if (out_seed)
+        *out_seed = 0;
     DS__ENTER("ds_rng_initial_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
     ds_result r = ds__generator_of(device, &g);
@@ -1875,53 +2102,67 @@ static ds_result ds__devices_of(ds_device_type *type, size_t *out) {
         DS__RESOLVE(current);
         *type = (ds_device_type)current.type;
     }
-    DS__REQUIRE(*type == DS_DEVICE_CUDA || *type == DS_DEVICE_CPU, "%d is not a type of device with generators", (int)*type);
+    DS__REQUIRE(*type == DS_DEVICE_CUDA || *type == DS_DEVICE_CPU,
+                "%d is not a type of device with generators", (int)*type);
     count = ds__type_count((int)*type);
     *out = (size_t)count;
     return DS_OK;
 }
-DSDEF ds_result (ds_rng_get_state_all)(ds_device_type type, void *out, size_t capacity, size_t *out_count) {
+
+DSDEF ds_result(ds_rng_get_state_all)(ds_device_type type, void *out, size_t capacity,
+                                      size_t *out_count) {
     static const ds_rng own;
     size_t count = 0;
-    if (out_count) *out_count = 0;
+    if (out_count)
+        *out_count = 0;
     DS__ENTER("ds_rng_get_state_all");
     DS__REQUIRE(out_count, "out_count is NULL");
     ds_result r = ds__devices_of(&type, &count);
-    if (r < 0) return r;
-    DS__REQUIRE(!out || capacity >= count, "there is room for %zu states of %zu devices", capacity, count);
+    if (r < 0)
+        return r;
+    DS__REQUIRE(!out || capacity >= count, "there is room for %zu states of %zu devices", capacity,
+                count);
     for (size_t i = 0; out && i < count && r == DS_OK; i++) {
         uint64_t state[2];
         ds_device device = { (int32_t)type, (int32_t)i };
         r = ds__generator_state(own, device, state);
-        if (r == DS_OK) memcpy((char *)out + i * DS_RNG_STATE_SIZE, state, DS_RNG_STATE_SIZE);
+        if (r == DS_OK)
+            memcpy((char *)out + i * DS_RNG_STATE_SIZE, state, DS_RNG_STATE_SIZE);
     }
-    if (r == DS_OK) *out_count = count;
+    if (r == DS_OK)
+        *out_count = count;
     return r;
 }
-DSDEF ds_result (ds_rng_set_state_all)(ds_device_type type, const void *states, size_t count) {
+
+DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, size_t count) {
     size_t devices = 0;
-    uint64_t state[2], before[2];
+    uint64_t state[2];
+    uint64_t before[2];
     static const ds_rng own;
     DS__ENTER("ds_rng_set_state_all");
     ds_result r = ds__devices_of(&type, &devices);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     DS__REQUIRE(count <= devices, "%zu states for %zu devices", count, devices);
     DS__REQUIRE(states || !count, "states is NULL");
     for (int set = 0; set < 2; set++)
         for (size_t i = 0; i < count && r == DS_OK; i++) {
             ds_device device = { (int32_t)type, (int32_t)i };
             ds__generator *g;
-            r = ds__state_read((const char *)states + i * DS_RNG_STATE_SIZE, DS_RNG_STATE_SIZE, state);
-            if (r == DS_OK) r = ds__generator_state(own, device, before);
-            if (r == DS_OK && set && (r = ds__generator_of(device, &g)) == DS_OK) r = ds__generator_set(g, 0, state[0], state[1]);
+            r = ds__state_read((const char *)states + i * DS_RNG_STATE_SIZE, DS_RNG_STATE_SIZE,
+                               state);
+            if (r == DS_OK)
+                r = ds__generator_state(own, device, before);
+            if (r == DS_OK && set && (r = ds__generator_of(device, &g)) == DS_OK)
+                r = ds__generator_set(g, 0, state[0], state[1]);
         }
     return r;
 }
-
-/* ---- >>fills ----------------------------------------------------------------------------------------------------------- */
+/* ---- >>fills --------------------------------------------------------------------------------- */
 
 /* Built so, logarithms and sums of floats would not have the bits that are promised. */
-#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
+    defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
 enum { DS__RNG_EXACT = 0 };
 #else
 enum { DS__RNG_EXACT = 1 };
@@ -1930,33 +2171,53 @@ enum { DS__RNG_EXACT = 1 };
 static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     ds_result r = DS_OK;
     out->id = atomic_load_explicit(&ds__rng.kernel[which], memory_order_acquire);
-    if (DS__LIKELY(out->id)) return DS_OK;
+    if (DS__LIKELY(out->id))
+        return DS_OK;
     pthread_mutex_lock(&ds__rng.making);
     out->id = atomic_load(&ds__rng.kernel[which]);
     if (!out->id) {
         const char *const *parts = ds__rng_forms[which].parts;
         const char *text = ds__rng_forms[which].text;
         size_t length = 1;
-        for (size_t i = 0; parts && parts[i]; i++) length += strlen(parts[i]);
+        for (size_t i = 0; parts && parts[i]; i++)
+            length += strlen(parts[i]);
         if (parts && !ds__rng.text[which]) {
             char *to = ds__rng.text[which] = ds__alloc(length);
-            if (!to) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
-            for (size_t i = 0; to && parts[i]; i++) { memcpy(to, parts[i], strlen(parts[i])); to += strlen(parts[i]); }
+            if (!to)
+                r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
+            for (size_t i = 0; to && parts[i]; i++) {
+                memcpy(to, parts[i], strlen(parts[i]));
+                to += strlen(parts[i]);
+            }
         }
-        ds_kernel_desc desc = { .name = ds__rng_forms[which].name, .cpu_fn = ds__rng_forms[which].cpu_fn, .bytes_fn = ds__rng_bytes, .args_size = sizeof(ds__rng_args),
-                                .params = ds__rng_forms[which].params, .param_count = ds__rng_forms[which].count, .grain = 16,
-                                .cuda = { .image = parts ? ds__rng.text[which] : text, .entry = ds__rng_forms[which].entry, .block = 256, .items_per_block = 256, .blocks_per_multiprocessor = 8 } };
-        if (r == DS_OK) r = ds__kernel_new(&desc, out);
-        if (r == DS_OK) atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
+        ds_kernel_desc desc = { .name = ds__rng_forms[which].name,
+                                .cpu_fn = ds__rng_forms[which].cpu_fn,
+                                .bytes_fn = ds__rng_bytes,
+                                .args_size = sizeof(ds__rng_args),
+                                .params = ds__rng_forms[which].params,
+                                .param_count = ds__rng_forms[which].count,
+                                .grain = 16,
+                                .cuda = { .image = parts ? ds__rng.text[which] : text,
+                                          .entry = ds__rng_forms[which].entry,
+                                          .block = 256,
+                                          .items_per_block = 256,
+                                          .blocks_per_multiprocessor = 8 } };
+        if (r == DS_OK)
+            r = ds__kernel_new(&desc, out);
+        if (r == DS_OK)
+            atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
     }
     pthread_mutex_unlock(&ds__rng.making);
     return r;
 }
 
-/* inside: the capture that the kernel is for, 0: none. DS__CHANGED: the stream does not capture that. */
-static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items, const ds__rng_args *a, uint64_t inside) {
+/* inside: the capture that the kernel is for, 0: none. DS__CHANGED: the stream does not capture
+   that. */
+static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
+                                const ds__rng_args *a, uint64_t inside) {
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
-    if (!k) return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill is gone");
+    if (!k)
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill is gone");
     ds__op op = ds__op_make(DS__OP_KERNEL | (inside ? DS__OP_INSIDE : DS__OP_OUTSIDE) << 8);
     op.u.kernel.kernel = k;
     op.u.kernel.items = items;
@@ -1968,21 +2229,24 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items, c
     ds__unpin(&ds__g.kernels, k);
     return r;
 }
-
 /* ---- in a graph ---- */
 
 /* Whether so many words are left of the sequence. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
-    DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0, "the generator is at offset %llu, and %llu words more are past 2^63: seed it", (unsigned long long)offset, (unsigned long long)taken);
+    DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0,
+                "the generator is at offset %llu, and %llu words more are past 2^63: seed it",
+                (unsigned long long)offset, (unsigned long long)taken);
     return DS_OK;
 }
 
-/* What failed reads no more, and the event stays as it is when the device is reset: who waited for it would fail in turn. */
+/* What failed reads no more, and the event stays as it is when the device is reset: who waited
+   for it would fail in turn. */
 static int ds__rng_read_failed(ds_event read) {
     ds__event *e = ds__pin(&ds__g.events, read.id);
     void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
     int failed = native && e->driver->event_query(native) == DS_ERR_FAILED;
-    if (e) ds__event_unpin(e);
+    if (e)
+        ds__event_unpin(e);
     return failed;
 }
 
@@ -1990,22 +2254,32 @@ static int ds__rng_read_failed(ds_event read) {
 static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     ds__event *e = ds__pin(&ds__g.events, u->read.id);
     ds_result r = e ? ds__record(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
-    if (e) ds__event_unpin(e);
+    if (e)
+        ds__event_unpin(e);
     u->lost.id = r == DS_OK ? 0 : ds__handle(&s->slot);
-    if (r == DS_OK) u->launched = 1;
+    if (r == DS_OK)
+        u->launched = 1;
     return r;
 }
-/* Makes up for a record that failed. If its stream is gone, no other can be told to wait for what it left. */
+
+/* Makes up for a record that failed. If its stream is gone, no other can be told to wait for
+   what it left. */
 static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
     ds__stream *lost = ds__pin(&ds__g.streams, u->lost.id);
     ds_result r;
     if (lost) {
         r = ds__rng_record(u, lost);
         ds__stream_unpin(lost);
-        if (r == DS__CHANGED) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "an earlier launch of the graph has to be waited for, and its stream captures now");
+        if (r == DS__CHANGED)
+            r = ds__fail(
+                DS_ERR_CAPTURE_UNSUPPORTED,
+                "an earlier launch of the graph has to be waited for, and its stream captures now");
     } else if (ds__captures_open()) {
-        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the host has to wait for an earlier launch of the graph, which a capture forbids");
-    } else if ((r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index))) == DS_OK) {
+        r = ds__fail(
+            DS_ERR_CAPTURE_UNSUPPORTED,
+            "the host has to wait for an earlier launch of the graph, which a capture forbids");
+    } else if ((r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index))) ==
+               DS_OK) {
         u->lost.id = 0;
         u->launched = 0;
     }
@@ -2013,7 +2287,9 @@ static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
 }
 
 static ds_result ds__rng_captures(void) {
-    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the graph has random numbers: a stream that captures cannot launch it; add it as a child graph");
+    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                    "the graph has random numbers: a stream that captures cannot launch it; add it "
+                    "as a child graph");
 }
 
 /* Before and after a launch of a graph that has fills. */
@@ -2025,39 +2301,53 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
     if (how == DS_NOT_READY) {
         ds_capture_info info;
         memset(&info, 0, sizeof info);
-        if (ds__captures_open() && (r = s->driver->capture_query(s->native, &info)) < 0) return r;
+        if (ds__captures_open() && (r = s->driver->capture_query(s->native, &info)) < 0)
+            return r;
         if (info.status != DS_CAPTURE_NONE)
             return ds__rng_captures();
         if (s->device.type != u->device.type || s->device.index != u->device.index)
-            return ds__fail(DS_ERR_DEVICE_MISMATCH, "the graph has random numbers of %s:%d: a stream of %s:%d cannot launch it", ds__type_name(u->device.type), u->device.index,
-                            ds__type_name(s->device.type), s->device.index);
+            return ds__fail(
+                DS_ERR_DEVICE_MISMATCH,
+                "the graph has random numbers of %s:%d: a stream of %s:%d cannot launch it",
+                ds__type_name(u->device.type), u->device.index, ds__type_name(s->device.type),
+                s->device.index);
         ds__rng_args a = { .out = u->state };
         ds_kernel kernel;
-        if (!ds__rng_launches) pthread_mutex_lock(&ds__rng.launching);
+        if (!ds__rng_launches)
+            pthread_mutex_lock(&ds__rng.launching);
         pthread_mutex_lock(&g->lock);
         a.seed = g->seed;
         a.start = g->offset;
         r = ds__rng_kernel(DS__RNG_STATE, &kernel);
-        if (r == DS_OK) r = ds__rng_room(g->offset, u->taken);
-        if (r == DS_OK && u->lost.id) r = ds__rng_find(u, s);
-        if (r == DS_OK && u->launched && ds__rng_read_failed(u->read)) u->launched = 0;
-        if (r == DS_OK && u->launched) r = ds__wait_event(stream, u->read, DS__OP_WAIT | DS__OP_OUTSIDE << 8);
-        if (r == DS_OK) r = ds__rng_submit(s, kernel, 1, &a, 0);
-        if (r == DS__CHANGED) r = ds__rng_captures();
+        if (r == DS_OK)
+            r = ds__rng_room(g->offset, u->taken);
+        if (r == DS_OK && u->lost.id)
+            r = ds__rng_find(u, s);
+        if (r == DS_OK && u->launched && ds__rng_read_failed(u->read))
+            u->launched = 0;
+        if (r == DS_OK && u->launched)
+            r = ds__wait_event(stream, u->read, DS__OP_WAIT | DS__OP_OUTSIDE << 8);
+        if (r == DS_OK)
+            r = ds__rng_submit(s, kernel, 1, &a, 0);
+        if (r == DS__CHANGED)
+            r = ds__rng_captures();
         if (r == DS_OK) {
             g->offset += u->taken;
             u->change = ++g->changes;
         }
         pthread_mutex_unlock(&g->lock);
-        if (r == DS_OK) ds__rng_launches++;
-        else if (!ds__rng_launches) pthread_mutex_unlock(&ds__rng.launching);
+        if (r == DS_OK)
+            ds__rng_launches++;
+        else if (!ds__rng_launches)
+            pthread_mutex_unlock(&ds__rng.launching);
         return r;
     }
     if (how < 0) {
         pthread_mutex_lock(&g->lock);
         if (g->changes == u->change) { /* else others have drawn what comes behind */
             g->offset -= u->taken;
-            g->changes = u->change - 1; /* as before: another fill of the same launch may lie in front of this one */
+            /* as before: another fill of the same launch may lie in front of this one */
+            g->changes = u->change - 1;
         }
         pthread_mutex_unlock(&g->lock);
     }
@@ -2065,9 +2355,11 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
     memcpy(before, ds__tls.error, sizeof before);
     DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
     memcpy(ds__tls.error, before, sizeof before);
-    if (!--ds__rng_launches) pthread_mutex_unlock(&ds__rng.launching);
+    if (!--ds__rng_launches)
+        pthread_mutex_unlock(&ds__rng.launching);
     return DS_OK;
 }
+
 /* The graph is gone; not a call of devstream. */
 static void ds__rng_graph_release(void *user) {
     ds__rng_graph *u = user;
@@ -2081,25 +2373,35 @@ static void ds__rng_graph_release(void *user) {
     }
     ds__lock_give(&ds__rng.lock);
     ds__generator_drop(g);
-    if (over) ds__release(u);
+    if (over)
+        ds__release(u);
 }
+
 static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
     ds__generator *g = user;
-    ds__rng_graph **at = &ds__rng.idle, *u = NULL;
+    ds__rng_graph **at = &ds__rng.idle;
+    ds__rng_graph *u = NULL;
     ds_result r = DS_OK;
     *out = NULL;
     ds__lock_take(&ds__rng.lock);
     ds__rng_setup();
-    while (*at && !((*at)->device.type == g->device.type && (*at)->device.index == g->device.index)) at = &(*at)->next;
-    if (*at) { u = *at; *at = u->next; }
+    while (*at && !((*at)->device.type == g->device.type && (*at)->device.index == g->device.index))
+        at = &(*at)->next;
+    if (*at) {
+        u = *at;
+        *at = u->next;
+    }
     ds__lock_give(&ds__rng.lock);
     if (!u) {
         void *state = NULL;
-        if (!(u = ds__alloc(sizeof *u))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
+        if (!(u = ds__alloc(sizeof *u)))
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
         r = ds__segment_alloc(g->device, 2 * sizeof(uint64_t), &state);
-        if (r == DS_OK) r = ds__event_new(0, "generator of a graph", &u->read);
+        if (r == DS_OK)
+            r = ds__event_new(0, "generator of a graph", &u->read);
         if (r < 0) {
-            if (state) DS_IGNORE(ds__segment_free(g->device, state, 2 * sizeof(uint64_t), 1));
+            if (state)
+                DS_IGNORE(ds__segment_free(g->device, state, 2 * sizeof(uint64_t), 1));
             ds__release(u);
             return r;
         }
@@ -2119,94 +2421,162 @@ static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
     *out = u;
     return DS_OK;
 }
-
 /* ---- what a fill is ---- */
 
 static ds_result ds__rng_no_type(ds_dtype dtype, const char *what) {
     char name[DS_DTYPE_NAME_SIZE];
-    return ds__fail(DS_ERR_UNSUPPORTED, "there are no %s of the type %s", what, ds__dtype_name(dtype, name));
+    return ds__fail(DS_ERR_UNSUPPORTED, "there are no %s of the type %s", what,
+                    ds__dtype_name(dtype, name));
 }
+
 static int ds__rng_float_kind(ds_dtype t) {
-    if (t.lanes != 1) return -1;
-    if (t.code == DS_CODE_BFLOAT) return t.bits == 16 ? DS__RNG_BF16 : -1;
-    return t.code != DS_CODE_FLOAT ? -1 : t.bits == 16 ? DS__RNG_F16 : t.bits == 32 ? DS__RNG_F32 : t.bits == 64 ? DS__RNG_F64 : -1;
+    if (t.lanes != 1)
+        return -1;
+    if (t.code == DS_CODE_BFLOAT)
+        return t.bits == 16 ? DS__RNG_BF16 : -1;
+    return t.code != DS_CODE_FLOAT ? -1
+           : t.bits == 16          ? DS__RNG_F16
+           : t.bits == 32          ? DS__RNG_F32
+           : t.bits == 64          ? DS__RNG_F64
+                                   : -1;
 }
+
 static int ds__rng_integer_kind(ds_dtype t) {
-    int right = t.lanes == 1 && (t.code == DS_CODE_INT || t.code == DS_CODE_UINT || (t.code == DS_CODE_BOOL && t.bits == 8));
-    return !right ? -1 : t.bits == 8 ? DS__RNG_8 : t.bits == 16 ? DS__RNG_16 : t.bits == 32 ? DS__RNG_32 : t.bits == 64 ? DS__RNG_64 : -1;
+    int right = t.lanes == 1 && (t.code == DS_CODE_INT || t.code == DS_CODE_UINT ||
+                                 (t.code == DS_CODE_BOOL && t.bits == 8));
+    return !right         ? -1
+           : t.bits == 8  ? DS__RNG_8
+           : t.bits == 16 ? DS__RNG_16
+           : t.bits == 32 ? DS__RNG_32
+           : t.bits == 64 ? DS__RNG_64
+                          : -1;
 }
 
 static float ds__rng_widened(uint32_t bits, uint32_t kind) { /* of what ds__rng_narrow gave */
-    if (kind == DS__RNG_F32) return ds__rng_float(bits);
-    if (kind == DS__RNG_BF16) return ds__rng_float(bits << 16);
-    uint32_t e = bits >> 10 & 31, m = bits & 1023;
-    float x = e == 31 ? ds__rng_float(0x7f800000u) : e ? ds__rng_float((e + 112) << 23 | m << 13) : (float)m * 0x1p-24f;
+    if (kind == DS__RNG_F32)
+        return ds__rng_float(bits);
+    if (kind == DS__RNG_BF16)
+        return ds__rng_float(bits << 16);
+    uint32_t e = bits >> 10 & 31;
+    uint32_t m = bits & 1023;
+    float x = e == 31 ? ds__rng_float(0x7f800000u)
+              : e     ? ds__rng_float((e + 112) << 23 | m << 13)
+                      : (float)m * 0x1p-24f;
     return bits & 0x8000u ? -x : x;
 }
-static int ds__rng_finite(double x) { return (ds__rng_bits64(x) >> 52 & 2047) != 2047; } /* also where the compiler was told that all numbers are */
+
+/* also where the compiler was told that all numbers are */
+static int ds__rng_finite(double x) {
+    return (ds__rng_bits64(x) >> 52 & 2047) != 2047;
+}
 
 /* Real numbers: the parameters, which the type must hold. */
-static ds_result ds__rng_reals(const ds_rng_fill_desc *d, int torch, ds__rng_args *a, int *out_which) {
-    static const char *const names[] = { "uniform numbers", "normal numbers", "exponential numbers" };
-    static const int which[3][2] = { { DS__RNG_UNIFORMS, DS__RNG_UNIFORM64 }, { DS__RNG_NORMALS, DS__RNG_NORMAL64 }, { DS__RNG_EXPONENTIALS, DS__RNG_EXPONENTIAL64 } };
+static ds_result ds__rng_reals(const ds_rng_fill_desc *d, int torch, ds__rng_args *a,
+                               int *out_which) {
+    static const char *const names[] = { "uniform numbers", "normal numbers",
+                                         "exponential numbers" };
+    static const int which[3][2] = { { DS__RNG_UNIFORMS, DS__RNG_UNIFORM64 },
+                                     { DS__RNG_NORMALS, DS__RNG_NORMAL64 },
+                                     { DS__RNG_EXPONENTIALS, DS__RNG_EXPONENTIAL64 } };
     int kind = ds__rng_float_kind(d->dtype);
-    if (kind < 0) return ds__rng_no_type(d->dtype, names[d->kind]);
+    if (kind < 0)
+        return ds__rng_no_type(d->dtype, names[d->kind]);
     a->kind = (uint32_t)kind;
     a->what = (uint32_t)d->kind; /* in the same order */
-    a->from = d->a + 0.0; /* no negative zeros: `to` is told by its bits */
+    a->from = d->a + 0.0;        /* no negative zeros: `to` is told by its bits */
     a->to = d->b + 0.0;
     a->from32 = (float)a->from + 0.0f;
     a->to32 = (float)a->to + 0.0f;
     if (kind != DS__RNG_F64) {
         a->from_bits = ds__rng_narrow(a->from32, a->kind);
         a->to_bits = ds__rng_narrow(a->to32, a->kind);
-        if (ds__rng_widened(a->to_bits, a->kind) == 0) a->to_bits = 0;
+        if (ds__rng_widened(a->to_bits, a->kind) == 0)
+            a->to_bits = 0;
     }
     *out_which = which[d->kind][kind == DS__RNG_F64];
     if (d->kind == DS_RNG_UNIFORM) {
-        float low = ds__rng_widened(a->from_bits, a->kind), high = ds__rng_widened(a->to_bits, a->kind);
+        float low = ds__rng_widened(a->from_bits, a->kind);
+        float high = ds__rng_widened(a->to_bits, a->kind);
         a->scale32 = a->to32 - a->from32;
         if (torch && kind != DS__RNG_F64) { /* bounds and their difference are of the type there */
             a->from32 = low;
             a->to32 = high;
             a->scale32 = ds__rng_widened(ds__rng_narrow(high - low, a->kind), a->kind);
         }
-        int fits = ds__rng_finite(a->from) && ds__rng_finite(a->to) && (kind == DS__RNG_F64 ? ds__rng_finite(a->to - a->from) : ds__rng_finite(a->scale32) && ds__rng_finite(low) && ds__rng_finite(high));
+        int fits = ds__rng_finite(a->from) && ds__rng_finite(a->to) &&
+                   (kind == DS__RNG_F64 ? ds__rng_finite(a->to - a->from)
+                                        : ds__rng_finite(a->scale32) && ds__rng_finite(low) &&
+                                              ds__rng_finite(high));
         DS__REQUIRE(fits && d->a <= d->b, "from %g to %g is no interval of the type", d->a, d->b);
-        if (torch && !DS__RNG_EXACT) return ds__fail(DS_ERR_UNSUPPORTED, "torch's %s are refused in a build with -ffast-math, since their bits would not be torch's", names[d->kind]);
+        if (torch && !DS__RNG_EXACT)
+            return ds__fail(DS_ERR_UNSUPPORTED,
+                            "torch's %s are refused in a build with -ffast-math, since their bits "
+                            "would not be torch's",
+                            names[d->kind]);
         return DS_OK;
     }
-    if (!DS__RNG_EXACT) return ds__fail(DS_ERR_UNSUPPORTED, "%s are refused in a build with -ffast-math, since their bits would not be those that are promised", names[d->kind]);
-    if (d->kind == DS_RNG_NORMAL) DS__REQUIRE(ds__rng_finite(d->a) && ds__rng_finite(d->b) && d->b >= 0 && (kind == DS__RNG_F64 || (ds__rng_finite(a->from32) && ds__rng_finite(a->to32))), "a mean of %g and a deviation of %g", d->a, d->b);
-    else DS__REQUIRE(ds__rng_finite(d->a) && d->a > 0 && (kind == DS__RNG_F64 || (a->from32 > 0 && ds__rng_finite(a->from32))), "a rate of %g", d->a);
+    if (!DS__RNG_EXACT)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "%s are refused in a build with -ffast-math, since their bits would not be "
+                        "those that are promised",
+                        names[d->kind]);
+    if (d->kind == DS_RNG_NORMAL)
+        DS__REQUIRE(
+            ds__rng_finite(d->a) && ds__rng_finite(d->b) && d->b >= 0 &&
+                (kind == DS__RNG_F64 || (ds__rng_finite(a->from32) && ds__rng_finite(a->to32))),
+            "a mean of %g and a deviation of %g", d->a, d->b);
+    else
+        DS__REQUIRE(ds__rng_finite(d->a) && d->a > 0 &&
+                        (kind == DS__RNG_F64 || (a->from32 > 0 && ds__rng_finite(a->from32))),
+                    "a rate of %g", d->a);
     return DS_OK;
 }
 
 /* Integers, and zeros and ones. */
-static ds_result ds__rng_whole(const ds_rng_fill_desc *d, int torch, ds__rng_args *a, int *out_which) {
-    int kind = ds__rng_integer_kind(d->dtype), unit = d->dtype.code == DS_CODE_UINT;
+static ds_result ds__rng_whole(const ds_rng_fill_desc *d, int torch, ds__rng_args *a,
+                               int *out_which) {
+    int kind = ds__rng_integer_kind(d->dtype);
+    int unit = d->dtype.code == DS_CODE_UINT;
     *out_which = DS__RNG_ONE_WORD;
     a->what = DS__RNG_INTEGERS;
     if (d->kind == DS_RNG_BITS) {
         size_t size = ds_dtype_size(d->dtype);
-        if (size != 1 && size != 2 && size != 4 && size != 8) return ds__rng_no_type(d->dtype, "random bits");
-        a->kind = size == 1 ? DS__RNG_8 : size == 2 ? DS__RNG_16 : size == 4 ? DS__RNG_32 : DS__RNG_64;
+        if (size != 1 && size != 2 && size != 4 && size != 8)
+            return ds__rng_no_type(d->dtype, "random bits");
+        a->kind = size == 1   ? DS__RNG_8
+                  : size == 2 ? DS__RNG_16
+                  : size == 4 ? DS__RNG_32
+                              : DS__RNG_64;
         a->range = size == 8 ? 0 : d->dtype.code == DS_CODE_BOOL ? 2 : (uint64_t)1 << 32;
-        if (size == 8) { a->what = DS__RNG_WIDE_INTEGERS; *out_which = DS__RNG_TWO_WORDS; }
+        if (size == 8) {
+            a->what = DS__RNG_WIDE_INTEGERS;
+            *out_which = DS__RNG_TWO_WORDS;
+        }
         return DS_OK;
     }
     if (d->kind == DS_RNG_BERNOULLI) {
         int real = ds__rng_float_kind(d->dtype);
-        if (kind < 0 && real < 0) return ds__rng_no_type(d->dtype, "zeros and ones");
-        if (torch && real == DS__RNG_F64) return ds__rng_no_type(d->dtype, "zeros and ones in torch's mapping");
+        if (kind < 0 && real < 0)
+            return ds__rng_no_type(d->dtype, "zeros and ones");
+        if (torch && real == DS__RNG_F64)
+            return ds__rng_no_type(d->dtype, "zeros and ones in torch's mapping");
         DS__REQUIRE(ds__rng_finite(d->a) && d->a >= 0 && d->a <= 1, "a probability of %g", d->a);
-        a->kind = (uint32_t)(kind >= 0 ? kind : real == DS__RNG_F64 ? DS__RNG_64 : real == DS__RNG_F32 ? DS__RNG_32 : DS__RNG_16);
-        a->low = kind >= 0 ? 1 : real == DS__RNG_F64 ? UINT64_C(0x3ff0000000000000) : ds__rng_narrow(1, (uint32_t)real);
+        a->kind = (uint32_t)(kind >= 0             ? kind
+                             : real == DS__RNG_F64 ? DS__RNG_64
+                             : real == DS__RNG_F32 ? DS__RNG_32
+                                                   : DS__RNG_16);
+        a->low = kind >= 0             ? 1
+                 : real == DS__RNG_F64 ? UINT64_C(0x3ff0000000000000)
+                                       : ds__rng_narrow(1, (uint32_t)real);
         if (torch) { /* how many words give a uniform number below p */
-            uint64_t low = 0, high = (uint64_t)1 << 32;
+            uint64_t low = 0;
+            uint64_t high = (uint64_t)1 << 32;
             while (low < high) {
                 uint64_t middle = (low + high) / 2;
-                if (ds__rng_above_0((uint32_t)middle) < (float)d->a) low = middle + 1; else high = middle;
+                if (ds__rng_above_0((uint32_t)middle) < (float)d->a)
+                    low = middle + 1;
+                else
+                    high = middle;
             }
             a->range = low;
         } else {
@@ -2216,27 +2586,42 @@ static ds_result ds__rng_whole(const ds_rng_fill_desc *d, int torch, ds__rng_arg
         *out_which = DS__RNG_ONE_OR_ZERO;
         return DS_OK;
     }
-    if (kind < 0) return ds__rng_no_type(d->dtype, "random integers");
-    DS__REQUIRE(d->low < d->high, "there is no integer in [%lld, %lld)", (long long)d->low, (long long)d->high);
+    if (kind < 0)
+        return ds__rng_no_type(d->dtype, "random integers");
+    DS__REQUIRE(d->low < d->high, "there is no integer in [%lld, %lld)", (long long)d->low,
+                (long long)d->high);
     int bits = d->dtype.code == DS_CODE_BOOL ? 1 : d->dtype.bits;
-    int64_t least = unit || bits == 1 ? 0 : INT64_MIN >> (64 - bits), most = bits == 64 ? INT64_MAX : (int64_t)(((uint64_t)1 << (unit || bits == 1 ? bits : bits - 1)) - 1);
-    DS__REQUIRE(d->low >= least && d->high - 1 <= most, "the type does not hold [%lld, %lld)", (long long)d->low, (long long)d->high);
+    int64_t least = unit || bits == 1 ? 0 : INT64_MIN >> (64 - bits);
+    int64_t most = bits == 64
+                       ? INT64_MAX
+                       : (int64_t)(((uint64_t)1 << (unit || bits == 1 ? bits : bits - 1)) - 1);
+    DS__REQUIRE(d->low >= least && d->high - 1 <= most, "the type does not hold [%lld, %lld)",
+                (long long)d->low, (long long)d->high);
     a->kind = (uint32_t)kind;
     a->low = (uint64_t)d->low;
     a->range = (uint64_t)d->high - (uint64_t)d->low;
-    int one = torch ? a->range < (uint64_t)1 << 28 : a->range <= 1 << 16 || (a->range <= (uint64_t)1 << 32 && (a->range & (a->range - 1)) == 0);
-    if (!one) { a->what = DS__RNG_WIDE_INTEGERS; *out_which = DS__RNG_TWO_WORDS; }
+    int one = torch ? a->range < (uint64_t)1 << 28
+                    : a->range <= 1 << 16 ||
+                          (a->range <= (uint64_t)1 << 32 && (a->range & (a->range - 1)) == 0);
+    if (!one) {
+        a->what = DS__RNG_WIDE_INTEGERS;
+        *out_which = DS__RNG_TWO_WORDS;
+    }
     return DS_OK;
 }
 
-static ds_result ds__rng_order(const ds_rng_fill_desc *d, size_t total, ds__rng_args *a, int *out_which) {
+static ds_result ds__rng_order(const ds_rng_fill_desc *d, size_t total, ds__rng_args *a,
+                               int *out_which) {
     int kind = ds__rng_integer_kind(d->dtype);
-    if (kind < DS__RNG_32 || d->dtype.code != DS_CODE_INT) return ds__rng_no_type(d->dtype, "permutations");
-    DS__REQUIRE((uint64_t)total <= (uint64_t)1 << (kind == DS__RNG_32 ? 31 : 62), "a permutation of %zu elements", total);
+    if (kind < DS__RNG_32 || d->dtype.code != DS_CODE_INT)
+        return ds__rng_no_type(d->dtype, "permutations");
+    DS__REQUIRE((uint64_t)total <= (uint64_t)1 << (kind == DS__RNG_32 ? 31 : 62),
+                "a permutation of %zu elements", total);
     a->kind = (uint32_t)kind;
     a->what = DS__RNG_PERMUTATION;
     a->range = total;
-    for (a->low = 0; total > DS__RNG_FEW && (uint64_t)(total - 1) >> a->low; a->low++) {}
+    for (a->low = 0; total > DS__RNG_FEW && (uint64_t)(total - 1) >> a->low; a->low++) {
+    }
     *out_which = DS__RNG_ORDER;
     return DS_OK;
 }
@@ -2244,12 +2629,14 @@ static ds_result ds__rng_order(const ds_rng_fill_desc *d, size_t total, ds__rng_
 /* Words that a fill takes. */
 static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
     uint64_t each = (uint64_t)1 << ds__rng_shift(a);
-    if (a->what == DS__RNG_PERMUTATION) return a->low ? 4 : (total + 1) / 2 * 4;
-    if (a->stride > 1) return ((total - 1) / (each * a->stride) + 1) * 4;
+    if (a->what == DS__RNG_PERMUTATION)
+        return a->low ? 4 : (total + 1) / 2 * 4;
+    if (a->stride > 1)
+        return ((total - 1) / (each * a->stride) + 1) * 4;
     return (total + each - 1) / each * 4;
 }
-
-/* A fill on its way: its kernel, and where its words come from, the generator or the graph that its stream captures. The generator is locked. */
+/* A fill on its way: its kernel, and where its words come from, the generator or the graph that
+   its stream captures. The generator is locked. */
 typedef struct ds__rng_way {
     ds__generator *generator;
     ds__stream *stream;
@@ -2259,14 +2646,19 @@ typedef struct ds__rng_way {
 } ds__rng_way;
 
 static uint32_t ds__rng_stride(const ds__generator *g, const ds__rng_args *a, uint64_t total) {
-    uint64_t blocks = (total + 255) / 256, most = (uint64_t)g->multiprocessors * (uint64_t)(g->threads / 256);
-    return g->mapping == DS_RNG_TORCH && a->what != DS__RNG_PERMUTATION ? (uint32_t)(256 * (blocks < most ? blocks : most)) : 1;
+    uint64_t blocks = (total + 255) / 256;
+    uint64_t most = (uint64_t)g->multiprocessors * (uint64_t)(g->threads / 256);
+    return g->mapping == DS_RNG_TORCH && a->what != DS__RNG_PERMUTATION
+               ? (uint32_t)(256 * (blocks < most ? blocks : most))
+               : 1;
 }
 
 /* Puts a fill on the stream and takes its words; of no elements, only takes them. */
-static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t first, uint64_t count, uint64_t total) {
+static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t first, uint64_t count,
+                             uint64_t total) {
     const ds__generator *g = w->generator;
-    uint64_t each = (uint64_t)1 << ds__rng_shift(a), skip = 0;
+    uint64_t each = (uint64_t)1 << ds__rng_shift(a);
+    uint64_t skip = 0;
     a->count = count;
     a->stride = ds__rng_stride(g, a, total);
     uint64_t taken = ds__rng_taken(a, total);
@@ -2283,10 +2675,14 @@ static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t fir
         a->state = w->graph ? w->graph->state : NULL;
         a->seed = w->graph ? 0 : g->seed;
         a->start = *w->offset / 4 + skip;
-        uint64_t items = g->device.type == DS_DEVICE_CUDA ? a->rows * a->stride : (count + DS__RNG_ITEM - 1) / DS__RNG_ITEM;
-        r = ds__rng_submit(w->stream, w->kernel, (size_t)items, a, w->graph ? w->graph->capture : 0);
+        uint64_t items = g->device.type == DS_DEVICE_CUDA
+                             ? a->rows * a->stride
+                             : (count + DS__RNG_ITEM - 1) / DS__RNG_ITEM;
+        r = ds__rng_submit(w->stream, w->kernel, (size_t)items, a,
+                           w->graph ? w->graph->capture : 0);
     }
-    if (r == DS_OK) *w->offset += taken;
+    if (r == DS_OK)
+        *w->offset += taken;
     return r;
 }
 
@@ -2295,7 +2691,8 @@ static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t fir
 #define DS__RNG_INDEXED INT32_MAX
 #endif
 /* torch cuts what is larger into halves until all parts fit. */
-static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, uint64_t first, uint64_t count) {
+static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, uint64_t first,
+                                uint64_t count) {
     size_t size = ds__rng_size(all->kind);
     if ((count - 1) * size >= DS__RNG_INDEXED) {
         ds_result r = ds__rng_halves(w, all, first, count / 2);
@@ -2305,16 +2702,21 @@ static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, u
     part.out = (char *)all->out + first * size;
     return ds__rng_put(w, &part, 0, count, count);
 }
+
 /* Each part takes its words, and before them the whole fill takes as many as if it were not cut. */
 static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t count) {
-    if (w->generator->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION || !count || (count - 1) * ds__rng_size(a->kind) < DS__RNG_INDEXED)
+    if (w->generator->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION || !count ||
+        (count - 1) * ds__rng_size(a->kind) < DS__RNG_INDEXED)
         return ds__rng_put(w, a, 0, count, count);
     uint64_t before = *w->offset;
     ds_result r = ds__rng_put(w, a, 0, 0, count);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     uint64_t begun = *w->offset;
     r = ds__rng_halves(w, a, 0, count);
-    if (*w->offset == begun) *w->offset = before; /* not even the first part was put; what was keeps its words, since they are used */
+    /* not even the first part was put; what was keeps its words, since they are used */
+    if (*w->offset == begun)
+        *w->offset = before;
     return r;
 }
 
@@ -2322,95 +2724,148 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
     ds__rng_args a;
     ds__generator *g;
     ds_pointer_info p;
-    int which = 0, known;
-    size_t total = d->total, size, bytes;
+    int which = 0;
+    int known;
+    size_t total = d->total;
+    size_t size;
+    size_t bytes;
     memset(&a, 0, sizeof a);
     DS__REQUIRE((unsigned)d->kind <= DS_RNG_PERMUTATION, "there is no fill %d", (int)d->kind);
-    DS__REQUIRE(!__builtin_add_overflow(d->first, d->count, &size) && (!total || size <= total), "elements %zu to %zu of %zu", d->first, d->first + d->count, total);
-    if (!total) total = size;
+    DS__REQUIRE(!__builtin_add_overflow(d->first, d->count, &size) && (!total || size <= total),
+                "elements %zu to %zu of %zu", d->first, d->first + d->count, total);
+    if (!total)
+        total = size;
     DS__REQUIRE((uint64_t)total <= (uint64_t)1 << 60, "%zu elements are too many", total);
     ds_result r = ds__generator_take(rng, s->device, &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&g->lock);
-    int torch = g->mapping == DS_RNG_TORCH, part = d->first || total != d->count;
+    int torch = g->mapping == DS_RNG_TORCH;
+    int part = d->first || total != d->count;
     if (g->device.type != s->device.type || g->device.index != s->device.index)
-        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the generator is of %s:%d, the stream of %s:%d", ds__type_name(g->device.type), g->device.index, ds__type_name(s->device.type), s->device.index);
-    if (r == DS_OK && torch && part && d->kind != DS_RNG_PERMUTATION) r = ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping has no parts of a fill");
-    if (r == DS_OK) r = d->kind <= DS_RNG_EXPONENTIAL ? ds__rng_reals(d, torch, &a, &which) : d->kind == DS_RNG_PERMUTATION ? ds__rng_order(d, total, &a, &which) : ds__rng_whole(d, torch, &a, &which);
-    if (r == DS_OK && which == DS__RNG_UNIFORMS && a.kind == DS__RNG_F32 && !torch) which = DS__RNG_UNIFORM32;
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the generator is of %s:%d, the stream of %s:%d",
+                     ds__type_name(g->device.type), g->device.index, ds__type_name(s->device.type),
+                     s->device.index);
+    if (r == DS_OK && torch && part && d->kind != DS_RNG_PERMUTATION)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping has no parts of a fill");
+    if (r == DS_OK)
+        r = d->kind <= DS_RNG_EXPONENTIAL   ? ds__rng_reals(d, torch, &a, &which)
+            : d->kind == DS_RNG_PERMUTATION ? ds__rng_order(d, total, &a, &which)
+                                            : ds__rng_whole(d, torch, &a, &which);
+    if (r == DS_OK && which == DS__RNG_UNIFORMS && a.kind == DS__RNG_F32 && !torch)
+        which = DS__RNG_UNIFORM32;
     if (r == DS_OK && total) {
         size = ds__rng_size(a.kind);
         a.out = d->out;
         a.stride = 1;
-        if (__builtin_mul_overflow(d->count, size, &bytes)) r = ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes", d->count, size);
-        if (r == DS_OK && d->count && (uintptr_t)d->out % size) r = ds__fail(DS_ERR_INVALID_VALUE, "out does not lie on a multiple of %zu", size);
-        if (r == DS_OK && d->count) r = ds__operand(d->out, bytes, "out", &p, &known);
-        if (r == DS_OK && d->count && known && p.kind == DS_MEMORY_DEVICE && (p.device.type != s->device.type || p.device.index != s->device.index))
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, the stream on %s:%d", ds__type_name(p.device.type), p.device.index, ds__type_name(s->device.type), s->device.index);
+        if (__builtin_mul_overflow(d->count, size, &bytes))
+            r = ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes", d->count, size);
+        if (r == DS_OK && d->count && (uintptr_t)d->out % size)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "out does not lie on a multiple of %zu", size);
+        if (r == DS_OK && d->count)
+            r = ds__operand(d->out, bytes, "out", &p, &known);
+        if (r == DS_OK && d->count && known && p.kind == DS_MEMORY_DEVICE &&
+            (p.device.type != s->device.type || p.device.index != s->device.index))
+            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, the stream on %s:%d",
+                         ds__type_name(p.device.type), p.device.index,
+                         ds__type_name(s->device.type), s->device.index);
         ds__rng_way w = { .generator = g, .stream = s };
         uint64_t before = g->offset;
-        if (r == DS_OK) r = ds__rng_kernel(which, &w.kernel);
-        if (r == DS_OK) r = DS__CHANGED;
-        for (int i = 0; i < 100 && r == DS__CHANGED; i++) { /* until no capture begins or ends on the stream meanwhile */
+        if (r == DS_OK)
+            r = ds__rng_kernel(which, &w.kernel);
+        if (r == DS_OK)
+            r = DS__CHANGED;
+        /* until no capture begins or ends on the stream meanwhile */
+        for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
             void *graph = NULL;
-            r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release, ds__rng_launch, &graph);
-            if (r != DS_OK) break;
+            r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release,
+                                       ds__rng_launch, &graph);
+            if (r != DS_OK)
+                break;
             w.graph = graph;
             w.offset = w.graph ? &w.graph->taken : &g->offset;
-            r = part ? ds__rng_put(&w, &a, d->first, d->count, total) : ds__rng_cut(&w, &a, d->count);
+            r = part ? ds__rng_put(&w, &a, d->first, d->count, total)
+                     : ds__rng_cut(&w, &a, d->count);
         }
-        if (r == DS__CHANGED) r = ds__fail(DS_ERR_ILLEGAL_STATE, "captures begin and end on the stream all the while");
-        if (g->offset != before) g->changes++;
+        if (r == DS__CHANGED)
+            r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                         "captures begin and end on the stream all the while");
+        if (g->offset != before)
+            g->changes++;
     }
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
 
-DSDEF ds_result (ds_rng_fill)(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream) {
+DSDEF ds_result(ds_rng_fill)(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream) {
     DS__ENTER("ds_rng_fill");
     DS__REQUIRE(desc, "desc is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__rng_fill(rng, desc, s);
     ds__stream_unpin(s);
     return r;
 }
 
-#define DS__RNG_FILL(name, ...) \
-    ds_rng_fill_desc d = { __VA_ARGS__ }; \
-    DS__ENTER(name); \
+#define DS__RNG_FILL(name, ...)             \
+    ds_rng_fill_desc d = { __VA_ARGS__ };   \
+    DS__ENTER(name);                        \
     ds__stream *s = ds__stream_pin(stream); \
-    if (!s) return DS_ERR_INVALID_HANDLE; \
+    if (!s)                                 \
+        return DS_ERR_INVALID_HANDLE;       \
     ds_result r = ds__rng_fill(rng, &d, s); \
-    ds__stream_unpin(s); \
+    ds__stream_unpin(s);                    \
     return r
-DSDEF ds_result (ds_rng_uniform)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double from, double to, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_uniform", .kind = DS_RNG_UNIFORM, .dtype = dtype, .out = out, .count = count, .a = from, .b = to);
-}
-DSDEF ds_result (ds_rng_normal)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double mean, double deviation, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_normal", .kind = DS_RNG_NORMAL, .dtype = dtype, .out = out, .count = count, .a = mean, .b = deviation);
-}
-DSDEF ds_result (ds_rng_exponential)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double rate, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_exponential", .kind = DS_RNG_EXPONENTIAL, .dtype = dtype, .out = out, .count = count, .a = rate);
-}
-DSDEF ds_result (ds_rng_integers)(ds_rng rng, ds_dtype dtype, void *out, size_t count, int64_t low, int64_t high, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_integers", .kind = DS_RNG_INTEGERS, .dtype = dtype, .out = out, .count = count, .low = low, .high = high);
-}
-DSDEF ds_result (ds_rng_bernoulli)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double p, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_bernoulli", .kind = DS_RNG_BERNOULLI, .dtype = dtype, .out = out, .count = count, .a = p);
-}
-DSDEF ds_result (ds_rng_bits)(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_bits", .kind = DS_RNG_BITS, .dtype = dtype, .out = out, .count = count);
-}
-DSDEF ds_result (ds_rng_permutation)(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_permutation", .kind = DS_RNG_PERMUTATION, .dtype = dtype, .out = out, .count = count);
+
+DSDEF ds_result(ds_rng_uniform)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double from,
+                                double to, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_uniform", .kind = DS_RNG_UNIFORM, .dtype = dtype, .out = out,
+                 .count = count, .a = from, .b = to);
 }
 
-/* Called by ds_shutdown when all work is done; graphs end after it, and release what they have of a generator. */
+DSDEF ds_result(ds_rng_normal)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double mean,
+                               double deviation, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_normal", .kind = DS_RNG_NORMAL, .dtype = dtype, .out = out, .count = count,
+                 .a = mean, .b = deviation);
+}
+
+DSDEF ds_result(ds_rng_exponential)(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                                    double rate, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_exponential", .kind = DS_RNG_EXPONENTIAL, .dtype = dtype, .out = out,
+                 .count = count, .a = rate);
+}
+
+DSDEF ds_result(ds_rng_integers)(ds_rng rng, ds_dtype dtype, void *out, size_t count, int64_t low,
+                                 int64_t high, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_integers", .kind = DS_RNG_INTEGERS, .dtype = dtype, .out = out,
+                 .count = count, .low = low, .high = high);
+}
+
+DSDEF ds_result(ds_rng_bernoulli)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double p,
+                                  ds_stream stream) {
+    DS__RNG_FILL("ds_rng_bernoulli", .kind = DS_RNG_BERNOULLI, .dtype = dtype, .out = out,
+                 .count = count, .a = p);
+}
+
+DSDEF ds_result(ds_rng_bits)(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                             ds_stream stream) {
+    DS__RNG_FILL("ds_rng_bits", .kind = DS_RNG_BITS, .dtype = dtype, .out = out, .count = count);
+}
+
+DSDEF ds_result(ds_rng_permutation)(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                                    ds_stream stream) {
+    DS__RNG_FILL("ds_rng_permutation", .kind = DS_RNG_PERMUTATION, .dtype = dtype, .out = out,
+                 .count = count);
+}
+
+/* Called by ds_shutdown when all work is done; graphs end after it, and release what they have
+   of a generator. */
 static void ds__rng_shutdown(void) {
     ds__lock_take(&ds__rng.lock);
-    while (ds__rng.all) { /* what still has a generator is released by its graph, which finds that it has no memory */
+    /* what still has a generator is released by its graph, which finds that it has no memory */
+    while (ds__rng.all) {
         ds__rng_graph *u = ds__rng.all;
         uint64_t *state = u->state;
         ds_event read = u->read;
@@ -2419,30 +2874,42 @@ static void ds__rng_shutdown(void) {
         u->state = NULL;
         ds__lock_give(&ds__rng.lock);
         ds__event *e = ds__pin(&ds__g.events, read.id);
-        if (e) { ds__table_kill(&ds__g.events, e); ds__unpin(&ds__g.events, e); }
+        if (e) {
+            ds__table_kill(&ds__g.events, e);
+            ds__unpin(&ds__g.events, e);
+        }
         DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
         ds__lock_take(&ds__rng.lock);
     }
     ds__rng_graph *idle = ds__rng.idle;
     ds__rng.idle = NULL;
     ds__lock_give(&ds__rng.lock);
-    for (ds__rng_graph *u = idle, *next; u; u = next) { next = u->next; ds__release(u); }
+    for (ds__rng_graph *u = idle, *next; u; u = next) {
+        next = u->next;
+        ds__release(u);
+    }
     for (uint32_t i = 0; i < ds__rng.used; i++) {
         ds__generator *g = ds__rng.slot[i];
-        if (!g) continue;
-        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "", g->made.file ? g->made.file : "?", g->made.line);
+        if (!g)
+            continue;
+        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "",
+                 g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
         ds__generator_drop(g);
     }
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
-            if (ds__rng.own[b][i]) ds__generator_drop(ds__rng.own[b][i]);
+            if (ds__rng.own[b][i])
+                ds__generator_drop(ds__rng.own[b][i]);
             ds__rng.own[b][i] = NULL;
         }
     for (int i = 0; i < DS__RNG_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
-        if (k) { ds__table_kill(&ds__g.kernels, k); ds__unpin(&ds__g.kernels, k); }
+        if (k) {
+            ds__table_kill(&ds__g.kernels, k);
+            ds__unpin(&ds__g.kernels, k);
+        }
         ds__release(ds__rng.text[i]);
         ds__rng.text[i] = NULL;
     }

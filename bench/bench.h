@@ -1,8 +1,10 @@
-/* bench.h - what the benchmark programs share: the list of rows, the clock, medians, and the file of results.
+/* bench.h - what the benchmark programs share: the list of rows, the clock, medians, and the file
+   of results.
 
-   Each program (devstream, one per peer, the limits) appends its rows to the file named by BENCH_RESULTS, tab separated:
-   row, source, value. report.c joins them by median. One program per peer, because some spin or keep threads, and
-   would disturb the others in one process. C11; also taken in by C++ (oneTBB). */
+   Each program (devstream, one per peer, the limits) appends its rows to the file named by
+   BENCH_RESULTS, tab separated: row, source, value. report.c joins them by median. One program
+   per peer, because some spin or keep threads, and would disturb the others in one process. C11;
+   also taken in by C++ (oneTBB). */
 #ifndef BENCH_H_INCLUDED
 #define BENCH_H_INCLUDED
 
@@ -13,48 +15,63 @@
 #include <string.h>
 #include <time.h>
 
-/* What a goal means. BENCH_MOST: the value is at most the goal. BENCH_SHARE: the value is at least that share of the limit. */
+/* What a goal means. BENCH_MOST: the value is at most the goal. BENCH_SHARE: the value is at
+   least that share of the limit. */
 enum { BENCH_MOST, BENCH_SHARE };
+
 /* In which plot a row stands. */
 enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
 
-/* X(id, plot, title, unit, meaning of goal, goal or NAN, what it measures and why its limit is one) */
+/* X(id, plot, title, unit, meaning of goal, goal or NAN, what it measures and why its limit is
+   one) */
+/* clang-format off */
 #define BENCH_ROWS(X) \
     X(queue1, QUEUE, "one queue, end to end", "ns/op", MOST, 30, \
-      "Tiny operations put on one queue by one thread, then a wait; the time from the first submission to the end, by " \
-      "the number of operations. Limit: a ring between two spinning threads that carries the same 16 bytes.") \
+      "Tiny operations put on one queue by one thread, then a wait; the time from the first " \
+      "submission to the end, by the number of operations. Limit: a ring between two spinning " \
+      "threads that carries the same 16 bytes.") \
     X(queue8, QUEUE, "8 queues round-robin, end to end", "ns/op", MOST, 20, \
-      "The same over eight queues, one operation each in turn. Limit: eight such rings served by one spinning thread.") \
+      "The same over eight queues, one operation each in turn. Limit: eight such rings served by " \
+      "one spinning thread.") \
     X(hop, QUEUE, "hop between 2 queues by events", "ns/hop", MOST, 150, \
-      "Operation on A, record, B waits, operation on B, record, A waits, and so on; all submitted ahead. Both fold into " \
-      "one hash, so that a hop too early shows. Limit: one way between two spinning threads; who keeps both queues on " \
-      "one thread can be faster. oneTBB: a ring of two nodes built beforehand, so nothing is submitted per hop.") \
+      "Operation on A, record, B waits, operation on B, record, A waits, and so on; all " \
+      "submitted ahead. Both fold into one hash, so that a hop too early shows. Limit: one " \
+      "way between two spinning threads; who keeps both queues on one thread can be faster. " \
+      "oneTBB: a ring of two nodes built beforehand, so nothing is submitted per hop.") \
     X(forkjoin, QUEUE, "fork-join 1-7-1 over 8 queues", "ns", MOST, 2500, \
-      "Operation, seven operations on seven queues after it, operation after all seven; back to back. Limit: two hops " \
-      "between spinning threads. oneTBB: a graph built beforehand that starts itself again.") \
+      "Operation, seven operations on seven queues after it, operation after all seven; back to " \
+      "back. Limit: two hops between spinning threads. oneTBB: a graph built beforehand that " \
+      "starts itself again.") \
     X(wait_hot, QUEUE, "submit and wait, workers hot", "ns", MOST, 400, \
-      "One operation and a wait for it, back to back. Limit: a round trip between two spinning threads.") \
+      "One operation and a wait for it, back to back. Limit: a round trip between two spinning " \
+      "threads.") \
     X(wait_parked, QUEUE, "submit and wait, workers parked", "ns", MOST, 6000, \
       "The same after 2 ms of sleep. Limit: the futex_wake call that wakes one sleeper.") \
     X(submit_parked, QUEUE, "submit alone, workers parked", "ns", MOST, 3000, \
       "Only the submission, after 2 ms of sleep. Limit: as above.") \
     X(idle_cpu, OTHER, "CPU time when idle, 1 to 200 ms", "us", MOST, 100, \
-      "CPU time of the whole process from 1 ms to 200 ms after the last operation. Limit: a process without threads, " \
-      "asleep; the cost of its own waking is in both.") \
+      "CPU time of the whole process from 1 ms to 200 ms after the last operation. Limit: a " \
+      "process without threads, asleep; the cost of its own waking is in both.") \
     X(pending_bytes, OTHER, "memory of a pending operation", "bytes", MOST, 256, \
-      "100,000 tiny operations behind a gate; what the driver reports, blocks held in reserve included.") \
+      "100,000 tiny operations behind a gate; what the driver reports, blocks held in reserve " \
+      "included.") \
     X(pending_rss, OTHER, "same, by resident memory", "bytes", MOST, 256, \
       "The same seen from outside: growth of the resident set.") \
-    X(streams_new, OTHER, "10,000 streams, just created", "MiB", MOST, 10, "Growth of the resident set.") \
+    X(streams_new, OTHER, "10,000 streams, just created", "MiB", MOST, 10, \
+      "Growth of the resident set.") \
     X(streams_used, OTHER, "10,000 idle streams, each used once", "MiB", MOST, 10, \
-      "The same after one operation on each and a wait for it, so that nothing that a stream keeps is left out.") \
+      "The same after one operation on each and a wait for it, so that nothing that a stream " \
+      "keeps is left out.") \
     X(call_site, OTHER, "call-site store", "ns", MOST, NAN, \
-      "ds_stream_query by its macro, which stores file and line, less the same call without it. Limit: none; two stores.") \
+      "ds_stream_query by its macro, which stores file and line, less the same call without it. " \
+      "Limit: none; two stores.") \
     X(handle_pin, OTHER, "handle: look-up, pin, unpin", "ns", MOST, NAN, \
-      "ds_stream_flags of a valid stream less an empty call: what every verb pays to find its object and to keep it alive " \
-      "while a concurrent destroy may come. Limit: what a reference count would cost that no other thread touches.") \
+      "ds_stream_flags of a valid stream less an empty call: what every verb pays to find its " \
+      "object and to keep it alive while a concurrent destroy may come. Limit: what a " \
+      "reference count would cost that no other thread touches.") \
     X(range, OTHER, "range, push and pop", "ns", MOST, 20, \
-      "ds_range_push and ds_range_pop with neither a tool nor a hook, less two empty calls. Limit: none.") \
+      "ds_range_push and ds_range_pop with neither a tool nor a hook, less two empty calls. " \
+      "Limit: none.") \
     X(copy_1m, COPY, "copy of 1 MiB", "GB/s", SHARE, 0.95, BENCH_COPY_NOTE) \
     X(copy_16m, COPY, "copy of 16 MiB", "GB/s", SHARE, 0.95, NULL) \
     X(copy_64m, COPY, "copy of 64 MiB", "GB/s", SHARE, 0.95, NULL) \
@@ -63,15 +80,19 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
     X(fill_64m, COPY, "fill of 64 MiB", "GB/s", SHARE, 0.95, \
       "As the copies, 4-byte values; limits memset, rep stosb and non-temporal stores.") \
     X(random_64m, COPY, "uniform float32 in 64 MiB", "GB/s", SHARE, 0.60, \
-      "ds_rng_uniform over [0, 1) by element, bytes written by time. Limits: those of a fill, on the same memory.") \
+      "ds_rng_uniform over [0, 1) by element, bytes written by time. Limits: those of a fill, on " \
+      "the same memory.") \
     X(random_256m, COPY, "uniform float32 in 256 MiB", "GB/s", SHARE, 0.60, NULL) \
     X(compile_decl, OTHER, "compile time, declarations", "ms", MOST, 50, \
       "Compiling a file that takes in devstream.h, less compiling an empty file, at -O2.") \
     X(compile_impl, OTHER, "compile time, implementation", "ms", MOST, 1500, \
       "The same with DEVSTREAM_IMPLEMENTATION: the core with the CPU driver.")
-#define BENCH_COPY_NOTE \
-    "Device to device on one stream, each followed by a wait; bytes written by time. Limit: the best of memcpy, rep movsb " \
-    "and non-temporal stores, each on 1 and 2 threads that need no waking, on the same memory, taken in turn with the copies."
+/* clang-format on */
+#define BENCH_COPY_NOTE                                                                           \
+    "Device to device on one stream, each followed by a wait; bytes written by time. Limit: the " \
+    "best of memcpy, rep movsb "                                                                  \
+    "and non-temporal stores, each on 1 and 2 threads that need no waking, on the same memory, "  \
+    "taken in turn with the copies."
 
 typedef struct bench_row {
     const char *id, *title, *unit, *note;
@@ -80,10 +101,11 @@ typedef struct bench_row {
 } bench_row;
 
 enum {
+
 #define BENCH_COUNT_(id, plot, title, unit, meaning, goal, note) BENCH_INDEX_##id,
     BENCH_ROWS(BENCH_COUNT_)
 #undef BENCH_COUNT_
-    BENCH_ROW_COUNT
+        BENCH_ROW_COUNT
 };
 
 #define BENCH_FN __attribute__((unused)) static
@@ -118,7 +140,9 @@ BENCH_FN void bench_pause(void) {
 }
 
 /* 1 for a short pass: fewer repetitions, no copies of 256 MiB and more. */
-BENCH_FN int bench_quick(void) { return getenv("BENCH_QUICK") != NULL; }
+BENCH_FN int bench_quick(void) {
+    return getenv("BENCH_QUICK") != NULL;
+}
 
 BENCH_FN int bench_order(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -133,38 +157,57 @@ BENCH_FN double bench_median(double *v, int n) {
 BENCH_FN void bench_line(const char *row, const char *source, const char *text) {
     const char *path = getenv("BENCH_RESULTS");
     FILE *f = path ? fopen(path, "a") : stdout;
-    if (!f) { perror(path); exit(1); }
+    if (!f) {
+        perror(path);
+        exit(1);
+    }
     fprintf(f, "%s\t%s\t%s\n", row, source, text);
-    if (path) fclose(f);
+    if (path)
+        fclose(f);
 }
 
 /* One value of a row; NaN: the result was wrong. */
 BENCH_FN void bench_put(const char *row, const char *source, double value) {
     char text[32];
-    if (isnan(value)) { bench_failed = 1; bench_line(row, source, "WRONG"); return; }
+    if (isnan(value)) {
+        bench_failed = 1;
+        bench_line(row, source, "WRONG");
+        return;
+    }
     snprintf(text, sizeof text, "%.6g", value);
     bench_line(row, source, text);
 }
 
 /* The source cannot run here; text says what to install. */
-BENCH_FN void bench_absent(const char *source, const char *text) { bench_line("*", source, text); }
+BENCH_FN void bench_absent(const char *source, const char *text) {
+    bench_line("*", source, text);
+}
 
-/* Puts the median of n evaluations of an expression; one that is NaN (a wrong result) makes the row wrong. */
-#define BENCH_REPEAT(row, source, n, expression) do { \
-        double bench_v_[64]; int bench_i_, bench_nan_ = 0; \
-        for (bench_i_ = 0; bench_i_ < (n) && bench_i_ < 64; bench_i_++) { \
-            bench_v_[bench_i_] = (expression); \
-            bench_nan_ |= isnan(bench_v_[bench_i_]); \
-        } \
+/* Puts the median of n evaluations of an expression; one that is NaN (a wrong result) makes the
+   row wrong. */
+#define BENCH_REPEAT(row, source, n, expression)                                     \
+    do {                                                                             \
+        double bench_v_[64];                                                         \
+        int bench_i_, bench_nan_ = 0;                                                \
+        for (bench_i_ = 0; bench_i_ < (n) && bench_i_ < 64; bench_i_++) {            \
+            bench_v_[bench_i_] = (expression);                                       \
+            bench_nan_ |= isnan(bench_v_[bench_i_]);                                 \
+        }                                                                            \
         bench_put(row, source, bench_nan_ ? NAN : bench_median(bench_v_, bench_i_)); \
     } while (0)
 
-/* The tiny operation: operations do not commute, so that a lost, doubled or swapped one changes the hash. */
+/* The tiny operation: operations do not commute, so that a lost, doubled or swapped one changes
+   the hash. */
 #define BENCH_P UINT64_C(0x9e3779b97f4a7c15)
-BENCH_FN void bench_fold(uint64_t *h, uint64_t n) { *h = *h * BENCH_P + n; }
+
+BENCH_FN void bench_fold(uint64_t *h, uint64_t n) {
+    *h = *h * BENCH_P + n;
+}
+
 /* Folds count hashes, one per cache line, into another. */
 BENCH_FN void bench_gather(uint64_t *h, const uint64_t *from, uint64_t count) {
-    for (uint64_t i = 0; i < count; i++) bench_fold(h, from[8 * i]);
+    for (uint64_t i = 0; i < count; i++)
+        bench_fold(h, from[8 * i]);
 }
 
 #endif /* BENCH_H_INCLUDED */

@@ -1,5 +1,6 @@
-/* copies.c - copies and fills: devstream and what the machine allows, in turn and on the same memory, because page
-   placement and noisy neighbours move all of them together. The sources "libc 1" to "stream 2" are the limits. */
+/* copies.c - copies and fills: devstream and what the machine allows, in turn and on the same
+   memory, because page placement and noisy neighbours move all of them together. The sources
+   "libc 1" to "stream 2" are the limits. */
 #include "bench.h"
 #include "../devstream_rng.h"
 #include <pthread.h>
@@ -9,7 +10,8 @@
 #endif
 
 static void check(ds_result r) {
-    if (r >= 0) return;
+    if (r >= 0)
+        return;
     fprintf(stderr, "devstream: %s: %s\n", ds_result_name(r), ds_last_error());
     exit(1);
 }
@@ -17,23 +19,30 @@ static void check(ds_result r) {
 /* In the place of a source: random numbers, whose limits are those of a fill. */
 static const char random_numbers[1];
 
-/* ---- the ways to write memory: src NULL is a fill with FILL_BYTE ------------------------------------------------------- */
+/* ---- the ways to write memory: src NULL is a fill with FILL_BYTE ----------------------------- */
 
 enum { FILL_BYTE = 0x5a };
-typedef void (*way_fn)(char *dst, const char *src, size_t size); /* size: a multiple of 128, dst aligned to 64 */
+
+/* size: a multiple of 128, dst aligned to 64 */
+typedef void (*way_fn)(char *dst, const char *src, size_t size);
 
 static void by_libc(char *dst, const char *src, size_t size) {
-    if (src) memcpy(dst, src, size);
-    else memset(dst, FILL_BYTE, size);
+    if (src)
+        memcpy(dst, src, size);
+    else
+        memset(dst, FILL_BYTE, size);
 }
 
 #if defined(__x86_64__)
 static void by_rep(char *dst, const char *src, size_t size) {
-    if (src) __asm__ volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(size) : : "memory");
-    else __asm__ volatile("rep stosb" : "+D"(dst), "+c"(size) : "a"(FILL_BYTE) : "memory");
+    if (src)
+        __asm__ volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(size) : : "memory");
+    else
+        __asm__ volatile("rep stosb" : "+D"(dst), "+c"(size) : "a"(FILL_BYTE) : "memory");
 }
 
-__attribute__((target("avx2"))) static void by_stream_avx2(char *dst, const char *src, size_t size) {
+__attribute__((target("avx2"))) static void by_stream_avx2(char *dst, const char *src,
+                                                           size_t size) {
     __m256i fill = _mm256_set1_epi8(FILL_BYTE);
     for (size_t i = 0; i < size; i += 128) {
         __m256i *d = (__m256i *)(void *)(dst + i);
@@ -51,21 +60,30 @@ __attribute__((target("avx2"))) static void by_stream_avx2(char *dst, const char
 static void by_stream_sse2(char *dst, const char *src, size_t size) {
     __m128i fill = _mm_set1_epi8(FILL_BYTE);
     for (size_t i = 0; i < size; i += 16)
-        _mm_stream_si128((__m128i *)(void *)(dst + i), src ? _mm_loadu_si128((const __m128i *)(const void *)(src + i)) : fill);
+        _mm_stream_si128((__m128i *)(void *)(dst + i),
+                         src ? _mm_loadu_si128((const __m128i *)(const void *)(src + i)) : fill);
     _mm_sfence();
 }
 #endif
 
-/* ---- on one thread or two; the second spins, so that waking it is not in the limit --------------------------------------- */
+/* ---- on one thread or two; the second spins, so that waking it is not in the limit ----------- */
 
-static struct { way_fn way; char *dst; const char *src; size_t size; } job;
+static struct {
+    way_fn way;
+    char *dst;
+    const char *src;
+    size_t size;
+} job;
+
 static atomic_int order, done;
 
 static void *second(void *user) {
     (void)user;
     for (int i = 1;; i++) {
-        while (atomic_load_explicit(&order, memory_order_acquire) != i) bench_pause();
-        if (!job.way) return NULL;
+        while (atomic_load_explicit(&order, memory_order_acquire) != i)
+            bench_pause();
+        if (!job.way)
+            return NULL;
         job.way(job.dst, job.src, job.size);
         atomic_store_explicit(&done, i, memory_order_release);
     }
@@ -75,17 +93,20 @@ static double time_way(way_fn way, int threads, char *dst, const char *src, size
     pthread_t thread;
     size_t half = threads == 2 ? size / 2 : size;
     atomic_store(&order, 0);
-    if (threads == 2 && pthread_create(&thread, NULL, second, NULL)) abort();
+    if (threads == 2 && pthread_create(&thread, NULL, second, NULL))
+        abort();
     bench_sleep_us(500); /* the second thread spins, devstream's threads have gone to sleep */
     double t = bench_now_ns();
     for (int i = 1; i <= n; i++) {
         if (threads == 2) {
-            job.way = way, job.dst = dst + half, job.src = src ? src + half : NULL, job.size = size - half;
+            job.way = way, job.dst = dst + half, job.src = src ? src + half : NULL,
+            job.size = size - half;
             atomic_store_explicit(&order, i, memory_order_release);
         }
         way(dst, src, half);
         if (threads == 2)
-            while (atomic_load_explicit(&done, memory_order_acquire) != i) bench_pause();
+            while (atomic_load_explicit(&done, memory_order_acquire) != i)
+                bench_pause();
     }
     t = bench_now_ns() - t;
     if (threads == 2) {
@@ -100,7 +121,10 @@ static double time_way(way_fn way, int threads, char *dst, const char *src, size
 static double time_devstream(ds_stream stream, char *dst, const char *src, size_t size, int n) {
     double t = bench_now_ns();
     for (int i = 0; i < n; i++) {
-        check(src == random_numbers ? ds_rng_uniform((ds_rng){0}, ds_float32(), dst, size / 4, 0, 1, stream) : src ? ds_copy(dst, src, size, stream) : ds_fill(dst, FILL_BYTE * 0x01010101u, 4, size / 4, stream));
+        check(src == random_numbers
+                  ? ds_rng_uniform((ds_rng){ 0 }, ds_float32(), dst, size / 4, 0, 1, stream)
+              : src ? ds_copy(dst, src, size, stream)
+                    : ds_fill(dst, FILL_BYTE * 0x01010101u, 4, size / 4, stream));
         check(ds_stream_synchronize(stream));
     }
     return (bench_now_ns() - t) / n;
@@ -110,7 +134,8 @@ static double time_devstream(ds_stream stream, char *dst, const char *src, size_
 static int are_uniform(const float *x, size_t n) {
     size_t low = 0;
     for (size_t i = 0; i < n; i++) {
-        if (!(x[i] >= 0 && x[i] < 1)) return 0;
+        if (!(x[i] >= 0 && x[i] < 1))
+            return 0;
         low += x[i] < 0.5f;
     }
     return low > n / 2 - n / 100 && low < n / 2 + n / 100;
@@ -118,12 +143,16 @@ static int are_uniform(const float *x, size_t n) {
 
 static void run(const char *row, ds_stream stream, char *dst, const char *src, size_t size) {
     const char *from = src == random_numbers ? NULL : src;
-    static const char *const names[7] = {"libc 1", "libc 2", "rep 1", "rep 2", "stream 1", "stream 2", "devstream"};
-    way_fn ways[3] = {by_libc, NULL, NULL};
+    static const char *const names[7] = { "libc 1",   "libc 2",   "rep 1",    "rep 2",
+                                          "stream 1", "stream 2", "devstream" };
+    way_fn ways[3] = { by_libc, NULL, NULL };
     double v[7][9];
     int repeats = bench_quick() ? 3 : size > (size_t)256 << 20 ? 5 : 7, right = 1;
-    int n = size >= (size_t)64 << 20 ? (int)(((size_t)256 << 20) / size) : bench_quick() ? 8 : (int)(((size_t)128 << 20) / size);
-    if (n < 1) n = 1;
+    int n = size >= (size_t)64 << 20 ? (int)(((size_t)256 << 20) / size)
+            : bench_quick()          ? 8
+                                     : (int)(((size_t)128 << 20) / size);
+    if (n < 1)
+        n = 1;
 #if defined(__x86_64__)
     ways[1] = by_rep;
     ways[2] = __builtin_cpu_supports("avx2") ? by_stream_avx2 : by_stream_sse2;
@@ -131,20 +160,35 @@ static void run(const char *row, ds_stream stream, char *dst, const char *src, s
     for (int r = 0; r < repeats; r++)
         for (int k = 0; k < 7; k++) {
             int c = (k + r) % 7; /* another one begins each time */
-            if (c < 6 && !ways[c / 2]) continue;
-            if (c == 6 && r == 0) memset(dst, 0, size); /* the result is checked once */
-            v[c][r] = (double)size / (c < 6 ? time_way(ways[c / 2], c % 2 + 1, dst, from, size, n) : time_devstream(stream, dst, src, size, n));
+            if (c < 6 && !ways[c / 2])
+                continue;
+            /* the result is checked once */
             if (c == 6 && r == 0)
-                right = src == random_numbers ? are_uniform((const float *)(const void *)dst, size / 4) : src ? !memcmp(dst, src, size) : dst[0] == FILL_BYTE && !memcmp(dst, dst + 1, size - 1);
+                memset(dst, 0, size);
+            v[c][r] = (double)size / (c < 6 ? time_way(ways[c / 2], c % 2 + 1, dst, from, size, n)
+                                            : time_devstream(stream, dst, src, size, n));
+            if (c == 6 && r == 0)
+                right = src == random_numbers
+                            ? are_uniform((const float *)(const void *)dst, size / 4)
+                        : src ? !memcmp(dst, src, size)
+                              : dst[0] == FILL_BYTE && !memcmp(dst, dst + 1, size - 1);
         }
     for (int c = 0; c < 7; c++)
-        if (c == 6 || ways[c / 2]) bench_put(row, names[c], c == 6 && !right ? NAN : bench_median(v[c], repeats));
+        if (c == 6 || ways[c / 2])
+            bench_put(row, names[c], c == 6 && !right ? NAN : bench_median(v[c], repeats));
 }
 
 int main(void) {
-    static const struct { const char *row; size_t mib; } sizes[] = {
-        {"copy_1m", 1}, {"copy_16m", 16}, {"copy_64m", 64}, {"copy_256m", 256}, {"copy_1g", 1024}};
-    ds_stream_desc desc = {.device = ds_cpu(0)};
+    static const struct {
+        const char *row;
+        size_t mib;
+    } sizes[] = { { "copy_1m", 1 },
+                  { "copy_16m", 16 },
+                  { "copy_64m", 64 },
+                  { "copy_256m", 256 },
+                  { "copy_1g", 1024 } };
+
+    ds_stream_desc desc = { .device = ds_cpu(0) };
     ds_stream stream;
     void *dst = NULL, *src = NULL;
     size_t most = bench_quick() ? 64 : 1024;
@@ -153,15 +197,21 @@ int main(void) {
     while (ds_alloc(ds_cpu(0), most << 20, &dst) < 0 || ds_alloc(ds_cpu(0), most << 20, &src) < 0) {
         check(ds_free(dst)); /* a small machine: rows that do not fit stay empty */
         dst = NULL;
-        if ((most /= 2) < 64) { fprintf(stderr, "copies: %s\n", ds_last_error()); return 1; }
+        if ((most /= 2) < 64) {
+            fprintf(stderr, "copies: %s\n", ds_last_error());
+            return 1;
+        }
     }
     uint64_t x = 1, *words = src;
-    for (size_t i = 0; i < (most << 20) / 8; i++) words[i] = x = x * BENCH_P + i;
+    for (size_t i = 0; i < (most << 20) / 8; i++)
+        words[i] = x = x * BENCH_P + i;
     memset(dst, 1, most << 20);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].mib <= most) run(sizes[i].row, stream, dst, src, sizes[i].mib << 20);
+        if (sizes[i].mib <= most)
+            run(sizes[i].row, stream, dst, src, sizes[i].mib << 20);
     run("fill_64m", stream, dst, NULL, (size_t)64 << 20);
     run("random_64m", stream, dst, random_numbers, (size_t)64 << 20);
-    if (most >= 256) run("random_256m", stream, dst, random_numbers, (size_t)256 << 20);
+    if (most >= 256)
+        run("random_256m", stream, dst, random_numbers, (size_t)256 << 20);
     return bench_failed;
 }

@@ -1,9 +1,11 @@
-/* cuda.c - what devstream adds to a call of cudart: each verb and the bare call in turn, in one process; and how fast the demo's
-   kernels read and ds_comm_reduce_into adds up, beside the device's own copy, and random fills beside its own fill.
+/* cuda.c - what devstream adds to a call of cudart: each verb and the bare call in turn, in one
+   process; and how fast the demo's kernels read and ds_comm_reduce_into adds up, beside the
+   device's own copy, and random fills beside its own fill.
 
-   On a GPU (linked with cudart) the two columns are real calls and the last is the difference. On the stand-in for cudart, in its
-   null mode, submissions do nothing, so that little but devstream's own cost is left. Prints a table in Markdown.
-   Exit 0, 1 when something failed, 77 without a device. */
+   On a GPU (linked with cudart) the two columns are real calls and the last is the difference.
+   On the stand-in for cudart, in its null mode, submissions do nothing, so that little but
+   devstream's own cost is left. Prints a table in Markdown. Exit 0, 1 when something failed, 77
+   without a device. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "../devstream_comm.h"
 #include "../devstream_rng.h"
@@ -20,12 +22,16 @@ static const char empty_ptx[] =
     ".version 6.0\n.target sm_60\n.address_size 64\n"
     ".visible .entry empty(.param .u64 p, .param .u64 n, .param .u32 f)\n{\n ret;\n}\n";
 
-typedef struct empty_args { void *p; uint64_t n; uint32_t f; } empty_args;
+typedef struct empty_args {
+    void *p;
+    uint64_t n;
+    uint32_t f;
+} empty_args;
 
 typedef int (*load_fn)(void **module, const void *image);
 typedef int (*get_fn)(void **function, void *module, const char *name);
-typedef int (*launch_fn)(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, cudaStream_t s,
-                         void **params, void **extra);
+typedef int (*launch_fn)(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                         unsigned bz, unsigned shared, cudaStream_t s, void **params, void **extra);
 typedef int (*query_fn)(cudaStream_t s);
 
 static struct {
@@ -44,9 +50,23 @@ static struct {
     query_fn query;
 } w;
 
-#define DIE(...) do { fprintf(stderr, __VA_ARGS__); fputc('\n', stderr); exit(1); } while (0)
-#define OK(call) do { if ((call) < 0) DIE("%s", ds_last_error()); } while (0)
-#define CUDART(call) do { int cuda_ = (int)(call); if (cuda_) DIE("%s: %d (%s)", #call, cuda_, cudaGetErrorString((cudaError_t)cuda_)); } while (0)
+#define DIE(...)                      \
+    do {                              \
+        fprintf(stderr, __VA_ARGS__); \
+        fputc('\n', stderr);          \
+        exit(1);                      \
+    } while (0)
+#define OK(call)                        \
+    do {                                \
+        if ((call) < 0)                 \
+            DIE("%s", ds_last_error()); \
+    } while (0)
+#define CUDART(call)                                                                  \
+    do {                                                                              \
+        int cuda_ = (int)(call);                                                      \
+        if (cuda_)                                                                    \
+            DIE("%s: %d (%s)", #call, cuda_, cudaGetErrorString((cudaError_t)cuda_)); \
+    } while (0)
 
 static void *entry_point(const char *name) {
     void *p = NULL;
@@ -56,14 +76,22 @@ static void *entry_point(const char *name) {
 #else
     CUDART(cudaGetDriverEntryPoint(name, &p, cudaEnableLegacyStream, &found));
 #endif
-    if (!p) DIE("no %s", name);
+    if (!p)
+        DIE("no %s", name);
     return p;
 }
-#define TAKE(variable, name) do { void *p_ = entry_point(name); memcpy(&(variable), &p_, sizeof p_); } while (0)
+
+#define TAKE(variable, name)                 \
+    do {                                     \
+        void *p_ = entry_point(name);        \
+        memcpy(&(variable), &p_, sizeof p_); \
+    } while (0)
 
 static void open_both(void) {
-    static const ds_param params[] = { { DS_PARAM_READ_WRITE, offsetof(empty_args, p), sizeof(void *) },
-                                       { DS_PARAM_VALUE, offsetof(empty_args, n), 8 }, { DS_PARAM_VALUE, offsetof(empty_args, f), 4 } };
+    static const ds_param params[] = { { DS_PARAM_READ_WRITE, offsetof(empty_args, p),
+                                         sizeof(void *) },
+                                       { DS_PARAM_VALUE, offsetof(empty_args, n), 8 },
+                                       { DS_PARAM_VALUE, offsetof(empty_args, f), 4 } };
     ds_stream_desc desc = { .device = ds_cuda(0) };
     ds_stream_native native;
     void *module;
@@ -72,8 +100,13 @@ static void open_both(void) {
     OK(ds_stream_create(&desc, &w.s));
     OK(ds_stream_create(&desc, &w.s2));
     OK(ds_event_create(0, NULL, &w.e));
-    OK(ds_kernel_create(&(ds_kernel_desc){ .name = "empty", .args_size = sizeof(empty_args), .params = params, .param_count = 3,
-                                           .cuda = { .image = empty_ptx, .entry = "empty", .block = 32 } }, &w.k));
+    OK(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "empty",
+                           .args_size = sizeof(empty_args),
+                           .params = params,
+                           .param_count = 3,
+                           .cuda = { .image = empty_ptx, .entry = "empty", .block = 32 } },
+        &w.k));
     OK(ds_kernel_load(w.k, ds_cuda(0)));
     OK(ds_alloc(ds_cuda(0), BYTES, &w.d));
     OK(ds_alloc(ds_cuda(0), BYTES, &w.d2));
@@ -81,7 +114,8 @@ static void open_both(void) {
     w.args.p = w.d;
     OK(ds_event_record(w.e, w.s));
     OK(ds_stream_wait_stream(w.s2, w.s));
-    OK(ds_stream_export(w.s, &native)); /* the same streams, so that both sides meet the same queue */
+    /* the same streams, so that both sides meet the same queue */
+    OK(ds_stream_export(w.s, &native));
     w.n = native.handle;
     OK(ds_stream_export(w.s2, &native));
     w.n2 = native.handle;
@@ -102,7 +136,8 @@ static void open_both(void) {
 static ds_result put_chain(ds_stream s, void *unused) {
     ds_result r = DS_OK;
     (void)unused;
-    for (int i = 0; i < CHAIN && r >= 0; i++) r = ds_launch(w.k, 32, &w.args, sizeof w.args, s);
+    for (int i = 0; i < CHAIN && r >= 0; i++)
+        r = ds_launch(w.k, 32, &w.args, sizeof w.args, s);
     return r;
 }
 
@@ -114,51 +149,78 @@ static void capture_both(void) {
     OK(ds_graph_instantiate(graph, NULL, &w.x));
     OK(ds_graph_destroy(graph));
     CUDART(cudaStreamBeginCapture(w.n, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < CHAIN; i++) CUDART(w.launch(w.function, 1, 1, 1, 32, 1, 1, 0, w.n, w.params, NULL));
+    for (int i = 0; i < CHAIN; i++)
+        CUDART(w.launch(w.function, 1, 1, 1, 32, 1, 1, 0, w.n, w.params, NULL));
     CUDART(cudaStreamEndCapture(w.n, &bare));
     CUDART(cudaGraphInstantiateWithFlags(&w.nx, bare, 0));
     CUDART(cudaGraphDestroy(bare));
 }
 
-static void settle(void) { CUDART(cudaStreamSynchronize(w.n)); CUDART(cudaStreamSynchronize(w.n2)); }
+static void settle(void) {
+    CUDART(cudaStreamSynchronize(w.n));
+    CUDART(cudaStreamSynchronize(w.n2));
+}
 
 /* X(what, the verb, the bare call) */
+/* clang-format off */
 #define ROWS(X) \
-    X("ds_launch / cuLaunchKernel", ds_launch(w.k, 32, &w.args, sizeof w.args, w.s), w.launch(w.function, 1, 1, 1, 32, 1, 1, 0, w.n, w.params, NULL)) \
-    X("ds_copy, device to device / cudaMemcpyAsync", ds_copy(w.d2, w.d, BYTES, w.s), cudaMemcpyAsync(w.d2, w.d, BYTES, cudaMemcpyDeviceToDevice, w.n)) \
-    X("ds_copy, pinned to device / cudaMemcpyAsync", ds_copy(w.d, w.pin, BYTES, w.s), cudaMemcpyAsync(w.d, w.pin, BYTES, cudaMemcpyHostToDevice, w.n)) \
-    X("ds_fill, bytes / cudaMemsetAsync", ds_fill(w.d, 0, 1, BYTES, w.s), cudaMemsetAsync(w.d, 0, BYTES, w.n)) \
+    X("ds_launch / cuLaunchKernel", ds_launch(w.k, 32, &w.args, sizeof w.args, w.s), \
+      w.launch(w.function, 1, 1, 1, 32, 1, 1, 0, w.n, w.params, NULL)) \
+    X("ds_copy, device to device / cudaMemcpyAsync", ds_copy(w.d2, w.d, BYTES, w.s), \
+      cudaMemcpyAsync(w.d2, w.d, BYTES, cudaMemcpyDeviceToDevice, w.n)) \
+    X("ds_copy, pinned to device / cudaMemcpyAsync", ds_copy(w.d, w.pin, BYTES, w.s), \
+      cudaMemcpyAsync(w.d, w.pin, BYTES, cudaMemcpyHostToDevice, w.n)) \
+    X("ds_fill, bytes / cudaMemsetAsync", ds_fill(w.d, 0, 1, BYTES, w.s), \
+      cudaMemsetAsync(w.d, 0, BYTES, w.n)) \
     X("ds_event_record / cudaEventRecord", ds_event_record(w.e, w.s), cudaEventRecord(w.ne, w.n)) \
-    X("ds_stream_wait_event / cudaStreamWaitEvent", ds_stream_wait_event(w.s2, w.e), cudaStreamWaitEvent(w.n2, w.ne, 0)) \
-    X("ds_graph_launch, 8 kernels / cudaGraphLaunch", ds_graph_launch(w.x, w.s), cudaGraphLaunch(w.nx, w.n)) \
+    X("ds_stream_wait_event / cudaStreamWaitEvent", ds_stream_wait_event(w.s2, w.e), \
+      cudaStreamWaitEvent(w.n2, w.ne, 0)) \
+    X("ds_graph_launch, 8 kernels / cudaGraphLaunch", ds_graph_launch(w.x, w.s), \
+      cudaGraphLaunch(w.nx, w.n)) \
     X("ds_stream_query / cuStreamQuery", ds_stream_query(w.s), w.query(w.n)) \
-    X("ds_stream_synchronize, idle / cudaStreamSynchronize", ds_stream_synchronize(w.s), cudaStreamSynchronize(w.n)) \
-    X("ds_event_synchronize, reached / cudaEventSynchronize", ds_event_synchronize(w.e), cudaEventSynchronize(w.ne))
+    X("ds_stream_synchronize, idle / cudaStreamSynchronize", ds_stream_synchronize(w.s), \
+      cudaStreamSynchronize(w.n)) \
+    X("ds_event_synchronize, reached / cudaEventSynchronize", ds_event_synchronize(w.e), \
+      cudaEventSynchronize(w.ne))
+/* clang-format on */
 
-#define TIMED(out, call) do { \
-        double begin_ = bench_now_ns(); \
-        for (int i_ = 0; i_ < BATCH; i_++) bad |= (int)(call) != 0; \
+#define TIMED(out, call)                         \
+    do {                                         \
+        double begin_ = bench_now_ns();          \
+        for (int i_ = 0; i_ < BATCH; i_++)       \
+            bad |= (int)(call) != 0;             \
         out = (bench_now_ns() - begin_) / BATCH; \
-        settle(); \
+        settle();                                \
     } while (0)
 
-#define ROW(what, verb, call) { \
-        static double ours[ROUNDS], bare[ROUNDS], more[ROUNDS]; \
-        int bad = 0; \
-        settle(); \
-        for (int r = 0; r < ROUNDS; r++) { \
-            if (r % 2) { TIMED(bare[r], call); TIMED(ours[r], verb); } else { TIMED(ours[r], verb); TIMED(bare[r], call); } \
-            more[r] = ours[r] - bare[r]; \
-        } \
-        if (bad) DIE("%s: a call failed: %s", what, ds_last_error()); \
-        double difference = bench_median(more, ROUNDS); \
-        printf("| %-52s | %7.0f | %7.0f | %8.1f | %s |\n", what, bench_median(ours, ROUNDS), bench_median(bare, ROUNDS), difference, \
-               difference <= goal ? "met" : "**not met**"); \
+#define ROW(what, verb, call)                                                                \
+    {                                                                                        \
+        static double ours[ROUNDS], bare[ROUNDS], more[ROUNDS];                              \
+        int bad = 0;                                                                         \
+        settle();                                                                            \
+        for (int r = 0; r < ROUNDS; r++) {                                                   \
+            if (r % 2) {                                                                     \
+                TIMED(bare[r], call);                                                        \
+                TIMED(ours[r], verb);                                                        \
+            } else {                                                                         \
+                TIMED(ours[r], verb);                                                        \
+                TIMED(bare[r], call);                                                        \
+            }                                                                                \
+            more[r] = ours[r] - bare[r];                                                     \
+        }                                                                                    \
+        if (bad)                                                                             \
+            DIE("%s: a call failed: %s", what, ds_last_error());                             \
+        double difference = bench_median(more, ROUNDS);                                      \
+        printf("| %-52s | %7.0f | %7.0f | %8.1f | %s |\n", what, bench_median(ours, ROUNDS), \
+               bench_median(bare, ROUNDS), difference,                                       \
+               difference <= goal ? "met" : "**not met**");                                  \
     }
 
-/* The demo's kernels over 1 GiB, in bytes read; the copy in bytes read and written. Goal: 80 % of it. */
+/* The demo's kernels over 1 GiB, in bytes read; the copy in bytes read and written. Goal: 80 %
+   of it. */
 static void bandwidth(void) {
     enum { RUNS = 21 };
+
     static const char *const titles[] = { "copy, device to device", "histogram", "checksum" };
     const size_t size = bench_quick() ? (size_t)1 << 20 : (size_t)1 << 30;
     double gbs[3][RUNS], copy = 0;
@@ -166,7 +228,8 @@ static void bandwidth(void) {
     void *data, *other, *results;
     ds_event begin, end;
     memset(&d, 0, sizeof d);
-    if (create_kernels(&d) != FINE) exit(1);
+    if (create_kernels(&d) != FINE)
+        exit(1);
     OK(ds_alloc(ds_cuda(0), size, &data));
     OK(ds_alloc(ds_cuda(0), size, &other));
     OK(ds_alloc(ds_cuda(0), RESULT_BYTES, &results));
@@ -179,24 +242,35 @@ static void bandwidth(void) {
             piece_args args = { data, results, size, 0 };
             double ms;
             OK(ds_event_record(begin, w.s));
-            if (i == 0) OK(ds_copy(other, data, size, w.s));
-            else OK(ds_launch(i == 1 ? d.histogram : d.checksum, size / BLOCK, &args, sizeof args, w.s));
+            if (i == 0)
+                OK(ds_copy(other, data, size, w.s));
+            else
+                OK(ds_launch(i == 1 ? d.histogram : d.checksum, size / BLOCK, &args, sizeof args,
+                             w.s));
             OK(ds_event_record(end, w.s));
             OK(ds_event_synchronize(end));
             OK(ds_event_elapsed_ms(begin, end, &ms));
-            if (r >= 0) gbs[i][r] = (double)size * (i == 0 ? 2 : 1) / ms / 1e6;
+            if (r >= 0)
+                gbs[i][r] = (double)size * (i == 0 ? 2 : 1) / ms / 1e6;
         }
-    printf("\n| %zu MiB of blanks | GB/s | of the copy | at least 80 %% |\n|---|---:|---:|---:|\n", size >> 20);
+    printf("\n| %zu MiB of blanks | GB/s | of the copy | at least 80 %% |\n|---|---:|---:|---:|\n",
+           size >> 20);
     for (int i = 0; i < 3; i++) {
         double v = bench_median(gbs[i], RUNS);
-        if (i == 0) { copy = v; printf("| %s | %.0f | | |\n", titles[i], v); }
-        else printf("| %s | %.0f | %.0f %% | %s |\n", titles[i], v, 100 * v / copy, v >= 0.8 * copy ? "met" : "**not met**");
+        if (i == 0) {
+            copy = v;
+            printf("| %s | %.0f | | |\n", titles[i], v);
+        } else
+            printf("| %s | %.0f | %.0f %% | %s |\n", titles[i], v, 100 * v / copy,
+                   v >= 0.8 * copy ? "met" : "**not met**");
     }
 }
 
-/* Sums of tensors of 256 MiB of float32, all on one device, into another one; in bytes read and written, as the copy, which takes turns with them. Goal: 90 % of it. */
+/* Sums of tensors of 256 MiB of float32, all on one device, into another one; in bytes read and
+   written, as the copy, which takes turns with them. Goal: 90 % of it. */
 static void sums(void) {
     enum { RUNS = 21, MOST = 8 };
+
     static const size_t counts[] = { 0, 2, 4, 8 };
     const size_t bytes = bench_quick() ? (size_t)1 << 20 : (size_t)256 << 20;
     const int64_t shape[] = { (int64_t)(bytes / 4) };
@@ -220,30 +294,43 @@ static void sums(void) {
             double ms;
             float last = 0;
             OK(ds_event_record(begin, w.s));
-            if (i == 0) OK(ds_copy(out->data, in[0]->data, bytes, w.s));
-            else OK(ds_comm_reduce_into(inputs, counts[i], DS_REDUCE_SUM, out, &on));
+            if (i == 0)
+                OK(ds_copy(out->data, in[0]->data, bytes, w.s));
+            else
+                OK(ds_comm_reduce_into(inputs, counts[i], DS_REDUCE_SUM, out, &on));
             OK(ds_event_record(end, w.s));
             OK(ds_event_synchronize(end));
             OK(ds_event_elapsed_ms(begin, end, &ms));
-            if (r >= 0) gbs[i][r] = (double)bytes * (i == 0 ? 2 : (double)counts[i] + 1) / ms / 1e6;
+            if (r >= 0)
+                gbs[i][r] = (double)bytes * (i == 0 ? 2 : (double)counts[i] + 1) / ms / 1e6;
             OK(ds_copy(&last, (char *)out->data + bytes - 4, 4, w.s));
             OK(ds_stream_synchronize(w.s));
-            if (last != (i == 0 ? 1.0f : (float)counts[i])) DIE("the sum of %zu is %g", counts[i], (double)last);
+            if (last != (i == 0 ? 1.0f : (float)counts[i]))
+                DIE("the sum of %zu is %g", counts[i], (double)last);
         }
-    printf("\n| sums of float32, %zu MiB each | GB/s | of the copy | at least 90 %% |\n|---|---:|---:|---:|\n", bytes >> 20);
+    printf("\n| sums of float32, %zu MiB each | GB/s | of the copy | at least 90 %% "
+           "|\n|---|---:|---:|---:|\n",
+           bytes >> 20);
     for (int i = 0; i < 4; i++) {
         double v = bench_median(gbs[i], RUNS), copy = bench_median(gbs[0], RUNS);
-        if (i == 0) printf("| copy, device to device | %.0f | | |\n", v);
-        else printf("| reduce_add of %zu | %.0f | %.0f %% | %s |\n", counts[i], v, 100 * v / copy, v >= 0.9 * copy ? "met" : "**not met**");
+        if (i == 0)
+            printf("| copy, device to device | %.0f | | |\n", v);
+        else
+            printf("| reduce_add of %zu | %.0f | %.0f %% | %s |\n", counts[i], v, 100 * v / copy,
+                   v >= 0.9 * copy ? "met" : "**not met**");
     }
-    for (int i = 0; i < MOST; i++) OK(ds_tensor_free(in[i]));
+    for (int i = 0; i < MOST; i++)
+        OK(ds_tensor_free(in[i]));
     OK(ds_tensor_free(out));
 }
 
 /* Random numbers of 1 GiB, against a fill with a constant. */
 static void randoms(void) {
     enum { RUNS = 11, KINDS = 5 };
-    static const char *const titles[KINDS] = { "fill", "uniform float32", "normal float32", "32 random bits", "uniform float32, torch's mapping" };
+
+    static const char *const titles[KINDS] = { "fill", "uniform float32", "normal float32",
+                                               "32 random bits",
+                                               "uniform float32, torch's mapping" };
     const size_t bytes = (size_t)1 << 30, n = bytes / 4;
     double gbs[KINDS][RUNS];
     ds_rng torch, own = { 0 };
@@ -258,22 +345,40 @@ static void randoms(void) {
             double ms;
             OK(ds_event_record(begin, w.s));
             switch (i) {
-            case 0: OK(ds_fill(x, 0x3f000000u, 4, n, w.s)); break;
-            case 1: OK(ds_rng_uniform(own, ds_float32(), x, n, 0, 1, w.s)); break;
-            case 2: OK(ds_rng_normal(own, ds_float32(), x, n, 0, 1, w.s)); break;
-            case 3: OK(ds_rng_bits(own, ds_uint32(), x, n, w.s)); break;
-            default: OK(ds_rng_uniform(torch, ds_float32(), x, n, 0, 1, w.s)); break;
+            case 0:
+                OK(ds_fill(x, 0x3f000000u, 4, n, w.s));
+                break;
+            case 1:
+                OK(ds_rng_uniform(own, ds_float32(), x, n, 0, 1, w.s));
+                break;
+            case 2:
+                OK(ds_rng_normal(own, ds_float32(), x, n, 0, 1, w.s));
+                break;
+            case 3:
+                OK(ds_rng_bits(own, ds_uint32(), x, n, w.s));
+                break;
+            default:
+                OK(ds_rng_uniform(torch, ds_float32(), x, n, 0, 1, w.s));
+                break;
             }
             OK(ds_event_record(end, w.s));
             OK(ds_event_synchronize(end));
             OK(ds_event_elapsed_ms(begin, end, &ms));
-            if (r >= 0) gbs[i][r] = (double)bytes / ms / 1e6;
+            if (r >= 0)
+                gbs[i][r] = (double)bytes / ms / 1e6;
         }
-    printf("\n| random numbers, %zu MiB | GB/s | of the fill | at least 85 %% |\n|---|---:|---:|---:|\n", bytes >> 20);
+    printf("\n| random numbers, %zu MiB | GB/s | of the fill | at least 85 %% "
+           "|\n|---|---:|---:|---:|\n",
+           bytes >> 20);
     for (int i = 0; i < KINDS; i++) {
         double v = bench_median(gbs[i], RUNS), fill = bench_median(gbs[0], RUNS);
-        if (i == 0) printf("| fill | %.0f | | |\n", v);
-        else printf("| %s | %.0f | %.0f %% | %s |\n", titles[i], v, 100 * v / fill, i > 1 ? "" : v >= 0.85 * fill ? "met" : "**not met**");
+        if (i == 0)
+            printf("| fill | %.0f | | |\n", v);
+        else
+            printf("| %s | %.0f | %.0f %% | %s |\n", titles[i], v, 100 * v / fill,
+                   i > 1              ? ""
+                   : v >= 0.85 * fill ? "met"
+                                      : "**not met**");
     }
     OK(ds_rng_destroy(torch));
     OK(ds_event_destroy(begin));
@@ -296,10 +401,16 @@ int main(int argc, char **argv) {
     OK(ds_device_get_properties(ds_cuda(0), &p));
     open_both();
     capture_both();
-    printf("On %s; ns of CPU time per call, medians of %d rounds of %d calls, the two in turn.\n\n", standin ? "the stand-in for cudart, null mode" : p.name,
-           ROUNDS, BATCH);
-    printf("| verb / bare call | devstream | bare | own cost | at most %.0f |\n|---|---:|---:|---:|---:|\n", goal);
+    printf("On %s; ns of CPU time per call, medians of %d rounds of %d calls, the two in turn.\n\n",
+           standin ? "the stand-in for cudart, null mode" : p.name, ROUNDS, BATCH);
+    printf("| verb / bare call | devstream | bare | own cost | at most %.0f "
+           "|\n|---|---:|---:|---:|---:|\n",
+           goal);
     ROWS(ROW)
-    if (!standin) { bandwidth(); sums(); randoms(); }
+    if (!standin) {
+        bandwidth();
+        sums();
+        randoms();
+    }
     return 0;
 }

@@ -1,5 +1,5 @@
-/* graphs.c - the rows of graphs on the CPU driver, and beside them the same work enqueued. With the argument limits: what a
-   machine without devstream allows. */
+/* graphs.c - the rows of graphs on the CPU driver, and beside them the same work enqueued. With
+   the argument limits: what a machine without devstream allows. */
 #define main streams_main /* the tiny operations and the queues */
 #include "streams.c"
 #undef main
@@ -11,11 +11,12 @@ static ds_kernel kernel_work;
 static ds_graph_exec exec_chain, exec_forkjoin, exec_branches, exec_serial, exec_one;
 static uint64_t chain_want, forkjoin_want;
 
-/* ---- measuring ---------------------------------------------------------------------------------------------------- */
+/* ---- measuring ------------------------------------------------------------------------------- */
 
-/* Both in turn, either first as often: medians of each, and of the ratio of neighbours. NaN when a result was wrong. */
-static void in_turn(double (*one)(void), double (*other)(void), int samples, double *out_one, double *out_other,
-                    double *out_ratio) {
+/* Both in turn, either first as often: medians of each, and of the ratio of neighbours. NaN when
+   a result was wrong. */
+static void in_turn(double (*one)(void), double (*other)(void), int samples, double *out_one,
+                    double *out_other, double *out_ratio) {
     static double v[2][SAMPLES], ratio[SAMPLES];
     int wrong = 0;
     for (int i = -4; i < samples; i++) { /* four to warm up */
@@ -24,7 +25,8 @@ static void in_turn(double (*one)(void), double (*other)(void), int samples, dou
             int which = (side + i) & 1;
             wrong |= isnan(t[which] = which ? other() : one());
         }
-        if (i < 0) continue;
+        if (i < 0)
+            continue;
         v[0][i] = t[0];
         v[1][i] = t[1];
         ratio[i] = t[0] / t[1];
@@ -40,15 +42,18 @@ static double once(double (*f)(void), int samples) {
     return one;
 }
 
-/* ---- what is captured or enqueued --------------------------------------------------------------------------------- */
+/* ---- what is captured or enqueued ------------------------------------------------------------ */
 
 static uint64_t shift; /* what the chain's numbers begin with */
 
 static void put_chain(void) {
-    for (uint64_t i = 0; i < GRAPH_CHAIN; i++) q_fold(0, Q_H(0), shift + i);
+    for (uint64_t i = 0; i < GRAPH_CHAIN; i++)
+        q_fold(0, Q_H(0), shift + i);
 }
 
-static void put_one(void) { q_fold(0, Q_H(0), 0); }
+static void put_one(void) {
+    q_fold(0, Q_H(0), 0);
+}
 
 static void put_forkjoins(void) {
     for (uint64_t i = 0; i < GRAPH_FORKS; i++) {
@@ -59,7 +64,8 @@ static void put_forkjoins(void) {
             q_gather(q, Q_H(q), Q_H(0), 1);
             q_record(q);
         }
-        for (unsigned q = 1; q < 8; q++) q_wait(0, q);
+        for (unsigned q = 1; q < 8; q++)
+            q_wait(0, q);
         q_gather(0, Q_H(0), Q_H(1), 7);
     }
 }
@@ -73,16 +79,20 @@ static int work(size_t first, size_t count, const void *args) {
 
 static void put_work(int width) {
     for (unsigned i = 0; i < GRAPH_BRANCHES; i++) {
-        fold_args a = {Q_H(i), i};
+        fold_args a = { Q_H(i), i };
         check(ds_launch(kernel_work, 1, &a, sizeof a, streams[i % (unsigned)width]));
     }
 }
-static void put_serial(void) { put_work(1); }
+
+static void put_serial(void) {
+    put_work(1);
+}
 
 /* Captured, the other streams must come in and be joined; enqueued, they need not. */
 static void put_branches(void) {
     q_record(0);
-    for (unsigned q = 1; q < 8; q++) q_wait(q, 0);
+    for (unsigned q = 1; q < 8; q++)
+        q_wait(q, 0);
     put_work(8);
     for (unsigned q = 1; q < 8; q++) {
         q_record(q);
@@ -106,20 +116,25 @@ static ds_graph_exec executable(void (*put)(void)) {
     return exec;
 }
 
-/* ---- launches ----------------------------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------- */
 
 /* ns from the launch, or from the first submission, to the end of the wait. */
 static double timed(ds_graph_exec exec, void (*put)(void)) {
     q_reset();
     double t = bench_now_ns();
-    if (put) put();
-    else check(ds_graph_launch(exec, streams[0]));
+    if (put)
+        put();
+    else
+        check(ds_graph_launch(exec, streams[0]));
     q_sync(0);
     return bench_now_ns() - t;
 }
 
 #define TIMED(name, exec, put, right, count) \
-    static double name(void) { double t = timed(exec, put); return (right) ? t / (count) : NAN; }
+    static double name(void) {               \
+        double t = timed(exec, put);         \
+        return (right) ? t / (count) : NAN;  \
+    }
 TIMED(chain_launched, exec_chain, NULL, *Q_H(0) == chain_want, GRAPH_CHAIN)
 TIMED(chain_enqueued, exec_chain, put_chain, *Q_H(0) == chain_want, GRAPH_CHAIN)
 TIMED(forkjoin_launched, exec_forkjoin, NULL, *Q_H(0) == forkjoin_want, GRAPH_FORKS)
@@ -129,7 +144,8 @@ static int worked(void) {
     static uint64_t want[GRAPH_BRANCHES];
     int right = 1;
     for (unsigned i = 0; i < GRAPH_BRANCHES; i++) {
-        if (!want[i]) want[i] = graph_work(i, GRAPH_TURNS);
+        if (!want[i])
+            want[i] = graph_work(i, GRAPH_TURNS);
         right &= *Q_H(i) == want[i];
     }
     return right;
@@ -142,18 +158,27 @@ TIMED(branches_enqueued, exec_branches, put_branches, worked(), 1)
 /* Back to back: one operation alone is too short for the clock. */
 static double one_by_one(ds_graph_exec exec, void (*put)(void)) {
     enum { TIMES = 500 };
+
     double t = bench_now_ns();
     for (int i = 0; i < TIMES; i++) {
-        if (put) put();
-        else check(ds_graph_launch(exec, streams[0]));
+        if (put)
+            put();
+        else
+            check(ds_graph_launch(exec, streams[0]));
         q_sync(0);
     }
     return (bench_now_ns() - t) / TIMES;
 }
-static double one_launched(void) { return one_by_one(exec_one, NULL); }
-static double one_enqueued(void) { return one_by_one(exec_one, put_one); }
 
-/* ---- making and changing ------------------------------------------------------------------------------------------ */
+static double one_launched(void) {
+    return one_by_one(exec_one, NULL);
+}
+
+static double one_enqueued(void) {
+    return one_by_one(exec_one, put_one);
+}
+
+/* ---- making and changing --------------------------------------------------------------------- */
 
 static ds_graph graph_chain, graph_other; /* the other begins one number later */
 static ds_graph_node chain_node[GRAPH_CHAIN];
@@ -190,7 +215,8 @@ static double update_once(void) {
     check(ds_graph_exec_update(exec_chain, from ? graph_other : graph_chain, NULL));
     upload();
     t = bench_now_ns() - t;
-    for (uint64_t i = 0; i < GRAPH_CHAIN; i++) bench_fold(&want, from + i);
+    for (uint64_t i = 0; i < GRAPH_CHAIN; i++)
+        bench_fold(&want, from + i);
     timed(exec_chain, NULL);
     return *Q_H(0) == want ? t / GRAPH_CHAIN : NAN;
 }
@@ -198,30 +224,43 @@ static double update_once(void) {
 /* Another number for the middle node. */
 static double set_once(int and_upload) {
     enum { NODE = GRAPH_CHAIN / 2 };
+
     static uint64_t number;
     uint64_t want = 0;
-    fold_args a = {Q_H(0), ++number};
-    ds_node_desc desc = {.kind = DS_NODE_KERNEL,
-                         .u.kernel = {.kernel = kernel_fold, .items = 1, .args = &a, .args_size = sizeof a}};
+    fold_args a = { Q_H(0), ++number };
+    ds_node_desc desc = {
+        .kind = DS_NODE_KERNEL,
+        .u.kernel = { .kernel = kernel_fold, .items = 1, .args = &a, .args_size = sizeof a }
+    };
     double t = bench_now_ns();
     check(ds_graph_exec_set_node(exec_chain, chain_node[NODE], &desc));
-    if (and_upload) upload();
+    if (and_upload)
+        upload();
     t = bench_now_ns() - t;
-    for (uint64_t i = 0; i < GRAPH_CHAIN; i++) bench_fold(&want, i == NODE ? number : i);
+    for (uint64_t i = 0; i < GRAPH_CHAIN; i++)
+        bench_fold(&want, i == NODE ? number : i);
     timed(exec_chain, NULL);
     return *Q_H(0) == want ? t : NAN;
 }
-static double set_alone(void) { return set_once(0); }
-static double set_and_upload(void) { return set_once(1); }
 
-/* ---- the rows ------------------------------------------------------------------------------------------------------- */
+static double set_alone(void) {
+    return set_once(0);
+}
 
-static void put_pair(const char *row, double (*launched)(void), double (*enqueued)(void), const char *row_ratio) {
+static double set_and_upload(void) {
+    return set_once(1);
+}
+
+/* ---- the rows -------------------------------------------------------------------------------- */
+
+static void put_pair(const char *row, double (*launched)(void), double (*enqueued)(void),
+                     const char *row_ratio) {
     double launch, enqueue, ratio;
     in_turn(launched, enqueued, SAMPLES, &launch, &enqueue, &ratio);
     bench_put(row, "devstream", launch);
     bench_put(row, "plain", enqueue);
-    if (row_ratio) bench_put(row_ratio, "devstream", ratio);
+    if (row_ratio)
+        bench_put(row_ratio, "devstream", ratio);
 }
 
 static void speedup(const char *source, double (*serial)(void), double (*parallel)(void)) {
@@ -231,11 +270,17 @@ static void speedup(const char *source, double (*serial)(void), double (*paralle
 }
 
 static void graphs(void) {
-    ds_param p[] = {{DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(void *)}, {DS_PARAM_VALUE, offsetof(fold_args, n), 8}};
-    ds_kernel_desc d = {.name = "work", .cpu_fn = work, .args_size = sizeof(fold_args), .params = p, .param_count = 2};
+    ds_param p[] = { { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(void *) },
+                     { DS_PARAM_VALUE, offsetof(fold_args, n), 8 } };
+    ds_kernel_desc d = { .name = "work",
+                         .cpu_fn = work,
+                         .args_size = sizeof(fold_args),
+                         .params = p,
+                         .param_count = 2 };
     size_t count = 0;
     check(ds_kernel_create(&d, &kernel_work));
-    for (uint64_t i = 0; i < GRAPH_CHAIN; i++) bench_fold(&chain_want, i);
+    for (uint64_t i = 0; i < GRAPH_CHAIN; i++)
+        bench_fold(&chain_want, i);
     forkjoin_want = q_forkjoin_want(GRAPH_FORKS);
     shift = 1;
     graph_other = captured(put_chain);
@@ -260,9 +305,12 @@ static void graphs(void) {
     bench_put("graph_set_all", "devstream", once(set_and_upload, 101));
 }
 
-/* ---- limits --------------------------------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
-typedef struct command { int (*fn)(size_t, size_t, const void *); fold_args args; } command;
+typedef struct command {
+    int (*fn)(size_t, size_t, const void *);
+    fold_args args;
+} command;
 
 static command commands[GRAPH_CHAIN];
 static uint64_t loop_hash;
@@ -270,17 +318,23 @@ static uint64_t loop_hash;
 static double loop_once(void) {
     loop_hash = 0;
     double t = bench_now_ns();
-    for (const command *c = commands; c < commands + GRAPH_CHAIN; c++) c->fn(0, 1, &c->args);
+    for (const command *c = commands; c < commands + GRAPH_CHAIN; c++)
+        c->fn(0, 1, &c->args);
     t = bench_now_ns() - t;
     return loop_hash == chain_want ? t / GRAPH_CHAIN : NAN;
 }
 
-/* As many threads as processors take the branches one by one; they spin, so that none has to be woken. */
-static struct { _Alignas(64) atomic_int go, next, done; int threads; _Alignas(64) uint64_t hash[8 * GRAPH_BRANCHES]; } pool;
+/* As many threads as processors take the branches one by one; they spin, so that none has to be
+   woken. */
+static struct {
+    _Alignas(64) atomic_int go, next, done;
+    int threads;
+    _Alignas(64) uint64_t hash[8 * GRAPH_BRANCHES];
+} pool;
 
 static void take_branches(void) {
     for (int i; (i = atomic_fetch_add(&pool.next, 1)) < GRAPH_BRANCHES;) {
-        fold_args a = {&pool.hash[8 * i], (uint64_t)i};
+        fold_args a = { &pool.hash[8 * i], (uint64_t)i };
         work(0, 1, &a);
         atomic_fetch_add(&pool.done, 1);
     }
@@ -288,7 +342,8 @@ static void take_branches(void) {
 
 static void *stand_by(void *user) {
     for (int seen = 0, now; (now = atomic_load(&pool.go)) >= 0;) {
-        if (now != seen && now % 2) take_branches();
+        if (now != seen && now % 2)
+            take_branches();
         seen = now;
         bench_pause();
     }
@@ -304,34 +359,48 @@ static double through_pool(int odd) {
     double t = bench_now_ns();
     atomic_store(&pool.go, ((atomic_load(&pool.go) + 2) & ~1) + odd);
     take_branches();
-    while (atomic_load(&pool.done) < GRAPH_BRANCHES) bench_pause();
+    while (atomic_load(&pool.done) < GRAPH_BRANCHES)
+        bench_pause();
     t = bench_now_ns() - t;
-    for (int i = 0; i < GRAPH_BRANCHES; i++) right &= pool.hash[8 * i] != 0;
+    for (int i = 0; i < GRAPH_BRANCHES; i++)
+        right &= pool.hash[8 * i] != 0;
     return right ? t : NAN;
 }
-static double alone(void) { return through_pool(0); }
-static double together(void) { return through_pool(1); }
+
+static double alone(void) {
+    return through_pool(0);
+}
+
+static double together(void) {
+    return through_pool(1);
+}
 
 static void limits(void) {
     pthread_t thread[GRAPH_BRANCHES];
     int more = (int)sysconf(_SC_NPROCESSORS_ONLN) - 1;
-    if (more > GRAPH_BRANCHES - 1) more = GRAPH_BRANCHES - 1;
+    if (more > GRAPH_BRANCHES - 1)
+        more = GRAPH_BRANCHES - 1;
     for (uint64_t i = 0; i < GRAPH_CHAIN; i++) {
-        commands[i] = (command){fold, {&loop_hash, i}};
+        commands[i] = (command){ fold, { &loop_hash, i } };
         bench_fold(&chain_want, i);
     }
     double call = once(loop_once, SAMPLES);
     bench_put("graph_chain", "limit", call);
     bench_put("graph_forkjoin", "limit", 9 * call);
     for (int i = 0; i < more; i++)
-        if (pthread_create(&thread[i], NULL, stand_by, NULL)) abort();
+        if (pthread_create(&thread[i], NULL, stand_by, NULL))
+            abort();
     speedup("limit", alone, together);
     atomic_store(&pool.go, -1);
-    for (int i = 0; i < more; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < more; i++)
+        pthread_join(thread[i], NULL);
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1 && !strcmp(argv[1], "limits")) { limits(); return bench_failed; }
+    if (argc > 1 && !strcmp(argv[1], "limits")) {
+        limits();
+        return bench_failed;
+    }
     start();
     graphs();
     return bench_failed;

@@ -1,4 +1,5 @@
-/* limits.c - what the machine allows for the queue rows: two threads that spin on a cache line, one futex call, nothing. */
+/* limits.c - what the machine allows for the queue rows: two threads that spin on a cache line,
+   one futex call, nothing. */
 #include "bench.h"
 #include <limits.h>
 #include <linux/futex.h>
@@ -9,20 +10,27 @@
 #include <unistd.h>
 
 /* Spinning is only a limit with a processor for each; a stolen one must not hang the program. */
-#define SPIN_UNTIL(condition) \
+#define SPIN_UNTIL(condition)                           \
     for (unsigned spins_ = 1; !(condition); spins_++) { \
-        if (spins_ % 100000) bench_pause(); \
-        else sched_yield(); \
+        if (spins_ % 100000)                            \
+            bench_pause();                              \
+        else                                            \
+            sched_yield();                              \
     }
 
-/* ---- rings: one producer, one consumer, an operation is a hash and a number ------------------------------------------ */
+/* ---- rings: one producer, one consumer, an operation is a hash and a number ------------------ */
 
 enum { RING = 1024 };
+
 typedef struct ring {
-    struct { uint64_t *h, n; } slot[RING];
+    struct {
+        uint64_t *h, n;
+    } slot[RING];
+
     _Alignas(64) atomic_size_t head; /* written by the consumer */
     _Alignas(64) atomic_size_t tail; /* written by the producer */
-    _Alignas(64) size_t head_seen;   /* the producer's copy: it looks again only when the ring seems full */
+    /* the producer's copy: it looks again only when the ring seems full */
+    _Alignas(64) size_t head_seen;
 } ring;
 
 static ring rings[8];
@@ -38,23 +46,27 @@ static void *consume(void *user) {
             size_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
             size_t tail = atomic_load_explicit(&r->tail, memory_order_acquire);
             did += tail - head;
-            for (; head != tail; head++) bench_fold(r->slot[head % RING].h, r->slot[head % RING].n);
+            for (; head != tail; head++)
+                bench_fold(r->slot[head % RING].h, r->slot[head % RING].n);
             atomic_store_explicit(&r->head, head, memory_order_release);
         }
         left -= did;
-        if (!did) bench_pause();
+        if (!did)
+            bench_pause();
     }
     return NULL;
 }
 
 static double through_rings(size_t queues, size_t n) {
     pthread_t thread;
-    uint64_t want[8] = {0};
+    uint64_t want[8] = { 0 };
     memset(hashes, 0, sizeof hashes);
     width = queues;
     total = n -= n % queues;
-    for (size_t i = 0; i < n; i++) bench_fold(&want[i % queues], i);
-    if (pthread_create(&thread, NULL, consume, NULL)) abort();
+    for (size_t i = 0; i < n; i++)
+        bench_fold(&want[i % queues], i);
+    if (pthread_create(&thread, NULL, consume, NULL))
+        abort();
     bench_sleep_us(1000); /* until it spins */
     double t = bench_now_ns();
     for (size_t i = 0; i < n; i += queues)
@@ -62,7 +74,9 @@ static double through_rings(size_t queues, size_t n) {
             ring *r = &rings[q];
             size_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
             if (tail - r->head_seen == RING)
-                SPIN_UNTIL(tail - (r->head_seen = atomic_load_explicit(&r->head, memory_order_acquire)) < RING)
+                SPIN_UNTIL(
+                    tail - (r->head_seen = atomic_load_explicit(&r->head, memory_order_acquire)) <
+                    RING)
             r->slot[tail % RING].h = &hashes[8 * q];
             r->slot[tail % RING].n = i + q;
             atomic_store_explicit(&r->tail, tail + 1, memory_order_release);
@@ -70,13 +84,15 @@ static double through_rings(size_t queues, size_t n) {
     pthread_join(thread, NULL); /* a few us among n operations */
     t = bench_now_ns() - t;
     for (size_t q = 0; q < queues; q++)
-        if (hashes[8 * q] != want[q]) return NAN;
+        if (hashes[8 * q] != want[q])
+            return NAN;
     return t / (double)n;
 }
 
-/* ---- a token between two spinning threads ------------------------------------------------------------------------------ */
+/* ---- a token between two spinning threads ---------------------------------------------------- */
 
 enum { TRIPS = 50000 };
+
 static _Alignas(64) atomic_int token;
 
 static void *answer(void *user) {
@@ -91,7 +107,8 @@ static void *answer(void *user) {
 static double round_trip(void) {
     pthread_t thread;
     atomic_store(&token, 0);
-    if (pthread_create(&thread, NULL, answer, NULL)) abort();
+    if (pthread_create(&thread, NULL, answer, NULL))
+        abort();
     bench_sleep_us(1000);
     double t = bench_now_ns();
     for (int i = 0; i < TRIPS; i++) {
@@ -103,13 +120,14 @@ static double round_trip(void) {
     return t / TRIPS;
 }
 
-/* ---- waking a sleeper ------------------------------------------------------------------------------------------------------ */
+/* ---- waking a sleeper ------------------------------------------------------------------------ */
 
 static atomic_int word, stop;
 
 static void *sleeper(void *user) {
     (void)user;
-    while (!atomic_load(&stop)) syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+    while (!atomic_load(&stop))
+        syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
     return NULL;
 }
 
@@ -117,7 +135,8 @@ static double wake(int n) {
     pthread_t thread;
     double v[512];
     atomic_store(&stop, 0);
-    if (pthread_create(&thread, NULL, sleeper, NULL)) abort();
+    if (pthread_create(&thread, NULL, sleeper, NULL))
+        abort();
     for (int i = 0; i < n; i++) {
         bench_sleep_us(2000);
         v[i] = bench_now_ns();
@@ -140,6 +159,7 @@ static double idle_us(void) {
 
 static double two_atomics(void) {
     enum { N = 1000000 };
+
     static atomic_int pins;
     double t = bench_now_ns();
     for (int i = 0; i < N; i++) {
@@ -155,7 +175,8 @@ int main(void) {
     BENCH_REPEAT("handle_pin", "limit", n, two_atomics());
     if (sysconf(_SC_NPROCESSORS_ONLN) > 1) {
         double trip[8];
-        for (int i = 0; i < n; i++) trip[i] = round_trip();
+        for (int i = 0; i < n; i++)
+            trip[i] = round_trip();
         double ns = bench_median(trip, n);
         BENCH_REPEAT("queue1", "limit", n, through_rings(1, 1000000));
         BENCH_REPEAT("queue8", "limit", n, through_rings(8, 1000000));

@@ -1,5 +1,6 @@
-// peer_tbb.cpp - the peer oneTBB: a queue is a serial function node of a flow graph. The rows with events use graphs that
-// are built beforehand, which is how a flow graph is meant to be used; nothing is submitted per hop there.
+// peer_tbb.cpp - the peer oneTBB: a queue is a serial function node of a flow graph. The rows with
+// events use graphs that are built beforehand, which is how a flow graph is meant to be used;
+// nothing is submitted per hop there.
 #include "bench.h"
 #include <tbb/flow_graph.h>
 #include <tuple>
@@ -13,14 +14,24 @@
 #define Q_OWN_EVENTS
 
 namespace flow = tbb::flow;
-struct work { uint64_t *h, n; };
+
+struct work {
+    uint64_t *h, n;
+};
+
 typedef flow::function_node<work, flow::continue_msg> queue_node;
 
 static flow::graph graph;
 static std::vector<std::unique_ptr<queue_node>> queues;
 
-static void q_fold(unsigned q, uint64_t *h, uint64_t n) { queues[q]->try_put(work{h, n}); }
-static void q_sync(unsigned) { graph.wait_for_all(); }
+static void q_fold(unsigned q, uint64_t *h, uint64_t n) {
+    queues[q]->try_put(work{ h, n });
+}
+
+static void q_sync(unsigned) {
+    graph.wait_for_all();
+}
+
 static double q_hop(uint64_t n);
 static double q_forkjoin(uint64_t n);
 #include "queues.h"
@@ -28,12 +39,14 @@ static double q_forkjoin(uint64_t n);
 static double q_hop(uint64_t n) {
     typedef flow::multifunction_node<uint64_t, std::tuple<uint64_t>> node;
     uint64_t want = 0;
-    for (uint64_t i = 0; i < n; i++) bench_fold(&want, i);
+    for (uint64_t i = 0; i < n; i++)
+        bench_fold(&want, i);
     q_reset();
     flow::graph g;
     auto body = [n](uint64_t i, node::output_ports_type &ports) {
         bench_fold(Q_H(0), i);
-        if (i + 1 < n) std::get<0>(ports).try_put(i + 1);
+        if (i + 1 < n)
+            std::get<0>(ports).try_put(i + 1);
     };
     node a(g, flow::serial, body), b(g, flow::serial, body);
     flow::make_edge(flow::output_port<0>(a), b);
@@ -55,15 +68,17 @@ static double q_forkjoin(uint64_t n) {
     uint64_t i = 0;
     flow::continue_node<flow::continue_msg> join(g, [&](const flow::continue_msg &) {
         bench_gather(Q_H(0), Q_H(1), 7);
-        if (++i < n) root.try_put(i);
+        if (++i < n)
+            root.try_put(i);
         return flow::continue_msg();
     });
     std::vector<std::unique_ptr<flow::continue_node<flow::continue_msg>>> branches;
     for (unsigned q = 1; q < 8; q++) {
-        branches.emplace_back(new flow::continue_node<flow::continue_msg>(g, [q](const flow::continue_msg &) {
-            bench_gather(Q_H(q), Q_H(0), 1);
-            return flow::continue_msg();
-        }));
+        branches.emplace_back(
+            new flow::continue_node<flow::continue_msg>(g, [q](const flow::continue_msg &) {
+                bench_gather(Q_H(q), Q_H(0), 1);
+                return flow::continue_msg();
+            }));
         flow::make_edge(root, *branches.back());
         flow::make_edge(*branches.back(), join);
     }

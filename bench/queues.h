@@ -1,44 +1,55 @@
 /* queues.h - the queue rows, the same for devstream and its peers.
 
-   The program that takes it in defines first, as plain functions so that nothing stands between the row and the library:
-       q_fold(q, h, n)               puts bench_fold(h, n) on queue q (0 to 7)
-       q_gather(q, h, from, count)   puts bench_gather on queue q
-       q_record(q), q_wait(q, p)     later work on q comes after p's latest record; or Q_OWN_EVENTS and, instead of the
-                                     two, double q_hop(n) and q_forkjoin(n), the ns of one, or NaN when wrong
-       q_sync(q)                     waits for queue q
-       q_events(on)                  optional, with Q_EVENTS: the row that follows does or does not use records
+   The program that takes it in defines first, as plain functions so that nothing stands between the
+   row and the library:
+       q_fold(q, h, n) puts bench_fold(h, n) on queue q (0 to 7) q_gather(q, h, from, count) puts
+       bench_gather on queue q q_record(q), q_wait(q, p) later work on q comes after p's latest
+       record; or Q_OWN_EVENTS and, instead of the
+                                     two, double q_hop(n) and q_forkjoin(n), the ns of one, or NaN
+                                     when wrong
+       q_sync(q) waits for queue q q_events(on) optional, with Q_EVENTS: the row that follows does
+       or does not use records
    and Q_OPS, Q_HOPS, Q_FORKS, Q_HOT: how many to run, so that slow peers stay within the time. */
 
 #define Q_H(i) (q_hash + 8 * (i)) /* the hash of queue i, in a cache line of its own */
 static uint64_t *q_hash;          /* 64 numbers; the program sets it */
 
-static void q_reset(void) { memset(q_hash, 0, 64 * sizeof *q_hash); }
+static void q_reset(void) {
+    memset(q_hash, 0, 64 * sizeof *q_hash);
+}
 
 /* n operations round-robin over the first width queues, ns per operation. */
 __attribute__((always_inline)) static inline double q_queue(unsigned width, uint64_t n) {
-    uint64_t want[8] = {0}, i;
+    uint64_t want[8] = { 0 }, i;
     unsigned q;
     n -= n % width;
-    for (i = 0; i < n; i++) bench_fold(&want[i % width], i);
+    for (i = 0; i < n; i++)
+        bench_fold(&want[i % width], i);
     q_reset();
     double t = bench_now_ns();
     for (i = 0; i < n; i += width)
-        for (q = 0; q < width; q++) q_fold(q, Q_H(q), i + q);
-    for (q = 0; q < width; q++) q_sync(q);
+        for (q = 0; q < width; q++)
+            q_fold(q, Q_H(q), i + q);
+    for (q = 0; q < width; q++)
+        q_sync(q);
     t = bench_now_ns() - t;
     for (q = 0; q < width; q++)
-        if (*Q_H(q) != want[q]) return NAN;
+        if (*Q_H(q) != want[q])
+            return NAN;
     return t / (double)n;
 }
 
 #ifndef Q_OWN_EVENTS
 #ifndef Q_EVENTS
-static void q_events(int on) { (void)on; }
+static void q_events(int on) {
+    (void)on;
+}
 #endif
 
 static double q_hop(uint64_t n) {
     uint64_t want = 0, i;
-    for (i = 0; i < n; i++) bench_fold(&want, i);
+    for (i = 0; i < n; i++)
+        bench_fold(&want, i);
     q_reset();
     q_events(1);
     double t = bench_now_ns();
@@ -58,11 +69,12 @@ static double q_hop(uint64_t n) {
 
 /* What n fork-joins leave in the root's hash. */
 static uint64_t q_forkjoin_want(uint64_t n) {
-    uint64_t h[64] = {0}, i;
+    uint64_t h[64] = { 0 }, i;
     unsigned q;
     for (i = 0; i < n; i++) {
         bench_fold(&h[0], i);
-        for (q = 1; q < 8; q++) bench_gather(&h[8 * q], &h[0], 1);
+        for (q = 1; q < 8; q++)
+            bench_gather(&h[8 * q], &h[0], 1);
         bench_gather(&h[0], &h[8], 7);
     }
     return h[0];
@@ -83,10 +95,12 @@ static double q_forkjoin(uint64_t n) {
             q_gather(q, Q_H(q), Q_H(0), 1);
             q_record(q);
         }
-        for (q = 1; q < 8; q++) q_wait(0, q);
+        for (q = 1; q < 8; q++)
+            q_wait(0, q);
         q_gather(0, Q_H(0), Q_H(1), 7);
     }
-    for (q = 0; q < 8; q++) q_sync(q);
+    for (q = 0; q < 8; q++)
+        q_sync(q);
     t = bench_now_ns() - t;
     q_events(0);
     return *Q_H(0) == q_forkjoin_want(n) ? t / (double)n : NAN;
@@ -102,7 +116,8 @@ static double q_wait_hot(uint64_t n) {
         q_sync(0);
     }
     t = bench_now_ns() - t;
-    for (i = 0; i < n; i++) bench_fold(&want, i);
+    for (i = 0; i < n; i++)
+        bench_fold(&want, i);
     return *Q_H(0) == want ? t / (double)n : NAN;
 }
 
@@ -118,8 +133,10 @@ static void q_parked(const char *source, int n) {
         double t1 = bench_now_ns();
         q_sync(0);
         double t2 = bench_now_ns();
-        if (i % 2) submit[i / 2] = t1 - t0;
-        else whole[i / 2] = t2 - t0;
+        if (i % 2)
+            submit[i / 2] = t1 - t0;
+        else
+            whole[i / 2] = t2 - t0;
         bench_fold(&want, (uint64_t)i);
     }
     bench_put("wait_parked", source, *Q_H(0) == want ? bench_median(whole, n) : NAN);
@@ -127,7 +144,8 @@ static void q_parked(const char *source, int n) {
 }
 
 static double q_idle_us(void) {
-    if (isnan(q_queue(8, 1000))) return NAN;
+    if (isnan(q_queue(8, 1000)))
+        return NAN;
     bench_sleep_us(1000);
     double t = bench_cpu_ns();
     bench_sleep_us(199000);

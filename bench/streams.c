@@ -1,6 +1,6 @@
-/* streams.c - the rows of devstream but the copies. Argument: queues, calls, pending or streams; one process each,
-   because memory that one row has freed would hide what another takes. Linked with the library as an object of its own, so that
-   nothing is inlined into the rows. */
+/* streams.c - the rows of devstream but the copies. Argument: queues, calls, pending or streams;
+   one process each, because memory that one row has freed would hide what another takes. Linked
+   with the library as an object of its own, so that nothing is inlined into the rows. */
 #include "bench.h"
 #include "../devstream.h"
 #include <pthread.h>
@@ -13,15 +13,24 @@
 #define Q_HOT 50000
 
 static void check(ds_result r) {
-    if (r >= 0) return;
+    if (r >= 0)
+        return;
     fprintf(stderr, "devstream: %s: %s\n", ds_result_name(r), ds_last_error());
     exit(1);
 }
 
-/* ---- the tiny operations -------------------------------------------------------------------------------------- */
+/* ---- the tiny operations --------------------------------------------------------------------- */
 
-typedef struct fold_args { uint64_t *h; uint64_t n; } fold_args;
-typedef struct gather_args { uint64_t *h; const uint64_t *from; uint64_t count; } gather_args;
+typedef struct fold_args {
+    uint64_t *h;
+    uint64_t n;
+} fold_args;
+
+typedef struct gather_args {
+    uint64_t *h;
+    const uint64_t *from;
+    uint64_t count;
+} gather_args;
 
 static int fold(size_t first, size_t count, const void *args) {
     const fold_args *a = args;
@@ -29,6 +38,7 @@ static int fold(size_t first, size_t count, const void *args) {
     bench_fold(a->h, a->n);
     return 0;
 }
+
 static int gather(size_t first, size_t count, const void *args) {
     const gather_args *a = args;
     (void)first, (void)count;
@@ -41,26 +51,46 @@ static ds_stream streams[8];
 static ds_event events[8];
 
 static void q_fold(unsigned q, uint64_t *h, uint64_t n) {
-    fold_args a = {h, n};
+    fold_args a = { h, n };
     check(ds_launch(kernel_fold, 1, &a, sizeof a, streams[q]));
 }
+
 static void q_gather(unsigned q, uint64_t *h, const uint64_t *from, uint64_t count) {
-    gather_args a = {h, from, count};
+    gather_args a = { h, from, count };
     check(ds_launch(kernel_gather, 1, &a, sizeof a, streams[q]));
 }
-static void q_record(unsigned q) { check(ds_event_record(events[q], streams[q])); }
-static void q_wait(unsigned q, unsigned p) { check(ds_stream_wait_event(streams[q], events[p])); }
-static void q_sync(unsigned q) { check(ds_stream_synchronize(streams[q])); }
+
+static void q_record(unsigned q) {
+    check(ds_event_record(events[q], streams[q]));
+}
+
+static void q_wait(unsigned q, unsigned p) {
+    check(ds_stream_wait_event(streams[q], events[p]));
+}
+
+static void q_sync(unsigned q) {
+    check(ds_stream_synchronize(streams[q]));
+}
 
 #include "queues.h"
 
 static void start(void) {
-    ds_param f[] = {{DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(void *)}, {DS_PARAM_VALUE, offsetof(fold_args, n), 8}};
-    ds_param g[] = {{DS_PARAM_READ_WRITE, offsetof(gather_args, h), sizeof(void *)},
-                    {DS_PARAM_READ, offsetof(gather_args, from), sizeof(void *)}, {DS_PARAM_VALUE, offsetof(gather_args, count), 8}};
-    ds_kernel_desc df = {.name = "fold", .cpu_fn = fold, .args_size = sizeof(fold_args), .params = f, .param_count = 2};
-    ds_kernel_desc dg = {.name = "gather", .cpu_fn = gather, .args_size = sizeof(gather_args), .params = g, .param_count = 3};
-    ds_stream_desc ds = {.device = ds_cpu(0)};
+    ds_param f[] = { { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(void *) },
+                     { DS_PARAM_VALUE, offsetof(fold_args, n), 8 } };
+    ds_param g[] = { { DS_PARAM_READ_WRITE, offsetof(gather_args, h), sizeof(void *) },
+                     { DS_PARAM_READ, offsetof(gather_args, from), sizeof(void *) },
+                     { DS_PARAM_VALUE, offsetof(gather_args, count), 8 } };
+    ds_kernel_desc df = { .name = "fold",
+                          .cpu_fn = fold,
+                          .args_size = sizeof(fold_args),
+                          .params = f,
+                          .param_count = 2 };
+    ds_kernel_desc dg = { .name = "gather",
+                          .cpu_fn = gather,
+                          .args_size = sizeof(gather_args),
+                          .params = g,
+                          .param_count = 3 };
+    ds_stream_desc ds = { .device = ds_cpu(0) };
     void *memory;
     check(ds_device_set(ds_cpu(0)));
     check(ds_kernel_create(&df, &kernel_fold));
@@ -71,12 +101,16 @@ static void start(void) {
     }
     check(ds_host_alloc(64 * sizeof *q_hash, &memory));
     q_hash = memory;
-    if (isnan(q_queue(8, 64))) bench_failed = 1; /* starts the threads */
+    /* starts the threads */
+    if (isnan(q_queue(8, 64)))
+        bench_failed = 1;
 }
 
-/* ---- single calls ----------------------------------------------------------------------------------------------- */
+/* ---- single calls ---------------------------------------------------------------------------- */
 
-enum { CALLS = 2000 }; /* short batches: one that another process interrupts is an outlier, not the mean */
+/* short batches: one that another process interrupts is an outlier, not the mean */
+enum { CALLS = 2000 };
+
 static volatile int sink;
 
 __attribute__((noinline)) static ds_result nothing(ds_stream s, unsigned *out) {
@@ -85,15 +119,16 @@ __attribute__((noinline)) static ds_result nothing(ds_stream s, unsigned *out) {
 }
 
 /* ns of a call, in a loop; the parenthesised name is the plain function without its macro. */
-#define TIME(name, call) \
-    static double name(ds_stream s) { \
-        unsigned flags = 0; \
-        int sum = 0; \
-        double t = bench_now_ns(); \
-        for (int i = 0; i < CALLS; i++) sum += (int)(call); \
-        t = bench_now_ns() - t; \
-        sink = sum + (int)flags; \
-        return t / CALLS; \
+#define TIME(name, call)                \
+    static double name(ds_stream s) {   \
+        unsigned flags = 0;             \
+        int sum = 0;                    \
+        double t = bench_now_ns();      \
+        for (int i = 0; i < CALLS; i++) \
+            sum += (int)(call);         \
+        t = bench_now_ns() - t;         \
+        sink = sum + (int)flags;        \
+        return t / CALLS;               \
     }
 TIME(time_query, ((void)flags, ds_stream_query(s)))
 TIME(time_query_plain, ((void)flags, (ds_stream_query)(s)))
@@ -105,6 +140,7 @@ TIME(time_two_nothings, (nothing(s, &flags) + nothing(s, &flags)))
 /* Median over pairs of batches run one after the other. */
 static double difference(double (*more)(ds_stream), double (*less)(ds_stream)) {
     enum { PAIRS = 2000 };
+
     static double v[PAIRS];
     for (int i = 0; i < PAIRS; i++) {
         v[i] = i % 2 ? more(streams[0]) : -less(streams[0]); /* either goes first as often */
@@ -120,30 +156,37 @@ static void calls(void) {
     bench_put("range", "devstream", difference(time_range, time_two_nothings));
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static double resident(void) {
     unsigned long size = 0, pages = 0;
     FILE *f = fopen("/proc/self/statm", "r");
-    if (!f || fscanf(f, "%lu %lu", &size, &pages) != 2) { perror("/proc/self/statm"); exit(1); }
+    if (!f || fscanf(f, "%lu %lu", &size, &pages) != 2) {
+        perror("/proc/self/statm");
+        exit(1);
+    }
     fclose(f);
     return (double)pages * (double)sysconf(_SC_PAGESIZE);
 }
 
 static atomic_int gate; /* 1: a host function stands in it; 2: open */
+
 static void stand(void *user) {
     (void)user;
     atomic_store(&gate, 1);
-    while (atomic_load(&gate) != 2) bench_sleep_us(200);
+    while (atomic_load(&gate) != 2)
+        bench_sleep_us(200);
 }
 
 static void pending(void) {
     enum { COUNT = 100000 };
+
     ds_cpu_stats stats;
     uint64_t want = 0;
     q_reset();
     check(ds_launch_host_func(streams[0], stand, NULL, NULL));
-    while (atomic_load(&gate) != 1) bench_sleep_us(200);
+    while (atomic_load(&gate) != 1)
+        bench_sleep_us(200);
     double before = resident();
     for (uint64_t i = 0; i < COUNT; i++) {
         q_fold(0, Q_H(0), i);
@@ -160,33 +203,44 @@ static void pending(void) {
 
 static void many_streams(void) {
     enum { COUNT = 10000 };
+
     ds_stream *many = malloc(COUNT * sizeof *many);
-    ds_stream_desc desc = {.device = ds_cpu(0)};
+    ds_stream_desc desc = { .device = ds_cpu(0) };
     uint64_t want = 0;
-    if (!many) exit(1);
+    if (!many)
+        exit(1);
     memset(many, 1, COUNT * sizeof *many); /* our own pages are not the row's */
     q_reset();
     double before = resident();
-    for (int i = 0; i < COUNT; i++) check(ds_stream_create(&desc, &many[i]));
+    for (int i = 0; i < COUNT; i++)
+        check(ds_stream_create(&desc, &many[i]));
     bench_put("streams_new", "devstream", (resident() - before) / 1048576);
     for (uint64_t i = 0; i < COUNT; i++) { /* one after the other: all fold into one hash */
-        fold_args a = {Q_H(0), i};
+        fold_args a = { Q_H(0), i };
         check(ds_launch(kernel_fold, 1, &a, sizeof a, many[i]));
         check(ds_stream_synchronize(many[i]));
         bench_fold(&want, i);
     }
     bench_put("streams_used", "devstream", *Q_H(0) == want ? (resident() - before) / 1048576 : NAN);
-    for (int i = 0; i < COUNT; i++) check(ds_stream_destroy(many[i]));
+    for (int i = 0; i < COUNT; i++)
+        check(ds_stream_destroy(many[i]));
     free(many);
 }
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     start();
-    if (!strcmp(what, "queues")) q_run("devstream");
-    else if (!strcmp(what, "calls")) calls();
-    else if (!strcmp(what, "pending")) pending();
-    else if (!strcmp(what, "streams")) many_streams();
-    else { fprintf(stderr, "usage: %s queues | calls | pending | streams\n", argv[0]); return 2; }
+    if (!strcmp(what, "queues"))
+        q_run("devstream");
+    else if (!strcmp(what, "calls"))
+        calls();
+    else if (!strcmp(what, "pending"))
+        pending();
+    else if (!strcmp(what, "streams"))
+        many_streams();
+    else {
+        fprintf(stderr, "usage: %s queues | calls | pending | streams\n", argv[0]);
+        return 2;
+    }
     return bench_failed;
 }

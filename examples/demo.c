@@ -1,4 +1,5 @@
-/* demo.c - reads a file in pieces, spreads them over all devices, counts bytes and takes a checksum there, and checks itself.
+/* demo.c - reads a file in pieces, spreads them over all devices, counts bytes and takes a checksum
+   there, and checks itself.
 
    Compile:  cc -O2 -I. examples/demo.c -o demo -pthread
      or, to use GPUs where there are some:
@@ -9,23 +10,29 @@
              producer | ./demo -          standard input
              ./demo --help                the options
 
-   The way of a piece: it is read into pinned memory, copied to its device, counted there (kernel "histogram"), summed there
-   (kernel "checksum"), and its results are copied back. Every device has two slots, each with a stream and buffers of its own,
-   so that one piece is copied while another is counted and a third is read. At the end the totals of all slots are copied
-   from device to device onto the first one and added there.
+   The way of a piece: it is read into pinned memory, copied to its device, counted there (kernel
+   "histogram"), summed there (kernel "checksum"), and its results are copied back. Every device has
+   two slots, each with a stream and buffers of its own, so that one piece is copied while another
+   is counted and a third is read. At the end the totals of all slots are copied from device to
+   device onto the first one and added there.
 
-   The checksum is Adler-32 (RFC 1950; zlib.adler32 in Python prints the same number). For N bytes d[0] .. d[N-1] it is
-       A = 1 + sum d[i]    B = N + sum (N - i) * d[i]    both modulo 65521; the checksum is B * 65536 + A.
-   With S = sum d[i] and W = sum i * d[i] that is A = 1 + S and B = N + N * S - W. S and W are plain sums over bytes and their
-   positions in the whole input: blocks, pieces and devices can be added in any order, and pieces that were swapped show.
+   The checksum is Adler-32 (RFC 1950; zlib.adler32 in Python prints the same number). For N bytes
+   d[0] .. d[N-1] it is
+       A = 1 + sum d[i] B = N + sum (N - i) * d[i] both modulo 65521; the checksum is B * 65536 + A.
+   With S = sum d[i] and W = sum i * d[i] that is A = 1 + S and B = N + N * S - W. S and W are plain
+   sums over bytes and their positions in the whole input: blocks, pieces and devices can be added
+   in any order, and pieces that were swapped show.
 
-   The check is an ordinary loop over the same bytes on one thread that shares nothing with the kernels. A regular file is
-   read a second time for it. What cannot be read twice is checked from the pinned buffers each time all slots are full; the
-   streams are drained and the clock is stopped meanwhile.
+   The check is an ordinary loop over the same bytes on one thread that shares nothing with the
+   kernels. A regular file is read a second time for it. What cannot be read twice is checked from
+   the pinned buffers each time all slots are full; the streams are drained and the clock is stopped
+   meanwhile.
 
-   "overlap" is (sum of the stages' times - time) / sum of the stages' times, the stages timed with events on their streams.
+   "overlap" is (sum of the stages' times - time) / sum of the stages' times, the stages timed with
+   events on their streams.
 
-   Exit status: 0 fine, 1 something failed (standard error says what), 2 the results are wrong, 130 interrupted. */
+   Exit status: 0 fine, 1 something failed (standard error says what), 2 the results are wrong,
+   130 interrupted. */
 #define _POSIX_C_SOURCE 200809L
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
@@ -42,13 +49,23 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(call) do { if ((call) < 0) { complain("%s", ds_last_error()); goto fail; } } while (0)
+#define CHECK(call)                          \
+    do {                                     \
+        if ((call) < 0) {                    \
+            complain("%s", ds_last_error()); \
+            goto fail;                       \
+        }                                    \
+    } while (0)
 
-enum { FINE = 0, FAILED = 1, WRONG = 2, INTERRUPTED = 130 }; /* results of steps and of the program */
+/* results of steps and of the program */
+enum { FINE = 0, FAILED = 1, WRONG = 2, INTERRUPTED = 130 };
+
 enum { COPY_IN, HISTOGRAM, CHECKSUM, COPY_BACK, STAGES };
+
 /* One line on standard error, in place of the progress bar if there is one. */
 static int bar_drawn;
 static void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 static void complain(const char *format, ...) {
     va_list args;
     fflush(stdout);
@@ -60,26 +77,32 @@ static void complain(const char *format, ...) {
     fputc('\n', stderr);
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
-/* What the kernels compute is written once, in kernels/, for the CPU and for CUDA; the PTX below is the CUDA form. */
+/* What the kernels compute is written once, in kernels/, for the CPU and for CUDA; the PTX below
+   is the CUDA form. */
 
+/* clang-format off */
 /* >>device-code kernels/demo.cu: written by make kernels */
 enum {
     BLOCK = 16 * 1024, /* bytes of one item of a kernel */
     ADLER = 65521      /* the largest prime below 65536 */
 };
-enum { COUNTS = 0, SUM = 256, WEIGHTED = 257, WORDS = 258 }; /* what a row of results holds: 256 counts, S and W */
+
+/* what a row of results holds: 256 counts, S and W */
+enum { COUNTS = 0, SUM = 256, WEIGHTED = 257, WORDS = 258 };
 
 /* Where the items end. */
 static inline uint64_t end_of(uint64_t size, uint64_t first, uint64_t count) {
     return (first + count) * BLOCK < size ? (first + count) * BLOCK : size;
 }
 
-static inline uint32_t byte_of(uint32_t word, uint32_t k) { return word >> 8 * k & 255; }
+static inline uint32_t byte_of(uint32_t word, uint32_t k) {
+    return word >> 8 * k & 255;
+}
 
-/* Of n words, n at most 16: the sum of the bytes, and of i times byte i. The sums are taken in 16 bits, two side by side:
-   (0 + 1 + ... + 15) * (255 + 255) fits. */
+/* Of n words, n at most 16: the sum of the bytes, and of i times byte i. The sums are taken in
+   16 bits, two side by side: (0 + 1 + ... + 15) * (255 + 255) fits. */
 static inline void sum_words(const uint32_t *word, uint32_t n, uint32_t *sum, uint32_t *weighted) {
     uint32_t even = 0, odd = 0, words = 0, both;
     for (uint32_t i = 0; i < n; i++) {
@@ -90,18 +113,22 @@ static inline void sum_words(const uint32_t *word, uint32_t n, uint32_t *sum, ui
     }
     both = even + odd;
     *sum = (both & 0xffff) + (both >> 16);
-    *weighted = 4 * ((words & 0xffff) + (words >> 16)) + (odd & 0xffff) + (odd >> 16) + 2 * (both >> 16);
+    *weighted =
+        4 * ((words & 0xffff) + (words >> 16)) + (odd & 0xffff) + (odd >> 16) + 2 * (both >> 16);
 }
 
-/* What bytes with these sums add to W; remainder: of the position of the first of them modulo ADLER. */
+/* What bytes with these sums add to W; remainder: of the position of the first of them modulo
+   ADLER. */
 static inline uint64_t weigh(uint32_t remainder, uint32_t sum, uint32_t weighted) {
     return (uint64_t)remainder * sum + weighted;
 }
 
 static inline uint64_t add_column(uint64_t sum, const uint64_t *rows, uint64_t count, uint64_t column) {
-    for (uint64_t r = 0; r < count; r++) sum += rows[r * WORDS + column];
+    for (uint64_t r = 0; r < count; r++)
+        sum += rows[r * WORDS + column];
     return sum;
 }
+
 
 /* The CPU forms. */
 typedef struct piece_args {
@@ -119,13 +146,16 @@ typedef struct add_args {
 
 /* Several threads add to the same results; whole numbers give the same sum in any order. */
 static void add_shared(uint64_t *to, uint64_t value) {
-    if (value) (void)__atomic_fetch_add(to, value, __ATOMIC_RELAXED);
+    if (value)
+        (void)__atomic_fetch_add(to, value, __ATOMIC_RELAXED);
 }
 
-/* Four tables in turn: equal bytes in a row, as text has them, would otherwise wait for each other's increment. */
+/* Four tables in turn: equal bytes in a row, as text has them, would otherwise wait for each
+   other's increment. */
 static int histogram(size_t first, size_t count, const void *args) {
     const piece_args *a = args;
-    const unsigned char *p = a->data + first * BLOCK, *end = a->data + end_of(a->size, first, count);
+    const unsigned char *p = a->data + first * BLOCK,
+                        *end = a->data + end_of(a->size, first, count);
     uint32_t table[4][256], w[2];
     memset(table, 0, sizeof table);
     for (; end - p >= 8; p += 8) {
@@ -139,15 +169,18 @@ static int histogram(size_t first, size_t count, const void *args) {
         table[2][byte_of(w[1], 2)]++;
         table[3][byte_of(w[1], 3)]++;
     }
-    for (; p < end; p++) table[0][*p]++;
+    for (; p < end; p++)
+        table[0][*p]++;
     for (int i = 0; i < 256; i++)
-        add_shared(&a->results[COUNTS + i], (uint64_t)table[0][i] + table[1][i] + table[2][i] + table[3][i]);
+        add_shared(&a->results[COUNTS + i],
+                   (uint64_t)table[0][i] + table[1][i] + table[2][i] + table[3][i]);
     return 0;
 }
 
 static int checksum(size_t first, size_t count, const void *args) {
     const piece_args *a = args;
-    uint64_t at = (uint64_t)first * BLOCK, end = end_of(a->size, first, count), sum = 0, weighted = 0;
+    uint64_t at = (uint64_t)first * BLOCK, end = end_of(a->size, first, count), sum = 0,
+             weighted = 0;
     uint32_t remainder = (uint32_t)((a->offset + at) % ADLER), word[16], s, w;
     for (; end - at >= sizeof word; at += sizeof word) {
         memcpy(word, a->data + at, sizeof word);
@@ -155,7 +188,8 @@ static int checksum(size_t first, size_t count, const void *args) {
         sum += s;
         weighted += weigh(remainder, s, w);
         remainder += (uint32_t)sizeof word;
-        if (remainder >= ADLER) remainder -= ADLER;
+        if (remainder >= ADLER)
+            remainder -= ADLER;
     }
     for (; at < end; at++) {
         sum += a->data[at];
@@ -169,9 +203,11 @@ static int checksum(size_t first, size_t count, const void *args) {
 /* Items are words. */
 static int add_rows(size_t first, size_t count, const void *args) {
     const add_args *a = args;
-    for (size_t i = first; i < first + count; i++) a->sum[i] = add_column(a->sum[i], a->rows, a->count, i);
+    for (size_t i = first; i < first + count; i++)
+        a->sum[i] = add_column(a->sum[i], a->rows, a->count, i);
     return 0;
 }
+
 
 static const char ptx_histogram[] =
     ".version 5.0\n"
@@ -278,12 +314,15 @@ static const char ptx_add_rows[] =
     "L7: st.global.u64 [%d5],%d46;\n"
     "L8: ret; }\n"; /* 1235 characters */
 /* <<device-code kernels/demo.cu */
+/* clang-format on */
 
 static const size_t RESULT_BYTES = WORDS * sizeof(uint64_t);
 
-static size_t least(uint64_t a, uint64_t b) { return (size_t)(a < b ? a : b); }
+static size_t least(uint64_t a, uint64_t b) {
+    return (size_t)(a < b ? a : b);
+}
 
-/* ---- the parts of the program --------------------------------------------------------------------------------- */
+/* ---- the parts of the program ---------------------------------------------------------------- */
 
 typedef struct options {
     const char *path; /* NULL: the digits; "-": standard input */
@@ -341,9 +380,10 @@ typedef struct demo {
     uint64_t seen[WORDS]; /* the sum of the results that came back piece by piece */
     double stage_ms[STAGES];
     uint64_t pieces;
-    double started, stopped, seconds; /* the pipeline's clock: when it went on, time it stood still, its time in the end */
-    double drawn;         /* when the progress bar was drawn last */
-    int bar;              /* whether to draw it */
+    /* the pipeline's clock: when it went on, time it stood still, its time in the end */
+    double started, stopped, seconds;
+    double drawn; /* when the progress bar was drawn last */
+    int bar;      /* whether to draw it */
     plain plain;
 } demo;
 
@@ -353,74 +393,99 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- Ctrl-C --------------------------------------------------------------------------------------------------- */
+/* ---- Ctrl-C ---------------------------------------------------------------------------------- */
 
-/* The handler also writes into a pipe that the reading side polls, so that no wait for input can miss it. */
+/* The handler also writes into a pipe that the reading side polls, so that no wait for input can
+   miss it. */
 static volatile sig_atomic_t interrupted;
-static int wake[2] = {-1, -1};
+static int wake[2] = { -1, -1 };
 
 static void on_interrupt(int number) {
     int saved = errno;
     (void)number;
     interrupted = 1;
-    if (write(wake[1], "", 1) < 0) { /* full: the reader wakes up all the same */ }
+    if (write(wake[1], "", 1) < 0) { /* full: the reader wakes up all the same */
+    }
     errno = saved;
 }
 
 static int catch_interrupt(void) {
     struct sigaction action;
-    if (pipe(wake) < 0) { complain("pipe: %s", strerror(errno)); return FAILED; }
+    if (pipe(wake) < 0) {
+        complain("pipe: %s", strerror(errno));
+        return FAILED;
+    }
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C ends the program at once */
-    if (sigaction(SIGINT, &action, NULL) < 0) { complain("sigaction: %s", strerror(errno)); return FAILED; }
+    if (sigaction(SIGINT, &action, NULL) < 0) {
+        complain("sigaction: %s", strerror(errno));
+        return FAILED;
+    }
     return FINE;
 }
 
-/* ---- input ---------------------------------------------------------------------------------------------------- */
+/* ---- input ----------------------------------------------------------------------------------- */
 
 static int input_open(input *in, const options *opt) {
-    static const char *const digits[] = {"examples/data/digits.csv", "data/digits.csv"};
+    static const char *const digits[] = { "examples/data/digits.csv", "data/digits.csv" };
     in->name = opt->path ? opt->path : digits[0];
     if (opt->path && strcmp(opt->path, "-") == 0) {
         in->name = "standard input";
         in->fd = STDIN_FILENO;
     } else {
         in->fd = open(in->name, O_RDONLY);
-        if (in->fd < 0 && !opt->path) in->fd = open(digits[1], O_RDONLY);
+        if (in->fd < 0 && !opt->path)
+            in->fd = open(digits[1], O_RDONLY);
     }
     if (in->fd < 0 || fstat(in->fd, &in->stat) < 0) {
         complain("cannot read %s: %s%s", in->name, strerror(errno),
                  opt->path ? "" : " (run this from the project's folder, or name a file)");
         return FAILED;
     }
-    if (S_ISDIR(in->stat.st_mode)) { complain("cannot read %s: it is a directory", in->name); return FAILED; }
+    if (S_ISDIR(in->stat.st_mode)) {
+        complain("cannot read %s: it is a directory", in->name);
+        return FAILED;
+    }
     in->start = lseek(in->fd, 0, SEEK_CUR);
-    in->again = S_ISREG(in->stat.st_mode) && in->stat.st_size > 0 && in->start >= 0; /* files of /proc say 0 */
+    /* files of /proc say 0 */
+    in->again = S_ISREG(in->stat.st_mode) && in->stat.st_size > 0 && in->start >= 0;
     in->limit = opt->total;
     in->repeat = in->again && opt->total != UINT64_MAX;
-    if (opt->total != UINT64_MAX) in->expected = opt->total;
-    else if (in->again && in->stat.st_size > in->start) in->expected = (uint64_t)(in->stat.st_size - in->start);
+    if (opt->total != UINT64_MAX)
+        in->expected = opt->total;
+    else if (in->again && in->stat.st_size > in->start)
+        in->expected = (uint64_t)(in->stat.st_size - in->start);
     return FINE;
 }
 
 /* One read of at most size bytes, which waits for input or Ctrl-C. *got is 0 at the end. */
 static int input_read_some(input *in, unsigned char *to, size_t size, size_t *got) {
     for (;;) {
-        struct pollfd ready[2] = {{.fd = in->fd, .events = POLLIN}, {.fd = wake[0], .events = POLLIN}};
+        struct pollfd ready[2] = { { .fd = in->fd, .events = POLLIN },
+                                   { .fd = wake[0], .events = POLLIN } };
         ssize_t n = poll(ready, 2, -1);
-        if (interrupted) return INTERRUPTED;
-        if (n > 0) n = read(in->fd, to, size);
-        else if (n == 0) continue;
-        if (n >= 0) { *got = (size_t)n; return FINE; }
-        if (errno != EINTR && errno != EAGAIN) break;
+        if (interrupted)
+            return INTERRUPTED;
+        if (n > 0)
+            n = read(in->fd, to, size);
+        else if (n == 0)
+            continue;
+        if (n >= 0) {
+            *got = (size_t)n;
+            return FINE;
+        }
+        if (errno != EINTR && errno != EAGAIN)
+            break;
     }
-    complain("reading %s failed after %llu bytes: %s", in->name, (unsigned long long)in->done, strerror(errno));
+    complain("reading %s failed after %llu bytes: %s", in->name, (unsigned long long)in->done,
+             strerror(errno));
     return FAILED;
 }
 
 static int input_rewind(input *in) {
-    if (lseek(in->fd, in->start, SEEK_SET) >= 0) return FINE;
+    if (lseek(in->fd, in->start, SEEK_SET) >= 0)
+        return FINE;
     complain("cannot go back to the start of %s: %s", in->name, strerror(errno));
     return FAILED;
 }
@@ -431,25 +496,31 @@ static int input_read(input *in, unsigned char *to, size_t size, size_t *got) {
     for (*got = 0; *got < size;) {
         size_t n = 0;
         int r = input_read_some(in, to + *got, size - *got, &n);
-        if (r != FINE) return r;
+        if (r != FINE)
+            return r;
         *got += n;
         in->done += n;
-        if (n > 0) continue;
-        if (!in->repeat || in->done == in->pass) break; /* a pass that brought nothing: the file is empty */
+        if (n > 0)
+            continue;
+        /* a pass that brought nothing: the file is empty */
+        if (!in->repeat || in->done == in->pass)
+            break;
         in->pass = in->done;
-        if ((r = input_rewind(in)) != FINE) return r;
+        if ((r = input_rewind(in)) != FINE)
+            return r;
     }
     return FINE;
 }
 
-/* ---- the plain pass ------------------------------------------------------------------------------------------- */
+/* ---- the plain pass -------------------------------------------------------------------------- */
 
 static void plain_init(plain *p) {
     memset(p, 0, sizeof *p);
     p->a = 1;
 }
 
-/* The loop of RFC 1950, section 9; 5552 bytes are what 32 bits hold before the remainder must be taken. */
+/* The loop of RFC 1950, section 9; 5552 bytes are what 32 bits hold before the remainder must be
+   taken. */
 static void plain_add(plain *p, const unsigned char *bytes, size_t size) {
     double begin = now();
     uint32_t a = p->a, b = p->b;
@@ -469,10 +540,10 @@ static void plain_add(plain *p, const unsigned char *bytes, size_t size) {
     p->seconds += now() - begin;
 }
 
-/* ---- slots ---------------------------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 static int slot_open(slot *s, ds_device device, size_t piece) {
-    ds_stream_desc desc = {.device = device, .label = "demo slot"};
+    ds_stream_desc desc = { .device = device, .label = "demo slot" };
     s->device = device;
     CHECK(ds_stream_create(&desc, &s->stream));
     CHECK(ds_host_alloc(piece, &s->in));
@@ -481,7 +552,8 @@ static int slot_open(slot *s, ds_device device, size_t piece) {
     CHECK(ds_alloc(device, RESULT_BYTES, &s->piece));
     CHECK(ds_alloc(device, RESULT_BYTES, &s->total));
     CHECK(ds_fill(s->total, 0, 4, RESULT_BYTES / 4, s->stream));
-    for (int i = 0; i <= STAGES; i++) CHECK(ds_event_create(DS_EVENT_TIMING, "demo stage", &s->mark[i]));
+    for (int i = 0; i <= STAGES; i++)
+        CHECK(ds_event_create(DS_EVENT_TIMING, "demo stage", &s->mark[i]));
     CHECK(ds_stream_synchronize(s->stream));
     return FINE;
 fail:
@@ -496,19 +568,22 @@ static void slot_close(slot *s) {
     DS_IGNORE(ds_host_free(s->in));
     DS_IGNORE(ds_host_free(s->out));
     for (int i = 0; i <= STAGES; i++)
-        if (s->mark[i].id) DS_IGNORE(ds_event_destroy(s->mark[i]));
-    if (s->stream.id) DS_IGNORE(ds_stream_destroy(s->stream));
+        if (s->mark[i].id)
+            DS_IGNORE(ds_event_destroy(s->mark[i]));
+    if (s->stream.id)
+        DS_IGNORE(ds_stream_destroy(s->stream));
 }
 
 /* Puts the whole way of a piece on the slot's stream; nothing here waits. */
 static int slot_submit(demo *d, slot *s, uint64_t offset, int damage) {
-    piece_args args = {s->data, s->piece, s->size, offset};
-    add_args total = {s->total, s->piece, 1};
+    piece_args args = { s->data, s->piece, s->size, offset };
+    add_args total = { s->total, s->piece, 1 };
     size_t blocks = (s->size + BLOCK - 1) / BLOCK;
     s->pending = s->unchecked = 1;
     CHECK(ds_event_record(s->mark[COPY_IN], s->stream));
     CHECK(ds_copy(s->data, s->in, s->size, s->stream));
-    if (damage) CHECK(ds_fill(s->data, *(unsigned char *)s->in ^ 1u, 1, 1, s->stream));
+    if (damage)
+        CHECK(ds_fill(s->data, *(unsigned char *)s->in ^ 1u, 1, 1, s->stream));
     CHECK(ds_fill(s->piece, 0, 4, RESULT_BYTES / 4, s->stream));
     CHECK(ds_event_record(s->mark[HISTOGRAM], s->stream));
     CHECK(ds_launch(d->histogram, blocks, &args, sizeof args, s->stream));
@@ -526,7 +601,8 @@ fail:
 /* Waits for the slot's piece, if there is one, and takes its results and times. */
 static int slot_wait(demo *d, slot *s) {
     const uint64_t *out = s->out;
-    if (!s->pending) return FINE;
+    if (!s->pending)
+        return FINE;
     s->pending = 0;
     CHECK(ds_event_synchronize(s->mark[STAGES]));
     for (int i = 0; i < STAGES; i++) {
@@ -534,7 +610,8 @@ static int slot_wait(demo *d, slot *s) {
         CHECK(ds_event_elapsed_ms(s->mark[i], s->mark[i + 1], &ms));
         d->stage_ms[i] += ms;
     }
-    for (int i = 0; i < WORDS; i++) d->seen[i] += out[i];
+    for (int i = 0; i < WORDS; i++)
+        d->seen[i] += out[i];
     return FINE;
 fail:
     return FAILED;
@@ -543,19 +620,23 @@ fail:
 static int drain(demo *d) {
     int result = FINE;
     for (int i = 0; i < d->slots; i++)
-        if (slot_wait(d, &d->slot[i]) != FINE) result = FAILED;
+        if (slot_wait(d, &d->slot[i]) != FINE)
+            result = FAILED;
     return result;
 }
 
-/* ---- opening and closing -------------------------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
-/* One virtual CPU device would leave nothing to join, so the demo asks for two unless it is told otherwise. */
+/* One virtual CPU device would leave nothing to join, so the demo asks for two unless it is told
+   otherwise. */
 static int configure(const options *opt) {
-    ds_cpu_desc cpu = {.devices = opt->devices};
-    ds_init_desc desc = {.cpu = &cpu};
-    if (!cpu.devices && !getenv("DEVSTREAM_CPU_DEVICES")) cpu.devices = 2;
+    ds_cpu_desc cpu = { .devices = opt->devices };
+    ds_init_desc desc = { .cpu = &cpu };
+    if (!cpu.devices && !getenv("DEVSTREAM_CPU_DEVICES"))
+        cpu.devices = 2;
     CHECK(ds_init(&desc));
-    if (opt->cpu) CHECK(ds_device_set(ds_cpu(0)));
+    if (opt->cpu)
+        CHECK(ds_device_set(ds_cpu(0)));
     return FINE;
 fail:
     return FAILED;
@@ -563,34 +644,57 @@ fail:
 
 static int create_kernels(demo *d) {
     static const ds_param h_params[] = {
-        {DS_PARAM_READ, offsetof(piece_args, data), sizeof(void *)},
-        {DS_PARAM_READ_WRITE, offsetof(piece_args, results), sizeof(void *)},
-        {DS_PARAM_VALUE, offsetof(piece_args, size), sizeof(uint64_t)},
-        {DS_PARAM_FIRST, 0, sizeof(uint64_t)},
-        {DS_PARAM_COUNT, 0, sizeof(uint64_t)}};
+        { DS_PARAM_READ, offsetof(piece_args, data), sizeof(void *) },
+        { DS_PARAM_READ_WRITE, offsetof(piece_args, results), sizeof(void *) },
+        { DS_PARAM_VALUE, offsetof(piece_args, size), sizeof(uint64_t) },
+        { DS_PARAM_FIRST, 0, sizeof(uint64_t) },
+        { DS_PARAM_COUNT, 0, sizeof(uint64_t) }
+    };
     static const ds_param c_params[] = {
-        {DS_PARAM_READ, offsetof(piece_args, data), sizeof(void *)},
-        {DS_PARAM_READ_WRITE, offsetof(piece_args, results), sizeof(void *)},
-        {DS_PARAM_VALUE, offsetof(piece_args, size), sizeof(uint64_t)},
-        {DS_PARAM_VALUE, offsetof(piece_args, offset), sizeof(uint64_t)},
-        {DS_PARAM_FIRST, 0, sizeof(uint64_t)},
-        {DS_PARAM_COUNT, 0, sizeof(uint64_t)}};
+        { DS_PARAM_READ, offsetof(piece_args, data), sizeof(void *) },
+        { DS_PARAM_READ_WRITE, offsetof(piece_args, results), sizeof(void *) },
+        { DS_PARAM_VALUE, offsetof(piece_args, size), sizeof(uint64_t) },
+        { DS_PARAM_VALUE, offsetof(piece_args, offset), sizeof(uint64_t) },
+        { DS_PARAM_FIRST, 0, sizeof(uint64_t) },
+        { DS_PARAM_COUNT, 0, sizeof(uint64_t) }
+    };
     static const ds_param a_params[] = {
-        {DS_PARAM_READ_WRITE, offsetof(add_args, sum), sizeof(void *)},
-        {DS_PARAM_READ, offsetof(add_args, rows), sizeof(void *)},
-        {DS_PARAM_VALUE, offsetof(add_args, count), sizeof(uint64_t)},
-        {DS_PARAM_FIRST, 0, sizeof(uint64_t)},
-        {DS_PARAM_COUNT, 0, sizeof(uint64_t)}};
-    ds_kernel_desc h = {.name = "histogram", .cpu_fn = histogram, .args_size = sizeof(piece_args), .params = h_params,
-                        .param_count = 5, .grain = 4,
-                        .cuda = {.image = ptx_histogram, .entry = "histogram", .block = 256, .items_per_block = 1,
-                                 .blocks_per_multiprocessor = 6}}; /* as many as its shared memory leaves room for */
-    ds_kernel_desc c = {.name = "checksum", .cpu_fn = checksum, .args_size = sizeof(piece_args), .params = c_params,
-                        .param_count = 6, .grain = 8,
-                        .cuda = {.image = ptx_checksum, .entry = "checksum", .block = 256, .items_per_block = 1,
-                                 .blocks_per_multiprocessor = 8}};
-    ds_kernel_desc a = {.name = "add", .cpu_fn = add_rows, .args_size = sizeof(add_args), .params = a_params,
-                        .param_count = 5, .grain = SIZE_MAX, .cuda = {.image = ptx_add_rows, .entry = "add_rows"}};
+        { DS_PARAM_READ_WRITE, offsetof(add_args, sum), sizeof(void *) },
+        { DS_PARAM_READ, offsetof(add_args, rows), sizeof(void *) },
+        { DS_PARAM_VALUE, offsetof(add_args, count), sizeof(uint64_t) },
+        { DS_PARAM_FIRST, 0, sizeof(uint64_t) },
+        { DS_PARAM_COUNT, 0, sizeof(uint64_t) }
+    };
+    ds_kernel_desc h = { .name = "histogram",
+                         .cpu_fn = histogram,
+                         .args_size = sizeof(piece_args),
+                         .params = h_params,
+                         .param_count = 5,
+                         .grain = 4,
+                         .cuda = { .image = ptx_histogram,
+                                   .entry = "histogram",
+                                   .block = 256,
+                                   .items_per_block = 1,
+                                   .blocks_per_multiprocessor =
+                                       6 } }; /* as many as its shared memory leaves room for */
+    ds_kernel_desc c = { .name = "checksum",
+                         .cpu_fn = checksum,
+                         .args_size = sizeof(piece_args),
+                         .params = c_params,
+                         .param_count = 6,
+                         .grain = 8,
+                         .cuda = { .image = ptx_checksum,
+                                   .entry = "checksum",
+                                   .block = 256,
+                                   .items_per_block = 1,
+                                   .blocks_per_multiprocessor = 8 } };
+    ds_kernel_desc a = { .name = "add",
+                         .cpu_fn = add_rows,
+                         .args_size = sizeof(add_args),
+                         .params = a_params,
+                         .param_count = 5,
+                         .grain = SIZE_MAX,
+                         .cuda = { .image = ptx_add_rows, .entry = "add_rows" } };
     CHECK(ds_kernel_create(&h, &d->histogram));
     CHECK(ds_kernel_create(&c, &d->checksum));
     CHECK(ds_kernel_create(&a, &d->add));
@@ -608,7 +712,8 @@ static int choose_devices(demo *d) {
         complain("there are only %d devices, --cpu gives virtual ones", d->devices);
         goto fail;
     }
-    if (d->opt.devices) d->devices = d->opt.devices;
+    if (d->opt.devices)
+        d->devices = d->opt.devices;
     d->type = first.type;
     return FINE;
 fail:
@@ -616,13 +721,21 @@ fail:
 }
 
 static int demo_open(demo *d) {
-    ds_stream_desc join = {.label = "demo join"};
-    if (choose_devices(d) != FINE || create_kernels(d) != FINE) goto fail;
+    ds_stream_desc join = { .label = "demo join" };
+    if (choose_devices(d) != FINE || create_kernels(d) != FINE)
+        goto fail;
     d->slot = calloc(2 * (size_t)d->devices, sizeof *d->slot);
-    if (!d->slot) { complain("out of memory"); goto fail; }
-    for (; d->slots < 2 * d->devices; d->slots++) { /* neighbouring pieces go to different devices */
-        ds_device device = {d->type, d->slots % d->devices};
-        if (slot_open(&d->slot[d->slots], device, (size_t)d->opt.piece) != FINE) { d->slots++; goto fail; }
+    if (!d->slot) {
+        complain("out of memory");
+        goto fail;
+    }
+    /* neighbouring pieces go to different devices */
+    for (; d->slots < 2 * d->devices; d->slots++) {
+        ds_device device = { d->type, d->slots % d->devices };
+        if (slot_open(&d->slot[d->slots], device, (size_t)d->opt.piece) != FINE) {
+            d->slots++;
+            goto fail;
+        }
         CHECK(ds_kernel_load(d->histogram, device)); /* now, so that it is not timed */
         CHECK(ds_kernel_load(d->checksum, device));
         CHECK(ds_kernel_load(d->add, device));
@@ -637,23 +750,30 @@ fail:
 }
 
 static void demo_close(demo *d) {
-    for (int i = 0; i < d->slots; i++) slot_close(&d->slot[i]);
+    for (int i = 0; i < d->slots; i++)
+        slot_close(&d->slot[i]);
     free(d->slot);
     DS_IGNORE(ds_free(d->joined));
     DS_IGNORE(ds_host_free(d->result));
-    if (d->join.id) DS_IGNORE(ds_stream_destroy(d->join));
-    if (d->histogram.id) DS_IGNORE(ds_kernel_destroy(d->histogram));
-    if (d->checksum.id) DS_IGNORE(ds_kernel_destroy(d->checksum));
-    if (d->add.id) DS_IGNORE(ds_kernel_destroy(d->add));
-    if (d->in.fd > STDIN_FILENO) close(d->in.fd);
+    if (d->join.id)
+        DS_IGNORE(ds_stream_destroy(d->join));
+    if (d->histogram.id)
+        DS_IGNORE(ds_kernel_destroy(d->histogram));
+    if (d->checksum.id)
+        DS_IGNORE(ds_kernel_destroy(d->checksum));
+    if (d->add.id)
+        DS_IGNORE(ds_kernel_destroy(d->add));
+    if (d->in.fd > STDIN_FILENO)
+        close(d->in.fd);
 }
 
-/* ---- what a person sees --------------------------------------------------------------------------------------- */
+/* ---- what a person sees ---------------------------------------------------------------------- */
 
 static void print_size(FILE *to, double bytes) {
-    static const char *const unit[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    static const char *const unit[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
     int u = 0;
-    for (; bytes >= 1024 && u < 4; u++) bytes /= 1024;
+    for (; bytes >= 1024 && u < 4; u++)
+        bytes /= 1024;
     fprintf(to, "%.*f %s", u ? 1 : 0, bytes, unit[u]);
 }
 
@@ -664,7 +784,8 @@ static double gigabytes_per_second(uint64_t bytes, double seconds) {
 static void progress_draw(demo *d, const char *what, uint64_t done, double seconds) {
     char bar[31];
     double t = now();
-    if (!d->bar || t - d->drawn < 0.1) return;
+    if (!d->bar || t - d->drawn < 0.1)
+        return;
     d->drawn = t;
     bar_drawn = 1;
     fprintf(stderr, "\r\033[K%s ", what);
@@ -682,19 +803,26 @@ static void progress_draw(demo *d, const char *what, uint64_t done, double secon
 }
 
 static void progress_clear(void) {
-    if (bar_drawn) fputs("\r\033[K", stderr);
+    if (bar_drawn)
+        fputs("\r\033[K", stderr);
     bar_drawn = 0;
 }
 
-/* log2 without the mathematics library, so that the compile line stays short: the digits come from squaring. */
+/* log2 without the mathematics library, so that the compile line stays short: the digits come
+   from squaring. */
 static double binary_logarithm(double x) {
     double log = 0, bit = 1;
-    for (; x < 1; x *= 2) log -= 1;
-    for (; x >= 2; x /= 2) log += 1;
+    for (; x < 1; x *= 2)
+        log -= 1;
+    for (; x >= 2; x /= 2)
+        log += 1;
     for (int i = 0; i < 48; i++) {
         bit /= 2;
         x *= x;
-        if (x >= 2) { x /= 2; log += bit; }
+        if (x >= 2) {
+            x /= 2;
+            log += bit;
+        }
     }
     return log;
 }
@@ -715,14 +843,17 @@ static uint32_t adler(const uint64_t *results, uint64_t bytes) {
 }
 
 static void print_stages(const demo *d) {
-    static const char *const name[STAGES] = {"copy in", "histogram", "checksum", "copy back"};
+    static const char *const name[STAGES] = { "copy in", "histogram", "checksum", "copy back" };
     double sum = 0, wall = 1e3 * d->seconds;
     for (int i = 0; i < STAGES; i++) {
         printf("  %-9s %11.3f ms\n", name[i], d->stage_ms[i]);
         sum += d->stage_ms[i];
     }
-    if (wall < sum) printf("overlap     %11.0f %%   of the stages' time was hidden behind others\n", 100 * (sum - wall) / sum);
-    else printf("overlap            none     (the devices were idle in between)\n");
+    if (wall < sum)
+        printf("overlap     %11.0f %%   of the stages' time was hidden behind others\n",
+               100 * (sum - wall) / sum);
+    else
+        printf("overlap            none     (the devices were idle in between)\n");
 }
 
 static int print_table(const demo *d) {
@@ -733,45 +864,54 @@ static int print_table(const demo *d) {
     CHECK(ds_device_get_properties(d->slot[0].device, &about));
     printf("devices     %d from %s (%s), %d streams\n", d->devices, name, about.name, d->slots);
     printf("input       %s", d->in.name);
-    if (d->in.repeat) printf(", again and again");
+    if (d->in.repeat)
+        printf(", again and again");
     printf("\npieces      %llu of at most ", (unsigned long long)d->pieces);
     print_size(stdout, (double)d->opt.piece);
     printf("\nbytes       %llu\n", (unsigned long long)bytes);
     printf("entropy     %.6f bits per byte\n", bytes ? entropy(d->result, bytes) : 0.0);
     printf("checksum    %08x (Adler-32)\n", (unsigned)adler(d->result, bytes));
-    printf("time        %11.3f ms  %.2f GB/s\n", 1e3 * d->seconds, gigabytes_per_second(bytes, d->seconds));
+    printf("time        %11.3f ms  %.2f GB/s\n", 1e3 * d->seconds,
+           gigabytes_per_second(bytes, d->seconds));
     print_stages(d);
     return FINE;
 fail:
     return FAILED;
 }
 
-/* ---- the pipeline --------------------------------------------------------------------------------------------- */
+/* ---- the pipeline ---------------------------------------------------------------------------- */
 
-static double elapsed(const demo *d) { return now() - d->started - d->stopped; }
+static double elapsed(const demo *d) {
+    return now() - d->started - d->stopped;
+}
 
-/* The plain pass over pieces that cannot be read again: their bytes are still in the pinned buffers. */
+/* The plain pass over pieces that cannot be read again: their bytes are still in the pinned
+   buffers. */
 static int check_slots(demo *d) {
     double begin;
-    if (drain(d) != FINE) return FAILED;
+    if (drain(d) != FINE)
+        return FAILED;
     begin = now();
     for (int i = 0; i < d->slots; i++) {
-        if (d->slot[i].unchecked) plain_add(&d->plain, d->slot[i].in, d->slot[i].size);
+        if (d->slot[i].unchecked)
+            plain_add(&d->plain, d->slot[i].in, d->slot[i].size);
         d->slot[i].unchecked = 0;
     }
     d->stopped += now() - begin;
     return FINE;
 }
 
-/* Copies the totals of all slots onto the first device, whatever device they are on, and adds them there. */
+/* Copies the totals of all slots onto the first device, whatever device they are on, and adds
+   them there. */
 static int join_totals(demo *d) {
     uint64_t *rows = (uint64_t *)d->joined + WORDS;
-    add_args args = {d->joined, rows, (uint64_t)d->slots};
+    add_args args = { d->joined, rows, (uint64_t)d->slots };
     CHECK(ds_fill(d->joined, 0, 4, RESULT_BYTES / 4, d->join));
     for (int i = 0; i < d->slots; i++) {
         slot *s = &d->slot[i];
         CHECK(ds_stream_wait_stream(d->join, s->stream));
-        CHECK(ds_copy_peer(rows + (size_t)i * WORDS, d->slot[0].device, s->total, s->device, RESULT_BYTES, d->join));
+        CHECK(ds_copy_peer(rows + (size_t)i * WORDS, d->slot[0].device, s->total, s->device,
+                           RESULT_BYTES, d->join));
     }
     CHECK(ds_launch(d->add, WORDS, &args, sizeof args, d->join));
     CHECK(ds_copy(d->result, d->joined, RESULT_BYTES, d->join));
@@ -787,40 +927,56 @@ static int run_pipeline(demo *d) {
     for (;;) {
         slot *s = &d->slot[d->pieces % (uint64_t)d->slots];
         uint64_t offset = d->in.done;
-        if (slot_wait(d, s) != FINE) return FAILED;
-        if ((result = input_read(&d->in, s->in, (size_t)d->opt.piece, &s->size)) != FINE || s->size == 0) break;
-        if (slot_submit(d, s, offset, d->opt.damage && d->pieces == 0) != FINE) return FAILED;
+        if (slot_wait(d, s) != FINE)
+            return FAILED;
+        if ((result = input_read(&d->in, s->in, (size_t)d->opt.piece, &s->size)) != FINE ||
+            s->size == 0)
+            break;
+        if (slot_submit(d, s, offset, d->opt.damage && d->pieces == 0) != FINE)
+            return FAILED;
         d->pieces++;
-        if (!d->in.again && d->pieces % (uint64_t)d->slots == 0 && check_slots(d) != FINE) return FAILED;
+        if (!d->in.again && d->pieces % (uint64_t)d->slots == 0 && check_slots(d) != FINE)
+            return FAILED;
         progress_draw(d, "devices", d->in.done, elapsed(d));
-        if (s->size < d->opt.piece) break;
+        if (s->size < d->opt.piece)
+            break;
     }
-    if (result == FINE && !d->in.again && check_slots(d) != FINE) return FAILED;
-    if (drain(d) != FINE) return FAILED;
-    if (result == FINE) result = join_totals(d);
+    if (result == FINE && !d->in.again && check_slots(d) != FINE)
+        return FAILED;
+    if (drain(d) != FINE)
+        return FAILED;
+    if (result == FINE)
+        result = join_totals(d);
     d->seconds = elapsed(d);
     return result;
 }
 
-/* ---- the check ------------------------------------------------------------------------------------------------ */
+/* ---- the check ------------------------------------------------------------------------------- */
 
-/* Reads the same bytes once more and checks that they are the same: a file may be written to meanwhile. */
+/* Reads the same bytes once more and checks that they are the same: a file may be written to
+   meanwhile. */
 static int check_again(demo *d) {
     input in = d->in;
     unsigned char *buffer = malloc((size_t)d->opt.piece);
     size_t got = 0;
     struct stat after;
     int result = FAILED;
-    if (!buffer) { complain("out of memory"); goto fail; }
+    if (!buffer) {
+        complain("out of memory");
+        goto fail;
+    }
     in.limit = d->in.done;
     in.done = in.pass = 0;
-    if (input_rewind(&in) != FINE) goto fail;
+    if (input_rewind(&in) != FINE)
+        goto fail;
     do {
-        if ((result = input_read(&in, buffer, (size_t)d->opt.piece, &got)) != FINE) goto fail;
+        if ((result = input_read(&in, buffer, (size_t)d->opt.piece, &got)) != FINE)
+            goto fail;
         plain_add(&d->plain, buffer, got);
         progress_draw(d, "check  ", in.done, d->plain.seconds);
     } while (got > 0);
-    if (fstat(in.fd, &after) < 0 || after.st_size != in.stat.st_size || after.st_mtim.tv_sec != in.stat.st_mtim.tv_sec ||
+    if (fstat(in.fd, &after) < 0 || after.st_size != in.stat.st_size ||
+        after.st_mtim.tv_sec != in.stat.st_mtim.tv_sec ||
         after.st_mtim.tv_nsec != in.stat.st_mtim.tv_nsec) {
         complain("%s was changed while it was read; there is nothing to compare with", in.name);
         result = FAILED;
@@ -830,23 +986,26 @@ fail:
     return result;
 }
 
-/* Compares both ways of the results, joined on the device and copied back piece by piece, with the plain pass. */
+/* Compares both ways of the results, joined on the device and copied back piece by piece, with
+   the plain pass. */
 static int compare(const demo *d) {
-    const uint64_t *way[2] = {d->result, d->seen};
-    const char *const name[2] = {"joined on the device", "copied back piece by piece"};
+    const uint64_t *way[2] = { d->result, d->seen };
+    const char *const name[2] = { "joined on the device", "copied back piece by piece" };
     uint32_t expected = d->plain.b << 16 | d->plain.a;
     int result = FINE;
     if (d->plain.bytes != d->in.done) {
-        complain("WRONG: the devices got %llu bytes, the plain pass %llu", (unsigned long long)d->in.done,
-                 (unsigned long long)d->plain.bytes);
+        complain("WRONG: the devices got %llu bytes, the plain pass %llu",
+                 (unsigned long long)d->in.done, (unsigned long long)d->plain.bytes);
         result = WRONG;
     }
     for (int w = 0; w < 2; w++) {
         int value = 0;
-        while (value < 256 && way[w][COUNTS + value] == d->plain.count[value]) value++;
+        while (value < 256 && way[w][COUNTS + value] == d->plain.count[value])
+            value++;
         if (value < 256) {
-            complain("WRONG: results %s: byte %d counted %llu times, the plain pass says %llu", name[w], value,
-                     (unsigned long long)way[w][COUNTS + value], (unsigned long long)d->plain.count[value]);
+            complain("WRONG: results %s: byte %d counted %llu times, the plain pass says %llu",
+                     name[w], value, (unsigned long long)way[w][COUNTS + value],
+                     (unsigned long long)d->plain.count[value]);
             result = WRONG;
         }
         if (adler(way[w], d->in.done) != expected) {
@@ -856,20 +1015,22 @@ static int compare(const demo *d) {
         }
     }
     if (result == FINE)
-        printf("check       the same as a plain pass on one thread (%.3f ms, %.2f GB/s)\n", 1e3 * d->plain.seconds,
-               gigabytes_per_second(d->plain.bytes, d->plain.seconds));
+        printf("check       the same as a plain pass on one thread (%.3f ms, %.2f GB/s)\n",
+               1e3 * d->plain.seconds, gigabytes_per_second(d->plain.bytes, d->plain.seconds));
     return result;
 }
 
-/* ---- options and main ----------------------------------------------------------------------------------------- */
+/* ---- options and main ------------------------------------------------------------------------ */
 
 static const char USAGE[] =
     "usage: demo [options] [FILE | -]\n"
     "Counts the bytes of FILE (\"-\": standard input) on all devices and checks the result.\n"
     "Without FILE: examples/data/digits.csv, read again and again up to 256M.\n"
-    "  --total SIZE   read SIZE bytes in all; a file is read again from its start as often as needed\n"
+    "  --total SIZE   read SIZE bytes in all; a file is read again from its start as often as "
+    "needed\n"
     "  --piece SIZE   bytes of a piece (4M)\n"
-    "  --devices N    devices to use: of GPUs the first N (all), else virtual CPU devices (DEVSTREAM_CPU_DEVICES, or 2)\n"
+    "  --devices N    devices to use: of GPUs the first N (all), else virtual CPU devices "
+    "(DEVSTREAM_CPU_DEVICES, or 2)\n"
     "  --cpu          use virtual CPU devices although there are GPUs\n"
     "  --progress     show the progress bar although standard error is no terminal\n"
     "  --damage       change one byte on a device, to see the check find it\n"
@@ -881,14 +1042,17 @@ static int parse_size(const char *text, uint64_t *out) {
     char *end = NULL;
     const char *unit;
     unsigned long long n;
-    if (!text || *text < '0' || *text > '9') return FAILED;
+    if (!text || *text < '0' || *text > '9')
+        return FAILED;
     errno = 0;
     n = strtoull(text, &end, 10);
     unit = *end ? strchr(units, *end) : NULL;
-    if (errno || (*end && (!unit || end[1]))) return FAILED;
+    if (errno || (*end && (!unit || end[1])))
+        return FAILED;
     if (unit) {
         int shift = 10 * (int)(unit - units + 1);
-        if (n > UINT64_MAX >> shift) return FAILED;
+        if (n > UINT64_MAX >> shift)
+            return FAILED;
         n <<= shift;
     }
     *out = n;
@@ -900,37 +1064,56 @@ static int parse_options(int argc, char **argv, options *opt) {
     for (; i < argc; i++) {
         uint64_t n = 0;
         const char *a = argv[i];
-        if (strcmp(a, "--progress") == 0) opt->progress = 1;
-        else if (strcmp(a, "--damage") == 0) opt->damage = 1;
-        else if (strcmp(a, "--cpu") == 0) opt->cpu = 1;
-        else if ((a[0] != '-' || !a[1]) && !opt->path) opt->path = a;
-        else if (parse_size(argv[i + 1], &n) != FINE) break;
-        else if (strcmp(a, "--total") == 0) opt->total = n, i++;
-        else if (strcmp(a, "--piece") == 0 && n >= 1 && n <= 1u << 30) opt->piece = n, i++;
-        else if (strcmp(a, "--devices") == 0 && n >= 1 && n <= 64) opt->devices = (int)n, i++;
-        else break;
+        if (strcmp(a, "--progress") == 0)
+            opt->progress = 1;
+        else if (strcmp(a, "--damage") == 0)
+            opt->damage = 1;
+        else if (strcmp(a, "--cpu") == 0)
+            opt->cpu = 1;
+        else if ((a[0] != '-' || !a[1]) && !opt->path)
+            opt->path = a;
+        else if (parse_size(argv[i + 1], &n) != FINE)
+            break;
+        else if (strcmp(a, "--total") == 0)
+            opt->total = n, i++;
+        else if (strcmp(a, "--piece") == 0 && n >= 1 && n <= 1u << 30)
+            opt->piece = n, i++;
+        else if (strcmp(a, "--devices") == 0 && n >= 1 && n <= 64)
+            opt->devices = (int)n, i++;
+        else
+            break;
     }
     if (i < argc) {
-        complain("cannot understand \"%s%s%s\"", argv[i], argv[i + 1] ? " " : "", argv[i + 1] ? argv[i + 1] : "");
+        complain("cannot understand \"%s%s%s\"", argv[i], argv[i + 1] ? " " : "",
+                 argv[i + 1] ? argv[i + 1] : "");
         fputs(USAGE, stderr);
         return FAILED;
     }
-    if (!opt->path && opt->total == UINT64_MAX) opt->total = (uint64_t)256 << 20;
+    if (!opt->path && opt->total == UINT64_MAX)
+        opt->total = (uint64_t)256 << 20;
     return FINE;
 }
 
 static int work(demo *d) {
     int result = input_open(&d->in, &d->opt);
-    if (result == FINE) result = catch_interrupt();
-    if (result == FINE) result = configure(&d->opt);
-    if (result == FINE) result = demo_open(d);
-    if (result == FINE) result = run_pipeline(d);
-    if (result == FINE && d->in.again) result = check_again(d);
+    if (result == FINE)
+        result = catch_interrupt();
+    if (result == FINE)
+        result = configure(&d->opt);
+    if (result == FINE)
+        result = demo_open(d);
+    if (result == FINE)
+        result = run_pipeline(d);
+    if (result == FINE && d->in.again)
+        result = check_again(d);
     progress_clear();
-    if (result == FINE) result = print_table(d);
-    if (result == FINE) result = compare(d);
+    if (result == FINE)
+        result = print_table(d);
+    if (result == FINE)
+        result = compare(d);
     if (result == INTERRUPTED)
-        complain("interrupted after %llu bytes of input; every piece under way was finished", (unsigned long long)d->in.done);
+        complain("interrupted after %llu bytes of input; every piece under way was finished",
+                 (unsigned long long)d->in.done);
     return result;
 }
 
@@ -942,8 +1125,10 @@ int main(int argc, char **argv) {
     d.in.fd = -1;
     d.opt.total = UINT64_MAX;
     d.opt.piece = 4 << 20;
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) return fputs(USAGE, stdout) < 0;
-    if (parse_options(argc, argv, &d.opt) != FINE) return FAILED;
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        return fputs(USAGE, stdout) < 0;
+    if (parse_options(argc, argv, &d.opt) != FINE)
+        return FAILED;
     d.bar = d.opt.progress || isatty(STDERR_FILENO);
     result = work(&d);
     demo_close(&d);
@@ -951,6 +1136,9 @@ int main(int argc, char **argv) {
         complain("%s", ds_last_error());
         result = FAILED;
     }
-    if (fflush(stdout) != 0 && result == FINE) { complain("standard output: %s", strerror(errno)); result = FAILED; }
+    if (fflush(stdout) != 0 && result == FINE) {
+        complain("standard output: %s", strerror(errno));
+        result = FAILED;
+    }
     return result;
 }

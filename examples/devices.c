@@ -4,13 +4,14 @@
      or, to see GPUs where there are some:
              cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/devices.c -o devices \
                 -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread
-   Run:      ./devices [--size SIZE] [--runs N]      SIZE in bytes, or with K, M or G; 64M and 5 unless given
+   Run: ./devices [--size SIZE] [--runs N] SIZE in bytes, or with K, M or G; 64M and 5 unless given
              DEVSTREAM_CPU_DEVICES=2 ./devices       with two virtual CPU devices
 
-   Every rate is the median of N copies of SIZE bytes, in GB/s (10^9 bytes per second, each byte counted once), timed with
-   events on the stream that copies; the host's memcpy is timed with the clock. Before each row the source is filled with a
-   new pattern and the target with something else, and afterwards the target is compared.
-   Exit status: 0 fine, 1 something failed, 2 a copy was wrong. */
+   Every rate is the median of N copies of SIZE bytes, in GB/s (10^9 bytes per second, each byte
+   counted once), timed with events on the stream that copies; the host's memcpy is timed with
+   the clock. Before each row the source is filled with a new pattern and the target with
+   something else, and afterwards the target is compared. Exit status: 0 fine, 1 something
+   failed, 2 a copy was wrong. */
 #define _POSIX_C_SOURCE 200809L
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
@@ -20,7 +21,13 @@
 #include <string.h>
 #include <time.h>
 
-#define CHECK(call) do { if ((call) < 0) { fprintf(stderr, "devices: %s\n", ds_last_error()); goto fail; } } while (0)
+#define CHECK(call)                                            \
+    do {                                                       \
+        if ((call) < 0) {                                      \
+            fprintf(stderr, "devices: %s\n", ds_last_error()); \
+            goto fail;                                         \
+        }                                                      \
+    } while (0)
 
 enum { FINE = 0, FAILED = 1, WRONG = 2, MAX_RUNS = 1000 };
 
@@ -34,7 +41,7 @@ typedef struct bench {
     double gbps[MAX_RUNS];
 } bench;
 
-/* ---- what there is -------------------------------------------------------------------------------------------- */
+/* ---- what there is --------------------------------------------------------------------------- */
 
 static int print_device(ds_device device) {
     ds_device_properties p;
@@ -47,11 +54,16 @@ static int print_device(ds_device device) {
     CHECK(ds_device_priority_range(device, &least, &greatest));
     CHECK(ds_uuid_print(p.uuid, uuid, sizeof uuid));
     printf("%-8s %s\n", name, p.name);
-    printf("         memory %.1f GiB, %.1f GiB free\n", (double)p.total_memory / 0x1p30, (double)available / 0x1p30);
-    if (p.major) printf("         capability %d.%d, %d multiprocessors\n", p.major, p.minor, p.multiprocessors);
-    else printf("         %d worker threads\n", p.multiprocessors);
+    printf("         memory %.1f GiB, %.1f GiB free\n", (double)p.total_memory / 0x1p30,
+           (double)available / 0x1p30);
+    if (p.major)
+        printf("         capability %d.%d, %d multiprocessors\n", p.major, p.minor,
+               p.multiprocessors);
+    else
+        printf("         %d worker threads\n", p.multiprocessors);
     printf("         priorities %d (least urgent) to %d (most urgent)\n", least, greatest);
-    printf("         unified addressing %s, pci %s\n", p.unified_addressing ? "yes" : "no", p.pci[0] ? p.pci : "none");
+    printf("         unified addressing %s, pci %s\n", p.unified_addressing ? "yes" : "no",
+           p.pci[0] ? p.pci : "none");
     printf("         uuid %s\n", uuid);
     return FINE;
 fail:
@@ -62,16 +74,17 @@ static int print_peers(ds_device_type type, int count) {
     char name[DS_DEVICE_NAME_SIZE];
     printf("\nHow a copy from the row's device reaches the column's\n%-8s", "");
     for (int to = 0; to < count; to++) {
-        CHECK(ds_device_print((ds_device){(int32_t)type, to}, name, sizeof name));
+        CHECK(ds_device_print((ds_device){ (int32_t)type, to }, name, sizeof name));
         printf(" %8s", name);
     }
     printf("\n");
     for (int from = 0; from < count; from++) {
-        CHECK(ds_device_print((ds_device){(int32_t)type, from}, name, sizeof name));
+        CHECK(ds_device_print((ds_device){ (int32_t)type, from }, name, sizeof name));
         printf("%-8s", name);
         for (int to = 0; to < count; to++) {
             int direct = 0;
-            CHECK(ds_device_can_access_peer((ds_device){(int32_t)type, from}, (ds_device){(int32_t)type, to}, &direct));
+            CHECK(ds_device_can_access_peer((ds_device){ (int32_t)type, from },
+                                            (ds_device){ (int32_t)type, to }, &direct));
             printf(" %8s", from == to ? "self" : direct ? "direct" : "staged");
         }
         printf("\n");
@@ -81,7 +94,7 @@ fail:
     return FAILED;
 }
 
-/* ---- copies --------------------------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 /* A new pattern in the source; no two patterns agree in any 8 bytes. */
 static void make_pattern(bench *b) {
@@ -103,21 +116,27 @@ static double median(bench *b) {
     return (b->gbps[b->runs / 2] + b->gbps[(b->runs - 1) / 2]) / 2;
 }
 
-static double rate(size_t bytes, double ms) { return ms > 0 ? 1e-6 * (double)bytes / ms : 0; }
+static double rate(size_t bytes, double ms) {
+    return ms > 0 ? 1e-6 * (double)bytes / ms : 0;
+}
 
-/* Times copies from one place to another on a stream; the first, which is not counted, warms the memory up. */
-static int time_copies(bench *b, void *to, ds_device to_device, const void *from, ds_device from_device, ds_stream stream,
-                       double *out) {
+/* Times copies from one place to another on a stream; the first, which is not counted, warms the
+   memory up. */
+static int time_copies(bench *b, void *to, ds_device to_device, const void *from,
+                       ds_device from_device, ds_stream stream, double *out) {
     int peer = to_device.type != DS_DEVICE_HOST && from_device.type != DS_DEVICE_HOST;
     for (int i = -1; i < b->runs; i++) {
         double ms = 0;
         CHECK(ds_event_record(b->begin, stream));
-        if (peer) CHECK(ds_copy_peer(to, to_device, from, from_device, b->size, stream));
-        else CHECK(ds_copy(to, from, b->size, stream));
+        if (peer)
+            CHECK(ds_copy_peer(to, to_device, from, from_device, b->size, stream));
+        else
+            CHECK(ds_copy(to, from, b->size, stream));
         CHECK(ds_event_record(b->end, stream));
         CHECK(ds_event_synchronize(b->end));
         CHECK(ds_event_elapsed_ms(b->begin, b->end, &ms));
-        if (i >= 0) b->gbps[i] = rate(b->size, ms);
+        if (i >= 0)
+            b->gbps[i] = rate(b->size, ms);
     }
     *out = median(b);
     return FINE;
@@ -132,7 +151,8 @@ static int verify(bench *b, const void *place, const char *what, ds_stream strea
         CHECK(ds_copy(b->back, place, b->size, stream));
         CHECK(ds_stream_synchronize(stream));
     }
-    if (memcmp(b->back, b->source, b->size) == 0) return FINE;
+    if (memcmp(b->back, b->source, b->size) == 0)
+        return FINE;
     fprintf(stderr, "devices: WRONG: %s: what arrived is not what was sent\n", what);
     return WRONG;
 fail:
@@ -140,24 +160,29 @@ fail:
 }
 
 /* One row: pattern -> from (when it is not the source itself) -> to, timed; then compared. */
-static int row(bench *b, const char *what, void *to, ds_device to_device, void *from, ds_device from_device, ds_stream stream) {
+static int row(bench *b, const char *what, void *to, ds_device to_device, void *from,
+               ds_device from_device, ds_stream stream) {
     double gbps = 0;
     int result;
     make_pattern(b);
-    if (from != b->source) CHECK(ds_copy(from, b->source, b->size, stream));
+    if (from != b->source)
+        CHECK(ds_copy(from, b->source, b->size, stream));
     CHECK(ds_fill(to, 0xa5, 1, b->size, stream));
     CHECK(ds_stream_synchronize(stream));
-    if (time_copies(b, to, to_device, from, from_device, stream, &gbps) != FINE) goto fail;
-    if ((result = verify(b, to, what, stream)) == FINE) printf("%-28s %8.2f\n", what, gbps);
+    if (time_copies(b, to, to_device, from, from_device, stream, &gbps) != FINE)
+        goto fail;
+    if ((result = verify(b, to, what, stream)) == FINE)
+        printf("%-28s %8.2f\n", what, gbps);
     return result;
 fail:
     return FAILED;
 }
 
 static int bench_open(bench *b, ds_device device, ds_stream *out) {
-    ds_stream_desc desc = {.device = device, .label = "devices"};
+    ds_stream_desc desc = { .device = device, .label = "devices" };
     CHECK(ds_stream_create(&desc, out));
-    CHECK(ds_event_create(DS_EVENT_TIMING, "begin", &b->begin)); /* an event belongs to the first device it is recorded on */
+    /* an event belongs to the first device it is recorded on */
+    CHECK(ds_event_create(DS_EVENT_TIMING, "begin", &b->begin));
     CHECK(ds_event_create(DS_EVENT_TIMING, "end", &b->end));
     return FINE;
 fail:
@@ -165,27 +190,33 @@ fail:
 }
 
 static void bench_close(bench *b, ds_stream stream) {
-    if (b->begin.id) DS_IGNORE(ds_event_destroy(b->begin));
-    if (b->end.id) DS_IGNORE(ds_event_destroy(b->end));
-    if (stream.id) DS_IGNORE(ds_stream_destroy(stream));
+    if (b->begin.id)
+        DS_IGNORE(ds_event_destroy(b->begin));
+    if (b->end.id)
+        DS_IGNORE(ds_event_destroy(b->end));
+    if (stream.id)
+        DS_IGNORE(ds_stream_destroy(stream));
     b->begin.id = b->end.id = 0;
 }
 
 /* Host to device, device to host, and inside of the device. */
 static int measure_device(bench *b, ds_device device) {
-    ds_device host = {DS_DEVICE_HOST, 0};
-    ds_stream stream = {0};
+    ds_device host = { DS_DEVICE_HOST, 0 };
+    ds_stream stream = { 0 };
     char name[DS_DEVICE_NAME_SIZE], what[3 * DS_DEVICE_NAME_SIZE];
     void *first = NULL, *second = NULL;
     int result = FAILED;
-    if (bench_open(b, device, &stream) != FINE) goto fail;
+    if (bench_open(b, device, &stream) != FINE)
+        goto fail;
     CHECK(ds_device_print(device, name, sizeof name));
     CHECK(ds_alloc(device, b->size, &first));
     CHECK(ds_alloc(device, b->size, &second));
     snprintf(what, sizeof what, "host (pinned) -> %s", name);
-    if ((result = row(b, what, first, device, b->source, host, stream)) != FINE) goto fail;
+    if ((result = row(b, what, first, device, b->source, host, stream)) != FINE)
+        goto fail;
     snprintf(what, sizeof what, "%s -> host (pinned)", name);
-    if ((result = row(b, what, b->back, host, first, device, stream)) != FINE) goto fail;
+    if ((result = row(b, what, b->back, host, first, device, stream)) != FINE)
+        goto fail;
     snprintf(what, sizeof what, "%s -> %s", name, name);
     result = row(b, what, second, device, first, device, stream);
 fail:
@@ -196,11 +227,13 @@ fail:
 }
 
 static int measure_pair(bench *b, ds_device from_device, ds_device to_device) {
-    ds_stream stream = {0};
-    char from_name[DS_DEVICE_NAME_SIZE], to_name[DS_DEVICE_NAME_SIZE], what[3 * DS_DEVICE_NAME_SIZE];
+    ds_stream stream = { 0 };
+    char from_name[DS_DEVICE_NAME_SIZE], to_name[DS_DEVICE_NAME_SIZE],
+        what[3 * DS_DEVICE_NAME_SIZE];
     void *from = NULL, *to = NULL;
     int direct = 0, result = FAILED;
-    if (bench_open(b, from_device, &stream) != FINE) goto fail;
+    if (bench_open(b, from_device, &stream) != FINE)
+        goto fail;
     CHECK(ds_device_print(from_device, from_name, sizeof from_name));
     CHECK(ds_device_print(to_device, to_name, sizeof to_name));
     CHECK(ds_device_can_access_peer(from_device, to_device, &direct));
@@ -225,22 +258,28 @@ static int measure_memcpy(bench *b) {
         memcpy(b->back, b->source, b->size);
         clock_gettime(CLOCK_MONOTONIC, &t1);
         if (i >= 0)
-            b->gbps[i] = rate(b->size, 1e3 * (double)(t1.tv_sec - t0.tv_sec) + 1e-6 * (double)(t1.tv_nsec - t0.tv_nsec));
+            b->gbps[i] = rate(b->size, 1e3 * (double)(t1.tv_sec - t0.tv_sec) +
+                                           1e-6 * (double)(t1.tv_nsec - t0.tv_nsec));
     }
-    if (memcmp(b->back, b->source, b->size) != 0) { fprintf(stderr, "devices: WRONG: memcpy\n"); return WRONG; }
+    if (memcmp(b->back, b->source, b->size) != 0) {
+        fprintf(stderr, "devices: WRONG: memcpy\n");
+        return WRONG;
+    }
     printf("%-28s %8.2f\n", "memcpy, one thread", median(b));
     return FINE;
 }
 
-/* ---- putting it together -------------------------------------------------------------------------------------- */
+/* ---- putting it together --------------------------------------------------------------------- */
 
 static int measure_all(bench *b, const ds_backend_info *backend) {
     int count = backend->device_count, result = FINE;
-    for (int i = 0; i < count && result == FINE; i++) result = measure_device(b, (ds_device){(int32_t)backend->type, i});
+    for (int i = 0; i < count && result == FINE; i++)
+        result = measure_device(b, (ds_device){ (int32_t)backend->type, i });
     for (int from = 0; from < count; from++)
         for (int to = 0; to < count && result == FINE; to++)
             if (from != to)
-                result = measure_pair(b, (ds_device){(int32_t)backend->type, from}, (ds_device){(int32_t)backend->type, to});
+                result = measure_pair(b, (ds_device){ (int32_t)backend->type, from },
+                                      (ds_device){ (int32_t)backend->type, to });
     return result;
 }
 
@@ -253,16 +292,22 @@ static int run(bench *b) {
     for (int i = 0; i < DS_BACKEND_COUNT; i++) {
         CHECK(ds_backend_get(i, &backend[i]));
         for (int k = 0; k < backend[i].device_count; k++)
-            if (print_device((ds_device){(int32_t)backend[i].type, k}) != FINE) goto fail;
+            if (print_device((ds_device){ (int32_t)backend[i].type, k }) != FINE)
+                goto fail;
     }
     for (int i = 0; i < DS_BACKEND_COUNT; i++)
-        if (backend[i].device_count > 0 && print_peers(backend[i].type, backend[i].device_count) != FINE) goto fail;
+        if (backend[i].device_count > 0 &&
+            print_peers(backend[i].type, backend[i].device_count) != FINE)
+            goto fail;
     CHECK(ds_host_alloc(b->size, &b->source));
     CHECK(ds_host_alloc(b->size, &b->back));
     printf("\n%-28s %8s\n", "Copies", "GB/s");
     result = measure_memcpy(b);
-    for (int i = 0; i < DS_BACKEND_COUNT && result == FINE; i++) result = measure_all(b, &backend[i]);
-    if (result == FINE) printf("(medians of %d copies of %zu bytes; everything copied was compared)\n", b->runs, b->size);
+    for (int i = 0; i < DS_BACKEND_COUNT && result == FINE; i++)
+        result = measure_all(b, &backend[i]);
+    if (result == FINE)
+        printf("(medians of %d copies of %zu bytes; everything copied was compared)\n", b->runs,
+               b->size);
 fail:
     DS_IGNORE(ds_host_free(b->source));
     DS_IGNORE(ds_host_free(b->back));
@@ -273,7 +318,8 @@ static int parse_size(const char *text, size_t *out) {
     char *end = NULL;
     unsigned long long n = text && *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : 0;
     int shift = !end || !*end ? 0 : *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : -1;
-    if (n == 0 || shift < 0 || (shift > 0 && end[1]) || n > (SIZE_MAX >> 1) >> shift) return FAILED;
+    if (n == 0 || shift < 0 || (shift > 0 && end[1]) || n > (SIZE_MAX >> 1) >> shift)
+        return FAILED;
     *out = (size_t)n << shift;
     return FINE;
 }
@@ -285,8 +331,11 @@ int main(int argc, char **argv) {
     b.runs = 5;
     for (; i + 1 < argc; i += 2) {
         size_t runs = 0;
-        if (strcmp(argv[i], "--size") == 0 && parse_size(argv[i + 1], &b.size) == FINE) continue;
-        if (strcmp(argv[i], "--runs") != 0 || parse_size(argv[i + 1], &runs) != FINE || runs > MAX_RUNS) break;
+        if (strcmp(argv[i], "--size") == 0 && parse_size(argv[i + 1], &b.size) == FINE)
+            continue;
+        if (strcmp(argv[i], "--runs") != 0 || parse_size(argv[i + 1], &runs) != FINE ||
+            runs > MAX_RUNS)
+            break;
         b.runs = (int)runs;
     }
     if (i < argc) {

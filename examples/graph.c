@@ -1,27 +1,32 @@
-/* graph.c - the demo's pipeline, captured once and launched for every piece: what that saves, checked.
+/* graph.c - the demo's pipeline, captured once and launched for every piece: what that saves,
+   checked.
 
    Compile:  cc -O2 -I. examples/graph.c -o graph -pthread
      or, to use a GPU where there is one:
              cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/graph.c -o graph \
                 -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread
    Run:      ./graph                      examples/data/digits.csv, again and again up to 64 MiB
-             ./graph --dot FILE           and writes a picture of the graph: dot -Tsvg FILE -o graph.svg
-             ./graph --help               the options
+             ./graph --dot FILE and writes a picture of the graph: dot -Tsvg FILE -o graph.svg
+             ./graph --help the options
 
    A piece's way, in enqueue(); the pieces are small, so that what it costs to submit work counts:
 
-       clear the results, copy the piece in -+- count its bytes (kernel "histogram") -+- add both, copy the results back
+       clear the results, copy the piece in -+- count its bytes (kernel "histogram") -+- add both,
+       copy the results back
                                              +- sum them up (kernel "checksum") ------+
 
-   The two kernels are on two streams, forked and joined by events. Four slots, each with streams and buffers of its own, take
-   turns. The first time every piece is enqueued. The second time the calls of enqueue() were captured, once per slot: they ran
-   nothing and became the nodes of a graph, and one ds_graph_launch per piece stands for all of them.
+   The two kernels are on two streams, forked and joined by events. Four slots, each with streams
+   and buffers of its own, take turns. The first time every piece is enqueued. The second time the
+   calls of enqueue() were captured, once per slot: they ran nothing and became the nodes of a
+   graph, and one ds_graph_launch per piece stands for all of them.
 
-   A graph repeats what was captured, the same addresses and the same numbers. So what changes from piece to piece has to come
-   through memory at a fixed place, as the bytes do in the slot's pinned buffer. A piece's position in the input would be a number
-   among the kernels' arguments. ds_graph_exec_set_node could change it before every launch, and every launch would pay for it;
-   here the kernels count positions from the start of the piece, and the host, which knows where that is, moves the result. Only
-   the last piece has another size: for that enqueue() is captured anew, and ds_graph_exec_update takes over what is different.
+   A graph repeats what was captured, the same addresses and the same numbers. So what changes from
+   piece to piece has to come through memory at a fixed place, as the bytes do in the slot's pinned
+   buffer. A piece's position in the input would be a number among the kernels' arguments.
+   ds_graph_exec_set_node could change it before every launch, and every launch would pay for it;
+   here the kernels count positions from the start of the piece, and the host, which knows where
+   that is, moves the result. Only the last piece has another size: for that enqueue() is captured
+   anew, and ds_graph_exec_update takes over what is different.
 
    Exit status: 0 fine, 1 something failed (standard error says what), 2 the results are wrong. */
 #define _POSIX_C_SOURCE 200809L
@@ -34,26 +39,38 @@
 #include <time.h>
 
 enum { FINE = 0, FAILED = 1, WRONG = 2 };
-#define CHECK(call) do { if ((call) < 0) { fprintf(stderr, "graph: %s\n", ds_last_error()); return FAILED; } } while (0)
 
-/* ---- kernels: the demo's, for the CPU and as PTX ---------------------------------------------------------------- */
+#define CHECK(call)                                          \
+    do {                                                     \
+        if ((call) < 0) {                                    \
+            fprintf(stderr, "graph: %s\n", ds_last_error()); \
+            return FAILED;                                   \
+        }                                                    \
+    } while (0)
 
+/* ---- kernels: the demo's, for the CPU and as PTX --------------------------------------------- */
+
+/* clang-format off */
 /* >>device-code kernels/demo.cu: written by make kernels */
 enum {
     BLOCK = 16 * 1024, /* bytes of one item of a kernel */
     ADLER = 65521      /* the largest prime below 65536 */
 };
-enum { COUNTS = 0, SUM = 256, WEIGHTED = 257, WORDS = 258 }; /* what a row of results holds: 256 counts, S and W */
+
+/* what a row of results holds: 256 counts, S and W */
+enum { COUNTS = 0, SUM = 256, WEIGHTED = 257, WORDS = 258 };
 
 /* Where the items end. */
 static inline uint64_t end_of(uint64_t size, uint64_t first, uint64_t count) {
     return (first + count) * BLOCK < size ? (first + count) * BLOCK : size;
 }
 
-static inline uint32_t byte_of(uint32_t word, uint32_t k) { return word >> 8 * k & 255; }
+static inline uint32_t byte_of(uint32_t word, uint32_t k) {
+    return word >> 8 * k & 255;
+}
 
-/* Of n words, n at most 16: the sum of the bytes, and of i times byte i. The sums are taken in 16 bits, two side by side:
-   (0 + 1 + ... + 15) * (255 + 255) fits. */
+/* Of n words, n at most 16: the sum of the bytes, and of i times byte i. The sums are taken in
+   16 bits, two side by side: (0 + 1 + ... + 15) * (255 + 255) fits. */
 static inline void sum_words(const uint32_t *word, uint32_t n, uint32_t *sum, uint32_t *weighted) {
     uint32_t even = 0, odd = 0, words = 0, both;
     for (uint32_t i = 0; i < n; i++) {
@@ -64,18 +81,22 @@ static inline void sum_words(const uint32_t *word, uint32_t n, uint32_t *sum, ui
     }
     both = even + odd;
     *sum = (both & 0xffff) + (both >> 16);
-    *weighted = 4 * ((words & 0xffff) + (words >> 16)) + (odd & 0xffff) + (odd >> 16) + 2 * (both >> 16);
+    *weighted =
+        4 * ((words & 0xffff) + (words >> 16)) + (odd & 0xffff) + (odd >> 16) + 2 * (both >> 16);
 }
 
-/* What bytes with these sums add to W; remainder: of the position of the first of them modulo ADLER. */
+/* What bytes with these sums add to W; remainder: of the position of the first of them modulo
+   ADLER. */
 static inline uint64_t weigh(uint32_t remainder, uint32_t sum, uint32_t weighted) {
     return (uint64_t)remainder * sum + weighted;
 }
 
 static inline uint64_t add_column(uint64_t sum, const uint64_t *rows, uint64_t count, uint64_t column) {
-    for (uint64_t r = 0; r < count; r++) sum += rows[r * WORDS + column];
+    for (uint64_t r = 0; r < count; r++)
+        sum += rows[r * WORDS + column];
     return sum;
 }
+
 
 /* The CPU forms. */
 typedef struct piece_args {
@@ -93,13 +114,16 @@ typedef struct add_args {
 
 /* Several threads add to the same results; whole numbers give the same sum in any order. */
 static void add_shared(uint64_t *to, uint64_t value) {
-    if (value) (void)__atomic_fetch_add(to, value, __ATOMIC_RELAXED);
+    if (value)
+        (void)__atomic_fetch_add(to, value, __ATOMIC_RELAXED);
 }
 
-/* Four tables in turn: equal bytes in a row, as text has them, would otherwise wait for each other's increment. */
+/* Four tables in turn: equal bytes in a row, as text has them, would otherwise wait for each
+   other's increment. */
 static int histogram(size_t first, size_t count, const void *args) {
     const piece_args *a = args;
-    const unsigned char *p = a->data + first * BLOCK, *end = a->data + end_of(a->size, first, count);
+    const unsigned char *p = a->data + first * BLOCK,
+                        *end = a->data + end_of(a->size, first, count);
     uint32_t table[4][256], w[2];
     memset(table, 0, sizeof table);
     for (; end - p >= 8; p += 8) {
@@ -113,15 +137,18 @@ static int histogram(size_t first, size_t count, const void *args) {
         table[2][byte_of(w[1], 2)]++;
         table[3][byte_of(w[1], 3)]++;
     }
-    for (; p < end; p++) table[0][*p]++;
+    for (; p < end; p++)
+        table[0][*p]++;
     for (int i = 0; i < 256; i++)
-        add_shared(&a->results[COUNTS + i], (uint64_t)table[0][i] + table[1][i] + table[2][i] + table[3][i]);
+        add_shared(&a->results[COUNTS + i],
+                   (uint64_t)table[0][i] + table[1][i] + table[2][i] + table[3][i]);
     return 0;
 }
 
 static int checksum(size_t first, size_t count, const void *args) {
     const piece_args *a = args;
-    uint64_t at = (uint64_t)first * BLOCK, end = end_of(a->size, first, count), sum = 0, weighted = 0;
+    uint64_t at = (uint64_t)first * BLOCK, end = end_of(a->size, first, count), sum = 0,
+             weighted = 0;
     uint32_t remainder = (uint32_t)((a->offset + at) % ADLER), word[16], s, w;
     for (; end - at >= sizeof word; at += sizeof word) {
         memcpy(word, a->data + at, sizeof word);
@@ -129,7 +156,8 @@ static int checksum(size_t first, size_t count, const void *args) {
         sum += s;
         weighted += weigh(remainder, s, w);
         remainder += (uint32_t)sizeof word;
-        if (remainder >= ADLER) remainder -= ADLER;
+        if (remainder >= ADLER)
+            remainder -= ADLER;
     }
     for (; at < end; at++) {
         sum += a->data[at];
@@ -143,9 +171,11 @@ static int checksum(size_t first, size_t count, const void *args) {
 /* Items are words. */
 static int add_rows(size_t first, size_t count, const void *args) {
     const add_args *a = args;
-    for (size_t i = first; i < first + count; i++) a->sum[i] = add_column(a->sum[i], a->rows, a->count, i);
+    for (size_t i = first; i < first + count; i++)
+        a->sum[i] = add_column(a->sum[i], a->rows, a->count, i);
     return 0;
 }
+
 
 static const char ptx_histogram[] =
     ".version 5.0\n"
@@ -252,36 +282,44 @@ static const char ptx_add_rows[] =
     "L7: st.global.u64 [%d5],%d46;\n"
     "L8: ret; }\n"; /* 1235 characters */
 /* <<device-code kernels/demo.cu */
+/* clang-format on */
 
-/* ---- the pipeline ----------------------------------------------------------------------------------------------- */
+/* ---- the pipeline ---------------------------------------------------------------------------- */
 
 enum { HISTOGRAM, CHECKSUM, ADD, KERNELS };
+
 enum { SLOTS = 4, ROW = WORDS * sizeof(uint64_t) };
 
 typedef struct slot {
     ds_stream stream, side;
     ds_event fork, join;
-    uint64_t *out;            /* pinned: the results, and after them */
-    unsigned char *in;        /* the piece */
-    uint64_t *rows;           /* device: three rows of results, of both kernels together and of each, and after them */
-    unsigned char *data;      /* the piece */
+    uint64_t *out;     /* pinned: the results, and after them */
+    unsigned char *in; /* the piece */
+    /* device: three rows of results, of both kernels together and of each, and after them */
+    uint64_t *rows;
+    unsigned char *data; /* the piece */
     ds_graph graph;
     ds_graph_exec exec;
-    size_t size, captured;    /* bytes of the piece, and of the pieces for which the graph is */
-    uint64_t offset;          /* the piece's position in the input */
-    int pending;              /* submitted and not taken */
+    size_t size, captured; /* bytes of the piece, and of the pieces for which the graph is */
+    uint64_t offset;       /* the piece's position in the input */
+    int pending;           /* submitted and not taken */
 } slot;
 
-typedef struct way {          /* of running the pipeline: enqueued, or as graphs */
-    uint64_t total[WORDS];    /* the results of all pieces */
-    double seconds, submit;   /* its time, and of that the time of calls that submit */
+typedef struct way {        /* of running the pipeline: enqueued, or as graphs */
+    uint64_t total[WORDS];  /* the results of all pieces */
+    double seconds, submit; /* its time, and of that the time of calls that submit */
 } way;
 
 static ds_kernel kernel[KERNELS];
 static slot slots[SLOTS];
 static way ways[2];
 static FILE *file;
-static struct { const char *path, *dot; uint64_t piece, total; int cpu, damage; } options = {.piece = 64 << 10};
+
+static struct {
+    const char *path, *dot;
+    uint64_t piece, total;
+    int cpu, damage;
+} options = { .piece = 64 << 10 };
 
 static double now(void) {
     struct timespec t;
@@ -293,38 +331,57 @@ static double now(void) {
 static ds_result enqueue(ds_stream stream, void *user) {
     slot *s = user;
     size_t blocks = (s->size + BLOCK - 1) / BLOCK;
-    piece_args h = {s->data, s->rows + WORDS, s->size, 0}, c = {s->data, s->rows + 2 * WORDS, s->size, 0};
-    add_args both = {s->rows, s->rows + WORDS, 2};
+    piece_args h = { s->data, s->rows + WORDS, s->size, 0 },
+               c = { s->data, s->rows + 2 * WORDS, s->size, 0 };
+    add_args both = { s->rows, s->rows + WORDS, 2 };
     ds_result r = ds_fill(s->rows, 0, 4, 3 * ROW / 4, stream);
-    if (r >= 0) r = ds_copy(s->data, s->in, s->size, stream);
-    if (r >= 0) r = ds_event_record(s->fork, stream);
-    if (r >= 0) r = ds_stream_wait_event(s->side, s->fork); /* fork: from here on the other stream captures too */
-    if (r >= 0) r = ds_launch(kernel[HISTOGRAM], blocks, &h, sizeof h, stream);
-    if (r >= 0) r = ds_launch(kernel[CHECKSUM], blocks, &c, sizeof c, s->side);
-    if (r >= 0) r = ds_event_record(s->join, s->side);
-    if (r >= 0) r = ds_stream_wait_event(stream, s->join); /* join: without it the capture could not end */
-    if (r >= 0) r = ds_launch(kernel[ADD], WORDS, &both, sizeof both, stream);
-    if (r >= 0) r = ds_copy(s->out, s->rows, ROW, stream);
+    if (r >= 0)
+        r = ds_copy(s->data, s->in, s->size, stream);
+    if (r >= 0)
+        r = ds_event_record(s->fork, stream);
+    /* fork: from here on the other stream captures too */
+    if (r >= 0)
+        r = ds_stream_wait_event(s->side, s->fork);
+    if (r >= 0)
+        r = ds_launch(kernel[HISTOGRAM], blocks, &h, sizeof h, stream);
+    if (r >= 0)
+        r = ds_launch(kernel[CHECKSUM], blocks, &c, sizeof c, s->side);
+    if (r >= 0)
+        r = ds_event_record(s->join, s->side);
+    /* join: without it the capture could not end */
+    if (r >= 0)
+        r = ds_stream_wait_event(stream, s->join);
+    if (r >= 0)
+        r = ds_launch(kernel[ADD], WORDS, &both, sizeof both, stream);
+    if (r >= 0)
+        r = ds_copy(s->out, s->rows, ROW, stream);
     return r;
 }
 
-/* Captures enqueue() for pieces of the slot's present size: into a new executable, or into the one there is. */
+/* Captures enqueue() for pieces of the slot's present size: into a new executable, or into the
+   one there is. */
 static int capture(slot *s) {
-    if (s->graph.id) CHECK(ds_graph_destroy(s->graph));
+    if (s->graph.id)
+        CHECK(ds_graph_destroy(s->graph));
     CHECK(ds_capture_function(s->stream, enqueue, s, &s->graph));
-    if (s->exec.id) CHECK(ds_graph_exec_update(s->exec, s->graph, NULL));
-    else CHECK(ds_graph_instantiate(s->graph, NULL, &s->exec));
+    if (s->exec.id)
+        CHECK(ds_graph_exec_update(s->exec, s->graph, NULL));
+    else
+        CHECK(ds_graph_instantiate(s->graph, NULL, &s->exec));
     s->captured = s->size;
     return FINE;
 }
 
-/* Waits for the slot's piece, if there is one, and adds its results. WEIGHTED is the sum of bytes times their positions
-   (demo.c says what for), which were counted from the start of the piece. */
+/* Waits for the slot's piece, if there is one, and adds its results. WEIGHTED is the sum of
+   bytes times their positions (demo.c says what for), which were counted from the start of the
+   piece. */
 static int take(slot *s, way *w) {
-    if (!s->pending) return FINE;
+    if (!s->pending)
+        return FINE;
     s->pending = 0;
     CHECK(ds_stream_synchronize(s->stream));
-    for (int i = 0; i < WORDS; i++) w->total[i] += s->out[i];
+    for (int i = 0; i < WORDS; i++)
+        w->total[i] += s->out[i];
     w->total[WEIGHTED] += s->offset % ADLER * (s->out[SUM] % ADLER);
     return FINE;
 }
@@ -333,8 +390,12 @@ static int take(slot *s, way *w) {
 static int read_piece(unsigned char *to, size_t size) {
     for (size_t n = 0, got; n < size; n += got) {
         got = fread(to + n, 1, size - n, file);
-        if (got > 0) continue;
-        if (ferror(file) || ftell(file) <= 0) { fprintf(stderr, "graph: cannot read %s\n", options.path); return FAILED; }
+        if (got > 0)
+            continue;
+        if (ferror(file) || ftell(file) <= 0) {
+            fprintf(stderr, "graph: cannot read %s\n", options.path);
+            return FAILED;
+        }
         rewind(file);
     }
     return FINE;
@@ -347,41 +408,75 @@ static int run(int graphs, way *w) {
     rewind(file);
     for (slot *s = slots; offset < options.total; s = s < slots + SLOTS - 1 ? s + 1 : slots) {
         uint64_t left = options.total - offset;
-        if (take(s, w) != FINE) return FAILED;
+        if (take(s, w) != FINE)
+            return FAILED;
         s->offset = offset;
         s->size = (size_t)(left < options.piece ? left : options.piece);
-        if (read_piece(s->in, s->size) != FINE) return FAILED;
-        if (graphs && options.damage && offset == 0) s->in[0] ^= 1;
+        if (read_piece(s->in, s->size) != FINE)
+            return FAILED;
+        if (graphs && options.damage && offset == 0)
+            s->in[0] ^= 1;
         begin = now();
-        if (graphs && s->size != s->captured && capture(s) != FINE) return FAILED;
+        if (graphs && s->size != s->captured && capture(s) != FINE)
+            return FAILED;
         s->pending = 1;
         CHECK(graphs ? ds_graph_launch(s->exec, s->stream) : enqueue(s->stream, s));
         w->submit += now() - begin;
         offset += s->size;
     }
     for (slot *s = slots; s < slots + SLOTS; s++)
-        if (take(s, w) != FINE) return FAILED;
+        if (take(s, w) != FINE)
+            return FAILED;
     w->seconds = now() - start;
     return FINE;
 }
 
-/* ---- opening and closing ---------------------------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static int open_kernels(ds_device device) {
-#define PARAM(kind, type, member) {DS_PARAM_##kind, offsetof(type, member), sizeof ((type *)0)->member}
-#define ITEMS {DS_PARAM_FIRST, 0, sizeof(uint64_t)}, {DS_PARAM_COUNT, 0, sizeof(uint64_t)}
-    static const ds_param
-        h[] = {PARAM(READ, piece_args, data), PARAM(READ_WRITE, piece_args, results), PARAM(VALUE, piece_args, size), ITEMS},
-        c[] = {PARAM(READ, piece_args, data), PARAM(READ_WRITE, piece_args, results), PARAM(VALUE, piece_args, size),
-               PARAM(VALUE, piece_args, offset), ITEMS},
-        a[] = {PARAM(READ_WRITE, add_args, sum), PARAM(READ, add_args, rows), PARAM(VALUE, add_args, count), ITEMS};
-    const ds_kernel_desc desc[KERNELS] = {
-        {.name = "histogram", .cpu_fn = histogram, .args_size = sizeof(piece_args), .params = h, .param_count = 5, .grain = 4,
-         .cuda = {.image = ptx_histogram, .entry = "histogram", .block = 256, .items_per_block = 1}},
-        {.name = "checksum", .cpu_fn = checksum, .args_size = sizeof(piece_args), .params = c, .param_count = 6, .grain = 8,
-         .cuda = {.image = ptx_checksum, .entry = "checksum", .block = 256, .items_per_block = 1}},
-        {.name = "add", .cpu_fn = add_rows, .args_size = sizeof(add_args), .params = a, .param_count = 5, .grain = SIZE_MAX,
-         .cuda = {.image = ptx_add_rows, .entry = "add_rows"}}};
+#define PARAM(kind, type, member) \
+    { DS_PARAM_##kind, offsetof(type, member), sizeof((type *)0)->member }
+#define ITEMS                                  \
+    { DS_PARAM_FIRST, 0, sizeof(uint64_t) }, { \
+        DS_PARAM_COUNT, 0, sizeof(uint64_t)    \
+    }
+    static const ds_param h[] = { PARAM(READ, piece_args, data),
+                                  PARAM(READ_WRITE, piece_args, results),
+                                  PARAM(VALUE, piece_args, size), ITEMS },
+                          c[] = { PARAM(READ, piece_args, data),
+                                  PARAM(READ_WRITE, piece_args, results),
+                                  PARAM(VALUE, piece_args, size), PARAM(VALUE, piece_args, offset),
+                                  ITEMS },
+                          a[] = { PARAM(READ_WRITE, add_args, sum), PARAM(READ, add_args, rows),
+                                  PARAM(VALUE, add_args, count), ITEMS };
+    const ds_kernel_desc desc[KERNELS] = { { .name = "histogram",
+                                             .cpu_fn = histogram,
+                                             .args_size = sizeof(piece_args),
+                                             .params = h,
+                                             .param_count = 5,
+                                             .grain = 4,
+                                             .cuda = { .image = ptx_histogram,
+                                                       .entry = "histogram",
+                                                       .block = 256,
+                                                       .items_per_block = 1 } },
+                                           { .name = "checksum",
+                                             .cpu_fn = checksum,
+                                             .args_size = sizeof(piece_args),
+                                             .params = c,
+                                             .param_count = 6,
+                                             .grain = 8,
+                                             .cuda = { .image = ptx_checksum,
+                                                       .entry = "checksum",
+                                                       .block = 256,
+                                                       .items_per_block = 1 } },
+                                           { .name = "add",
+                                             .cpu_fn = add_rows,
+                                             .args_size = sizeof(add_args),
+                                             .params = a,
+                                             .param_count = 5,
+                                             .grain = SIZE_MAX,
+                                             .cuda = { .image = ptx_add_rows,
+                                                       .entry = "add_rows" } } };
     for (int i = 0; i < KERNELS; i++) {
         CHECK(ds_kernel_create(&desc[i], &kernel[i]));
         CHECK(ds_kernel_load(kernel[i], device)); /* now, so that it is not timed */
@@ -390,7 +485,8 @@ static int open_kernels(ds_device device) {
 }
 
 static int open_slot(slot *s, ds_device device) {
-    ds_stream_desc stream = {.device = device, .label = "slot"}, side = {.device = device, .label = "side of a slot"};
+    ds_stream_desc stream = { .device = device, .label = "slot" },
+                   side = { .device = device, .label = "side of a slot" };
     void *pinned, *memory;
     s->size = (size_t)options.piece;
     CHECK(ds_stream_create(&stream, &s->stream));
@@ -411,19 +507,27 @@ static void close_all(void) {
     for (slot *s = slots; s < slots + SLOTS; s++) {
         DS_IGNORE(ds_free(s->rows));
         DS_IGNORE(ds_host_free(s->out));
-        if (s->graph.id) DS_IGNORE(ds_graph_destroy(s->graph));
-        if (s->exec.id) DS_IGNORE(ds_graph_exec_destroy(s->exec));
-        if (s->fork.id) DS_IGNORE(ds_event_destroy(s->fork));
-        if (s->join.id) DS_IGNORE(ds_event_destroy(s->join));
-        if (s->side.id) DS_IGNORE(ds_stream_destroy(s->side));
-        if (s->stream.id) DS_IGNORE(ds_stream_destroy(s->stream));
+        if (s->graph.id)
+            DS_IGNORE(ds_graph_destroy(s->graph));
+        if (s->exec.id)
+            DS_IGNORE(ds_graph_exec_destroy(s->exec));
+        if (s->fork.id)
+            DS_IGNORE(ds_event_destroy(s->fork));
+        if (s->join.id)
+            DS_IGNORE(ds_event_destroy(s->join));
+        if (s->side.id)
+            DS_IGNORE(ds_stream_destroy(s->side));
+        if (s->stream.id)
+            DS_IGNORE(ds_stream_destroy(s->stream));
     }
     for (int i = 0; i < KERNELS; i++)
-        if (kernel[i].id) DS_IGNORE(ds_kernel_destroy(kernel[i]));
-    if (file) fclose(file);
+        if (kernel[i].id)
+            DS_IGNORE(ds_kernel_destroy(kernel[i]));
+    if (file)
+        fclose(file);
 }
 
-/* ---- the check, options and main -------------------------------------------------------------------------------- */
+/* ---- the check, options and main ------------------------------------------------------------- */
 
 static uint32_t adler(const uint64_t *results, uint64_t bytes) {
     uint64_t n = bytes % ADLER, s = results[SUM] % ADLER, w = results[WEIGHTED] % ADLER;
@@ -432,21 +536,26 @@ static uint32_t adler(const uint64_t *results, uint64_t bytes) {
 }
 
 static int differ(const char *what, const uint64_t *count, uint32_t sum, const way *w) {
-    int same = memcmp(count, w->total + COUNTS, 256 * sizeof *count) == 0 && sum == adler(w->total, options.total);
-    if (!same) fprintf(stderr, "graph: WRONG: the results of %s differ\n", what);
+    int same = memcmp(count, w->total + COUNTS, 256 * sizeof *count) == 0 &&
+               sum == adler(w->total, options.total);
+    if (!same)
+        fprintf(stderr, "graph: WRONG: the results of %s differ\n", what);
     return !same;
 }
 
-/* Against an ordinary loop over the same bytes, which shares nothing with the kernels, and against each other. */
+/* Against an ordinary loop over the same bytes, which shares nothing with the kernels, and
+   against each other. */
 static int check(void) {
-    uint64_t count[256] = {0};
+    uint64_t count[256] = { 0 };
     uint32_t a = 1, b = 0, sum;
     rewind(file);
     for (uint64_t n = 0; n < options.total; n++) {
         unsigned char byte;
         int c = getc(file);
-        if (c != EOF) byte = (unsigned char)c;
-        else if (read_piece(&byte, 1) != FINE) return FAILED;
+        if (c != EOF)
+            byte = (unsigned char)c;
+        else if (read_piece(&byte, 1) != FINE)
+            return FAILED;
         count[byte]++;
         a = (a + byte) % 65521;
         b = (b + a) % 65521;
@@ -454,14 +563,19 @@ static int check(void) {
     sum = b << 16 | a;
     if (differ("enqueued work and an ordinary loop", count, sum, &ways[0]) +
         differ("graphs and an ordinary loop", count, sum, &ways[1]) +
-        differ("enqueued work and graphs", ways[0].total + COUNTS, adler(ways[0].total, options.total), &ways[1])) return WRONG;
-    printf("check            both as an ordinary loop: checksum %08x (Adler-32), and the count of every byte\n", (unsigned)sum);
+        differ("enqueued work and graphs", ways[0].total + COUNTS,
+               adler(ways[0].total, options.total), &ways[1]))
+        return WRONG;
+    printf("check            both as an ordinary loop: checksum %08x (Adler-32), and the count of "
+           "every byte\n",
+           (unsigned)sum);
     return FINE;
 }
 
 static const char USAGE[] =
     "usage: graph [options] [FILE]\n"
-    "Counts the bytes of FILE on a device in small pieces: enqueued each time, then by launching graphs.\n"
+    "Counts the bytes of FILE on a device in small pieces: enqueued each time, then by launching "
+    "graphs.\n"
     "Without FILE: examples/data/digits.csv, again and again up to 67108864 bytes.\n"
     "  --total BYTES   read so many bytes in all; the file again and again as needed\n"
     "  --piece BYTES   of a piece (65536)\n"
@@ -477,13 +591,22 @@ static int parse_size(const char *text, uint64_t most, uint64_t *out) {
 
 static int parse_options(char **a) {
     for (a++; *a; a++) {
-        if (strcmp(*a, "--cpu") == 0) options.cpu = 1;
-        else if (strcmp(*a, "--damage") == 0) options.damage = 1;
-        else if (strcmp(*a, "--dot") == 0 && a[1]) options.dot = *++a;
-        else if (strcmp(*a, "--total") == 0 && parse_size(a[1], (uint64_t)1 << 40, &options.total)) a++;
-        else if (strcmp(*a, "--piece") == 0 && parse_size(a[1], (uint64_t)1 << 30, &options.piece)) a++;
-        else if (**a != '-' && !options.path) options.path = *a;
-        else { fprintf(stderr, "graph: cannot understand \"%s\"\n%s", *a, USAGE); return FAILED; }
+        if (strcmp(*a, "--cpu") == 0)
+            options.cpu = 1;
+        else if (strcmp(*a, "--damage") == 0)
+            options.damage = 1;
+        else if (strcmp(*a, "--dot") == 0 && a[1])
+            options.dot = *++a;
+        else if (strcmp(*a, "--total") == 0 && parse_size(a[1], (uint64_t)1 << 40, &options.total))
+            a++;
+        else if (strcmp(*a, "--piece") == 0 && parse_size(a[1], (uint64_t)1 << 30, &options.piece))
+            a++;
+        else if (**a != '-' && !options.path)
+            options.path = *a;
+        else {
+            fprintf(stderr, "graph: cannot understand \"%s\"\n%s", *a, USAGE);
+            return FAILED;
+        }
     }
     return FINE;
 }
@@ -491,50 +614,69 @@ static int parse_options(char **a) {
 static int open_all(void) {
     ds_device device;
     char name[DS_DEVICE_NAME_SIZE];
-    if (!options.path && !options.total) options.total = 64 << 20;
-    if (!options.path) options.path = "examples/data/digits.csv";
+    if (!options.path && !options.total)
+        options.total = 64 << 20;
+    if (!options.path)
+        options.path = "examples/data/digits.csv";
     file = fopen(options.path, "rb");
     if (!file || fseek(file, 0, SEEK_END) != 0 || ftell(file) <= 0) {
         fprintf(stderr, "graph: %s is not there, or is no file with bytes in it\n", options.path);
         return FAILED;
     }
-    if (!options.total) options.total = (uint64_t)ftell(file);
-    if (options.cpu) CHECK(ds_device_set(ds_cpu(0)));
+    if (!options.total)
+        options.total = (uint64_t)ftell(file);
+    if (options.cpu)
+        CHECK(ds_device_set(ds_cpu(0)));
     CHECK(ds_device_get(&device));
     CHECK(ds_device_print(device, name, sizeof name));
     printf("device           %s\n", name);
     for (int i = 0; i < SLOTS; i++)
-        if (open_slot(&slots[i], device) != FINE) return FAILED;
+        if (open_slot(&slots[i], device) != FINE)
+            return FAILED;
     return open_kernels(device);
 }
 
 static int work(void) {
     double begin, pieces;
-    if (open_all() != FINE || run(0, &ways[0]) != FINE) return FAILED;
+    if (open_all() != FINE || run(0, &ways[0]) != FINE)
+        return FAILED;
     begin = now();
     for (slot *s = slots; s < slots + SLOTS; s++) {
         s->size = (size_t)options.piece;
-        if (capture(s) != FINE) return FAILED;
+        if (capture(s) != FINE)
+            return FAILED;
     }
     begin = now() - begin;
     pieces = (double)((options.total + options.piece - 1) / options.piece);
-    if (options.dot) CHECK(ds_graph_dot_file(slots[0].graph, DS_DOT_PLAIN, options.dot));
-    if (run(1, &ways[1]) != FINE) return FAILED;
-    printf("input            %s, %llu bytes in %.0f pieces\n", options.path, (unsigned long long)options.total, pieces);
+    if (options.dot)
+        CHECK(ds_graph_dot_file(slots[0].graph, DS_DOT_PLAIN, options.dot));
+    if (run(1, &ways[1]) != FINE)
+        return FAILED;
+    printf("input            %s, %llu bytes in %.0f pieces\n", options.path,
+           (unsigned long long)options.total, pieces);
     printf("captured         in %.3f us a slot, with its executable\n", 1e6 * begin / SLOTS);
     for (int i = 0; i < 2; i++)
-        printf("%s %11.3f ms, %9.3f us a piece, of which %.3f us to submit it\n", i ? "graphs launched" : "enqueued       ",
-               1e3 * ways[i].seconds, 1e6 * ways[i].seconds / pieces, 1e6 * ways[i].submit / pieces);
+        printf("%s %11.3f ms, %9.3f us a piece, of which %.3f us to submit it\n",
+               i ? "graphs launched" : "enqueued       ", 1e3 * ways[i].seconds,
+               1e6 * ways[i].seconds / pieces, 1e6 * ways[i].submit / pieces);
     return check();
 }
 
 int main(int argc, char **argv) {
     int result;
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) return fputs(USAGE, stdout) < 0;
-    if (parse_options(argv) != FINE) return FAILED;
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        return fputs(USAGE, stdout) < 0;
+    if (parse_options(argv) != FINE)
+        return FAILED;
     result = work();
     close_all();
-    if (ds_shutdown() < 0 && result == FINE) { fprintf(stderr, "graph: %s\n", ds_last_error()); result = FAILED; }
-    if (fflush(stdout) != 0 && result == FINE) { perror("graph: standard output"); result = FAILED; }
+    if (ds_shutdown() < 0 && result == FINE) {
+        fprintf(stderr, "graph: %s\n", ds_last_error());
+        result = FAILED;
+    }
+    if (fflush(stdout) != 0 && result == FINE) {
+        perror("graph: standard output");
+        result = FAILED;
+    }
     return result;
 }

@@ -1,5 +1,5 @@
-/* hello.c - a word goes to the device and back, and a host function says it when the stream gets there.
-   Compile:  cc -I. examples/hello.c -o hello -pthread
+/* hello.c - a word goes to the device and back, and a host function says it when the stream gets
+   there. Compile: cc -I. examples/hello.c -o hello -pthread
      or, to use a GPU where there is one:
              cc -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/hello.c -o hello \
                 -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread */
@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static void hello(void *who) { printf("hello from the stream, %s\n", (const char *)who); }
+static void hello(void *who) {
+    printf("hello from the stream, %s\n", (const char *)who);
+}
 
 int main(void) {
     ds_stream s;

@@ -2,14 +2,16 @@
 
    Compile:  cc -O2 -I. examples/topology.c -o topology -pthread
    Run:      ./topology                     the devices that are here
-             ./topology machine.txt         a machine that a text describes (docs/plans.md says how; examples/machines has some)
-             ./topology --dot machine.txt   a picture of it: ./topology --dot machine.txt | dot -Tsvg > machine.svg
-             ./topology --explain machine.txt   each plan with what else was looked at
-             ./topology --list machine.txt  sums with the bits of the direct way, in the order of the ranks; else in any order
-             ./topology --plot PREFIX machine.txt other.txt   and writes PREFIX.tsv and PREFIX.gp: gnuplot PREFIX.gp makes PREFIX.svg
+             ./topology machine.txt a machine that a text describes (docs/plans.md says how;
+             examples/machines has some) ./topology --dot machine.txt a picture of it: ./topology
+             --dot machine.txt | dot -Tsvg > machine.svg ./topology --explain machine.txt each plan
+             with what else was looked at ./topology --list machine.txt sums with the bits of the
+             direct way, in the order of the ranks; else in any order ./topology --plot PREFIX
+             machine.txt other.txt and writes PREFIX.tsv and PREFIX.gp: gnuplot PREFIX.gp makes
+             PREFIX.svg
 
-   The table has, for each collective and size, the algorithm that is predicted to be the fastest, in how many ways and pieces, its time,
-   and the bound: what the narrowest cut of the links allows.
+   The table has, for each collective and size, the algorithm that is predicted to be the fastest,
+   in how many ways and pieces, its time, and the bound: what the narrowest cut of the links allows.
 
    Exit status: 0 fine, 1 something failed (standard error says what). */
 #define DEVSTREAM_IMPLEMENTATION
@@ -18,9 +20,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHECK(call) do { if ((call) < 0) { fprintf(stderr, "topology: %s\n", ds_last_error()); return 1; } } while (0)
+#define CHECK(call)                                             \
+    do {                                                        \
+        if ((call) < 0) {                                       \
+            fprintf(stderr, "topology: %s\n", ds_last_error()); \
+            return 1;                                           \
+        }                                                       \
+    } while (0)
 
-static int to_file(const char *text, size_t size, void *user) { return fwrite(text, 1, size, user) != size; }
+static int to_file(const char *text, size_t size, void *user) {
+    return fwrite(text, 1, size, user) != size;
+}
 
 /* GPUs, or the CPU driver's devices where there are none. */
 static int here(ds_topology **out) {
@@ -28,25 +38,38 @@ static int here(ds_topology **out) {
     int count = 0, gpus;
     CHECK(ds_device_count(DS_DEVICE_CUDA, &count));
     gpus = count > 0;
-    if (!gpus) CHECK(ds_device_count(DS_DEVICE_CPU, &count));
-    if (count > 16) count = 16;
-    for (int i = 0; i < count; i++) device[i] = gpus ? ds_cuda(i) : ds_cpu(i);
+    if (!gpus)
+        CHECK(ds_device_count(DS_DEVICE_CPU, &count));
+    if (count > 16)
+        count = 16;
+    for (int i = 0; i < count; i++)
+        device[i] = gpus ? ds_cuda(i) : ds_cpu(i);
     CHECK(ds_topology_of_devices(device, (size_t)count, DS_TOPOLOGY_PROBE, out));
     return 0;
 }
 
-/* A picture for each machine side by side: what is predicted, and the bound, for each collective. */
+/* A picture for each machine side by side: what is predicted, and the bound, for each
+   collective. */
 static void write_plot(FILE *gp, const char *prefix, char **path, int count) {
-    fprintf(gp, "# gnuplot %s.gp\nset terminal svg size %d,480 font ',11' background rgb 'white'\nset output '%s.svg'\nset datafile separator '\\t'\n", prefix, 420 * count, prefix);
-    fprintf(gp, "set logscale xy\nset format xy '10^{%%L}'\nset xlabel 'bytes'\nset ylabel 'microseconds'\nset key top left\nset multiplot layout 1,%d\n", count);
+    fprintf(gp,
+            "# gnuplot %s.gp\nset terminal svg size %d,480 font ',11' background rgb 'white'\nset "
+            "output '%s.svg'\nset datafile separator '\\t'\n",
+            prefix, 420 * count, prefix);
+    fprintf(gp,
+            "set logscale xy\nset format xy '10^{%%L}'\nset xlabel 'bytes'\nset ylabel "
+            "'microseconds'\nset key top left\nset multiplot layout 1,%d\n",
+            count);
     for (int m = 0; m < count; m++) {
         const char *name = path[m] ? strrchr(path[m], '/') : NULL;
         name = name ? name + 1 : path[m] ? path[m] : "this machine";
         fprintf(gp, "set title '%s: predicted (lines), bound (dots)'\nplot ", name);
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++) {
             int at = m * DS_COLLECTIVE_COUNT + what;
-            fprintf(gp, "%s'%s.tsv' index %d using 2:3 with lines lc %d title '%s' noenhanced, '' index %d using 2:4 with points pt 7 ps 0.3 lc %d notitle", what ? ", " : "", prefix, at,
-                    what + 1, ds_collective_name((ds_collective)what), at, what + 1);
+            fprintf(gp,
+                    "%s'%s.tsv' index %d using 2:3 with lines lc %d title '%s' noenhanced, '' "
+                    "index %d using 2:4 with points pt 7 ps 0.3 lc %d notitle",
+                    what ? ", " : "", prefix, at, what + 1, ds_collective_name((ds_collective)what),
+                    at, what + 1);
         }
         fprintf(gp, "\n");
     }
@@ -55,7 +78,8 @@ static void write_plot(FILE *gp, const char *prefix, char **path, int count) {
 /* The plans of a machine for a size sweep; data: for the plot, sizes in powers of 2. */
 static int table(const ds_topology *t, ds_plan_order order, int explain, FILE *data) {
     CHECK(ds_topology_write(t, DS_TOPOLOGY_MATRIX, to_file, stdout));
-    printf("\n%-14s %10s  %-9s %5s %7s %14s %14s %8s\n", "", "KiB", "algorithm", "ways", "pieces", "predicted us", "bound us", "of bound");
+    printf("\n%-14s %10s  %-9s %5s %7s %14s %14s %8s\n", "", "KiB", "algorithm", "ways", "pieces",
+           "predicted us", "bound us", "of bound");
     for (int what = 0; what < DS_COLLECTIVE_COUNT; what++) {
         for (size_t kib = 4; kib <= 1024 * 1024; kib *= data ? 2 : 16) {
             ds_plan_desc d;
@@ -67,12 +91,18 @@ static int table(const ds_topology *t, ds_plan_order order, int explain, FILE *d
             d.item = 4;
             d.order = order;
             CHECK(ds_plan_make(t, &d, &p));
-            printf("%-14s %10zu  %-9s %5d %7zu %14.1f %14.1f %7.0f%%\n", ds_collective_name(d.what), kib, p->desc.algorithm, p->ways, p->pieces, (double)p->predicted_ns / 1e3,
-                   (double)p->bound_ns / 1e3, p->predicted_ns ? 100.0 * (double)p->bound_ns / (double)p->predicted_ns : 100.0);
-            if (data) fprintf(data, "%s\t%zu\t%.3f\t%.3f\n", ds_collective_name(d.what), d.bytes, (double)p->predicted_ns / 1e3, (double)p->bound_ns / 1e3);
-            if (explain) CHECK(ds_plan_explain(t, p, to_file, stdout));
+            printf("%-14s %10zu  %-9s %5d %7zu %14.1f %14.1f %7.0f%%\n", ds_collective_name(d.what),
+                   kib, p->desc.algorithm, p->ways, p->pieces, (double)p->predicted_ns / 1e3,
+                   (double)p->bound_ns / 1e3,
+                   p->predicted_ns ? 100.0 * (double)p->bound_ns / (double)p->predicted_ns : 100.0);
+            if (data)
+                fprintf(data, "%s\t%zu\t%.3f\t%.3f\n", ds_collective_name(d.what), d.bytes,
+                        (double)p->predicted_ns / 1e3, (double)p->bound_ns / 1e3);
+            if (explain)
+                CHECK(ds_plan_explain(t, p, to_file, stdout));
         }
-        if (data) fprintf(data, "\n\n");
+        if (data)
+            fprintf(data, "\n\n");
     }
     return 0;
 }
@@ -84,31 +114,54 @@ int main(int argc, char **argv) {
     ds_plan_order order = DS_ORDER_ANY;
     FILE *data = NULL, *gp = NULL;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--dot") == 0) dot = 1;
-        else if (strcmp(argv[i], "--explain") == 0) explain = 1;
-        else if (strcmp(argv[i], "--list") == 0) order = DS_ORDER_LIST;
-        else if (strcmp(argv[i], "--plot") == 0 && i + 1 < argc) plot = argv[++i];
-        else if (argv[i][0] != '-' && count < 16) path[count++] = argv[i];
-        else { fprintf(stderr, "usage: topology [--dot] [--explain] [--list] [--plot PREFIX] [FILE...]\n"); return 1; }
+        if (strcmp(argv[i], "--dot") == 0)
+            dot = 1;
+        else if (strcmp(argv[i], "--explain") == 0)
+            explain = 1;
+        else if (strcmp(argv[i], "--list") == 0)
+            order = DS_ORDER_LIST;
+        else if (strcmp(argv[i], "--plot") == 0 && i + 1 < argc)
+            plot = argv[++i];
+        else if (argv[i][0] != '-' && count < 16)
+            path[count++] = argv[i];
+        else {
+            fprintf(stderr,
+                    "usage: topology [--dot] [--explain] [--list] [--plot PREFIX] [FILE...]\n");
+            return 1;
+        }
     }
-    if (!count) count = 1;
+    if (!count)
+        count = 1;
     if (plot) {
         snprintf(name, sizeof name, "%s.tsv", plot);
         data = fopen(name, "w");
         snprintf(name, sizeof name, "%s.gp", plot);
         gp = fopen(name, "w");
-        if (!data || !gp) { fprintf(stderr, "topology: %s.tsv or %s.gp cannot be written\n", plot, plot); return 1; }
+        if (!data || !gp) {
+            fprintf(stderr, "topology: %s.tsv or %s.gp cannot be written\n", plot, plot);
+            return 1;
+        }
         write_plot(gp, plot, path, count);
-        if (fclose(gp) != 0) { fprintf(stderr, "topology: %s cannot be written\n", name); return 1; }
+        if (fclose(gp) != 0) {
+            fprintf(stderr, "topology: %s cannot be written\n", name);
+            return 1;
+        }
     }
     for (int i = 0; i < count && !failed; i++) {
         ds_topology *t = NULL;
-        if (path[i]) CHECK(ds_topology_read(path[i], &t));
-        else if (here(&t)) return 1;
-        if (dot) CHECK(ds_topology_write(t, DS_TOPOLOGY_DOT, to_file, stdout));
-        else failed = table(t, order, explain, data);
+        if (path[i])
+            CHECK(ds_topology_read(path[i], &t));
+        else if (here(&t))
+            return 1;
+        if (dot)
+            CHECK(ds_topology_write(t, DS_TOPOLOGY_DOT, to_file, stdout));
+        else
+            failed = table(t, order, explain, data);
         ds_topology_free(t);
     }
-    if (data && fclose(data) != 0) { fprintf(stderr, "topology: %s.tsv cannot be written\n", plot); return 1; }
+    if (data && fclose(data) != 0) {
+        fprintf(stderr, "topology: %s.tsv cannot be written\n", plot);
+        return 1;
+    }
     return failed || ds_shutdown() < 0;
 }

@@ -1,4 +1,5 @@
-/* train.c - trains a small neural network on pictures of digits, on one device and on four, and shows that both give the same bits.
+/* train.c - trains a small neural network on pictures of digits, on one device and on four, and
+   shows that both give the same bits.
 
    Compile:  cc -O2 -I. examples/train.c -o train -pthread
      or, to use GPUs where there are some:
@@ -6,25 +7,29 @@
                 -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread
    Run:      ./train                      from the project's folder; ./train --help has the options
 
-   The data are 1,797 pictures of 8x8 pixels. Every fifth one is held out: the network never learns from it, and is judged by it.
-   The network has one hidden layer. It learns from a batch of 64 pictures at a time, and each batch goes the same way:
+   The data are 1,797 pictures of 8x8 pixels. Every fifth one is held out: the network never learns
+   from it, and is judged by it. The network has one hidden layer. It learns from a batch of 64
+   pictures at a time, and each batch goes the same way:
 
-       scatter                  the batch, from pinned memory: 16 pictures to each of four parts
-       broadcast_coalesced      the weights, from the first device to all
-       hidden, predict          forwards, on each part's stream: probabilities of the ten digits
-       blame, slopes            and backwards: what each weight should change by, as far as these 16 pictures are concerned
-       reduce_add_coalesced     the slopes of the four parts, to the first device
-       gather                   the probabilities, into pinned memory, for the loss that is shown
-       step                     the weights change, on the first device
+       scatter the batch, from pinned memory: 16 pictures to each of four parts broadcast_coalesced
+       the weights, from the first device to all hidden, predict forwards, on each part's stream:
+       probabilities of the ten digits blame, slopes and backwards: what each weight should change
+       by, as far as these 16 pictures are concerned reduce_add_coalesced the slopes of the four
+       parts, to the first device gather the probabilities, into pinned memory, for the loss that is
+       shown step the weights change, on the first device
 
-   Nothing here waits: the host puts a whole pass over the pictures on the streams and then waits once. Memory is allocated for every
-   batch and freed as soon as the last use of it was put on its stream, which costs the caching allocator next to nothing.
+   Nothing here waits: the host puts a whole pass over the pictures on the streams and then waits
+   once. Memory is allocated for every batch and freed as soon as the last use of it was put on its
+   stream, which costs the caching allocator next to nothing.
 
-   This is done twice, with all four parts on one stream of the first device, then with one device for each part (where there are
-   fewer devices, some have more than one part). A batch is always cut into the same parts, every sum is taken in the same order and no number
-   is left to a library's mathematics, so that the weights are the same in the end, bit for bit, whatever the number and kind of devices.
+   This is done twice, with all four parts on one stream of the first device, then with one device
+   for each part (where there are fewer devices, some have more than one part). A batch is always
+   cut into the same parts, every sum is taken in the same order and no number is left to a
+   library's mathematics, so that the weights are the same in the end, bit for bit, whatever the
+   number and kind of devices.
 
-   What it checks: the weights of both runs are equal; at least 95 % of the pictures that were held out are recognised.
+   What it checks: the weights of both runs are equal; at least 95 % of the pictures that were held
+   out are recognised.
 
    Exit status: 0 fine, 1 something failed or is wrong (standard error says what). */
 #define _POSIX_C_SOURCE 200809L
@@ -39,11 +44,19 @@
 #include <unistd.h>
 
 enum { FINE = 0, FAILED = 1 };
-#define CHECK(call) do { if ((call) < 0) { complain("%s", ds_last_error()); return FAILED; } } while (0)
+
+#define CHECK(call)                          \
+    do {                                     \
+        if ((call) < 0) {                    \
+            complain("%s", ds_last_error()); \
+            return FAILED;                   \
+        }                                    \
+    } while (0)
 
 /* One line on standard error, in place of the progress bar if there is one. */
 static int bar_drawn;
 static void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 static void complain(const char *format, ...) {
     va_list args;
     fflush(stdout);
@@ -55,10 +68,11 @@ static void complain(const char *format, ...) {
     fputc('\n', stderr);
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
-/* What the kernels compute is written once, in kernels/, for the CPU and for CUDA; the PTX below is the CUDA form. No compiler
-   may fuse a product with the sum that it goes into, nor change the order of sums: that would be other bits. */
+/* What the kernels compute is written once, in kernels/, for the CPU and for CUDA; the PTX below
+   is the CUDA form. No compiler may fuse a product with the sum that it goes into, nor change
+   the order of sums: that would be other bits. */
 #ifdef __FAST_MATH__
 #error "examples/train.c promises the same bits everywhere: compile it without -ffast-math"
 #endif
@@ -69,23 +83,32 @@ static void complain(const char *format, ...) {
 #pragma GCC optimize("fp-contract=off")
 #endif
 
+/* clang-format off */
 /* >>device-code kernels/train.cu: written by make kernels */
 #ifndef ROLLED
 #define ROLLED
 #endif
 enum { PIXELS = 64, HIDDEN = 64, CLASSES = 10 };
+
 enum { ROW = PIXELS + 1, BLACK = 16 }; /* a row of data: the pixels, 0 to BLACK, and the digit */
 
-/* The network: h = max(0, W1 x), p = softmax(W2 h). Of each matrix the last row belongs to an input that is always 1. */
+/* The network: h = max(0, W1 x), p = softmax(W2 h). Of each matrix the last row belongs to an
+   input that is always 1. */
 enum { W1_SIZE = (PIXELS + 1) * HIDDEN, W2_SIZE = (HIDDEN + 1) * CLASSES };
 
-/* Every number is the work of one thread, and every sum is taken in the order of its index: so each form gives the same bits. */
+/* Every number is the work of one thread, and every sum is taken in the order of its index: so
+   each form gives the same bits. */
 
-/* e to the power of x for x <= 0; below -87 it is 0. x = n ln 2 + r, and for r a polynomial, that of Cephes' expf. Every 31st
-   number was tried: it is off by 0.98 ulp at most. */
+/* e to the power of x for x <= 0; below -87 it is 0. x = n ln 2 + r, and for r a polynomial,
+   that of Cephes' expf. Every 31st number was tried: it is off by 0.98 ulp at most. */
 static inline float exponential(float x) {
-    union { uint32_t bits; float value; } power;
-    if (!(x >= -87.0f)) return 0;
+    union {
+        uint32_t bits;
+        float value;
+    } power;
+
+    if (!(x >= -87.0f))
+        return 0;
     int32_t n = (int32_t)(x * 1.44269504f - 0.5f);
     float r = x - (float)n * 0.693359375f + (float)n * 2.12194440e-4f, p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
@@ -97,52 +120,73 @@ static inline float exponential(float x) {
     return (p * (r * r) + r + 1.0f) * power.value;
 }
 
-static inline float pixel(const uint8_t *row, uint32_t k) { return k < PIXELS ? (float)row[k] / BLACK : 1.0f; }
+static inline float pixel(const uint8_t *row, uint32_t k) {
+    return k < PIXELS ? (float)row[k] / BLACK : 1.0f;
+}
 
-/* sum[u] += x * w[u] for u < n: on the CPU for a whole row at once, on the device for the one number of a thread. */
+/* sum[u] += x * w[u] for u < n: on the CPU for a whole row at once, on the device for the one
+   number of a thread. */
 static inline void add_products(float *sum, float x, const float *w, uint32_t n) {
-    for (uint32_t u = 0; u < n; u++) sum[u] += x * w[u];
+    for (uint32_t u = 0; u < n; u++)
+        sum[u] += x * w[u];
 }
 
 /* Hidden units j to j + n - 1 of an image. */
 static inline void units_of(const uint8_t *row, const float *w1, uint32_t j, uint32_t n, float *h) {
-    float sum[HIDDEN] = {0};
-    ROLLED for (uint32_t k = 0; k <= PIXELS; k++) add_products(sum, pixel(row, k), w1 + k * HIDDEN + j, n);
-    for (uint32_t u = 0; u < n; u++) h[u] = sum[u] > 0 ? sum[u] : 0;
+    float sum[HIDDEN] = { 0 };
+    ROLLED for (uint32_t k = 0; k <= PIXELS; k++)
+        add_products(sum, pixel(row, k), w1 + k * HIDDEN + j, n);
+    for (uint32_t u = 0; u < n; u++)
+        h[u] = sum[u] > 0 ? sum[u] : 0;
 }
 
-/* Probabilities: the score of a class, e to the power of it less the largest score, and that divided by the sum over all classes. */
+/* Probabilities: the score of a class, e to the power of it less the largest score, and that
+   divided by the sum over all classes. */
 static inline float score_of(const float *h, const float *w2, uint32_t c) {
     float score = w2[HIDDEN * CLASSES + c];
     ROLLED for (uint32_t j = 0; j < HIDDEN; j++) score += h[j] * w2[j * CLASSES + c];
     return score;
 }
+
 static inline float largest(const float *scores) {
     float most = scores[0];
     ROLLED for (uint32_t c = 1; c < CLASSES; c++) most = scores[c] > most ? scores[c] : most;
     return most;
 }
+
 static inline float sum_of(const float *powers) {
     float sum = 0;
     ROLLED for (uint32_t c = 0; c < CLASSES; c++) sum += powers[c];
     return sum;
 }
 
-/* What the loss, -ln p[digit], changes by with the score of a class, and with the sum of a hidden unit. */
-static inline float blame_of_class(const uint8_t *row, const float *p, uint32_t c) { return c == row[PIXELS] ? p[c] - 1.0f : p[c]; }
-static inline float blame_of_unit(const uint8_t *row, const float *p, const float *w2, const float *h, uint32_t j) {
+/* What the loss, -ln p[digit], changes by with the score of a class, and with the sum of a
+   hidden unit. */
+static inline float blame_of_class(const uint8_t *row, const float *p, uint32_t c) {
+    return c == row[PIXELS] ? p[c] - 1.0f : p[c];
+}
+
+static inline float blame_of_unit(const uint8_t *row, const float *p, const float *w2, const float *h,
+                           uint32_t j) {
     float sum = 0;
-    ROLLED for (uint32_t c = 0; c < CLASSES; c++) sum += blame_of_class(row, p, c) * w2[j * CLASSES + c];
+    ROLLED for (uint32_t c = 0; c < CLASSES; c++) sum +=
+        blame_of_class(row, p, c) * w2[j * CLASSES + c];
     return h[j] > 0 ? sum : 0;
 }
 
-/* What the loss of all images changes by with weights j to j + n - 1 of row k of W1, and with weight c of row j of W2. */
-static inline void slopes1(const uint8_t *rows, const float *dh, uint64_t images, uint32_t k, uint32_t j, uint32_t n, float *g) {
-    float sum[HIDDEN] = {0};
-    ROLLED for (uint64_t i = 0; i < images; i++) add_products(sum, pixel(rows + i * ROW, k), dh + i * HIDDEN + j, n);
-    for (uint32_t u = 0; u < n; u++) g[u] = sum[u];
+/* What the loss of all images changes by with weights j to j + n - 1 of row k of W1, and with
+   weight c of row j of W2. */
+static inline void slopes1(const uint8_t *rows, const float *dh, uint64_t images, uint32_t k, uint32_t j,
+                    uint32_t n, float *g) {
+    float sum[HIDDEN] = { 0 };
+    ROLLED for (uint64_t i = 0; i < images; i++)
+        add_products(sum, pixel(rows + i * ROW, k), dh + i * HIDDEN + j, n);
+    for (uint32_t u = 0; u < n; u++)
+        g[u] = sum[u];
 }
-static inline float slope2(const uint8_t *rows, const float *h, const float *p, uint64_t images, uint32_t j, uint32_t c) {
+
+static inline float slope2(const uint8_t *rows, const float *h, const float *p, uint64_t images,
+                    uint32_t j, uint32_t c) {
     float sum = 0;
     ROLLED for (uint64_t i = 0; i < images; i++) {
         float blame = blame_of_class(rows + i * ROW, p + i * CLASSES, c);
@@ -157,25 +201,27 @@ static inline void descend(float *w, float *v, float slope, float rate) {
     *w = *w - *v;
 }
 
+
 /* The CPU forms. */
 typedef struct pass_args {
-    const uint8_t *rows;   /* the images */
+    const uint8_t *rows; /* the images */
     const float *w1, *w2;
-    float *h, *p;          /* hidden units and probabilities of each image */
-    float *dh;             /* the units' blame */
-    float *g1, *g2;        /* slopes */
+    float *h, *p;   /* hidden units and probabilities of each image */
+    float *dh;      /* the units' blame */
+    float *g1, *g2; /* slopes */
     uint64_t images;
 } pass_args;
 
 typedef struct step_args {
-    float *w, *v;          /* weights and their momentum */
-    const float *g;        /* slopes */
+    float *w, *v;   /* weights and their momentum */
+    const float *g; /* slopes */
     float rate;
 } step_args;
 
 static int hidden(size_t first, size_t count, const void *args) {
     const pass_args *a = args;
-    for (size_t i = first; i < first + count; i++) units_of(a->rows + i * ROW, a->w1, 0, HIDDEN, a->h + i * HIDDEN);
+    for (size_t i = first; i < first + count; i++)
+        units_of(a->rows + i * ROW, a->w1, 0, HIDDEN, a->h + i * HIDDEN);
     return 0;
 }
 
@@ -183,11 +229,14 @@ static int predict(size_t first, size_t count, const void *args) {
     const pass_args *a = args;
     for (size_t i = first; i < first + count; i++) {
         float x[CLASSES], most, sum;
-        for (uint32_t c = 0; c < CLASSES; c++) x[c] = score_of(a->h + i * HIDDEN, a->w2, c);
+        for (uint32_t c = 0; c < CLASSES; c++)
+            x[c] = score_of(a->h + i * HIDDEN, a->w2, c);
         most = largest(x);
-        for (uint32_t c = 0; c < CLASSES; c++) x[c] = exponential(x[c] - most);
+        for (uint32_t c = 0; c < CLASSES; c++)
+            x[c] = exponential(x[c] - most);
         sum = sum_of(x);
-        for (uint32_t c = 0; c < CLASSES; c++) a->p[i * CLASSES + c] = x[c] / sum;
+        for (uint32_t c = 0; c < CLASSES; c++)
+            a->p[i * CLASSES + c] = x[c] / sum;
     }
     return 0;
 }
@@ -196,7 +245,8 @@ static int blame(size_t first, size_t count, const void *args) {
     const pass_args *a = args;
     for (size_t i = first; i < first + count; i++)
         for (uint32_t j = 0; j < HIDDEN; j++)
-            a->dh[i * HIDDEN + j] = blame_of_unit(a->rows + i * ROW, a->p + i * CLASSES, a->w2, a->h + i * HIDDEN, j);
+            a->dh[i * HIDDEN + j] =
+                blame_of_unit(a->rows + i * ROW, a->p + i * CLASSES, a->w2, a->h + i * HIDDEN, j);
     return 0;
 }
 
@@ -204,7 +254,8 @@ static int blame(size_t first, size_t count, const void *args) {
 static int slopes(size_t first, size_t count, const void *args) {
     const pass_args *a = args;
     for (uint32_t r = (uint32_t)first; r < first + count; r++) {
-        if (r <= PIXELS) slopes1(a->rows, a->dh, a->images, r, 0, HIDDEN, a->g1 + r * HIDDEN);
+        if (r <= PIXELS)
+            slopes1(a->rows, a->dh, a->images, r, 0, HIDDEN, a->g1 + r * HIDDEN);
         else
             for (uint32_t j = r - (PIXELS + 1), c = 0; c < CLASSES; c++)
                 a->g2[j * CLASSES + c] = slope2(a->rows, a->h, a->p, a->images, j, c);
@@ -215,9 +266,11 @@ static int slopes(size_t first, size_t count, const void *args) {
 /* Items are weights. */
 static int step(size_t first, size_t count, const void *args) {
     const step_args *a = args;
-    for (size_t e = first; e < first + count; e++) descend(&a->w[e], &a->v[e], a->g[e], a->rate);
+    for (size_t e = first; e < first + count; e++)
+        descend(&a->w[e], &a->v[e], a->g[e], a->rate);
     return 0;
 }
+
 
 static const char ptx_hidden[] =
     ".version 5.0\n"
@@ -327,17 +380,26 @@ static const char ptx_step[] =
     "st.global.f32 [%d13],%f6; ld.global.f32 %f7,[%d12]; sub.rn.f32 %f8,%f7,%f6; st.global.f32 [%d12],%f8;\n"
     "L2: ret; }\n"; /* 922 characters */
 /* <<device-code kernels/train.cu */
+/* clang-format on */
 
 #ifndef __clang__
 #pragma GCC pop_options
 #endif
 
 enum { K_HIDDEN, K_PREDICT, K_BLAME, K_SLOPES, K_STEP, KERNELS };
+
 static ds_kernel kernel[KERNELS];
 
-#define P(kind, type, member) {DS_PARAM_##kind, offsetof(type, member), sizeof ((type *)0)->member}
-#define ITEMS {DS_PARAM_COUNT, 0, sizeof(uint64_t)}
-#define KERNEL_OF(function, type, ...) {#function, function, ptx_##function, sizeof(type), {__VA_ARGS__}}
+#define P(kind, type, member) \
+    { DS_PARAM_##kind, offsetof(type, member), sizeof((type *)0)->member }
+#define ITEMS \
+    { DS_PARAM_COUNT, 0, sizeof(uint64_t) }
+#define KERNEL_OF(function, type, ...)                       \
+    {                                                        \
+#function, function, ptx_##function, sizeof(type), { \
+            __VA_ARGS__                                      \
+        }                                                    \
+    }
 #define PASS(kind, member) P(kind, pass_args, member)
 #define STEP(kind, member) P(kind, step_args, member)
 
@@ -351,26 +413,36 @@ static int create_kernels(void) {
     } list[KERNELS] = {
         KERNEL_OF(hidden, pass_args, PASS(READ, rows), PASS(READ, w1), PASS(WRITE, h)),
         KERNEL_OF(predict, pass_args, PASS(READ, h), PASS(READ, w2), PASS(WRITE, p)),
-        KERNEL_OF(blame, pass_args, PASS(READ, rows), PASS(READ, p), PASS(READ, w2), PASS(READ, h), PASS(WRITE, dh)),
-        KERNEL_OF(slopes, pass_args, PASS(READ, rows), PASS(READ, h), PASS(READ, p), PASS(READ, dh), PASS(WRITE, g1), PASS(WRITE, g2),
-                  PASS(VALUE, images)),
-        KERNEL_OF(step, step_args, STEP(READ_WRITE, w), STEP(READ_WRITE, v), STEP(READ, g), STEP(VALUE, rate), ITEMS)};
+        KERNEL_OF(blame, pass_args, PASS(READ, rows), PASS(READ, p), PASS(READ, w2), PASS(READ, h),
+                  PASS(WRITE, dh)),
+        KERNEL_OF(slopes, pass_args, PASS(READ, rows), PASS(READ, h), PASS(READ, p), PASS(READ, dh),
+                  PASS(WRITE, g1), PASS(WRITE, g2), PASS(VALUE, images)),
+        KERNEL_OF(step, step_args, STEP(READ_WRITE, w), STEP(READ_WRITE, v), STEP(READ, g),
+                  STEP(VALUE, rate), ITEMS)
+    };
+
     for (int k = 0; k < KERNELS; k++) {
-        ds_kernel_desc desc = {.name = list[k].name, .cpu_fn = list[k].cpu_fn, .args_size = list[k].args_size, .params = list[k].params,
-                               .grain = k == K_STEP ? W1_SIZE : 8, .cuda = {.image = list[k].ptx, .entry = list[k].name}};
+        ds_kernel_desc desc = { .name = list[k].name,
+                                .cpu_fn = list[k].cpu_fn,
+                                .args_size = list[k].args_size,
+                                .params = list[k].params,
+                                .grain = k == K_STEP ? W1_SIZE : 8,
+                                .cuda = { .image = list[k].ptx, .entry = list[k].name } };
         if (k != K_STEP) {
             desc.cuda.block = HIDDEN;
             desc.cuda.items_per_block = 1;
         }
-        while (desc.param_count < 8 && list[k].params[desc.param_count].size) desc.param_count++;
+        while (desc.param_count < 8 && list[k].params[desc.param_count].size)
+            desc.param_count++;
         CHECK(ds_kernel_create(&desc, &kernel[k]));
     }
     return FINE;
 }
 
-/* ---- data ---------------------------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 enum { PARTS = 4, BATCH = 64, MOST_ROWS = 4096, MOST_MARKS = 5 * (MOST_ROWS / BATCH + 1) };
+
 #define RATE 0.25f /* how far a step goes along the mean of a batch's slopes */
 
 typedef struct options {
@@ -390,7 +462,9 @@ static int parse_row(const char *line, uint8_t *row) {
     for (int k = 0; k < ROW; k++) {
         char *end = NULL;
         long n = strtol(line, &end, 10);
-        if (end == line || n < 0 || n > (k < PIXELS ? (int)BLACK : CLASSES - 1) || *end != (k < PIXELS ? ',' : '\n')) return FAILED;
+        if (end == line || n < 0 || n > (k < PIXELS ? (int)BLACK : CLASSES - 1) ||
+            *end != (k < PIXELS ? ',' : '\n'))
+            return FAILED;
         row[k] = (uint8_t)n;
         line = end + 1;
     }
@@ -402,27 +476,35 @@ static int read_data(void) {
     char line[512];
     int number = 0;
     FILE *f = fopen(path, "r");
-    if (!f && !opt.path) f = fopen("data/digits.csv", "r");
+    if (!f && !opt.path)
+        f = fopen("data/digits.csv", "r");
     if (!f) {
-        complain("cannot read %s%s", path, opt.path ? "" : " (run this from the project's folder, or name a file)");
+        complain("cannot read %s%s", path,
+                 opt.path ? "" : " (run this from the project's folder, or name a file)");
         return FAILED;
     }
     for (; fgets(line, sizeof line, f); number++) {
         int held = number % 5 == 4;
-        if (number == MOST_ROWS || parse_row(line, held ? held_out[held_out_count] : learnt[learnt_count]) != FINE) {
-            complain("%s: line %d %s", path, number + 1, number == MOST_ROWS ? "is one too many" : "is not 64 pixels of 0 to 16 and a digit");
+        if (number == MOST_ROWS ||
+            parse_row(line, held ? held_out[held_out_count] : learnt[learnt_count]) != FINE) {
+            complain("%s: line %d %s", path, number + 1,
+                     number == MOST_ROWS ? "is one too many"
+                                         : "is not 64 pixels of 0 to 16 and a digit");
             fclose(f);
             return FAILED;
         }
         *(held ? &held_out_count : &learnt_count) += 1;
     }
     fclose(f);
-    if (learnt_count >= BATCH) return FINE; /* so that there is something to hold out for each part too */
+    /* so that there is something to hold out for each part too */
+    if (learnt_count >= BATCH)
+        return FINE;
     complain("%s has only %d pictures", path, number);
     return FAILED;
 }
 
 static uint64_t random_state;
+
 static uint64_t next_random(void) { /* splitmix64 */
     uint64_t z = random_state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -430,24 +512,26 @@ static uint64_t next_random(void) { /* splitmix64 */
     return z ^ z >> 31;
 }
 
-/* ---- a team of devices --------------------------------------------------------------------------------------- */
+/* ---- a team of devices ----------------------------------------------------------------------- */
 
-/* What the time between two marks on the first stream was spent on. Communication is what the collectives do. */
+/* What the time between two marks on the first stream was spent on. Communication is what the
+   collectives do. */
 typedef enum work { COMPUTE, COMMUNICATION, NOTHING, WORKS } work;
 
 typedef struct team {
-    int devices;                   /* different ones */
-    ds_device device[PARTS];       /* of each part */
+    int devices;             /* different ones */
+    ds_device device[PARTS]; /* of each part */
     ds_stream stream[PARTS];
-    ds_comm_options comm;          /* these streams; the first one is for what is there once */
+    ds_comm_options comm;             /* these streams; the first one is for what is there once */
     ds_tensor *weights[2], *speed[2]; /* W1 and W2, and their momentum, on the first device */
-    ds_tensor *rows, *seen;        /* pinned: what is learnt in this pass, shuffled, and the probabilities that came back */
-    ds_tensor *exam, *answers;     /* pinned: what is held out, and its probabilities */
+    /* pinned: what is learnt in this pass, shuffled, and the probabilities that came back */
+    ds_tensor *rows, *seen;
+    ds_tensor *exam, *answers; /* pinned: what is held out, and its probabilities */
     ds_event mark[MOST_MARKS];
     work after[MOST_MARKS];
     int marks;
-    double ms[WORKS], seconds;     /* in the end */
-    double loss, accuracy;         /* of the last pass, and of what is held out */
+    double ms[WORKS], seconds; /* in the end */
+    double loss, accuracy;     /* of the last pass, and of what is held out */
     float result[W1_SIZE + W2_SIZE];
 } team;
 
@@ -458,7 +542,7 @@ static double now(void) {
 }
 
 static int pinned(ds_dtype type, int64_t rows, int64_t columns, ds_tensor **out) {
-    int64_t shape[2] = {rows, columns};
+    int64_t shape[2] = { rows, columns };
     CHECK(ds_tensor_alloc_host(type, 2, shape, out));
     return FINE;
 }
@@ -466,9 +550,10 @@ static int pinned(ds_dtype type, int64_t rows, int64_t columns, ds_tensor **out)
 /* Weights begin somewhere between -0.2 and 0.2, the same for every team. */
 static int first_weights(team *t, int which) {
     static float initial[W1_SIZE];
-    int64_t shape[2] = {which ? HIDDEN + 1 : PIXELS + 1, which ? CLASSES : HIDDEN};
+    int64_t shape[2] = { which ? HIDDEN + 1 : PIXELS + 1, which ? CLASSES : HIDDEN };
     size_t count = which ? W2_SIZE : W1_SIZE;
-    for (size_t i = 0; i < count; i++) initial[i] = ((float)(next_random() >> 40) / 8388608.0f - 1.0f) * 0.2f;
+    for (size_t i = 0; i < count; i++)
+        initial[i] = ((float)(next_random() >> 40) / 8388608.0f - 1.0f) * 0.2f;
     CHECK(ds_tensor_alloc(ds_float32(), 2, shape, t->stream[0], &t->weights[which]));
     CHECK(ds_tensor_alloc(ds_float32(), 2, shape, t->stream[0], &t->speed[which]));
     CHECK(ds_copy(t->weights[which]->data, initial, count * sizeof *initial, t->stream[0]));
@@ -485,30 +570,43 @@ static int team_open(team *t, int devices) {
     t->devices = devices < available ? devices : available;
     random_state = 1;
     for (int i = 0; i < PARTS; i++) {
-        t->device[i] = (ds_device){first.type, i % t->devices};
-        if (devices == 1 && i) t->stream[i] = t->stream[0];
-        else CHECK(ds_stream_create(&(ds_stream_desc){.device = t->device[i], .label = "training"}, &t->stream[i]));
-        for (int k = 0; k < KERNELS; k++) CHECK(ds_kernel_load(kernel[k], t->device[i])); /* now, so that it is not timed */
+        t->device[i] = (ds_device){ first.type, i % t->devices };
+        if (devices == 1 && i)
+            t->stream[i] = t->stream[0];
+        else
+            CHECK(ds_stream_create(&(ds_stream_desc){ .device = t->device[i], .label = "training" },
+                                   &t->stream[i]));
+        /* now, so that it is not timed */
+        for (int k = 0; k < KERNELS; k++)
+            CHECK(ds_kernel_load(kernel[k], t->device[i]));
     }
-    t->comm = (ds_comm_options){.streams = t->stream, .stream_count = PARTS, .stream = t->stream[0]};
-    for (int i = 0; i < MOST_MARKS; i++) CHECK(ds_event_create(DS_EVENT_TIMING, "training", &t->mark[i]));
+    t->comm =
+        (ds_comm_options){ .streams = t->stream, .stream_count = PARTS, .stream = t->stream[0] };
+    for (int i = 0; i < MOST_MARKS; i++)
+        CHECK(ds_event_create(DS_EVENT_TIMING, "training", &t->mark[i]));
     if (pinned(ds_uint8(), learnt_count / BATCH * BATCH, ROW, &t->rows) != FINE ||
         pinned(ds_float32(), learnt_count / BATCH * BATCH, CLASSES, &t->seen) != FINE ||
         pinned(ds_uint8(), held_out_count, ROW, &t->exam) != FINE ||
-        pinned(ds_float32(), held_out_count, CLASSES, &t->answers) != FINE) return FAILED;
+        pinned(ds_float32(), held_out_count, CLASSES, &t->answers) != FINE)
+        return FAILED;
     memcpy(t->exam->data, held_out, ds_tensor_size(t->exam));
     return first_weights(t, 0) == FINE && first_weights(t, 1) == FINE ? FINE : FAILED;
 }
 
 static int team_close(team *t) {
-    ds_tensor *all[] = {t->weights[0], t->weights[1], t->speed[0], t->speed[1], t->rows, t->seen, t->exam, t->answers};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) CHECK(ds_tensor_free(all[i]));
-    for (int i = 0; i < MOST_MARKS; i++) CHECK(ds_event_destroy(t->mark[i]));
-    for (int i = 0; i < PARTS && (i == 0 || t->stream[i].id != t->stream[0].id); i++) CHECK(ds_stream_destroy(t->stream[i]));
+    ds_tensor *all[] = { t->weights[0], t->weights[1], t->speed[0], t->speed[1],
+                         t->rows,       t->seen,       t->exam,     t->answers };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        CHECK(ds_tensor_free(all[i]));
+    for (int i = 0; i < MOST_MARKS; i++)
+        CHECK(ds_event_destroy(t->mark[i]));
+    for (int i = 0; i < PARTS && (i == 0 || t->stream[i].id != t->stream[0].id); i++)
+        CHECK(ds_stream_destroy(t->stream[i]));
     return FINE;
 }
 
-/* From here on the first stream does work of this kind. All parts get there first: what they still compute is not communication. */
+/* From here on the first stream does work of this kind. All parts get there first: what they
+   still compute is not communication. */
 static int mark(team *t, work kind) {
     CHECK(ds_comm_barrier(t->stream, PARTS));
     CHECK(ds_event_record(t->mark[t->marks], t->stream[0]));
@@ -517,8 +615,10 @@ static int mark(team *t, work kind) {
 }
 
 static int wait_for_all(team *t) {
-    if (mark(t, NOTHING) != FINE) return FAILED;
-    for (int i = 0; i < PARTS; i++) CHECK(ds_stream_synchronize(t->stream[i]));
+    if (mark(t, NOTHING) != FINE)
+        return FAILED;
+    for (int i = 0; i < PARTS; i++)
+        CHECK(ds_stream_synchronize(t->stream[i]));
     for (int m = 0; m + 1 < t->marks; m++) {
         double ms = 0;
         CHECK(ds_event_elapsed_ms(t->mark[m], t->mark[m + 1], &ms));
@@ -528,7 +628,7 @@ static int wait_for_all(team *t) {
     return FINE;
 }
 
-/* ---- a batch ------------------------------------------------------------------------------------------------- */
+/* ---- a batch --------------------------------------------------------------------------------- */
 
 typedef struct batch {
     ds_tensor *rows[PARTS], *weights[PARTS][2]; /* what each part is given */
@@ -543,20 +643,28 @@ static int launch(int k, size_t items, const pass_args *args, ds_stream stream) 
 
 /* Every part gets its pictures and the weights, and predicts. */
 static int forwards(team *t, const ds_tensor *rows, batch *b) {
-    if (mark(t, COMMUNICATION) != FINE) return FAILED;
+    if (mark(t, COMMUNICATION) != FINE)
+        return FAILED;
     CHECK(ds_comm_scatter(rows, t->device, PARTS, NULL, 0, &t->comm, b->rows, NULL));
-    CHECK(ds_comm_broadcast_coalesced((const ds_tensor *const *)t->weights, 2, t->device, PARTS, 0, &t->comm, b->weights[0]));
-    if (mark(t, COMPUTE) != FINE) return FAILED;
+    CHECK(ds_comm_broadcast_coalesced((const ds_tensor *const *)t->weights, 2, t->device, PARTS, 0,
+                                      &t->comm, b->weights[0]));
+    if (mark(t, COMPUTE) != FINE)
+        return FAILED;
     for (int i = 0; i < PARTS; i++) {
         ds_stream s = t->stream[i];
         int64_t n = b->rows[i]->shape[0];
         pass_args *a = &b->args[i];
         void *h = NULL;
-        CHECK(ds_tensor_alloc(ds_float32(), 2, (int64_t[]){n, CLASSES}, s, &b->p[i]));
+        CHECK(ds_tensor_alloc(ds_float32(), 2, (int64_t[]){ n, CLASSES }, s, &b->p[i]));
         CHECK(ds_mem_alloc((size_t)n * HIDDEN * sizeof(float), s, &h));
-        *a = (pass_args){.rows = ds_tensor_address(b->rows[i]), .w1 = ds_tensor_address(b->weights[i][0]),
-                         .w2 = ds_tensor_address(b->weights[i][1]), .p = b->p[i]->data, .h = h, .images = (uint64_t)n};
-        if (launch(K_HIDDEN, a->images, a, s) != FINE || launch(K_PREDICT, a->images, a, s) != FINE) return FAILED;
+        *a = (pass_args){ .rows = ds_tensor_address(b->rows[i]),
+                          .w1 = ds_tensor_address(b->weights[i][0]),
+                          .w2 = ds_tensor_address(b->weights[i][1]),
+                          .p = b->p[i]->data,
+                          .h = h,
+                          .images = (uint64_t)n };
+        if (launch(K_HIDDEN, a->images, a, s) != FINE || launch(K_PREDICT, a->images, a, s) != FINE)
+            return FAILED;
     }
     return FINE;
 }
@@ -567,12 +675,15 @@ static int backwards(team *t, batch *b) {
         ds_stream s = t->stream[i];
         pass_args *a = &b->args[i];
         void *dh = NULL;
-        for (int k = 0; k < 2; k++) CHECK(ds_tensor_alloc_like(b->weights[i][k], s, &b->slopes[i][k]));
+        for (int k = 0; k < 2; k++)
+            CHECK(ds_tensor_alloc_like(b->weights[i][k], s, &b->slopes[i][k]));
         CHECK(ds_mem_alloc(a->images * HIDDEN * sizeof(float), s, &dh));
         a->dh = dh;
         a->g1 = b->slopes[i][0]->data;
         a->g2 = b->slopes[i][1]->data;
-        if (launch(K_BLAME, a->images, a, s) != FINE || launch(K_SLOPES, PIXELS + 1 + HIDDEN + 1, a, s) != FINE) return FAILED;
+        if (launch(K_BLAME, a->images, a, s) != FINE ||
+            launch(K_SLOPES, PIXELS + 1 + HIDDEN + 1, a, s) != FINE)
+            return FAILED;
     }
     return FINE;
 }
@@ -580,17 +691,21 @@ static int backwards(team *t, batch *b) {
 /* The weights change by the sum of all slopes. */
 static int change_weights(team *t, batch *b) {
     ds_tensor *sum[2];
-    CHECK(ds_comm_reduce_add_coalesced((const ds_tensor *const *)b->slopes[0], PARTS, 2, t->device[0], 0, &t->comm, sum));
-    if (mark(t, COMPUTE) != FINE) return FAILED;
+    CHECK(ds_comm_reduce_add_coalesced((const ds_tensor *const *)b->slopes[0], PARTS, 2,
+                                       t->device[0], 0, &t->comm, sum));
+    if (mark(t, COMPUTE) != FINE)
+        return FAILED;
     for (int k = 0; k < 2; k++) {
-        step_args a = {t->weights[k]->data, t->speed[k]->data, sum[k]->data, RATE / BATCH};
-        CHECK(ds_launch(kernel[K_STEP], (size_t)ds_tensor_count(sum[k]), &a, sizeof a, t->stream[0]));
+        step_args a = { t->weights[k]->data, t->speed[k]->data, sum[k]->data, RATE / BATCH };
+        CHECK(
+            ds_launch(kernel[K_STEP], (size_t)ds_tensor_count(sum[k]), &a, sizeof a, t->stream[0]));
         CHECK(ds_tensor_free(sum[k]));
     }
     return FINE;
 }
 
-/* All of it was used for the last time, as far as the host is concerned. What is still on the streams comes before the next use. */
+/* All of it was used for the last time, as far as the host is concerned. What is still on the
+   streams comes before the next use. */
 static int batch_end(batch *b) {
     for (int i = 0; i < PARTS; i++) {
         CHECK(ds_tensor_free(b->rows[i]));
@@ -609,22 +724,27 @@ static int batch_end(batch *b) {
 static int run_batch(team *t, const ds_tensor *rows, const ds_tensor *answers, int learn) {
     batch b;
     memset(&b, 0, sizeof b);
-    if (forwards(t, rows, &b) != FINE || (learn && backwards(t, &b) != FINE) || mark(t, COMMUNICATION) != FINE) return FAILED;
+    if (forwards(t, rows, &b) != FINE || (learn && backwards(t, &b) != FINE) ||
+        mark(t, COMMUNICATION) != FINE)
+        return FAILED;
     CHECK(ds_comm_gather_into((const ds_tensor *const *)b.p, PARTS, 0, answers, &t->comm));
-    if (learn && change_weights(t, &b) != FINE) return FAILED;
+    if (learn && change_weights(t, &b) != FINE)
+        return FAILED;
     return batch_end(&b);
 }
 
-/* ---- training ------------------------------------------------------------------------------------------------ */
+/* ---- training -------------------------------------------------------------------------------- */
 
 /* -ln p by Newton's method upon the kernels' exponential, so that the compile line stays short. */
 static double minus_logarithm(double p) {
     double y = 0, more = 1;
-    for (int i = 0; i < 40 && more > 1e-9; i++) y += more = 1 - p / (double)exponential((float)-y);
+    for (int i = 0; i < 40 && more > 1e-9; i++)
+        y += more = 1 - p / (double)exponential((float)-y);
     return y;
 }
 
-/* Of probabilities that came back: the mean loss, and the part of the pictures that were recognised. */
+/* Of probabilities that came back: the mean loss, and the part of the pictures that were
+   recognised. */
 static void judge(const ds_tensor *rows, const ds_tensor *answers, double *loss, double *accuracy) {
     const uint8_t *row = rows->data;
     const float *p = answers->data;
@@ -633,22 +753,25 @@ static void judge(const ds_tensor *rows, const ds_tensor *answers, double *loss,
     for (int64_t i = 0; i < n; i++, row += ROW, p += CLASSES) {
         int best = 0;
         for (int c = 1; c < CLASSES; c++)
-            if (p[c] > p[best]) best = c;
+            if (p[c] > p[best])
+                best = c;
         right += best == row[PIXELS];
         sum += minus_logarithm(p[row[PIXELS]] > 1e-9f ? (double)p[row[PIXELS]] : 1e-9);
     }
-    if (loss) *loss = sum / (double)n;
+    if (loss)
+        *loss = sum / (double)n;
     *accuracy = right / (double)n;
 }
 
 static void draw(const team *t, int epoch, int epochs) {
     char bar[31];
-    if (!opt.progress && !isatty(STDERR_FILENO)) return;
+    if (!opt.progress && !isatty(STDERR_FILENO))
+        return;
     memset(bar, '.', 30);
     memset(bar, '#', (size_t)(30 * epoch / epochs));
     bar[30] = 0;
-    fprintf(stderr, "\r\033[K%d device%s [%s] pass %2d of %d  loss %.4f  accuracy %.1f %%", t->devices, t->devices == 1 ? "" : "s", bar, epoch,
-            epochs, t->loss, 100 * t->accuracy);
+    fprintf(stderr, "\r\033[K%d device%s [%s] pass %2d of %d  loss %.4f  accuracy %.1f %%",
+            t->devices, t->devices == 1 ? "" : "s", bar, epoch, epochs, t->loss, 100 * t->accuracy);
     fflush(stderr);
     bar_drawn = 1;
 }
@@ -672,11 +795,13 @@ static int pass(team *t) {
         ds_tensor *rows, *seen;
         CHECK(ds_tensor_narrow(t->rows, 0, first, BATCH, &rows));
         CHECK(ds_tensor_narrow(t->seen, 0, first, BATCH, &seen));
-        if (run_batch(t, rows, seen, 1) != FINE) return FAILED;
+        if (run_batch(t, rows, seen, 1) != FINE)
+            return FAILED;
         CHECK(ds_tensor_free(rows)); /* views: what they show stays */
         CHECK(ds_tensor_free(seen));
     }
-    if (run_batch(t, t->exam, t->answers, 0) != FINE || wait_for_all(t) != FINE) return FAILED;
+    if (run_batch(t, t->exam, t->answers, 0) != FINE || wait_for_all(t) != FINE)
+        return FAILED;
     judge(t->rows, t->seen, &t->loss, &accuracy);
     judge(t->exam, t->answers, NULL, &t->accuracy);
     return FINE;
@@ -687,26 +812,33 @@ static int train(team *t, int devices, int epochs) {
     double begin;
     float *to = t->result;
     memcpy(order, learnt, sizeof order);
-    if (team_open(t, devices) != FINE) return FAILED;
+    if (team_open(t, devices) != FINE)
+        return FAILED;
     begin = now();
     for (int epoch = 1; epoch <= epochs; epoch++) {
-        DS_RANGE_SCOPE("pass over the pictures") if (pass(t) != FINE) return FAILED; /* for timelines */
+        /* for timelines */
+        DS_RANGE_SCOPE("pass over the pictures")
+            if (pass(t) != FINE)
+                return FAILED;
         draw(t, epoch, epochs);
     }
     t->seconds = now() - begin;
     memcpy(learnt, order, sizeof order);
-    if (opt.damage && devices > 1) CHECK(ds_fill(t->weights[0]->data, 0, 4, 1, t->stream[0]));
-    for (int k = 0; k < 2; to += ds_tensor_count(t->weights[k++])) CHECK(ds_copy(to, t->weights[k]->data, ds_tensor_size(t->weights[k]), t->stream[0]));
+    if (opt.damage && devices > 1)
+        CHECK(ds_fill(t->weights[0]->data, 0, 4, 1, t->stream[0]));
+    for (int k = 0; k < 2; to += ds_tensor_count(t->weights[k++]))
+        CHECK(ds_copy(to, t->weights[k]->data, ds_tensor_size(t->weights[k]), t->stream[0]));
     CHECK(ds_stream_synchronize(t->stream[0]));
     return team_close(t);
 }
 
-/* ---- what a person sees -------------------------------------------------------------------------------------- */
+/* ---- what a person sees ---------------------------------------------------------------------- */
 
 static unsigned fingerprint(const team *t) { /* FNV-1a */
     uint32_t hash = 0x811c9dc5u;
     const unsigned char *bytes = (const unsigned char *)t->result;
-    for (size_t i = 0; i < sizeof t->result; i++) hash = (hash ^ bytes[i]) * 0x01000193u;
+    for (size_t i = 0; i < sizeof t->result; i++)
+        hash = (hash ^ bytes[i]) * 0x01000193u;
     return hash;
 }
 
@@ -714,13 +846,16 @@ static int print_table(const team *one, const team *four, int epochs) {
     char name[DS_DEVICE_NAME_SIZE];
     CHECK(ds_device_print(one->device[0], name, sizeof name));
     printf("network       %d - %d - %d, %d weights\n", PIXELS, HIDDEN, CLASSES, W1_SIZE + W2_SIZE);
-    printf("pictures      %d to learn from, in batches of %d, %d times; %d held out\n", learnt_count, BATCH, epochs, held_out_count);
+    printf("pictures      %d to learn from, in batches of %d, %d times; %d held out\n",
+           learnt_count, BATCH, epochs, held_out_count);
     printf("devices       %10d      %10d      from %s\n", one->devices, four->devices, name);
     printf("loss          %10.6f      %10.6f\n", one->loss, four->loss);
-    printf("accuracy      %10.2f %%    %10.2f %%    of those held out\n", 100 * one->accuracy, 100 * four->accuracy);
+    printf("accuracy      %10.2f %%    %10.2f %%    of those held out\n", 100 * one->accuracy,
+           100 * four->accuracy);
     printf("time          %10.3f ms   %10.3f ms\n", 1e3 * one->seconds, 1e3 * four->seconds);
     printf("  compute     %10.3f ms   %10.3f ms\n", one->ms[COMPUTE], four->ms[COMPUTE]);
-    printf("  communicate %10.3f ms   %10.3f ms\n", one->ms[COMMUNICATION], four->ms[COMMUNICATION]);
+    printf("  communicate %10.3f ms   %10.3f ms\n", one->ms[COMMUNICATION],
+           four->ms[COMMUNICATION]);
     printf("weights         %08x        %08x\n", fingerprint(one), fingerprint(four));
     return FINE;
 }
@@ -728,21 +863,26 @@ static int print_table(const team *one, const team *four, int epochs) {
 static int compare(const team *one, const team *four, int enough) {
     int result = FINE;
     for (size_t i = 0; i < W1_SIZE + W2_SIZE && result == FINE; i++) {
-        if (memcmp(&one->result[i], &four->result[i], sizeof(float)) == 0) continue;
-        complain("WRONG: weight %zu is %a with one device and %a with %d", i, (double)one->result[i], (double)four->result[i], four->devices);
+        if (memcmp(&one->result[i], &four->result[i], sizeof(float)) == 0)
+            continue;
+        complain("WRONG: weight %zu is %a with one device and %a with %d", i,
+                 (double)one->result[i], (double)four->result[i], four->devices);
         result = FAILED;
     }
-    if (result == FINE) printf("check         the weights are the same, bit for bit\n");
-    if (!enough || four->accuracy >= 0.95) return result;
+    if (result == FINE)
+        printf("check         the weights are the same, bit for bit\n");
+    if (!enough || four->accuracy >= 0.95)
+        return result;
     complain("WRONG: the accuracy is below 95 %%");
     return FAILED;
 }
 
-/* ---- options and main ---------------------------------------------------------------------------------------- */
+/* ---- options and main ------------------------------------------------------------------------ */
 
 static const char USAGE[] =
     "usage: train [options] [FILE]\n"
-    "Trains a network on the pictures of FILE (examples/data/digits.csv) with one device and with four, and compares the results.\n"
+    "Trains a network on the pictures of FILE (examples/data/digits.csv) with one device and with "
+    "four, and compares the results.\n"
     "  --epochs N   passes over the pictures (24); the accuracy is then shown and not checked\n"
     "  --cpu        use virtual CPU devices although there are GPUs\n"
     "  --progress   show the progress bar although standard error is no terminal\n"
@@ -753,11 +893,16 @@ static const char USAGE[] =
 static int parse_options(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i];
-        if (strcmp(a, "--progress") == 0) opt.progress = 1;
-        else if (strcmp(a, "--damage") == 0) opt.damage = 1;
-        else if (strcmp(a, "--cpu") == 0) opt.cpu = 1;
-        else if (strcmp(a, "--epochs") == 0 && i + 1 < argc && atoi(argv[i + 1]) > 0) opt.epochs = atoi(argv[++i]);
-        else if (a[0] != '-' && !opt.path) opt.path = a;
+        if (strcmp(a, "--progress") == 0)
+            opt.progress = 1;
+        else if (strcmp(a, "--damage") == 0)
+            opt.damage = 1;
+        else if (strcmp(a, "--cpu") == 0)
+            opt.cpu = 1;
+        else if (strcmp(a, "--epochs") == 0 && i + 1 < argc && atoi(argv[i + 1]) > 0)
+            opt.epochs = atoi(argv[++i]);
+        else if (a[0] != '-' && !opt.path)
+            opt.path = a;
         else {
             complain("cannot understand \"%s\"", a);
             fputs(USAGE, stderr);
@@ -769,25 +914,34 @@ static int parse_options(int argc, char **argv) {
 
 static int work_all(void) {
     static team one, four;
-    ds_cpu_desc cpu = {.devices = getenv("DEVSTREAM_CPU_DEVICES") ? 0 : PARTS};
+    ds_cpu_desc cpu = { .devices = getenv("DEVSTREAM_CPU_DEVICES") ? 0 : PARTS };
     int epochs = opt.epochs ? opt.epochs : 24;
     memset(&one, 0, sizeof one);
     memset(&four, 0, sizeof four);
-    if (read_data() != FINE) return FAILED;
-    CHECK(ds_init(&(ds_init_desc){.cpu = &cpu}));
-    if (opt.cpu) CHECK(ds_device_set(ds_cpu(0)));
-    if (create_kernels() != FINE || train(&one, 1, epochs) != FINE || train(&four, PARTS, epochs) != FINE) return FAILED;
-    if (bar_drawn) fputs("\r\033[K", stderr);
+    if (read_data() != FINE)
+        return FAILED;
+    CHECK(ds_init(&(ds_init_desc){ .cpu = &cpu }));
+    if (opt.cpu)
+        CHECK(ds_device_set(ds_cpu(0)));
+    if (create_kernels() != FINE || train(&one, 1, epochs) != FINE ||
+        train(&four, PARTS, epochs) != FINE)
+        return FAILED;
+    if (bar_drawn)
+        fputs("\r\033[K", stderr);
     bar_drawn = 0;
-    for (int k = 0; k < KERNELS; k++) CHECK(ds_kernel_destroy(kernel[k]));
-    if (print_table(&one, &four, epochs) != FINE) return FAILED;
+    for (int k = 0; k < KERNELS; k++)
+        CHECK(ds_kernel_destroy(kernel[k]));
+    if (print_table(&one, &four, epochs) != FINE)
+        return FAILED;
     return compare(&one, &four, !opt.epochs);
 }
 
 int main(int argc, char **argv) {
     int result;
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) return fputs(USAGE, stdout) < 0;
-    if (parse_options(argc, argv) != FINE) return FAILED;
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        return fputs(USAGE, stdout) < 0;
+    if (parse_options(argc, argv) != FINE)
+        return FAILED;
     result = work_all();
     if (ds_shutdown() < 0 && result == FINE) {
         complain("%s", ds_last_error());

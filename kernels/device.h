@@ -1,10 +1,12 @@
-/* device.h - what a kernel's text needs to compile as device code without CUDA's headers, and its shared half as C11.
+/* device.h - what a kernel's text needs to compile as device code without CUDA's headers, and its
+   shared half as C11.
 
-   Device code:  clang-14 -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib ... (tools/kernels.sh)
-   C11:          included like any header; only the types, DEVICE and CONSTANT exist then
+   Device code: clang-14 -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib ...
+   (tools/kernels.sh) C11: included like any header; only the types, DEVICE and CONSTANT exist then
 
-   A kernel is written  KERNEL(name)(parameters) { ... }  and its entry point is called "name". A function that both the
-   device and the CPU form call is marked DEVICE, a table that both read is marked CONSTANT. */
+   A kernel is written KERNEL(name)(parameters) { ... } and its entry point is called "name". A
+   function that both the device and the CPU form call is marked DEVICE, a table that both read
+   is marked CONSTANT. */
 #ifndef DEVICE_H_INCLUDED
 #define DEVICE_H_INCLUDED
 
@@ -23,7 +25,8 @@ typedef __SIZE_TYPE__ size_t;
 #define DEVICE static inline __attribute__((device, always_inline))
 #define CONSTANT static __attribute__((constant)) const
 #define KERNEL(name) extern "C" __attribute__((global)) void name
-#define SHARED static __attribute__((shared)) /* in front of an array inside of a kernel; not initialised */
+/* in front of an array inside of a kernel; not initialised */
+#define SHARED static __attribute__((shared))
 #define ALIGNED(bytes) __attribute__((aligned(bytes)))
 
 /* All launches over items are one-dimensional. */
@@ -33,14 +36,17 @@ typedef __SIZE_TYPE__ size_t;
 #define BLOCK_COUNT ((uint32_t)__nvvm_read_ptx_sreg_nctaid_x())
 #define GLOBAL_INDEX() ((uint64_t)BLOCK_INDEX * BLOCK_SIZE + THREAD_INDEX)
 
-#define BARRIER() __syncthreads()              /* all threads of the block; orders shared and global memory among them */
-#define FENCE() __nvvm_membar_gl()             /* orders this thread's accesses for the whole device */
-#define FENCE_SYSTEM() __nvvm_membar_sys()     /* and for the host and other devices */
-#define TRAP() __builtin_trap()                /* fails the device */
+/* all threads of the block; orders shared and global memory among them */
+#define BARRIER() __syncthreads()
+/* orders this thread's accesses for the whole device */
+#define FENCE() __nvvm_membar_gl()
+#define FENCE_SYSTEM() __nvvm_membar_sys() /* and for the host and other devices */
+#define TRAP() __builtin_trap()            /* fails the device */
 
 /* A new load or store every time, so that a loop sees what the host or another kernel writes. */
 #define VOLATILE_LOAD(pointer) (*(const volatile __typeof__(*(pointer)) *)(pointer))
-#define VOLATILE_STORE(pointer, value) ((void)(*(volatile __typeof__(*(pointer)) *)(pointer) = (value)))
+#define VOLATILE_STORE(pointer, value) \
+    ((void)(*(volatile __typeof__(*(pointer)) *)(pointer) = (value)))
 
 /* Adds to a uint32_t or uint64_t in shared or global memory and returns what was there; relaxed. */
 #define ATOMIC_ADD(pointer, value) __atomic_fetch_add((pointer), (value), __ATOMIC_RELAXED)

@@ -36,7 +36,7 @@ BEGIN {
         $0 = at ? substr($0, at + 2) : ""
         if (at) comment = 1
     }
-    if (code ~ /^ DSDEF [^(]*[ *]ds_[a-z0-9_]+\(/) {
+    if (code ~ /^ DSDEF [^(]*[ *]ds_[a-z0-9_]+\(/ && code !~ /\(ds_[a-z0-9_]+\)\(/) {
         name = code
         sub(/\(.*/, "", name)
         sub(/.*[ *]/, "", name)

@@ -33,7 +33,7 @@ missing() { # missing WHAT
     exit 0
 }
 blocks() { # the files that have one
-    grep -rl --include='*.[ch]' '^/\* >>device-code ' . --exclude-dir=build --exclude-dir=.git | sed 's/^..//' | sort
+    grep -rl --include='*.[ch]' '^/\* >>device-code ' . --exclude-dir=build --exclude-dir=src --exclude-dir=.git | sed 's/^..//' | sort
 }
 
 # ---- PTX: clang's text to C strings ----------------------------------------------------------------------------------

@@ -1,59 +1,78 @@
 /* ---- addresses ---- */
 
 #define DS__GRANULE_BITS 21
+
 static inline ds__segment *_Atomic *ds__granule_at(uintptr_t address) {
-    if (address >> 47) return NULL; /* not a user's address */
-    ds__segment *_Atomic *leaf = atomic_load_explicit(&ds__m.root[address >> 34], memory_order_acquire);
+    /* not a user's address */
+    if (address >> 47)
+        return NULL;
+    ds__segment *_Atomic *leaf =
+        atomic_load_explicit(&ds__m.root[address >> 34], memory_order_acquire);
     return leaf ? &leaf[address >> DS__GRANULE_BITS & 8191] : NULL;
 }
 
 static size_t ds__sorted_after(uintptr_t address) { /* the registry is locked */
-    size_t low = 0, high = ds__m.sorted_count;
+    size_t low = 0;
+    size_t high = ds__m.sorted_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)ds__m.sorted[middle]->base <= address) low = middle + 1; else high = middle;
+        if ((uintptr_t)ds__m.sorted[middle]->base <= address)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low;
 }
 
 /* The segment that an address lies in, or may have lain in; NULL: none. */
 static ds__segment *ds__segment_shared(const void *ptr);
+
 static inline ds__segment *ds__segment_of(const void *ptr) {
     ds__segment *_Atomic *at = ds__granule_at((uintptr_t)ptr);
     ds__segment *s = at ? atomic_load_explicit(at, memory_order_acquire) : NULL;
     return DS__LIKELY(((uintptr_t)s & 1) == 0) ? s : ds__segment_shared(ptr);
 }
+
 __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr) {
     ds__segment *s;
     pthread_mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)ptr);
-    while (i > 0 && ds__m.sorted[i - 1]->leaving) i--;
+    while (i > 0 && ds__m.sorted[i - 1]->leaving)
+        i--;
     s = i > 0 ? ds__m.sorted[i - 1] : NULL;
     pthread_mutex_unlock(&ds__m.registry);
     return s;
 }
+
 static void ds__segment_leaves(ds__segment *s, int leaves) {
     pthread_mutex_lock(&ds__m.registry);
     s->leaving = (uint8_t)leaves;
     pthread_mutex_unlock(&ds__m.registry);
 }
 
-/* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is locked. 0: no memory. */
+/* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is
+   locked. 0: no memory. */
 static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
-    for (uintptr_t g = (uintptr_t)at >> DS__GRANULE_BITS, end = ((uintptr_t)at + size - 1) >> DS__GRANULE_BITS; g <= end; g++) {
+    for (uintptr_t g = (uintptr_t)at >> DS__GRANULE_BITS,
+                   end = ((uintptr_t)at + size - 1) >> DS__GRANULE_BITS;
+         g <= end; g++) {
         uintptr_t address = g << DS__GRANULE_BITS;
-        if (address >> 47) return 0;
+        if (address >> 47)
+            return 0;
         if (!atomic_load_explicit(&ds__m.root[address >> 34], memory_order_relaxed)) {
             void *leaf = in ? ds__mkeep_unlocked(8192 * sizeof(ds__segment *)) : NULL;
-            if (!leaf) return 0;
+            if (!leaf)
+                return 0;
             atomic_store_explicit(&ds__m.root[address >> 34], leaf, memory_order_release);
         }
         ds__segment *_Atomic *entry = ds__granule_at(address);
         ds__segment *s = atomic_load_explicit(entry, memory_order_relaxed);
-        if (in) s = s && s != seg ? (ds__segment *)(void *)((char *)seg + 1) : seg; /* shared from now on, for good */
-        else if (s == seg) s = NULL;
+        /* shared from now on, for good */
+        if (in)
+            s = s && s != seg ? (ds__segment *)(void *)((char *)seg + 1) : seg;
+        else if (s == seg)
+            s = NULL;
         atomic_store_explicit(entry, s, memory_order_release);
     }
     return 1;
 }
-

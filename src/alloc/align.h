@@ -1,14 +1,21 @@
 /* ---- special requests ---- */
 
-/* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the request was larger by the alignment. 0: no memory. */
+/* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
+   request was larger by the alignment. 0: no memory. */
 static int ds__align(ds__wanted *q, size_t align, size_t size) {
     ds__mblock *b = q->block;
     ds__arena *a = atomic_load(&b->seg->arena);
     size_t front = (align - (size_t)((uintptr_t)b->ptr & (align - 1))) & (align - 1);
     ds__arena_lock(a);
-    while (!ds__ready(a, q->kind, 0)) { ds__make_ready(a, q->kind, 0); ds__arena_lock(a); }
+    while (!ds__ready(a, q->kind, 0)) {
+        ds__make_ready(a, q->kind, 0);
+        ds__arena_lock(a);
+    }
     ds__mblock *rest = front ? ds__cut(a, b, front) : NULL;
-    if (front && !rest) { ds__arena_unlock(a); return 0; }
+    if (front && !rest) {
+        ds__arena_unlock(a);
+        return 0;
+    }
     if (rest) { /* the front is freed, the rest is the block */
         ds__live_out(b);
         rest->asked = b->asked;
@@ -30,7 +37,8 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
     }
     const ds__mpool *p = a->pool;
     size_t behind = b->size - size;
-    int cut = behind >= (ds__grows(b->seg) ? DS__UNIT : p->split_above[q->kind]) && (size < p->config.max_split_size || q->kind == DS__SMALL || ds__grows(b->seg));
+    int cut = behind >= (ds__grows(b->seg) ? DS__UNIT : p->split_above[q->kind]) &&
+              (size < p->config.max_split_size || q->kind == DS__SMALL || ds__grows(b->seg));
     if (cut && (rest = ds__cut(a, b, size)) != NULL) {
         ds__count_less(a, q->kind, 0, (int64_t)behind, 0);
         (void)ds__merge_in(a, rest);
@@ -38,4 +46,3 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
     ds__arena_unlock(a);
     return 1;
 }
-

@@ -1,90 +1,144 @@
 /* ---- requests ---- */
 
-/* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a capture's. */
+/* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
+   capture's. */
 static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
     ds__mpool *p = NULL;
     if (!pool.id && ds__captures_open()) {
-        if (ds__capture_pool_of(s, &p) < 0) return NULL;
+        if (ds__capture_pool_of(s, &p) < 0)
+            return NULL;
     }
-    for (unsigned i = ds__mtls.inside ? 0 : ds__pushes(); !p && !pool.id && i-- > 0; ) { /* what an upstream allocates is not meant */
+    /* what an upstream allocates is not meant */
+    for (unsigned i = ds__mtls.inside ? 0 : ds__pushes(); !p && !pool.id && i-- > 0;) {
         ds__mpool *pushed = ds__mpool_of(ds__mtls.pool[i]);
-        if (!pushed) return NULL;
-        if (pushed->dev->device.type == s->device.type && pushed->dev->device.index == s->device.index) p = pushed;
+        if (!pushed)
+            return NULL;
+        if (pushed->dev->device.type == s->device.type &&
+            pushed->dev->device.index == s->device.index)
+            p = pushed;
     }
     if (pool.id) {
         p = ds__mpool_of(pool);
-        if (p && (p->dev->device.type != s->device.type || p->dev->device.index != s->device.index)) {
-            ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool belongs to %s:%d, the stream to %s:%d", ds__type_name(p->dev->device.type), p->dev->device.index,
+        if (p &&
+            (p->dev->device.type != s->device.type || p->dev->device.index != s->device.index)) {
+            ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool belongs to %s:%d, the stream to %s:%d",
+                     ds__type_name(p->dev->device.type), p->dev->device.index,
                      ds__type_name(s->device.type), s->device.index);
             return NULL;
         }
-        if (!p) return NULL;
-        if (ds__captures_open() && ds__capture_keep(s, p) < 0) return NULL;
+        if (!p)
+            return NULL;
+        if (ds__captures_open() && ds__capture_keep(s, p) < 0)
+            return NULL;
     }
     return p ? ds__arena_in(p, s, handle) : ds__arena_main(s, handle);
 }
 
 static inline size_t ds__round(const ds_mem_config *c, int rounds, int coarse, size_t size) {
-    if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2)) return ds__mround(c, size);
-    if (size > 4 * DS__MIB && coarse) return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1); /* nearly equal sizes become equal: less is left over */
+    if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2))
+        return ds__mround(c, size);
+    /* nearly equal sizes become equal: less is left over */
+    if (size > 4 * DS__MIB && coarse)
+        return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1);
     return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
 }
-static inline size_t ds__rounded(const ds__mpool *p, size_t size) { return ds__round(&p->config, p->rounds, p->coarse, size); }
-static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) { return rounded > DS__SMALL_LIMIT || c->single_pool ? DS__LARGE : DS__SMALL; }
+
+static inline size_t ds__rounded(const ds__mpool *p, size_t size) {
+    return ds__round(&p->config, p->rounds, p->coarse, size);
+}
+
+static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
+    return rounded > DS__SMALL_LIMIT || c->single_pool ? DS__LARGE : DS__SMALL;
+}
 
 /* The same of a policy that was read without a lock. */
 static int ds__rounds(const ds_mem_config *c) {
     int some = 0;
-    for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++) some |= c->roundup_power2_divisions[i];
+    for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
+        some |= c->roundup_power2_divisions[i];
     return some != 0;
 }
-static size_t ds__rounded_by(const ds_mem_config *c, size_t size) { return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size); }
+
+static size_t ds__rounded_by(const ds_mem_config *c, size_t size) {
+    return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size);
+}
 
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard);
 static void ds__watched_free(ds__arena *a, ds__mblock *b);
 
 /* A request with everything that can be said. */
-__attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request, void **out) {
-    if (ds__mtls.in_shortage) return ds__fail(DS_ERR_NOT_PERMITTED, "a callback that is asked to free memory cannot allocate some");
+__attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request,
+                                                       void **out) {
+    if (ds__mtls.in_shortage)
+        return ds__fail(DS_ERR_NOT_PERMITTED,
+                        "a callback that is asked to free memory cannot allocate some");
     ds__arena *a = ds__route(s, request->stream, request->pool);
     ds_result r = DS_OK;
-    if (!a) return ds__mem_error();
+    if (!a)
+        return ds__mem_error();
     ds__mpool *p = a->pool;
     const ds_mem_config *c = ds__policy(p);
-    size_t guard = c->guard_bytes, align = request->alignment > DS__UNIT ? request->alignment : 0;
-    ds__wanted q = { .a = a, .stream = request->stream, .s = s, .asked = request->size, .aligned = align != 0 };
-    if (c->backend != DS_MEM_NATIVE && !p->id) return ds__direct_alloc(&q, request, out);
-    q.size = request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) + align : SIZE_MAX / 2;
+    size_t guard = c->guard_bytes;
+    size_t align = request->alignment > DS__UNIT ? request->alignment : 0;
+    ds__wanted q = {
+        .a = a, .stream = request->stream, .s = s, .asked = request->size, .aligned = align != 0
+    };
+    if (c->backend != DS_MEM_NATIVE && !p->id)
+        return ds__direct_alloc(&q, request, out);
+    q.size = request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) + align
+                                           : SIZE_MAX / 2;
     q.kind = ds__kind_of(c, q.size);
-    if (align && p->no_split) return ds__fail(DS_ERR_INVALID_VALUE, "an alignment of %zu needs blocks that are split, and those of the pool are not", align);
-    if (request->label) ds_mem_label_push(request->label);
-    if (c->poll_on_alloc && !ds__captures_open()) (void)ds__poll(a, 0);
-    if (!ds__try(&q)) r = ds__ask_slow(&q);
-    if (request->label) ds_mem_label_pop();
-    if (r < 0) return r;
-    if (align && !ds__align(&q, align, q.size - align)) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
-    else if (DS__UNLIKELY(a->watched)) r = ds__watched_alloc(&q, guard);
-    if (r < 0) { ds__block_end(atomic_load(&q.block->seg->arena), q.block); return r; }
+    if (align && p->no_split)
+        return ds__fail(
+            DS_ERR_INVALID_VALUE,
+            "an alignment of %zu needs blocks that are split, and those of the pool are not",
+            align);
+    if (request->label)
+        ds_mem_label_push(request->label);
+    if (c->poll_on_alloc && !ds__captures_open())
+        (void)ds__poll(a, 0);
+    if (!ds__try(&q))
+        r = ds__ask_slow(&q);
+    if (request->label)
+        ds_mem_label_pop();
+    if (r < 0)
+        return r;
+    if (align && !ds__align(&q, align, q.size - align))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
+    else if (DS__UNLIKELY(a->watched))
+        r = ds__watched_alloc(&q, guard);
+    if (r < 0) {
+        ds__block_end(atomic_load(&q.block->seg->arena), q.block);
+        return r;
+    }
     ds__note_block(a, DS_ACTION_ALLOC, q.block);
     *out = q.block->ptr;
     return DS_OK;
 }
 
-/* The arena of the stream in the device's default pool, which the thread remembers; NULL: the stream has none yet, or is no stream. */
+/* The arena of the stream in the device's default pool, which the thread remembers; NULL: the
+   stream has none yet, or is no stream. */
 __attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
     ds__tls_block *t = &ds__tls;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (!s) return NULL;
+    if (!s)
+        return NULL;
     ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
-    if (a) { t->arena = a; t->arena_slot = (ds__slot *)s; t->arena_stream = stream.id; }
+    if (a) {
+        t->arena = a;
+        t->arena_slot = (ds__slot *)s;
+        t->arena_stream = stream.id;
+    }
     ds__unpin_inline(&ds__g.streams, s);
     return a;
 }
 
 /* What the short way did not do. */
-__attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream stream, void **out) {
+__attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream stream,
+                                                          void **out) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (size) {
         ds_mem_request request = { size, stream, { 0 }, 0, NULL };
@@ -94,40 +148,53 @@ __attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream
     return r;
 }
 
-DSDEF ds_result (ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
+DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     ds_result r = ds__enter_inline("ds_mem_alloc");
-    if (DS__LIKELY(out != NULL)) *out = NULL;
-    if (DS__UNLIKELY(r < 0)) return r;
+    if (DS__LIKELY(out != NULL))
+        *out = NULL;
+    if (DS__UNLIKELY(r < 0))
+        return r;
     DS__REQUIRE(out, "out is NULL");
-    /* Without a pin: slots and arenas stay until ds_shutdown, after which the thread forgets them; a stream's end locks its arena. */
+    /* Without a pin: slots and arenas stay until ds_shutdown, after which the thread forgets
+       them; a stream's end locks its arena. */
     ds__arena *a = ds__tls.arena;
-    if (DS__UNLIKELY(stream.id != ds__tls.arena_stream)) a = ds__arena_again(stream);
-    if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() || size - 1 >= SIZE_MAX / 4)) return ds__alloc_slow(size, stream, out);
+    if (DS__UNLIKELY(stream.id != ds__tls.arena_stream))
+        a = ds__arena_again(stream);
+    if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() ||
+                     size - 1 >= SIZE_MAX / 4))
+        return ds__alloc_slow(size, stream, out);
     ds__mblock *b = NULL;
     ds__lock_take(&a->lock);
     size_t rounded = ds__rounded(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
-    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) && ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
+    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) &&
+                   ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
         b = ds__take_parked(a, kind, rounded, size);
-        if (!b) b = ds__take(a, kind, rounded, size);
-        if (DS__UNLIKELY(!b && a->pending)) b = ds__take_oldest(a, kind, rounded, size);
-        if (DS__LIKELY(b != NULL)) *out = b->ptr;
-        if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b) ds__note_block(a, DS_ACTION_ALLOC, b);
+        if (!b)
+            b = ds__take(a, kind, rounded, size);
+        if (DS__UNLIKELY(!b && a->pending))
+            b = ds__take_oldest(a, kind, rounded, size);
+        if (DS__LIKELY(b != NULL))
+            *out = b->ptr;
+        if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b)
+            ds__note_block(a, DS_ACTION_ALLOC, b);
     }
     ds__lock_give(&a->lock);
     return DS__LIKELY(b != NULL) ? DS_OK : ds__alloc_slow(size, stream, out);
 }
 
-DSDEF ds_result (ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
-    if (out) *out = NULL;
+DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_mem_alloc_with");
     DS__REQUIRE(request && out, "%s is NULL", request ? "out" : "request");
-    DS__REQUIRE((request->alignment & (request->alignment - 1)) == 0 && request->alignment <= 2 * DS__MIB,
+    DS__REQUIRE((request->alignment & (request->alignment - 1)) == 0 &&
+                    request->alignment <= 2 * DS__MIB,
                 "an alignment of %zu is not a power of two up to 2 MiB", request->alignment);
     ds__stream *s = ds__stream_pin(request->stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = request->size ? ds__request(s, request, out) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
-

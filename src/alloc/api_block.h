@@ -18,8 +18,9 @@ static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *
     }
 }
 
-DSDEF ds_result (ds_mem_find)(const void *ptr, ds_mem_block *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_mem_find)(const void *ptr, ds_mem_block *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_find");
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
@@ -40,7 +41,8 @@ static ds_result ds__mem_used(ds_device device, ds__mdevice **out) {
 
 /* The same; DS_DEVICE_HOST is pinned memory. */
 static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
-    if (device.type != DS_DEVICE_HOST) return ds__mem_used(device, out);
+    if (device.type != DS_DEVICE_HOST)
+        return ds__mem_used(device, out);
     *out = ds__pinned_used();
     return DS_OK;
 }
@@ -48,16 +50,26 @@ static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
 static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
     ds__mdevice *dev;
     ds_result r = ds__mem_used(device, &dev);
-    if (out_released) *out_released = 0;
-    if (r < 0 || !dev) return r;
-    if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
+    if (out_released)
+        *out_released = 0;
+    if (r < 0 || !dev)
+        return r;
+    if (ds__captures_open())
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "memory cannot be given back while a capture is open");
     size_t done = 0;
-    if ((r = ds__check(&dev->main, 1)) < 0) return r;
-    if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__sync_tell("waits for blocks that other streams use")) < 0) return r;
+    if ((r = ds__check(&dev->main, 1)) < 0)
+        return r;
+    if (DS__UNLIKELY(ds__sync_watched()) &&
+        (r = ds__sync_tell("waits for blocks that other streams use")) < 0)
+        return r;
     size_t pool = ds__async_has(dev, NULL);
-    if (atomic_load(&dev->reserved) > keep) done = ds__mem_flush(dev, NULL, keep);
-    else atomic_fetch_add(&dev->stats.syncs, keep == 0);
-    size_t blocks = atomic_load(&dev->async_bytes), others = atomic_load(&dev->reserved);
+    if (atomic_load(&dev->reserved) > keep)
+        done = ds__mem_flush(dev, NULL, keep);
+    else
+        atomic_fetch_add(&dev->stats.syncs, keep == 0);
+    size_t blocks = atomic_load(&dev->async_bytes);
+    size_t others = atomic_load(&dev->reserved);
     others = others > blocks ? others - blocks : 0;
     keep = keep > others ? keep - others : 0;
     if (pool > keep) { /* a pool gives back only what streams are done with */
@@ -65,35 +77,46 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
         size_t left = ds__async_has(dev, NULL);
         done += pool > left ? pool - left : 0;
     }
-    if (out_released) *out_released = done;
+    if (out_released)
+        *out_released = done;
     return r;
 }
-DSDEF ds_result (ds_mem_empty_cache)(ds_device device, size_t *out_released) {
+
+DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
     DS__ENTER("ds_mem_empty_cache");
     return ds__mem_empty(device, 0, out_released);
 }
-DSDEF ds_result (ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
-    if (out_released) *out_released = 0;
+
+DSDEF ds_result(ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_mem_empty_cache_of");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
     ds_result r = DS_OK;
-    if (ds__captures_open()) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
-    else if (DS__UNLIKELY(ds__sync_watched())) r = ds__sync_tell("waits for blocks that other streams use");
-    if (r == DS_OK && dev) r = ds__check(&dev->main, 1);
+    if (ds__captures_open())
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                     "memory cannot be given back while a capture is open");
+    else if (DS__UNLIKELY(ds__sync_watched()))
+        r = ds__sync_tell("waits for blocks that other streams use");
+    if (r == DS_OK && dev)
+        r = ds__check(&dev->main, 1);
     ds__arena *a = r == DS_OK && dev ? ds__arena_main(s, stream) : NULL;
-    if (r == DS_OK && dev && !a) r = ds__mem_error();
+    if (r == DS_OK && dev && !a)
+        r = ds__mem_error();
     if (a) {
         (void)ds__poll(a, 1);
         size_t done = ds__arena_trim(a, SIZE_MAX, 0);
-        if (out_released) *out_released = done;
+        if (out_released)
+            *out_released = done;
     }
     ds__stream_unpin(s);
     return r;
 }
-DSDEF ds_result (ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
+
+DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
     DS__ENTER("ds_mem_trim");
     return ds__mem_empty(device, keep, out_released);
 }
-

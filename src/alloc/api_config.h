@@ -2,29 +2,42 @@
 
 /* The smaller of a configuration's limits; 0: none. */
 static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
-    size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)total) : 0, limit = c->limit;
-    if (c->memory_fraction < 1 && by_fraction == 0) by_fraction = 1; /* nothing may be reserved */
-    if (by_fraction && (!limit || by_fraction < limit)) limit = by_fraction;
+    size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)total) : 0;
+    size_t limit = c->limit;
+    /* nothing may be reserved */
+    if (c->memory_fraction < 1 && by_fraction == 0)
+        by_fraction = 1;
+    if (by_fraction && (!limit || by_fraction < limit))
+        limit = by_fraction;
     return limit;
 }
+
 /* The limit that counts follows from the configuration. */
-static void ds__mem_limit(ds__mdevice *dev) { atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total)); }
+static void ds__mem_limit(ds__mdevice *dev) {
+    atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
+}
 
 /* Reads the environment at the first use. */
 static void ds__mem_closing(int closing) {
     pthread_mutex_lock(&ds__m.leaving);
     ds__m.closing = closing;
-    while (closing && ds__m.leavers) pthread_cond_wait(&ds__m.left, &ds__m.leaving);
+    while (closing && ds__m.leavers)
+        pthread_cond_wait(&ds__m.left, &ds__m.leaving);
     pthread_mutex_unlock(&ds__m.leaving);
 }
+
 static ds_result ds__mem_setup(void) {
     pthread_mutex_lock(&ds__m.lock);
-    if (!ds__m.tick_base) { ds__m.tick_base_ns = ds__now_ns(); ds__m.tick_base = ds__ticks(); }
+    if (!ds__m.tick_base) {
+        ds__m.tick_base_ns = ds__now_ns();
+        ds__m.tick_base = ds__ticks();
+    }
     if (!ds__m.configured) {
         const char *text = getenv("DEVSTREAM_ALLOC_CONF");
         ds__m.config = ds_mem_config_default();
         ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
-        if (ds__m.conf_result < 0) ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
+        if (ds__m.conf_result < 0)
+            ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
         ds__m.configured = ds__m.conf_result == DS_OK;
         ds__mem_closing(0);
         ds__upper.stream_gone_fn = ds__mem_stream_gone;
@@ -37,16 +50,20 @@ static ds_result ds__mem_setup(void) {
 
 /* Totals stop, or go on where they stopped. All is locked. */
 static void ds__freeze(ds__mdevice *dev, int stop) {
-    for (ds__mpool *p = NULL; ; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
+    for (ds__mpool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
         ds__domain *d = p ? &p->stats : &dev->stats;
-        int64_t now[2][DS__METRICS], total[2][DS__METRICS];
+        int64_t now[2][DS__METRICS];
+        int64_t total[2][DS__METRICS];
         ds__domain_now(dev, p, now, total);
         for (int k = 0; k < 2; k++)
             for (int m = 0; m < DS__METRICS; m++) {
-                if (stop) d->frozen[k][m] = total[k][m] - now[k][m] + d->freed_base[k][m];
-                else d->freed_base[k][m] = d->frozen[k][m] - (total[k][m] - now[k][m]);
+                if (stop)
+                    d->frozen[k][m] = total[k][m] - now[k][m] + d->freed_base[k][m];
+                else
+                    d->freed_base[k][m] = d->frozen[k][m] - (total[k][m] - now[k][m]);
             }
-        if (p ? !p->next : !dev->main.next) return;
+        if (p ? !p->next : !dev->main.next)
+            return;
     }
 }
 
@@ -55,12 +72,15 @@ static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) 
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);
     if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] != 0)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "backend cannot be changed while blocks are allocated");
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "backend cannot be changed while blocks are allocated");
     return ds__policy_keep(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Sets a device's policy, which was checked, or what a text makes of the one that is there; `only_ask`: whether that could be done. */
-static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, const char *text, int only_ask) {
+/* Sets a device's policy, which was checked, or what a text makes of the one that is there;
+   `only_ask`: whether that could be done. */
+static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, const char *text,
+                             int only_ask) {
     ds_mem_config made;
     ds_result r = DS_OK;
     (void)ds__direct_again(dev, DS__WAIT_NONE);
@@ -71,60 +91,75 @@ static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, cons
         config = &made;
     }
     if (r == DS_OK && (r = ds__mem_may_set(dev, config)) == DS_OK && !only_ask) {
-        int full = dev->main.full, changes = full != (config->statistics == DS_STATISTICS_FULL);
+        int full = dev->main.full;
+        int changes = full != (config->statistics == DS_STATISTICS_FULL);
         ds__fold(dev); /* peaks may be counted from now on */
-        if (changes) ds__freeze(dev, full);
+        if (changes)
+            ds__freeze(dev, full);
         (void)ds__mpool_apply(&dev->main, config);
-        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) { ds_mem_config own = p->config; (void)ds__mpool_apply(p, &own); }
-        if (dev->main.full) ds__at_peak(&dev->stats.tally, dev->room);
-        for (ds__mpool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next) ds__at_peak(&p->stats.tally, NULL);
+        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) {
+            ds_mem_config own = p->config;
+            (void)ds__mpool_apply(p, &own);
+        }
+        if (dev->main.full)
+            ds__at_peak(&dev->stats.tally, dev->room);
+        for (ds__mpool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
+            ds__at_peak(&p->stats.tally, NULL);
         ds__mem_limit(dev);
     }
     ds__mem_unlock_all(dev);
     return r;
 }
 
-DSDEF ds_result (ds_mem_configure)(ds_device device, const ds_mem_config *config) {
+DSDEF ds_result(ds_mem_configure)(ds_device device, const ds_mem_config *config) {
     DS__ENTER("ds_mem_configure");
     DS__REQUIRE(config, "config is NULL");
     DS__RESOLVE(device);
     ds_result r = ds__mconfig_check(config);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__mdevice *dev = ds__mem_device(device);
-    if (!dev) return ds__mem_error();
-    if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK) ds__pinned_configure(config, NULL);
+    if (!dev)
+        return ds__mem_error();
+    if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK)
+        ds__pinned_configure(config, NULL);
     return r;
 }
 
-DSDEF ds_result (ds_mem_configure_text)(const char *text) {
+DSDEF ds_result(ds_mem_configure_text)(const char *text) {
     DS__ENTER("ds_mem_configure_text");
     DS__REQUIRE(text, "text is NULL");
     ds_result r = ds__mem_setup();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds_mem_config c = ds__usual_config();
-    if ((r = ds__mconfig_read(text, &c)) < 0) return r;
+    if ((r = ds__mconfig_read(text, &c)) < 0)
+        return r;
     for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
-        if (!ask) { /* first: a device that comes meanwhile has it */
+        if (!ask) {                      /* first: a device that comes meanwhile has it */
             pthread_mutex_lock(&ds__m.lock);
             ds__m.config = c;
             pthread_mutex_unlock(&ds__m.lock);
         }
         for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
             ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
-            if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0) return r;
+            if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0)
+                return r;
         }
     }
     ds__pinned_configure(NULL, text);
     return r;
 }
 
-DSDEF ds_result (ds_mem_get_config)(ds_device device, ds_mem_config *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_mem_get_config)(ds_device device, ds_mem_config *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_get_config");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     ds_result r = ds__mem_setup();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
     *out = dev ? ds__config_of(dev) : ds__usual_config();
     return DS_OK;
@@ -133,78 +168,95 @@ DSDEF ds_result (ds_mem_get_config)(ds_device device, ds_mem_config *out) {
 static ds_result ds__mem_change(ds_device device, double fraction, size_t limit, int which) {
     DS__RESOLVE(device);
     ds__mdevice *dev = ds__mem_device(device);
-    if (!dev) return ds__mem_error();
+    if (!dev)
+        return ds__mem_error();
     ds__mdevice_lock(dev);
-    if (which) dev->main.config.limit = limit; else dev->main.config.memory_fraction = fraction;
-    if (which && !limit) dev->main.config.memory_fraction = 1;
+    if (which)
+        dev->main.config.limit = limit;
+    else
+        dev->main.config.memory_fraction = fraction;
+    if (which && !limit)
+        dev->main.config.memory_fraction = 1;
     ds__mem_limit(dev);
     ds__mdevice_unlock(dev);
     return DS_OK;
 }
-DSDEF ds_result (ds_mem_set_limit)(ds_device device, size_t bytes) {
+
+DSDEF ds_result(ds_mem_set_limit)(ds_device device, size_t bytes) {
     DS__ENTER("ds_mem_set_limit");
     return ds__mem_change(device, 0, bytes, 1);
 }
-DSDEF ds_result (ds_mem_get_limit)(ds_device device, size_t *out) {
-    if (out) *out = 0;
+
+DSDEF ds_result(ds_mem_get_limit)(ds_device device, size_t *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_mem_get_limit");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     ds__mdevice *dev = ds__mem_device(device);
-    if (!dev) return ds__mem_error();
+    if (!dev)
+        return ds__mem_error();
     *out = atomic_load(&dev->limit);
     return DS_OK;
 }
-DSDEF ds_result (ds_mem_set_fraction)(ds_device device, double fraction) {
+
+DSDEF ds_result(ds_mem_set_fraction)(ds_device device, double fraction) {
     DS__ENTER("ds_mem_set_fraction");
-    DS__REQUIRE(fraction >= 0 && fraction <= 1, "a fraction of %g is not between 0 and 1", fraction);
+    DS__REQUIRE(fraction >= 0 && fraction <= 1, "a fraction of %g is not between 0 and 1",
+                fraction);
     return ds__mem_change(device, fraction, 0, 0);
 }
-DSDEF ds_result (ds_mem_get_fraction)(ds_device device, double *out) {
-    if (out) *out = 1;
+
+DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
+    if (out)
+        *out = 1;
     DS__ENTER("ds_mem_get_fraction");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     ds_result r = ds__mem_setup();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
     *out = (dev ? ds__config_of(dev) : ds__usual_config()).memory_fraction;
     return DS_OK;
 }
 
 /* Adds a callback to a list of pairs, or takes one out. */
-#define DS__CALLBACKS(name, type, list, count) \
-    DSDEF ds_result (ds_mem_on_##name)(type fn, void *user) { \
-        DS__ENTER("ds_mem_on_" #name); \
-        DS__REQUIRE(fn, "fn is NULL"); \
-        ds_result r = ds__mem_setup(); \
-        if (r < 0) return r; \
-        pthread_mutex_lock(&ds__m.lock); \
-        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list); \
-        if (more && ds__m.count) memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list); \
-        if (more) { \
-            ds__release(ds__m.list); \
-            ds__m.list = more; \
-            ds__m.list[ds__m.count].fn = fn; \
-            ds__m.list[ds__m.count++].user = user; \
-        } \
-        pthread_mutex_unlock(&ds__m.lock); \
-        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback"); \
-    } \
-    DSDEF ds_result (ds_mem_remove_on_##name)(type fn, void *user) { \
-        DS__ENTER("ds_mem_remove_on_" #name); \
-        int found = 0; \
-        pthread_mutex_lock(&ds__m.lock); \
-        for (size_t i = 0; i < ds__m.count && !found; i++) { \
-            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user) continue; \
-            memmove(&ds__m.list[i], &ds__m.list[i + 1], (ds__m.count - i - 1) * sizeof *ds__m.list); \
-            ds__m.count--; \
-            found = 1; \
-        } \
-        pthread_mutex_unlock(&ds__m.lock); \
+#define DS__CALLBACKS(name, type, list, count)                                               \
+    DSDEF ds_result(ds_mem_on_##name)(type fn, void *user) {                                 \
+        DS__ENTER("ds_mem_on_" #name);                                                       \
+        DS__REQUIRE(fn, "fn is NULL");                                                       \
+        ds_result r = ds__mem_setup();                                                       \
+        if (r < 0)                                                                           \
+            return r;                                                                        \
+        pthread_mutex_lock(&ds__m.lock);                                                     \
+        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                      \
+        if (more && ds__m.count)                                                             \
+            memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                      \
+        if (more) {                                                                          \
+            ds__release(ds__m.list);                                                         \
+            ds__m.list = more;                                                               \
+            ds__m.list[ds__m.count].fn = fn;                                                 \
+            ds__m.list[ds__m.count++].user = user;                                           \
+        }                                                                                    \
+        pthread_mutex_unlock(&ds__m.lock);                                                   \
+        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");    \
+    }                                                                                        \
+    DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                          \
+        DS__ENTER("ds_mem_remove_on_" #name);                                                \
+        int found = 0;                                                                       \
+        pthread_mutex_lock(&ds__m.lock);                                                     \
+        for (size_t i = 0; i < ds__m.count && !found; i++) {                                 \
+            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                        \
+                continue;                                                                    \
+            memmove(&ds__m.list[i], &ds__m.list[i + 1],                                      \
+                    (ds__m.count - i - 1) * sizeof *ds__m.list);                             \
+            ds__m.count--;                                                                   \
+            found = 1;                                                                       \
+        }                                                                                    \
+        pthread_mutex_unlock(&ds__m.lock);                                                   \
         return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
     }
 DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
 DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
 #undef DS__CALLBACKS
-

@@ -1,39 +1,63 @@
 /* ---- public: pools ---- */
 
 /* Of pools whose upstream is a resource. */
-static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) { (void)size; (void)device; (void)stream; return NULL; }
-static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) { (void)ptr; (void)size; (void)device; (void)stream; }
+static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
+    (void)size;
+    (void)device;
+    (void)stream;
+    return NULL;
+}
 
-DSDEF ds_result (ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
+static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) {
+    (void)ptr;
+    (void)size;
+    (void)device;
+    (void)stream;
+}
+
+DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     static const ds_pool_desc none;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_pool_create");
     DS__REQUIRE(out, "out is NULL");
-    if (!desc) desc = &none;
+    if (!desc)
+        desc = &none;
     DS__REQUIRE(!desc->alloc_fn == !desc->free_fn, "alloc_fn and free_fn come together");
-    DS__REQUIRE(!desc->upstream || !desc->alloc_fn, "a pool has one upstream: either functions or a resource");
-    DS__REQUIRE(!desc->upstream || (desc->upstream->alloc_fn && desc->upstream->free_fn), "the upstream has no functions: was it destroyed?");
-    DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream), "a shareable pool has no upstream of its own");
+    DS__REQUIRE(!desc->upstream || !desc->alloc_fn,
+                "a pool has one upstream: either functions or a resource");
+    DS__REQUIRE(!desc->upstream || (desc->upstream->alloc_fn && desc->upstream->free_fn),
+                "the upstream has no functions: was it destroyed?");
+    DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream),
+                "a shareable pool has no upstream of its own");
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds_result r = desc->config ? ds__mconfig_check(desc->config) : DS_OK;
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__mdevice *dev = ds__mem_device(device);
-    if (!dev) return ds__mem_error();
+    if (!dev)
+        return ds__mem_error();
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
     c.backend = DS_MEM_NATIVE;
     ds__mpool *p = ds__mpool_new(dev, &c, desc->label);
-    if (!p) return DS_ERR_OUT_OF_MEMORY;
+    if (!p)
+        return DS_ERR_OUT_OF_MEMORY;
     p->alloc_fn = desc->alloc_fn;
     p->free_fn = desc->free_fn;
     p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
-    if (desc->upstream) { p->alloc_fn = ds__no_alloc; p->free_fn = ds__no_free; }
+    if (desc->upstream) {
+        p->alloc_fn = ds__no_alloc;
+        p->free_fn = ds__no_free;
+    }
     p->use_on_oom = desc->use_on_oom != 0;
     p->no_split = desc->no_split != 0;
     p->shareable = desc->shareable != 0;
     p->limit = desc->limit;
-    size_t by_config = desc->config ? ds__config_limit(desc->config, dev->total) : 0; /* the device's own need no copy: they count anyway */
-    if (by_config && (!p->limit || by_config < p->limit)) p->limit = by_config;
+    /* the device's own need no copy: they count anyway */
+    size_t by_config = desc->config ? ds__config_limit(desc->config, dev->total) : 0;
+    if (by_config && (!p->limit || by_config < p->limit))
+        p->limit = by_config;
     out->id = p->id;
     return DS_OK;
 }
@@ -44,31 +68,43 @@ static void ds__mpool_own(ds__mpool *p) {
     p->owners++;
     ds__mdevice_unlock(p->dev);
 }
-static void ds__mpool_disown(ds__mpool *p) { atomic_fetch_sub(&p->owners, 1); } /* no lock: a graph's end comes on a thread of CUDA's */
 
-DSDEF ds_result (ds_pool_destroy)(ds_pool pool) {
+/* no lock: a graph's end comes on a thread of CUDA's */
+static void ds__mpool_disown(ds__mpool *p) {
+    atomic_fetch_sub(&p->owners, 1);
+}
+
+DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
     DS__ENTER("ds_pool_destroy");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
-    if (p->name[0]) return ds__fail(DS_ERR_ILLEGAL_STATE, "the pool belongs to what was captured; it ends with that");
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    if (p->name[0])
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the pool belongs to what was captured; it ends with that");
     pthread_mutex_lock(&ds__m.lock);
     int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
-    if (!gone) p->dead = 1;
+    if (!gone)
+        p->dead = 1;
     pthread_mutex_unlock(&ds__m.lock);
-    if (gone) return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
+    if (gone)
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     ds__mdevice_lock(p->dev);
     p->use_on_oom = 0;
     int last = --p->owners == 0;
     ds__mdevice_unlock(p->dev);
-    if (last) (void)ds__mem_flush(p->dev, p, 0);
+    if (last)
+        (void)ds__mem_flush(p->dev, p, 0);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_pool_push)(ds_pool pool) {
+DSDEF ds_result(ds_pool_push)(ds_pool pool) {
     DS__ENTER("ds_pool_push");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
-    if (ds__pushes() == DS__POOL_PUSHES) return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    if (ds__pushes() == DS__POOL_PUSHES)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
     ds__mpool_own(p);
     if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
         ds__mpool_disown(p);
@@ -77,51 +113,71 @@ DSDEF ds_result (ds_pool_push)(ds_pool pool) {
     ds__mtls.pool[ds__mtls.pools++] = pool;
     return DS_OK;
 }
-DSDEF ds_result (ds_pool_pop)(void) {
+
+DSDEF ds_result(ds_pool_pop)(void) {
     DS__ENTER("ds_pool_pop");
-    if (ds__pushes() == 0) return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
+    if (ds__pushes() == 0)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
     ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
     pthread_mutex_lock(&ds__m.lock); /* destroyed ones too */
     uint32_t index = (uint32_t)pool.id;
-    ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id ? ds__m.pools[index - 1] : NULL;
+    ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id
+                       ? ds__m.pools[index - 1]
+                       : NULL;
     pthread_mutex_unlock(&ds__m.lock);
-    if (p) ds__mpool_disown(p);
+    if (p)
+        ds__mpool_disown(p);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_pool_use_count)(ds_pool pool, int *out) {
-    if (out) *out = 0;
+DSDEF ds_result(ds_pool_use_count)(ds_pool pool, int *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_pool_use_count");
     DS__REQUIRE(out, "out is NULL");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
     ds__mdevice_lock(p->dev);
     *out = p->owners;
     ds__mdevice_unlock(p->dev);
     return DS_OK;
 }
-DSDEF ds_result (ds_pool_id)(ds_pool pool, uint64_t out_id[2]) {
-    if (out_id) out_id[0] = out_id[1] = 0;
+
+DSDEF ds_result(ds_pool_id)(ds_pool pool, uint64_t out_id[2]) {
+    if (out_id)
+        out_id[0] = out_id[1] = 0;
     DS__ENTER("ds_pool_id");
     DS__REQUIRE(out_id, "out_id is NULL");
-    if (!pool.id) return DS_OK;
+    if (!pool.id)
+        return DS_OK;
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
     out_id[0] = p->name[0];
     out_id[1] = p->name[1];
     return DS_OK;
 }
-DSDEF ds_result (ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
-    if (out_released) *out_released = 0;
+
+DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_pool_empty_cache");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
-    if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
-    if (ds__is_inside(p)) return ds__inside_fail();
-    ds_result r = DS__UNLIKELY(ds__sync_watched()) ? ds__sync_tell("waits for blocks that other streams use") : DS_OK;
-    if (r < 0 || (r = ds__check(p, 1)) < 0) return r;
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    if (ds__captures_open())
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "memory cannot be given back while a capture is open");
+    if (ds__is_inside(p))
+        return ds__inside_fail();
+    ds_result r = DS__UNLIKELY(ds__sync_watched())
+                      ? ds__sync_tell("waits for blocks that other streams use")
+                      : DS_OK;
+    if (r < 0 || (r = ds__check(p, 1)) < 0)
+        return r;
     size_t done = ds__mem_flush(p->dev, p, 0);
-    if (out_released) *out_released = done;
+    if (out_released)
+        *out_released = done;
     return DS_OK;
 }
-

@@ -1,48 +1,81 @@
 /* ---- arenas ---- */
 
-/* A stream has several handles when it was wrapped: its arena knows some of them, so that it stays in use when one ends. The device is locked. */
+/* A stream has several handles when it was wrapped: its arena knows some of them, so that it
+   stays in use when one ends. The device is locked. */
 static void ds__arena_join(ds__arena *a, ds__stream *s, ds_stream handle) {
-    if (a->stream_id == s->id) return;
+    if (a->stream_id == s->id)
+        return;
     ds__stream *first = ds__pin(&ds__g.streams, a->stream.id);
-    if (first) ds__stream_unpin(first);
-    else { a->stream = handle; a->stream_id = s->id; return; } /* it was given away */
-    for (int i = 0; i < 3; i++) if (a->twin[i].id == s->id) return;
-    for (int i = 0; i < 3; i++) if (!a->twin[i].id) { a->twin[i].stream = handle; a->twin[i].id = s->id; return; }
+    if (first)
+        ds__stream_unpin(first);
+    else {
+        a->stream = handle;
+        a->stream_id = s->id;
+        return;
+    } /* it was given away */
+    for (int i = 0; i < 3; i++)
+        if (a->twin[i].id == s->id)
+            return;
+    for (int i = 0; i < 3; i++)
+        if (!a->twin[i].id) {
+            a->twin[i].stream = handle;
+            a->twin[i].id = s->id;
+            return;
+        }
     a->crowded = 1;
 }
+
 /* A handle ends. 1: the stream goes on. */
 static int ds__arena_part(ds__arena *a, const ds__stream *s) {
     int i = 0;
-    if (!s->borrowed) return 0;
-    for (; i < 3; i++) if (a->twin[i].id == s->id) { a->twin[i].id = 0; return 1; }
-    if (a->stream_id != s->id) return 1;
-    for (i = 0; i < 3 && !a->twin[i].id; ) i++;
-    if (i == 3) { if (a->crowded) a->stream.id = 0; return a->crowded; }
+    if (!s->borrowed)
+        return 0;
+    for (; i < 3; i++)
+        if (a->twin[i].id == s->id) {
+            a->twin[i].id = 0;
+            return 1;
+        }
+    if (a->stream_id != s->id)
+        return 1;
+    for (i = 0; i < 3 && !a->twin[i].id;)
+        i++;
+    if (i == 3) {
+        if (a->crowded)
+            a->stream.id = 0;
+        return a->crowded;
+    }
     a->stream = a->twin[i].stream;
     a->stream_id = a->twin[i].id;
     a->twin[i].id = 0;
     return 1;
 }
 
-/* CUDA lets only its own thread put work on a per-thread stream. When that thread has ended, the legacy stream comes behind all it did: it is made when such a
-   stream comes to the allocator. */
+/* CUDA lets only its own thread put work on a per-thread stream. When that thread has ended, the
+   legacy stream comes behind all it did: it is made when such a stream comes to the allocator. */
 static void ds__expect_end(const ds__stream *s) {
-    if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD) || s->device.type != DS_DEVICE_CUDA || atomic_load(&ds__m.legacy[s->device.index])) return;
+    if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD) || s->device.type != DS_DEVICE_CUDA ||
+        atomic_load(&ds__m.legacy[s->device.index]))
+        return;
     ds_stream legacy;
     ds__tls.mute++;
-    if (ds__legacy(s->device, &legacy) == DS_OK) atomic_store(&ds__m.legacy[s->device.index], legacy.id);
+    if (ds__legacy(s->device, &legacy) == DS_OK)
+        atomic_store(&ds__m.legacy[s->device.index], legacy.id);
     ds__tls.mute--;
 }
 
-/* The arena of a stream in a pool, made or taken over from an ended stream at its first use. NULL and the sentence: no memory. The
-   device is locked. */
+/* The arena of a stream in a pool, made or taken over from an ended stream at its first use.
+   NULL and the sentence: no memory. The device is locked. */
 static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     const void *identity = s->driver->stream_identity(s->native);
     ds__expect_end(s);
     for (ds__arena *a = p->arenas; a; a = a->next)
-        if (!a->orphan && (a->stream_id == s->id || a->identity == identity)) { ds__arena_join(a, s, handle); return a; }
+        if (!a->orphan && (a->stream_id == s->id || a->identity == identity)) {
+            ds__arena_join(a, s, handle);
+            return a;
+        }
     ds__arena *a = p->arenas;
-    for (; a; a = a->next) { /* that of an ended stream without memory: streams that come and go need no more arenas */
+    /* that of an ended stream without memory: streams that come and go need no more arenas */
+    for (; a; a = a->next) {
         ds__arena_lock(a);
         int empty = a->orphan && !ds__arena_has_memory(a);
         if (empty) {
@@ -54,13 +87,18 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
             ds__arena_apply(a);
         }
         ds_event end = a->end;
-        if (empty) a->end.id = 0;
+        if (empty)
+            a->end.id = 0;
         ds__arena_unlock(a);
-        if (!empty) continue;
+        if (!empty)
+            continue;
         ds__event_drop(end);
         return a;
     }
-    if (!(a = ds__mkeep(sizeof *a))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream"); return NULL; }
+    if (!(a = ds__mkeep(sizeof *a))) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream");
+        return NULL;
+    }
     pthread_mutex_init(&a->grow, NULL);
     pthread_mutex_init(&a->giving, NULL);
     a->pool = p;
@@ -78,17 +116,22 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
 /* The arena in the device's default pool, which the stream remembers. */
 static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
-    if (a) return a;
+    if (a)
+        return a;
     ds__mdevice *dev = ds__mem_device(s->device);
-    if (!dev) return NULL;
+    if (!dev)
+        return NULL;
     ds__mdevice_lock(dev);
     a = ds__arena_of(&dev->main, s, handle);
     ds__mdevice_unlock(dev);
-    if (a) atomic_store_explicit(&s->arena, a, memory_order_release);
+    if (a)
+        atomic_store_explicit(&s->arena, a, memory_order_release);
     return a;
 }
+
 static ds__arena *ds__arena_in(ds__mpool *p, ds__stream *s, ds_stream handle) {
-    if (p == &p->dev->main) return ds__arena_main(s, handle);
+    if (p == &p->dev->main)
+        return ds__arena_main(s, handle);
     ds__mdevice_lock(p->dev);
     ds__arena *a = ds__arena_of(p, s, handle);
     ds__mdevice_unlock(p->dev);
@@ -99,8 +142,11 @@ static ds__arena *ds__arena_in(ds__mpool *p, ds__stream *s, ds_stream handle) {
 static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream handle) {
     ds__tls.mute++;
     ds_result r = ds__event_record(event, handle, DS__OP_RECORD);
-    ds_stream legacy = { s->device.type == DS_DEVICE_CUDA ? atomic_load(&ds__m.legacy[s->device.index]) : 0 };
-    if (r < 0 && s->kind == DS__STREAM_PER_THREAD && legacy.id && !ds__captures_open()) r = ds__event_record(event, legacy, DS__OP_RECORD);
+    ds_stream legacy = { s->device.type == DS_DEVICE_CUDA
+                             ? atomic_load(&ds__m.legacy[s->device.index])
+                             : 0 };
+    if (r < 0 && s->kind == DS__STREAM_PER_THREAD && legacy.id && !ds__captures_open())
+        r = ds__event_record(event, legacy, DS__OP_RECORD);
     ds__tls.mute--;
     return r;
 }
@@ -109,25 +155,31 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
 static int ds__use_claim(ds__muse *u) {
     for (;;) {
         uint8_t was = 0;
-        if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING)) return 1;
-        if (was == 1) return 0;
+        if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING))
+            return 1;
+        if (was == 1)
+            return 0;
         ds__pause();
     }
 }
 
-/* Uses that a stream was to get an event for at the free get it now, before it ends. Its event is recorded under the arena's lock, since the block may be
-   freed at any time: this is rare. */
+/* Uses that a stream was to get an event for at the free get it now, before it ends. Its event
+   is recorded under the arena's lock, since the block may be freed at any time: this is rare. */
 static void ds__record_late(const ds__stream *s, ds_stream stream) {
     for (int k = 0; k < DS_BACKEND_COUNT * DS__MAX_DEVICES; k++) {
         ds__mdevice *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
-        if (!dev || !atomic_load(&dev->late_uses)) continue;
+        if (!dev || !atomic_load(&dev->late_uses))
+            continue;
         ds__mdevice_lock(dev);
         for (ds__mpool *p = &dev->main; p; p = p->next)
             for (ds__arena *a = p->arenas; a; a = a->next) {
                 ds__arena_lock(a);
                 for (ds__segment *g = a->segments; g; g = g->next)
                     for (ds__mblock *b = g->first; b; b = b->next)
-                        for (ds__muse *u = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->uses : NULL; u; u = u->next)
+                        for (ds__muse *u = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING
+                                               ? b->uses
+                                               : NULL;
+                             u; u = u->next)
                             if (u->stream.id == stream.id && ds__use_claim(u)) {
                                 u->lost = ds__record_end(u->event, s, stream) < 0;
                                 u->recorded = !u->lost;
@@ -138,19 +190,24 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
     }
 }
 
-/* A stream is about to end: its free memory is anyone's once the stream has passed what is on it now. Called by ds_stream_destroy. */
+/* A stream is about to end: its free memory is anyone's once the stream has passed what is on it
+   now. Called by ds_stream_destroy. */
 static void ds__mem_stream_gone(ds__stream *s) {
     ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
     ds_stream handle = { ds__handle(&s->slot) };
     ds__record_late(s, handle); /* blocks of other devices too */
-    if (!dev) return;
+    if (!dev)
+        return;
     const void *identity = s->driver->stream_identity(s->native);
     ds__mdevice_lock(dev);
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
-            if (a->orphan || (a->stream_id != s->id && a->identity != identity) || ds__arena_part(a, s)) continue;
+            if (a->orphan || (a->stream_id != s->id && a->identity != identity) ||
+                ds__arena_part(a, s))
+                continue;
             ds_event end = { 0 };
-            if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK && ds__record_end(end, s, handle) < 0) {
+            if (!ds__capture_of(s) && ds__event_new(0, NULL, &end) == DS_OK &&
+                ds__record_end(end, s, handle) < 0) {
                 ds__event_drop(end);
                 end.id = 0;
             }
@@ -162,4 +219,3 @@ static void ds__mem_stream_gone(ds__stream *s) {
         }
     ds__mdevice_unlock(dev);
 }
-

@@ -2,40 +2,55 @@
 
 static inline unsigned ds__bin(size_t size) {
     size_t u = size / DS__UNIT;
-    if (u < 64) return (unsigned)u;
+    if (u < 64)
+        return (unsigned)u;
     unsigned e = 63u - (unsigned)__builtin_clzll(u);
     return 64 + (e - 6) * 32 + (unsigned)(u >> (e - 5) & 31);
 }
 
-/* Where a free block belongs. One in front of a hole could still grow, so it is the last to be used: such blocks have a bin of their own. */
+/* Where a free block belongs. One in front of a hole could still grow, so it is the last to be
+   used: such blocks have a bin of their own. */
 #define DS__EDGE (DS__BINS - 1u)
+
 static inline unsigned ds__bin_of(const ds__mblock *b) {
-    return DS__UNLIKELY(b->next && b->next->state == DS_BLOCK_UNMAPPED) ? DS__EDGE : ds__bin(b->size);
+    return DS__UNLIKELY(b->next && b->next->state == DS_BLOCK_UNMAPPED) ? DS__EDGE
+                                                                        : ds__bin(b->size);
 }
 
 static inline void ds__bin_in(ds__arena *a, ds__mblock *b, int by_address) {
     ds__bins *bins = &a->bins[b->seg->kind];
     unsigned i = ds__bin_of(b);
-    ds__mblock *before = NULL, *at = bins->head[i];
+    ds__mblock *before = NULL;
+    ds__mblock *at = bins->head[i];
     b->bin = (uint16_t)i;
     if (by_address)
-        while (at && (at->size < b->size || (at->size == b->size && ds__earlier(at, b)))) { before = at; at = at->list_next; }
+        while (at && (at->size < b->size || (at->size == b->size && ds__earlier(at, b)))) {
+            before = at;
+            at = at->list_next;
+        }
     b->list_prev = before;
     b->list_next = at;
-    if (at) at->list_prev = b;
-    if (before) before->list_next = b; else bins->head[i] = b;
+    if (at)
+        at->list_prev = b;
+    if (before)
+        before->list_next = b;
+    else
+        bins->head[i] = b;
     bins->map[i / 64] |= (uint64_t)1 << i % 64;
     bins->summary |= (uint64_t)1 << i / 64;
     a->free_bytes += b->size;
 }
+
 static inline void ds__bin_out(ds__arena *a, ds__mblock *b) {
     ds__bins *bins = &a->bins[b->seg->kind];
-    if (b->list_next) b->list_next->list_prev = b->list_prev;
+    if (b->list_next)
+        b->list_next->list_prev = b->list_prev;
     if (b->list_prev) {
         b->list_prev->list_next = b->list_next;
     } else {
         unsigned i = b->bin;
-        if (!(bins->head[i] = b->list_next) && !(bins->map[i / 64] &= ~((uint64_t)1 << i % 64))) bins->summary &= ~((uint64_t)1 << i / 64);
+        if (!(bins->head[i] = b->list_next) && !(bins->map[i / 64] &= ~((uint64_t)1 << i % 64)))
+            bins->summary &= ~((uint64_t)1 << i / 64);
     }
     a->free_bytes -= b->size;
 }
@@ -53,39 +68,52 @@ static int ds__too_large(const ds__mpool *p, size_t block, size_t size) {
 /* The free block that fits best, or nearly; NULL: none does. */
 static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
     ds__bins *bins = &a->bins[kind];
-    unsigned i = ds__bin(size), w;
+    unsigned i = ds__bin(size);
+    unsigned w;
     const ds__mpool *p = a->pool;
     int exact = p->config.best_fit_by_address;
     ds__mblock *best = NULL;
-    if (i >= DS__EDGE) return NULL;
+    if (i >= DS__EDGE)
+        return NULL;
     int looks = exact ? INT_MAX : DS__LOOKS;
-    for (ds__mblock *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) { /* here some may be too small */
-        if (b->size < size || (best && b->size >= best->size)) continue;
+    /* here some may be too small */
+    for (ds__mblock *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) {
+        if (b->size < size || (best && b->size >= best->size))
+            continue;
         best = b;
-        if (exact || b->size == size) break; /* they are sorted; or it cannot be better */
+        /* they are sorted; or it cannot be better */
+        if (exact || b->size == size)
+            break;
     }
     if (!best) {
         w = ++i / 64;
-        uint64_t bits = w < DS__BINS / 64 && i % 64 ? bins->map[w] & ~(uint64_t)0 << i % 64 : w < DS__BINS / 64 ? bins->map[w] : 0;
+        uint64_t bits = w < DS__BINS / 64 && i % 64 ? bins->map[w] & ~(uint64_t)0 << i % 64
+                        : w < DS__BINS / 64         ? bins->map[w]
+                                                    : 0;
         if (!bits) {
             uint64_t words = ++w < 64 ? bins->summary & ~(uint64_t)0 << w : 0;
-            if (!words) return NULL;
+            if (!words)
+                return NULL;
             w = (unsigned)__builtin_ctzll(words);
             bits = bins->map[w];
         }
         i = w * 64 + (unsigned)__builtin_ctzll(bits);
         if (DS__UNLIKELY(i == DS__EDGE)) {
             for (ds__mblock *b = bins->head[i]; b; b = b->list_next)
-                if (b->size >= size && (!best || b->size < best->size)) best = b;
-            if (!best) return NULL;
+                if (b->size >= size && (!best || b->size < best->size))
+                    best = b;
+            if (!best)
+                return NULL;
         } else {
             best = bins->head[i];
             looks = exact ? 0 : DS__LOOKS;
             for (ds__mblock *b = best->list_next; b && looks > 0; b = b->list_next, looks--)
-                if (b->size < best->size) best = b;
+                if (b->size < best->size)
+                    best = b;
         }
     }
-    if (DS__UNLIKELY(p->oversize) && !a->fresh && !ds__grows(best->seg) && ds__too_large(p, best->size, size)) return NULL;
+    if (DS__UNLIKELY(p->oversize) && !a->fresh && !ds__grows(best->seg) &&
+        ds__too_large(p, best->size, size))
+        return NULL;
     return best;
 }
-

@@ -3,20 +3,32 @@ static ds__mblock *ds__mblock_new(ds__arena *a) {
     ds__mblock *b = a->spare_blocks;
     if (DS__UNLIKELY(!b)) {
         enum { MANY = 64 };
+
         ds__mblock *many = ds__mkeep(MANY * sizeof *many);
-        if (!many) return NULL;
-        for (int i = 0; i < MANY; i++) { many[i].list_next = a->spare_blocks; a->spare_blocks = &many[i]; }
+        if (!many)
+            return NULL;
+        for (int i = 0; i < MANY; i++) {
+            many[i].list_next = a->spare_blocks;
+            a->spare_blocks = &many[i];
+        }
         b = a->spare_blocks;
     }
     a->spare_blocks = b->list_next;
     return b;
 }
-static inline void ds__mblock_drop(ds__arena *a, ds__mblock *b) { b->seg = NULL; b->list_next = a->spare_blocks; a->spare_blocks = b; }
 
-/* Cuts a block, which is in no list, behind `size` bytes; the rest, as free as the block was, comes back. The spare description is there. */
+static inline void ds__mblock_drop(ds__arena *a, ds__mblock *b) {
+    b->seg = NULL;
+    b->list_next = a->spare_blocks;
+    a->spare_blocks = b;
+}
+
+/* Cuts a block, which is in no list, behind `size` bytes; the rest, as free as the block was,
+   comes back. The spare description is there. */
 static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
     ds__mblock *rest = ds__mblock_new(a);
-    if (DS__UNLIKELY(!rest)) return NULL;
+    if (DS__UNLIKELY(!rest))
+        return NULL;
     rest->bin = 0;
     rest->ptr = b->ptr + size;
     rest->size = b->size - size;
@@ -27,14 +39,20 @@ static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
     rest->exported = rest->lent = rest->quiet = rest->oversize = rest->stale = 0;
     rest->prev = b;
     rest->next = b->next;
-    if (b->next) b->next->prev = rest;
+    if (b->next)
+        b->next->prev = rest;
     b->next = rest;
     b->size = size;
     return rest;
 }
 
-static inline int ds__is_split(const ds__mblock *b) { return b->prev || b->next; }
-static inline int ds__grows(const ds__segment *s) { return s->page != 0; }
+static inline int ds__is_split(const ds__mblock *b) {
+    return b->prev || b->next;
+}
+
+static inline int ds__grows(const ds__segment *s) {
+    return s->page != 0;
+}
 
 /* Counts a change of free memory in plain segments that are in use. */
 static void ds__count_split(ds__arena *a, int kind, int64_t count, int64_t bytes) {
@@ -42,20 +60,30 @@ static void ds__count_split(ds__arena *a, int kind, int64_t count, int64_t bytes
     ds__meters(a, kind, DS__SPLIT_BYTES, bytes);
 }
 
-static inline ds__finer *ds__row_of(const ds__mblock *entry) { return (uintptr_t)entry & 1 ? (ds__finer *)((uintptr_t)entry - 1) : NULL; }
+static inline ds__finer *ds__row_of(const ds__mblock *entry) {
+    return (uintptr_t)entry & 1 ? (ds__finer *)((uintptr_t)entry - 1) : NULL;
+}
+
 static inline ds__mblock **ds__live_at(const ds__segment *s, const char *ptr) {
     size_t offset = (size_t)(ptr - s->base);
     ds__mblock **at = &s->granule[offset >> s->shift];
     ds__finer *row = ds__row_of(*at);
     return row ? &row->at[offset >> (s->shift - DS__ROW_BITS) & ((1 << DS__ROW_BITS) - 1)] : at;
 }
+
 /* A granule has become crowded. */
 __attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s, ds__mblock **entry) {
     if (!a->spare_rows) {
         enum { MANY = 8 };
+
         ds__finer *many = ds__mkeep(MANY * sizeof *many);
-        if (!many) return; /* it stays crowded */
-        for (int i = 0; i < MANY; i++) { many[i].next = a->spare_rows; a->spare_rows = &many[i]; }
+        /* it stays crowded */
+        if (!many)
+            return;
+        for (int i = 0; i < MANY; i++) {
+            many[i].next = a->spare_rows;
+            a->spare_rows = &many[i];
+        }
     }
     ds__finer *row = a->spare_rows;
     a->spare_rows = row->next;
@@ -65,34 +93,46 @@ __attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s, d
     ds__mblock *b = *entry;
     *entry = (ds__mblock *)((uintptr_t)row + 1);
     while (b) {
-        ds__mblock *next = b->list_next, **at = ds__live_at(s, b->ptr);
+        ds__mblock *next = b->list_next;
+        ds__mblock **at = ds__live_at(s, b->ptr);
         b->list_next = *at;
         *at = b;
         b = next;
     }
 }
+
 static inline void ds__live_in(ds__arena *a, ds__mblock *b) {
     ds__segment *s = b->seg;
     ds__mblock **at = ds__live_at(s, b->ptr);
     b->list_next = *at;
     *at = b;
-    if (s->shift != DS__DENSE_SHIFT) return;
+    if (s->shift != DS__DENSE_SHIFT)
+        return;
     int many = 0;
-    for (const ds__mblock *one = b; one && many < DS__ROW_FROM; one = one->list_next) many++;
-    if (DS__UNLIKELY(many == DS__ROW_FROM) && at == &s->granule[(size_t)(b->ptr - s->base) >> s->shift]) ds__row_in(a, s, at);
+    for (const ds__mblock *one = b; one && many < DS__ROW_FROM; one = one->list_next)
+        many++;
+    if (DS__UNLIKELY(many == DS__ROW_FROM) &&
+        at == &s->granule[(size_t)(b->ptr - s->base) >> s->shift])
+        ds__row_in(a, s, at);
 }
+
 static inline void ds__live_out(ds__mblock *b) {
     ds__mblock **at = ds__live_at(b->seg, b->ptr);
-    while (*at != b) at = &(*at)->list_next;
+    while (*at != b)
+        at = &(*at)->list_next;
     *at = b->list_next;
 }
 
-static inline uint32_t ds__requests(const ds__arena *a) { return a->requests ? atomic_load_explicit(a->requests, memory_order_relaxed) : 0; }
+static inline uint32_t ds__requests(const ds__arena *a) {
+    return a->requests ? atomic_load_explicit(a->requests, memory_order_relaxed) : 0;
+}
 
 /* Makes a block that is in no list free, and one with its free neighbours. */
 static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
-    ds__mblock *prev = b->prev, *next = b->next;
-    int64_t count = 0, bytes = 0;
+    ds__mblock *prev = b->prev;
+    ds__mblock *next = b->next;
+    int64_t count = 0;
+    int64_t bytes = 0;
     int plain = !ds__grows(b->seg);
     if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
         count--;
@@ -100,7 +140,8 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
         ds__bin_out(a, prev);
         prev->size += b->size;
         prev->next = next;
-        if (next) next->prev = prev;
+        if (next)
+            next->prev = prev;
         ds__mblock_drop(a, b);
         b = prev;
     }
@@ -110,13 +151,18 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
         ds__bin_out(a, next);
         b->size += next->size;
         b->next = next->next;
-        if (b->next) b->next->prev = b;
+        if (b->next)
+            b->next->prev = b;
         ds__mblock_drop(a, next);
     }
     b->state = DS_BLOCK_FREE;
     if (DS__UNLIKELY(plain)) {
-        if (ds__is_split(b)) { count++; bytes += (int64_t)b->size; }
-        if (count || bytes) ds__count_split(a, b->seg->kind, count, bytes);
+        if (ds__is_split(b)) {
+            count++;
+            bytes += (int64_t)b->size;
+        }
+        if (count || bytes)
+            ds__count_split(a, b->seg->kind, count, bytes);
         b->asked = ds__requests(a); /* its age, for garbage collection */
     }
     ds__bin_in(a, b, a->pool->config.best_fit_by_address);
@@ -129,17 +175,21 @@ static void ds__unpark(ds__arena *a, ds__mblock *b) {
     ds__live_out(b);
     (void)ds__merge_in(a, b);
 }
+
 static inline void ds__park(ds__arena *a, ds__mblock *b, int kind) {
     ds__mblock *before = a->parked[kind];
     a->parked[kind] = b;
     b->flags = DS__FLAGS_PARKED;
-    if (DS__UNLIKELY(before != NULL)) ds__unpark(a, before);
+    if (DS__UNLIKELY(before != NULL))
+        ds__unpark(a, before);
 }
+
 static void ds__unpark_all(ds__arena *a) {
     for (int kind = 0; kind < 2; kind++) {
         ds__mblock *b = a->parked[kind];
         a->parked[kind] = NULL;
-        if (b) ds__unpark(a, b);
+        if (b)
+            ds__unpark(a, b);
     }
 }
 
@@ -151,15 +201,19 @@ __attribute__((always_inline)) static inline void ds__made(ds__mblock *b, size_t
     b->file = ds__tls.site.file;
     b->line = (uint32_t)ds__tls.site.line;
 }
+
 static inline void ds__made_and_counted(ds__arena *a, ds__mblock *b, size_t asked) {
     ds__made(b, asked);
     ds__count_alloc(a, b->seg->kind, (int64_t)b->size, (int64_t)asked);
 }
 
 /* The parked block, if it is as large as the request: where it was, it stays. */
-__attribute__((always_inline)) static inline ds__mblock *ds__take_parked(ds__arena *a, int kind, size_t size, size_t asked) {
+__attribute__((always_inline)) static inline ds__mblock *ds__take_parked(ds__arena *a, int kind,
+                                                                         size_t size,
+                                                                         size_t asked) {
     ds__mblock *b = a->parked[kind];
-    if (DS__UNLIKELY(!b || b->size != size)) return NULL;
+    if (DS__UNLIKELY(!b || b->size != size))
+        return NULL;
     a->parked[kind] = NULL;
     b->flags = DS__FLAGS_LIVE;
     ds__made(b, asked);
@@ -169,24 +223,32 @@ __attribute__((always_inline)) static inline ds__mblock *ds__take_parked(ds__are
 
 static void ds__count_oversize(ds__arena *a, int64_t by) {
     ds__meter_add(&a->dev->stats.oversize_allocations, by);
-    if (a->pool != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_allocations, by);
+    if (a->pool != &a->dev->main)
+        ds__meter_add(&a->pool->stats.oversize_allocations, by);
 }
 
-/* Takes a free block that fits for a request and gives the rest back. NULL: nothing fits, or there is no memory for a description. */
-__attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, size_t size, size_t asked) {
+/* Takes a free block that fits for a request and gives the rest back. NULL: nothing fits, or
+   there is no memory for a description. */
+__attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, size_t size,
+                                                      size_t asked) {
     ds__mblock *b = ds__take_parked(a, kind, size, asked);
-    if (b) return b;
+    if (b)
+        return b;
     if ((b = a->parked[kind]) != NULL) {
         a->parked[kind] = NULL;
         ds__unpark(a, b);
     }
-    if (DS__UNLIKELY(!(b = ds__fit(a, kind, size)))) return NULL;
+    if (DS__UNLIKELY(!(b = ds__fit(a, kind, size))))
+        return NULL;
     const ds__mpool *p = a->pool;
     size_t above = ds__grows(b->seg) ? DS__UNIT : p->split_above[b->seg->kind];
-    int was_split = ds__is_split(b), split = b->size - size >= above && DS__LIKELY(!p->no_split) && (size < p->config.max_split_size || b->seg->kind == DS__SMALL || ds__grows(b->seg));
+    int was_split = ds__is_split(b);
+    int split = b->size - size >= above && DS__LIKELY(!p->no_split) &&
+                (size < p->config.max_split_size || b->seg->kind == DS__SMALL || ds__grows(b->seg));
     if (DS__UNLIKELY(split && !a->spare_blocks)) { /* before anything has changed */
         ds__mblock *spare = ds__mblock_new(a);
-        if (!spare) return NULL;
+        if (!spare)
+            return NULL;
         ds__mblock_drop(a, spare);
     }
     size_t whole = b->size;
@@ -196,9 +258,13 @@ __attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, si
         ds__bin_in(a, rest, p->config.best_fit_by_address);
     }
     if (DS__UNLIKELY(!ds__grows(b->seg))) {
-        if (split) ds__count_split(a, kind, was_split ? 0 : 1, was_split ? -(int64_t)size : (int64_t)(whole - size));
-        else if (was_split) ds__count_split(a, kind, -1, -(int64_t)whole);
-        if (a->requests && kind == DS__LARGE) atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
+        if (split)
+            ds__count_split(a, kind, was_split ? 0 : 1,
+                            was_split ? -(int64_t)size : (int64_t)(whole - size));
+        else if (was_split)
+            ds__count_split(a, kind, -1, -(int64_t)whole);
+        if (a->requests && kind == DS__LARGE)
+            atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
     }
     ds__live_in(a, b);
     ds__made_and_counted(a, b, asked);
@@ -222,32 +288,44 @@ static void ds__complete(ds__arena *a, ds__mblock *b) {
 /* The live block that an address is the start of (exact), or lies in. The arena is locked. */
 static inline ds__mblock *ds__find(const ds__segment *s, const char *ptr, int exact) {
     size_t offset = (size_t)(ptr - s->base);
-    if (ptr < s->base || offset >= s->size) return NULL;
+    if (ptr < s->base || offset >= s->size)
+        return NULL;
     size_t fine = (offset >> (s->shift - DS__ROW_BITS)) & ((1 << DS__ROW_BITS) - 1);
-    for (size_t i = offset >> s->shift; ; ) {
+    for (size_t i = offset >> s->shift;;) {
         ds__finer *row = ds__row_of(s->granule[i]);
         ds__mblock *best = NULL;
         for (ds__mblock *b = row ? row->at[fine] : s->granule[i]; b; b = b->list_next) {
-            if (b->ptr == ptr && b->state == DS_BLOCK_LIVE) return b;
-            if (b->ptr < ptr && (!best || b->ptr > best->ptr)) best = b;
+            if (b->ptr == ptr && b->state == DS_BLOCK_LIVE)
+                return b;
+            if (b->ptr < ptr && (!best || b->ptr > best->ptr))
+                best = b;
         }
-        if (exact) return NULL;
-        if (best) return ptr < best->ptr + best->size && best->state == DS_BLOCK_LIVE ? best : NULL;
-        if (row && fine > 0) { fine--; continue; }
-        if (i-- == 0) return NULL;
+        if (exact)
+            return NULL;
+        if (best)
+            return ptr < best->ptr + best->size && best->state == DS_BLOCK_LIVE ? best : NULL;
+        if (row && fine > 0) {
+            fine--;
+            continue;
+        }
+        if (i-- == 0)
+            return NULL;
         fine = (1 << DS__ROW_BITS) - 1;
     }
 }
 
 /* The live block of an address and its arena, locked; NULL: there is none, nothing is locked. */
-__attribute__((always_inline)) static inline ds__mblock *ds__find_live(const void *ptr, int exact, ds__arena **out_arena) {
+__attribute__((always_inline)) static inline ds__mblock *ds__find_live(const void *ptr, int exact,
+                                                                       ds__arena **out_arena) {
     ds__segment *s = ds__segment_of(ptr);
     ds__arena *a = s ? atomic_load_explicit(&s->arena, memory_order_acquire) : NULL;
-    if (!a) return NULL;
+    if (!a)
+        return NULL;
     ds__arena_lock(a);
-    ds__mblock *b = atomic_load_explicit(&s->arena, memory_order_acquire) == a ? ds__find(s, ptr, exact) : NULL;
-    if (!b) ds__arena_unlock(a);
+    ds__mblock *b =
+        atomic_load_explicit(&s->arena, memory_order_acquire) == a ? ds__find(s, ptr, exact) : NULL;
+    if (!b)
+        ds__arena_unlock(a);
     *out_arena = a;
     return b;
 }
-

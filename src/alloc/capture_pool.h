@@ -1,5 +1,9 @@
-/* A capture has a pool: one of its own, made at the first allocation, or one that was named before. Its graph owns it. */
-typedef struct ds__capture_wish { ds__mdevice *dev; ds__mpool *pool; } ds__capture_wish;
+/* A capture has a pool: one of its own, made at the first allocation, or one that was named
+   before. Its graph owns it. */
+typedef struct ds__capture_wish {
+    ds__mdevice *dev;
+    ds__mpool *pool;
+} ds__capture_wish;
 
 static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
     ds__capture_wish *wish = user;
@@ -7,7 +11,8 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        if (!(p = ds__mpool_new(wish->dev, &c, NULL))) return DS_ERR_OUT_OF_MEMORY;
+        if (!(p = ds__mpool_new(wish->dev, &c, NULL)))
+            return DS_ERR_OUT_OF_MEMORY;
         p->name[0] = capture;
         p->name[1] = 0;
     } else {
@@ -17,18 +22,22 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
     *out = p;
     return DS_OK;
 }
-/* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is given back when memory is next looked for. */
+
+/* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is
+   given back when memory is next looked for. */
 static void ds__capture_pool_release(void *user) {
     ds__mpool *p = user;
     pthread_mutex_lock(&ds__m.leaving);
     int closing = ds__m.closing; /* ds_shutdown ends pools before graphs */
     ds__m.leavers += !closing;
     pthread_mutex_unlock(&ds__m.leaving);
-    if (closing) return;
+    if (closing)
+        return;
     atomic_fetch_sub(&p->graphs, 1);
     ds__mpool_disown(p);
     pthread_mutex_lock(&ds__m.leaving);
-    if (!--ds__m.leavers) pthread_cond_broadcast(&ds__m.left);
+    if (!--ds__m.leavers)
+        pthread_cond_broadcast(&ds__m.left);
     pthread_mutex_unlock(&ds__m.leaving);
 }
 
@@ -36,7 +45,8 @@ static void ds__capture_pool_release(void *user) {
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
     ds__capture_wish wish = { p->dev, p };
     void *kept = NULL;
-    return ds__capture_attachment(s, p, ds__capture_pool_make, &wish, ds__capture_pool_release, NULL, &kept);
+    return ds__capture_attachment(s, p, ds__capture_pool_make, &wish, ds__capture_pool_release,
+                                  NULL, &kept);
 }
 
 /* The pool of the capture that a stream is in; NULL: it does not capture. */
@@ -44,30 +54,39 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     ds__mdevice *dev = ds__mem_device(s->device);
     ds__capture_wish wish = { dev, NULL };
     void *p = NULL;
-    if (!dev) return ds__mem_error();
-    ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish, ds__capture_pool_release, NULL, &p);
+    if (!dev)
+        return ds__mem_error();
+    ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish,
+                                         ds__capture_pool_release, NULL, &p);
     *out = p;
     return r;
 }
+
 static int ds__is_capturing(ds__stream *s) {
     ds_capture_info info;
     memset(&info, 0, sizeof info);
     return s->driver->capture_query(s->native, &info) == DS_OK && info.status != DS_CAPTURE_NONE;
 }
 
-DSDEF ds_result (ds_capture_pool)(ds_stream stream, ds_pool pool) {
+DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
     DS__ENTER("ds_capture_pool");
     ds__mpool *p = ds__mpool_of(pool);
-    if (!p) return DS_ERR_INVALID_HANDLE;
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__capture_wish wish = { p->dev, p };
     void *got = NULL;
-    ds_result r = p->dev != ds__mem_device(s->device) ? ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool and the stream belong to different devices")
-                                                      : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish, ds__capture_pool_release, NULL, &got);
-    if (r == DS_OK && !got) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    else if (r == DS_OK && got != p) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
+    ds_result r = p->dev != ds__mem_device(s->device)
+                      ? ds__fail(DS_ERR_DEVICE_MISMATCH,
+                                 "the pool and the stream belong to different devices")
+                      : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish,
+                                               ds__capture_pool_release, NULL, &got);
+    if (r == DS_OK && !got)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    else if (r == DS_OK && got != p)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
     ds__stream_unpin(s);
     return r;
 }
-

@@ -1,6 +1,6 @@
-/* ---- >>memory options ---------------------------------------------------------------------------------------------- */
+/* ---- >>memory options ------------------------------------------------------------------------ */
 
-DSDEF ds_mem_config (ds_mem_config_default)(void) {
+DSDEF ds_mem_config(ds_mem_config_default)(void) {
     ds_mem_config c;
     memset(&c, 0, sizeof c);
     c.size = sizeof c;
@@ -18,7 +18,8 @@ DSDEF ds_mem_config (ds_mem_config_default)(void) {
     c.pinned_num_register_threads = 1;
     return c;
 }
-DSDEF ds_mem_config (ds_mem_config_torch)(void) {
+
+DSDEF ds_mem_config(ds_mem_config_torch)(void) {
     ds_mem_config c = (ds_mem_config_default)();
     c.expandable_segments = 0;
     c.best_fit_by_address = 1;
@@ -29,105 +30,151 @@ DSDEF ds_mem_config (ds_mem_config_torch)(void) {
     c.pinned_max_round_threshold = SIZE_MAX;
     return c;
 }
-DSDEF ds_mem_config (ds_mem_config_cupy)(void) {
+
+DSDEF ds_mem_config(ds_mem_config_cupy)(void) {
     ds_mem_config c = (ds_mem_config_torch)();
     c.single_pool = 1;
     c.poll_on_alloc = 0;
     return c;
 }
 
-#define DS__LARGEST_DIVISIONS 64                   /* 1 + log2 of 2^63 */
-#define DS__RESERVE_BYTES ((double)(2 * DS__MIB))  /* expandable_segments_reserve: from here on bytes rather than a multiple */
+#define DS__LARGEST_DIVISIONS 64 /* 1 + log2 of 2^63 */
+/* expandable_segments_reserve: from here on bytes rather than a multiple */
+#define DS__RESERVE_BYTES ((double)(2 * DS__MIB))
 
 /* Sizes that are pages of segments, and what counts in bytes. */
 static ds_result ds__mcheck_sizes(const ds_mem_config *c) {
     DS__REQUIRE(c->guard_bytes % DS__UNIT == 0 && c->guard_bytes <= (size_t)1 << 30,
                 "guard_bytes is %zu; it must be a multiple of 512, at most 1 GiB", c->guard_bytes);
-    DS__REQUIRE(c->small_segment_size && c->small_segment_size % (2 * DS__MIB) == 0 && c->small_segment_size <= (size_t)1 << 40,
-                "small_segment_size is %zu; it must be a multiple of 2 MiB, at most 1 TiB", c->small_segment_size);
-    DS__REQUIRE(c->large_segment_size && c->large_segment_size % (2 * DS__MIB) == 0 && c->large_segment_size <= (size_t)1 << 40,
-                "large_segment_size is %zu; it must be a multiple of 2 MiB, at most 1 TiB", c->large_segment_size);
+    DS__REQUIRE(c->small_segment_size && c->small_segment_size % (2 * DS__MIB) == 0 &&
+                    c->small_segment_size <= (size_t)1 << 40,
+                "small_segment_size is %zu; it must be a multiple of 2 MiB, at most 1 TiB",
+                c->small_segment_size);
+    DS__REQUIRE(c->large_segment_size && c->large_segment_size % (2 * DS__MIB) == 0 &&
+                    c->large_segment_size <= (size_t)1 << 40,
+                "large_segment_size is %zu; it must be a multiple of 2 MiB, at most 1 TiB",
+                c->large_segment_size);
     DS__REQUIRE(c->max_split_size >= c->large_segment_size,
-                "max_split_size is %zu, less than large_segment_size, %zu", c->max_split_size, c->large_segment_size);
+                "max_split_size is %zu, less than large_segment_size, %zu", c->max_split_size,
+                c->large_segment_size);
     DS__REQUIRE(c->max_non_split_rounding >= c->large_segment_size,
-                "max_non_split_rounding is %zu, less than large_segment_size, %zu", c->max_non_split_rounding, c->large_segment_size);
+                "max_non_split_rounding is %zu, less than large_segment_size, %zu",
+                c->max_non_split_rounding, c->large_segment_size);
     DS__REQUIRE(c->pinned_reserve_segment_size % 4096 == 0,
-                "pinned_reserve_segment_size is %zu; it must be a multiple of 4096", c->pinned_reserve_segment_size);
+                "pinned_reserve_segment_size is %zu; it must be a multiple of 4096",
+                c->pinned_reserve_segment_size);
     return DS_OK;
 }
 
 static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
-    double threshold = c->garbage_collection_threshold, reserve = c->expandable_segments_reserve;
+    double threshold = c->garbage_collection_threshold;
+    double reserve = c->expandable_segments_reserve;
     unsigned threads = c->pinned_num_register_threads;
-    DS__REQUIRE(threshold >= 0 && threshold < 1, "garbage_collection_threshold is %g; it must be 0, or above 0 and below 1", threshold);
-    DS__REQUIRE(c->memory_fraction >= 0 && c->memory_fraction <= 1, "memory_fraction is %g; it must be from 0 to 1", c->memory_fraction);
-    DS__REQUIRE((reserve > 0 && reserve <= 1024) || (reserve >= DS__RESERVE_BYTES && reserve <= 1e18),
-                "expandable_segments_reserve is %g; it must be a multiple of the device's memory above 0 and up to 1024, or 2 MiB or more in bytes", reserve);
+    DS__REQUIRE(threshold >= 0 && threshold < 1,
+                "garbage_collection_threshold is %g; it must be 0, or above 0 and below 1",
+                threshold);
+    DS__REQUIRE(c->memory_fraction >= 0 && c->memory_fraction <= 1,
+                "memory_fraction is %g; it must be from 0 to 1", c->memory_fraction);
+    DS__REQUIRE((reserve > 0 && reserve <= 1024) ||
+                    (reserve >= DS__RESERVE_BYTES && reserve <= 1e18),
+                "expandable_segments_reserve is %g; it must be a multiple of the device's memory "
+                "above 0 and up to 1024, or 2 MiB or more in bytes",
+                reserve);
     DS__REQUIRE(threads >= 1 && threads <= 128 && (threads & (threads - 1)) == 0,
                 "pinned_num_register_threads is %u; it must be a power of two up to 128", threads);
     for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
-        DS__REQUIRE(c->roundup_power2_divisions[i] <= DS__LARGEST_DIVISIONS, "roundup_power2_divisions[%zu] is %u; it is 1 + log2 of a number, at most %d",
+        DS__REQUIRE(c->roundup_power2_divisions[i] <= DS__LARGEST_DIVISIONS,
+                    "roundup_power2_divisions[%zu] is %u; it is 1 + log2 of a number, at most %d",
                     i, (unsigned)c->roundup_power2_divisions[i], DS__LARGEST_DIVISIONS);
     return DS_OK;
 }
 
-/* DS_ERR_INVALID_VALUE and a sentence with the member and its value when one is out of its range. */
+/* DS_ERR_INVALID_VALUE and a sentence with the member and its value when one is out of its
+   range. */
 DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
-    DS__REQUIRE(c->size == sizeof *c, "config->size is %zu, not %zu: begin with ds_mem_config_default(), _torch() or _cupy()", c->size, sizeof *c);
-    const struct { const char *name; int value, largest; } choices[] = {
-        { "backend", c->backend, DS_MEM_UNCACHED }, { "expandable_segments", c->expandable_segments, 1 },
-        { "best_fit_by_address", c->best_fit_by_address, 1 }, { "single_pool", c->single_pool, 1 }, { "reuse", c->reuse, DS_REUSE_ALWAYS },
-        { "poll_on_alloc", c->poll_on_alloc, 1 }, { "statistics", c->statistics, DS_STATISTICS_CURRENT }, { "debug", c->debug, 2 },
-        { "poison", c->poison, 1 }, { "throw_on_cudamalloc_oom", c->throw_on_cudamalloc_oom, 1 },
-        { "release_lock_on_cudamalloc", c->release_lock_on_cudamalloc, 1 },
-        { "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse, 1 },
-        { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 },
-        { "pinned_use_background_threads", c->pinned_use_background_threads, 1 }
-    };
+    DS__REQUIRE(
+        c->size == sizeof *c,
+        "config->size is %zu, not %zu: begin with ds_mem_config_default(), _torch() or _cupy()",
+        c->size, sizeof *c);
+
+    const struct {
+        const char *name;
+        int value;
+        int largest;
+    } choices[] = { { "backend", c->backend, DS_MEM_UNCACHED },
+                    { "expandable_segments", c->expandable_segments, 1 },
+                    { "best_fit_by_address", c->best_fit_by_address, 1 },
+                    { "single_pool", c->single_pool, 1 },
+                    { "reuse", c->reuse, DS_REUSE_ALWAYS },
+                    { "poll_on_alloc", c->poll_on_alloc, 1 },
+                    { "statistics", c->statistics, DS_STATISTICS_CURRENT },
+                    { "debug", c->debug, 2 },
+                    { "poison", c->poison, 1 },
+                    { "throw_on_cudamalloc_oom", c->throw_on_cudamalloc_oom, 1 },
+                    { "release_lock_on_cudamalloc", c->release_lock_on_cudamalloc, 1 },
+                    { "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse,
+                      1 },
+                    { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 },
+                    { "pinned_use_background_threads", c->pinned_use_background_threads, 1 } };
+
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
-        DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest, "%s is %d; it must be from 0 to %d", choices[i].name,
-                    choices[i].value, choices[i].largest);
+        DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest,
+                    "%s is %d; it must be from 0 to %d", choices[i].name, choices[i].value,
+                    choices[i].largest);
     ds_result r = ds__mcheck_sizes(c);
     return r < 0 ? r : ds__mcheck_numbers(c);
 }
 
-/* n rounded up to the next of `divisions` equal steps (a power of two, 2 or more) between two powers of two; SIZE_MAX - 511: there is none. */
+/* n rounded up to the next of `divisions` equal steps (a power of two, 2 or more) between two
+   powers of two; SIZE_MAX - 511: there is none. */
 static size_t ds__round_by_power2(size_t n, unsigned log2_divisions) {
     const size_t largest = SIZE_MAX & ~(DS__UNIT - 1);
-    if ((n & (n - 1)) == 0) return n;
+    if ((n & (n - 1)) == 0)
+        return n;
     size_t below = (size_t)1 << (63 - __builtin_clzl(n));
     size_t step = log2_divisions < 64 ? below >> log2_divisions : 0;
-    if (step == 0) step = below; /* more divisions than bytes */
+    /* more divisions than bytes */
+    if (step == 0)
+        step = below;
     return n <= largest - (step - 1) ? (n + step - 1) & ~(step - 1) : largest;
 }
 
-/* The size of the block for n bytes, n > 0. An entry of roundup_power2_divisions is 1 + log2 of the divisions: 0 is off, and so is 1, a single
-   division (pytorch#161139). Sizes too large to round give the largest multiple of 512. */
+/* The size of the block for n bytes, n > 0. An entry of roundup_power2_divisions is 1 + log2 of
+   the divisions: 0 is off, and so is 1, a single division (pytorch#161139). Sizes too large to
+   round give the largest multiple of 512. */
 DS__SEAM static inline size_t ds__mround(const ds_mem_config *c, size_t n) {
-    if (n < DS__UNIT) return DS__UNIT;
+    if (n < DS__UNIT)
+        return DS__UNIT;
     int power = 63 - __builtin_clzl(n) - 20;
     unsigned coded = c->roundup_power2_divisions[power < 0 ? 0 : power > 15 ? 15 : power];
-    if (DS__UNLIKELY(coded > 1) && coded - 1 < 55 && n > DS__UNIT << (coded - 1)) return ds__round_by_power2(n, coded - 1);
-    return n <= SIZE_MAX - (DS__UNIT - 1) ? (n + DS__UNIT - 1) & ~(DS__UNIT - 1) : SIZE_MAX & ~(DS__UNIT - 1);
+    if (DS__UNLIKELY(coded > 1) && coded - 1 < 55 && n > DS__UNIT << (coded - 1))
+        return ds__round_by_power2(n, coded - 1);
+    return n <= SIZE_MAX - (DS__UNIT - 1) ? (n + DS__UNIT - 1) & ~(DS__UNIT - 1)
+                                          : SIZE_MAX & ~(DS__UNIT - 1);
 }
 
 /* The plain segment for a block of this size, before segment_growth. */
 DS__SEAM static size_t ds__msegment_size(const ds_mem_config *c, int kind, size_t rounded) {
     const size_t unit = 2 * DS__MIB;
-    if (c->single_pool) return rounded;
-    if (kind == DS__SMALL && rounded <= c->small_segment_size) return c->small_segment_size;
-    if (rounded < c->large_segment_size / 2) return c->large_segment_size;
+    if (c->single_pool)
+        return rounded;
+    if (kind == DS__SMALL && rounded <= c->small_segment_size)
+        return c->small_segment_size;
+    if (rounded < c->large_segment_size / 2)
+        return c->large_segment_size;
     return rounded <= SIZE_MAX - (unit - 1) ? (rounded + unit - 1) & ~(unit - 1) : rounded;
 }
 
-/* Address space of a growing segment on a device with this much memory: whole pages, never more than 9/8 of the memory when it was
-   given in bytes. */
+/* Address space of a growing segment on a device with this much memory: whole pages, never more
+   than 9/8 of the memory when it was given in bytes. */
 DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, size_t page) {
-    double bytes = c->expandable_segments_reserve, most = (double)total * 1.125;
-    if (bytes < DS__RESERVE_BYTES) bytes *= (double)total;
-    else if (bytes > most) bytes = most;
+    double bytes = c->expandable_segments_reserve;
+    double most = (double)total * 1.125;
+    if (bytes < DS__RESERVE_BYTES)
+        bytes *= (double)total;
+    else if (bytes > most)
+        bytes = most;
     size_t pages = bytes < 1e18 ? (size_t)(bytes / (double)page) : (size_t)1e18 / page;
     return (pages ? pages : 1) * page;
 }
-

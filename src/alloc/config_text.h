@@ -1,43 +1,75 @@
-/* The grammar of options. A text is read token by token: one of , : [ ] or a word, in which as everywhere white space does not count. */
+/* The grammar of options. A text is read token by token: one of , : [ ] or a word, in which as
+   everywhere white space does not count. */
 typedef struct ds__mtext {
     const char *text;
-    size_t start, at;   /* of the token, behind it */
-    int kind;           /* , : [ ] or 'w'; 0: the end */
-    char word[64];      /* longer ones are cut, and are no option and no number then */
-    size_t split_at, rounding_at, large_at; /* the values of options that others are compared with; SIZE_MAX: not given */
+    /* start, at: of the token, behind it */
+    size_t start;
+    size_t at;
+    int kind;      /* , : [ ] or 'w'; 0: the end */
+    char word[64]; /* longer ones are cut, and are no option and no number then */
+    /* split_at, rounding_at, large_at: the values of options that others are compared with;
+       SIZE_MAX: not given */
+    size_t split_at;
+    size_t rounding_at;
+    size_t large_at;
 } ds__mtext;
 
-static int ds__mspace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-static int ds__msign(char c) { return c == ',' || c == ':' || c == '[' || c == ']'; }
+static int ds__mspace(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static int ds__msign(char c) {
+    return c == ',' || c == ':' || c == '[' || c == ']';
+}
 
 static void ds__mtoken(ds__mtext *t) {
     size_t n = 0;
-    while (ds__mspace(t->text[t->at])) t->at++;
+    while (ds__mspace(t->text[t->at]))
+        t->at++;
     t->start = t->at;
     t->kind = ds__msign(t->text[t->at]) ? t->text[t->at++] : t->text[t->at] ? 'w' : 0;
-    if (t->kind != 'w') { t->word[0] = (char)t->kind; t->word[t->kind ? 1 : 0] = 0; return; }
+    if (t->kind != 'w') {
+        t->word[0] = (char)t->kind;
+        t->word[t->kind ? 1 : 0] = 0;
+        return;
+    }
     for (; t->text[t->at] && !ds__msign(t->text[t->at]); t->at++)
-        if (!ds__mspace(t->text[t->at]) && n < sizeof t->word - 1) t->word[n++] = t->text[t->at];
+        if (!ds__mspace(t->text[t->at]) && n < sizeof t->word - 1)
+            t->word[n++] = t->text[t->at];
     t->word[n] = 0;
 }
 
-/* The sentence of a text that went wrong at the token: which character, what stands there and before it, and `format`. */
-__attribute__((format(printf, 3, 4), cold, noinline))
-static ds_result ds__mwrong(const ds__mtext *t, size_t at, const char *format, ...) {
-    char what[256], here[32], before[32];
-    size_t n = strlen(t->text), from = at > 24 ? at - 24 : 0;
+/* The sentence of a text that went wrong at the token: which character, what stands there and
+   before it, and `format`. */
+__attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwrong(
+    const ds__mtext *t, size_t at, const char *format, ...) {
+    char what[256];
+    char here[32];
+    char before[32];
+    size_t n = strlen(t->text);
+    size_t from = at > 24 ? at - 24 : 0;
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
     snprintf(here, sizeof here, "%.24s%s", t->text + at, n - at > 24 ? "..." : "");
     snprintf(before, sizeof before, "%s%.*s", from ? "..." : "", (int)(at - from), t->text + from);
-    for (char *c = here; *c; c++) if (ds__mspace(*c)) *c = ' ';
-    for (char *c = before; *c; c++) if (ds__mspace(*c)) *c = ' ';
-    if (!n) return ds__fail(DS_ERR_INVALID_VALUE, "allocator options: %s", what);
-    const char *quote = here[0] ? "\"" : "", *shown = here[0] ? here : "the end";
-    if (!before[0]) return ds__fail(DS_ERR_INVALID_VALUE, "allocator options, character %zu, %s%s%s: %s", at + 1, quote, shown, quote, what);
-    return ds__fail(DS_ERR_INVALID_VALUE, "allocator options, character %zu, %s%s%s behind \"%s\": %s", at + 1, quote, shown, quote, before, what);
+    for (char *c = here; *c; c++)
+        if (ds__mspace(*c))
+            *c = ' ';
+    for (char *c = before; *c; c++)
+        if (ds__mspace(*c))
+            *c = ' ';
+    if (!n)
+        return ds__fail(DS_ERR_INVALID_VALUE, "allocator options: %s", what);
+    const char *quote = here[0] ? "\"" : "";
+    const char *shown = here[0] ? here : "the end";
+    if (!before[0])
+        return ds__fail(DS_ERR_INVALID_VALUE, "allocator options, character %zu, %s%s%s: %s",
+                        at + 1, quote, shown, quote, what);
+    return ds__fail(DS_ERR_INVALID_VALUE,
+                    "allocator options, character %zu, %s%s%s behind \"%s\": %s", at + 1, quote,
+                    shown, quote, before, what);
 }
 
 static ds_result ds__mexpect(ds__mtext *t, int kind, const char *what) {
@@ -48,35 +80,57 @@ static ds_result ds__mexpect(ds__mtext *t, int kind, const char *what) {
 /* Digits only. */
 static int ds__mnumber(const char *word, uint64_t *out) {
     uint64_t n = 0;
-    if (!*word) return 0;
+    if (!*word)
+        return 0;
     for (; *word; word++) {
-        if (*word < '0' || *word > '9' || __builtin_mul_overflow(n, (uint64_t)10, &n) || __builtin_add_overflow(n, (uint64_t)(*word - '0'), &n)) return 0;
+        if (*word < '0' || *word > '9' || __builtin_mul_overflow(n, (uint64_t)10, &n) ||
+            __builtin_add_overflow(n, (uint64_t)(*word - '0'), &n))
+            return 0;
     }
     *out = n;
     return 1;
 }
 
-/* 12, 0.5, .5, 5e-1, whatever the program's locale; the characters that it takes, 0 for none. Up to 15 digits it is the number that C reads. */
+/* 12, 0.5, .5, 5e-1, whatever the program's locale; the characters that it takes, 0 for none. Up
+   to 15 digits it is the number that C reads. */
 static size_t ds__mreal(const char *word, double *out) {
     uint64_t n = 0;
-    int digits = 0, point = 0, places = 0, exponent = 0, minus = 0;
+    int digits = 0;
+    int point = 0;
+    int places = 0;
+    int exponent = 0;
+    int minus = 0;
     size_t i = 0;
     for (; (word[i] >= '0' && word[i] <= '9') || (word[i] == '.' && !point); i++) {
-        if (word[i] == '.') { point = 1; continue; }
+        if (word[i] == '.') {
+            point = 1;
+            continue;
+        }
         digits++;
-        if (n < UINT64_MAX / 10 - 1) { n = n * 10 + (uint64_t)(word[i] - '0'); places += point; } else places -= !point;
+        if (n < UINT64_MAX / 10 - 1) {
+            n = n * 10 + (uint64_t)(word[i] - '0');
+            places += point;
+        } else
+            places -= !point;
     }
-    if (!digits) return 0;
+    if (!digits)
+        return 0;
     if (word[i] == 'e' || word[i] == 'E') {
         size_t k = i + 1;
-        if (word[k] == '-' || word[k] == '+') minus = word[k++] == '-';
-        if (word[k] < '0' || word[k] > '9') return i;
-        for (; word[k] >= '0' && word[k] <= '9'; k++) if (exponent < 1000) exponent = exponent * 10 + (word[k] - '0');
+        if (word[k] == '-' || word[k] == '+')
+            minus = word[k++] == '-';
+        if (word[k] < '0' || word[k] > '9')
+            return i;
+        for (; word[k] >= '0' && word[k] <= '9'; k++)
+            if (exponent < 1000)
+                exponent = exponent * 10 + (word[k] - '0');
         i = k;
     }
     places -= minus ? -exponent : exponent;
-    double scale = 1, value = (double)n;
-    for (int k = places < 0 ? -places : places; k > 0 && scale < 1e300; k--) scale *= 10;
+    double scale = 1;
+    double value = (double)n;
+    for (int k = places < 0 ? -places : places; k > 0 && scale < 1e300; k--)
+        scale *= 10;
     *out = places < 0 ? value * scale : value / scale;
     return i;
 }
@@ -86,68 +140,97 @@ static ds_result ds__mread_reserve(ds__mtext *t, double *out) {
     double value = 0;
     size_t n = ds__mreal(t->word, &value);
     int bytes = n && t->word[n] == 'G' && !t->word[n + 1];
-    if (bytes) value *= 1024.0 * 1024.0 * 1024.0;
-    if (!n || (t->word[n] && !bytes) || !(value > 0) || (bytes ? value < DS__RESERVE_BYTES || value > 1e18 : value > 1024))
-        return ds__mwrong(t, t->start, "expected a fraction of the device's memory such as 0.5, or gigabytes such as 40G");
+    if (bytes)
+        value *= 1024.0 * 1024.0 * 1024.0;
+    if (!n || (t->word[n] && !bytes) || !(value > 0) ||
+        (bytes ? value < DS__RESERVE_BYTES || value > 1e18 : value > 1024))
+        return ds__mwrong(
+            t, t->start,
+            "expected a fraction of the device's memory such as 0.5, or gigabytes such as 40G");
     *out = value;
     return DS_OK;
 }
+
 /* [name:value,...]: torch's classes of streams, which devstream has none of; read and left. */
 static ds_result ds__mread_classes(ds__mtext *t) {
     double value;
     ds_result r = DS_OK;
-    if (t->kind != '[') return ds__mwrong(t, t->start, "expected '[' of a list such as [serving:0.25,other:8G]");
-    for (ds__mtoken(t); r == DS_OK && t->kind != ']'; ) {
-        if (t->kind != 'w') return ds__mwrong(t, t->start, "expected the name of a class, or ']'");
+    if (t->kind != '[')
+        return ds__mwrong(t, t->start, "expected '[' of a list such as [serving:0.25,other:8G]");
+    for (ds__mtoken(t); r == DS_OK && t->kind != ']';) {
+        if (t->kind != 'w')
+            return ds__mwrong(t, t->start, "expected the name of a class, or ']'");
         r = ds__mexpect(t, ':', "':' and how much to reserve");
-        if (r == DS_OK) { ds__mtoken(t); r = ds__mread_reserve(t, &value); }
-        if (r < 0) return r;
+        if (r == DS_OK) {
+            ds__mtoken(t);
+            r = ds__mread_reserve(t, &value);
+        }
+        if (r < 0)
+            return r;
         ds__mtoken(t);
-        if (t->kind == ',') ds__mtoken(t);
-        else if (t->kind != ']') return ds__mwrong(t, t->start, "expected ',' or ']'");
+        if (t->kind == ',')
+            ds__mtoken(t);
+        else if (t->kind != ']')
+            return ds__mwrong(t, t->start, "expected ',' or ']'");
     }
     return r;
 }
 
-/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first one counts for smaller sizes too, > for those
-   behind the last. */
+/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
+   one counts for smaller sizes too, > for those behind the last. */
 static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) {
     uint64_t n;
     if (t->kind != 'w' || !ds__mnumber(t->word, &n) || (n & (n - 1)) != 0 || (n == 0 && !zero))
-        return ds__mwrong(t, t->start, "the divisions must be a power of two%s", zero ? ", or 0 for none" : "");
+        return ds__mwrong(t, t->start, "the divisions must be a power of two%s",
+                          zero ? ", or 0 for none" : "");
     *out = n ? (unsigned char)(1 + __builtin_ctzll(n)) : 0;
     return DS_OK;
 }
+
 static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
     size_t last = 0;
     unsigned char coded = 0;
     int first = 1;
     ds_result r;
     if (t->kind != '[') {
-        if ((r = ds__mread_division(t, 0, &coded)) < 0) return r;
+        if ((r = ds__mread_division(t, 0, &coded)) < 0)
+            return r;
         memset(out, coded, 16);
         return DS_OK;
     }
-    for (ds__mtoken(t); t->kind != ']'; ) {
+    for (ds__mtoken(t); t->kind != ']';) {
         uint64_t boundary = 0;
         int rest = t->kind == 'w' && !strcmp(t->word, ">");
-        if (!rest && (t->kind != 'w' || !ds__mnumber(t->word, &boundary) || !boundary || (boundary & (boundary - 1)) != 0))
-            return ds__mwrong(t, t->start, "expected an interval, which is a power of two in MiB, or '>', or ']'");
-        if ((r = ds__mexpect(t, ':', "':' and the divisions")) < 0) return r;
+        if (!rest && (t->kind != 'w' || !ds__mnumber(t->word, &boundary) || !boundary ||
+                      (boundary & (boundary - 1)) != 0))
+            return ds__mwrong(
+                t, t->start,
+                "expected an interval, which is a power of two in MiB, or '>', or ']'");
+        if ((r = ds__mexpect(t, ':', "':' and the divisions")) < 0)
+            return r;
         ds__mtoken(t);
-        if ((r = ds__mread_division(t, 1, &coded)) < 0) return r;
+        if ((r = ds__mread_division(t, 1, &coded)) < 0)
+            return r;
         size_t index = rest ? last + 1 : (size_t)__builtin_ctzll(boundary);
-        if (index > 15 && !rest) index = 15;
-        for (size_t i = rest ? index : first ? 0 : index; i < 16 && (rest || i <= index); i++) out[i] = coded;
-        if (!rest) { first = 0; last = index; }
+        if (index > 15 && !rest)
+            index = 15;
+        for (size_t i = rest ? index : first ? 0 : index; i < 16 && (rest || i <= index); i++)
+            out[i] = coded;
+        if (!rest) {
+            first = 0;
+            last = index;
+        }
         ds__mtoken(t);
-        if (t->kind == ',') ds__mtoken(t);
-        else if (t->kind != ']') return ds__mwrong(t, t->start, "expected ',' or ']'");
+        if (t->kind == ',')
+            ds__mtoken(t);
+        else if (t->kind != ']')
+            return ds__mwrong(t, t->start, "expected ',' or ']'");
     }
     return DS_OK;
 }
 
-/* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy, where one replaces the other. */
+/* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy, where one
+   replaces the other. */
 static ds_result ds__mread_limit(ds__mtext *t, ds_mem_config *c) {
     uint64_t bytes;
     double percent = 0;
@@ -157,20 +240,37 @@ static ds_result ds__mread_limit(ds__mtext *t, ds_mem_config *c) {
         c->limit = 0;
         return DS_OK;
     }
-    if (!ds__mnumber(t->word, &bytes)) return ds__mwrong(t, t->start, "expected a number of bytes, or 0%% to 100%%");
+    if (!ds__mnumber(t->word, &bytes))
+        return ds__mwrong(t, t->start, "expected a number of bytes, or 0%% to 100%%");
     c->limit = bytes;
     c->memory_fraction = 1;
     return DS_OK;
 }
 
-enum { DS__IS_BOOL, DS__IS_MB, DS__IS_BYTES, DS__IS_COUNT, DS__IS_CHOICE, DS__IS_OPEN, DS__IS_CLOSED, DS__IS_DIVISIONS, DS__IS_RESERVE, DS__IS_CLASSES,
-       DS__IS_LIMIT, DS__IS_PRESET, DS__IS_NOTHING /* True or False, and no more */ };
+enum {
+    DS__IS_BOOL,
+    DS__IS_MB,
+    DS__IS_BYTES,
+    DS__IS_COUNT,
+    DS__IS_CHOICE,
+    DS__IS_OPEN,
+    DS__IS_CLOSED,
+    DS__IS_DIVISIONS,
+    DS__IS_RESERVE,
+    DS__IS_CLASSES,
+    DS__IS_LIMIT,
+    DS__IS_PRESET,
+    DS__IS_NOTHING /* True or False, and no more */
+};
+
 typedef struct ds__moption {
     const char *name;
     int kind;
     size_t offset;
-    uint64_t low, high;   /* MB, bytes, count */
-    const char *choices;  /* in the order of their numbers, each with a bar behind it */
+    /* low, high: MB, bytes, count */
+    uint64_t low;
+    uint64_t high;
+    const char *choices; /* in the order of their numbers, each with a bar behind it */
 } ds__moption;
 
 #define DS__AT(member) offsetof(ds_mem_config, member)
@@ -180,20 +280,28 @@ static const ds__moption ds__moptions[] = {
     { "max_split_size_mb", DS__IS_MB, DS__AT(max_split_size), 1, UINT64_MAX, NULL },
     { "max_non_split_rounding_mb", DS__IS_MB, DS__AT(max_non_split_rounding), 1, UINT64_MAX, NULL },
     { "large_segment_size_mb", DS__IS_MB, DS__AT(large_segment_size), 2, 1 << 20, NULL },
-    { "garbage_collection_threshold", DS__IS_OPEN, DS__AT(garbage_collection_threshold), 0, 0, NULL },
+    { "garbage_collection_threshold", DS__IS_OPEN, DS__AT(garbage_collection_threshold), 0, 0,
+      NULL },
     { "roundup_power2_divisions", DS__IS_DIVISIONS, 0, 0, 0, NULL },
     { "expandable_segments", DS__IS_BOOL, DS__AT(expandable_segments), 0, 0, NULL },
-    { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0, NULL },
+    { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0,
+      NULL },
     { "expandable_segments_reserve_by_class", DS__IS_CLASSES, 0, 0, 0, NULL },
     { "release_lock_on_cudamalloc", DS__IS_BOOL, DS__AT(release_lock_on_cudamalloc), 0, 0, NULL },
     { "per_process_memory_fraction", DS__IS_CLOSED, DS__AT(memory_fraction), 0, 0, NULL },
     { "throw_on_cudamalloc_oom", DS__IS_BOOL, DS__AT(throw_on_cudamalloc_oom), 0, 0, NULL },
-    { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse), 0, 0, NULL },
-    { "pinned_use_cuda_host_register", DS__IS_BOOL, DS__AT(pinned_use_cuda_host_register), 0, 0, NULL },
-    { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128, NULL },
-    { "pinned_use_background_threads", DS__IS_BOOL, DS__AT(pinned_use_background_threads), 0, 0, NULL },
-    { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20, NULL },
-    { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX, NULL },
+    { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse),
+      0, 0, NULL },
+    { "pinned_use_cuda_host_register", DS__IS_BOOL, DS__AT(pinned_use_cuda_host_register), 0, 0,
+      NULL },
+    { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128,
+      NULL },
+    { "pinned_use_background_threads", DS__IS_BOOL, DS__AT(pinned_use_background_threads), 0, 0,
+      NULL },
+    { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20,
+      NULL },
+    { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX,
+      NULL },
     { "pinned_max_cached_size_mb", DS__IS_MB, DS__AT(pinned_max_cached_size), 0, UINT64_MAX, NULL },
     { "pinned_free_catch_all", DS__IS_NOTHING, 0, 0, 0, NULL },
     { "reuse", DS__IS_CHOICE, DS__AT(reuse), 0, 0, "never|on_shortage|always|" },
@@ -213,30 +321,41 @@ static const ds__moption ds__moptions[] = {
 static unsigned ds__mdistance(const char *a, const char *b) {
     unsigned row[64];
     size_t n = strlen(b);
-    if (n > 62) return 99;
-    for (size_t k = 0; k <= n; k++) row[k] = (unsigned)k;
+    if (n > 62)
+        return 99;
+    for (size_t k = 0; k <= n; k++)
+        row[k] = (unsigned)k;
     for (size_t i = 0; a[i]; i++) {
         unsigned diagonal = row[0];
         row[0] = (unsigned)i + 1;
         for (size_t k = 1; k <= n; k++) {
             unsigned best = diagonal + (a[i] != b[k - 1]);
-            if (row[k] + 1 < best) best = row[k] + 1;
-            if (row[k - 1] + 1 < best) best = row[k - 1] + 1;
+            if (row[k] + 1 < best)
+                best = row[k] + 1;
+            if (row[k - 1] + 1 < best)
+                best = row[k - 1] + 1;
             diagonal = row[k];
             row[k] = best;
         }
     }
     return row[n];
 }
+
 static ds_result ds__munknown(const ds__mtext *t) {
     const ds__moption *nearest = NULL;
     unsigned best = (unsigned)strlen(t->word) / 3 + 1;
     for (size_t i = 0; i < DS__OPTIONS; i++) {
         unsigned d = ds__mdistance(t->word, ds__moptions[i].name);
-        if (d < best) { best = d; nearest = &ds__moptions[i]; }
+        if (d < best) {
+            best = d;
+            nearest = &ds__moptions[i];
+        }
     }
-    if (nearest) return ds__mwrong(t, t->start, "there is no option '%s'; is %s meant?", t->word, nearest->name);
-    return ds__mwrong(t, t->start, "there is no option '%s'; ds_mem_configure_text lists them", t->word);
+    if (nearest)
+        return ds__mwrong(t, t->start, "there is no option '%s'; is %s meant?", t->word,
+                          nearest->name);
+    return ds__mwrong(t, t->start, "there is no option '%s'; ds_mem_configure_text lists them",
+                      t->word);
 }
 
 /* The number of the word among choices, -1: none of them. */
@@ -244,7 +363,8 @@ static int ds__mchoice(const char *choices, const char *word) {
     size_t n = strlen(word);
     for (int i = 0; *choices; i++) {
         size_t length = strcspn(choices, "|");
-        if (length == n && !memcmp(choices, word, n)) return i;
+        if (length == n && !memcmp(choices, word, n))
+            return i;
         choices += length + 1;
     }
     return -1;
@@ -254,27 +374,41 @@ static ds_result ds__mread_whole(ds__mtext *t, const ds__moption *o, void *to) {
     const uint64_t most = SIZE_MAX / DS__MIB;
     uint64_t n;
     if (t->kind != 'w' || !ds__mnumber(t->word, &n) || n < o->low || n > o->high) {
-        const char *unit = o->kind == DS__IS_MB ? " of MiB" : o->kind == DS__IS_BYTES ? " of bytes" : "";
-        if (o->high == UINT64_MAX) return ds__mwrong(t, t->start, "expected a number%s, %llu or more", unit, (unsigned long long)o->low);
-        return ds__mwrong(t, t->start, "expected a number%s from %llu to %llu", unit, (unsigned long long)o->low, (unsigned long long)o->high);
+        const char *unit = o->kind == DS__IS_MB      ? " of MiB"
+                           : o->kind == DS__IS_BYTES ? " of bytes"
+                                                     : "";
+        if (o->high == UINT64_MAX)
+            return ds__mwrong(t, t->start, "expected a number%s, %llu or more", unit,
+                              (unsigned long long)o->low);
+        return ds__mwrong(t, t->start, "expected a number%s from %llu to %llu", unit,
+                          (unsigned long long)o->low, (unsigned long long)o->high);
     }
-    if (o->kind == DS__IS_MB) *(size_t *)to = (n < most ? n : most) * DS__MIB;
-    else if (o->kind == DS__IS_BYTES) *(size_t *)to = n;
-    else *(unsigned *)to = (unsigned)n;
+    if (o->kind == DS__IS_MB)
+        *(size_t *)to = (n < most ? n : most) * DS__MIB;
+    else if (o->kind == DS__IS_BYTES)
+        *(size_t *)to = n;
+    else
+        *(unsigned *)to = (unsigned)n;
     return DS_OK;
 }
+
 static ds_result ds__mread_part(ds__mtext *t, const ds__moption *o, double *to) {
     double value = 0;
     size_t n = ds__mreal(t->word, &value);
     int open = o->kind == DS__IS_OPEN;
     if (!n || t->word[n] || value > 1 || (open && (value <= 0 || value >= 1)))
-        return ds__mwrong(t, t->start, open ? "expected a number above 0 and below 1" : "expected a number from 0 to 1");
+        return ds__mwrong(t, t->start,
+                          open ? "expected a number above 0 and below 1"
+                               : "expected a number from 0 to 1");
     *to = value;
     return DS_OK;
 }
+
 static ds_result ds__mread_choice(ds__mtext *t, const ds__moption *o, int *to) {
     int choice = ds__mchoice(o->choices, t->word);
-    if (t->kind != 'w' || choice < 0) return ds__mwrong(t, t->start, "expected one of %.*s", (int)strlen(o->choices) - 1, o->choices);
+    if (t->kind != 'w' || choice < 0)
+        return ds__mwrong(t, t->start, "expected one of %.*s", (int)strlen(o->choices) - 1,
+                          o->choices);
     *to = choice;
     return DS_OK;
 }
@@ -285,57 +419,94 @@ static ds_result ds__mread_value(ds__mtext *t, const ds__moption *o, ds_mem_conf
     int choice = 0;
     ds_result r = DS_OK;
     switch (o->kind) {
-    case DS__IS_BOOL: case DS__IS_NOTHING:
-        if (strcmp(t->word, "True") && strcmp(t->word, "False")) return ds__mwrong(t, t->start, "expected True or False");
-        if (o->kind == DS__IS_BOOL) *(int *)to = t->word[0] == 'T';
+    case DS__IS_BOOL:
+    case DS__IS_NOTHING:
+        if (strcmp(t->word, "True") && strcmp(t->word, "False"))
+            return ds__mwrong(t, t->start, "expected True or False");
+        if (o->kind == DS__IS_BOOL)
+            *(int *)to = t->word[0] == 'T';
         return DS_OK;
-    case DS__IS_CHOICE: return ds__mread_choice(t, o, to);
-    case DS__IS_OPEN: case DS__IS_CLOSED: return ds__mread_part(t, o, to);
-    case DS__IS_DIVISIONS: return ds__mread_divisions(t, c->roundup_power2_divisions);
-    case DS__IS_RESERVE: return ds__mread_reserve(t, to);
-    case DS__IS_CLASSES: return ds__mread_classes(t);
-    case DS__IS_LIMIT: return ds__mread_limit(t, c);
+    case DS__IS_CHOICE:
+        return ds__mread_choice(t, o, to);
+    case DS__IS_OPEN:
+    case DS__IS_CLOSED:
+        return ds__mread_part(t, o, to);
+    case DS__IS_DIVISIONS:
+        return ds__mread_divisions(t, c->roundup_power2_divisions);
+    case DS__IS_RESERVE:
+        return ds__mread_reserve(t, to);
+    case DS__IS_CLASSES:
+        return ds__mread_classes(t);
+    case DS__IS_LIMIT:
+        return ds__mread_limit(t, c);
     case DS__IS_PRESET:
         if ((r = ds__mread_choice(t, o, &choice)) == DS_OK)
-            *c = choice == 0 ? (ds_mem_config_default)() : choice == 1 ? (ds_mem_config_torch)() : (ds_mem_config_cupy)();
+            *c = choice == 0   ? (ds_mem_config_default)()
+                 : choice == 1 ? (ds_mem_config_torch)()
+                               : (ds_mem_config_cupy)();
         return r;
-    default: return ds__mread_whole(t, o, to);
+    default:
+        return ds__mread_whole(t, o, to);
     }
 }
 
 /* Values whose range depends on others or is no interval; the character is that of the value. */
-static ds_result ds__mread_checked(ds__mtext *t, const ds__moption *o, const ds_mem_config *c, size_t at) {
-    if (o->offset == DS__AT(max_split_size) && o->kind == DS__IS_MB) t->split_at = at;
-    if (o->offset == DS__AT(max_non_split_rounding) && o->kind == DS__IS_MB) t->rounding_at = at;
+static ds_result ds__mread_checked(ds__mtext *t, const ds__moption *o, const ds_mem_config *c,
+                                   size_t at) {
+    if (o->offset == DS__AT(max_split_size) && o->kind == DS__IS_MB)
+        t->split_at = at;
+    if (o->offset == DS__AT(max_non_split_rounding) && o->kind == DS__IS_MB)
+        t->rounding_at = at;
     if (o->offset == DS__AT(large_segment_size) && o->kind == DS__IS_MB) {
         t->large_at = at;
-        if (c->large_segment_size % (2 * DS__MIB)) return ds__mwrong(t, at, "expected an even number of MiB");
+        if (c->large_segment_size % (2 * DS__MIB))
+            return ds__mwrong(t, at, "expected an even number of MiB");
     }
-    if (o->offset == DS__AT(pinned_num_register_threads) && (c->pinned_num_register_threads & (c->pinned_num_register_threads - 1)))
+    if (o->offset == DS__AT(pinned_num_register_threads) &&
+        (c->pinned_num_register_threads & (c->pinned_num_register_threads - 1)))
         return ds__mwrong(t, at, "expected a power of two up to 128");
-    if (o->offset == DS__AT(guard_bytes) && c->guard_bytes % DS__UNIT) return ds__mwrong(t, at, "expected a multiple of 512");
+    if (o->offset == DS__AT(guard_bytes) && c->guard_bytes % DS__UNIT)
+        return ds__mwrong(t, at, "expected a multiple of 512");
     return DS_OK;
 }
+
 static ds_result ds__mread_compared(const ds__mtext *t, const ds_mem_config *c) {
     size_t mb = c->large_segment_size / DS__MIB;
     if (c->max_split_size < c->large_segment_size) {
-        if (t->split_at != SIZE_MAX) return ds__mwrong(t, t->split_at, "max_split_size_mb must be at least %zu, the size of large segments", mb);
-        return ds__mwrong(t, t->large_at, "large_segment_size_mb must be at most %zu, max_split_size", c->max_split_size / DS__MIB);
+        if (t->split_at != SIZE_MAX)
+            return ds__mwrong(t, t->split_at,
+                              "max_split_size_mb must be at least %zu, the size of large segments",
+                              mb);
+        return ds__mwrong(t, t->large_at,
+                          "large_segment_size_mb must be at most %zu, max_split_size",
+                          c->max_split_size / DS__MIB);
     }
-    if (c->max_non_split_rounding >= c->large_segment_size) return DS_OK;
-    if (t->rounding_at != SIZE_MAX) return ds__mwrong(t, t->rounding_at, "max_non_split_rounding_mb must be at least %zu, the size of large segments", mb);
-    return ds__mwrong(t, t->large_at, "large_segment_size_mb must be at most %zu, max_non_split_rounding", c->max_non_split_rounding / DS__MIB);
+    if (c->max_non_split_rounding >= c->large_segment_size)
+        return DS_OK;
+    if (t->rounding_at != SIZE_MAX)
+        return ds__mwrong(
+            t, t->rounding_at,
+            "max_non_split_rounding_mb must be at least %zu, the size of large segments", mb);
+    return ds__mwrong(t, t->large_at,
+                      "large_segment_size_mb must be at most %zu, max_non_split_rounding",
+                      c->max_non_split_rounding / DS__MIB);
 }
 
 /* One "option:value"; the token is the option. */
 static ds_result ds__mread_option(ds__mtext *t, ds_mem_config *c, int first) {
     const ds__moption *o = NULL;
-    for (size_t i = 0; i < DS__OPTIONS && !o; i++) if (!strcmp(t->word, ds__moptions[i].name)) o = &ds__moptions[i];
-    if (t->kind != 'w') return ds__mwrong(t, t->start, "expected an option");
-    if (!o) return ds__munknown(t);
-    if (o->kind == DS__IS_PRESET && !first) return ds__mwrong(t, t->start, "preset sets all options, so it must be the first");
+    for (size_t i = 0; i < DS__OPTIONS && !o; i++)
+        if (!strcmp(t->word, ds__moptions[i].name))
+            o = &ds__moptions[i];
+    if (t->kind != 'w')
+        return ds__mwrong(t, t->start, "expected an option");
+    if (!o)
+        return ds__munknown(t);
+    if (o->kind == DS__IS_PRESET && !first)
+        return ds__mwrong(t, t->start, "preset sets all options, so it must be the first");
     ds_result r = ds__mexpect(t, ':', "':' and a value");
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__mtoken(t);
     size_t at = t->start;
     r = ds__mread_value(t, o, c);
@@ -352,18 +523,24 @@ static ds_result ds__mconfig_read(const char *text, ds_mem_config *config) {
     memset(c.roundup_power2_divisions, 0, sizeof c.roundup_power2_divisions);
     ds__mtoken(&t);
     for (int first = 1; r == DS_OK && t.kind; first = 0) {
-        if ((r = ds__mread_option(&t, &c, first)) < 0) break;
+        if ((r = ds__mread_option(&t, &c, first)) < 0)
+            break;
         ds__mtoken(&t);
-        if (t.kind == ',') ds__mtoken(&t);
-        else if (t.kind) r = ds__mwrong(&t, t.start, "expected ',' and the next option");
+        if (t.kind == ',')
+            ds__mtoken(&t);
+        else if (t.kind)
+            r = ds__mwrong(&t, t.start, "expected ',' and the next option");
     }
-    if (r == DS_OK) r = ds__mread_compared(&t, &c);
-    if (r == DS_OK) r = ds__mconfig_check(&c);
-    if (r == DS_OK) *config = c;
+    if (r == DS_OK)
+        r = ds__mread_compared(&t, &c);
+    if (r == DS_OK)
+        r = ds__mconfig_check(&c);
+    if (r == DS_OK)
+        *config = c;
     return r;
 }
 
-DSDEF ds_result (ds_mem_config_parse)(const char *text, ds_mem_config *config) {
+DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds__tls.fn = "ds_mem_config_parse";
     ds__tls.site.file = ds_call_site.file;
     ds__tls.site.line = ds_call_site.line;
@@ -372,4 +549,3 @@ DSDEF ds_result (ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds_result r = ds__mconfig_check(config);
     return r < 0 ? r : ds__mconfig_read(text, config);
 }
-

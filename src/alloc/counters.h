@@ -1,29 +1,40 @@
 /* ---- counting ---- */
 
-/* Policy. While one thread allocates on a device, every call counts in the device's tally and knows the peaks. As soon as a second one comes, arenas
-   count for themselves, and have room for so many more bytes and blocks: peaks are set in advance to what all of it together allows, so that they are never too low and at
-   most too high by the room. Room is given out anew when an arena has used its own, with all arenas stopped; the block that needs more is counted meanwhile, so that it is
-   part of the truth whatever others do. */
+/* Policy. While one thread allocates on a device, every call counts in the device's tally and
+   knows the peaks. As soon as a second one comes, arenas count for themselves, and have room for
+   so many more bytes and blocks: peaks are set in advance to what all of it together allows, so
+   that they are never too low and at most too high by the room. Room is given out anew when an
+   arena has used its own, with all arenas stopped; the block that needs more is counted
+   meanwhile, so that it is part of the truth whatever others do. */
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
 #define DS__ROOM_COUNT 64
 
-static inline void ds__top(int64_t *peak, int64_t now) { if (now > *peak) *peak = now; }
+static inline void ds__top(int64_t *peak, int64_t now) {
+    if (now > *peak)
+        *peak = now;
+}
 
 /* The peaks of a domain whose only writer counted up, and what is left below them. */
 __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *room) {
     for (int m = 0; m < DS__METRICS; m++) {
-        int from = m < DS__ACTIVE ? m : m - DS__ACTIVE, both = 0;
+        int from = m < DS__ACTIVE ? m : m - DS__ACTIVE;
+        int both = 0;
         int64_t now[3];
-        for (int k = 0; k < 2; k++) now[1 + k] = t->kind[k].now[from] + (m < DS__ACTIVE ? 0 : t->kind[k].pending[from]);
+        for (int k = 0; k < 2; k++)
+            now[1 + k] = t->kind[k].now[from] + (m < DS__ACTIVE ? 0 : t->kind[k].pending[from]);
         now[both] = now[1] + now[2];
         for (int k = 0; k < 3; k++) {
             ds__top(&t->peak[k][m], now[k]);
-            if (!room) continue;
-            int64_t left = t->peak[k][m] - now[k], *at = &room[k == both ? 2 : k - 1].of[from];
-            if (m < DS__ACTIVE || left < *at) *at = left;
+            if (!room)
+                continue;
+            int64_t left = t->peak[k][m] - now[k];
+            int64_t *at = &room[k == both ? 2 : k - 1].of[from];
+            if (m < DS__ACTIVE || left < *at)
+                *at = left;
         }
     }
-    for (int k = 0; room && k < 3; k++) memset(room[k].owed, 0, sizeof room[k].owed);
+    for (int k = 0; room && k < 3; k++)
+        memset(room[k].owed, 0, sizeof room[k].owed);
 }
 
 /* Adds with one instruction: a vector's load behind single stores waits for them. */
@@ -32,27 +43,35 @@ static inline void ds__add(int64_t *at, int64_t by) {
     __asm__ __volatile__("" : : : "memory");
 }
 
-__attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size, int64_t asked, int full) {
+__attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size,
+                                                               int64_t asked, int full) {
     ds__add(&t->kind[kind].now[DS__ALLOCATION], 1);
     ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
     ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
-    if (!full) return;
+    if (!full)
+        return;
     ds__add(&t->kind[kind].total[DS__ALLOCATION], 1);
     ds__add(&t->kind[kind].total[DS__ALLOCATED_BYTES], size);
     ds__add(&t->kind[kind].total[DS__REQUESTED_BYTES], asked);
 }
+
 /* Changes what is allocated and what is pending; totals and peaks do not follow. */
-__attribute__((always_inline)) static inline void ds__tally_move(ds__tally *t, int kind, int64_t count, int64_t size, int64_t asked, int64_t pending, int64_t pending_bytes) {
+__attribute__((always_inline)) static inline void ds__tally_move(ds__tally *t, int kind,
+                                                                 int64_t count, int64_t size,
+                                                                 int64_t asked, int64_t pending,
+                                                                 int64_t pending_bytes) {
     ds__add(&t->kind[kind].now[DS__ALLOCATION], count);
     ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
     ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
-    if (!pending && !pending_bytes) return;
+    if (!pending && !pending_bytes)
+        return;
     ds__add(&t->kind[kind].pending[0], pending);
     ds__add(&t->kind[kind].pending[1], pending_bytes);
 }
 
 /* Below 0: a peak is passed. */
-__attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom *r, int64_t count, int64_t size, int64_t asked) {
+__attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom *r, int64_t count,
+                                                                   int64_t size, int64_t asked) {
     ds__add(&r->of[DS__ALLOCATION], -count);
     ds__add(&r->of[DS__ALLOCATED_BYTES], -size);
     ds__add(&r->of[DS__REQUESTED_BYTES], -asked);
@@ -60,25 +79,39 @@ __attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom 
 }
 
 /* Counts a block that was allocated. The arena is locked and ready. */
-__attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, int kind, int64_t size, int64_t asked) {
+__attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, int kind,
+                                                                  int64_t size, int64_t asked) {
     int full = a->full;
     ds__tally_up(a->tally, kind, size, asked, full);
-    if (DS__LIKELY(a->measured) && DS__UNLIKELY((ds__room_less(&a->room[kind], 1, size, asked) | ds__room_less(&a->room[2], 1, size, asked)) < 0) && a->exact)
+    if (DS__LIKELY(a->measured) &&
+        DS__UNLIKELY((ds__room_less(&a->room[kind], 1, size, asked) |
+                      ds__room_less(&a->room[2], 1, size, asked)) < 0) &&
+        a->exact)
         ds__at_peak(a->tally, a->room);
     if (DS__UNLIKELY(a->own_pool) && a->exact) {
         ds__tally_up(&a->pool->stats.tally, kind, size, asked, full);
-        if (full) ds__at_peak(&a->pool->stats.tally, NULL);
+        if (full)
+            ds__at_peak(&a->pool->stats.tally, NULL);
     }
 }
+
 /* Changes what is allocated and pending. */
-__attribute__((always_inline)) static inline void ds__count_move(ds__arena *a, int kind, int64_t count, int64_t size, int64_t asked, int64_t pending, int64_t pending_bytes) {
+__attribute__((always_inline)) static inline void ds__count_move(ds__arena *a, int kind,
+                                                                 int64_t count, int64_t size,
+                                                                 int64_t asked, int64_t pending,
+                                                                 int64_t pending_bytes) {
     ds__tally_move(a->tally, kind, count, size, asked, pending, pending_bytes);
-    if (DS__UNLIKELY(a->own_pool) && a->exact) ds__tally_move(&a->pool->stats.tally, kind, count, size, asked, pending, pending_bytes);
+    if (DS__UNLIKELY(a->own_pool) && a->exact)
+        ds__tally_move(&a->pool->stats.tally, kind, count, size, asked, pending, pending_bytes);
 }
+
 /* A live block ends, or is cut: by so many blocks and bytes. */
-__attribute__((always_inline)) static inline void ds__count_less(ds__arena *a, int kind, int64_t count, int64_t size, int64_t asked) {
+__attribute__((always_inline)) static inline void ds__count_less(ds__arena *a, int kind,
+                                                                 int64_t count, int64_t size,
+                                                                 int64_t asked) {
     ds__count_move(a, kind, -count, -size, -asked, 0, 0);
-    if (DS__UNLIKELY(!a->measured)) return;
+    if (DS__UNLIKELY(!a->measured))
+        return;
     ds__room_less(&a->room[kind], -count, -size, -asked);
     ds__room_less(&a->room[2], -count, -size, -asked);
 }
@@ -91,16 +124,24 @@ static void ds__count_in(ds__arena *a, int exact) {
 }
 
 /* A block was freed and is done; it was freed and is still in use; that one is done now. */
-static inline void ds__count_free(ds__arena *a, int kind, int64_t size, int64_t asked) { ds__count_less(a, kind, 1, size, asked); }
+static inline void ds__count_free(ds__arena *a, int kind, int64_t size, int64_t asked) {
+    ds__count_less(a, kind, 1, size, asked);
+}
+
 static void ds__count_pending(ds__arena *a, int kind, int64_t size) {
     ds__count_move(a, kind, -1, -size, 0, 1, size);
-    for (int k = kind; k < 3; k += 2 - kind) { a->room[k].owed[0]++; a->room[k].owed[1] += size; }
+    for (int k = kind; k < 3; k += 2 - kind) {
+        a->room[k].owed[0]++;
+        a->room[k].owed[1] += size;
+    }
 }
+
 static void ds__count_done(ds__arena *a, int kind, int64_t size, int64_t asked) {
     ds__count_move(a, kind, 0, 0, -asked, -1, -size);
     for (int k = kind; k < 3; k += 2 - kind) {
         ds__headroom *r = &a->room[k];
-        int64_t count = r->owed[0] > 0, bytes = size < r->owed[1] ? size : r->owed[1];
+        int64_t count = r->owed[0] > 0;
+        int64_t bytes = size < r->owed[1] ? size : r->owed[1];
         r->owed[0] -= count;
         r->owed[1] -= bytes;
         ds__room_less(r, -count, -bytes, -asked);
@@ -109,107 +150,149 @@ static void ds__count_done(ds__arena *a, int kind, int64_t size, int64_t asked) 
 
 /* Counted by anyone at any time. */
 static void ds__meter_add(ds__meter *m, int64_t by) {
-    int64_t now = atomic_fetch_add_explicit(&m->now, by, memory_order_relaxed) + by, peak = atomic_load_explicit(&m->peak, memory_order_relaxed);
-    atomic_fetch_add_explicit(by > 0 ? &m->total : &m->freed, by > 0 ? by : -by, memory_order_relaxed);
-    while (now > peak && !atomic_compare_exchange_weak_explicit(&m->peak, &peak, now, memory_order_relaxed, memory_order_relaxed)) {}
+    int64_t now = atomic_fetch_add_explicit(&m->now, by, memory_order_relaxed) + by;
+    int64_t peak = atomic_load_explicit(&m->peak, memory_order_relaxed);
+    atomic_fetch_add_explicit(by > 0 ? &m->total : &m->freed, by > 0 ? by : -by,
+                              memory_order_relaxed);
+    while (now > peak && !atomic_compare_exchange_weak_explicit(
+                             &m->peak, &peak, now, memory_order_relaxed, memory_order_relaxed)) {
+    }
 }
+
 static void ds__meters(ds__arena *a, int kind, int meter, int64_t by) {
-    if (!by) return;
+    if (!by)
+        return;
     ds__meter_add(&a->dev->stats.meter[kind][meter], by);
     ds__meter_add(&a->dev->stats.all[meter], by);
-    if (a->pool == &a->dev->main) return;
+    if (a->pool == &a->dev->main)
+        return;
     ds__meter_add(&a->pool->stats.meter[kind][meter], by);
     ds__meter_add(&a->pool->stats.all[meter], by);
 }
-#define DS__COUNT_CALL(a, what, by) do { \
-        atomic_fetch_add_explicit(&(a)->dev->stats.what, by, memory_order_relaxed); \
-        if ((a)->pool != &(a)->dev->main) atomic_fetch_add_explicit(&(a)->pool->stats.what, by, memory_order_relaxed); \
+
+#define DS__COUNT_CALL(a, what, by)                                                      \
+    do {                                                                                 \
+        atomic_fetch_add_explicit(&(a)->dev->stats.what, by, memory_order_relaxed);      \
+        if ((a)->pool != &(a)->dev->main)                                                \
+            atomic_fetch_add_explicit(&(a)->pool->stats.what, by, memory_order_relaxed); \
     } while (0)
 
-/* What a tally counts, added to what stands there. What is active was allocated, so its totals are the same. */
-static void ds__tally_read(const ds__tally *t, int64_t now[2][DS__METRICS], int64_t total[2][DS__METRICS]) {
+/* What a tally counts, added to what stands there. What is active was allocated, so its totals
+   are the same. */
+static void ds__tally_read(const ds__tally *t, int64_t now[2][DS__METRICS],
+                           int64_t total[2][DS__METRICS]) {
     for (int k = 0; k < 2; k++)
         for (int m = 0; m < DS__METRICS; m++) {
             int from = m < DS__ACTIVE ? m : m - DS__ACTIVE;
             now[k][m] += t->kind[k].now[from] + (m < DS__ACTIVE ? 0 : t->kind[k].pending[from]);
-            if (total) total[k][m] += t->kind[k].total[from];
+            if (total)
+                total[k][m] += t->kind[k].total[from];
         }
 }
+
 static int64_t ds__tally_peak(const ds__tally *t, int k, int m) {
-    int64_t peak = t->peak[k][m], allocated = m < DS__ACTIVE ? 0 : t->peak[k][m - DS__ACTIVE];
+    int64_t peak = t->peak[k][m];
+    int64_t allocated = m < DS__ACTIVE ? 0 : t->peak[k][m - DS__ACTIVE];
     return allocated > peak ? allocated : peak;
 }
 
 /* What a domain counts now, over its arenas. All is locked. */
-static void ds__domain_now(ds__mdevice *dev, ds__mpool *only, int64_t now[2][DS__METRICS], int64_t total[2][DS__METRICS]) {
+static void ds__domain_now(ds__mdevice *dev, ds__mpool *only, int64_t now[2][DS__METRICS],
+                           int64_t total[2][DS__METRICS]) {
     memset(now, 0, 2 * sizeof now[0]);
-    if (total) memset(total, 0, 2 * sizeof total[0]);
+    if (total)
+        memset(total, 0, 2 * sizeof total[0]);
     ds__tally_read(only ? &only->stats.tally : &dev->stats.tally, now, total);
     for (ds__mpool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = only && p != only ? NULL : p->arenas; a; a = a->next) ds__tally_read(&a->own, now, total);
+        for (ds__arena *a = only && p != only ? NULL : p->arenas; a; a = a->next)
+            ds__tally_read(&a->own, now, total);
 }
 
-static int ds__is_bytes(int metric) { return metric != DS__ALLOCATION && metric != DS__ACTIVE; }
+static int ds__is_bytes(int metric) {
+    return metric != DS__ALLOCATION && metric != DS__ACTIVE;
+}
 
-/* Peaks of a domain become at least what its arenas may reach; `room`: by kind, bytes and counts. All is locked. */
+/* Peaks of a domain become at least what its arenas may reach; `room`: by kind, bytes and
+   counts. All is locked. */
 static void ds__domain_peaks(ds__domain *d, int64_t now[2][DS__METRICS], int64_t room[2][2]) {
     for (int m = 0; m < DS__METRICS; m++) {
         int b = ds__is_bytes(m);
-        for (int k = 0; k < 2; k++) ds__top(&d->tally.peak[1 + k][m], now[k][m] + room[k][b]);
+        for (int k = 0; k < 2; k++)
+            ds__top(&d->tally.peak[1 + k][m], now[k][m] + room[k][b]);
         ds__top(&d->tally.peak[0][m], now[0][m] + now[1][m] + room[0][b] + room[1][b]);
     }
 }
 
 /* How much may be added in a kind, or in all (2), before a peak rises: bytes (1) or counts (0). */
-static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], int kind, int bytes) {
+static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], int kind,
+                              int bytes) {
     int64_t least = INT64_MAX;
     for (int m = 0; m < DS__METRICS; m++) {
-        if (ds__is_bytes(m) != bytes) continue;
-        int64_t left = kind < 2 ? ds__tally_peak(&d->tally, 1 + kind, m) - now[kind][m] : ds__tally_peak(&d->tally, 0, m) - now[0][m] - now[1][m];
-        if (left < least) least = left;
+        if (ds__is_bytes(m) != bytes)
+            continue;
+        int64_t left = kind < 2 ? ds__tally_peak(&d->tally, 1 + kind, m) - now[kind][m]
+                                : ds__tally_peak(&d->tally, 0, m) - now[0][m] - now[1][m];
+        if (left < least)
+            least = left;
     }
     return least;
 }
 
-/* Gives room to all arenas of a device, which count for themselves from now on at the latest. All is locked. */
+/* Gives room to all arenas of a device, which count for themselves from now on at the latest.
+   All is locked. */
 static void ds__share_room(ds__mdevice *dev) {
-    int64_t now[2][DS__METRICS], share[2][2], all[2][2] = { { 0, 0 }, { 0, 0 } };
+    int64_t now[2][DS__METRICS];
+    int64_t share[2][2];
+    int64_t all[2][2] = { { 0, 0 }, { 0, 0 } };
     int arenas = 0;
     atomic_store(&dev->owner, (void *)(uintptr_t)&ds__nobody);
     ds__domain_now(dev, NULL, now, NULL);
     for (ds__mpool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next) arenas++;
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            arenas++;
     for (int b = 0; b < 2; b++) { /* what is below the peaks anyway is divided too */
-        int64_t usual = b ? DS__ROOM_BYTES : DS__ROOM_COUNT, left = ds__below_peak(&dev->stats, now, 2, b) - 2 * arenas * usual;
+        int64_t usual = b ? DS__ROOM_BYTES : DS__ROOM_COUNT;
+        int64_t left = ds__below_peak(&dev->stats, now, 2, b) - 2 * arenas * usual;
         for (int k = 0; k < 2; k++) {
-            int64_t more = ds__below_peak(&dev->stats, now, k, b) - arenas * usual, most = k ? left : left / 2;
-            if (more > most) more = most;
-            if (more < 0) more = 0;
+            int64_t more = ds__below_peak(&dev->stats, now, k, b) - arenas * usual;
+            int64_t most = k ? left : left / 2;
+            if (more > most)
+                more = most;
+            if (more < 0)
+                more = 0;
             share[k][b] = usual + more / arenas;
             left -= more;
         }
     }
     for (ds__mpool *p = &dev->main; p; p = p->next) {
-        int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } }, members = 0;
+        int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } };
+        int64_t members = 0;
         for (ds__arena *a = p->arenas; a; a = a->next, members++) {
             ds__count_in(a, 0);
-            a->own_room[2] = (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 }, { 0, 0 } }; /* shares are by kind */
+            /* shares are by kind */
+            a->own_room[2] =
+                (ds__headroom){ { INT64_MAX / 2, INT64_MAX / 2, INT64_MAX / 2 }, { 0, 0 } };
             for (int k = 0; k < 2; k++) {
-                int64_t count = p == &dev->main ? share[k][0] : DS__ROOM_COUNT, bytes = p == &dev->main ? share[k][1] : DS__ROOM_BYTES;
+                int64_t count = p == &dev->main ? share[k][0] : DS__ROOM_COUNT;
+                int64_t bytes = p == &dev->main ? share[k][1] : DS__ROOM_BYTES;
                 a->own_room[k] = (ds__headroom){ { count, bytes, bytes }, { 0, 0 } };
                 pool[k][0] += count;
                 pool[k][1] += bytes;
             }
         }
         for (int k = 0; k < 2; k++)
-            for (int b = 0; b < 2; b++) all[k][b] += pool[k][b];
-        if (p == &dev->main || !p->full) continue;
+            for (int b = 0; b < 2; b++)
+                all[k][b] += pool[k][b];
+        if (p == &dev->main || !p->full)
+            continue;
         int64_t in_pool[2][DS__METRICS];
         ds__domain_now(dev, p, in_pool, NULL);
         ds__domain_peaks(&p->stats, in_pool, pool);
         ds__top(&p->stats.sharers, members);
     }
-    if (!dev->main.full) return; /* peaks stand still */
+    /* peaks stand still */
+    if (!dev->main.full)
+        return;
     ds__domain_peaks(&dev->stats, now, all);
     ds__top(&dev->stats.sharers, arenas);
 }
@@ -217,41 +300,60 @@ static void ds__share_room(ds__mdevice *dev) {
 /* The caller is the first thread on the device: arenas count in the domains. 0: it is not. */
 static int ds__claim(ds__mdevice *dev) {
     void *none = NULL;
-    if (!atomic_compare_exchange_strong(&dev->owner, &none, (void *)&ds__tls)) return none == (void *)&ds__tls;
+    if (!atomic_compare_exchange_strong(&dev->owner, &none, (void *)&ds__tls))
+        return none == (void *)&ds__tls;
     return 1;
 }
 
 /* Whether the locked arena may count a change. */
 static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
-    if (DS__LIKELY(a->exact)) return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
+    if (DS__LIKELY(a->exact))
+        return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
     return a->room[kind].of[DS__ALLOCATED_BYTES] >= size && a->room[kind].of[DS__ALLOCATION] > 0;
 }
-/* The same for a block. A free gives back as much as that one had been asked for, which may be less than is asked for now. */
+
+/* The same for a block. A free gives back as much as that one had been asked for, which may be
+   less than is asked for now. */
 static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t asked) {
-    return ds__ready(a, kind, size) && (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);
+    return ds__ready(a, kind, size) &&
+           (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);
 }
-__attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) { /* locked before, unlocked after */
+
+/* locked before, unlocked after */
+__attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) {
     int exact = a->exact;
     ds__arena_unlock(a);
-    if (exact && ds__claim(a->dev)) return;
+    if (exact && ds__claim(a->dev))
+        return;
     ds__mem_lock_all(a->dev);
-    if (!ds__ready(a, kind, size)) ds__share_room(a->dev); /* else another thread just did */
+    /* else another thread just did */
+    if (!ds__ready(a, kind, size))
+        ds__share_room(a->dev);
     ds__mem_unlock_all(a->dev);
 }
-/* Lets the locked arena count a block that is there. Where there is no room for it all is locked until ds__count_end (1): peaks follow what was counted, not what
-   could be. The lock may have been given up meanwhile. */
-__attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int64_t size, int64_t asked) {
+
+/* Lets the locked arena count a block that is there. Where there is no room for it all is locked
+   until ds__count_end (1): peaks follow what was counted, not what could be. The lock may have
+   been given up meanwhile. */
+__attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int64_t size,
+                                                     int64_t asked) {
     while (!ds__has_room(a, kind, size, asked)) {
         int exact = a->exact;
         ds__arena_unlock(a);
-        if (!exact || !ds__claim(a->dev)) { ds__mem_lock_all(a->dev); return 1; }
+        if (!exact || !ds__claim(a->dev)) {
+            ds__mem_lock_all(a->dev);
+            return 1;
+        }
         ds__arena_lock(a);
     }
     return 0;
 }
+
 static void ds__count_end(ds__arena *a, int all) { /* unlocks */
-    if (!all) { ds__arena_unlock(a); return; }
+    if (!all) {
+        ds__arena_unlock(a);
+        return;
+    }
     ds__share_room(a->dev);
     ds__mem_unlock_all(a->dev);
 }
-

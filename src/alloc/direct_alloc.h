@@ -1,45 +1,61 @@
 /* Waits for frees that are on their way to the driver's pool. */
 static void ds__direct_drain(ds__mdevice *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
-    for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next) (void)ds__arena_drain(a);
+    for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
+        (void)ds__arena_drain(a);
     ds__tls.quiet++;
-    if (giver.id) DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
+    if (giver.id)
+        DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
     ds__tls.quiet--;
 }
 
 /* Policy without a cache, where every block is a segment: the driver's own pool, or plain memory.
-   - The driver's pool: the block's stream waits for the other uses and gives the block back in its order. What an ended stream had comes back on a stream of the
-     allocator's, behind that one's end. The host waits only when a limit is near: the limit also covers what the pool holds beyond the blocks, that is
-     enqueued frees and cached memory. An allocation that would pass the limit waits for these frees and shrinks the pool first.
-   - Plain memory: the host waits for the block's stream and the uses of others, but for a device only when nobody knows what else to wait for.
-   - Where that cannot be done now (a capture stands in the way, or a call of the driver failed) the block is deferred: it stays pending in its arena's list, and allocations,
-     frees, flushes and changes of the policy try again. At shutdown it ends with its segment. */
+   - The driver's pool: the block's stream waits for the other uses and gives the block back in its
+     order. What an ended stream had comes back on a stream of the allocator's, behind that one's
+     end. The host waits only when a limit is near: the limit also covers what the pool holds beyond
+     the blocks, that is enqueued frees and cached memory. An allocation that would pass the limit
+     waits for these frees and shrinks the pool first.
+   - Plain memory: the host waits for the block's stream and the uses of others, but for a device
+     only when nobody knows what else to wait for.
+   - Where that cannot be done now (a capture stands in the way, or a call of the driver failed)
+     the block is deferred: it stays pending in its arena's list, and allocations, frees, flushes
+     and changes of the policy try again. At shutdown it ends with its segment. */
 /* Returns memory of ds__direct_take that became no block. */
 static void ds__direct_untake(ds__wanted *q, int async, void *base) {
-    DS_IGNORE(async ? ds__async_free(q->s, base) : ds__segment_free(q->a->dev->device, base, q->size, 0));
-    if (async) atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
+    DS_IGNORE(async ? ds__async_free(q->s, base)
+                    : ds__segment_free(q->a->dev->device, base, q->size, 0));
+    if (async)
+        atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
     ds__unreserve(q->a, q->size);
 }
+
 static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
     ds__mdevice *dev = q->a->dev;
-    size_t limit = atomic_load(&dev->limit), cached = 0;
-    if (async && limit) (void)ds__async_has(dev, &cached);
-    int reuse = cached >= q->size; /* the pool may have a fitting piece, so that it does not grow: found out by trying */
+    size_t limit = atomic_load(&dev->limit);
+    size_t cached = 0;
+    if (async && limit)
+        (void)ds__async_has(dev, &cached);
+    /* the pool may have a fitting piece, so that it does not grow: found out by trying */
+    int reuse = cached >= q->size;
     ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__reserve(q->a, q->size);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = async ? ds__async_alloc(q->s, q->size, out) : ds__segment_alloc(dev->device, q->size, out);
     if (async && r == DS_OK) {
         atomic_store(&dev->async, 1);
         atomic_fetch_add(&dev->async_bytes, q->size);
-        if (reuse && atomic_load(&dev->reserved) + ds__async_surplus(dev) > limit) { /* it has grown */
+        /* it has grown */
+        if (reuse && atomic_load(&dev->reserved) + ds__async_surplus(dev) > limit) {
             ds__direct_untake(q, async, *out);
             *out = NULL;
             return DS_ERR_LIMIT_EXCEEDED;
         }
     }
-    if (r < 0) ds__unreserve(q->a, q->size);
+    if (r < 0)
+        ds__unreserve(q->a, q->size);
     return r;
 }
+
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
     ds__mpool *p = a->pool;
@@ -47,17 +63,22 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     int async = c->backend == DS_MEM_DRIVER_POOL;
     size_t guard = c->guard_bytes;
     void *base = NULL;
-    q->size = request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) : SIZE_MAX / 2;
+    q->size =
+        request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) : SIZE_MAX / 2;
     q->kind = ds__kind_of(c, q->size);
-    DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend", request->alignment);
+    DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend",
+                request->alignment);
     if (ds__captures_open() && ds__is_capturing(q->s))
-        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "only the native backend has memory for captures");
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "only the native backend has memory for captures");
     ds_result r = ds__check(p, 1);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = DS_ERR_OUT_OF_MEMORY;
     (void)ds__direct_again(a->dev, DS__WAIT_NONE);
     ds__tls.mute++;
-    for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) { /* what other backends have cached goes, then the user is asked: as in ds__ladder */
+    /* what other backends have cached goes, then the user is asked: as in ds__ladder */
+    for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) {
         r = ds__direct_take(q, async, &base);
         if (ds__is_shortage(r) && !ds__captures_open()) {
             (void)ds__mem_flush(a->dev, NULL, 0);
@@ -65,11 +86,16 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             DS__COUNT_CALL(a, retries, 1);
             r = ds__direct_take(q, async, &base);
         }
-        if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked)) break;
+        if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked))
+            break;
     }
     ds__tls.mute--;
-    ds__segment *seg = r == DS_OK ? ds__segment_new(a, q->kind, async ? DS__FROM_ASYNC : DS__FROM_DRIVER, base, q->size, 0) : NULL;
-    if (r == DS_OK && !seg) r = DS_ERR_OUT_OF_MEMORY;
+    ds__segment *seg = r == DS_OK
+                           ? ds__segment_new(a, q->kind, async ? DS__FROM_ASYNC : DS__FROM_DRIVER,
+                                             base, q->size, 0)
+                           : NULL;
+    if (r == DS_OK && !seg)
+        r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         ds__arena_lock(a);
         int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
@@ -85,7 +111,10 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             ds__count_reserved(a, q->kind, (int64_t)q->size);
             ds__count_segment(a, seg, 1);
             DS__COUNT_CALL(a, driver_allocs, 1);
-            if (q->size >= c->max_split_size) { b->oversize = 1; ds__count_oversize(a, 1); }
+            if (q->size >= c->max_split_size) {
+                b->oversize = 1;
+                ds__count_oversize(a, 1);
+            }
             b->state = DS_BLOCK_LIVE;
             b->asked = q->asked;
             b->label = request->label ? request->label : ds__mem_label();
@@ -93,7 +122,8 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             b->line = (uint32_t)ds__tls.site.line;
             ds__live_in(a, b);
             ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
-            ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size, a->stream_id, a->pool->id, b->file, b->line, NULL);
+            ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size,
+                         a->stream_id, a->pool->id, b->file, b->line, NULL);
             ds__note_block(a, DS_ACTION_ALLOC, b);
         }
         ds__count_end(a, all);
@@ -103,22 +133,27 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
             DS_IGNORE(ds__free_slow(a, b));
             return r;
         }
-        if (b) { *out = base; return DS_OK; }
+        if (b) {
+            *out = base;
+            return DS_OK;
+        }
         r = DS_ERR_OUT_OF_MEMORY;
     }
     if (base) {
-        if (seg) ds__segment_drop(seg);
+        if (seg)
+            ds__segment_drop(seg);
         ds__direct_untake(q, async, base);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
     if (!ds__is_shortage(r)) {
-        if (!ds__tls.mute) memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+        if (!ds__tls.mute)
+            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
         return r;
     }
     DS__COUNT_CALL(a, ooms, 1);
-    if (r == DS_ERR_LIMIT_EXCEEDED && c->throw_on_cudamalloc_oom) DS__COUNT_CALL(a, rejections, 1);
+    if (r == DS_ERR_LIMIT_EXCEEDED && c->throw_on_cudamalloc_oom)
+        DS__COUNT_CALL(a, rejections, 1);
     ds__tell_oom(a, q->size);
     ds__oom_report(q, q->size, r);
     return r;
 }
-

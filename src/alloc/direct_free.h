@@ -1,24 +1,32 @@
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
 static int ds__direct_record(ds__mblock *b) {
     int done = 1;
-    if (!b->uses) return 1;
+    if (!b->uses)
+        return 1;
     ds__hold_captures();
     DS_IGNORE(ds__record_uses_held(b));
-    for (ds__muse *u = b->uses; u; u = u->next) if (u->recorded != 1 && !ds__record_held(u)) done = 0;
+    for (ds__muse *u = b->uses; u; u = u->next)
+        if (u->recorded != 1 && !ds__record_held(u))
+            done = 0;
     ds__let_captures();
     return done;
 }
 
-/* Makes the stream wait for the uses of the block, then give it back. One that cannot wait need not when they are done. */
+/* Makes the stream wait for the uses of the block, then give it back. One that cannot wait need
+   not when they are done. */
 static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
     ds_stream handle = { ds__handle(&s->slot) };
     ds_result r = DS_NOT_READY;
     for (int second = 0; second < 2 && r != DS_OK; second++) {
-        if (second && (ds__captures_open() || !(wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)))) break;
+        if (second &&
+            (ds__captures_open() || !(wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses))))
+            break;
         ds__hold_captures();
         r = ds__capture_of(s) ? DS_NOT_READY : second ? DS_OK : ds__wait_uses(b, handle);
-        if (r == DS_OK && b->stale && !ds__captures_open()) DS_IGNORE(ds__own_fill(handle, b->ptr, DS__POISON, b->size));
-        if (r == DS_OK) r = ds__async_free(s, b->ptr);
+        if (r == DS_OK && b->stale && !ds__captures_open())
+            DS_IGNORE(ds__own_fill(handle, b->ptr, DS__POISON, b->size));
+        if (r == DS_OK)
+            r = ds__async_free(s, b->ptr);
         ds__let_captures();
     }
     return r;
@@ -28,42 +36,57 @@ static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
 static ds__stream *ds__direct_giver(ds__mdevice *dev) {
     ds_stream made = { 0 };
     uint64_t none = 0;
-    if (!atomic_load(&dev->giver) && ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
-        !atomic_compare_exchange_strong(&dev->giver, &none, made.id)) ds__stream_end(made); /* another thread was faster */
+    if (!atomic_load(&dev->giver) &&
+        ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
+        !atomic_compare_exchange_strong(&dev->giver, &none, made.id))
+        ds__stream_end(made); /* another thread was faster */
     return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
 }
 
-/* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream has ended: behind that one's end. 1: it was done. */
+/* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream
+   has ended: behind that one's end. 1: it was done. */
 static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
     ds_result r;
     ds__stream *s = ds__pin(&ds__g.streams, a->stream.id);
     if (s) {
         r = ds__direct_put(s, b, wait);
         ds__stream_unpin(s);
-        if (r == DS_OK || !wait) return r == DS_OK;
+        if (r == DS_OK || !wait)
+            return r == DS_OK;
     }
     ds__arena_lock(a);
     ds_event end = { a->orphan ? a->end.id : 0 };
     ds__arena_unlock(a);
-    if (!end.id && !wait) return 0; /* nobody knows when the stream is done, or it is another thread's */
-    if (!(s = ds__direct_giver(a->dev))) return 0;
+    /* nobody knows when the stream is done, or it is another thread's */
+    if (!end.id && !wait)
+        return 0;
+    if (!(s = ds__direct_giver(a->dev)))
+        return 0;
     ds_stream giver = { ds__handle(&s->slot) };
-    r = end.id ? ds__wait_event(giver, end, DS__OP_WAIT) : ds__arena_drain(a) ? DS_OK : DS_NOT_READY;
-    if (r == DS_OK || r == DS_ERR_FAILED) r = ds__direct_put(s, b, wait);
+    r = end.id               ? ds__wait_event(giver, end, DS__OP_WAIT)
+        : ds__arena_drain(a) ? DS_OK
+                             : DS_NOT_READY;
+    if (r == DS_OK || r == DS_ERR_FAILED)
+        r = ds__direct_put(s, b, wait);
     ds__stream_unpin(s);
     return r == DS_OK;
 }
 
-/* The work on a plain block's own stream counts like a use. When the stream has ended its end does; 0: that has not come, or nobody knows when. */
+/* The work on a plain block's own stream counts like a use. When the stream has ended its end
+   does; 0: that has not come, or nobody knows when. */
 static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
     ds_stream handle = a->stream;
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
     int alive = s && !a->orphan;
-    if (s) ds__stream_unpin(s);
+    if (s)
+        ds__stream_unpin(s);
     if (alive) {
-        for (const ds__muse *u = b->uses; u; u = u->next) if (u->stream.id == handle.id) return 1;
+        for (const ds__muse *u = b->uses; u; u = u->next)
+            if (u->stream.id == handle.id)
+                return 1;
         ds__muse *u = ds__muse_new(a, a->dev->device);
-        if (!u) return wait == DS__WAIT_ALL && ds__arena_drain(a);
+        if (!u)
+            return wait == DS__WAIT_ALL && ds__arena_drain(a);
         ds__arena_lock(a);
         u->stream = handle;
         u->next = b->uses;
@@ -75,24 +98,34 @@ static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
     ds__arena_lock(a);
     ds_event end = { a->orphan ? a->end.id : 0 };
     ds__arena_unlock(a);
-    if (wait == DS__WAIT_ALL) return ds__arena_drain(a);
+    if (wait == DS__WAIT_ALL)
+        return ds__arena_drain(a);
     ds_result r = end.id && !ds__captures_open() ? ds__event_ask(end) : DS_NOT_READY;
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
-/* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is locked. */
+/* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is
+   locked. */
 static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
-    int plain = b->seg->source != DS__FROM_ASYNC, done;
-    if (plain && !ds__direct_own(a, b, wait)) return 0;
-    if (!ds__direct_record(b) && (wait != DS__WAIT_ALL || !ds__uses_awaited(b->uses))) return 0;
-    if (plain && (wait == DS__WAIT_NONE || ds__captures_open())) return 0; /* a capture could forbid to ask */
+    int plain = b->seg->source != DS__FROM_ASYNC;
+    int done;
+    if (plain && !ds__direct_own(a, b, wait))
+        return 0;
+    if (!ds__direct_record(b) && (wait != DS__WAIT_ALL || !ds__uses_awaited(b->uses)))
+        return 0;
+    /* a capture could forbid to ask */
+    if (plain && (wait == DS__WAIT_NONE || ds__captures_open()))
+        return 0;
     ds__tls.quiet += plain;
     done = !plain || (wait == DS__WAIT_ALL ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses));
     ds__tls.quiet -= plain;
-    if (!done) return 0;
+    if (!done)
+        return 0;
     ds__segment_leaves(b->seg, 1);
-    done = plain ? ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK : ds__direct_give(a, b, wait == DS__WAIT_ALL);
-    if (!done) ds__segment_leaves(b->seg, 0);
+    done = plain ? ds__segment_free(a->dev->device, b->seg->base, b->seg->size, 1) == DS_OK
+                 : ds__direct_give(a, b, wait == DS__WAIT_ALL);
+    if (!done)
+        ds__segment_leaves(b->seg, 0);
     return done;
 }
 
@@ -102,10 +135,14 @@ static void ds__direct_over(ds__arena *a, ds__mblock *b) {
     size_t size = s->size;
     int kind = s->kind;
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+    while (!ds__ready(a, kind, 0)) {
+        ds__make_ready(a, kind, 0);
+        ds__arena_lock(a);
+    }
     ds__count_done(a, kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)s->base, size, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)s->base, size, a->stream_id,
+                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__muses_drop(a, b->uses);
     b->uses = NULL;
     b->quiet = b->stale = 0;
@@ -117,7 +154,9 @@ static void ds__direct_over(ds__arena *a, ds__mblock *b) {
     ds__arena_unlock(a);
     int async = s->source == DS__FROM_ASYNC;
     ds__segment_drop(s);
-    if (async) atomic_fetch_sub(&a->dev->async_bytes, size); /* both at once: between them the limit counts the bytes twice */
+    /* both at once: between them the limit counts the bytes twice */
+    if (async)
+        atomic_fetch_sub(&a->dev->async_bytes, size);
     ds__unreserve(a, size);
 }
 
@@ -125,40 +164,54 @@ static void ds__direct_defer(ds__arena *a, ds__mblock *b) {
     ds__arena_lock(a);
     b->quiet = 0;
     b->list_next = NULL;
-    if (a->deferred_last) a->deferred_last->list_next = b; else a->deferred = b;
+    if (a->deferred_last)
+        a->deferred_last->list_next = b;
+    else
+        a->deferred = b;
     a->deferred_last = b;
     a->deferred_count++;
     ds__arena_unlock(a);
     atomic_fetch_add(&a->dev->deferred, 1);
 }
+
 static ds__mblock *ds__direct_next(ds__arena *a) {
     ds__arena_lock(a);
     ds__mblock *b = a->deferred;
     if (b) {
-        if (!(a->deferred = b->list_next)) a->deferred_last = NULL;
+        if (!(a->deferred = b->list_next))
+            a->deferred_last = NULL;
         a->deferred_count--;
         b->quiet = 1;
     }
     ds__arena_unlock(a);
-    if (b) atomic_fetch_sub(&a->dev->deferred, 1);
+    if (b)
+        atomic_fetch_sub(&a->dev->deferred, 1);
     return b;
 }
 
 #define DS__DEFERRED 16 /* of an arena's deferred blocks are tried at a call */
 
-/* Tries the deferred blocks again, those first that have not been tried for longest: a few, or all (DS__WAIT_ALL). Returns the bytes. Nothing is locked. */
+/* Tries the deferred blocks again, those first that have not been tried for longest: a few, or
+   all (DS__WAIT_ALL). Returns the bytes. Nothing is locked. */
 static size_t ds__direct_again(ds__mdevice *dev, int wait) {
     size_t done = 0;
-    if (DS__LIKELY(!atomic_load(&dev->deferred)) || ds__captures_open()) return 0; /* a stream may become a part of one in another thread at any time */
+    /* a stream may become a part of one in another thread at any time */
+    if (DS__LIKELY(!atomic_load(&dev->deferred)) || ds__captures_open())
+        return 0;
     ds__tls.mute++;
     for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next) {
         ds__arena_lock(a);
-        size_t left = wait == DS__WAIT_ALL || a->deferred_count < DS__DEFERRED ? a->deferred_count : DS__DEFERRED;
+        size_t left = wait == DS__WAIT_ALL || a->deferred_count < DS__DEFERRED ? a->deferred_count
+                                                                               : DS__DEFERRED;
         ds__arena_unlock(a);
         for (ds__mblock *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
-            size_t size = b->seg->source == DS__FROM_ASYNC ? 0 : b->size; /* the driver's pool may keep it */
-            if (ds__direct_try(a, b, wait)) { ds__direct_over(a, b); done += size; }
-            else ds__direct_defer(a, b);
+            /* the driver's pool may keep it */
+            size_t size = b->seg->source == DS__FROM_ASYNC ? 0 : b->size;
+            if (ds__direct_try(a, b, wait)) {
+                ds__direct_over(a, b);
+                done += size;
+            } else
+                ds__direct_defer(a, b);
         }
     }
     ds__tls.mute--;
@@ -169,9 +222,10 @@ static size_t ds__direct_again(ds__mdevice *dev, int wait) {
 static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
     (void)ds__direct_again(a->dev, DS__WAIT_DEVICE);
     ds__tls.mute++;
-    if (ds__direct_try(a, b, b->seg->source == DS__FROM_ASYNC ? DS__WAIT_NONE : DS__WAIT_ALL)) ds__direct_over(a, b);
-    else ds__direct_defer(a, b);
+    if (ds__direct_try(a, b, b->seg->source == DS__FROM_ASYNC ? DS__WAIT_NONE : DS__WAIT_ALL))
+        ds__direct_over(a, b);
+    else
+        ds__direct_defer(a, b);
     ds__tls.mute--;
     return DS_OK;
 }
-

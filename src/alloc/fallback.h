@@ -7,28 +7,36 @@ static ds_result ds__grow(ds__wanted *q) {
         pthread_mutex_unlock(&a->grow);
         return DS_OK;
     }
-    if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn && !a->pool->shareable && !a->pool->no_split) {
+    if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
+        !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
-        if (r == DS_ERR_UNSUPPORTED) dev->has_space = 0;
-        else if (dev->has_space < 0) dev->has_space = 1;
+        if (r == DS_ERR_UNSUPPORTED)
+            dev->has_space = 0;
+        else if (dev->has_space < 0)
+            dev->has_space = 1;
     }
-    if (r == DS_ERR_UNSUPPORTED) r = ds__grow_plain(a, q->kind, q->size);
+    if (r == DS_ERR_UNSUPPORTED)
+        r = ds__grow_plain(a, q->kind, q->size);
     pthread_mutex_unlock(&a->grow);
     q->fresh = r == DS_OK;
     return r;
 }
 
-static int ds__is_shortage(ds_result r) { return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED; }
+static int ds__is_shortage(ds_result r) {
+    return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED;
+}
 
 static int ds__call_shortage(ds__mdevice *dev, size_t size) {
     int freed = 0;
-    if (ds__mtls.in_shortage) return 0;
-    for (size_t i = 0; ; i++) {
+    if (ds__mtls.in_shortage)
+        return 0;
+    for (size_t i = 0;; i++) {
         pthread_mutex_lock(&ds__m.lock);
         ds_mem_shortage_fn fn = i < ds__m.shortage_count ? ds__m.shortage[i].fn : NULL;
         void *user = fn ? ds__m.shortage[i].user : NULL;
         pthread_mutex_unlock(&ds__m.lock);
-        if (!fn) return freed;
+        if (!fn)
+            return freed;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
         ds__mtls.in_shortage = 1;
@@ -47,60 +55,86 @@ static ds_result ds__ladder(ds__wanted *q) {
     const ds_mem_config *c = ds__policy(p);
     int quiet = ds__captures_open() != 0; /* then no event is asked for */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
-    if (ds__is_inside(p)) return ds__inside_fail();
-    if (!quiet && ds__poll(a, 0) && ds__try(q)) return DS_OK;
-    int behind = c->reuse != DS_REUSE_NEVER || (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
-    if (behind && ds__take_pending(a, q->kind, q->size, SIZE_MAX, q->stream, 0, NULL) && ds__try(q)) return DS_OK;
-    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS)) return DS_OK; /* what ended streams had is anyone's */
-    if (ds__share_collect() && ds__try(q)) return DS_OK;
+    if (ds__is_inside(p))
+        return ds__inside_fail();
+    if (!quiet && ds__poll(a, 0) && ds__try(q))
+        return DS_OK;
+    int behind = c->reuse != DS_REUSE_NEVER ||
+                 (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
+    if (behind && ds__take_pending(a, q->kind, q->size, SIZE_MAX, q->stream, 0, NULL) && ds__try(q))
+        return DS_OK;
+    /* what ended streams had is anyone's */
+    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
+        return DS_OK;
+    if (ds__share_collect() && ds__try(q))
+        return DS_OK;
     ds__collect_garbage(dev, p);
     for (int round = 0; round < 2; round++) {
         for (int again = 0; again < 16; again++) { /* another thread may take what was just made */
             r = ds__grow(q);
-            if (q->block) return DS_OK;
-            if (r == DS_OK && ds__try(q)) return DS_OK;
-            if (r < 0) break;
+            if (q->block)
+                return DS_OK;
+            if (r == DS_OK && ds__try(q))
+                return DS_OK;
+            if (r < 0)
+                break;
         }
-        if (r < 0 && !ds__is_shortage(r)) return r;
-        if (ds__borrow_pools(q)) return DS_OK;
+        if (r < 0 && !ds__is_shortage(r))
+            return r;
+        if (ds__borrow_pools(q))
+            return DS_OK;
         if (ds__release_oversize(a, q->size)) {
             r = ds__grow(q);
-            if (q->block || (r == DS_OK && ds__try(q))) return DS_OK;
+            if (q->block || (r == DS_OK && ds__try(q)))
+                return DS_OK;
         }
-        if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0)) return DS_OK;
+        if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0))
+            return DS_OK;
         if (!quiet) {
             (void)ds__mem_flush(dev, NULL, 0);
-            if (p != &dev->main) (void)ds__mem_flush(dev, p, 0);
+            if (p != &dev->main)
+                (void)ds__mem_flush(dev, p, 0);
             ds__async_give(dev, 0);
-            if (ds__try(q)) return DS_OK;
+            if (ds__try(q))
+                return DS_OK;
             DS__COUNT_CALL(a, retries, 1);
             r = ds__grow(q);
-            if (q->block || (r == DS_OK && ds__try(q))) return DS_OK;
+            if (q->block || (r == DS_OK && ds__try(q)))
+                return DS_OK;
         }
         q->wasteful = 1;
         int found = ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q);
         q->wasteful = 0;
-        if (found) return DS_OK;
-        if (round > 0 || !ds__call_shortage(dev, q->asked)) break;
-        if (!quiet && c->poll_on_alloc) (void)ds__poll(a, 0);
-        if (ds__try(q)) return DS_OK;
+        if (found)
+            return DS_OK;
+        if (round > 0 || !ds__call_shortage(dev, q->asked))
+            break;
+        if (!quiet && c->poll_on_alloc)
+            (void)ds__poll(a, 0);
+        if (ds__try(q))
+            return DS_OK;
     }
     return r == DS_OK ? DS_ERR_OUT_OF_MEMORY : r;
 }
 
 static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mdevice *dev = a->dev;
-    size_t avail = 0, total = 0, limit = atomic_load(&dev->limit);
+    size_t avail = 0;
+    size_t total = 0;
+    size_t limit = atomic_load(&dev->limit);
     DS_IGNORE(ds__driver_of(dev->device)->device_memory(dev->device.index, &avail, &total));
     size_t reserved = atomic_load(&dev->reserved);
-    if (limit && avail > limit - (reserved < limit ? reserved : limit)) avail = limit - (reserved < limit ? reserved : limit);
-    ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, ds__mem_label());
-    for (size_t i = 0; ; i++) {
+    if (limit && avail > limit - (reserved < limit ? reserved : limit))
+        avail = limit - (reserved < limit ? reserved : limit);
+    ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
+                 (uint32_t)ds__tls.site.line, ds__mem_label());
+    for (size_t i = 0;; i++) {
         pthread_mutex_lock(&ds__m.lock);
         ds_mem_oom_fn fn = i < ds__m.oom_count ? ds__m.oom[i].fn : NULL;
         void *user = fn ? ds__m.oom[i].user : NULL;
         pthread_mutex_unlock(&ds__m.lock);
-        if (!fn) return;
+        if (!fn)
+            return;
         int outer = ds__tls.in_callback;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
@@ -117,22 +151,27 @@ static ds_result ds__ask_slow(ds__wanted *q) {
     ds__arena *a = q->a;
     ds_result r = ds__check(a->pool, 1);
     ds__mtls.upstream_empty = 0;
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     if (q->size >= (size_t)1 << 60) {
         r = DS_ERR_OUT_OF_MEMORY;
     } else {
         ds__tls.mute++; /* what the steps say is not the user's, unless it is the last word */
         r = ds__ladder(q);
         ds__tls.mute--;
-        if (r == DS_OK) return r;
-        if (!ds__is_shortage(r) && !ds__tls.mute) memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+        if (r == DS_OK)
+            return r;
+        if (!ds__is_shortage(r) && !ds__tls.mute)
+            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
     }
-    if (!ds__is_shortage(r)) return r;
+    if (!ds__is_shortage(r))
+        return r;
     DS__COUNT_CALL(a, ooms, 1);
     const ds_mem_config *c = ds__policy(a->pool);
-    if (r == DS_ERR_LIMIT_EXCEEDED && ds__policy(&a->dev->main)->throw_on_cudamalloc_oom) DS__COUNT_CALL(a, rejections, 1);
+    if (r == DS_ERR_LIMIT_EXCEEDED && ds__policy(&a->dev->main)->throw_on_cudamalloc_oom)
+        DS__COUNT_CALL(a, rejections, 1);
     ds__tell_oom(a, ds__msegment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
-    ds__oom_report(q, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size), r);
+    ds__oom_report(q, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size),
+                   r);
     return r;
 }
-

@@ -1,6 +1,7 @@
 /* ---- frees ---- */
 
-/* A live block is freed for good: counted, and one with its free neighbours. The arena is locked and ready. */
+/* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
+   and ready. */
 static void ds__block_over(ds__arena *a, ds__mblock *b) {
     ds__live_out(b);
     ds__muses_drop(a, b->uses);
@@ -8,13 +9,20 @@ static void ds__block_over(ds__arena *a, ds__mblock *b) {
     b->lent = 0;
     b->guarded = 0;
     b->stale = 0;
-    if (b->oversize) { b->oversize = 0; ds__count_oversize(a, -1); }
+    if (b->oversize) {
+        b->oversize = 0;
+        ds__count_oversize(a, -1);
+    }
     ds__count_free(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     (void)ds__merge_in(a, b);
 }
+
 static void ds__block_end(ds__arena *a, ds__mblock *b) {
     ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) { ds__make_ready(a, b->seg->kind, 0); ds__arena_lock(a); }
+    while (!ds__ready(a, b->seg->kind, 0)) {
+        ds__make_ready(a, b->seg->kind, 0);
+        ds__arena_lock(a);
+    }
     ds__block_over(a, b);
     ds__arena_unlock(a);
 }
@@ -23,32 +31,52 @@ static void ds__block_end(ds__arena *a, ds__mblock *b) {
 __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
     ds__arena *a = atomic_load(&b->seg->arena);
     ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) { ds__make_ready(a, b->seg->kind, 0); ds__arena_lock(a); }
+    while (!ds__ready(a, b->seg->kind, 0)) {
+        ds__make_ready(a, b->seg->kind, 0);
+        ds__arena_lock(a);
+    }
     b->exported = 0;
-    if (!b->uses && !b->stale) ds__complete(a, b);
-    else ds__pending_in(a, b);
+    if (!b->uses && !b->stale)
+        ds__complete(a, b);
+    else
+        ds__pending_in(a, b);
     ds__arena_unlock(a);
 }
 
-/* Gives every use without an event one, at the end of its stream; a stream that has ended needs none. Uses of streams that capture what the block
-   belongs to are ordered by the graph. Captures are held; the block is in no list. */
+/* Gives every use without an event one, at the end of its stream; a stream that has ended needs
+   none. Uses of streams that capture what the block belongs to are ordered by the graph.
+   Captures are held; the block is in no list. */
 static ds_result ds__record_uses_held(ds__mblock *b) {
     for (ds__muse *u = b->uses; u; u = u->next) {
-        if (!ds__use_claim(u)) continue;
+        if (!ds__use_claim(u))
+            continue;
         uint64_t capture = ds__capture_of_handle(u->stream);
-        if (capture && capture != u->capture) { u->recorded = 0; continue; } /* what counts is the work from before: when the capture is over */
+        /* what counts is the work from before: when the capture is over */
+        if (capture && capture != u->capture) {
+            u->recorded = 0;
+            continue;
+        }
         u->capture = capture;
         ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
-        if (r == DS_ERR_INVALID_HANDLE) { u->lost = 1; u->recorded = 0; continue; } /* a stream that has ended and saw the use has recorded it */
+        /* a stream that has ended and saw the use has recorded it */
+        if (r == DS_ERR_INVALID_HANDLE) {
+            u->lost = 1;
+            u->recorded = 0;
+            continue;
+        }
         u->recorded = r >= 0;
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
     }
     return DS_OK;
 }
+
 static ds_result ds__record_uses(ds__mblock *b) {
     const ds__muse *u = b->uses;
-    while (u && u->recorded == 1) u = u->next;
-    if (!u) return DS_OK;
+    while (u && u->recorded == 1)
+        u = u->next;
+    if (!u)
+        return DS_OK;
     ds__hold_captures();
     ds_result r = ds__record_uses_held(b);
     ds__let_captures();
@@ -61,14 +89,17 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     if (a->dev->device.type == DS_DEVICE_HOST) {
         char *ptr = b->ptr;
         ds__arena_unlock(a);
-        return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_pinned_free", (void *)ptr);
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_pinned_free",
+                        (void *)ptr);
     }
     while (!ds__ready(a, kind, 0)) {
         char *ptr = b->ptr;
         ds__make_ready(a, kind, 0);
         ds__arena *again = NULL;
         b = ds__find_live(ptr, 1, &again); /* it may have been freed meanwhile */
-        if (!b) return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", (void *)ptr);
+        if (!b)
+            return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
+                            (void *)ptr);
         a = again;
     }
     int exported = b->exported;
@@ -76,41 +107,62 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     b->quiet = 1;
     b->state = DS_BLOCK_PENDING;
     ds__count_pending(a, kind, (int64_t)b->size);
-    if (b->oversize) { b->oversize = 0; ds__count_oversize(a, -1); }
+    if (b->oversize) {
+        b->oversize = 0;
+        ds__count_oversize(a, -1);
+    }
     ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__arena_unlock(a);
-    if (a->watched || b->guarded) ds__watched_free(a, b);
-    if (b->seg->direct) return ds__direct_free(a, b);
+    if (a->watched || b->guarded)
+        ds__watched_free(a, b);
+    if (b->seg->direct)
+        return ds__direct_free(a, b);
     ds__tls.mute++;
     ds_result r = ds__record_uses(b);
-    if (r == DS_ERR_FAILED) /* there is nothing to wait for; after any other error they are recorded later */
-        for (ds__muse *u = b->uses; u; u = u->next) u->recorded = 1;
+    /* there is nothing to wait for; after any other error they are recorded later */
+    if (r == DS_ERR_FAILED)
+        for (ds__muse *u = b->uses; u; u = u->next)
+            u->recorded = 1;
     ds__tls.mute--;
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) { ds__make_ready(a, kind, 0); ds__arena_lock(a); }
+    while (!ds__ready(a, kind, 0)) {
+        ds__make_ready(a, kind, 0);
+        ds__arena_lock(a);
+    }
     b->quiet = 0;
-    if (b->exported && ds__share_hold(b)) ; /* it comes back by ds__mem_return */
-    else if (b->uses || b->stale) ds__pending_in(a, b);
-    else ds__complete(a, b);
+    /* it comes back by ds__mem_return */
+    if (b->exported && ds__share_hold(b))
+        ;
+    else if (b->uses || b->stale)
+        ds__pending_in(a, b);
+    else
+        ds__complete(a, b);
     ds__arena_unlock(a);
-    if (exported) (void)ds__share_collect();
+    if (exported)
+        (void)ds__share_collect();
     return DS_OK;
 }
 
-/* A free with events to record in the ring, of a block that other streams used, or in a plain segment. The arena is locked; unlocks. */
-__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblock *b, int kind, unsigned watch) {
+/* A free with events to record in the ring, of a block that other streams used, or in a plain
+   segment. The arena is locked; unlocks. */
+__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblock *b, int kind,
+                                                          unsigned watch) {
     if (DS__UNLIKELY(b->uses != NULL)) {
-        if (b->lent) return ds__free_slow(a, b);
+        if (b->lent)
+            return ds__free_slow(a, b);
         for (const ds__muse *u = b->uses; u; u = u->next)
-            if (u->recorded != 1) return ds__free_slow(a, b);
+            if (u->recorded != 1)
+                return ds__free_slow(a, b);
         ds__live_out(b);
         ds__count_pending(a, kind, (int64_t)b->size);
-        if (watch) ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+        if (watch)
+            ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
         ds__pending_in(a, b);
         ds__lock_give(&a->lock);
         return DS_OK;
     }
-    if (DS__UNLIKELY(watch)) ds__note_free(a, b, watch);
+    if (DS__UNLIKELY(watch))
+        ds__note_free(a, b, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
     if (DS__LIKELY(ds__grows(b->seg))) {
         ds__park(a, b, kind);
@@ -122,20 +174,23 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblo
     return DS_OK;
 }
 
-DSDEF ds_result (ds_mem_free)(void *ptr) {
+DSDEF ds_result(ds_mem_free)(void *ptr) {
     ds_result r = ds__enter_inline("ds_mem_free");
-    if (DS__UNLIKELY(r < 0)) return r;
-    if (DS__UNLIKELY(!ptr)) return DS_OK;
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    if (DS__UNLIKELY(!ptr))
+        return DS_OK;
     ds__arena *a = NULL;
     ds__mblock *b = ds__find_live(ptr, 1, &a);
     DS__REQUIRE(b, "%p is not the start of a block that is allocated", ptr);
     int kind = b->seg->kind;
-    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0))) return ds__free_slow(a, b);
+    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0)))
+        return ds__free_slow(a, b);
     unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
-    if (DS__UNLIKELY(b->uses || watch || !ds__grows(b->seg))) return ds__free_other(a, b, kind, watch);
+    if (DS__UNLIKELY(b->uses || watch || !ds__grows(b->seg)))
+        return ds__free_other(a, b, kind, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
     ds__park(a, b, kind);
     ds__lock_give(&a->lock);
     return DS_OK;
 }
-

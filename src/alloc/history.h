@@ -1,45 +1,66 @@
-/* ---- >>memory snapshots -------------------------------------------------------------------------------------------- */
+/* ---- >>memory snapshots ---------------------------------------------------------------------- */
 
 /* Policy.
-    1. The history is a ring per device. The engine writes it; here it is made, cleared and read.
-    2. A snapshot is collected first, device by device with the device stopped, into memory of ours; then it is written without a lock.
-    3. One walk over what was collected makes the pickle and the JSON, so that they say the same; the page reads a shorter form of it.
-    4. Texts are kept once, as valid UTF-8, and so are frames: a file, a line and a label.
-    5. `lock` is taken before all locks of the engine but ds__m.lock, `watch` after all of them, around the calls of observers. */
+   1. The history is a ring per device. The engine writes it; here it is made, cleared and read.
+   2. A snapshot is collected first, device by device with the device stopped, into memory of ours;
+      then it is written without a lock.
+   3. One walk over what was collected makes the pickle and the JSON, so that they say the same; the
+      page reads a shorter form of it.
+   4. Texts are kept once, as valid UTF-8, and so are frames: a file, a line and a label.
+   5. `lock` is taken before all locks of the engine but ds__m.lock, `watch` after all of them,
+      around the calls of observers. */
 
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u
 
 typedef struct ds__mremark ds__mremark;
-struct ds__mremark {              /* the text of an annotation */
+
+struct ds__mremark { /* the text of an annotation */
     ds__mremark *next;
-    uint64_t until;               /* the ring has lost it when it has turned once after so many events */
+    /* the ring has lost it when it has turned once after so many events */
+    uint64_t until;
     char text[256];
 };
-typedef struct ds__mwatcher { ds_mem_event_fn fn; void *user; } ds__mwatcher;
+
+typedef struct ds__mwatcher {
+    ds_mem_event_fn fn;
+    void *user;
+} ds__mwatcher;
+
 static struct {
-    pthread_mutex_t lock;         /* of what follows, and of all rings' sizes */
+    pthread_mutex_t lock; /* of what follows, and of all rings' sizes */
     int on;
     size_t entries;
-    unsigned actions;             /* that are recorded */
-    int64_t to_wall_ns;           /* from the monotonic clock to the time of day, once it is asked for: the same in all snapshots */
-    struct { ds__mremark *first, *last; } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-    pthread_mutex_t watch;        /* of what follows */
+    unsigned actions; /* that are recorded */
+    /* from the monotonic clock to the time of day, once it is asked for: the same in all
+       snapshots */
+    int64_t to_wall_ns;
+
+    struct {
+        ds__mremark *first;
+        ds__mremark *last;
+    } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+
+    pthread_mutex_t watch; /* of what follows */
     ds__mwatcher *watchers;
-    size_t watcher_count, watcher_room;
+    size_t watcher_count;
+    size_t watcher_room;
 } ds__mh = { .lock = PTHREAD_MUTEX_INITIALIZER, .watch = PTHREAD_MUTEX_INITIALIZER };
 
-#define DS__EACH_MDEVICE(dev) \
-    for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++) \
-        for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++) \
-            for (ds__mdevice *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; ds__once = NULL)
+#define DS__EACH_MDEVICE(dev)                                                                   \
+    for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
+        for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++)                                   \
+            for (ds__mdevice *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
+                 ds__once = NULL)
 
 /* ---- history ---- */
 
-/* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when it returns. */
+/* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
+   it returns. */
 static void ds__history_apply(ds__mdevice *dev) {
     pthread_mutex_lock(&ds__mh.watch);
-    unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) | (ds__mh.watcher_count ? DS__WATCHED : 0);
+    unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
+                     (ds__mh.watcher_count ? DS__WATCHED : 0);
     pthread_mutex_unlock(&ds__mh.watch);
     ds__lock_take(&dev->history_lock);
     atomic_store(&dev->watch, watch);
@@ -63,8 +84,11 @@ static void ds__mem_history_join(ds__mdevice *dev) {
     pthread_mutex_lock(&ds__mh.lock);
     if (ds__mh.on && !dev->history_room) {
         ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
-        if (ring) ds__history_swap(dev, ring, ds__mh.entries);
-        else ds__log(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY, "no memory for the history of a device: it is not recorded");
+        if (ring)
+            ds__history_swap(dev, ring, ds__mh.entries);
+        else
+            ds__log(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY,
+                    "no memory for the history of a device: it is not recorded");
     }
     ds__history_apply(dev);
     pthread_mutex_unlock(&ds__mh.lock);
@@ -79,37 +103,42 @@ static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room
     }
 }
 
-DSDEF ds_result (ds_mem_history_start)(const ds_mem_history_desc *desc) {
+DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     static const ds_mem_history_desc usual;
     ds__mevent *ring[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds_result r = DS_OK;
     DS__ENTER("ds_mem_history_start");
-    if (!desc) desc = &usual;
+    if (!desc)
+        desc = &usual;
     size_t entries = desc->entries ? desc->entries : DS__HISTORY_ENTRIES;
-    DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip, desc->skip >> DS__ACTIONS << DS__ACTIONS);
-    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent), "%zu entries are more than there is memory", entries);
+    DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip,
+                desc->skip >> DS__ACTIONS << DS__ACTIONS);
+    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent),
+                "%zu entries are more than there is memory", entries);
     memset(ring, 0, sizeof ring);
     pthread_mutex_lock(&ds__mh.lock);
     DS__EACH_MDEVICE(dev)
-        if (r == DS_OK && !(ring[ds__b][ds__i] = ds__alloc(entries * sizeof(ds__mevent))))
-            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
+    if (r == DS_OK && !(ring[ds__b][ds__i] = ds__alloc(entries * sizeof(ds__mevent))))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
     if (r == DS_OK) {
         ds__mh.on = 1;
         ds__mh.entries = entries;
         ds__mh.actions = ((1u << DS__ACTIONS) - 1) & ~desc->skip;
         DS__EACH_MDEVICE(dev) {
-            ring[ds__b][ds__i] = ds__history_swap(dev, ring[ds__b][ds__i], ring[ds__b][ds__i] ? entries : 0);
+            ring[ds__b][ds__i] =
+                ds__history_swap(dev, ring[ds__b][ds__i], ring[ds__b][ds__i] ? entries : 0);
             ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
             ds__history_apply(dev);
         }
     }
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        for (int i = 0; i < DS__MAX_DEVICES; i++) ds__release(ring[b][i]);
+        for (int i = 0; i < DS__MAX_DEVICES; i++)
+            ds__release(ring[b][i]);
     pthread_mutex_unlock(&ds__mh.lock);
     return r;
 }
 
-DSDEF ds_result (ds_mem_history_stop)(void) {
+DSDEF ds_result(ds_mem_history_stop)(void) {
     DS__ENTER("ds_mem_history_stop");
     pthread_mutex_lock(&ds__mh.lock);
     ds__mh.on = 0;
@@ -121,24 +150,41 @@ DSDEF ds_result (ds_mem_history_stop)(void) {
 /* Bytes of the UTF-8 character that begins there; 0: there is none. */
 static size_t ds__utf8(const char *text) {
     const unsigned char *p = (const unsigned char *)text;
-    unsigned low = 0x80, high = 0xbf;
-    size_t n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
-    if (p[0] == 0xe0) low = 0xa0;
-    if (p[0] == 0xed) high = 0x9f; /* surrogates */
-    if (p[0] == 0xf0) low = 0x90;
-    if (p[0] == 0xf4) high = 0x8f;
+    unsigned low = 0x80;
+    unsigned high = 0xbf;
+    size_t n = p[0] < 0x80   ? 1
+               : p[0] < 0xc2 ? 0
+               : p[0] < 0xe0 ? 2
+               : p[0] < 0xf0 ? 3
+               : p[0] < 0xf5 ? 4
+                             : 0;
+    if (p[0] == 0xe0)
+        low = 0xa0;
+    /* surrogates */
+    if (p[0] == 0xed)
+        high = 0x9f;
+    if (p[0] == 0xf0)
+        low = 0x90;
+    if (p[0] == 0xf4)
+        high = 0x8f;
     for (size_t i = 1; i < n; i++, low = 0x80, high = 0xbf)
-        if (p[i] < low || p[i] > high) return 0;
+        if (p[i] < low || p[i] > high)
+            return 0;
     return n;
 }
 
-/* Copies as much as there is room for, in whole characters; what is no UTF-8 becomes question marks. */
+/* Copies as much as there is room for, in whole characters; what is no UTF-8 becomes question
+   marks. */
 static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
     size_t n = 0;
     while (*text) {
         size_t step = ds__utf8(text);
-        if (n + (step ? step : 1) >= room) break;
-        if (step) memcpy(to + n, text, step); else to[n] = '?';
+        if (n + (step ? step : 1) >= room)
+            break;
+        if (step)
+            memcpy(to + n, text, step);
+        else
+            to[n] = '?';
         n += step ? step : 1;
         text += step ? step : 1;
     }
@@ -146,25 +192,31 @@ static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
     return n;
 }
 
-DSDEF ds_result (ds_mem_annotate)(ds_device device, const char *text) {
+DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     DS__ENTER("ds_mem_annotate");
     DS__REQUIRE(text, "text is NULL");
     DS__RESOLVE(device);
     ds__mdevice *dev = ds__mem_device(device);
-    if (!dev) return DS_ERR_OUT_OF_MEMORY;
-    if (!(atomic_load(&dev->watch) & (1u << DS_ACTION_ANNOTATION | DS__WATCHED))) return DS_OK;
+    if (!dev)
+        return DS_ERR_OUT_OF_MEMORY;
+    if (!(atomic_load(&dev->watch) & (1u << DS_ACTION_ANNOTATION | DS__WATCHED)))
+        return DS_OK;
     ds__mremark *m = ds__alloc(sizeof *m);
-    if (!m) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an annotation");
-    int b = ds__backend_of(device), i = device.index;
+    if (!m)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an annotation");
+    int b = ds__backend_of(device);
+    int i = device.index;
     ds__utf8_copy(m->text, sizeof m->text, text);
     pthread_mutex_lock(&ds__mh.lock);
-    ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file, (uint32_t)ds__tls.site.line, m->text);
+    ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file,
+                 (uint32_t)ds__tls.site.line, m->text);
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     ds__remarks_drop(b, i, m->until, dev->history_room);
-    if (ds__mh.remarks[b][i].first) ds__mh.remarks[b][i].last->next = m;
-    else ds__mh.remarks[b][i].first = m;
+    if (ds__mh.remarks[b][i].first)
+        ds__mh.remarks[b][i].last->next = m;
+    else
+        ds__mh.remarks[b][i].first = m;
     ds__mh.remarks[b][i].last = m;
     pthread_mutex_unlock(&ds__mh.lock);
     return DS_OK;
 }
-

@@ -1,6 +1,7 @@
 /* ---- history ---- */
 
-/* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone reads them. */
+/* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone
+   reads them. */
 static inline uint64_t ds__ticks(void) {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
@@ -10,39 +11,59 @@ static inline uint64_t ds__ticks(void) {
     return t;
 #endif
 }
+
 static uint64_t ds__ticks_ns(uint64_t ticks) {
-    uint64_t now = ds__now_ns(), now_ticks = ds__ticks();
-    if (now_ticks <= ds__m.tick_base || ticks >= now_ticks) return now;
+    uint64_t now = ds__now_ns();
+    uint64_t now_ticks = ds__ticks();
+    if (now_ticks <= ds__m.tick_base || ticks >= now_ticks)
+        return now;
     double scale = (double)(now - ds__m.tick_base_ns) / (double)(now_ticks - ds__m.tick_base);
     return now - (uint64_t)((double)(now_ticks - ticks) * scale);
 }
 
 /* Puts an event into the ring. Its lock is held. */
 static inline void ds__ring_in(ds__mdevice *dev, const ds__mevent *e) {
-    if (DS__UNLIKELY(!dev->history_room)) return;
+    if (DS__UNLIKELY(!dev->history_room))
+        return;
     dev->history[dev->history_at] = *e;
-    if (++dev->history_at == dev->history_room) dev->history_at = 0; /* history_count % history_room, without a division */
-    atomic_store_explicit(&dev->history_count, atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 1, memory_order_relaxed);
+    /* history_count % history_room, without a division */
+    if (++dev->history_at == dev->history_room)
+        dev->history_at = 0;
+    atomic_store_explicit(&dev->history_count,
+                          atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
 }
 
 /* Tells who wants to know. Called with or without locks of arenas. */
-static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t address, uint64_t bytes, uint64_t stream, uint64_t pool,
-                         const char *file, uint32_t line, const char *label) {
+static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t address, uint64_t bytes,
+                         uint64_t stream, uint64_t pool, const char *file, uint32_t line,
+                         const char *label) {
     unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
-    if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED)))) return;
-    ds__mevent e = { address, bytes, stream, ds__ticks(), pool, file, label, line, (uint32_t)action };
+    if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED))))
+        return;
+    ds__mevent e = {
+        address, bytes, stream, ds__ticks(), pool, file, label, line, (uint32_t)action
+    };
     ds__lock_take(&dev->history_lock);
-    if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action) ds__ring_in(dev, &e);
+    if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action)
+        ds__ring_in(dev, &e);
     ds__lock_give(&dev->history_lock);
-    if (DS__LIKELY(!(watch & DS__WATCHED))) return;
+    if (DS__LIKELY(!(watch & DS__WATCHED)))
+        return;
     e.time_ns = ds__ticks_ns(e.time_ns);
     ds__mem_tell(dev, &e);
 }
+
 /* The stream that a block was allocated on. */
-static uint64_t ds__stream_of(const ds__arena *a, const ds__mblock *b) { return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id; }
-static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
-    ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b), a->pool->id, b->file, b->line, b->label);
+static uint64_t ds__stream_of(const ds__arena *a, const ds__mblock *b) {
+    return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id;
 }
+
+static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
+    ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b),
+                 a->pool->id, b->file, b->line, b->label);
+}
+
 /* A free that is done at once: both of its events. */
 static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
     const unsigned both = 1u << DS_ACTION_FREE_REQUESTED | 1u << DS_ACTION_FREE_COMPLETED;
@@ -51,13 +72,21 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
         ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
         return;
     }
-    ds__mevent e = { (uint64_t)(uintptr_t)b->ptr, b->asked, a->stream_id, ds__ticks(), a->pool->id, b->file, b->label, b->line, DS_ACTION_FREE_REQUESTED };
+    ds__mevent e = { (uint64_t)(uintptr_t)b->ptr,
+                     b->asked,
+                     a->stream_id,
+                     ds__ticks(),
+                     a->pool->id,
+                     b->file,
+                     b->label,
+                     b->line,
+                     DS_ACTION_FREE_REQUESTED };
     ds__lock_take(&a->dev->history_lock);
-    if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) { /* nothing more once ds_mem_history_stop has returned */
+    /* nothing more once ds_mem_history_stop has returned */
+    if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) {
         ds__ring_in(a->dev, &e);
         e.action = DS_ACTION_FREE_COMPLETED;
         ds__ring_in(a->dev, &e);
     }
     ds__lock_give(&a->dev->history_lock);
 }
-

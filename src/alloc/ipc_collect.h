@@ -1,15 +1,22 @@
 /* ---- collecting ---- */
 
-/* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex is held. */
+/* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
+   is held. */
 static ds__sent *ds__share_sort(void) {
-    ds__sent *ready = NULL, *over, *limbo;
+    ds__sent *ready = NULL;
+    ds__sent *over;
+    ds__sent *limbo;
     ds__got_collect(0);
     ds__lock_take(&ds__share.lock);
     over = ds__share.over;
     limbo = ds__share.limbo;
     ds__share.over = ds__share.limbo = NULL;
     ds__lock_give(&ds__share.lock);
-    while (over) { ds__sent *s = over; over = s->next; ds__sent_end(s); }
+    while (over) {
+        ds__sent *s = over;
+        over = s->next;
+        ds__sent_end(s);
+    }
     while (limbo) {
         ds__sent *s = limbo;
         limbo = s->next;
@@ -30,19 +37,26 @@ static ds__sent *ds__share_sort(void) {
     return ready;
 }
 
-/* How much trouble to take: none while another thread is at it, or while many are in limbo and were looked at a moment ago. */
+/* How much trouble to take: none while another thread is at it, or while many are in limbo and
+   were looked at a moment ago. */
 enum { DS__COLLECT_BY_THE_WAY, DS__COLLECT_IF_FREE, DS__COLLECT_ALL };
+
 static void ds__share_collect_now(int how, size_t *out_count) {
     size_t count = 0;
-    if (how == DS__COLLECT_ALL) pthread_mutex_lock(&ds__share.mutex);
-    else if (pthread_mutex_trylock(&ds__share.mutex)) return;
+    if (how == DS__COLLECT_ALL)
+        pthread_mutex_lock(&ds__share.mutex);
+    else if (pthread_mutex_trylock(&ds__share.mutex))
+        return;
     size_t many = atomic_load(&ds__share.in_limbo);
-    int now = how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
+    int now =
+        how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
     ds__sent *ready = now ? ds__share_sort() : NULL;
     int warn = many > DS__LIMBO_MANY && !ds__share.warned;
-    if (warn) ds__share.warned = 1;
+    if (warn)
+        ds__share.warned = 1;
     pthread_mutex_unlock(&ds__share.mutex);
-    if (warn) ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
+    if (warn)
+        ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
     while (ready) { /* the allocator's locks may be held by who waits for the mutex */
         ds__sent *s = ready;
         ready = s->next;
@@ -50,56 +64,96 @@ static void ds__share_collect_now(int how, size_t *out_count) {
         ds__release(s);
         count++;
     }
-    if (out_count) *out_count = count;
+    if (out_count)
+        *out_count = count;
 }
-/* Who has blocks of the device, or has given it some: the number on the own board (0: it has given), the process, and how much. */
+
+/* Who has blocks of the device, or has given it some: the number on the own board (0: it has
+   given), the process, and how much. */
 enum { DS__SHARERS = 256 }; /* more are not told */
-typedef struct ds__sharers { size_t count; struct { uint64_t number, bytes; unsigned pid; } at[DS__SHARERS]; } ds__sharers;
+
+typedef struct ds__sharers {
+    size_t count;
+
+    struct {
+        uint64_t number;
+        uint64_t bytes;
+        unsigned pid;
+    } at[DS__SHARERS];
+} ds__sharers;
+
 static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t bytes) {
     size_t i = 0;
-    while (i < l->count && (l->at[i].number != number || l->at[i].pid != pid)) i++;
-    if (i == DS__SHARERS) return;
-    if (i == l->count) { l->count++; l->at[i].number = number; l->at[i].pid = pid; l->at[i].bytes = 0; }
+    while (i < l->count && (l->at[i].number != number || l->at[i].pid != pid))
+        i++;
+    if (i == DS__SHARERS)
+        return;
+    if (i == l->count) {
+        l->count++;
+        l->at[i].number = number;
+        l->at[i].pid = pid;
+        l->at[i].bytes = 0;
+    }
     l->at[i].bytes += bytes;
 }
+
 static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) {
     for (; s; s = s->next) {
         const ds__arena *a = atomic_load(&s->block->seg->arena);
-        for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index && a->dev->device.type == device.type; k++) {
+        for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index &&
+                        a->dev->device.type == device.type;
+             k++) {
             uint64_t lease = atomic_load(&ds__boards.own->sheet->stake[s->stake].lease[k]);
-            if (lease) ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff), s->block->size);
+            if (lease)
+                ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
+                               s->block->size);
         }
     }
 }
+
 static void ds__share_list(ds_device device, ds__pen *p) {
     ds__sharers *l = ds__alloc(sizeof *l);
-    if (!l) return;
+    if (!l)
+        return;
     pthread_mutex_lock(&ds__share.mutex);
     if (ds__boards.own) {
         ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
-        for (size_t i = 0; i < DS__SENT_BUCKETS; i++) ds__sharers_of(l, device, ds__share.bucket[i]);
+        for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
+            ds__sharers_of(l, device, ds__share.bucket[i]);
         ds__sharers_of(l, device, ds__share.limbo);
         ds__lock_give(&ds__share.lock);
     }
-    for (size_t i = 0; i < l->count; i++) if (!ds__board_alive(ds__boards.own, l->at[i].number)) l->at[i].bytes = 0;
+    for (size_t i = 0; i < l->count; i++)
+        if (!ds__board_alive(ds__boards.own, l->at[i].number))
+            l->at[i].bytes = 0;
     for (const ds__got *g = ds__share.got; g; g = g->next)
-        if (!atomic_load(&g->gone) && g->guest->device.index == device.index && g->guest->device.type == device.type)
+        if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
+            g->guest->device.type == device.type)
             ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
     pthread_mutex_unlock(&ds__share.mutex);
     for (size_t i = 0; i < l->count; i++) {
-        for (size_t k = i + 1; k < l->count; k++) if (l->at[k].pid == l->at[i].pid) { l->at[i].bytes += l->at[k].bytes; l->at[k].bytes = 0; }
-        if (l->at[i].bytes) ds__mprocess(p, l->at[i].pid, l->at[i].bytes);
+        for (size_t k = i + 1; k < l->count; k++)
+            if (l->at[k].pid == l->at[i].pid) {
+                l->at[i].bytes += l->at[k].bytes;
+                l->at[k].bytes = 0;
+            }
+        if (l->at[i].bytes)
+            ds__mprocess(p, l->at[i].pid, l->at[i].bytes);
     }
     ds__release(l);
 }
 
-static void ds__share_collect_by_the_way(void) { ds__share_collect_now(DS__COLLECT_BY_THE_WAY, NULL); }
+static void ds__share_collect_by_the_way(void) {
+    ds__share_collect_now(DS__COLLECT_BY_THE_WAY, NULL);
+}
+
 static size_t ds__share_collect(void) {
     size_t count = 0;
     ds__share_collect_now(DS__COLLECT_IF_FREE, &count);
     return count;
 }
-DSDEF ds_result (ds_mem_ipc_collect)(void) {
+
+DSDEF ds_result(ds_mem_ipc_collect)(void) {
     DS__ENTER("ds_mem_ipc_collect");
     ds__share_collect_now(DS__COLLECT_ALL, NULL);
     return DS_OK;
@@ -111,11 +165,16 @@ static void ds__share_shutdown(void) {
     ds__share.ending = 1;
     ds__got_collect(1);
     for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
-        ds__sent **list = i < DS__SENT_BUCKETS ? &ds__share.bucket[i] : i == DS__SENT_BUCKETS ? &ds__share.limbo : &ds__share.over;
-        while (*list) { ds__sent *s = *list; *list = s->next; ds__sent_end(s); }
+        ds__sent **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
+                          : i == DS__SENT_BUCKETS ? &ds__share.limbo
+                                                  : &ds__share.over;
+        while (*list) {
+            ds__sent *s = *list;
+            *list = s->next;
+            ds__sent_end(s);
+        }
     }
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
     pthread_mutex_unlock(&ds__share.mutex);
 }
-

@@ -1,13 +1,17 @@
 /* ---- exporting ---- */
 
-static ds__sent **ds__sent_bucket(const char *ptr) { return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS]; }
+static ds__sent **ds__sent_bucket(const char *ptr) {
+    return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
+}
 
 /* The record of a live exported block; NULL: none. take: it leaves its bucket. The lock is held. */
 static ds__sent *ds__sent_find(const char *ptr, int take) {
     ds__sent **p = ds__sent_bucket(ptr);
-    while (*p && (*p)->ptr != ptr) p = &(*p)->next;
+    while (*p && (*p)->ptr != ptr)
+        p = &(*p)->next;
     ds__sent *s = *p;
-    if (s && take) *p = s->next;
+    if (s && take)
+        *p = s->next;
     return s;
 }
 
@@ -22,8 +26,10 @@ static int ds__share_hold(ds__mblock *b) {
         ds__sent **list = leased ? &ds__share.limbo : &ds__share.over;
         s->next = *list;
         *list = s;
-        if (leased) atomic_fetch_add(&ds__share.in_limbo, 1);
-        else b->exported = 0;
+        if (leased)
+            atomic_fetch_add(&ds__share.in_limbo, 1);
+        else
+            b->exported = 0;
     }
     ds__lock_give(&ds__share.lock);
     return leased;
@@ -31,21 +37,29 @@ static int ds__share_hold(ds__mblock *b) {
 
 /* Ends what the record of a block that nobody else has stands for. The mutex is held. */
 static void ds__sent_clear(ds__sent *s) {
-    if (s->event.id) { ds__event_drop(s->event); ds__share.events--; }
+    if (s->event.id) {
+        ds__event_drop(s->event);
+        ds__share.events--;
+    }
     ds__boards_lock();
     ds__stake_end(ds__boards.own, s->stake);
     ds__boards_unlock();
 }
+
 static void ds__sent_end(ds__sent *s) {
     ds__sent_clear(s);
     ds__release(s);
 }
 
-/* The segment's memory, which the allocator has given back and nobody has open, or which stays where it is. The mutex is held. */
+/* The segment's memory, which the allocator has given back and nobody has open, or which stays
+   where it is. The mutex is held. */
 static void ds__hoard_end(ds__hoard *h, int stays) {
     ds__found f;
-    if (stays) (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
-    else DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size, 1)); /* the allocator has waited for the device */
+    if (stays)
+        (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
+    else
+        DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size,
+                                          1)); /* the allocator has waited for the device */
     if (h->generation && !stays) {
         ds__boards_lock();
         ds__stake_end(ds__boards.own, h->stake);
@@ -56,12 +70,18 @@ static void ds__hoard_end(ds__hoard *h, int stays) {
 
 /* The mutex is held. */
 static void ds__hoards_collect(void) {
-    for (ds__hoard **p = &ds__share.hoards; *p; ) {
+    for (ds__hoard **p = &ds__share.hoards; *p;) {
         ds__hoard *h = *p;
         int leased = h->over && h->generation && ds__stake_leased(h->stake, 1);
-        int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA; /* on a CPU device only the name goes */
-        if (stays) ds__warn("%zu bytes at %p stay until the process ends: other processes have them open", h->size, (void *)h->base);
-        if (!h->over || (leased && !ds__share.ending)) { p = &h->next; continue; }
+        /* on a CPU device only the name goes */
+        int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
+        if (stays)
+            ds__warn("%zu bytes at %p stay until the process ends: other processes have them open",
+                     h->size, (void *)h->base);
+        if (!h->over || (leased && !ds__share.ending)) {
+            p = &h->next;
+            continue;
+        }
         *p = h->next;
         ds__hoard_end(h, stays);
     }
@@ -69,9 +89,13 @@ static void ds__hoards_collect(void) {
 
 static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) {
     ds__hoard *h = ds__alloc(sizeof *h);
-    if (!h) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
+    if (!h)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
     ds_result r = ds__shared_segment_alloc(device, size, out);
-    if (r < 0) { ds__release(h); return r; }
+    if (r < 0) {
+        ds__release(h);
+        return r;
+    }
     h->device = device;
     h->base = *out;
     h->size = size;
@@ -82,17 +106,20 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
     pthread_mutex_unlock(&ds__share.mutex);
     return DS_OK;
 }
+
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
     ds__tls.quiet++;
     ds_result r = ds__driver_of(device)->memory_wait(device.index);
     ds__tls.quiet--;
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&ds__share.mutex);
     for (ds__hoard *h = ds__share.hoards; h; h = h->next)
         if (h->base == ptr) {
             h->over = 1;
-            if (h->generation) ds__stake_close(h->stake);
+            if (h->generation)
+                ds__stake_close(h->stake);
         }
     ds__hoards_collect();
     pthread_mutex_unlock(&ds__share.mutex);
@@ -102,27 +129,37 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
 /* The name and the stake of the segment, made at its first export. The mutex is held. */
 static ds_result ds__hoard_export(ds__hoard *h) {
     ds__board *b;
-    if (h->generation) return DS_OK;
-    ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, h->handle);
-    if (r < 0) return r;
+    if (h->generation)
+        return DS_OK;
+    ds_result r =
+        ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, h->handle);
+    if (r < 0)
+        return r;
     ds__boards_lock();
     r = ds__board_own(&b);
-    if (r == DS_OK) r = ds__stake_new(b, &h->stake, &h->generation);
+    if (r == DS_OK)
+        r = ds__stake_new(b, &h->stake, &h->generation);
     ds__boards_unlock();
     return r;
 }
 
-/* What importers do is ordered behind what is on the block's stream so far: by the record's event, or it is waited for. `end`: of a stream
-   that has ended. */
+/* What importers do is ordered behind what is on the block's stream so far: by the record's
+   event, or it is waited for. `end`: of a stream that has ended. */
 static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event end) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     ds_result r = DS_OK;
-    if (!of) return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
+    if (!of)
+        return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
     ds__hold_captures();
-    if (ds__is_capturing(of)) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the block's stream captures, and nothing that is captured runs before a launch");
-    else if (s->event.id) r = ds__event_record(s->event, stream, DS__OP_RECORD);
+    if (ds__is_capturing(of))
+        r = ds__fail(
+            DS_ERR_CAPTURE_UNSUPPORTED,
+            "the block's stream captures, and nothing that is captured runs before a launch");
+    else if (s->event.id)
+        r = ds__event_record(s->event, stream, DS__OP_RECORD);
     ds__let_captures();
-    if (r == DS_OK && !s->event.id) r = ds__stream_sync(stream, DS__FOREVER);
+    if (r == DS_OK && !s->event.id)
+        r = ds__stream_sync(stream, DS__FOREVER);
     ds__stream_unpin(of);
     return r;
 }
@@ -130,15 +167,25 @@ static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event en
 /* A record for a block. The mutex is held. */
 static ds_result ds__sent_new(ds__mblock *b, char *ptr, ds__sent **out) {
     ds__sent *s = ds__alloc(sizeof *s);
-    if (!s) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
+    if (!s)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
     s->block = b;
     s->ptr = ptr;
     ds__boards_lock();
     ds_result r = ds__stake_new(ds__boards.own, &s->stake, &s->generation);
     ds__boards_unlock();
-    if (r < 0) { ds__release(s); return r; }
-    if (ds__share.events < DS__SENT_EVENTS && (r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event)) == DS_OK) ds__share.events++;
-    if (r < 0) { ds__sent_end(s); return r; }
+    if (r < 0) {
+        ds__release(s);
+        return r;
+    }
+    if (ds__share.events < DS__SENT_EVENTS &&
+        (r = ds__event_new(DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, NULL, &s->event)) ==
+            DS_OK)
+        ds__share.events++;
+    if (r < 0) {
+        ds__sent_end(s);
+        return r;
+    }
     *out = s;
     return DS_OK;
 }
@@ -148,17 +195,28 @@ static ds_result ds__sent_event(const ds__sent *s, ds__parcel *p) {
     void *native = e ? atomic_load(&e->native) : NULL;
     ds_result r = native ? e->driver->event_export(native, p->event) : DS_OK;
     p->has_event = r == DS_OK && native;
-    if (e) ds__event_unpin(e);
+    if (e)
+        ds__event_unpin(e);
     return r;
 }
 
 /* What an export needs to know of a block, as it is found under its arena's lock. */
-typedef struct ds__exported { ds__mblock *block; char *start, *base; size_t size; ds_stream stream; ds_event end; int shareable; } ds__exported;
+typedef struct ds__exported {
+    ds__mblock *block;
+    char *start;
+    char *base;
+    size_t size;
+    ds_stream stream;
+    ds_event end;
+    int shareable;
+} ds__exported;
+
 static int ds__export_look(const void *ptr, ds__exported *x) {
     ds__arena *a = NULL;
     ds__mblock *b = ds__find_live(ptr, 0, &a);
     memset(x, 0, sizeof *x);
-    if (!b) return 0;
+    if (!b)
+        return 0;
     x->block = b;
     x->start = b->ptr;
     x->base = b->seg->base;
@@ -183,27 +241,39 @@ static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
         *bucket = fresh;
         ds__lock_give(&ds__share.lock);
     }
-    if (b) ds__arena_unlock(a);
+    if (b)
+        ds__arena_unlock(a);
     return same;
 }
 
 /* The mutex is held. */
 static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
-    ds__sent *s, *fresh = NULL;
+    ds__sent *s;
+    ds__sent *fresh = NULL;
     ds__hoard *h = ds__share.hoards;
-    while (h && h->base != x->base) h = h->next;
-    if (!h) return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", (void *)x->start);
+    while (h && h->base != x->base)
+        h = h->next;
+    if (!h)
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
+                        (void *)x->start);
     ds_result r = ds__hoard_export(h);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__lock_take(&ds__share.lock);
     s = ds__sent_find(x->start, 0);
     ds__lock_give(&ds__share.lock);
-    if (!s && (r = ds__sent_new(x->block, x->start, &fresh)) == DS_OK) s = fresh;
-    if (r == DS_OK) r = ds__sent_order(s, x->stream, x->end);
-    if (r == DS_OK) r = ds__sent_event(s, p);
-    if (r == DS_OK && !ds__export_mark(x, fresh)) r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", (void *)x->start);
+    if (!s && (r = ds__sent_new(x->block, x->start, &fresh)) == DS_OK)
+        s = fresh;
+    if (r == DS_OK)
+        r = ds__sent_order(s, x->stream, x->end);
+    if (r == DS_OK)
+        r = ds__sent_event(s, p);
+    if (r == DS_OK && !ds__export_mark(x, fresh))
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
+                     (void *)x->start);
     if (r < 0) {
-        if (fresh) ds__sent_end(fresh);
+        if (fresh)
+            ds__sent_end(fresh);
         return r;
     }
     p->version = DS__PARCEL_VERSION;
@@ -225,10 +295,11 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
 static void ds__share_collect_by_the_way(void);
 static ds__got *ds__got_of(const void *ptr);
 
-DSDEF ds_result (ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
+DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     ds__exported x;
     ds__parcel p;
-    if (out) memset(out, 0, sizeof *out);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_export");
     DS__REQUIRE(out, "out is NULL");
     memset(&p, 0, sizeof p);
@@ -239,14 +310,17 @@ DSDEF ds_result (ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
         DS__REQUIRE(!foreign, "%p was imported; the process that allocated it exports it", ptr);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block that is allocated", ptr);
     }
-    DS__REQUIRE(x.shareable, "the block at %p is not of a shareable pool (ds_pool_desc), and only such memory can be opened by other processes", (void *)x.start);
+    DS__REQUIRE(x.shareable,
+                "the block at %p is not of a shareable pool (ds_pool_desc), and only such memory "
+                "can be opened by other processes",
+                (void *)x.start);
     pthread_mutex_lock(&ds__share.mutex);
     ds_result r = ds__block_export(&x, &p);
     pthread_mutex_unlock(&ds__share.mutex);
     ds__share_collect_by_the_way();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     p.inner = (uint64_t)((const char *)ptr - x.start);
     memcpy(out, &p, sizeof p);
     return DS_OK;
 }
-

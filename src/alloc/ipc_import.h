@@ -1,9 +1,11 @@
 /* ---- importing ---- */
 
-/* The import whose block holds the address and that is not closed; NULL: none. The mutex is held. */
+/* The import whose block holds the address and that is not closed; NULL: none. The mutex is
+   held. */
 static ds__got *ds__got_of(const void *ptr) {
     ds__got *g = ds__share.got;
-    while (g && !(g->open && (uintptr_t)ptr - (uintptr_t)g->ptr < g->size)) g = g->next;
+    while (g && !(g->open && (uintptr_t)ptr - (uintptr_t)g->ptr < g->size))
+        g = g->next;
     return g;
 }
 
@@ -12,7 +14,8 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
     ds__got *g = user;
     (void)stream;
     (void)status;
-    if (atomic_fetch_sub(&g->left, 1) != 1) return;
+    if (atomic_fetch_sub(&g->left, 1) != 1)
+        return;
     ds__lease_drop(g->guest->board, g->stake, g->lease);
     atomic_store(&g->gone, 1); /* now the other threads may end it */
 }
@@ -20,7 +23,8 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
 /* Closes a segment of which no block is left. The mutex is held. */
 static void ds__guest_end(ds__guest *q) {
     ds__guest **p = &ds__share.guests;
-    while (*p != q) p = &(*p)->next;
+    while (*p != q)
+        p = &(*p)->next;
     *p = q->next;
     ds__shared_segment_close(q->device, q->base);
     ds__lease_drop(q->board, q->stake, q->lease);
@@ -32,27 +36,45 @@ static void ds__guest_end(ds__guest *q) {
 
 /* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
 static void ds__got_collect(int all) {
-    for (ds__got **p = &ds__share.got; *p; ) {
+    for (ds__got **p = &ds__share.got; *p;) {
         ds__got *g = *p;
-        if (!atomic_load(&g->gone) && !all) { p = &g->next; continue; }
-        if (!atomic_load(&g->gone)) ds__lease_drop(g->guest->board, g->stake, g->lease);
+        if (!atomic_load(&g->gone) && !all) {
+            p = &g->next;
+            continue;
+        }
+        if (!atomic_load(&g->gone))
+            ds__lease_drop(g->guest->board, g->stake, g->lease);
         *p = g->next;
-        if (--g->guest->blocks == 0) ds__guest_end(g->guest);
+        if (--g->guest->blocks == 0)
+            ds__guest_end(g->guest);
         ds__release(g);
     }
 }
 
-/* The segment of another process, opened if it is not; the board is the caller's, or the segment's from now on. The mutex is held. */
-static ds_result ds__guest_of(ds_device device, const ds__parcel *p, ds__board *b, ds__guest **out) {
+/* The segment of another process, opened if it is not; the board is the caller's, or the
+   segment's from now on. The mutex is held. */
+static ds_result ds__guest_of(ds_device device, const ds__parcel *p, ds__board *b,
+                              ds__guest **out) {
     ds__guest *q = ds__share.guests;
-    while (q && (q->board != b || q->stake != p->seg_stake || q->generation != p->seg_generation || q->device.index != device.index || q->device.type != device.type)) q = q->next;
-    if ((*out = q) != NULL) return DS_OK;
-    if (!(q = ds__alloc(sizeof *q))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    while (q && (q->board != b || q->stake != p->seg_stake || q->generation != p->seg_generation ||
+                 q->device.index != device.index || q->device.type != device.type))
+        q = q->next;
+    if ((*out = q) != NULL)
+        return DS_OK;
+    if (!(q = ds__alloc(sizeof *q)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     ds_result r = ds__lease_take(b, p->seg_stake, p->seg_generation, &q->lease);
-    if (r < 0) { ds__release(q); return r; }
+    if (r < 0) {
+        ds__release(q);
+        return r;
+    }
     void *base = NULL;
     r = ds__shared_segment_open(device, p->memory, (size_t)p->seg_size, &base);
-    if (r < 0) { ds__lease_drop(b, p->seg_stake, q->lease); ds__release(q); return r; }
+    if (r < 0) {
+        ds__lease_drop(b, p->seg_stake, q->lease);
+        ds__release(q);
+        return r;
+    }
     q->device = device;
     q->board = b;
     q->base = base;
@@ -68,14 +90,20 @@ static ds_result ds__guest_of(ds_device device, const ds__parcel *p, ds__board *
     return DS_OK;
 }
 
-/* One more import of a block that is imported already; 0: it is not, or closed and about to go. The mutex is held. */
+/* One more import of a block that is imported already; 0: it is not, or closed and about to go.
+   The mutex is held. */
 static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__board *b) {
     for (ds__got *g = ds__share.got; g; g = g->next) {
         int left = atomic_load(&g->left);
-        if (g->guest->board != b || g->stake != p->stake || g->generation != p->generation) continue;
-        if (g->guest->device.type != device.type || g->guest->device.index != device.index) continue;
+        if (g->guest->board != b || g->stake != p->stake || g->generation != p->generation)
+            continue;
+        if (g->guest->device.type != device.type || g->guest->device.index != device.index)
+            continue;
         while (left > 0)
-            if (atomic_compare_exchange_weak(&g->left, &left, left + 1)) { g->open++; return g; }
+            if (atomic_compare_exchange_weak(&g->left, &left, left + 1)) {
+                g->open++;
+                return g;
+            }
     }
     return NULL;
 }
@@ -85,10 +113,16 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
     uint32_t lease;
     ds__guest *q = NULL;
     ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__got *g = ds__alloc(sizeof *g);
-    r = g ? ds__guest_of(device, p, b, &q) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
-    if (r < 0) { ds__release(g); ds__lease_drop(b, p->stake, lease); return r; }
+    r = g ? ds__guest_of(device, p, b, &q)
+          : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    if (r < 0) {
+        ds__release(g);
+        ds__lease_drop(b, p->stake, lease);
+        return r;
+    }
     q->blocks++;
     g->guest = q;
     g->ptr = q->base + p->block;
@@ -107,22 +141,27 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
 /* The stream goes on behind what the exporter had put on its own. */
 static ds_result ds__parcel_wait(ds_device device, const ds__parcel *p, ds_stream stream) {
     ds_event event = { 0 };
-    if (!p->has_event) return DS_OK;
+    if (!p->has_event)
+        return DS_OK;
     ds_result r = ds__event_open(device, p->event, &event);
-    if (r == DS_OK) r = ds__wait_event(stream, event, DS__OP_WAIT);
+    if (r == DS_OK)
+        r = ds__wait_event(stream, event, DS__OP_WAIT);
     ds__event_drop(event);
     return r;
 }
 
 /* The mutex is held. */
-static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stream stream, ds__got **out) {
+static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stream stream,
+                                  ds__got **out) {
     ds__board *b = NULL;
     ds__boards_lock();
     ds_result r = ds__board_open(p->pid, p->fd, p->cookie, &b);
     ds__boards_unlock();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__got *g = ds__got_again(device, p, b);
-    if (!g) r = ds__got_new(device, p, b, &g);
+    if (!g)
+        r = ds__got_new(device, p, b, &g);
     if (r == DS_OK && (r = ds__parcel_wait(device, p, stream)) < 0) {
         g->open--;
         ds__got_passed(stream, r, g);
@@ -138,35 +177,56 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
 /* Whether the bytes can have come from ds_mem_export. */
 static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
     DS__REQUIRE(p->version != 0 && p->version <= 64, "these bytes are no handle of ds_mem_export");
-    if (p->version != DS__PARCEL_VERSION) return ds__fail(DS_ERR_UNSUPPORTED, "the handle has version %d, and %d is the newest that is known here", p->version, DS__PARCEL_VERSION);
-    DS__REQUIRE(p->stake < DS__STAKES && p->seg_stake < DS__STAKES && p->seg_size && p->block < p->seg_size && p->size <= p->seg_size - p->block && p->inner < p->size,
+    if (p->version != DS__PARCEL_VERSION)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the handle has version %d, and %d is the newest that is known here",
+                        p->version, DS__PARCEL_VERSION);
+    DS__REQUIRE(p->stake < DS__STAKES && p->seg_stake < DS__STAKES && p->seg_size &&
+                    p->block < p->seg_size && p->size <= p->seg_size - p->block &&
+                    p->inner < p->size,
                 "these bytes are no handle of ds_mem_export");
-    if (p->type != device.type) return ds__fail(DS_ERR_CROSS_DRIVER, "the memory is of a %s device and cannot be imported on a %s device", ds__type_name(p->type), ds__type_name(device.type));
+    if (p->type != device.type)
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "the memory is of a %s device and cannot be imported on a %s device",
+                        ds__type_name(p->type), ds__type_name(device.type));
     return DS_OK;
 }
 
-DSDEF ds_result (ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle, ds_stream stream, void **out) {
+DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle, ds_stream stream,
+                               void **out) {
     ds__parcel p;
     ds__got *g = NULL;
-    if (out) *out = NULL;
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_mem_import");
     DS__REQUIRE(out && handle, "%s is NULL", out ? "handle" : "out");
     DS__RESOLVE(device);
     memcpy(&p, handle, sizeof p);
     ds_result r = ds__parcel_check(&p, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     if (s->device.type != device.type || s->device.index != device.index)
-        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream belongs to %s:%d, the memory is to be on %s:%d", ds__type_name(s->device.type), s->device.index, ds__type_name(device.type), device.index);
-    else if (ds__is_capturing(s)) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be imported on a stream that captures");
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH,
+                     "the stream belongs to %s:%d, the memory is to be on %s:%d",
+                     ds__type_name(s->device.type), s->device.index, ds__type_name(device.type),
+                     device.index);
+    else if (ds__is_capturing(s))
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                     "memory cannot be imported on a stream that captures");
     ds__stream_unpin(s);
-    if (r < 0) return r;
-    if ((r = ds__mem_setup()) < 0) return r; /* the shutdown is to know of it */
+    if (r < 0)
+        return r;
+    /* the shutdown is to know of it */
+    if ((r = ds__mem_setup()) < 0)
+        return r;
     pthread_mutex_lock(&ds__share.mutex);
     ds__got_collect(0);
     r = ds__block_import(device, &p, stream, &g);
-    if (r == DS_OK) *out = g->ptr + p.inner;
+    if (r == DS_OK)
+        *out = g->ptr + p.inner;
     pthread_mutex_unlock(&ds__share.mutex);
     return r;
 }
@@ -179,31 +239,38 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
     op.u.host.user = g;
     op.u.host.dtor_fn = NULL;
     op.u.host.stream = stream.id;
-    if (ds__is_capturing(s)) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "imported memory cannot be closed on a stream that captures");
+    if (ds__is_capturing(s))
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "imported memory cannot be closed on a stream that captures");
     ds_result r = ds__submit(s, &op);
-    if (r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED) { /* nothing more runs there once what runs now is over */
+    /* nothing more runs there once what runs now is over */
+    if (r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED) {
         DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
         ds__got_passed(stream, r, g);
         r = DS_OK;
     }
-    if (r == DS_OK) g->open--;
+    if (r == DS_OK)
+        g->open--;
     return r;
 }
 
-DSDEF ds_result (ds_mem_import_close)(void *ptr, ds_stream stream) {
+DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_import_close");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     pthread_mutex_lock(&ds__share.mutex);
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
-    if (!g) r = ds__fail(DS_ERR_INVALID_VALUE, "%p is in no memory that was imported", ptr);
-    else if (g->guest->device.type != s->device.type) r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
-    else r = ds__got_close(g, s, stream);
+    if (!g)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is in no memory that was imported", ptr);
+    else if (g->guest->device.type != s->device.type)
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    else
+        r = ds__got_close(g, s, stream);
     ds__got_collect(0);
     pthread_mutex_unlock(&ds__share.mutex);
     ds__stream_unpin(s);
     ds__share_collect_by_the_way();
     return r;
 }
-

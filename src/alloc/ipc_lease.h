@@ -3,17 +3,23 @@
 /* A stake on the own board. The boards' mutex is held. */
 static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_generation) {
     uint32_t i = b->free_stake ? b->free_stake - 1 : b->stakes;
-    if (i >= DS__STAKES) return ds__fail(DS_ERR_LIMIT_EXCEEDED, "a process can have %d blocks and segments exported at a time", DS__STAKES);
+    if (i >= DS__STAKES)
+        return ds__fail(DS_ERR_LIMIT_EXCEEDED,
+                        "a process can have %d blocks and segments exported at a time", DS__STAKES);
     ds__stake *s = &b->sheet->stake[i];
-    if (b->free_stake) b->free_stake = (uint32_t)s->next;
-    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s)) b->stakes++;
-    else return ds__board_short();
+    if (b->free_stake)
+        b->free_stake = (uint32_t)s->next;
+    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s))
+        b->stakes++;
+    else
+        return ds__board_short();
     uint64_t generation = (atomic_load(&s->word) >> 1) + 1;
     atomic_store(&s->word, generation << 1 | 1);
     *out = i;
     *out_generation = (uint32_t)generation;
     return DS_OK;
 }
+
 /* Nobody has a lease of it. The boards' mutex is held. */
 static void ds__stake_end(ds__board *b, uint32_t i) {
     ds__stake *s = &b->sheet->stake[i];
@@ -21,37 +27,55 @@ static void ds__stake_end(ds__board *b, uint32_t i) {
     s->next = b->free_stake;
     b->free_stake = i + 1;
 }
-static void ds__stake_close(uint32_t i) { atomic_fetch_and(&ds__boards.own->sheet->stake[i].word, ~(uint64_t)1); }
+
+static void ds__stake_close(uint32_t i) {
+    atomic_fetch_and(&ds__boards.own->sheet->stake[i].word, ~(uint64_t)1);
+}
 
 /* A lease says who has it as a lane does: number << 24 | process id. */
-static uint64_t ds__lease_number(uint64_t lease) { return lease >> 24; }
+static uint64_t ds__lease_number(uint64_t lease) {
+    return lease >> 24;
+}
 
-/* Whether somebody has a lease of the own stake; look: those of processes that are gone are ended first. */
+/* Whether somebody has a lease of the own stake; look: those of processes that are gone are
+   ended first. */
 static int ds__stake_leased(uint32_t i, int look) {
     ds__board *b = ds__boards.own;
     ds__stake *s = &b->sheet->stake[i];
     int leased = 0;
     for (int k = 0; k < DS__LEASES; k++) {
         uint64_t who = atomic_load(&s->lease[k]);
-        if (who && look && !ds__board_alive(b, ds__lease_number(who)) && atomic_compare_exchange_strong(&s->lease[k], &who, 0)) continue;
+        if (who && look && !ds__board_alive(b, ds__lease_number(who)) &&
+            atomic_compare_exchange_strong(&s->lease[k], &who, 0))
+            continue;
         leased |= who != 0;
     }
     return leased;
 }
 
-/* Takes a lease of another process's stake; that of a process that is gone when no other is free. */
+/* Takes a lease of another process's stake; that of a process that is gone when no other is
+   free. */
 static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
     ds__stake *s = &b->sheet->stake[stake];
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
-        if (who && ds__board_alive(b, ds__lease_number(who))) continue;
-        if (!atomic_compare_exchange_strong(lease, &who, b->me << 24 | ((uint64_t)getpid() & 0xffffff))) continue;
-        if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) { *out = k % DS__LEASES; return DS_OK; }
+        if (who && ds__board_alive(b, ds__lease_number(who)))
+            continue;
+        if (!atomic_compare_exchange_strong(lease, &who,
+                                            b->me << 24 | ((uint64_t)getpid() & 0xffffff)))
+            continue;
+        if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) {
+            *out = k % DS__LEASES;
+            return DS_OK;
+        }
         atomic_store(lease, 0);
         return ds__fail(DS_ERR_INVALID_HANDLE, "process %d has freed the block", b->pid);
     }
-    return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, which is the limit", DS__LEASES);
+    return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, which is the limit",
+                    DS__LEASES);
 }
-static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) { atomic_store(&b->sheet->stake[stake].lease[lease], 0); }
 
+static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
+    atomic_store(&b->sheet->stake[stake].lease[lease], 0);
+}

@@ -1,19 +1,24 @@
-/* ---- >>sharing ----------------------------------------------------------------------------------------------------- */
+/* ---- >>sharing ------------------------------------------------------------------------------- */
 
 /* Policy.
-    1. A segment of a shareable pool is memory that other processes can open. A block is exported as the names of its segment, its place
-       there, its stake on this process's board (>>boards), and an event behind what was put on its stream so far.
-    2. Who imports a block takes a lease of its stake, and of the segment's when it opens that. A lease is a number that only a process that
-       lives holds, so those of dead ones are taken back by whoever looks.
-    3. Closing puts a callback on the stream of the last use: the block's lease ends there, by itself. The segment is closed by a later call
-       of this process, when no block of it is left; its lease ends then.
-    4. A freed block without leases is free. One with leases is in limbo until they are gone; that is looked at when a block is exported, imported,
-       closed or freed, by ds_mem_ipc_collect and when memory is short.
-    5. A stake is closed before its leases are looked at, and a lease is taken before the stake is: so of a free and an import at the
-       same time one sees the other.
-    6. A segment that is freed while others have it open stays until they have closed it: CUDA asks for that.
-    7. Order of locks: the mutex here, the boards', an arena's, the lock here. A callback takes none of them: CUDA may wait for callbacks while
-       a mutex is held. */
+   1. A segment of a shareable pool is memory that other processes can open. A block is exported as
+      the names of its segment, its place there, its stake on this process's board (>>boards), and
+      an event behind what was put on its stream so far.
+   2. Who imports a block takes a lease of its stake, and of the segment's when it opens that. A
+      lease is a number that only a process that lives holds, so those of dead ones are taken back
+      by whoever looks.
+   3. Closing puts a callback on the stream of the last use: the block's lease ends there, by
+      itself. The segment is closed by a later call of this process, when no block of it is left;
+      its lease ends then.
+   4. A freed block without leases is free. One with leases is in limbo until they are gone; that is
+      looked at when a block is exported, imported, closed or freed, by ds_mem_ipc_collect and when
+      memory is short.
+   5. A stake is closed before its leases are looked at, and a lease is taken before the stake is:
+      so of a free and an import at the same time one sees the other.
+   6. A segment that is freed while others have it open stays until they have closed it: CUDA asks
+      for that.
+   7. Order of locks: the mutex here, the boards', an arena's, the lock here. A callback takes
+      none of them: CUDA may wait for callbacks while a mutex is held. */
 
 enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
 
@@ -23,18 +28,22 @@ typedef struct ds__hoard {
     ds_device device;
     char *base;
     size_t size;
-    uint32_t stake, generation;   /* from the first export on: generation not 0 */
-    int over;                     /* the allocator has given it back */
+    /* stake, generation: from the first export on: generation not 0 */
+    uint32_t stake;
+    uint32_t generation;
+    int over; /* the allocator has given it back */
     unsigned char handle[64];
 } ds__hoard;
 
 /* An exported block, until it is free. */
 typedef struct ds__sent {
-    struct ds__sent *next;        /* in its bucket, in limbo, or in the list of those that are over */
+    /* in its bucket, in limbo, or in the list of those that are over */
+    struct ds__sent *next;
     ds__mblock *block;
     char *ptr;
-    uint32_t stake, generation;
-    ds_event event;               /* 0: more than DS__SENT_EVENTS have one */
+    uint32_t stake;
+    uint32_t generation;
+    ds_event event; /* 0: more than DS__SENT_EVENTS have one */
 } ds__sent;
 
 /* A segment of another process. */
@@ -44,7 +53,9 @@ typedef struct ds__guest {
     ds__board *board;
     char *base;
     size_t size;
-    uint32_t stake, generation, lease;
+    uint32_t stake;
+    uint32_t generation;
+    uint32_t lease;
     size_t blocks;
 } ds__guest;
 
@@ -54,34 +65,52 @@ typedef struct ds__got {
     ds__guest *guest;
     char *ptr;
     size_t size;
-    uint32_t stake, generation;
-    int open;                     /* imports that were not closed */
+    uint32_t stake;
+    uint32_t generation;
+    int open; /* imports that were not closed */
     uint32_t lease;
-    _Atomic int left;             /* those, and closed ones whose stream has not come there */
-    _Atomic int gone;             /* the lease is dropped, and no callback will come */
+    _Atomic int left; /* those, and closed ones whose stream has not come there */
+    _Atomic int gone; /* the lease is dropped, and no callback will come */
 } ds__got;
 
 static struct {
     pthread_mutex_t mutex;
-    ds__lock lock;                /* of the next two, and the buckets */
-    ds__sent *limbo, *over;
+    ds__lock lock; /* of the next two, and the buckets */
+    ds__sent *limbo;
+    ds__sent *over;
     ds__sent *bucket[DS__SENT_BUCKETS];
     ds__hoard *hoards;
     ds__guest *guests;
     ds__got *got;
     size_t events;
     _Atomic size_t in_limbo;
-    int warned, ending;
+    int warned;
+    int ending;
     uint64_t looked_ns;
 } ds__share = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 /* What the bytes of a handle say. */
 typedef struct ds__parcel {
-    uint8_t version, type, has_event, zero;
-    int32_t pid, fd;
-    uint32_t stake, generation, seg_stake, seg_generation, unused;
-    uint64_t cookie, block, size, inner, seg_size; /* block: where it begins in the segment; inner: the pointer in the block */
-    unsigned char memory[64], event[64];
+    uint8_t version;
+    uint8_t type;
+    uint8_t has_event;
+    uint8_t zero;
+    int32_t pid;
+    int32_t fd;
+    uint32_t stake;
+    uint32_t generation;
+    uint32_t seg_stake;
+    uint32_t seg_generation;
+    uint32_t unused;
+    /* cookie, block, size, inner, seg_size: block: where it begins in the segment; inner: the
+       pointer in the block */
+    uint64_t cookie;
+    uint64_t block;
+    uint64_t size;
+    uint64_t inner;
+    uint64_t seg_size;
+    unsigned char memory[64];
+    unsigned char event[64];
 } ds__parcel;
-enum { DS__PARCEL_VERSION = 1 };
 
+enum { DS__PARCEL_VERSION = 1 };

@@ -3,20 +3,24 @@
 /* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
 static void ds__tell_leaks(ds__mdevice *dev) {
     ds__mowners owners;
-    ds__mowner o, *which;
+    ds__mowner o;
+    ds__mowner *which;
     char name[80];
-    if (ds__g.log_level < DS_LOG_WARNING) return;
+    if (ds__g.log_level < DS_LOG_WARNING)
+        return;
     ds__mowners_begin(&owners, ds__moom_count(dev));
     for (const ds__mpool *p = &dev->main; p; p = p->next)
         for (const ds__arena *a = p->name[0] ? NULL : p->arenas; a; a = a->next)
             for (const ds__segment *g = a->segments; g; g = g->next)
                 for (const ds__mblock *b = g->first; b; b = b->next)
-                    if (b->state == DS_BLOCK_LIVE) ds__mowners_add(&owners, b);
-    for (int i = 0; i < 100 && (which = ds__mowners_next(&owners, &o)); i++) { /* whoever has more knows enough */
+                    if (b->state == DS_BLOCK_LIVE)
+                        ds__mowners_add(&owners, b);
+    /* whoever has more knows enough */
+    for (int i = 0; i < 100 && (which = ds__mowners_next(&owners, &o)); i++) {
         ds__mowner_name(&owners, which, &o, name);
-        ds__warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count, o.count == 1 ? "" : "s", name, ds__type_name(dev->device.type), dev->device.index,
-                 DS__SIZE(o.bytes), o.count == 1 ? "was" : "were");
+        ds__warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count, o.count == 1 ? "" : "s",
+                 name, ds__type_name(dev->device.type), dev->device.index, DS__SIZE(o.bytes),
+                 o.count == 1 ? "was" : "were");
     }
     ds__release(owners.slot);
 }
-

@@ -1,12 +1,19 @@
 /* ---- observers ---- */
 
-/* Around code of the user's that may not call devstream: when it does it is told so, and the call that runs keeps its name and place. */
-typedef struct ds__guarded { int outer; const char *fn; ds_site site; } ds__guarded;
+/* Around code of the user's that may not call devstream: when it does it is told so, and the
+   call that runs keeps its name and place. */
+typedef struct ds__guarded {
+    int outer;
+    const char *fn;
+    ds_site site;
+} ds__guarded;
+
 static ds__guarded ds__guard(void) {
     ds__guarded g = { ds__tls.in_callback, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
     return g;
 }
+
 static void ds__unguard(ds__guarded g) {
     ds__tls.in_callback = g.outer;
     ds__tls.fn = g.fn;
@@ -14,54 +21,73 @@ static void ds__unguard(ds__guarded g) {
 }
 
 static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
-    ds_mem_event event = { .action = (ds_mem_action)e->action, .address = e->address, .bytes = e->bytes, .stream = e->stream, .time_ns = e->time_ns,
-                           .site = { e->file, (int)e->line }, .label = e->label, .pool = { e->pool } };
+    ds_mem_event event = { .action = (ds_mem_action)e->action,
+                           .address = e->address,
+                           .bytes = e->bytes,
+                           .stream = e->stream,
+                           .time_ns = e->time_ns,
+                           .site = { e->file, (int)e->line },
+                           .label = e->label,
+                           .pool = { e->pool } };
     pthread_mutex_lock(&ds__mh.watch);
     ds__guarded g = ds__guard();
-    for (size_t i = 0; i < ds__mh.watcher_count; i++) ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
+    for (size_t i = 0; i < ds__mh.watcher_count; i++)
+        ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
     ds__unguard(g);
     pthread_mutex_unlock(&ds__mh.watch);
 }
 
 /* Room for `more` elements; 0: no memory. */
 static int ds__snap_room(void *list, size_t element, size_t count, size_t more, size_t *room) {
-    void *old, *bigger;
+    void *old;
+    void *bigger;
     size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
-    if (count + more <= *room) return 1;
-    if (wanted > SIZE_MAX / 4 / element || !(bigger = ds__alloc(wanted * element))) return 0;
+    if (count + more <= *room)
+        return 1;
+    if (wanted > SIZE_MAX / 4 / element || !(bigger = ds__alloc(wanted * element)))
+        return 0;
     memcpy(&old, list, sizeof old);
-    if (count) memcpy(bigger, old, count * element);
+    if (count)
+        memcpy(bigger, old, count * element);
     ds__release(old);
     memcpy(list, &bigger, sizeof bigger);
     *room = wanted;
     return 1;
 }
 
-DSDEF ds_result (ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
+DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_on_event");
     DS__REQUIRE(fn, "fn is NULL");
     pthread_mutex_lock(&ds__mh.lock);
     pthread_mutex_lock(&ds__mh.watch);
-    int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1, &ds__mh.watcher_room);
-    if (room) ds__mh.watchers[ds__mh.watcher_count++] = (ds__mwatcher){ fn, user };
+    int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1,
+                             &ds__mh.watcher_room);
+    if (room)
+        ds__mh.watchers[ds__mh.watcher_count++] = (ds__mwatcher){ fn, user };
     pthread_mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
     pthread_mutex_unlock(&ds__mh.lock);
     return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
 }
 
-DSDEF ds_result (ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
+DSDEF ds_result(ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_on_event");
     DS__REQUIRE(fn, "fn is NULL");
     pthread_mutex_lock(&ds__mh.lock);
     pthread_mutex_lock(&ds__mh.watch);
-    size_t i = 0, n = ds__mh.watcher_count;
-    while (i < n && (ds__mh.watchers[i].fn != fn || ds__mh.watchers[i].user != user)) i++;
-    if (i < n) memmove(&ds__mh.watchers[i], &ds__mh.watchers[i + 1], (--ds__mh.watcher_count - i) * sizeof *ds__mh.watchers);
+    size_t i = 0;
+    size_t n = ds__mh.watcher_count;
+    while (i < n && (ds__mh.watchers[i].fn != fn || ds__mh.watchers[i].user != user))
+        i++;
+    if (i < n)
+        memmove(&ds__mh.watchers[i], &ds__mh.watchers[i + 1],
+                (--ds__mh.watcher_count - i) * sizeof *ds__mh.watchers);
     pthread_mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
     pthread_mutex_unlock(&ds__mh.lock);
-    return i < n ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "this function is no observer with this argument");
+    return i < n
+               ? DS_OK
+               : ds__fail(DS_ERR_INVALID_VALUE, "this function is no observer with this argument");
 }
 
 /* ds_shutdown: everything starts afresh. */
@@ -76,4 +102,3 @@ static void ds__snapshot_shutdown(void) {
     ds__mh.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
 }
-

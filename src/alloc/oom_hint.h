@@ -6,93 +6,173 @@ static int ds__moom_fragmentation(const ds__mshortage *s) {
 static int ds__moom_could_grow(const ds__mshortage *s) {
     void *at = NULL;
     size_t page = 0;
-    if (ds__policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable || s->dev->has_space == 0) return 0;
-    if (s->dev->has_space > 0) return 1;
+    if (ds__policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable ||
+        s->dev->has_space == 0)
+        return 0;
+    if (s->dev->has_space > 0)
+        return 1;
     ds__tls.mute++;
     ds_result r = ds__space_reserve(s->dev->device, 2 * DS__MIB, &page, &at);
-    if (r == DS_OK) ds__space_release(s->dev->device, at, 2 * DS__MIB);
+    if (r == DS_OK)
+        ds__space_release(s->dev->device, at, 2 * DS__MIB);
     ds__tls.mute--;
     return r == DS_OK;
 }
-/* Whether the request could be served if so much went back to the device, so much of it the pool's. */
+
+/* Whether the request could be served if so much went back to the device, so much of it the
+   pool's. */
 static int ds__moom_fits(const ds__mshortage *s, size_t back, size_t pool_back) {
-    size_t need = s->segment > s->size ? s->segment : s->size, left = s->reserved - back, pool_left = s->pool_reserved - pool_back;
-    if (s->limit && (left > s->limit || need > s->limit - left)) return 0;
-    if (s->pool_limit && (pool_left > s->pool_limit || need > s->pool_limit - pool_left)) return 0;
+    size_t need = s->segment > s->size ? s->segment : s->size;
+    size_t left = s->reserved - back;
+    size_t pool_left = s->pool_reserved - pool_back;
+    if (s->limit && (left > s->limit || need > s->limit - left))
+        return 0;
+    if (s->pool_limit && (pool_left > s->pool_limit || need > s->pool_limit - pool_left))
+        return 0;
     return !s->known || need <= s->free + back;
 }
+
 /* Memory that an open capture keeps from the request; 0: none. */
 static int ds__moom_hint_capture(ds__mshortage *s) {
     const ds_mem_config *c = ds__policy(s->pool);
-    if (!s->quiet || ds__moom_fits(s, 0, 0)) return 0;
+    if (!s->quiet || ds__moom_fits(s, 0, 0))
+        return 0;
     if (s->back && ds__moom_fits(s, s->back, s->pool_back))
-        return snprintf(s->hint, sizeof s->hint, "%s are cached, but while a capture is open nothing is given back; call %s before it begins", DS__SIZE(s->back),
-                        s->back == s->pool_back && s->pool != &s->dev->main ? "ds_pool_empty_cache" : "ds_mem_empty_cache");
+        return snprintf(s->hint, sizeof s->hint,
+                        "%s are cached, but while a capture is open nothing is given back; call %s "
+                        "before it begins",
+                        DS__SIZE(s->back),
+                        s->back == s->pool_back && s->pool != &s->dev->main ? "ds_pool_empty_cache"
+                                                                            : "ds_mem_empty_cache");
     if (s->awaited && ds__moom_fits(s, s->back + s->awaited, s->pool_back + s->pool_awaited))
-        return snprintf(s->hint, sizeof s->hint, "%s are freed but wait for other streams, and while a capture is open nobody asks whether these are done; empty the cache "
-                        "before it begins", DS__SIZE(s->awaited));
-    if (s->pool->name[0] && s->pool_pending >= s->size && c->reuse == DS_REUSE_NEVER && !c->graph_capture_record_stream_reuse)
-        return snprintf(s->hint, sizeof s->hint, "%s are freed, and other streams of the capture have used them; graph_capture_record_stream_reuse:True uses them behind that",
+        return snprintf(s->hint, sizeof s->hint,
+                        "%s are freed but wait for other streams, and while a capture is open "
+                        "nobody asks whether these are done; empty the cache "
+                        "before it begins",
+                        DS__SIZE(s->awaited));
+    if (s->pool->name[0] && s->pool_pending >= s->size && c->reuse == DS_REUSE_NEVER &&
+        !c->graph_capture_record_stream_reuse)
+        return snprintf(s->hint, sizeof s->hint,
+                        "%s are freed, and other streams of the capture have used them; "
+                        "graph_capture_record_stream_reuse:True uses them behind that",
                         DS__SIZE(s->pool_pending));
     return 0;
 }
+
 /* Memory that is there and cannot be used for this; 0: none. */
 static int ds__moom_hint_cached(ds__mshortage *s) {
     const ds_mem_config *c = ds__policy(s->pool);
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     if (s->pool_pending >= s->size && !s->quiet)
-        return snprintf(out, room, "%s are freed but wait for other streams; synchronise those, or say ds_mem_record_use right after their last use",
+        return snprintf(out, room,
+                        "%s are freed but wait for other streams; synchronise those, or say "
+                        "ds_mem_record_use right after their last use",
                         DS__SIZE(s->pool_pending));
-    if (s->mine >= s->size) return snprintf(out, room, "a free block of %s has come back just now; ask again", DS__SIZE(s->mine));
+    if (s->mine >= s->size)
+        return snprintf(out, room, "a free block of %s has come back just now; ask again",
+                        DS__SIZE(s->mine));
     if (s->kept >= s->size)
-        return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s", DS__SIZE(s->kept), DS__SIZE(c->max_split_size));
+        return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s",
+                        DS__SIZE(s->kept), DS__SIZE(c->max_split_size));
     if (s->theirs >= s->size)
-        return snprintf(out, room, "a free block of %s belongs to another stream%s", DS__SIZE(s->theirs), s->apart
-                        ? ", for which this one cannot wait while a capture is open" : c->reuse == DS_REUSE_NEVER
-                        ? "; with reuse:on_shortage this one may wait for it" : "; wait for that stream, or allocate there");
+        return snprintf(
+            out, room, "a free block of %s belongs to another stream%s", DS__SIZE(s->theirs),
+            s->apart ? ", for which this one cannot wait while a capture is open"
+            : c->reuse == DS_REUSE_NEVER ? "; with reuse:on_shortage this one may wait for it"
+                                         : "; wait for that stream, or allocate there");
     if (s->elsewhere >= s->size)
-        return snprintf(out, room, "a free block of %s is in segments for %s requests; single_pool:True lets all share theirs", DS__SIZE(s->elsewhere),
-                        s->kind == DS__SMALL ? "large" : "small");
+        return snprintf(out, room,
+                        "a free block of %s is in segments for %s requests; single_pool:True lets "
+                        "all share theirs",
+                        DS__SIZE(s->elsewhere), s->kind == DS__SMALL ? "large" : "small");
     if (s->mine >= s->wanted)
-        return snprintf(out, room, "a free block of %s would do, if %s did not make %s of the request", DS__SIZE(s->mine), s->aligned ? "the alignment"
-                        : c->guard_bytes ? "guard_bytes" : ds__rounds(c) ? "roundup_power2_divisions" : "rounding", DS__SIZE(s->size));
+        return snprintf(out, room,
+                        "a free block of %s would do, if %s did not make %s of the request",
+                        DS__SIZE(s->mine),
+                        s->aligned       ? "the alignment"
+                        : c->guard_bytes ? "guard_bytes"
+                        : ds__rounds(c)  ? "roundup_power2_divisions"
+                                         : "rounding",
+                        DS__SIZE(s->size));
     if (s->pool_cached >= s->wanted && ds__moom_could_grow(s))
-        return snprintf(out, room, "%s are cached in pieces too small; with expandable_segments:True pieces can be moved together", DS__SIZE(s->pool_cached));
+        return snprintf(out, room,
+                        "%s are cached in pieces too small; with expandable_segments:True pieces "
+                        "can be moved together",
+                        DS__SIZE(s->pool_cached));
     if (s->pool_cached >= s->wanted)
-        return snprintf(out, room, "%s are cached in pieces too small; allocate first what lives long, or let sizes repeat (roundup_power2_divisions:4)",
+        return snprintf(out, room,
+                        "%s are cached in pieces too small; allocate first what lives long, or let "
+                        "sizes repeat (roundup_power2_divisions:4)",
                         DS__SIZE(s->pool_cached));
     if (s->private_cached >= s->wanted)
-        return snprintf(out, room, "%s are free in private pools; destroy graphs and pools that are done, or create the pools with use_on_oom",
+        return snprintf(out, room,
+                        "%s are free in private pools; destroy graphs and pools that are done, or "
+                        "create the pools with use_on_oom",
                         DS__SIZE(s->private_cached));
     return 0;
 }
+
 static void ds__moom_hint(ds__mshortage *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     size_t most = s->limit && s->limit < s->total ? s->limit : s->total;
-    int pools = s->pool_limit && s->segment > s->pool_limit - (s->pool_reserved < s->pool_limit ? s->pool_reserved : s->pool_limit);
-    int devices = s->limit && s->segment > s->limit - (s->reserved < s->limit ? s->reserved : s->limit);
-    if (s->wanted >= (size_t)1 << 60) { snprintf(out, room, "no device has 2^60 bytes; the size looks like a negative number or an overflow"); return; }
-    if (ds__mtls.upstream_empty) { snprintf(out, room, "the pool's upstream gave no memory (NULL); what it knows is asked there"); return; }
-    if (s->total && s->wanted > s->total) { snprintf(out, room, "the device is smaller than the request"); return; }
-    if (most && s->wanted > most) {
-        snprintf(out, room, "the request is larger than the limit of %s; ds_mem_set_limit and ds_mem_set_fraction change it", DS__SIZE(most));
+    int pools = s->pool_limit &&
+                s->segment > s->pool_limit - (s->pool_reserved < s->pool_limit ? s->pool_reserved
+                                                                               : s->pool_limit);
+    int devices =
+        s->limit && s->segment > s->limit - (s->reserved < s->limit ? s->reserved : s->limit);
+    if (s->wanted >= (size_t)1 << 60) {
+        snprintf(out, room,
+                 "no device has 2^60 bytes; the size looks like a negative number or an overflow");
         return;
     }
-    if (s->pool_limit && s->wanted > s->pool_limit) { snprintf(out, room, "the request is larger than the pool's limit of %s", DS__SIZE(s->pool_limit)); return; }
-    if (ds__moom_hint_capture(s) || ds__moom_hint_cached(s)) return;
-    if (pools) { snprintf(out, room, "only the pool's limit of %s is in the way; raise it, or free memory of the pool", DS__SIZE(s->pool_limit)); return; }
+    if (ds__mtls.upstream_empty) {
+        snprintf(out, room,
+                 "the pool's upstream gave no memory (NULL); what it knows is asked there");
+        return;
+    }
+    if (s->total && s->wanted > s->total) {
+        snprintf(out, room, "the device is smaller than the request");
+        return;
+    }
+    if (most && s->wanted > most) {
+        snprintf(out, room,
+                 "the request is larger than the limit of %s; ds_mem_set_limit and "
+                 "ds_mem_set_fraction change it",
+                 DS__SIZE(most));
+        return;
+    }
+    if (s->pool_limit && s->wanted > s->pool_limit) {
+        snprintf(out, room, "the request is larger than the pool's limit of %s",
+                 DS__SIZE(s->pool_limit));
+        return;
+    }
+    if (ds__moom_hint_capture(s) || ds__moom_hint_cached(s))
+        return;
+    if (pools) {
+        snprintf(out, room,
+                 "only the pool's limit of %s is in the way; raise it, or free memory of the pool",
+                 DS__SIZE(s->pool_limit));
+        return;
+    }
     if (devices) {
-        snprintf(out, room, "only the limit of %s is in the way; ds_mem_set_limit and ds_mem_set_fraction (limit, per_process_memory_fraction) raise it", DS__SIZE(s->limit));
+        snprintf(out, room,
+                 "only the limit of %s is in the way; ds_mem_set_limit and ds_mem_set_fraction "
+                 "(limit, per_process_memory_fraction) raise it",
+                 DS__SIZE(s->limit));
         return;
     }
     if (s->outside >= s->wanted || s->outside > s->total / 2) {
-        snprintf(out, room, "%s of the device are used by others: processes (ds_mem_list_processes), contexts, libraries, ds_alloc", DS__SIZE(s->outside));
+        snprintf(out, room,
+                 "%s of the device are used by others: processes (ds_mem_list_processes), "
+                 "contexts, libraries, ds_alloc",
+                 DS__SIZE(s->outside));
         return;
     }
     if (s->tops && s->top[0].bytes > s->live / 2)
-        snprintf(out, room, "%.60s has %s of the %s that are allocated; look there first", s->top[0].name, DS__SIZE(s->top[0].bytes), DS__SIZE(s->live));
-    else snprintf(out, room, "live blocks need it all; free some, or work on smaller pieces");
+        snprintf(out, room, "%.60s has %s of the %s that are allocated; look there first",
+                 s->top[0].name, DS__SIZE(s->top[0].bytes), DS__SIZE(s->live));
+    else
+        snprintf(out, room, "live blocks need it all; free some, or work on smaller pieces");
 }
-

@@ -1,59 +1,95 @@
-typedef struct ds__mpage { char *text; size_t room, n; } ds__mpage;
-__attribute__((format(printf, 2, 3))) static void ds__mprint(ds__mpage *p, const char *format, ...) {
+typedef struct ds__mpage {
+    char *text;
+    size_t room;
+    size_t n;
+} ds__mpage;
+
+__attribute__((format(printf, 2, 3))) static void ds__mprint(ds__mpage *p, const char *format,
+                                                             ...) {
     va_list args;
     va_start(args, format);
     int n = vsnprintf(p->text + p->n, p->room - p->n, format, args);
     va_end(args);
-    if (n > 0) p->n = p->n + (size_t)n < p->room ? p->n + (size_t)n : p->room - 1;
+    if (n > 0)
+        p->n = p->n + (size_t)n < p->room ? p->n + (size_t)n : p->room - 1;
 }
+
 static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
     const char *type = ds__type_name(s->dev->device.type);
     ds__mprint(p, "out of memory on %s:%d", type, s->dev->device.index);
-    if (ds__tls.site.file) ds__mprint(p, " in %s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file), ds__tls.site.line);
+    if (ds__tls.site.file)
+        ds__mprint(p, " in %s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file),
+                   ds__tls.site.line);
     ds__mprint(p, "\n  asked for       %s", DS__SIZE(s->wanted));
-    if (s->segment != s->wanted) ds__mprint(p, ", for which %s were needed", DS__SIZE(s->segment));
-    if (s->pool->name[0]) ds__mprint(p, ", from the capture's own pool");
-    else if (s->pool != &s->dev->main) ds__mprint(p, ", from the pool %s", s->pool->label ? s->pool->label : "without a label");
-    ds__mprint(p, "\n  device          %s in all, %s free", DS__SIZE(s->total), s->known ? DS__SIZE(s->free) : "nobody knows how much");
-    if (s->outside) ds__mprint(p, ", %s used by others than this allocator", DS__SIZE(s->outside));
+    if (s->segment != s->wanted)
+        ds__mprint(p, ", for which %s were needed", DS__SIZE(s->segment));
+    if (s->pool->name[0])
+        ds__mprint(p, ", from the capture's own pool");
+    else if (s->pool != &s->dev->main)
+        ds__mprint(p, ", from the pool %s", s->pool->label ? s->pool->label : "without a label");
+    ds__mprint(p, "\n  device          %s in all, %s free", DS__SIZE(s->total),
+               s->known ? DS__SIZE(s->free) : "nobody knows how much");
+    if (s->outside)
+        ds__mprint(p, ", %s used by others than this allocator", DS__SIZE(s->outside));
     ds__mprint(p, "\n  limit           %s", s->limit ? DS__SIZE(s->limit) : "none");
-    if (s->pool_limit) ds__mprint(p, ", of the pool %s, which has reserved %s", DS__SIZE(s->pool_limit), DS__SIZE(s->pool_reserved));
+    if (s->pool_limit)
+        ds__mprint(p, ", of the pool %s, which has reserved %s", DS__SIZE(s->pool_limit),
+                   DS__SIZE(s->pool_reserved));
     ds__mprint(p, "\n  reserved        %s", DS__SIZE(s->reserved));
-    if (s->private_reserved) ds__mprint(p, ", %s of it by private pools, of which %s are cached", DS__SIZE(s->private_reserved), DS__SIZE(s->private_cached));
-    ds__mprint(p, "\n  allocated       %s in %zu block%s", DS__SIZE(s->live), s->live_count, s->live_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  pending         %s in %zu block%s, freed while other streams use them", DS__SIZE(s->pending), s->pending_count, s->pending_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  cached          %s in %zu block%s", DS__SIZE(s->cached), s->cached_count, s->cached_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  largest free    %s\n  fragmentation   %d %%\n", DS__SIZE(s->largest), ds__moom_fragmentation(s));
-    if (s->tops) ds__mprint(p, "biggest owners\n");
+    if (s->private_reserved)
+        ds__mprint(p, ", %s of it by private pools, of which %s are cached",
+                   DS__SIZE(s->private_reserved), DS__SIZE(s->private_cached));
+    ds__mprint(p, "\n  allocated       %s in %zu block%s", DS__SIZE(s->live), s->live_count,
+               s->live_count == 1 ? "" : "s");
+    ds__mprint(p, "\n  pending         %s in %zu block%s, freed while other streams use them",
+               DS__SIZE(s->pending), s->pending_count, s->pending_count == 1 ? "" : "s");
+    ds__mprint(p, "\n  cached          %s in %zu block%s", DS__SIZE(s->cached), s->cached_count,
+               s->cached_count == 1 ? "" : "s");
+    ds__mprint(p, "\n  largest free    %s\n  fragmentation   %d %%\n", DS__SIZE(s->largest),
+               ds__moom_fragmentation(s));
+    if (s->tops)
+        ds__mprint(p, "biggest owners\n");
     for (size_t i = 0; i < s->tops; i++)
-        ds__mprint(p, "  %-16s in %6zu block%s %s\n", DS__SIZE(s->top[i].bytes), s->top[i].count, s->top[i].count == 1 ? " " : "s", s->top[i].name);
+        ds__mprint(p, "  %-16s in %6zu block%s %s\n", DS__SIZE(s->top[i].bytes), s->top[i].count,
+                   s->top[i].count == 1 ? " " : "s", s->top[i].name);
     ds__mprint(p, "hint: %s\n", s->hint);
 }
+
 /* What ds_last_error() has room for: owners are left out from the least one on. */
 static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
     const size_t tail = strlen(s->hint) + 16;
-    ds__mprint(p, "%s were asked for on %s:%d, which has %s, %s free", DS__SIZE(s->wanted), ds__type_name(s->dev->device.type), s->dev->device.index,
-               DS__SIZE(s->total), s->known ? DS__SIZE(s->free) : "unknown");
-    if (s->limit) ds__mprint(p, ", limit %s", DS__SIZE(s->limit));
-    if (s->pool_limit) ds__mprint(p, ", limit of the pool %s", DS__SIZE(s->pool_limit));
-    ds__mprint(p, "; allocated %s, reserved %s, pending %s, largest free %s, fragmentation %d %%", DS__SIZE(s->live), DS__SIZE(s->reserved),
-               DS__SIZE(s->pending), DS__SIZE(s->largest), ds__moom_fragmentation(s));
+    ds__mprint(p, "%s were asked for on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
+               ds__type_name(s->dev->device.type), s->dev->device.index, DS__SIZE(s->total),
+               s->known ? DS__SIZE(s->free) : "unknown");
+    if (s->limit)
+        ds__mprint(p, ", limit %s", DS__SIZE(s->limit));
+    if (s->pool_limit)
+        ds__mprint(p, ", limit of the pool %s", DS__SIZE(s->pool_limit));
+    ds__mprint(p, "; allocated %s, reserved %s, pending %s, largest free %s, fragmentation %d %%",
+               DS__SIZE(s->live), DS__SIZE(s->reserved), DS__SIZE(s->pending), DS__SIZE(s->largest),
+               ds__moom_fragmentation(s));
     for (size_t i = 0; i < s->tops; i++) {
         ds__msize size = ds__mformat(s->top[i].bytes);
-        if (p->n + strlen(s->top[i].name) + strlen(size.text) + tail >= p->room) break;
+        if (p->n + strlen(s->top[i].name) + strlen(size.text) + tail >= p->room)
+            break;
         ds__mprint(p, "%s%s %s", i ? ", " : "; most: ", s->top[i].name, size.text);
     }
     ds__mprint(p, "; hint: %s", s->hint);
 }
 
-/* Sets the sentence of the error `why` and the thread's long report. Nothing is locked. `segment` is what was asked of the driver. */
-__attribute__((cold, noinline)) DS__SEAM
-static void ds__oom_report(const ds__wanted *q, size_t segment, ds_result why) {
+/* Sets the sentence of the error `why` and the thread's long report. Nothing is locked.
+   `segment` is what was asked of the driver. */
+__attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wanted *q,
+                                                                    size_t segment, ds_result why) {
     char line[450];
     ds__mshortage s;
-    ds__mpage page = { NULL, 6144, 0 }, short_one = { line, sizeof line, 0 };
-    size_t before = (ds__tls.site.file ? strlen(ds__tls.site.file) + 14 : 0) + (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3; /* of ds__fail */
-    if (before + sizeof line > sizeof ds__tls.error) short_one.room = before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
+    ds__mpage page = { NULL, 6144, 0 };
+    ds__mpage short_one = { line, sizeof line, 0 };
+    /* of ds__fail */
+    size_t before = (ds__tls.site.file ? strlen(ds__tls.site.file) + 14 : 0) +
+                    (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3;
+    if (before + sizeof line > sizeof ds__tls.error)
+        short_one.room = before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
     ds__thread *t = ds__thread_state();
     memset(&s, 0, sizeof s);
     s.dev = q->a->dev;
@@ -64,13 +100,20 @@ static void ds__oom_report(const ds__wanted *q, size_t segment, ds_result why) {
     s.kind = q->kind;
     s.aligned = q->aligned;
     s.quiet = ds__captures_open() != 0;
-    s.segment = segment > s.wanted && !(ds__policy(s.pool)->expandable_segments && s.dev->has_space > 0) ? segment : s.wanted;
+    s.segment =
+        segment > s.wanted && !(ds__policy(s.pool)->expandable_segments && s.dev->has_space > 0)
+            ? segment
+            : s.wanted;
     ds__moom_collect(&s);
     s.apart = s.quiet && s.owner && !ds__can_await(q, ds__owner_of(s.owner));
     ds__moom_hint(&s);
     page.text = t ? ds__alloc(page.room) : NULL;
-    if (page.text) ds__moom_page(&s, &page);
-    if (t) { ds__release(t->report); t->report = page.text; }
+    if (page.text)
+        ds__moom_page(&s, &page);
+    if (t) {
+        ds__release(t->report);
+        t->report = page.text;
+    }
     ds__moom_line(&s, &short_one);
     ds__fail(why, "%s", line);
 }
@@ -79,4 +122,3 @@ DSDEF const char *(ds_mem_last_report)(void) {
     const ds__thread *t = ds__tls.thread;
     return t && ds__tls.epoch == ds__g.epoch && t->report ? t->report : "";
 }
-

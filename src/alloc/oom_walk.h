@@ -1,25 +1,65 @@
 #define DS__TOP 10
+
 typedef struct ds__mshortage {
     ds__mdevice *dev;
     ds__mpool *pool;
-    size_t wanted, size, segment; /* what was asked for; what the block takes, with its rounding, alignment and guard; what the driver was asked for */
-    const ds__arena *arena;       /* where it was looked for */
-    int kind, aligned;
-    int quiet;                    /* a capture is open */
+    /* wanted, size, segment: what was asked for; what the block takes, with its rounding,
+       alignment and guard; what the driver was asked for */
+    size_t wanted;
+    size_t size;
+    size_t segment;
+    const ds__arena *arena; /* where it was looked for */
+    int kind;
+    int aligned;
+    int quiet; /* a capture is open */
     ds_result why;
-    size_t total, free, outside;  /* of the device; outside: used, and not the allocator's. 0 when it does not tell */
+    /* total, free, outside: of the device; outside: used, and not the allocator's. 0 when it
+       does not tell */
+    size_t total;
+    size_t free;
+    size_t outside;
     int known;
-    size_t limit, pool_limit;     /* 0: none */
-    size_t reserved, live, pending, cached, live_count, pending_count, cached_count, largest; /* of all pools */
-    size_t pool_reserved, pool_cached, pool_pending; /* of the one that was asked */
-    size_t mine, kept, theirs, elsewhere; /* its largest free block that is the request's stream's; that max_split_size keeps; another stream's; of the other kind */
-    ds__arena *owner;             /* of `theirs` */
-    int apart;                    /* nobody can wait for that stream */
-    size_t back, pool_back;       /* what emptying the cache would give back, if no capture was open */
-    size_t awaited, pool_awaited; /* and what it would wait for first */
-    size_t private_reserved, private_cached;
+    /* limit, pool_limit: 0: none */
+    size_t limit;
+    size_t pool_limit;
+    /* reserved, live, pending, cached, live_count, pending_count, cached_count, largest: of all
+       pools */
+    size_t reserved;
+    size_t live;
+    size_t pending;
+    size_t cached;
+    size_t live_count;
+    size_t pending_count;
+    size_t cached_count;
+    size_t largest;
+    /* pool_reserved, pool_cached, pool_pending: of the one that was asked */
+    size_t pool_reserved;
+    size_t pool_cached;
+    size_t pool_pending;
+    /* its largest free block that is the request's stream's; that max_split_size keeps; another
+       stream's; of the other kind */
+    size_t mine;
+    size_t kept;
+    size_t theirs;
+    size_t elsewhere;
+    ds__arena *owner; /* of `theirs` */
+    int apart;        /* nobody can wait for that stream */
+    /* back, pool_back: what emptying the cache would give back, if no capture was open */
+    size_t back;
+    size_t pool_back;
+    /* awaited, pool_awaited: and what it would wait for first */
+    size_t awaited;
+    size_t pool_awaited;
+    size_t private_reserved;
+    size_t private_cached;
     ds__mowners owners;
-    struct { char name[80]; size_t bytes, count; } top[DS__TOP];
+
+    struct {
+        char name[80];
+        size_t bytes;
+        size_t count;
+    } top[DS__TOP];
+
     size_t tops;
     char hint[256];
 } ds__mshortage;
@@ -34,72 +74,108 @@ static void ds__moom_block(ds__mshortage *s, const ds__mblock *b, int asked, int
     case DS_BLOCK_PENDING:
         s->pending += b->size;
         s->pending_count++;
-        if (asked) s->pool_pending += b->size;
+        if (asked)
+            s->pool_pending += b->size;
         break;
     case DS_BLOCK_FREE:
         s->cached += b->size;
         s->cached_count++;
-        if (b->size > s->largest) s->largest = b->size;
-        if (asked) s->pool_cached += b->size;
-        if (private_one) s->private_cached += b->size;
+        if (b->size > s->largest)
+            s->largest = b->size;
+        if (asked)
+            s->pool_cached += b->size;
+        if (private_one)
+            s->private_cached += b->size;
         break;
-    default: break;
+    default:
+        break;
     }
 }
+
 /* Why a free block of the pool that was asked is not the request's. */
 static void ds__moom_place(ds__mshortage *s, ds__arena *a, const ds__mblock *b) {
-    if (b->state != DS_BLOCK_FREE || b->quiet) return;
-    int keeps = s->pool->oversize && !ds__grows(b->seg) && b->size >= s->size && ds__too_large(s->pool, b->size, s->size);
-    size_t *at = b->seg->kind != s->kind ? &s->elsewhere : keeps ? &s->kept : a == s->arena ? &s->mine : &s->theirs;
-    if (b->size <= *at) return;
+    if (b->state != DS_BLOCK_FREE || b->quiet)
+        return;
+    int keeps = s->pool->oversize && !ds__grows(b->seg) && b->size >= s->size &&
+                ds__too_large(s->pool, b->size, s->size);
+    size_t *at = b->seg->kind != s->kind ? &s->elsewhere
+                 : keeps                 ? &s->kept
+                 : a == s->arena         ? &s->mine
+                                         : &s->theirs;
+    if (b->size <= *at)
+        return;
     *at = b->size;
-    if (at == &s->theirs) s->owner = a;
+    if (at == &s->theirs)
+        s->owner = a;
 }
-/* What of a segment goes back when the cache is emptied, as in ds__arena_trim; *awaited grows by what is pending. */
+
+/* What of a segment goes back when the cache is emptied, as in ds__arena_trim; *awaited grows by
+   what is pending. */
 static size_t ds__moom_back(const ds__segment *g, size_t *awaited) {
     size_t bytes = 0;
     for (const ds__mblock *b = g->first; b; b = b->next) {
-        if (b->state == DS_BLOCK_PENDING) *awaited += b->size;
-        if (b->state != DS_BLOCK_FREE) continue;
-        size_t from = (size_t)(b->ptr - g->base), to = from + b->size;
-        if (ds__grows(g)) { from = (from + g->page - 1) / g->page * g->page; to = to / g->page * g->page; }
-        if (to > from && (ds__grows(g) || !ds__is_split(b))) bytes += to - from;
+        if (b->state == DS_BLOCK_PENDING)
+            *awaited += b->size;
+        if (b->state != DS_BLOCK_FREE)
+            continue;
+        size_t from = (size_t)(b->ptr - g->base);
+        size_t to = from + b->size;
+        if (ds__grows(g)) {
+            from = (from + g->page - 1) / g->page * g->page;
+            to = to / g->page * g->page;
+        }
+        if (to > from && (ds__grows(g) || !ds__is_split(b)))
+            bytes += to - from;
     }
     return bytes;
 }
+
 static size_t ds__moom_count(const ds__mdevice *dev) {
     size_t live = 0;
     for (const ds__mpool *p = &dev->main; p; p = p->next)
         for (const ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *g = a->segments; g; g = g->next)
-                for (const ds__mblock *b = g->first; b; b = b->next) live += b->state == DS_BLOCK_LIVE;
+                for (const ds__mblock *b = g->first; b; b = b->next)
+                    live += b->state == DS_BLOCK_LIVE;
     return live;
 }
+
 /* Everything is locked. */
 static void ds__moom_walk(ds__mshortage *s) {
     for (const ds__mpool *p = &s->dev->main; p; p = p->next) {
-        int asked = p == s->pool, private_one = p != &s->dev->main;
+        int asked = p == s->pool;
+        int private_one = p != &s->dev->main;
         int emptied = !p->graphs && (asked || !private_one || p->owners == 0);
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (const ds__segment *g = a->segments; g; g = g->next) {
-                size_t awaited = 0, back = emptied ? ds__moom_back(g, &awaited) : 0;
+                size_t awaited = 0;
+                size_t back = emptied ? ds__moom_back(g, &awaited) : 0;
                 s->back += back;
                 s->awaited += awaited;
-                if (asked) { s->pool_back += back; s->pool_awaited += awaited; }
+                if (asked) {
+                    s->pool_back += back;
+                    s->pool_awaited += awaited;
+                }
                 s->reserved += g->mapped;
-                if (asked) s->pool_reserved += g->mapped;
-                if (private_one) s->private_reserved += g->mapped;
+                if (asked)
+                    s->pool_reserved += g->mapped;
+                if (private_one)
+                    s->private_reserved += g->mapped;
                 for (const ds__mblock *b = g->first; b; b = b->next) {
                     ds__moom_block(s, b, asked, private_one);
-                    if (asked) ds__moom_place(s, a, b);
+                    if (asked)
+                        ds__moom_place(s, a, b);
                 }
             }
         }
     }
 }
-/* The biggest owners, with copies of their names: a label lives as long as its block, which may be freed once nothing is locked. */
+
+/* The biggest owners, with copies of their names: a label lives as long as its block, which may
+   be freed once nothing is locked. */
 static void ds__moom_rank(ds__mshortage *s) {
-    ds__mowner o, *which;
+    ds__mowner o;
+    ds__mowner *which;
     for (s->tops = 0; s->tops < DS__TOP && (which = ds__mowners_next(&s->owners, &o)); s->tops++) {
         ds__mowner_name(&s->owners, which, &o, s->top[s->tops].name);
         s->top[s->tops].bytes = o.bytes;
@@ -109,9 +185,14 @@ static void ds__moom_rank(ds__mshortage *s) {
 
 static void ds__moom_collect(ds__mshortage *s) {
     ds__tls.mute++; /* this is not what went wrong */
-    s->known = ds__driver_of(s->dev->device)->device_memory(s->dev->device.index, &s->free, &s->total) == DS_OK;
+    s->known =
+        ds__driver_of(s->dev->device)->device_memory(s->dev->device.index, &s->free, &s->total) ==
+        DS_OK;
     ds__tls.mute--;
-    if (!s->known) { s->free = 0; s->total = s->dev->total; }
+    if (!s->known) {
+        s->free = 0;
+        s->total = s->dev->total;
+    }
     s->limit = atomic_load_explicit(&s->dev->limit, memory_order_relaxed);
     s->pool_limit = s->pool->limit;
     ds__mem_lock_all(s->dev);
@@ -123,5 +204,6 @@ static void ds__moom_collect(ds__mshortage *s) {
     ds__moom_rank(s);
     ds__mem_unlock_all(s->dev);
     ds__release(s->owners.slot);
-    if (s->known && s->total > s->free && s->total - s->free > s->reserved) s->outside = s->total - s->free - s->reserved;
+    if (s->known && s->total > s->free && s->total - s->free > s->reserved)
+        s->outside = s->total - s->free - s->reserved;
 }

@@ -1,100 +1,145 @@
 /* Takes a block out of the pending ones. The arena is locked. */
 static void ds__pending_out(ds__arena *a, ds__mblock *b) {
-    if (b->list_prev) b->list_prev->list_next = b->list_next; else a->pending = b->list_next;
-    if (b->list_next) b->list_next->list_prev = b->list_prev; else a->pending_last = b->list_prev;
+    if (b->list_prev)
+        b->list_prev->list_next = b->list_next;
+    else
+        a->pending = b->list_next;
+    if (b->list_next)
+        b->list_next->list_prev = b->list_prev;
+    else
+        a->pending_last = b->list_prev;
     a->pending_bytes -= b->size;
 }
+
 static void ds__pending_in(ds__arena *a, ds__mblock *b) {
     b->state = DS_BLOCK_PENDING;
     b->list_next = NULL;
     b->list_prev = a->pending_last;
-    if (a->pending_last) a->pending_last->list_next = b; else a->pending = b;
+    if (a->pending_last)
+        a->pending_last->list_next = b;
+    else
+        a->pending = b;
     a->pending_last = b;
     a->pending_bytes += b->size;
 }
 
 #define DS__POLLS 64 /* pending blocks that are asked for in one go */
 
-/* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the host waits for all. The arena is not locked. */
+/* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the
+   host waits for all. The arena is not locked. */
 static size_t ds__poll(ds__arena *a, int wait) {
     size_t done = 0;
     ds__mblock *list[DS__POLLS];
     for (;;) {
-        size_t n = 0, ready = 0;
+        size_t n = 0;
+        size_t ready = 0;
         ds__arena_lock(a);
         for (ds__mblock *b = a->pending; b && n < DS__POLLS; b = b->list_next)
-            if (!b->quiet) { b->quiet = 1; list[n++] = b; }
+            if (!b->quiet) {
+                b->quiet = 1;
+                list[n++] = b;
+            }
         ds__arena_unlock(a);
         for (size_t i = 0; i < n; i++) {
             ds__mblock *b = list[i];
-            if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) && (DS__LIKELY(!b->stale) || ds__poison_late(a, b, wait))) { list[ready++] = b; continue; }
+            if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) &&
+                (DS__LIKELY(!b->stale) || ds__poison_late(a, b, wait))) {
+                list[ready++] = b;
+                continue;
+            }
             ds__arena_lock(a);
             b->quiet = 0;
             ds__arena_unlock(a);
         }
-        if (ready == 0) return done;
+        if (ready == 0)
+            return done;
         ds__arena_lock(a);
         for (size_t i = 0; i < ready; i++) {
             ds__mblock *b = list[i];
-            while (!ds__ready(a, b->seg->kind, 0)) { ds__make_ready(a, b->seg->kind, 0); ds__arena_lock(a); }
+            while (!ds__ready(a, b->seg->kind, 0)) {
+                ds__make_ready(a, b->seg->kind, 0);
+                ds__arena_lock(a);
+            }
             ds__pending_out(a, b);
             b->quiet = 0;
             ds__complete(a, b);
         }
         ds__arena_unlock(a);
         done += ready;
-        if (ready < n || (!wait && ready < DS__POLLS)) return done;
+        if (ready < n || (!wait && ready < DS__POLLS))
+            return done;
     }
 }
 
 /* Makes the stream wait for the uses of a block that is in no list. The arena is not locked. */
 static ds_result ds__wait_uses(ds__mblock *b, ds_stream stream) {
     for (ds__muse *u = b->uses; u; u = u->next) {
-        ds_result r = u->stream.id == stream.id || u->recorded != 1 || u->capture ? DS_OK : ds__wait_event(stream, u->event, DS__OP_WAIT);
-        if (r < 0) return r;
+        ds_result r = u->stream.id == stream.id || u->recorded != 1 || u->capture
+                          ? DS_OK
+                          : ds__wait_event(stream, u->event, DS__OP_WAIT);
+        if (r < 0)
+            return r;
     }
     return DS_OK;
 }
-/* Whether a stream in this capture (0: none) may wait for the uses: all are in the same one. The arena is locked. */
+
+/* Whether a stream in this capture (0: none) may wait for the uses: all are in the same one. The
+   arena is locked. */
 static int ds__uses_within(const ds__muse *u, uint64_t capture) {
-    for (; u; u = u->next) if (u->recorded != 1 || u->capture != capture) return 0;
+    for (; u; u = u->next)
+        if (u->recorded != 1 || u->capture != capture)
+            return 0;
     return 1;
 }
 
-/* Takes the block that has been pending for longest, if it fits and its uses are done: what a program does that lends the same memory to another stream again and again. The
-   arena is locked, is unlocked meanwhile, and is locked again. */
-__attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int kind, size_t size, size_t asked) {
+/* Takes the block that has been pending for longest, if it fits and its uses are done: what a
+   program does that lends the same memory to another stream again and again. The arena is
+   locked, is unlocked meanwhile, and is locked again. */
+__attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int kind, size_t size,
+                                                             size_t asked) {
     ds__mblock *b = a->pending;
-    if (b->quiet || b->seg->kind != kind || b->size < size) return NULL;
+    if (b->quiet || b->seg->kind != kind || b->size < size)
+        return NULL;
     b->quiet = 1;
     ds__arena_unlock(a);
     int done = ds__uses_done(b->uses) && !b->stale;
     ds__arena_lock(a);
     b->quiet = 0;
-    if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked)) return NULL;
+    if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked))
+        return NULL;
     ds__pending_out(a, b);
     ds__complete(a, b);
     return ds__take(a, kind, size, asked);
 }
 
-/* The smallest pending block that fits, and is not larger than `most`, becomes free, and the stream, the arena's own, waits for those who used it. With out_whole it goes to another stream's request as it is: nobody
-   else has waited. 1: there was one. The arena is not locked. */
-static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds_stream stream, size_t asked, ds__mblock **out_whole) {
+/* The smallest pending block that fits, and is not larger than `most`, becomes free, and the
+   stream, the arena's own, waits for those who used it. With out_whole it goes to another
+   stream's request as it is: nobody else has waited. 1: there was one. The arena is not locked. */
+static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds_stream stream,
+                            size_t asked, ds__mblock **out_whole) {
     ds__mblock *best = NULL;
     uint64_t capture = ds__capture_of_handle(stream);
     ds__arena_lock(a);
     for (ds__mblock *b = a->pending; b; b = b->list_next)
-        if (b->seg->kind == kind && b->size >= size && b->size <= most && !b->quiet && !b->exported && (!best || b->size < best->size) && ds__uses_within(b->uses, capture) &&
-            !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, size))) best = b;
-    if (best) best->quiet = 1;
+        if (b->seg->kind == kind && b->size >= size && b->size <= most && !b->quiet &&
+            !b->exported && (!best || b->size < best->size) && ds__uses_within(b->uses, capture) &&
+            !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, size)))
+            best = b;
+    if (best)
+        best->quiet = 1;
     ds__arena_unlock(a);
-    if (!best) return 0;
+    if (!best)
+        return 0;
     ds_result r = DS_OK;
     for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
-        if (u->stream.id != stream.id) r = ds__wait_event(stream, u->event, DS__OP_WAIT);
-    if (r == DS_OK && !out_whole && best->stale) ds__poison_on(best, stream);
+        if (u->stream.id != stream.id)
+            r = ds__wait_event(stream, u->event, DS__OP_WAIT);
+    if (r == DS_OK && !out_whole && best->stale)
+        ds__poison_on(best, stream);
     ds__arena_lock(a);
-    int all = r == DS_OK ? ds__count_begin(a, kind, out_whole ? (int64_t)best->size : 0, out_whole ? (int64_t)asked : 0) : 0;
+    int all = r == DS_OK ? ds__count_begin(a, kind, out_whole ? (int64_t)best->size : 0,
+                                           out_whole ? (int64_t)asked : 0)
+                         : 0;
     best->quiet = 0; /* not before: the lock was given up meanwhile */
     if (r == DS_OK) {
         ds__pending_out(a, best);
@@ -114,4 +159,3 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
     ds__count_end(a, all);
     return r == DS_OK;
 }
-

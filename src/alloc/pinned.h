@@ -1,36 +1,53 @@
-/* ---- >>pinned memory ----------------------------------------------------------------------------------------------- */
+/* ---- >>pinned memory ------------------------------------------------------------------------- */
 
 /* Policy.
-    1. The host is a device of the engine's with one pool and two arenas: for blocks below 4 KiB, and for those of whole pages. They
-       belong to no stream.
-    2. The program may use a block at once, so one that streams used is pending until their events are done. Allocations ask for that when nothing
-       else fits, frees and open captures never do, and nobody waits.
-    3. What a capture used stays pending until the last graph that has it is gone.
-    4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size, larger ones have one of their own. Both are
-       split and merged.
-    5. What pinned_max_round_threshold rounds up takes blocks of exactly that size, and without pinned_reserve_segment_size has
-       a segment of its own, as in torch.
-    6. `count` is the innermost lock but the registry's: with it, and the arena's, blocks change hands. So all counts are exact. */
+   1. The host is a device of the engine's with one pool and two arenas: for blocks below 4 KiB, and
+      for those of whole pages. They belong to no stream.
+   2. The program may use a block at once, so one that streams used is pending until their events
+      are done. Allocations ask for that when nothing else fits, frees and open captures never do,
+      and nobody waits.
+   3. What a capture used stays pending until the last graph that has it is gone.
+   4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size, larger
+      ones have one of their own. Both are split and merged.
+   5. What pinned_max_round_threshold rounds up takes blocks of exactly that size, and without
+      pinned_reserve_segment_size has a segment of its own, as in torch.
+   6. `count` is the innermost lock but the registry's: with it, and the arena's, blocks change
+      hands. So all counts are exact. */
 
 #define DS__HOST_PAGE ((size_t)4096)
 
 /* The graphs that a capture makes: owned by them and by the uses. */
-struct ds__hold { _Atomic int owners, gone; };
+struct ds__hold {
+    _Atomic int owners;
+    _Atomic int gone;
+};
 
-typedef struct ds__clock { int64_t total, max, min, count; } ds__clock; /* ns; min 0: none yet */
+typedef struct ds__clock {
+    int64_t total;
+    int64_t max;
+    int64_t min;
+    int64_t count;
+} ds__clock; /* ns; min 0: none yet */
 
 static struct {
-    pthread_mutex_t lock;         /* of the first use, and of `config` */
+    pthread_mutex_t lock; /* of the first use, and of `config` */
     ds__mdevice *_Atomic dev;
-    ds__arena *arena[2];          /* below 4 KiB; pages */
-    ds_mem_config config;         /* as it was set last */
+    ds__arena *arena[2];  /* below 4 KiB; pages */
+    ds_mem_config config; /* as it was set last */
     int configured;
-    _Atomic size_t round_threshold, max_cached, segment_size, limit; /* from it */
-    _Atomic int registers, polls, debug;
+    /* round_threshold, max_cached, segment_size, limit: from it */
+    _Atomic size_t round_threshold;
+    _Atomic size_t max_cached;
+    _Atomic size_t segment_size;
+    _Atomic size_t limit;
+    _Atomic int registers;
+    _Atomic int polls;
+    _Atomic int debug;
     _Atomic unsigned threads;
     ds__lock count;
     ds__lock clock_lock;
-    ds__clock made, ended;
+    ds__clock made;
+    ds__clock ended;
 } ds__host = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* The locked configuration counts from now on. */
@@ -45,23 +62,28 @@ static void ds__pinned_apply(const ds_mem_config *c) {
     atomic_store(&ds__host.polls, c->poll_on_alloc);
     atomic_store(&ds__host.debug, c->debug);
 }
+
 static ds_mem_config ds__usual_config(void) {
     pthread_mutex_lock(&ds__m.lock);
     ds_mem_config c = ds__m.config;
     pthread_mutex_unlock(&ds__m.lock);
     return c;
 }
-/* A configuration, or what a text (which was read once already) makes of the one that is there, has been set. */
+
+/* A configuration, or what a text (which was read once already) makes of the one that is there,
+   has been set. */
 static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
     pthread_mutex_lock(&ds__host.lock);
     ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
-    if (config || ds__mconfig_read(text, &c) == DS_OK) ds__pinned_apply(&c);
+    if (config || ds__mconfig_read(text, &c) == DS_OK)
+        ds__pinned_apply(&c);
     pthread_mutex_unlock(&ds__host.lock);
 }
 
 static ds__arena *ds__host_arena(ds__mdevice *dev) {
     ds__arena *a = ds__mkeep(sizeof *a);
-    if (!a) return NULL;
+    if (!a)
+        return NULL;
     pthread_mutex_init(&a->grow, NULL);
     pthread_mutex_init(&a->giving, NULL);
     a->pool = &dev->main;
@@ -76,13 +98,17 @@ static ds__arena *ds__host_arena(ds__mdevice *dev) {
 }
 
 /* The host's memory if it was used; NULL: it was not. */
-static ds__mdevice *ds__pinned_used(void) { return atomic_load_explicit(&ds__host.dev, memory_order_acquire); }
+static ds__mdevice *ds__pinned_used(void) {
+    return atomic_load_explicit(&ds__host.dev, memory_order_acquire);
+}
 
 /* The host's memory, made at its first use. NULL: no memory, and the sentence is set. */
 static ds__mdevice *ds__pinned_device(void) {
     ds__mdevice *dev = ds__pinned_used();
-    if (DS__LIKELY(dev != NULL)) return dev;
-    if (ds__mem_setup() < 0) return NULL;
+    if (DS__LIKELY(dev != NULL))
+        return dev;
+    if (ds__mem_setup() < 0)
+        return NULL;
     pthread_mutex_lock(&ds__host.lock);
     if (!ds__host.configured) {
         ds_mem_config usual = ds__usual_config();
@@ -100,12 +126,14 @@ static ds__mdevice *ds__pinned_device(void) {
         dev->main.dev = dev;
         dev->main.owners = 1;
         atomic_store(&dev->limit, atomic_load(&ds__host.limit));
-        if (ds__mpool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) && (ds__host.arena[1] = ds__host_arena(dev)))
+        if (ds__mpool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
+            (ds__host.arena[1] = ds__host_arena(dev)))
             atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
-        else dev = NULL;
+        else
+            dev = NULL;
     }
     pthread_mutex_unlock(&ds__host.lock);
-    if (!dev) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
+    if (!dev)
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
     return dev;
 }
-

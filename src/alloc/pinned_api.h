@@ -1,26 +1,37 @@
 /* ---- public ---- */
 
-DSDEF ds_result (ds_pinned_alloc)(size_t size, void **out) {
-    if (out) *out = NULL;
+DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_pinned_alloc");
     DS__REQUIRE(out, "out is NULL");
-    if (!size) return DS_OK;
+    if (!size)
+        return DS_OK;
     ds__mdevice *dev = ds__pinned_device();
-    if (!dev) return ds__mem_error();
+    if (!dev)
+        return ds__mem_error();
     ds_result r = ds__pinned_check(dev, 2);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     int huge = size >= (size_t)1 << 60;
     ds__pinned_wish q = ds__pinned_want(huge ? DS__UNIT : size);
-    if (huge) { q.asked = size; return ds__pinned_short(&q, DS_ERR_OUT_OF_MEMORY); }
-    if (atomic_load_explicit(&ds__host.polls, memory_order_relaxed) && !ds__captures_open()) (void)ds__pinned_poll(q.a, DS__POLLS);
+    if (huge) {
+        q.asked = size;
+        return ds__pinned_short(&q, DS_ERR_OUT_OF_MEMORY);
+    }
+    if (atomic_load_explicit(&ds__host.polls, memory_order_relaxed) && !ds__captures_open())
+        (void)ds__pinned_poll(q.a, DS__POLLS);
     if (!ds__pinned_take(&q)) {
-        if ((r = ds__pinned_check(dev, 1)) < 0) return r;
+        if ((r = ds__pinned_check(dev, 1)) < 0)
+            return r;
         ds__tls.mute++;
         r = ds__pinned_ladder(&q);
         ds__tls.mute--;
-        if (ds__is_shortage(r)) return ds__pinned_short(&q, r);
+        if (ds__is_shortage(r))
+            return ds__pinned_short(&q, r);
         if (r < 0) {
-            if (!ds__tls.mute) memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+            if (!ds__tls.mute)
+                memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
             return r;
         }
     }
@@ -28,10 +39,11 @@ DSDEF ds_result (ds_pinned_alloc)(size_t size, void **out) {
     return DS_OK;
 }
 
-DSDEF ds_result (ds_pinned_free)(void *ptr) {
+DSDEF ds_result(ds_pinned_free)(void *ptr) {
     ds__arena *a = NULL;
     DS__ENTER("ds_pinned_free");
-    if (!ptr) return DS_OK;
+    if (!ptr)
+        return DS_OK;
     ds__mblock *b = ds__find_live(ptr, 1, &a);
     if (b && a->dev->device.type != DS_DEVICE_HOST) {
         ds__arena_unlock(a);
@@ -49,7 +61,8 @@ DSDEF ds_result (ds_pinned_free)(void *ptr) {
         over = ds__pinned_settle(a, b);
     }
     ds__host_unlock(a);
-    if (over) DS_IGNORE(ds__segment_return(a, over));
+    if (over)
+        DS_IGNORE(ds__segment_return(a, over));
     return ds__pinned_check(a->dev, 2);
 }
 
@@ -57,10 +70,11 @@ DSDEF ds_result (ds_pinned_free)(void *ptr) {
 static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
     ds__muse *fresh = NULL;
     ds__arena *a = NULL;
-    for (int second = 0; ; second++) { /* a use is made without locks */
+    for (int second = 0;; second++) { /* a use is made without locks */
         ds__mblock *b = ds__find_live(ptr, 0, &a);
         ds__muse *u = b ? b->uses : NULL;
-        while (u && u->hold != hold) u = u->next;
+        while (u && u->hold != hold)
+            u = u->next;
         if (b && !u && second) {
             fresh->stream.id = 0;
             fresh->recorded = 1;
@@ -69,76 +83,99 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
             fresh->next = b->uses;
             b->uses = fresh;
         } else if (second) {
-            if (!b) ds__arena_lock(a = ds__host.arena[0]);
+            if (!b)
+                ds__arena_lock(a = ds__host.arena[0]);
             fresh->next = NULL;
             ds__muses_drop(a, fresh);
         }
-        if (b || second) ds__arena_unlock(a);
-        if (!b) return ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block of pinned memory that is allocated", ptr);
-        if (u || second) return DS_OK;
-        if (!(fresh = ds__muse_new(a, a->dev->device))) return DS_ERR_OUT_OF_MEMORY;
+        if (b || second)
+            ds__arena_unlock(a);
+        if (!b)
+            return ds__fail(DS_ERR_INVALID_VALUE,
+                            "%p is in no block of pinned memory that is allocated", ptr);
+        if (u || second)
+            return DS_OK;
+        if (!(fresh = ds__muse_new(a, a->dev->device)))
+            return DS_ERR_OUT_OF_MEMORY;
     }
 }
 
 static int ds__pinned_known(const void *ptr) {
     ds__arena *a = NULL;
-    if (!ds__find_live(ptr, 0, &a)) return 0;
+    if (!ds__find_live(ptr, 0, &a))
+        return 0;
     ds__arena_unlock(a);
     return a->dev->device.type == DS_DEVICE_HOST;
 }
 
-DSDEF ds_result (ds_pinned_record_use)(void *ptr, ds_stream stream) {
+DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_pinned_record_use");
-    if (!ptr) return DS_OK;
+    if (!ptr)
+        return DS_OK;
     if (DS__UNLIKELY(ds__captures_open())) {
         void *hold = NULL;
-        DS__REQUIRE(ds__pinned_known(ptr), "%p is in no block of pinned memory that is allocated", ptr);
+        DS__REQUIRE(ds__pinned_known(ptr), "%p is in no block of pinned memory that is allocated",
+                    ptr);
         ds__stream *s = ds__stream_pin(stream);
-        if (!s) return DS_ERR_INVALID_HANDLE;
-        ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release, NULL, &hold);
+        if (!s)
+            return DS_ERR_INVALID_HANDLE;
+        ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release,
+                                             NULL, &hold);
         ds__stream_unpin(s);
-        if (r < 0) return r;
-        if (hold) return ds__pinned_hold(ptr, hold);
+        if (r < 0)
+            return r;
+        if (hold)
+            return ds__pinned_hold(ptr, hold);
     }
     ds_result r = ds__note_use(ptr, stream, 1, 1, 1);
     return r == DS_OK ? ds__pinned_check(ds__pinned_used(), 2) : r;
 }
 
-DSDEF ds_result (ds_pinned_owns)(const void *ptr, int *out) {
-    if (out) *out = 0;
+DSDEF ds_result(ds_pinned_owns)(const void *ptr, int *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_pinned_owns");
     DS__REQUIRE(out, "out is NULL");
     *out = ds__pinned_known(ptr);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_pinned_empty_cache)(size_t *out_released) {
-    if (out_released) *out_released = 0;
+DSDEF ds_result(ds_pinned_empty_cache)(size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_pinned_empty_cache");
     ds__mdevice *dev = ds__pinned_used();
-    if (!dev) return DS_OK;
-    if (ds__captures_open()) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "memory cannot be given back while a capture is open");
+    if (!dev)
+        return DS_OK;
+    if (ds__captures_open())
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "memory cannot be given back while a capture is open");
     size_t done = ds__pinned_flush();
-    if (out_released) *out_released = done;
+    if (out_released)
+        *out_released = done;
     return ds__pinned_check(dev, 1);
 }
 
-DSDEF ds_result (ds_pinned_set_limit)(size_t bytes) {
+DSDEF ds_result(ds_pinned_set_limit)(size_t bytes) {
     DS__ENTER("ds_pinned_set_limit");
     ds_result r = ds__mem_setup();
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&ds__host.lock);
     atomic_store(&ds__host.limit, bytes);
-    if (ds__pinned_used()) atomic_store(&ds__pinned_used()->limit, bytes);
+    if (ds__pinned_used())
+        atomic_store(&ds__pinned_used()->limit, bytes);
     pthread_mutex_unlock(&ds__host.lock);
     return DS_OK;
 }
 
 static ds_mem_duration ds__duration(const ds__clock *c) {
-    ds_mem_duration d = { c->total / 1000, c->max / 1000, c->min / 1000, c->count, c->count ? c->total / c->count / 1000 : 0 };
+    ds_mem_duration d = { c->total / 1000, c->max / 1000, c->min / 1000, c->count,
+                          c->count ? c->total / c->count / 1000 : 0 };
     return d;
 }
-DSDEF ds_result (ds_pinned_get_stats)(ds_pinned_stats *out) {
+
+DSDEF ds_result(ds_pinned_get_stats)(ds_pinned_stats *out) {
     ds_pinned_stats p = { .version = DS_MEM_STATS_VERSION };
     size_t room = ds__stats_room(out, sizeof p);
     DS__ENTER("ds_pinned_get_stats");
@@ -161,20 +198,24 @@ DSDEF ds_result (ds_pinned_get_stats)(ds_pinned_stats *out) {
     ds__stats_give(out, &p, room);
     return DS_OK;
 }
-DSDEF ds_result (ds_pinned_reset_peak_stats)(void) {
+
+DSDEF ds_result(ds_pinned_reset_peak_stats)(void) {
     DS__ENTER("ds_pinned_reset_peak_stats");
     ds__mdevice *dev = ds__pinned_used();
-    if (!dev) return DS_OK;
+    if (!dev)
+        return DS_OK;
     ds__mem_reset_of(dev, 1);
     ds__lock_take(&ds__host.clock_lock);
     ds__host.made.max = ds__host.made.min = ds__host.ended.max = ds__host.ended.min = 0;
     ds__lock_give(&ds__host.clock_lock);
     return DS_OK;
 }
-DSDEF ds_result (ds_pinned_reset_accumulated_stats)(void) {
+
+DSDEF ds_result(ds_pinned_reset_accumulated_stats)(void) {
     DS__ENTER("ds_pinned_reset_accumulated_stats");
     ds__mdevice *dev = ds__pinned_used();
-    if (!dev) return DS_OK;
+    if (!dev)
+        return DS_OK;
     ds__mem_reset_of(dev, 0);
     ds__lock_take(&ds__host.clock_lock);
     ds__host.made.total = ds__host.made.count = ds__host.ended.total = ds__host.ended.count = 0;
@@ -187,12 +228,15 @@ static void ds__pinned_shutdown(void) {
     for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
             for (ds__mblock *b = s->first; b; b = b->next)
-                for (ds__muse *u = b->uses; u; u = u->next) { ds__hold_drop(u->hold); u->hold = NULL; }
-    if (dev) ds__mem_end(dev);
+                for (ds__muse *u = b->uses; u; u = u->next) {
+                    ds__hold_drop(u->hold);
+                    u->hold = NULL;
+                }
+    if (dev)
+        ds__mem_end(dev);
     atomic_store(&ds__host.dev, NULL);
     atomic_store(&ds__host.limit, 0);
     ds__host.configured = 0;
     memset(&ds__host.made, 0, sizeof ds__host.made);
     memset(&ds__host.ended, 0, sizeof ds__host.ended);
 }
-

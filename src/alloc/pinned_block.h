@@ -1,15 +1,21 @@
 /* ---- blocks ---- */
 
-static void ds__hold_drop(ds__hold *h) { if (h && atomic_fetch_sub(&h->owners, 1) == 1) ds__release(h); }
+static void ds__hold_drop(ds__hold *h) {
+    if (h && atomic_fetch_sub(&h->owners, 1) == 1)
+        ds__release(h);
+}
+
 static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
     ds__hold *h = ds__alloc(sizeof *h);
     (void)capture;
     (void)user;
-    if (!h) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
+    if (!h)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
     atomic_store(&h->owners, 1);
     *out = h;
     return DS_OK;
 }
+
 /* The last graph is gone. Any thread, no call of devstream. */
 static void ds__hold_release(void *user) {
     ds__hold *h = user;
@@ -22,16 +28,20 @@ static void ds__host_lock(ds__arena *a) {
     ds__arena_lock(a);
     ds__lock_take(&ds__host.count);
 }
+
 static void ds__host_unlock(ds__arena *a) {
     ds__lock_give(&ds__host.count);
     ds__arena_unlock(a);
 }
 
-/* What a block was is free, and one with its neighbours. The segment that is to be given back, if there is one. All is locked. */
+/* What a block was is free, and one with its neighbours. The segment that is to be given back,
+   if there is one. All is locked. */
 static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
     size_t size = b->size;
     b = ds__merge_in(a, b);
-    if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) || ds__is_split(b) || ds__captures_open()) return NULL;
+    if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) ||
+        ds__is_split(b) || ds__captures_open())
+        return NULL;
     ds__bin_out(a, b);
     b->quiet = 1;
     return b->seg;
@@ -39,51 +49,73 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
 
 static int ds__pinned_done(const ds__muse *u) {
     for (; u; u = u->next) {
-        ds_result r = u->hold ? (atomic_load(&u->hold->gone) ? DS_OK : DS_NOT_READY) : ds__event_ask(u->event);
-        if (r != DS_OK && r != DS_ERR_FAILED) return 0; /* an answer that says nothing of the work is no "done" */
+        ds_result r = u->hold ? (atomic_load(&u->hold->gone) ? DS_OK : DS_NOT_READY)
+                              : ds__event_ask(u->event);
+        /* an answer that says nothing of the work is no "done" */
+        if (r != DS_OK && r != DS_ERR_FAILED)
+            return 0;
     }
     return 1;
 }
+
 /* Locked. */
 static void ds__pinned_uses_end(ds__arena *a, ds__mblock *b) {
-    for (ds__muse *u = b->uses; u; u = u->next) { ds__hold_drop(u->hold); u->hold = NULL; }
+    for (ds__muse *u = b->uses; u; u = u->next) {
+        ds__hold_drop(u->hold);
+        u->hold = NULL;
+    }
     ds__muses_drop(a, b->uses);
     b->uses = NULL;
 }
 
-/* Frees the pending blocks whose uses are done, the oldest first, until `patience` were not: those come last next time. Nothing is locked. */
+/* Frees the pending blocks whose uses are done, the oldest first, until `patience` were not:
+   those come last next time. Nothing is locked. */
 static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
     ds__mblock *list[DS__POLLS];
     ds__segment *over[DS__POLLS];
     uint8_t done[DS__POLLS];
-    size_t freed = 0, left = 0;
+    size_t freed = 0;
+    size_t left = 0;
     ds__arena_lock(a);
-    for (const ds__mblock *b = a->pending; b; b = b->list_next) left++;
+    for (const ds__mblock *b = a->pending; b; b = b->list_next)
+        left++;
     ds__arena_unlock(a);
     while (left > 0 && patience > 0) {
-        size_t n = 0, most = left < DS__POLLS ? left : DS__POLLS, given = 0;
+        size_t n = 0;
+        size_t most = left < DS__POLLS ? left : DS__POLLS;
+        size_t given = 0;
         ds__arena_lock(a);
         for (ds__mblock *b = a->pending; b && n < most; b = b->list_next)
-            if (!b->quiet) { b->quiet = 1; list[n++] = b; }
+            if (!b->quiet) {
+                b->quiet = 1;
+                list[n++] = b;
+            }
         ds__arena_unlock(a);
-        if (n == 0) break;
+        if (n == 0)
+            break;
         for (size_t i = 0; i < n; i++) {
             done[i] = patience > 0 && ds__pinned_done(list[i]->uses);
-            if (!done[i] && patience > 0) patience--;
+            if (!done[i] && patience > 0)
+                patience--;
         }
         ds__host_lock(a);
         for (size_t i = 0; i < n; i++) {
             ds__mblock *b = list[i];
             b->quiet = 0;
             ds__pending_out(a, b);
-            if (!done[i]) { ds__pending_in(a, b); continue; }
+            if (!done[i]) {
+                ds__pending_in(a, b);
+                continue;
+            }
             ds__pinned_uses_end(a, b);
             ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
-            if ((over[given] = ds__pinned_settle(a, b)) != NULL) given++;
+            if ((over[given] = ds__pinned_settle(a, b)) != NULL)
+                given++;
             freed++;
         }
         ds__host_unlock(a);
-        while (given) DS_IGNORE(ds__segment_return(a, over[--given]));
+        while (given)
+            DS_IGNORE(ds__segment_return(a, over[--given]));
         left -= n;
     }
     return freed;
@@ -92,23 +124,29 @@ static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
 /* One request. */
 typedef struct ds__pinned_wish {
     ds__arena *a;
-    int kind, exact;
-    size_t size, segment, asked;
+    int kind;
+    int exact;
+    size_t size;
+    size_t segment;
+    size_t asked;
     void *ptr; /* found */
 } ds__pinned_wish;
 
 /* What a request needs, as the configuration stands. size is below 2^60. */
 static ds__pinned_wish ds__pinned_want(size_t asked) {
-    size_t segment = atomic_load_explicit(&ds__host.segment_size, memory_order_relaxed), share = segment ? segment : DS__MIB;
+    size_t segment = atomic_load_explicit(&ds__host.segment_size, memory_order_relaxed);
+    size_t share = segment ? segment : DS__MIB;
     ds__pinned_wish q = { NULL, DS__LARGE, 0, asked < DS__UNIT ? DS__UNIT : asked, 0, asked, NULL };
     if (asked <= atomic_load_explicit(&ds__host.round_threshold, memory_order_relaxed)) {
-        if (q.size & (q.size - 1)) q.size = (size_t)2 << (63 - __builtin_clzll(q.size));
+        if (q.size & (q.size - 1))
+            q.size = (size_t)2 << (63 - __builtin_clzll(q.size));
         q.exact = !segment;
     } else {
         size_t unit = asked < DS__HOST_PAGE ? DS__UNIT : DS__HOST_PAGE;
         q.size = (q.size + unit - 1) & ~(unit - 1);
     }
-    if (q.size <= share / 4) q.kind = DS__SMALL;
+    if (q.size <= share / 4)
+        q.kind = DS__SMALL;
     q.segment = q.exact || q.kind == DS__LARGE ? q.size : share;
     q.a = ds__host.arena[q.size >= DS__HOST_PAGE];
     return q;
@@ -120,11 +158,18 @@ static int ds__pinned_take(ds__pinned_wish *q) {
     ds__mblock *b = NULL;
     ds__host_lock(a);
     if (q->exact) {
-        for (b = a->bins[q->kind].head[ds__bin(q->size)]; b && b->size != q->size; ) b = b->list_next;
-        if (b) { ds__bin_out(a, b); ds__bin_in(a, b, 0); } /* to the front, where it is found */
+        for (b = a->bins[q->kind].head[ds__bin(q->size)]; b && b->size != q->size;)
+            b = b->list_next;
+        /* to the front, where it is found */
+        if (b) {
+            ds__bin_out(a, b);
+            ds__bin_in(a, b, 0);
+        }
     }
-    if (!q->exact || b) b = ds__take(a, q->kind, q->size, q->asked);
-    if (b) q->ptr = b->ptr;
+    if (!q->exact || b)
+        b = ds__take(a, q->kind, q->size, q->asked);
+    if (b)
+        q->ptr = b->ptr;
     ds__host_unlock(a);
     return b != NULL;
 }
@@ -134,7 +179,8 @@ static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     pthread_mutex_lock(&q->a->grow);
     if (!ds__pinned_take(q)) { /* no other thread was faster */
         r = ds__grow_plain(q->a, q->kind, q->segment);
-        if (ds__is_shortage(r) && q->segment > q->size) r = ds__grow_plain(q->a, q->kind, q->size);
+        if (ds__is_shortage(r) && q->segment > q->size)
+            r = ds__grow_plain(q->a, q->kind, q->size);
     }
     pthread_mutex_unlock(&q->a->grow);
     return r;
@@ -142,24 +188,31 @@ static ds_result ds__pinned_grow(ds__pinned_wish *q) {
 
 static size_t ds__pinned_flush(void) {
     size_t done = 0;
-    for (int i = 0; i < 2; i++) (void)ds__pinned_poll(ds__host.arena[i], SIZE_MAX);
-    for (int i = 0; i < 2; i++) done += ds__arena_trim(ds__host.arena[i], SIZE_MAX, 0);
+    for (int i = 0; i < 2; i++)
+        (void)ds__pinned_poll(ds__host.arena[i], SIZE_MAX);
+    for (int i = 0; i < 2; i++)
+        done += ds__arena_trim(ds__host.arena[i], SIZE_MAX, 0);
     return done;
 }
 
 static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
     int open = ds__captures_open() != 0; /* then no event is asked for, and nothing given back */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
-    if (!open && ds__pinned_poll(q->a, DS__POLLS) && ds__pinned_take(q)) return DS_OK;
+    if (!open && ds__pinned_poll(q->a, DS__POLLS) && ds__pinned_take(q))
+        return DS_OK;
     for (int round = 0; round < 2; round++) {
         for (int again = 0; again < 16; again++) { /* other threads may take what was made */
             r = ds__pinned_grow(q);
-            if (q->ptr || (r == DS_OK && ds__pinned_take(q))) return DS_OK;
-            if (r < 0) break;
+            if (q->ptr || (r == DS_OK && ds__pinned_take(q)))
+                return DS_OK;
+            if (r < 0)
+                break;
         }
-        if (round || open || (r < 0 && !ds__is_shortage(r))) break;
+        if (round || open || (r < 0 && !ds__is_shortage(r)))
+            break;
         (void)ds__pinned_flush();
-        if (ds__pinned_take(q)) return DS_OK;
+        if (ds__pinned_take(q))
+            return DS_OK;
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
 }
@@ -167,24 +220,41 @@ static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
 /* The sentence of a shortage. */
 static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
     ds__mdevice *dev = ds__pinned_used();
-    size_t live = 0, pending = 0, cached = 0, largest = 0, limit = atomic_load(&dev->limit);
+    size_t live = 0;
+    size_t pending = 0;
+    size_t cached = 0;
+    size_t largest = 0;
+    size_t limit = atomic_load(&dev->limit);
     ds__mem_lock_all(dev);
     for (const ds__arena *a = dev->main.arenas; a; a = a->next)
         for (const ds__segment *s = a->segments; s; s = s->next)
             for (const ds__mblock *b = s->first; b; b = b->next) {
-                *(b->state == DS_BLOCK_LIVE ? &live : b->state == DS_BLOCK_PENDING ? &pending : &cached) += b->size;
-                if (b->state == DS_BLOCK_FREE && b->size > largest) largest = b->size;
+                *(b->state == DS_BLOCK_LIVE      ? &live
+                  : b->state == DS_BLOCK_PENDING ? &pending
+                                                 : &cached) += b->size;
+                if (b->state == DS_BLOCK_FREE && b->size > largest)
+                    largest = b->size;
             }
     ds__mem_unlock_all(dev);
-    const char *hint = q->asked >= (size_t)1 << 60 ? "the size looks like a negative number or an overflow" :
-                       ds__captures_open() && cached + pending >= q->size ? "while a capture is open nothing is given back" :
-                       pending >= q->size ? "streams have not passed their uses of freed blocks; synchronize them" :
-                       why == DS_ERR_LIMIT_EXCEEDED ? "ds_pinned_set_limit raises the limit" : "the system has no more memory that can be pinned";
+    const char *hint =
+        q->asked >= (size_t)1 << 60 ? "the size looks like a negative number or an overflow"
+        : ds__captures_open() && cached + pending >= q->size
+            ? "while a capture is open nothing is given back"
+        : pending >= q->size
+            ? "streams have not passed their uses of freed blocks; synchronize them"
+        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_pinned_set_limit raises the limit"
+                                       : "the system has no more memory that can be pinned";
     DS__COUNT_CALL(q->a, ooms, 1);
-    return ds__fail(why, "%s of pinned memory were asked for; allocated %s, pending %s, cached %s, largest free %s, limit %s; hint: %s", DS__SIZE(q->asked),
-                    DS__SIZE(live), DS__SIZE(pending), DS__SIZE(cached), DS__SIZE(largest), limit ? DS__SIZE(limit) : "none", hint);
+    return ds__fail(why,
+                    "%s of pinned memory were asked for; allocated %s, pending %s, cached %s, "
+                    "largest free %s, limit %s; hint: %s",
+                    DS__SIZE(q->asked), DS__SIZE(live), DS__SIZE(pending), DS__SIZE(cached),
+                    DS__SIZE(largest), limit ? DS__SIZE(limit) : "none", hint);
 }
 
 /* The same of pinned memory. */
-static ds_result ds__pinned_check(ds__mdevice *dev, int level) { return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed) >= level) ? ds__validate(dev) : DS_OK; }
-
+static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
+    return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed) >= level)
+               ? ds__validate(dev)
+               : DS_OK;
+}

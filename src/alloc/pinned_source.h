@@ -3,57 +3,82 @@
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
     ds__lock_take(&ds__host.clock_lock);
-    if (!c->min || ns < c->min) c->min = ns ? ns : 1;
-    if (ns > c->max) c->max = ns;
+    if (!c->min || ns < c->min)
+        c->min = ns ? ns : 1;
+    if (ns > c->max)
+        c->max = ns;
     c->total += ns;
     c->count++;
     ds__lock_give(&ds__host.clock_lock);
 }
 
-/* Writing to each page makes the system give it memory, which registering would do one page after the other. */
-typedef struct ds__touched { char *from, *to; } ds__touched;
+/* Writing to each page makes the system give it memory, which registering would do one page
+   after the other. */
+typedef struct ds__touched {
+    char *from;
+    char *to;
+} ds__touched;
+
 static void *ds__touch(void *range) {
     const ds__touched *t = range;
-    for (volatile char *at = t->from; at < t->to; at += DS__HOST_PAGE) *at = 0;
+    for (volatile char *at = t->from; at < t->to; at += DS__HOST_PAGE)
+        *at = 0;
     return NULL;
 }
+
 static void *ds__touch_thread(void *range) {
     ds__os_block_signals();
     return ds__touch(range);
 }
+
 static void ds__touch_all(char *ptr, size_t size, unsigned threads) {
     pthread_t thread[128];
     ds__touched part[128];
-    unsigned n = size / DS__MIB < threads ? (unsigned)(size / DS__MIB) : threads, started = 0; /* each has a MiB at least */
-    if (n < 1) n = 1;
+    /* each has a MiB at least */
+    unsigned n = size / DS__MIB < threads ? (unsigned)(size / DS__MIB) : threads;
+    unsigned started = 0;
+    if (n < 1)
+        n = 1;
     size_t step = (size / n + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
     for (unsigned i = 0; i < n; i++) {
-        size_t from = i * step < size ? i * step : size, to = from + step < size ? from + step : size;
+        size_t from = i * step < size ? i * step : size;
+        size_t to = from + step < size ? from + step : size;
         part[i] = (ds__touched){ ptr + from, ptr + to };
     }
-    while (started + 1 < n && pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0) started++;
-    for (unsigned i = started; i < n; i++) ds__touch(&part[i]);
-    while (started) pthread_join(thread[--started], NULL);
+    while (started + 1 < n &&
+           pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0)
+        started++;
+    for (unsigned i = started; i < n; i++)
+        ds__touch(&part[i]);
+    while (started)
+        pthread_join(thread[--started], NULL);
 }
 
 /* Ordinary memory that is registered. */
 static ds_result ds__registered_alloc(size_t size, void **out) {
     int b = ds__host_backend();
-    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    if (!ds__g.driver[b])
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
     size_t whole = (size + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
     ds__found f;
     char *ptr = aligned_alloc(DS__HOST_PAGE, whole);
-    if (!ptr) return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
+    if (!ptr)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
     ds__touch_all(ptr, whole, atomic_load(&ds__host.threads));
     ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, b, 0);
-    if (r < 0) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
+    if (r < 0)
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     else {
         ds__tls.quiet++;
         r = ds__g.driver[b]->host_register(ptr, size);
         ds__tls.quiet--;
-        if (r < 0) (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
+        if (r < 0)
+            (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
     }
-    if (r < 0) free(ptr); else *out = ptr;
+    if (r < 0)
+        free(ptr);
+    else
+        *out = ptr;
     return r;
 }
 
@@ -63,9 +88,11 @@ static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **ou
     *out = NULL;
     *out_source = registers ? DS__FROM_REGISTERED : DS__FROM_PINNED;
     ds_result r = registers ? ds__registered_alloc(size, out) : ds__pinned_segment_alloc(size, out);
-    if (r == DS_OK) ds__clock_add(&ds__host.made, since);
+    if (r == DS_OK)
+        ds__clock_add(&ds__host.made, since);
     return r;
 }
+
 /* Nobody uses the memory, so nothing is waited for; it is gone whatever the driver says. */
 static ds_result ds__pinned_source_free(const ds__segment *s) {
     uint64_t since = ds__now_ns();
@@ -80,4 +107,3 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
     ds__clock_add(&ds__host.ended, since);
     return DS_OK;
 }
-

@@ -2,7 +2,9 @@
 
 /* A device's memory, if it was ever used. */
 static ds__mdevice *ds__mem_device_at(int backend, int index) {
-    return index >= 0 && index < DS__MAX_DEVICES ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire) : NULL;
+    return index >= 0 && index < DS__MAX_DEVICES
+               ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire)
+               : NULL;
 }
 
 static ds_result ds__mem_setup(void);
@@ -20,8 +22,14 @@ static void ds__arena_apply(ds__arena *a) {
     a->requests = p->config.garbage_collection_threshold > 0 ? &a->pool->requests : NULL;
 }
 
-/* A copy of a policy that stays, the same one whenever it comes again. The limits are not part of it: they change by themselves. NULL and the sentence: no memory. */
-typedef struct ds__mpolicy { struct ds__mpolicy *next; uint64_t pad; ds_mem_config config; } ds__mpolicy;
+/* A copy of a policy that stays, the same one whenever it comes again. The limits are not part
+   of it: they change by themselves. NULL and the sentence: no memory. */
+typedef struct ds__mpolicy {
+    struct ds__mpolicy *next;
+    uint64_t pad;
+    ds_mem_config config;
+} ds__mpolicy;
+
 static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     ds_mem_config c;
     memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
@@ -29,36 +37,49 @@ static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     c.memory_fraction = 1;
     pthread_mutex_lock(&ds__m.registry);
     ds__mpolicy *k = ds__m.policies;
-    while (k && memcmp(&k->config, &c, sizeof c) != 0) k = k->next;
+    while (k && memcmp(&k->config, &c, sizeof c) != 0)
+        k = k->next;
     if (!k && (k = ds__mkeep_unlocked(sizeof *k)) != NULL) {
         memcpy(&k->config, &c, sizeof c);
         k->next = ds__m.policies;
         ds__m.policies = k;
     }
     pthread_mutex_unlock(&ds__m.registry);
-    if (!k) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
+    if (!k)
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
     return k ? &k->config : NULL;
 }
-static const ds_mem_config *ds__policy(ds__mpool *p) { return atomic_load_explicit(&p->policy, memory_order_acquire); }
 
-/* Sets a pool's configuration and what follows from it. The device is locked with all arenas of the pool, or nobody knows them yet. 0 and the sentence: no memory. */
+static const ds_mem_config *ds__policy(ds__mpool *p) {
+    return atomic_load_explicit(&p->policy, memory_order_acquire);
+}
+
+/* Sets a pool's configuration and what follows from it. The device is locked with all arenas of
+   the pool, or nobody knows them yet. 0 and the sentence: no memory. */
 static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     const ds_mem_config *policy = ds__policy_keep(config);
-    if (!policy) return 0;
+    if (!policy)
+        return 0;
     atomic_store_explicit(&p->policy, policy, memory_order_release);
     p->config = *config;
     p->rounds = 0;
-    for (int i = 0; i < 16; i++) p->rounds |= config->roundup_power2_divisions[i] != 0;
+    for (int i = 0; i < 16; i++)
+        p->rounds |= config->roundup_power2_divisions[i] != 0;
     p->coarse = !config->best_fit_by_address && !config->single_pool;
     p->oversize = config->max_split_size != SIZE_MAX;
     p->watched = config->poison || config->guard_bytes || config->debug > 1;
-    p->full = p->dev->main.config.statistics == DS_STATISTICS_FULL; /* one level for a device and its pools */
+    /* one level for a device and its pools */
+    p->full = p->dev->main.config.statistics == DS_STATISTICS_FULL;
     p->direct = config->backend != DS_MEM_NATIVE;
     p->split_above[DS__SMALL] = DS__UNIT;
-    p->split_above[DS__LARGE] = config->single_pool ? DS__UNIT : config->segment_growth ? 64 * 1024 : DS__MIB + 1;
-    for (ds__arena *a = p->arenas; a; a = a->next) ds__arena_apply(a);
+    p->split_above[DS__LARGE] = config->single_pool      ? DS__UNIT
+                                : config->segment_growth ? 64 * 1024
+                                                         : DS__MIB + 1;
+    for (ds__arena *a = p->arenas; a; a = a->next)
+        ds__arena_apply(a);
     return 1;
 }
+
 /* The device's configuration as it stands. */
 static ds_mem_config ds__config_of(ds__mdevice *dev) {
     ds__mdevice_lock(dev);
@@ -67,19 +88,23 @@ static ds_mem_config ds__config_of(ds__mdevice *dev) {
     return c;
 }
 
-/* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is set. */
+/* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is
+   set. */
 static ds__mdevice *ds__mem_device(ds_device device) {
     int backend = ds__backend_of(device);
     ds__mdevice *dev = ds__mem_device_at(backend, device.index);
-    if (DS__LIKELY(dev != NULL)) return dev;
-    if (ds__mem_setup() < 0) return NULL;
+    if (DS__LIKELY(dev != NULL))
+        return dev;
+    if (ds__mem_setup() < 0)
+        return NULL;
     pthread_mutex_lock(&ds__m.lock);
     dev = ds__mem_device_at(backend, device.index);
     if (!dev) {
         ds_device_properties properties;
         ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
         dev = r < 0 ? NULL : ds__mkeep(sizeof *dev);
-        if (!dev && r >= 0) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
+        if (!dev && r >= 0)
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         if (dev) {
             pthread_mutex_init(&dev->lock, NULL);
             dev->device = device;
@@ -89,7 +114,8 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             dev->main.owners = 1;
             if (ds__mpool_apply(&dev->main, &ds__m.config)) {
                 ds__mem_limit(dev);
-                atomic_store_explicit(&ds__m.device[backend][device.index], dev, memory_order_release);
+                atomic_store_explicit(&ds__m.device[backend][device.index], dev,
+                                      memory_order_release);
                 ds__mem_history_join(dev);
             } else {
                 dev = NULL;
@@ -100,19 +126,25 @@ static ds__mdevice *ds__mem_device(ds_device device) {
     return dev;
 }
 
-/* The pool of a handle, destroyed or not, until another takes its place; NULL: none. ds__m.lock is held. */
+/* The pool of a handle, destroyed or not, until another takes its place; NULL: none. ds__m.lock
+   is held. */
 static ds__mpool *ds__mpool_at(ds_pool pool) {
     uint32_t index = (uint32_t)pool.id;
     ds__mpool *p = index >= 1 && index <= ds__m.pool_count ? ds__m.pools[index - 1] : NULL;
     return p && p->id == pool.id ? p : NULL;
 }
-/* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to hold it. */
+
+/* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
+   hold it. */
 static ds__mpool *ds__mpool_of(ds_pool pool) {
     pthread_mutex_lock(&ds__m.lock);
     ds__mpool *p = ds__mpool_at(pool);
-    if (p && p->dead) p = NULL;
+    if (p && p->dead)
+        p = NULL;
     pthread_mutex_unlock(&ds__m.lock);
-    if (!p) ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed" : "no pool was given (the handle is zero)");
+    if (!p)
+        ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed"
+                                                : "no pool was given (the handle is zero)");
     return p;
 }
 
@@ -129,21 +161,26 @@ static void ds__fold(ds__mdevice *dev);
 
 /* It is locked. */
 static int ds__arena_has_memory(const ds__arena *a) {
-    for (const ds__segment *s = a->segments; s; s = s->next) if (s->mapped) return 1;
+    for (const ds__segment *s = a->segments; s; s = s->next)
+        if (s->mapped)
+            return 1;
     return 0;
 }
 
-/* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none. Programs that capture again and again need no more memory
-   for that. ds__m.lock is held. */
+/* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
+   Programs that capture again and again need no more memory for that. ds__m.lock is held. */
 static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config, char *label) {
     ds__mpool *found = NULL;
     ds__mem_lock_all(dev);
     for (ds__mpool *p = dev->main.next; p && !found; p = p->next) {
         int empty = p->owners == 0;
-        for (const ds__arena *a = p->arenas; a && empty; a = a->next) empty = !ds__arena_has_memory(a);
-        if (empty) found = p;
+        for (const ds__arena *a = p->arenas; a && empty; a = a->next)
+            empty = !ds__arena_has_memory(a);
+        if (empty)
+            found = p;
     }
-    if (found && !ds__policy_keep(config)) found = NULL;
+    if (found && !ds__policy_keep(config))
+        found = NULL;
     if (found) {
         ds__fold(dev); /* what it has counted remains the device's */
         memset(&found->stats, 0, sizeof found->stats);
@@ -167,7 +204,10 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
 /* A new pool with one owner. */
 static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, const char *label) {
     char *copy = label ? ds__copy_text(label, 255) : NULL;
-    if (label && !copy) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool"); return NULL; }
+    if (label && !copy) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
+        return NULL;
+    }
     pthread_mutex_lock(&ds__m.lock);
     ds__mpool *p = ds__mpool_again(dev, config, copy);
     if (p) {
@@ -193,7 +233,8 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
             return NULL;
         }
-        if (ds__m.pool_count) memcpy(more, ds__m.pools, ds__m.pool_count * sizeof *more);
+        if (ds__m.pool_count)
+            memcpy(more, ds__m.pools, ds__m.pool_count * sizeof *more);
         ds__release(ds__m.pools);
         ds__m.pools = more;
         ds__m.pool_room = room;
@@ -208,8 +249,8 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
     }
     ds__mdevice_unlock(dev);
     pthread_mutex_unlock(&ds__m.lock);
-    if (applied) return p;
+    if (applied)
+        return p;
     ds__release(copy);
     return NULL;
 }
-

@@ -1,43 +1,76 @@
-/* Notes a use of the block; `now`: with an event at once. Its event is recorded without the lock, so the block is looked at again afterwards. */
+/* Notes a use of the block; `now`: with an event at once. Its event is recorded without the
+   lock, so the block is looked at again afterwards. */
 static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, int pinned) {
     ds__arena *a = NULL;
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__expect_end(s);
     ds__mblock *b = ds__find_live(ptr, 0, &a);
     ds_result r = DS_OK;
     if (b && DS__UNLIKELY(a->watched)) {
         ds__arena_unlock(a);
-        if ((r = ds__check(a->pool, 2)) < 0) { ds__stream_unpin(s); return r; }
+        if ((r = ds__check(a->pool, 2)) < 0) {
+            ds__stream_unpin(s);
+            return r;
+        }
         b = ds__find_live(ptr, 0, &a);
     }
-    if (b && pinned != (a->dev->device.type == DS_DEVICE_HOST)) { ds__arena_unlock(a); b = NULL; }
+    if (b && pinned != (a->dev->device.type == DS_DEVICE_HOST)) {
+        ds__arena_unlock(a);
+        b = NULL;
+    }
     if (!b) {
         ds__stream_unpin(s);
-        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block%s that is allocated", ptr, pinned ? " of pinned memory" : "") : DS_OK;
+        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block%s that is allocated", ptr,
+                                 pinned ? " of pinned memory" : "")
+                      : DS_OK;
     }
     int foreign = !pinned && s->driver != ds__driver_of(a->dev->device);
     int own = b->lent ? b->uses->stream.id == stream.id
-                      : a->stream_id == s->id || (!foreign && a->identity && a->dev->device.index == s->device.index && a->identity == s->driver->stream_identity(s->native));
+                      : a->stream_id == s->id ||
+                            (!foreign && a->identity && a->dev->device.index == s->device.index &&
+                             a->identity == s->driver->stream_identity(s->native));
     uint64_t capture = pinned ? 0 : ds__capture_of(s);
-    if (capture && !a->pool->graphs) { now = 0; capture = 0; } /* the graph's uses are its owner's care; work from before the capture is noted */
-    ds__muse *u = b->lent ? b->uses->next : b->uses, *fresh = NULL; /* the first of a lent one is the borrower's own */
-    while (u && (u->stream.id != stream.id || u->capture != capture)) u = u->next; /* work of before a capture counts for itself */
-    if (!own && !foreign && !u && (fresh = a->spare_uses) != NULL) a->spare_uses = fresh->next;
+    /* the graph's uses are its owner's care; work from before the capture is noted */
+    if (capture && !a->pool->graphs) {
+        now = 0;
+        capture = 0;
+    }
+    /* the first of a lent one is the borrower's own */
+    ds__muse *u = b->lent ? b->uses->next : b->uses;
+    ds__muse *fresh = NULL;
+    /* work of before a capture counts for itself */
+    while (u && (u->stream.id != stream.id || u->capture != capture))
+        u = u->next;
+    if (!own && !foreign && !u && (fresh = a->spare_uses) != NULL)
+        a->spare_uses = fresh->next;
     if (u && !own && !now && !ds__use_claim(u)) { /* the work until the free counts from now on */
         atomic_fetch_add(&a->dev->late_uses, 1);
         u->capture = 0;
         u->recorded = DS__RECORDING;
     }
-    if (u && !own && !now) u->recorded = 0;
-    if (u && u->recorded != 1) now = 0; /* its event is recorded later than this */
+    if (u && !own && !now)
+        u->recorded = 0;
+    /* its event is recorded later than this */
+    if (u && u->recorded != 1)
+        now = 0;
     char *start = b->ptr;
     ds__arena_unlock(a);
-    if (!own && foreign) r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
-    if (own || foreign || (u && !now)) { ds__stream_unpin(s); return r; }
-    /* The event of an earlier use by the same stream may be recorded again: the later point is behind it. */
-    if (!u && !(fresh = ds__muse_ready(fresh, s->device))) { ds__stream_unpin(s); return ds__mem_error(); }
-    if (now) r = ds__event_record(u ? u->event : fresh->event, stream, DS__OP_RECORD);
+    if (!own && foreign)
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    if (own || foreign || (u && !now)) {
+        ds__stream_unpin(s);
+        return r;
+    }
+    /* The event of an earlier use by the same stream may be recorded again: the later point is
+       behind it. */
+    if (!u && !(fresh = ds__muse_ready(fresh, s->device))) {
+        ds__stream_unpin(s);
+        return ds__mem_error();
+    }
+    if (now)
+        r = ds__event_record(u ? u->event : fresh->event, stream, DS__OP_RECORD);
     ds__arena_lock(a);
     int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
     if (fresh && r == DS_OK && still) {
@@ -47,21 +80,25 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
         fresh->recorded = (uint8_t)now;
         fresh->next = *at;
         *at = fresh;
-        if (!now) atomic_fetch_add(&a->dev->late_uses, 1); /* counts some twice: it only says whether to look */
+        /* counts some twice: it only says whether to look */
+        if (!now)
+            atomic_fetch_add(&a->dev->late_uses, 1);
     } else if (fresh) {
         ds__muses_drop(a, fresh);
     }
     ds__arena_unlock(a);
-    if (r == DS_OK && !still) r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
+    if (r == DS_OK && !still)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
     ds__stream_unpin(s);
     return r;
 }
-DSDEF ds_result (ds_mem_record_use)(void *ptr, ds_stream stream) {
+
+DSDEF ds_result(ds_mem_record_use)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_record_use");
     return ptr ? ds__note_use(ptr, stream, 1, 1, 0) : DS_OK;
 }
-DSDEF ds_result (ds_mem_record_stream)(void *ptr, ds_stream stream) {
+
+DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_record_stream");
     return ptr ? ds__note_use(ptr, stream, 0, 0, 0) : DS_OK;
 }
-

@@ -2,14 +2,23 @@
 
 /* The unit of a column is that of its first row, of all sizes. */
 static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
-    static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" }, *const thousands[] = { "  ", "K ", "M " };
-    const int64_t from = counts ? 750000 : 768 * 1024, step = counts ? 1000 : 1024;
+    static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" };
+    static const char *const thousands[] = { "  ", "K ", "M " };
+    const int64_t from = counts ? 750000 : 768 * 1024;
+    const int64_t step = counts ? 1000 : 1024;
     int unit = 0;
-    for (; unit < (counts ? 2 : 5) && unit_of >= from; unit++) { value /= step; unit_of /= step; }
-    if (counts) snprintf(out, 32, "%7lld %s", (long long)value, thousands[unit]);
-    else snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
+    for (; unit < (counts ? 2 : 5) && unit_of >= from; unit++) {
+        value /= step;
+        unit_of /= step;
+    }
+    if (counts)
+        snprintf(out, 32, "%7lld %s", (long long)value, thousands[unit]);
+    else
+        snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
 }
-static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat *s, const ds_mem_stat *unit_of) {
+
+static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat *s,
+                     const ds_mem_stat *unit_of) {
     char cell[4][32];
     ds__mcell(cell[0], counts, s->current, unit_of->current);
     ds__mcell(cell[1], counts, s->peak, unit_of->peak);
@@ -17,6 +26,7 @@ static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat
     ds__mcell(cell[3], counts, s->freed, unit_of->freed);
     ds__pen_print(p, "| %-21s | %s | %s | %s | %s |\n", name, cell[0], cell[1], cell[2], cell[3]);
 }
+
 static void ds__mrule(ds__pen *p, char c) {
     char rule[76];
     memset(rule, c, 75);
@@ -25,22 +35,34 @@ static void ds__mrule(ds__pen *p, char c) {
 }
 
 static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbreviated) {
-    const struct { const char *name; const ds_mem_stat *stat; int counts; } rows[] = {
-        { "Allocated memory", s->allocated_bytes, 0 }, { "Active memory", s->active_bytes, 0 }, { "Requested memory", s->requested_bytes, 0 },
-        { "GPU reserved memory", s->reserved_bytes, 0 }, { "Non-releasable memory", s->inactive_split_bytes, 0 }, { "Allocations", s->allocation, 1 },
-        { "Active allocs", s->active, 1 }, { "GPU reserved segments", s->segment, 1 }, { "Non-releasable allocs", s->inactive_split, 1 }
-    };
+    const struct {
+        const char *name;
+        const ds_mem_stat *stat;
+        int counts;
+    } rows[] = { { "Allocated memory", s->allocated_bytes, 0 },
+                 { "Active memory", s->active_bytes, 0 },
+                 { "Requested memory", s->requested_bytes, 0 },
+                 { "GPU reserved memory", s->reserved_bytes, 0 },
+                 { "Non-releasable memory", s->inactive_split_bytes, 0 },
+                 { "Allocations", s->allocation, 1 },
+                 { "Active allocs", s->active, 1 },
+                 { "GPU reserved segments", s->segment, 1 },
+                 { "Non-releasable allocs", s->inactive_split, 1 } };
+
     ds__mrule(p, '=');
     ds__pen_print(p, "| %16s devstream memory summary, device ID %-20d |\n", "", device);
     ds__mrule(p, '-');
-    ds__pen_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "", (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
+    ds__pen_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "",
+                  (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
     ds__mrule(p, '=');
-    ds__pen_print(p, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
+    ds__pen_print(
+        p, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const ds_mem_stat *all = &rows[i].stat[DS_STAT_ALL];
         ds__mrule(p, '-');
         ds__mrow(p, rows[i].name, rows[i].counts, all, all);
-        if (abbreviated) continue;
+        if (abbreviated)
+            continue;
         ds__mrow(p, "      from large pool", rows[i].counts, &rows[i].stat[DS_STAT_LARGE], all);
         ds__mrow(p, "      from small pool", rows[i].counts, &rows[i].stat[DS_STAT_SMALL], all);
     }
@@ -51,18 +73,19 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
     ds__mrule(p, '=');
 }
 
-DSDEF ds_result (ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn, void *user) {
+DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
+                                void *user) {
     ds_mem_stats stats = { .size = sizeof stats };
     DS__ENTER("ds_mem_summary");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds_site site = ds__tls.site;
     ds_result r = (ds_mem_get_stats)(device, &stats);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__tls.fn = "ds_mem_summary";
     ds__tls.site = site;
     ds__pen pen = { write_fn, user, 0, 0 };
     ds__mtable(&pen, device.index, &stats, abbreviated);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
-

@@ -1,55 +1,87 @@
-/* ---- >>resources --------------------------------------------------------------------------------------------------- */
+/* ---- >>resources ----------------------------------------------------------------------------- */
 
 /* Policy.
-    1. What devstream makes is numbered, and `user` is the number: so a copy of one that has ended is told from a living one.
-    2. Each counts what was allocated and not freed, and who stands upon it. It cannot end before those.
-    3. Upstreams are called without locks; what they refuse is not counted. */
+   1. What devstream makes is numbered, and `user` is the number: so a copy of one that has ended is
+      told from a living one.
+   2. Each counts what was allocated and not freed, and who stands upon it. It cannot end before
+      those.
+   3. Upstreams are called without locks; what they refuse is not counted. */
 
-enum { DS__RES_DEVICE, DS__RES_POOL, DS__RES_DRIVER, DS__RES_LIMIT, DS__RES_STATISTICS, DS__RES_LOG, DS__RES_FAILURE, DS__RES_ALIGNED };
+enum {
+    DS__RES_DEVICE,
+    DS__RES_POOL,
+    DS__RES_DRIVER,
+    DS__RES_LIMIT,
+    DS__RES_STATISTICS,
+    DS__RES_LOG,
+    DS__RES_FAILURE,
+    DS__RES_ALIGNED
+};
+
 #define DS__RES_PUSHES 16
-typedef struct ds__moved { struct ds__moved *next; void *ptr, *whole; size_t size; } ds__moved;
+
+typedef struct ds__moved {
+    struct ds__moved *next;
+    void *ptr;
+    void *whole;
+    size_t size;
+} ds__moved;
+
 typedef struct ds__res {
     uint64_t id;
     int kind;
     ds_site made;
     ds_resource up;
-    int64_t live;                 /* allocations and calls that are inside; under the list's lock, as `standing` */
+    /* allocations and calls that are inside; under the list's lock, as `standing` */
+    int64_t live;
     int standing;
     ds_device device;
     ds_pool pool;
-    size_t limit, used, alignment, threshold;
+    size_t limit;
+    size_t used;
+    size_t alignment;
+    size_t threshold;
     ds_write_fn write_fn;
     ds_resource_failure_fn failure_fn;
     void *user;
-    pthread_mutex_t lock;         /* of `used` and what follows */
+    pthread_mutex_t lock; /* of `used` and what follows */
     int stopped;
     unsigned depth;
     ds_resource_stats stats[DS__RES_PUSHES + 1];
-    ds__moved *moved[64];         /* what the aligned one gave, by its address */
+    ds__moved *moved[64]; /* what the aligned one gave, by its address */
 } ds__res;
 
 static struct {
     pthread_mutex_t lock;
     ds__res **at;
-    uint32_t count, serial;       /* no number is used twice */
+    /* count, serial: no number is used twice */
+    uint32_t count;
+    uint32_t serial;
 } ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream, void **out);
+static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,
+                               void **out);
 static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stream);
 
-/* The resource of a number, which stays as long as the caller is inside; *out_live: how much it had. NULL and the sentence: there is none. */
+/* The resource of a number, which stays as long as the caller is inside; *out_live: how much it
+   had. NULL and the sentence: there is none. */
 static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     uint64_t id = (uint64_t)(uintptr_t)user;
     uint32_t i = (uint32_t)id;
     pthread_mutex_lock(&ds__rs.lock);
     ds__res *r = i && i <= ds__rs.count ? ds__rs.at[i - 1] : NULL;
-    if (r && r->id != id) r = NULL;
-    if (r && out_live) *out_live = r->live;
-    if (r) r->live++;
+    if (r && r->id != id)
+        r = NULL;
+    if (r && out_live)
+        *out_live = r->live;
+    if (r)
+        r->live++;
     pthread_mutex_unlock(&ds__rs.lock);
-    if (!r) ds__fail(DS_ERR_INVALID_HANDLE, "the resource was destroyed");
+    if (!r)
+        ds__fail(DS_ERR_INVALID_HANDLE, "the resource was destroyed");
     return r;
 }
+
 static void ds__res_leave(ds__res *r, int64_t by) {
     pthread_mutex_lock(&ds__rs.lock);
     r->live -= by;
@@ -58,33 +90,45 @@ static void ds__res_leave(ds__res *r, int64_t by) {
 
 static ds_result ds__res_good(const ds_resource *resource, const char *what) {
     DS__REQUIRE(resource, "%s is NULL", what);
-    DS__REQUIRE(resource->alloc_fn && resource->free_fn, "%s has no functions: was it destroyed?", what);
+    DS__REQUIRE(resource->alloc_fn && resource->free_fn, "%s has no functions: was it destroyed?",
+                what);
     return DS_OK;
 }
 
-/* Calls of another resource. The program's own functions may do what they like, and need not say why they fail. */
+/* Calls of another resource. The program's own functions may do what they like, and need not say
+   why they fail. */
 static ds_result ds__res_said(ds_result r, const char *what) {
-    if (r > 0) return ds__fail(DS_ERR_INVALID_VALUE, "the resource's own %s returned %d, which is no error", what, (int)r);
-    return r == DS_OK || ds__tls.code == r ? r : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
+    if (r > 0)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the resource's own %s returned %d, which is no error", what, (int)r);
+    return r == DS_OK || ds__tls.code == r
+               ? r
+               : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
 }
-static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment, ds_stream stream, void **out) {
+
+static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment,
+                              ds_stream stream, void **out) {
     *out = NULL;
-    if (up->alloc_fn == ds__res_alloc) return up->alloc_fn(up->user, size, alignment, stream, out);
+    if (up->alloc_fn == ds__res_alloc)
+        return up->alloc_fn(up->user, size, alignment, stream, out);
     ds__outside o = ds__leave();
     ds__tls.code = DS_OK;
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
     ds__return(o);
     r = ds__res_said(r, "alloc_fn");
-    if (r == DS_OK && !*out) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's own alloc_fn gave nothing");
-    if (r < 0) *out = NULL;
+    if (r == DS_OK && !*out)
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's own alloc_fn gave nothing");
+    if (r < 0)
+        *out = NULL;
     return r;
 }
+
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
-    if (up->free_fn == ds__res_free) return up->free_fn(up->user, ptr, size, stream);
+    if (up->free_fn == ds__res_free)
+        return up->free_fn(up->user, ptr, size, stream);
     ds__outside o = ds__leave();
     ds__tls.code = DS_OK;
     ds_result r = up->free_fn(up->user, ptr, size, stream);
     ds__return(o);
     return ds__res_said(r, "free_fn");
 }
-

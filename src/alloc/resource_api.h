@@ -2,18 +2,25 @@
 
 static ds_result ds__res_check(const ds_resource *resource, size_t alignment) {
     ds_result r = ds__res_good(resource, "resource");
-    if (r < 0) return r;
-    DS__REQUIRE((alignment & (alignment - 1)) == 0, "an alignment of %zu is not a power of two", alignment);
+    if (r < 0)
+        return r;
+    DS__REQUIRE((alignment & (alignment - 1)) == 0, "an alignment of %zu is not a power of two",
+                alignment);
     return DS_OK;
 }
-DSDEF ds_result (ds_resource_alloc)(const ds_resource *resource, size_t size, size_t alignment, ds_stream stream, void **out) {
-    if (out) *out = NULL;
+
+DSDEF ds_result(ds_resource_alloc)(const ds_resource *resource, size_t size, size_t alignment,
+                                   ds_stream stream, void **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_resource_alloc");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__res_check(resource, alignment);
     return r < 0 || !size ? r : ds__up_alloc(resource, size, alignment, stream, out);
 }
-DSDEF ds_result (ds_resource_free)(const ds_resource *resource, void *ptr, size_t size, ds_stream stream) {
+
+DSDEF ds_result(ds_resource_free)(const ds_resource *resource, void *ptr, size_t size,
+                                  ds_stream stream) {
     DS__ENTER("ds_resource_free");
     ds_result r = ds__res_check(resource, 0);
     return r < 0 || !ptr ? r : ds__up_free(resource, ptr, size, stream);
@@ -22,97 +29,136 @@ DSDEF ds_result (ds_resource_free)(const ds_resource *resource, void *ptr, size_
 /* Makes a resource of what the description holds; the upstream is the description's too. */
 static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     ds_result result = ds__mem_setup();
-    if (result < 0) return result;
-    ds__res *up = NULL, *r = ds__alloc(sizeof *r);
-    if (!r) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
-    if (what->up.alloc_fn == ds__res_alloc && !(up = ds__res_enter(what->up.user, NULL))) { ds__release(r); return DS_ERR_INVALID_HANDLE; }
+    if (result < 0)
+        return result;
+    ds__res *up = NULL;
+    ds__res *r = ds__alloc(sizeof *r);
+    if (!r)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
+    if (what->up.alloc_fn == ds__res_alloc && !(up = ds__res_enter(what->up.user, NULL))) {
+        ds__release(r);
+        return DS_ERR_INVALID_HANDLE;
+    }
     *r = *what;
     r->made = ds__tls.site;
     pthread_mutex_init(&r->lock, NULL);
     pthread_mutex_lock(&ds__rs.lock);
     uint32_t i = 0;
-    while (i < ds__rs.count && ds__rs.at[i]) i++;
+    while (i < ds__rs.count && ds__rs.at[i])
+        i++;
     if (i == ds__rs.count) {
         ds__res **more = ds__alloc((i + 1) * sizeof *more);
-        if (more && i) memcpy(more, ds__rs.at, i * sizeof *more);
-        if (more) { ds__release(ds__rs.at); ds__rs.at = more; ds__rs.count++; }
+        if (more && i)
+            memcpy(more, ds__rs.at, i * sizeof *more);
+        if (more) {
+            ds__release(ds__rs.at);
+            ds__rs.at = more;
+            ds__rs.count++;
+        }
     }
     int room = i < ds__rs.count;
     if (room) {
         r->id = (uint64_t)++ds__rs.serial << 32 | (i + 1);
         ds__rs.at[i] = r;
-        if (up) up->standing++;
+        if (up)
+            up->standing++;
         *out = (ds_resource){ ds__res_alloc, ds__res_free, (void *)(uintptr_t)r->id };
     }
-    if (up) up->live--;
+    if (up)
+        up->live--;
     pthread_mutex_unlock(&ds__rs.lock);
-    if (room && r->kind == DS__RES_LOG) ds__res_write(r, NULL, NULL, 0, (ds_stream){ 0 });
-    if (room) return DS_OK;
+    if (room && r->kind == DS__RES_LOG)
+        ds__res_write(r, NULL, NULL, 0, (ds_stream){ 0 });
+    if (room)
+        return DS_OK;
     pthread_mutex_destroy(&r->lock);
     ds__release(r);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
 }
+
 static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_resource *out) {
     ds_result r = ds__res_good(upstream, "upstream");
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     what->up = *upstream;
     return ds__res_new(what, out);
 }
-#define DS__RES_BEGIN(name, which) \
+
+#define DS__RES_BEGIN(name, which)    \
     ds__res what = { .kind = which }; \
-    if (out) memset(out, 0, sizeof *out); \
-    DS__ENTER(name); \
+    if (out)                          \
+        memset(out, 0, sizeof *out);  \
+    DS__ENTER(name);                  \
     DS__REQUIRE(out, "out is NULL")
 
-DSDEF ds_result (ds_resource_of_device)(ds_device device, ds_resource *out) {
+DSDEF ds_result(ds_resource_of_device)(ds_device device, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_of_device", DS__RES_DEVICE);
     DS__RESOLVE(device);
     what.device = device;
     return ds__res_new(&what, out);
 }
-DSDEF ds_result (ds_resource_of_pool)(ds_pool pool, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_of_pool)(ds_pool pool, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_of_pool", DS__RES_POOL);
-    if (pool.id && !ds__mpool_of(pool)) return DS_ERR_INVALID_HANDLE;
+    if (pool.id && !ds__mpool_of(pool))
+        return DS_ERR_INVALID_HANDLE;
     what.pool = pool;
     return ds__res_new(&what, out);
 }
-DSDEF ds_result (ds_resource_of_driver_pool)(ds_resource *out) {
+
+DSDEF ds_result(ds_resource_of_driver_pool)(ds_resource *out) {
     DS__RES_BEGIN("ds_resource_of_driver_pool", DS__RES_DRIVER);
     return ds__res_new(&what, out);
 }
-DSDEF ds_result (ds_resource_of_functions)(ds_resource_alloc_fn alloc_fn, ds_resource_free_fn free_fn, void *user, ds_resource *out) {
-    if (out) memset(out, 0, sizeof *out);
+
+DSDEF ds_result(ds_resource_of_functions)(ds_resource_alloc_fn alloc_fn,
+                                          ds_resource_free_fn free_fn, void *user,
+                                          ds_resource *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_resource_of_functions");
-    DS__REQUIRE(out && alloc_fn && free_fn, "%s is NULL", !out ? "out" : alloc_fn ? "free_fn" : "alloc_fn");
+    DS__REQUIRE(out && alloc_fn && free_fn, "%s is NULL",
+                !out       ? "out"
+                : alloc_fn ? "free_fn"
+                           : "alloc_fn");
     *out = (ds_resource){ alloc_fn, free_fn, user };
     return DS_OK;
 }
-DSDEF ds_result (ds_resource_limit)(const ds_resource *upstream, size_t bytes, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_limit)(const ds_resource *upstream, size_t bytes, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_limit", DS__RES_LIMIT);
     what.limit = bytes;
     return ds__res_upon(upstream, &what, out);
 }
-DSDEF ds_result (ds_resource_statistics)(const ds_resource *upstream, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_statistics)(const ds_resource *upstream, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_statistics", DS__RES_STATISTICS);
     return ds__res_upon(upstream, &what, out);
 }
-DSDEF ds_result (ds_resource_log)(const ds_resource *upstream, ds_write_fn write_fn, void *user, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_log)(const ds_resource *upstream, ds_write_fn write_fn, void *user,
+                                 ds_resource *out) {
     DS__RES_BEGIN("ds_resource_log", DS__RES_LOG);
     DS__REQUIRE(write_fn, "write_fn is NULL");
     what.write_fn = write_fn;
     what.user = user;
     return ds__res_upon(upstream, &what, out);
 }
-DSDEF ds_result (ds_resource_on_failure)(const ds_resource *upstream, ds_resource_failure_fn fn, void *user, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_on_failure)(const ds_resource *upstream, ds_resource_failure_fn fn,
+                                        void *user, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_on_failure", DS__RES_FAILURE);
     DS__REQUIRE(fn, "fn is NULL");
     what.failure_fn = fn;
     what.user = user;
     return ds__res_upon(upstream, &what, out);
 }
-DSDEF ds_result (ds_resource_aligned)(const ds_resource *upstream, size_t alignment, size_t threshold, ds_resource *out) {
+
+DSDEF ds_result(ds_resource_aligned)(const ds_resource *upstream, size_t alignment,
+                                     size_t threshold, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_aligned", DS__RES_ALIGNED);
-    DS__REQUIRE(alignment && (alignment & (alignment - 1)) == 0, "an alignment of %zu is not a power of two", alignment);
+    DS__REQUIRE(alignment && (alignment & (alignment - 1)) == 0,
+                "an alignment of %zu is not a power of two", alignment);
     what.alignment = alignment;
     what.threshold = threshold;
     return ds__res_upon(upstream, &what, out);
@@ -121,83 +167,114 @@ DSDEF ds_result (ds_resource_aligned)(const ds_resource *upstream, size_t alignm
 /* Counting: 0 reads, 1 pushes, -1 pops. */
 static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resource_stats *out) {
     ds_result result = ds__res_good(resource, "resource");
-    if (result < 0) return result;
+    if (result < 0)
+        return result;
     ds__res *r = resource->alloc_fn == ds__res_alloc ? ds__res_enter(resource->user, NULL) : NULL;
-    if (!r && resource->alloc_fn == ds__res_alloc) return DS_ERR_INVALID_HANDLE;
+    if (!r && resource->alloc_fn == ds__res_alloc)
+        return DS_ERR_INVALID_HANDLE;
     if (!r || r->kind != DS__RES_STATISTICS) {
-        if (r) ds__res_leave(r, 1);
-        return ds__fail(DS_ERR_INVALID_VALUE, "the resource was not made by ds_resource_statistics");
+        if (r)
+            ds__res_leave(r, 1);
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the resource was not made by ds_resource_statistics");
     }
     pthread_mutex_lock(&r->lock);
-    if (step > 0 && r->depth == DS__RES_PUSHES) result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open already", DS__RES_PUSHES);
-    else if (step < 0 && r->depth == 0) result = ds__fail(DS_ERR_ILLEGAL_STATE, "there was no push");
-    else if (step > 0) memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
+    if (step > 0 && r->depth == DS__RES_PUSHES)
+        result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open already", DS__RES_PUSHES);
+    else if (step < 0 && r->depth == 0)
+        result = ds__fail(DS_ERR_ILLEGAL_STATE, "there was no push");
+    else if (step > 0)
+        memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
     else {
-        if (out) *out = r->stats[r->depth];
-        if (out) out->version = DS_MEM_STATS_VERSION;
+        if (out)
+            *out = r->stats[r->depth];
+        if (out)
+            out->version = DS_MEM_STATS_VERSION;
         for (int m = 0; step < 0 && m < 2; m++) {
             const ds_mem_stat *in = m ? &r->stats[r->depth].bytes : &r->stats[r->depth].allocations;
-            ds_mem_stat *to = m ? &r->stats[r->depth - 1].bytes : &r->stats[r->depth - 1].allocations;
-            if (to->current + in->peak > to->peak) to->peak = to->current + in->peak;
+            ds_mem_stat *to =
+                m ? &r->stats[r->depth - 1].bytes : &r->stats[r->depth - 1].allocations;
+            if (to->current + in->peak > to->peak)
+                to->peak = to->current + in->peak;
             to->current += in->current;
             to->allocated += in->allocated;
             to->freed += in->freed;
         }
-        if (step < 0) r->depth--;
+        if (step < 0)
+            r->depth--;
     }
     pthread_mutex_unlock(&r->lock);
     ds__res_leave(r, 1);
     return result;
 }
-DSDEF ds_result (ds_resource_get_stats)(const ds_resource *resource, ds_resource_stats *out) {
+
+DSDEF ds_result(ds_resource_get_stats)(const ds_resource *resource, ds_resource_stats *out) {
     ds_resource_stats s;
     size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_resource_get_stats");
     DS__STATS_ROOM(room);
     ds_result r = ds__res_stats(resource, 0, &s);
-    if (r == DS_OK) ds__stats_give(out, &s, room);
+    if (r == DS_OK)
+        ds__stats_give(out, &s, room);
     return r;
 }
-DSDEF ds_result (ds_resource_push_stats)(const ds_resource *resource) {
+
+DSDEF ds_result(ds_resource_push_stats)(const ds_resource *resource) {
     DS__ENTER("ds_resource_push_stats");
     return ds__res_stats(resource, 1, NULL);
 }
-DSDEF ds_result (ds_resource_pop_stats)(const ds_resource *resource, ds_resource_stats *out) {
+
+DSDEF ds_result(ds_resource_pop_stats)(const ds_resource *resource, ds_resource_stats *out) {
     ds_resource_stats s;
     size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_resource_pop_stats");
-    if (out) DS__STATS_ROOM(room);
+    if (out)
+        DS__STATS_ROOM(room);
     ds_result r = ds__res_stats(resource, -1, &s);
-    if (r == DS_OK && out) ds__stats_give(out, &s, room);
+    if (r == DS_OK && out)
+        ds__stats_give(out, &s, room);
     return r;
 }
 
 static void ds__res_end(ds__res *r) {
     for (int i = 0; i < 64; i++)
-        while (r->moved[i]) { ds__moved *next = r->moved[i]->next; ds__release(r->moved[i]); r->moved[i] = next; }
+        while (r->moved[i]) {
+            ds__moved *next = r->moved[i]->next;
+            ds__release(r->moved[i]);
+            r->moved[i] = next;
+        }
     pthread_mutex_destroy(&r->lock);
     ds__release(r);
 }
 
-DSDEF ds_result (ds_resource_destroy)(ds_resource *resource) {
+DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
     DS__ENTER("ds_resource_destroy");
-    if (!resource) return DS_OK;
+    if (!resource)
+        return DS_OK;
     ds_result result = ds__res_good(resource, "resource");
-    if (result < 0) return result;
+    if (result < 0)
+        return result;
     if (resource->alloc_fn == ds__res_alloc) {
         ds__res *r = ds__res_enter(resource->user, NULL);
-        if (!r) return DS_ERR_INVALID_HANDLE;
+        if (!r)
+            return DS_ERR_INVALID_HANDLE;
         pthread_mutex_lock(&ds__rs.lock);
         int64_t live = --r->live;
         int standing = r->standing;
         if (!live && !standing) {
             ds__rs.at[(uint32_t)r->id - 1] = NULL;
             for (uint32_t i = 0; r->up.alloc_fn == ds__res_alloc && i < ds__rs.count; i++)
-                if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user) ds__rs.at[i]->standing--;
+                if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user)
+                    ds__rs.at[i]->standing--;
         }
         pthread_mutex_unlock(&ds__rs.lock);
-        if (live) return ds__fail(DS_ERR_ILLEGAL_STATE, "allocations of the resource that are not freed: %lld", (long long)live);
-        if (standing) return ds__fail(DS_ERR_ILLEGAL_STATE, "resources that stand upon this one: %d; destroy them first", standing);
+        if (live)
+            return ds__fail(DS_ERR_ILLEGAL_STATE,
+                            "allocations of the resource that are not freed: %lld",
+                            (long long)live);
+        if (standing)
+            return ds__fail(DS_ERR_ILLEGAL_STATE,
+                            "resources that stand upon this one: %d; destroy them first", standing);
         ds__res_end(r);
     }
     memset(resource, 0, sizeof *resource);
@@ -207,12 +284,13 @@ DSDEF ds_result (ds_resource_destroy)(ds_resource *resource) {
 static void ds__resource_shutdown(void) {
     for (uint32_t i = 0; i < ds__rs.count; i++) {
         ds__res *r = ds__rs.at[i];
-        if (!r) continue;
-        ds__warn("resource made at %s:%d was not destroyed", r->made.file ? r->made.file : "?", r->made.line);
+        if (!r)
+            continue;
+        ds__warn("resource made at %s:%d was not destroyed", r->made.file ? r->made.file : "?",
+                 r->made.line);
         ds__res_end(r);
     }
     ds__release(ds__rs.at);
     ds__rs.at = NULL;
     ds__rs.count = 0;
 }
-

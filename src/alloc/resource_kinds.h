@@ -3,8 +3,10 @@
 static void ds__stat_add(ds_mem_stat *s, int64_t by) {
     s->current += by;
     *(by > 0 ? &s->allocated : &s->freed) += by > 0 ? by : -by;
-    if (s->current > s->peak) s->peak = s->current;
+    if (s->current > s->peak)
+        s->peak = s->current;
 }
+
 static void ds__res_count(ds__res *r, size_t size, int sign) {
     pthread_mutex_lock(&r->lock);
     ds__stat_add(&r->stats[r->depth].bytes, sign * (int64_t)size);
@@ -12,18 +14,22 @@ static void ds__res_count(ds__res *r, size_t size, int sign) {
     pthread_mutex_unlock(&r->lock);
 }
 
-static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_t size, ds_stream stream) {
+static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_t size,
+                          ds_stream stream) {
     char line[128];
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
     uint64_t id = s ? s->id : 0;
-    if (s) ds__stream_unpin(s);
+    if (s)
+        ds__stream_unpin(s);
     pthread_mutex_lock(&r->lock); /* first: the times of the lines do not fall */
-    int n = action ? snprintf(line, sizeof line, "%llu,%s,0x%llx,%zu,%llu\n", (unsigned long long)(ds__now_ns() / 1000), action,
+    int n = action ? snprintf(line, sizeof line, "%llu,%s,0x%llx,%zu,%llu\n",
+                              (unsigned long long)(ds__now_ns() / 1000), action,
                               (unsigned long long)(uintptr_t)ptr, size, (unsigned long long)id)
                    : snprintf(line, sizeof line, "time_us,action,pointer,size,stream\n");
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    if (!r->stopped && r->write_fn(line, (size_t)n, r->user)) r->stopped = 1;
+    if (!r->stopped && r->write_fn(line, (size_t)n, r->user))
+        r->stopped = 1;
     ds__tls.in_callback = outer;
     pthread_mutex_unlock(&r->lock);
 }
@@ -32,26 +38,41 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
     ds_result result = DS_OK;
     pthread_mutex_lock(&r->lock);
     size_t left = r->limit > r->used ? r->limit - r->used : 0;
-    if (sign < 0) r->used -= size < r->used ? size : r->used;
-    else if (size <= left) r->used += size;
-    else result = DS_ERR_LIMIT_EXCEEDED;
+    if (sign < 0)
+        r->used -= size < r->used ? size : r->used;
+    else if (size <= left)
+        r->used += size;
+    else
+        result = DS_ERR_LIMIT_EXCEEDED;
     pthread_mutex_unlock(&r->lock);
-    return result < 0 ? ds__fail(result, "%s do not fit: the resource's limit is %s, of which %s are left", DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left)) : result;
+    return result < 0
+               ? ds__fail(result, "%s do not fit: the resource's limit is %s, of which %s are left",
+                          DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left))
+               : result;
 }
 
 static ds__moved **ds__res_moved(ds__res *r, const void *ptr) { /* locked */
     uintptr_t n = (uintptr_t)ptr >> 8;
     ds__moved **at = &r->moved[(n ^ n >> 6 ^ n >> 14) & 63];
-    while (*at && (*at)->ptr != ptr) at = &(*at)->next;
+    while (*at && (*at)->ptr != ptr)
+        at = &(*at)->next;
     return at;
 }
-static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment, ds_stream stream, void **out) {
-    if (size >= r->threshold && r->alignment > alignment) alignment = r->alignment;
-    if (alignment <= 256) return ds__up_alloc(&r->up, size, 0, stream, out);
+
+static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment, ds_stream stream,
+                                       void **out) {
+    if (size >= r->threshold && r->alignment > alignment)
+        alignment = r->alignment;
+    if (alignment <= 256)
+        return ds__up_alloc(&r->up, size, 0, stream, out);
     DS__REQUIRE(size <= SIZE_MAX - alignment, "%zu bytes are too many", size);
     ds__moved *m = ds__alloc(sizeof *m);
-    ds_result result = m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note where a block begins");
-    if (result < 0) { ds__release(m); return result; }
+    ds_result result = m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole)
+                         : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note where a block begins");
+    if (result < 0) {
+        ds__release(m);
+        return result;
+    }
     m->size = size + alignment;
     m->ptr = *out = (char *)m->whole + (alignment - (uintptr_t)m->whole % alignment) % alignment;
     pthread_mutex_lock(&r->lock);
@@ -61,10 +82,13 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
     pthread_mutex_unlock(&r->lock);
     return DS_OK;
 }
+
 static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_stream stream) {
     pthread_mutex_lock(&r->lock);
-    ds__moved **at = ds__res_moved(r, ptr), *m = *at;
-    if (m) *at = m->next;
+    ds__moved **at = ds__res_moved(r, ptr);
+    ds__moved *m = *at;
+    if (m)
+        *at = m->next;
     pthread_mutex_unlock(&r->lock);
     ds_result result = ds__up_free(&r->up, m ? m->whole : ptr, m ? m->size : size, stream);
     if (result < 0 && m) { /* it is still there */
@@ -80,30 +104,37 @@ static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_str
 }
 
 /* Failures that another try mends are nobody's business. */
-static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment, ds_stream stream, void **out) {
+static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment, ds_stream stream,
+                                      void **out) {
     char why[sizeof ds__tls.aside];
     for (;;) {
         ds__tls.mute++;
         ds_result result = ds__up_alloc(&r->up, size, alignment, stream, out);
         ds__tls.mute--;
-        if (result == DS_OK) return result;
+        if (result == DS_OK)
+            return result;
         memcpy(why, ds__tls.aside, sizeof why);
         ds__outside o = ds__leave();
         int more = ds__is_shortage(result) && r->failure_fn(size, r->user) == 1;
         ds__return(o);
-        if (more) continue;
+        if (more)
+            continue;
         memcpy(ds__tls.mute ? ds__tls.aside : ds__tls.error, why, sizeof why);
         ds__tls.code = result;
-        if (!ds__tls.mute) ds__log(DS_LOG_ERROR, result, why);
+        if (!ds__tls.mute)
+            ds__log(DS_LOG_ERROR, result, why);
         return result;
     }
 }
 
-static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, ds_stream stream, void **out) {
+static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, ds_stream stream,
+                                    void **out) {
     ds_result result = DS_OK;
     switch (r->kind) {
     case DS__RES_DEVICE:
-        DS__REQUIRE(alignment <= 256, "device memory is aligned to 256, not to %zu: use ds_resource_aligned", alignment);
+        DS__REQUIRE(alignment <= 256,
+                    "device memory is aligned to 256, not to %zu: use ds_resource_aligned",
+                    alignment);
         return ds__alloc_device(r->device, size, out);
     case DS__RES_POOL: {
         ds_mem_request q = { size, stream, r->pool, alignment, NULL };
@@ -111,20 +142,26 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
         return result;
     }
     case DS__RES_DRIVER: {
-        DS__REQUIRE(alignment <= 256, "the driver's memory is aligned to 256, not to %zu: use ds_resource_aligned", alignment);
+        DS__REQUIRE(alignment <= 256,
+                    "the driver's memory is aligned to 256, not to %zu: use ds_resource_aligned",
+                    alignment);
         ds__stream *s = ds__stream_pin(stream);
-        if (!s) return DS_ERR_INVALID_HANDLE;
+        if (!s)
+            return DS_ERR_INVALID_HANDLE;
         result = ds__async_alloc(s, size, out);
         ds__stream_unpin(s);
         return result;
     }
     case DS__RES_LIMIT:
-        if ((result = ds__res_take(r, size, 1)) < 0) return result;
-        if ((result = ds__up_alloc(&r->up, size, alignment, stream, out)) < 0) DS_IGNORE(ds__res_take(r, size, -1));
+        if ((result = ds__res_take(r, size, 1)) < 0)
+            return result;
+        if ((result = ds__up_alloc(&r->up, size, alignment, stream, out)) < 0)
+            DS_IGNORE(ds__res_take(r, size, -1));
         return result;
     case DS__RES_STATISTICS:
         result = ds__up_alloc(&r->up, size, alignment, stream, out);
-        if (result == DS_OK) ds__res_count(r, size, 1);
+        if (result == DS_OK)
+            ds__res_count(r, size, 1);
         return result;
     case DS__RES_LOG:
         result = ds__up_alloc(&r->up, size, alignment, stream, out);
@@ -132,53 +169,74 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
         return result;
     case DS__RES_FAILURE:
         return ds__res_alloc_or_ask(r, size, alignment, stream, out);
-    default: return ds__res_alloc_aligned(r, size, alignment, stream, out);
+    default:
+        return ds__res_alloc_aligned(r, size, alignment, stream, out);
     }
 }
 
 static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream stream) {
     ds_result result = DS_OK;
     switch (r->kind) {
-    case DS__RES_DEVICE: return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc");
+    case DS__RES_DEVICE:
+        return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc");
     case DS__RES_POOL:
-        if (stream.id) DS__KEEPING(result, (ds_mem_record_use)(ptr, stream)); /* nothing for its own stream */
-        if (result == DS_OK) DS__KEEPING(result, (ds_mem_free)(ptr));
+        /* nothing for its own stream */
+        if (stream.id)
+            DS__KEEPING(result, (ds_mem_record_use)(ptr, stream));
+        if (result == DS_OK)
+            DS__KEEPING(result, (ds_mem_free)(ptr));
         return result;
     case DS__RES_DRIVER: {
         ds__found f = { 0, 0, DS_MEMORY_DEVICE, 0, 0, 0 };
         int known = ds__range_find(ptr, &f);
         ds_device device = { f.backend ? DS_DEVICE_CPU : DS_DEVICE_CUDA, f.device };
         DS__REQUIRE(known, "%p is not the start of memory of the driver's allocator", ptr);
-        ds__stream *s = stream.id ? ds__stream_pin(stream) : ds__any_stream(device); /* any is late enough */
-        if (!s) return ds__mem_error();
+        /* any is late enough */
+        ds__stream *s = stream.id ? ds__stream_pin(stream) : ds__any_stream(device);
+        if (!s)
+            return ds__mem_error();
         result = ds__async_free(s, ptr);
         ds__stream_unpin(s);
         return result;
     }
-    case DS__RES_ALIGNED: return ds__res_free_aligned(r, ptr, size, stream);
-    default: break;
+    case DS__RES_ALIGNED:
+        return ds__res_free_aligned(r, ptr, size, stream);
+    default:
+        break;
     }
-    if ((result = ds__up_free(&r->up, ptr, size, stream)) < 0) return result;
-    if (r->kind == DS__RES_LIMIT) DS_IGNORE(ds__res_take(r, size, -1));
-    if (r->kind == DS__RES_STATISTICS) ds__res_count(r, size, -1);
-    if (r->kind == DS__RES_LOG) ds__res_write(r, "free", ptr, size, stream);
+    if ((result = ds__up_free(&r->up, ptr, size, stream)) < 0)
+        return result;
+    if (r->kind == DS__RES_LIMIT)
+        DS_IGNORE(ds__res_take(r, size, -1));
+    if (r->kind == DS__RES_STATISTICS)
+        ds__res_count(r, size, -1);
+    if (r->kind == DS__RES_LOG)
+        ds__res_write(r, "free", ptr, size, stream);
     return result;
 }
 
-static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream, void **out) {
+static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,
+                               void **out) {
     *out = NULL;
     ds__res *r = ds__res_enter(user, NULL);
-    if (!r) return DS_ERR_INVALID_HANDLE;
+    if (!r)
+        return DS_ERR_INVALID_HANDLE;
     ds_result result = ds__res_alloc_from(r, size, alignment, stream, out);
-    if (result < 0) { *out = NULL; ds__res_leave(r, 1); }
+    if (result < 0) {
+        *out = NULL;
+        ds__res_leave(r, 1);
+    }
     return result;
 }
+
 static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stream) {
     int64_t live;
     ds__res *r = ds__res_enter(user, &live);
-    if (!r) return DS_ERR_INVALID_HANDLE;
-    ds_result result = live > 0 ? ds__res_free_to(r, ptr, size, stream) : ds__fail(DS_ERR_INVALID_VALUE, "nothing of the resource is allocated");
+    if (!r)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result result = live > 0
+                           ? ds__res_free_to(r, ptr, size, stream)
+                           : ds__fail(DS_ERR_INVALID_VALUE, "nothing of the resource is allocated");
     ds__res_leave(r, result == DS_OK ? 2 : 1);
     return result;
 }
-

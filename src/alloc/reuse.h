@@ -6,11 +6,15 @@ struct ds__wanted {
     ds_stream stream;
     ds__stream *s;
     int kind;
-    size_t size, asked;
+    size_t size;
+    size_t asked;
     ds__mblock *block; /* found */
-    uint8_t fresh;     /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
-    uint8_t aligned;   /* the front may be cut off */
-    uint8_t wasteful;  /* a pending block of another stream may be much larger than the request: there is nothing else */
+    /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
+    uint8_t fresh;
+    uint8_t aligned; /* the front may be cut off */
+    /* a pending block of another stream may be much larger than the request: there is nothing
+       else */
+    uint8_t wasteful;
 };
 
 /* Looks in the request's own arena. */
@@ -19,11 +23,15 @@ static int ds__try(ds__wanted *q) {
     int all = 0;
     ds__arena_lock(a);
     a->fresh = q->fresh; /* while this thread has the lock */
-    if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) { /* peaks follow, and others are stopped, only for what is there */
+    /* peaks follow, and others are stopped, only for what is there */
+    if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) {
         ds__unpark_all(a);
         int there = ds__fit(a, q->kind, q->size) != NULL;
         a->fresh = 0;
-        if (!there) { ds__arena_unlock(a); return 0; }
+        if (!there) {
+            ds__arena_unlock(a);
+            return 0;
+        }
         all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
         a->fresh = q->fresh;
     }
@@ -33,9 +41,14 @@ static int ds__try(ds__wanted *q) {
     return q->block != NULL;
 }
 
-/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while a block of it is taken the arena does not become
-   another stream's. */
-typedef struct ds__owner { ds_stream stream; ds_event end; int orphan; } ds__owner;
+/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while
+   a block of it is taken the arena does not become another stream's. */
+typedef struct ds__owner {
+    ds_stream stream;
+    ds_event end;
+    int orphan;
+} ds__owner;
+
 static ds__owner ds__owner_of(ds__arena *a) {
     ds__arena_lock(a);
     ds__owner o = { a->stream, a->end, a->orphan };
@@ -45,52 +58,77 @@ static ds__owner ds__owner_of(ds__arena *a) {
 
 /* Whether the request's stream can wait for the owner. */
 static int ds__can_await(const ds__wanted *q, ds__owner o) {
-    if (o.orphan && !o.end.id) return 0; /* nobody knows when its stream was done */
+    /* nobody knows when its stream was done */
+    if (o.orphan && !o.end.id)
+        return 0;
     if (ds__captures_open()) { /* across the bounds of a capture nobody waits */
         uint64_t capture = ds__capture_of(q->s);
-        if (capture == DS__BROKEN || capture != (o.orphan ? 0 : ds__capture_of_handle(o.stream))) return 0;
+        if (capture == DS__BROKEN || capture != (o.orphan ? 0 : ds__capture_of_handle(o.stream)))
+            return 0;
     }
     return 1;
 }
 
-/* Looks in another stream's arena of the pool: the request's stream waits for what is on that one. */
+/* Looks in another stream's arena of the pool: the request's stream waits for what is on that
+   one. */
 static int ds__borrow(ds__wanted *q, ds__arena *from) {
-    if (from == q->a) return 0;
+    if (from == q->a)
+        return 0;
     ds__owner o = ds__owner_of(from);
-    if (!ds__can_await(q, o)) return 0;
+    if (!ds__can_await(q, o))
+        return 0;
     ds__wanted other = *q;
     other.a = from;
     other.fresh = 0;
-    if (o.orphan && !ds__captures_open()) (void)ds__poll(from, 0); /* nobody else asks there, unless memory is short */
+    /* nobody else asks there, unless memory is short */
+    if (o.orphan && !ds__captures_open())
+        (void)ds__poll(from, 0);
     ds__arena_lock(from);
     ds__unpark_all(from);
     int worth = from->free_bytes >= q->size || (from->pending_bytes >= q->size && !q->aligned);
     ds__arena_unlock(from);
-    ds__muse *u = worth ? ds__muse_new(from, q->a->dev->device) : NULL; /* first: nothing fails for lack of it afterwards */
-    if (!u) return 0;
+    /* first: nothing fails for lack of it afterwards */
+    ds__muse *u = worth ? ds__muse_new(from, q->a->dev->device) : NULL;
+    if (!u)
+        return 0;
     int pending = !ds__try(&other);
-    /* A pending block is taken whole, as it is: only the request's stream has waited for those who used it. */
+    /* A pending block is taken whole, as it is: only the request's stream has waited for those
+       who used it. */
     size_t most = q->wasteful ? SIZE_MAX : 2 * q->size;
-    ds_result r = !pending ? DS_OK : !q->aligned && ds__take_pending(from, q->kind, q->size, most, q->stream, q->asked, &other.block) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    ds_result r = !pending ? DS_OK
+                  : !q->aligned && ds__take_pending(from, q->kind, q->size, most, q->stream,
+                                                    q->asked, &other.block)
+                      ? DS_OK
+                      : DS_ERR_OUT_OF_MEMORY;
     int found = r == DS_OK;
-    if (found) o = ds__owner_of(from);
-    if (found) ds__hold_captures(); /* else one may begin on the other stream, and the request's would come into it by the event */
-    int own = !o.orphan && o.stream.id == q->stream.id; /* another pool's, but the same stream's: nobody waits */
-    if (found && ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o))) { /* it has become another's, nobody's, or a graph's */
+    if (found)
+        o = ds__owner_of(from);
+    /* else one may begin on the other stream, and the request's would come into it by the event */
+    if (found)
+        ds__hold_captures();
+    /* another pool's, but the same stream's: nobody waits */
+    int own = !o.orphan && o.stream.id == q->stream.id;
+    /* it has become another's, nobody's, or a graph's */
+    if (found && ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o))) {
         r = DS_ERR_ILLEGAL_STATE;
     } else if (found && o.orphan) {
         r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);
     } else if (found && !own) {
         r = ds__event_record(u->event, o.stream, DS__OP_RECORD);
-        if (r == DS_OK) r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
+        if (r == DS_OK)
+            r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
     }
-    if (found) ds__let_captures();
+    if (found)
+        ds__let_captures();
     if (found && r < 0 && pending) { /* it stays pending, for the request's stream */
         DS_IGNORE(ds__event_record(u->event, q->stream, DS__OP_RECORD));
         u->stream = q->stream;
         u->recorded = 1;
         ds__arena_lock(from);
-        while (!ds__ready(from, q->kind, 0)) { ds__make_ready(from, q->kind, 0); ds__arena_lock(from); }
+        while (!ds__ready(from, q->kind, 0)) {
+            ds__make_ready(from, q->kind, 0);
+            ds__arena_lock(from);
+        }
         ds__live_out(other.block);
         other.block->uses = u;
         ds__count_pending(from, q->kind, (int64_t)other.block->size);
@@ -102,7 +140,8 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
         ds__arena_lock(from);
         ds__muses_drop(from, u);
         ds__arena_unlock(from);
-        if (found) ds__block_end(from, other.block);
+        if (found)
+            ds__block_end(from, other.block);
         return 0;
     }
     u->stream = q->stream;
@@ -118,23 +157,28 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
     }
     ds__arena_unlock(from);
     q->block = other.block;
-    if (DS__UNLIKELY(q->block->stale)) ds__poison_on(q->block, q->stream); /* which is behind everything now */
+    /* which is behind everything now */
+    if (DS__UNLIKELY(q->block->stale))
+        ds__poison_on(q->block, q->stream);
     return 1;
 }
 
 /* Looks in all arenas of a pool, or only in those of ended streams. */
 static int ds__borrow_any(ds__wanted *q, ds__mpool *p, int orphans) {
     for (ds__arena *a = ds__first_arena(q->a->dev, p); a; a = a->next)
-        if ((!orphans || ds__owner_of(a).orphan) && ds__borrow(q, a)) return 1;
+        if ((!orphans || ds__owner_of(a).orphan) && ds__borrow(q, a))
+            return 1;
     return 0;
 }
 
-/* Looks in the pools that help out. One that becomes a graph's in the middle is left alone later. */
+/* Looks in the pools that help out. One that becomes a graph's in the middle is left alone
+   later. */
 static int ds__borrow_pools(ds__wanted *q) {
     ds__mdevice *dev = q->a->dev;
-    if (q->a->pool != &dev->main) return 0;
+    if (q->a->pool != &dev->main)
+        return 0;
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p))
-        if (p->use_on_oom && !p->dead && !p->graphs && ds__borrow_any(q, p, 0)) return 1;
+        if (p->use_on_oom && !p->dead && !p->graphs && ds__borrow_any(q, p, 0))
+            return 1;
     return 0;
 }
-

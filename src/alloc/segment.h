@@ -4,41 +4,61 @@
 static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
     size_t was = atomic_load(sum);
     do {
-        if (limit && (was > limit || size > limit - was)) return 0;
+        if (limit && (was > limit || size > limit - was))
+            return 0;
     } while (!atomic_compare_exchange_weak(sum, &was, was + size));
     return 1;
 }
+
 /* From here until ds__move_end what is reserved may be more than what segments have. */
-static void ds__move_begin(ds__mdevice *dev) { atomic_fetch_add(&dev->moving, ((uint64_t)1 << 32) + 1); }
-static void ds__move_end(ds__mdevice *dev) { atomic_fetch_sub(&dev->moving, 1); }
-/* Reserves bytes that the allocator may take from the driver, until a segment has them (ds__count_reserved) or ds__unreserve. The limit of the device also covers
-   `surplus`, the memory of the driver's pool that no block has. */
+static void ds__move_begin(ds__mdevice *dev) {
+    atomic_fetch_add(&dev->moving, ((uint64_t)1 << 32) + 1);
+}
+
+static void ds__move_end(ds__mdevice *dev) {
+    atomic_fetch_sub(&dev->moving, 1);
+}
+
+/* Reserves bytes that the allocator may take from the driver, until a segment has them
+   (ds__count_reserved) or ds__unreserve. The limit of the device also covers `surplus`, the
+   memory of the driver's pool that no block has. */
 static ds_result ds__reserve_with(ds__arena *a, size_t size, size_t surplus) {
     size_t limit = atomic_load(&a->dev->limit);
-    if (limit && surplus >= limit) return DS_ERR_LIMIT_EXCEEDED;
+    if (limit && surplus >= limit)
+        return DS_ERR_LIMIT_EXCEEDED;
     ds__move_begin(a->dev);
     int in_pool = ds__within(&a->pool->reserved, size, a->pool->limit);
-    if (in_pool && ds__within(&a->dev->reserved, size, limit - surplus)) return DS_OK;
-    if (in_pool) atomic_fetch_sub(&a->pool->reserved, size);
+    if (in_pool && ds__within(&a->dev->reserved, size, limit - surplus))
+        return DS_OK;
+    if (in_pool)
+        atomic_fetch_sub(&a->pool->reserved, size);
     ds__move_end(a->dev);
     return DS_ERR_LIMIT_EXCEEDED;
 }
+
 static ds_result ds__reserve(ds__arena *a, size_t size) {
     return ds__reserve_with(a, size, atomic_load(&a->dev->limit) ? ds__async_surplus(a->dev) : 0);
 }
+
 static void ds__unreserve(ds__arena *a, size_t size) {
     atomic_fetch_sub(&a->pool->reserved, size);
     atomic_fetch_sub(&a->dev->reserved, size);
     ds__move_end(a->dev);
 }
-/* A segment has the bytes; less than 0: it has them no more, and ds__unreserve follows. The arena is locked. */
+
+/* A segment has the bytes; less than 0: it has them no more, and ds__unreserve follows. The
+   arena is locked. */
 static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
     ds__meters(a, kind, DS__RESERVED, by);
-    if (by > 0) ds__move_end(a->dev); else ds__move_begin(a->dev);
+    if (by > 0)
+        ds__move_end(a->dev);
+    else
+        ds__move_begin(a->dev);
 }
 
 /* A description of a segment, in no list. */
-static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size, size_t page) {
+static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
+                                    size_t page) {
     pthread_mutex_lock(&ds__m.registry);
     ds__segment *s = ds__m.free_segments;
     int room = ds__m.sorted_count < ds__m.sorted_room;
@@ -46,23 +66,30 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
         size_t more = ds__m.sorted_room ? 2 * ds__m.sorted_room : 64;
         ds__segment **sorted = ds__alloc(more * sizeof *sorted);
         if (sorted) {
-            if (ds__m.sorted_count) memcpy(sorted, ds__m.sorted, ds__m.sorted_count * sizeof *sorted);
+            if (ds__m.sorted_count)
+                memcpy(sorted, ds__m.sorted, ds__m.sorted_count * sizeof *sorted);
             ds__release(ds__m.sorted);
             ds__m.sorted = sorted;
             ds__m.sorted_room = more;
             room = 1;
         }
     }
-    if (s) ds__m.free_segments = s->next;
-    else s = ds__mkeep_unlocked(sizeof *s);
+    if (s)
+        ds__m.free_segments = s->next;
+    else
+        s = ds__mkeep_unlocked(sizeof *s);
     unsigned shift = kind == DS__SMALL || ds__policy(a->pool)->single_pool ? DS__DENSE_SHIFT : 20;
     size_t granules = (size + ((size_t)1 << shift) - 1) >> shift;
     ds__mblock **table = s && room ? ds__alloc(granules * sizeof *table) : NULL;
     int entered = table && (page || ds__granules(s, base, size, 1));
     if (!entered) {
-        if (table && !page) ds__granules(s, base, size, 0);
+        if (table && !page)
+            ds__granules(s, base, size, 0);
         ds__release(table);
-        if (s) { s->next = ds__m.free_segments; ds__m.free_segments = s; }
+        if (s) {
+            s->next = ds__m.free_segments;
+            ds__m.free_segments = s;
+        }
         pthread_mutex_unlock(&ds__m.registry);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         return NULL;
@@ -81,7 +108,8 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
     s->direct = s->leaving = 0;
     s->first = NULL;
     size_t i = ds__sorted_after((uintptr_t)base);
-    memmove(&ds__m.sorted[i + 1], &ds__m.sorted[i], (ds__m.sorted_count - i) * sizeof *ds__m.sorted);
+    memmove(&ds__m.sorted[i + 1], &ds__m.sorted[i],
+            (ds__m.sorted_count - i) * sizeof *ds__m.sorted);
     ds__m.sorted[i] = s;
     ds__m.sorted_count++;
     atomic_store_explicit(&s->arena, a, memory_order_release);
@@ -94,16 +122,25 @@ static void ds__segment_drop(ds__segment *s) {
     ds__arena *a = atomic_load(&s->arena);
     ds__mblock **table = s->granule;
     ds__arena_lock(a);
-    for (ds__finer *row = s->rows; row; row = s->rows) { s->rows = row->next; row->next = a->spare_rows; a->spare_rows = row; } /* a late look-up is in the table with this lock */
+    /* a late look-up is in the table with this lock */
+    for (ds__finer *row = s->rows; row; row = s->rows) {
+        s->rows = row->next;
+        row->next = a->spare_rows;
+        a->spare_rows = row;
+    }
     atomic_store_explicit(&s->arena, NULL, memory_order_release);
     s->granule = NULL;
     ds__arena_unlock(a);
     pthread_mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
-    while (ds__m.sorted[i] != s) i--; /* its memory may be a newer segment's already */
-    memmove(&ds__m.sorted[i], &ds__m.sorted[i + 1], (ds__m.sorted_count - i - 1) * sizeof *ds__m.sorted);
+    /* its memory may be a newer segment's already */
+    while (ds__m.sorted[i] != s)
+        i--;
+    memmove(&ds__m.sorted[i], &ds__m.sorted[i + 1],
+            (ds__m.sorted_count - i - 1) * sizeof *ds__m.sorted);
     ds__m.sorted_count--;
-    if (!s->page) ds__granules(s, s->base, s->size, 0);
+    if (!s->page)
+        ds__granules(s, s->base, s->size, 0);
     s->next = ds__m.free_segments;
     ds__m.free_segments = s;
     pthread_mutex_unlock(&ds__m.registry);
@@ -113,19 +150,27 @@ static void ds__segment_drop(ds__segment *s) {
 static void ds__segment_in(ds__arena *a, ds__segment *s) { /* locked */
     s->prev = NULL;
     s->next = a->segments;
-    if (s->next) s->next->prev = s;
+    if (s->next)
+        s->next->prev = s;
     a->segments = s;
 }
+
 static void ds__segment_out(ds__arena *a, ds__segment *s) { /* locked */
-    if (s->prev) s->prev->next = s->next; else a->segments = s->next;
-    if (s->next) s->next->prev = s->prev;
+    if (s->prev)
+        s->prev->next = s->next;
+    else
+        a->segments = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
 }
 
 static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
     ds__meters(a, s->kind, DS__SEGMENT, sign);
-    if (sign > 0) s->oversize = s->size >= ds__policy(a->pool)->max_split_size;
-    if (!s->oversize) return;
+    if (sign > 0)
+        s->oversize = s->size >= ds__policy(a->pool)->max_split_size;
+    if (!s->oversize)
+        return;
     ds__meter_add(&a->dev->stats.oversize_segments, sign);
-    if (a->pool != &a->dev->main) ds__meter_add(&a->pool->stats.oversize_segments, sign);
+    if (a->pool != &a->dev->main)
+        ds__meter_add(&a->pool->stats.oversize_segments, sign);
 }
-

@@ -1,6 +1,7 @@
 /* ---- growing segments ---- */
 
-/* A hole goes back into the list, in the order of addresses, with its neighbours that are holes. The arena is locked. */
+/* A hole goes back into the list, in the order of addresses, with its neighbours that are holes.
+   The arena is locked. */
 static void ds__hole_in(ds__arena *a, ds__mblock *b) {
     int kind = b->seg->kind;
     b->state = DS_BLOCK_UNMAPPED;
@@ -8,44 +9,69 @@ static void ds__hole_in(ds__arena *a, ds__mblock *b) {
         ds__mblock *prev = b->prev;
         prev->size += b->size;
         prev->next = b->next;
-        if (b->next) b->next->prev = prev;
+        if (b->next)
+            b->next->prev = prev;
         ds__mblock_drop(a, b);
         b = prev;
     } else {
-        ds__mblock *before = NULL, *at = a->holes[kind];
-        while (at && ds__earlier(at, b)) { before = at; at = at->list_next; }
+        ds__mblock *before = NULL;
+        ds__mblock *at = a->holes[kind];
+        while (at && ds__earlier(at, b)) {
+            before = at;
+            at = at->list_next;
+        }
         b->list_prev = before;
         b->list_next = at;
-        if (at) at->list_prev = b;
-        if (before) before->list_next = b; else a->holes[kind] = b;
+        if (at)
+            at->list_prev = b;
+        if (before)
+            before->list_next = b;
+        else
+            a->holes[kind] = b;
     }
     ds__mblock *next = b->next;
     if (next && next->state == DS_BLOCK_UNMAPPED && !next->quiet) {
-        if (next->list_prev) next->list_prev->list_next = next->list_next; else a->holes[kind] = next->list_next;
-        if (next->list_next) next->list_next->list_prev = next->list_prev;
+        if (next->list_prev)
+            next->list_prev->list_next = next->list_next;
+        else
+            a->holes[kind] = next->list_next;
+        if (next->list_next)
+            next->list_next->list_prev = next->list_prev;
         b->size += next->size;
         b->next = next->next;
-        if (b->next) b->next->prev = b;
+        if (b->next)
+            b->next->prev = b;
         ds__mblock_drop(a, next);
     }
 }
+
 static void ds__hole_out(ds__arena *a, ds__mblock *b) {
-    if (b->list_prev) b->list_prev->list_next = b->list_next; else a->holes[b->seg->kind] = b->list_next;
-    if (b->list_next) b->list_next->list_prev = b->list_prev;
+    if (b->list_prev)
+        b->list_prev->list_next = b->list_next;
+    else
+        a->holes[b->seg->kind] = b->list_next;
+    if (b->list_next)
+        b->list_next->list_prev = b->list_prev;
 }
 
 /* Address space for another growing segment. DS_ERR_UNSUPPORTED: this device has none. */
 static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__policy(a->pool);
     ds__mdevice *dev = a->dev;
-    size_t least = 0, page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
+    size_t least = 0;
+    size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
     size_t reserve = ds__mreserve_size(c, dev->total, page);
     void *base = NULL;
-    if (kind == DS__SMALL && !c->single_pool) reserve /= 16; /* another one follows when it is full */
-    if (reserve < size + 2 * page) reserve = size + 2 * page;
-    if (reserve < 16 * page) reserve = 16 * page;
+    /* another one follows when it is full */
+    if (kind == DS__SMALL && !c->single_pool)
+        reserve /= 16;
+    if (reserve < size + 2 * page)
+        reserve = size + 2 * page;
+    if (reserve < 16 * page)
+        reserve = 16 * page;
     ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     size_t asked = page;
     page = (page + least - 1) / least * least;
     reserve = reserve / page * page; /* whole pages; what is behind them stays unused */
@@ -55,7 +81,8 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     ds__mblock *b = s ? ds__mblock_new(a) : NULL;
     if (!b) {
         ds__arena_unlock(a);
-        if (s) ds__segment_drop(s);
+        if (s)
+            ds__segment_drop(s);
         ds__move_end(dev);
         ds__space_release(dev->device, base, reserve);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
@@ -78,7 +105,8 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     const ds__driver *driver = ds__driver_of(a->dev->device);
     int index = a->dev->device.index;
     ds_result r = ds__reserve(a, size);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     size_t done = 0;
     for (; done < size && r == DS_OK; done += s->page) {
         r = driver->space_map(index, at + done, s->page);
@@ -86,12 +114,14 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     }
     if (r == DS_OK) {
         pthread_mutex_lock(&ds__m.registry);
-        if (!ds__granules(s, at, size, 1)) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
+        if (!ds__granules(s, at, size, 1))
+            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         pthread_mutex_unlock(&ds__m.registry);
     } else {
         done -= s->page;
     }
-    if (r == DS_OK) return r;
+    if (r == DS_OK)
+        return r;
     for (size_t i = 0; i < done; i += s->page) {
         DS_IGNORE(driver->space_unmap(index, at + i, s->page));
         DS__COUNT_CALL(a, driver_frees, 1);
@@ -100,47 +130,68 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     return r;
 }
 
-/* Lets a growing segment grow until it has a free block of `size`. `grow` is held, no spinning lock. */
+/* Lets a growing segment grow until it has a free block of `size`. `grow` is held, no spinning
+   lock. */
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
-        ds__mblock *h, *prev = NULL;
+        ds__mblock *h;
+        ds__mblock *prev = NULL;
         const ds_mem_config *c = ds__policy(a->pool);
-        size_t before = 0, page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
+        size_t before = 0;
+        size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
         ds__arena_lock(a);
-        for (h = a->holes[kind]; h; h = h->list_next) { /* the lowest that will do, with what is free beside it */
-            if (!h->seg->mapped && h->seg->native != page) continue; /* empty, and of another policy */
+        /* the lowest that will do, with what is free beside it */
+        for (h = a->holes[kind]; h; h = h->list_next) {
+            /* empty, and of another policy */
+            if (!h->seg->mapped && h->seg->native != page)
+                continue;
             prev = h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
             before = prev ? prev->size : 0;
-            size_t behind = h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet ? h->next->size : 0;
-            if (before + h->size + behind >= size) break;
+            size_t behind =
+                h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet ? h->next->size : 0;
+            if (before + h->size + behind >= size)
+                break;
         }
         if (!h) {
             ds__arena_unlock(a);
             ds_result r = again ? DS_ERR_OUT_OF_MEMORY : ds__grow_space(a, kind, size);
-            if (r < 0) return r;
+            if (r < 0)
+                return r;
             continue;
         }
         ds__segment *s = h->seg;
         size_t need = size > before ? size - before : 1;
         need = (need + s->page - 1) / s->page * s->page;
-        if (need > h->size) need = h->size;
+        if (need > h->size)
+            need = h->size;
         ds__mblock *fresh = h;
         int whole = need == h->size;
         ds__hole_out(a, h);
         h->quiet = 1;
-        if (prev) { ds__bin_out(a, prev); prev->quiet = 1; }
+        if (prev) {
+            ds__bin_out(a, prev);
+            prev->quiet = 1;
+        }
         ds__arena_unlock(a);
 
         ds_result r = ds__map(a, s, h->ptr, need);
 
         ds__arena_lock(a);
-        if (prev) { prev->quiet = 0; (void)ds__merge_in(a, prev); } /* its neighbours may have been freed meanwhile */
+        /* its neighbours may have been freed meanwhile */
+        if (prev) {
+            prev->quiet = 0;
+            (void)ds__merge_in(a, prev);
+        }
         if (r == DS_OK && !whole) {
             ds__mblock *rest = ds__cut(a, h, need);
-            if (rest) ds__hole_in(a, rest);
-            else r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
+            if (rest)
+                ds__hole_in(a, rest);
+            else
+                r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
             if (!rest) {
-                for (size_t i = 0; i < need; i += s->page) DS_IGNORE(ds__driver_of(a->dev->device)->space_unmap(a->dev->device.index, h->ptr + i, s->page));
+                for (size_t i = 0; i < need; i += s->page)
+                    DS_IGNORE(ds__driver_of(a->dev->device)
+                                  ->space_unmap(a->dev->device.index, h->ptr + i, s->page));
                 ds__unreserve(a, need);
             }
         }
@@ -152,7 +203,9 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
         }
         s->mapped += need;
         ds__count_reserved(a, kind, (int64_t)need);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)fresh->ptr, need, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+        ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)fresh->ptr, need,
+                     a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line,
+                     NULL);
         (void)ds__merge_in(a, fresh);
         ds__arena_unlock(a);
         return DS_OK;
@@ -160,37 +213,59 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Takes the memory of whole pages in a free block away, which is in no list and quiet; the stream has passed all uses of it. `grow` is held. */
+/* Takes the memory of whole pages in a free block away, which is in no list and quiet; the
+   stream has passed all uses of it. `grow` is held. */
 static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__segment *s = b->seg;
-    size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page, to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page, done = 0;
-    if (to - from > s->page && most <= to - from - s->page) from = to - (most + s->page - 1) / s->page * s->page; /* the end: what stays is low */
+    size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page;
+    size_t to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page;
+    size_t done = 0;
+    /* the end: what stays is low */
+    if (to - from > s->page && most <= to - from - s->page)
+        from = to - (most + s->page - 1) / s->page * s->page;
     if (to > from) {
         const ds__driver *driver = ds__driver_of(a->dev->device);
         ds_result r = DS_OK;
-        for (; from + done < to && r == DS_OK; done += s->page) r = driver->space_unmap(a->dev->device.index, s->base + from + done, s->page);
-        if (r < 0) done -= s->page;
+        for (; from + done < to && r == DS_OK; done += s->page)
+            r = driver->space_unmap(a->dev->device.index, s->base + from + done, s->page);
+        if (r < 0)
+            done -= s->page;
         DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
     }
     ds__arena_lock(a);
-    ds__mblock *middle = b, *rest = NULL;
+    ds__mblock *middle = b;
+    ds__mblock *rest = NULL;
     size_t front = (size_t)(s->base + from - b->ptr);
-    if (done && front) middle = ds__cut(a, b, front);
-    if (done && middle && middle->size > done) rest = ds__cut(a, middle, done);
-    if (done && (!middle || (!rest && middle->size > done))) { /* no memory to describe that: what is unmapped is lost with its addresses */
+    if (done && front)
+        middle = ds__cut(a, b, front);
+    if (done && middle && middle->size > done)
+        rest = ds__cut(a, middle, done);
+    /* no memory to describe that: what is unmapped is lost with its addresses */
+    if (done && (!middle || (!rest && middle->size > done))) {
         b->quiet = 1;
         b->state = DS_BLOCK_UNMAPPED;
-        if (middle) { middle->state = DS_BLOCK_UNMAPPED; middle->quiet = 1; }
+        if (middle) {
+            middle->state = DS_BLOCK_UNMAPPED;
+            middle->quiet = 1;
+        }
     } else if (done) {
         middle->quiet = 0;
         ds__hole_in(a, middle);
-        if (rest) { rest->quiet = 0; (void)ds__merge_in(a, rest); }
+        if (rest) {
+            rest->quiet = 0;
+            (void)ds__merge_in(a, rest);
+        }
     }
-    if (!done || (middle && middle != b)) { b->quiet = 0; (void)ds__merge_in(a, b); }
+    if (!done || (middle && middle != b)) {
+        b->quiet = 0;
+        (void)ds__merge_in(a, b);
+    }
     if (done) {
         s->mapped -= done;
         ds__count_reserved(a, s->kind, -(int64_t)done);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+        ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
+                     a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line,
+                     NULL);
     }
     ds__arena_unlock(a);
     if (done) {
@@ -201,4 +276,3 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     }
     return done;
 }
-

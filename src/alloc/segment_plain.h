@@ -1,11 +1,17 @@
 /* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
 static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__policy(a->pool);
-    size_t want = ds__msegment_size(c, kind, size), least = want;
+    size_t want = ds__msegment_size(c, kind, size);
+    size_t least = want;
     if (c->segment_growth && !a->pool->no_split) { /* fewer and larger ones fragment less */
-        size_t more = (size_t)atomic_load(a->pool == &a->dev->main ? &a->dev->stats.all[DS__RESERVED].now : &a->pool->stats.all[DS__RESERVED].now) / c->segment_growth / (2 * DS__MIB) * (2 * DS__MIB);
-        if (kind == DS__SMALL && more > 8 * DS__MIB) more = 8 * DS__MIB;
-        if (more > want) want = more;
+        size_t more =
+            (size_t)atomic_load(a->pool == &a->dev->main ? &a->dev->stats.all[DS__RESERVED].now
+                                                         : &a->pool->stats.all[DS__RESERVED].now) /
+            c->segment_growth / (2 * DS__MIB) * (2 * DS__MIB);
+        if (kind == DS__SMALL && more > 8 * DS__MIB)
+            more = 8 * DS__MIB;
+        if (more > want)
+            want = more;
     }
     for (;;) {
         void *base = NULL;
@@ -14,13 +20,20 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         if (r == DS_OK) {
             DS__COUNT_CALL(a, driver_allocs, 1);
             r = ds__source_alloc(a, want, &source, &base);
-            if (r == DS_ERR_LIMIT_EXCEEDED) r = DS_ERR_OUT_OF_MEMORY; /* an upstream's own: none of ours is in the way */
-            if (r < 0) { ds__unreserve(a, want); DS__COUNT_CALL(a, driver_allocs, -1); }
+            /* an upstream's own: none of ours is in the way */
+            if (r == DS_ERR_LIMIT_EXCEEDED)
+                r = DS_ERR_OUT_OF_MEMORY;
+            if (r < 0) {
+                ds__unreserve(a, want);
+                DS__COUNT_CALL(a, driver_allocs, -1);
+            }
         }
         if (r < 0) {
-            if (want == least || !ds__is_shortage(r)) return r;
+            if (want == least || !ds__is_shortage(r))
+                return r;
             want = want / 2 / (2 * DS__MIB) * (2 * DS__MIB);
-            if (want < least) want = least;
+            if (want < least)
+                want = least;
             continue;
         }
         ds__segment *s = ds__segment_new(a, kind, source, base, want, 0);
@@ -29,7 +42,8 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         if (!b) {
             ds__arena_unlock(a);
             ds__segment whole = { .base = base, .size = want, .source = (uint8_t)source };
-            if (s) ds__segment_drop(s);
+            if (s)
+                ds__segment_drop(s);
             DS_IGNORE(ds__source_free(a, &whole));
             ds__unreserve(a, want);
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
@@ -43,7 +57,8 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         ds__segment_in(a, s);
         ds__count_reserved(a, kind, (int64_t)want);
         ds__count_segment(a, s, 1);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, want, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+        ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, want, a->stream_id,
+                     a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
         b->state = DS_BLOCK_FREE;
         ds__bin_in(a, b, a->pool->config.best_fit_by_address);
         ds__arena_unlock(a);
@@ -51,7 +66,8 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
     }
 }
 
-/* Waits for the arena's stream while others may let it grow. The block that is to go is quiet and in no list. */
+/* Waits for the arena's stream while others may let it grow. The block that is to go is quiet
+   and in no list. */
 static int ds__drain_aside(ds__arena *a) {
     pthread_mutex_unlock(&a->grow);
     int drained = ds__arena_drain(a);
@@ -59,17 +75,21 @@ static int ds__drain_aside(ds__arena *a) {
     return drained;
 }
 
-/* Gives a plain segment back whose only block, free and quiet, is in no list. `giving` and `grow` are held, no spinning lock; for pinned memory nothing is. */
+/* Gives a plain segment back whose only block, free and quiet, is in no list. `giving` and
+   `grow` are held, no spinning lock; for pinned memory nothing is. */
 static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     int kind = s->kind;
     ds__segment copy = *s;
     int pinned = s->source == DS__FROM_PINNED || s->source == DS__FROM_REGISTERED;
     /* An upstream is not asked whether it can wait; pinned memory has no stream. */
-    ds_result r = pinned || ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM ? DS_OK : DS_ERR_ILLEGAL_STATE;
+    ds_result r = pinned || ds__drain_aside(a) || s->source == DS__FROM_UPSTREAM
+                      ? DS_OK
+                      : DS_ERR_ILLEGAL_STATE;
     if (r == DS_OK) {
         ds__segment_leaves(s, 1);
-        if ((r = ds__source_free(a, &copy)) < 0) ds__segment_leaves(s, 0);
+        if ((r = ds__source_free(a, &copy)) < 0)
+            ds__segment_leaves(s, 0);
     }
     ds__arena_lock(a);
     if (r < 0) { /* it is still there */
@@ -84,10 +104,10 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     ds__count_reserved(a, kind, -(int64_t)size);
     ds__count_segment(a, s, -1);
     DS__COUNT_CALL(a, driver_frees, 1);
-    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)copy.base, size, a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)copy.base, size, a->stream_id,
+                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
     ds__segment_drop(s);
     ds__unreserve(a, size);
     return DS_OK;
 }
-

@@ -1,4 +1,4 @@
-/* ---- >>memory end -------------------------------------------------------------------------------------------------- */
+/* ---- >>memory end ---------------------------------------------------------------------------- */
 
 /* What was not freed is told by owner, then all memory of a device goes. */
 static void ds__mem_end(ds__mdevice *dev) {
@@ -8,14 +8,19 @@ static void ds__mem_end(ds__mdevice *dev) {
     for (ds__mpool *p = &dev->main; p; p = p->next) {
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (ds__segment *s = a->segments; s; s = s->next) {
-                if (s->page) ds__space_release(dev->device, s->base, s->size);
-                else if (s->source == DS__FROM_ASYNC) {} /* the driver's pool ends with the driver */
-                else DS_IGNORE(ds__source_free(a, s));
+                if (s->page)
+                    ds__space_release(dev->device, s->base, s->size);
+                else if (s->source == DS__FROM_ASYNC) {
+                } /* the driver's pool ends with the driver */
+                else
+                    DS_IGNORE(ds__source_free(a, s));
                 for (ds__mblock *b = s->first; b; b = b->next)
-                    for (ds__muse *u = b->uses; u; u = u->next) ds__event_drop(u->event);
+                    for (ds__muse *u = b->uses; u; u = u->next)
+                        ds__event_drop(u->event);
                 ds__release(s->granule);
             }
-            for (ds__muse *u = a->spare_uses; u; u = u->next) ds__event_drop(u->event);
+            for (ds__muse *u = a->spare_uses; u; u = u->next)
+                ds__event_drop(u->event);
             ds__event_drop(a->end);
             pthread_mutex_destroy(&a->grow);
             pthread_mutex_destroy(&a->giving);
@@ -34,7 +39,8 @@ static void ds__mem_shutdown(void) {
     for (int backend = 0; backend < DS_BACKEND_COUNT; backend++)
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
             ds__mdevice *dev = ds__mem_device_at(backend, i);
-            if (!dev) continue;
+            if (!dev)
+                continue;
             ds__mem_end(dev);
             atomic_store(&ds__m.device[backend][i], NULL);
         }
@@ -43,9 +49,15 @@ static void ds__mem_shutdown(void) {
     ds__release(ds__m.sorted);
     ds__release(ds__m.shortage);
     ds__release(ds__m.oom);
-    for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++) atomic_store(&ds__m.root[i], NULL);
-    for (size_t i = 0; i < DS__MAX_DEVICES; i++) atomic_store(&ds__m.legacy[i], 0);
-    while (ds__m.kept) { ds__mkept *next = ds__m.kept->next; ds__release(ds__m.kept); ds__m.kept = next; }
+    for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++)
+        atomic_store(&ds__m.root[i], NULL);
+    for (size_t i = 0; i < DS__MAX_DEVICES; i++)
+        atomic_store(&ds__m.legacy[i], 0);
+    while (ds__m.kept) {
+        ds__mkept *next = ds__m.kept->next;
+        ds__release(ds__m.kept);
+        ds__m.kept = next;
+    }
     ds__m.pools = NULL;
     ds__m.sorted = NULL;
     ds__m.shortage = NULL;

@@ -1,72 +1,95 @@
 static void ds__write_page(ds__ink *k) {
-    for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++) ds__ink_plain(k, ds__page_head[i]);
+    for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++)
+        ds__ink_plain(k, ds__page_head[i]);
     ds__page_data(k);
-    for (size_t i = 0; i < sizeof ds__page_code / sizeof *ds__page_code; i++) ds__ink_plain(k, ds__page_code[i]);
+    for (size_t i = 0; i < sizeof ds__page_code / sizeof *ds__page_code; i++)
+        ds__ink_plain(k, ds__page_code[i]);
 }
 
 /* ---- the public functions ---- */
 
-static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool, ds_write_fn write_fn, void *user) {
+static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool,
+                              ds_write_fn write_fn, void *user) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
-    DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML, "there is no format %d", (int)format);
+    DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML,
+                "there is no format %d", (int)format);
     DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
     ds__mpool *only = pool.id ? ds__mpool_of(pool) : NULL;
-    if (pool.id && !only) return DS_ERR_INVALID_HANDLE;
+    if (pool.id && !only)
+        return DS_ERR_INVALID_HANDLE;
     ds__snap *s = ds__snap_collect(flags, only);
-    if (!s) return r;
+    if (!s)
+        return r;
     ds__ink *k = ds__alloc(sizeof *k);
-    if (k) { k->text = ds__alloc((s->texts_count + 1) * sizeof *k->text); k->frame = ds__alloc((s->frame_count + 1) * sizeof *k->frame); }
+    if (k) {
+        k->text = ds__alloc((s->texts_count + 1) * sizeof *k->text);
+        k->frame = ds__alloc((s->frame_count + 1) * sizeof *k->frame);
+    }
     if (k && k->text && k->frame) {
         k->s = s;
         k->write_fn = write_fn;
         k->user = user;
         k->pickle = format == DS_SNAPSHOT_PICKLE;
-        if (format == DS_SNAPSHOT_HTML) ds__write_page(k); else ds__write_snapshot(k);
+        if (format == DS_SNAPSHOT_HTML)
+            ds__write_page(k);
+        else
+            ds__write_snapshot(k);
         ds__ink_flush(k);
         r = k->stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", k->stopped) : DS_OK;
     } else {
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     }
-    if (k) { ds__release(k->text); ds__release(k->frame); }
+    if (k) {
+        ds__release(k->text);
+        ds__release(k->frame);
+    }
     ds__release(k);
     ds__snap_free(s);
     return r;
 }
 
-DSDEF ds_result (ds_mem_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool, ds_write_fn write_fn, void *user) {
+DSDEF ds_result(ds_mem_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool,
+                                 ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_mem_snapshot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__snapshot(format, flags, pool, write_fn, user);
 }
 
-DSDEF ds_result (ds_mem_snapshot_file)(ds_mem_format format, unsigned flags, const char *path) {
+DSDEF ds_result(ds_mem_snapshot_file)(ds_mem_format format, unsigned flags, const char *path) {
     DS__ENTER("ds_mem_snapshot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "wb");
-    if (!f) return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    if (!f)
+        return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     ds_result r = ds__snapshot(format, flags, (ds_pool){ 0 }, ds__dot_to_file, f);
-    if (fclose(f) != 0 && r == DS_OK) r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    if (fclose(f) != 0 && r == DS_OK)
+        r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;
 }
 
 /* ---- blocks one by one ---- */
 
 static int ds__segment_order(const void *a, const void *b) {
-    const ds__segment *x = *(ds__segment *const *)a, *y = *(ds__segment *const *)b;
+    const ds__segment *x = *(ds__segment *const *)a;
+    const ds__segment *y = *(ds__segment *const *)b;
     return x->base < y->base ? -1 : x->base > y->base;
 }
 
 /* All is locked. */
 static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user) {
-    size_t count = 0, n = 0;
+    size_t count = 0;
+    size_t n = 0;
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
-            for (ds__segment *i = a->segments; i; i = i->next) count++;
+            for (ds__segment *i = a->segments; i; i = i->next)
+                count++;
     ds__segment **sorted = ds__alloc((count + 1) * sizeof *sorted);
-    if (!sorted) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to sort %zu segments", count);
+    if (!sorted)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to sort %zu segments", count);
     for (ds__mpool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
-            for (ds__segment *i = a->segments; i; i = i->next) sorted[n++] = i;
+            for (ds__segment *i = a->segments; i; i = i->next)
+                sorted[n++] = i;
     qsort(sorted, n, sizeof *sorted, ds__segment_order);
     ds__guarded g = ds__guard();
     for (size_t i = 0; i < n; i++)
@@ -80,15 +103,15 @@ static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user
     return DS_OK;
 }
 
-DSDEF ds_result (ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
+DSDEF ds_result(ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
     ds__mdevice *dev = NULL;
     DS__ENTER("ds_mem_each_block");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_asked(device, &dev);
-    if (!dev) return r;
+    if (!dev)
+        return r;
     ds__mem_lock_all(dev);
     r = ds__each_block(dev, fn, user);
     ds__mem_unlock_all(dev);
     return r;
 }
-

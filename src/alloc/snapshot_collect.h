@@ -1,69 +1,105 @@
 /* ---- collecting ---- */
 
-/* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots. All is locked. */
-static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__arena *a, uint32_t device, uint32_t pool) {
+/* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots.
+   All is locked. */
+static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__arena *a,
+                             uint32_t device, uint32_t pool) {
     ds__ssegment *run = NULL;
     for (const ds__mblock *b = seg->first; b && !s->broken; b = b->next) {
-        if (b->state == DS_BLOCK_UNMAPPED) { run = NULL; continue; }
-        if (!run) {
-            if (!DS__SNAP_MORE(s, segments, segment_count, segment_room)) return;
-            run = &s->segments[s->segment_count++];
-            *run = (ds__ssegment){ .address = (uintptr_t)b->ptr, .stream = a->stream_id, .device = device, .pool = pool, .kind = seg->kind,
-                                   .growing = seg->page != 0, .first = s->block_count };
+        if (b->state == DS_BLOCK_UNMAPPED) {
+            run = NULL;
+            continue;
         }
-        if (!DS__SNAP_MORE(s, blocks, block_count, block_room)) return;
+        if (!run) {
+            if (!DS__SNAP_MORE(s, segments, segment_count, segment_room))
+                return;
+            run = &s->segments[s->segment_count++];
+            *run = (ds__ssegment){ .address = (uintptr_t)b->ptr,
+                                   .stream = a->stream_id,
+                                   .device = device,
+                                   .pool = pool,
+                                   .kind = seg->kind,
+                                   .growing = seg->page != 0,
+                                   .first = s->block_count };
+        }
+        if (!DS__SNAP_MORE(s, blocks, block_count, block_room))
+            return;
         ds__sblock *to = &s->blocks[s->block_count++];
         *to = (ds__sblock){ .address = (uintptr_t)b->ptr, .size = b->size, .state = b->state };
         run->size += b->size;
         run->count++;
-        if (b->state == DS_BLOCK_FREE) continue; /* its label may be gone */
+        /* its label may be gone */
+        if (b->state == DS_BLOCK_FREE)
+            continue;
         to->asked = b->asked;
         to->frame = ds__snap_frame(s, b->file, b->line, b->label);
         run->active += b->size;
         run->requested += b->asked;
-        if (b->state == DS_BLOCK_LIVE) run->allocated += b->size;
+        if (b->state == DS_BLOCK_LIVE)
+            run->allocated += b->size;
     }
 }
 
 static uint32_t ds__snap_pool(ds__snap *s, const ds__mpool *p, uint32_t device) {
-    if (!DS__SNAP_MORE(s, pools, pool_count, pool_room)) return 0;
-    s->pools[s->pool_count] = (ds__spool){ p->id, { p->name[0], p->name[1] }, ds__snap_text(s, p->label), device };
+    if (!DS__SNAP_MORE(s, pools, pool_count, pool_room))
+        return 0;
+    s->pools[s->pool_count] =
+        (ds__spool){ p->id, { p->name[0], p->name[1] }, ds__snap_text(s, p->label), device };
     return (uint32_t)s->pool_count++;
 }
 
 /* Copies the newest events, from the oldest of them. The device is locked. */
 static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mdevice *dev) {
-    uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 64; /* a few may come without the device's lock */
+    /* a few may come without the device's lock */
+    uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 64;
     size_t have = n < dev->history_room ? (size_t)n : dev->history_room;
-    if (!have || s->broken) return;
-    if (!(d->events = ds__alloc(have * sizeof *d->events))) { s->broken = 1; return; }
+    if (!have || s->broken)
+        return;
+    if (!(d->events = ds__alloc(have * sizeof *d->events))) {
+        s->broken = 1;
+        return;
+    }
     ds__lock_take(&dev->history_lock);
     n = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     d->seen = n;
     d->count = n < have ? (size_t)n : have;
-    for (size_t i = 0; i < d->count; i++) d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
+    for (size_t i = 0; i < d->count; i++)
+        d->events[i] = dev->history[(n - d->count + i) % dev->history_room];
     ds__lock_give(&dev->history_lock);
     for (size_t i = 1; i < d->count; i++) /* who took the time may have waited long for the turn */
-        if (d->events[i].time_ns < d->events[i - 1].time_ns) d->events[i].time_ns = d->events[i - 1].time_ns;
-    uint64_t from = d->count ? d->events[0].time_ns : 0, from_ns = d->count ? ds__ticks_ns(from) : 0, to = d->count ? d->events[d->count - 1].time_ns : 0;
-    double scale = to > from ? (double)(ds__ticks_ns(to) - from_ns) / (double)(to - from) : 0; /* one for all, so that their order stays */
-    for (size_t i = 0; i < d->count; i++) d->events[i].time_ns = from_ns + (uint64_t)((double)(d->events[i].time_ns - from) * scale);
+        if (d->events[i].time_ns < d->events[i - 1].time_ns)
+            d->events[i].time_ns = d->events[i - 1].time_ns;
+    uint64_t from = d->count ? d->events[0].time_ns : 0;
+    uint64_t from_ns = d->count ? ds__ticks_ns(from) : 0;
+    uint64_t to = d->count ? d->events[d->count - 1].time_ns : 0;
+    /* one for all, so that their order stays */
+    double scale = to > from ? (double)(ds__ticks_ns(to) - from_ns) / (double)(to - from) : 0;
+    for (size_t i = 0; i < d->count; i++)
+        d->events[i].time_ns = from_ns + (uint64_t)((double)(d->events[i].time_ns - from) * scale);
 }
 
-/* Names what the events point to, and keeps those of one pool if one is asked for. `lock` is held: no annotation goes away. */
+/* Names what the events point to, and keeps those of one pool if one is asked for. `lock` is
+   held: no annotation goes away. */
 static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64_t only) {
     size_t kept = 0;
     uint32_t pool = 0;
     for (size_t i = 0; i < d->count && !s->broken; i++) {
         ds__mevent e = d->events[i];
         if (pool >= s->pool_count || s->pools[pool].device != number || s->pools[pool].id != e.pool)
-            for (pool = 0; pool < s->pool_count && (s->pools[pool].device != number || s->pools[pool].id != e.pool); ) pool++;
-        if (only && e.pool != only && e.action != DS_ACTION_ANNOTATION) continue;
-        if (e.action == DS_ACTION_ANNOTATION) e.line = ds__snap_text(s, e.label);
-        else e.line = ds__snap_frame(s, e.file, e.line, e.label);
+            for (pool = 0; pool < s->pool_count &&
+                           (s->pools[pool].device != number || s->pools[pool].id != e.pool);)
+                pool++;
+        if (only && e.pool != only && e.action != DS_ACTION_ANNOTATION)
+            continue;
+        if (e.action == DS_ACTION_ANNOTATION)
+            e.line = ds__snap_text(s, e.label);
+        else
+            e.line = ds__snap_frame(s, e.file, e.line, e.label);
         if (pool == s->pool_count) { /* it is no more */
-            if (!DS__SNAP_MORE(s, pools, pool_count, pool_room)) break;
-            s->pools[s->pool_count++] = (ds__spool){ .id = e.pool, .name = { 0, e.pool >> 32 }, .device = number };
+            if (!DS__SNAP_MORE(s, pools, pool_count, pool_room))
+                break;
+            s->pools[s->pool_count++] =
+                (ds__spool){ .id = e.pool, .name = { 0, e.pool >> 32 }, .device = number };
         }
         e.pool = pool;
         d->events[kept++] = e;
@@ -71,7 +107,8 @@ static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64
     d->count = kept;
 }
 
-static void ds__snap_device(ds__snap *s, ds__mdevice *dev, uint32_t number, unsigned flags, uint64_t only) {
+static void ds__snap_device(ds__snap *s, ds__mdevice *dev, uint32_t number, unsigned flags,
+                            uint64_t only) {
     ds__sdevice *d = &s->devices[number];
     d->total = dev->total;
     d->limit = atomic_load(&dev->limit);
@@ -79,30 +116,40 @@ static void ds__snap_device(ds__snap *s, ds__mdevice *dev, uint32_t number, unsi
     ds__mem_lock_all(dev);
     for (ds__mpool *p = &dev->main; p && !s->broken; p = p->next) {
         uint32_t pool = ds__snap_pool(s, p, number);
-        if (only && p->id != only) continue;
+        if (only && p->id != only)
+            continue;
         size_t begin = s->segment_count;
         for (ds__arena *a = p->arenas; a; a = a->next)
-            for (ds__segment *seg = a->segments; seg && !s->broken; seg = seg->next) ds__snap_segment(s, seg, a, number, pool);
-        for (size_t i = begin; i < s->segment_count; i++) d->active += s->segments[i].active;
+            for (ds__segment *seg = a->segments; seg && !s->broken; seg = seg->next)
+                ds__snap_segment(s, seg, a, number, pool);
+        for (size_t i = begin; i < s->segment_count; i++)
+            d->active += s->segments[i].active;
     }
-    if (!(flags & DS_SNAPSHOT_NO_HISTORY)) ds__snap_history(s, d, dev);
+    if (!(flags & DS_SNAPSHOT_NO_HISTORY))
+        ds__snap_history(s, d, dev);
     s->config = dev->main.config;
     ds__mem_unlock_all(dev);
     ds__snap_forget(s);
     ds__snap_events(s, d, number, only);
     ds__snap_forget(s);
-    ds__mem_note(dev, DS_ACTION_SNAPSHOT, 0, d->active, 0, 0, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL); /* for the next one */
+    /* for the next one */
+    ds__mem_note(dev, DS_ACTION_SNAPSHOT, 0, d->active, 0, 0, ds__tls.site.file,
+                 (uint32_t)ds__tls.site.line, NULL);
 }
 
 static int ds__snap_order(const void *a, const void *b) {
-    const ds__ssegment *x = a, *y = b;
-    if (x->device != y->device) return x->device < y->device ? -1 : 1;
+    const ds__ssegment *x = a;
+    const ds__ssegment *y = b;
+    if (x->device != y->device)
+        return x->device < y->device ? -1 : 1;
     return x->address < y->address ? -1 : x->address > y->address;
 }
 
 static void ds__snap_free(ds__snap *s) {
-    if (!s) return;
-    for (uint32_t i = 0; i < s->device_count && s->devices; i++) ds__release(s->devices[i].events);
+    if (!s)
+        return;
+    for (uint32_t i = 0; i < s->device_count && s->devices; i++)
+        ds__release(s->devices[i].events);
     ds__release(s->devices);
     ds__release(s->segments);
     ds__release(s->blocks);
@@ -118,16 +165,23 @@ static void ds__snap_free(ds__snap *s) {
 /* `lock` is held. */
 static int64_t ds__to_wall(void) {
     struct timespec wall;
-    if (ds__mh.to_wall_ns) return ds__mh.to_wall_ns;
+    if (ds__mh.to_wall_ns)
+        return ds__mh.to_wall_ns;
     clock_gettime(0 /* CLOCK_REALTIME */, &wall);
-    return ds__mh.to_wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)ds__now_ns();
+    return ds__mh.to_wall_ns =
+               (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)ds__now_ns();
 }
 
-/* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come first. */
+/* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come
+   first. */
 static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
-    int gpus = ds__type_count(DS_DEVICE_CUDA), all = gpus + ds__type_count(DS_DEVICE_CPU);
+    int gpus = ds__type_count(DS_DEVICE_CUDA);
+    int all = gpus + ds__type_count(DS_DEVICE_CPU);
     ds__snap *s = ds__alloc(sizeof *s);
-    if (s) { s->device_count = (uint32_t)all; s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices); }
+    if (s) {
+        s->device_count = (uint32_t)all;
+        s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices);
+    }
     if (s && s->devices) {
         pthread_mutex_lock(&ds__m.lock);
         s->config = ds__m.config;
@@ -137,18 +191,21 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
         s->to_wall_ns = ds__to_wall();
         s->entries = ds__mh.entries;
         s->nobody = ds__snap_text(s, "(no label)");
-        for (int i = all; i-- > 0 && !s->broken; ) { /* the settings that remain are the first device's */
+        /* the settings that remain are the first device's */
+        for (int i = all; i-- > 0 && !s->broken;) {
             ds_device device = i < gpus ? ds_cuda(i) : ds_cpu(i - gpus);
             ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
             s->devices[i].device = device;
-            if (dev && (!only || only->dev == dev)) ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
+            if (dev && (!only || only->dev == dev))
+                ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
         }
         pthread_mutex_unlock(&ds__mh.lock);
-        if (s->segment_count) qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
+        if (s->segment_count)
+            qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
     }
-    if (s && s->devices && !s->broken) return s;
+    if (s && s->devices && !s->broken)
+        return s;
     ds__snap_free(s);
     ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     return NULL;
 }
-

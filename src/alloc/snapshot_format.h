@@ -1,20 +1,75 @@
 /* ---- writing: pickle and JSON ---- */
 
 /* What both use again and again. */
+/* clang-format off */
 #define DS__WORDS(X) \
-    X(segments) X(device_traces) X(allocator_settings) X(external_annotations) X(devices) X(time_us) X(device) X(address) X(total_size) \
-    X(allocated_size) X(active_size) X(requested_size) X(stream) X(segment_type) X(segment_pool_id) X(pool_label) X(is_expandable) X(frames) \
-    X(blocks) X(size) X(state) X(filename) X(line) X(name) X(action) X(addr) X(device_free) X(small) X(large) X(inactive) X(active_allocated) \
-    X(active_pending_free) X(alloc) X(free_requested) X(free_completed) X(segment_alloc) X(segment_free) X(segment_map) X(segment_unmap) \
-    X(snapshot) X(oom) X(annotation) X(total_memory) X(limit) X(history_entries) X(history_events) X(PYTORCH_CUDA_ALLOC_CONF) \
-    X(max_split_size) X(garbage_collection_threshold) X(expandable_segments) X(pinned_num_register_threads) X(release_lock_on_cudamalloc) \
-    X(pinned_use_cuda_host_register) X(graph_capture_record_stream_reuse) X(roundup_power2_divisions) X(trace_alloc_overflowed) \
-    X(trace_alloc_max_entries) X(max_round_threshold) X(max_cached_size)
+    X(segments) \
+    X(device_traces) \
+    X(allocator_settings) \
+    X(external_annotations) \
+    X(devices) \
+    X(time_us) \
+    X(device) \
+    X(address) \
+    X(total_size) \
+    X(allocated_size) \
+    X(active_size) \
+    X(requested_size) \
+    X(stream) \
+    X(segment_type) \
+    X(segment_pool_id) \
+    X(pool_label) \
+    X(is_expandable) \
+    X(frames) \
+    X(blocks) \
+    X(size) \
+    X(state) \
+    X(filename) \
+    X(line) \
+    X(name) \
+    X(action) \
+    X(addr) \
+    X(device_free) \
+    X(small) \
+    X(large) \
+    X(inactive) \
+    X(active_allocated) \
+    X(active_pending_free) \
+    X(alloc) \
+    X(free_requested) \
+    X(free_completed) \
+    X(segment_alloc) \
+    X(segment_free) \
+    X(segment_map) \
+    X(segment_unmap) \
+    X(snapshot) \
+    X(oom) \
+    X(annotation) \
+    X(total_memory) \
+    X(limit) \
+    X(history_entries) \
+    X(history_events) \
+    X(PYTORCH_CUDA_ALLOC_CONF) \
+    X(max_split_size) \
+    X(garbage_collection_threshold) \
+    X(expandable_segments) \
+    X(pinned_num_register_threads) \
+    X(release_lock_on_cudamalloc) \
+    X(pinned_use_cuda_host_register) \
+    X(graph_capture_record_stream_reuse) \
+    X(roundup_power2_divisions) \
+    X(trace_alloc_overflowed) \
+    X(trace_alloc_max_entries) \
+    X(max_round_threshold) \
+    X(max_cached_size)
+
+/* clang-format on */
 enum {
+
 #define DS__WORD_(word) DS__WORD_##word,
     DS__WORDS(DS__WORD_)
 #undef DS__WORD_
-    DS__WORD_COUNT
+        DS__WORD_COUNT
 };
 static const char *const ds__words[] = {
 #define DS__WORD_(word) #word,
@@ -25,11 +80,19 @@ static const char *const ds__words[] = {
 typedef struct ds__ink {
     ds_write_fn write_fn;
     void *user;
-    int stopped, pickle;
+    int stopped;
+    int pickle;
     unsigned depth;
-    struct { uint32_t count; char close; } level[8]; /* close: ']' or '}' */
-    uint32_t memos;               /* of the pickle; what has none yet has 0 */
-    uint32_t word[DS__WORD_COUNT], *text, *frame;
+
+    struct {
+        uint32_t count;
+        char close;
+    } level[8]; /* close: ']' or '}' */
+
+    uint32_t memos; /* of the pickle; what has none yet has 0 */
+    uint32_t word[DS__WORD_COUNT];
+    uint32_t *text;
+    uint32_t *frame;
     const ds__snap *s;
     size_t size;
     char buffer[16384];
@@ -37,39 +100,54 @@ typedef struct ds__ink {
 
 static void ds__ink_flush(ds__ink *k) {
     ds__guarded g = ds__guard();
-    if (k->size && !k->stopped) k->stopped = k->write_fn(k->buffer, k->size, k->user);
+    if (k->size && !k->stopped)
+        k->stopped = k->write_fn(k->buffer, k->size, k->user);
     ds__unguard(g);
     k->size = 0;
 }
+
 static void ds__ink_bytes(ds__ink *k, const void *bytes, size_t size) {
-    for (const char *p = bytes; size && !k->stopped; ) {
+    for (const char *p = bytes; size && !k->stopped;) {
         size_t n = sizeof k->buffer - k->size;
-        if (n > size) n = size;
+        if (n > size)
+            n = size;
         memcpy(k->buffer + k->size, p, n);
         k->size += n;
-        if (k->size == sizeof k->buffer) ds__ink_flush(k);
+        if (k->size == sizeof k->buffer)
+            ds__ink_flush(k);
         p += n;
         size -= n;
     }
 }
+
 static void ds__ink_byte(ds__ink *k, int byte) {
     char c = (char)byte;
     ds__ink_bytes(k, &c, 1);
 }
-static void ds__ink_plain(ds__ink *k, const char *text) { ds__ink_bytes(k, text, strlen(text)); }
+
+static void ds__ink_plain(ds__ink *k, const char *text) {
+    ds__ink_bytes(k, text, strlen(text));
+}
+
 static void ds__ink_number(ds__ink *k, uint64_t n) {
     char digits[20];
     size_t at = sizeof digits;
-    do digits[--at] = (char)('0' + n % 10); while (n /= 10);
+    do
+        digits[--at] = (char)('0' + n % 10);
+    while (n /= 10);
     ds__ink_bytes(k, digits + at, sizeof digits - at);
 }
+
 /* A string of JSON, which may also stand in a page. */
 static void ds__ink_quoted(ds__ink *k, const char *text) {
     ds__ink_byte(k, '"');
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
         char code[8];
-        if (c >= ' ' && c != '"' && c != '\\' && c != '<') { ds__ink_byte(k, c); continue; }
+        if (c >= ' ' && c != '"' && c != '\\' && c != '<') {
+            ds__ink_byte(k, c);
+            continue;
+        }
         snprintf(code, sizeof code, "\\u%04x", c);
         ds__ink_bytes(k, code, 6);
     }
@@ -79,90 +157,168 @@ static void ds__ink_quoted(ds__ink *k, const char *text) {
 /* Opcode, then the number in so many bytes, lowest first. */
 static void ds__pickle(ds__ink *k, int opcode, uint64_t n, unsigned bytes) {
     ds__ink_byte(k, opcode);
-    for (; bytes; bytes--, n >>= 8) ds__ink_byte(k, (int)(n & 255));
+    for (; bytes; bytes--, n >>= 8)
+        ds__ink_byte(k, (int)(n & 255));
 }
+
 /* What is on top of the stack gets a number, or what has one is taken again. */
 static void ds__pickle_keep(ds__ink *k, uint32_t *memo) {
     *memo = ++k->memos;
-    if (*memo < 256) ds__pickle(k, 'q', *memo, 1); else ds__pickle(k, 'r', *memo, 4);
+    if (*memo < 256)
+        ds__pickle(k, 'q', *memo, 1);
+    else
+        ds__pickle(k, 'r', *memo, 4);
 }
+
 static int ds__pickle_again(ds__ink *k, const uint32_t *memo) {
-    if (*memo) ds__pickle(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
+    if (*memo)
+        ds__pickle(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
     return *memo != 0;
 }
+
 static void ds__pickle_text(ds__ink *k, const char *text) {
     size_t n = strlen(text);
     ds__pickle(k, 'X', n, 4);
     ds__ink_bytes(k, text, n);
 }
 
-/* Opens a list or a dictionary: '[' or '{'. The reader of the viewer passes what is between two marks as arguments, so a mark stands
-   before each thousandth item of a list. */
+/* Opens a list or a dictionary: '[' or '{'. The reader of the viewer passes what is between two
+   marks as arguments, so a mark stands before each thousandth item of a list. */
 static void ds__ink_open(ds__ink *k, char what) {
     k->level[k->depth].count = 0;
     k->level[k->depth++].close = what == '[' ? ']' : '}';
-    if (!k->pickle) ds__ink_byte(k, what);
-    else if (what == '[') ds__ink_byte(k, ']');
-    else ds__ink_bytes(k, "}(", 2);
+    if (!k->pickle)
+        ds__ink_byte(k, what);
+    else if (what == '[')
+        ds__ink_byte(k, ']');
+    else
+        ds__ink_bytes(k, "}(", 2);
 }
+
 static void ds__ink_close(ds__ink *k) {
     char close = k->level[--k->depth].close;
-    if (!k->pickle) ds__ink_byte(k, close);
-    else if (close == '}') ds__ink_byte(k, 'u');
-    else if (k->level[k->depth].count) ds__ink_byte(k, 'e');
+    if (!k->pickle)
+        ds__ink_byte(k, close);
+    else if (close == '}')
+        ds__ink_byte(k, 'u');
+    else if (k->level[k->depth].count)
+        ds__ink_byte(k, 'e');
 }
+
 /* Before each item of a list. */
 static void ds__ink_item(ds__ink *k) {
     uint32_t n = k->level[k->depth - 1].count++;
-    if (!k->pickle) { if (n) ds__ink_byte(k, ','); ds__ink_byte(k, '\n'); return; }
-    if (n % 1000 == 0) ds__ink_plain(k, n ? "e(" : "(");
+    if (!k->pickle) {
+        if (n)
+            ds__ink_byte(k, ',');
+        ds__ink_byte(k, '\n');
+        return;
+    }
+    if (n % 1000 == 0)
+        ds__ink_plain(k, n ? "e(" : "(");
 }
+
 static void ds__ink_word(ds__ink *k, int word) {
-    if (!k->pickle) { ds__ink_quoted(k, ds__words[word]); return; }
-    if (ds__pickle_again(k, &k->word[word])) return;
+    if (!k->pickle) {
+        ds__ink_quoted(k, ds__words[word]);
+        return;
+    }
+    if (ds__pickle_again(k, &k->word[word]))
+        return;
     ds__pickle_text(k, ds__words[word]);
     ds__pickle_keep(k, &k->word[word]);
 }
+
 /* Before each value of a dictionary. */
 static void ds__ink_key(ds__ink *k, int word) {
-    if (!k->pickle && k->level[k->depth - 1].count++) ds__ink_byte(k, ',');
+    if (!k->pickle && k->level[k->depth - 1].count++)
+        ds__ink_byte(k, ',');
     ds__ink_word(k, word);
-    if (!k->pickle) ds__ink_byte(k, ':');
-}
-static void ds__ink_int(ds__ink *k, uint64_t n) {
-    if (!k->pickle) { ds__ink_number(k, n); return; }
-    unsigned bytes = 5; /* with room for the sign */
-    if (n < 1u << 8) { ds__pickle(k, 'K', n, 1); return; }
-    if (n < 1u << 16) { ds__pickle(k, 'M', n, 2); return; }
-    if (n < 1u << 31) { ds__pickle(k, 'J', n, 4); return; }
-    while (bytes < 8 && n >> (8 * bytes - 1)) bytes++;
-    if (n >> 63) n = INT64_MAX;
-    ds__pickle(k, 0x8a, bytes, 1);
-    for (unsigned i = 0; i < bytes; i++) ds__ink_byte(k, (int)(n >> 8 * i & 255));
-}
-static void ds__ink_text(ds__ink *k, uint32_t text) {
-    const char *string = ds__snap_string(k->s, text);
-    if (!k->pickle) { ds__ink_quoted(k, string); return; }
-    if (text && ds__pickle_again(k, &k->text[text - 1])) return;
-    ds__pickle_text(k, string);
-    if (text) ds__pickle_keep(k, &k->text[text - 1]);
+    if (!k->pickle)
+        ds__ink_byte(k, ':');
 }
 
-static void ds__put_int(ds__ink *k, int word, uint64_t n) { ds__ink_key(k, word); ds__ink_int(k, n); }
-static void ds__put_text(ds__ink *k, int word, uint32_t text) { ds__ink_key(k, word); ds__ink_text(k, text); }
-static void ds__put_word(ds__ink *k, int word, int value) { ds__ink_key(k, word); ds__ink_word(k, value); }
+static void ds__ink_int(ds__ink *k, uint64_t n) {
+    if (!k->pickle) {
+        ds__ink_number(k, n);
+        return;
+    }
+    unsigned bytes = 5; /* with room for the sign */
+    if (n < 1u << 8) {
+        ds__pickle(k, 'K', n, 1);
+        return;
+    }
+    if (n < 1u << 16) {
+        ds__pickle(k, 'M', n, 2);
+        return;
+    }
+    if (n < 1u << 31) {
+        ds__pickle(k, 'J', n, 4);
+        return;
+    }
+    while (bytes < 8 && n >> (8 * bytes - 1))
+        bytes++;
+    if (n >> 63)
+        n = INT64_MAX;
+    ds__pickle(k, 0x8a, bytes, 1);
+    for (unsigned i = 0; i < bytes; i++)
+        ds__ink_byte(k, (int)(n >> 8 * i & 255));
+}
+
+static void ds__ink_text(ds__ink *k, uint32_t text) {
+    const char *string = ds__snap_string(k->s, text);
+    if (!k->pickle) {
+        ds__ink_quoted(k, string);
+        return;
+    }
+    if (text && ds__pickle_again(k, &k->text[text - 1]))
+        return;
+    ds__pickle_text(k, string);
+    if (text)
+        ds__pickle_keep(k, &k->text[text - 1]);
+}
+
+static void ds__put_int(ds__ink *k, int word, uint64_t n) {
+    ds__ink_key(k, word);
+    ds__ink_int(k, n);
+}
+
+static void ds__put_text(ds__ink *k, int word, uint32_t text) {
+    ds__ink_key(k, word);
+    ds__ink_text(k, text);
+}
+
+static void ds__put_word(ds__ink *k, int word, int value) {
+    ds__ink_key(k, word);
+    ds__ink_word(k, value);
+}
+
 static void ds__put_bool(ds__ink *k, int word, int value) {
     ds__ink_key(k, word);
-    if (k->pickle) ds__ink_byte(k, value ? 0x88 : 0x89);
-    else ds__ink_plain(k, value ? "true" : "false");
+    if (k->pickle)
+        ds__ink_byte(k, value ? 0x88 : 0x89);
+    else
+        ds__ink_plain(k, value ? "true" : "false");
 }
-static void ds__put_list(ds__ink *k, int word) { ds__ink_key(k, word); ds__ink_open(k, '['); }
+
+static void ds__put_list(ds__ink *k, int word) {
+    ds__ink_key(k, word);
+    ds__ink_open(k, '[');
+}
+
 /* -1 for no limit. */
 static void ds__put_size(ds__ink *k, int word, size_t size) {
-    if (size <= INT64_MAX) { ds__put_int(k, word, size); return; }
+    if (size <= INT64_MAX) {
+        ds__put_int(k, word, size);
+        return;
+    }
     ds__ink_key(k, word);
-    if (k->pickle) ds__pickle(k, 'J', 0xffffffffu, 4); else ds__ink_plain(k, "-1");
+    if (k->pickle)
+        ds__pickle(k, 'J', 0xffffffffu, 4);
+    else
+        ds__ink_plain(k, "-1");
 }
+
 /* A number from 0 to 1000. */
 static void ds__put_real(ds__ink *k, int word, double value) {
     char text[32];
@@ -172,7 +328,8 @@ static void ds__put_real(ds__ink *k, int word, double value) {
     ds__ink_key(k, word);
     if (k->pickle) {
         ds__ink_byte(k, 'G');
-        for (int shift = 56; shift >= 0; shift -= 8) ds__ink_byte(k, (int)(bits >> shift & 255));
+        for (int shift = 56; shift >= 0; shift -= 8)
+            ds__ink_byte(k, (int)(bits >> shift & 255));
         return;
     }
     snprintf(text, sizeof text, "%u.%06u", millionths / 1000000, millionths % 1000000);

@@ -1,21 +1,26 @@
 static void ds__put_pool(ds__ink *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
     ds__ink_key(k, DS__WORD_segment_pool_id);
-    if (!k->pickle) ds__ink_byte(k, '[');
+    if (!k->pickle)
+        ds__ink_byte(k, '[');
     ds__ink_int(k, name[0]);
-    if (!k->pickle) ds__ink_byte(k, ',');
+    if (!k->pickle)
+        ds__ink_byte(k, ',');
     ds__ink_int(k, name[1]);
     ds__ink_byte(k, k->pickle ? 0x86 : ']');
 }
+
 /* One frame, or none. */
 static void ds__put_frames(ds__ink *k, uint32_t frame) {
     ds__ink_key(k, DS__WORD_frames);
-    if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1])) return;
+    if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1]))
+        return;
     ds__ink_open(k, '[');
     if (frame) {
         const ds__sframe *f = &k->s->frames[frame - 1];
         k->level[k->depth - 1].count++;
-        if (k->pickle) ds__ink_byte(k, '(');
+        if (k->pickle)
+            ds__ink_byte(k, '(');
         ds__ink_open(k, '{');
         ds__put_text(k, DS__WORD_filename, f->file);
         ds__put_int(k, DS__WORD_line, f->line);
@@ -23,13 +28,17 @@ static void ds__put_frames(ds__ink *k, uint32_t frame) {
         ds__ink_close(k);
     }
     ds__ink_close(k);
-    if (k->pickle && frame) ds__pickle_keep(k, &k->frame[frame - 1]);
+    if (k->pickle && frame)
+        ds__pickle_keep(k, &k->frame[frame - 1]);
 }
 
-static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) { return (uint64_t)((int64_t)time_ns + s->to_wall_ns) / 1000; }
+static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) {
+    return (uint64_t)((int64_t)time_ns + s->to_wall_ns) / 1000;
+}
 
 static void ds__write_block(ds__ink *k, const ds__sblock *b) {
-    static const int states[] = { DS__WORD_inactive, DS__WORD_active_allocated, DS__WORD_active_pending_free };
+    static const int states[] = { DS__WORD_inactive, DS__WORD_active_allocated,
+                                  DS__WORD_active_pending_free };
     ds__ink_open(k, '{');
     ds__put_int(k, DS__WORD_address, b->address);
     ds__put_int(k, DS__WORD_size, b->size);
@@ -50,7 +59,8 @@ static void ds__write_segment(ds__ink *k, const ds__ssegment *g) {
     ds__put_int(k, DS__WORD_stream, g->stream);
     ds__put_word(k, DS__WORD_segment_type, g->kind == DS__SMALL ? DS__WORD_small : DS__WORD_large);
     ds__put_pool(k, g->pool);
-    if (k->s->pools[g->pool].label) ds__put_text(k, DS__WORD_pool_label, k->s->pools[g->pool].label);
+    if (k->s->pools[g->pool].label)
+        ds__put_text(k, DS__WORD_pool_label, k->s->pools[g->pool].label);
     ds__put_bool(k, DS__WORD_is_expandable, (int)g->growing);
     ds__put_frames(k, 0);
     ds__put_list(k, DS__WORD_blocks);
@@ -69,7 +79,8 @@ static void ds__write_event(ds__ink *k, const ds__mevent *e) {
     ds__put_int(k, DS__WORD_size, e->bytes);
     ds__put_int(k, DS__WORD_stream, e->stream);
     ds__put_int(k, DS__WORD_time_us, ds__snap_us(k->s, e->time_ns));
-    if (k->s->pools[e->pool].id) ds__put_pool(k, (uint32_t)e->pool);
+    if (k->s->pools[e->pool].id)
+        ds__put_pool(k, (uint32_t)e->pool);
     ds__put_frames(k, e->line);
     ds__ink_close(k);
 }
@@ -79,27 +90,40 @@ static void ds__write_settings(ds__ink *k) {
     const char *conf = getenv("DEVSTREAM_ALLOC_CONF");
     char clean[1024];
     int overflowed = 0;
-    for (uint32_t i = 0; i < k->s->device_count; i++) overflowed |= k->s->devices[i].seen > k->s->devices[i].room;
+    for (uint32_t i = 0; i < k->s->device_count; i++)
+        overflowed |= k->s->devices[i].seen > k->s->devices[i].room;
     ds__ink_key(k, DS__WORD_allocator_settings);
     ds__ink_open(k, '{');
     ds__ink_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
     ds__utf8_copy(clean, sizeof clean, conf ? conf : "");
-    if (k->pickle) ds__pickle_text(k, clean); else ds__ink_quoted(k, clean);
+    if (k->pickle)
+        ds__pickle_text(k, clean);
+    else
+        ds__ink_quoted(k, clean);
     ds__put_size(k, DS__WORD_max_split_size, c->max_split_size);
     ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
     ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
     ds__put_int(k, DS__WORD_pinned_num_register_threads, c->pinned_num_register_threads);
     ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, c->release_lock_on_cudamalloc);
     ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
-    ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse, c->graph_capture_record_stream_reuse);
+    ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse,
+                 c->graph_capture_record_stream_reuse);
     ds__ink_key(k, DS__WORD_roundup_power2_divisions);
     ds__ink_open(k, '{');
     for (unsigned i = 0; i < 16; i++) { /* by MiB */
         char mib[8];
         snprintf(mib, sizeof mib, "%u", 1u << i);
-        if (k->pickle) ds__pickle_text(k, mib);
-        else { if (i) ds__ink_byte(k, ','); ds__ink_quoted(k, mib); ds__ink_byte(k, ':'); }
-        ds__ink_int(k, c->roundup_power2_divisions[i] ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1) : (uint64_t)0);
+        if (k->pickle)
+            ds__pickle_text(k, mib);
+        else {
+            if (i)
+                ds__ink_byte(k, ',');
+            ds__ink_quoted(k, mib);
+            ds__ink_byte(k, ':');
+        }
+        ds__ink_int(k, c->roundup_power2_divisions[i]
+                           ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
+                           : (uint64_t)0);
     }
     ds__ink_close(k);
     ds__put_bool(k, DS__WORD_trace_alloc_overflowed, overflowed);
@@ -112,7 +136,10 @@ static void ds__write_settings(ds__ink *k) {
 static void ds__write_name(ds__ink *k, ds_device device) {
     char name[DS_DEVICE_NAME_SIZE];
     snprintf(name, sizeof name, "%s:%d", ds__type_name(device.type), (int)device.index);
-    if (k->pickle) ds__pickle_text(k, name); else ds__ink_quoted(k, name);
+    if (k->pickle)
+        ds__pickle_text(k, name);
+    else
+        ds__ink_quoted(k, name);
 }
 
 static void ds__write_devices(ds__ink *k) {
@@ -137,7 +164,8 @@ static void ds__write_annotations(ds__ink *k) {
     for (uint32_t d = 0; d < k->s->device_count; d++)
         for (size_t i = 0; i < k->s->devices[d].count && !k->stopped; i++) {
             const ds__mevent *e = &k->s->devices[d].events[i];
-            if (e->action != DS_ACTION_ANNOTATION) continue;
+            if (e->action != DS_ACTION_ANNOTATION)
+                continue;
             ds__ink_item(k);
             ds__ink_open(k, '{');
             ds__put_int(k, DS__WORD_device, d);
@@ -151,7 +179,8 @@ static void ds__write_annotations(ds__ink *k) {
 /* The pickle's or the JSON's. */
 static void ds__write_snapshot(ds__ink *k) {
     const ds__snap *s = k->s;
-    if (k->pickle) ds__pickle(k, 0x80, 2, 1);
+    if (k->pickle)
+        ds__pickle(k, 0x80, 2, 1);
     ds__ink_open(k, '{');
     ds__put_list(k, DS__WORD_segments);
     for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
@@ -164,7 +193,8 @@ static void ds__write_snapshot(ds__ink *k) {
         ds__ink_item(k);
         ds__ink_open(k, '[');
         for (size_t i = 0; i < s->devices[d].count && !k->stopped; i++) {
-            if (s->devices[d].events[i].action == DS_ACTION_ANNOTATION) continue;
+            if (s->devices[d].events[i].action == DS_ACTION_ANNOTATION)
+                continue;
             ds__ink_item(k);
             ds__write_event(k, &s->devices[d].events[i]);
         }
@@ -178,4 +208,3 @@ static void ds__write_snapshot(ds__ink *k) {
     ds__ink_close(k);
     ds__ink_plain(k, k->pickle ? "." : "\n");
 }
-

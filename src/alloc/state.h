@@ -1,49 +1,75 @@
-/* ---- >>memory engine ----------------------------------------------------------------------------------------------- */
+/* ---- >>memory engine ------------------------------------------------------------------------- */
 
 static struct {
-    pthread_mutex_t lock;                    /* of what follows, but what is atomic */
+    pthread_mutex_t lock; /* of what follows, but what is atomic */
     ds__mdevice *_Atomic device[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-    ds_mem_config config;                    /* of devices that are used later */
-    int configured;                          /* the environment was read */
+    ds_mem_config config; /* of devices that are used later */
+    int configured;       /* the environment was read */
     ds_result conf_result;
-    ds__segment *_Atomic *_Atomic root[1 << 13]; /* granules of 2 MiB, 16 GiB in each leaf; the lowest bit: several segments share it */
+    /* granules of 2 MiB, 16 GiB in each leaf; the lowest bit: several segments share it */
+    ds__segment *_Atomic *_Atomic root[1 << 13];
     pthread_mutex_t registry;
-    ds__segment **sorted;                    /* all segments, by address */
-    size_t sorted_count, sorted_room;
+    ds__segment **sorted; /* all segments, by address */
+    size_t sorted_count;
+    size_t sorted_room;
     uint64_t serial;
     ds__segment *free_segments;
-    struct ds__mkept *kept;                  /* what is freed at shutdown only */
-    struct ds__mpolicy *policies;            /* all there were; the registry is locked */
-    ds__mpool **pools;                       /* those with handles */
-    uint32_t pool_count, pool_room;
+    struct ds__mkept *kept;       /* what is freed at shutdown only */
+    struct ds__mpolicy *policies; /* all there were; the registry is locked */
+    ds__mpool **pools;            /* those with handles */
+    uint32_t pool_count;
+    uint32_t pool_room;
     uint64_t next_pool;
-    _Atomic int special;                     /* not 0: allocations look whether this thread has pushed a pool */
-    struct { ds_mem_shortage_fn fn; void *user; } *shortage;
-    struct { ds_mem_oom_fn fn; void *user; } *oom;
-    size_t shortage_count, oom_count;
-    uint64_t tick_base, tick_base_ns;        /* the two clocks at the first use */
-    int closing;                             /* ds_shutdown has come to the pools */
-    pthread_mutex_t leaving;                 /* of `closing` and `leavers` */
-    pthread_cond_t left;                     /* there is none any more */
-    int leavers;                             /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
+    /* not 0: allocations look whether this thread has pushed a pool */
+    _Atomic int special;
+
+    struct {
+        ds_mem_shortage_fn fn;
+        void *user;
+    } * shortage;
+
+    struct {
+        ds_mem_oom_fn fn;
+        void *user;
+    } * oom;
+
+    size_t shortage_count;
+    size_t oom_count;
+    /* tick_base, tick_base_ns: the two clocks at the first use */
+    uint64_t tick_base;
+    uint64_t tick_base_ns;
+    int closing;             /* ds_shutdown has come to the pools */
+    pthread_mutex_t leaving; /* of `closing` and `leavers` */
+    pthread_cond_t left;     /* there is none any more */
+    /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
+    int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
-} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER, .registry = PTHREAD_MUTEX_INITIALIZER, .leaving = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
+} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER,
+            .registry = PTHREAD_MUTEX_INITIALIZER,
+            .leaving = PTHREAD_MUTEX_INITIALIZER,
+            .left = PTHREAD_COND_INITIALIZER };
 
 /* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
 #define DS__LABELS 32
+
 static __thread struct {
-    unsigned labels, pools, in_shortage;
-    int upstream_empty;   /* of the request that runs: a pool's upstream gave nothing */
+    unsigned labels;
+    unsigned pools;
+    unsigned in_shortage;
+    int upstream_empty;              /* of the request that runs: a pool's upstream gave nothing */
     const struct ds__inside *inside; /* upstreams that run */
-    uint32_t epoch;       /* ds__g.epoch of the pushes */
+    uint32_t epoch;                  /* ds__g.epoch of the pushes */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
 } ds__mtls;
 
 /* How many pools the thread has pushed; those of before a shutdown are none. */
 static unsigned ds__pushes(void) {
-    if (ds__mtls.epoch != ds__g.epoch) { ds__mtls.epoch = ds__g.epoch; ds__mtls.pools = 0; }
+    if (ds__mtls.epoch != ds__g.epoch) {
+        ds__mtls.epoch = ds__g.epoch;
+        ds__mtls.pools = 0;
+    }
     return ds__mtls.pools;
 }
 
@@ -62,4 +88,3 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *event);
 static void ds__mem_history_join(ds__mdevice *dev);
 struct ds__wanted;
 static void ds__oom_report(const struct ds__wanted *q, size_t segment, ds_result why);
-

@@ -1,42 +1,51 @@
 /* ---- public: statistics ---- */
 
 static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
-    ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0, full ? atomic_load(&m->total) : 0, full ? atomic_load(&m->freed) : 0 };
+    ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0,
+                      full ? atomic_load(&m->total) : 0, full ? atomic_load(&m->freed) : 0 };
     return s;
 }
 
 /* The sums of a domain: a device's (only NULL) or a pool's. */
 static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
-    int64_t now[2][DS__METRICS], total[2][DS__METRICS], kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
+    int64_t now[2][DS__METRICS];
+    int64_t total[2][DS__METRICS];
+    int64_t kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
     ds__domain *d = only ? &only->stats : &dev->stats;
     memset(out, 0, sizeof *out);
     out->size = sizeof *out;
     out->version = DS_MEM_STATS_VERSION;
     ds__mem_lock_all(dev);
     ds__domain_now(dev, only, now, total);
-    ds_mem_stat *stat[DS__METRICS] = { out->allocation, out->allocated_bytes, out->requested_bytes, out->active, out->active_bytes };
+    ds_mem_stat *stat[DS__METRICS] = { out->allocation, out->allocated_bytes, out->requested_bytes,
+                                       out->active, out->active_bytes };
     for (int m = 0; m < DS__METRICS; m++) {
         for (int k = 0; k < 2; k++) {
             ds_mem_stat *s = &stat[m][1 + k];
             s->current = now[k][m];
             s->peak = ds__tally_peak(&d->tally, 1 + k, m);
             s->allocated = total[k][m];
-            s->freed = dev->main.full ? total[k][m] - now[k][m] + d->freed_base[k][m] : d->frozen[k][m];
+            s->freed =
+                dev->main.full ? total[k][m] - now[k][m] + d->freed_base[k][m] : d->frozen[k][m];
             stat[m][0].current += s->current;
             stat[m][0].allocated += s->allocated;
             stat[m][0].freed += s->freed;
         }
         stat[m][0].peak = ds__tally_peak(&d->tally, 0, m);
     }
-    ds_mem_stat *meter[DS__METERS] = { out->segment, out->reserved_bytes, out->inactive_split, out->inactive_split_bytes };
+    ds_mem_stat *meter[DS__METERS] = { out->segment, out->reserved_bytes, out->inactive_split,
+                                       out->inactive_split_bytes };
     for (int m = 0; m < DS__METERS; m++) {
         meter[m][0] = ds__stat_of_meter(&d->all[m], 1);
-        for (int k = 0; k < 2; k++) meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m], 1);
+        for (int k = 0; k < 2; k++)
+            meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m], 1);
     }
     kept -= (int64_t)atomic_load(&dev->async_bytes);
-    for (int k = 0; k < 2 && !only && atomic_load(&dev->async); k++) { /* the driver's pool knows no kinds: what it keeps is large */
+    /* the driver's pool knows no kinds: what it keeps is large */
+    for (int k = 0; k < 2 && !only && atomic_load(&dev->async); k++) {
         ds_mem_stat *s = &out->reserved_bytes[k ? DS_STAT_LARGE : DS_STAT_ALL];
-        if (kept > 0) s->current += kept;
+        if (kept > 0)
+            s->current += kept;
         ds__top(&dev->async_peak[k], s->current);
         ds__top(&s->peak, dev->async_peak[k]);
     }
@@ -55,44 +64,59 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
     ds__mem_unlock_all(dev);
 }
 
-/* A caller's struct of statistics, which may be another version's, begins with its size: zeroes what it has of `whole` bytes; returns them. 0: not even that member. */
+/* A caller's struct of statistics, which may be another version's, begins with its size: zeroes
+   what it has of `whole` bytes; returns them. 0: not even that member. */
 static size_t ds__stats_room(void *out, size_t whole) {
     size_t room = 0;
-    if (out) memcpy(&room, out, sizeof room);
-    if (room == 0 || room > whole) room = whole;
-    if (!out || room < sizeof room) return 0;
+    if (out)
+        memcpy(&room, out, sizeof room);
+    if (room == 0 || room > whole)
+        room = whole;
+    if (!out || room < sizeof room)
+        return 0;
     memset(out, 0, room);
     memcpy(out, &room, sizeof room); /* also where the call fails: the next one finds it */
     return room;
 }
-#define DS__STATS_ROOM(room) DS__REQUIRE(room, "%s", out ? "out->size is too small for that member itself" : "out is NULL")
+
+#define DS__STATS_ROOM(room) \
+    DS__REQUIRE(room, "%s", out ? "out->size is too small for that member itself" : "out is NULL")
+
 /* Gives it as much as it has room for. */
 static void ds__stats_give(void *out, void *from, size_t room) {
     memcpy(from, &room, sizeof room);
     memcpy(out, from, room);
 }
 
-DSDEF ds_result (ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
+DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
     ds__mdevice *dev = NULL;
     ds_mem_stats s = { .version = DS_MEM_STATS_VERSION };
     size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_mem_get_stats");
     DS__STATS_ROOM(room);
     ds_result r = ds__mem_asked(device, &dev);
-    if (dev) ds__stats(dev, NULL, &s);
-    if (r == DS_OK) ds__stats_give(out, &s, room);
+    if (dev)
+        ds__stats(dev, NULL, &s);
+    if (r == DS_OK)
+        ds__stats_give(out, &s, room);
     return r;
 }
-DSDEF ds_result (ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
+
+DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
     ds_mem_stats s;
     size_t room = ds__stats_room(out, sizeof s);
     DS__ENTER("ds_pool_get_stats");
     DS__STATS_ROOM(room);
     pthread_mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
     ds__mpool *p = ds__mpool_at(pool);
-    if (p) ds__stats(p->dev, p, &s);
+    if (p)
+        ds__stats(p->dev, p, &s);
     pthread_mutex_unlock(&ds__m.lock);
-    if (!p) { (void)ds__mpool_of(pool); return DS_ERR_INVALID_HANDLE; } /* the sentence */
+    /* the sentence */
+    if (!p) {
+        (void)ds__mpool_of(pool);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds__stats_give(out, &s, room);
     return DS_OK;
 }
@@ -100,25 +124,33 @@ DSDEF ds_result (ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
 /* Peaks start anew, and so does the search for a thread that allocates alone. All is locked. */
 static void ds__reset_peaks(ds__mdevice *dev) {
     for (ds__mpool *p = NULL;;) { /* NULL: the device's own */
-        int64_t now[2][DS__METRICS], none[2][2] = { { 0, 0 }, { 0, 0 } };
+        int64_t now[2][DS__METRICS];
+        int64_t none[2][2] = { { 0, 0 }, { 0, 0 } };
         ds__domain *d = p ? &p->stats : &dev->stats;
         ds__domain_now(dev, p, now, NULL);
         for (int m = 0; m < DS__METRICS; m++)
-            for (int k = 0; k < 3; k++) d->tally.peak[k][m] = INT64_MIN;
+            for (int k = 0; k < 3; k++)
+                d->tally.peak[k][m] = INT64_MIN;
         ds__domain_peaks(d, now, none);
         d->sharers = 0;
         for (int m = 0; m < DS__METERS; m++) {
             atomic_store(&d->all[m].peak, atomic_load(&d->all[m].now));
-            for (int k = 0; k < 2; k++) atomic_store(&d->meter[k][m].peak, atomic_load(&d->meter[k][m].now));
+            for (int k = 0; k < 2; k++)
+                atomic_store(&d->meter[k][m].peak, atomic_load(&d->meter[k][m].now));
         }
         atomic_store(&d->oversize_allocations.peak, atomic_load(&d->oversize_allocations.now));
         atomic_store(&d->oversize_segments.peak, atomic_load(&d->oversize_segments.now));
-        if (!p) p = dev->main.next; else p = p->next;
-        if (!p) break;
+        if (!p)
+            p = dev->main.next;
+        else
+            p = p->next;
+        if (!p)
+            break;
     }
     memset(dev->async_peak, 0, sizeof dev->async_peak); /* taken anew with the next statistics */
     ds__at_peak(&dev->stats.tally, dev->room);
 }
+
 /* What arenas have counted goes to the domains. All is locked. */
 static void ds__fold(ds__mdevice *dev) {
     for (ds__mpool *p = &dev->main; p; p = p->next)
@@ -126,36 +158,49 @@ static void ds__fold(ds__mdevice *dev) {
             for (int k = 0; k < 2; k++)
                 for (int m = 0; m < DS__COUNTED + 2; m++) {
                     int counted = m < DS__COUNTED;
-                    int64_t now = counted ? a->own.kind[k].now[m] : a->own.kind[k].pending[m - DS__COUNTED];
-                    for (ds__tally *to = &dev->stats.tally; to; to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
-                        *(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED]) += now;
-                        if (counted) to->kind[k].total[m] += a->own.kind[k].total[m];
+                    int64_t now =
+                        counted ? a->own.kind[k].now[m] : a->own.kind[k].pending[m - DS__COUNTED];
+                    for (ds__tally *to = &dev->stats.tally; to;
+                         to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
+                        *(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED]) +=
+                            now;
+                        if (counted)
+                            to->kind[k].total[m] += a->own.kind[k].total[m];
                     }
                 }
             memset(&a->own, 0, sizeof a->own);
             ds__count_in(a, 1);
         }
     memset(dev->room, 0, sizeof dev->room);
-    if (dev->main.full) ds__at_peak(&dev->stats.tally, dev->room);
+    if (dev->main.full)
+        ds__at_peak(&dev->stats.tally, dev->room);
     atomic_store(&dev->owner, NULL);
 }
 
 static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
     ds__mem_lock_all(dev);
     ds__fold(dev);
-    if (peaks) ds__reset_peaks(dev);
-    for (ds__mpool *p = NULL; !peaks; ) {
+    if (peaks)
+        ds__reset_peaks(dev);
+    for (ds__mpool *p = NULL; !peaks;) {
         ds__domain *d = p ? &p->stats : &dev->stats;
         ds__domain_now(dev, p, d->freed_base, NULL);
         memset(d->frozen, 0, sizeof d->frozen);
         for (int k = 0; k < 2; k++)
-            for (int m = 0; m < DS__COUNTED; m++) d->tally.kind[k].total[m] = 0;
+            for (int m = 0; m < DS__COUNTED; m++)
+                d->tally.kind[k].total[m] = 0;
         for (int m = 0; m < DS__METERS; m++) {
             ds__meter *one[3] = { &d->all[m], &d->meter[0][m], &d->meter[1][m] };
-            for (int k = 0; k < 3; k++) { atomic_store(&one[k]->total, 0); atomic_store(&one[k]->freed, 0); }
+            for (int k = 0; k < 3; k++) {
+                atomic_store(&one[k]->total, 0);
+                atomic_store(&one[k]->freed, 0);
+            }
         }
         ds__meter *over[2] = { &d->oversize_allocations, &d->oversize_segments };
-        for (int k = 0; k < 2; k++) { atomic_store(&over[k]->total, 0); atomic_store(&over[k]->freed, 0); }
+        for (int k = 0; k < 2; k++) {
+            atomic_store(&over[k]->total, 0);
+            atomic_store(&over[k]->freed, 0);
+        }
         atomic_store(&d->retries, 0);
         atomic_store(&d->ooms, 0);
         atomic_store(&d->syncs, 0);
@@ -163,30 +208,39 @@ static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
         atomic_store(&d->driver_frees, 0);
         atomic_store(&d->rejections, 0);
         p = p ? p->next : dev->main.next;
-        if (!p) break;
+        if (!p)
+            break;
     }
     ds__mem_unlock_all(dev);
 }
+
 static ds_result ds__mem_reset(ds_device device, int peaks) {
     ds__mdevice *dev;
     ds_result r = ds__mem_used(device, &dev);
-    if (dev) ds__mem_reset_of(dev, peaks);
+    if (dev)
+        ds__mem_reset_of(dev, peaks);
     return r;
 }
-#define DS__RESET(name, peaks) DSDEF ds_result (name)(ds_device device) { DS__ENTER(#name); return ds__mem_reset(device, peaks); }
+
+#define DS__RESET(name, peaks)                \
+    DSDEF ds_result(name)(ds_device device) { \
+        DS__ENTER(#name);                     \
+        return ds__mem_reset(device, peaks);  \
+    }
 DS__RESET(ds_mem_reset_peak_stats, 1)
 DS__RESET(ds_mem_reset_accumulated_stats, 0)
 DS__RESET(ds_mem_reset_max_allocated, 1)
 DS__RESET(ds_mem_reset_max_cached, 1)
 #undef DS__RESET
 
-#define DS__ONE_STAT(name, member) \
-    DSDEF size_t (name)(ds_device device) { \
-        ds__mdevice *dev = NULL; \
-        ds_mem_stats s; \
-        if (ds__enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) return 0; \
-        ds__stats(dev, NULL, &s); \
-        return (size_t)s.member; \
+#define DS__ONE_STAT(name, member)                                          \
+    DSDEF size_t(name)(ds_device device) {                                  \
+        ds__mdevice *dev = NULL;                                            \
+        ds_mem_stats s;                                                     \
+        if (ds__enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
+            return 0;                                                       \
+        ds__stats(dev, NULL, &s);                                           \
+        return (size_t)s.member;                                            \
     }
 DS__ONE_STAT(ds_mem_allocated, allocated_bytes[0].current)
 DS__ONE_STAT(ds_mem_max_allocated, allocated_bytes[0].peak)
@@ -196,16 +250,21 @@ DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
 DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
 #undef DS__ONE_STAT
 
-DSDEF ds_result (ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved, size_t *out_used) {
-    size_t reserved = 0, used = 0;
-    if (out_reserved) *out_reserved = 0;
-    if (out_used) *out_used = 0;
+DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved, size_t *out_used) {
+    size_t reserved = 0;
+    size_t used = 0;
+    if (out_reserved)
+        *out_reserved = 0;
+    if (out_used)
+        *out_used = 0;
     DS__ENTER("ds_mem_driver_pool_info");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->async_info(device.index, &reserved, &used);
-    if (r < 0) return r;
-    if (out_reserved) *out_reserved = reserved;
-    if (out_used) *out_used = used;
+    if (r < 0)
+        return r;
+    if (out_reserved)
+        *out_reserved = reserved;
+    if (out_used)
+        *out_used = used;
     return DS_OK;
 }
-

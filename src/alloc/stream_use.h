@@ -2,15 +2,21 @@
 
 static void ds__event_drop(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
-    if (!e) return;
+    if (!e)
+        return;
     ds__table_kill(&ds__g.events, e);
     ds__event_unpin(e);
 }
 
-/* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the sentence: there is no memory. */
+/* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the
+   sentence: there is no memory. */
 static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
-    if (!u && !(u = ds__mkeep(sizeof *u))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use"); return NULL; }
-    if (u->event.id && u->device != ds__device_key(device)) { /* an event stays with the device of its first record */
+    if (!u && !(u = ds__mkeep(sizeof *u))) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
+        return NULL;
+    }
+    /* an event stays with the device of its first record */
+    if (u->event.id && u->device != ds__device_key(device)) {
         ds__event_drop(u->event);
         u->event.id = 0;
     }
@@ -19,17 +25,22 @@ static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
     u->lost = 0;
     u->capture = 0;
     u->device = ds__device_key(device);
-    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0) u = NULL; /* the description is lost until shutdown */
+    /* the description is lost until shutdown */
+    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0)
+        u = NULL;
     return u;
 }
+
 /* One from the arena's stock. The arena is not locked. */
 static ds__muse *ds__muse_new(ds__arena *a, ds_device device) {
     ds__arena_lock(a);
     ds__muse *u = a->spare_uses;
-    if (u) a->spare_uses = u->next;
+    if (u)
+        a->spare_uses = u->next;
     ds__arena_unlock(a);
     return ds__muse_ready(u, device);
 }
+
 /* The events of uses may be recorded again. The arena is locked. */
 static void ds__muses_drop(ds__arena *a, ds__muse *u) {
     while (u) {
@@ -44,70 +55,99 @@ static ds_result ds__event_ask(ds_event event) {
     ds__event *e = ds__pin(&ds__g.events, event.id);
     void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
     ds_result r = native ? e->driver->event_query(native) : DS_OK;
-    if (e) ds__event_unpin(e);
+    if (e)
+        ds__event_unpin(e);
     return r;
 }
 
 #define DS__BROKEN UINT64_MAX
+
 /* The capture that a stream is in; 0: none; DS__BROKEN: one that cannot be added to. */
 static uint64_t ds__capture_of(ds__stream *s) {
     ds_capture_info info;
-    if (DS__LIKELY(!ds__captures_open())) return 0;
+    if (DS__LIKELY(!ds__captures_open()))
+        return 0;
     memset(&info, 0, sizeof info);
-    if (s->driver->capture_query(s->native, &info) != DS_OK) return DS__BROKEN;
-    return info.status == DS_CAPTURE_NONE ? 0 : info.status == DS_CAPTURE_ACTIVE ? info.id : DS__BROKEN;
+    if (s->driver->capture_query(s->native, &info) != DS_OK)
+        return DS__BROKEN;
+    return info.status == DS_CAPTURE_NONE     ? 0
+           : info.status == DS_CAPTURE_ACTIVE ? info.id
+                                              : DS__BROKEN;
 }
+
 static uint64_t ds__capture_of_handle(ds_stream stream) {
     ds__stream *s = ds__captures_open() ? ds__pin(&ds__g.streams, stream.id) : NULL;
     uint64_t capture = s ? ds__capture_of(s) : 0;
-    if (s) ds__stream_unpin(s);
+    if (s)
+        ds__stream_unpin(s);
     return capture;
 }
 
-/* Gives a use the event that it was to get when a capture is over. 0: one is open still. Captures are held. */
+/* Gives a use the event that it was to get when a capture is over. 0: one is open still.
+   Captures are held. */
 static int ds__record_held(ds__muse *u) {
-    if (ds__captures_open()) return 0;
-    if (!ds__use_claim(u)) return 1;
+    if (ds__captures_open())
+        return 0;
+    if (!ds__use_claim(u))
+        return 1;
     ds__tls.mute++;
     ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
     ds__tls.mute--;
     u->recorded = r == DS_OK || r == DS_ERR_FAILED; /* one that has failed needs none */
-    u->lost |= r == DS_ERR_INVALID_HANDLE; /* it has ended, or was given away, and did not see the use: nobody knows when it is done */
+    /* it has ended, or was given away, and did not see the use: nobody knows when it is done */
+    u->lost |= r == DS_ERR_INVALID_HANDLE;
     return u->recorded;
 }
+
 static int ds__record_now(ds__muse *u) {
-    if (ds__captures_open()) return 0;
+    if (ds__captures_open())
+        return 0;
     ds__hold_captures();
     int recorded = ds__record_held(u);
     ds__let_captures();
     return recorded;
 }
 
-/* Whether the uses of a block are done; a use whose stream or device has failed is. What was used in a capture is used in the order of its graph. No lock is held. */
+/* Whether the uses of a block are done; a use whose stream or device has failed is. What was
+   used in a capture is used in the order of its graph. No lock is held. */
 static int ds__uses_done(ds__muse *u) {
     for (; u; u = u->next) {
-        if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u)) return 0;
-        if (DS__UNLIKELY(u->capture)) { if (ds__captures_open()) return 0; continue; }
-        ds_result r = ds__event_ask(u->event);
-        if (r != DS_OK && r != DS_ERR_FAILED) return 0; /* an answer that says nothing of the work is no "done" */
-    }
-    return 1;
-}
-static ds_result ds__device_wait(int64_t key) {
-    ds_device d = { (int32_t)(key >> 32), (int32_t)(key & INT32_MAX) };
-    return ds__driver_of(d)->device_synchronize(d.index);
-}
-static int ds__uses_awaited(ds__muse *u) {
-    for (; u; u = u->next) {
-        if (u->recorded != 1 && !ds__record_now(u)) {
-            if (!u->lost || ds__captures_open() || ds__device_wait(u->device) < 0) return 0;
-            u->recorded = 1;
+        if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u))
+            return 0;
+        if (DS__UNLIKELY(u->capture)) {
+            if (ds__captures_open())
+                return 0;
             continue;
         }
-        if (u->capture) { if (ds__captures_open()) return 0; continue; }
-        ds_result r = ds__event_sync(u->event, DS__FOREVER);
-        if (r != DS_OK && r != DS_ERR_FAILED && r != DS_ERR_CAPTURED_EVENT) return 0;
+        ds_result r = ds__event_ask(u->event);
+        /* an answer that says nothing of the work is no "done" */
+        if (r != DS_OK && r != DS_ERR_FAILED)
+            return 0;
     }
     return 1;
 }
 
+static ds_result ds__device_wait(int64_t key) {
+    ds_device d = { (int32_t)(key >> 32), (int32_t)(key & INT32_MAX) };
+    return ds__driver_of(d)->device_synchronize(d.index);
+}
+
+static int ds__uses_awaited(ds__muse *u) {
+    for (; u; u = u->next) {
+        if (u->recorded != 1 && !ds__record_now(u)) {
+            if (!u->lost || ds__captures_open() || ds__device_wait(u->device) < 0)
+                return 0;
+            u->recorded = 1;
+            continue;
+        }
+        if (u->capture) {
+            if (ds__captures_open())
+                return 0;
+            continue;
+        }
+        ds_result r = ds__event_sync(u->event, DS__FOREVER);
+        if (r != DS_OK && r != DS_ERR_FAILED && r != DS_ERR_CAPTURED_EVENT)
+            return 0;
+    }
+    return 1;
+}

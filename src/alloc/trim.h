@@ -1,56 +1,74 @@
 /* ---- giving back ---- */
 
-/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is not known to be done. */
+/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
+   not known to be done. */
 static int ds__arena_drain(ds__arena *a) {
     ds_result r;
     ds__tls.quiet++;
-    ds__tls.upper_locked++; /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
+    /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
+    ds__tls.upper_locked++;
     if (a->orphan && a->end.id) {
         r = ds__event_sync(a->end, DS__FOREVER);
     } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
         ds__muse *u = ds__muse_new(a, a->dev->device);
         r = u ? ds__event_record_outside(u->event, a->stream) : DS_NOT_READY;
-        if (r == DS_OK) r = ds__event_sync(u->event, DS__FOREVER);
+        if (r == DS_OK)
+            r = ds__event_sync(u->event, DS__FOREVER);
         ds__arena_lock(a);
         ds__muses_drop(a, u);
         ds__arena_unlock(a);
     }
-    if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open()) /* the stream has ended, and nobody knows when it is done; or is another thread's own */
+    /* the stream has ended, and nobody knows when it is done; or is another thread's own */
+    if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
         r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
     ds__tls.upper_locked--;
     ds__tls.quiet--;
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
-/* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing
-   is locked. */
+/* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and
+   a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing is locked. */
 static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     size_t done = 0;
     int stays = 0; /* something cannot be given back now */
-    if (a->pool->graphs || ds__is_inside(a->pool)) return 0;
+    if (a->pool->graphs || ds__is_inside(a->pool))
+        return 0;
     pthread_mutex_lock(&a->giving);
     pthread_mutex_lock(&a->grow);
     for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
-        for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays; ) {
+        for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays;) {
             ds__mblock *found;
             ds__arena_lock(a);
             ds__unpark_all(a);
             ds__mblock *skip = NULL; /* blocks of this bin that were looked at stand before it */
             do {
                 found = NULL;
-                if (a->pool->graphs) { stays = 1; break; } /* since just now: what is free may be a graph's */
-                for (ds__mblock *b = skip ? skip->list_next : a->bins[kind].head[i]; b && !found; b = b->list_next) {
-                    ds__segment *s = b->seg;
-                    size_t from = s->page ? ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page : 0;
-                    int can = s->page ? from + s->page <= (size_t)(b->ptr + b->size - s->base) : !ds__is_split(b);
-                    if (can && b->size >= least) found = b; else skip = b;
+                /* since just now: what is free may be a graph's */
+                if (a->pool->graphs) {
+                    stays = 1;
+                    break;
                 }
-                if (!found) break;
+                for (ds__mblock *b = skip ? skip->list_next : a->bins[kind].head[i]; b && !found;
+                     b = b->list_next) {
+                    ds__segment *s = b->seg;
+                    size_t from =
+                        s->page ? ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page
+                                : 0;
+                    int can = s->page ? from + s->page <= (size_t)(b->ptr + b->size - s->base)
+                                      : !ds__is_split(b);
+                    if (can && b->size >= least)
+                        found = b;
+                    else
+                        skip = b;
+                }
+                if (!found)
+                    break;
                 ds__bin_out(a, found);
                 found->quiet = 1;
                 ds__segment *s = found->seg;
                 ds__arena_unlock(a);
-                if (s->page && ds__drain_aside(a)) { /* now, for each: others may use the stream meanwhile */
+                /* now, for each: others may use the stream meanwhile */
+                if (s->page && ds__drain_aside(a)) {
                     done += ds__unmap_block(a, found, most - done);
                 } else if (s->page) {
                     ds__arena_lock(a);
@@ -60,8 +78,10 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
                     stays = 1;
                 } else {
                     size_t size = s->size;
-                    if (ds__segment_return(a, s) == DS_OK) done += size;
-                    else stays = 1;
+                    if (ds__segment_return(a, s) == DS_OK)
+                        done += size;
+                    else
+                        stays = 1;
                 }
                 ds__arena_lock(a);
                 skip = NULL;
@@ -73,13 +93,15 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     return done;
 }
 
-/* Calls fn with each arena of a device, or of one pool, while nothing is locked: arenas are only ever added, in front. */
+/* Calls fn with each arena of a device, or of one pool, while nothing is locked: arenas are only
+   ever added, in front. */
 static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
     ds__mdevice_lock(dev);
     ds__arena *a = p->arenas;
     ds__mdevice_unlock(dev);
     return a;
 }
+
 static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
     ds__mdevice_lock(dev);
     p = p ? p->next : &dev->main;
@@ -87,51 +109,71 @@ static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
     return p;
 }
 
-/* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of the pools: the default one, and those that nobody has any more;
-   or `only`. Not while a capture is open: it could forbid what this does. */
+/* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
+   the pools: the default one, and those that nobody has any more; or `only`. Not while a capture
+   is open: it could forbid what this does. */
 static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
     size_t done = 0;
-    if (ds__captures_open()) return 0;
+    if (ds__captures_open())
+        return 0;
     (void)ds__share_collect();
-    if (!only) done = ds__direct_again(dev, DS__WAIT_ALL);
+    if (!only)
+        done = ds__direct_again(dev, DS__WAIT_ALL);
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0)) continue;
-        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) (void)ds__poll(a, 1);
+        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
+            continue;
+        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next)
+            (void)ds__poll(a, 1);
     }
-    if (!only) atomic_fetch_add(&dev->stats.syncs, 1); /* as in torch, a single pool's wait is not one for all streams */
+    /* as in torch, a single pool's wait is not one for all streams */
+    if (!only)
+        atomic_fetch_add(&dev->stats.syncs, 1);
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0)) continue;
+        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
+            continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
             size_t now = atomic_load(&dev->reserved);
-            if (now <= keep) return done;
+            if (now <= keep)
+                return done;
             done += ds__arena_trim(a, now - keep, 0);
         }
     }
     return done;
 }
 
-/* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can give out again. No spinning lock is held. */
+/* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can
+   give out again. No spinning lock is held. */
 static size_t ds__async_has(ds__mdevice *dev, size_t *out_cached) {
-    size_t reserved = 0, used = 0;
+    size_t reserved = 0;
+    size_t used = 0;
     if (atomic_load(&dev->async)) {
         ds__tls.mute++;
-        if (ds__driver_of(dev->device)->async_info(dev->device.index, &reserved, &used) < 0) reserved = 0;
+        if (ds__driver_of(dev->device)->async_info(dev->device.index, &reserved, &used) < 0)
+            reserved = 0;
         ds__tls.mute--;
     }
-    if (out_cached) *out_cached = reserved > used ? reserved - used : 0;
+    if (out_cached)
+        *out_cached = reserved > used ? reserved - used : 0;
     return reserved;
 }
-/* Returns the bytes of the driver's own pool that no block has: cached ones, and those of frees that are enqueued. */
+
+/* Returns the bytes of the driver's own pool that no block has: cached ones, and those of frees
+   that are enqueued. */
 static size_t ds__async_surplus(ds__mdevice *dev) {
-    size_t has = ds__async_has(dev, NULL), blocks = atomic_load(&dev->async_bytes);
+    size_t has = ds__async_has(dev, NULL);
+    size_t blocks = atomic_load(&dev->async_bytes);
     return has > blocks ? has - blocks : 0;
 }
-/* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or as far as the driver can. No capture is open. */
+
+/* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or
+   as far as the driver can. No capture is open. */
 static void ds__async_give(ds__mdevice *dev, size_t keep) {
     ds_mem_stats before;
-    if (!atomic_load(&dev->async)) return;
+    if (!atomic_load(&dev->async))
+        return;
     ds__direct_drain(dev);
-    ds__stats(dev, NULL, &before); /* the pool shrinks here only: so the peak of what is reserved is the truth */
+    /* the pool shrinks here only: so the peak of what is reserved is the truth */
+    ds__stats(dev, NULL, &before);
     ds__tls.mute++;
     DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
     ds__tls.mute--;
@@ -140,9 +182,12 @@ static void ds__async_give(ds__mdevice *dev, size_t keep) {
 /* A plain segment of large blocks that is free as a whole. The arena is locked. */
 static int ds__is_whole(const ds__segment *s) {
     const ds__mblock *b = s->first;
-    return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next && !b->quiet;
+    return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
+           !b->quiet;
 }
-/* Gives it back, for which the arena is unlocked; returns the bytes, 0: it stays. `giving` and `grow` are held. */
+
+/* Gives it back, for which the arena is unlocked; returns the bytes, 0: it stays. `giving` and
+   `grow` are held. */
 static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
     size_t size = s->size;
     ds__bin_out(a, s->first);
@@ -153,37 +198,56 @@ static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
     return r == DS_OK ? size : 0;
 }
 
-/* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole: the smallest one that is enough for the request, else the largest ones until
-   they are. */
+/* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole:
+   the smallest one that is enough for the request, else the largest ones until they are. */
 static size_t ds__release_oversize(ds__arena *a, size_t size) {
-    size_t split = ds__policy(a->pool)->max_split_size, enough = size > split ? size : split, done = 0, given = 1;
-    if (split == SIZE_MAX || ds__captures_open() || a->pool->graphs || ds__is_inside(a->pool)) return 0;
+    size_t split = ds__policy(a->pool)->max_split_size;
+    size_t enough = size > split ? size : split;
+    size_t done = 0;
+    size_t given = 1;
+    if (split == SIZE_MAX || ds__captures_open() || a->pool->graphs || ds__is_inside(a->pool))
+        return 0;
     pthread_mutex_lock(&a->giving);
     pthread_mutex_lock(&a->grow);
     ds__arena_lock(a);
-    for (; done < enough && given > 0 && !a->pool->graphs; done += given) { /* since it was asked: what is free may be a graph's */
+    /* since it was asked: what is free may be a graph's */
+    for (; done < enough && given > 0 && !a->pool->graphs; done += given) {
         ds__segment *best = NULL;
         for (ds__segment *s = a->segments; s; s = s->next)
-            if (ds__is_whole(s) && s->size >= split && (!best || (best->size >= enough ? s->size >= enough && s->size < best->size : s->size > best->size))) best = s;
+            if (ds__is_whole(s) && s->size >= split &&
+                (!best || (best->size >= enough ? s->size >= enough && s->size < best->size
+                                                : s->size > best->size)))
+                best = s;
         given = best ? ds__give_whole(a, best) : 0;
     }
     ds__arena_unlock(a);
     pthread_mutex_unlock(&a->grow);
     pthread_mutex_unlock(&a->giving);
-    return done < enough ? ds__arena_trim(a, enough - done, split) : done; /* growing ones: enough only with them */
+    /* growing ones: enough only with them */
+    return done < enough ? ds__arena_trim(a, enough - done, split) : done;
 }
 
 /* How many requests came to the pool since it was freed. */
-static uint32_t ds__age(const ds__arena *a, const ds__segment *s) { return ds__requests(a) - (uint32_t)s->first->asked; }
+static uint32_t ds__age(const ds__arena *a, const ds__segment *s) {
+    return ds__requests(a) - (uint32_t)s->first->asked;
+}
 
-/* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages` together, on the average, or older. Nothing is locked. */
+/* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages`
+   together, on the average, or older. Nothing is locked. */
 static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
-    size_t done = 0, given = 1;
-    if (pthread_mutex_trylock(&a->giving) != 0) return 0; /* another thread gives back, and may be waiting */
+    size_t done = 0;
+    size_t given = 1;
+    /* another thread gives back, and may be waiting */
+    if (pthread_mutex_trylock(&a->giving) != 0)
+        return 0;
     pthread_mutex_lock(&a->grow);
     ds__arena_lock(a);
-    for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs; ) { /* since it was asked: what is free may be a graph's */
-        if (!ds__is_whole(s) || ds__age(a, s) * count < ages) { s = s->next; continue; }
+    /* since it was asked: what is free may be a graph's */
+    for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
+        if (!ds__is_whole(s) || ds__age(a, s) * count < ages) {
+            s = s->next;
+            continue;
+        }
         given = ds__give_whole(a, s);
         done += given;
         s = a->segments; /* the list may have changed */
@@ -194,24 +258,33 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     return done;
 }
 
-/* torch's garbage collection: in rounds, the pool's unsplit large segments that were not used for as long as the average, or longer, are given back, whichever stream
-   had them, until what is reserved is below the threshold. One arena after the other: of two nobody holds the locks at once. */
+/* torch's garbage collection: in rounds, the pool's unsplit large segments that were not used
+   for as long as the average, or longer, are given back, whichever stream had them, until what
+   is reserved is below the threshold. One arena after the other: of two nobody holds the locks
+   at once. */
 static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
-    size_t limit = atomic_load(&dev->limit), freed = 1;
+    size_t limit = atomic_load(&dev->limit);
+    size_t freed = 1;
     double threshold = ds__policy(p)->garbage_collection_threshold;
-    if (threshold <= 0 || !limit || ds__captures_open() || p->graphs) return;
-    size_t bytes = (size_t)(threshold * (double)limit), reserved = atomic_load(&dev->reserved);
+    if (threshold <= 0 || !limit || ds__captures_open() || p->graphs)
+        return;
+    size_t bytes = (size_t)(threshold * (double)limit);
+    size_t reserved = atomic_load(&dev->reserved);
     size_t target = reserved > bytes ? reserved - bytes : 0;
     for (size_t done = 0; done < target && freed > 0; done += freed) {
-        uint64_t ages = 0, count = 0;
+        uint64_t ages = 0;
+        uint64_t count = 0;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
             ds__arena_lock(a);
             for (const ds__segment *s = a->segments; s; s = s->next)
-                if (ds__is_whole(s)) { ages += ds__age(a, s); count++; }
+                if (ds__is_whole(s)) {
+                    ages += ds__age(a, s);
+                    count++;
+                }
             ds__arena_unlock(a);
         }
         freed = 0;
-        for (ds__arena *a = ds__first_arena(dev, p); a && count; a = a->next) freed += ds__collect_older(a, ages, count);
+        for (ds__arena *a = ds__first_arena(dev, p); a && count; a = a->next)
+            freed += ds__collect_older(a, ages, count);
     }
 }
-

@@ -1,24 +1,34 @@
-/* ---- >>memory types ---------------------------------------------------------------------------------------------- */
+/* ---- >>memory types -------------------------------------------------------------------------- */
 
 /* Policy.
-    1. An arena holds the free memory of one stream in one pool, under a lock of its own; a pool has an arena per stream.
-    2. A segment is memory from the driver, tiled by blocks; it is plain, or grows page by page in reserved address space.
-    3. An allocation takes the best fitting free block of its arena and splits it; a free merges with free neighbours.
-    4. A freed block that other streams used is pending until their events are done; an allocation that finds nothing else takes it
-       and makes its stream wait for them.
+    1. An arena holds the free memory of one stream in one pool, under a lock of its own; a pool has
+       an arena per stream.
+    2. A segment is memory from the driver, tiled by blocks; it is plain, or grows page by page in
+       reserved address space.
+    3. An allocation takes the best fitting free block of its arena and splits it; a free merges
+       with free neighbours.
+    4. A freed block that other streams used is pending until their events are done; an allocation
+       that finds nothing else takes it and makes its stream wait for them.
     5. Free blocks of streams that have ended belong to whoever needs memory first.
-    6. Addresses lead to segments by a two-level table of 2 MiB granules, read without a lock; segments and arenas are never given back before
-       ds_shutdown, so that a look-up may be late but not wild.
-    7. Order of locks: the arena's `grow`, the device's `lock`, an arena's `lock`, the registry's. The driver is called with no spinning lock held.
-    8. The short way: a thread remembers the arena of the stream that it allocated on last, and an arena keeps the block that was freed last apart,
-       not merged (parked), for the next request of its size. Peaks are looked at when the room below them is used up.
-    9. A use by another stream gets its event once, from whoever claims it: at ds_mem_record_use, at the free, or when its stream ends.
-   10. A free that no cache keeps and that cannot be made now (something captures, a stream's work is not over) is deferred: tried again by later
-       calls. No call waits for a stream or a device while a capture may begin on it: events are recorded outside of captures, and waited for. */
+    6. Addresses lead to segments by a two-level table of 2 MiB granules, read without a lock;
+       segments and arenas are never given back before ds_shutdown, so that a look-up may be late
+       but not wild.
+    7. Order of locks: the arena's `grow`, the device's `lock`, an arena's `lock`, the registry's.
+       The driver is called with no spinning lock held.
+    8. The short way: a thread remembers the arena of the stream that it allocated on last, and an
+       arena keeps the block that was freed last apart, not merged (parked), for the next request of
+       its size. Peaks are looked at when the room below them is used up.
+    9. A use by another stream gets its event once, from whoever claims it: at ds_mem_record_use, at
+       the free, or when its stream ends.
+   10. A free that no cache keeps and that cannot be made now (something captures, a stream's
+       work is not over) is deferred: tried again by later calls. No call waits for a stream or a
+       device while a capture may begin on it: events are recorded outside of captures, and
+       waited for. */
 
 #define DS__UNIT ((size_t)512)
-#define DS__SMALL_LIMIT ((size_t)1 << 20)      /* requests up to this are small */
+#define DS__SMALL_LIMIT ((size_t)1 << 20) /* requests up to this are small */
 #define DS__MIB ((size_t)1 << 20)
+
 enum { DS__SMALL = 0, DS__LARGE = 1 };
 
 typedef struct ds__mblock ds__mblock;
@@ -28,44 +38,62 @@ typedef struct ds__mpool ds__mpool;
 typedef struct ds__mdevice ds__mdevice;
 
 typedef struct ds__hold ds__hold;
+
 /* Another stream's last use of a block. */
 typedef struct ds__muse {
     struct ds__muse *next;
     ds_stream stream;
-    uint64_t stream_id;           /* of the first use of a block that was lent: ds_stream_id */
+    uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_id */
     ds_event event;
-    ds__hold *hold;               /* pinned memory: a capture's use, which has no event */
-    int64_t device;               /* which the event belongs to */
-    uint64_t capture;             /* the event is part of this capture; 0: of none */
-    uint8_t lost;                 /* its stream has ended, and its event could not be recorded there */
-    _Atomic uint8_t recorded;     /* 0: will be, at the free (ds_mem_record_stream) or when a capture is over; 1: it is; DS__RECORDING */
+    ds__hold *hold;   /* pinned memory: a capture's use, which has no event */
+    int64_t device;   /* which the event belongs to */
+    uint64_t capture; /* the event is part of this capture; 0: of none */
+    /* its stream has ended, and its event could not be recorded there */
+    uint8_t lost;
+    /* 0: will be, at the free (ds_mem_record_stream) or when a capture is over; 1: it is;
+       DS__RECORDING */
+    _Atomic uint8_t recorded;
 } ds__muse;
 
-#define DS__RECORDING 2           /* by somebody, just now */
+#define DS__RECORDING 2 /* by somebody, just now */
 
 /* What describes a piece of a segment: 104 bytes. */
 struct ds__mblock {
     char *ptr;
-    size_t size, asked;
-    ds__mblock *prev, *next;      /* neighbours in the segment */
-    ds__mblock *list_prev, *list_next; /* free: in its bin; pending: in the arena's list; live: list_next leads to another live block of the granule */
+    size_t size;
+    size_t asked;
+    /* prev, next: neighbours in the segment */
+    ds__mblock *prev;
+    ds__mblock *next;
+    /* list_prev, list_next: free: in its bin; pending: in the arena's list; live: list_next
+       leads to another live block of the granule */
+    ds__mblock *list_prev;
+    ds__mblock *list_next;
     ds__segment *seg;
     ds__muse *uses;
-    const char *label, *file;
+    const char *label;
+    const char *file;
     uint32_t line;
+
     union {
         struct {
-            uint8_t state;        /* a ds_mem_state */
-            uint8_t exported;     /* 1: other processes may have it */
-            uint8_t lent;         /* 1: live on a stream that is not its arena's, or was until it was freed; `uses` begins with that stream */
-            uint8_t quiet;        /* 1: in no bin: taken out by someone who works on it without the lock, or parked */
+            uint8_t state;    /* a ds_mem_state */
+            uint8_t exported; /* 1: other processes may have it */
+            /* 1: live on a stream that is not its arena's, or was until it was freed; `uses`
+               begins with that stream */
+            uint8_t lent;
+            /* 1: in no bin: taken out by someone who works on it without the lock, or parked */
+            uint8_t quiet;
         };
-        uint32_t flags;           /* these four at once */
+
+        uint32_t flags; /* these four at once */
     };
-    uint16_t bin;                 /* free: which */
-    uint8_t oversize;             /* 1: counted among those of max_split_size or more */
-    uint8_t stale;                /* 1: freed, and to be poisoned before it is anyone's */
-    uint32_t guarded;             /* live: so many bytes behind what was asked for hold DS__GUARD, if nobody has written there */
+
+    uint16_t bin;     /* free: which */
+    uint8_t oversize; /* 1: counted among those of max_split_size or more */
+    uint8_t stale;    /* 1: freed, and to be poisoned before it is anyone's */
+    /* live: so many bytes behind what was asked for hold DS__GUARD, if nobody has written there */
+    uint32_t guarded;
 };
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -73,39 +101,63 @@ struct ds__mblock {
 #else
 #define DS__FLAGS(state, quiet) ((uint32_t)(state) << 24 | (uint32_t)(quiet))
 #endif
-enum { DS__FLAGS_LIVE = DS__FLAGS(DS_BLOCK_LIVE, 0), DS__FLAGS_PARKED = DS__FLAGS(DS_BLOCK_FREE, 1) };
+enum {
+    DS__FLAGS_LIVE = DS__FLAGS(DS_BLOCK_LIVE, 0),
+    DS__FLAGS_PARKED = DS__FLAGS(DS_BLOCK_FREE, 1)
+};
 
 /* A granule with many blocks, cut finer. */
 enum { DS__DENSE_SHIFT = 16, DS__ROW_BITS = 5, DS__ROW_FROM = 8 /* blocks */ };
+
 typedef struct ds__finer {
-    struct ds__finer *next;        /* of the segment, or spare */
+    struct ds__finer *next; /* of the segment, or spare */
     ds__mblock *at[1 << DS__ROW_BITS];
 } ds__finer;
 
 struct ds__segment {
-    ds__segment *next, *prev;     /* in the arena's list; free ones in the device's */
-    ds__arena *_Atomic arena;     /* NULL: not in use */
+    /* next, prev: in the arena's list; free ones in the device's */
+    ds__segment *next;
+    ds__segment *prev;
+    ds__arena *_Atomic arena; /* NULL: not in use */
     char *base;
-    size_t size;                  /* address space */
-    size_t mapped;                /* bytes of memory behind it */
-    size_t page;                  /* growing: the unit of mapping; plain: 0 */
+    size_t size;   /* address space */
+    size_t mapped; /* bytes of memory behind it */
+    size_t page;   /* growing: the unit of mapping; plain: 0 */
     ds__mblock *first;
-    ds__mblock **granule;         /* live blocks by address: the first that starts in each 1 << shift bytes; lowest bit: a ds__finer instead */
+    /* live blocks by address: the first that starts in each 1 << shift bytes; lowest bit: a
+       ds__finer instead */
+    ds__mblock **granule;
     struct ds__finer *rows;
     unsigned shift;
-    uint8_t kind, source;         /* DS__SMALL or DS__LARGE; DS__FROM_* */
-    uint8_t oversize;             /* counted among those of max_split_size or more */
-    uint8_t direct;               /* one block of a backend without a cache: its free is the segment's end */
-    uint8_t leaving;              /* its memory is given back, and may be another segment's at once; under the registry's lock */
-    uint64_t native;              /* what the upstream was given as stream; growing: the page that the policy asked for */
-    uint64_t serial;              /* counts segments: orders free blocks beyond their addresses */
-    uint32_t index;               /* in the registry */
+    /* kind, source: DS__SMALL or DS__LARGE; DS__FROM_* */
+    uint8_t kind;
+    uint8_t source;
+    uint8_t oversize; /* counted among those of max_split_size or more */
+    /* one block of a backend without a cache: its free is the segment's end */
+    uint8_t direct;
+    /* its memory is given back, and may be another segment's at once; under the registry's lock */
+    uint8_t leaving;
+    /* what the upstream was given as stream; growing: the page that the policy asked for */
+    uint64_t native;
+    uint64_t serial; /* counts segments: orders free blocks beyond their addresses */
+    uint32_t index;  /* in the registry */
 };
-#define DS__WATCHED (1u << 31)      /* of ds__mdevice.watch: there are observers */
-enum { DS__FROM_DRIVER = 0, DS__FROM_SPACE, DS__FROM_UPSTREAM, DS__FROM_ASYNC, DS__FROM_SHARE, DS__FROM_PINNED, DS__FROM_REGISTERED };
+
+#define DS__WATCHED (1u << 31) /* of ds__mdevice.watch: there are observers */
+
+enum {
+    DS__FROM_DRIVER = 0,
+    DS__FROM_SPACE,
+    DS__FROM_UPSTREAM,
+    DS__FROM_ASYNC,
+    DS__FROM_SHARE,
+    DS__FROM_PINNED,
+    DS__FROM_REGISTERED
+};
 
 /* Free blocks by size: 32 classes between two powers of two. */
 #define DS__BINS 1536
+
 typedef struct ds__bins {
     uint64_t summary;
     uint64_t map[DS__BINS / 64];
@@ -113,87 +165,162 @@ typedef struct ds__bins {
 } ds__bins;
 
 /* Counted at every allocation and free, by kind of segment; under the lock of who counts. */
-enum { DS__ALLOCATION = 0, DS__ALLOCATED_BYTES, DS__REQUESTED_BYTES, DS__COUNTED, DS__ACTIVE = DS__COUNTED, DS__ACTIVE_BYTES, DS__METRICS };
+enum {
+    DS__ALLOCATION = 0,
+    DS__ALLOCATED_BYTES,
+    DS__REQUESTED_BYTES,
+    DS__COUNTED,
+    DS__ACTIVE = DS__COUNTED,
+    DS__ACTIVE_BYTES,
+    DS__METRICS
+};
+
 typedef struct ds__tally {
-    struct { int64_t now[DS__COUNTED], total[DS__COUNTED], pending[2]; } kind[2]; /* what is active beyond what is allocated: blocks, bytes */
-    int64_t peak[3][DS__METRICS]; /* DS_STAT_ALL, small, large; of active ones: only where more is active than allocated */
+    /* what is active beyond what is allocated: blocks, bytes */
+    struct {
+        int64_t now[DS__COUNTED];
+        int64_t total[DS__COUNTED];
+        int64_t pending[2];
+    } kind[2];
+
+    /* DS_STAT_ALL, small, large; of active ones: only where more is active than allocated */
+    int64_t peak[3][DS__METRICS];
 } ds__tally;
+
 /* How much more may become active before a peak has to be looked at: in a kind, or in both. */
 typedef struct ds__headroom {
     int64_t of[DS__COUNTED];
-    int64_t owed[2];              /* of what has become pending since: blocks, bytes. When it is done it is room again; what was pending before is none */
+    /* of what has become pending since: blocks, bytes. When it is done it is room again; what
+       was pending before is none */
+    int64_t owed[2];
 } ds__headroom;
-/* Counted where the driver is called, and for plain segments; under the device's lock or by atomic operations. */
-typedef struct ds__meter { _Atomic int64_t now, peak, total, freed; } ds__meter;
+
+/* Counted where the driver is called, and for plain segments; under the device's lock or by
+   atomic operations. */
+typedef struct ds__meter {
+    _Atomic int64_t now;
+    _Atomic int64_t peak;
+    _Atomic int64_t total;
+    _Atomic int64_t freed;
+} ds__meter;
+
 enum { DS__SEGMENT = 0, DS__RESERVED, DS__SPLIT, DS__SPLIT_BYTES, DS__METERS };
 
 /* Statistics of a device or a pool. */
 typedef struct ds__domain {
-    ds__tally tally;              /* while one thread allocates: everything; later: what it had counted, and peaks */
+    /* while one thread allocates: everything; later: what it had counted, and peaks */
+    ds__tally tally;
     int64_t freed_base[2][DS__METRICS]; /* total - now at the last reset of totals */
-    int64_t frozen[2][DS__METRICS]; /* frees when totals stopped */
-    int64_t sharers;              /* the most arenas that were given room since peaks were reset: so much too high they may be */
+    int64_t frozen[2][DS__METRICS];     /* frees when totals stopped */
+    /* the most arenas that were given room since peaks were reset: so much too high they may be */
+    int64_t sharers;
     ds__meter meter[2][DS__METERS];
     ds__meter all[DS__METERS];
-    ds__meter oversize_allocations, oversize_segments;
-    _Atomic int64_t retries, ooms, syncs, driver_allocs, driver_frees, rejections;
+    ds__meter oversize_allocations;
+    ds__meter oversize_segments;
+    _Atomic int64_t retries;
+    _Atomic int64_t ooms;
+    _Atomic int64_t syncs;
+    _Atomic int64_t driver_allocs;
+    _Atomic int64_t driver_frees;
+    _Atomic int64_t rejections;
 } ds__domain;
 
 struct ds__arena {
     ds__lock lock;
-    _Atomic uint8_t orphan;       /* the stream has ended */
-    uint8_t exact;                /* 1: counts in the domains' tallies; 0: in its own */
-    _Atomic uint8_t watched;      /* calls of this arena take the long way: poison, guards, debug from 2 on */
-    uint8_t slow, slow_free;      /* requests do, and frees, for whatever reason of the pool's */
-    uint8_t fresh;                /* ds__wanted.fresh of the request that is looked for */
-    uint8_t full, own_pool;       /* totals and peaks are counted; the pool is not the device's default one */
-    uint8_t measured;             /* one of these: `room` is kept */
+    _Atomic uint8_t orphan; /* the stream has ended */
+    uint8_t exact;          /* 1: counts in the domains' tallies; 0: in its own */
+    /* calls of this arena take the long way: poison, guards, debug from 2 on */
+    _Atomic uint8_t watched;
+    /* slow, slow_free: requests do, and frees, for whatever reason of the pool's */
+    uint8_t slow;
+    uint8_t slow_free;
+    uint8_t fresh; /* ds__wanted.fresh of the request that is looked for */
+    /* full, own_pool: totals and peaks are counted; the pool is not the device's default one */
+    uint8_t full;
+    uint8_t own_pool;
+    uint8_t measured; /* one of these: `room` is kept */
     ds__mpool *pool;
     ds__mdevice *dev;
-    uint64_t stream_id;           /* ds_stream_id */
+    uint64_t stream_id; /* ds_stream_id */
     ds_stream stream;
-    const void *identity;         /* the driver's queue: wrappers of one stream share an arena */
-    ds_event end;                 /* orphan: when its stream was done */
-    struct { ds_stream stream; uint64_t id; } twin[3]; /* other handles of the stream (ds_stream_wrap) that have come here */
-    uint8_t crowded;              /* there were more */
-    ds__arena *next;              /* of the pool */
+    const void *identity; /* the driver's queue: wrappers of one stream share an arena */
+    ds_event end;         /* orphan: when its stream was done */
+
+    /* other handles of the stream (ds_stream_wrap) that have come here */
+    struct {
+        ds_stream stream;
+        uint64_t id;
+    } twin[3];
+
+    uint8_t crowded; /* there were more */
+    ds__arena *next; /* of the pool */
     ds__segment *segments;
-    ds__mblock *pending, *pending_last;
-    ds__mblock *deferred, *deferred_last; /* direct ones, pending until the driver can take them back; linked by list_next */
+    ds__mblock *pending;
+    ds__mblock *pending_last;
+    /* deferred, deferred_last: direct ones, pending until the driver can take them back; linked
+       by list_next */
+    ds__mblock *deferred;
+    ds__mblock *deferred_last;
     size_t deferred_count;
-    size_t pending_bytes, free_bytes;
-    ds__mblock *holes[2];         /* unmapped, in the order of addresses */
-    ds__mblock *parked[2];        /* the block that was freed last, not yet one with its neighbours: the next request of its size takes it */
-    ds__tally own, *tally;        /* the one it counts in: the device's when exact, else its own */
-    ds__headroom own_room[3], *room; /* the same: small, large, both */
-    _Atomic uint32_t *requests;   /* the pool's; NULL: no garbage is collected, and they are not counted */
-    ds__mblock *spare_blocks;     /* descriptions to be used again */
+    size_t pending_bytes;
+    size_t free_bytes;
+    ds__mblock *holes[2]; /* unmapped, in the order of addresses */
+    /* the block that was freed last, not yet one with its neighbours: the next request of its
+       size takes it */
+    ds__mblock *parked[2];
+    /* own, tally: the one it counts in: the device's when exact, else its own */
+    ds__tally own;
+    ds__tally *tally;
+    /* own_room, room: the same: small, large, both */
+    ds__headroom own_room[3];
+    ds__headroom *room;
+    /* the pool's; NULL: no garbage is collected, and they are not counted */
+    _Atomic uint32_t *requests;
+    ds__mblock *spare_blocks; /* descriptions to be used again */
     ds__muse *spare_uses;
     ds__finer *spare_rows;
-    pthread_mutex_t grow;         /* held by who changes the segments: never over a wait for the device */
+    /* held by who changes the segments: never over a wait for the device */
+    pthread_mutex_t grow;
     ds__bins bins[2];
-    pthread_mutex_t giving;       /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation may wait for it */
+    /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation
+       may wait for it */
+    pthread_mutex_t giving;
 };
 
 struct ds__mpool {
-    uint64_t id;                  /* handle: index + 1 and generation; 0: a device's default pool */
-    uint64_t name[2];             /* torch's id */
-    ds__mpool *next;              /* all of a device */
+    uint64_t id;      /* handle: index + 1 and generation; 0: a device's default pool */
+    uint64_t name[2]; /* torch's id */
+    ds__mpool *next;  /* all of a device */
     ds__mdevice *dev;
-    ds_mem_config config;         /* for those who hold a lock of an arena, or the device's */
-    const ds_mem_config *_Atomic policy; /* the same for all others (ds__policy), but the limits: a copy that stays */
+    ds_mem_config config; /* for those who hold a lock of an arena, or the device's */
+    /* the same for all others (ds__policy), but the limits: a copy that stays */
+    const ds_mem_config *_Atomic policy;
     ds_upstream_alloc_fn alloc_fn;
     ds_upstream_free_fn free_fn;
-    ds_resource upstream;         /* then alloc_fn and free_fn are only not NULL */
-    uint8_t no_split, shareable;
-    _Atomic uint8_t use_on_oom, dead;
-    uint8_t rounds, coarse, oversize, watched, full, direct; /* from the configuration: divisions are set; there is a max_split_size; poison, guards or debug from 2 on; totals are counted; no cache */
-    _Atomic uint32_t requests;    /* for large plain blocks, of all arenas, while garbage is collected: the clock of the blocks' ages */
-    size_t split_above[2];        /* the rest of a plain block is worth keeping from this size on, by kind */
+    ds_resource upstream; /* then alloc_fn and free_fn are only not NULL */
+    uint8_t no_split;
+    uint8_t shareable;
+    _Atomic uint8_t use_on_oom;
+    _Atomic uint8_t dead;
+    /* from the configuration: divisions are set; there is a max_split_size; poison, guards or
+       debug from 2 on; totals are counted; no cache */
+    uint8_t rounds;
+    uint8_t coarse;
+    uint8_t oversize;
+    uint8_t watched;
+    uint8_t full;
+    uint8_t direct;
+    /* for large plain blocks, of all arenas, while garbage is collected: the clock of the
+       blocks' ages */
+    _Atomic uint32_t requests;
+    /* the rest of a plain block is worth keeping from this size on, by kind */
+    size_t split_above[2];
     _Atomic size_t reserved;
     size_t limit;
-    _Atomic int owners;           /* raised, and looked at for none, under the device's lock */
-    _Atomic int graphs;           /* those among them that are captures and graphs: they use free memory too */
+    _Atomic int owners; /* raised, and looked at for none, under the device's lock */
+    /* those among them that are captures and graphs: they use free memory too */
+    _Atomic int graphs;
     char *label;
     ds__arena *arenas;
     ds__domain stats;
@@ -202,32 +329,43 @@ struct ds__mpool {
 /* One of the newest events. */
 typedef struct ds__mevent {
     uint64_t address, bytes, stream, time_ns /* in the ring: ticks */, pool;
-    const char *file, *label;
+    const char *file;
+    const char *label;
     uint32_t line;
     uint32_t action;
 } ds__mevent;
 
 struct ds__mdevice {
-    _Atomic(void *) owner;        /* the thread that allocates, while there is one; then `owner` of nobody */
-    _Atomic unsigned watch;       /* actions that someone wants to know of */
-    ds__headroom room[3];         /* of all exact arenas */
-    pthread_mutex_t lock;         /* arenas, pools, history's settings */
+    /* the thread that allocates, while there is one; then `owner` of nobody */
+    _Atomic(void *) owner;
+    _Atomic unsigned watch; /* actions that someone wants to know of */
+    ds__headroom room[3];   /* of all exact arenas */
+    pthread_mutex_t lock;   /* arenas, pools, history's settings */
     ds_device device;
-    size_t total;                 /* the device's memory */
-    _Atomic int has_space;        /* growing segments: 1 can, 0 cannot, -1 not asked yet */
-    ds__mpool main;               /* the default pool; main.next: the others */
-    ds__domain stats;             /* of all pools */
-    _Atomic size_t reserved, limit; /* limit 0: none */
+    size_t total;          /* the device's memory */
+    _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
+    ds__mpool main;        /* the default pool; main.next: the others */
+    ds__domain stats;      /* of all pools */
+    /* reserved, limit: limit 0: none */
+    _Atomic size_t reserved;
+    _Atomic size_t limit;
     ds__lock history_lock;
     ds__mevent *history;
-    size_t history_room, history_at; /* entries; which comes next */
+    /* history_room, history_at: entries; which comes next */
+    size_t history_room;
+    size_t history_at;
     _Atomic uint64_t history_count;
-    _Atomic int64_t late_uses;    /* of ds_mem_record_stream, whose events are recorded at the free */
-    _Atomic uint8_t async;        /* the driver's own pool was used */
-    _Atomic size_t async_bytes;   /* of the driver pool's memory: what blocks have; the rest is ds__async_surplus */
-    int64_t async_peak[2];        /* of what was reserved with that: all, large */
-    _Atomic uint64_t moving;      /* calls that are between `reserved` and the segments: how many now, and, from bit 32 on, were ever */
-    _Atomic int deferred;         /* blocks in the arenas' lists of that name */
-    _Atomic uint64_t giver;       /* handle of the stream that gives back to the driver's pool what ended streams had; 0: not needed yet */
+    /* of ds_mem_record_stream, whose events are recorded at the free */
+    _Atomic int64_t late_uses;
+    _Atomic uint8_t async; /* the driver's own pool was used */
+    /* of the driver pool's memory: what blocks have; the rest is ds__async_surplus */
+    _Atomic size_t async_bytes;
+    int64_t async_peak[2]; /* of what was reserved with that: all, large */
+    /* calls that are between `reserved` and the segments: how many now, and, from bit 32 on,
+       were ever */
+    _Atomic uint64_t moving;
+    _Atomic int deferred; /* blocks in the arenas' lists of that name */
+    /* handle of the stream that gives back to the driver's pool what ended streams had; 0: not
+       needed yet */
+    _Atomic uint64_t giver;
 };
-

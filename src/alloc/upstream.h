@@ -1,29 +1,49 @@
 /* An upstream is the user's: it may call devstream and CUDA, also while something captures. */
-typedef struct ds__inside { const ds__mpool *pool; const struct ds__inside *outer; } ds__inside; /* whose segments this thread is changing meanwhile */
+/* whose segments this thread is changing meanwhile */
+typedef struct ds__inside {
+    const ds__mpool *pool;
+    const struct ds__inside *outer;
+} ds__inside;
+
 static int ds__is_inside(const ds__mpool *p) {
     const ds__inside *i = ds__mtls.inside;
-    while (i && i->pool != p) i = i->outer;
+    while (i && i->pool != p)
+        i = i->outer;
     return i != NULL;
 }
-static ds_result ds__inside_fail(void) { return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself"); }
-typedef struct ds__outside { const char *fn; ds_site site; ds_capture_mode mode; } ds__outside;
+
+static ds_result ds__inside_fail(void) {
+    return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself");
+}
+
+typedef struct ds__outside {
+    const char *fn;
+    ds_site site;
+    ds_capture_mode mode;
+} ds__outside;
+
 static ds__outside ds__leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED };
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
     return o;
 }
+
 static void ds__return(ds__outside o) {
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
     ds__tls.fn = o.fn;
     ds__tls.site = o.site;
 }
-static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment, ds_stream stream, void **out);
+
+static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment,
+                              ds_stream stream, void **out);
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream);
+
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__inside inside = { a->pool, ds__mtls.inside };
     ds__mtls.inside = &inside;
     if (a->pool->upstream.free_fn) { /* its work is done: no stream must be named */
-        if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0) ds__warn("%zu bytes at %p could not be given back: %s", size, ptr, ds__tls.error);
+        if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
+            ds__warn("%zu bytes at %p could not be given back: %s", size, ptr, ds__tls.error);
     } else {
         ds__outside o = ds__leave();
         a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
@@ -31,8 +51,10 @@ static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     }
     ds__mtls.inside = inside.outer;
 }
+
 static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
-    int backend = ds__backend_of(a->dev->device), index = a->dev->device.index;
+    int backend = ds__backend_of(a->dev->device);
+    int index = a->dev->device.index;
     ds__found f;
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     *out = NULL;
@@ -47,30 +69,40 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     }
     ds__mtls.inside = inside.outer;
     ds__mtls.upstream_empty = !*out;
-    if (!*out) return r;
-    int known, aligned = (uintptr_t)*out % DS__UNIT == 0;
-    r = aligned ? ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, backend, index) : DS_ERR_INVALID_VALUE;
-    if (r == DS_OK) return r;
+    if (!*out)
+        return r;
+    int known;
+    int aligned = (uintptr_t)*out % DS__UNIT == 0;
+    r = aligned ? ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, backend, index)
+                : DS_ERR_INVALID_VALUE;
+    if (r == DS_OK)
+        return r;
     known = aligned && r == DS_ERR_INVALID_VALUE && ds__range_find(*out, &f);
-    if (known && (!f.held || f.held == DS__HELD_ASYNC) && f.kind == DS_MEMORY_DEVICE && f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
+    if (known && (!f.held || f.held == DS__HELD_ASYNC) && f.kind == DS_MEMORY_DEVICE &&
+        f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
         return DS_OK; /* of ds_alloc, or the driver's allocator: it stays theirs */
     ds__upstream_free(a, *out, size);
-    return !aligned ? ds__fail(r, "the pool's upstream gave %p, which is not aligned to %zu", *out, DS__UNIT) :
-           known ? ds__fail(r, "the pool's upstream gave %p, which is other memory already", *out) : ds__fail(r, "no memory to keep track of a segment");
+    return !aligned ? ds__fail(r, "the pool's upstream gave %p, which is not aligned to %zu", *out,
+                               DS__UNIT)
+           : known ? ds__fail(r, "the pool's upstream gave %p, which is other memory already", *out)
+                   : ds__fail(r, "no memory to keep track of a segment");
 }
 
 /* Memory for a plain segment from where the pool takes it. */
 static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, void **out) {
     ds__mpool *p = a->pool;
     *out = NULL;
-    if (a->dev->device.type == DS_DEVICE_HOST) return ds__pinned_source_alloc(size, out_source, out);
+    if (a->dev->device.type == DS_DEVICE_HOST)
+        return ds__pinned_source_alloc(size, out_source, out);
     if (p->alloc_fn) {
         *out_source = DS__FROM_UPSTREAM;
         return ds__upstream_alloc(a, size, out);
     }
     *out_source = p->shareable ? DS__FROM_SHARE : DS__FROM_DRIVER;
-    return p->shareable ? ds__share_segment_alloc(a->dev->device, size, out) : ds__segment_alloc(a->dev->device, size, out);
+    return p->shareable ? ds__share_segment_alloc(a->dev->device, size, out)
+                        : ds__segment_alloc(a->dev->device, size, out);
 }
+
 static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
     ds__found f;
     switch (s->source) {
@@ -78,9 +110,12 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
         (void)ds__range_remove(s->base, DS_MEMORY_DEVICE | DS__HELD_UPSTREAM, &f);
         ds__upstream_free(a, s->base, s->size);
         return DS_OK;
-    case DS__FROM_SHARE: return ds__share_segment_free(a->dev->device, s->base, s->size);
-    case DS__FROM_PINNED: case DS__FROM_REGISTERED: return ds__pinned_source_free(s);
-    default: return ds__segment_free(a->dev->device, s->base, s->size, 1);
+    case DS__FROM_SHARE:
+        return ds__share_segment_free(a->dev->device, s->base, s->size);
+    case DS__FROM_PINNED:
+    case DS__FROM_REGISTERED:
+        return ds__pinned_source_free(s);
+    default:
+        return ds__segment_free(a->dev->device, s->base, s->size, 1);
     }
 }
-

@@ -1,6 +1,7 @@
 /* ---- small things ---- */
 
-/* Orders blocks: by segment in the order in which they were made, so that a program sees the same order wherever its memory lies; then by address. */
+/* Orders blocks: by segment in the order in which they were made, so that a program sees the
+   same order wherever its memory lies; then by address. */
 static inline int ds__earlier(const ds__mblock *a, const ds__mblock *b) {
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
@@ -9,28 +10,33 @@ static inline int ds__earlier(const ds__mblock *a, const ds__mblock *b) {
 static void *ds__native_of(ds__arena *a) {
     void *native = NULL;
     ds__stream *s = a->orphan ? NULL : ds__pin(&ds__g.streams, a->stream.id);
-    if (!s) return NULL;
-    if (s->driver->stream_native(s->native, &native) < 0) native = NULL;
+    if (!s)
+        return NULL;
+    if (s->driver->stream_native(s->native, &native) < 0)
+        native = NULL;
     ds__stream_unpin(s);
     return native;
 }
 
 /* Calls of public functions on the allocator's behalf: the user's call stays the one that runs. */
-#define DS__KEEPING(r, call) do { \
+#define DS__KEEPING(r, call)             \
+    do {                                 \
         const char *ds__fn = ds__tls.fn; \
         ds_site ds__site = ds__tls.site; \
-        ds_call_site = ds__site; \
-        ds__tls.unwatched++; \
-        r = call; \
-        ds__tls.unwatched--; \
-        ds__tls.fn = ds__fn; \
-        ds__tls.site = ds__site; \
+        ds_call_site = ds__site;         \
+        ds__tls.unwatched++;             \
+        r = call;                        \
+        ds__tls.unwatched--;             \
+        ds__tls.fn = ds__fn;             \
+        ds__tls.site = ds__site;         \
     } while (0)
+
 static ds_result ds__own_fill(ds_stream stream, void *ptr, uint32_t value, size_t size) {
     ds_result r;
     DS__KEEPING(r, (ds_fill)(ptr, value, sizeof value, size / sizeof value, stream));
     return r;
 }
+
 /* A stream of the device that is always there, pinned; NULL and the sentence: none. */
 static ds__stream *ds__any_stream(ds_device device) {
     ds_stream handle = { 0 };
@@ -38,8 +44,11 @@ static ds__stream *ds__any_stream(ds_device device) {
     DS__KEEPING(r, (ds_stream_legacy)(device, &handle));
     return r < 0 ? NULL : ds__stream_pin(handle);
 }
+
 /* The result of what failed last on this thread: for functions that return an object. */
-static ds_result ds__mem_error(void) { return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY; }
+static ds_result ds__mem_error(void) {
+    return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY;
+}
 
 static void ds__unpark_all(ds__arena *a);
 static void ds__event_drop(ds_event event);
@@ -54,8 +63,11 @@ static uint64_t ds__capture_of(ds__stream *s);
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p);
 static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
-/* What a call may wait for when it gives blocks back that no cache keeps: an allocation for nothing, a free for the driver's own free of plain memory. */
+
+/* What a call may wait for when it gives blocks back that no cache keeps: an allocation for
+   nothing, a free for the driver's own free of plain memory. */
 enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
+
 static size_t ds__direct_again(ds__mdevice *dev, int wait);
 static int ds__arena_drain(ds__arena *a);
 static size_t ds__async_surplus(ds__mdevice *dev);
@@ -75,15 +87,22 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
 static void ds__tell_leaks(ds__mdevice *dev);
 static void ds__mem_end(ds__mdevice *dev);
 
-/* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the same type. */
-typedef struct ds__mkept { struct ds__mkept *next; uint64_t pad; } ds__mkept;
+/* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the
+   same type. */
+typedef struct ds__mkept {
+    struct ds__mkept *next;
+    uint64_t pad;
+} ds__mkept;
+
 static void *ds__mkeep_unlocked(size_t size) { /* the registry is locked */
     ds__mkept *k = ds__alloc(sizeof *k + size);
-    if (!k) return NULL;
+    if (!k)
+        return NULL;
     k->next = ds__m.kept;
     ds__m.kept = k;
     return k + 1;
 }
+
 static void *ds__mkeep(size_t size) {
     pthread_mutex_lock(&ds__m.registry);
     void *p = ds__mkeep_unlocked(size);
@@ -95,16 +114,19 @@ static void ds__mdevice_lock(ds__mdevice *dev) {
     pthread_mutex_lock(&dev->lock);
     ds__tls.upper_locked++;
 }
+
 static void ds__mdevice_unlock(ds__mdevice *dev) {
     ds__tls.upper_locked--;
     pthread_mutex_unlock(&dev->lock);
 }
 
-/* Between the question whether something captures and work that must not come into a capture none begins. Destructors of the user's wait as well: they could free. */
+/* Between the question whether something captures and work that must not come into a capture
+   none begins. Destructors of the user's wait as well: they could free. */
 static void ds__hold_captures(void) {
     pthread_mutex_lock(&ds__g.begin);
     ds__tls.upper_locked++;
 }
+
 static void ds__let_captures(void) {
     ds__tls.upper_locked--;
     pthread_mutex_unlock(&ds__g.begin);
@@ -114,9 +136,14 @@ static const char *ds__mem_label(void) {
     unsigned n = ds__mtls.labels;
     return n == 0 ? NULL : ds__mtls.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
 }
-DSDEF void (ds_mem_label_push)(const char *label) {
-    if (ds__mtls.labels < DS__LABELS) ds__mtls.label[ds__mtls.labels] = label;
+
+DSDEF void(ds_mem_label_push)(const char *label) {
+    if (ds__mtls.labels < DS__LABELS)
+        ds__mtls.label[ds__mtls.labels] = label;
     ds__mtls.labels++;
 }
-DSDEF void (ds_mem_label_pop)(void) { if (ds__mtls.labels) ds__mtls.labels--; }
 
+DSDEF void(ds_mem_label_pop)(void) {
+    if (ds__mtls.labels)
+        ds__mtls.labels--;
+}

@@ -1,64 +1,109 @@
 /* ---- checking all structures ---- */
 
-#define DS__SOUND(condition, ...) do { if (!(condition)) return ds__fail(DS_ERR_ILLEGAL_STATE, __VA_ARGS__); } while (0)
+#define DS__SOUND(condition, ...)                               \
+    do {                                                        \
+        if (!(condition))                                       \
+            return ds__fail(DS_ERR_ILLEGAL_STATE, __VA_ARGS__); \
+    } while (0)
 
 /* Checks an arena and adds up its blocks. Everything is locked. */
-static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
-    size_t binned = 0, listed = 0, pending = 0, deferred = 0, holes = 0, held = 0;
-    size_t seen_free = 0, seen_holes = 0, seen_pending = 0, free_bytes = 0;
+static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
+                                    int64_t meter[2][DS__METERS]) {
+    size_t binned = 0;
+    size_t listed = 0;
+    size_t pending = 0;
+    size_t deferred = 0;
+    size_t holes = 0;
+    size_t held = 0;
+    size_t seen_free = 0;
+    size_t seen_holes = 0;
+    size_t seen_pending = 0;
+    size_t free_bytes = 0;
     for (int kind = 0; kind < 2; kind++) {
         for (unsigned i = 0; i < DS__BINS; i++) {
             const ds__mblock *before = NULL;
-            DS__SOUND(!a->bins[kind].head[i] == !(a->bins[kind].map[i / 64] >> i % 64 & 1), "bin %u and its bit disagree", i);
+            DS__SOUND(!a->bins[kind].head[i] == !(a->bins[kind].map[i / 64] >> i % 64 & 1),
+                      "bin %u and its bit disagree", i);
             for (const ds__mblock *b = a->bins[kind].head[i]; b; before = b, b = b->list_next) {
-                DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i, (void *)b->ptr);
-                DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i && b->seg && b->seg->kind == kind && !b->uses, "%p does not belong into bin %u", (void *)b->ptr, i);
+                DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i,
+                          (void *)b->ptr);
+                DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i &&
+                              b->seg && b->seg->kind == kind && !b->uses,
+                          "%p does not belong into bin %u", (void *)b->ptr, i);
                 binned++;
             }
         }
-        for (unsigned w = 0; w < DS__BINS / 64; w++) DS__SOUND(!a->bins[kind].map[w] == !(a->bins[kind].summary >> w & 1), "word %u and its bit disagree", w);
-        for (const ds__mblock *b = a->holes[kind], *before = NULL; b; before = b, b = b->list_next) {
-            DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before, "the list of holes is broken at %p", (void *)b->ptr);
-            DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order", (void *)b->ptr);
+        for (unsigned w = 0; w < DS__BINS / 64; w++)
+            DS__SOUND(!a->bins[kind].map[w] == !(a->bins[kind].summary >> w & 1),
+                      "word %u and its bit disagree", w);
+        for (const ds__mblock *b = a->holes[kind], *before = NULL; b;
+             before = b, b = b->list_next) {
+            DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before,
+                      "the list of holes is broken at %p", (void *)b->ptr);
+            DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order",
+                      (void *)b->ptr);
             holes++;
         }
     }
     for (const ds__mblock *b = a->pending; b; b = b->list_next) {
-        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->uses || b->stale), "%p does not belong to the pending blocks", (void *)b->ptr);
+        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->uses || b->stale),
+                  "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
         listed++;
     }
     for (const ds__mblock *b = a->deferred; b; b = b->list_next, deferred++)
-        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct && (b->list_next || b == a->deferred_last), "%p does not belong to the deferred blocks", (void *)b->ptr);
-    DS__SOUND(deferred == a->deferred_count && !a->deferred == !a->deferred_last, "%zu blocks are deferred, %zu were counted", deferred, a->deferred_count);
-    DS__SOUND(pending == a->pending_bytes, "%zu bytes are pending, %zu were counted", pending, a->pending_bytes);
+        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
+                      (b->list_next || b == a->deferred_last),
+                  "%p does not belong to the deferred blocks", (void *)b->ptr);
+    DS__SOUND(deferred == a->deferred_count && !a->deferred == !a->deferred_last,
+              "%zu blocks are deferred, %zu were counted", deferred, a->deferred_count);
+    DS__SOUND(pending == a->pending_bytes, "%zu bytes are pending, %zu were counted", pending,
+              a->pending_bytes);
     for (const ds__segment *s = a->segments; s; s = s->next) {
         const char *at = s->base;
         size_t mapped = 0;
         const ds__mblock *before = NULL;
-        DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a, "the segment at %p belongs to another stream", (void *)s->base);
+        DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a,
+                  "the segment at %p belongs to another stream", (void *)s->base);
         meter[s->kind][DS__SEGMENT] += !s->page;
         for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
-            DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 && b->size % DS__UNIT == 0, "the segment at %p is broken at %p", (void *)s->base, (void *)at);
+            DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 &&
+                          b->size % DS__UNIT == 0,
+                      "the segment at %p is broken at %p", (void *)s->base, (void *)at);
             at += b->size;
-            if (b->state != DS_BLOCK_UNMAPPED) mapped += b->size;
-            if (b->quiet) { held++; continue; }
-            DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE, "the block at %p is freed and still guarded", (void *)b->ptr);
-            DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE, "the block at %p is anyone's before it was poisoned", (void *)b->ptr);
+            if (b->state != DS_BLOCK_UNMAPPED)
+                mapped += b->size;
+            if (b->quiet) {
+                held++;
+                continue;
+            }
+            DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE,
+                      "the block at %p is freed and still guarded", (void *)b->ptr);
+            DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE,
+                      "the block at %p is anyone's before it was poisoned", (void *)b->ptr);
             if (b->state == DS_BLOCK_FREE) {
-                DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet, "two free blocks meet at %p", (void *)b->ptr);
+                DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
+                          "two free blocks meet at %p", (void *)b->ptr);
                 free_bytes += b->size;
                 seen_free++;
-                if (!s->page && ds__is_split(b)) { meter[s->kind][DS__SPLIT]++; meter[s->kind][DS__SPLIT_BYTES] += (int64_t)b->size; }
+                if (!s->page && ds__is_split(b)) {
+                    meter[s->kind][DS__SPLIT]++;
+                    meter[s->kind][DS__SPLIT_BYTES] += (int64_t)b->size;
+                }
             } else if (b->state == DS_BLOCK_UNMAPPED) {
-                DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 && b->size % s->page == 0, "the hole at %p is no whole pages", (void *)b->ptr);
+                DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 &&
+                              b->size % s->page == 0,
+                          "the hole at %p is no whole pages", (void *)b->ptr);
                 seen_holes++;
             } else {
                 int live = b->state == DS_BLOCK_LIVE;
                 const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
-                DS__SOUND(found == b, "the block at %p is not found by its address", (void *)b->ptr);
-                DS__SOUND(!live || ds__segment_of(b->ptr) == s, "the block at %p leads to another segment", (void *)b->ptr);
-                DS__SOUND(b->asked <= b->size, "the block at %p is smaller than what was asked for", (void *)b->ptr);
+                DS__SOUND(found == b, "the block at %p is not found by its address",
+                          (void *)b->ptr);
+                DS__SOUND(!live || ds__segment_of(b->ptr) == s,
+                          "the block at %p leads to another segment", (void *)b->ptr);
+                DS__SOUND(b->asked <= b->size, "the block at %p is smaller than what was asked for",
+                          (void *)b->ptr);
                 sum[s->kind][DS__ALLOCATION] += live;
                 sum[s->kind][DS__ALLOCATED_BYTES] += live ? (int64_t)b->size : 0;
                 sum[s->kind][DS__ACTIVE]++;
@@ -67,57 +112,85 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS], i
                 seen_pending += !live && !b->exported;
             }
         }
-        DS__SOUND(at == s->base + s->size, "the blocks of the segment at %p end at %p", (void *)s->base, (void *)at);
-        DS__SOUND(held || mapped == s->mapped, "the segment at %p has %zu bytes of memory, %zu were counted", (void *)s->base, mapped, s->mapped);
+        DS__SOUND(at == s->base + s->size, "the blocks of the segment at %p end at %p",
+                  (void *)s->base, (void *)at);
+        DS__SOUND(held || mapped == s->mapped,
+                  "the segment at %p has %zu bytes of memory, %zu were counted", (void *)s->base,
+                  mapped, s->mapped);
         meter[s->kind][DS__RESERVED] += (int64_t)s->mapped;
     }
-    DS__SOUND(seen_free == binned && free_bytes == a->free_bytes, "%zu free blocks, %zu in bins; %zu bytes, %zu counted", seen_free, binned, free_bytes, a->free_bytes);
+    DS__SOUND(seen_free == binned && free_bytes == a->free_bytes,
+              "%zu free blocks, %zu in bins; %zu bytes, %zu counted", seen_free, binned, free_bytes,
+              a->free_bytes);
     listed += deferred;
-    DS__SOUND(held || (seen_holes == holes && seen_pending == listed), "%zu holes, %zu in the list; %zu pending blocks, %zu in the lists", seen_holes, holes, seen_pending, listed);
+    DS__SOUND(held || (seen_holes == holes && seen_pending == listed),
+              "%zu holes, %zu in the list; %zu pending blocks, %zu in the lists", seen_holes, holes,
+              seen_pending, listed);
     return held ? DS_NOT_READY : DS_OK;
 }
 
 /* Checks what a device counts, or a pool: the sums of its blocks and segments. */
-static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
-    static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes", "active", "active_bytes" };
-    static const char *const more[] = { "segment", "reserved_bytes", "inactive_split", "inactive_split_bytes" };
+static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t sum[2][DS__METRICS],
+                                   int64_t meter[2][DS__METERS]) {
+    static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",
+                                         "active", "active_bytes" };
+    static const char *const more[] = { "segment", "reserved_bytes", "inactive_split",
+                                        "inactive_split_bytes" };
     const char *where = only ? " of a pool" : "";
     ds__domain *d = only ? &only->stats : &dev->stats;
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, only, now, NULL);
     for (int k = 0; k < 2; k++) {
         for (int m = 0; m < DS__METRICS; m++)
-            DS__SOUND(sum[k][m] == now[k][m], "%s of the %s blocks%s are %lld, %lld were counted", names[m], k ? "large" : "small", where, (long long)sum[k][m], (long long)now[k][m]);
+            DS__SOUND(sum[k][m] == now[k][m], "%s of the %s blocks%s are %lld, %lld were counted",
+                      names[m], k ? "large" : "small", where, (long long)sum[k][m],
+                      (long long)now[k][m]);
         for (int m = 0; m < DS__METERS; m++) {
             long long counted = (long long)atomic_load(&d->meter[k][m].now);
-            DS__SOUND(meter[k][m] == counted, "%s of the %s blocks%s are %lld, %lld were counted", more[m], k ? "large" : "small", where, (long long)meter[k][m], counted);
+            DS__SOUND(meter[k][m] == counted, "%s of the %s blocks%s are %lld, %lld were counted",
+                      more[m], k ? "large" : "small", where, (long long)meter[k][m], counted);
         }
     }
     for (int m = 0; m < DS__METERS; m++) {
-        long long all = (long long)atomic_load(&d->all[m].now), both = (long long)(meter[0][m] + meter[1][m]);
-        DS__SOUND(all == both, "%s of both kinds%s are %lld, %lld were counted", more[m], where, both, all);
+        long long all = (long long)atomic_load(&d->all[m].now);
+        long long both = (long long)(meter[0][m] + meter[1][m]);
+        DS__SOUND(all == both, "%s of both kinds%s are %lld, %lld were counted", more[m], where,
+                  both, all);
     }
     return DS_OK;
 }
 
 /* What the segments of a device have, or of a pool; and the oversize ones, as they were counted. */
-typedef struct ds__mcount { size_t segments, bytes, async; int64_t over_blocks, over_segments; } ds__mcount;
+typedef struct ds__mcount {
+    size_t segments;
+    size_t bytes;
+    size_t async;
+    int64_t over_blocks;
+    int64_t over_segments;
+} ds__mcount;
+
 static ds_result ds__validate_count(const ds__mcount *n, ds__mdevice *dev, ds__mpool *only) {
     ds__domain *d = only ? &only->stats : &dev->stats;
-    int64_t blocks = atomic_load(&d->oversize_allocations.now), segments = atomic_load(&d->oversize_segments.now);
-    DS__SOUND(n->over_blocks == blocks && n->over_segments == segments, "%lld blocks and %lld segments%s are oversize, %lld and %lld were counted", (long long)n->over_blocks,
-              (long long)n->over_segments, only ? " of a pool" : "", (long long)blocks, (long long)segments);
+    int64_t blocks = atomic_load(&d->oversize_allocations.now);
+    int64_t segments = atomic_load(&d->oversize_segments.now);
+    DS__SOUND(n->over_blocks == blocks && n->over_segments == segments,
+              "%lld blocks and %lld segments%s are oversize, %lld and %lld were counted",
+              (long long)n->over_blocks, (long long)n->over_segments, only ? " of a pool" : "",
+              (long long)blocks, (long long)segments);
     return DS_OK;
 }
 
-/* The registry is locked. The segment is where its address belongs; where one has just been given back another may be. */
+/* The registry is locked. The segment is where its address belongs; where one has just been
+   given back another may be. */
 static int ds__is_sorted(const ds__segment *s) {
     size_t i = ds__sorted_after((uintptr_t)s->base);
-    while (i > 0 && ds__m.sorted[i - 1] != s && ds__m.sorted[i - 1]->base == s->base) i--;
+    while (i > 0 && ds__m.sorted[i - 1] != s && ds__m.sorted[i - 1]->base == s->base)
+        i--;
     return i > 0 && ds__m.sorted[i - 1] == s;
 }
 
-/* The table of all segments by address: in order, no two in one place, all of the device's there and no others. *out_listed: the device's. Everything is locked. */
+/* The table of all segments by address: in order, no two in one place, all of the device's there
+   and no others. *out_listed: the device's. Everything is locked. */
 static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
     ds_result r = DS_OK;
     *out_listed = 0;
@@ -126,23 +199,36 @@ static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
         ds__segment *s = ds__m.sorted[i];
         const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
         const ds__arena *a = atomic_load(&s->arena);
-        if (next && r == DS_OK && (next->base < s->base || (next->base < s->base + s->size && a && !s->leaving && !next->leaving && atomic_load(&((ds__segment *)(uintptr_t)next)->arena))))
-            r = ds__fail(DS_ERR_ILLEGAL_STATE, "in the table by address the segment at %p reaches into the next one at %p", (void *)s->base, (void *)next->base);
+        if (next && r == DS_OK &&
+            (next->base < s->base ||
+             (next->base < s->base + s->size && a && !s->leaving && !next->leaving &&
+              atomic_load(&((ds__segment *)(uintptr_t)next)->arena))))
+            r = ds__fail(
+                DS_ERR_ILLEGAL_STATE,
+                "in the table by address the segment at %p reaches into the next one at %p",
+                (void *)s->base, (void *)next->base);
         *out_listed += a && a->dev == dev;
     }
     for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
-                if (!ds__is_sorted(s)) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the segment at %p is not in its place in the table by address", (void *)s->base);
+                if (!ds__is_sorted(s))
+                    r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                                 "the segment at %p is not in its place in the table by address",
+                                 (void *)s->base);
     pthread_mutex_unlock(&ds__m.registry);
     return r;
 }
 
-/* Checks what limits go by, the oversize ones and the table by address. Everything is locked; but who takes memory from the driver or gives some back has no lock meanwhile. */
+/* Checks what limits go by, the oversize ones and the table by address. Everything is locked;
+   but who takes memory from the driver or gives some back has no lock meanwhile. */
 static ds_result ds__validate_reserved(ds__mdevice *dev) {
     uint64_t moving = atomic_load(&dev->moving);
     ds__mcount all = { 0, 0, 0, 0, 0 };
-    size_t listed, wrong = 0, held = 0, has = 0;
+    size_t listed;
+    size_t wrong = 0;
+    size_t held = 0;
+    size_t has = 0;
     ds_result r = ds__validate_sorted(dev, &listed);
     for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
         ds__mcount n = { 0, 0, 0, 0, 0 };
@@ -152,59 +238,86 @@ static ds_result ds__validate_reserved(ds__mdevice *dev) {
                 n.bytes += s->mapped;
                 n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
                 n.over_segments += !s->page && s->oversize;
-                for (const ds__mblock *b = s->first; b; b = b->next) n.over_blocks += b->oversize;
+                for (const ds__mblock *b = s->first; b; b = b->next)
+                    n.over_blocks += b->oversize;
             }
         size_t reserved = atomic_load(&p->reserved);
-        if (reserved != n.bytes && !wrong++) { held = reserved; has = n.bytes; }
-        all = (ds__mcount){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async, all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
-        if (p != &dev->main) r = ds__validate_count(&n, dev, p);
+        if (reserved != n.bytes && !wrong++) {
+            held = reserved;
+            has = n.bytes;
+        }
+        all = (ds__mcount){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async,
+                            all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
+        if (p != &dev->main)
+            r = ds__validate_count(&n, dev, p);
     }
-    size_t reserved = atomic_load(&dev->reserved), async = atomic_load(&dev->async_bytes);
-    if (r == DS_OK) r = ds__validate_count(&all, dev, NULL);
-    if (r < 0) return r;
-    if ((uint32_t)moving || atomic_load(&dev->moving) != moving) return DS_OK;
-    DS__SOUND(async == all.async, "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
+    size_t reserved = atomic_load(&dev->reserved);
+    size_t async = atomic_load(&dev->async_bytes);
+    if (r == DS_OK)
+        r = ds__validate_count(&all, dev, NULL);
+    if (r < 0)
+        return r;
+    if ((uint32_t)moving || atomic_load(&dev->moving) != moving)
+        return DS_OK;
+    DS__SOUND(async == all.async,
+              "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
     DS__SOUND(!wrong, "the limit of a pool goes by %zu bytes, its segments have %zu", held, has);
-    DS__SOUND(reserved == all.bytes, "the limit goes by %zu bytes, the segments have %zu", reserved, all.bytes);
-    DS__SOUND(listed == all.segments, "the table by address has %zu segments of the device, which has %zu", listed, all.segments);
+    DS__SOUND(reserved == all.bytes, "the limit goes by %zu bytes, the segments have %zu", reserved,
+              all.bytes);
+    DS__SOUND(listed == all.segments,
+              "the table by address has %zu segments of the device, which has %zu", listed,
+              all.segments);
     return DS_OK;
 }
 
 /* Checks a device: every arena, and that the statistics are the sums. */
 static ds_result ds__validate(ds__mdevice *dev) {
-    int64_t sum[2][DS__METRICS], meter[2][DS__METERS];
+    int64_t sum[2][DS__METRICS];
+    int64_t meter[2][DS__METERS];
     int busy = 0;
     ds_result r = DS_OK;
     memset(sum, 0, sizeof sum);
     memset(meter, 0, sizeof meter);
     ds__mem_lock_all(dev);
     for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
-        int64_t of_pool[2][DS__METRICS], metered[2][DS__METERS];
+        int64_t of_pool[2][DS__METRICS];
+        int64_t metered[2][DS__METERS];
         int working = 0; /* another thread works on a block: the sums are not all there */
         memset(of_pool, 0, sizeof of_pool);
         memset(metered, 0, sizeof metered);
         for (ds__arena *a = p->arenas; a && r == DS_OK; a = a->next) {
             r = ds__validate_arena(a, of_pool, metered);
-            if (r == DS_NOT_READY) { working = 1; r = DS_OK; }
+            if (r == DS_NOT_READY) {
+                working = 1;
+                r = DS_OK;
+            }
         }
         for (int k = 0; k < 2; k++) {
-            for (int m = 0; m < DS__METRICS; m++) sum[k][m] += of_pool[k][m];
-            for (int m = 0; m < DS__METERS; m++) meter[k][m] += metered[k][m];
+            for (int m = 0; m < DS__METRICS; m++)
+                sum[k][m] += of_pool[k][m];
+            for (int m = 0; m < DS__METERS; m++)
+                meter[k][m] += metered[k][m];
         }
-        if (r == DS_OK && !working && p != &dev->main) r = ds__validate_sums(dev, p, of_pool, metered);
+        if (r == DS_OK && !working && p != &dev->main)
+            r = ds__validate_sums(dev, p, of_pool, metered);
         busy |= working;
     }
-    if (r == DS_OK && !busy) r = ds__validate_sums(dev, NULL, sum, meter);
-    if (r == DS_OK) r = ds__validate_reserved(dev);
+    if (r == DS_OK && !busy)
+        r = ds__validate_sums(dev, NULL, sum, meter);
+    if (r == DS_OK)
+        r = ds__validate_reserved(dev);
     ds__mem_unlock_all(dev);
     return r;
 }
+
 /* The check of a policy whose debug is at least this. */
-static ds_result ds__check(ds__mpool *p, int level) { return DS__UNLIKELY(ds__policy(p)->debug >= level) ? ds__validate(p->dev) : DS_OK; }
-DSDEF ds_result (ds_mem_validate)(ds_device device) {
+static ds_result ds__check(ds__mpool *p, int level) {
+    return DS__UNLIKELY(ds__policy(p)->debug >= level) ? ds__validate(p->dev) : DS_OK;
+}
+
+DSDEF ds_result(ds_mem_validate)(ds_device device) {
     ds__mdevice *dev = NULL;
     DS__ENTER("ds_mem_validate");
     ds_result r = ds__mem_asked(device, &dev);
     return dev ? ds__validate(dev) : r;
 }
-

@@ -1,87 +1,120 @@
-/* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is none there. A guard lies directly behind what was asked for, rounded up to
-   its words, and is looked at only where one was filled: the policy may have changed since, or a capture was open then. */
+/* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is
+   none there. A guard lies directly behind what was asked for, rounded up to its words, and is
+   looked at only where one was filled: the policy may have changed since, or a capture was open
+   then. */
 #define DS__POISON 0xDBDBDBDBu
 #define DS__GUARD 0x5AFE5AFEu
-static char *ds__guard_of(const ds__mblock *b) { return b->ptr + ((b->asked + 3) & ~(size_t)3); }
+
+static char *ds__guard_of(const ds__mblock *b) {
+    return b->ptr + ((b->asked + 3) & ~(size_t)3);
+}
 
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     ds__mblock *b = q->block;
     ds_result r = ds__check(q->a->pool, 2);
-    if (r == DS_OK && guard && !ds__captures_open() && (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK) b->guarded = (uint32_t)guard;
+    if (r == DS_OK && guard && !ds__captures_open() &&
+        (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK)
+        b->guarded = (uint32_t)guard;
     return r;
 }
 
-/* Overwrites a freed block on a stream that comes behind all who used it. What a graph used is its own: launches may use it again. */
+/* Overwrites a freed block on a stream that comes behind all who used it. What a graph used is
+   its own: launches may use it again. */
 static void ds__poison_on(ds__mblock *b, ds_stream stream) {
     const ds__muse *u = b->uses;
-    while (u && !u->capture) u = u->next;
+    while (u && !u->capture)
+        u = u->next;
     ds__tls.mute++;
     ds__hold_captures();
-    if (!u && !ds__captures_open()) DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
+    if (!u && !ds__captures_open())
+        DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
     ds__let_captures();
     ds__tls.mute--;
     b->stale = 0;
 }
-/* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on one of the allocator's, once its end has come, which is later from then on.
-   0: it has not. Nothing is locked. */
+
+/* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on
+   one of the allocator's, once its end has come, which is later from then on. 0: it has not.
+   Nothing is locked. */
 static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
     ds__owner o = ds__owner_of(a);
     ds_result r = DS_ERR_FAILED;
-    if (!o.orphan) { ds__poison_on(b, o.stream); return 1; }
+    if (!o.orphan) {
+        ds__poison_on(b, o.stream);
+        return 1;
+    }
     ds__tls.mute++;
-    if (o.end.id && !ds__captures_open()) r = wait ? ds__event_sync(o.end, DS__FOREVER) : ds__event_ask(o.end);
+    if (o.end.id && !ds__captures_open())
+        r = wait ? ds__event_sync(o.end, DS__FOREVER) : ds__event_ask(o.end);
     ds__stream *s = r == DS_OK ? ds__direct_giver(a->dev) : NULL;
     if (s) {
         ds_stream giver = { ds__handle(&s->slot) };
         ds__hold_captures(); /* also keeps two threads' fills and records in one order */
-        if (!ds__captures_open() && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK && ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
+        if (!ds__captures_open() && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
+            ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
             DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
         ds__let_captures();
         ds__stream_unpin(s);
     }
     ds__tls.mute--;
-    if (r != DS_NOT_READY) b->stale = 0;
+    if (r != DS_NOT_READY)
+        b->stale = 0;
     return r != DS_NOT_READY;
 }
 
-/* What the device's work has left there. It is read on a stream that nobody captures: a capture that begins on the block's own one is not spoilt. */
+/* What the device's work has left there. It is read on a stream that nobody captures: a capture
+   that begins on the block's own one is not spoilt. */
 static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t size) {
     ds_result r;
     ds__stream *s = ds__direct_giver(a->dev);
-    if (!s) return ds__mem_error();
+    if (!s)
+        return ds__mem_error();
     ds_stream reader = { ds__handle(&s->slot) };
     DS__KEEPING(r, (ds_copy)(to, from, size, reader));
-    if (r == DS_OK) r = ds__stream_sync(reader, DS__FOREVER);
+    if (r == DS_OK)
+        r = ds__stream_sync(reader, DS__FOREVER);
     ds__stream_unpin(s);
     return r;
 }
-/* Is called with the block in no list. A damaged guard is told through the log: the free itself has done nothing wrong. */
+
+/* Is called with the block in no list. A damaged guard is told through the log: the free itself
+   has done nothing wrong. */
 static void ds__watched_free(ds__arena *a, ds__mblock *b) {
     size_t guard = b->guarded;
     b->guarded = 0;
-    if (ds__captures_open()) return;
+    if (ds__captures_open())
+        return;
     ds__tls.mute++;
-    if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) { /* a borrower is one of the uses */
+    /* a borrower is one of the uses */
+    if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) {
         const char *at = ds__guard_of(b);
         uint32_t *seen = ds__alloc(guard);
         if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
             for (size_t i = 0; i < guard / sizeof *seen; i++)
                 if (seen[i] != DS__GUARD) {
-                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes behind their end at the latest when they were freed at %s:%d", b->asked, (void *)b->ptr,
-                             b->label ? " of " : "", b->label ? b->label : "", b->file ? b->file : "?", b->line,
-                             (size_t)(at - b->ptr) + i * sizeof *seen - b->asked, ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
+                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes "
+                             "behind their end at the latest when they were freed at %s:%d",
+                             b->asked, (void *)b->ptr, b->label ? " of " : "",
+                             b->label ? b->label : "", b->file ? b->file : "?", b->line,
+                             (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
+                             ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
                     break;
                 }
         ds__release(seen);
     }
-    if (ds__policy(a->pool)->poison) { /* at once on the stream that has it, if nobody else does; else when all are done, or by who takes it before */
+    /* at once on the stream that has it, if nobody else does; else when all are done, or by who
+       takes it before */
+    if (ds__policy(a->pool)->poison) {
         const ds__muse *u = b->uses;
-        int alone = !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !a->orphan);
+        int alone = !b->exported &&
+                    (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !a->orphan);
         b->stale = 1;
-        if (alone) ds__poison_on(b, b->lent ? u->stream : a->stream);
-        else if (!u && !b->exported && !b->seg->direct) (void)ds__poison_late(a, b, 0);
+        if (alone)
+            ds__poison_on(b, b->lent ? u->stream : a->stream);
+        else if (!u && !b->exported && !b->seg->direct)
+            (void)ds__poison_late(a, b, 0);
     }
-    if (ds__check(a->pool, 2) < 0) ds__warn("%s", ds__tls.aside);
+    if (ds__check(a->pool, 2) < 0)
+        ds__warn("%s", ds__tls.aside);
     ds__tls.mute--;
 }
-

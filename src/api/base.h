@@ -26,9 +26,12 @@
 /** Results must be looked at; DS_IGNORE says that one is not wanted. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
 /** Makes a call and drops its result. */
-#define DS_IGNORE(call) do { ds_result ds_ignored_ = (call); (void)ds_ignored_; } while (0)
+#define DS_IGNORE(call)                 \
+    do {                                \
+        ds_result ds_ignored_ = (call); \
+        (void)ds_ignored_;              \
+    } while (0)
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-

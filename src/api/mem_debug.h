@@ -1,6 +1,6 @@
-/* ---- debugging ----------------------------------------------------------------------------------------------------------- */
+/* ---- debugging ------------------------------------------------------------------------------- */
 
-/** Checks all structures of the allocator of a device (DS_DEVICE_HOST: of pinned memory), and that its statistics, those of its pools and what limits go by are the
-    sums of its blocks: DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
+/** Checks all structures of the allocator of a device (DS_DEVICE_HOST: of pinned memory), and
+    that its statistics, those of its pools and what limits go by are the sums of its blocks:
+    DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
 DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
-

@@ -1,4 +1,4 @@
-/* ---- reductions ------------------------------------------------------------------------------------------------ */
+/* ---- reductions ------------------------------------------------------------------------------ */
 
 /** How elements are put together; the numbers are NCCL's. */
 typedef enum ds_reduce_op {
@@ -6,6 +6,6 @@ typedef enum ds_reduce_op {
     DS_REDUCE_PRODUCT = 1, /**< bool: and */
     DS_REDUCE_MAX = 2,     /**< NaN if one of them is; not of complex numbers */
     DS_REDUCE_MIN = 3,     /**< the same */
-    DS_REDUCE_AVERAGE = 4  /**< the sum divided by the number of tensors; not of bool; integers: towards zero */
+    /** the sum divided by the number of tensors; not of bool; integers: towards zero */
+    DS_REDUCE_AVERAGE = 4
 } ds_reduce_op;
-

@@ -1,4 +1,4 @@
-/* ---- call sites ---------------------------------------------------------------------------------------------- */
+/* ---- call sites ------------------------------------------------------------------------------ */
 
 /** The calling thread's site for its next call. */
 DSDATA __thread ds_site ds_call_site;
@@ -12,60 +12,99 @@ DSDATA __thread ds_site ds_call_site;
 #ifdef __cplusplus
 struct ds_stream_guard_ {
     ds_scope s;
-    ds_stream_guard_(ds_stream stream, unsigned flags) : s(ds_stream_scope_enter(stream, flags)) {}
-    ~ds_stream_guard_() { ds_stream_scope_leave(&s); }
-private:
+
+    ds_stream_guard_(ds_stream stream, unsigned flags) : s(ds_stream_scope_enter(stream, flags)) {
+    }
+
+    ~ds_stream_guard_() {
+        ds_stream_scope_leave(&s);
+    }
+
+  private:
     ds_stream_guard_(const ds_stream_guard_ &);
     ds_stream_guard_ &operator=(const ds_stream_guard_ &);
 };
+
 struct ds_device_guard_ {
     ds_scope s;
-    explicit ds_device_guard_(ds_device device) : s(ds_device_scope_enter(device)) {}
-    ~ds_device_guard_() { ds_device_scope_leave(&s); }
-private:
+
+    explicit ds_device_guard_(ds_device device) : s(ds_device_scope_enter(device)) {
+    }
+
+    ~ds_device_guard_() {
+        ds_device_scope_leave(&s);
+    }
+
+  private:
     ds_device_guard_(const ds_device_guard_ &);
     ds_device_guard_ &operator=(const ds_device_guard_ &);
 };
+
 struct ds_device_of_guard_ {
     ds_scope s;
-    explicit ds_device_of_guard_(const void *ptr) : s(ds_device_of_scope_enter(ptr)) {}
-    ~ds_device_of_guard_() { ds_device_scope_leave(&s); }
-private:
+
+    explicit ds_device_of_guard_(const void *ptr) : s(ds_device_of_scope_enter(ptr)) {
+    }
+
+    ~ds_device_of_guard_() {
+        ds_device_scope_leave(&s);
+    }
+
+  private:
     ds_device_of_guard_(const ds_device_of_guard_ &);
     ds_device_of_guard_ &operator=(const ds_device_of_guard_ &);
 };
+
 struct ds_range_guard_ {
     ds_range_scope s;
-    explicit ds_range_guard_(const ds_range_scope &scope) : s(scope) {}
-    ~ds_range_guard_() { ds_range_scope_leave(&s); }
-private:
+
+    explicit ds_range_guard_(const ds_range_scope &scope) : s(scope) {
+    }
+
+    ~ds_range_guard_() {
+        ds_range_scope_leave(&s);
+    }
+
+  private:
     ds_range_guard_(const ds_range_guard_ &);
     ds_range_guard_ &operator=(const ds_range_guard_ &);
 };
+
 #define DS_SCOPE_(var, guard, args) for (guard var args; var.s.once; var.s.once = 0)
-#define DS_STREAM_SCOPE_FLAGS(stream, flags) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_guard_, (stream, flags))
+#define DS_STREAM_SCOPE_FLAGS(stream, flags) \
+    DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_guard_, (stream, flags))
 #define DS_DEVICE_SCOPE(device) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_guard_, (device))
-#define DS_DEVICE_OF_SCOPE(ptr) DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_guard_, (ptr))
+#define DS_DEVICE_OF_SCOPE(ptr) \
+    DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_guard_, (ptr))
 #define DS_RANGE_SCOPE_(var, enter) DS_SCOPE_(var, ds_range_guard_, (enter))
 #else
 #define DS_SCOPE_(var, enter, leave) \
     for (ds_scope var __attribute__((cleanup(leave))) = enter; var.once; var.once = 0)
-/** DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device; for host memory the current device stays. */
-#define DS_DEVICE_OF_SCOPE(ptr) DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_scope_enter(ptr), ds_device_scope_leave)
-#define DS_RANGE_SCOPE_(var, enter) \
-    for (ds_range_scope var __attribute__((cleanup(ds_range_scope_leave))) = enter; var.once; var.once = 0)
+/** DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device; for host memory the
+    current device stays. */
+#define DS_DEVICE_OF_SCOPE(ptr)                                                \
+    DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_scope_enter(ptr), \
+              ds_device_scope_leave)
+#define DS_RANGE_SCOPE_(var, enter)                                                           \
+    for (ds_range_scope var __attribute__((cleanup(ds_range_scope_leave))) = enter; var.once; \
+         var.once = 0)
 /** DS_STREAM_SCOPE with flags of ds_stream_push. */
-#define DS_STREAM_SCOPE_FLAGS(stream, flags) \
-    DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), ds_stream_scope_leave)
-/** DS_DEVICE_SCOPE(device) { ... }: ds_device_push before the block and ds_device_pop however it is left. When the push fails the block
-    is not entered, and ds_last_error() says why. */
-#define DS_DEVICE_SCOPE(device) DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
+#define DS_STREAM_SCOPE_FLAGS(stream, flags)                                       \
+    DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), \
+              ds_stream_scope_leave)
+/** DS_DEVICE_SCOPE(device) { ... }: ds_device_push before the block and ds_device_pop however it
+    is left. When the push fails the block is not entered, and ds_last_error() says why. */
+#define DS_DEVICE_SCOPE(device) \
+    DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
-/** DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it is left (break, return and
-   goto included). When the push fails the block is not entered, and ds_last_error() says why. */
+/** DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it
+    is left (break, return and goto included). When the push fails the block is not entered, and
+    ds_last_error() says why. */
 #define DS_STREAM_SCOPE(stream) DS_STREAM_SCOPE_FLAGS(stream, 0u)
-/** DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is left. The block runs in any case. */
-#define DS_RANGE_SCOPE(text) DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter(text))
+/** DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is
+    left. The block runs in any case. */
+#define DS_RANGE_SCOPE(text) \
+    DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter(text))
 /** The same with ds_range_push_with. */
-#define DS_RANGE_SCOPE_WITH(desc) DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter_with(desc))
-
+#define DS_RANGE_SCOPE_WITH(desc) \
+    DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter_with(desc))

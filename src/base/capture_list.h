@@ -1,22 +1,31 @@
-/* ---- >>capture: what both drivers know of open captures --------------------------------------------------------------- */
+/* ---- >>capture: what both drivers know of open captures -------------------------------------- */
 
-/* Policy. CUDA keeps the rules of capture on a GPU, the CPU driver on its devices. Both enter each capture here, so that errors can say
-   which capture, where it began, and which call was the first that did not fit. One lock guards the list and, of captures of the
-   CPU driver, everything in them. */
+/* Policy. CUDA keeps the rules of capture on a GPU, the CPU driver on its devices. Both enter
+   each capture here, so that errors can say which capture, where it began, and which call was
+   the first that did not fit. One lock guards the list and, of captures of the CPU driver,
+   everything in them. */
 static void ds__capture_over(ds__capture *c, int failed);
 
 struct ds__capture {
     ds__capture *next;
     const ds__driver *driver;
-    uint64_t id, thread, native_id;  /* number; number of the thread that began it; the CUDA driver's number */
+    /* id, thread, native_id: number; number of the thread that began it; the CUDA driver's
+       number */
+    uint64_t id;
+    uint64_t thread;
+    uint64_t native_id;
     ds_capture_mode mode;
     ds_capture_status status;
     ds_site begun;
     ds_graph graph;
     ds__body *body;
-    int into;                        /* 1: the graph was there before */
-    void *origin, *members;          /* the driver's stream on which it began; CPU driver: all of its streams. CUDA driver: streams of its own */
-    char culprit[160];               /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
+    int into; /* 1: the graph was there before */
+    /* origin, members: the driver's stream on which it began; CPU driver: all of its streams.
+       CUDA driver: streams of its own */
+    void *origin;
+    void *members;
+    /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
+    char culprit[160];
     char rule[128];
 };
 
@@ -24,7 +33,8 @@ static const char *const ds__mode_names[] = { "global", "thread-local", "relaxed
 
 /* A number of the calling thread. */
 static uint64_t ds__thread_number(void) {
-    if (!ds__tls.number) ds__tls.number = atomic_fetch_add(&ds__g.next_thread, 1) + 1;
+    if (!ds__tls.number)
+        ds__tls.number = atomic_fetch_add(&ds__g.next_thread, 1) + 1;
     return ds__tls.number;
 }
 
@@ -35,49 +45,73 @@ static const char *ds__short_path(const char *file) {
 
 /* The lock is held. */
 static void ds__capture_spoil(ds__capture *c, const char *rule) {
-    if (c->status != DS_CAPTURE_ACTIVE) return;
+    if (c->status != DS_CAPTURE_ACTIVE)
+        return;
     c->status = DS_CAPTURE_INVALIDATED;
-    if (ds__tls.site.file) snprintf(c->culprit, sizeof c->culprit, "%s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file), ds__tls.site.line);
-    else snprintf(c->culprit, sizeof c->culprit, "%s", ds__tls.fn);
+    if (ds__tls.site.file)
+        snprintf(c->culprit, sizeof c->culprit, "%s at %s:%d", ds__tls.fn,
+                 ds__short_path(ds__tls.site.file), ds__tls.site.line);
+    else
+        snprintf(c->culprit, sizeof c->culprit, "%s", ds__tls.fn);
     snprintf(c->rule, sizeof c->rule, "%s", rule);
 }
 
-/* The sentence of a call that does not fit; spoils: the capture is invalid from now on. The lock is held. */
-__attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code, ds__capture *c, int spoils, const char *rule) {
+/* The sentence of a call that does not fit; spoils: the capture is invalid from now on. The lock
+   is held. */
+__attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code, ds__capture *c,
+                                                                  int spoils, const char *rule) {
     const char *file = ds__short_path(c->begun.file);
-    if (spoils) ds__capture_spoil(c, rule);
+    if (spoils)
+        ds__capture_spoil(c, rule);
     if (c->status == DS_CAPTURE_INVALIDATED && !spoils && code == DS_ERR_CAPTURE_INVALIDATED)
-        return ds__fail(code, "capture #%llu (%s), begun at %s:%d, was invalidated by %s: %s", (unsigned long long)c->id, ds__mode_names[c->mode], file,
-                        c->begun.line, c->culprit[0] ? c->culprit : "a call that devstream did not see", c->rule[0] ? c->rule : "CUDA does not say why");
-    return ds__fail(code, "%s; capture #%llu (%s), begun at %s:%d, %s", rule, (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
-                    spoils ? "is invalid by this first offending call" : c->status == DS_CAPTURE_ACTIVE ? "goes on" : "stays invalid");
+        return ds__fail(code, "capture #%llu (%s), begun at %s:%d, was invalidated by %s: %s",
+                        (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
+                        c->culprit[0] ? c->culprit : "a call that devstream did not see",
+                        c->rule[0] ? c->rule : "CUDA does not say why");
+    return ds__fail(code, "%s; capture #%llu (%s), begun at %s:%d, %s", rule,
+                    (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
+                    spoils                           ? "is invalid by this first offending call"
+                    : c->status == DS_CAPTURE_ACTIVE ? "goes on"
+                                                     : "stays invalid");
 }
 
 /* An open capture of the driver by its number; NULL: none. The lock is held. */
 DS__SEAM static ds__capture *ds__capture_find(const ds__driver *driver, uint64_t id) {
     ds__capture *c = ds__g.captures;
-    while (c && (c->id != id || c->driver->type != driver->type)) c = c->next;
+    while (c && (c->id != id || c->driver->type != driver->type))
+        c = c->next;
     return c;
 }
 
-static int ds__captures_open(void) { return atomic_load_explicit(&ds__g.capture_count, memory_order_relaxed); }
-
-/* Whether the open capture makes unsafe calls of this thread fail (cudaThreadExchangeStreamCaptureMode). The lock is held. */
-static int ds__capture_forbids(const ds__capture *c) {
-    ds_capture_mode mine = ds__tls.mode;
-    if (ds__tls.quiet || mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED) return 0;
-    return c->thread == ds__thread_number() || (mine == DS_CAPTURE_GLOBAL && c->mode == DS_CAPTURE_GLOBAL);
+static int ds__captures_open(void) {
+    return atomic_load_explicit(&ds__g.capture_count, memory_order_relaxed);
 }
 
-/* Refuses a call that is not safe while a capture of the driver is open, and spoils those captures that made it unsafe. */
+/* Whether the open capture makes unsafe calls of this thread fail
+   (cudaThreadExchangeStreamCaptureMode). The lock is held. */
+static int ds__capture_forbids(const ds__capture *c) {
+    ds_capture_mode mine = ds__tls.mode;
+    if (ds__tls.quiet || mine == DS_CAPTURE_RELAXED || c->mode == DS_CAPTURE_RELAXED)
+        return 0;
+    return c->thread == ds__thread_number() ||
+           (mine == DS_CAPTURE_GLOBAL && c->mode == DS_CAPTURE_GLOBAL);
+}
+
+/* Refuses a call that is not safe while a capture of the driver is open, and spoils those
+   captures that made it unsafe. */
 DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char *rule) {
     ds_result r = DS_OK;
-    if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
+    if (DS__LIKELY(ds__captures_open() == 0))
+        return DS_OK;
     ds__lock_take(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
-        if (c->driver->type != driver->type || !ds__capture_forbids(c)) continue;
-        if (r == DS_OK) r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE, rule);
-        else ds__capture_spoil(c, rule);
+        if (c->driver->type != driver->type || !ds__capture_forbids(c))
+            continue;
+        if (r == DS_OK)
+            r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE,
+                                 rule);
+        else
+            ds__capture_spoil(c, rule);
     }
     ds__lock_give(&ds__g.capture_lock);
     return r;
@@ -91,10 +125,14 @@ DS__SEAM static void ds__capture_list(ds__capture *c) {
     ds__g.captures = c;
     atomic_fetch_add(&ds__g.capture_count, 1);
 }
+
 /* Takes a capture out of the list. The lock is held. */
 DS__SEAM static void ds__capture_unlist(ds__capture *c) {
     ds__capture **p = &ds__g.captures;
-    while (*p && *p != c) p = &(*p)->next;
-    if (*p) { *p = c->next; atomic_fetch_sub(&ds__g.capture_count, 1); }
+    while (*p && *p != c)
+        p = &(*p)->next;
+    if (*p) {
+        *p = c->next;
+        atomic_fetch_sub(&ds__g.capture_count, 1);
+    }
 }
-

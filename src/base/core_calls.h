@@ -1,8 +1,7 @@
-/* ---- the CPU driver ---------------------------------------------------------------------------------------------- */
+/* ---- the CPU driver -------------------------------------------------------------------------- */
 
 static ds_result ds__enter(const char *fn);
 DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label);
 DS__SEAM static ds_device ds__thread_device(void);
 DS__SEAM static int ds__known(const void *ptr, ds_pointer_info *out);
 DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
-

@@ -2,47 +2,65 @@ static void ds__log(ds_log_level level, int id, const char *text);
 
 DSDEF const char *(ds_result_name)(ds_result result) {
     switch (result) {
-#define DS__CASE(name, value, text) case name: return #name;
-    DS_RESULTS(DS__CASE)
+#define DS__CASE(name, value, text) \
+    case name:                      \
+        return #name;
+        DS_RESULTS(DS__CASE)
 #undef DS__CASE
-    case DS_RESULT_FORCE_INT_: break;
+    case DS_RESULT_FORCE_INT_:
+        break;
     }
     return "DS_UNKNOWN_RESULT";
 }
+
 DSDEF const char *(ds_result_text)(ds_result result) {
     switch (result) {
-#define DS__CASE(name, value, text) case name: return text;
-    DS_RESULTS(DS__CASE)
+#define DS__CASE(name, value, text) \
+    case name:                      \
+        return text;
+        DS_RESULTS(DS__CASE)
 #undef DS__CASE
-    case DS_RESULT_FORCE_INT_: break;
+    case DS_RESULT_FORCE_INT_:
+        break;
     }
     return "not a result of devstream";
 }
-DSDEF const char *(ds_last_error)(void) { return ds__tls.error; }
+
+DSDEF const char *(ds_last_error)(void) {
+    return ds__tls.error;
+}
 
 /* Stores the thread's sentence, "file:line: ds_copy: ...", and returns the code. */
-__attribute__((format(printf, 2, 3), cold, noinline))
-static ds_result ds__fail(ds_result code, const char *format, ...) {
+__attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(ds_result code,
+                                                                                const char *format,
+                                                                                ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
-    size_t size = sizeof t->error, n = 0;
+    size_t size = sizeof t->error;
+    size_t n = 0;
     int w = t->site.file ? snprintf(to, size, "%s:%d: %s: ", t->site.file, t->site.line, t->fn)
                          : snprintf(to, size, "%s: ", t->fn ? t->fn : "devstream");
-    if (w > 0) n = (size_t)w < size ? (size_t)w : size - 1;
+    if (w > 0)
+        n = (size_t)w < size ? (size_t)w : size - 1;
     va_list args;
     va_start(args, format);
     vsnprintf(to + n, size - n, format, args);
     va_end(args);
     t->code = code;
-    if (!t->mute) ds__log(DS_LOG_ERROR, code, t->error);
+    if (!t->mute)
+        ds__log(DS_LOG_ERROR, code, t->error);
     return code;
 }
-#define DS__REQUIRE(condition, ...) \
-    do { if (DS__UNLIKELY(!(condition))) return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); } while (0)
+
+#define DS__REQUIRE(condition, ...)                             \
+    do {                                                        \
+        if (DS__UNLIKELY(!(condition)))                         \
+            return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); \
+    } while (0)
 
 /* Adds to the sentence of an error that was just set; returns its code. */
-__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM
-static ds_result ds__also(ds_result r, const char *format, ...) {
+__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__also(
+    ds_result r, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
     size_t n = strlen(to);
@@ -52,4 +70,3 @@ static ds_result ds__also(ds_result r, const char *format, ...) {
     va_end(args);
     return r;
 }
-

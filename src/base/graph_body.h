@@ -1,65 +1,88 @@
-/* ---- >>graphs: nodes, dependencies, and what a graph keeps alive ---------------------------------------------------- */
+/* ---- >>graphs: nodes, dependencies, and what a graph keeps alive ----------------------------- */
 
-/* Policy. The core has the picture of every graph: nodes with copies of their arguments, dependencies, what is kept. The CPU driver
-   runs it from there; the CUDA driver keeps its own graph beside it, node for node. A node holds its kernel or event by a reference; what the
-   user gave (host functions' arguments, attached objects) has a count of owners: graphs, executables, and launches on their way. */
+/* Policy. The core has the picture of every graph: nodes with copies of their arguments,
+   dependencies, what is kept. The CPU driver runs it from there; the CUDA driver keeps its own
+   graph beside it, node for node. A node holds its kernel or event by a reference; what the user
+   gave (host functions' arguments, attached objects) has a count of owners: graphs, executables,
+   and launches on their way. */
 
-/* Called at each launch of an executable that has the object, with its stream: before the launch (DS_NOT_READY), and after it with what came of it. */
+/* Called at each launch of an executable that has the object, with its stream: before the launch
+   (DS_NOT_READY), and after it with what came of it. */
 typedef ds_result (*ds__launch_fn)(void *user, ds__stream *s, ds_result how);
 
 struct ds__object {
     _Atomic int owners;
     void *user;
     ds_host_fn dtor_fn;
-    const void *key;              /* what it was attached under (ds__capture_attachment), and in which capture */
+    /* what it was attached under (ds__capture_attachment), and in which capture */
+    const void *key;
     uint64_t capture;
-    ds__launch_fn launch_fn;      /* or NULL */
+    ds__launch_fn launch_fn; /* or NULL */
 };
 
 struct ds__node {
     ds_node_kind kind;
     ds_device device;
-    int priority, enabled;
-    ds__op op;                    /* its arguments and grid are the node's own */
+    int priority;
+    int enabled;
+    ds__op op; /* its arguments and grid are the node's own */
     char *label;
-    uint32_t *deps, dep_count, dep_room; /* indices of the nodes that it starts after */
-    ds__object *payload;          /* a host function's argument */
+    /* deps, dep_count, dep_room: indices of the nodes that it starts after */
+    uint32_t *deps;
+    uint32_t dep_count;
+    uint32_t dep_room;
+    ds__object *payload; /* a host function's argument */
     ds__body *child;
-    void *native;                 /* the CUDA driver's */
+    void *native; /* the CUDA driver's */
 };
 
 struct ds__body {
     const ds__driver *driver;
     ds_device device;
-    uint32_t serial, origin;      /* number of the graph, which its node handles carry, and of the one it was copied from */
-    uint32_t count, room;
+    /* serial, origin: number of the graph, which its node handles carry, and of the one it was
+       copied from */
+    uint32_t serial;
+    uint32_t origin;
+    uint32_t count;
+    uint32_t room;
     ds__node **node;
     ds__object **object;
-    size_t object_count, object_room;
-    int hooked;                   /* 1: it, or a child graph of it, has objects with a launch_fn */
-    void *native;                 /* the CUDA driver's */
+    size_t object_count;
+    size_t object_room;
+    int hooked;   /* 1: it, or a child graph of it, has objects with a launch_fn */
+    void *native; /* the CUDA driver's */
 };
 
-static const char *const ds__node_names[] = { "empty", "kernel", "copy", "fill", "host function", "event record", "event wait", "child graph", "native" };
+static const char *const ds__node_names[] = { "empty",      "kernel",        "copy",
+                                              "fill",       "host function", "event record",
+                                              "event wait", "child graph",   "native" };
 
 static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
     ds__object *o = ds__alloc(sizeof *o);
-    if (!o) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an object"); return NULL; }
+    if (!o) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an object");
+        return NULL;
+    }
     o->user = user;
     o->dtor_fn = dtor_fn;
     atomic_store(&o->owners, 1);
     return o;
 }
+
 static ds__object *ds__object_keep(ds__object *o) {
-    if (o) atomic_fetch_add(&o->owners, 1);
+    if (o)
+        atomic_fetch_add(&o->owners, 1);
     return o;
 }
+
 /* Any thread, the library's own too. */
 static void ds__object_drop(ds__object *o) {
-    if (!o || atomic_fetch_sub(&o->owners, 1) != 1) return;
+    if (!o || atomic_fetch_sub(&o->owners, 1) != 1)
+        return;
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    if (o->dtor_fn) o->dtor_fn(o->user);
+    if (o->dtor_fn)
+        o->dtor_fn(o->user);
     ds__tls.in_callback = outer;
     ds__release(o);
 }
@@ -68,22 +91,28 @@ static ds__body *ds__body_copy(const ds__body *from, int with_serial);
 static void ds__body_free(ds__body *b);
 
 static void ds__node_free(ds__node *n) {
-    if (!n) return;
+    if (!n)
+        return;
     if (n->kind == DS_NODE_KERNEL) {
-        if (n->op.u.kernel.kernel) ds__unref(&ds__g.kernels, n->op.u.kernel.kernel);
+        if (n->op.u.kernel.kernel)
+            ds__unref(&ds__g.kernels, n->op.u.kernel.kernel);
         ds__release((void *)(uintptr_t)n->op.u.kernel.args);
         ds__release((void *)(uintptr_t)n->op.u.kernel.grid);
     }
-    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object) ds__unref(&ds__g.events, n->op.u.event.object);
+    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object)
+        ds__unref(&ds__g.events, n->op.u.event.object);
     ds__object_drop(n->payload);
-    if (n->child) ds__body_free(n->child);
+    if (n->child)
+        ds__body_free(n->child);
     ds__release(n->label);
     ds__release(n->deps);
     ds__release(n);
 }
+
 /* One that came to nothing: who gave the payload ends it. */
 static void ds__node_discard(ds__node *n) {
-    if (n && n->payload) n->payload->dtor_fn = NULL;
+    if (n && n->payload)
+        n->payload->dtor_fn = NULL;
     ds__node_free(n);
 }
 
@@ -98,14 +127,22 @@ static void *ds__copy_bytes(const void *from, size_t size) {
     return to ? memcpy(to, from, size) : NULL;
 }
 
-/* Takes copies of what the operation points to, and references; NULL: no memory, and the sentence is set. */
+/* Takes copies of what the operation points to, and references; NULL: no memory, and the
+   sentence is set. */
 static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
-    static const ds_node_kind kinds[] = { [DS__OP_NOTHING] = DS_NODE_EMPTY, [DS__OP_KERNEL] = DS_NODE_KERNEL, [DS__OP_COPY] = DS_NODE_COPY, [DS__OP_FILL] = DS_NODE_FILL,
-                                          [DS__OP_HOST] = DS_NODE_HOST, [DS__OP_RECORD] = DS_NODE_EVENT_RECORD, [DS__OP_WAIT] = DS_NODE_EVENT_WAIT,
-                                          [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD, [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
+    static const ds_node_kind kinds[] = { [DS__OP_NOTHING] = DS_NODE_EMPTY,
+                                          [DS__OP_KERNEL] = DS_NODE_KERNEL,
+                                          [DS__OP_COPY] = DS_NODE_COPY,
+                                          [DS__OP_FILL] = DS_NODE_FILL,
+                                          [DS__OP_HOST] = DS_NODE_HOST,
+                                          [DS__OP_RECORD] = DS_NODE_EVENT_RECORD,
+                                          [DS__OP_WAIT] = DS_NODE_EVENT_WAIT,
+                                          [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD,
+                                          [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
                                           [DS__OP_GRAPH] = DS_NODE_CHILD };
     ds__node *n = ds__alloc(sizeof *n);
-    if (!n) return ds__no_node(n);
+    if (!n)
+        return ds__no_node(n);
     n->kind = kinds[op->kind];
     n->device = device;
     n->priority = priority;
@@ -115,9 +152,14 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
     switch (n->kind) {
     case DS_NODE_KERNEL:
         ds__ref(op->u.kernel.kernel);
-        n->op.u.kernel.args = op->u.kernel.args_size ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size) : NULL;
-        n->op.u.kernel.grid = op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
-        if ((op->u.kernel.args_size && !n->op.u.kernel.args) || (op->u.kernel.grid && !n->op.u.kernel.grid)) return ds__no_node(n);
+        n->op.u.kernel.args = op->u.kernel.args_size
+                                  ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size)
+                                  : NULL;
+        n->op.u.kernel.grid =
+            op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
+        if ((op->u.kernel.args_size && !n->op.u.kernel.args) ||
+            (op->u.kernel.grid && !n->op.u.kernel.grid))
+            return ds__no_node(n);
         break;
     case DS_NODE_COPY:
     case DS_NODE_FILL:
@@ -125,7 +167,11 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
         break;
     case DS_NODE_HOST:
         n->op.u.host.dtor_fn = NULL;
-        if (op->u.host.dtor_fn && !(n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn))) { ds__node_free(n); return NULL; }
+        if (op->u.host.dtor_fn &&
+            !(n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn))) {
+            ds__node_free(n);
+            return NULL;
+        }
         break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
@@ -134,7 +180,10 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
     case DS_NODE_CHILD:
         n->child = op->flags & DS__OP_GIVEN ? op->u.graph.body : ds__body_copy(op->u.graph.body, 0);
         n->op.flags = 0;
-        if (!n->child) { ds__node_free(n); return NULL; }
+        if (!n->child) {
+            ds__node_free(n);
+            return NULL;
+        }
         break;
     case DS_NODE_EMPTY:
     case DS_NODE_NATIVE:
@@ -146,24 +195,36 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
 /* A copy without dependencies; it shares the payload. */
 static ds__node *ds__node_copy(const ds__node *from) {
     ds__op op = from->op;
-    if (from->kind == DS_NODE_CHILD) op.u.graph.body = from->child;
+    if (from->kind == DS_NODE_CHILD)
+        op.u.graph.body = from->child;
     ds__node *n = ds__node_make(&op, from->device, from->priority);
-    if (!n) return NULL;
+    if (!n)
+        return NULL;
     n->kind = from->kind;
     n->enabled = from->enabled;
     n->payload = ds__object_keep(from->payload);
-    if (from->label && !(n->label = ds__copy_text(from->label, 255))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node"); ds__node_free(n); return NULL; }
+    if (from->label && !(n->label = ds__copy_text(from->label, 255))) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node");
+        ds__node_free(n);
+        return NULL;
+    }
     return n;
 }
 
 /* Room for one more in a list that grows; 0: no memory, and the sentence is set. */
 static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) {
-    void *old, *more;
-    if (count < *room) return 1;
+    void *old;
+    void *more;
+    if (count < *room)
+        return 1;
     memcpy(&old, list, sizeof old);
     uint32_t wanted = *room ? 2 * *room : 4;
-    if (!(more = ds__alloc(wanted * element))) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph"); return 0; }
-    if (count) memcpy(more, old, count * element);
+    if (!(more = ds__alloc(wanted * element))) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+        return 0;
+    }
+    if (count)
+        memcpy(more, old, count * element);
     ds__release(old);
     memcpy(list, &more, sizeof more);
     *room = wanted;
@@ -172,26 +233,34 @@ static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) 
 
 static int ds__node_depends(const ds__node *n, uint32_t on) {
     for (uint32_t i = 0; i < n->dep_count; i++)
-        if (n->deps[i] == on) return 1;
+        if (n->deps[i] == on)
+            return 1;
     return 0;
 }
+
 /* One dependency more; one that is there already is left. 0: no memory. */
 static int ds__node_depend(ds__node *n, uint32_t on) {
-    if (ds__node_depends(n, on)) return 1;
-    if (!ds__room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room)) return 0;
+    if (ds__node_depends(n, on))
+        return 1;
+    if (!ds__room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
+        return 0;
     n->deps[n->dep_count++] = on;
     return 1;
 }
 
 static uint32_t ds__next_serial(void) {
     uint32_t serial;
-    while ((serial = atomic_fetch_add(&ds__g.next_graph, 1) + 1) == 0) {}
+    while ((serial = atomic_fetch_add(&ds__g.next_graph, 1) + 1) == 0) {
+    }
     return serial;
 }
 
 static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
     ds__body *b = ds__alloc(sizeof *b);
-    if (!b) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph"); return NULL; }
+    if (!b) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+        return NULL;
+    }
     b->driver = driver;
     b->device = device;
     b->serial = ds__next_serial();
@@ -199,64 +268,91 @@ static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
 }
 
 static void ds__body_free(ds__body *b) {
-    if (b->native) b->driver->graph_destroy(b);
-    for (uint32_t i = 0; i < b->count; i++) ds__node_free(b->node[i]);
-    for (size_t i = 0; i < b->object_count; i++) ds__object_drop(b->object[i]);
+    if (b->native)
+        b->driver->graph_destroy(b);
+    for (uint32_t i = 0; i < b->count; i++)
+        ds__node_free(b->node[i]);
+    for (size_t i = 0; i < b->object_count; i++)
+        ds__object_drop(b->object[i]);
     ds__release(b->node);
     ds__release(b->object);
     ds__release(b);
 }
 
-/* Appends the node, which then belongs to the body, with its dependencies, each once. On failure the node is the caller's. */
+/* Appends the node, which then belongs to the body, with its dependencies, each once. On failure
+   the node is the caller's. */
 static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps, size_t count) {
-    if (b->count == UINT32_MAX - 1) return ds__fail(DS_ERR_OUT_OF_MEMORY, "the graph has too many nodes");
+    if (b->count == UINT32_MAX - 1)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the graph has too many nodes");
     if (count) { /* else it has those that it has */
-        if (!(n->deps = ds__copy_bytes(deps, count * sizeof *deps))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+        if (!(n->deps = ds__copy_bytes(deps, count * sizeof *deps)))
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         n->dep_count = n->dep_room = (uint32_t)count;
     }
-    if (!ds__room(&b->node, sizeof *b->node, b->count, &b->room)) return DS_ERR_OUT_OF_MEMORY;
+    if (!ds__room(&b->node, sizeof *b->node, b->count, &b->room))
+        return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
-    if (n->child && n->child->hooked) b->hooked = 1;
+    if (n->child && n->child->hooked)
+        b->hooked = 1;
     return DS_OK;
 }
 
 static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     uint32_t room = (uint32_t)b->object_room;
-    if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room)) return DS_ERR_OUT_OF_MEMORY;
+    if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
+        return DS_ERR_OUT_OF_MEMORY;
     b->object_room = room;
     b->object[b->object_count++] = ds__object_keep(o);
-    if (o->launch_fn) b->hooked = 1;
+    if (o->launch_fn)
+        b->hooked = 1;
     return DS_OK;
 }
 
-/* The same nodes, dependencies and kept objects; nothing of the driver's. with_serial: its nodes have the same handles. */
+/* The same nodes, dependencies and kept objects; nothing of the driver's. with_serial: its nodes
+   have the same handles. */
 static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
     ds__body *b = ds__body_new(from->driver, from->device);
-    if (!b) return NULL;
-    if (with_serial) b->serial = from->serial;
+    if (!b)
+        return NULL;
+    if (with_serial)
+        b->serial = from->serial;
     b->origin = from->serial;
     ds_result r = DS_OK;
     for (uint32_t i = 0; i < from->count && r == DS_OK; i++) {
         ds__node *n = ds__node_copy(from->node[i]);
-        r = n ? ds__body_append(b, n, from->node[i]->deps, from->node[i]->dep_count) : DS_ERR_OUT_OF_MEMORY;
-        if (r < 0) ds__node_free(n);
+        r = n ? ds__body_append(b, n, from->node[i]->deps, from->node[i]->dep_count)
+              : DS_ERR_OUT_OF_MEMORY;
+        if (r < 0)
+            ds__node_free(n);
     }
-    for (size_t i = 0; i < from->object_count && r == DS_OK; i++) r = ds__body_keep(b, from->object[i]);
-    if (r == DS_OK) return b;
+    for (size_t i = 0; i < from->object_count && r == DS_OK; i++)
+        r = ds__body_keep(b, from->object[i]);
+    if (r == DS_OK)
+        return b;
     ds__body_free(b);
     return NULL;
 }
 
-/* Marks what the nodes depend on, directly or not, themselves included. mark: one byte for each node of the body. 0: no memory. */
-static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t count, unsigned char *mark) {
-    uint32_t *stack = ds__alloc((b->count + 1) * sizeof *stack), depth = 0;
-    if (!stack) return 0;
+/* Marks what the nodes depend on, directly or not, themselves included. mark: one byte for each
+   node of the body. 0: no memory. */
+static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t count,
+                              unsigned char *mark) {
+    uint32_t *stack = ds__alloc((b->count + 1) * sizeof *stack);
+    uint32_t depth = 0;
+    if (!stack)
+        return 0;
     for (size_t i = 0; i < count; i++)
-        if (!mark[nodes[i]]) { mark[nodes[i]] = 1; stack[depth++] = nodes[i]; }
+        if (!mark[nodes[i]]) {
+            mark[nodes[i]] = 1;
+            stack[depth++] = nodes[i];
+        }
     while (depth) {
         const ds__node *n = b->node[stack[--depth]];
         for (uint32_t i = 0; i < n->dep_count; i++)
-            if (!mark[n->deps[i]]) { mark[n->deps[i]] = 1; stack[depth++] = n->deps[i]; }
+            if (!mark[n->deps[i]]) {
+                mark[n->deps[i]] = 1;
+                stack[depth++] = n->deps[i];
+            }
     }
     ds__release(stack);
     return 1;
@@ -265,9 +361,11 @@ static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t c
 /* "node 3 (kernel add_rows)" */
 static const char *ds__node_text(const ds__node *n, uint32_t index, char *out, size_t size) {
     const char *name = n->kind == DS_NODE_KERNEL ? n->op.u.kernel.kernel->name : "";
-    snprintf(out, size, "node %u (%s%s%.60s%s%.60s)", (unsigned)index, ds__node_names[n->kind], *name ? " " : "", name, n->label ? " " : "",
-             n->label ? n->label : "");
+    snprintf(out, size, "node %u (%s%s%.60s%s%.60s)", (unsigned)index, ds__node_names[n->kind],
+             *name ? " " : "", name, n->label ? " " : "", n->label ? n->label : "");
     return out;
 }
-static const char *ds__node_print(const ds__body *b, uint32_t index, char *out, size_t size) { return ds__node_text(b->node[index], index, out, size); }
 
+static const char *ds__node_print(const ds__body *b, uint32_t index, char *out, size_t size) {
+    return ds__node_text(b->node[index], index, out, size);
+}

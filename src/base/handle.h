@@ -1,28 +1,40 @@
-/* ---- >>bookkeeping memory ------------------------------------------------------------------------------------- */
+/* ---- >>bookkeeping memory -------------------------------------------------------------------- */
 
-static void *ds__alloc(size_t size);   /* zeroed; NULL when out of memory */
+static void *ds__alloc(size_t size); /* zeroed; NULL when out of memory */
 static void ds__release(void *ptr);
+
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
-    if (n > longest) n = longest;
+    if (n > longest)
+        n = longest;
     char *copy = ds__alloc(n + 1);
-    if (copy) memcpy(copy, text, n);
+    if (copy)
+        memcpy(copy, text, n);
     return copy;
 }
 
-/* ---- >>handles ------------------------------------------------------------------------------------------------ */
+/* ---- >>handles ------------------------------------------------------------------------------- */
 
-/* Policy. A handle is index + 1 and generation. A slot's word is generation (32) | state (2) | references (30): one for
-   the owners, one per current-stream slot that holds the object. Destroying makes the handle stale at once and drops the
-   owners' reference; an object without references is freed when no call is inside of it. A call that is inside says so
-   in its thread's list of pins, a plain store; who wants to free makes all processors pass a barrier (membarrier) and then
-   reads all lists. So a call pays two stores for its pin and no locked instruction, and destroying pays for both. Slots
-   live in chunks that never move before ds_shutdown, so a look-up takes no lock. */
-enum { DS__FREE = 0, DS__ALIVE = 1, DS__DYING = 2, DS__ZOMBIE = 3 /* dying, without references, in the list to be freed */ };
-#define DS__REFS(word) ((uint32_t)(word) & 0x3fffffffu)
+/* Policy. A handle is index + 1 and generation. A slot's word is generation (32) | state (2) |
+   references (30): one for the owners, one per current-stream slot that holds the object.
+   Destroying makes the handle stale at once and drops the owners' reference; an object without
+   references is freed when no call is inside of it. A call that is inside says so in its
+   thread's list of pins, a plain store; who wants to free makes all processors pass a barrier
+   (membarrier) and then reads all lists. So a call pays two stores for its pin and no locked
+   instruction, and destroying pays for both. Slots live in chunks that never move before
+   ds_shutdown, so a look-up takes no lock. */
+enum {
+    DS__FREE = 0,
+    DS__ALIVE = 1,
+    DS__DYING = 2,
+    DS__ZOMBIE = 3 /* dying, without references, in the list to be freed */
+};
+
+#define DS__REFS(word) ((uint32_t)(word)&0x3fffffffu)
 #define DS__STATE(word) ((uint32_t)((word) >> 30) & 3u)
 #define DS__GENERATION(word) ((uint32_t)((word) >> 32))
-#define DS__WORD(generation, state, refs) ((uint64_t)(generation) << 32 | (uint64_t)(state) << 30 | (refs))
+#define DS__WORD(generation, state, refs) \
+    ((uint64_t)(generation) << 32 | (uint64_t)(state) << 30 | (refs))
 
 typedef struct ds__slot {
     _Atomic uint64_t word;
@@ -31,23 +43,29 @@ typedef struct ds__slot {
 } ds__slot;
 
 #define DS__FIRST_CHUNK 64u
+
 typedef struct ds__table {
-    const char *what;          /* "stream" */
-    size_t element;            /* size of the object, which begins with a ds__slot */
+    const char *what; /* "stream" */
+    size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
     int (*may_free_fn)(void *object); /* NULL, or: 0 when something else still needs it */
     ds__lock lock;
-    uint32_t generation;       /* before that of a new slot: another one after each shutdown */
-    uint32_t used, free_head, zombies;
+    uint32_t generation; /* before that of a new slot: another one after each shutdown */
+    uint32_t used;
+    uint32_t free_head;
+    uint32_t zombies;
     _Atomic(char *) chunk[25]; /* chunk i holds DS__FIRST_CHUNK << i objects */
 } ds__table;
 
 static inline ds__slot *ds__slot_at(ds__table *t, uint32_t index) {
     uint32_t c = 31u - (uint32_t)__builtin_clz(index / DS__FIRST_CHUNK + 1);
-    if (DS__UNLIKELY(c >= 25)) return NULL;
+    if (DS__UNLIKELY(c >= 25))
+        return NULL;
     char *chunk = atomic_load_explicit(&t->chunk[c], memory_order_acquire);
-    if (DS__UNLIKELY(!chunk)) return NULL;
-    return (ds__slot *)(void *)(chunk + (size_t)(index - (DS__FIRST_CHUNK << c) + DS__FIRST_CHUNK) * t->element);
+    if (DS__UNLIKELY(!chunk))
+        return NULL;
+    return (ds__slot *)(void *)(chunk + (size_t)(index - (DS__FIRST_CHUNK << c) + DS__FIRST_CHUNK) *
+                                            t->element);
 }
 
 static inline uint64_t ds__handle(const ds__slot *slot) {
@@ -55,7 +73,8 @@ static inline uint64_t ds__handle(const ds__slot *slot) {
     return (word & 0xffffffff00000000u) | (slot->index + 1);
 }
 
-/* A slot for a new object, alive with one reference but reachable only by the handle returned later; NULL: no memory. */
+/* A slot for a new object, alive with one reference but reachable only by the handle returned
+   later; NULL: no memory. */
 static void *ds__table_add(ds__table *t) {
     ds__slot *slot = NULL;
     ds__lock_take(&t->lock);
@@ -69,19 +88,25 @@ static void *ds__table_add(ds__table *t) {
             char *chunk = ds__alloc(count * t->element);
             if (chunk)
                 for (uint32_t i = 0; i < count; i++)
-                    ((ds__slot *)(void *)(chunk + i * t->element))->index = (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
+                    ((ds__slot *)(void *)(chunk + i * t->element))->index =
+                        (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
             atomic_store_explicit(&t->chunk[c], chunk, memory_order_release);
         }
-        if (c < 25 && (slot = ds__slot_at(t, t->used)) != NULL) t->used++;
+        if (c < 25 && (slot = ds__slot_at(t, t->used)) != NULL)
+            t->used++;
     }
     ds__lock_give(&t->lock);
     if (slot) {
         memset((char *)slot + sizeof *slot, 0, t->element - sizeof *slot);
-        uint32_t generation = DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed));
-        if (generation == 0) generation = t->generation; /* never used */
-        if (++generation == 0) generation = 1;
-        atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1), memory_order_release);
+        uint32_t generation =
+            DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed));
+        /* never used */
+        if (generation == 0)
+            generation = t->generation;
+        if (++generation == 0)
+            generation = 1;
+        atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1),
+                              memory_order_release);
     }
     return slot;
 }
-

@@ -1,37 +1,60 @@
-/* ---- >>boards: what several processes look at ----------------------------------------------------------------------------- */
+/* ---- >>boards: what several processes look at ------------------------------------------------ */
 
-/* Policy. A process that shares something has a board: shared memory that others open, and that goes with the last of them. On it stand
-   its interprocess events (marks), how far the streams that record them have come (lanes), and who uses its memory (stakes).
-   Whoever is on a board has a number there, never given twice, and holds the lock of the byte with that number. The kernel drops it
-   when the process ends, however that happens, so a lock that is free says that nothing will come from there any more. It is a lock
-   of the open file (F_OFD_SETLK): flock has only one for a whole file; a record lock of the old kind is lost when anything in the
-   process closes the file; a robust futex belongs to a thread, which would have to live as long as the process. A forked child has
-   the open file too: it does not get the mapping, and closes the rest first of all.
-   Memory is reserved before it is touched: where there is none that is a result and no signal. */
+/* Policy. A process that shares something has a board: shared memory that others open, and that
+   goes with the last of them. On it stand its interprocess events (marks), how far the streams
+   that record them have come (lanes), and who uses its memory (stakes). Whoever is on a board
+   has a number there, never given twice, and holds the lock of the byte with that number. The
+   kernel drops it when the process ends, however that happens, so a lock that is free says that
+   nothing will come from there any more. It is a lock of the open file (F_OFD_SETLK): flock has
+   only one for a whole file; a record lock of the old kind is lost when anything in the process
+   closes the file; a robust futex belongs to a thread, which would have to live as long as the
+   process. A forked child has the open file too: it does not get the mapping, and closes the
+   rest first of all. Memory is reserved before it is touched: where there is none that is a
+   result and no signal. */
 
-enum { DS__MARKS = 1 << 16, DS__LANES = 1 << 18, DS__STAKES = 1 << 14, DS__LEASES = 62, DS__BOARD_LAYOUT = 1 };
+enum {
+    DS__MARKS = 1 << 16,
+    DS__LANES = 1 << 18,
+    DS__STAKES = 1 << 14,
+    DS__LEASES = 62,
+    DS__BOARD_LAYOUT = 1
+};
 
-/* The progress of one stream that records events of this board: its operations up to `done` are over, and those from failed_from to
-   failed_upto have failed. */
-typedef struct ds__lane { _Atomic uint64_t done, failed_from, failed_upto, who; } ds__lane; /* who: number << 24 | process id */
+/* The progress of one stream that records events of this board: its operations up to `done` are
+   over, and those from failed_from to failed_upto have failed. */
+/* who: number << 24 | process id */
+typedef struct ds__lane {
+    _Atomic uint64_t done;
+    _Atomic uint64_t failed_from;
+    _Atomic uint64_t failed_upto;
+    _Atomic uint64_t who;
+} ds__lane;
+
 /* An event. */
 typedef struct ds__mark {
-    _Atomic uint64_t word;          /* of the latest record: lane + 1 (24 bits) and the number of the operation (the lowest 40); 0: none */
+    /* of the latest record: lane + 1 (24 bits) and the number of the operation (the lowest 40);
+       0: none */
+    _Atomic uint64_t word;
     _Atomic uint32_t generation;
-    uint32_t next;                  /* the owner's: index + 1, in the list of free ones */
+    uint32_t next; /* the owner's: index + 1, in the list of free ones */
 } ds__mark;
+
 /* A piece of memory. */
 typedef struct ds__stake {
-    _Atomic uint64_t word;          /* generation << 1, and 1: it may be taken */
-    uint64_t next;                  /* as a mark's */
+    _Atomic uint64_t word;              /* generation << 1, and 1: it may be taken */
+    uint64_t next;                      /* as a mark's */
     _Atomic uint64_t lease[DS__LEASES]; /* who uses it: number << 24 | process id; 0: free */
 } ds__stake;
 
 typedef struct ds__sheet {
     uint64_t cookie;
     uint32_t layout;
-    _Atomic uint32_t lanes, waiters, bell; /* given out; threads that sleep on the bell, which is changed after `done` */
-    _Atomic uint64_t peers;         /* numbers given out; 1 is the owner's */
+    /* lanes, waiters, bell: given out; threads that sleep on the bell, which is changed after
+       `done` */
+    _Atomic uint32_t lanes;
+    _Atomic uint32_t waiters;
+    _Atomic uint32_t bell;
+    _Atomic uint64_t peers; /* numbers given out; 1 is the owner's */
     char pad[4096 - 40];
     ds__mark mark[DS__MARKS];
     ds__lane lane[DS__LANES];
@@ -42,71 +65,117 @@ typedef struct ds__sheet {
 typedef struct ds__board {
     struct ds__board *next;
     ds__sheet *sheet;
-    uint64_t serial, cookie, me;    /* serial: no other board of this process ever had it */
-    int pid, fd, users;             /* users: of another's board */
-    _Atomic int pending;            /* operations that will write to it */
-    uint32_t marks, free_mark, stakes, free_stake; /* of the own one: given out so far; index + 1 of free ones */
+    /* serial, cookie, me: serial: no other board of this process ever had it */
+    uint64_t serial;
+    uint64_t cookie;
+    uint64_t me;
+    /* pid, fd, users: users: of another's board */
+    int pid;
+    int fd;
+    int users;
+    _Atomic int pending; /* operations that will write to it */
+    /* marks, free_mark, stakes, free_stake: of the own one: given out so far; index + 1 of free
+       ones */
+    uint32_t marks;
+    uint32_t free_mark;
+    uint32_t stakes;
+    uint32_t free_stake;
 } ds__board;
 
 static struct {
     pthread_mutex_t mutex;
-    ds__board *own, *others;
+    ds__board *own;
+    ds__board *others;
     uint64_t serials;
     int atfork;
 } ds__boards = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 /* What the handles of events and of memory say; the rest of their 64 bytes is zero. */
 typedef struct ds__address {
-    uint32_t kind;                  /* DS__ADDRESS_* */
-    int32_t pid, fd;
-    uint32_t index, generation, zero;
-    uint64_t cookie, size;
+    uint32_t kind; /* DS__ADDRESS_* */
+    int32_t pid;
+    int32_t fd;
+    uint32_t index;
+    uint32_t generation;
+    uint32_t zero;
+    uint64_t cookie;
+    uint64_t size;
 } ds__address;
+
 enum { DS__ADDRESS_EVENT = 0x01457344, DS__ADDRESS_MEMORY = 0x014d7344 };
 
-static void ds__boards_lock(void) { pthread_mutex_lock(&ds__boards.mutex); }
-static void ds__boards_unlock(void) { pthread_mutex_unlock(&ds__boards.mutex); }
+static void ds__boards_lock(void) {
+    pthread_mutex_lock(&ds__boards.mutex);
+}
+
+static void ds__boards_unlock(void) {
+    pthread_mutex_unlock(&ds__boards.mutex);
+}
 
 /* In a forked child: the parent must not seem to be alive as long as the child is. */
 static void ds__boards_forked(void) {
-    if (ds__boards.own) { close(ds__boards.own->fd); ds__boards.own->fd = -1; }
-    for (ds__board *b = ds__boards.others; b; b = b->next) { close(b->fd); b->fd = -1; }
+    if (ds__boards.own) {
+        close(ds__boards.own->fd);
+        ds__boards.own->fd = -1;
+    }
+    for (ds__board *b = ds__boards.others; b; b = b->next) {
+        close(b->fd);
+        b->fd = -1;
+    }
     ds__boards_unlock();
 }
 
 static void ds__board_free(ds__board *b) {
-    if (b->sheet) ds__os_unmap(b->sheet, sizeof *b->sheet);
-    if (b->fd >= 0) close(b->fd);
+    if (b->sheet)
+        ds__os_unmap(b->sheet, sizeof *b->sheet);
+    if (b->fd >= 0)
+        close(b->fd);
     ds__release(b);
 }
 
 /* The mutex is held. */
 static ds__board *ds__board_new(int fd) {
     ds__board *b = ds__alloc(sizeof *b);
-    if (b && !ds__boards.atfork) ds__boards.atfork = pthread_atfork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
-    if (b && ds__boards.atfork) b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
+    if (b && !ds__boards.atfork)
+        ds__boards.atfork =
+            pthread_atfork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
+    if (b && ds__boards.atfork)
+        b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
     if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
         ds__os_unmap(b->sheet, sizeof *b->sheet);
         b->sheet = NULL;
     }
-    if (!b || !b->sheet) { ds__release(b); close(fd); return NULL; }
+    if (!b || !b->sheet) {
+        ds__release(b);
+        close(fd);
+        return NULL;
+    }
     b->fd = fd;
     b->serial = ++ds__boards.serials;
     return b;
 }
 
-static ds_result ds__board_short(void) { return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for what processes share"); }
+static ds_result ds__board_short(void) {
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for what processes share");
+}
 
 /* The process's own board, made when first needed. The mutex is held. */
 DS__SEAM static ds_result ds__board_own(ds__board **out) {
     uint64_t cookie = ds__os_cookie();
-    if ((*out = ds__boards.own) != NULL) return DS_OK;
+    if ((*out = ds__boards.own) != NULL)
+        return DS_OK;
     int fd = ds__os_memfd(sizeof(ds__sheet), cookie);
-    if (fd < 0) return ds__fail(DS_ERR_SYSTEM, "the system refuses memory to share (memfd_create): %s", strerror(errno));
+    if (fd < 0)
+        return ds__fail(DS_ERR_SYSTEM, "the system refuses memory to share (memfd_create): %s",
+                        strerror(errno));
     int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__sheet, mark));
     ds__board *b = ds__board_new(fd);
-    if (b && (!reserved || !ds__os_hold_byte(fd, 1))) { ds__board_free(b); b = NULL; }
-    if (!b) return ds__board_short();
+    if (b && (!reserved || !ds__os_hold_byte(fd, 1))) {
+        ds__board_free(b);
+        b = NULL;
+    }
+    if (!b)
+        return ds__board_short();
     b->cookie = b->sheet->cookie = cookie;
     b->me = 1;
     b->pid = (int)getpid();
@@ -117,20 +186,33 @@ DS__SEAM static ds_result ds__board_own(ds__board **out) {
 }
 
 /* 1: the process with this number on the board is there. */
-static int ds__board_alive(const ds__board *b, uint64_t number) { return number == b->me || ds__os_byte_held(b->fd, number); }
+static int ds__board_alive(const ds__board *b, uint64_t number) {
+    return number == b->me || ds__os_byte_held(b->fd, number);
+}
 
 /* Why another process's memory could not be opened. */
 static ds_result ds__peer_fail(int pid) {
-    if (errno == ENOENT) return ds__fail(DS_ERR_PEER_DIED, "process %d, which exported the handle, has ended or has shut devstream down", pid);
-    if (errno == EACCES || errno == EPERM) return ds__fail(DS_ERR_SYSTEM, "process %d, which exported the handle, may not be looked into; both must belong to the same user", pid);
-    return ds__fail(DS_ERR_SYSTEM, "what process %d shares cannot be opened: %s", pid, strerror(errno));
+    if (errno == ENOENT)
+        return ds__fail(
+            DS_ERR_PEER_DIED,
+            "process %d, which exported the handle, has ended or has shut devstream down", pid);
+    if (errno == EACCES || errno == EPERM)
+        return ds__fail(DS_ERR_SYSTEM,
+                        "process %d, which exported the handle, may not be looked into; both must "
+                        "belong to the same user",
+                        pid);
+    return ds__fail(DS_ERR_SYSTEM, "what process %d shares cannot be opened: %s", pid,
+                    strerror(errno));
 }
 
 /* Closes what nobody uses any more. The mutex is held. */
 static void ds__boards_tidy(void) {
-    for (ds__board **p = &ds__boards.others; *p; ) {
+    for (ds__board **p = &ds__boards.others; *p;) {
         ds__board *b = *p;
-        if (b->users || atomic_load(&b->pending)) { p = &b->next; continue; }
+        if (b->users || atomic_load(&b->pending)) {
+            p = &b->next;
+            continue;
+        }
         *p = b->next;
         ds__board_free(b);
     }
@@ -138,50 +220,69 @@ static void ds__boards_tidy(void) {
 
 static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **out) {
     int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__sheet));
-    if (got < 0) return ds__peer_fail(pid);
+    if (got < 0)
+        return ds__peer_fail(pid);
     ds__board *b = ds__board_new(got);
-    if (!b) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to see what process %d shares", pid);
+    if (!b)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to see what process %d shares", pid);
     b->me = UINT64_MAX;
     b->pid = pid;
     b->cookie = cookie;
     ds_result r = DS_OK;
     if (b->sheet->cookie != cookie || b->sheet->layout != DS__BOARD_LAYOUT)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "process %d has another version of devstream, with which nothing can be shared", pid);
+        r = ds__fail(
+            DS_ERR_UNSUPPORTED,
+            "process %d has another version of devstream, with which nothing can be shared", pid);
     else if ((b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1, !ds__os_hold_byte(got, b->me)))
         r = ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
-    if (r < 0) { ds__board_free(b); return r; }
+    if (r < 0) {
+        ds__board_free(b);
+        return r;
+    }
     b->next = ds__boards.others;
     ds__boards.others = b;
     *out = b;
     return DS_OK;
 }
 
-/* The board of the process that exported a handle, which must live; ends with ds__board_close. The mutex is held. */
+/* The board of the process that exported a handle, which must live; ends with ds__board_close.
+   The mutex is held. */
 DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
     ds__board *b = ds__boards.others;
     ds_result r = DS_OK;
-    if (pid == (int)getpid()) return ds__fail(DS_ERR_ILLEGAL_STATE, "the handle was exported by this process; use what it was made of");
+    if (pid == (int)getpid())
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the handle was exported by this process; use what it was made of");
     ds__boards_tidy();
-    while (b && (b->cookie != cookie || b->pid != pid)) b = b->next;
-    if (!b) r = ds__board_join(pid, fd, cookie, &b);
+    while (b && (b->cookie != cookie || b->pid != pid))
+        b = b->next;
+    if (!b)
+        r = ds__board_join(pid, fd, cookie, &b);
     if (r == DS_OK && !ds__board_alive(b, 1)) {
         errno = ENOENT;
         r = ds__peer_fail(pid);
     }
-    if (r < 0) { ds__boards_tidy(); return r; }
+    if (r < 0) {
+        ds__boards_tidy();
+        return r;
+    }
     b->users++;
     *out = b;
     return DS_OK;
 }
+
 /* The mutex is held. */
 DS__SEAM static void ds__board_close(ds__board *b) {
     b->users--;
     ds__boards_tidy();
 }
+
 DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
     ds__board *b = ds__boards.own;
-    if (b && b->serial == serial) return b;
-    for (b = ds__boards.others; b && b->serial != serial; ) b = b->next;
+    if (b && b->serial == serial)
+        return b;
+    for (b = ds__boards.others; b && b->serial != serial;)
+        b = b->next;
     return b;
 }
 
@@ -190,9 +291,14 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
     ds__sheet *s = b->sheet;
     uint32_t i = atomic_load(&s->lanes);
     do {
-        if (i >= DS__LANES) return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d streams have recorded events of process %d, which is the limit", DS__LANES, b->pid);
+        if (i >= DS__LANES)
+            return ds__fail(DS_ERR_LIMIT_EXCEEDED,
+                            "%d streams have recorded events of process %d, which is the limit",
+                            DS__LANES, b->pid);
     } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
-    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane, sizeof *s->lane)) return ds__board_short();
+    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane,
+                              sizeof *s->lane))
+        return ds__board_short();
     atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)getpid() & 0xffffff));
     *out = i;
     return DS_OK;
@@ -201,18 +307,22 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
 /* An event on the own board. The mutex is held. */
 DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     uint32_t i = b->free_mark ? b->free_mark - 1 : b->marks;
-    if (i >= DS__MARKS) return ds__fail(DS_ERR_LIMIT_EXCEEDED, "a process can have %d interprocess events at a time", DS__MARKS);
+    if (i >= DS__MARKS)
+        return ds__fail(DS_ERR_LIMIT_EXCEEDED,
+                        "a process can have %d interprocess events at a time", DS__MARKS);
     ds__mark *m = &b->sheet->mark[i];
     if (b->free_mark) {
         b->free_mark = m->next;
     } else {
-        if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, mark) + i * sizeof *m, sizeof *m)) return ds__board_short();
+        if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, mark) + i * sizeof *m, sizeof *m))
+            return ds__board_short();
         b->marks++;
         atomic_store(&m->generation, 1);
     }
     *out = i;
     return DS_OK;
 }
+
 /* What was exported of it is void from now on. The mutex is held. */
 DS__SEAM static void ds__board_unmark(ds__board *b, uint32_t i) {
     ds__mark *m = &b->sheet->mark[i];
@@ -230,8 +340,8 @@ static void ds__boards_end(void) {
         ds__boards.others = b->next;
         ds__board_free(b);
     }
-    if (ds__boards.own) ds__board_free(ds__boards.own);
+    if (ds__boards.own)
+        ds__board_free(ds__boards.own);
     ds__boards.own = NULL;
     ds__boards_unlock();
 }
-

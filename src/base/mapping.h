@@ -1,14 +1,19 @@
-/* ---- >>mappings: what is mapped in reserved address space, of both drivers ---------------------------------------------- */
+/* ---- >>mappings: what is mapped in reserved address space, of both drivers ------------------- */
 
-/* Policy. A driver enters a mapping before it makes it and takes it out before it ends it. So two that touch are refused, and an
-   unmapping is known to end at the bounds of mappings: cuMemUnmap takes a whole mapping and nothing else. */
+/* Policy. A driver enters a mapping before it makes it and takes it out before it ends it. So
+   two that touch are refused, and an unmapping is known to end at the bounds of mappings:
+   cuMemUnmap takes a whole mapping and nothing else. */
 
 /* Index of the first mapping that ends after the address. The lock is held. */
 static size_t ds__mapping_after(uintptr_t address) {
-    size_t low = 0, high = ds__g.mapping_count;
+    size_t low = 0;
+    size_t high = ds__g.mapping_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (ds__g.mappings[middle].at + ds__g.mappings[middle].size <= address) low = middle + 1; else high = middle;
+        if (ds__g.mappings[middle].at + ds__g.mappings[middle].size <= address)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low;
 }
@@ -23,21 +28,25 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     } else if (ds__g.mapping_count == ds__g.mapping_room) {
         size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
         ds__mapping *more = ds__alloc(room * sizeof *more);
-        if (!more) r = DS_ERR_OUT_OF_MEMORY;
+        if (!more)
+            r = DS_ERR_OUT_OF_MEMORY;
         else {
-            if (ds__g.mapping_count) memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
+            if (ds__g.mapping_count)
+                memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
             ds__release(ds__g.mappings);
             ds__g.mappings = more;
             ds__g.mapping_room = room;
         }
     }
     if (r == DS_OK) {
-        memmove(ds__g.mappings + i + 1, ds__g.mappings + i, (ds__g.mapping_count++ - i) * sizeof *ds__g.mappings);
+        memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
+                (ds__g.mapping_count++ - i) * sizeof *ds__g.mappings);
         ds__g.mappings[i].at = at;
         ds__g.mappings[i].size = size;
     }
     ds__lock_give(&ds__g.mapping_lock);
-    if (r == DS_ERR_INVALID_VALUE) return ds__fail(r, "%zu bytes at %p touch what is mapped already", size, ptr);
+    if (r == DS_ERR_INVALID_VALUE)
+        return ds__fail(r, "%zu bytes at %p touch what is mapped already", size, ptr);
     return r == DS_OK ? r : ds__fail(r, "no memory to keep track of %zu mapped bytes", size);
 }
 
@@ -48,7 +57,8 @@ DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *o
     int found = i < ds__g.mapping_count && ds__g.mappings[i].at >= at && ds__g.mappings[i].at < end;
     if (found) {
         *out = ds__g.mappings[i];
-        memmove(ds__g.mappings + i, ds__g.mappings + i + 1, (--ds__g.mapping_count - i) * sizeof *ds__g.mappings);
+        memmove(ds__g.mappings + i, ds__g.mappings + i + 1,
+                (--ds__g.mapping_count - i) * sizeof *ds__g.mappings);
     }
     ds__lock_give(&ds__g.mapping_lock);
     return found;
@@ -56,10 +66,14 @@ DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *o
 
 /* Whether the range is one or several mappings. */
 DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
-    uintptr_t at = (uintptr_t)ptr, end = at + size;
+    uintptr_t at = (uintptr_t)ptr;
+    uintptr_t end = at + size;
     ds__lock_take(&ds__g.mapping_lock);
-    for (size_t i = ds__mapping_after(at); at < end && i < ds__g.mapping_count && ds__g.mappings[i].at == at; i++) at += ds__g.mappings[i].size;
+    for (size_t i = ds__mapping_after(at);
+         at < end && i < ds__g.mapping_count && ds__g.mappings[i].at == at; i++)
+        at += ds__g.mappings[i].size;
     ds__lock_give(&ds__g.mapping_lock);
-    return at == end && size ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes at %p are not what was mapped", size, ptr);
+    return at == end && size ? DS_OK
+                             : ds__fail(DS_ERR_INVALID_VALUE,
+                                        "%zu bytes at %p are not what was mapped", size, ptr);
 }
-

@@ -1,4 +1,4 @@
-/* ---- >>objects ------------------------------------------------------------------------------------------------- */
+/* ---- >>objects ------------------------------------------------------------------------------- */
 
 typedef struct ds__driver ds__driver;
 typedef struct ds__ranges ds__ranges;
@@ -7,21 +7,31 @@ typedef struct ds__node ds__node;
 typedef struct ds__object ds__object;
 typedef struct ds__capture ds__capture;
 
-enum { DS__STREAM_NEW = 0, DS__STREAM_LEGACY = 1, DS__STREAM_PER_THREAD = 2, DS__STREAM_LANE = 3 /* the CPU driver's, of an executable */ };
+enum {
+    DS__STREAM_NEW = 0,
+    DS__STREAM_LEGACY = 1,
+    DS__STREAM_PER_THREAD = 2,
+    DS__STREAM_LANE = 3 /* the CPU driver's, of an executable */
+};
 
 typedef struct ds__stream {
     ds__slot slot;
     const ds__driver *driver;
-    void *native;                 /* the driver's stream */
-    uint64_t id;                  /* unique for the life of the process */
+    void *native; /* the driver's stream */
+    uint64_t id;  /* unique for the life of the process */
     ds_device device;
-    int priority, requested;
+    int priority;
+    int requested;
     unsigned flags;
-    uint8_t kind, borrowed;       /* DS__STREAM_*; 1: a wrapper that must not end the native stream */
-    uint8_t of_legacy;            /* 1: a wrapper of the legacy stream */
-    ds_stream base;               /* a wrapper of a default stream has that one's native form, and a reference to it */
-    _Atomic uint8_t unwrapped;    /* 1: the native stream was given away */
-    _Atomic(void *) arena;        /* the allocator's: the stream's memory in its device's default pool */
+    /* kind, borrowed: DS__STREAM_*; 1: a wrapper that must not end the native stream */
+    uint8_t kind;
+    uint8_t borrowed;
+    uint8_t of_legacy; /* 1: a wrapper of the legacy stream */
+    /* a wrapper of a default stream has that one's native form, and a reference to it */
+    ds_stream base;
+    _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
+    /* the allocator's: the stream's memory in its device's default pool */
+    _Atomic(void *) arena;
     _Atomic int owners;
     char *label;
     void (*release_fn)(void *user);
@@ -31,43 +41,46 @@ typedef struct ds__stream {
 
 typedef struct ds__event {
     ds__slot slot;
-    _Atomic(void *) native;       /* the driver's event, made at the first record */
-    ds__lock bind;                /* of its device, until that is settled */
-    _Atomic int settled;          /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
-    int claims;                   /* calls that are about to settle it */
+    _Atomic(void *) native; /* the driver's event, made at the first record */
+    ds__lock bind;          /* of its device, until that is settled */
+    /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
+    _Atomic int settled;
+    int claims; /* calls that are about to settle it */
     int imported;
-    const ds__driver *driver;     /* of the first record; set before `native` */
-    _Atomic int64_t device;       /* -1 unbound, else type << 32 | index */
+    const ds__driver *driver; /* of the first record; set before `native` */
+    _Atomic int64_t device;   /* -1 unbound, else type << 32 | index */
     unsigned flags;
     char *label;
     ds_site made;
 } ds__event;
 
-/* A launch does not count itself: a destroyed kernel is freed once everything that was pending when nobody could launch it
-   any more has been passed (`mark`). */
+/* A launch does not count itself: a destroyed kernel is freed once everything that was pending
+   when nobody could launch it any more has been passed (`mark`). */
 typedef struct ds__kernel {
     ds__slot slot;
     ds_kernel_fn cpu_fn;
-    size_t args_size, grain;
+    size_t args_size;
+    size_t grain;
     const char *name;
     ds_param *params;
     size_t param_count;
     ds_kernel_cuda cuda;
     ds_site made;
     void *mark;
-    _Atomic(void *) loaded;       /* CUDA driver: the function on each device */
-    int ours;                     /* 1: the library's own, whose sentence says what was wrong */
+    _Atomic(void *) loaded; /* CUDA driver: the function on each device */
+    int ours;               /* 1: the library's own, whose sentence says what was wrong */
     uint64_t (*bytes_fn)(size_t items, const void *args);
-    char pad[64];                 /* launching threads read what stands above, workers write what stands below */
-    _Atomic uint32_t runs;        /* CPU driver: launches timed so far */
-    _Atomic uint32_t item_ns;     /* CPU driver: nanoseconds of an item, as last measured */
+    /* launching threads read what stands above, workers write what stands below */
+    char pad[64];
+    _Atomic uint32_t runs;    /* CPU driver: launches timed so far */
+    _Atomic uint32_t item_ns; /* CPU driver: nanoseconds of an item, as last measured */
 } ds__kernel;
 
 typedef struct ds__graph {
     ds__slot slot;
     ds__lock lock;
     ds__body *body;
-    _Atomic int capturing;        /* captures that make it */
+    _Atomic int capturing; /* captures that make it */
     char *label;
     ds_site made;
 } ds__graph;
@@ -76,10 +89,9 @@ typedef struct ds__exec {
     ds__slot slot;
     ds__lock lock;
     const ds__driver *driver;
-    ds__body *body;               /* what later launches do */
+    ds__body *body; /* what later launches do */
     void *native;
     unsigned flags;
     char *label;
     ds_site made;
 } ds__exec;
-

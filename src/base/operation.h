@@ -1,50 +1,146 @@
-/* ---- >>operations and the driver table -------------------------------------------------------------------------- */
+/* ---- >>operations and the driver table ------------------------------------------------------- */
 
-enum { DS__OP_JUMP = 0, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS__OP_CALLBACK, DS__OP_RECORD, DS__OP_WAIT,
-       DS__OP_WAIT_STREAM, DS__OP_NOTHING, DS__OP_GRAPH, DS__OP_UPLOAD, DS__OP_EXTERNAL_RECORD, DS__OP_EXTERNAL_WAIT,
-       DS__OP_LANE_WAIT, DS__OP_NODE_RECORD, DS__OP_NODE_WAIT, DS__OP_SHARED_RECORD /* the CPU driver's: in its executables */,
-       DS__OP_FREE, DS__OP_CLOCK /* the CPU driver's */ };
+enum {
+    DS__OP_JUMP = 0,
+    DS__OP_KERNEL,
+    DS__OP_COPY,
+    DS__OP_FILL,
+    DS__OP_HOST,
+    DS__OP_CALLBACK,
+    DS__OP_RECORD,
+    DS__OP_WAIT,
+    DS__OP_WAIT_STREAM,
+    DS__OP_NOTHING,
+    DS__OP_GRAPH,
+    DS__OP_UPLOAD,
+    DS__OP_EXTERNAL_RECORD,
+    DS__OP_EXTERNAL_WAIT,
+    DS__OP_LANE_WAIT,
+    DS__OP_NODE_RECORD,
+    DS__OP_NODE_WAIT,
+    DS__OP_SHARED_RECORD /* the CPU driver's: in its executables */,
+    DS__OP_FREE,
+    DS__OP_CLOCK /* the CPU driver's */
+};
 
 enum {
     DS__OP_STAGED = 1, /* copy: the devices cannot reach each other */
-    DS__OP_BLOCKS = 2, /* copy, fill: submit returns when it is done, because it touches pageable memory */
-    DS__OP_GIVEN = 1,  /* graph: the body becomes the node's */
-    DS__OP_OUTSIDE = 4, /* is not to be captured; if the stream captures, submit does nothing and gives DS__CHANGED */
+    /* copy, fill: submit returns when it is done, because it touches pageable memory */
+    DS__OP_BLOCKS = 2,
+    DS__OP_GIVEN = 1, /* graph: the body becomes the node's */
+    /* is not to be captured; if the stream captures, submit does nothing and gives DS__CHANGED */
+    DS__OP_OUTSIDE = 4,
     DS__OP_INSIDE = 8, /* kernel: so it is unless the stream captures what u.kernel.capture says */
-    DS__OP_DST = 0,    /* copy, fill: eight bits of `places` from here on say where the destination is */
-    DS__OP_SRC = 8     /* copy: and where the source is */
+    /* copy, fill: eight bits of `places` from here on say where the destination is */
+    DS__OP_DST = 0,
+    DS__OP_SRC = 8 /* copy: and where the source is */
 };
-/* Where an operand is. A copy on a GPU's stream leaves what devstream did not allocate to cudart, which knows. */
-enum { DS__AT_UNKNOWN = 0, DS__AT_PAGEABLE, DS__AT_STABLE /* pageable, but it stays as long as a graph may need it */, DS__AT_PINNED,
-       DS__AT_OTHER /* device memory of the CPU driver, for the CUDA driver */,
-       DS__AT_DEVICE /* and the index */ };
+
+/* Where an operand is. A copy on a GPU's stream leaves what devstream did not allocate to
+   cudart, which knows. */
+enum {
+    DS__AT_UNKNOWN = 0,
+    DS__AT_PAGEABLE,
+    DS__AT_STABLE /* pageable, but it stays as long as a graph may need it */,
+    DS__AT_PINNED,
+    DS__AT_OTHER /* device memory of the CPU driver, for the CUDA driver */,
+    DS__AT_DEVICE /* and the index */
+};
+
 #define DS__MAX_DEVICES (256 - DS__AT_DEVICE)
 
-#define DS__CHANGED ((ds_result)(DS_NOT_READY + 1)) /* within the library only: the stream began or ended a capture since it was asked */
+/* within the library only: the stream began or ended a capture since it was asked */
+#define DS__CHANGED ((ds_result)(DS_NOT_READY + 1))
 
-/* A piece of stream work: what the core hands to a driver, what the CPU driver queues, what a layer sees. */
+/* A piece of stream work: what the core hands to a driver, what the CPU driver queues, what a
+   layer sees. */
 typedef struct ds__op {
-    uint8_t kind, flags;
-    uint16_t places;              /* copy, fill: where the operands are */
+    uint8_t kind;
+    uint8_t flags;
+    uint16_t places; /* copy, fill: where the operands are */
     uint32_t line;
-    const char *file;             /* call site, or NULL */
+    const char *file; /* call site, or NULL */
+
     union {
-        struct { ds__kernel *kernel; size_t items, args_size; const void *args; const ds_grid *grid; uint64_t capture; } kernel;
-        struct { void *dst; const void *src; size_t dst_pitch, src_pitch, width, height; } copy; /* bytes */
-        struct { void *dst; size_t pitch, value_size, width, height; uint32_t value; } fill;      /* width: elements */
-        struct { ds_host_fn fn; ds_callback_fn callback; void *user; ds_host_fn dtor_fn; uint64_t stream; } host;
-        struct { void *event; ds__event *object; } event; /* record, wait: the driver's event, and the core's */
-        struct { void *exec; ds__body *body; } graph;     /* launch, upload: the driver's executable, and what is in it */
-        struct { void *stream; uint64_t upto; } wait; /* wait for another stream; the driver fills upto */
-        struct { void *stamp; } stamp;       /* CPU driver: a timed record in its queue */
-        struct { void *lane; } shared;       /* and one that other processes are told of */
-        struct { void *ptr; size_t size; int device; } memory; /* CPU driver: memory that the stream gives back */
-        struct { int64_t ns; } clock;        /* CPU driver: what follows was put in at this virtual time */
+        struct {
+            ds__kernel *kernel;
+            size_t items;
+            size_t args_size;
+            const void *args;
+            const ds_grid *grid;
+            uint64_t capture;
+        } kernel;
+
+        /* bytes */
+        struct {
+            void *dst;
+            const void *src;
+            size_t dst_pitch;
+            size_t src_pitch;
+            size_t width;
+            size_t height;
+        } copy;
+
+        /* width: elements */
+        struct {
+            void *dst;
+            size_t pitch;
+            size_t value_size;
+            size_t width;
+            size_t height;
+            uint32_t value;
+        } fill;
+
+        struct {
+            ds_host_fn fn;
+            ds_callback_fn callback;
+            void *user;
+            ds_host_fn dtor_fn;
+            uint64_t stream;
+        } host;
+
+        /* record, wait: the driver's event, and the core's */
+        struct {
+            void *event;
+            ds__event *object;
+        } event;
+
+        /* launch, upload: the driver's executable, and what is in it */
+        struct {
+            void *exec;
+            ds__body *body;
+        } graph;
+
+        /* wait for another stream; the driver fills upto */
+        struct {
+            void *stream;
+            uint64_t upto;
+        } wait;
+
+        struct {
+            void *stamp;
+        } stamp; /* CPU driver: a timed record in its queue */
+
+        struct {
+            void *lane;
+        } shared; /* and one that other processes are told of */
+
+        /* CPU driver: memory that the stream gives back */
+        struct {
+            void *ptr;
+            size_t size;
+            int device;
+        } memory;
+
+        /* CPU driver: what follows was put in at this virtual time */
+        struct {
+            int64_t ns;
+        } clock;
     } u;
 } ds__op;
 
 /* Whether the stream captures something else than the op is for; 0: nothing. */
 static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
-    return (op->flags & DS__OP_OUTSIDE && capture) || (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
+    return (op->flags & DS__OP_OUTSIDE && capture) ||
+           (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
 }
-

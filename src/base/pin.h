@@ -1,6 +1,11 @@
 /* What pins: at most this many nested in one call. */
 #define DS__PINS 8
-typedef struct ds__pins { _Atomic(void *) at[DS__PINS]; unsigned count; } ds__pins;
+
+typedef struct ds__pins {
+    _Atomic(void *) at[DS__PINS];
+    unsigned count;
+} ds__pins;
+
 static ds__pins *ds__my_pins(void);
 static int ds__is_pinned(const void *object);
 static void ds__barrier(void);
@@ -10,27 +15,36 @@ static inline void ds__unpin_inline(ds__table *t, void *object) {
     ds__pins *pins = ds__my_pins();
     unsigned i = pins->count;
     (void)t;
-    while (i > 0 && atomic_load_explicit(&pins->at[--i], memory_order_relaxed) != object) {}
+    while (i > 0 && atomic_load_explicit(&pins->at[--i], memory_order_relaxed) != object) {
+    }
     atomic_store_explicit(&pins->at[i], NULL, memory_order_release);
-    while (pins->count > 0 && !atomic_load_explicit(&pins->at[pins->count - 1], memory_order_relaxed)) pins->count--;
+    while (pins->count > 0 &&
+           !atomic_load_explicit(&pins->at[pins->count - 1], memory_order_relaxed))
+        pins->count--;
 }
 
-/* The object of a handle, safe from being freed until ds__unpin; NULL: the handle is stale or was never valid. */
+/* The object of a handle, safe from being freed until ds__unpin; NULL: the handle is stale or
+   was never valid. */
 static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
-    if (DS__UNLIKELY((uint32_t)id == 0)) return NULL;
+    if (DS__UNLIKELY((uint32_t)id == 0))
+        return NULL;
     ds__slot *slot = ds__slot_at(t, (uint32_t)id - 1);
     ds__pins *pins = ds__my_pins();
-    if (DS__UNLIKELY(!slot || pins->count == DS__PINS)) return NULL;
+    if (DS__UNLIKELY(!slot || pins->count == DS__PINS))
+        return NULL;
     _Atomic(void *) *at = &pins->at[pins->count++];
 #if defined(DS__SANITIZED)
     atomic_store(at, slot);
 #else
-    if (DS__UNLIKELY(atomic_load_explicit(&ds__no_membarrier, memory_order_relaxed))) atomic_store(at, slot);
-    else atomic_store_explicit(at, slot, memory_order_relaxed);
+    if (DS__UNLIKELY(atomic_load_explicit(&ds__no_membarrier, memory_order_relaxed)))
+        atomic_store(at, slot);
+    else
+        atomic_store_explicit(at, slot, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst); /* the processor's order comes from ds__barrier */
 #endif
     uint64_t word = atomic_load(&slot->word);
-    if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE)) return slot;
+    if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE))
+        return slot;
     ds__unpin_inline(t, slot);
     return NULL;
 }
@@ -42,15 +56,22 @@ static inline int ds__slot_is(ds__slot *slot, uint64_t id) {
 }
 
 /* The same as calls: only launches are worth the inlined code. */
-__attribute__((noinline)) static void ds__unpin(ds__table *t, void *object) { ds__unpin_inline(t, object); }
-__attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) { return ds__pin_inline(t, id); }
+__attribute__((noinline)) static void ds__unpin(ds__table *t, void *object) {
+    ds__unpin_inline(t, object);
+}
+
+__attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) {
+    return ds__pin_inline(t, id);
+}
 
 static void ds__count_dead(int n);
 
 /* Moves a dying slot without references to the list of those to be freed. */
 static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
     while (DS__STATE(word) == DS__DYING && DS__REFS(word) == 0) {
-        if (!atomic_compare_exchange_weak(&slot->word, &word, DS__WORD(DS__GENERATION(word), DS__ZOMBIE, 0))) continue;
+        if (!atomic_compare_exchange_weak(&slot->word, &word,
+                                          DS__WORD(DS__GENERATION(word), DS__ZOMBIE, 0)))
+            continue;
         ds__lock_take(&t->lock);
         slot->next = t->zombies;
         t->zombies = slot->index + 1;
@@ -61,20 +82,24 @@ static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
 }
 
 /* One more reference; the caller has a pin or another reference. */
-static void ds__ref(void *object) { atomic_fetch_add(&((ds__slot *)object)->word, 1); }
+static void ds__ref(void *object) {
+    atomic_fetch_add(&((ds__slot *)object)->word, 1);
+}
 
 static void ds__unref(ds__table *t, void *object) {
     ds__slot *slot = object;
     ds__bury(t, slot, atomic_fetch_sub(&slot->word, 1) - 1);
 }
 
-/* Makes the handle stale and drops the owners' reference. The caller has a pin, or is the owner. 0: it was done before. */
+/* Makes the handle stale and drops the owners' reference. The caller has a pin, or is the owner.
+   0: it was done before. */
 static int ds__table_kill(ds__table *t, void *object) {
     ds__slot *slot = object;
     uint64_t word = atomic_load(&slot->word);
     while (DS__STATE(word) == DS__ALIVE) {
         uint64_t dying = DS__WORD(DS__GENERATION(word), DS__DYING, DS__REFS(word) - 1);
-        if (!atomic_compare_exchange_weak(&slot->word, &word, dying)) continue;
+        if (!atomic_compare_exchange_weak(&slot->word, &word, dying))
+            continue;
         ds__bury(t, slot, dying);
         return 1;
     }
@@ -87,7 +112,8 @@ static void ds__table_reap(ds__table *t) {
     uint32_t list = t->zombies;
     t->zombies = 0;
     ds__lock_give(&t->lock);
-    if (list) ds__barrier();
+    if (list)
+        ds__barrier();
     while (list) {
         ds__slot *slot = ds__slot_at(t, list - 1);
         list = slot->next;
@@ -115,4 +141,3 @@ static void ds__table_destroy(ds__table *t) {
     }
     t->used = t->free_head = t->zombies = 0;
 }
-

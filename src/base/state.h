@@ -1,68 +1,96 @@
-/* ---- >>state ---------------------------------------------------------------------------------------------------- */
+/* ---- >>state --------------------------------------------------------------------------------- */
 
 enum { DS__COLD = 0, DS__READY = 1, DS__FORKED = 2 };
 
-typedef struct ds__mapping { uintptr_t at; size_t size; } ds__mapping;
+typedef struct ds__mapping {
+    uintptr_t at;
+    size_t size;
+} ds__mapping;
 
 static struct {
-    _Atomic int state;           /* DS__COLD ... */
-    uint32_t epoch;              /* counts initialisations; a thread's state of an earlier one is void */
-    int configured;              /* ds_init was called */
-    pthread_mutex_t mutex;       /* initialisation and shutdown */
-    pthread_key_t key;           /* tells that a thread ends */
-    int atfork;                  /* the fork handler is installed, for good */
+    _Atomic int state; /* DS__COLD ... */
+    /* counts initialisations; a thread's state of an earlier one is void */
+    uint32_t epoch;
+    int configured;        /* ds_init was called */
+    pthread_mutex_t mutex; /* initialisation and shutdown */
+    pthread_key_t key;     /* tells that a thread ends */
+    int atfork;            /* the fork handler is installed, for good */
     ds_init_desc desc;
-    int log_level, per_thread_default;
+    int log_level;
+    int per_thread_default;
     const ds__driver *driver[DS_BACKEND_COUNT]; /* with layers; NULL: not available */
     ds_backend_info backend[DS_BACKEND_COUNT];
-    ds__table streams, events, kernels, graphs, execs;
-    ds__lock lock;               /* of what follows */
-    ds__thread *threads;         /* all of them */
-    _Atomic int dead;            /* ended threads and destroyed objects that wait to be reclaimed */
-    _Atomic uint64_t next_stream_id, next_thread;
+    ds__table streams;
+    ds__table events;
+    ds__table kernels;
+    ds__table graphs;
+    ds__table execs;
+    ds__lock lock;       /* of what follows */
+    ds__thread *threads; /* all of them */
+    _Atomic int dead;    /* ended threads and destroyed objects that wait to be reclaimed */
+    _Atomic uint64_t next_stream_id;
+    _Atomic uint64_t next_thread;
     _Atomic uint32_t next_graph;
     ds__lock capture_lock;
-    ds__capture *captures;       /* open ones */
+    ds__capture *captures; /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
-    pthread_mutex_t begin;       /* held while a capture begins, and by who must know that none is open: never over a wait */
-    ds_stream *legacy;           /* per device ordinal, made at first use */
-    _Atomic int sync_debug;      /* a ds_sync_debug_mode */
-    ds__lock label_lock;         /* of the labels of streams and devices, which can be replaced */
-    char (*label)[64];           /* of each device ordinal */
-    ds__lock range_lock;         /* memory that is known: readers take no lock, they check `range_version` */
+    /* held while a capture begins, and by who must know that none is open: never over a wait */
+    pthread_mutex_t begin;
+    ds_stream *legacy;      /* per device ordinal, made at first use */
+    _Atomic int sync_debug; /* a ds_sync_debug_mode */
+    ds__lock label_lock;    /* of the labels of streams and devices, which can be replaced */
+    char (*label)[64];      /* of each device ordinal */
+    /* memory that is known: readers take no lock, they check `range_version` */
+    ds__lock range_lock;
     _Atomic(ds__ranges *) ranges;
     _Atomic size_t range_count;
     _Atomic uint32_t range_version; /* odd while it is changed */
     ds__lock mapping_lock;
-    ds__mapping *mappings;       /* what is mapped in reserved address space, by address */
-    size_t mapping_count, mapping_room;
+    ds__mapping *mappings; /* what is mapped in reserved address space, by address */
+    size_t mapping_count;
+    size_t mapping_room;
 } ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_MUTEX_INITIALIZER };
 
 /* What the allocator and the generators are told, where they are. */
 static struct {
-    void (*_Atomic stream_gone_fn)(ds__stream *s); /* before a stream ends, which is pinned or nobody else's; not while the caller has `upper_locked` */
-    void (*_Atomic shutdown_fn)(void);             /* all work is done, everything else is still there */
-    void (*_Atomic rng_shutdown_fn)(void);         /* the same, for the generators */
+    /* before a stream ends, which is pinned or nobody else's; not while the caller has
+       `upper_locked` */
+    void (*_Atomic stream_gone_fn)(ds__stream *s);
+    /* all work is done, everything else is still there */
+    void (*_Atomic shutdown_fn)(void);
+    void (*_Atomic rng_shutdown_fn)(void); /* the same, for the generators */
 } ds__upper;
 
-static void ds__count_dead(int n) { atomic_fetch_add(&ds__g.dead, n); }
+static void ds__count_dead(int n) {
+    atomic_fetch_add(&ds__g.dead, n);
+}
 
 static void *ds__alloc(size_t size) {
-    if (!ds__g.desc.allocator.alloc_fn) return calloc(1, size);
+    if (!ds__g.desc.allocator.alloc_fn)
+        return calloc(1, size);
     void *ptr = ds__g.desc.allocator.alloc_fn(size, ds__g.desc.allocator.user);
-    if (ptr) memset(ptr, 0, size);
+    if (ptr)
+        memset(ptr, 0, size);
     return ptr;
 }
+
 static void ds__release(void *ptr) {
-    if (!ptr) return;
-    if (ds__g.desc.allocator.free_fn) ds__g.desc.allocator.free_fn(ptr, ds__g.desc.allocator.user);
-    else free(ptr);
+    if (!ptr)
+        return;
+    if (ds__g.desc.allocator.free_fn)
+        ds__g.desc.allocator.free_fn(ptr, ds__g.desc.allocator.user);
+    else
+        free(ptr);
 }
 
 static void ds__log(ds_log_level level, int id, const char *text) {
-    if ((int)level > ds__g.log_level) return;
-    if (!ds__g.desc.log_fn) { fprintf(stderr, "devstream: %s\n", text); return; }
+    if ((int)level > ds__g.log_level)
+        return;
+    if (!ds__g.desc.log_fn) {
+        fprintf(stderr, "devstream: %s\n", text);
+        return;
+    }
     ds_log_item item = { level, id, text, ds__tls.site.file, ds__tls.site.line };
     ds__g.desc.log_fn(&item, ds__g.desc.log_user);
 }
@@ -72,4 +100,3 @@ static uint64_t ds__env_number(const char *name) {
     const char *text = getenv(name);
     return text && *text && !strchr(text, '-') ? strtoull(text, NULL, 0) : 0;
 }
-

@@ -1,41 +1,61 @@
-/* ---- >>errors ------------------------------------------------------------------------------------------------- */
+/* ---- >>errors -------------------------------------------------------------------------------- */
 
 typedef struct ds__thread ds__thread;
 
 /* A range of memory as a look-up finds it. */
-typedef struct ds__found { uintptr_t base, end; ds_memory_kind kind; int held, backend, device; } ds__found; /* held: DS__HELD_* or 0 */
-#define DS__DOMAINS 64 /* of ranges, with the default one */
-#define DS__HITS 12 /* a collective of eight devices looks at nine ranges, again and again */
+/* held: DS__HELD_* or 0 */
+typedef struct ds__found {
+    uintptr_t base;
+    uintptr_t end;
+    ds_memory_kind kind;
+    int held;
+    int backend;
+    int device;
+} ds__found;
 
-/* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's device or streams makes. */
+#define DS__DOMAINS 64 /* of ranges, with the default one */
+#define DS__HITS 12    /* a collective of eight devices looks at nine ranges, again and again */
+
+/* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's
+   device or streams makes. */
 typedef struct ds__tls_block {
-    const char *fn;      /* the public function that runs */
-    ds_site site;        /* where it was called from */
-    int in_callback;     /* inside of the user's code that devstream runs */
-    int nested;          /* CPU driver: streams being run inside of one another */
-    int quiet;           /* memory comes and goes for the allocator, which no open capture forbids: torch makes the thread relaxed for it */
-    ds_capture_mode mode;/* which captures' rules the thread keeps: ds_capture_exchange_mode */
-    uint64_t number;     /* of the thread, once asked for */
-    int capture_locked;  /* the thread has the capture lock, where drivers need to know */
-    int upper_locked;    /* locks are held that stream_gone_fn takes, or under which no destructor of the user's may run: nothing is reclaimed */
-    uint64_t arena_stream; /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
+    const char *fn;  /* the public function that runs */
+    ds_site site;    /* where it was called from */
+    int in_callback; /* inside of the user's code that devstream runs */
+    int nested;      /* CPU driver: streams being run inside of one another */
+    /* memory comes and goes for the allocator, which no open capture forbids: torch makes the
+       thread relaxed for it */
+    int quiet;
+    ds_capture_mode mode; /* which captures' rules the thread keeps: ds_capture_exchange_mode */
+    uint64_t number;      /* of the thread, once asked for */
+    int capture_locked;   /* the thread has the capture lock, where drivers need to know */
+    /* locks are held that stream_gone_fn takes, or under which no destructor of the user's may
+       run: nothing is reclaimed */
+    int upper_locked;
+    /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
+    uint64_t arena_stream;
     struct ds__slot *arena_slot;
     struct ds__arena *arena;
-    uint32_t epoch;      /* ds__g.epoch for which `thread` is valid */
+    uint32_t epoch; /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
-    uint32_t hit_version, hit_next; /* the table's version for which these are right; which goes next */
-    ds__found hit[DS__HITS];        /* ranges found last */
-    ds_result code;      /* of the last failure */
-    int mute;            /* failures go to `aside` and not to the log: they are not the user's, or not yet */
-    int in_hook;         /* inside of the hook of ranges */
-    int unwatched;       /* the waits of calls are the library's own, not the user's */
-    uint32_t domains;    /* the generation of domains for which `level` is valid, but for that of the default domain */
+    /* hit_version, hit_next: the table's version for which these are right; which goes next */
+    uint32_t hit_version;
+    uint32_t hit_next;
+    ds__found hit[DS__HITS]; /* ranges found last */
+    ds_result code;          /* of the last failure */
+    /* failures go to `aside` and not to the log: they are not the user's, or not yet */
+    int mute;
+    int in_hook;   /* inside of the hook of ranges */
+    int unwatched; /* the waits of calls are the library's own, not the user's */
+    /* the generation of domains for which `level` is valid, but for that of the default domain */
+    uint32_t domains;
     int level[DS__DOMAINS]; /* ranges of each domain that were pushed and not popped */
-    char error[1024], aside[1024];
+    char error[1024];
+    char aside[1024];
 } ds__tls_block;
+
 static __thread ds__tls_block ds__tls;
 
 #ifndef DEVSTREAM_STATIC
 __thread ds_site ds_call_site;
 #endif
-

@@ -1,22 +1,30 @@
-/* One lane waits for the others that had steps, and all wait for it. The last step's lane is that one: often no other had any. `all`: as if all had some. */
+/* One lane waits for the others that had steps, and all wait for it. The last step's lane is
+   that one: often no other had any. `all`: as if all had some. */
 static ds_result ds__join(const ds__work *w, int all) {
     ds_result r = DS_OK;
     uint32_t last = w->steps ? w->step[w->steps - 1].lane : 0;
     for (uint32_t i = 0; i < w->lanes; i++) {
-        if (i == last || !(all || w->lane[i].busy)) continue;
+        if (i == last || !(all || w->lane[i].busy))
+            continue;
         ds_result one = ds__wait_stream(w->lane[last].stream, w->lane[i].stream);
-        if (one < 0 && !all) ds__join_here(&w->lane[i]);
-        if (r == DS_OK) r = one;
+        if (one < 0 && !all)
+            ds__join_here(&w->lane[i]);
+        if (r == DS_OK)
+            r = one;
     }
     for (uint32_t i = 0; i < w->lanes; i++) {
-        ds_result one = i == last ? DS_OK : ds__wait_stream(w->lane[i].stream, w->lane[last].stream);
-        if (one < 0 && !all) ds__join_here(&w->lane[last]);
-        if (r == DS_OK) r = one;
+        ds_result one =
+            i == last ? DS_OK : ds__wait_stream(w->lane[i].stream, w->lane[last].stream);
+        if (one < 0 && !all)
+            ds__join_here(&w->lane[last]);
+        if (r == DS_OK)
+            r = one;
     }
     return r;
 }
 
-/* While a stream captures, the others come into its capture before anything is allocated on them: the graph has that memory. */
+/* While a stream captures, the others come into its capture before anything is allocated on
+   them: the graph has that memory. */
 static ds_result ds__fork_capture(ds__work *w) {
     size_t n = w->lanes;
     ds_result r = DS_OK;
@@ -24,18 +32,22 @@ static ds_result ds__fork_capture(ds__work *w) {
     for (size_t i = 0; i < w->lanes && n == w->lanes && r == DS_OK; i++) {
         memset(&info[0], 0, sizeof info[0]);
         r = w->lane[i].s->driver->capture_query(w->lane[i].s->native, &info[0]);
-        if (info[0].status == DS_CAPTURE_ACTIVE) n = i;
+        if (info[0].status == DS_CAPTURE_ACTIVE)
+            n = i;
     }
     for (size_t i = 0; n < w->lanes && i < w->lanes && r == DS_OK; i++) {
         memset(&info[1], 0, sizeof info[1]);
         r = w->lane[i].s->driver->capture_query(w->lane[i].s->native, &info[1]);
-        if (r < 0 || info[1].status != DS_CAPTURE_NONE) continue;
+        if (r < 0 || info[1].status != DS_CAPTURE_NONE)
+            continue;
         r = ds__wait_stream(w->lane[i].stream, w->lane[n].stream);
         w->forked |= r == DS_OK;
     }
     return r;
 }
-/* A call that fails on the way leaves no lane behind that came into the capture: it would spoil that. */
+
+/* A call that fails on the way leaves no lane behind that came into the capture: it would spoil
+   that. */
 __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
     w->forked = 0;
     ds__tls.mute++;
@@ -48,16 +60,20 @@ static ds_result ds__begin_lanes(ds__work *w) {
     ds_result r = DS_OK;
     size_t n = w->lanes;
     unsigned char *touches = ds__work_take(w, n, n);
-    if (!touches) return w->r;
+    if (!touches)
+        return w->r;
     memset(touches, 0, n * n);
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
         touches[s->lane * n + w->region[s->dst.region].lane] = 1;
-        if (s->kind != DS__STEP_REDUCE) touches[s->lane * n + w->region[s->src.region].lane] = 1;
-        for (uint32_t k = 0; k < s->count; k++) touches[s->lane * n + w->region[w->spot[s->first + k].region].lane] = 1;
+        if (s->kind != DS__STEP_REDUCE)
+            touches[s->lane * n + w->region[s->src.region].lane] = 1;
+        for (uint32_t k = 0; k < s->count; k++)
+            touches[s->lane * n + w->region[w->spot[s->first + k].region].lane] = 1;
     }
     for (size_t i = 0; i < n * n && r == DS_OK; i++)
-        if (touches[i] && i / n != i % n) r = ds__wait_stream(w->lane[i / n].stream, w->lane[i % n].stream);
+        if (touches[i] && i / n != i % n)
+            r = ds__wait_stream(w->lane[i / n].stream, w->lane[i % n].stream);
     return r;
 }
 
@@ -66,21 +82,29 @@ static int ds__of_another_stream(const void *ptr, const ds__clane *l) {
     ds__arena *a = NULL;
     const ds__mblock *b = ds__find_live(ptr, 0, &a);
     int other = b && (b->lent || a->stream_id != l->s->id);
-    if (b) ds__arena_unlock(a);
+    if (b)
+        ds__arena_unlock(a);
     return other;
 }
-/* Memory of the allocator that is pinned, or of another stream than its lane's, is not given away before the collective is done. What a graph uses is its owner's care. */
+
+/* Memory of the allocator that is pinned, or of another stream than its lane's, is not given
+   away before the collective is done. What a graph uses is its owner's care. */
 static ds_result ds__note_uses(const ds__work *w) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < w->regions; i++) {
         const ds__region *g = &w->region[i];
         const ds__clane *l = &w->lane[g->lane];
         ds_result one = DS_OK;
-        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes && ds__pinned_known(g->at)) DS__KEEPING(one, (ds_pinned_record_use)(g->at, l->stream));
-        else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes && ds__of_another_stream(g->at, l) && !(ds__captures_open() && ds__capture_of(l->s)))
+        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes && ds__pinned_known(g->at))
+            DS__KEEPING(one, (ds_pinned_record_use)(g->at, l->stream));
+        else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes &&
+                 ds__of_another_stream(g->at, l) && !(ds__captures_open() && ds__capture_of(l->s)))
             DS__KEEPING(one, (ds_mem_record_stream)(g->at, l->stream));
-        if (one < 0 && !ds__captures_open()) one = l->s->driver->stream_synchronize(l->s->native, DS__FOREVER); /* without an event nobody may have it before */
-        if (r == DS_OK) r = one;
+        /* without an event nobody may have it before */
+        if (one < 0 && !ds__captures_open())
+            one = l->s->driver->stream_synchronize(l->s->native, DS__FOREVER);
+        if (r == DS_OK)
+            r = one;
     }
     return r;
 }
@@ -93,80 +117,111 @@ static ds_result ds__event_take(ds_device device, ds_event *out) {
     ds__lock_give(&ds__c.lock);
     return out->id ? DS_OK : ds__event_new(0, NULL, out);
 }
+
 static void ds__event_give(ds_device device, ds_event event) {
     ds__spare *e = &ds__spares[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index];
-    if (!event.id) return;
+    if (!event.id)
+        return;
     ds__lock_take(&ds__c.lock);
     int kept = e->count < DS__SPARE_EVENTS;
-    if (kept) e->at[e->count++] = event;
+    if (kept)
+        e->at[e->count++] = event;
     ds__lock_give(&ds__c.lock);
-    if (!kept) ds__event_drop(event);
+    if (!kept)
+        ds__event_drop(event);
 }
+
 static void ds__events_end(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++)
-            while (ds__spares[b][i].count) ds__event_drop(ds__spares[b][i].at[--ds__spares[b][i].count]);
+            while (ds__spares[b][i].count)
+                ds__event_drop(ds__spares[b][i].at[--ds__spares[b][i].count]);
 }
 
 /* Before anything is done: whether the host will wait, and may. */
 __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *w) {
-    if (ds__captures_open()) return DS_OK;
+    if (ds__captures_open())
+        return DS_OK;
     for (size_t i = 0; i < w->regions; i++) {
         const ds__region *g = &w->region[i];
-        if (g->device.type == DS_DEVICE_HOST && !g->direct && !g->temporary && g->bytes) return ds__sync_tell("waits, since a tensor is in pageable memory");
+        if (g->device.type == DS_DEVICE_HOST && !g->direct && !g->temporary && g->bytes)
+            return ds__sync_tell("waits, since a tensor is in pageable memory");
     }
     return DS_OK;
 }
 
 static ds_result ds__work_run(ds__work *w) {
-    int begun = 0, part = 0;
+    int begun = 0;
+    int part = 0;
     ds_result r = w->r;
-    if (r < 0 || !w->steps) return r;
-    if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__work_watch(w)) < 0) return r;
-    if (w->most > sizeof w->in_first / sizeof *w->in_first && !(w->in = ds__work_take(w, w->most, sizeof *w->in))) return w->r;
+    if (r < 0 || !w->steps)
+        return r;
+    if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__work_watch(w)) < 0)
+        return r;
+    if (w->most > sizeof w->in_first / sizeof *w->in_first &&
+        !(w->in = ds__work_take(w, w->most, sizeof *w->in)))
+        return w->r;
     ds__tls.unwatched++;
-    if (DS__UNLIKELY(ds__captures_open())) r = ds__fork_capture(w);
+    if (DS__UNLIKELY(ds__captures_open()))
+        r = ds__fork_capture(w);
     for (size_t i = 0; w->temporaries && i < w->regions && r == DS_OK; i++) {
-        if (!w->region[i].temporary) continue;
+        if (!w->region[i].temporary)
+            continue;
         void *ptr = NULL;
-        if (w->region[i].device.type == DS_DEVICE_HOST) DS__KEEPING(r, (ds_pinned_alloc)(w->region[i].bytes, &ptr));
-        else DS__KEEPING(r, (ds_mem_alloc)(w->region[i].bytes, w->lane[w->region[i].lane].stream, &ptr));
+        if (w->region[i].device.type == DS_DEVICE_HOST)
+            DS__KEEPING(r, (ds_pinned_alloc)(w->region[i].bytes, &ptr));
+        else
+            DS__KEEPING(
+                r, (ds_mem_alloc)(w->region[i].bytes, w->lane[w->region[i].lane].stream, &ptr));
         w->region[i].at = ptr;
     }
     int ran = 0;
-    if (r == DS_OK) r = ds__steps_at_once(w, &ran);
+    if (r == DS_OK)
+        r = ds__steps_at_once(w, &ran);
     int spread = r == DS_OK && !ran && ds__steps_spread(w);
     if (r == DS_OK && !ran) {
         begun = w->lanes > 1;
         r = begun ? ds__begin_lanes(w) : DS_OK;
     }
-    if (r == DS_OK && spread) { r = ds__spread_run(w); part = r == DS_OK; }
+    if (r == DS_OK && spread) {
+        r = ds__spread_run(w);
+        part = r == DS_OK;
+    }
     for (size_t i = 0; i < w->steps && r == DS_OK && !ran && !spread; i++) {
         ds__cstep *s = &w->step[i];
         for (uint32_t k = s->after; k != DS__NO_INDEX && r == DS_OK; k = w->link[k].next)
             r = ds__wait_event(w->lane[s->lane].stream, w->step[w->link[k].step].done, DS__OP_WAIT);
         if (r == DS_OK) {
-            part |= s->count > DS__COMM_INPUTS || (s->count && s->op == DS_REDUCE_AVERAGE); /* several launches */
+            /* several launches */
+            part |= s->count > DS__COMM_INPUTS || (s->count && s->op == DS_REDUCE_AVERAGE);
             r = ds__step_run(w, s);
             part |= r == DS_OK;
         }
-        if (r == DS_OK && s->watched) r = ds__event_take(w->lane[s->lane].device, &s->done);
-        if (r == DS_OK && s->watched) r = ds__event_record(s->done, w->lane[s->lane].stream, DS__OP_RECORD);
+        if (r == DS_OK && s->watched)
+            r = ds__event_take(w->lane[s->lane].device, &s->done);
+        if (r == DS_OK && s->watched)
+            r = ds__event_record(s->done, w->lane[s->lane].stream, DS__OP_RECORD);
     }
     /* What follows is done in any case; the first failure is the one that is told. */
     ds__tls.mute += r < 0;
-    if (begun) w->forked = 0;
-    ds_result end = begun ? ds__join(w, 0) : DS_OK, noted = ran ? DS_OK : ds__note_uses(w);
+    if (begun)
+        w->forked = 0;
+    ds_result end = begun ? ds__join(w, 0) : DS_OK;
+    ds_result noted = ran ? DS_OK : ds__note_uses(w);
     for (size_t i = 0; w->temporaries && i < w->regions; i++) {
         ds_result one = DS_OK;
-        if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST) DS__KEEPING(one, (ds_pinned_free)(w->region[i].at));
-        else if (w->region[i].temporary && w->region[i].at) DS__KEEPING(one, (ds_mem_free)(w->region[i].at));
-        if (noted == DS_OK) noted = one;
+        if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST)
+            DS__KEEPING(one, (ds_pinned_free)(w->region[i].at));
+        else if (w->region[i].temporary && w->region[i].at)
+            DS__KEEPING(one, (ds_mem_free)(w->region[i].at));
+        if (noted == DS_OK)
+            noted = one;
     }
     ds__tls.mute -= r < 0;
-    for (size_t i = 0; i < w->steps && !ran; i++) ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
+    for (size_t i = 0; i < w->steps && !ran; i++)
+        ds__event_give(w->lane[w->step[i].lane].device, w->step[i].done);
     ds__tls.unwatched--;
-    if (r == DS_OK) r = end < 0 ? end : noted;
+    if (r == DS_OK)
+        r = end < 0 ? end : noted;
     return r < 0 && part ? ds__also(r, " (a part of the collective was put on the streams)") : r;
 }
-

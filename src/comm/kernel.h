@@ -1,48 +1,77 @@
 /* <<device-code kernels/comm.cu */
 
-/* One module, and one kernel, for each way to compute; made when first used, for all devices. On a GPU a block of threads walks
-   over 4 KiB of the result at a time, or over 256 numbers; both forms do any number of items. The inputs are one parameter of the
-   CUDA form, an array. They stand in the list again behind all that it takes, for those who look for pointers there. */
-enum { DS__COMM_SELECT, DS__COMM_INTEGERS, DS__COMM_DIVIDE, DS__COMM_REAL32, DS__COMM_REAL64, DS__COMM_HALVES, DS__COMM_HALVES_CUT,
-       DS__COMM_COMPLEX, DS__COMM_PACK, DS__COMM_KERNELS };
+/* One module, and one kernel, for each way to compute; made when first used, for all devices. On
+   a GPU a block of threads walks over 4 KiB of the result at a time, or over 256 numbers; both
+   forms do any number of items. The inputs are one parameter of the CUDA form, an array. They
+   stand in the list again behind all that it takes, for those who look for pointers there. */
+enum {
+    DS__COMM_SELECT,
+    DS__COMM_INTEGERS,
+    DS__COMM_DIVIDE,
+    DS__COMM_REAL32,
+    DS__COMM_REAL64,
+    DS__COMM_HALVES,
+    DS__COMM_HALVES_CUT,
+    DS__COMM_COMPLEX,
+    DS__COMM_PACK,
+    DS__COMM_KERNELS
+};
 
 static struct {
     pthread_mutex_t mutex;
     _Atomic uint64_t id[DS__COMM_KERNELS]; /* 0: not made yet */
 } ds__comm_made = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-#define DS__COMM_P(kind, args, member) { DS_PARAM_##kind, offsetof(args, member), sizeof(((args *)0)->member) }
+#define DS__COMM_P(kind, args, member) \
+    { DS_PARAM_##kind, offsetof(args, member), sizeof(((args *)0)->member) }
 #define DS__COMM_R(kind, member) DS__COMM_P(kind, ds__comm_reduce_args, member)
-#define DS__COMM_OPERANDS DS__COMM_R(WRITE, out), DS__COMM_R(VALUE, in), DS__COMM_R(VALUE, bytes), DS__COMM_R(VALUE, inputs)
+#define DS__COMM_OPERANDS                                                    \
+    DS__COMM_R(WRITE, out), DS__COMM_R(VALUE, in), DS__COMM_R(VALUE, bytes), \
+        DS__COMM_R(VALUE, inputs)
 #define DS__COMM_IN(i) DS__COMM_R(READ, in.at[i])
-#define DS__COMM_POINTERS \
-    DS__COMM_IN(0), DS__COMM_IN(1), DS__COMM_IN(2), DS__COMM_IN(3), DS__COMM_IN(4), DS__COMM_IN(5), DS__COMM_IN(6), DS__COMM_IN(7)
+#define DS__COMM_POINTERS                                                           \
+    DS__COMM_IN(0), DS__COMM_IN(1), DS__COMM_IN(2), DS__COMM_IN(3), DS__COMM_IN(4), \
+        DS__COMM_IN(5), DS__COMM_IN(6), DS__COMM_IN(7)
 
-static const ds_param ds__comm_select_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, masks), DS__COMM_POINTERS };
-static const ds_param ds__comm_integer_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, masks), DS__COMM_R(VALUE, op), DS__COMM_POINTERS };
-static const ds_param ds__comm_real_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, op), DS__COMM_R(VALUE, divisor), DS__COMM_POINTERS };
-static const ds_param ds__comm_half_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, op), DS__COMM_R(VALUE, divisor), DS__COMM_R(VALUE, kind),
-                                                 DS__COMM_POINTERS };
-static const ds_param ds__comm_cut_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, op), DS__COMM_R(VALUE, divisor), DS__COMM_R(VALUE, kind),
-                                                DS__COMM_R(VALUE, wide), DS__COMM_POINTERS };
-static const ds_param ds__comm_complex_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, kind), DS__COMM_POINTERS };
+static const ds_param ds__comm_select_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, masks),
+                                                   DS__COMM_POINTERS };
+static const ds_param ds__comm_integer_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, masks),
+                                                    DS__COMM_R(VALUE, op), DS__COMM_POINTERS };
+static const ds_param ds__comm_real_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, op),
+                                                 DS__COMM_R(VALUE, divisor), DS__COMM_POINTERS };
+static const ds_param ds__comm_half_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, op),
+                                                 DS__COMM_R(VALUE, divisor),
+                                                 DS__COMM_R(VALUE, kind), DS__COMM_POINTERS };
+static const ds_param ds__comm_cut_params[] = { DS__COMM_OPERANDS,          DS__COMM_R(VALUE, op),
+                                                DS__COMM_R(VALUE, divisor), DS__COMM_R(VALUE, kind),
+                                                DS__COMM_R(VALUE, wide),    DS__COMM_POINTERS };
+static const ds_param ds__comm_complex_params[] = { DS__COMM_OPERANDS, DS__COMM_R(VALUE, kind),
+                                                    DS__COMM_POINTERS };
 static const ds_param ds__comm_divide_params[] = {
-    DS__COMM_P(READ_WRITE, ds__comm_divide_args, out), DS__COMM_P(VALUE, ds__comm_divide_args, bytes),
-    DS__COMM_P(VALUE, ds__comm_divide_args, kind), DS__COMM_P(VALUE, ds__comm_divide_args, divisor)
+    DS__COMM_P(READ_WRITE, ds__comm_divide_args, out),
+    DS__COMM_P(VALUE, ds__comm_divide_args, bytes), DS__COMM_P(VALUE, ds__comm_divide_args, kind),
+    DS__COMM_P(VALUE, ds__comm_divide_args, divisor)
 };
 static const ds_param ds__comm_pack_params[] = {
-    DS__COMM_P(WRITE, ds__comm_pack_args, dst), DS__COMM_P(READ, ds__comm_pack_args, src), DS__COMM_P(VALUE, ds__comm_pack_args, dims),
-    DS__COMM_P(VALUE, ds__comm_pack_args, elements), DS__COMM_P(VALUE, ds__comm_pack_args, ndim), DS__COMM_P(VALUE, ds__comm_pack_args, size)
+    DS__COMM_P(WRITE, ds__comm_pack_args, dst),  DS__COMM_P(READ, ds__comm_pack_args, src),
+    DS__COMM_P(VALUE, ds__comm_pack_args, dims), DS__COMM_P(VALUE, ds__comm_pack_args, elements),
+    DS__COMM_P(VALUE, ds__comm_pack_args, ndim), DS__COMM_P(VALUE, ds__comm_pack_args, size)
 };
 
 /* What a launch reads and writes; it is the time of it on a virtual clock. */
 static uint64_t ds__comm_reduce_bytes(size_t items, const void *args) {
     const ds__comm_reduce_args *a = args;
-    uint64_t numbers = a->inputs + 1u + ((a->wide & DS__COMM_WIDE_IN) != 0) + ((a->wide & DS__COMM_WIDE_OUT) != 0);
+    uint64_t numbers =
+        a->inputs + 1u + ((a->wide & DS__COMM_WIDE_IN) != 0) + ((a->wide & DS__COMM_WIDE_OUT) != 0);
     (void)items;
     return numbers * a->bytes;
 }
-static uint64_t ds__comm_divide_bytes(size_t items, const void *args) { (void)items; return 2 * ((const ds__comm_divide_args *)args)->bytes; }
+
+static uint64_t ds__comm_divide_bytes(size_t items, const void *args) {
+    (void)items;
+    return 2 * ((const ds__comm_divide_args *)args)->bytes;
+}
+
 static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
     const ds__comm_pack_args *a = args;
     (void)items;
@@ -50,19 +79,37 @@ static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
 }
 
 static ds_kernel_desc ds__comm_desc(int which) {
-#define DS__COMM_DESC(text, image_, what, args, list) \
-    { .name = text, .cpu_fn = ds__comm_##what##_items, .bytes_fn = ds__comm_##what##_bytes, .args_size = sizeof(args), .params = list, .param_count = sizeof(list) / sizeof *(list), \
-      .cuda = { .image = ds__ptx_comm_##image_, .entry = "ds__comm_" #image_, .block = 256, .items_per_block = 1, .blocks_per_multiprocessor = 8 } }
+#define DS__COMM_DESC(text, image_, what, args, list)                                            \
+    {                                                                                            \
+        .name = text, .cpu_fn = ds__comm_##what##_items, .bytes_fn = ds__comm_##what##_bytes,    \
+        .args_size = sizeof(args), .params = list, .param_count = sizeof(list) / sizeof *(list), \
+        .cuda = {                                                                                \
+            .image = ds__ptx_comm_##image_,                                                      \
+            .entry = "ds__comm_" #image_,                                                        \
+            .block = 256,                                                                        \
+            .items_per_block = 1,                                                                \
+            .blocks_per_multiprocessor = 8                                                       \
+        }                                                                                        \
+    }
     static const ds_kernel_desc desc[DS__COMM_KERNELS] = {
-        [DS__COMM_SELECT] = DS__COMM_DESC("largest or smallest of tensors", select, reduce, ds__comm_reduce_args, ds__comm_select_params),
-        [DS__COMM_INTEGERS] = DS__COMM_DESC("sum or product of tensors", integers, reduce, ds__comm_reduce_args, ds__comm_integer_params),
-        [DS__COMM_DIVIDE] = DS__COMM_DESC("average of integer tensors", divide, divide, ds__comm_divide_args, ds__comm_divide_params),
-        [DS__COMM_REAL32] = DS__COMM_DESC("sum or product of tensors", f32, reduce, ds__comm_reduce_args, ds__comm_real_params),
-        [DS__COMM_REAL64] = DS__COMM_DESC("sum or product of tensors", f64, reduce, ds__comm_reduce_args, ds__comm_real_params),
-        [DS__COMM_HALVES] = DS__COMM_DESC("sum or product of tensors", halves, reduce, ds__comm_reduce_args, ds__comm_half_params),
-        [DS__COMM_HALVES_CUT] = DS__COMM_DESC("sum or product of tensors", halves_cut, reduce, ds__comm_reduce_args, ds__comm_cut_params),
-        [DS__COMM_COMPLEX] = DS__COMM_DESC("product of complex tensors", complex, reduce, ds__comm_reduce_args, ds__comm_complex_params),
-        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", pack, pack, ds__comm_pack_args, ds__comm_pack_params),
+        [DS__COMM_SELECT] = DS__COMM_DESC("largest or smallest of tensors", select, reduce,
+                                          ds__comm_reduce_args, ds__comm_select_params),
+        [DS__COMM_INTEGERS] = DS__COMM_DESC("sum or product of tensors", integers, reduce,
+                                            ds__comm_reduce_args, ds__comm_integer_params),
+        [DS__COMM_DIVIDE] = DS__COMM_DESC("average of integer tensors", divide, divide,
+                                          ds__comm_divide_args, ds__comm_divide_params),
+        [DS__COMM_REAL32] = DS__COMM_DESC("sum or product of tensors", f32, reduce,
+                                          ds__comm_reduce_args, ds__comm_real_params),
+        [DS__COMM_REAL64] = DS__COMM_DESC("sum or product of tensors", f64, reduce,
+                                          ds__comm_reduce_args, ds__comm_real_params),
+        [DS__COMM_HALVES] = DS__COMM_DESC("sum or product of tensors", halves, reduce,
+                                          ds__comm_reduce_args, ds__comm_half_params),
+        [DS__COMM_HALVES_CUT] = DS__COMM_DESC("sum or product of tensors", halves_cut, reduce,
+                                              ds__comm_reduce_args, ds__comm_cut_params),
+        [DS__COMM_COMPLEX] = DS__COMM_DESC("product of complex tensors", complex, reduce,
+                                           ds__comm_reduce_args, ds__comm_complex_params),
+        [DS__COMM_PACK] = DS__COMM_DESC("strided copy of a tensor", pack, pack, ds__comm_pack_args,
+                                        ds__comm_pack_params),
     };
 #undef DS__COMM_DESC
     return desc[which];
@@ -71,13 +118,15 @@ static ds_kernel_desc ds__comm_desc(int which) {
 static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     ds_result r = DS_OK;
     out->id = atomic_load_explicit(&ds__comm_made.id[which], memory_order_acquire);
-    if (DS__LIKELY(out->id)) return DS_OK;
+    if (DS__LIKELY(out->id))
+        return DS_OK;
     pthread_mutex_lock(&ds__comm_made.mutex);
     out->id = atomic_load(&ds__comm_made.id[which]);
     if (!out->id) {
         ds_kernel_desc desc = ds__comm_desc(which);
         r = ds__kernel_new(&desc, out);
-        if (r == DS_OK) atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
+        if (r == DS_OK)
+            atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
     }
     pthread_mutex_unlock(&ds__comm_made.mutex);
     return r;
@@ -88,63 +137,96 @@ static void ds__comm_kernels_end(void) {
     for (int i = 0; i < DS__COMM_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__comm_made.id[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
-        if (!k) continue;
+        if (!k)
+            continue;
         ds__table_kill(&ds__g.kernels, k);
         ds__unpin(&ds__g.kernels, k);
     }
 }
 
 /* numbers: what the GPU's threads take one each of; 0: they take 16 bytes. */
-static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, uint64_t numbers, const void *args, size_t args_size) {
+static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, uint64_t numbers,
+                                 const void *args, size_t args_size) {
     ds_device device;
     ds_kernel kernel;
     if (!stream.id) { /* at once, by the caller */
-        (void)ds__comm_desc(which).cpu_fn(0, (size_t)((bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM), args);
+        (void)ds__comm_desc(which).cpu_fn(0, (size_t)((bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM),
+                                          args);
         return DS_OK;
     }
     ds_result r;
     DS__KEEPING(r, (ds_stream_device)(stream, &device));
-    if (r == DS_OK) r = ds__comm_kernel(which, &kernel);
-    if (r < 0) return r;
-    uint64_t items = device.type != DS_DEVICE_CUDA ? (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM : numbers ? (numbers + 255) / 256 : (bytes + 15 + 4095) / 4096;
+    if (r == DS_OK)
+        r = ds__comm_kernel(which, &kernel);
+    if (r < 0)
+        return r;
+    uint64_t items = device.type != DS_DEVICE_CUDA ? (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM
+                     : numbers                     ? (numbers + 255) / 256
+                                                   : (bytes + 15 + 4095) / 4096;
     DS__KEEPING(r, (ds_launch)(kernel, (size_t)items, args, args_size, stream));
     return r;
 }
 
-/* The kind of a type's numbers, and how many an element has; for bool the operation changes too. -1: there is no such reduction. */
+/* The kind of a type's numbers, and how many an element has; for bool the operation changes too.
+   -1: there is no such reduction. */
 static int ds__comm_kind(ds_dtype dtype, uint32_t *op, uint32_t divisor, uint64_t *per_element) {
-    int log = dtype.bits == 8 ? 0 : dtype.bits == 16 ? 1 : dtype.bits == 32 ? 2 : dtype.bits == 64 ? 3 : dtype.bits == 128 ? 4 : -1;
+    int log = dtype.bits == 8     ? 0
+              : dtype.bits == 16  ? 1
+              : dtype.bits == 32  ? 2
+              : dtype.bits == 64  ? 3
+              : dtype.bits == 128 ? 4
+                                  : -1;
     *per_element = 1;
-    if (dtype.lanes != 1 || log < 0) return -1;
+    if (dtype.lanes != 1 || log < 0)
+        return -1;
     switch (dtype.code) {
     case DS_CODE_BOOL:
-        if (log > 0 || divisor) return -1;
-        if (*op == DS__COMM_SUM) *op = DS__COMM_MAX;
-        if (*op == DS__COMM_PRODUCT) *op = DS__COMM_MIN;
+        if (log > 0 || divisor)
+            return -1;
+        if (*op == DS__COMM_SUM)
+            *op = DS__COMM_MAX;
+        if (*op == DS__COMM_PRODUCT)
+            *op = DS__COMM_MIN;
         return DS__COMM_U8;
-    case DS_CODE_UINT: return log < 4 ? DS__COMM_U8 + log : -1;
-    case DS_CODE_INT: return log < 4 ? DS__COMM_I8 + log : -1;
-    case DS_CODE_BFLOAT: return log == 1 ? DS__COMM_BF16 : -1;
-    case DS_CODE_FLOAT: return log == 1 ? DS__COMM_F16 : log == 2 ? DS__COMM_F32 : log == 3 ? DS__COMM_F64 : -1;
+    case DS_CODE_UINT:
+        return log < 4 ? DS__COMM_U8 + log : -1;
+    case DS_CODE_INT:
+        return log < 4 ? DS__COMM_I8 + log : -1;
+    case DS_CODE_BFLOAT:
+        return log == 1 ? DS__COMM_BF16 : -1;
+    case DS_CODE_FLOAT:
+        return log == 1 ? DS__COMM_F16 : log == 2 ? DS__COMM_F32 : log == 3 ? DS__COMM_F64 : -1;
     case DS_CODE_COMPLEX:
-        if (*op == DS__COMM_PRODUCT) return log == 3 ? DS__COMM_C64 : log == 4 ? DS__COMM_C128 : -1;
+        if (*op == DS__COMM_PRODUCT)
+            return log == 3 ? DS__COMM_C64 : log == 4 ? DS__COMM_C128 : -1;
         *per_element = 2;
-        return *op != DS__COMM_SUM ? -1 : log == 2 ? DS__COMM_F16 : log == 3 ? DS__COMM_F32 : log == 4 ? DS__COMM_F64 : -1;
-    default: return -1;
+        return *op != DS__COMM_SUM ? -1
+               : log == 2          ? DS__COMM_F16
+               : log == 3          ? DS__COMM_F32
+               : log == 4          ? DS__COMM_F64
+                                   : -1;
+    default:
+        return -1;
     }
 }
 
 static int ds__comm_which(uint32_t kind, uint32_t op, uint32_t wide) {
-    if (op >= DS__COMM_MAX) return DS__COMM_SELECT;
-    if (kind <= DS__COMM_I64) return DS__COMM_INTEGERS;
-    if (kind <= DS__COMM_BF16) return wide ? DS__COMM_HALVES_CUT : DS__COMM_HALVES;
-    return kind == DS__COMM_F32 ? DS__COMM_REAL32 : kind == DS__COMM_F64 ? DS__COMM_REAL64 : DS__COMM_COMPLEX;
+    if (op >= DS__COMM_MAX)
+        return DS__COMM_SELECT;
+    if (kind <= DS__COMM_I64)
+        return DS__COMM_INTEGERS;
+    if (kind <= DS__COMM_BF16)
+        return wide ? DS__COMM_HALVES_CUT : DS__COMM_HALVES;
+    return kind == DS__COMM_F32   ? DS__COMM_REAL32
+           : kind == DS__COMM_F64 ? DS__COMM_REAL64
+                                  : DS__COMM_COMPLEX;
 }
 
-/* Built so, sums may be put together in any order and NaN need not be seen: the bits of floats would not be those that are promised. */
-#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
+/* Built so, sums may be put together in any order and NaN need not be seen: the bits of floats
+   would not be those that are promised. */
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
+    defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
 enum { DS__COMM_EXACT = 0 };
 #else
 enum { DS__COMM_EXACT = 1 };
 #endif
-

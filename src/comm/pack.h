@@ -2,21 +2,28 @@
 typedef struct ds__comm_shape {
     int ndim;
     uint64_t size[DS_TENSOR_MAX_DIMS + 1];
-    int64_t dst[DS_TENSOR_MAX_DIMS + 1], src[DS_TENSOR_MAX_DIMS + 1]; /* in bytes */
+    /* dst, src: in bytes */
+    int64_t dst[DS_TENSOR_MAX_DIMS + 1];
+    int64_t src[DS_TENSOR_MAX_DIMS + 1];
 } ds__comm_shape;
 
-/* Those of one element go; the others are ordered so that the result is written forwards as far as can be, and those that lie without a gap
-   one after the other, on both sides, become one. The innermost is the bytes of an element. */
+/* Those of one element go; the others are ordered so that the result is written forwards as far
+   as can be, and those that lie without a gap one after the other, on both sides, become one.
+   The innermost is the bytes of an element. */
 static void ds__comm_merge(ds__comm_shape *s) {
     int n = 0;
     for (int i = 0; i < s->ndim; i++) {
         uint64_t size = s->size[i];
-        int64_t dst = s->dst[i], src = s->src[i];
+        int64_t dst = s->dst[i];
+        int64_t src = s->src[i];
         int at = n;
-        if (size == 1) continue;
+        if (size == 1)
+            continue;
         /* insertion, among those that are there; the innermost stays */
         if (i < s->ndim - 1)
-            for (; at > 0 && (s->dst[at - 1] < 0 ? -s->dst[at - 1] : s->dst[at - 1]) < (dst < 0 ? -dst : dst); at--) {
+            for (; at > 0 &&
+                   (s->dst[at - 1] < 0 ? -s->dst[at - 1] : s->dst[at - 1]) < (dst < 0 ? -dst : dst);
+                 at--) {
                 s->size[at] = s->size[at - 1];
                 s->dst[at] = s->dst[at - 1];
                 s->src[at] = s->src[at - 1];
@@ -29,7 +36,8 @@ static void ds__comm_merge(ds__comm_shape *s) {
     s->ndim = 0;
     for (int i = 0; i < n; i++) {
         int last = s->ndim - 1;
-        if (last >= 0 && s->dst[last] == (int64_t)s->size[i] * s->dst[i] && s->src[last] == (int64_t)s->size[i] * s->src[i]) {
+        if (last >= 0 && s->dst[last] == (int64_t)s->size[i] * s->dst[i] &&
+            s->src[last] == (int64_t)s->size[i] * s->src[i]) {
             s->size[last] *= s->size[i];
             s->dst[last] = s->dst[i];
             s->src[last] = s->src[i];
@@ -41,32 +49,41 @@ static void ds__comm_merge(ds__comm_shape *s) {
     }
 }
 
-/* Bytes that are copied at once: 16, or fewer where a run, a distance or an address is no multiple. Shortens the innermost dimension. */
+/* Bytes that are copied at once: 16, or fewer where a run, a distance or an address is no
+   multiple. Shortens the innermost dimension. */
 static uint32_t ds__comm_widen(ds__comm_shape *s, const void *dst, const void *src) {
     int last = s->ndim - 1;
     uint64_t bits = (uintptr_t)dst | (uintptr_t)src | 16;
     uint32_t size = 1;
-    if (last < 0 || s->dst[last] != 1 || s->src[last] != 1) return 1;
+    if (last < 0 || s->dst[last] != 1 || s->src[last] != 1)
+        return 1;
     bits |= s->size[last];
-    for (int i = 0; i < last; i++) bits |= (uint64_t)s->dst[i] | (uint64_t)s->src[i];
-    while (!(bits & size)) size *= 2;
+    for (int i = 0; i < last; i++)
+        bits |= (uint64_t)s->dst[i] | (uint64_t)s->src[i];
+    while (!(bits & size))
+        size *= 2;
     s->size[last] /= size;
     s->dst[last] = s->src[last] = (int64_t)size;
-    if (s->size[last] == 1) s->ndim--;
+    if (s->size[last] == 1)
+        s->ndim--;
     return size;
 }
 
-/* dst = src, of one shape, element by element: strides in elements, any, elements of any size; not overlapping. In stream order on the stream's
-   device. A pointer that a graph puts in the place of one of these later must lie as far from a multiple of 16 as that. */
-static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const int64_t *dst_strides, const void *src, const int64_t *src_strides,
-                               const int64_t *shape, int ndim) {
+/* dst = src, of one shape, element by element: strides in elements, any, elements of any size;
+   not overlapping. In stream order on the stream's device. A pointer that a graph puts in the
+   place of one of these later must lie as far from a multiple of 16 as that. */
+static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const int64_t *dst_strides,
+                               const void *src, const int64_t *src_strides, const int64_t *shape,
+                               int ndim) {
     ds__comm_shape s;
     ds__comm_pack_args a;
-    uint64_t launches = 1, elements = 1;
+    uint64_t launches = 1;
+    uint64_t elements = 1;
     ds_result r = DS_OK;
     s.ndim = ndim + 1;
     for (int i = 0; i < ndim; i++) {
-        if (shape[i] == 0) return DS_OK;
+        if (shape[i] == 0)
+            return DS_OK;
         s.size[i] = (uint64_t)shape[i];
         s.dst[i] = dst_strides[i] * (int64_t)size;
         s.src[i] = src_strides[i] * (int64_t)size;
@@ -76,9 +93,15 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
     ds__comm_merge(&s);
     memset(&a, 0, sizeof a);
     a.size = ds__comm_widen(&s, dst, src);
-    int outer = s.ndim > DS__COMM_DIMS ? s.ndim - DS__COMM_DIMS : 0; /* a launch for each place of these */
-    for (int i = 0; i < outer; i++) launches *= s.size[i];
-    if (s.ndim == 0) { s.size[0] = 1; s.dst[0] = s.src[0] = 0; s.ndim = 1; }
+    /* a launch for each place of these */
+    int outer = s.ndim > DS__COMM_DIMS ? s.ndim - DS__COMM_DIMS : 0;
+    for (int i = 0; i < outer; i++)
+        launches *= s.size[i];
+    if (s.ndim == 0) {
+        s.size[0] = 1;
+        s.dst[0] = s.src[0] = 0;
+        s.ndim = 1;
+    }
     a.ndim = (uint32_t)(s.ndim - outer);
     for (int i = outer; i < s.ndim; i++) {
         a.dims.size[i - outer] = s.size[i];
@@ -99,4 +122,3 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
     }
     return r;
 }
-

@@ -2,121 +2,165 @@
 
 static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
     char name[DS_DTYPE_NAME_SIZE];
-    int whole = (t.code == DS_CODE_INT || t.code == DS_CODE_UINT) && (t.bits == 8 || t.bits == 16 || t.bits == 32 || t.bits == 64);
-    int real = (t.code == DS_CODE_FLOAT && (t.bits == 16 || t.bits == 32 || t.bits == 64)) || (t.code == DS_CODE_BFLOAT && t.bits == 16);
-    int complex = t.code == DS_CODE_COMPLEX && (t.bits == 64 || t.bits == 128), truth = t.code == DS_CODE_BOOL && t.bits == 8;
+    int whole = (t.code == DS_CODE_INT || t.code == DS_CODE_UINT) &&
+                (t.bits == 8 || t.bits == 16 || t.bits == 32 || t.bits == 64);
+    int real = (t.code == DS_CODE_FLOAT && (t.bits == 16 || t.bits == 32 || t.bits == 64)) ||
+               (t.code == DS_CODE_BFLOAT && t.bits == 16);
+    int complex = t.code == DS_CODE_COMPLEX && (t.bits == 64 || t.bits == 128);
+    int truth = t.code == DS_CODE_BOOL && t.bits == 8;
     DS__REQUIRE((unsigned)op <= DS_REDUCE_AVERAGE, "there is no reduction %d", (int)op);
     if (t.lanes != 1 || !(whole || real || complex || truth))
-        return ds__fail(DS_ERR_UNSUPPORTED, "elements of type %s can be copied, but not reduced", ds__dtype_name(t, name));
-    DS__REQUIRE(!complex || (op != DS_REDUCE_MAX && op != DS_REDUCE_MIN), "complex numbers have no %s", op == DS_REDUCE_MAX ? "largest" : "smallest");
+        return ds__fail(DS_ERR_UNSUPPORTED, "elements of type %s can be copied, but not reduced",
+                        ds__dtype_name(t, name));
+    DS__REQUIRE(!complex || (op != DS_REDUCE_MAX && op != DS_REDUCE_MIN),
+                "complex numbers have no %s", op == DS_REDUCE_MAX ? "largest" : "smallest");
     DS__REQUIRE(!truth || op != DS_REDUCE_AVERAGE, "elements of type bool have no average");
     if (!DS__COMM_EXACT && (real || complex))
-        return ds__fail(DS_ERR_UNSUPPORTED, "this devstream was compiled with -ffast-math or a part of it, so it cannot keep the bits that a reduction of %s promises; compile it without",
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "this devstream was compiled with -ffast-math or a part of it, so it "
+                        "cannot keep the bits that a reduction of %s promises; compile it without",
                         ds__dtype_name(t, name));
     return DS_OK;
 }
 
 /* The strides in which it is done: those of `like`, if it has no gaps. */
-static void ds__addends_of(ds__work *w, const ds__party *in, size_t count, const int64_t *strides, ds__addend *out) {
+static void ds__addends_of(ds__work *w, const ds__party *in, size_t count, const int64_t *strides,
+                           ds__addend *out) {
     for (size_t i = 0; i < count && w->r == DS_OK; i++) {
         const ds__party *p = &in[i];
         out[i] = (ds__addend){ ds__spot_of(p), DS__NO_INDEX };
-        if (ds__same_strides(&p->d, strides) && w->region[p->region].direct) continue;
+        if (ds__same_strides(&p->d, strides) && w->region[p->region].direct)
+            continue;
         uint32_t lane = ds__lane_of(w, p);
         out[i].spot = (ds__spot){ ds__temporary(w, lane, p->d.bytes), 0 };
-        out[i].after = ds__move(w, lane, out[i].spot, strides, ds__spot_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
+        out[i].after = ds__move(w, lane, out[i].spot, strides, ds__spot_of(p), p->d.strides,
+                                p->d.ndim, p->d.shape, p->d.item);
     }
 }
 
 /* Elements `from` to `from + size - 1` of all, on a lane, to the same place in `dst`. The step. */
-static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const ds__addend *in, size_t count, ds_reduce_op op, ds_dtype dtype, int64_t from, int64_t size) {
+static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const ds__addend *in,
+                                 size_t count, ds_reduce_op op, ds_dtype dtype, int64_t from,
+                                 int64_t size) {
     size_t item = (ds_dtype_size)(dtype);
     ptrdiff_t offset = (ptrdiff_t)(from * (int64_t)item);
     uint32_t first = (uint32_t)w->spots;
-    if (w->r < 0 || !size) return DS__NO_INDEX;
+    if (w->r < 0 || !size)
+        return DS__NO_INDEX;
     for (size_t i = 0; i < count; i++) {
         ds__spot at = { in[i].spot.region, in[i].spot.offset + offset };
         ds__come_after(w, lane, in[i].after);
         if (!ds__reaches(w, lane, at.region)) {
             ds__spot here = { ds__temporary(w, lane, (size_t)size * item), 0 };
             uint32_t copy = ds__step_add(w, DS__STEP_COPY, lane, here, at);
-            if (copy == DS__NO_INDEX) return copy;
-            w->step[copy].width = w->step[copy].dst_pitch = w->step[copy].src_pitch = (size_t)size * item;
+            if (copy == DS__NO_INDEX)
+                return copy;
+            w->step[copy].width = w->step[copy].dst_pitch = w->step[copy].src_pitch =
+                (size_t)size * item;
             w->step[copy].height = 1;
             at = here;
         }
         ds__spot *s = DS__MORE(w, spot);
-        if (!s) return DS__NO_INDEX;
+        if (!s)
+            return DS__NO_INDEX;
         *s = at;
     }
-    uint32_t step = ds__step_add(w, DS__STEP_REDUCE, lane, (ds__spot){ dst.region, dst.offset + offset }, (ds__spot){ 0, 0 });
-    if (step == DS__NO_INDEX) return step;
+    uint32_t step = ds__step_add(w, DS__STEP_REDUCE, lane,
+                                 (ds__spot){ dst.region, dst.offset + offset }, (ds__spot){ 0, 0 });
+    if (step == DS__NO_INDEX)
+        return step;
     w->step[step].op = (uint8_t)op;
     w->step[step].dtype = dtype;
     w->step[step].first = first;
     w->step[step].count = (uint32_t)count;
-    if (count > w->most) w->most = count;
+    if (count > w->most)
+        w->most = count;
     w->step[step].width = (size_t)size;
     return step;
 }
 
 /* All of `in` to `to`, on its lane. */
-static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__party *in, size_t count, const ds__party *to, ds_reduce_op op, ds__addend *addends) {
+static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__party *in,
+                             size_t count, const ds__party *to, ds_reduce_op op,
+                             ds__addend *addends) {
     int64_t strides[DS_TENSOR_MAX_DIMS];
     uint32_t lane = ds__lane_of(w, to);
     ds__follow f;
     if (count == 1) {
-        if (!ds__same_place(in, to)) ds__move_party(w, lane, to, in);
+        if (!ds__same_place(in, to))
+            ds__move_party(w, lane, to, in);
         return;
     }
     ds__dense_like(&to->d, strides);
     if (ds__follow_open(w, &f, o, DS_REDUCE, in, count, to, to->d.bytes)) {
         f.op = op;
         f.want.order = ds__order_of(to->d.dtype, op, o->flags);
-        for (size_t i = 0; i < count && w->r == DS_OK; i++) ds__side_open(w, &f.in[i], &in[i], 0, 1, strides, 1);
+        for (size_t i = 0; i < count && w->r == DS_OK; i++)
+            ds__side_open(w, &f.in[i], &in[i], 0, 1, strides, 1);
         ds__side_open(w, &f.out[f.want.root], to, 0, 1, strides, 0);
         ds__follow_run(w, &f);
-        if (w->r == DS_OK && f.out[f.want.root].apart) ds__side_move(w, &f.out[f.want.root], 0, 1, strides, 1);
+        if (w->r == DS_OK && f.out[f.want.root].apart)
+            ds__side_move(w, &f.out[f.want.root], 0, 1, strides, 1);
         return;
     }
     int fits = ds__same_strides(&to->d, strides) && w->region[to->region].direct;
     ds__addends_of(w, in, count, strides, addends);
     ds__spot dst = fits ? ds__spot_of(to) : (ds__spot){ ds__temporary(w, lane, to->d.bytes), 0 };
     ds__reduce_slice(w, lane, dst, addends, count, op, to->d.dtype, 0, to->d.count);
-    if (!fits) ds__move(w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim, to->d.shape, to->d.item);
+    if (!fits)
+        ds__move(w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim, to->d.shape,
+                 to->d.item);
 }
 
-/* A GPU faults on a number that is not on a multiple of its size. A complex element is two numbers. */
+/* A GPU faults on a number that is not on a multiple of its size. A complex element is two
+   numbers. */
 static ds_result ds__on_multiples(const ds__party *p, const char *what, int64_t index) {
     size_t number = p->d.dtype.code == DS_CODE_COMPLEX ? p->d.item / 2 : p->d.item;
-    DS__REQUIRE(!p->d.count || (uintptr_t)p->d.first % number == 0, "%s begins at %p, which is no multiple of %zu, the size of its numbers: it cannot be reduced",
+    DS__REQUIRE(!p->d.count || (uintptr_t)p->d.first % number == 0,
+                "%s begins at %p, which is no multiple of %zu, the size of its numbers: it cannot "
+                "be reduced",
                 ds__nth(what, index), (void *)p->d.first, number);
     return DS_OK;
 }
+
 /* Tensors of one shape and type. stride: from one to the next in the array. */
-static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o, const ds_tensor *const *tensors, size_t count, size_t stride, ds_reduce_op op, ds__party *in) {
+static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o,
+                                 const ds_tensor *const *tensors, size_t count, size_t stride,
+                                 ds_reduce_op op, ds__party *in) {
     DS__REQUIRE(count && tensors, "there is no tensor to reduce");
     DS__REQUIRE(count > 1 || !o->plan, "the plan does not fit: one tensor is only copied");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i, 0, &in[i]);
-        if (r == DS_OK && in[i].d.device.type == DS_DEVICE_HOST) r = ds__fail(DS_ERR_INVALID_DEVICE, "input tensor at index %zu is on the host, not on a device", i);
-        if (r == DS_OK) r = ds__same_dtype(&in[i], "input tensor", (int64_t)i, &in[0]);
-        if (r == DS_OK) r = ds__same_shape(&in[i], "input tensor", (int64_t)i, &in[0], -1);
+        r = ds__party_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i, 0,
+                           &in[i]);
+        if (r == DS_OK && in[i].d.device.type == DS_DEVICE_HOST)
+            r = ds__fail(DS_ERR_INVALID_DEVICE,
+                         "input tensor at index %zu is on the host, not on a device", i);
+        if (r == DS_OK)
+            r = ds__same_dtype(&in[i], "input tensor", (int64_t)i, &in[0]);
+        if (r == DS_OK)
+            r = ds__same_shape(&in[i], "input tensor", (int64_t)i, &in[0], -1);
     }
-    if (r == DS_OK) r = ds__reducible(in[0].d.dtype, op);
-    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__on_multiples(&in[i], "input tensor", (int64_t)i);
+    if (r == DS_OK)
+        r = ds__reducible(in[0].d.dtype, op);
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        r = ds__on_multiples(&in[i], "input tensor", (int64_t)i);
     return r;
 }
 
 /* `lists` tensors each, `count` times. */
-static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, size_t count, ds_reduce_op op, ds_device destination, const ds_comm_options *o, ds_tensor **out) {
+static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, size_t count,
+                                 ds_reduce_op op, ds_device destination, const ds_comm_options *o,
+                                 ds_tensor **out) {
     ds__work w;
     ds__work_begin(&w);
     ds_result r = ds__comm_device(destination, "the destination", -1, &destination);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     DS__REQUIRE(lists < SIZE_MAX / (count + 1), "%zu lists of %zu tensors", lists, count);
-    ds__party *in = ds__parties(&w, (lists + 1) * count), *to = in ? in + lists * count : NULL; /* parties of one sum side by side */
+    /* parties of one sum side by side */
+    ds__party *in = ds__parties(&w, (lists + 1) * count);
+    ds__party *to = in ? in + lists * count : NULL;
     ds__addend *addends = ds__addends(&w, lists);
     r = w.r;
     int alone = lists == 1 && o->flags & DS_COMM_ALIAS;
@@ -124,61 +168,90 @@ static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, 
         ds__party *p = in + k * lists;
         int there = 0;
         r = ds__reduce_open(&w, o, tensors + k, lists, count, op, p);
-        for (size_t i = 0; i < lists && r == DS_OK; i++) there |= ds__same_device(p[i].d.device, destination);
-        if (r < 0) break;
+        for (size_t i = 0; i < lists && r == DS_OK; i++)
+            there |= ds__same_device(p[i].d.device, destination);
+        if (r < 0)
+            break;
         if (!there) {
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "none of the input tensors is on the destination, %s:%d", ds__type_name(destination.type), destination.index);
+            r = ds__fail(DS_ERR_DEVICE_MISMATCH,
+                         "none of the input tensors is on the destination, %s:%d",
+                         ds__type_name(destination.type), destination.index);
             break;
         }
     }
     for (size_t k = 0; k < count && r == DS_OK; k++) {
         const ds__party *p = in + k * lists;
-        r = alone ? ds__tensor_show(tensors[k], &p->d, &out[k]) : ds__result_make(&w, o, &p->d, destination, (int64_t)k, -1, &to[k], &out[k]);
+        r = alone ? ds__tensor_show(tensors[k], &p->d, &out[k])
+                  : ds__result_make(&w, o, &p->d, destination, (int64_t)k, -1, &to[k], &out[k]);
     }
-    if (r == DS_OK && count && !alone) r = ds__work_settle(&w);
+    if (r == DS_OK && count && !alone)
+        r = ds__work_settle(&w);
     if (r == DS_OK && !alone) {
-        for (size_t k = 0; k < count; k++) ds__reduce_steps(&w, o, in + k * lists, lists, &to[k], op, addends);
+        for (size_t k = 0; k < count; k++)
+            ds__reduce_steps(&w, o, in + k * lists, lists, &to[k], op, addends);
         r = ds__work_run(&w);
     }
-    if (r < 0) ds__results_drop(out, count);
+    if (r < 0)
+        ds__results_drop(out, count);
     ds__work_end(&w);
     return r;
 }
-DSDEF ds_result (ds_comm_reduce)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op, ds_device destination, const ds_comm_options *options, ds_tensor **out) {
-    if (out) *out = NULL;
+
+DSDEF ds_result(ds_comm_reduce)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op,
+                                ds_device destination, const ds_comm_options *options,
+                                ds_tensor **out) {
+    if (out)
+        *out = NULL;
     DS__COMM_BEGIN("ds_comm_reduce");
     DS__REQUIRE(out, "out is NULL");
     return ds__reduce_many(tensors, count, 1, op, destination, options, out);
 }
-DSDEF ds_result (ds_comm_reduce_add)(const ds_tensor *const *tensors, size_t count, ds_device destination, const ds_comm_options *options, ds_tensor **out) {
-    if (out) *out = NULL;
+
+DSDEF ds_result(ds_comm_reduce_add)(const ds_tensor *const *tensors, size_t count,
+                                    ds_device destination, const ds_comm_options *options,
+                                    ds_tensor **out) {
+    if (out)
+        *out = NULL;
     DS__COMM_BEGIN("ds_comm_reduce_add");
     DS__REQUIRE(out, "out is NULL");
     return ds__reduce_many(tensors, count, 1, DS_REDUCE_SUM, destination, options, out);
 }
-DSDEF ds_result (ds_comm_reduce_add_coalesced)(const ds_tensor *const *tensors, size_t lists, size_t count, ds_device destination, size_t buffer_size,
-                                               const ds_comm_options *options, ds_tensor **out) {
+
+DSDEF ds_result(ds_comm_reduce_add_coalesced)(const ds_tensor *const *tensors, size_t lists,
+                                              size_t count, ds_device destination,
+                                              size_t buffer_size, const ds_comm_options *options,
+                                              ds_tensor **out) {
     (void)buffer_size;
-    if (out) memset(out, 0, count * sizeof *out);
+    if (out)
+        memset(out, 0, count * sizeof *out);
     DS__COMM_BEGIN("ds_comm_reduce_add_coalesced");
     DS__REQUIRE(!count || (tensors && out), "%s is NULL", tensors ? "out" : "tensors");
     return ds__reduce_many(tensors, lists, count, DS_REDUCE_SUM, destination, options, out);
 }
-DSDEF ds_result (ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op, const ds_tensor *out, const ds_comm_options *options) {
+
+DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op,
+                                     const ds_tensor *out, const ds_comm_options *options) {
     ds__work w;
     ds__party to;
     DS__COMM_BEGIN("ds_comm_reduce_into");
     ds__work_begin(&w);
     ds__party *in = ds__parties(&w, count);
     ds__addend *addends = in ? ds__addends(&w, count) : NULL;
-    ds_result r = addends ? ds__reduce_open(&w, options, tensors, count, 1, op, in) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
-    if (r == DS_OK) r = ds__same_dtype(&to, "the output tensor", -1, &in[0]);
-    if (r == DS_OK) r = ds__same_shape(&to, "the output tensor", -1, &in[0], -1);
-    if (r == DS_OK) r = ds__on_multiples(&to, "the output tensor", -1);
+    ds_result r =
+        addends ? ds__reduce_open(&w, options, tensors, count, 1, op, in) : DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK)
+        r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
+    if (r == DS_OK)
+        r = ds__same_dtype(&to, "the output tensor", -1, &in[0]);
+    if (r == DS_OK)
+        r = ds__same_shape(&to, "the output tensor", -1, &in[0], -1);
+    if (r == DS_OK)
+        r = ds__on_multiples(&to, "the output tensor", -1);
     for (size_t i = 0; i < count && r == DS_OK; i++)
-        if (!ds__same_place(&to, &in[i])) r = ds__apart(&to, "the output tensor", -1, &in[i], "input tensor", (int64_t)i);
-    if (r == DS_OK) r = ds__work_settle(&w);
+        if (!ds__same_place(&to, &in[i]))
+            r = ds__apart(&to, "the output tensor", -1, &in[i], "input tensor", (int64_t)i);
+    if (r == DS_OK)
+        r = ds__work_settle(&w);
     if (r == DS_OK) {
         ds__reduce_steps(&w, options, in, count, &to, op, addends);
         r = ds__work_run(&w);
@@ -186,4 +259,3 @@ DSDEF ds_result (ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t co
     ds__work_end(&w);
     return r;
 }
-

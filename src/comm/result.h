@@ -1,60 +1,93 @@
 /* ---- results and checks ---- */
 
 /* A dimension of a party's tensor, or the sentence. */
-static ds_result ds__comm_dim(int *dim, int ndim) { return (*dim = ds__tensor_dim(*dim, ndim)) < 0 ? DS_ERR_INVALID_VALUE : DS_OK; }
+static ds_result ds__comm_dim(int *dim, int ndim) {
+    return (*dim = ds__tensor_dim(*dim, ndim)) < 0 ? DS_ERR_INVALID_VALUE : DS_OK;
+}
 
-static ds_result ds__same_dtype(const ds__party *p, const char *what, int64_t index, const ds__party *like) {
-    char one[DS_DTYPE_NAME_SIZE], other[DS_DTYPE_NAME_SIZE];
-    DS__REQUIRE(ds_dtype_equal(p->d.dtype, like->d.dtype), "%s has elements of type %s, not %s", ds__nth(what, index), ds__dtype_name(p->d.dtype, one),
+static ds_result ds__same_dtype(const ds__party *p, const char *what, int64_t index,
+                                const ds__party *like) {
+    char one[DS_DTYPE_NAME_SIZE];
+    char other[DS_DTYPE_NAME_SIZE];
+    DS__REQUIRE(ds_dtype_equal(p->d.dtype, like->d.dtype), "%s has elements of type %s, not %s",
+                ds__nth(what, index), ds__dtype_name(p->d.dtype, one),
                 ds__dtype_name(like->d.dtype, other));
     return DS_OK;
 }
+
 /* `except`: a dimension that may differ, or -1. */
-static ds_result ds__same_shape(const ds__party *p, const char *what, int64_t index, const ds__party *like, int except) {
-    char one[DS__SHAPE_TEXT], other[DS__SHAPE_TEXT];
+static ds_result ds__same_shape(const ds__party *p, const char *what, int64_t index,
+                                const ds__party *like, int except) {
+    char one[DS__SHAPE_TEXT];
+    char other[DS__SHAPE_TEXT];
     int same = p->d.ndim == like->d.ndim;
-    for (int d = 0; same && d < p->d.ndim; d++) same = d == except || p->d.shape[d] == like->d.shape[d];
-    if (same) return DS_OK;
+    for (int d = 0; same && d < p->d.ndim; d++)
+        same = d == except || p->d.shape[d] == like->d.shape[d];
+    if (same)
+        return DS_OK;
     ds__shape_text(p->d.ndim, p->d.shape, one, sizeof one);
     ds__shape_text(like->d.ndim, like->d.shape, other, sizeof other);
-    return except < 0 ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s", ds__nth(what, index), one, other)
-                      : ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, which differs from %s in more than dimension %d", ds__nth(what, index), one, other, except);
+    return except < 0
+               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s", ds__nth(what, index),
+                          one, other)
+               : ds__fail(DS_ERR_INVALID_VALUE,
+                          "%s has the shape %s, which differs from %s in more than dimension %d",
+                          ds__nth(what, index), one, other, except);
 }
+
 static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
     for (int i = 0; i < d->ndim; i++)
-        if (d->shape[i] != 1 && d->strides[i] != strides[i]) return 0;
+        if (d->shape[i] != 1 && d->strides[i] != strides[i])
+            return 0;
     return 1;
 }
+
 /* 1: the same elements in the same places. */
 static int ds__same_place(const ds__party *a, const ds__party *b) {
-    return a->d.first == b->d.first && a->d.device.type == b->d.device.type && ds__same_strides(&a->d, b->d.strides);
+    return a->d.first == b->d.first && a->d.device.type == b->d.device.type &&
+           ds__same_strides(&a->d, b->d.strides);
 }
+
 /* Elements without gaps, which share bytes. */
 static int ds__collides(const ds__dims *a, const ds__dims *b) {
-    return (uintptr_t)a->first < (uintptr_t)b->first + b->bytes && (uintptr_t)b->first < (uintptr_t)a->first + a->bytes && a->count && b->count &&
+    return (uintptr_t)a->first < (uintptr_t)b->first + b->bytes &&
+           (uintptr_t)b->first < (uintptr_t)a->first + a->bytes && a->count && b->count &&
            ds__is_dense(a) && ds__is_dense(b);
 }
-static ds_result ds__apart(const ds__party *a, const char *what, int64_t index, const ds__party *b, const char *other, int64_t other_index) {
+
+static ds_result ds__apart(const ds__party *a, const char *what, int64_t index, const ds__party *b,
+                           const char *other, int64_t other_index) {
     char name[100];
-    if (!ds__collides(&a->d, &b->d)) return DS_OK;
+    if (!ds__collides(&a->d, &b->d))
+        return DS_OK;
     snprintf(name, sizeof name, "%s", ds__nth(other, other_index));
-    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__nth(what, index), name);
+    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__nth(what, index),
+                    name);
 }
+
 /* Parties that are written share nothing with each other. */
 static ds_result ds__all_apart(const ds__party *p, const char *what, size_t count) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count; i++)
-        for (size_t k = 0; k < i && r == DS_OK; k++) r = ds__apart(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
+        for (size_t k = 0; k < i && r == DS_OK; k++)
+            r = ds__apart(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
     return r;
 }
 
 /* A new tensor like `like`, on a device, which takes part. */
-static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds__dims *like, ds_device device, int64_t index, int64_t stream_index, ds__party *p, ds_tensor **out) {
-    ds_result r = ds__lane_find(w, ds__given_stream(o, stream_index), "result", index, device, &p->lane);
-    if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open())) r = ds__fork_capture(w);
-    if (r == DS_OK) r = ds__tensor_like(like, device.type == DS_DEVICE_HOST ? (ds_stream){ 0 } : w->lane[p->lane].stream, out);
+static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds__dims *like,
+                                 ds_device device, int64_t index, int64_t stream_index,
+                                 ds__party *p, ds_tensor **out) {
+    ds_result r =
+        ds__lane_find(w, ds__given_stream(o, stream_index), "result", index, device, &p->lane);
+    if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open()))
+        r = ds__fork_capture(w);
+    if (r == DS_OK)
+        r = ds__tensor_like(
+            like, device.type == DS_DEVICE_HOST ? (ds_stream){ 0 } : w->lane[p->lane].stream, out);
     return r < 0 ? r : ds__party_open(w, o, *out, "result", index, stream_index, 0, p);
 }
+
 static void ds__results_drop(ds_tensor **out, size_t count) {
     ds__tls.mute++;
     for (size_t i = 0; i < count; i++) {
@@ -67,43 +100,67 @@ static void ds__results_drop(ds_tensor **out, size_t count) {
     }
     ds__tls.mute--;
 }
-static ds_result ds__comm_device(ds_device device, const char *what, int64_t index, ds_device *out) {
-    if (device.type == DS_DEVICE_HOST) { *out = (ds_device){ DS_DEVICE_HOST, 0 }; return DS_OK; }
+
+static ds_result ds__comm_device(ds_device device, const char *what, int64_t index,
+                                 ds_device *out) {
+    if (device.type == DS_DEVICE_HOST) {
+        *out = (ds_device){ DS_DEVICE_HOST, 0 };
+        return DS_OK;
+    }
     ds_result r = ds__resolve(device, out);
     return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
 }
-static int ds__same_device(ds_device a, ds_device b) { return a.type == b.type && a.index == b.index; }
-/* The lanes of all results that will be made, before the first of them is: while a stream captures, that is how the others know which one it is. */
-static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const ds_device *devices, size_t count, const ds__party *alias) {
+
+static int ds__same_device(ds_device a, ds_device b) {
+    return a.type == b.type && a.index == b.index;
+}
+
+/* The lanes of all results that will be made, before the first of them is: while a stream
+   captures, that is how the others know which one it is. */
+static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const ds_device *devices,
+                                   size_t count, const ds__party *alias) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK && DS__UNLIKELY(ds__captures_open()); i++) {
         ds_device device = { 0, 0 };
         uint32_t lane;
         r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
         if (r == DS_OK && !(o->flags & DS_COMM_ALIAS && ds__same_device(device, alias->d.device)))
-            r = ds__lane_find(w, ds__given_stream(o, (int64_t)i), "result", (int64_t)i, device, &lane);
+            r = ds__lane_find(w, ds__given_stream(o, (int64_t)i), "result", (int64_t)i, device,
+                              &lane);
     }
     return r;
 }
 
 static ds_result ds__comm_options_check(const ds_comm_options **o) {
-    if (!*o) *o = &ds__comm_usual;
-    DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)), "unknown flags %#x", (*o)->flags);
-    DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, and stream_count is %zu", (*o)->stream_count);
+    if (!*o)
+        *o = &ds__comm_usual;
+    DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)),
+                "unknown flags %#x", (*o)->flags);
+    DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, and stream_count is %zu",
+                (*o)->stream_count);
     DS__REQUIRE((*o)->topology || !(*o)->plan, "a plan is given without its topology");
-    DS__REQUIRE(!(*o)->plan || ((const ds__planned *)(*o)->plan)->topology == (*o)->topology->id, "the plan was made for another topology");
+    DS__REQUIRE(!(*o)->plan || ((const ds__planned *)(*o)->plan)->topology == (*o)->topology->id,
+                "the plan was made for another topology");
     return DS_OK;
 }
-/* Parties for so many tensors. */
-static ds__party *ds__parties(ds__work *w, size_t count) { return ds__work_take(w, count, sizeof(ds__party)); }
-static ds__addend *ds__addends(ds__work *w, size_t count) { return ds__work_take(w, count, sizeof(ds__addend)); }
-#define DS__COMM_BEGIN(name) \
-    DS__ENTER(name); \
-    DS__COMM_READY()
-#define DS__COMM_READY() \
-    do { \
-        ds_result ds__r = ds__comm_setup(); \
-        if (ds__r == DS_OK) ds__r = ds__comm_options_check(&options); \
-        if (ds__r < 0) return ds__r; \
-    } while (0)
 
+/* Parties for so many tensors. */
+static ds__party *ds__parties(ds__work *w, size_t count) {
+    return ds__work_take(w, count, sizeof(ds__party));
+}
+
+static ds__addend *ds__addends(ds__work *w, size_t count) {
+    return ds__work_take(w, count, sizeof(ds__addend));
+}
+
+#define DS__COMM_BEGIN(name) \
+    DS__ENTER(name);         \
+    DS__COMM_READY()
+#define DS__COMM_READY()                              \
+    do {                                              \
+        ds_result ds__r = ds__comm_setup();           \
+        if (ds__r == DS_OK)                           \
+            ds__r = ds__comm_options_check(&options); \
+        if (ds__r < 0)                                \
+            return ds__r;                             \
+    } while (0)

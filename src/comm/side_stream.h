@@ -1,18 +1,21 @@
 /* ---- by plan ---- */
 
-/* A collective that has a topology: what the plan is to be, and where the data of each rank lies. */
+/* A collective that has a topology: what the plan is to be, and where the data of each rank
+   lies. */
 typedef struct ds__side {
     ds__spot spot;
-    const ds__party *p;         /* NULL: the rank has none */
-    uint32_t ready;             /* what reads it comes after this step */
-    int apart;                  /* 1: in temporary memory */
+    const ds__party *p; /* NULL: the rank has none */
+    uint32_t ready;     /* what reads it comes after this step */
+    int apart;          /* 1: in temporary memory */
 } ds__side;
+
 typedef struct ds__follow {
     ds_plan_desc want;
     const ds_comm_options *o;
     size_t p;
-    uint32_t *lane;             /* of each rank the one that everybody knows */
-    ds__side *in, *out;
+    uint32_t *lane; /* of each rank the one that everybody knows */
+    ds__side *in;
+    ds__side *out;
     ds_reduce_op op;
     ds_dtype dtype;
 } ds__follow;
@@ -21,21 +24,26 @@ static void ds__sides_end(void) {
     for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
         for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
             ds__sides *all = ds__sides_of[b][i];
-            for (int k = 0; all && k < all->count; k++) ds__stream_end(all->at[k]);
+            for (int k = 0; all && k < all->count; k++)
+                ds__stream_end(all->at[k]);
             ds__release(all);
             ds__sides_of[b][i] = NULL;
         }
 }
-/* 1: nobody would wait for another's work there. While captures are open a stream with work is asked nothing, and what captures is left alone. */
+
+/* 1: nobody would wait for another's work there. While captures are open a stream with work is
+   asked nothing, and what captures is left alone. */
 static int ds__side_is_free(ds_stream stream, int *out_captures) {
     ds_capture_info info;
     ds__stream *s = ds__stream_pin(stream);
     int good = 0;
     *out_captures = 0;
-    if (!s) return 0;
+    if (!s)
+        return 0;
     if (ds__captures_open()) {
         memset(&info, 0, sizeof info);
-        *out_captures = s->driver->capture_query(s->native, &info) < 0 || info.status != DS_CAPTURE_NONE;
+        *out_captures =
+            s->driver->capture_query(s->native, &info) < 0 || info.status != DS_CAPTURE_NONE;
         good = !*out_captures;
     } else {
         good = s->driver->stream_query(s->native) == DS_OK;
@@ -43,19 +51,26 @@ static int ds__side_is_free(ds_stream stream, int *out_captures) {
     ds__stream_unpin(s);
     return good;
 }
+
 /* *out_number -1: all are in use. */
 static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number) {
-    ds__sides **at = &ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index], *fresh = NULL;
+    ds__sides **at = &ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index];
+    ds__sides *fresh = NULL;
     ds_stream made = { 0 };
     ds_result r = DS_OK;
-    int spare = -1, captures;
+    int spare = -1;
+    int captures;
     ds__lock_take(&ds__c.lock);
     ds__sides *all = *at;
     ds__lock_give(&ds__c.lock);
-    if (!all && !(fresh = ds__alloc(sizeof *fresh))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
+    if (!all && !(fresh = ds__alloc(sizeof *fresh)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
     if (!all) {
         ds__lock_take(&ds__c.lock);
-        if (!*at) { *at = fresh; fresh = NULL; }
+        if (!*at) {
+            *at = fresh;
+            fresh = NULL;
+        }
         all = *at;
         ds__lock_give(&ds__c.lock);
         ds__release(fresh);
@@ -64,17 +79,24 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
     ds__tls.mute++;
     for (int i = 0; *out_number < 0; i++) {
         ds__lock_take(&ds__c.lock);
-        while (i < all->count && all->taken[i]) i++;
+        while (i < all->count && all->taken[i])
+            i++;
         int there = i < all->count;
-        if (there) all->taken[i] = 1;
+        if (there)
+            all->taken[i] = 1;
         ds__lock_give(&ds__c.lock);
-        if (!there) break;
-        if (ds__side_is_free(all->at[i], &captures)) *out_number = i;
-        else if (spare < 0 && !captures) spare = i; /* busy, and better than none */
-        else ds__side_give(device, i);
+        if (!there)
+            break;
+        if (ds__side_is_free(all->at[i], &captures))
+            *out_number = i;
+        else if (spare < 0 && !captures)
+            spare = i; /* busy, and better than none */
+        else
+            ds__side_give(device, i);
     }
     ds__tls.mute--;
-    if (*out_number < 0) r = ds__stream_new(device, DS__STREAM_NEW, 0, 0, "a plan's", &made);
+    if (*out_number < 0)
+        r = ds__stream_new(device, DS__STREAM_NEW, 0, 0, "a plan's", &made);
     ds__lock_take(&ds__c.lock);
     if (*out_number < 0 && r == DS_OK && all->count < DS__SIDES) {
         all->at[all->count] = made;
@@ -84,28 +106,38 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
     }
     ds__lock_give(&ds__c.lock);
     ds__stream_end(made);
-    if (*out_number < 0) *out_number = spare;
-    else if (spare >= 0) ds__side_give(device, spare);
-    if (*out_number >= 0) *out = all->at[*out_number];
+    if (*out_number < 0)
+        *out_number = spare;
+    else if (spare >= 0)
+        ds__side_give(device, spare);
+    if (*out_number >= 0)
+        *out = all->at[*out_number];
     return *out_number < 0 ? r : DS_OK;
 }
-/* One more lane on the device of another; when all streams are in use, that one: two lanes in one stream only take longer. */
+
+/* One more lane on the device of another; when all streams are in use, that one: two lanes in
+   one stream only take longer. */
 static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
     ds_stream stream = { 0 };
     ds_device device = w->lane[like].device;
     int number = -1;
     ds_result r = ds__side_take(device, &stream, &number);
-    if (r == DS_OK && number < 0) return like;
+    if (r == DS_OK && number < 0)
+        return like;
     ds__stream *s = r == DS_OK ? ds__stream_pin(stream) : NULL;
     ds__clane *lane = s ? DS__MORE(w, lane) : NULL;
     if (lane) {
         *lane = (ds__clane){ s, stream, device, DS__NO_INDEX, 0, 0, number + 1 };
         ds__ref(s);
     } else {
-        if (r == DS_OK) { ds__side_give(device, number); r = s ? w->r : DS_ERR_INVALID_HANDLE; }
-        if (w->r == DS_OK) w->r = r;
+        if (r == DS_OK) {
+            ds__side_give(device, number);
+            r = s ? w->r : DS_ERR_INVALID_HANDLE;
+        }
+        if (w->r == DS_OK)
+            w->r = r;
     }
-    if (s) ds__stream_unpin(s);
+    if (s)
+        ds__stream_unpin(s);
     return lane ? (uint32_t)w->lanes - 1 : 0;
 }
-

@@ -1,11 +1,19 @@
 /* ---- lists ---- */
 
-/* Member by member, here and in ds__step_add: what compilers make of a memset of this size takes longer than a small step. */
+/* Member by member, here and in ds__step_add: what compilers make of a memset of this size takes
+   longer than a small step. */
 static void ds__work_begin(ds__work *w) {
-    w->lane = w->lane_first; w->region = w->region_first; w->step = w->step_first; w->spot = w->spot_first; w->link = NULL; w->strided = NULL; w->in = w->in_first;
+    w->lane = w->lane_first;
+    w->region = w->region_first;
+    w->step = w->step_first;
+    w->spot = w->spot_first;
+    w->link = NULL;
+    w->strided = NULL;
+    w->in = w->in_first;
     w->lane_room = w->step_room = w->spot_room = 8;
     w->region_room = 12;
-    w->lanes = w->regions = w->steps = w->links = w->link_room = w->spots = w->strideds = w->strided_room = w->most = w->temporaries = 0;
+    w->lanes = w->regions = w->steps = w->links = w->link_room = w->spots = w->strideds =
+        w->strided_room = w->most = w->temporaries = 0;
     w->forked = 0;
     w->r = DS_OK;
     w->chunks = NULL;
@@ -36,39 +44,52 @@ static void *ds__work_take(ds__work *w, size_t count, size_t size) {
             return at;
         }
     }
-    if (w->r == DS_OK) w->r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the steps");
+    if (w->r == DS_OK)
+        w->r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the steps");
     return NULL;
 }
 
 /* Room for more elements of an array; 0: no memory. */
-__attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, size_t count, size_t *room, size_t size) {
+__attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, size_t count,
+                                                   size_t *room, size_t size) {
     void *at;
     size_t n = *room ? 2 * *room : 8;
     void *fresh = ds__work_take(w, n < UINT32_MAX ? n : SIZE_MAX, size);
-    if (!fresh) return 0;
+    if (!fresh)
+        return 0;
     memcpy(&at, array, sizeof at);
-    if (count) memcpy(fresh, at, count * size);
+    if (count)
+        memcpy(fresh, at, count * size);
     memcpy(array, &fresh, sizeof fresh);
     *room = n;
     return 1;
 }
+
 /* One more element of an array that grows; NULL: no memory. */
-#define DS__MORE(w, what) \
-    (DS__LIKELY((w)->what##s < (w)->what##_room) || ds__more_room((w), &(w)->what, (w)->what##s, &(w)->what##_room, sizeof *(w)->what) \
-         ? &(w)->what[(w)->what##s++] : NULL)
+#define DS__MORE(w, what)                                                                       \
+    (DS__LIKELY((w)->what##s < (w)->what##_room) ||                                             \
+             ds__more_room((w), &(w)->what, (w)->what##s, &(w)->what##_room, sizeof *(w)->what) \
+         ? &(w)->what[(w)->what##s++]                                                           \
+         : NULL)
 
 static void ds__side_give(ds_device device, int number) {
     ds__lock_take(&ds__c.lock);
     ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index]->taken[number] = 0;
     ds__lock_give(&ds__c.lock);
 }
+
 static void ds__fork_undo(ds__work *w);
+
 static void ds__work_end(ds__work *w) {
-    if (DS__UNLIKELY(w->forked)) ds__fork_undo(w);
+    if (DS__UNLIKELY(w->forked))
+        ds__fork_undo(w);
     for (size_t i = w->lanes; i-- > 0;) {
-        if (w->lane[i].pinned) ds__stream_unpin(w->lane[i].s);
-        else ds__unref(&ds__g.streams, w->lane[i].s);
-        if (w->lane[i].side) ds__side_give(w->lane[i].device, w->lane[i].side - 1);
+        if (w->lane[i].pinned)
+            ds__stream_unpin(w->lane[i].s);
+        else
+            ds__unref(&ds__g.streams, w->lane[i].s);
+        if (w->lane[i].side)
+            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
     }
     while (w->chunks) {
         void **chunk = w->chunks;
@@ -77,97 +98,139 @@ static void ds__work_end(ds__work *w) {
     }
 }
 
-static const char *ds__bare(const char *what) { return strncmp(what, "the ", 4) == 0 ? what + 4 : what; }
+static const char *ds__bare(const char *what) {
+    return strncmp(what, "the ", 4) == 0 ? what + 4 : what;
+}
 
-/* The lane of a party: the stream that the options give, which must be on its device, else the device's current one. */
-static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, int64_t index, ds_device device, uint32_t *out) {
+/* The lane of a party: the stream that the options give, which must be on its device, else the
+   device's current one. */
+static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, int64_t index,
+                               ds_device device, uint32_t *out) {
     *out = DS__NO_INDEX;
-    if (!given.id && device.type == DS_DEVICE_HOST) return DS_OK;
+    if (!given.id && device.type == DS_DEVICE_HOST)
+        return DS_OK;
     ds_result r = DS_OK;
     if (!given.id) {
         ds__thread *t = ds__thread_state();
         r = t ? ds__current(t, device, &given) : DS_ERR_OUT_OF_MEMORY;
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
     }
     for (uint32_t i = 0; i < w->lanes; i++)
-        if (w->lane[i].stream.id == given.id && (device.type == DS_DEVICE_HOST || memcmp(&w->lane[i].device, &device, sizeof device) == 0)) {
+        if (w->lane[i].stream.id == given.id &&
+            (device.type == DS_DEVICE_HOST ||
+             memcmp(&w->lane[i].device, &device, sizeof device) == 0)) {
             *out = i;
             return DS_OK;
         }
     ds__stream *s = ds__stream_pin(given);
-    if (!s) return ds__also(DS_ERR_INVALID_HANDLE, " (the stream of the %s)", ds__nth(ds__bare(what), index));
-    if (device.type != DS_DEVICE_HOST && (s->device.type != device.type || s->device.index != device.index))
-        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream of the %s is on %s:%d, not on %s:%d", ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
+    if (!s)
+        return ds__also(DS_ERR_INVALID_HANDLE, " (the stream of the %s)",
+                        ds__nth(ds__bare(what), index));
+    if (device.type != DS_DEVICE_HOST &&
+        (s->device.type != device.type || s->device.index != device.index))
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream of the %s is on %s:%d, not on %s:%d",
+                     ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
                      ds__type_name(device.type), device.index);
     else if (w->lanes && w->lane[0].device.type != s->device.type)
-        r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, others are on %s:%d", ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, others are on %s:%d",
+                     ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
                      ds__type_name(w->lane[0].device.type), w->lane[0].device.index);
     ds__clane *lane = r == DS_OK ? DS__MORE(w, lane) : NULL;
     int pinned = lane && w->lanes <= DS__PINS / 2 - 1;
-    if (lane) *lane = (ds__clane){ s, given, s->device, DS__NO_INDEX, pinned, 0, 0 };
-    if (lane && !pinned) ds__ref(s);
-    if (!pinned) ds__stream_unpin(s);
-    if (!lane) return r < 0 ? r : w->r;
+    if (lane)
+        *lane = (ds__clane){ s, given, s->device, DS__NO_INDEX, pinned, 0, 0 };
+    if (lane && !pinned)
+        ds__ref(s);
+    if (!pinned)
+        ds__stream_unpin(s);
+    if (!lane)
+        return r < 0 ? r : w->r;
     *out = (uint32_t)w->lanes - 1;
     return DS_OK;
 }
+
 static ds_stream ds__given_stream(const ds_comm_options *o, int64_t index) {
-    return index < 0 ? o->stream : (size_t)index < o->stream_count ? o->streams[index] : (ds_stream){ 0 };
+    return index < 0                         ? o->stream
+           : (size_t)index < o->stream_count ? o->streams[index]
+                                             : (ds_stream){ 0 };
 }
 
 /* What devstream knows of the memory must agree with the description. */
 static ds_result ds__party_memory(const ds__dims *d, const char *what, int64_t index, int *direct) {
     ds_pointer_info info;
     *direct = d->device.type != DS_DEVICE_HOST;
-    if (!d->count || !ds__known(d->first, &info)) return DS_OK;
+    if (!d->count || !ds__known(d->first, &info))
+        return DS_OK;
     ptrdiff_t at = (ptrdiff_t)((uintptr_t)d->first - (uintptr_t)info.base);
-    DS__REQUIRE(at >= -d->low && d->high <= (ptrdiff_t)info.size - at, "%s: %td bytes at offset %td leave an allocation of %zu bytes", ds__nth(what, index),
-                d->high - d->low, at + d->low, info.size);
-    if (info.kind == DS_MEMORY_DEVICE && d->device.type != DS_DEVICE_HOST && (info.device.type != d->device.type || info.device.index != d->device.index))
-        return ds__fail(DS_ERR_DEVICE_MISMATCH, "%s says that it is on %s:%d, and its memory is on %s:%d", ds__nth(what, index), ds__type_name(d->device.type),
-                        d->device.index, ds__type_name(info.device.type), info.device.index);
-    if (info.kind == DS_MEMORY_DEVICE && d->device.type == DS_DEVICE_HOST && info.device.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_DEVICE_MISMATCH, "%s says that it is on the host, and its memory is on %s:%d", ds__nth(what, index), ds__type_name(info.device.type),
-                        info.device.index);
+    DS__REQUIRE(at >= -d->low && d->high <= (ptrdiff_t)info.size - at,
+                "%s: %td bytes at offset %td leave an allocation of %zu bytes",
+                ds__nth(what, index), d->high - d->low, at + d->low, info.size);
+    if (info.kind == DS_MEMORY_DEVICE && d->device.type != DS_DEVICE_HOST &&
+        (info.device.type != d->device.type || info.device.index != d->device.index))
+        return ds__fail(DS_ERR_DEVICE_MISMATCH,
+                        "%s says that it is on %s:%d, and its memory is on %s:%d",
+                        ds__nth(what, index), ds__type_name(d->device.type), d->device.index,
+                        ds__type_name(info.device.type), info.device.index);
+    if (info.kind == DS_MEMORY_DEVICE && d->device.type == DS_DEVICE_HOST &&
+        info.device.type != DS_DEVICE_CPU)
+        return ds__fail(DS_ERR_DEVICE_MISMATCH,
+                        "%s says that it is on the host, and its memory is on %s:%d",
+                        ds__nth(what, index), ds__type_name(info.device.type), info.device.index);
     *direct = 1; /* known memory of the host is pinned */
     return DS_OK;
 }
 
 /* A party of what p->d says. */
-static ds_result ds__party_enter(ds__work *w, const ds_comm_options *o, const char *what, int64_t index, int64_t stream_index, ds__party *p) {
+static ds_result ds__party_enter(ds__work *w, const ds_comm_options *o, const char *what,
+                                 int64_t index, int64_t stream_index, ds__party *p) {
     int direct;
     ds_result r = ds__party_memory(&p->d, what, index, &direct);
-    if (r == DS_OK) r = ds__lane_find(w, ds__given_stream(o, stream_index), what, index, p->d.device, &p->lane);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__lane_find(w, ds__given_stream(o, stream_index), what, index, p->d.device, &p->lane);
+    if (r < 0)
+        return r;
     ds__region *g = DS__MORE(w, region);
-    if (!g) return w->r;
+    if (!g)
+        return w->r;
     *g = (ds__region){ p->d.first, p->d.bytes, p->lane, direct, 0, p->d.device };
     p->region = (uint32_t)w->regions - 1;
     return DS_OK;
 }
-static ds_result ds__party_open(ds__work *w, const ds_comm_options *o, const ds_tensor *t, const char *what, int64_t index, int64_t stream_index, int written, ds__party *p) {
+
+static ds_result ds__party_open(ds__work *w, const ds_comm_options *o, const ds_tensor *t,
+                                const char *what, int64_t index, int64_t stream_index, int written,
+                                ds__party *p) {
     ds_result r = ds__tensor_read(t, what, index, &p->d);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     (void)ds__tensor_share(t, NULL, &p->flags);
-    DS__REQUIRE(!written || !(p->flags & DS_TENSOR_READ_ONLY), "%s is read-only", ds__nth(what, index));
+    DS__REQUIRE(!written || !(p->flags & DS_TENSOR_READ_ONLY), "%s is read-only",
+                ds__nth(what, index));
     for (int i = 0; i < p->d.ndim && written; i++)
-        DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count, "%s has %lld elements in one place: dimension %d has the stride 0", ds__nth(what, index),
-                    (long long)p->d.shape[i], i);
+        DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count,
+                    "%s has %lld elements in one place: dimension %d has the stride 0",
+                    ds__nth(what, index), (long long)p->d.shape[i], i);
     return ds__party_enter(w, o, what, index, stream_index, p);
 }
 
 /* All parties are known: memory of the host that nobody gave a stream goes with the first lane. */
 static ds_result ds__work_settle(ds__work *w) {
-    if (w->r < 0) return w->r;
-    if (!w->lanes) return ds__fail(DS_ERR_INVALID_DEVICE, "none of the tensors is on a device, and no stream was given");
+    if (w->r < 0)
+        return w->r;
+    if (!w->lanes)
+        return ds__fail(DS_ERR_INVALID_DEVICE,
+                        "none of the tensors is on a device, and no stream was given");
     for (size_t i = 0; i < w->regions; i++)
-        if (w->region[i].lane == DS__NO_INDEX) w->region[i].lane = 0;
+        if (w->region[i].lane == DS__NO_INDEX)
+            w->region[i].lane = 0;
     return DS_OK;
 }
 
 static uint32_t ds__temporary(ds__work *w, uint32_t lane, size_t bytes) {
     ds__region *g = DS__MORE(w, region);
-    if (!g) return 0;
+    if (!g)
+        return 0;
     *g = (ds__region){ NULL, bytes, lane, 1, 1, w->lane[lane].device };
     w->temporaries++;
     return (uint32_t)w->regions - 1;
@@ -176,7 +239,8 @@ static uint32_t ds__temporary(ds__work *w, uint32_t lane, size_t bytes) {
 /* A step at the end of the list; DS__NO_INDEX: no memory. */
 static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__spot dst, ds__spot src) {
     ds__cstep *s = DS__MORE(w, step);
-    if (!s) return DS__NO_INDEX;
+    if (!s)
+        return DS__NO_INDEX;
     s->kind = (uint8_t)kind;
     s->op = 0;
     s->dtype = (ds_dtype){ 0, 0, 0 };
@@ -192,28 +256,35 @@ static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__spot dst,
     s->src = src;
     return (uint32_t)w->steps - 1;
 }
+
 /* The next step that the lane is given, and so all later ones, comes after the step. */
 static void ds__come_after(ds__work *w, uint32_t lane, uint32_t step) {
-    if (step == DS__NO_INDEX || w->r < 0 || w->step[step].lane == lane) return;
+    if (step == DS__NO_INDEX || w->r < 0 || w->step[step].lane == lane)
+        return;
     ds__link *n = DS__MORE(w, link);
-    if (!n) return;
+    if (!n)
+        return;
     *n = (ds__link){ step, w->lane[lane].pending };
     w->lane[lane].pending = (uint32_t)w->links - 1;
     w->step[step].watched = 1;
 }
 
-/* Kernels of a lane can use the region. On a virtual clock they take no links, so what is elsewhere is copied. */
+/* Kernels of a lane can use the region. On a virtual clock they take no links, so what is
+   elsewhere is copied. */
 static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];
     int reach = 0;
 #ifndef DEVSTREAM_NO_CPU
-    if (ds__cpu.fabric && l->device.type == DS_DEVICE_CPU) return g->device.type == DS_DEVICE_CPU && g->device.index == l->device.index;
+    if (ds__cpu.fabric && l->device.type == DS_DEVICE_CPU)
+        return g->device.type == DS_DEVICE_CPU && g->device.index == l->device.index;
 #endif
-    if (g->device.type == DS_DEVICE_HOST) return g->direct;
-    if (g->device.index == l->device.index) return 1;
+    if (g->device.type == DS_DEVICE_HOST)
+        return g->direct;
+    if (g->device.index == l->device.index)
+        return 1;
     ds_result r = l->s->driver->device_peer(l->device.index, g->device.index, &reach);
-    if (r < 0 && w->r == DS_OK) w->r = r;
+    if (r < 0 && w->r == DS_OK)
+        w->r = r;
     return r == DS_OK && reach;
 }
-

@@ -1,27 +1,35 @@
 /* ---- submission ---- */
 
-static char *ds__spot_at(const ds__work *w, ds__spot s) { return w->region[s.region].at + s.offset; }
+static char *ds__spot_at(const ds__work *w, ds__spot s) {
+    return w->region[s.region].at + s.offset;
+}
 
 /* The part of a step that kernels do. */
 static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_stream stream) {
     char *dst = ds__spot_at(w, s->dst);
     if (s->kind == DS__STEP_PACK) {
         const ds__strided *k = &w->strided[s->strided];
-        return ds__comm_pack(stream, k->item, dst, k->dst, ds__spot_at(w, s->src), k->src, k->shape, k->ndim);
+        return ds__comm_pack(stream, k->item, dst, k->dst, ds__spot_at(w, s->src), k->src, k->shape,
+                             k->ndim);
     }
-    for (uint32_t i = 0; i < s->count; i++) w->in[i] = ds__spot_at(w, w->spot[s->first + i]);
+    for (uint32_t i = 0; i < s->count; i++)
+        w->in[i] = ds__spot_at(w, w->spot[s->first + i]);
     return ds__comm_reduce(stream, (ds_reduce_op)s->op, s->dtype, dst, w->in, s->count, s->width);
 }
+
 static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     const ds__clane *l = &w->lane[s->lane];
     char *dst = ds__spot_at(w, s->dst);
     ds_result r = DS_OK;
     switch (s->kind) {
     case DS__STEP_COPY:
-        if (ds__copy_plain(l->s, dst, ds__spot_at(w, s->src), s->width, &r)) return r;
-        return ds__copy_between(l->s, dst, s->width, ds__spot_at(w, s->src), s->width, s->width, 1, NULL, NULL, 0);
+        if (ds__copy_plain(l->s, dst, ds__spot_at(w, s->src), s->width, &r))
+            return r;
+        return ds__copy_between(l->s, dst, s->width, ds__spot_at(w, s->src), s->width, s->width, 1,
+                                NULL, NULL, 0);
     case DS__STEP_ROWS:
-        return ds__copy_between(l->s, dst, s->dst_pitch, ds__spot_at(w, s->src), s->src_pitch, s->width, s->height, NULL, NULL, 0);
+        return ds__copy_between(l->s, dst, s->dst_pitch, ds__spot_at(w, s->src), s->src_pitch,
+                                s->width, s->height, NULL, NULL, 0);
     default:
         DS__KEEPING(r, ds__step_kernel(w, s, l->stream));
         return r;
@@ -33,33 +41,55 @@ static void ds__steps_now(void *user) {
     const ds__work *w = user;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
-        if (s->kind != DS__STEP_COPY && s->kind != DS__STEP_ROWS) { DS_IGNORE(ds__step_kernel(w, s, (ds_stream){ 0 })); continue; }
-        char *dst = ds__spot_at(w, s->dst), *src = ds__spot_at(w, s->src);
-        for (size_t row = 0; row < s->height; row++) memcpy(dst + row * s->dst_pitch, src + row * s->src_pitch, s->width);
+        if (s->kind != DS__STEP_COPY && s->kind != DS__STEP_ROWS) {
+            DS_IGNORE(ds__step_kernel(w, s, (ds_stream){ 0 }));
+            continue;
+        }
+        char *dst = ds__spot_at(w, s->dst);
+        char *src = ds__spot_at(w, s->src);
+        for (size_t row = 0; row < s->height; row++)
+            memcpy(dst + row * s->dst_pitch, src + row * s->src_pitch, s->width);
     }
 }
-/* 1: neither of the devices reaches the other, so that a copy between the two goes through the host. */
+
+/* 1: neither of the devices reaches the other, so that a copy between the two goes through the
+   host. */
 static int ds__steps_stage(const ds__work *w, const ds__cstep *s) {
-    ds_device to = w->region[s->dst.region].device, from = w->region[s->src.region].device;
+    ds_device to = w->region[s->dst.region].device;
+    ds_device from = w->region[s->src.region].device;
     const ds__driver *driver = w->lane[0].s->driver;
     int reach = 1;
     return to.type == from.type && to.index != from.index &&
-           (driver->device_peer(to.index, from.index, &reach) < 0 || (!reach && driver->device_peer(from.index, to.index, &reach) < 0) || !reach);
+           (driver->device_peer(to.index, from.index, &reach) < 0 ||
+            (!reach && driver->device_peer(from.index, to.index, &reach) < 0) || !reach);
 }
 
-/* On the CPU driver one tensor that goes to several places is read once: the steps become one of the first one's lane. Not where the order of
-   operations or the links between devices are what is looked at. */
+/* On the CPU driver one tensor that goes to several places is read once: the steps become one of
+   the first one's lane. Not where the order of operations or the links between devices are what
+   is looked at. */
 #ifdef DEVSTREAM_NO_CPU
-static int ds__steps_spread(ds__work *w) { (void)w; return 0; }
-static ds_result ds__spread_run(const ds__work *w) { (void)w; return DS_OK; }
+static int ds__steps_spread(ds__work *w) {
+    (void)w;
+    return 0;
+}
+
+static ds_result ds__spread_run(const ds__work *w) {
+    (void)w;
+    return DS_OK;
+}
 #else
 static int ds__steps_spread(ds__work *w) {
     const ds__cstep *first = w->step;
-    if (w->lane[0].device.type != DS_DEVICE_CPU || w->steps < 2 || w->steps > DS__CPU_SPREAD || ds__cpu_explores() || ds__captures_open()) return 0;
+    if (w->lane[0].device.type != DS_DEVICE_CPU || w->steps < 2 || w->steps > DS__CPU_SPREAD ||
+        ds__cpu_explores() || ds__captures_open())
+        return 0;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
-        if (s->kind != DS__STEP_COPY || s->src.region != first->src.region || s->src.offset != first->src.offset || s->width != first->width || s->after != DS__NO_INDEX ||
-            s->watched || !w->region[s->dst.region].direct || !w->region[s->src.region].direct || ds__steps_stage(w, s)) return 0;
+        if (s->kind != DS__STEP_COPY || s->src.region != first->src.region ||
+            s->src.offset != first->src.offset || s->width != first->width ||
+            s->after != DS__NO_INDEX || s->watched || !w->region[s->dst.region].direct ||
+            !w->region[s->src.region].direct || ds__steps_stage(w, s))
+            return 0;
     }
     for (size_t i = 1; i < w->steps; i++) {
         w->lane[w->step[i].lane].busy = 0;
@@ -68,10 +98,14 @@ static int ds__steps_spread(ds__work *w) {
     w->lane[first->lane].busy = 1;
     return 1;
 }
+
 static ds_result ds__spread_run(const ds__work *w) {
     ds__stream *s = w->lane[w->step[0].lane].s;
-    ds__cpu_spread_args a = { .src = ds__spot_at(w, w->step[0].src), .count = w->steps, .bytes = w->step[0].width };
-    for (size_t i = 0; i < w->steps; i++) a.dst[i] = ds__spot_at(w, w->step[i].dst);
+    ds__cpu_spread_args a = { .src = ds__spot_at(w, w->step[0].src),
+                              .count = w->steps,
+                              .bytes = w->step[0].width };
+    for (size_t i = 0; i < w->steps; i++)
+        a.dst[i] = ds__spot_at(w, w->step[i].dst);
     ds__op op = ds__op_make(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__cpu_spread_kernel;
     op.u.kernel.items = (a.bytes + DS__CPU_SPREAD_ITEM - 1) / DS__CPU_SPREAD_ITEM;
@@ -82,39 +116,51 @@ static ds_result ds__spread_run(const ds__work *w) {
 }
 #endif
 
-/* 1: the inline rule allows them: small ones, and no copy that would have to go through the host. */
+/* 1: the inline rule allows them: small ones, and no copy that would have to go through the
+   host. */
 static int ds__steps_small(const ds__work *w) {
-    size_t all = 0, bytes;
-    if (w->lanes > DS__INLINE_LANES || ds__captures_open()) return 0;
+    size_t all = 0;
+    size_t bytes;
+    if (w->lanes > DS__INLINE_LANES || ds__captures_open())
+        return 0;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
         if (s->kind == DS__STEP_REDUCE) {
-            if (s->count > DS__COMM_INPUTS) return 0; /* in several launches, maybe with memory between them */
+            /* in several launches, maybe with memory between them */
+            if (s->count > DS__COMM_INPUTS)
+                return 0;
             bytes = s->width * (ds_dtype_size)(s->dtype);
         } else if (s->kind == DS__STEP_PACK) {
             const ds__strided *k = &w->strided[s->strided];
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;
         } else {
             bytes = s->width * s->height;
-            if (bytes <= DS__INLINE_BYTES && ds__steps_stage(w, s)) return 0;
+            if (bytes <= DS__INLINE_BYTES && ds__steps_stage(w, s))
+                return 0;
         }
         all += bytes;
-        if (bytes > DS__INLINE_BYTES || all > 8 * DS__INLINE_BYTES) return 0;
+        if (bytes > DS__INLINE_BYTES || all > 8 * DS__INLINE_BYTES)
+            return 0;
     }
     return 1;
 }
+
 /* *out_ran: they are done. */
 static ds_result ds__steps_at_once(ds__work *w, int *out_ran) {
     void *native[DS__INLINE_LANES];
     *out_ran = 0;
-    if (w->lane[0].device.type != DS_DEVICE_CPU || !ds__steps_small(w)) return DS_OK;
-    for (size_t i = 0; i < w->lanes; i++) native[i] = w->lane[i].s->native;
+    if (w->lane[0].device.type != DS_DEVICE_CPU || !ds__steps_small(w))
+        return DS_OK;
+    for (size_t i = 0; i < w->lanes; i++)
+        native[i] = w->lane[i].s->native;
     return w->lane[0].s->driver->run_together(native, w->lanes, ds__steps_now, w, out_ran);
 }
 
-/* What no stream can wait for the host does: memory is freed afterwards that the lane may write to. */
+/* What no stream can wait for the host does: memory is freed afterwards that the lane may write
+   to. */
 __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
-    if (ds__captures_open()) return;
+    if (ds__captures_open())
+        return;
     ds__tls.mute++;
     DS_IGNORE(l->s->driver->stream_synchronize(l->s->native, DS__FOREVER));
     ds__tls.mute--;

@@ -1,49 +1,88 @@
-/* ---- >>collectives ----------------------------------------------------------------------------------------------- */
+/* ---- >>collectives --------------------------------------------------------------------------- */
 
 /* Policy.
-    1. A collective reads all descriptions into parties, checks them, makes its results and writes a list of steps. Until then nothing was put on a stream.
-    2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream; what it reads and writes are regions, each of which belongs to a lane. Steps of a lane run
-       in their order, and may come after steps of other lanes. Which way data takes, and who adds, stands in the list only.
-       By plan: the list has the plan's steps; its further lanes are streams of devstream's own.
-    3. The list is put on the streams as: a lane waits for those whose regions it touches, as they are now; then the steps; then the lane of the last step waits for all that had some, and all for it.
-       So whatever belongs to a lane can be freed in that lane's order at once, temporary memory too, and the failure of one lane reaches all.
-    4. A failure while that is done leaves out the rest of the steps, but not the waits at the end.
-    5. When steps are small and nothing is pending on any lane the caller does them (DS__INLINE_BYTES, run_together), and nothing is put on the streams. */
+   1. A collective reads all descriptions into parties, checks them, makes its results and writes a
+      list of steps. Until then nothing was put on a stream.
+   2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream; what it reads
+      and writes are regions, each of which belongs to a lane. Steps of a lane run in their order,
+      and may come after steps of other lanes. Which way data takes, and who adds, stands in the
+      list only. By plan: the list has the plan's steps; its further lanes are streams of
+      devstream's own.
+   3. The list is put on the streams as: a lane waits for those whose regions it touches, as they
+      are now; then the steps; then the lane of the last step waits for all that had some, and all
+      for it. So whatever belongs to a lane can be freed in that lane's order at once, temporary
+      memory too, and the failure of one lane reaches all.
+   4. A failure while that is done leaves out the rest of the steps, but not the waits at the end.
+   5. When steps are small and nothing is pending on any lane the caller does them
+      (DS__INLINE_BYTES, run_together), and nothing is put on the streams. */
 
 #define DS__NO_INDEX UINT32_MAX
 #define DS__INLINE_LANES 16
+
 enum { DS__STEP_COPY, DS__STEP_ROWS, DS__STEP_PACK, DS__STEP_REDUCE };
 
 typedef struct ds__clane {
     ds__stream *s;
     ds_stream stream;
     ds_device device;
-    uint32_t pending;           /* what the next step comes after: the first of a list, or DS__NO_INDEX */
-    int pinned;                 /* 1: it has a pin, 0: a reference; a thread has few pins */
-    int busy;                   /* 1: it has steps */
-    int side;                   /* one of devstream's own streams: its number, from 1 */
+    /* what the next step comes after: the first of a list, or DS__NO_INDEX */
+    uint32_t pending;
+    int pinned; /* 1: it has a pin, 0: a reference; a thread has few pins */
+    int busy;   /* 1: it has steps */
+    int side;   /* one of devstream's own streams: its number, from 1 */
 } ds__clane;
+
 typedef struct ds__region {
-    char *at;                   /* NULL: to be allocated */
+    char *at; /* NULL: to be allocated */
     size_t bytes;
     uint32_t lane;
-    int direct, temporary;      /* direct: kernels may use it, which is not pageable */
+    /* direct, temporary: direct: kernels may use it, which is not pageable */
+    int direct;
+    int temporary;
     ds_device device;
 } ds__region;
-typedef struct ds__spot { uint32_t region; ptrdiff_t offset; } ds__spot;
+
+typedef struct ds__spot {
+    uint32_t region;
+    ptrdiff_t offset;
+} ds__spot;
+
 /* Distances in elements. */
-typedef struct ds__strided { int ndim; size_t item; int64_t shape[8], dst[8], src[8]; } ds__strided;
+typedef struct ds__strided {
+    int ndim;
+    size_t item;
+    int64_t shape[8];
+    int64_t dst[8];
+    int64_t src[8];
+} ds__strided;
+
 typedef struct ds__cstep {
-    uint8_t kind, op;
+    uint8_t kind;
+    uint8_t op;
     ds_dtype dtype;
-    uint32_t lane, after;       /* after: the first of the steps of other lanes that come before, or DS__NO_INDEX */
-    int watched;                /* 1: it is one of those */
+    /* lane, after: after: the first of the steps of other lanes that come before, or
+       DS__NO_INDEX */
+    uint32_t lane;
+    uint32_t after;
+    int watched; /* 1: it is one of those */
     ds_event done;
-    ds__spot dst, src;
-    size_t width, height, dst_pitch, src_pitch; /* copy: bytes; reduction: width elements */
-    uint32_t strided, first, count; /* strided copy: its form; reduction: its inputs among the spots */
+    ds__spot dst;
+    ds__spot src;
+    /* width, height, dst_pitch, src_pitch: copy: bytes; reduction: width elements */
+    size_t width;
+    size_t height;
+    size_t dst_pitch;
+    size_t src_pitch;
+    /* strided, first, count: strided copy: its form; reduction: its inputs among the spots */
+    uint32_t strided;
+    uint32_t first;
+    uint32_t count;
 } ds__cstep;
-typedef struct ds__link { uint32_t step, next; } ds__link;
+
+typedef struct ds__link {
+    uint32_t step;
+    uint32_t next;
+} ds__link;
 
 typedef struct ds__work {
     ds__clane *lane;
@@ -52,15 +91,19 @@ typedef struct ds__work {
     ds__link *link;
     ds__spot *spot;
     ds__strided *strided;
-    const void **in;            /* room for the inputs of a reduction */
-    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots, spot_room, strideds, strided_room;
-    ds_result r;                /* the first failure */
-    size_t most, temporaries;   /* inputs of a reduction at most; regions to be allocated */
-    int forked;                 /* 1: lanes came into a capture, and have not joined again */
-    void **chunks;              /* memory beyond `first`, each begins with the address of the one before */
-    char *at;                   /* where the next piece is taken, and what is left there */
+    const void **in; /* room for the inputs of a reduction */
+    size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
+        spot_room, strideds, strided_room;
+    ds_result r; /* the first failure */
+    /* most, temporaries: inputs of a reduction at most; regions to be allocated */
+    size_t most;
+    size_t temporaries;
+    int forked; /* 1: lanes came into a capture, and have not joined again */
+    /* memory beyond `first`, each begins with the address of the one before */
+    void **chunks;
+    char *at; /* where the next piece is taken, and what is left there */
     size_t left;
-    ds__clane lane_first[8];    /* the lists begin here, on the caller's stack, */
+    ds__clane lane_first[8]; /* the lists begin here, on the caller's stack, */
     ds__region region_first[12];
     ds__cstep step_first[8];
     ds__spot spot_first[8];
@@ -70,22 +113,39 @@ typedef struct ds__work {
 
 /* A tensor that takes part. */
 typedef struct ds__party {
-    uint32_t lane, region;      /* lane: DS__NO_INDEX until it is known for memory of the host */
+    /* lane, region: lane: DS__NO_INDEX until it is known for memory of the host */
+    uint32_t lane;
+    uint32_t region;
     unsigned flags;
-    ds__dims d;                 /* most of it are dimensions that nobody has */
+    ds__dims d; /* most of it are dimensions that nobody has */
 } ds__party;
 
 /* What is to be put together, all in one order of elements: where it lies, and after which step. */
-typedef struct ds__addend { ds__spot spot; uint32_t after; } ds__addend;
+typedef struct ds__addend {
+    ds__spot spot;
+    uint32_t after;
+} ds__addend;
 
 static const ds_comm_options ds__comm_usual;
 
 #define DS__SPARE_EVENTS 16
-typedef struct ds__spare { ds_event at[DS__SPARE_EVENTS]; int count; } ds__spare;
+
+typedef struct ds__spare {
+    ds_event at[DS__SPARE_EVENTS];
+    int count;
+} ds__spare;
+
 static ds__spare ds__spares[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-/* Streams for the further lanes of plans. One that somebody uses for a list, that has work or that captures is left alone as long as there is another. */
+/* Streams for the further lanes of plans. One that somebody uses for a list, that has work or
+   that captures is left alone as long as there is another. */
 #define DS__SIDES 64
-typedef struct ds__sides { ds_stream at[DS__SIDES]; unsigned char taken[DS__SIDES]; int count; } ds__sides;
-static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES]; /* under ds__c.lock, as what they point to */
 
+typedef struct ds__sides {
+    ds_stream at[DS__SIDES];
+    unsigned char taken[DS__SIDES];
+    int count;
+} ds__sides;
+
+/* under ds__c.lock, as what they point to */
+static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];

@@ -1,21 +1,28 @@
-/* ---- >>core: capture ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- >>core: capture ------------------------------------------------------------------------- */
 
 /* The capture is over: its graph becomes the caller's, or goes. */
 static void ds__capture_over(ds__capture *c, int failed) {
     ds__graph *g = (void *)ds__slot_at(&ds__g.graphs, (uint32_t)c->graph.id - 1);
-    ds__ref(g); /* else another thread could free it, and its slot be another graph's, before it is counted down */
-    if (failed && !c->into) ds__table_kill(&ds__g.graphs, g); /* first: nobody can destroy it as long as it is being captured */
+    /* else another thread could free it, and its slot be another graph's, before it is counted
+       down */
+    ds__ref(g);
+    /* first: nobody can destroy it as long as it is being captured */
+    if (failed && !c->into)
+        ds__table_kill(&ds__g.graphs, g);
     atomic_fetch_sub(&g->capturing, 1);
     ds__unref(&ds__g.graphs, g);
     ds__release(c);
 }
 
-static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes, size_t count, ds_capture_mode mode, int into) {
+static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
+                                   size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;
     uint32_t *deps = ds__alloc((count + 1) * sizeof *deps);
     ds__capture *c = ds__alloc(sizeof *c);
-    if (!deps || !c) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
-    for (size_t i = 0; i < count && r == DS_OK; i++) r = ds__node_index(g->body, nodes[i], &deps[i]);
+    if (!deps || !c)
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        r = ds__node_index(g->body, nodes[i], &deps[i]);
     if (r == DS_OK) {
         c->driver = s->driver;
         c->thread = ds__thread_number();
@@ -28,9 +35,11 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         pthread_mutex_lock(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
         pthread_mutex_unlock(&ds__g.begin);
-        if (r < 0) atomic_fetch_sub(&g->capturing, 1);
+        if (r < 0)
+            atomic_fetch_sub(&g->capturing, 1);
     }
-    if (r < 0) ds__release(c);
+    if (r < 0)
+        ds__release(c);
     ds__release(deps);
     return ds__stream_error(s, r);
 }
@@ -39,33 +48,44 @@ static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
     DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
     ds__reclaim();
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__body *b = ds__body_new(s->driver, s->device);
     ds__graph *g = b ? ds__graph_add(b, NULL) : NULL;
     ds_result r = g ? ds__capture_start(s, g, NULL, 0, mode, 0) : DS_ERR_OUT_OF_MEMORY;
-    if (r < 0 && g) ds__table_kill(&ds__g.graphs, g);
+    if (r < 0 && g)
+        ds__table_kill(&ds__g.graphs, g);
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_capture_begin)(ds_stream stream, ds_capture_mode mode) {
+DSDEF ds_result(ds_capture_begin)(ds_stream stream, ds_capture_mode mode) {
     DS__ENTER("ds_capture_begin");
     return ds__capture_begin(stream, mode);
 }
 
-DSDEF ds_result (ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph, const ds_graph_node *dependencies, size_t count, ds_capture_mode mode) {
+DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
+                                           const ds_graph_node *dependencies, size_t count,
+                                           ds_capture_mode mode) {
     DS__ENTER("ds_capture_begin_to_graph");
     DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
     DS__REQUIRE(dependencies || !count, "dependencies is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__graph *g = ds__graph_take(graph);
     ds_result r = g ? DS_OK : DS_ERR_INVALID_HANDLE;
     if (g) {
-        if (g->body->driver->type != s->driver->type) r = ds__fail(DS_ERR_CROSS_DRIVER, "the graph and the stream belong to different drivers");
-        else if (atomic_load(&g->capturing)) r = ds__being_captured(g);
-        else if (!ds__slot_is(&g->slot, graph.id)) r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed"); /* while this call waited for its lock */
-        else r = ds__capture_start(s, g, dependencies, count, mode, 1);
+        if (g->body->driver->type != s->driver->type)
+            r = ds__fail(DS_ERR_CROSS_DRIVER,
+                         "the graph and the stream belong to different drivers");
+        else if (atomic_load(&g->capturing))
+            r = ds__being_captured(g);
+        else if (!ds__slot_is(&g->slot, graph.id))
+            r = ds__fail(DS_ERR_INVALID_HANDLE,
+                         "the graph was destroyed"); /* while this call waited for its lock */
+        else
+            r = ds__capture_start(s, g, dependencies, count, mode, 1);
         r = ds__graph_give(g, r);
     }
     ds__stream_unpin(s);
@@ -74,11 +94,13 @@ DSDEF ds_result (ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph, co
 
 static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__capture *c = NULL;
     ds_result r = ds__stream_error(s, s->driver->capture_end(s->native, &c));
     if (c) {
-        if (r == DS_OK) *out = c->graph;
+        if (r == DS_OK)
+            *out = c->graph;
         ds__capture_over(c, r < 0);
     }
     ds__stream_unpin(s);
@@ -86,8 +108,9 @@ static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
     return r;
 }
 
-DSDEF ds_result (ds_capture_end)(ds_stream stream, ds_graph *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_capture_end)(ds_stream stream, ds_graph *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_capture_end");
     DS__REQUIRE(out, "out is NULL");
     return ds__capture_end(stream, out);
@@ -95,73 +118,89 @@ DSDEF ds_result (ds_capture_end)(ds_stream stream, ds_graph *out) {
 
 static ds_result ds__capture_info(ds_stream stream, ds_capture_info *out) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__stream_error(s, s->driver->capture_query(s->native, out));
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_capture_query)(ds_stream stream, ds_capture_status *out) {
+DSDEF ds_result(ds_capture_query)(ds_stream stream, ds_capture_status *out) {
     ds_capture_info info;
-    if (out) *out = DS_CAPTURE_NONE;
+    if (out)
+        *out = DS_CAPTURE_NONE;
     DS__ENTER("ds_capture_query");
     DS__REQUIRE(out, "out is NULL");
     memset(&info, 0, sizeof info);
     ds_result r = ds__capture_info(stream, &info);
-    if (r == DS_OK) *out = info.status;
+    if (r == DS_OK)
+        *out = info.status;
     return r;
 }
 
-DSDEF ds_result (ds_capture_get_info)(ds_stream stream, ds_capture_info *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_capture_get_info)(ds_stream stream, ds_capture_info *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_capture_get_info");
     DS__REQUIRE(out, "out is NULL");
     return ds__capture_info(stream, out);
 }
 
-DSDEF ds_result (ds_capture_get_dependencies)(ds_stream stream, ds_graph_node *out, size_t room, size_t *out_count) {
-    if (out_count) *out_count = 0;
+DSDEF ds_result(ds_capture_get_dependencies)(ds_stream stream, ds_graph_node *out, size_t room,
+                                             size_t *out_count) {
+    if (out_count)
+        *out_count = 0;
     DS__ENTER("ds_capture_get_dependencies");
     DS__REQUIRE(out_count && (out || !room), "%s is NULL", out_count ? "out" : "out_count");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__stream_error(s, s->driver->capture_dependencies(s->native, out, room, out_count));
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r =
+        ds__stream_error(s, s->driver->capture_dependencies(s->native, out, room, out_count));
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_capture_update_dependencies)(ds_stream stream, const ds_graph_node *nodes, size_t count, unsigned how) {
+DSDEF ds_result(ds_capture_update_dependencies)(ds_stream stream, const ds_graph_node *nodes,
+                                                size_t count, unsigned how) {
     DS__ENTER("ds_capture_update_dependencies");
     DS__REQUIRE(nodes || !count, "nodes is NULL");
     DS__REQUIRE(how <= DS_CAPTURE_SET_DEPENDENCIES, "%u is neither adding nor setting", how);
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__stream_error(s, s->driver->capture_update(s->native, nodes, count, how == DS_CAPTURE_SET_DEPENDENCIES));
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__stream_error(
+        s, s->driver->capture_update(s->native, nodes, count, how == DS_CAPTURE_SET_DEPENDENCIES));
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_capture_exchange_mode)(ds_capture_mode *mode) {
+DSDEF ds_result(ds_capture_exchange_mode)(ds_capture_mode *mode) {
     DS__ENTER("ds_capture_exchange_mode");
     DS__REQUIRE(mode, "mode is NULL");
     DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)*mode);
     ds_result r = DS_OK;
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
-        if (ds__g.driver[b]) r = ds__g.driver[b]->capture_mode(*mode);
-    if (r < 0) return r;
+        if (ds__g.driver[b])
+            r = ds__g.driver[b]->capture_mode(*mode);
+    if (r < 0)
+        return r;
     ds_capture_mode before = ds__tls.mode;
     ds__tls.mode = *mode;
     *mode = before;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *user, ds_graph *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *user,
+                                     ds_graph *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_capture_function");
     DS__REQUIRE(out && fn, "%s is NULL", out ? "fn" : "out");
     ds_site site = ds__tls.site;
     ds_result r = ds__capture_begin(stream, DS_CAPTURE_THREAD_LOCAL);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = fn(stream, user);
     char before[sizeof ds__tls.error];
     ds_graph graph = { 0 };
@@ -169,46 +208,72 @@ DSDEF ds_result (ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
     ds_result end = ds__capture_end(stream, &graph);
-    if (r >= 0) { *out = graph; return end; }
+    if (r >= 0) {
+        *out = graph;
+        return end;
+    }
     memcpy(ds__tls.error, before, sizeof before); /* why it gave up */
     if (end == DS_OK) {
         ds__graph *g = ds__graph_take(graph);
-        if (g) { ds__table_kill(&ds__g.graphs, g); DS_IGNORE(ds__graph_give(g, DS_OK)); }
+        if (g) {
+            ds__table_kill(&ds__g.graphs, g);
+            DS_IGNORE(ds__graph_give(g, DS_OK));
+        }
         ds__reclaim();
     }
     return r;
 }
 
-/* The seam for the allocator and the generators. What a stream captures may use memory that must not be used for anything else as long as the
-   graph may run: such memory comes from a pool that belongs to the graph. This finds the object that was attached under `key` to the capture of
-   the stream, or attaches what make_fn gives; release_fn runs once with it when the last graph, clone, executable or launch that has it is gone, on any
-   thread, and may not call devstream. launch_fn, or NULL: see ds__launch_fn. *out NULL: the stream does not capture. make_fn gets the number of the capture. */
+/* The seam for the allocator and the generators. What a stream captures may use memory that must
+   not be used for anything else as long as the graph may run: such memory comes from a pool that
+   belongs to the graph. This finds the object that was attached under `key` to the capture of
+   the stream, or attaches what make_fn gives; release_fn runs once with it when the last graph,
+   clone, executable or launch that has it is gone, on any thread, and may not call devstream.
+   launch_fn, or NULL: see ds__launch_fn. *out NULL: the stream does not capture. make_fn gets
+   the number of the capture. */
 typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
-__attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__attachment_fn make_fn, void *user, ds_host_fn release_fn, ds__launch_fn launch_fn, void **out) {
+
+__attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key,
+                                                                ds__attachment_fn make_fn,
+                                                                void *user, ds_host_fn release_fn,
+                                                                ds__launch_fn launch_fn,
+                                                                void **out) {
     ds_capture_info info;
     ds__graph *g = NULL;
     ds_result r = DS_OK;
     *out = NULL;
-    for (int i = 0; i < 100 && !g; i++) { /* a graph that is gone since was that of a capture that is over */
-        if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
+    /* a graph that is gone since was that of a capture that is over */
+    for (int i = 0; i < 100 && !g; i++) {
+        if (DS__LIKELY(ds__captures_open() == 0))
+            return DS_OK;
         memset(&info, 0, sizeof info);
         r = s->driver->capture_query(s->native, &info);
-        if (r < 0 || info.status != DS_CAPTURE_ACTIVE || !info.graph.id) return r;
+        if (r < 0 || info.status != DS_CAPTURE_ACTIVE || !info.graph.id)
+            return r;
         g = ds__graph_take(info.graph);
     }
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     for (size_t i = 0; i < g->body->object_count && !*out; i++)
-        if (g->body->object[i]->key == key && g->body->object[i]->capture == info.id) *out = g->body->object[i]->user;
+        if (g->body->object[i]->key == key && g->body->object[i]->capture == info.id)
+            *out = g->body->object[i]->user;
     if (!*out && (r = make_fn(info.id, user, out)) == DS_OK) {
         ds__object *o = ds__object_new(*out, release_fn);
-        if (o) o->launch_fn = launch_fn;
+        if (o)
+            o->launch_fn = launch_fn;
         r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
-        if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) { g->body->object_count--; atomic_fetch_sub(&o->owners, 1); }
-        if (o) { o->key = key; o->capture = info.id; }
-        else release_fn(*out);
+        if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) {
+            g->body->object_count--;
+            atomic_fetch_sub(&o->owners, 1);
+        }
+        if (o) {
+            o->key = key;
+            o->capture = info.id;
+        } else
+            release_fn(*out);
         ds__object_drop(o);
-        if (r < 0) *out = NULL;
+        if (r < 0)
+            *out = NULL;
     }
     return ds__graph_give(g, r);
 }
-

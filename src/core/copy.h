@@ -1,49 +1,75 @@
-/* ---- >>core: copies and fills ------------------------------------------------------------------------------------------------------------ */
+/* ---- >>core: copies and fills ---------------------------------------------------------------- */
 
-/* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a size_t. */
+/* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a
+   size_t. */
 static size_t ds__span(size_t pitch, size_t width, size_t height) {
     size_t span;
-    return __builtin_mul_overflow(height - 1, pitch, &span) || __builtin_add_overflow(span, width, &span) ? 0 : span;
+    return __builtin_mul_overflow(height - 1, pitch, &span) ||
+                   __builtin_add_overflow(span, width, &span)
+               ? 0
+               : span;
 }
 
 /* Looks the range up and checks that it stays inside of its allocation. */
-static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out, int *known) {
+static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
+                             int *known) {
     DS__REQUIRE(ptr, "%s is NULL", what);
-    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr, "%s: %zu bytes reach beyond the address space", what, span);
+    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr,
+                "%s: %zu bytes reach beyond the address space", what, span);
     *known = ds__known(ptr, out);
     size_t offset = *known ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
-    DS__REQUIRE(!*known || span <= out->size - offset, "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset, out->size);
+    DS__REQUIRE(!*known || span <= out->size - offset,
+                "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset,
+                out->size);
     return DS_OK;
 }
 
 /* Where the operand is, as the driver sees it. */
-static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, int known, unsigned flags) {
-    if (!known) return DS__AT_UNKNOWN;
-    if (p->kind == DS_MEMORY_DEVICE) return p->device.type == (int32_t)driver->type ? DS__AT_DEVICE + (unsigned)p->device.index : DS__AT_OTHER;
-    return p->kind != DS_MEMORY_PAGEABLE ? DS__AT_PINNED : flags & DS_COPY_HOST_STABLE ? DS__AT_STABLE : DS__AT_PAGEABLE;
+static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, int known,
+                          unsigned flags) {
+    if (!known)
+        return DS__AT_UNKNOWN;
+    if (p->kind == DS_MEMORY_DEVICE)
+        return p->device.type == (int32_t)driver->type ? DS__AT_DEVICE + (unsigned)p->device.index
+                                                       : DS__AT_OTHER;
+    return p->kind != DS_MEMORY_PAGEABLE ? DS__AT_PINNED
+           : flags & DS_COPY_HOST_STABLE ? DS__AT_STABLE
+                                         : DS__AT_PAGEABLE;
 }
 
-static int ds__on_gpu(const ds_pointer_info *p) { return p->kind == DS_MEMORY_DEVICE && p->device.type == DS_DEVICE_CUDA; }
+static int ds__on_gpu(const ds_pointer_info *p) {
+    return p->kind == DS_MEMORY_DEVICE && p->device.type == DS_DEVICE_CUDA;
+}
 
 /* A staged copy: neither device reaches the other. */
-static ds_result ds__needs_staging(const ds__driver *driver, const ds_pointer_info *dst, const ds_pointer_info *src, int *out) {
+static ds_result ds__needs_staging(const ds__driver *driver, const ds_pointer_info *dst,
+                                   const ds_pointer_info *src, int *out) {
     *out = 0;
-    if (dst->kind != DS_MEMORY_DEVICE || src->kind != DS_MEMORY_DEVICE || dst->device.type != (int32_t)driver->type ||
-        src->device.type != (int32_t)driver->type || dst->device.index == src->device.index) return DS_OK;
+    if (dst->kind != DS_MEMORY_DEVICE || src->kind != DS_MEMORY_DEVICE ||
+        dst->device.type != (int32_t)driver->type || src->device.type != (int32_t)driver->type ||
+        dst->device.index == src->device.index)
+        return DS_OK;
     int reach = 0;
     ds_result r = driver->device_peer(dst->device.index, src->device.index, &reach);
-    if (r == DS_OK && !reach) r = driver->device_peer(src->device.index, dst->device.index, &reach);
+    if (r == DS_OK && !reach)
+        r = driver->device_peer(src->device.index, dst->device.index, &reach);
     *out = !reach;
     return r;
 }
 
-/* A copy of a GPU's memory on a stream of the CPU driver: a kernel of one item, which fails the device as any other. */
+/* A copy of a GPU's memory on a stream of the CPU driver: a kernel of one item, which fails the
+   device as any other. */
 static int ds__copy_item(size_t first, size_t count, const void *args) {
     (void)first;
     (void)count;
     return ds__g.driver[0]->copy_now(args) < 0;
 }
-static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item, .args_size = sizeof(ds__op), .grain = SIZE_MAX, .name = "copy of a GPU's memory", .ours = 1 };
+
+static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item,
+                                      .args_size = sizeof(ds__op),
+                                      .grain = SIZE_MAX,
+                                      .name = "copy of a GPU's memory",
+                                      .ours = 1 };
 
 static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     ds__op op = ds__op_make(DS__OP_KERNEL);
@@ -53,33 +79,57 @@ static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     op.u.kernel.args = copy;
     op.u.kernel.grid = NULL;
     ds_result r = ds__submit(s, &op);
-    return r == DS_OK && (copy->flags & DS__OP_BLOCKS) ? ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER)) : r;
+    return r == DS_OK && (copy->flags & DS__OP_BLOCKS)
+               ? ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER))
+               : r;
 }
 
-/* Fills the operation of a copy, as a stream of the driver's has it, or says what is wrong. The devices, when given, are checked. */
-static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
-                             const ds_device *dst_device, const ds_device *src_device, unsigned flags) {
-    ds_pointer_info to, from;
-    int to_known, from_known, staged = 0;
-    size_t dst_span = ds__span(dst_pitch, width, height), src_span = ds__span(src_pitch, width, height);
+/* Fills the operation of a copy, as a stream of the driver's has it, or says what is wrong. The
+   devices, when given, are checked. */
+static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, void *dst, size_t dst_pitch,
+                             const void *src, size_t src_pitch, size_t width, size_t height,
+                             const ds_device *dst_device, const ds_device *src_device,
+                             unsigned flags) {
+    ds_pointer_info to;
+    ds_pointer_info from;
+    int to_known;
+    int from_known;
+    int staged = 0;
+    size_t dst_span = ds__span(dst_pitch, width, height);
+    size_t src_span = ds__span(src_pitch, width, height);
     DS__REQUIRE(dst_span && src_span, "the copy is larger than the address space");
     ds_result r = ds__operand(dst, dst_span, "dst", &to, &to_known);
-    if (r == DS_OK) r = ds__operand(src, src_span, "src", &from, &from_known);
+    if (r == DS_OK)
+        r = ds__operand(src, src_span, "src", &from, &from_known);
     /* Between a GPU's own memory and what others made cudart decides; else it must be asked. */
-    if (!ds__g.driver[0] || dst_device || flags || ds__sync_watched() || driver->type != DS_DEVICE_CUDA || !(ds__on_gpu(&to) || ds__on_gpu(&from))) {
-        if (r == DS_OK && !to_known) { r = ds__ask(dst, &to); to_known = 1; }
-        if (r == DS_OK && !from_known) { r = ds__ask(src, &from); from_known = 1; }
+    if (!ds__g.driver[0] || dst_device || flags || ds__sync_watched() ||
+        driver->type != DS_DEVICE_CUDA || !(ds__on_gpu(&to) || ds__on_gpu(&from))) {
+        if (r == DS_OK && !to_known) {
+            r = ds__ask(dst, &to);
+            to_known = 1;
+        }
+        if (r == DS_OK && !from_known) {
+            r = ds__ask(src, &from);
+            from_known = 1;
+        }
     }
-    if (r < 0) return r;
-    if ((dst_device && (to.device.type != dst_device->type || to.device.index != dst_device->index)) ||
-        (src_device && (from.device.type != src_device->type || from.device.index != src_device->index)))
-        return ds__fail(DS_ERR_DEVICE_MISMATCH, "dst is on %s:%d and src on %s:%d", ds__type_name(to.device.type), to.device.index,
+    if (r < 0)
+        return r;
+    if ((dst_device &&
+         (to.device.type != dst_device->type || to.device.index != dst_device->index)) ||
+        (src_device &&
+         (from.device.type != src_device->type || from.device.index != src_device->index)))
+        return ds__fail(DS_ERR_DEVICE_MISMATCH, "dst is on %s:%d and src on %s:%d",
+                        ds__type_name(to.device.type), to.device.index,
                         ds__type_name(from.device.type), from.device.index);
-    if ((r = ds__needs_staging(driver, &to, &from, &staged)) < 0) return r;
-    int blocks = (to_known && to.kind == DS_MEMORY_PAGEABLE) || (from_known && from.kind == DS_MEMORY_PAGEABLE);
+    if ((r = ds__needs_staging(driver, &to, &from, &staged)) < 0)
+        return r;
+    int blocks = (to_known && to.kind == DS_MEMORY_PAGEABLE) ||
+                 (from_known && from.kind == DS_MEMORY_PAGEABLE);
     int rows = dst_pitch != width || src_pitch != width; /* else it is one row */
     op->flags = (uint8_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u));
-    op->places = (uint16_t)(ds__place(driver, &to, to_known, flags) << DS__OP_DST | ds__place(driver, &from, from_known, flags) << DS__OP_SRC);
+    op->places = (uint16_t)(ds__place(driver, &to, to_known, flags) << DS__OP_DST |
+                            ds__place(driver, &from, from_known, flags) << DS__OP_SRC);
     op->u.copy.dst = dst;
     op->u.copy.src = src;
     op->u.copy.dst_pitch = dst_pitch;
@@ -90,33 +140,51 @@ static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, void *dst, si
 }
 
 /* 1: one of the operands is memory of the other driver's devices. */
-static int ds__copy_crosses(const ds__op *op) { return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER || ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER; }
+static int ds__copy_crosses(const ds__op *op) {
+    return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER ||
+           ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER;
+}
 
-static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
-                                  const ds_device *dst_device, const ds_device *src_device, unsigned flags) {
+static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src,
+                                  size_t src_pitch, size_t width, size_t height,
+                                  const ds_device *dst_device, const ds_device *src_device,
+                                  unsigned flags) {
     ds__op op = ds__op_make(DS__OP_COPY);
-    ds_result r = ds__copy_op(s->driver, &op, dst, dst_pitch, src, src_pitch, width, height, dst_device, src_device, flags);
-    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() && !ds__sync_is_captured(s)) r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
-    if (r < 0) return r;
-    return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op) : ds__submit(s, &op);
+    ds_result r = ds__copy_op(s->driver, &op, dst, dst_pitch, src, src_pitch, width, height,
+                              dst_device, src_device, flags);
+    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() &&
+        !ds__sync_is_captured(s))
+        r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
+    if (r < 0)
+        return r;
+    return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op)
+                                                                    : ds__submit(s, &op);
 }
 
 /* Where memory that is known lies, as a stream of the backend sees it. */
 static inline unsigned ds__place_known(int backend, const ds__found *f) {
-    return f->kind != DS_MEMORY_DEVICE ? DS__AT_PINNED : f->backend == backend ? DS__AT_DEVICE + (unsigned)f->device : DS__AT_OTHER;
+    return f->kind != DS_MEMORY_DEVICE ? DS__AT_PINNED
+           : f->backend == backend     ? DS__AT_DEVICE + (unsigned)f->device
+                                       : DS__AT_OTHER;
 }
 
-/* The usual copy, between memory that is known, on at most one device, which is of the stream's driver: a tenth of the work of
-   ds__copy_between, which has the other cases and the sentences. 0: not that. */
-static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size, ds_result *out) {
+/* The usual copy, between memory that is known, on at most one device, which is of the stream's
+   driver: a tenth of the work of ds__copy_between, which has the other cases and the sentences.
+   0: not that. */
+static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
+                                 ds_result *out) {
     const ds__found *to = ds__range_hit(dst);
-    if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst)) return 0;
+    if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst))
+        return 0;
     unsigned to_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, to);
     const ds__found *from = ds__range_hit(src); /* may take the place of what was found before */
-    if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src)) return 0;
+    if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src))
+        return 0;
     unsigned from_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, from);
-    if (to_place == DS__AT_OTHER || from_place == DS__AT_OTHER) return 0;
-    if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE) return 0;
+    if (to_place == DS__AT_OTHER || from_place == DS__AT_OTHER)
+        return 0;
+    if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE)
+        return 0;
     ds__op op = ds__op_make(DS__OP_COPY);
     op.places = (uint16_t)(to_place << DS__OP_DST | from_place << DS__OP_SRC);
     op.u.copy.dst = dst;
@@ -127,63 +195,94 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
     return 1;
 }
 
-DSDEF ds_result (ds_copy)(void *dst, const void *src, size_t size, ds_stream stream) {
+DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stream) {
     ds_result r = ds__enter_inline("ds_copy");
-    if (DS__UNLIKELY(r < 0)) return r;
+    if (DS__UNLIKELY(r < 0))
+        return r;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
-    if (DS__LIKELY(size > 0) && !ds__copy_plain(s, dst, src, size, &r)) r = ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, 0);
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!s)) {
+        ds__stream_pin(stream);
+        return DS_ERR_INVALID_HANDLE;
+    }
+    if (DS__LIKELY(size > 0) && !ds__copy_plain(s, dst, src, size, &r))
+        r = ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, 0);
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
 
-DSDEF ds_result (ds_copy_with)(void *dst, const void *src, size_t size, unsigned flags, ds_stream stream) {
+DSDEF ds_result(ds_copy_with)(void *dst, const void *src, size_t size, unsigned flags,
+                              ds_stream stream) {
     DS__ENTER("ds_copy_with");
     DS__REQUIRE((flags & ~(unsigned)DS_COPY_HOST_STABLE) == 0, "unknown flags %#x", flags);
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = size ? ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, flags) : DS_OK;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r =
+        size ? ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, flags) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_copy_2d)(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height, ds_stream stream) {
+DSDEF ds_result(ds_copy_2d)(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
+                            size_t width, size_t height, ds_stream stream) {
     DS__ENTER("ds_copy_2d");
-    DS__REQUIRE(dst_pitch >= width && src_pitch >= width, "a pitch is smaller than the width of %zu bytes", width);
+    DS__REQUIRE(dst_pitch >= width && src_pitch >= width,
+                "a pitch is smaller than the width of %zu bytes", width);
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = width && height ? ds__copy_between(s, dst, dst_pitch, src, src_pitch, width, height, NULL, NULL, 0) : DS_OK;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = width && height ? ds__copy_between(s, dst, dst_pitch, src, src_pitch, width,
+                                                     height, NULL, NULL, 0)
+                                  : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_copy_peer)(void *dst, ds_device dst_device, const void *src, ds_device src_device, size_t size, ds_stream stream) {
+DSDEF ds_result(ds_copy_peer)(void *dst, ds_device dst_device, const void *src,
+                              ds_device src_device, size_t size, ds_stream stream) {
     DS__ENTER("ds_copy_peer");
     DS__RESOLVE(dst_device);
     DS__RESOLVE(src_device);
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
-    ds_result r = size ? ds__copy_between(s, dst, size, src, size, size, 1, &dst_device, &src_device, 0) : DS_OK;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r =
+        size ? ds__copy_between(s, dst, size, src, size, size, 1, &dst_device, &src_device, 0)
+             : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
 
 /* Fills the operation of a fill, as a stream of the driver's has it, or says what is wrong. */
-static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height, unsigned flags) {
-    DS__REQUIRE(value_size == 1 || value_size == 2 || value_size == 4, "a value of %zu bytes is not 1, 2 or 4", value_size);
-    DS__REQUIRE(width <= SIZE_MAX >> (value_size >> 1), "%zu elements are larger than the address space", width); /* a division takes longer than all the rest */
-    DS__REQUIRE(height <= 1 || (pitch >= width * value_size && (pitch & (value_size - 1)) == 0), "the pitch %zu is too small or not a multiple of %zu", pitch, value_size);
-    DS__REQUIRE(((uintptr_t)ptr & (value_size - 1)) == 0, "%p is not a multiple of %zu", ptr, value_size);
+static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, void *ptr, size_t pitch,
+                             uint32_t value, size_t value_size, size_t width, size_t height,
+                             unsigned flags) {
+    DS__REQUIRE(value_size == 1 || value_size == 2 || value_size == 4,
+                "a value of %zu bytes is not 1, 2 or 4", value_size);
+    /* a division takes longer than all the rest */
+    DS__REQUIRE(width <= SIZE_MAX >> (value_size >> 1),
+                "%zu elements are larger than the address space", width);
+    DS__REQUIRE(height <= 1 || (pitch >= width * value_size && (pitch & (value_size - 1)) == 0),
+                "the pitch %zu is too small or not a multiple of %zu", pitch, value_size);
+    DS__REQUIRE(((uintptr_t)ptr & (value_size - 1)) == 0, "%p is not a multiple of %zu", ptr,
+                value_size);
     ds_pointer_info to;
     int known = 0;
     size_t span = width && height ? ds__span(pitch, width * value_size, height) : 1;
-    if (!width || !height) return DS_OK;
-    ds_result r = DS__LIKELY(span) ? ds__operand(ptr, span, "ptr", &to, &known) : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
-    if (r == DS_OK && !known) r = ds__ask(ptr, &to);
-    if (r < 0) return r;
+    if (!width || !height)
+        return DS_OK;
+    ds_result r = DS__LIKELY(span)
+                      ? ds__operand(ptr, span, "ptr", &to, &known)
+                      : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
+    if (r == DS_OK && !known)
+        r = ds__ask(ptr, &to);
+    if (r < 0)
+        return r;
     if (to.kind == DS_MEMORY_DEVICE && to.device.type != (int32_t)driver->type)
-        return ds__fail(DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the work for devices of type %s", ds__type_name(to.device.type), to.device.index,
-                        ds__type_name((int)driver->type));
+        return ds__fail(
+            DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the work for devices of type %s",
+            ds__type_name(to.device.type), to.device.index, ds__type_name((int)driver->type));
     int rows = pitch != width * value_size;
     op->u.fill.dst = ptr;
     op->u.fill.pitch = pitch;
@@ -196,23 +295,31 @@ static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, void *ptr, si
     return DS_OK;
 }
 
-static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height) {
+static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32_t value,
+                               size_t value_size, size_t width, size_t height) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__op op = ds__op_make(DS__OP_FILL);
     ds_result r = ds__fill_op(s->driver, &op, ptr, pitch, value, value_size, width, height, 0);
-    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() && !ds__sync_is_captured(s)) r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
-    if (r == DS_OK && width && height) r = ds__submit(s, &op);
+    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() &&
+        !ds__sync_is_captured(s))
+        r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
+    if (r == DS_OK && width && height)
+        r = ds__submit(s, &op);
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_fill)(void *ptr, uint32_t value, size_t value_size, size_t count, ds_stream stream) {
+DSDEF ds_result(ds_fill)(void *ptr, uint32_t value, size_t value_size, size_t count,
+                         ds_stream stream) {
     DS__ENTER("ds_fill");
-    return ds__fill_rows(stream, ptr, count * (value_size <= 4 ? value_size : 0), value, value_size, count, 1);
+    return ds__fill_rows(stream, ptr, count * (value_size <= 4 ? value_size : 0), value, value_size,
+                         count, 1);
 }
-DSDEF ds_result (ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t value_size, size_t width, size_t height, ds_stream stream) {
+
+DSDEF ds_result(ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t value_size,
+                            size_t width, size_t height, ds_stream stream) {
     DS__ENTER("ds_fill_2d");
     return ds__fill_rows(stream, ptr, pitch, value, value_size, width, height);
 }
-

@@ -1,21 +1,25 @@
-/* ---- >>core: the current stream ----------------------------------------------------------------------------------------------- */
+/* ---- >>core: the current stream -------------------------------------------------------------- */
 
-/* The thread's current stream of a device, the default one at first; the slot keeps its reference. */
+/* The thread's current stream of a device, the default one at first; the slot keeps its
+   reference. */
 static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
     ds_stream *slot = &t->current[ds__ordinal(device)];
     if (!slot->id) {
         ds_stream s = { 0 };
         ds_result r = ds__default(device, &s);
-        if (r < 0) return r;
-        ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)s.id - 1)); /* a default stream: it outlives the slot */
+        if (r < 0)
+            return r;
+        /* a default stream: it outlives the slot */
+        ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)s.id - 1));
         *slot = s;
     }
     *out = *slot;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_stream_current)(ds_device device, ds_stream *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_stream_current)(ds_device device, ds_stream *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_current");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
@@ -24,36 +28,46 @@ DSDEF ds_result (ds_stream_current)(ds_device device, ds_stream *out) {
 }
 
 static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
-    if (!(flags & DS_PUSH_STRICT) || (s->device.type == t->device.type && s->device.index == t->device.index)) return DS_OK;
-    return ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream is on %s:%d, the current device is %s:%d", ds__type_name(s->device.type),
-                    s->device.index, ds__type_name(t->device.type), t->device.index);
+    if (!(flags & DS_PUSH_STRICT) ||
+        (s->device.type == t->device.type && s->device.index == t->device.index))
+        return DS_OK;
+    return ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream is on %s:%d, the current device is %s:%d",
+                    ds__type_name(s->device.type), s->device.index, ds__type_name(t->device.type),
+                    t->device.index);
 }
 
-/* Makes a pinned stream current and its device too; the slot takes a reference. *out_previous gets the slot's former
-   reference, which the caller drops. */
+/* Makes a pinned stream current and its device too; the slot takes a reference. *out_previous
+   gets the slot's former reference, which the caller drops. */
 static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream *out_previous) {
     ds_result r = ds__strict(t, s, flags);
-    if (r == DS_OK) r = ds__current(t, s->device, out_previous);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__current(t, s->device, out_previous);
+    if (r < 0)
+        return r;
     ds__ref(s);
     t->current[ds__ordinal(s->device)].id = ds__handle(&s->slot);
     t->device = s->device;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out_previous) {
-    if (out_previous) out_previous->id = 0;
+DSDEF ds_result(ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out_previous) {
+    if (out_previous)
+        out_previous->id = 0;
     DS__ENTER("ds_stream_use");
     DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0, "unknown flags %#x", flags);
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_stream previous = { 0 };
     ds_result r = ds__use(t, s, flags, &previous);
     ds__stream_unpin(s);
-    if (r < 0) return r;
-    if (out_previous) *out_previous = previous;
+    if (r < 0)
+        return r;
+    if (out_previous)
+        *out_previous = previous;
     ds__stream_drop(previous);
     return DS_OK;
 }
@@ -62,38 +76,48 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 
 /* One more reference to a handle in a slot of the thread; a zero handle is allowed. */
 static ds_stream ds__stream_keep(ds_stream handle) {
-    if (handle.id) ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+    if (handle.id)
+        ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
     return handle;
 }
 
 static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
-    DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0, "unknown flags %#x", flags);
+    DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0,
+                "unknown flags %#x", flags);
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     ds__frame *f = ds__frame_add(t);
-    if (!f) return DS_ERR_OUT_OF_MEMORY;
+    if (!f)
+        return DS_ERR_OUT_OF_MEMORY;
     f->kind = stream.id ? DS__FRAME_STREAM : DS__FRAME_NOTHING;
     f->flags = flags;
     f->device = t->device;
     ds_stream entry = t->current[ds__ordinal(t->device)];
     if (stream.id) {
         ds__stream *s = ds__stream_pin(stream);
-        if (!s) return DS_ERR_INVALID_HANDLE;
+        if (!s)
+            return DS_ERR_INVALID_HANDLE;
         ds_stream before;
         ds_result r = ds__strict(t, s, flags);
         if (r == DS_OK && (flags & DS_PUSH_WAIT_PREV)) {
             r = ds__current(t, s->device, &before);
-            if (r == DS_OK) r = ds__wait_stream(stream, before);
+            if (r == DS_OK)
+                r = ds__wait_stream(stream, before);
         }
         f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
-        if (r == DS_OK) r = ds__use(t, s, flags, &f->previous);
+        if (r == DS_OK)
+            r = ds__use(t, s, flags, &f->previous);
         if (r == DS_OK) {
             ds__ref(s); /* the frame's */
             f->pushed = stream;
             f->stream_device = s->device;
         }
         ds__stream_unpin(s);
-        if (r < 0) { ds__stream_drop(f->entry); return r; }
+        if (r < 0) {
+            ds__stream_drop(f->entry);
+            return r;
+        }
     } else {
         f->entry = ds__stream_keep(entry);
     }
@@ -110,29 +134,42 @@ static void ds__restore(ds__thread *t, ds_device device, ds_stream stream) {
 
 static ds_result ds__stream_pop(void) {
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     if (t->frames == 0 || t->frame[t->frames - 1].kind == DS__FRAME_DEVICE)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, t->frames ? "the latest push was that of a device" : "nothing was pushed");
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        t->frames ? "the latest push was that of a device" : "nothing was pushed");
     ds__frame f = t->frame[--t->frames];
     ds_result r = DS_OK;
     t->device = f.device;
-    if (f.kind == DS__FRAME_STREAM) ds__restore(t, f.stream_device, f.previous);
+    if (f.kind == DS__FRAME_STREAM)
+        ds__restore(t, f.stream_device, f.previous);
     ds__restore(t, f.device, f.entry);
-    if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK)) r = ds__wait_stream(t->current[ds__ordinal(f.stream_device)], f.pushed);
+    if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK))
+        r = ds__wait_stream(t->current[ds__ordinal(f.stream_device)], f.pushed);
     ds__stream_drop(f.pushed);
     return r;
 }
 
-DSDEF ds_result (ds_stream_push)(ds_stream stream, unsigned flags) { DS__ENTER("ds_stream_push"); return ds__stream_push(stream, flags); }
-DSDEF ds_result (ds_stream_pop)(void) { DS__ENTER("ds_stream_pop"); return ds__stream_pop(); }
+DSDEF ds_result(ds_stream_push)(ds_stream stream, unsigned flags) {
+    DS__ENTER("ds_stream_push");
+    return ds__stream_push(stream, flags);
+}
 
-DSDEF ds_scope (ds_stream_scope_enter)(ds_stream stream, unsigned flags) {
+DSDEF ds_result(ds_stream_pop)(void) {
+    DS__ENTER("ds_stream_pop");
+    return ds__stream_pop();
+}
+
+DSDEF ds_scope(ds_stream_scope_enter)(ds_stream stream, unsigned flags) {
     ds_scope scope = { 0, 0 };
-    if (ds__enter("ds_stream_scope_enter") == DS_OK && ds__stream_push(stream, flags) == DS_OK) scope.pushed = scope.once = 1;
+    if (ds__enter("ds_stream_scope_enter") == DS_OK && ds__stream_push(stream, flags) == DS_OK)
+        scope.pushed = scope.once = 1;
     return scope;
 }
-DSDEF void (ds_stream_scope_leave)(ds_scope *scope) {
-    if (scope->pushed && ds__enter("ds_stream_scope_leave") == DS_OK) DS_IGNORE(ds__stream_pop());
+
+DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
+    if (scope->pushed && ds__enter("ds_stream_scope_leave") == DS_OK)
+        DS_IGNORE(ds__stream_pop());
     scope->pushed = 0;
 }
-

@@ -1,11 +1,16 @@
-/* ---- >>core: devices ---------------------------------------------------------------------------------------------------- */
+/* ---- >>core: devices ------------------------------------------------------------------------- */
 
 static const char *ds__type_name(int type) {
-    return type == DS_DEVICE_CUDA ? "cuda" : type == DS_DEVICE_CPU ? "cpu" : type == DS_DEVICE_HOST ? "host" : "?";
+    return type == DS_DEVICE_CUDA   ? "cuda"
+           : type == DS_DEVICE_CPU  ? "cpu"
+           : type == DS_DEVICE_HOST ? "host"
+                                    : "?";
 }
 
 static int ds__type_count(int type) {
-    return type == DS_DEVICE_CUDA ? ds__g.backend[0].device_count : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count : 0;
+    return type == DS_DEVICE_CUDA  ? ds__g.backend[0].device_count
+           : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count
+                                   : 0;
 }
 
 /* Makes a device that exists of what the user gave: the current one for a zeroed one. */
@@ -13,10 +18,12 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
         DS__REQUIRE(device.index == 0, "a device without a type has index %d", device.index);
         ds__thread *t = ds__thread_state();
-        if (!t) return DS_ERR_OUT_OF_MEMORY;
+        if (!t)
+            return DS_ERR_OUT_OF_MEMORY;
         device = t->device;
     }
-    if (device.type == DS_DEVICE_HOST) return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
+    if (device.type == DS_DEVICE_HOST)
+        return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
     if (device.type != DS_DEVICE_CUDA && device.type != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", device.type);
     int count = ds__type_count(device.type);
@@ -24,14 +31,22 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
         return ds__fail(DS_ERR_NO_DEVICE, "there is no %s device: %s", ds__type_name(device.type),
                         ds__g.backend[device.type == DS_DEVICE_CUDA ? 0 : 1].reason);
     if (device.index < 0 || device.index >= count)
-        return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d is outside of [0, %d)", ds__type_name(device.type), device.index, count);
+        return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d is outside of [0, %d)",
+                        ds__type_name(device.type), device.index, count);
     *out = device;
     return DS_OK;
 }
-#define DS__RESOLVE(device) do { ds_result ds__r = ds__resolve(device, &device); if (DS__UNLIKELY(ds__r < 0)) return ds__r; } while (0)
 
-DSDEF ds_result (ds_backend_get)(int index, ds_backend_info *out) {
-    if (out) memset(out, 0, sizeof *out);
+#define DS__RESOLVE(device)                             \
+    do {                                                \
+        ds_result ds__r = ds__resolve(device, &device); \
+        if (DS__UNLIKELY(ds__r < 0))                    \
+            return ds__r;                               \
+    } while (0)
+
+DSDEF ds_result(ds_backend_get)(int index, ds_backend_info *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_backend_get");
     DS__REQUIRE(out, "out is NULL");
     DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT, "there is no backend %d", index);
@@ -39,53 +54,69 @@ DSDEF ds_result (ds_backend_get)(int index, ds_backend_info *out) {
     return DS_OK;
 }
 
-DSDEF ds_result (ds_backend_report)(char *out, size_t size) {
-    if (out && size) out[0] = 0;
+DSDEF ds_result(ds_backend_report)(char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
     DS__ENTER("ds_backend_report");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     size_t at = 0;
     for (int i = 0; i < DS_BACKEND_COUNT && at < size; i++) {
-        int n = snprintf(out + at, size - at, "%-5s %s\n", ds__g.backend[i].name, ds__g.backend[i].reason);
+        int n = snprintf(out + at, size - at, "%-5s %s\n", ds__g.backend[i].name,
+                         ds__g.backend[i].reason);
         at += n > 0 ? (size_t)n : 0;
     }
     return DS_OK;
 }
 
-DSDEF int (ds_is_available)(ds_device_type type) {
-    if (ds__enter("ds_is_available") < 0) return 0;
+DSDEF int(ds_is_available)(ds_device_type type) {
+    if (ds__enter("ds_is_available") < 0)
+        return 0;
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     return ds__type_count(t) > 0;
 }
-DSDEF int (ds_is_initialized)(void) { return atomic_load(&ds__g.state) == DS__READY; }
 
-DSDEF ds_result (ds_arch_list)(ds_device_type type, char *out, size_t size) {
-    if (out && size) out[0] = 0;
+DSDEF int(ds_is_initialized)(void) {
+    return atomic_load(&ds__g.state) == DS__READY;
+}
+
+DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
     DS__ENTER("ds_arch_list");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     const char *words = "";
-    if (t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU) return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device with code of its own", t);
+    if (t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device with code of its own",
+                        t);
 #ifdef DEVSTREAM_CUDA
-    if (t == DS_DEVICE_CUDA) words = "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 sm_101 sm_103 sm_110 sm_120 sm_121 compute_60";
+    if (t == DS_DEVICE_CUDA)
+        words = "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 "
+                "sm_101 sm_103 sm_110 sm_120 sm_121 compute_60";
 #endif
 #ifdef __x86_64__
-    if (t == DS_DEVICE_CPU) words = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "x86_64 avx2" : "x86_64";
+    if (t == DS_DEVICE_CPU)
+        words = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "x86_64 avx2"
+                                                                                : "x86_64";
 #else
-    if (t == DS_DEVICE_CPU) words = "aarch64";
+    if (t == DS_DEVICE_CPU)
+        words = "aarch64";
 #endif
     DS__REQUIRE(strlen(words) < size, "%zu bytes are too few for \"%s\"", size, words);
     memcpy(out, words, strlen(words) + 1);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_device_count)(ds_device_type type, int *out_count) {
-    if (out_count) *out_count = 0;
+DSDEF ds_result(ds_device_count)(ds_device_type type, int *out_count) {
+    if (out_count)
+        *out_count = 0;
     DS__ENTER("ds_device_count");
     DS__REQUIRE(out_count, "out_count is NULL");
     int t = (int)type;
     if (t == DS_DEVICE_CURRENT) {
         ds__thread *thread = ds__thread_state();
-        if (!thread) return DS_ERR_OUT_OF_MEMORY;
+        if (!thread)
+            return DS_ERR_OUT_OF_MEMORY;
         t = thread->device.type;
     }
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
@@ -98,7 +129,8 @@ DSDEF ds_result (ds_device_count)(ds_device_type type, int *out_count) {
 static int ds__same_word(const char *word, size_t n, const char *lower) {
     for (size_t i = 0; i < n; i++) {
         char c = word[i] >= 'A' && word[i] <= 'Z' ? (char)(word[i] - 'A' + 'a') : word[i];
-        if (!lower[i] || c != lower[i]) return 0;
+        if (!lower[i] || c != lower[i])
+            return 0;
     }
     return lower[n] == 0;
 }
@@ -109,43 +141,57 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
     size_t n = strcspn(word, ": \t\n\r\f\v");
     const char *at = word + n;
     int64_t index = -1;
-    if (ds__same_word(word, n, "cuda") || ds__same_word(word, n, "gpu")) d->type = DS_DEVICE_CUDA;
-    else if (ds__same_word(word, n, "cpu") || (n == 10 && memcmp(word, "custom_cpu", 10) == 0)) d->type = DS_DEVICE_CPU;
-    else if (ds__same_word(word, n, "host")) d->type = DS_DEVICE_HOST;
-    else return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" names no device; write cpu, cuda:0, gpu:1, custom_cpu:0 or host", text);
+    if (ds__same_word(word, n, "cuda") || ds__same_word(word, n, "gpu"))
+        d->type = DS_DEVICE_CUDA;
+    else if (ds__same_word(word, n, "cpu") || (n == 10 && memcmp(word, "custom_cpu", 10) == 0))
+        d->type = DS_DEVICE_CPU;
+    else if (ds__same_word(word, n, "host"))
+        d->type = DS_DEVICE_HOST;
+    else
+        return ds__fail(DS_ERR_INVALID_DEVICE,
+                        "\"%s\" names no device; write cpu, cuda:0, gpu:1, custom_cpu:0 or host",
+                        text);
     if (*at == ':') {
         const char *digits = ++at;
         for (index = 0; *at >= '0' && *at <= '9'; at++)
-            if ((index = index * 10 + (*at - '0')) > INT_MAX) return ds__fail(DS_ERR_DEVICE_RANGE, "the index in \"%s\" is too large", text);
-        if (at == digits) return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has no index after the colon", text);
+            if ((index = index * 10 + (*at - '0')) > INT_MAX)
+                return ds__fail(DS_ERR_DEVICE_RANGE, "the index in \"%s\" is too large", text);
+        if (at == digits)
+            return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has no index after the colon", text);
     }
     at += strspn(at, blanks);
-    if (*at) return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" goes on after the device", text);
+    if (*at)
+        return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" goes on after the device", text);
     if (d->type == DS_DEVICE_HOST) {
-        if (index > 0) return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d is outside of [0, 1)", (int)index);
+        if (index > 0)
+            return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d is outside of [0, 1)", (int)index);
         return DS_OK;
     }
     if (index < 0) {
         ds__thread *t = ds__thread_state();
-        if (!t) return DS_ERR_OUT_OF_MEMORY;
+        if (!t)
+            return DS_ERR_OUT_OF_MEMORY;
         index = t->device.type == d->type ? t->device.index : 0;
     }
     d->index = (int32_t)index;
     return ds__resolve(*d, d);
 }
 
-DSDEF ds_result (ds_device_parse)(const char *text, ds_device *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_parse");
     DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
     ds_device d = { 0, 0 };
     ds_result r = ds__parse_device(text, &d);
-    if (r == DS_OK) *out = d;
+    if (r == DS_OK)
+        *out = d;
     return r;
 }
 
-DSDEF ds_result (ds_device_print)(ds_device device, char *out, size_t size) {
-    if (out && size) out[0] = 0;
+DSDEF ds_result(ds_device_print)(ds_device device, char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
     DS__ENTER("ds_device_print");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     char text[DS_DEVICE_NAME_SIZE];
@@ -160,21 +206,23 @@ DSDEF ds_result (ds_device_print)(ds_device device, char *out, size_t size) {
     return DS_OK;
 }
 
-DSDEF ds_result (ds_device_get)(ds_device *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_device_get)(ds_device *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_get");
     DS__REQUIRE(out, "out is NULL");
     return ds__resolve(ds_device_current(), out);
 }
 
 static ds_result ds__set_device(ds__thread *t, ds_device device) {
-    if (device.type == DS_DEVICE_CURRENT || device.index < 0) return DS_OK;
+    if (device.type == DS_DEVICE_CURRENT || device.index < 0)
+        return DS_OK;
     DS__RESOLVE(device);
     t->device = device;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_device_set)(ds_device device) {
+DSDEF ds_result(ds_device_set)(ds_device device) {
     DS__ENTER("ds_device_set");
     ds__thread *t = ds__thread_state();
     return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
@@ -185,8 +233,12 @@ static ds__frame *ds__frame_add(ds__thread *t) {
     if (t->frames == t->frame_room) {
         size_t room = t->frame_room ? 2 * t->frame_room : 8;
         ds__frame *more = ds__alloc(room * sizeof *more);
-        if (!more) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a frame"); return NULL; }
-        if (t->frames) memcpy(more, t->frame, t->frames * sizeof *more);
+        if (!more) {
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a frame");
+            return NULL;
+        }
+        if (t->frames)
+            memcpy(more, t->frame, t->frames * sizeof *more);
         ds__release(t->frame);
         t->frame = more;
         t->frame_room = room;
@@ -197,12 +249,15 @@ static ds__frame *ds__frame_add(ds__thread *t) {
 
 static ds_result ds__device_push(ds_device device) {
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     ds__frame *f = ds__frame_add(t);
-    if (!f) return DS_ERR_OUT_OF_MEMORY;
+    if (!f)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_device before = t->device;
     ds_result r = ds__set_device(t, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     f->kind = DS__FRAME_DEVICE;
     f->device = before;
     t->frames++;
@@ -211,23 +266,34 @@ static ds_result ds__device_push(ds_device device) {
 
 static ds_result ds__device_pop(void) {
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     if (t->frames == 0 || t->frame[t->frames - 1].kind != DS__FRAME_DEVICE)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, t->frames ? "the latest push was that of a stream" : "nothing was pushed");
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        t->frames ? "the latest push was that of a stream" : "nothing was pushed");
     t->device = t->frame[--t->frames].device;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_device_push)(ds_device device) { DS__ENTER("ds_device_push"); return ds__device_push(device); }
-DSDEF ds_result (ds_device_pop)(void) { DS__ENTER("ds_device_pop"); return ds__device_pop(); }
+DSDEF ds_result(ds_device_push)(ds_device device) {
+    DS__ENTER("ds_device_push");
+    return ds__device_push(device);
+}
 
-DSDEF ds_scope (ds_device_scope_enter)(ds_device device) {
+DSDEF ds_result(ds_device_pop)(void) {
+    DS__ENTER("ds_device_pop");
+    return ds__device_pop();
+}
+
+DSDEF ds_scope(ds_device_scope_enter)(ds_device device) {
     ds_scope scope = { 0, 0 };
-    if (ds__enter("ds_device_scope_enter") == DS_OK && ds__device_push(device) == DS_OK) scope.pushed = scope.once = 1;
+    if (ds__enter("ds_device_scope_enter") == DS_OK && ds__device_push(device) == DS_OK)
+        scope.pushed = scope.once = 1;
     return scope;
 }
-DSDEF void (ds_device_scope_leave)(ds_scope *scope) {
-    if (scope->pushed && ds__enter("ds_device_scope_leave") == DS_OK) DS_IGNORE(ds__device_pop());
+
+DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
+    if (scope->pushed && ds__enter("ds_device_scope_leave") == DS_OK)
+        DS_IGNORE(ds__device_pop());
     scope->pushed = 0;
 }
-

@@ -1,107 +1,139 @@
 /* Adds the device's label to an error's sentence. */
-__attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device, ds_result r) {
+__attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device,
+                                                                        ds_result r) {
     char name[16 + sizeof *ds__g.label];
     ds__lock_take(&ds__g.label_lock);
     snprintf(name, sizeof name, "%s", ds__g.label[ds__ordinal(device)]);
     ds__lock_give(&ds__g.label_lock);
-    return name[0] ? ds__also(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index, name) : r;
+    return name[0] ? ds__also(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index, name)
+                   : r;
 }
-static inline ds_result ds__device_error(ds_device device, ds_result r) { return DS__LIKELY(r >= 0) ? r : ds__device_error_named(device, r); }
 
-DSDEF ds_result (ds_device_get_properties)(ds_device device, ds_device_properties *out) {
-    if (out) memset(out, 0, sizeof *out);
+static inline ds_result ds__device_error(ds_device device, ds_result r) {
+    return DS__LIKELY(r >= 0) ? r : ds__device_error_named(device, r);
+}
+
+DSDEF ds_result(ds_device_get_properties)(ds_device device, ds_device_properties *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_get_properties");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__device_error(device, ds__driver_of(device)->device_properties(device.index, out));
 }
 
-DSDEF ds_result (ds_device_name)(ds_device device, char *out, size_t size) {
+DSDEF ds_result(ds_device_name)(ds_device device, char *out, size_t size) {
     ds_device_properties p;
-    if (out && size) out[0] = 0;
+    if (out && size)
+        out[0] = 0;
     DS__ENTER("ds_device_name");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
-    ds_result r = ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
-    if (r == DS_OK) snprintf(out, size, "%s", p.name);
-    return r;
-}
-DSDEF ds_result (ds_device_capability)(ds_device device, int *out_major, int *out_minor) {
-    ds_device_properties p;
-    if (out_major) *out_major = 0;
-    if (out_minor) *out_minor = 0;
-    DS__ENTER("ds_device_capability");
-    DS__RESOLVE(device);
-    memset(&p, 0, sizeof p);
-    ds_result r = ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
-    if (r == DS_OK && out_major) *out_major = p.major;
-    if (r == DS_OK && out_minor) *out_minor = p.minor;
+    ds_result r =
+        ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    if (r == DS_OK)
+        snprintf(out, size, "%s", p.name);
     return r;
 }
 
-DSDEF ds_result (ds_uuid_print)(const unsigned char uuid[16], char *out, size_t size) {
-    if (out && size) out[0] = 0;
+DSDEF ds_result(ds_device_capability)(ds_device device, int *out_major, int *out_minor) {
+    ds_device_properties p;
+    if (out_major)
+        *out_major = 0;
+    if (out_minor)
+        *out_minor = 0;
+    DS__ENTER("ds_device_capability");
+    DS__RESOLVE(device);
+    memset(&p, 0, sizeof p);
+    ds_result r =
+        ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    if (r == DS_OK && out_major)
+        *out_major = p.major;
+    if (r == DS_OK && out_minor)
+        *out_minor = p.minor;
+    return r;
+}
+
+DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
     ds__tls.fn = "ds_uuid_print";
     ds__tls.site.file = ds_call_site.file;
     ds__tls.site.line = ds_call_site.line;
     ds_call_site.file = NULL;
-    if (!uuid || !out || size < 37) return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
+    if (!uuid || !out || size < 37)
+        return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
     for (int i = 0, at = 0; i < 16; i++) {
-        if (i == 4 || i == 6 || i == 8 || i == 10) out[at++] = '-';
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            out[at++] = '-';
         at += snprintf(out + at, 3, "%02x", uuid[i]);
     }
     return DS_OK;
 }
 
-DSDEF ds_result (ds_device_memory_info)(ds_device device, size_t *out_free, size_t *out_total) {
-    if (out_free) *out_free = 0;
-    if (out_total) *out_total = 0;
+DSDEF ds_result(ds_device_memory_info)(ds_device device, size_t *out_free, size_t *out_total) {
+    if (out_free)
+        *out_free = 0;
+    if (out_total)
+        *out_total = 0;
     DS__ENTER("ds_device_memory_info");
     DS__RESOLVE(device);
-    size_t avail = 0, total = 0;
-    ds_result r = ds__device_error(device, ds__driver_of(device)->device_memory(device.index, &avail, &total));
-    if (r == DS_OK && out_free) *out_free = avail;
-    if (r == DS_OK && out_total) *out_total = total;
+    size_t avail = 0;
+    size_t total = 0;
+    ds_result r = ds__device_error(
+        device, ds__driver_of(device)->device_memory(device.index, &avail, &total));
+    if (r == DS_OK && out_free)
+        *out_free = avail;
+    if (r == DS_OK && out_total)
+        *out_total = total;
     return r;
 }
 
-DSDEF ds_result (ds_device_synchronize)(ds_device device) {
+DSDEF ds_result(ds_device_synchronize)(ds_device device) {
     DS__ENTER("ds_device_synchronize");
     DS__RESOLVE(device);
     return ds__device_error(device, ds__driver_of(device)->device_synchronize(device.index));
 }
 
-DSDEF ds_result (ds_device_reset)(ds_device device) {
+DSDEF ds_result(ds_device_reset)(ds_device device) {
     DS__ENTER("ds_device_reset");
     DS__RESOLVE(device);
     return ds__device_error(device, ds__driver_of(device)->device_reset(device.index));
 }
 
-DSDEF ds_result (ds_device_can_access_peer)(ds_device device, ds_device peer, int *out) {
-    if (out) *out = 0;
+DSDEF ds_result(ds_device_can_access_peer)(ds_device device, ds_device peer, int *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_device_can_access_peer");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     DS__RESOLVE(peer);
-    if (device.type != peer.type) return DS_OK;
+    if (device.type != peer.type)
+        return DS_OK;
     return ds__driver_of(device)->device_peer(device.index, peer.index, out);
 }
 
-DSDEF ds_result (ds_device_priority_range)(ds_device device, int *out_least, int *out_greatest) {
-    if (out_least) *out_least = 0;
-    if (out_greatest) *out_greatest = 0;
+DSDEF ds_result(ds_device_priority_range)(ds_device device, int *out_least, int *out_greatest) {
+    if (out_least)
+        *out_least = 0;
+    if (out_greatest)
+        *out_greatest = 0;
     DS__ENTER("ds_device_priority_range");
     DS__RESOLVE(device);
-    int least = 0, greatest = 0;
+    int least = 0;
+    int greatest = 0;
     ds_result r = ds__driver_of(device)->priority_range(device.index, &least, &greatest);
-    if (r == DS_OK && out_least) *out_least = least;
-    if (r == DS_OK && out_greatest) *out_greatest = greatest;
+    if (r == DS_OK && out_least)
+        *out_least = least;
+    if (r == DS_OK && out_greatest)
+        *out_greatest = greatest;
     return r;
 }
 
-DSDEF ds_result (ds_device_label)(ds_device device, char *out, size_t size) {
-    if (out && size) out[0] = 0;
+DSDEF ds_result(ds_device_label)(ds_device device, char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
     DS__ENTER("ds_device_label");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
@@ -110,7 +142,8 @@ DSDEF ds_result (ds_device_label)(ds_device device, char *out, size_t size) {
     ds__lock_give(&ds__g.label_lock);
     return DS_OK;
 }
-DSDEF ds_result (ds_device_set_label)(ds_device device, const char *label) {
+
+DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     DS__ENTER("ds_device_set_label");
     DS__RESOLVE(device);
     ds__lock_take(&ds__g.label_lock);
@@ -119,4 +152,3 @@ DSDEF ds_result (ds_device_set_label)(ds_device device, const char *label) {
     ds__tell_device_label(device, label ? label : "");
     return DS_OK;
 }
-

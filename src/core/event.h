@@ -1,27 +1,38 @@
-/* ---- >>core: events -------------------------------------------------------------------------------------------------------------- */
+/* ---- >>core: events -------------------------------------------------------------------------- */
 
 static ds__event *ds__event_pin(ds_event handle) {
     ds__event *e = ds__pin(&ds__g.events, handle.id);
     if (DS__UNLIKELY(!e))
-        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the event was destroyed or never existed" : "no event was given (the handle is zero)");
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the event was destroyed or never existed"
+                                                  : "no event was given (the handle is zero)");
     return e;
 }
-static inline void ds__event_unpin(ds__event *e) { ds__unpin(&ds__g.events, e); }
+
+static inline void ds__event_unpin(ds__event *e) {
+    ds__unpin(&ds__g.events, e);
+}
 
 static void ds__event_free(void *object) {
     ds__event *e = object;
     void *native = atomic_load(&e->native);
-    if (native) e->driver->event_destroy(native);
+    if (native)
+        e->driver->event_destroy(native);
     ds__release(e->label);
 }
 
 static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out) {
-    DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT | DS_EVENT_INTERPROCESS)) == 0, "unknown flags %#x", flags);
-    DS__REQUIRE((flags & (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS)) != (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS),
+    DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
+                                     DS_EVENT_INTERPROCESS)) == 0,
+                "unknown flags %#x", flags);
+    DS__REQUIRE((flags & (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS)) !=
+                    (DS_EVENT_TIMING | DS_EVENT_INTERPROCESS),
                 "an interprocess event cannot have timing");
     char *copy = label ? ds__copy_text(label, 255) : NULL;
     ds__event *e = label && !copy ? NULL : ds__table_add(&ds__g.events);
-    if (!e) { ds__release(copy); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event"); }
+    if (!e) {
+        ds__release(copy);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
+    }
     e->flags = flags;
     e->label = copy;
     e->made = ds__tls.site;
@@ -30,114 +41,148 @@ static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out)
     return DS_OK;
 }
 
-DSDEF ds_result (ds_event_create)(unsigned flags, const char *label, ds_event *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_event_create)(unsigned flags, const char *label, ds_event *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_event_create");
     DS__REQUIRE(out, "out is NULL");
     return ds__event_new(flags, label, out);
 }
 
-DSDEF ds_result (ds_event_destroy)(ds_event event) {
+DSDEF ds_result(ds_event_destroy)(ds_event event) {
     DS__ENTER("ds_event_destroy");
     ds__event *e = ds__event_pin(event);
-    if (!e) return DS_ERR_INVALID_HANDLE;
+    if (!e)
+        return DS_ERR_INVALID_HANDLE;
     int killed = ds__table_kill(&ds__g.events, e);
     ds__event_unpin(e);
     ds__reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
-static int64_t ds__device_key(ds_device d) { return (int64_t)d.type << 32 | d.index; }
+static int64_t ds__device_key(ds_device d) {
+    return (int64_t)d.type << 32 | d.index;
+}
 
-/* Binds the event to the device and gives it a native event, unless that is done. With `any` the device that it has will do. The event is locked. */
+/* Binds the event to the device and gives it a native event, unless that is done. With `any` the
+   device that it has will do. The event is locked. */
 static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_device device, int any) {
-    int64_t key = ds__device_key(device), bound = atomic_load(&e->device);
-    if (bound == key || (any && bound >= 0)) return DS_OK;
+    int64_t key = ds__device_key(device);
+    int64_t bound = atomic_load(&e->device);
+    if (bound == key || (any && bound >= 0))
+        return DS_OK;
     if (bound >= 0)
-        return ds__fail(DS_ERR_DEVICE_MISMATCH, "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d", ds__type_name((int)(bound >> 32)),
-                        (int)(bound & INT_MAX), ds__type_name(device.type), device.index);
+        return ds__fail(
+            DS_ERR_DEVICE_MISMATCH,
+            "the event belongs to %s:%d, where it was first recorded, the stream to %s:%d",
+            ds__type_name((int)(bound >> 32)), (int)(bound & INT_MAX), ds__type_name(device.type),
+            device.index);
     void *native = atomic_load(&e->native); /* there is one when a first record has failed */
-    if (native && e->driver != driver) return ds__fail(DS_ERR_CROSS_DRIVER, "the event was to be recorded on a device of the other driver before");
+    if (native && e->driver != driver)
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "the event was to be recorded on a device of the other driver before");
     ds_result r = driver->event_create(device.index, e->flags, &native);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     e->driver = driver;
     atomic_store(&e->native, native);
     atomic_store(&e->device, key);
     return r;
 }
 
-/* For a call that makes the event a device's for good if it succeeds: until it says so, or that it did not, none takes the event to another device. */
-static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device, int any) {
+/* For a call that makes the event a device's for good if it succeeds: until it says so, or that
+   it did not, none takes the event to another device. */
+static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device,
+                                 int any) {
     ds__lock_take(&e->bind);
     ds_result r = ds__event_bind(e, driver, device, any);
     e->claims += r == DS_OK;
     ds__lock_give(&e->bind);
     return r;
 }
+
 static void ds__event_settle(ds__event *e, int succeeded) {
     ds__lock_take(&e->bind);
     e->claims--;
-    if (succeeded) atomic_store(&e->settled, 1);
-    else if (!e->claims && !atomic_load(&e->settled)) atomic_store(&e->device, -1);
+    if (succeeded)
+        atomic_store(&e->settled, 1);
+    else if (!e->claims && !atomic_load(&e->settled))
+        atomic_store(&e->device, -1);
     ds__lock_give(&e->bind);
 }
 
 /* The first record that succeeds binds the event to its device. */
 static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
-    int first = !atomic_load_explicit(&e->settled, memory_order_acquire) || atomic_load_explicit(&e->device, memory_order_relaxed) != ds__device_key(s->device);
+    int first = !atomic_load_explicit(&e->settled, memory_order_acquire) ||
+                atomic_load_explicit(&e->device, memory_order_relaxed) != ds__device_key(s->device);
     ds_result r = DS__UNLIKELY(first) ? ds__event_claim(e, s->driver, s->device, 0) : DS_OK;
     if (DS__LIKELY(r == DS_OK)) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
         r = ds__submit(s, &op);
-        if (DS__UNLIKELY(first)) ds__event_settle(e, r == DS_OK);
+        if (DS__UNLIKELY(first))
+            ds__event_settle(e, r == DS_OK);
     }
     return ds__name_object(r, "event", e->label);
 }
 
 static inline ds_result ds__event_record(ds_event event, ds_stream stream, int kind) {
     ds__event *e = ds__pin_inline(&ds__g.events, event.id);
-    if (DS__UNLIKELY(!e)) { ds__event_pin(event); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!e)) {
+        ds__event_pin(event);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) ds__stream_pin(stream);
+    if (DS__UNLIKELY(!s))
+        ds__stream_pin(stream);
     ds_result r = s ? ds__record(e, s, kind) : DS_ERR_INVALID_HANDLE;
-    if (s) ds__unpin_inline(&ds__g.streams, s);
+    if (s)
+        ds__unpin_inline(&ds__g.streams, s);
     ds__unpin_inline(&ds__g.events, e);
     return r;
 }
 
-/* Records, unless a capture is open somewhere: DS_NOT_READY. To wait for the event afterwards harms none that begins meanwhile. */
+/* Records, unless a capture is open somewhere: DS_NOT_READY. To wait for the event afterwards
+   harms none that begins meanwhile. */
 DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
     pthread_mutex_lock(&ds__g.begin);
-    ds_result r = ds__captures_open() ? DS_NOT_READY : ds__event_record(event, stream, DS__OP_RECORD);
+    ds_result r =
+        ds__captures_open() ? DS_NOT_READY : ds__event_record(event, stream, DS__OP_RECORD);
     pthread_mutex_unlock(&ds__g.begin);
     return r;
 }
 
-DSDEF ds_result (ds_event_record)(ds_event event, ds_stream stream) {
+DSDEF ds_result(ds_event_record)(ds_event event, ds_stream stream) {
     ds_result r = ds__enter_inline("ds_event_record");
     return DS__UNLIKELY(r < 0) ? r : ds__event_record(event, stream, DS__OP_RECORD);
 }
-DSDEF ds_result (ds_event_record_external)(ds_event event, ds_stream stream) {
+
+DSDEF ds_result(ds_event_record_external)(ds_event event, ds_stream stream) {
     DS__ENTER("ds_event_record_external");
     return ds__event_record(event, stream, DS__OP_EXTERNAL_RECORD);
 }
 
-DSDEF ds_result (ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_record_new");
     DS__REQUIRE(out, "out is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_event handle = { 0 };
     ds_result r = ds__event_new(flags, NULL, &handle);
     if (r == DS_OK) {
         ds__event *e = ds__event_pin(handle);
         r = e ? ds__record(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
-        if (r < 0 && e) ds__table_kill(&ds__g.events, e);
-        if (e) ds__event_unpin(e);
-        if (r == DS_OK) *out = handle;
+        if (r < 0 && e)
+            ds__table_kill(&ds__g.events, e);
+        if (e)
+            ds__event_unpin(e);
+        if (r == DS_OK)
+            *out = handle;
     }
     ds__stream_unpin(s);
     return r;
@@ -146,38 +191,54 @@ DSDEF ds_result (ds_stream_record_new)(ds_stream stream, unsigned flags, ds_even
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind) {
     ds_result r = DS_OK;
     ds__event *e = ds__pin_inline(&ds__g.events, event.id);
-    if (DS__UNLIKELY(!e)) { ds__event_pin(event); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!e)) {
+        ds__event_pin(event);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); r = DS_ERR_INVALID_HANDLE; }
-    int claimed = s && kind == DS__OP_EXTERNAL_WAIT && !atomic_load_explicit(&e->settled, memory_order_relaxed); /* its first record may come after the capture */
-    if (DS__UNLIKELY(claimed)) claimed = (r = ds__event_claim(e, s->driver, s->device, 1)) == DS_OK;
+    if (DS__UNLIKELY(!s)) {
+        ds__stream_pin(stream);
+        r = DS_ERR_INVALID_HANDLE;
+    }
+    /* its first record may come after the capture */
+    int claimed = s && kind == DS__OP_EXTERNAL_WAIT &&
+                  !atomic_load_explicit(&e->settled, memory_order_relaxed);
+    if (DS__UNLIKELY(claimed))
+        claimed = (r = ds__event_claim(e, s->driver, s->device, 1)) == DS_OK;
     int64_t device = atomic_load(&e->device);
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     if (s && r == DS_OK && native && device >= 0) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = native;
         op.u.event.object = e;
-        r = (int)(device >> 32) == s->device.type ? ds__submit(s, &op)
-                                                  : ds__fail(DS_ERR_CROSS_DRIVER, "the event and the stream belong to different drivers");
+        r = (int)(device >> 32) == s->device.type
+                ? ds__submit(s, &op)
+                : ds__fail(DS_ERR_CROSS_DRIVER,
+                           "the event and the stream belong to different drivers");
     }
-    if (DS__UNLIKELY(claimed)) ds__event_settle(e, r == DS_OK);
-    if (s) ds__unpin_inline(&ds__g.streams, s);
+    if (DS__UNLIKELY(claimed))
+        ds__event_settle(e, r == DS_OK);
+    if (s)
+        ds__unpin_inline(&ds__g.streams, s);
     ds__unpin_inline(&ds__g.events, e);
     return r;
 }
 
-DSDEF ds_result (ds_stream_wait_event)(ds_stream stream, ds_event event) {
+DSDEF ds_result(ds_stream_wait_event)(ds_stream stream, ds_event event) {
     ds_result r = ds__enter_inline("ds_stream_wait_event");
     return DS__UNLIKELY(r < 0) ? r : ds__wait_event(stream, event, DS__OP_WAIT);
 }
-DSDEF ds_result (ds_stream_wait_event_external)(ds_stream stream, ds_event event) {
+
+DSDEF ds_result(ds_stream_wait_event_external)(ds_stream stream, ds_event event) {
     DS__ENTER("ds_stream_wait_event_external");
     return ds__wait_event(stream, event, DS__OP_EXTERNAL_WAIT);
 }
 
 static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__stream *o = ds__stream_pin(other);
     ds_result r = DS_ERR_INVALID_HANDLE;
     if (o && o->device.type != s->device.type) {
@@ -188,13 +249,13 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
         op.u.wait.upto = 0;
         r = ds__submit(s, &op);
     }
-    if (o) ds__stream_unpin(o);
+    if (o)
+        ds__stream_unpin(o);
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_stream_wait_stream)(ds_stream stream, ds_stream other) {
+DSDEF ds_result(ds_stream_wait_stream)(ds_stream stream, ds_stream other) {
     DS__ENTER("ds_stream_wait_stream");
     return ds__wait_stream(stream, other);
 }
-

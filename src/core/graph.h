@@ -1,42 +1,55 @@
-/* ---- >>core: graphs ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- >>core: graphs -------------------------------------------------------------------------- */
 
 static void ds__graph_free(void *object) {
     ds__graph *g = object;
-    if (g->body) ds__body_free(g->body);
+    if (g->body)
+        ds__body_free(g->body);
     ds__release(g->label);
 }
+
 static void ds__exec_free(void *object) {
     ds__exec *x = object;
-    if (x->native) x->driver->exec_destroy(x->native);
-    if (x->body) ds__body_free(x->body);
+    if (x->native)
+        x->driver->exec_destroy(x->native);
+    if (x->body)
+        ds__body_free(x->body);
     ds__release(x->label);
 }
 
 /* Pinned and locked; NULL: the sentence is set. */
 static ds__graph *ds__graph_take(ds_graph handle) {
     ds__graph *g = ds__pin(&ds__g.graphs, handle.id);
-    if (!g) { ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the graph was destroyed or never existed" : "no graph was given (the handle is zero)"); return NULL; }
+    if (!g) {
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the graph was destroyed or never existed"
+                                                  : "no graph was given (the handle is zero)");
+        return NULL;
+    }
     ds__lock_take(&g->lock);
     return g;
 }
+
 static ds_result ds__graph_give(ds__graph *g, ds_result r) {
     ds__lock_give(&g->lock);
     r = ds__name_object(r, "graph", g->label);
     ds__unpin(&ds__g.graphs, g);
     return r;
 }
+
 static ds__exec *ds__exec_take(ds_graph_exec handle) {
     ds__exec *x = ds__pin(&ds__g.execs, handle.id);
     if (DS__UNLIKELY(!x)) {
-        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the executable was destroyed or never existed" : "no executable was given (the handle is zero)");
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the executable was destroyed or never existed"
+                                                  : "no executable was given (the handle is zero)");
         return NULL;
     }
     ds__lock_take(&x->lock);
     return x;
 }
+
 static ds_result ds__exec_give(ds__exec *x, ds_result r) {
     ds__lock_give(&x->lock);
-    if (DS__UNLIKELY(r < 0)) ds__name_object(r, "executable", x->label);
+    if (DS__UNLIKELY(r < 0))
+        ds__name_object(r, "executable", x->label);
     ds__unpin(&ds__g.execs, x);
     return r;
 }
@@ -44,12 +57,15 @@ static ds_result ds__exec_give(ds__exec *x, ds_result r) {
 /* A capture may be adding to the graph: what changes its nodes then holds the capture lock, too. */
 static int ds__graph_share(ds__graph *g) {
     int shared = atomic_load(&g->capturing) != 0;
-    if (!shared) return 0;
+    if (!shared)
+        return 0;
     ds__lock_take(&ds__g.capture_lock);
     return ++ds__tls.capture_locked;
 }
+
 static void ds__graph_unshare(int shared) {
-    if (!shared) return;
+    if (!shared)
+        return;
     ds__tls.capture_locked--;
     ds__lock_give(&ds__g.capture_lock);
 }
@@ -59,9 +75,12 @@ static ds_result ds__being_captured(const ds__graph *g) {
     ds_result r = DS_ERR_ILLEGAL_STATE;
     ds__lock_take(&ds__g.capture_lock);
     ds__capture *c = ds__g.captures;
-    while (c && c->body != g->body) c = c->next;
-    if (c) ds__capture_fail(r, c, 0, "a capture makes the graph, end that first");
-    else ds__fail(r, "a capture that begins or ends in this moment makes the graph");
+    while (c && c->body != g->body)
+        c = c->next;
+    if (c)
+        ds__capture_fail(r, c, 0, "a capture makes the graph, end that first");
+    else
+        ds__fail(r, "a capture that begins or ends in this moment makes the graph");
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
@@ -70,6 +89,7 @@ static ds_graph_node ds__node_handle(const ds__body *b, uint32_t index) {
     ds_graph_node n = { (uint64_t)b->serial << 32 | (index + 1u) };
     return n;
 }
+
 /* The index of a node of this body. */
 static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t *out) {
     uint32_t index = (uint32_t)node.id - 1;
@@ -83,41 +103,56 @@ static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t 
 /* A new graph object around the body, which is its own from now on, also when this fails. */
 static ds__graph *ds__graph_add(ds__body *body, const char *label) {
     ds__graph *g = ds__table_add(&ds__g.graphs);
-    if (!g) { ds__body_free(body); ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph"); return NULL; }
+    if (!g) {
+        ds__body_free(body);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+        return NULL;
+    }
     g->body = body;
     g->made = ds__tls.site;
-    if (!label || (g->label = ds__copy_text(label, 255))) return g;
+    if (!label || (g->label = ds__copy_text(label, 255)))
+        return g;
     ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
     ds__table_kill(&ds__g.graphs, g);
     return NULL;
 }
 
-DSDEF ds_result (ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
+DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     static const ds_graph_desc none;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_graph_create");
     DS__REQUIRE(out, "out is NULL");
-    if (!desc) desc = &none;
+    if (!desc)
+        desc = &none;
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds__reclaim();
     ds__body *b = ds__body_new(ds__driver_of(device), device);
-    if (!b) return DS_ERR_OUT_OF_MEMORY;
+    if (!b)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_result r = b->driver->graph_create(b);
-    if (r < 0) { ds__body_free(b); return r; }
+    if (r < 0) {
+        ds__body_free(b);
+        return r;
+    }
     ds__graph *g = ds__graph_add(b, desc->label);
-    if (!g) return DS_ERR_OUT_OF_MEMORY;
+    if (!g)
+        return DS_ERR_OUT_OF_MEMORY;
     out->id = ds__handle(&g->slot);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_graph_destroy)(ds_graph graph) {
+DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
     DS__ENTER("ds_graph_destroy");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
-    if (atomic_load(&g->capturing)) r = ds__being_captured(g);
-    else if (!ds__table_kill(&ds__g.graphs, g)) r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed already");
+    if (atomic_load(&g->capturing))
+        r = ds__being_captured(g);
+    else if (!ds__table_kill(&ds__g.graphs, g))
+        r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed already");
     r = ds__graph_give(g, r);
     ds__reclaim();
     return r;
@@ -127,38 +162,49 @@ DSDEF ds_result (ds_graph_destroy)(ds_graph graph) {
 static ds_result ds__body_clone(ds__body *from, ds__body **out) {
     ds__body *to = ds__body_copy(from, 0);
     ds_result r = to ? from->driver->graph_clone(from, to) : DS_ERR_OUT_OF_MEMORY;
-    if (r < 0 && to) ds__body_free(to);
+    if (r < 0 && to)
+        ds__body_free(to);
     *out = r < 0 ? NULL : to;
     return r;
 }
 
-DSDEF ds_result (ds_graph_clone)(ds_graph graph, ds_graph *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_graph_clone");
     DS__REQUIRE(out, "out is NULL");
     ds__reclaim(); /* never under a lock: the user's destructors may run */
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
-    if (atomic_load(&g->capturing)) r = ds__being_captured(g);
+    if (atomic_load(&g->capturing))
+        r = ds__being_captured(g);
     ds__body *b = NULL;
-    if (r == DS_OK) r = ds__body_clone(g->body, &b);
+    if (r == DS_OK)
+        r = ds__body_clone(g->body, &b);
     ds__graph *clone = b ? ds__graph_add(b, g->label) : NULL;
-    if (clone) out->id = ds__handle(&clone->slot);
-    else if (r == DS_OK) r = DS_ERR_OUT_OF_MEMORY;
+    if (clone)
+        out->id = ds__handle(&clone->slot);
+    else if (r == DS_OK)
+        r = DS_ERR_OUT_OF_MEMORY;
     return ds__graph_give(g, r);
 }
 
-DSDEF ds_result (ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_graph_node *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_graph_node *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_graph_find_in_clone");
     DS__REQUIRE(out, "out is NULL");
     ds__graph *g = ds__graph_take(clone);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     uint32_t index = (uint32_t)node.id - 1;
     ds_result r = DS_OK;
-    if (!node.id || node.id >> 32 != g->body->origin || index >= g->body->count) r = ds__fail(DS_ERR_INVALID_VALUE, "the graph was not cloned from the one that has the node");
-    else *out = ds__node_handle(g->body, index);
+    if (!node.id || node.id >> 32 != g->body->origin || index >= g->body->count)
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "the graph was not cloned from the one that has the node");
+    else
+        *out = ds__node_handle(g->body, index);
     return ds__graph_give(g, r);
 }
-

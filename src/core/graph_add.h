@@ -1,16 +1,27 @@
-/* The parts of a description. Each fills an operation that ds__node_make takes copies from; what it pins is *pinned, to be unpinned then. */
-static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op, ds_device *device, void **pinned) {
+/* The parts of a description. Each fills an operation that ds__node_make takes copies from; what
+   it pins is *pinned, to be unpinned then. */
+static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
+                                 ds_device *device, void **pinned) {
     const ds_kernel_node *k = &d->u.kernel;
     *device = d->device.type == DS_DEVICE_CURRENT ? b->device : d->device;
     DS__RESOLVE(*device);
-    if (device->type != b->device.type) return ds__fail(DS_ERR_CROSS_DRIVER, "the node is for %s:%d, the graph for devices of type %s", ds__type_name(device->type), device->index, ds__type_name(b->device.type));
+    if (device->type != b->device.type)
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "the node is for %s:%d, the graph for devices of type %s",
+                        ds__type_name(device->type), device->index, ds__type_name(b->device.type));
     ds__kernel *kernel = *pinned = ds__pin(&ds__g.kernels, k->kernel.id);
-    if (!kernel) return ds__fail(DS_ERR_INVALID_HANDLE, k->kernel.id ? "the kernel was destroyed or never existed" : "no kernel was given (the handle is zero)");
-    DS__REQUIRE(k->args_size == kernel->args_size && (k->args || !k->args_size), "kernel %s takes %zu bytes of arguments, not %zu at %p", kernel->name, kernel->args_size, k->args_size, k->args);
+    if (!kernel)
+        return ds__fail(DS_ERR_INVALID_HANDLE, k->kernel.id
+                                                   ? "the kernel was destroyed or never existed"
+                                                   : "no kernel was given (the handle is zero)");
+    DS__REQUIRE(k->args_size == kernel->args_size && (k->args || !k->args_size),
+                "kernel %s takes %zu bytes of arguments, not %zu at %p", kernel->name,
+                kernel->args_size, k->args_size, k->args);
     size_t items = k->items;
     if (k->grid) {
         ds_result r = ds__grid_items(k->grid, &items);
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
     }
     DS__REQUIRE(items > 0, "kernel %s: a node needs at least one item", kernel->name);
     op->u.kernel.kernel = kernel;
@@ -21,36 +32,48 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     return b->driver->kernel_load(device->index, kernel);
 }
 
-static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op *op, ds_device *device, void **pinned) {
-    if (d->device.type != DS_DEVICE_CURRENT) *device = d->device;
+static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op *op,
+                                ds_device *device, void **pinned) {
+    if (d->device.type != DS_DEVICE_CURRENT)
+        *device = d->device;
     DS__RESOLVE(*device);
     ds__event *e = *pinned = ds__event_pin(d->u.event);
-    if (!e) return DS_ERR_INVALID_HANDLE;
+    if (!e)
+        return DS_ERR_INVALID_HANDLE;
     int64_t bound = atomic_load(&e->device);
     ds_result r = DS_OK;
-    if (device->type != b->device.type || (bound >= 0 && (int)(bound >> 32) != b->device.type)) r = ds__fail(DS_ERR_CROSS_DRIVER, "the event and the graph belong to different drivers");
-    else if ((r = ds__event_claim(e, b->driver, *device, d->kind != DS_NODE_EVENT_RECORD)) == DS_OK) ds__event_settle(e, 1); /* it stays there, whatever becomes of a first record */
+    if (device->type != b->device.type || (bound >= 0 && (int)(bound >> 32) != b->device.type))
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the event and the graph belong to different drivers");
+    else if ((r = ds__event_claim(e, b->driver, *device, d->kind != DS_NODE_EVENT_RECORD)) == DS_OK)
+        ds__event_settle(e, 1); /* it stays there, whatever becomes of a first record */
     op->u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
     op->u.event.object = e;
     return r;
 }
 
-/* A copy of the graph that is to be a child, with the driver's part. Before the parent is locked, so that two locks are never held. */
+/* A copy of the graph that is to be a child, with the driver's part. Before the parent is
+   locked, so that two locks are never held. */
 static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
     *out = NULL;
-    if (!d || d->kind != DS_NODE_CHILD) return DS_OK;
+    if (!d || d->kind != DS_NODE_CHILD)
+        return DS_OK;
     ds__graph *g = ds__graph_take(d->u.child);
-    if (!g) return DS_ERR_INVALID_HANDLE;
-    return ds__graph_give(g, atomic_load(&g->capturing) ? ds__being_captured(g) : ds__body_clone(g->body, out));
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    return ds__graph_give(g, atomic_load(&g->capturing) ? ds__being_captured(g)
+                                                        : ds__body_clone(g->body, out));
 }
 
-/* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child becomes NULL. The payload of a node that is not taken is
-   ended by who gave it. */
-static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child, ds__node **out) {
-    static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL, DS__OP_HOST, DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH };
+/* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child
+   becomes NULL. The payload of a node that is not taken is ended by who gave it. */
+static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
+                                  ds__node **out) {
+    static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL,
+                                      DS__OP_HOST,    DS__OP_RECORD, DS__OP_WAIT, DS__OP_GRAPH };
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
-    DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0], "%d is not a kind of node that can be made by hand", (int)d->kind);
+    DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
+                "%d is not a kind of node that can be made by hand", (int)d->kind);
     ds__op op = ds__op_make(kinds[d->kind]);
     ds_device device = b->device;
     ds_result r = DS_OK;
@@ -58,137 +81,205 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     ds__table *table = &ds__g.kernels;
     memset(&op.u, 0, sizeof op.u);
     switch (d->kind) {
-    case DS_NODE_KERNEL: r = ds__desc_kernel(b, d, &op, &device, &pinned); break;
+    case DS_NODE_KERNEL:
+        r = ds__desc_kernel(b, d, &op, &device, &pinned);
+        break;
     case DS_NODE_COPY: {
         const ds_copy_node *c = &d->u.copy;
-        size_t height = c->height ? c->height : 1, dst_pitch = height > 1 ? c->dst_pitch : c->width, src_pitch = height > 1 ? c->src_pitch : c->width;
-        if (!c->width || dst_pitch < c->width || src_pitch < c->width) r = ds__fail(DS_ERR_INVALID_VALUE, "a copy of %zu rows of %zu bytes with pitches %zu and %zu", height, c->width, dst_pitch, src_pitch);
-        else r = ds__copy_op(b->driver, &op, c->dst, dst_pitch, c->src, src_pitch, c->width, height, NULL, NULL, DS_COPY_HOST_STABLE);
-        if (r == DS_OK && ds__copy_crosses(&op)) r = ds__fail(DS_ERR_CROSS_DRIVER, "a graph cannot copy between devices of different drivers");
+        size_t height = c->height ? c->height : 1;
+        size_t dst_pitch = height > 1 ? c->dst_pitch : c->width;
+        size_t src_pitch = height > 1 ? c->src_pitch : c->width;
+        if (!c->width || dst_pitch < c->width || src_pitch < c->width)
+            r = ds__fail(DS_ERR_INVALID_VALUE,
+                         "a copy of %zu rows of %zu bytes with pitches %zu and %zu", height,
+                         c->width, dst_pitch, src_pitch);
+        else
+            r = ds__copy_op(b->driver, &op, c->dst, dst_pitch, c->src, src_pitch, c->width, height,
+                            NULL, NULL, DS_COPY_HOST_STABLE);
+        if (r == DS_OK && ds__copy_crosses(&op))
+            r = ds__fail(DS_ERR_CROSS_DRIVER,
+                         "a graph cannot copy between devices of different drivers");
         break;
     }
     case DS_NODE_FILL: {
         const ds_fill_node *f = &d->u.fill;
         size_t height = f->height ? f->height : 1;
-        if (!f->width) r = ds__fail(DS_ERR_INVALID_VALUE, "a fill of no elements");
-        else r = ds__fill_op(b->driver, &op, f->ptr, height > 1 ? f->pitch : f->width * f->value_size, f->value, f->value_size, f->width, height, DS_COPY_HOST_STABLE);
+        if (!f->width)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "a fill of no elements");
+        else
+            r = ds__fill_op(b->driver, &op, f->ptr,
+                            height > 1 ? f->pitch : f->width * f->value_size, f->value,
+                            f->value_size, f->width, height, DS_COPY_HOST_STABLE);
         break;
     }
     case DS_NODE_HOST:
-        if (!d->u.host.fn) r = ds__fail(DS_ERR_INVALID_VALUE, "the function is NULL");
+        if (!d->u.host.fn)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "the function is NULL");
         op.u.host.fn = d->u.host.fn;
         op.u.host.user = d->u.host.user;
         op.u.host.dtor_fn = d->u.host.dtor_fn;
         break;
     case DS_NODE_EVENT_RECORD:
-    case DS_NODE_EVENT_WAIT: table = &ds__g.events; r = ds__desc_event(b, d, &op, &device, &pinned); break;
+    case DS_NODE_EVENT_WAIT:
+        table = &ds__g.events;
+        r = ds__desc_event(b, d, &op, &device, &pinned);
+        break;
     case DS_NODE_CHILD:
-        if ((*child)->driver->type != b->driver->type) r = ds__fail(DS_ERR_CROSS_DRIVER, "the child graph is of another driver");
+        if ((*child)->driver->type != b->driver->type)
+            r = ds__fail(DS_ERR_CROSS_DRIVER, "the child graph is of another driver");
         op.flags = DS__OP_GIVEN;
         op.u.graph.body = *child;
         break;
     case DS_NODE_EMPTY:
-    case DS_NODE_NATIVE: break;
+    case DS_NODE_NATIVE:
+        break;
     }
     ds__node *n = r == DS_OK ? ds__node_make(&op, device, d->priority) : NULL;
-    if (r == DS_OK && !n) r = DS_ERR_OUT_OF_MEMORY;
-    if (n && n->child) *child = NULL;
-    if (n && d->label && !(n->label = ds__copy_text(d->label, 255))) { ds__node_discard(n); n = NULL; r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label"); }
-    if (pinned) ds__unpin(table, pinned);
+    if (r == DS_OK && !n)
+        r = DS_ERR_OUT_OF_MEMORY;
+    if (n && n->child)
+        *child = NULL;
+    if (n && d->label && !(n->label = ds__copy_text(d->label, 255))) {
+        ds__node_discard(n);
+        n = NULL;
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
+    }
+    if (pinned)
+        ds__unpin(table, pinned);
     *out = n;
     return r;
 }
 
-static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child, const ds_graph_node *deps, size_t count, ds_graph_node *out) {
+static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child,
+                                  const ds_graph_node *deps, size_t count, ds_graph_node *out) {
     ds__body *b = g->body;
     ds__node *n = NULL;
     uint32_t *list = ds__alloc((count + 1) * sizeof *list);
     int shared = ds__graph_share(g);
     unsigned char *seen = list ? ds__alloc(b->count + 1u) : NULL;
-    ds_result r = seen ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
+    ds_result r =
+        seen ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__node_index(b, deps[i], &list[i]);
-        if (r == DS_OK && seen[list[i]]++) r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is there twice", i);
+        if (r == DS_OK && seen[list[i]]++)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is there twice", i);
     }
     ds__graph_unshare(shared);
     ds__release(seen);
-    if (r == DS_OK) r = ds__node_of_desc(b, desc, child, &n);
+    if (r == DS_OK)
+        r = ds__node_of_desc(b, desc, child, &n);
     if (r == DS_OK) {
         shared = ds__graph_share(g);
         r = ds__body_append(b, n, list, count);
-        if (r == DS_OK && (r = b->driver->graph_add(b, b->count - 1)) < 0) b->count--;
-        if (r == DS_OK) *out = ds__node_handle(b, b->count - 1);
+        if (r == DS_OK && (r = b->driver->graph_add(b, b->count - 1)) < 0)
+            b->count--;
+        if (r == DS_OK)
+            *out = ds__node_handle(b, b->count - 1);
         ds__graph_unshare(shared);
-        if (r < 0) ds__node_discard(n);
+        if (r < 0)
+            ds__node_discard(n);
     }
     ds__release(list);
     return r;
 }
 
-DSDEF ds_result (ds_graph_add)(ds_graph graph, const ds_node_desc *desc, const ds_graph_node *dependencies, size_t count, ds_graph_node *out) {
+DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
+                              const ds_graph_node *dependencies, size_t count, ds_graph_node *out) {
     ds_graph_node node = { 0 };
     ds__body *child = NULL;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     ds_result r = ds__enter("ds_graph_add");
-    if (r == DS_OK && count && !dependencies) r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
-    if (r == DS_OK) r = ds__child_copy(desc, &child);
+    if (r == DS_OK && count && !dependencies)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
+    if (r == DS_OK)
+        r = ds__child_copy(desc, &child);
     ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
-    if (r == DS_OK) r = g ? ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node)) : DS_ERR_INVALID_HANDLE;
-    if (child) ds__body_free(child);
-    if (r == DS_OK && out) *out = node;
-    return desc && desc->kind == DS_NODE_HOST ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn) : r;
+    if (r == DS_OK)
+        r = g ? ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node))
+              : DS_ERR_INVALID_HANDLE;
+    if (child)
+        ds__body_free(child);
+    if (r == DS_OK && out)
+        *out = node;
+    return desc && desc->kind == DS_NODE_HOST
+               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
+               : r;
 }
 
 /* One edge; the body's lock is held. */
 static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
-    char a[160], c[160];
+    char a[160];
+    char c[160];
     DS__REQUIRE(from != to, "%s cannot depend on itself", ds__node_print(b, from, a, sizeof a));
-    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s depends on %s already", ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
+    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s depends on %s already",
+                ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     unsigned char *mark = ds__alloc(b->count);
-    if (!mark || !ds__body_ancestors(b, &from, 1, mark)) { ds__release(mark); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to look for circles"); }
+    if (!mark || !ds__body_ancestors(b, &from, 1, mark)) {
+        ds__release(mark);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to look for circles");
+    }
     int circle = mark[to];
     ds__release(mark);
-    DS__REQUIRE(!circle, "%s cannot depend on %s, which depends on it", ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
+    DS__REQUIRE(!circle, "%s cannot depend on %s, which depends on it",
+                ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     return DS_OK;
 }
 
-static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_graph_node *to, size_t count) {
+static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_graph_node *to,
+                               size_t count) {
     ds_result r = DS_OK;
     size_t done = 0;
     for (; done < count && r == DS_OK; done++) {
-        uint32_t f = 0, t = 0;
+        uint32_t f = 0;
+        uint32_t t = 0;
         r = ds__node_index(b, from[done], &f);
-        if (r == DS_OK) r = ds__node_index(b, to[done], &t);
-        if (r == DS_OK) r = ds__edge_check(b, f, t);
-        if (r == DS_OK && !ds__node_depend(b->node[t], f)) r = DS_ERR_OUT_OF_MEMORY;
-        if (r < 0) { r = ds__also(r, " (pair %zu)", done); break; }
+        if (r == DS_OK)
+            r = ds__node_index(b, to[done], &t);
+        if (r == DS_OK)
+            r = ds__edge_check(b, f, t);
+        if (r == DS_OK && !ds__node_depend(b->node[t], f))
+            r = DS_ERR_OUT_OF_MEMORY;
+        if (r < 0) {
+            r = ds__also(r, " (pair %zu)", done);
+            break;
+        }
     }
-    if (r == DS_OK && count) r = b->driver->graph_edges(b, from, to, count); /* all of them are right */
-    while (r < 0 && done) b->node[(uint32_t)to[--done].id - 1]->dep_count--; /* each was its node's last */
+    /* all of them are right */
+    if (r == DS_OK && count)
+        r = b->driver->graph_edges(b, from, to, count);
+    /* each was its node's last */
+    while (r < 0 && done)
+        b->node[(uint32_t)to[--done].id - 1]->dep_count--;
     return r;
 }
 
-DSDEF ds_result (ds_graph_add_edges)(ds_graph graph, const ds_graph_node *from, const ds_graph_node *to, size_t count) {
+DSDEF ds_result(ds_graph_add_edges)(ds_graph graph, const ds_graph_node *from,
+                                    const ds_graph_node *to, size_t count) {
     DS__ENTER("ds_graph_add_edges");
     DS__REQUIRE((from && to) || !count, "%s is NULL", from ? "to" : "from");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     int shared = ds__graph_share(g);
     ds_result r = ds__edges_add(g->body, from, to, count);
     ds__graph_unshare(shared);
     return ds__graph_give(g, r);
 }
 
-DSDEF ds_result (ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t room, size_t *out_count) {
-    if (out_count) *out_count = 0;
+DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t room,
+                                    size_t *out_count) {
+    if (out_count)
+        *out_count = 0;
     DS__ENTER("ds_graph_get_nodes");
     DS__REQUIRE(out_count && (out || !room), "%s is NULL", out_count ? "out" : "out_count");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds__lock_take(&ds__g.capture_lock);
     *out_count = g->body->count;
-    for (uint32_t i = 0; i < g->body->count && i < room; i++) out[i] = ds__node_handle(g->body, i);
+    for (uint32_t i = 0; i < g->body->count && i < room; i++)
+        out[i] = ds__node_handle(g->body, i);
     ds__lock_give(&ds__g.capture_lock);
     return ds__graph_give(g, DS_OK);
 }
-

@@ -1,15 +1,22 @@
 /* ---- >>core: pictures of graphs ---- */
 
-typedef struct ds__pen { ds_write_fn write_fn; void *user; int stopped; unsigned flags; } ds__pen;
+typedef struct ds__pen {
+    ds_write_fn write_fn;
+    void *user;
+    int stopped;
+    unsigned flags;
+} ds__pen;
 
-__attribute__((format(printf, 2, 3))) static void ds__pen_print(ds__pen *p, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void ds__pen_print(ds__pen *p, const char *format,
+                                                                ...) {
     char text[1024];
     va_list args;
     va_start(args, format);
     int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
     size_t size = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    if (p->stopped || !size) return;
+    if (p->stopped || !size)
+        return;
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1; /* locks are held */
     p->stopped = p->write_fn(text, size, p->user);
@@ -21,7 +28,8 @@ static void ds__pen_quote(ds__pen *p, const char *text) {
     char quoted[2 * 256 + 1];
     size_t n = 0;
     for (; *text && n < sizeof quoted - 3; text++) {
-        if (*text == '"' || *text == '\\') quoted[n++] = '\\';
+        if (*text == '"' || *text == '\\')
+            quoted[n++] = '\\';
         quoted[n++] = *text == '\n' ? ' ' : *text;
     }
     quoted[n] = 0;
@@ -32,13 +40,17 @@ static void ds__dot_kernel(ds__pen *p, const ds__op *op) {
     const ds__kernel *k = op->u.kernel.kernel;
     ds__pen_print(p, "\\n%zu item%s", op->u.kernel.items, op->u.kernel.items == 1 ? "" : "s");
     if (op->u.kernel.grid)
-        ds__pen_print(p, "\\ngrid %ux%ux%u block %ux%ux%u", op->u.kernel.grid->grid[0], op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
-                      op->u.kernel.grid->block[0], op->u.kernel.grid->block[1], op->u.kernel.grid->block[2]);
+        ds__pen_print(p, "\\ngrid %ux%ux%u block %ux%ux%u", op->u.kernel.grid->grid[0],
+                      op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
+                      op->u.kernel.grid->block[0], op->u.kernel.grid->block[1],
+                      op->u.kernel.grid->block[2]);
     for (size_t i = 0; i < k->param_count; i++) {
         const ds_param *a = &k->params[i];
-        static const char *const kinds[] = { "value", "read", "written", "read and written", "first", "count" };
+        static const char *const kinds[] = { "value", "read", "written", "read and written",
+                                             "first", "count" };
         uint64_t value = 0;
-        if (a->kind >= DS_PARAM_FIRST) continue;
+        if (a->kind >= DS_PARAM_FIRST)
+            continue;
         memcpy(&value, (const char *)op->u.kernel.args + a->offset, a->size < 8 ? a->size : 8);
         ds__pen_print(p, "\\n[%zu] %s %#llx", i, kinds[a->kind], (unsigned long long)value);
     }
@@ -48,27 +60,48 @@ static void ds__dot_node(ds__pen *p, const ds__body *b, uint32_t index, const ch
     const ds__node *n = b->node[index];
     const ds__op *op = &n->op;
     unsigned all = p->flags & DS_DOT_VERBOSE;
-    ds__pen_print(p, "\"%s%u\" [shape=%s, label=\"%s", prefix, (unsigned)index, n->kind == DS_NODE_KERNEL ? "box" : n->kind == DS_NODE_HOST ? "hexagon" : "ellipse", ds__node_names[n->kind]);
-    if (n->kind == DS_NODE_KERNEL) { ds__pen_print(p, " "); ds__pen_quote(p, op->u.kernel.kernel->name); }
-    if (n->label) { ds__pen_print(p, "\\n"); ds__pen_quote(p, n->label); }
-    if (n->kind == DS_NODE_KERNEL && (all || p->flags & DS_DOT_KERNEL)) ds__dot_kernel(p, op);
+    ds__pen_print(p, "\"%s%u\" [shape=%s, label=\"%s", prefix, (unsigned)index,
+                  n->kind == DS_NODE_KERNEL ? "box"
+                  : n->kind == DS_NODE_HOST ? "hexagon"
+                                            : "ellipse",
+                  ds__node_names[n->kind]);
+    if (n->kind == DS_NODE_KERNEL) {
+        ds__pen_print(p, " ");
+        ds__pen_quote(p, op->u.kernel.kernel->name);
+    }
+    if (n->label) {
+        ds__pen_print(p, "\\n");
+        ds__pen_quote(p, n->label);
+    }
+    if (n->kind == DS_NODE_KERNEL && (all || p->flags & DS_DOT_KERNEL))
+        ds__dot_kernel(p, op);
     if (n->kind == DS_NODE_COPY && (all || p->flags & DS_DOT_COPY))
-        ds__pen_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src, op->u.copy.height, op->u.copy.width);
+        ds__pen_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src,
+                      op->u.copy.height, op->u.copy.width);
     if (n->kind == DS_NODE_FILL && (all || p->flags & DS_DOT_FILL))
-        ds__pen_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst, (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width, op->u.fill.value_size);
+        ds__pen_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst,
+                      (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width,
+                      op->u.fill.value_size);
     if (n->kind == DS_NODE_HOST && (all || p->flags & DS_DOT_HOST)) {
         void *fn = NULL;
         memcpy(&fn, &op->u.host.fn, sizeof fn);
         ds__pen_print(p, "\\n%p(%p)", fn, op->u.host.user);
     }
-    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && (all || p->flags & DS_DOT_EVENT)) {
+    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) &&
+        (all || p->flags & DS_DOT_EVENT)) {
         ds__pen_print(p, "\\n%#llx ", (unsigned long long)ds__handle(&op->u.event.object->slot));
         ds__pen_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
     }
     if (all || p->flags & DS_DOT_HANDLES) {
-        ds__pen_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id, ds__type_name(n->device.type), n->device.index);
-        if (n->priority) ds__pen_print(p, ", priority %d", n->priority);
-        if (op->file) { ds__pen_print(p, "\\n"); ds__pen_quote(p, ds__short_path(op->file)); ds__pen_print(p, ":%u", (unsigned)op->line); }
+        ds__pen_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id,
+                      ds__type_name(n->device.type), n->device.index);
+        if (n->priority)
+            ds__pen_print(p, ", priority %d", n->priority);
+        if (op->file) {
+            ds__pen_print(p, "\\n");
+            ds__pen_quote(p, ds__short_path(op->file));
+            ds__pen_print(p, ":%u", (unsigned)op->line);
+        }
     }
     ds__pen_print(p, "\"];\n");
 }
@@ -77,20 +110,26 @@ static void ds__dot_body(ds__pen *p, const ds__body *b, const char *prefix) {
     for (uint32_t i = 0; i < b->count && !p->stopped; i++) {
         char inner[64];
         ds__dot_node(p, b, i, prefix);
-        if (!b->node[i]->child || strlen(prefix) > sizeof inner - 16) continue;
+        if (!b->node[i]->child || strlen(prefix) > sizeof inner - 16)
+            continue;
         snprintf(inner, sizeof inner, "%.40s%u.", prefix, (unsigned)i);
-        ds__pen_print(p, "subgraph \"cluster_%s\" {\nlabel=\"child of %s%u\";\n", inner, prefix, (unsigned)i);
+        ds__pen_print(p, "subgraph \"cluster_%s\" {\nlabel=\"child of %s%u\";\n", inner, prefix,
+                      (unsigned)i);
         ds__dot_body(p, b->node[i]->child, inner);
         ds__pen_print(p, "}\n");
     }
     for (uint32_t i = 0; i < b->count && !p->stopped; i++)
-        for (uint32_t k = 0; k < b->node[i]->dep_count; k++) ds__pen_print(p, "\"%s%u\" -> \"%s%u\";\n", prefix, (unsigned)b->node[i]->deps[k], prefix, (unsigned)i);
+        for (uint32_t k = 0; k < b->node[i]->dep_count; k++)
+            ds__pen_print(p, "\"%s%u\" -> \"%s%u\";\n", prefix, (unsigned)b->node[i]->deps[k],
+                          prefix, (unsigned)i);
 }
 
 static ds_result ds__dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
-    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags); /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
+    /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
+    DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags);
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds__pen pen = { write_fn, user, 0, flags };
     ds__pen_print(&pen, "digraph \"");
     ds__pen_quote(&pen, g->label ? g->label : "graph");
@@ -99,24 +138,29 @@ static ds_result ds__dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, v
     ds__dot_body(&pen, g->body, "");
     ds__graph_unshare(shared);
     ds__pen_print(&pen, "}\n");
-    return ds__graph_give(g, pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
+    return ds__graph_give(
+        g,
+        pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
 }
 
-DSDEF ds_result (ds_graph_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
+DSDEF ds_result(ds_graph_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_graph_dot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__dot(graph, flags, write_fn, user);
 }
 
-static int ds__dot_to_file(const char *text, size_t size, void *user) { return fwrite(text, 1, size, user) == size ? 0 : errno ? errno : EIO; }
+static int ds__dot_to_file(const char *text, size_t size, void *user) {
+    return fwrite(text, 1, size, user) == size ? 0 : errno ? errno : EIO;
+}
 
-DSDEF ds_result (ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *path) {
+DSDEF ds_result(ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *path) {
     DS__ENTER("ds_graph_dot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "w");
-    if (!f) return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    if (!f)
+        return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     ds_result r = ds__dot(graph, flags, ds__dot_to_file, f);
-    if (fclose(f) != 0 && r == DS_OK) r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
+    if (fclose(f) != 0 && r == DS_OK)
+        r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;
 }
-

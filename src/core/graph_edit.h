@@ -1,9 +1,12 @@
-DSDEF ds_result (ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_graph_node *out_to, size_t room, size_t *out_count) {
-    if (out_count) *out_count = 0;
+DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_graph_node *out_to,
+                                    size_t room, size_t *out_count) {
+    if (out_count)
+        *out_count = 0;
     DS__ENTER("ds_graph_get_edges");
     DS__REQUIRE(out_count && ((out_from && out_to) || !room), "there is no room for the answer");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds__lock_take(&ds__g.capture_lock);
     for (uint32_t i = 0; i < g->body->count; i++)
         for (uint32_t k = 0; k < g->body->node[i]->dep_count; k++, ++*out_count)
@@ -51,32 +54,43 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
         out->u.host.user = op->u.host.user;
         break;
     case DS_NODE_EVENT_RECORD:
-    case DS_NODE_EVENT_WAIT: out->u.event.id = ds__handle(&op->u.event.object->slot); break;
+    case DS_NODE_EVENT_WAIT:
+        out->u.event.id = ds__handle(&op->u.event.object->slot);
+        break;
     case DS_NODE_EMPTY:
     case DS_NODE_CHILD:
-    case DS_NODE_NATIVE: break;
+    case DS_NODE_NATIVE:
+        break;
     }
 }
 
-DSDEF ds_result (ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_desc *out, ds_site *out_site) {
-    if (out) memset(out, 0, sizeof *out);
-    if (out_site) memset(out_site, 0, sizeof *out_site);
+DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_desc *out,
+                                   ds_site *out_site) {
+    if (out)
+        memset(out, 0, sizeof *out);
+    if (out_site)
+        memset(out_site, 0, sizeof *out_site);
     DS__ENTER("ds_graph_get_node");
     DS__REQUIRE(out, "out is NULL");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
     ds__lock_take(&ds__g.capture_lock);
     ds_result r = ds__node_index(g->body, node, &i);
     if (r == DS_OK) {
         ds__node_describe(g->body->node[i], out);
-        if (out_site) { out_site->file = g->body->node[i]->op.file; out_site->line = (int)g->body->node[i]->op.line; }
+        if (out_site) {
+            out_site->file = g->body->node[i]->op.file;
+            out_site->line = (int)g->body->node[i]->op.line;
+        }
     }
     ds__lock_give(&ds__g.capture_lock);
     return ds__graph_give(g, r);
 }
 
-/* Puts the node in place of another one, with that one's dependencies; the other one is the caller's. */
+/* Puts the node in place of another one, with that one's dependencies; the other one is the
+   caller's. */
 static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) {
     ds__node *old = b->node[index];
     fresh->deps = old->deps;
@@ -86,104 +100,156 @@ static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) 
     fresh->enabled = old->enabled;
     old->deps = NULL;
     b->node[index] = fresh;
-    if (fresh->child && fresh->child->hooked) b->hooked = 1;
+    if (fresh->child && fresh->child->hooked)
+        b->hooked = 1;
     return old;
 }
 
-static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then, uint32_t *out_node);
+static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
+                                               uint32_t *out_node);
 
 /* Whether a node of an executable may become the fresh one. */
 static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__node *then) {
     uint32_t node;
-    if (now->kind != then->kind) return DS_GRAPH_UPDATE_NODE_TYPE_CHANGED;
+    if (now->kind != then->kind)
+        return DS_GRAPH_UPDATE_NODE_TYPE_CHANGED;
     switch (now->kind) {
     case DS_NODE_KERNEL:
-        return now->device.index == then->device.index ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
+        return now->device.index == then->device.index
+                   ? DS_GRAPH_UPDATE_SUCCESS
+                   : DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE;
     case DS_NODE_COPY:
-        return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) && ds__place_of(&now->op, DS__OP_SRC) == ds__place_of(&then->op, DS__OP_SRC)
-                   ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
+        return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) &&
+                       ds__place_of(&now->op, DS__OP_SRC) == ds__place_of(&then->op, DS__OP_SRC)
+                   ? DS_GRAPH_UPDATE_SUCCESS
+                   : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
     case DS_NODE_FILL:
-        return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST) ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
-    case DS_NODE_CHILD: return ds__body_compare(now->child, then->child, &node);
-    default: return DS_GRAPH_UPDATE_SUCCESS;
+        return ds__place_of(&now->op, DS__OP_DST) == ds__place_of(&then->op, DS__OP_DST)
+                   ? DS_GRAPH_UPDATE_SUCCESS
+                   : DS_GRAPH_UPDATE_PARAMETERS_CHANGED;
+    case DS_NODE_CHILD:
+        return ds__body_compare(now->child, then->child, &node);
+    default:
+        return DS_GRAPH_UPDATE_SUCCESS;
     }
 }
 
-static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then, uint32_t *out_node) {
+static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
+                                               uint32_t *out_node) {
     *out_node = UINT32_MAX;
-    if (now->driver->type != then->driver->type) return DS_GRAPH_UPDATE_NOT_SUPPORTED;
-    if (now->count != then->count) return DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+    if (now->driver->type != then->driver->type)
+        return DS_GRAPH_UPDATE_NOT_SUPPORTED;
+    if (now->count != then->count)
+        return DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
     for (uint32_t i = 0; i < now->count; i++) {
-        const ds__node *a = now->node[i], *b = then->node[i];
-        ds_graph_update_reason reason = a->dep_count == b->dep_count ? DS_GRAPH_UPDATE_SUCCESS : DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+        const ds__node *a = now->node[i];
+        const ds__node *b = then->node[i];
+        ds_graph_update_reason reason = a->dep_count == b->dep_count
+                                            ? DS_GRAPH_UPDATE_SUCCESS
+                                            : DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
         for (uint32_t k = 0; k < b->dep_count && !reason; k++)
-            if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k])) reason = DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
-        if (!reason) reason = ds__node_compare(a, b);
-        if (!reason) continue;
+            if (a->deps[k] != b->deps[k] && !ds__node_depends(a, b->deps[k]))
+                reason = DS_GRAPH_UPDATE_TOPOLOGY_CHANGED;
+        if (!reason)
+            reason = ds__node_compare(a, b);
+        if (!reason)
+            continue;
         *out_node = i;
         return reason;
     }
     return DS_GRAPH_UPDATE_SUCCESS;
 }
 
-static const char *const ds__update_texts[] = { "success", "it failed", "the nodes or dependencies are others", "a node is of another kind",
-                                                "a kernel is another one, which the driver cannot change", "the memory is of another kind or device", "the driver cannot change such a node",
-                                                "a kernel is for another device", "an attribute changed" };
+static const char *const ds__update_texts[] = {
+    "success",
+    "it failed",
+    "the nodes or dependencies are others",
+    "a node is of another kind",
+    "a kernel is another one, which the driver cannot change",
+    "the memory is of another kind or device",
+    "the driver cannot change such a node",
+    "a kernel is for another device",
+    "an attribute changed"
+};
 
-/* Makes a fresh node for `index`, of the kind of the one that stands there now. A capture may be adding nodes: the list is not looked at. */
-static ds_result ds__node_fresh(ds__body *b, const ds__node *now, uint32_t index, const ds_node_desc *desc, ds__body **child, ds__node **out) {
+/* Makes a fresh node for `index`, of the kind of the one that stands there now. A capture may be
+   adding nodes: the list is not looked at. */
+static ds_result ds__node_fresh(ds__body *b, const ds__node *now, uint32_t index,
+                                const ds_node_desc *desc, ds__body **child, ds__node **out) {
     char text[160];
     *out = NULL;
     DS__REQUIRE(desc, "desc is NULL");
-    DS__REQUIRE(desc->kind == now->kind, "%s cannot become another kind (%d)", ds__node_text(now, index, text, sizeof text), (int)desc->kind);
+    DS__REQUIRE(desc->kind == now->kind, "%s cannot become another kind (%d)",
+                ds__node_text(now, index, text, sizeof text), (int)desc->kind);
     ds_result r = ds__node_of_desc(b, desc, child, out);
-    if (r == DS_OK) { (*out)->op.file = now->op.file; (*out)->op.line = now->op.line; }
-    if (r == DS_OK && ds__tls.site.file) { (*out)->op.file = ds__tls.site.file; (*out)->op.line = (uint32_t)ds__tls.site.line; }
+    if (r == DS_OK) {
+        (*out)->op.file = now->op.file;
+        (*out)->op.line = now->op.line;
+    }
+    if (r == DS_OK && ds__tls.site.file) {
+        (*out)->op.file = ds__tls.site.file;
+        (*out)->op.line = (uint32_t)ds__tls.site.line;
+    }
     return r;
 }
 
-DSDEF ds_result (ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_node_desc *desc) {
+DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_node_desc *desc) {
     ds__body *child = NULL;
     ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
     ds_result r = ds__enter("ds_graph_set_node");
-    if (r == DS_OK) r = ds__child_copy(desc, &child);
+    if (r == DS_OK)
+        r = ds__child_copy(desc, &child);
     ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
     if (g) {
         uint32_t i = 0;
         ds__node *fresh = NULL;
         int shared = ds__graph_share(g);
         r = ds__node_index(g->body, node, &i);
-        const ds__node *now = r == DS_OK ? g->body->node[i] : NULL; /* it stays, as long as the graph is locked */
+        /* it stays, as long as the graph is locked */
+        const ds__node *now = r == DS_OK ? g->body->node[i] : NULL;
         ds__graph_unshare(shared);
-        if (r == DS_OK) r = ds__node_fresh(g->body, now, i, desc, &child, &fresh);
+        if (r == DS_OK)
+            r = ds__node_fresh(g->body, now, i, desc, &child, &fresh);
         shared = ds__graph_share(g);
-        if (r == DS_OK) r = g->body->driver->graph_set(g->body, i, fresh);
-        if (r == DS_OK) old = ds__body_replace(g->body, i, fresh);
+        if (r == DS_OK)
+            r = g->body->driver->graph_set(g->body, i, fresh);
+        if (r == DS_OK)
+            old = ds__body_replace(g->body, i, fresh);
         ds__graph_unshare(shared);
-        if (r < 0) ds__node_discard(fresh);
+        if (r < 0)
+            ds__node_discard(fresh);
         r = ds__graph_give(g, r);
         ds__node_free(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
-    if (child) ds__body_free(child);
-    return desc && desc->kind == DS_NODE_HOST ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn) : r;
+    if (child)
+        ds__body_free(child);
+    return desc && desc->kind == DS_NODE_HOST
+               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
+               : r;
 }
 
 static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn) {
     DS__REQUIRE(dtor_fn, "dtor_fn is NULL");
     ds__graph *g = ds__graph_take(graph);
-    if (!g) return DS_ERR_INVALID_HANDLE;
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
     ds__object *o = ds__object_new(user, dtor_fn);
     ds_result r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) { g->body->object_count--; atomic_fetch_sub(&o->owners, 1); }
-    if (r < 0 && o) o->dtor_fn = NULL;
+    if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) {
+        g->body->object_count--;
+        atomic_fetch_sub(&o->owners, 1);
+    }
+    if (r < 0 && o)
+        o->dtor_fn = NULL;
     ds__object_drop(o);
     return ds__graph_give(g, r);
 }
-DSDEF ds_result (ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn) {
+
+DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn) {
     ds_result r = ds__enter("ds_graph_attach");
-    if (r == DS_OK) r = ds__graph_attach(graph, user, dtor_fn);
+    if (r == DS_OK)
+        r = ds__graph_attach(graph, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
 }
-

@@ -2,10 +2,12 @@
 
 static ds_result ds__upload(ds__exec *x, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (s->driver->type != x->driver->type) {
-        r = ds__fail(DS_ERR_CROSS_DRIVER, "the executable and the stream belong to different drivers");
+        r = ds__fail(DS_ERR_CROSS_DRIVER,
+                     "the executable and the stream belong to different drivers");
     } else {
         ds__op op = ds__op_make(DS__OP_UPLOAD);
         op.u.graph.exec = x->native;
@@ -17,76 +19,114 @@ static ds_result ds__upload(ds__exec *x, ds_stream stream) {
 }
 
 static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, ds_graph_exec *out) {
-    if (atomic_load(&g->capturing)) return ds__being_captured(g);
+    if (atomic_load(&g->capturing))
+        return ds__being_captured(g);
     const char *label = desc->label ? desc->label : g->label;
     ds__exec *x = ds__table_add(&ds__g.execs);
-    if (!x) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    if (!x)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     x->driver = g->body->driver;
     x->flags = desc->flags;
     x->made = ds__tls.site;
     ds_result r = DS_OK;
-    if (!(x->body = ds__body_copy(g->body, 1)) || (label && !(x->label = ds__copy_text(label, 255)))) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
-    if (r == DS_OK) r = x->driver->graph_instantiate(g->body, x->body, desc->flags, &x->native);
-    if (r == DS_OK && (desc->flags & DS_GRAPH_UPLOAD)) r = ds__upload(x, desc->upload_stream);
-    if (r == DS_OK) out->id = ds__handle(&x->slot);
-    else ds__table_kill(&ds__g.execs, x);
+    if (!(x->body = ds__body_copy(g->body, 1)) ||
+        (label && !(x->label = ds__copy_text(label, 255))))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    if (r == DS_OK)
+        r = x->driver->graph_instantiate(g->body, x->body, desc->flags, &x->native);
+    if (r == DS_OK && (desc->flags & DS_GRAPH_UPLOAD))
+        r = ds__upload(x, desc->upload_stream);
+    if (r == DS_OK)
+        out->id = ds__handle(&x->slot);
+    else
+        ds__table_kill(&ds__g.execs, x);
     return r;
 }
 
-DSDEF ds_result (ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *desc, ds_graph_exec *out) {
+DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *desc,
+                                      ds_graph_exec *out) {
     static const ds_graph_exec_desc none;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_graph_instantiate");
     DS__REQUIRE(out, "out is NULL");
-    if (!desc) desc = &none;
-    if (desc->flags & DS_GRAPH_DEVICE_LAUNCH) return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
-    DS__REQUIRE((desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD | DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0, "unknown flags %#x", desc->flags);
+    if (!desc)
+        desc = &none;
+    if (desc->flags & DS_GRAPH_DEVICE_LAUNCH)
+        return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
+    DS__REQUIRE(
+        (desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD |
+                                   DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
+        "unknown flags %#x", desc->flags);
     ds__reclaim();
     ds__graph *g = ds__graph_take(graph);
     return g ? ds__graph_give(g, ds__instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
 }
 
-DSDEF ds_result (ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
+DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     DS__ENTER("ds_graph_upload");
     ds__exec *x = ds__exec_take(exec);
     return x ? ds__exec_give(x, ds__upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
-/* Calls what the objects want to be called at a launch, each once though several graphs within the body may have it: an object is called in the first of them
-   only. Leaves the first *skip out, and stops after *left of them or at the first that fails. */
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how, size_t *skip, size_t *left);
+/* Calls what the objects want to be called at a launch, each once though several graphs within
+   the body may have it: an object is called in the first of them only. Leaves the first *skip
+   out, and stops after *left of them or at the first that fails. */
+static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
+                           size_t *skip, size_t *left);
+
 static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__object *o, int *over) {
     for (size_t i = 0; b != stop && i < b->object_count; i++)
-        if (b->object[i] == o) return 1;
-    if (b == stop) { *over = 1; return 0; }
+        if (b->object[i] == o)
+            return 1;
+    if (b == stop) {
+        *over = 1;
+        return 0;
+    }
     for (uint32_t i = 0; i < b->count && !*over; i++)
-        if (b->node[i]->child && ds__hook_seen(b->node[i]->child, stop, o, over)) return 1;
+        if (b->node[i]->child && ds__hook_seen(b->node[i]->child, stop, o, over))
+            return 1;
     return 0;
 }
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how, size_t *skip, size_t *left) {
+
+static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
+                           size_t *skip, size_t *left) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < b->object_count && r >= 0 && *left; i++) {
         ds__object *o = b->object[i];
         int over = 0;
-        if (!o->launch_fn || ds__hook_seen(top, b, o, &over)) continue;
-        if (*skip) { --*skip; continue; }
+        if (!o->launch_fn || ds__hook_seen(top, b, o, &over))
+            continue;
+        if (*skip) {
+            --*skip;
+            continue;
+        }
         r = o->launch_fn(o->user, s, how);
-        if (r >= 0) --*left;
+        if (r >= 0)
+            --*left;
     }
     for (uint32_t i = 0; i < b->count && r >= 0 && *left; i++)
-        if (b->node[i]->child && b->node[i]->child->hooked) r = ds__hooks(b->node[i]->child, top, s, how, skip, left);
+        if (b->node[i]->child && b->node[i]->child->hooked)
+            r = ds__hooks(b->node[i]->child, top, s, how, skip, left);
     return r;
 }
+
 static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     const ds__body *b = op->u.graph.body;
-    size_t skip = 0, left = SIZE_MAX, done;
+    size_t skip = 0;
+    size_t left = SIZE_MAX;
+    size_t done;
     ds__op outside = *op; /* the hooks prepare a launch, not a node */
     outside.flags |= DS__OP_OUTSIDE;
     ds_result r = ds__hooks(b, b, s, DS_NOT_READY, &skip, &left);
     done = SIZE_MAX - left;
-    if (r >= 0) r = ds__submit(s, &outside);
-    if (r == DS__CHANGED) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a capture began on the stream while the graph was launched");
-    if (r >= 0 && done) DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
+    if (r >= 0)
+        r = ds__submit(s, &outside);
+    if (r == DS__CHANGED)
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                     "a capture began on the stream while the graph was launched");
+    if (r >= 0 && done)
+        DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
     while (r < 0 && done) { /* each takes back what it did, so the last one first */
         skip = --done;
         left = 1;
@@ -95,33 +135,42 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     return r;
 }
 
-DSDEF ds_result (ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
+DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
     ds_result r = ds__enter_inline("ds_graph_launch");
-    if (DS__UNLIKELY(r < 0)) return r;
+    if (DS__UNLIKELY(r < 0))
+        return r;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!s)) {
+        ds__stream_pin(stream);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds__exec *x = ds__exec_take(exec);
     if (DS__UNLIKELY(!x)) {
         r = DS_ERR_INVALID_HANDLE;
     } else if (DS__UNLIKELY(s->driver->type != x->driver->type)) {
-        r = ds__exec_give(x, ds__fail(DS_ERR_CROSS_DRIVER, "the executable and the stream belong to different drivers"));
+        r = ds__exec_give(x, ds__fail(DS_ERR_CROSS_DRIVER,
+                                      "the executable and the stream belong to different drivers"));
     } else {
         ds__op op = ds__op_make(DS__OP_GRAPH);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__submit(s, &op) : ds__launch_hooked(s, &op));
+        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__submit(s, &op)
+                                                          : ds__launch_hooked(s, &op));
     }
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
 
-DSDEF ds_result (ds_graph_exec_destroy)(ds_graph_exec exec) {
+DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
     DS__ENTER("ds_graph_exec_destroy");
     ds__exec *x = ds__exec_take(exec);
-    if (!x) return DS_ERR_INVALID_HANDLE;
+    if (!x)
+        return DS_ERR_INVALID_HANDLE;
     int killed = ds__table_kill(&ds__g.execs, x);
-    ds_result r = ds__exec_give(x, killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the executable was destroyed already"));
+    ds_result r = ds__exec_give(
+        x,
+        killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the executable was destroyed already"));
     ds__reclaim();
     return r;
 }
-

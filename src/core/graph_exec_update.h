@@ -1,25 +1,40 @@
 /* *out_old is to be freed without a lock, since the user's destructors may run. */
-static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out, ds__body **out_old) {
+static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out,
+                                 ds__body **out_old) {
     uint32_t node = UINT32_MAX;
     char text[160] = "the graph";
-    if (atomic_load(&g->capturing)) { out->reason = DS_GRAPH_UPDATE_ERROR; return ds__being_captured(g); }
+    if (atomic_load(&g->capturing)) {
+        out->reason = DS_GRAPH_UPDATE_ERROR;
+        return ds__being_captured(g);
+    }
     out->reason = ds__body_compare(x->body, g->body, &node);
-    for (uint32_t i = 0; out->reason == DS_GRAPH_UPDATE_SUCCESS && (x->flags & DS_GRAPH_USE_NODE_PRIORITY) && i < g->body->count; i++)
-        if (x->body->node[i]->kind == DS_NODE_KERNEL && x->body->node[i]->priority != g->body->node[i]->priority) { out->reason = DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED; node = i; }
+    for (uint32_t i = 0; out->reason == DS_GRAPH_UPDATE_SUCCESS &&
+                         (x->flags & DS_GRAPH_USE_NODE_PRIORITY) && i < g->body->count;
+         i++)
+        if (x->body->node[i]->kind == DS_NODE_KERNEL &&
+            x->body->node[i]->priority != g->body->node[i]->priority) {
+            out->reason = DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED;
+            node = i;
+        }
     ds_result r = DS_OK;
     if (out->reason == DS_GRAPH_UPDATE_SUCCESS) {
         ds__body *fresh = ds__body_copy(g->body, 0);
-        r = fresh ? x->driver->exec_update(x->native, g->body, &out->reason, &node) : DS_ERR_OUT_OF_MEMORY;
+        r = fresh ? x->driver->exec_update(x->native, g->body, &out->reason, &node)
+                  : DS_ERR_OUT_OF_MEMORY;
         if (r == DS_OK) {
             ds__node **nodes = x->body->node;
-            for (uint32_t i = 0; i < fresh->count; i++) { fresh->node[i]->native = nodes[i]->native; fresh->node[i]->enabled = nodes[i]->enabled; }
+            for (uint32_t i = 0; i < fresh->count; i++) {
+                fresh->node[i]->native = nodes[i]->native;
+                fresh->node[i]->enabled = nodes[i]->enabled;
+            }
             x->body->node = fresh->node;
             fresh->node = nodes;
             uint32_t room = x->body->room;
             x->body->room = fresh->room;
             fresh->room = room;
             ds__object **objects = x->body->object;
-            size_t count = x->body->object_count, object_room = x->body->object_room;
+            size_t count = x->body->object_count;
+            size_t object_room = x->body->object_room;
             x->body->object = fresh->object;
             x->body->object_count = fresh->object_count;
             x->body->object_room = fresh->object_room;
@@ -31,26 +46,36 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
             out->reason = DS_GRAPH_UPDATE_ERROR;
         }
         *out_old = fresh;
-        if (r < 0 && r != DS_ERR_GRAPH_UPDATE) return r;
+        if (r < 0 && r != DS_ERR_GRAPH_UPDATE)
+            return r;
     }
-    if (out->reason == DS_GRAPH_UPDATE_SUCCESS) return DS_OK;
-    if (node != UINT32_MAX) { out->node = ds__node_handle(g->body, node); ds__node_print(g->body, node, text, sizeof text); }
-    return ds__fail(DS_ERR_GRAPH_UPDATE, "the executable cannot become the graph: %s (%s)", ds__update_texts[out->reason], text);
+    if (out->reason == DS_GRAPH_UPDATE_SUCCESS)
+        return DS_OK;
+    if (node != UINT32_MAX) {
+        out->node = ds__node_handle(g->body, node);
+        ds__node_print(g->body, node, text, sizeof text);
+    }
+    return ds__fail(DS_ERR_GRAPH_UPDATE, "the executable cannot become the graph: %s (%s)",
+                    ds__update_texts[out->reason], text);
 }
 
-DSDEF ds_result (ds_graph_exec_update)(ds_graph_exec exec, ds_graph graph, ds_graph_update_info *out) {
+DSDEF ds_result(ds_graph_exec_update)(ds_graph_exec exec, ds_graph graph,
+                                      ds_graph_update_info *out) {
     ds_graph_update_info info;
-    if (!out) out = &info;
+    if (!out)
+        out = &info;
     memset(out, 0, sizeof *out);
     DS__ENTER("ds_graph_exec_update");
     out->reason = DS_GRAPH_UPDATE_ERROR;
     ds__exec *x = ds__exec_take(exec);
-    if (!x) return DS_ERR_INVALID_HANDLE;
+    if (!x)
+        return DS_ERR_INVALID_HANDLE;
     ds__graph *g = ds__graph_take(graph);
     ds__body *old = NULL;
     ds_result r = g ? ds__graph_give(g, ds__exec_update(x, g, out, &old)) : DS_ERR_INVALID_HANDLE;
     r = ds__exec_give(x, r);
-    if (old) ds__body_free(old);
+    if (old)
+        ds__body_free(old);
     return r;
 }
 
@@ -59,85 +84,112 @@ static ds_result ds__exec_put(ds__exec *x, uint32_t i, ds__node *fresh, ds__node
     ds_graph_update_reason reason = ds__node_compare(x->body->node[i], fresh);
     fresh->priority = x->body->node[i]->priority;
     ds_result r = DS_OK;
-    if (reason) r = ds__fail(DS_ERR_INVALID_VALUE, "%s of an executable cannot change so: %s", ds__node_print(x->body, i, text, sizeof text), ds__update_texts[reason]);
-    else r = x->driver->exec_set(x->native, i, fresh);
-    if (r == DS_OK) *old = ds__body_replace(x->body, i, fresh);
+    if (reason)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s of an executable cannot change so: %s",
+                     ds__node_print(x->body, i, text, sizeof text), ds__update_texts[reason]);
+    else
+        r = x->driver->exec_set(x->native, i, fresh);
+    if (r == DS_OK)
+        *old = ds__body_replace(x->body, i, fresh);
     return r;
 }
 
-DSDEF ds_result (ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node, const ds_node_desc *desc) {
+DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
+                                        const ds_node_desc *desc) {
     ds__body *child = NULL;
     ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
     ds_result r = ds__enter("ds_graph_exec_set_node");
-    if (r == DS_OK) r = ds__child_copy(desc, &child);
+    if (r == DS_OK)
+        r = ds__child_copy(desc, &child);
     ds__exec *x = r == DS_OK ? ds__exec_take(exec) : NULL;
     if (x) {
         uint32_t i = 0;
         ds__node *fresh = NULL;
         r = ds__node_index(x->body, node, &i);
-        if (r == DS_OK) r = ds__node_fresh(x->body, x->body->node[i], i, desc, &child, &fresh);
-        if (r == DS_OK && (r = ds__exec_put(x, i, fresh, &old)) < 0) ds__node_discard(fresh);
+        if (r == DS_OK)
+            r = ds__node_fresh(x->body, x->body->node[i], i, desc, &child, &fresh);
+        if (r == DS_OK && (r = ds__exec_put(x, i, fresh, &old)) < 0)
+            ds__node_discard(fresh);
         r = ds__exec_give(x, r);
         ds__node_free(old);
     } else if (r == DS_OK) {
         r = DS_ERR_INVALID_HANDLE;
     }
-    if (child) ds__body_free(child);
-    return desc && desc->kind == DS_NODE_HOST ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn) : r;
+    if (child)
+        ds__body_free(child);
+    return desc && desc->kind == DS_NODE_HOST
+               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
+               : r;
 }
 
-DSDEF ds_result (ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node node, int enabled) {
+DSDEF ds_result(ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node node, int enabled) {
     DS__ENTER("ds_graph_exec_enable_node");
     ds__exec *x = ds__exec_take(exec);
-    if (!x) return DS_ERR_INVALID_HANDLE;
+    if (!x)
+        return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
     char text[160];
     ds_result r = ds__node_index(x->body, node, &i);
     ds_node_kind kind = r == DS_OK ? x->body->node[i]->kind : DS_NODE_EMPTY;
     if (r == DS_OK && kind != DS_NODE_KERNEL && kind != DS_NODE_COPY && kind != DS_NODE_FILL)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%s cannot be switched, only kernels, copies and fills can", ds__node_print(x->body, i, text, sizeof text));
-    if (r == DS_OK) r = x->driver->exec_enable(x->native, i, enabled != 0);
-    if (r == DS_OK) x->body->node[i]->enabled = enabled != 0;
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "%s cannot be switched, only kernels, copies and fills can",
+                     ds__node_print(x->body, i, text, sizeof text));
+    if (r == DS_OK)
+        r = x->driver->exec_enable(x->native, i, enabled != 0);
+    if (r == DS_OK)
+        x->body->node[i]->enabled = enabled != 0;
     return ds__exec_give(x, r);
 }
 
-DSDEF ds_result (ds_graph_exec_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
-    if (out) *out = 0;
+DSDEF ds_result(ds_graph_exec_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_graph_exec_node_enabled");
     DS__REQUIRE(out, "out is NULL");
     ds__exec *x = ds__exec_take(exec);
-    if (!x) return DS_ERR_INVALID_HANDLE;
+    if (!x)
+        return DS_ERR_INVALID_HANDLE;
     uint32_t i = 0;
     ds_result r = ds__node_index(x->body, node, &i);
-    if (r == DS_OK) *out = x->body->node[i]->enabled;
+    if (r == DS_OK)
+        *out = x->body->node[i]->enabled;
     return ds__exec_give(x, r);
 }
 
 /* Puts new pointers for old ones; returns the number of places. dry: only counts. */
-static size_t ds__replace_one(void *place, void *const *old_pointers, void *const *new_pointers, size_t count, int dry) {
+static size_t ds__replace_one(void *place, void *const *old_pointers, void *const *new_pointers,
+                              size_t count, int dry) {
     void *now;
     memcpy(&now, place, sizeof now);
     for (size_t i = 0; i < count; i++) {
-        if (now != old_pointers[i]) continue;
-        if (!dry) memcpy(place, &new_pointers[i], sizeof now);
+        if (now != old_pointers[i])
+            continue;
+        if (!dry)
+            memcpy(place, &new_pointers[i], sizeof now);
         return 1;
     }
     return 0;
 }
-static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *const *new_pointers, size_t count, int dry) {
+
+static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *const *new_pointers,
+                               size_t count, int dry) {
     size_t places = 0;
     if (n->kind == DS_NODE_KERNEL) {
         const ds__kernel *k = n->op.u.kernel.kernel;
         for (size_t i = 0; i < k->param_count; i++)
             if (k->params[i].kind >= DS_PARAM_READ && k->params[i].kind <= DS_PARAM_READ_WRITE)
-                places += ds__replace_one((char *)(uintptr_t)n->op.u.kernel.args + k->params[i].offset, old_pointers, new_pointers, count, dry);
+                places +=
+                    ds__replace_one((char *)(uintptr_t)n->op.u.kernel.args + k->params[i].offset,
+                                    old_pointers, new_pointers, count, dry);
     } else if (n->kind == DS_NODE_COPY) {
         places += ds__replace_one(&n->op.u.copy.dst, old_pointers, new_pointers, count, dry);
         places += ds__replace_one(&n->op.u.copy.src, old_pointers, new_pointers, count, dry);
     } else if (n->kind == DS_NODE_FILL) {
         places += ds__replace_one(&n->op.u.fill.dst, old_pointers, new_pointers, count, dry);
     } else if (n->kind == DS_NODE_CHILD) {
-        for (uint32_t i = 0; i < n->child->count; i++) places += ds__replace_node(n->child->node[i], old_pointers, new_pointers, count, dry);
+        for (uint32_t i = 0; i < n->child->count; i++)
+            places += ds__replace_node(n->child->node[i], old_pointers, new_pointers, count, dry);
     }
     return places;
 }
@@ -147,57 +199,87 @@ static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
     ds__op op = n->op;
     ds_result r = DS_OK;
     if (n->kind == DS_NODE_COPY)
-        r = ds__copy_op(b->driver, &op, op.u.copy.dst, op.u.copy.dst_pitch, op.u.copy.src, op.u.copy.src_pitch, op.u.copy.width, op.u.copy.height, NULL, NULL, DS_COPY_HOST_STABLE);
+        r = ds__copy_op(b->driver, &op, op.u.copy.dst, op.u.copy.dst_pitch, op.u.copy.src,
+                        op.u.copy.src_pitch, op.u.copy.width, op.u.copy.height, NULL, NULL,
+                        DS_COPY_HOST_STABLE);
     if (n->kind == DS_NODE_FILL)
-        r = ds__fill_op(b->driver, &op, op.u.fill.dst, op.u.fill.pitch, op.u.fill.value, op.u.fill.value_size, op.u.fill.width, op.u.fill.height, DS_COPY_HOST_STABLE);
-    for (uint32_t i = 0; n->child && i < n->child->count && r == DS_OK; i++) r = ds__replaced_check(b, n->child->node[i]);
+        r = ds__fill_op(b->driver, &op, op.u.fill.dst, op.u.fill.pitch, op.u.fill.value,
+                        op.u.fill.value_size, op.u.fill.width, op.u.fill.height,
+                        DS_COPY_HOST_STABLE);
+    for (uint32_t i = 0; n->child && i < n->child->count && r == DS_OK; i++)
+        r = ds__replaced_check(b, n->child->node[i]);
     n->op.flags = op.flags;
     n->op.places = op.places;
     return r;
 }
 
-/* All or none: the changed nodes are made first; should a driver refuse one in the middle, those before it are put back. */
-static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers, void *const *new_pointers, size_t count, size_t *out_replaced) {
+/* All or none: the changed nodes are made first; should a driver refuse one in the middle, those
+   before it are put back. */
+static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
+                                      void *const *new_pointers, size_t count,
+                                      size_t *out_replaced) {
     ds__body *b = x->body;
     size_t places = 0;
     ds_result r = DS_OK;
     uint32_t set = 0;
-    if (!(x->flags & DS_GRAPH_REPLACE_POINTERS)) return ds__fail(DS_ERR_ILLEGAL_STATE, "the executable was made without DS_GRAPH_REPLACE_POINTERS");
+    if (!(x->flags & DS_GRAPH_REPLACE_POINTERS))
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the executable was made without DS_GRAPH_REPLACE_POINTERS");
     ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
-    if (!fresh) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
+    if (!fresh)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
         char text[160];
-        if (!ds__replace_node(b->node[i], old_pointers, new_pointers, count, 1)) continue;
-        if (!(fresh[i] = ds__node_copy(b->node[i]))) { r = DS_ERR_OUT_OF_MEMORY; break; }
+        if (!ds__replace_node(b->node[i], old_pointers, new_pointers, count, 1))
+            continue;
+        if (!(fresh[i] = ds__node_copy(b->node[i]))) {
+            r = DS_ERR_OUT_OF_MEMORY;
+            break;
+        }
         places += ds__replace_node(fresh[i], old_pointers, new_pointers, count, 0);
         r = ds__replaced_check(b, fresh[i]);
-        ds_graph_update_reason reason = r == DS_OK ? ds__node_compare(b->node[i], fresh[i]) : DS_GRAPH_UPDATE_SUCCESS;
-        if (reason) r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
-        if (r < 0) ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
+        ds_graph_update_reason reason =
+            r == DS_OK ? ds__node_compare(b->node[i], fresh[i]) : DS_GRAPH_UPDATE_SUCCESS;
+        if (reason)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
+        if (r < 0)
+            ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
     }
     for (; set < b->count && r == DS_OK; set++)
-        if (fresh[set]) r = x->driver->exec_set(x->native, set, fresh[set]);
+        if (fresh[set])
+            r = x->driver->exec_set(x->native, set, fresh[set]);
     for (uint32_t i = 0; r < 0 && i + 1 < set; i++)
-        if (fresh[i]) DS_IGNORE(x->driver->exec_set(x->native, i, b->node[i]));
+        if (fresh[i])
+            DS_IGNORE(x->driver->exec_set(x->native, i, b->node[i]));
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!fresh[i]) continue;
-        ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]); /* what they keep, the others keep, too */
+        if (!fresh[i])
+            continue;
+        /* what they keep, the others keep, too */
+        ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
     }
     ds__release(fresh);
-    if (r == DS_OK) *out_replaced = places;
+    if (r == DS_OK)
+        *out_replaced = places;
     return r;
 }
 
-DSDEF ds_result (ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const *old_pointers, void *const *new_pointers, size_t count, size_t *out_replaced) {
+DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const *old_pointers,
+                                                void *const *new_pointers, size_t count,
+                                                size_t *out_replaced) {
     size_t places = 0;
-    if (out_replaced) *out_replaced = 0;
+    if (out_replaced)
+        *out_replaced = 0;
     DS__ENTER("ds_graph_exec_replace_pointers");
-    DS__REQUIRE((old_pointers && new_pointers) || !count, "%s is NULL", old_pointers ? "new_pointers" : "old_pointers");
-    for (size_t i = 0; i < count; i++) DS__REQUIRE(old_pointers[i] && new_pointers[i], "pair %zu has a NULL", i);
+    DS__REQUIRE((old_pointers && new_pointers) || !count, "%s is NULL",
+                old_pointers ? "new_pointers" : "old_pointers");
+    for (size_t i = 0; i < count; i++)
+        DS__REQUIRE(old_pointers[i] && new_pointers[i], "pair %zu has a NULL", i);
     ds__exec *x = ds__exec_take(exec);
-    if (!x) return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__exec_give(x, ds__replace_pointers(x, old_pointers, new_pointers, count, &places));
-    if (out_replaced) *out_replaced = places;
+    if (!x)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r =
+        ds__exec_give(x, ds__replace_pointers(x, old_pointers, new_pointers, count, &places));
+    if (out_replaced)
+        *out_replaced = places;
     return r;
 }
-

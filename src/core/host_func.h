@@ -1,9 +1,11 @@
-/* ---- >>core: host functions ------------------------------------------------------------------------------------------------------------------ */
+/* ---- >>core: host functions ------------------------------------------------------------------ */
 
-static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callback_fn callback, void *user, ds_host_fn dtor_fn) {
+static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callback_fn callback,
+                             void *user, ds_host_fn dtor_fn) {
     DS__REQUIRE(fn || callback, "the function is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds__op op = ds__op_make(kind);
     op.u.host.fn = fn;
     op.u.host.callback = callback;
@@ -17,7 +19,8 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
 
 /* The payload's destructor runs exactly once, so it runs here when the call was refused. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn) {
-    if (r >= 0 || !dtor_fn) return r;
+    if (r >= 0 || !dtor_fn)
+        return r;
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
     dtor_fn(user);
@@ -25,14 +28,18 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
     return r;
 }
 
-DSDEF ds_result (ds_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
+DSDEF ds_result(ds_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user,
+                                     ds_host_fn dtor_fn) {
     ds_result r = ds__enter("ds_launch_host_func");
-    if (r == DS_OK) r = ds__host_op(DS__OP_HOST, stream, fn, NULL, user, dtor_fn);
-    return ds__refuse_payload(r, user, dtor_fn);
-}
-DSDEF ds_result (ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user, ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_add_callback");
-    if (r == DS_OK) r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
+    if (r == DS_OK)
+        r = ds__host_op(DS__OP_HOST, stream, fn, NULL, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
+DSDEF ds_result(ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user,
+                                 ds_host_fn dtor_fn) {
+    ds_result r = ds__enter("ds_add_callback");
+    if (r == DS_OK)
+        r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
+    return ds__refuse_payload(r, user, dtor_fn);
+}

@@ -1,4 +1,4 @@
-/* ---- >>core: initialisation ------------------------------------------------------------------------------------------ */
+/* ---- >>core: initialisation ------------------------------------------------------------------ */
 
 /* X(name, apply) */
 #define DS__LAYERS(X) X("fault", ds__fault_layer)
@@ -10,17 +10,20 @@ static ds_result ds__layers_apply(const char *list, const ds__driver **table, in
         unsigned bit = 1;
         size_t n = strcspn(list, ",");
         int known = n == 0;
-#define DS__LAYER(name, apply) \
-        if (n == sizeof name - 1 && strncmp(list, name, n) == 0) { \
-            if (seen & bit) return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"" name "\" is named twice"); \
-            seen |= bit; \
-            known = 1; \
-            if (table) *table = apply(*table, backend); \
-        } \
-        bit <<= 1;
+#define DS__LAYER(name, apply)                                                              \
+    if (n == sizeof name - 1 && strncmp(list, name, n) == 0) {                              \
+        if (seen & bit)                                                                     \
+            return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"" name "\" is named twice"); \
+        seen |= bit;                                                                        \
+        known = 1;                                                                          \
+        if (table)                                                                          \
+            *table = apply(*table, backend);                                                \
+    }                                                                                       \
+    bit <<= 1;
         DS__LAYERS(DS__LAYER)
 #undef DS__LAYER
-        if (!known) return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
+        if (!known)
+            return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
         list += n + (list[n] == ',');
     }
     return DS_OK;
@@ -36,15 +39,27 @@ static void ds__thread_ends(void *thread);
 
 static ds_result ds__sync_debug_read(const char *text);
 
-static int ds__ordinals(void) { return ds__g.backend[0].device_count + ds__g.backend[1].device_count; }
+static int ds__ordinals(void) {
+    return ds__g.backend[0].device_count + ds__g.backend[1].device_count;
+}
 
-static void ds__forked(void) { atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED); }
+static void ds__forked(void) {
+    atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED);
+}
 
-static const char *ds__layer_list(void) { return ds__g.desc.layers ? ds__g.desc.layers : getenv("DEVSTREAM_LAYERS"); }
+static const char *ds__layer_list(void) {
+    return ds__g.desc.layers ? ds__g.desc.layers : getenv("DEVSTREAM_LAYERS");
+}
 
-/* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason in the report, not an error. */
+/* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason
+   in the report, not an error. */
 static ds_result ds__start_drivers(void) {
-    static const struct { const char *name; ds_device_type type; const ds__driver *driver; const char *missing; } backends[] = {
+    static const struct {
+        const char *name;
+        ds_device_type type;
+        const ds__driver *driver;
+        const char *missing;
+    } backends[] = {
 #ifdef DEVSTREAM_CUDA
         { "cuda", DS_DEVICE_CUDA, &ds__cuda_driver, NULL },
 #else
@@ -63,36 +78,46 @@ static ds_result ds__start_drivers(void) {
         ds__g.driver[b] = NULL;
         info->name = backends[b].name;
         info->type = backends[b].type;
-        if (backends[b].driver) backends[b].driver->probe(info);
-        else snprintf(info->reason, sizeof info->reason, "not taken: %s", backends[b].missing);
+        if (backends[b].driver)
+            backends[b].driver->probe(info);
+        else
+            snprintf(info->reason, sizeof info->reason, "not taken: %s", backends[b].missing);
     }
     ds__g.legacy = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.legacy);
     ds__g.label = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.label);
-    if (!ds__g.legacy || !ds__g.label) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
+    if (!ds__g.legacy || !ds__g.label)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++) {
         char before[sizeof ds__tls.error];
-        if (!ds__g.backend[b].available) continue;
+        if (!ds__g.backend[b].available)
+            continue;
         memcpy(before, ds__tls.error, sizeof before);
         r = backends[b].driver->start();
-        if (r == DS_OK) ds__g.driver[b] = backends[b].driver;
+        if (r == DS_OK)
+            ds__g.driver[b] = backends[b].driver;
         if (r < 0 && b == 0) {
-            const char *why = strstr(ds__tls.error, ds__tls.fn); /* behind the place of the call that came first */
+            /* behind the place of the call that came first */
+            const char *why = strstr(ds__tls.error, ds__tls.fn);
             ds__g.backend[b].available = ds__g.backend[b].device_count = 0;
-            snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s", why ? why + strlen(ds__tls.fn) + 2 : ds__tls.error);
+            snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s",
+                     why ? why + strlen(ds__tls.fn) + 2 : ds__tls.error);
             memcpy(ds__tls.error, before, sizeof before);
             r = DS_OK;
             continue;
         }
-        if (r == DS_OK) r = ds__layers_apply(ds__layer_list(), &ds__g.driver[b], b);
+        if (r == DS_OK)
+            r = ds__layers_apply(ds__layer_list(), &ds__g.driver[b], b);
     }
     return r;
 }
 
-/* Everything of the first call; ds__g.mutex is held. What fails leaves the state cold, so that a later call tries again. */
+/* Everything of the first call; ds__g.mutex is held. What fails leaves the state cold, so that a
+   later call tries again. */
 static ds_result ds__start(void) {
     const char *log = getenv("DEVSTREAM_LOG");
-    ds__g.log_level = ds__g.desc.log_fn ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
-                                        : (log ? atoi(log) : DS_LOG_SILENT);
+    ds__g.log_level = ds__g.desc.log_fn
+                          ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
+                          : (log ? atoi(log) : DS_LOG_SILENT);
 #ifdef DEVSTREAM_PER_THREAD_DEFAULT_STREAM
     ds__g.per_thread_default = 1;
 #else
@@ -100,24 +125,40 @@ static ds_result ds__start(void) {
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
 #endif
     ds_result r = ds__layers_apply(ds__layer_list(), NULL, 0);
-    if (r == DS_OK) r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
-    if (r == DS_OK) r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
-    if (r < 0) return r;
-    ds__g.streams = (ds__table){ .what = "stream", .element = sizeof(ds__stream), .free_fn = ds__stream_free };
-    ds__g.events = (ds__table){ .what = "event", .element = sizeof(ds__event), .free_fn = ds__event_free };
-    ds__g.kernels = (ds__table){ .what = "kernel", .element = sizeof(ds__kernel), .free_fn = ds__kernel_free,
-                               .may_free_fn = ds__kernel_may_free };
-    ds__g.graphs = (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_free };
-    ds__g.execs = (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
-    ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation = ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
+    if (r == DS_OK)
+        r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
+    if (r == DS_OK)
+        r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
+    if (r < 0)
+        return r;
+    ds__g.streams =
+        (ds__table){ .what = "stream", .element = sizeof(ds__stream), .free_fn = ds__stream_free };
+    ds__g.events =
+        (ds__table){ .what = "event", .element = sizeof(ds__event), .free_fn = ds__event_free };
+    ds__g.kernels = (ds__table){ .what = "kernel",
+                                 .element = sizeof(ds__kernel),
+                                 .free_fn = ds__kernel_free,
+                                 .may_free_fn = ds__kernel_may_free };
+    ds__g.graphs =
+        (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_free };
+    ds__g.execs =
+        (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
+    ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
+        ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
     r = ds__start_drivers();
-    if (syscall(SYS_membarrier, 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0) atomic_store(&ds__no_membarrier, 1);
+    if (syscall(SYS_membarrier, 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0)
+        atomic_store(&ds__no_membarrier, 1);
     int error = r == DS_OK ? pthread_key_create(&ds__g.key, ds__thread_ends) : 0;
-    if (error) r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
-    if (r == DS_OK && !ds__g.atfork) { pthread_atfork(NULL, NULL, ds__forked); ds__g.atfork = 1; }
+    if (error)
+        r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
+    if (r == DS_OK && !ds__g.atfork) {
+        pthread_atfork(NULL, NULL, ds__forked);
+        ds__g.atfork = 1;
+    }
     if (r < 0) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
-            if (ds__g.driver[b]) ds__g.driver[b]->stop();
+            if (ds__g.driver[b])
+                ds__g.driver[b]->stop();
         ds__release(ds__g.legacy);
         ds__release(ds__g.label);
         ds__g.legacy = NULL;
@@ -133,33 +174,52 @@ static ds__thread *ds__thread_state(void);
 __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
     t->arena_stream = 0; /* that of before ds_shutdown is gone */
     if (t->in_callback)
-        return ds__fail(DS_ERR_NOT_PERMITTED, "devstream was called from inside of a host function, callback, destructor or kernel");
+        return ds__fail(
+            DS_ERR_NOT_PERMITTED,
+            "devstream was called from inside of a host function, callback, destructor or kernel");
     if (atomic_load(&ds__g.state) == DS__FORKED)
-        return ds__fail(DS_ERR_FORKED, "devstream was in use before fork; use it in one process only, or start it after fork");
+        return ds__fail(
+            DS_ERR_FORKED,
+            "devstream was in use before fork; use it in one process only, or start it after fork");
     ds_result r = DS_OK;
     pthread_mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) == DS__COLD) {
         r = ds__start();
-        if (r == DS_OK) atomic_store(&ds__g.state, DS__READY);
+        if (r == DS_OK)
+            atomic_store(&ds__g.state, DS__READY);
     }
     pthread_mutex_unlock(&ds__g.mutex);
-    if (r == DS_OK && !ds__thread_state()) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && !ds__thread_state())
+        r = DS_ERR_OUT_OF_MEMORY;
     return r;
 }
 
-/* First in every public function: takes the call site, starts devstream when needed, refuses what is not permitted. */
+/* First in every public function: takes the call site, starts devstream when needed, refuses
+   what is not permitted. */
 static inline ds_result ds__enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
-    t->site.file = ds_call_site.file; /* one by one: a load wider than the macro's stores would wait for them */
+    /* one by one: a load wider than the macro's stores would wait for them */
+    t->site.file = ds_call_site.file;
     t->site.line = ds_call_site.line;
     ds_call_site.file = NULL;
-    if (DS__UNLIKELY(t->in_callback || atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
-                     t->epoch != ds__g.epoch)) return ds__enter_slow(t);
+    if (DS__UNLIKELY(t->in_callback ||
+                     atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
+                     t->epoch != ds__g.epoch))
+        return ds__enter_slow(t);
     return DS_OK;
 }
-__attribute__((noinline)) static ds_result ds__enter(const char *fn) { return ds__enter_inline(fn); }
-#define DS__ENTER(fn) do { ds_result ds__r = ds__enter(fn); if (DS__UNLIKELY(ds__r < 0)) return ds__r; } while (0)
+
+__attribute__((noinline)) static ds_result ds__enter(const char *fn) {
+    return ds__enter_inline(fn);
+}
+
+#define DS__ENTER(fn)                    \
+    do {                                 \
+        ds_result ds__r = ds__enter(fn); \
+        if (DS__UNLIKELY(ds__r < 0))     \
+            return ds__r;                \
+    } while (0)
 
 /* Forgets the configuration. */
 static void ds__drop_desc(void) {
@@ -171,11 +231,18 @@ static void ds__drop_desc(void) {
 
 /* Keeps the configuration, with copies of all that it points to. */
 static ds_result ds__keep_desc(const ds_init_desc *desc) {
-    static char layers[64], fault[64]; /* longer ones name nothing that is known */
-    ds__drop_desc(); /* of an earlier ds_init */
+    static char layers[64];
+    static char fault[64]; /* longer ones name nothing that is known */
+    ds__drop_desc();       /* of an earlier ds_init */
     ds__g.desc = *desc;
-    if (desc->layers) { snprintf(layers, sizeof layers, "%s", desc->layers); ds__g.desc.layers = layers; }
-    if (desc->fault) { snprintf(fault, sizeof fault, "%s", desc->fault); ds__g.desc.fault = fault; }
+    if (desc->layers) {
+        snprintf(layers, sizeof layers, "%s", desc->layers);
+        ds__g.desc.layers = layers;
+    }
+    if (desc->fault) {
+        snprintf(fault, sizeof fault, "%s", desc->fault);
+        ds__g.desc.fault = fault;
+    }
 #ifndef DEVSTREAM_NO_CPU
     return ds__cpu_keep_desc(desc->cpu);
 #else
@@ -183,28 +250,39 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
 #endif
 }
 
-DSDEF ds_result (ds_init)(const ds_init_desc *desc) {
+DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     ds__tls_block *t = &ds__tls;
     t->fn = "ds_init";
     t->site = ds_call_site;
     ds_call_site.file = NULL;
-    if (t->in_callback) return ds__enter_slow(t);
+    if (t->in_callback)
+        return ds__enter_slow(t);
     static const ds_init_desc none;
-    if (!desc) desc = &none;
-    DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn, "the allocator needs both functions or neither");
-    DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0, "unknown flags %#x", desc->flags);
+    if (!desc)
+        desc = &none;
+    DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn,
+                "the allocator needs both functions or neither");
+    DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
+                "unknown flags %#x", desc->flags);
 #ifndef DEVSTREAM_NO_CPU
     ds_result checked = desc->cpu ? ds__cpu_check_desc(desc->cpu) : DS_OK;
-    if (checked < 0) return checked;
+    if (checked < 0)
+        return checked;
 #endif
     ds_result r = ds__layers_apply(desc->layers, NULL, 0);
-    if (r < 0) return r;
-    if (atomic_load(&ds__g.state) == DS__FORKED) return ds__enter_slow(t); /* before the lock, which may be held for ever */
+    if (r < 0)
+        return r;
+    /* before the lock, which may be held for ever */
+    if (atomic_load(&ds__g.state) == DS__FORKED)
+        return ds__enter_slow(t);
     pthread_mutex_lock(&ds__g.mutex);
-    if (atomic_load(&ds__g.state) != DS__COLD) r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream is in use already; call ds_init first, or after ds_shutdown");
-    else if (desc->fault) r = ds__fault_parse(desc->fault);
-    if (r == DS_OK && (r = ds__keep_desc(desc)) < 0) ds__drop_desc();
+    if (atomic_load(&ds__g.state) != DS__COLD)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "devstream is in use already; call ds_init first, or after ds_shutdown");
+    else if (desc->fault)
+        r = ds__fault_parse(desc->fault);
+    if (r == DS_OK && (r = ds__keep_desc(desc)) < 0)
+        ds__drop_desc();
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }
-

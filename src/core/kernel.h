@@ -1,31 +1,44 @@
-/* ---- >>core: kernels ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- >>core: kernels ------------------------------------------------------------------------- */
 
 static void ds__kernel_free(void *object) {
     ds__kernel *k = object;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        if (ds__g.driver[b]) ds__g.driver[b]->kernel_destroy(k);
+        if (ds__g.driver[b])
+            ds__g.driver[b]->kernel_destroy(k);
     ds__release((void *)(uintptr_t)k->name);
     ds__release(k->params);
 }
 
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
-    DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn, "kernel %s has neither a CPU nor a CUDA form", d->name);
-    DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS, "kernel %s: %zu bytes of arguments are more than %d", d->name, d->args_size, DS_KERNEL_MAX_ARGS);
+    DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn,
+                "kernel %s has neither a CPU nor a CUDA form", d->name);
+    DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS,
+                "kernel %s: %zu bytes of arguments are more than %d", d->name, d->args_size,
+                DS_KERNEL_MAX_ARGS);
     DS__REQUIRE(d->params || !d->param_count, "kernel %s: params is NULL", d->name);
-    DS__REQUIRE(d->param_count <= DS_KERNEL_MAX_PARAMS, "kernel %s: %zu parameters are more than %d", d->name, d->param_count, DS_KERNEL_MAX_PARAMS);
-    DS__REQUIRE(!d->cuda.image || !d->cuda.native_fn, "kernel %s has both an image and a native function", d->name);
-    DS__REQUIRE(!d->cuda.image || d->cuda.entry, "kernel %s: the image needs the name of the function", d->name);
+    DS__REQUIRE(d->param_count <= DS_KERNEL_MAX_PARAMS,
+                "kernel %s: %zu parameters are more than %d", d->name, d->param_count,
+                DS_KERNEL_MAX_PARAMS);
+    DS__REQUIRE(!d->cuda.image || !d->cuda.native_fn,
+                "kernel %s has both an image and a native function", d->name);
+    DS__REQUIRE(!d->cuda.image || d->cuda.entry,
+                "kernel %s: the image needs the name of the function", d->name);
     for (size_t i = 0; i < d->param_count; i++) {
         const ds_param *p = &d->params[i];
-        DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind", d->name, i);
+        DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
+                    d->name, i);
         if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
-            DS__REQUIRE(p->size == 4 || p->size == 8, "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name, i);
+            DS__REQUIRE(p->size == 4 || p->size == 8,
+                        "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name,
+                        i);
             continue;
         }
         DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
-                    "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i, d->args_size);
-        DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *), "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+                    "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i,
+                    d->args_size);
+        DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *),
+                    "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
     }
     return DS_OK;
 }
@@ -33,9 +46,11 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
 static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     out->id = 0;
     ds_result r = ds__kernel_check(desc);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__kernel *k = ds__table_add(&ds__g.kernels);
-    if (!k) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
+    if (!k)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     k->cpu_fn = desc->cpu_fn;
     k->bytes_fn = desc->bytes_fn;
     k->args_size = desc->args_size;
@@ -44,62 +59,78 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     k->param_count = desc->param_count;
     k->cuda = desc->cuda;
     k->made = ds__tls.site;
-    if (desc->param_count) k->params = ds__alloc(desc->param_count * sizeof *k->params);
+    if (desc->param_count)
+        k->params = ds__alloc(desc->param_count * sizeof *k->params);
     if (!k->name || (desc->param_count && !k->params)) {
         ds__table_kill(&ds__g.kernels, k);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
     }
     for (size_t i = 0; i < desc->param_count; i++) {
         k->params[i] = desc->params[i];
-        if (desc->params[i].kind >= DS_PARAM_FIRST) k->params[i].offset = 0; /* it is not in the struct */
+        /* it is not in the struct */
+        if (desc->params[i].kind >= DS_PARAM_FIRST)
+            k->params[i].offset = 0;
     }
     out->id = ds__handle(&k->slot);
     return DS_OK;
 }
-DSDEF ds_result (ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
-    if (out) out->id = 0;
+
+DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_kernel_create");
     DS__REQUIRE(out, "out is NULL");
     ds__reclaim();
     return ds__kernel_new(desc, out);
 }
 
-/* Nobody is inside of the destroyed kernel any more: it goes when what was pending by now has been passed. */
+/* Nobody is inside of the destroyed kernel any more: it goes when what was pending by now has
+   been passed. */
 static int ds__kernel_may_free(void *object) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        if (ds__g.driver[b] && !ds__g.driver[b]->passed(&((ds__kernel *)object)->mark)) return 0;
+        if (ds__g.driver[b] && !ds__g.driver[b]->passed(&((ds__kernel *)object)->mark))
+            return 0;
     return 1;
 }
 
-DSDEF ds_result (ds_kernel_load)(ds_kernel kernel, ds_device device) {
+DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {
     DS__ENTER("ds_kernel_load");
     DS__RESOLVE(device);
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
-    if (!k) return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
+    if (!k)
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
     ds_result r = ds__driver_of(device)->kernel_load(device.index, k);
     ds__unpin(&ds__g.kernels, k);
     return r;
 }
 
-DSDEF ds_result (ds_kernel_destroy)(ds_kernel kernel) {
+DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
     DS__ENTER("ds_kernel_destroy");
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
-    if (!k) return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
+    if (!k)
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
     int killed = ds__table_kill(&ds__g.kernels, k);
     ds__unpin(&ds__g.kernels, k);
     ds__reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
 }
 
-static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args, size_t args_size, ds_stream stream) {
+static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args,
+                            size_t args_size, ds_stream stream) {
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!s)) {
+        ds__stream_pin(stream);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds__kernel *k = ds__pin_inline(&ds__g.kernels, kernel.id);
     ds_result r = DS_OK;
     if (DS__UNLIKELY(!k)) {
-        r = ds__fail(DS_ERR_INVALID_HANDLE, kernel.id ? "the kernel was destroyed or never existed" : "no kernel was given (the handle is zero)");
+        r = ds__fail(DS_ERR_INVALID_HANDLE, kernel.id ? "the kernel was destroyed or never existed"
+                                                      : "no kernel was given (the handle is zero)");
     } else if (DS__UNLIKELY(args_size != k->args_size || (args_size && !args))) {
-        r = ds__fail(DS_ERR_INVALID_VALUE, "kernel %s takes %zu bytes of arguments, not %zu at %p", k->name, k->args_size, args_size, args);
+        r = ds__fail(DS_ERR_INVALID_VALUE, "kernel %s takes %zu bytes of arguments, not %zu at %p",
+                     k->name, k->args_size, args_size, args);
     } else if (items) {
         ds__op op = ds__op_make(DS__OP_KERNEL);
         op.u.kernel.kernel = k;
@@ -109,12 +140,14 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
         op.u.kernel.grid = grid;
         r = ds__submit(s, &op);
     }
-    if (DS__LIKELY(k != NULL)) ds__unpin_inline(&ds__g.kernels, k);
+    if (DS__LIKELY(k != NULL))
+        ds__unpin_inline(&ds__g.kernels, k);
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
 
-DSDEF ds_result (ds_launch)(ds_kernel kernel, size_t items, const void *args, size_t args_size, ds_stream stream) {
+DSDEF ds_result(ds_launch)(ds_kernel kernel, size_t items, const void *args, size_t args_size,
+                           ds_stream stream) {
     ds_result r = ds__enter_inline("ds_launch");
     return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
@@ -123,19 +156,21 @@ static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
     size_t items = 1;
     for (int i = 0; i < 6; i++) {
         size_t n = i < 3 ? grid->grid[i] : grid->block[i - 3];
-        if (n == 0 && i > 0) n = 1;
-        DS__REQUIRE(n == 0 || items <= SIZE_MAX / n, "the grid has more threads than a size_t counts");
+        if (n == 0 && i > 0)
+            n = 1;
+        DS__REQUIRE(n == 0 || items <= SIZE_MAX / n,
+                    "the grid has more threads than a size_t counts");
         items *= n;
     }
     *out = items;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args, size_t args_size, ds_stream stream) {
+DSDEF ds_result(ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args,
+                                size_t args_size, ds_stream stream) {
     DS__ENTER("ds_launch_grid");
     DS__REQUIRE(grid, "grid is NULL");
     size_t items = 0;
     ds_result r = ds__grid_items(grid, &items);
     return r < 0 ? r : ds__launch(kernel, items, grid, args, args_size, stream);
 }
-

@@ -1,13 +1,18 @@
 /* The driver that host memory belongs to: the first that is available. */
-static int ds__host_backend(void) { return ds__g.driver[0] ? 0 : 1; }
+static int ds__host_backend(void) {
+    return ds__g.driver[0] ? 0 : 1;
+}
 
-/* What is known of a pointer; returns 0 when it was not allocated or registered here: then it looks like ordinary memory. */
+/* What is known of a pointer; returns 0 when it was not allocated or registered here: then it
+   looks like ordinary memory. */
 static int ds__known(const void *ptr, ds_pointer_info *out) {
     const ds__found *f = ds__range_hit(ptr);
     out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
     out->base = f ? (void *)f->base : NULL;
     out->size = f ? f->end - f->base : 0;
-    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST : f->backend ? DS_DEVICE_CPU : DS_DEVICE_CUDA;
+    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST
+                       : f->backend                      ? DS_DEVICE_CPU
+                                                         : DS_DEVICE_CUDA;
     out->device.index = out->device.type == DS_DEVICE_HOST ? 0 : f->device;
     return f != NULL;
 }
@@ -18,30 +23,45 @@ static ds_result ds__ask(const void *ptr, ds_pointer_info *out) {
 }
 
 /* Enters new memory into the table, or gives it back. */
-static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, int device, void **out) {
-    if (ds__range_add(ptr, size, kind, backend, device) == DS_OK) { *out = ptr; return DS_OK; }
-    DS_IGNORE(ds__g.driver[backend]->memory_release((ds_memory_kind)(kind & 15), device, ptr, size));
+static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, int device,
+                                 void **out) {
+    if (ds__range_add(ptr, size, kind, backend, device) == DS_OK) {
+        *out = ptr;
+        return DS_OK;
+    }
+    DS_IGNORE(
+        ds__g.driver[backend]->memory_release((ds_memory_kind)(kind & 15), device, ptr, size));
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
 }
 
-/* Waits for the work that may use what was taken out of the table; when that fails it stands there again. */
+/* Waits for the work that may use what was taken out of the table; when that fails it stands
+   there again. */
 static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
     ds_result r = DS_OK;
-    if (f->kind == DS_MEMORY_DEVICE) r = ds__g.driver[f->backend]->memory_wait(f->device);
+    if (f->kind == DS_MEMORY_DEVICE)
+        r = ds__g.driver[f->backend]->memory_wait(f->device);
     else
         for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
-            if (ds__g.driver[b]) r = ds__g.driver[b]->memory_wait(-1);
-    if (r < 0) DS_IGNORE(ds__range_add(ptr, f->end - f->base, kind, f->backend, f->device)); /* there is room: it was there before */
+            if (ds__g.driver[b])
+                r = ds__g.driver[b]->memory_wait(-1);
+    /* there is room: it was there before */
+    if (r < 0)
+        DS_IGNORE(ds__range_add(ptr, f->end - f->base, kind, f->backend, f->device));
     return r;
 }
-static ds_result ds__memory_gone(void *ptr, const ds__found *f) { return ds__g.driver[f->backend]->memory_release(f->kind, f->device, ptr, f->end - f->base); }
 
-/* Waits for the work that may use the memory, then releases it. The pointer is unknown meanwhile, so that of two threads
-   that end it one is refused; if the wait fails nothing was released and it is known again. */
+static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
+    return ds__g.driver[f->backend]->memory_release(f->kind, f->device, ptr, f->end - f->base);
+}
+
+/* Waits for the work that may use the memory, then releases it. The pointer is unknown
+   meanwhile, so that of two threads that end it one is refused; if the wait fails nothing was
+   released and it is known again. */
 static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
     ds__found f;
     if (!ds__range_remove(ptr, kind, &f)) {
-        DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held, "the memory at %p belongs to the allocator; use %s", ptr,
+        DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held,
+                    "the memory at %p belongs to the allocator; use %s", ptr,
                     f.kind == DS_MEMORY_DEVICE ? "ds_mem_free" : "ds_pinned_free");
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of %s", ptr, what);
     }
@@ -52,7 +72,8 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
 /* Ends a reservation with all that is mapped in it. */
 static void ds__space_end(const ds__driver *driver, int device, void *at, size_t size) {
     ds__lock_take(&ds__g.mapping_lock);
-    for (size_t i; (i = ds__mapping_after((uintptr_t)at)) < ds__g.mapping_count && ds__g.mappings[i].at < (uintptr_t)at + size; ) {
+    for (size_t i; (i = ds__mapping_after((uintptr_t)at)) < ds__g.mapping_count &&
+                   ds__g.mappings[i].at < (uintptr_t)at + size;) {
         ds__mapping m = ds__g.mappings[i];
         ds__lock_give(&ds__g.mapping_lock);
         DS_IGNORE(driver->space_unmap(device, (void *)m.at, m.size));
@@ -71,16 +92,25 @@ static void ds__memory_end_all(void) {
         uintptr_t base = atomic_load(&r->at[i].base);
         size_t size = atomic_load(&r->at[i].end) - base;
         const ds__driver *driver = ds__g.driver[k >> 8 & 1];
-        if ((k & DS__HELD) == DS__HELD_UPSTREAM) continue;
-        if ((k & DS__HELD) == DS__HELD_SPACE) ds__space_end(driver, k >> 9, (void *)base, size);
-        else if ((k & DS__HELD) == DS__HELD_SHARED) driver->share_release(k >> 9, (void *)base, size);
-        else if ((k & DS__HELD) == DS__HELD_IMPORTED) driver->share_close(k >> 9, (void *)base, size);
-        else DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
+        if ((k & DS__HELD) == DS__HELD_UPSTREAM)
+            continue;
+        if ((k & DS__HELD) == DS__HELD_SPACE)
+            ds__space_end(driver, k >> 9, (void *)base, size);
+        else if ((k & DS__HELD) == DS__HELD_SHARED)
+            driver->share_release(k >> 9, (void *)base, size);
+        else if ((k & DS__HELD) == DS__HELD_IMPORTED)
+            driver->share_close(k >> 9, (void *)base, size);
+        else
+            DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
     }
     ds__release(ds__g.mappings);
     ds__g.mappings = NULL;
     ds__g.mapping_count = ds__g.mapping_room = 0;
-    while (r) { ds__ranges *older = r->older; ds__release(r); r = older; }
+    while (r) {
+        ds__ranges *older = r->older;
+        ds__release(r);
+        r = older;
+    }
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
     atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */
@@ -95,4 +125,3 @@ __attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, .
     va_end(args);
     ds__log(DS_LOG_WARNING, 0, text);
 }
-

@@ -1,34 +1,56 @@
-/* ---- >>core: memory ------------------------------------------------------------------------------------------------------------------ */
+/* ---- >>core: memory -------------------------------------------------------------------------- */
 
-/* Policy. One sorted table holds all memory that was allocated or registered here, of both drivers, so that copies can be
-   checked and sorted without asking anyone. A range is taken out before its memory is released: of two threads that free
-   the same pointer, one finds it. */
-typedef struct ds__range { _Atomic uintptr_t base, end; _Atomic int kind_device; } ds__range;
-struct ds__ranges { ds__ranges *older; size_t room; ds__range at[]; };
+/* Policy. One sorted table holds all memory that was allocated or registered here, of both
+   drivers, so that copies can be checked and sorted without asking anyone. A range is taken out
+   before its memory is released: of two threads that free the same pointer, one finds it. */
+typedef struct ds__range {
+    _Atomic uintptr_t base;
+    _Atomic uintptr_t end;
+    _Atomic int kind_device;
+} ds__range;
 
-/* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes back. */
-enum { DS__HELD_SPACE = 16 /* a reservation: what is mapped there, then the addresses */, DS__HELD_SEGMENT = 32 /* like the user's */,
-       DS__HELD_SHARED = 64 /* other processes may have it */, DS__HELD_IMPORTED = 128 /* another process's */,
-       DS__HELD_UPSTREAM = 48 /* a pool's upstream made it and ends it */,
-       DS__HELD_ASYNC = 80 /* in the order of a stream, else like the user's */,
-       DS__HELD = 240 };
+struct ds__ranges {
+    ds__ranges *older;
+    size_t room;
+    ds__range at[];
+};
+
+/* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes
+   back. */
+enum {
+    DS__HELD_SPACE = 16 /* a reservation: what is mapped there, then the addresses */,
+    DS__HELD_SEGMENT = 32 /* like the user's */,
+    DS__HELD_SHARED = 64 /* other processes may have it */,
+    DS__HELD_IMPORTED = 128 /* another process's */,
+    DS__HELD_UPSTREAM = 48 /* a pool's upstream made it and ends it */,
+    DS__HELD_ASYNC = 80 /* in the order of a stream, else like the user's */,
+    DS__HELD = 240
+};
 
 /* Index of the first range that ends after the address. */
 static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t address) {
-    size_t low = 0, high = count;
+    size_t low = 0;
+    size_t high = count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (atomic_load_explicit(&r->at[middle].end, memory_order_acquire) <= address) low = middle + 1; else high = middle;
+        if (atomic_load_explicit(&r->at[middle].end, memory_order_acquire) <= address)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low;
 }
 
-/* The range that holds the address; 0: none. Takes no lock: a reader that met a change looks again. */
+/* The range that holds the address; 0: none. Takes no lock: a reader that met a change looks
+   again. */
 static int ds__range_find(const void *ptr, ds__found *out) {
     uintptr_t address = (uintptr_t)ptr;
     for (;;) {
         uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
-        if (version & 1) { ds__pause(); continue; }
+        if (version & 1) {
+            ds__pause();
+            continue;
+        }
         ds__ranges *r = atomic_load_explicit(&ds__g.ranges, memory_order_acquire);
         size_t count = atomic_load_explicit(&ds__g.range_count, memory_order_acquire);
         int found = 0;
@@ -45,43 +67,56 @@ static int ds__range_find(const void *ptr, ds__found *out) {
                 found = address >= out->base && address < out->end;
             }
         }
-        if (atomic_load_explicit(&ds__g.range_version, memory_order_relaxed) == version) return found;
+        if (atomic_load_explicit(&ds__g.range_version, memory_order_relaxed) == version)
+            return found;
     }
 }
 
-/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's, until it looks again often. */
+/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's,
+   until it looks again often. */
 __attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr) {
     ds__tls_block *t = &ds__tls;
     uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
     ds__found f;
-    if (!ds__range_find(ptr, &f)) return NULL;
-    if (t->hit_version != version) memset(t->hit, 0, sizeof t->hit);
+    if (!ds__range_find(ptr, &f))
+        return NULL;
+    if (t->hit_version != version)
+        memset(t->hit, 0, sizeof t->hit);
     t->hit_version = version; /* if the table has changed since, the next look finds nothing here */
     ds__found *hit = &t->hit[t->hit_next++ % DS__HITS];
     *hit = f;
     return hit;
 }
+
 static inline const ds__found *ds__range_hit(const void *ptr) {
     const ds__tls_block *t = &ds__tls;
-    if (DS__LIKELY(t->hit_version == atomic_load_explicit(&ds__g.range_version, memory_order_acquire)))
+    if (DS__LIKELY(t->hit_version ==
+                   atomic_load_explicit(&ds__g.range_version, memory_order_acquire)))
         for (int i = 0; i < DS__HITS; i++)
-            if ((uintptr_t)ptr - t->hit[i].base < t->hit[i].end - t->hit[i].base) return &t->hit[i];
+            if ((uintptr_t)ptr - t->hit[i].base < t->hit[i].end - t->hit[i].base)
+                return &t->hit[i];
     return ds__range_look(ptr);
 }
 
 static void ds__range_move(ds__range *to, ds__range *from) {
-    atomic_store_explicit(&to->base, atomic_load_explicit(&from->base, memory_order_relaxed), memory_order_release);
-    atomic_store_explicit(&to->end, atomic_load_explicit(&from->end, memory_order_relaxed), memory_order_release);
-    atomic_store_explicit(&to->kind_device, atomic_load_explicit(&from->kind_device, memory_order_relaxed), memory_order_release);
+    atomic_store_explicit(&to->base, atomic_load_explicit(&from->base, memory_order_relaxed),
+                          memory_order_release);
+    atomic_store_explicit(&to->end, atomic_load_explicit(&from->end, memory_order_relaxed),
+                          memory_order_release);
+    atomic_store_explicit(&to->kind_device,
+                          atomic_load_explicit(&from->kind_device, memory_order_relaxed),
+                          memory_order_release);
 }
 
 /* Adds a range. DS_ERR_INVALID_VALUE: it touches a known one. No sentence. */
 static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backend, int device) {
-    uintptr_t base = (uintptr_t)ptr, end = base + size;
+    uintptr_t base = (uintptr_t)ptr;
+    uintptr_t end = base + size;
     ds_result result = DS_OK;
     ds__lock_take(&ds__g.range_lock);
     ds__ranges *r = atomic_load(&ds__g.ranges);
-    size_t count = atomic_load(&ds__g.range_count), i = r ? ds__range_after(r, count, base) : 0;
+    size_t count = atomic_load(&ds__g.range_count);
+    size_t i = r ? ds__range_after(r, count, base) : 0;
     if (r && i < count && atomic_load(&r->at[i].base) < end) {
         result = DS_ERR_INVALID_VALUE;
     } else if (!r || count == r->room) {
@@ -92,14 +127,16 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
         } else { /* readers may still be in the old one: it is kept until shutdown */
             more->room = room;
             more->older = r;
-            for (size_t k = 0; k < count; k++) ds__range_move(&more->at[k], &r->at[k]);
+            for (size_t k = 0; k < count; k++)
+                ds__range_move(&more->at[k], &r->at[k]);
             atomic_store_explicit(&ds__g.ranges, more, memory_order_release);
             r = more;
         }
     }
     if (result == DS_OK) {
         atomic_fetch_add(&ds__g.range_version, 1);
-        for (size_t k = count; k > i; k--) ds__range_move(&r->at[k], &r->at[k - 1]);
+        for (size_t k = count; k > i; k--)
+            ds__range_move(&r->at[k], &r->at[k - 1]);
         atomic_store(&r->at[i].base, base);
         atomic_store(&r->at[i].end, end);
         atomic_store(&r->at[i].kind_device, kind | backend << 8 | device << 9);
@@ -116,15 +153,17 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     int found = 0;
     ds__lock_take(&ds__g.range_lock);
     ds__ranges *r = atomic_load(&ds__g.ranges);
-    size_t count = atomic_load(&ds__g.range_count), i = r ? ds__range_after(r, count, base) : 0;
-    if (r && i < count && atomic_load(&r->at[i].base) == base && (atomic_load(&r->at[i].kind_device) & 255) == kind) {
+    size_t count = atomic_load(&ds__g.range_count);
+    size_t i = r ? ds__range_after(r, count, base) : 0;
+    if (r && i < count && atomic_load(&r->at[i].base) == base &&
+        (atomic_load(&r->at[i].kind_device) & 255) == kind) {
         found = ds__range_find(ptr, out);
         atomic_fetch_add(&ds__g.range_version, 1);
-        for (size_t k = i; k + 1 < count; k++) ds__range_move(&r->at[k], &r->at[k + 1]);
+        for (size_t k = i; k + 1 < count; k++)
+            ds__range_move(&r->at[k], &r->at[k + 1]);
         atomic_store(&ds__g.range_count, count - 1);
         atomic_fetch_add(&ds__g.range_version, 1);
     }
     ds__lock_give(&ds__g.range_lock);
     return found;
 }
-

@@ -1,9 +1,11 @@
-/* ---- >>core: ranges ----------------------------------------------------------------------------------------------------- */
+/* ---- >>core: ranges -------------------------------------------------------------------------- */
 
-/* Policy. A range is told to NVTX, whose functions do nothing unless a tool has brought its own, and to the hook. Nothing here starts devstream, takes
-   memory or reads what the first call writes, so that ranges can stand anywhere. Levels are the thread's. Open ranges and domains stand in tables of
-   fixed size: a word of each says whether it is open and in which generation, and of two threads that end a range one finds it. Who tells the hook
-   counts itself in first and looks again, so that whoever takes a hook away can wait until nobody is inside. */
+/* Policy. A range is told to NVTX, whose functions do nothing unless a tool has brought its own,
+   and to the hook. Nothing here starts devstream, takes memory or reads what the first call
+   writes, so that ranges can stand anywhere. Levels are the thread's. Open ranges and domains
+   stand in tables of fixed size: a word of each says whether it is open and in which generation,
+   and of two threads that end a range one finds it. Who tells the hook counts itself in first
+   and looks again, so that whoever takes a hook away can wait until nobody is inside. */
 
 #if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)
 #if __has_include(<nvtx3/nvToolsExt.h>)
@@ -28,33 +30,51 @@
 #endif
 
 enum { DS__RANGES = 4096 };
+
 typedef struct ds__open_range {
-    _Atomic uint64_t word;       /* generation << 1 | 1 while it is open; its id is generation << 32 | index + 1 */
-    _Atomic uint32_t next;       /* of those that can be used again: index + 1 */
+    /* generation << 1 | 1 while it is open; its id is generation << 32 | index + 1 */
+    _Atomic uint64_t word;
+    _Atomic uint32_t next; /* of those that can be used again: index + 1 */
     uint32_t domain;
-    uint64_t native;             /* NVTX's id */
+    uint64_t native; /* NVTX's id */
 } ds__open_range;
-typedef struct ds__range_domain { char name[64]; void *native; } ds__range_domain;
-typedef struct ds__range_watcher { ds_range_fn fn; void *user; _Atomic int inside; } ds__range_watcher;
+
+typedef struct ds__range_domain {
+    char name[64];
+    void *native;
+} ds__range_domain;
+
+typedef struct ds__range_watcher {
+    ds_range_fn fn;
+    void *user;
+    _Atomic int inside;
+} ds__range_watcher;
 
 static struct {
     _Atomic(ds__range_watcher *) hook; /* one of the two, or NULL */
-    _Atomic int nvtx;            /* 1: initialised, so that its functions are no longer replaced */
-    _Atomic uint32_t domains, generation; /* how many there are with the default one, less one; ds_shutdown makes all handles void */
-    pthread_mutex_t lock;        /* of who makes domains or initialises NVTX */
-    pthread_mutex_t hook_lock;   /* of who sets the hook, which waits for the former one: that may come to the other lock */
+    _Atomic int nvtx; /* 1: initialised, so that its functions are no longer replaced */
+    /* domains, generation: how many there are with the default one, less one; ds_shutdown makes
+       all handles void */
+    _Atomic uint32_t domains;
+    _Atomic uint32_t generation;
+    pthread_mutex_t lock; /* of who makes domains or initialises NVTX */
+    /* of who sets the hook, which waits for the former one: that may come to the other lock */
+    pthread_mutex_t hook_lock;
     ds__range_watcher watcher[2];
     ds__range_domain domain[DS__DOMAINS];
-    _Atomic uint32_t used;       /* ranges that ever were open */
-    _Atomic uint64_t spare;      /* those that can be used again: the first one's index + 1, and a count of changes << 32 */
+    _Atomic uint32_t used; /* ranges that ever were open */
+    /* those that can be used again: the first one's index + 1, and a count of changes << 32 */
+    _Atomic uint64_t spare;
     ds__open_range open[DS__RANGES];
 } ds__notes = { .lock = PTHREAD_MUTEX_INITIALIZER, .hook_lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* As ds__fail, where another function of devstream may be going on around, whose name and place stay. */
-__attribute__((format(printf, 4, 5), cold, noinline))
-static ds_result ds__range_fail(const char *fn, ds_site site, ds_result code, const char *format, ...) {
+/* As ds__fail, where another function of devstream may be going on around, whose name and place
+   stay. */
+__attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range_fail(
+    const char *fn, ds_site site, ds_result code, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
-    int n = site.file ? snprintf(t->error, sizeof t->error, "%s:%d: %s: ", site.file, site.line, fn) : snprintf(t->error, sizeof t->error, "%s: ", fn);
+    int n = site.file ? snprintf(t->error, sizeof t->error, "%s:%d: %s: ", site.file, site.line, fn)
+                      : snprintf(t->error, sizeof t->error, "%s: ", fn);
     size_t at = n < 0 ? 0 : (size_t)n < sizeof t->error ? (size_t)n : sizeof t->error - 1;
     va_list args;
     va_start(args, format);
@@ -80,12 +100,17 @@ static inline ds_site ds__range_site(void) {
 __attribute__((cold, noinline)) static void ds__nvtx_start(void) {
     pthread_mutex_lock(&ds__notes.lock);
     if (!atomic_load(&ds__notes.nvtx)) {
-        nvtxInitialize(NULL); /* its first call replaces its functions, which others must not see happen */
+        /* its first call replaces its functions, which others must not see happen */
+        nvtxInitialize(NULL);
         atomic_store_explicit(&ds__notes.nvtx, 1, memory_order_release);
     }
     pthread_mutex_unlock(&ds__notes.lock);
 }
-static inline void ds__nvtx_ready(void) { if (DS__UNLIKELY(!atomic_load_explicit(&ds__notes.nvtx, memory_order_acquire))) ds__nvtx_start(); }
+
+static inline void ds__nvtx_ready(void) {
+    if (DS__UNLIKELY(!atomic_load_explicit(&ds__notes.nvtx, memory_order_acquire)))
+        ds__nvtx_start();
+}
 
 static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
     nvtxEventAttributes_t a;
@@ -98,23 +123,40 @@ static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
     a.messageType = NVTX_MESSAGE_TYPE_ASCII;
     a.message.ascii = d->text;
     switch (d->payload.kind) {
-    case DS_PAYLOAD_U64: a.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64; a.payload.ullValue = d->payload.value.u64; break;
-    case DS_PAYLOAD_I64: a.payloadType = NVTX_PAYLOAD_TYPE_INT64; a.payload.llValue = d->payload.value.i64; break;
-    case DS_PAYLOAD_F64: a.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE; a.payload.dValue = d->payload.value.f64; break;
-    case DS_PAYLOAD_NONE: break;
+    case DS_PAYLOAD_U64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
+        a.payload.ullValue = d->payload.value.u64;
+        break;
+    case DS_PAYLOAD_I64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_INT64;
+        a.payload.llValue = d->payload.value.i64;
+        break;
+    case DS_PAYLOAD_F64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE;
+        a.payload.dValue = d->payload.value.f64;
+        break;
+    case DS_PAYLOAD_NONE:
+        break;
     }
     return a;
 }
+
 /* 1: the functions without attributes say all of it. */
-static inline int ds__range_is_plain(const ds_range_desc *d) { return !d->domain.id && !d->color && !d->category && !d->payload.kind; }
+static inline int ds__range_is_plain(const ds_range_desc *d) {
+    return !d->domain.id && !d->color && !d->category && !d->payload.kind;
+}
 #endif
 
-/* The label of the calling thread, a device or a stream, or a range: what the hook gets, with the fields that are the same for all. */
+/* The label of the calling thread, a device or a stream, or a range: what the hook gets, with
+   the fields that are the same for all. */
 __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site site) {
     ds__tls_block *t = &ds__tls;
     for (ds__range_watcher *w; !t->in_hook && (w = atomic_load(&ds__notes.hook)) != NULL;) {
         atomic_fetch_add(&w->inside, 1);
-        if (atomic_load(&ds__notes.hook) != w) { atomic_fetch_sub(&w->inside, 1); continue; }
+        if (atomic_load(&ds__notes.hook) != w) {
+            atomic_fetch_sub(&w->inside, 1);
+            continue;
+        }
         int outer = t->in_callback;
         e->file = site.file;
         e->line = site.file ? site.line : 0;
@@ -128,23 +170,38 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
         return;
     }
 }
-static inline int ds__range_heard(void) { return atomic_load_explicit(&ds__notes.hook, memory_order_relaxed) != NULL; }
 
-static void ds__range_tell_of(ds_range_kind kind, const ds_range_desc *d, uint32_t domain, int level, uint64_t id, ds_site site) {
-    ds_range_event e = { .kind = kind, .level = level, .domain = d->domain, .domain_name = ds__notes.domain[domain].name, .text = d->text,
-                         .color = d->color, .category = d->category, .payload = d->payload, .id = id };
+static inline int ds__range_heard(void) {
+    return atomic_load_explicit(&ds__notes.hook, memory_order_relaxed) != NULL;
+}
+
+static void ds__range_tell_of(ds_range_kind kind, const ds_range_desc *d, uint32_t domain,
+                              int level, uint64_t id, ds_site site) {
+    ds_range_event e = { .kind = kind,
+                         .level = level,
+                         .domain = d->domain,
+                         .domain_name = ds__notes.domain[domain].name,
+                         .text = d->text,
+                         .color = d->color,
+                         .category = d->category,
+                         .payload = d->payload,
+                         .id = id };
     ds__range_tell(&e, site);
 }
 
 /* The domain's place in the table; -1: it is gone or never was, and the sentence is set. */
 static inline int ds__range_domain_of(const char *fn, ds_site site, ds_domain domain) {
-    if (DS__LIKELY(!domain.id)) return 0;
+    if (DS__LIKELY(!domain.id))
+        return 0;
     uint32_t index = (uint32_t)domain.id;
-    if (index && index <= atomic_load_explicit(&ds__notes.domains, memory_order_acquire) && (uint32_t)(domain.id >> 32) == atomic_load(&ds__notes.generation) + 1)
+    if (index && index <= atomic_load_explicit(&ds__notes.domains, memory_order_acquire) &&
+        (uint32_t)(domain.id >> 32) == atomic_load(&ds__notes.generation) + 1)
         return (int)index;
-    ds__range_fail(fn, site, DS_ERR_INVALID_HANDLE, "the domain was never created, or ended with ds_shutdown");
+    ds__range_fail(fn, site, DS_ERR_INVALID_HANDLE,
+                   "the domain was never created, or ended with ds_shutdown");
     return -1;
 }
+
 /* The thread's level in a domain. */
 static inline int *ds__range_level(int domain) {
     ds__tls_block *t = &ds__tls;
@@ -158,10 +215,12 @@ static inline int *ds__range_level(int domain) {
 
 /* The domain of a description, or a negative result. */
 static inline int ds__range_check(const char *fn, ds_site site, const ds_range_desc *d) {
-    if (DS__UNLIKELY(!d || !d->text)) return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, d ? "the text is NULL" : "desc is NULL");
+    if (DS__UNLIKELY(!d || !d->text))
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
+                              d ? "the text is NULL" : "desc is NULL");
     if (DS__UNLIKELY((unsigned)d->payload.kind > DS_PAYLOAD_F64))
-        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "%d is not a kind of payload", (int)d->payload.kind);
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "%d is not a kind of payload",
+                              (int)d->payload.kind);
     int domain = ds__range_domain_of(fn, site, d->domain);
     return domain < 0 ? DS_ERR_INVALID_HANDLE : domain;
 }
-

@@ -1,42 +1,60 @@
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
     ds_site site = ds__range_site();
     int domain = ds__range_check(fn, site, d);
-    if (domain < 0) return (ds_result)domain;
+    if (domain < 0)
+        return (ds_result)domain;
 #ifdef DS__NVTX
     ds__nvtx_ready();
-    if (ds__range_is_plain(d)) nvtxMarkA(d->text);
-    else { nvtxEventAttributes_t a = ds__nvtx_attributes(d); nvtxDomainMarkEx(ds__notes.domain[domain].native, &a); }
+    if (ds__range_is_plain(d))
+        nvtxMarkA(d->text);
+    else {
+        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+        nvtxDomainMarkEx(ds__notes.domain[domain].native, &a);
+    }
 #endif
-    if (ds__range_heard()) ds__range_tell_of(DS_RANGE_MARK, d, (uint32_t)domain, 0, 0, site);
+    if (ds__range_heard())
+        ds__range_tell_of(DS_RANGE_MARK, d, (uint32_t)domain, 0, 0, site);
     return DS_OK;
 }
 
 static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
     ds_site site = ds__range_site();
     int domain = ds__range_check(fn, site, d);
-    if (DS__UNLIKELY(domain < 0)) return domain;
+    if (DS__UNLIKELY(domain < 0))
+        return domain;
 #ifdef DS__NVTX
     ds__nvtx_ready();
-    if (ds__range_is_plain(d)) nvtxRangePushA(d->text);
-    else { nvtxEventAttributes_t a = ds__nvtx_attributes(d); nvtxDomainRangePushEx(ds__notes.domain[domain].native, &a); }
+    if (ds__range_is_plain(d))
+        nvtxRangePushA(d->text);
+    else {
+        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+        nvtxDomainRangePushEx(ds__notes.domain[domain].native, &a);
+    }
 #endif
     int level = (*ds__range_level(domain))++;
-    if (DS__UNLIKELY(ds__range_heard())) ds__range_tell_of(DS_RANGE_PUSH, d, (uint32_t)domain, level, 0, site);
+    if (DS__UNLIKELY(ds__range_heard()))
+        ds__range_tell_of(DS_RANGE_PUSH, d, (uint32_t)domain, level, 0, site);
     return level;
 }
 
 static inline int ds__range_pop(const char *fn, ds_domain handle) {
     ds_site site = ds__range_site();
     int domain = ds__range_domain_of(fn, site, handle);
-    if (DS__UNLIKELY(domain < 0)) return DS_ERR_INVALID_HANDLE;
+    if (DS__UNLIKELY(domain < 0))
+        return DS_ERR_INVALID_HANDLE;
     int *level = ds__range_level(domain);
-    if (DS__UNLIKELY(*level == 0)) return ds__range_fail(fn, site, DS_ERR_ILLEGAL_STATE, "this thread has pushed no range%s%s%s that is still open",
-                                                        domain ? " of the domain \"" : "", ds__notes.domain[domain].name, domain ? "\"" : "");
+    if (DS__UNLIKELY(*level == 0))
+        return ds__range_fail(fn, site, DS_ERR_ILLEGAL_STATE,
+                              "this thread has pushed no range%s%s%s that is still open",
+                              domain ? " of the domain \"" : "", ds__notes.domain[domain].name,
+                              domain ? "\"" : "");
     --*level;
 #ifdef DS__NVTX
     ds__nvtx_ready();
-    if (domain) nvtxDomainRangePop(ds__notes.domain[domain].native);
-    else nvtxRangePop();
+    if (domain)
+        nvtxDomainRangePop(ds__notes.domain[domain].native);
+    else
+        nvtxRangePop();
 #endif
     if (DS__UNLIKELY(ds__range_heard())) {
         ds_range_desc d = { .domain = handle };
@@ -50,90 +68,150 @@ static ds__open_range *ds__range_place(void) {
     uint64_t first = atomic_load(&ds__notes.spare);
     while ((uint32_t)first) {
         ds__open_range *o = &ds__notes.open[(uint32_t)first - 1];
-        uint64_t rest = ((first >> 32) + 1) << 32 | atomic_load(&o->next); /* the count tells when another has come between */
-        if (atomic_compare_exchange_weak(&ds__notes.spare, &first, rest)) return o;
+        /* the count tells when another has come between */
+        uint64_t rest = ((first >> 32) + 1) << 32 | atomic_load(&o->next);
+        if (atomic_compare_exchange_weak(&ds__notes.spare, &first, rest))
+            return o;
     }
     uint32_t n = atomic_load(&ds__notes.used);
     while (n < DS__RANGES)
-        if (atomic_compare_exchange_weak(&ds__notes.used, &n, n + 1)) return &ds__notes.open[n];
+        if (atomic_compare_exchange_weak(&ds__notes.used, &n, n + 1))
+            return &ds__notes.open[n];
     return NULL;
 }
+
 static void ds__range_place_over(ds__open_range *o) {
     uint64_t first = atomic_load(&ds__notes.spare);
-    do atomic_store(&o->next, (uint32_t)first);
-    while (!atomic_compare_exchange_weak(&ds__notes.spare, &first, ((first >> 32) + 1) << 32 | (uint64_t)(o - ds__notes.open + 1)));
+    do
+        atomic_store(&o->next, (uint32_t)first);
+    while (!atomic_compare_exchange_weak(
+        &ds__notes.spare, &first, ((first >> 32) + 1) << 32 | (uint64_t)(o - ds__notes.open + 1)));
 }
 
 static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_range *out) {
     ds_site site = ds__range_site();
-    if (out) out->id = 0;
-    else return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "out is NULL");
+    if (out)
+        out->id = 0;
+    else
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "out is NULL");
     int domain = ds__range_check(fn, site, d);
-    if (domain < 0) return (ds_result)domain;
+    if (domain < 0)
+        return (ds_result)domain;
     ds__open_range *o = ds__range_place();
-    if (!o) return ds__range_fail(fn, site, DS_ERR_LIMIT_EXCEEDED, "%d ranges are open already; end some", (int)DS__RANGES);
+    if (!o)
+        return ds__range_fail(fn, site, DS_ERR_LIMIT_EXCEEDED,
+                              "%d ranges are open already; end some", (int)DS__RANGES);
     o->domain = (uint32_t)domain;
 #ifdef DS__NVTX
     ds__nvtx_ready();
-    if (ds__range_is_plain(d)) o->native = nvtxRangeStartA(d->text);
-    else { nvtxEventAttributes_t a = ds__nvtx_attributes(d); o->native = nvtxDomainRangeStartEx(ds__notes.domain[domain].native, &a); }
+    if (ds__range_is_plain(d))
+        o->native = nvtxRangeStartA(d->text);
+    else {
+        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+        o->native = nvtxDomainRangeStartEx(ds__notes.domain[domain].native, &a);
+    }
 #endif
     uint64_t generation = ((atomic_load(&o->word) >> 1) + 1) & UINT32_MAX;
     out->id = generation << 32 | (uint64_t)(o - ds__notes.open + 1);
     atomic_store(&o->word, generation << 1 | 1);
-    if (ds__range_heard()) ds__range_tell_of(DS_RANGE_START, d, (uint32_t)domain, 0, out->id, site);
+    if (ds__range_heard())
+        ds__range_tell_of(DS_RANGE_START, d, (uint32_t)domain, 0, out->id, site);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_domain_create)(const char *name, ds_domain *out) {
+DSDEF ds_result(ds_domain_create)(const char *name, ds_domain *out) {
     ds_site site = ds__range_site();
-    if (out) out->id = 0;
-    if (!out || !name || !*name) return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE, "%s", !out ? "out is NULL" : "a domain needs a name");
+    if (out)
+        out->id = 0;
+    if (!out || !name || !*name)
+        return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE, "%s",
+                              !out ? "out is NULL" : "a domain needs a name");
     if (strlen(name) >= sizeof ds__notes.domain[0].name)
-        return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE, "the name of a domain has more than %zu characters", sizeof ds__notes.domain[0].name - 1);
+        return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE,
+                              "the name of a domain has more than %zu characters",
+                              sizeof ds__notes.domain[0].name - 1);
     pthread_mutex_lock(&ds__notes.lock);
-    uint32_t n = atomic_load(&ds__notes.domains), i = 1;
-    while (i <= n && strcmp(ds__notes.domain[i].name, name) != 0) i++;
+    uint32_t n = atomic_load(&ds__notes.domains);
+    uint32_t i = 1;
+    while (i <= n && strcmp(ds__notes.domain[i].name, name) != 0)
+        i++;
     if (i > n && i < DS__DOMAINS) {
         memcpy(ds__notes.domain[i].name, name, strlen(name) + 1);
 #ifdef DS__NVTX
-        if (!atomic_load(&ds__notes.nvtx)) { nvtxInitialize(NULL); atomic_store(&ds__notes.nvtx, 1); }
+        if (!atomic_load(&ds__notes.nvtx)) {
+            nvtxInitialize(NULL);
+            atomic_store(&ds__notes.nvtx, 1);
+        }
         ds__notes.domain[i].native = nvtxDomainCreateA(name);
 #endif
         atomic_store_explicit(&ds__notes.domains, i, memory_order_release);
     }
-    if (i < DS__DOMAINS) out->id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | i;
+    if (i < DS__DOMAINS)
+        out->id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | i;
     pthread_mutex_unlock(&ds__notes.lock);
-    return out->id ? DS_OK : ds__range_fail("ds_domain_create", site, DS_ERR_LIMIT_EXCEEDED, "there are %d domains already", DS__DOMAINS - 1);
+    return out->id ? DS_OK
+                   : ds__range_fail("ds_domain_create", site, DS_ERR_LIMIT_EXCEEDED,
+                                    "there are %d domains already", DS__DOMAINS - 1);
 }
 
 /* A description of nothing but a text. */
 #define DS__TEXT(words) (&(ds_range_desc){ .text = (words) })
-DSDEF ds_result (ds_range_mark)(const char *text) { return ds__range_mark("ds_range_mark", DS__TEXT(text)); }
-DSDEF ds_result (ds_range_mark_with)(const ds_range_desc *desc) { return ds__range_mark("ds_range_mark_with", desc); }
-DSDEF int (ds_range_push)(const char *text) { return ds__range_push("ds_range_push", DS__TEXT(text)); }
-DSDEF int (ds_range_push_with)(const ds_range_desc *desc) { return ds__range_push("ds_range_push_with", desc); }
-DSDEF int (ds_range_pop)(void) { return ds__range_pop("ds_range_pop", (ds_domain){ 0 }); }
-DSDEF int (ds_range_pop_in)(ds_domain domain) { return ds__range_pop("ds_range_pop_in", domain); }
-DSDEF ds_result (ds_range_start)(const char *text, ds_range *out) { return ds__range_start("ds_range_start", DS__TEXT(text), out); }
-DSDEF ds_result (ds_range_start_with)(const ds_range_desc *desc, ds_range *out) { return ds__range_start("ds_range_start_with", desc, out); }
 
-DSDEF ds_result (ds_range_end)(ds_range range) {
+DSDEF ds_result(ds_range_mark)(const char *text) {
+    return ds__range_mark("ds_range_mark", DS__TEXT(text));
+}
+
+DSDEF ds_result(ds_range_mark_with)(const ds_range_desc *desc) {
+    return ds__range_mark("ds_range_mark_with", desc);
+}
+
+DSDEF int(ds_range_push)(const char *text) {
+    return ds__range_push("ds_range_push", DS__TEXT(text));
+}
+
+DSDEF int(ds_range_push_with)(const ds_range_desc *desc) {
+    return ds__range_push("ds_range_push_with", desc);
+}
+
+DSDEF int(ds_range_pop)(void) {
+    return ds__range_pop("ds_range_pop", (ds_domain){ 0 });
+}
+
+DSDEF int(ds_range_pop_in)(ds_domain domain) {
+    return ds__range_pop("ds_range_pop_in", domain);
+}
+
+DSDEF ds_result(ds_range_start)(const char *text, ds_range *out) {
+    return ds__range_start("ds_range_start", DS__TEXT(text), out);
+}
+
+DSDEF ds_result(ds_range_start_with)(const ds_range_desc *desc, ds_range *out) {
+    return ds__range_start("ds_range_start_with", desc, out);
+}
+
+DSDEF ds_result(ds_range_end)(ds_range range) {
     ds_site site = ds__range_site();
     uint32_t index = (uint32_t)range.id;
     uint64_t word = range.id >> 32 << 1 | 1;
-    if (!index || index > DS__RANGES || !atomic_compare_exchange_strong(&ds__notes.open[index - 1].word, &word, word & ~(uint64_t)1))
-        return ds__range_fail("ds_range_end", site, DS_ERR_INVALID_HANDLE, "%s", range.id ? "the range has ended already, or was never started" : "no range was given (the handle is zero)");
+    if (!index || index > DS__RANGES ||
+        !atomic_compare_exchange_strong(&ds__notes.open[index - 1].word, &word,
+                                        word & ~(uint64_t)1))
+        return ds__range_fail("ds_range_end", site, DS_ERR_INVALID_HANDLE, "%s",
+                              range.id ? "the range has ended already, or was never started"
+                                       : "no range was given (the handle is zero)");
     ds__open_range *o = &ds__notes.open[index - 1];
     uint32_t domain = o->domain;
 #ifdef DS__NVTX
-    if (domain) nvtxDomainRangeEnd(ds__notes.domain[domain].native, o->native);
-    else nvtxRangeEnd(o->native);
+    if (domain)
+        nvtxDomainRangeEnd(ds__notes.domain[domain].native, o->native);
+    else
+        nvtxRangeEnd(o->native);
 #endif
     ds__range_place_over(o);
     if (ds__range_heard()) {
         ds_range_desc d = { 0 };
-        if (domain) d.domain.id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | domain;
+        if (domain)
+            d.domain.id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | domain;
         ds__range_tell_of(DS_RANGE_END, &d, domain, 0, range.id, site);
     }
     return DS_OK;
@@ -143,41 +221,61 @@ static inline ds_range_scope ds__range_scope(int level, ds_domain domain) {
     ds_range_scope scope = { domain, level >= 0, 1 };
     return scope;
 }
-DSDEF ds_range_scope (ds_range_scope_enter)(const char *text) {
-    return ds__range_scope(ds__range_push("ds_range_scope_enter", DS__TEXT(text)), (ds_domain){ 0 });
+
+DSDEF ds_range_scope(ds_range_scope_enter)(const char *text) {
+    return ds__range_scope(ds__range_push("ds_range_scope_enter", DS__TEXT(text)),
+                           (ds_domain){ 0 });
 }
-DSDEF ds_range_scope (ds_range_scope_enter_with)(const ds_range_desc *desc) {
+
+DSDEF ds_range_scope(ds_range_scope_enter_with)(const ds_range_desc *desc) {
     int level = ds__range_push("ds_range_scope_enter_with", desc);
     return ds__range_scope(level, level >= 0 ? desc->domain : (ds_domain){ 0 });
 }
-DSDEF void (ds_range_scope_leave)(ds_range_scope *scope) {
-    if (scope->pushed) (void)ds__range_pop("ds_range_scope_leave", scope->domain);
+
+DSDEF void(ds_range_scope_leave)(ds_range_scope *scope) {
+    if (scope->pushed)
+        (void)ds__range_pop("ds_range_scope_leave", scope->domain);
     scope->pushed = 0;
 }
 
-DSDEF ds_result (ds_range_hook)(ds_range_fn fn, void *user) {
+DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
     ds_site site = ds__range_site();
-    if (ds__tls.in_callback) return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED, "the hook cannot be set inside of a host function, callback, destructor, kernel or hook");
+    if (ds__tls.in_callback)
+        return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED,
+                              "the hook cannot be set inside of a host function, callback, "
+                              "destructor, kernel or hook");
     pthread_mutex_lock(&ds__notes.hook_lock);
-    ds__range_watcher *now = atomic_load(&ds__notes.hook), *next = now == &ds__notes.watcher[0] ? &ds__notes.watcher[1] : &ds__notes.watcher[0];
-    if (fn) { next->fn = fn; next->user = user; } /* nobody is inside: that was waited for */
+    ds__range_watcher *now = atomic_load(&ds__notes.hook);
+    ds__range_watcher *next =
+        now == &ds__notes.watcher[0] ? &ds__notes.watcher[1] : &ds__notes.watcher[0];
+    /* nobody is inside: that was waited for */
+    if (fn) {
+        next->fn = fn;
+        next->user = user;
+    }
     atomic_store(&ds__notes.hook, fn ? next : NULL);
     for (int spins = 0; now && atomic_load(&now->inside); spins++) {
-        if (spins < 64) ds__pause(); else syscall(SYS_sched_yield);
+        if (spins < 64)
+            ds__pause();
+        else
+            syscall(SYS_sched_yield);
     }
     pthread_mutex_unlock(&ds__notes.hook_lock);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_thread_set_label)(const char *label) {
+DSDEF ds_result(ds_thread_set_label)(const char *label) {
     ds_site site = ds__range_site();
-    if (!label) return ds__range_fail("ds_thread_set_label", site, DS_ERR_INVALID_VALUE, "the label is NULL");
+    if (!label)
+        return ds__range_fail("ds_thread_set_label", site, DS_ERR_INVALID_VALUE,
+                              "the label is NULL");
 #ifdef DS__NVTX
     ds__nvtx_ready();
     nvtxNameOsThreadA((uint32_t)syscall(SYS_gettid), label);
 #endif
     ds_range_event e = { .kind = DS_RANGE_THREAD_LABEL, .domain_name = "", .text = label };
-    if (ds__range_heard()) ds__range_tell(&e, site);
+    if (ds__range_heard())
+        ds__range_tell(&e, site);
     return DS_OK;
 }
 
@@ -186,16 +284,23 @@ static void ds__tell_stream_label(ds__stream *s, const char *label) {
 #ifdef DS__NVTX_CUDA
     void *native = NULL;
     ds__tls.mute++; /* another thread's own stream has no name in CUDA */
-    int known = s->device.type == DS_DEVICE_CUDA && ds__cuda_stream_native(s->native, &native) == DS_OK;
+    int known =
+        s->device.type == DS_DEVICE_CUDA && ds__cuda_stream_native(s->native, &native) == DS_OK;
     ds__tls.mute--;
     if (known) {
         ds__nvtx_ready();
         nvtxNameCudaStreamA((cudaStream_t)native, label ? label : "");
     }
 #endif
-    ds_range_event e = { .kind = DS_RANGE_STREAM_LABEL, .domain_name = "", .text = label ? label : "", .device = s->device, .id = s->id };
-    if (ds__range_heard()) ds__range_tell(&e, ds__tls.site);
+    ds_range_event e = { .kind = DS_RANGE_STREAM_LABEL,
+                         .domain_name = "",
+                         .text = label ? label : "",
+                         .device = s->device,
+                         .id = s->id };
+    if (ds__range_heard())
+        ds__range_tell(&e, ds__tls.site);
 }
+
 static void ds__tell_device_label(ds_device device, const char *label) {
 #ifdef DS__NVTX_CUDA
     if (device.type == DS_DEVICE_CUDA) {
@@ -203,8 +308,11 @@ static void ds__tell_device_label(ds_device device, const char *label) {
         nvtxNameCudaDeviceA(device.index, label);
     }
 #endif
-    ds_range_event e = { .kind = DS_RANGE_DEVICE_LABEL, .domain_name = "", .text = label, .device = device };
-    if (ds__range_heard()) ds__range_tell(&e, ds__tls.site);
+    ds_range_event e = {
+        .kind = DS_RANGE_DEVICE_LABEL, .domain_name = "", .text = label, .device = device
+    };
+    if (ds__range_heard())
+        ds__range_tell(&e, ds__tls.site);
 }
 
 /* At shutdown: domains end, with the ranges in them. */
@@ -212,14 +320,16 @@ static void ds__ranges_end(void) {
     for (uint32_t i = 0; i < atomic_load(&ds__notes.used); i++) {
         ds__open_range *o = &ds__notes.open[i];
         uint64_t word = atomic_load(&o->word);
-        if (!(word & 1) || !o->domain) continue;
+        if (!(word & 1) || !o->domain)
+            continue;
         atomic_store(&o->word, word & ~(uint64_t)1);
         ds__range_place_over(o);
     }
 #ifdef DS__NVTX
-    for (uint32_t i = 1; i <= atomic_load(&ds__notes.domains); i++) nvtxDomainDestroy(ds__notes.domain[i].native);
+    for (uint32_t i = 1; i <= atomic_load(&ds__notes.domains); i++)
+        nvtxDomainDestroy(ds__notes.domain[i].native);
 #endif
-    if (atomic_load(&ds__notes.domains)) atomic_fetch_add(&ds__notes.generation, 1);
+    if (atomic_load(&ds__notes.domains))
+        atomic_fetch_add(&ds__notes.generation, 1);
     atomic_store(&ds__notes.domains, 0);
 }
-

@@ -1,25 +1,38 @@
 /* ---- >>core: memory of the allocator ---- */
 
-/* Policy. What the allocator has of a driver stands in the table like the user's memory, so that copies know it, and only it can give it
-   back. Devices are resolved ones. Neither making nor giving back cares for open captures: a capture may need memory. */
-static int ds__backend_of(ds_device device) { return device.type == DS_DEVICE_CUDA ? 0 : 1; }
+/* Policy. What the allocator has of a driver stands in the table like the user's memory, so that
+   copies know it, and only it can give it back. Devices are resolved ones. Neither making nor
+   giving back cares for open captures: a capture may need memory. */
+static int ds__backend_of(ds_device device) {
+    return device.type == DS_DEVICE_CUDA ? 0 : 1;
+}
 
-/* Address space for memory that the entries space_map and space_unmap of the device's driver bring and take. *out_page: in which unit. */
-DS__SEAM static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page, void **out) {
+/* Address space for memory that the entries space_map and space_unmap of the device's driver
+   bring and take. *out_page: in which unit. */
+DS__SEAM static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page,
+                                            void **out) {
     const ds__driver *driver = ds__driver_of(device);
     ds_result r = driver->space_reserve(device.index, size, out_page, out);
-    if (r < 0) { *out = NULL; return r; }
+    if (r < 0) {
+        *out = NULL;
+        return r;
+    }
     size = (size + *out_page - 1) / *out_page * *out_page;
-    if (ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SPACE, ds__backend_of(device), device.index) == DS_OK) return DS_OK;
+    if (ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SPACE, ds__backend_of(device),
+                      device.index) == DS_OK)
+        return DS_OK;
     driver->space_release(device.index, *out, size);
     *out = NULL;
-    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes of address space", size);
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes of address space",
+                    size);
 }
+
 /* What is still mapped there is unmapped: no work uses it any more. */
 DS__SEAM static void ds__space_release(ds_device device, void *at, size_t size) {
     ds__found f;
     (void)size; /* as it was reserved, or rounded up */
-    if (ds__range_remove(at, DS_MEMORY_DEVICE | DS__HELD_SPACE, &f)) ds__space_end(ds__driver_of(device), device.index, at, f.end - f.base);
+    if (ds__range_remove(at, DS_MEMORY_DEVICE | DS__HELD_SPACE, &f))
+        ds__space_end(ds__driver_of(device), device.index, at, f.end - f.base);
 }
 
 /* Device memory as of ds_alloc. */
@@ -27,42 +40,54 @@ DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void 
     *out = NULL;
     ds__tls.quiet++;
     ds_result r = ds__driver_of(device)->memory_alloc(device.index, size, out);
-    if (r == DS_OK) r = ds__memory_made(*out, size, DS_MEMORY_DEVICE | DS__HELD_SEGMENT, ds__backend_of(device), device.index, out);
+    if (r == DS_OK)
+        r = ds__memory_made(*out, size, DS_MEMORY_DEVICE | DS__HELD_SEGMENT, ds__backend_of(device),
+                            device.index, out);
     ds__tls.quiet--;
-    if (r < 0) *out = NULL;
+    if (r < 0)
+        *out = NULL;
     return r;
 }
+
 /* Pinned host memory as of ds_host_alloc. */
 DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     *out = NULL;
-    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    if (!ds__g.driver[b])
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
     ds__tls.quiet++;
     ds_result r = ds__g.driver[b]->host_alloc(size, out);
-    if (r == DS_OK) r = ds__memory_made(*out, size, DS_MEMORY_PINNED | DS__HELD_SEGMENT, b, 0, out);
+    if (r == DS_OK)
+        r = ds__memory_made(*out, size, DS_MEMORY_PINNED | DS__HELD_SEGMENT, b, 0, out);
     ds__tls.quiet--;
-    if (r < 0) *out = NULL;
+    if (r < 0)
+        *out = NULL;
     return r;
 }
 
-/* Waits like ds_free and ds_host_free, unless the caller knows that no work uses the memory (idle). When that fails the memory stays; after it
-   the memory is gone, whatever the driver says, and nobody may use it again. */
+/* Waits like ds_free and ds_host_free, unless the caller knows that no work uses the memory
+   (idle). When that fails the memory stays; after it the memory is gone, whatever the driver
+   says, and nobody may use it again. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
-    DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f), "%p is not the start of a segment", ptr);
+    DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f),
+                "%p is not the start of a segment", ptr);
     ds__tls.quiet++;
     ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
     ds__tls.mute++;
-    if (r == DS_OK && ds__memory_gone(ptr, &f) < 0) ds__warn("giving %zu bytes at %p back: %s", f.end - f.base, ptr, ds__tls.aside);
+    if (r == DS_OK && ds__memory_gone(ptr, &f) < 0)
+        ds__warn("giving %zu bytes at %p back: %s", f.end - f.base, ptr, ds__tls.aside);
     ds__tls.mute--;
     ds__tls.quiet--;
     return r;
 }
+
 DS__SEAM static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle) {
     (void)device;
     (void)size;
     return ds__segment_end(ptr, DS_MEMORY_DEVICE, idle);
 }
+
 DS__SEAM static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle) {
     (void)size;
     return ds__segment_end(ptr, DS_MEMORY_PINNED, idle);
@@ -73,18 +98,31 @@ DS__SEAM static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out
     void *ptr = NULL;
     *out = NULL;
     ds_result r = s->driver->async_alloc(s->device.index, s->native, size, &ptr);
-    if (r < 0) return r;
-    if (ds__range_add(ptr, size, DS_MEMORY_DEVICE | DS__HELD_ASYNC, ds__backend_of(s->device), s->device.index) == DS_OK) { *out = ptr; return DS_OK; }
-    if (s->driver->async_free(s->device.index, s->native, ptr, size) < 0) DS_IGNORE(s->driver->memory_release(DS_MEMORY_DEVICE, s->device.index, ptr, size));
+    if (r < 0)
+        return r;
+    if (ds__range_add(ptr, size, DS_MEMORY_DEVICE | DS__HELD_ASYNC, ds__backend_of(s->device),
+                      s->device.index) == DS_OK) {
+        *out = ptr;
+        return DS_OK;
+    }
+    if (s->driver->async_free(s->device.index, s->native, ptr, size) < 0)
+        DS_IGNORE(s->driver->memory_release(DS_MEMORY_DEVICE, s->device.index, ptr, size));
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
 }
+
 /* When it fails the memory is still there. */
 DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
     ds__found f;
-    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_ASYNC, &f), "%p is not the start of memory of the driver's allocator", ptr);
-    ds_result r = f.backend == ds__backend_of(s->device) ? s->driver->async_free(f.device, s->native, ptr, f.end - f.base)
-                                                         : ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
-    if (r < 0) DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_ASYNC, f.backend, f.device)); /* there is room */
+    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_ASYNC, &f),
+                "%p is not the start of memory of the driver's allocator", ptr);
+    ds_result r = f.backend == ds__backend_of(s->device)
+                      ? s->driver->async_free(f.device, s->native, ptr, f.end - f.base)
+                      : ds__fail(DS_ERR_CROSS_DRIVER,
+                                 "the memory and the stream belong to different drivers");
+    /* there is room */
+    if (r < 0)
+        DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_ASYNC, f.backend,
+                                f.device));
     return r;
 }
 
@@ -94,45 +132,58 @@ DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size
     *out = NULL;
     ds__tls.quiet++;
     ds_result r = driver->share_alloc(device.index, size, out);
-    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SHARED, ds__backend_of(device), device.index) != DS_OK) {
+    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_SHARED,
+                                    ds__backend_of(device), device.index) != DS_OK) {
         driver->share_release(device.index, *out, size);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
     ds__tls.quiet--;
-    if (r < 0) *out = NULL;
+    if (r < 0)
+        *out = NULL;
     return r;
 }
+
 /* As ds__segment_free. */
-DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t size, int idle) {
+DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t size,
+                                                  int idle) {
     ds__found f;
     (void)size;
-    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f), "%p is not the start of a segment for several processes", ptr);
+    DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f),
+                "%p is not the start of a segment for several processes", ptr);
     ds__tls.quiet++;
     ds_result r = idle ? DS_OK : ds__driver_of(device)->memory_wait(device.index);
-    if (r < 0) DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_SHARED, f.backend, f.device));
-    else ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
+    if (r < 0)
+        DS_IGNORE(ds__range_add(ptr, f.end - f.base, DS_MEMORY_DEVICE | DS__HELD_SHARED, f.backend,
+                                f.device));
+    else
+        ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
     ds__tls.quiet--;
     return r;
 }
+
 /* A segment of another process, by the 64 bytes of share_export. */
-DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle, size_t size, void **out) {
+DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle,
+                                                  size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
     *out = NULL;
     ds__tls.quiet++;
     ds_result r = driver->share_import(device.index, handle, size, out);
-    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, ds__backend_of(device), device.index) != DS_OK) {
+    if (r == DS_OK && ds__range_add(*out, size, DS_MEMORY_DEVICE | DS__HELD_IMPORTED,
+                                    ds__backend_of(device), device.index) != DS_OK) {
         driver->share_close(device.index, *out, size);
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
     }
     ds__tls.quiet--;
-    if (r < 0) *out = NULL;
+    if (r < 0)
+        *out = NULL;
     return r;
 }
+
 DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
     ds__found f;
-    if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, &f)) return;
+    if (!ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_IMPORTED, &f))
+        return;
     ds__tls.quiet++;
     ds__driver_of(device)->share_close(device.index, ptr, f.end - f.base);
     ds__tls.quiet--;
 }
-

@@ -1,7 +1,8 @@
-/* ---- >>core: shutdown -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- >>core: shutdown ------------------------------------------------------------------------ */
 
 static void ds__capture_give_up(ds__capture *c) {
-    ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id, c->begun.file ? c->begun.file : "?", c->begun.line);
+    ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,
+             c->begun.file ? c->begun.file : "?", c->begun.line);
     c->driver->capture_abandon(c);
     ds__capture_over(c, 1);
 }
@@ -10,7 +11,8 @@ static void ds__capture_give_up(ds__capture *c) {
 static void ds__end_table(ds__table *t) {
     for (uint32_t i = 0; i < t->used; i++) {
         ds__slot *slot = ds__slot_at(t, i);
-        if (DS__STATE(atomic_load(&slot->word)) == DS__FREE) continue;
+        if (DS__STATE(atomic_load(&slot->word)) == DS__FREE)
+            continue;
         const char *label = NULL;
         ds_site made = { NULL, 0 };
         int ours = DS__STATE(atomic_load(&slot->word)) != DS__ALIVE;
@@ -32,48 +34,63 @@ static void ds__end_table(ds__table *t) {
             label = ((ds__kernel *)(void *)slot)->name;
             made = ((ds__kernel *)(void *)slot)->made;
         }
-        if (t == &ds__g.kernels && ((ds__kernel *)(void *)slot)->mark) (void)ds__kernel_may_free(slot);
-        if (!ours) ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "", made.file ? made.file : "?", made.line);
+        if (t == &ds__g.kernels && ((ds__kernel *)(void *)slot)->mark)
+            (void)ds__kernel_may_free(slot);
+        if (!ours)
+            ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "",
+                     made.file ? made.file : "?", made.line);
         t->free_fn(slot);
     }
     ds__table_destroy(t);
 }
 
-DSDEF ds_result (ds_shutdown)(void) {
+DSDEF ds_result(ds_shutdown)(void) {
     ds__tls_block *tls = &ds__tls;
     tls->fn = "ds_shutdown";
     tls->site = ds_call_site;
     ds_call_site.file = NULL;
-    if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED) return ds__enter_slow(tls);
+    if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
+        return ds__enter_slow(tls);
     pthread_mutex_lock(&ds__g.mutex);
     int state = atomic_load(&ds__g.state);
     ds_result r = DS_OK;
     if (state == DS__READY) {
-        static ds__thread own; /* of a thread that has not called devstream, or not since an earlier end: what follows pins */
+        /* of a thread that has not called devstream, or not since an earlier end: what follows
+           pins */
+        static ds__thread own;
         if (!tls->thread || tls->epoch != ds__g.epoch) {
             memset(&own, 0, sizeof own);
             own.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
             tls->thread = &own;
             tls->epoch = ds__g.epoch;
         }
-        while (ds__g.captures) ds__capture_give_up(ds__g.captures);
+        while (ds__g.captures)
+            ds__capture_give_up(ds__g.captures);
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
-                ds_result one = ds__g.driver[b]->device_used(i) ? ds__g.driver[b]->device_synchronize(i) : DS_OK;
-                if (r == DS_OK) r = one;
+                ds_result one = ds__g.driver[b]->device_used(i)
+                                    ? ds__g.driver[b]->device_synchronize(i)
+                                    : DS_OK;
+                if (r == DS_OK)
+                    r = one;
             }
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
-            if (ds__g.driver[b]) ds__g.driver[b]->drain(); /* whatever the result above */
+            if (ds__g.driver[b])
+                ds__g.driver[b]->drain(); /* whatever the result above */
         void (*shutdown_fn)(void) = atomic_load(&ds__upper.shutdown_fn);
         void (*rng_shutdown_fn)(void) = atomic_load(&ds__upper.rng_shutdown_fn);
-        if (rng_shutdown_fn) rng_shutdown_fn();
-        if (shutdown_fn) shutdown_fn();
+        if (rng_shutdown_fn)
+            rng_shutdown_fn();
+        if (shutdown_fn)
+            shutdown_fn();
         for (;;) {
             ds__lock_take(&ds__g.lock);
             ds__thread *t = ds__g.threads;
-            if (t) ds__g.threads = t->next;
+            if (t)
+                ds__g.threads = t->next;
             ds__lock_give(&ds__g.lock);
-            if (!t) break;
+            if (!t)
+                break;
             ds__thread_free(t);
         }
         tls->thread = NULL;
@@ -84,7 +101,8 @@ DSDEF ds_result (ds_shutdown)(void) {
         ds__end_table(&ds__g.kernels);
         ds__memory_end_all();
         for (int b = 0; b < DS_BACKEND_COUNT; b++) {
-            if (ds__g.driver[b]) ds__g.driver[b]->stop();
+            if (ds__g.driver[b])
+                ds__g.driver[b]->stop();
             ds__g.driver[b] = NULL;
         }
         ds__boards_end();
@@ -103,4 +121,3 @@ DSDEF ds_result (ds_shutdown)(void) {
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }
-

@@ -1,12 +1,16 @@
-/* ---- >>core: streams ------------------------------------------------------------------------------------------------------- */
+/* ---- >>core: streams ------------------------------------------------------------------------- */
 
 __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
     if (DS__UNLIKELY(!s))
-        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the stream was destroyed or never existed" : "no stream was given (the handle is zero)");
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the stream was destroyed or never existed"
+                                                  : "no stream was given (the handle is zero)");
     return s;
 }
-static inline void ds__stream_unpin(ds__stream *s) { ds__unpin(&ds__g.streams, s); }
+
+static inline void ds__stream_unpin(ds__stream *s) {
+    ds__unpin(&ds__g.streams, s);
+}
 
 static void ds__stream_drop(ds_stream handle);
 
@@ -15,8 +19,10 @@ static void ds__stream_free(void *object) {
     if (s->base.id) {
         ds__stream_drop(s->base);
     } else if (s->native) {
-        if (s->borrowed || atomic_load(&s->unwrapped)) s->driver->stream_forget(s->native);
-        else s->driver->stream_destroy(s->native);
+        if (s->borrowed || atomic_load(&s->unwrapped))
+            s->driver->stream_forget(s->native);
+        else
+            s->driver->stream_destroy(s->native);
     }
     if (s->release_fn) {
         int outer = ds__tls.in_callback;
@@ -29,19 +35,25 @@ static void ds__stream_free(void *object) {
 
 /* Drops the reference of a current-stream slot; a zero handle is allowed. */
 static void ds__stream_drop(ds_stream handle) {
-    if (handle.id) ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+    if (handle.id)
+        ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
-/* Ends a stream that belongs to devstream itself, or whose handle nobody has yet; a zero handle is allowed. */
+/* Ends a stream that belongs to devstream itself, or whose handle nobody has yet; a zero handle
+   is allowed. */
 static void ds__stream_end(ds_stream handle) {
-    if (handle.id) ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
+    if (handle.id)
+        ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
 /* A new stream object around nothing yet. NULL: no memory, and the sentence is set. */
 static ds__stream *ds__stream_add(ds_device device, const char *label) {
     ds__reclaim();
     ds__stream *s = ds__table_add(&ds__g.streams);
-    if (!s) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream"); return NULL; }
+    if (!s) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
+        return NULL;
+    }
     s->driver = ds__driver_of(device);
     s->device = device;
     s->id = atomic_fetch_add(&ds__g.next_stream_id, 1) + 1;
@@ -61,73 +73,96 @@ static void ds__stream_discard(ds__stream *s) {
     ds__stream_end(h);
 }
 
-static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority, const char *label, ds_stream *out) {
+static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
+                                const char *label, ds_stream *out) {
     ds__stream *s = ds__stream_add(device, label);
-    if (!s) return DS_ERR_OUT_OF_MEMORY;
+    if (!s)
+        return DS_ERR_OUT_OF_MEMORY;
     s->kind = (uint8_t)kind;
     s->flags = kind == DS__STREAM_NEW ? flags : DS_STREAM_BLOCKING;
     s->priority = s->requested = priority;
     ds_result r = s->driver->stream_create(device.index, kind, s->flags, &s->priority, &s->native);
-    if (r < 0) { ds__stream_discard(s); return r; }
+    if (r < 0) {
+        ds__stream_discard(s);
+        return r;
+    }
     out->id = ds__handle(&s->slot);
-    if (label) ds__tell_stream_label(s, label);
+    if (label)
+        ds__tell_stream_label(s, label);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_priority_from_paddle)(int paddle_priority, int *out_priority) {
-    if (out_priority) *out_priority = 0;
+DSDEF ds_result(ds_priority_from_paddle)(int paddle_priority, int *out_priority) {
+    if (out_priority)
+        *out_priority = 0;
     DS__ENTER("ds_priority_from_paddle");
     DS__REQUIRE(out_priority, "out_priority is NULL");
-    DS__REQUIRE(paddle_priority >= -1 && paddle_priority <= 2, "%d is none of Paddle's priorities: 1 high, 2 normal", paddle_priority);
-    *out_priority = paddle_priority == 1 || paddle_priority == -1 ? DS_PRIORITY_HIGH : DS_PRIORITY_NORMAL;
+    DS__REQUIRE(paddle_priority >= -1 && paddle_priority <= 2,
+                "%d is none of Paddle's priorities: 1 high, 2 normal", paddle_priority);
+    *out_priority =
+        paddle_priority == 1 || paddle_priority == -1 ? DS_PRIORITY_HIGH : DS_PRIORITY_NORMAL;
     return DS_OK;
 }
 
-DSDEF ds_result (ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
+DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     static const ds_stream_desc none;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_create");
     DS__REQUIRE(out, "out is NULL");
-    if (!desc) desc = &none;
-    DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x", desc->flags);
-    ds_device device = desc->device, now = ds__thread_device();
-    if (device.index < 0) device.index = device.type == now.type ? now.index : 0;
+    if (!desc)
+        desc = &none;
+    DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x",
+                desc->flags);
+    ds_device device = desc->device;
+    ds_device now = ds__thread_device();
+    if (device.index < 0)
+        device.index = device.type == now.type ? now.index : 0;
     DS__RESOLVE(device);
     return ds__stream_new(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
 }
 
-DSDEF ds_result (ds_stream_retain)(ds_stream stream) {
+DSDEF ds_result(ds_stream_retain)(ds_stream stream) {
     DS__ENTER("ds_stream_retain");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     int n = atomic_load(&s->owners);
     if (s->kind != DS__STREAM_NEW) {
         ds__stream_unpin(s);
         return ds__fail(DS_ERR_INVALID_VALUE, "a default stream has no owners to add to");
     }
-    while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n + 1)) {}
-    if (n <= 0) r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream is being destroyed");
+    while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n + 1)) {
+    }
+    if (n <= 0)
+        r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream is being destroyed");
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_stream_destroy)(ds_stream stream) {
+DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
     DS__ENTER("ds_stream_destroy");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (s->kind != DS__STREAM_NEW) {
         r = ds__fail(DS_ERR_INVALID_VALUE, "the %s stream of %s:%d is not yours to destroy",
-                     s->kind == DS__STREAM_LEGACY ? "legacy" : "per-thread", ds__type_name(s->device.type), s->device.index);
+                     s->kind == DS__STREAM_LEGACY ? "legacy" : "per-thread",
+                     ds__type_name(s->device.type), s->device.index);
     } else {
         int n = atomic_load(&s->owners);
-        while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n - 1)) {}
-        if (n <= 0) r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream was destroyed already");
+        while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n - 1)) {
+        }
+        if (n <= 0)
+            r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream was destroyed already");
         else if (n == 1) {
             void (*gone_fn)(ds__stream *) = atomic_load(&ds__upper.stream_gone_fn);
-            if (gone_fn) gone_fn(s);
-            if (s->borrowed && !s->base.id) s->driver->stream_hide(s->native);
+            if (gone_fn)
+                gone_fn(s);
+            if (s->borrowed && !s->base.id)
+                s->driver->stream_hide(s->native);
             ds__table_kill(&ds__g.streams, s);
         }
     }
@@ -135,4 +170,3 @@ DSDEF ds_result (ds_stream_destroy)(ds_stream stream) {
     ds__reclaim();
     return r;
 }
-

@@ -1,21 +1,28 @@
 static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
     ds_result r = DS_OK;
-    pthread_mutex_lock(&ds__g.mutex); /* made once; a lock is fine on this path, the handle can be kept */
-    ds__tls.upper_locked++; /* nothing is reclaimed under this mutex, which is also taken under locks that this takes */
-    if (!slot->id) r = ds__stream_new(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
+    /* made once; a lock is fine on this path, the handle can be kept */
+    pthread_mutex_lock(&ds__g.mutex);
+    /* nothing is reclaimed under this mutex, which is also taken under locks that this takes */
+    ds__tls.upper_locked++;
+    if (!slot->id)
+        r = ds__stream_new(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
     ds__tls.upper_locked--;
-    if (r == DS_OK) *out = *slot;
+    if (r == DS_OK)
+        *out = *slot;
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }
 
 static ds_result ds__per_thread(ds_device device, ds_stream *out) {
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_stream *slot = &t->own[ds__ordinal(device)];
-    ds_result r = slot->id ? DS_OK : ds__stream_new(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
-    if (r == DS_OK) *out = *slot;
+    ds_result r =
+        slot->id ? DS_OK : ds__stream_new(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
+    if (r == DS_OK)
+        *out = *slot;
     return r;
 }
 
@@ -23,25 +30,29 @@ static ds_result ds__default(ds_device device, ds_stream *out) {
     return ds__g.per_thread_default ? ds__per_thread(device, out) : ds__legacy(device, out);
 }
 
-DSDEF ds_result (ds_stream_legacy)(ds_device device, ds_stream *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_stream_legacy)(ds_device device, ds_stream *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_legacy");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__legacy(device, out);
 }
-DSDEF ds_result (ds_stream_per_thread)(ds_device device, ds_stream *out) {
-    if (out) out->id = 0;
+
+DSDEF ds_result(ds_stream_per_thread)(ds_device device, ds_stream *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_per_thread");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__per_thread(device, out);
 }
-DSDEF ds_result (ds_stream_default)(ds_device device, ds_stream *out) {
-    if (out) out->id = 0;
+
+DSDEF ds_result(ds_stream_default)(ds_device device, ds_stream *out) {
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_stream_default");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__default(device, out);
 }
-

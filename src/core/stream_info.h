@@ -1,29 +1,37 @@
-DSDEF ds_result (ds_stream_device)(ds_stream stream, ds_device *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_stream_device)(ds_stream stream, ds_device *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__STREAM_GETTER("ds_stream_device", out, *out = s->device);
 }
-DSDEF ds_result (ds_stream_flags)(ds_stream stream, unsigned *out) {
-    if (out) *out = 0;
+
+DSDEF ds_result(ds_stream_flags)(ds_stream stream, unsigned *out) {
+    if (out)
+        *out = 0;
     DS__STREAM_GETTER("ds_stream_flags", out, *out = s->flags);
 }
-DSDEF ds_result (ds_stream_priority)(ds_stream stream, int *out_effective, int *out_requested) {
-    if (out_effective) *out_effective = 0;
-    if (out_requested) *out_requested = 0;
-    DS__STREAM_GETTER("ds_stream_priority", 1,
-                      if (out_effective) *out_effective = s->priority;
+
+DSDEF ds_result(ds_stream_priority)(ds_stream stream, int *out_effective, int *out_requested) {
+    if (out_effective)
+        *out_effective = 0;
+    if (out_requested)
+        *out_requested = 0;
+    DS__STREAM_GETTER("ds_stream_priority", 1, if (out_effective) *out_effective = s->priority;
                       if (out_requested) *out_requested = s->requested);
 }
-DSDEF ds_result (ds_stream_label)(ds_stream stream, char *out, size_t size) {
-    if (out && size) out[0] = 0;
-    DS__STREAM_GETTER("ds_stream_label", out && size,
-                      ds__lock_take(&ds__g.label_lock);
+
+DSDEF ds_result(ds_stream_label)(ds_stream stream, char *out, size_t size) {
+    if (out && size)
+        out[0] = 0;
+    DS__STREAM_GETTER("ds_stream_label", out && size, ds__lock_take(&ds__g.label_lock);
                       snprintf(out, size, "%s", s->label ? s->label : "");
                       ds__lock_give(&ds__g.label_lock));
 }
-DSDEF ds_result (ds_stream_set_label)(ds_stream stream, const char *label) {
+
+DSDEF ds_result(ds_stream_set_label)(ds_stream stream, const char *label) {
     DS__ENTER("ds_stream_set_label");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     char *copy = label ? ds__copy_text(label, 255) : NULL;
     if (label && !copy) {
         ds__stream_unpin(s);
@@ -39,13 +47,16 @@ DSDEF ds_result (ds_stream_set_label)(ds_stream stream, const char *label) {
     return DS_OK;
 }
 
-DSDEF int (ds_stream_equal)(ds_stream a, ds_stream b) {
-    if (ds__enter("ds_stream_equal") < 0) return 0;
-    ds__stream *x = ds__pin(&ds__g.streams, a.id), *y = ds__pin(&ds__g.streams, b.id);
+DSDEF int(ds_stream_equal)(ds_stream a, ds_stream b) {
+    if (ds__enter("ds_stream_equal") < 0)
+        return 0;
+    ds__stream *x = ds__pin(&ds__g.streams, a.id);
+    ds__stream *y = ds__pin(&ds__g.streams, b.id);
     int equal = x && y && x->driver == y->driver && x->device.index == y->device.index &&
                 x->driver->stream_identity(x->native) == y->driver->stream_identity(y->native);
-    if (x) ds__stream_unpin(x);
-    if (y) ds__stream_unpin(y);
+    if (x)
+        ds__stream_unpin(x);
+    if (y)
+        ds__stream_unpin(y);
     return equal;
 }
-

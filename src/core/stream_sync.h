@@ -2,32 +2,45 @@
 static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
     return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
 }
-__attribute__((cold, noinline)) static ds_result ds__stream_error_named(const ds__stream *s, ds_result r) {
+
+__attribute__((cold, noinline)) static ds_result ds__stream_error_named(const ds__stream *s,
+                                                                        ds_result r) {
     ds__lock_take(&ds__g.label_lock);
     r = ds__name_object(r, "stream", s->label);
     ds__lock_give(&ds__g.label_lock);
     return r;
 }
-static inline ds_result ds__stream_error(const ds__stream *s, ds_result r) { return DS__LIKELY(r >= 0) ? r : ds__stream_error_named(s, r); }
+
+static inline ds_result ds__stream_error(const ds__stream *s, ds_result r) {
+    return DS__LIKELY(r >= 0) ? r : ds__stream_error_named(s, r);
+}
 
 /* "waits for stream "x" of cpu:0": the label of a stream can change. */
-__attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__stream *s, const char *what) {
+__attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__stream *s,
+                                                                      const char *what) {
     char label[260] = "";
     ds__lock_take(&ds__g.label_lock);
-    if (s->label) snprintf(label, sizeof label, " \"%s\"", s->label);
+    if (s->label)
+        snprintf(label, sizeof label, " \"%s\"", s->label);
     ds__lock_give(&ds__g.label_lock);
-    return ds__sync_tell("%s%s of %s:%d", what, label, ds__type_name(s->device.type), s->device.index);
+    return ds__sync_tell("%s%s of %s:%d", what, label, ds__type_name(s->device.type),
+                         s->device.index);
 }
+
 __attribute__((cold, noinline)) static ds_result ds__sync_watch_stream(ds_stream stream) {
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
-    ds_result r = s ? ds__sync_tell_stream(s, "waits for the stream") : DS_OK; /* the call says what is wrong with it */
-    if (s) ds__stream_unpin(s);
+    /* the call says what is wrong with it */
+    ds_result r = s ? ds__sync_tell_stream(s, "waits for the stream") : DS_OK;
+    if (s)
+        ds__stream_unpin(s);
     return r;
 }
+
 /* 1: the stream captures, and takes as a node what would otherwise wait. */
 static int ds__sync_is_captured(ds__stream *s) {
     ds_capture_info info;
-    if (!atomic_load(&ds__g.capture_count)) return 0;
+    if (!atomic_load(&ds__g.capture_count))
+        return 0;
     memset(&info, 0, sizeof info);
     ds__tls.mute++;
     ds_result r = s->driver->capture_query(s->native, &info);
@@ -37,30 +50,40 @@ static int ds__sync_is_captured(ds__stream *s) {
 
 static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (DS__UNLIKELY(!s)) { ds__stream_pin(stream); return DS_ERR_INVALID_HANDLE; } /* again, for the sentence */
+    /* again, for the sentence */
+    if (DS__UNLIKELY(!s)) {
+        ds__stream_pin(stream);
+        return DS_ERR_INVALID_HANDLE;
+    }
     ds_result r = s->driver->stream_synchronize(s->native, timeout_ns);
-    if (DS__UNLIKELY(r < 0)) r = ds__stream_error(s, r);
+    if (DS__UNLIKELY(r < 0))
+        r = ds__stream_error(s, r);
     ds__unpin_inline(&ds__g.streams, s);
     ds__reclaim();
     return r;
 }
 
-DSDEF ds_result (ds_stream_query)(ds_stream stream) {
+DSDEF ds_result(ds_stream_query)(ds_stream stream) {
     DS__ENTER("ds_stream_query");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__stream_error(s, s->driver->stream_query(s->native));
     ds__stream_unpin(s);
     return r;
 }
-DSDEF ds_result (ds_stream_synchronize)(ds_stream stream) {
+
+DSDEF ds_result(ds_stream_synchronize)(ds_stream stream) {
     ds_result r = ds__enter_inline("ds_stream_synchronize");
-    if (DS__UNLIKELY(ds__sync_watched()) && r == DS_OK) r = ds__sync_watch_stream(stream);
+    if (DS__UNLIKELY(ds__sync_watched()) && r == DS_OK)
+        r = ds__sync_watch_stream(stream);
     return DS__UNLIKELY(r < 0) ? r : ds__stream_sync(stream, DS__FOREVER);
 }
-DSDEF ds_result (ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns) {
-    DS__ENTER("ds_stream_synchronize_for");
-    ds_result r = DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_stream(stream) : DS_OK;
-    return r < 0 ? r : ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
-}
 
+DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns) {
+    DS__ENTER("ds_stream_synchronize_for");
+    ds_result r =
+        DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_stream(stream) : DS_OK;
+    return r < 0 ? r
+                 : ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+}

@@ -8,9 +8,11 @@ static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership
         ds_stream base = { 0 };
         DS__REQUIRE(ownership == DS_BORROW, "a default stream cannot be owned");
         ds_result r = n == 2 ? ds__per_thread(s->device, &base) : ds__legacy(s->device, &base);
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
         ds__stream *b = ds__stream_pin(base);
-        if (!b) return DS_ERR_INVALID_HANDLE;
+        if (!b)
+            return DS_ERR_INVALID_HANDLE;
         s->native = b->native;
         ds__ref(b);
         s->base = base;
@@ -19,73 +21,95 @@ static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership
         ds__stream_unpin(b);
         return DS_OK;
     }
-    ds_result r = s->driver->stream_wrap(s->device.index, native->handle, ownership == DS_OWN, &s->flags, &s->priority, &s->native);
-    if (r < 0) return r;
+    ds_result r = s->driver->stream_wrap(s->device.index, native->handle, ownership == DS_OWN,
+                                         &s->flags, &s->priority, &s->native);
+    if (r < 0)
+        return r;
     s->requested = s->priority;
     s->borrowed = ownership != DS_OWN;
     return DS_OK;
 }
 
-static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership, ds_stream *out, void (*release_fn)(void *),
-                              void *user) {
+static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership,
+                              ds_stream *out, void (*release_fn)(void *), void *user) {
     DS__REQUIRE(native && out, "%s is NULL", native ? "out" : "native");
-    DS__REQUIRE(native->version == 0, "version %d of the native form is not known", native->version);
-    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN, "%d is not an ownership", (int)ownership);
+    DS__REQUIRE(native->version == 0, "version %d of the native form is not known",
+                native->version);
+    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN, "%d is not an ownership",
+                (int)ownership);
     ds_device device = native->device;
     DS__RESOLVE(device);
     ds__stream *s = ds__stream_add(device, NULL);
-    if (!s) return DS_ERR_OUT_OF_MEMORY;
+    if (!s)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__wrap(native, ownership, s);
-    if (r < 0) { ds__stream_discard(s); return r; }
+    if (r < 0) {
+        ds__stream_discard(s);
+        return r;
+    }
     s->release_fn = release_fn;
     s->user = user;
     out->id = ds__handle(&s->slot);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_stream_wrap)(const ds_stream_native *native, ds_ownership ownership, void (*release_fn)(void *user), void *user,
-                                 ds_stream *out) {
-    if (out) out->id = 0;
+DSDEF ds_result(ds_stream_wrap)(const ds_stream_native *native, ds_ownership ownership,
+                                void (*release_fn)(void *user), void *user, ds_stream *out) {
+    if (out)
+        out->id = 0;
     ds_result r = ds__enter("ds_stream_wrap");
-    if (r == DS_OK) r = ds__wrap_new(native, ownership, out, release_fn, user);
+    if (r == DS_OK)
+        r = ds__wrap_new(native, ownership, out, release_fn, user);
     return ds__refuse_payload(r, user, release_fn);
 }
 
 static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
     ds__thread *t = ds__thread_state();
-    if (!t) return DS_ERR_OUT_OF_MEMORY;
+    if (!t)
+        return DS_ERR_OUT_OF_MEMORY;
     out->device = s->device;
-    if (s->kind == DS__STREAM_LEGACY || s->of_legacy) return DS_OK; /* handle 0 */
+    /* handle 0 */
+    if (s->kind == DS__STREAM_LEGACY || s->of_legacy)
+        return DS_OK;
     ds_stream own = t->own[ds__ordinal(s->device)];
-    if (own.id && ((ds__stream *)(void *)ds__slot_at(&ds__g.streams, (uint32_t)own.id - 1))->native == s->native) {
+    if (own.id &&
+        ((ds__stream *)(void *)ds__slot_at(&ds__g.streams, (uint32_t)own.id - 1))->native ==
+            s->native) {
         out->handle = (void *)(uintptr_t)2;
         return DS_OK;
     }
     return s->driver->stream_native(s->native, &out->handle);
 }
 
-DSDEF ds_result (ds_stream_export)(ds_stream stream, ds_stream_native *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_stream_export)(ds_stream stream, ds_stream_native *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_stream_export");
     DS__REQUIRE(out, "out is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__export(s, out);
     ds__stream_unpin(s);
     return r;
 }
 
-DSDEF ds_result (ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
-    if (out) memset(out, 0, sizeof *out);
+DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_stream_unwrap");
     DS__REQUIRE(out, "out is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     int one = 1;
-    if (s->kind != DS__STREAM_NEW || s->borrowed) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not belong to the handle");
-    else if (!atomic_compare_exchange_strong(&s->owners, &one, 0)) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream has %d owners", one);
-    if (r == DS_OK && (r = ds__export(s, out)) < 0) atomic_store(&s->owners, 1);
+    if (s->kind != DS__STREAM_NEW || s->borrowed)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not belong to the handle");
+    else if (!atomic_compare_exchange_strong(&s->owners, &one, 0))
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream has %d owners", one);
+    if (r == DS_OK && (r = ds__export(s, out)) < 0)
+        atomic_store(&s->owners, 1);
     if (r == DS_OK) {
         atomic_store(&s->unwrapped, 1);
         s->driver->stream_unwrap(s->native);
@@ -96,16 +120,22 @@ DSDEF ds_result (ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
 }
 
 /* The getters: pin, read, unpin. */
-#define DS__STREAM_GETTER(name, out, body) \
-    DS__ENTER(name); \
-    ds__stream *s = ds__stream_pin(stream); \
-    if (!s) return DS_ERR_INVALID_HANDLE; \
-    ds_result r = (out) ? DS_OK : ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE, "there is no room for the answer")); \
-    if (r == DS_OK) { body; } \
-    ds__stream_unpin(s); \
+#define DS__STREAM_GETTER(name, out, body)                                                  \
+    DS__ENTER(name);                                                                        \
+    ds__stream *s = ds__stream_pin(stream);                                                 \
+    if (!s)                                                                                 \
+        return DS_ERR_INVALID_HANDLE;                                                       \
+    ds_result r = (out) ? DS_OK                                                             \
+                        : ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE,                \
+                                                       "there is no room for the answer")); \
+    if (r == DS_OK) {                                                                       \
+        body;                                                                               \
+    }                                                                                       \
+    ds__stream_unpin(s);                                                                    \
     return r
 
-DSDEF ds_result (ds_stream_id)(ds_stream stream, uint64_t *out) {
-    if (out) *out = 0;
+DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
+    if (out)
+        *out = 0;
     DS__STREAM_GETTER("ds_stream_id", out, *out = s->id);
 }

@@ -1,4 +1,4 @@
-/* ---- >>core: stream work -------------------------------------------------------------------------------------------------------- */
+/* ---- >>core: stream work --------------------------------------------------------------------- */
 
 static ds__op ds__op_make(int kind) { /* and flags << 8 */
     ds__op op;
@@ -14,4 +14,3 @@ static inline ds_result ds__submit(ds__stream *s, const ds__op *op) {
     ds_result r = s->driver->submit(s->native, op);
     return DS__LIKELY(r >= 0) ? r : ds__stream_error(s, r);
 }
-

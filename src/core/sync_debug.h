@@ -1,21 +1,32 @@
-/* ---- >>core: sync debug mode ---------------------------------------------------------------------------------------------- */
+/* ---- >>core: sync debug mode ----------------------------------------------------------------- */
 
-/* Only public functions ask, before they do anything: what the library itself waits for on their behalf is not the user's wait. */
-static inline int ds__sync_watched(void) { return atomic_load_explicit(&ds__g.sync_debug, memory_order_relaxed) != DS_SYNC_DEBUG_DEFAULT && !ds__tls.unwatched; }
+/* Only public functions ask, before they do anything: what the library itself waits for on their
+   behalf is not the user's wait. */
+static inline int ds__sync_watched(void) {
+    return atomic_load_explicit(&ds__g.sync_debug, memory_order_relaxed) != DS_SYNC_DEBUG_DEFAULT &&
+           !ds__tls.unwatched;
+}
 
 /* The function that runs is about to wait; a negative result: it must not. */
-__attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_tell(const char *format, ...) {
-    char what[400], text[600];
+__attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_tell(
+    const char *format, ...) {
+    char what[400];
+    char text[600];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
     if (atomic_load(&ds__g.sync_debug) == DS_SYNC_DEBUG_ERROR)
-        return ds__fail(DS_ERR_WOULD_SYNCHRONIZE, "called a synchronizing operation, which the sync debug mode refuses: %s", what);
+        return ds__fail(DS_ERR_WOULD_SYNCHRONIZE,
+                        "called a synchronizing operation, which the sync debug mode refuses: %s",
+                        what);
     snprintf(text, sizeof text, "called a synchronizing operation: %s %s", ds__tls.fn, what);
-    if (ds__g.desc.log_fn) ds__log(DS_LOG_WARNING, DS_ERR_WOULD_SYNCHRONIZE, text);
-    else if (ds__tls.site.file) fprintf(stderr, "devstream: %s:%d: %s\n", ds__tls.site.file, ds__tls.site.line, text);
-    else fprintf(stderr, "devstream: %s\n", text);
+    if (ds__g.desc.log_fn)
+        ds__log(DS_LOG_WARNING, DS_ERR_WOULD_SYNCHRONIZE, text);
+    else if (ds__tls.site.file)
+        fprintf(stderr, "devstream: %s:%d: %s\n", ds__tls.site.file, ds__tls.site.line, text);
+    else
+        fprintf(stderr, "devstream: %s\n", text);
     return DS_OK;
 }
 
@@ -23,28 +34,33 @@ static ds_result ds__sync_debug_read(const char *text) {
     static const char *const words[] = { "default", "warn", "error" };
     int mode = text && *text ? -1 : DS_SYNC_DEBUG_DEFAULT;
     for (int i = 0; i < 3 && mode < 0; i++)
-        if (strcmp(text, words[i]) == 0 || (text[0] == '0' + i && !text[1])) mode = i;
-    DS__REQUIRE(mode >= 0, "\"%.40s\" is not a sync debug mode: default, warn or error (DEVSTREAM_SYNC_DEBUG)", text);
+        if (strcmp(text, words[i]) == 0 || (text[0] == '0' + i && !text[1]))
+            mode = i;
+    DS__REQUIRE(mode >= 0,
+                "\"%.40s\" is not a sync debug mode: default, warn or error (DEVSTREAM_SYNC_DEBUG)",
+                text);
     atomic_store(&ds__g.sync_debug, mode);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_sync_debug_set)(ds_sync_debug_mode mode) {
+DSDEF ds_result(ds_sync_debug_set)(ds_sync_debug_mode mode) {
     DS__ENTER("ds_sync_debug_set");
     DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR, "%d is not a sync debug mode", (int)mode);
     atomic_store(&ds__g.sync_debug, (int)mode);
     return DS_OK;
 }
-DSDEF ds_result (ds_sync_debug_set_text)(const char *text) {
+
+DSDEF ds_result(ds_sync_debug_set_text)(const char *text) {
     DS__ENTER("ds_sync_debug_set_text");
     DS__REQUIRE(text && *text, "there is no text");
     return ds__sync_debug_read(text);
 }
-DSDEF ds_result (ds_sync_debug_get)(ds_sync_debug_mode *out) {
-    if (out) *out = DS_SYNC_DEBUG_DEFAULT;
+
+DSDEF ds_result(ds_sync_debug_get)(ds_sync_debug_mode *out) {
+    if (out)
+        *out = DS_SYNC_DEBUG_DEFAULT;
     DS__ENTER("ds_sync_debug_get");
     DS__REQUIRE(out, "out is NULL");
     *out = (ds_sync_debug_mode)atomic_load(&ds__g.sync_debug);
     return DS_OK;
 }
-

@@ -1,38 +1,59 @@
-/* ---- >>core: threads --------------------------------------------------------------------------------------------------- */
+/* ---- >>core: threads ------------------------------------------------------------------------- */
 
 enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
+
 typedef struct ds__frame {
     int kind;
     unsigned flags;
-    ds_device device, stream_device;     /* at entry; of the pushed stream */
-    ds_stream entry, previous, pushed;   /* current at entry on `device` and on `stream_device` (zero: none yet), each with a
-                                            reference; the pushed one, with a reference of the frame's own */
+    /* device, stream_device: at entry; of the pushed stream */
+    ds_device device;
+    ds_device stream_device;
+    /* current at entry on `device` and on `stream_device` (zero: none yet), each with a
+       reference; the pushed one, with a reference of the frame's own */
+    ds_stream entry;
+    ds_stream previous;
+    ds_stream pushed;
 } ds__frame;
 
-/* A thread's current device and streams, indexed by the device's ordinal over all drivers. The current-stream slots hold a
-   reference to the stream. Belongs to its thread until that ends; then a later call of any thread reclaims it. */
+/* A thread's current device and streams, indexed by the device's ordinal over all drivers. The
+   current-stream slots hold a reference to the stream. Belongs to its thread until that ends;
+   then a later call of any thread reclaims it. */
 struct ds__thread {
     ds__pins pins;
     ds_device device;
-    ds_stream *current, *own;    /* current and per-thread stream of each device; zeroed: none yet */
+    /* current, own: current and per-thread stream of each device; zeroed: none yet */
+    ds_stream *current;
+    ds_stream *own;
     ds__frame *frame;
-    size_t frames, frame_room;
-    char *report;                /* ds_mem_last_report */
+    size_t frames;
+    size_t frame_room;
+    char *report; /* ds_mem_last_report */
     _Atomic int ended;
     ds__thread *next;
 };
 
-static int ds__ordinal(ds_device d) { return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index; }
-static const ds__driver *ds__driver_of(ds_device d) { return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1]; }
+static int ds__ordinal(ds_device d) {
+    return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index;
+}
 
-/* pthread's destructor: no call into a driver; a later call of another thread does the work. If another destructor of the
-   program still calls devstream on this thread, the thread gets a new state. */
+static const ds__driver *ds__driver_of(ds_device d) {
+    return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1];
+}
+
+/* pthread's destructor: no call into a driver; a later call of another thread does the work. If
+   another destructor of the program still calls devstream on this thread, the thread gets a new
+   state. */
 static void ds__thread_ends(void *thread) {
     ds__tls.thread = NULL;
     ds__tls.epoch = 0;
     ds__lock_take(&ds__g.lock);
-    for (ds__thread *t = ds__g.threads; t; t = t->next) /* not after a shutdown, which has freed it */
-        if (t == thread) { atomic_store(&t->ended, 1); ds__count_dead(1); break; }
+    /* not after a shutdown, which has freed it */
+    for (ds__thread *t = ds__g.threads; t; t = t->next)
+        if (t == thread) {
+            atomic_store(&t->ended, 1);
+            ds__count_dead(1);
+            break;
+        }
     ds__lock_give(&ds__g.lock);
 }
 
@@ -56,9 +77,14 @@ static void ds__thread_free(ds__thread *t) {
     ds__release(t);
 }
 
-static ds__pins *ds__my_pins(void) { return &ds__tls.thread->pins; }
+static ds__pins *ds__my_pins(void) {
+    return &ds__tls.thread->pins;
+}
+
 /* The thread's current device; on the library's own threads any. */
-DS__SEAM static ds_device ds__thread_device(void) { return ds__tls.thread ? ds__tls.thread->device : ds_cpu(0); }
+DS__SEAM static ds_device ds__thread_device(void) {
+    return ds__tls.thread ? ds__tls.thread->device : ds_cpu(0);
+}
 
 static int ds__is_pinned(const void *object) {
     int found = 0;
@@ -72,19 +98,27 @@ static int ds__is_pinned(const void *object) {
 
 /* Every thread of the process passes a full barrier. */
 static void ds__barrier(void) {
-    if (!atomic_load(&ds__no_membarrier)) syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
+    if (!atomic_load(&ds__no_membarrier))
+        syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
 }
 
-/* Frees what ended threads left and what was destroyed: called where objects are made and destroyed and after waiting,
-   not on hot paths. */
+/* Frees what ended threads left and what was destroyed: called where objects are made and
+   destroyed and after waiting, not on hot paths. */
 static void ds__reclaim(void) {
     ds__thread *ended = NULL;
-    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0) || ds__tls.upper_locked) return;
-    if (!ds__tls.thread || ds__tls.epoch != ds__g.epoch) return; /* a thread without pins, or with those of before ds_shutdown, is no help yet */
+    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0) ||
+        ds__tls.upper_locked)
+        return;
+    /* a thread without pins, or with those of before ds_shutdown, is no help yet */
+    if (!ds__tls.thread || ds__tls.epoch != ds__g.epoch)
+        return;
     ds__lock_take(&ds__g.lock);
-    for (ds__thread **p = &ds__g.threads; *p; ) {
+    for (ds__thread **p = &ds__g.threads; *p;) {
         ds__thread *t = *p;
-        if (!atomic_load(&t->ended)) { p = &t->next; continue; }
+        if (!atomic_load(&t->ended)) {
+            p = &t->next;
+            continue;
+        }
         *p = t->next;
         t->next = ended;
         ended = t;
@@ -96,7 +130,8 @@ static void ds__reclaim(void) {
         void (*gone_fn)(ds__stream *) = atomic_load(&ds__upper.stream_gone_fn);
         ended = t->next;
         for (int i = 0; gone_fn && i < ds__ordinals(); i++)
-            if (t->own[i].id) gone_fn((void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
+            if (t->own[i].id)
+                gone_fn((void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
         ds__thread_free(t);
     }
     ds__table_reap(&ds__g.execs);
@@ -109,13 +144,21 @@ static void ds__reclaim(void) {
 /* The calling thread's state; NULL: no memory, and the sentence is set. */
 static ds__thread *ds__thread_state(void) {
     ds__tls_block *tls = &ds__tls;
-    if (DS__LIKELY(tls->thread && tls->epoch == ds__g.epoch)) return tls->thread;
+    if (DS__LIKELY(tls->thread && tls->epoch == ds__g.epoch))
+        return tls->thread;
     ds__reclaim();
     size_t n = (size_t)ds__ordinals() + 1;
     ds__thread *t = ds__alloc(sizeof *t);
-    if (t) { t->current = ds__alloc(n * sizeof *t->current); t->own = ds__alloc(n * sizeof *t->own); }
+    if (t) {
+        t->current = ds__alloc(n * sizeof *t->current);
+        t->own = ds__alloc(n * sizeof *t->own);
+    }
     if (!t || !t->current || !t->own || pthread_setspecific(ds__g.key, t) != 0) {
-        if (t) { ds__release(t->current); ds__release(t->own); ds__release(t); }
+        if (t) {
+            ds__release(t->current);
+            ds__release(t->own);
+            ds__release(t);
+        }
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the thread's state");
         return NULL;
     }
@@ -128,4 +171,3 @@ static ds__thread *ds__thread_state(void) {
     tls->epoch = ds__g.epoch;
     return t;
 }
-

@@ -3,81 +3,109 @@
 /* A free that waits; the pointer may be none that can be freed, which the free says. */
 static ds_result ds__sync_watch_free(const void *ptr, int kind) {
     ds__found f;
-    if (DS__LIKELY(!ds__sync_watched()) || !ds__range_find(ptr, &f) || f.base != (uintptr_t)ptr || (int)f.kind != kind || f.held) return DS_OK;
-    if (kind == DS_MEMORY_DEVICE) return ds__sync_tell("waits for all work of %s:%d", f.backend ? "cpu" : "cuda", f.device);
+    if (DS__LIKELY(!ds__sync_watched()) || !ds__range_find(ptr, &f) || f.base != (uintptr_t)ptr ||
+        (int)f.kind != kind || f.held)
+        return DS_OK;
+    if (kind == DS_MEMORY_DEVICE)
+        return ds__sync_tell("waits for all work of %s:%d", f.backend ? "cpu" : "cuda", f.device);
     return ds__sync_tell("waits for all work of all devices");
 }
 
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out) {
     void *ptr = NULL;
-    ds_result r = ds__device_error(device, ds__driver_of(device)->memory_alloc(device.index, size, &ptr));
-    return r < 0 ? r : ds__memory_made(ptr, size, DS_MEMORY_DEVICE, device.type == DS_DEVICE_CUDA ? 0 : 1, device.index, out);
+    ds_result r =
+        ds__device_error(device, ds__driver_of(device)->memory_alloc(device.index, size, &ptr));
+    return r < 0 ? r
+                 : ds__memory_made(ptr, size, DS_MEMORY_DEVICE,
+                                   device.type == DS_DEVICE_CUDA ? 0 : 1, device.index, out);
 }
 
-DSDEF ds_result (ds_alloc)(ds_device device, size_t size, void **out) {
-    if (out) *out = NULL;
+DSDEF ds_result(ds_alloc)(ds_device device, size_t size, void **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_alloc");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return size ? ds__alloc_device(device, size, out) : DS_OK;
 }
 
-DSDEF ds_result (ds_alloc_pitch)(ds_device device, size_t width, size_t height, void **out, size_t *out_pitch) {
-    if (out) *out = NULL;
-    if (out_pitch) *out_pitch = 0;
+DSDEF ds_result(ds_alloc_pitch)(ds_device device, size_t width, size_t height, void **out,
+                                size_t *out_pitch) {
+    if (out)
+        *out = NULL;
+    if (out_pitch)
+        *out_pitch = 0;
     DS__ENTER("ds_alloc_pitch");
     DS__REQUIRE(out && out_pitch, "%s is NULL", out ? "out_pitch" : "out");
     DS__REQUIRE(width <= SIZE_MAX - 511, "a row of %zu bytes is too large", width);
     size_t pitch = (width + 511) & ~(size_t)511;
-    DS__REQUIRE(pitch == 0 || height <= SIZE_MAX / pitch, "%zu rows of %zu bytes are too large", height, width);
+    DS__REQUIRE(pitch == 0 || height <= SIZE_MAX / pitch, "%zu rows of %zu bytes are too large",
+                height, width);
     DS__RESOLVE(device);
     ds_result r = width && height ? ds__alloc_device(device, pitch * height, out) : DS_OK;
-    if (r == DS_OK) *out_pitch = pitch;
+    if (r == DS_OK)
+        *out_pitch = pitch;
     return r;
 }
 
-DSDEF ds_result (ds_free)(void *ptr) {
+DSDEF ds_result(ds_free)(void *ptr) {
     DS__ENTER("ds_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_DEVICE) : DS_OK;
-    return ptr && r == DS_OK ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc") : r;
+    return ptr && r == DS_OK ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc")
+                             : r;
 }
 
-DSDEF ds_result (ds_host_alloc)(size_t size, void **out) {
-    if (out) *out = NULL;
+DSDEF ds_result(ds_host_alloc)(size_t size, void **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_host_alloc");
     DS__REQUIRE(out, "out is NULL");
     int b = ds__host_backend();
-    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    if (!ds__g.driver[b])
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
     void *ptr = NULL;
     ds_result r = size ? ds__g.driver[b]->host_alloc(size, &ptr) : DS_OK;
     return r < 0 || !size ? r : ds__memory_made(ptr, size, DS_MEMORY_PINNED, b, 0, out);
 }
-DSDEF ds_result (ds_host_free)(void *ptr) {
+
+DSDEF ds_result(ds_host_free)(void *ptr) {
     DS__ENTER("ds_host_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_PINNED) : DS_OK;
-    return ptr && r == DS_OK ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_host_alloc") : r;
+    return ptr && r == DS_OK
+               ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_host_alloc")
+               : r;
 }
-DSDEF ds_result (ds_host_register)(void *ptr, size_t size) {
+
+DSDEF ds_result(ds_host_register)(void *ptr, size_t size) {
     DS__ENTER("ds_host_register");
     DS__REQUIRE(ptr && size, "there is nothing to register");
-    DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes reach beyond the address space", size);
+    DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes reach beyond the address space",
+                size);
     int b = ds__host_backend();
-    if (!ds__g.driver[b]) return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
-    ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED, b, 0); /* first: it sees what touches known memory */
-    if (r == DS_ERR_INVALID_VALUE) return ds__fail(r, "the range touches memory that is registered or allocated already");
-    if (r < 0) return ds__fail(r, "no memory to register a range");
+    if (!ds__g.driver[b])
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    /* first: it sees what touches known memory */
+    ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED, b, 0);
+    if (r == DS_ERR_INVALID_VALUE)
+        return ds__fail(r, "the range touches memory that is registered or allocated already");
+    if (r < 0)
+        return ds__fail(r, "no memory to register a range");
     ds__found f;
     r = ds__g.driver[b]->host_register(ptr, size);
-    if (r < 0) (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED, &f);
+    if (r < 0)
+        (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED, &f);
     return r;
 }
-DSDEF ds_result (ds_host_unregister)(void *ptr) {
+
+DSDEF ds_result(ds_host_unregister)(void *ptr) {
     DS__ENTER("ds_host_unregister");
     ds_result r = ds__sync_watch_free(ptr, DS_MEMORY_REGISTERED);
     return r < 0 ? r : ds__memory_end(ptr, DS_MEMORY_REGISTERED, "a registered range");
 }
-DSDEF ds_result (ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
-    if (out) memset(out, 0, sizeof *out);
+
+DSDEF ds_result(ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_pointer_query");
     DS__REQUIRE(out, "out is NULL");
     return ds__known(ptr, out) ? DS_OK : ds__ask(ptr, out);
@@ -86,21 +114,27 @@ DSDEF ds_result (ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
 static ds_result ds__device_of(const void *ptr, ds_device *out) {
     ds_pointer_info info;
     ds_result r = ds__known(ptr, &info) ? DS_OK : ds__ask(ptr, &info);
-    if (r == DS_OK) *out = info.device;
+    if (r == DS_OK)
+        *out = info.device;
     return r;
 }
-DSDEF ds_result (ds_device_of)(const void *ptr, ds_device *out) {
-    if (out) memset(out, 0, sizeof *out);
+
+DSDEF ds_result(ds_device_of)(const void *ptr, ds_device *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_of");
     DS__REQUIRE(out, "out is NULL");
     return ds__device_of(ptr, out);
 }
-DSDEF ds_scope (ds_device_of_scope_enter)(const void *ptr) {
+
+DSDEF ds_scope(ds_device_of_scope_enter)(const void *ptr) {
     ds_scope scope = { 0, 0 };
     ds_device device = { 0, 0 };
-    if (ds__enter("ds_device_of_scope_enter") < 0 || ds__device_of(ptr, &device) < 0) return scope;
-    if (device.type == DS_DEVICE_HOST) device.type = DS_DEVICE_CURRENT;
-    if (ds__device_push(device) == DS_OK) scope.pushed = scope.once = 1;
+    if (ds__enter("ds_device_of_scope_enter") < 0 || ds__device_of(ptr, &device) < 0)
+        return scope;
+    if (device.type == DS_DEVICE_HOST)
+        device.type = DS_DEVICE_CURRENT;
+    if (ds__device_push(device) == DS_OK)
+        scope.pushed = scope.once = 1;
     return scope;
 }
-

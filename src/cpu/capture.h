@@ -1,31 +1,44 @@
-/* ---- >>cpu capture ------------------------------------------------------------------------------------------------------- */
+/* ---- >>cpu capture --------------------------------------------------------------------------- */
 
-/* Policy. All state of captures stands under the core's capture lock: a stream's capture, the nodes that its next one depends on, an event's
-   nodes. Outside of captures nobody takes it: `watch` of a stream says that it captures, `watch` of the legacy stream how many blocking streams of
-   its device do. The rules and their codes are CUDA's (CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture"; where that
-   is silent docs/capture.md says what was chosen). */
+/* Policy. All state of captures stands under the core's capture lock: a stream's capture, the
+   nodes that its next one depends on, an event's nodes. Outside of captures nobody takes it:
+   `watch` of a stream says that it captures, `watch` of the legacy stream how many blocking
+   streams of its device do. The rules and their codes are CUDA's (CUDA C++ Programming Guide,
+   "Creating a Graph Using Stream Capture"; where that is silent docs/capture.md says what was
+   chosen). */
 
-static inline int ds__cpu_watched(const ds__cpu_stream *s) { return DS__UNLIKELY(atomic_load_explicit(&s->watch, memory_order_relaxed) != 0) ? 1 : 0; }
+static inline int ds__cpu_watched(const ds__cpu_stream *s) {
+    return DS__UNLIKELY(atomic_load_explicit(&s->watch, memory_order_relaxed) != 0) ? 1 : 0;
+}
 
-static const char *const ds__cpu_implicit = "the legacy stream cannot be used while a blocking stream of its device captures";
+static const char *const ds__cpu_implicit =
+    "the legacy stream cannot be used while a blocking stream of its device captures";
 
 /* How many blocking streams capture; the lock is held. */
 static void ds__cpu_watch_legacy(int device, int more) {
     ds__cpu_device *d = &ds__cpu.device[device];
     d->capturing += more;
-    if (d->legacy) atomic_store(&d->legacy->watch, d->capturing);
+    if (d->legacy)
+        atomic_store(&d->legacy->watch, d->capturing);
 }
 
 /* The stream's nodes become these, or these too. 0: no memory. */
 static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t count, int set) {
     uint32_t before = set ? 0 : s->dep_count;
-    uint32_t *list = ds__alloc((before + count + 1) * sizeof *list), n = 0;
-    if (!list) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture"); return 0; }
-    for (uint32_t i = 0; i < before; i++) list[n++] = s->deps[i];
+    uint32_t *list = ds__alloc((before + count + 1) * sizeof *list);
+    uint32_t n = 0;
+    if (!list) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
+        return 0;
+    }
+    for (uint32_t i = 0; i < before; i++)
+        list[n++] = s->deps[i];
     for (uint32_t i = 0; i < count; i++) {
         uint32_t k = 0;
-        while (k < n && list[k] != deps[i]) k++;
-        if (k == n) list[n++] = deps[i];
+        while (k < n && list[k] != deps[i])
+            k++;
+        if (k == n)
+            list[n++] = deps[i];
     }
     ds__release(s->deps);
     s->deps = list;
@@ -37,7 +50,8 @@ static void ds__cpu_join_capture(ds__cpu_stream *s, ds__capture *c) {
     s->capture = c;
     s->next_member = c->members;
     c->members = s;
-    if (s->flags & DS_STREAM_BLOCKING) ds__cpu_watch_legacy(s->device, 1);
+    if (s->flags & DS_STREAM_BLOCKING)
+        ds__cpu_watch_legacy(s->device, 1);
     atomic_store(&s->watch, 1);
 }
 
@@ -47,12 +61,13 @@ static void ds__cpu_leave_capture(ds__cpu_stream *s) {
     s->deps = NULL;
     s->dep_count = 0;
     atomic_store(&s->watch, 0);
-    if (s->flags & DS_STREAM_BLOCKING) ds__cpu_watch_legacy(s->device, -1);
+    if (s->flags & DS_STREAM_BLOCKING)
+        ds__cpu_watch_legacy(s->device, -1);
 }
 
 /* The capture is over: all its streams are as before. */
 static void ds__cpu_end_capture(ds__capture *c) {
-    for (ds__cpu_stream *s = c->members; s; ) {
+    for (ds__cpu_stream *s = c->members; s;) {
         ds__cpu_stream *next = s->next_member;
         ds__cpu_leave_capture(s);
         s = next;
@@ -60,17 +75,22 @@ static void ds__cpu_end_capture(ds__capture *c) {
     c->members = NULL;
     ds__capture_unlist(c);
 }
+
 static void ds__cpu_capture_abandon(ds__capture *c) {
     ds__lock_take(&ds__g.capture_lock);
     ds__cpu_end_capture(c);
     ds__lock_give(&ds__g.capture_lock);
 }
 
-static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint32_t *deps, size_t count) {
+static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint32_t *deps,
+                                       size_t count) {
     ds__cpu_stream *s = stream;
     ds__cpu_failure *f = ds__cpu_stream_failure(s);
-    if (f) return ds__cpu_report(f);
-    if (s->kind == DS__STREAM_LEGACY) return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the legacy stream cannot capture; use another stream");
+    if (f)
+        return ds__cpu_report(f);
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "the legacy stream cannot capture; use another stream");
     ds_result r = DS_OK;
     ds__lock_take(&ds__g.capture_lock);
     if (s->capture) {
@@ -86,34 +106,46 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
     return r;
 }
 
-/* What the origin does not come to: a node at the end of a stream that was not joined. UINT32_MAX: all are; *out_r may be an error. */
+/* What the origin does not come to: a node at the end of a stream that was not joined.
+   UINT32_MAX: all are; *out_r may be an error. */
 static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
     const ds__cpu_stream *origin = c->origin;
     uint32_t found = UINT32_MAX;
     unsigned char *mark = ds__alloc(c->body->count + 1u);
-    if (!mark || !ds__body_ancestors(c->body, origin->deps, origin->dep_count, mark)) *out_r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to end a capture");
+    if (!mark || !ds__body_ancestors(c->body, origin->deps, origin->dep_count, mark))
+        *out_r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to end a capture");
     else
         for (const ds__cpu_stream *s = c->members; s && found == UINT32_MAX; s = s->next_member)
             for (uint32_t i = 0; i < s->dep_count && found == UINT32_MAX; i++)
-                if (!mark[s->deps[i]]) found = s->deps[i];
+                if (!mark[s->deps[i]])
+                    found = s->deps[i];
     ds__release(mark);
     return found;
 }
 
 static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capture **out) {
     ds_result r = DS_OK;
-    if (c->origin != s) return ds__capture_fail(DS_ERR_CAPTURE_UNMATCHED, c, c->status == DS_CAPTURE_ACTIVE, "a capture ends on the stream where it began, not on one that was forked into it");
+    if (c->origin != s)
+        return ds__capture_fail(
+            DS_ERR_CAPTURE_UNMATCHED, c, c->status == DS_CAPTURE_ACTIVE,
+            "a capture ends on the stream where it began, not on one that was forked into it");
     if (c->mode != DS_CAPTURE_RELAXED && c->thread != ds__thread_number())
-        return ds__capture_fail(DS_ERR_CAPTURE_WRONG_THREAD, c, 0, "only the thread that began the capture may end it, unless it is relaxed");
+        return ds__capture_fail(
+            DS_ERR_CAPTURE_WRONG_THREAD, c, 0,
+            "only the thread that began the capture may end it, unless it is relaxed");
     if (c->status == DS_CAPTURE_INVALIDATED) {
         r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, c, 0, "");
     } else {
         uint32_t node = ds__cpu_unjoined(c, &r);
         if (node != UINT32_MAX) {
-            char text[160], rule[320];
+            char text[160];
+            char rule[320];
             const ds__op *op = &c->body->node[node]->op;
-            snprintf(rule, sizeof rule, "a stream that was forked into the capture was not joined: nothing that the end waits for comes after %s, captured at %s:%u",
-                     ds__node_print(c->body, node, text, sizeof text), ds__short_path(op->file), (unsigned)op->line);
+            snprintf(rule, sizeof rule,
+                     "a stream that was forked into the capture was not joined: nothing that the "
+                     "end waits for comes after %s, captured at %s:%u",
+                     ds__node_print(c->body, node, text, sizeof text), ds__short_path(op->file),
+                     (unsigned)op->line);
             r = ds__capture_fail(DS_ERR_CAPTURE_UNJOINED, c, 1, rule);
         }
     }
@@ -125,21 +157,29 @@ static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capt
 static ds_result ds__cpu_capture_end(void *stream, ds__capture **out) {
     ds__cpu_stream *s = stream;
     ds__lock_take(&ds__g.capture_lock);
-    ds_result r = s->capture ? ds__cpu_end_checked(s, s->capture, out) : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    ds_result r = s->capture ? ds__cpu_end_checked(s, s->capture, out)
+                             : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
 
-/* Every open capture with a blocking stream on the device is spoiled (spoils), or only named. The lock is held. */
+/* Every open capture with a blocking stream on the device is spoiled (spoils), or only named.
+   The lock is held. */
 static ds_result ds__cpu_legacy_used(int device, int spoils) {
     ds_result r = DS_OK;
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         int member = 0;
-        if (c->driver->type != DS_DEVICE_CPU) continue;
-        for (const ds__cpu_stream *s = c->members; s; s = s->next_member) member |= s->device == device && (s->flags & DS_STREAM_BLOCKING) != 0;
-        if (!member) continue;
-        if (r == DS_OK) r = ds__capture_fail(DS_ERR_CAPTURE_IMPLICIT, c, spoils && c->status == DS_CAPTURE_ACTIVE, ds__cpu_implicit);
-        else if (spoils) ds__capture_spoil(c, ds__cpu_implicit);
+        if (c->driver->type != DS_DEVICE_CPU)
+            continue;
+        for (const ds__cpu_stream *s = c->members; s; s = s->next_member)
+            member |= s->device == device && (s->flags & DS_STREAM_BLOCKING) != 0;
+        if (!member)
+            continue;
+        if (r == DS_OK)
+            r = ds__capture_fail(DS_ERR_CAPTURE_IMPLICIT, c,
+                                 spoils && c->status == DS_CAPTURE_ACTIVE, ds__cpu_implicit);
+        else if (spoils)
+            ds__capture_spoil(c, ds__cpu_implicit);
     }
     return r;
 }
@@ -147,7 +187,8 @@ static ds_result ds__cpu_legacy_used(int device, int spoils) {
 static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
     const ds__cpu_stream *s = stream;
     ds_result r = DS_OK;
-    if (!ds__cpu_watched(s)) return DS_OK;
+    if (!ds__cpu_watched(s))
+        return DS_OK;
     ds__lock_take(&ds__g.capture_lock);
     const ds__capture *c = s->capture;
     if (s->kind == DS__STREAM_LEGACY) {
@@ -169,38 +210,46 @@ static ds_result ds__cpu_capture_query(void *stream, ds_capture_info *out) {
 /* The capture of a stream that must be active. The lock is held. */
 static ds_result ds__cpu_active(const ds__cpu_stream *s, ds__capture **out) {
     *out = s->capture;
-    if (!s->capture) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    return s->capture->status == DS_CAPTURE_ACTIVE ? DS_OK : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
+    if (!s->capture)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    return s->capture->status == DS_CAPTURE_ACTIVE
+               ? DS_OK
+               : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
 }
 
-static ds_result ds__cpu_capture_dependencies(void *stream, ds_graph_node *out, size_t room, size_t *out_count) {
+static ds_result ds__cpu_capture_dependencies(void *stream, ds_graph_node *out, size_t room,
+                                              size_t *out_count) {
     const ds__cpu_stream *s = stream;
     ds__capture *c;
     ds__lock_take(&ds__g.capture_lock);
     ds_result r = ds__cpu_active(s, &c);
     if (r == DS_OK) {
         *out_count = s->dep_count;
-        for (uint32_t i = 0; i < s->dep_count && i < room; i++) out[i].id = (uint64_t)c->body->serial << 32 | (s->deps[i] + 1u);
+        for (uint32_t i = 0; i < s->dep_count && i < room; i++)
+            out[i].id = (uint64_t)c->body->serial << 32 | (s->deps[i] + 1u);
     }
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
 
-static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes, size_t count, int set) {
+static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes, size_t count,
+                                        int set) {
     ds__cpu_stream *s = stream;
     ds__capture *c;
     uint32_t *list = ds__alloc((count + 1) * sizeof *list);
-    if (!list) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
+    if (!list)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
     ds__lock_take(&ds__g.capture_lock);
     ds_result r = ds__cpu_active(s, &c);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         list[i] = (uint32_t)nodes[i].id - 1;
         if (!nodes[i].id || nodes[i].id >> 32 != c->body->serial || list[i] >= c->body->count)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "node %zu does not belong to the graph that is being captured", i);
+            r = ds__fail(DS_ERR_INVALID_VALUE,
+                         "node %zu does not belong to the graph that is being captured", i);
     }
-    if (r == DS_OK && !ds__cpu_depend(s, list, (uint32_t)count, set)) r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK && !ds__cpu_depend(s, list, (uint32_t)count, set))
+        r = DS_ERR_OUT_OF_MEMORY;
     ds__lock_give(&ds__g.capture_lock);
     ds__release(list);
     return r;
 }
-

@@ -1,35 +1,52 @@
-static ds_result ds__cpu_capture_mode(ds_capture_mode mode) { (void)mode; return DS_OK; } /* the core keeps it */
+/* the core keeps it */
+static ds_result ds__cpu_capture_mode(ds_capture_mode mode) {
+    (void)mode;
+    return DS_OK;
+}
 
 /* Calls that a capture forbids in other streams and threads. */
 static ds_result ds__cpu_unsafe(const char *rule) {
-    if (ds__cpu.is_lax) return DS_OK;
+    if (ds__cpu.is_lax)
+        return DS_OK;
     return ds__capture_guard(&ds__cpu_driver, rule);
 }
 
 /* Waiting for a device on which something captures cannot end: nothing of it runs. */
 static ds_result ds__cpu_unsafe_wait(int device) {
-    ds_result r = ds__cpu_unsafe("waiting for a device is not allowed in this thread while the capture is open");
-    if (DS__LIKELY(ds__captures_open() == 0)) return r;
+    ds_result r = ds__cpu_unsafe(
+        "waiting for a device is not allowed in this thread while the capture is open");
+    if (DS__LIKELY(ds__captures_open() == 0))
+        return r;
     ds__lock_take(&ds__g.capture_lock);
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
         int member = 0;
-        if (c->driver->type != DS_DEVICE_CPU) continue;
-        for (const ds__cpu_stream *s = c->members; s; s = s->next_member) member |= s->device == device;
-        if (!member) continue;
-        if (r == DS_OK) r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE, "a device cannot be waited for while a stream of it captures");
-        else ds__capture_spoil(c, "a device cannot be waited for while a stream of it captures");
+        if (c->driver->type != DS_DEVICE_CPU)
+            continue;
+        for (const ds__cpu_stream *s = c->members; s; s = s->next_member)
+            member |= s->device == device;
+        if (!member)
+            continue;
+        if (r == DS_OK)
+            r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE,
+                                 "a device cannot be waited for while a stream of it captures");
+        else
+            ds__capture_spoil(c, "a device cannot be waited for while a stream of it captures");
     }
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
 
-/* Asking or waiting for a stream that captures, or for the legacy stream beside one. DS_OK: it is over by now. */
+/* Asking or waiting for a stream that captures, or for the legacy stream beside one. DS_OK: it
+   is over by now. */
 static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule) {
     ds_result r = DS_OK;
     ds__lock_take(&ds__g.capture_lock);
-    if (s->kind == DS__STREAM_LEGACY) r = ds__cpu_legacy_used(s->device, 1);
-    else if (s->capture && s->capture->status == DS_CAPTURE_ACTIVE) r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, s->capture, 1, rule);
-    else if (s->capture) r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
+    if (s->kind == DS__STREAM_LEGACY)
+        r = ds__cpu_legacy_used(s->device, 1);
+    else if (s->capture && s->capture->status == DS_CAPTURE_ACTIVE)
+        r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, s->capture, 1, rule);
+    else if (s->capture)
+        r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
@@ -39,30 +56,46 @@ static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule
     ds_result r;
     ds__lock_take(&ds__g.capture_lock);
     ds__capture *c = ds__capture_find(&ds__cpu_driver, capture);
-    if (c) r = ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, spoils && c->status == DS_CAPTURE_ACTIVE, rule);
-    else r = ds__fail(DS_ERR_CAPTURED_EVENT, "the event was recorded in capture #%llu, which is over, and nothing ran there; record it again", (unsigned long long)capture);
+    if (c)
+        r = ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, spoils && c->status == DS_CAPTURE_ACTIVE,
+                             rule);
+    else
+        r = ds__fail(DS_ERR_CAPTURED_EVENT,
+                     "the event was recorded in capture #%llu, which is over, and nothing ran "
+                     "there; record it again",
+                     (unsigned long long)capture);
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
 
-/* Puts an operation into the graph; it becomes the one that the stream's next one depends on. The lock is held. */
+/* Puts an operation into the graph; it becomes the one that the stream's next one depends on.
+   The lock is held. */
 static ds_result ds__cpu_capture_node(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
     ds_device device = { DS_DEVICE_CPU, s->device };
     ds__node *n = ds__node_make(op, device, s->level + 1 - DS__CPU_LEVELS);
     ds_result r = n ? ds__body_append(c->body, n, s->deps, s->dep_count) : DS_ERR_OUT_OF_MEMORY;
-    if (r < 0) { ds__node_discard(n); return r; }
+    if (r < 0) {
+        ds__node_discard(n);
+        return r;
+    }
     uint32_t index = c->body->count - 1;
-    if (ds__cpu_depend(s, &index, 1, 1)) return DS_OK;
+    if (ds__cpu_depend(s, &index, 1, 1))
+        return DS_OK;
     c->body->count--;
     ds__node_discard(n);
     return DS_ERR_OUT_OF_MEMORY;
 }
 
 /* A stream of the capture waits for nodes of `capture`; the lock is held. */
-static ds_result ds__cpu_capture_wait(ds__cpu_stream *s, ds__capture *c, ds__capture *other, const uint32_t *deps, uint32_t count) {
-    if (other == c) return ds__cpu_depend(s, deps, count, 0) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__capture_fail(DS_ERR_CAPTURE_MERGE, c, 1, "a stream cannot wait for another capture, that would merge the two");
-    ds__capture_spoil(other, "a stream of another capture cannot wait for this one, that would merge the two");
+static ds_result ds__cpu_capture_wait(ds__cpu_stream *s, ds__capture *c, ds__capture *other,
+                                      const uint32_t *deps, uint32_t count) {
+    if (other == c)
+        return ds__cpu_depend(s, deps, count, 0) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    ds_result r =
+        ds__capture_fail(DS_ERR_CAPTURE_MERGE, c, 1,
+                         "a stream cannot wait for another capture, that would merge the two");
+    ds__capture_spoil(
+        other, "a stream of another capture cannot wait for this one, that would merge the two");
     return r;
 }
 
@@ -71,24 +104,39 @@ static ds_result ds__cpu_capture_wait_event(ds__cpu_stream *s, ds__capture *c, d
     uint64_t id = e->capture;
     int recorded = e->stream != NULL;
     ds__lock_give(&e->lock); /* an event's nodes change under the capture lock only */
-    if (!id) return recorded ? ds__capture_fail(DS_ERR_CAPTURE_ISOLATION, c, 1, "the event was recorded outside of the capture; ds_stream_wait_event_external makes it a node") : DS_OK;
+    if (!id)
+        return recorded ? ds__capture_fail(DS_ERR_CAPTURE_ISOLATION, c, 1,
+                                           "the event was recorded outside of the capture; "
+                                           "ds_stream_wait_event_external makes it a node")
+                        : DS_OK;
     ds__capture *other = ds__capture_find(&ds__cpu_driver, id);
-    if (!other) return ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, 1, "the event was recorded in another capture, which is over");
+    if (!other)
+        return ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, 1,
+                                "the event was recorded in another capture, which is over");
     return ds__cpu_capture_wait(s, c, other, e->deps, e->dep_count);
 }
 
-static ds_result ds__cpu_capture_wait_stream(ds__cpu_stream *s, ds__capture *c, ds__cpu_stream *other) {
-    if (other == s) return DS_OK;
-    if (other->kind == DS__STREAM_LEGACY && ds__cpu_watched(other)) return ds__cpu_legacy_used(other->device, 1);
-    if (!other->capture) return ds__capture_fail(DS_ERR_CAPTURE_ISOLATION, c, 1, "the other stream does not capture, and captured work cannot wait for work outside of the capture");
+static ds_result ds__cpu_capture_wait_stream(ds__cpu_stream *s, ds__capture *c,
+                                             ds__cpu_stream *other) {
+    if (other == s)
+        return DS_OK;
+    if (other->kind == DS__STREAM_LEGACY && ds__cpu_watched(other))
+        return ds__cpu_legacy_used(other->device, 1);
+    if (!other->capture)
+        return ds__capture_fail(DS_ERR_CAPTURE_ISOLATION, c, 1,
+                                "the other stream does not capture, and captured work cannot wait "
+                                "for work outside of the capture");
     return ds__cpu_capture_wait(s, c, other->capture, other->deps, other->dep_count);
 }
 
 /* The event stands for the stream's nodes; no node is made. */
-static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__capture *c, ds__cpu_event *e) {
+static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__capture *c,
+                                        ds__cpu_event *e) {
     uint32_t *deps = ds__alloc((s->dep_count + 1u) * sizeof *deps);
-    if (!deps) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
-    if (s->dep_count) memcpy(deps, s->deps, s->dep_count * sizeof *deps);
+    if (!deps)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
+    if (s->dep_count)
+        memcpy(deps, s->deps, s->dep_count * sizeof *deps);
     ds__lock_take(&e->lock);
     ds__cpu_stamp *stamp = e->stamp;
     uint32_t *old = e->deps;
@@ -103,53 +151,86 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
     return DS_OK;
 }
 
-static const char *const ds__cpu_unpinned = "pageable memory would be touched at each launch; use ds_host_alloc, ds_host_register, or DS_COPY_HOST_STABLE if it stays where it is";
+static const char *const ds__cpu_unpinned =
+    "pageable memory would be touched at each launch; use ds_host_alloc, ds_host_register, or "
+    "DS_COPY_HOST_STABLE if it stays where it is";
 
 /* The table of what an operation does on a stream that captures. The lock is held. */
 static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
     switch (op->kind) {
     case DS__OP_KERNEL:
-        if (!op->u.kernel.kernel->cpu_fn) return ds__cpu_kernel_load(0, op->u.kernel.kernel);
-        if (op->u.kernel.kernel->ours) return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, "a copy between devices of different drivers cannot be captured");
+        if (!op->u.kernel.kernel->cpu_fn)
+            return ds__cpu_kernel_load(0, op->u.kernel.kernel);
+        if (op->u.kernel.kernel->ours)
+            return ds__capture_fail(
+                DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
+                "a copy between devices of different drivers cannot be captured");
         return ds__cpu_capture_node(s, c, op);
     case DS__OP_COPY:
     case DS__OP_FILL:
-        if (ds__place_of(op, DS__OP_DST) == DS__AT_PAGEABLE || (op->kind == DS__OP_COPY && ds__place_of(op, DS__OP_SRC) == DS__AT_PAGEABLE))
+        if (ds__place_of(op, DS__OP_DST) == DS__AT_PAGEABLE ||
+            (op->kind == DS__OP_COPY && ds__place_of(op, DS__OP_SRC) == DS__AT_PAGEABLE))
             return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, ds__cpu_unpinned);
         return ds__cpu_capture_node(s, c, op);
     case DS__OP_HOST:
     case DS__OP_GRAPH:
     case DS__OP_EXTERNAL_RECORD:
-    case DS__OP_EXTERNAL_WAIT: return ds__cpu_capture_node(s, c, op);
-    case DS__OP_RECORD: return ds__cpu_capture_record(s, c, op->u.event.event);
-    case DS__OP_WAIT: return ds__cpu_capture_wait_event(s, c, op->u.event.event);
-    case DS__OP_WAIT_STREAM: return ds__cpu_capture_wait_stream(s, c, op->u.wait.stream);
-    case DS__OP_FREE: return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, "memory of the driver's own allocator cannot come or go on a stream that captures");
-    case DS__OP_CALLBACK: return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 1, "a callback with a status cannot be captured; ds_launch_host_func can");
-    default: return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, "an executable cannot be uploaded on a stream that captures");
+    case DS__OP_EXTERNAL_WAIT:
+        return ds__cpu_capture_node(s, c, op);
+    case DS__OP_RECORD:
+        return ds__cpu_capture_record(s, c, op->u.event.event);
+    case DS__OP_WAIT:
+        return ds__cpu_capture_wait_event(s, c, op->u.event.event);
+    case DS__OP_WAIT_STREAM:
+        return ds__cpu_capture_wait_stream(s, c, op->u.wait.stream);
+    case DS__OP_FREE:
+        return ds__capture_fail(
+            DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
+            "memory of the driver's own allocator cannot come or go on a stream that captures");
+    case DS__OP_CALLBACK:
+        return ds__capture_fail(
+            DS_ERR_CAPTURE_UNSUPPORTED, c, 1,
+            "a callback with a status cannot be captured; ds_launch_host_func can");
+    default:
+        return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
+                                "an executable cannot be uploaded on a stream that captures");
     }
 }
 
-/* 1: the stream captures, or may not be used beside one that does; *out is the result. 0: it does not any more. */
+/* 1: the stream captures, or may not be used beside one that does; *out is the result. 0: it
+   does not any more. */
 static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out) {
     int handled = 1;
-    if (op->kind == DS__OP_WAIT && (*out = ds__cpu_event_look(op->u.event.event, 0)) < 0) return 1;
+    if (op->kind == DS__OP_WAIT && (*out = ds__cpu_event_look(op->u.event.event, 0)) < 0)
+        return 1;
     ds__lock_take(&ds__g.capture_lock);
-    if (s->kind == DS__STREAM_LEGACY) handled = (*out = ds__cpu_legacy_used(s->device, 1)) < 0;
-    else if (!s->capture) handled = 0;
-    else if (s->capture->status != DS_CAPTURE_ACTIVE) *out = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
-    else if (ds__op_changed(op, s->capture->id)) *out = DS__CHANGED;
-    else *out = ds__cpu_capture_op(s, s->capture, op);
+    if (s->kind == DS__STREAM_LEGACY)
+        handled = (*out = ds__cpu_legacy_used(s->device, 1)) < 0;
+    else if (!s->capture)
+        handled = 0;
+    else if (s->capture->status != DS_CAPTURE_ACTIVE)
+        *out = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, s->capture, 0, "");
+    else if (ds__op_changed(op, s->capture->id))
+        *out = DS__CHANGED;
+    else
+        *out = ds__cpu_capture_op(s, s->capture, op);
     ds__lock_give(&ds__g.capture_lock);
     return handled;
 }
 
-/* A stream that does not capture waits for captured work, and so comes into the capture. The lock is held. */
-static ds_result ds__cpu_fork(ds__cpu_stream *s, ds__capture *c, const uint32_t *deps, uint32_t count) {
-    if (c->status != DS_CAPTURE_ACTIVE) return ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, c, 0, "");
-    if (s->kind == DS__STREAM_LEGACY) return ds__capture_fail(DS_ERR_CAPTURE_IMPLICIT, c, 1, "the legacy stream cannot wait for captured work");
-    if (s->capture) return ds__cpu_capture_wait(s, s->capture, c, deps, count);
-    if (!ds__cpu_depend(s, deps, count, 1)) return DS_ERR_OUT_OF_MEMORY;
+/* A stream that does not capture waits for captured work, and so comes into the capture. The
+   lock is held. */
+static ds_result ds__cpu_fork(ds__cpu_stream *s, ds__capture *c, const uint32_t *deps,
+                              uint32_t count) {
+    if (c->status != DS_CAPTURE_ACTIVE)
+        return ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, c, 0, "");
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__capture_fail(DS_ERR_CAPTURE_IMPLICIT, c, 1,
+                                "the legacy stream cannot wait for captured work");
+    if (s->capture)
+        return ds__cpu_capture_wait(s, s->capture, c, deps, count);
+    if (!ds__cpu_depend(s, deps, count, 1))
+        return DS_ERR_OUT_OF_MEMORY;
     ds__cpu_join_capture(s, c);
     return DS_OK;
 }
@@ -161,23 +242,30 @@ static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *ou
     uint64_t id = e->capture;
     ds__lock_give(&e->lock);
     ds__capture *c = id ? ds__capture_find(&ds__cpu_driver, id) : NULL;
-    if (c) *out = ds__cpu_fork(s, c, e->deps, e->dep_count);
+    if (c)
+        *out = ds__cpu_fork(s, c, e->deps, e->dep_count);
     ds__lock_give(&ds__g.capture_lock);
-    if (id && !c) *out = ds__cpu_captured(id, 0, "");
+    if (id && !c)
+        *out = ds__cpu_captured(id, 0, "");
     return id != 0;
 }
+
 static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out) {
     ds__lock_take(&ds__g.capture_lock);
     ds__capture *c = other->capture;
     int handled = 1;
-    if (other->kind == DS__STREAM_LEGACY) handled = (*out = ds__cpu_legacy_used(other->device, 1)) < 0;
-    else if (c) *out = ds__cpu_fork(s, c, other->deps, other->dep_count);
-    else handled = 0;
+    if (other->kind == DS__STREAM_LEGACY)
+        handled = (*out = ds__cpu_legacy_used(other->device, 1)) < 0;
+    else if (c)
+        *out = ds__cpu_fork(s, c, other->deps, other->dep_count);
+    else
+        handled = 0;
     ds__lock_give(&ds__g.capture_lock);
     return handled;
 }
 
-/* A stream that captures is destroyed: the capture is over if it began there, else it is spoiled. */
+/* A stream that captures is destroyed: the capture is over if it began there, else it is
+   spoiled. */
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
     ds__lock_take(&ds__g.capture_lock);
@@ -188,14 +276,16 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     } else if (c) {
         ds__capture_spoil(c, "a stream that was forked into the capture was destroyed");
         ds__cpu_stream *before = c->members;
-        if (before == s) c->members = s->next_member;
+        if (before == s)
+            c->members = s->next_member;
         else {
-            while (before->next_member != s) before = before->next_member;
+            while (before->next_member != s)
+                before = before->next_member;
             before->next_member = s->next_member;
         }
         ds__cpu_leave_capture(s);
     }
     ds__lock_give(&ds__g.capture_lock);
-    if (over) ds__capture_over(over, 1);
+    if (over)
+        ds__capture_over(over, 1);
 }
-

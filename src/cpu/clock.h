@@ -1,49 +1,63 @@
-/* ---- >>cpu virtual clock ------------------------------------------------------------------------------------------- */
+/* ---- >>cpu virtual clock --------------------------------------------------------------------- */
 
-/* Policy. With a fabric there is one worker, which after each operation takes the ready stream whose time is the lowest. A stream's time is when its next
-   operation is ready, or earlier as long as waits, or notes of the clock (DS__OP_CLOCK), stand before that: those take no time and hold nothing, so it does no
-   harm that they are passed too early. Of what is done, only the last operation of a stream can have its end after the clock; all before that
-   began the next one, and the worker takes nothing that begins later than what it was asked for. So a token's time is needed only while it is the last. */
+/* Policy. With a fabric there is one worker, which after each operation takes the ready stream
+   whose time is the lowest. A stream's time is when its next operation is ready, or earlier as
+   long as waits, or notes of the clock (DS__OP_CLOCK), stand before that: those take no time and
+   hold nothing, so it does no harm that they are passed too early. Of what is done, only the
+   last operation of a stream can have its end after the clock; all before that began the next
+   one, and the worker takes nothing that begins later than what it was asked for. So a token's
+   time is needed only while it is the last. */
 
 /* The clock goes on to this time, if it is not there yet. */
 static void ds__cpu_clock_up(int64_t time) {
     int64_t now = atomic_load(&ds__cpu.clock);
-    while (now < time && !atomic_compare_exchange_weak(&ds__cpu.clock, &now, time)) {}
+    while (now < time && !atomic_compare_exchange_weak(&ds__cpu.clock, &now, time)) {
+    }
 }
 
-/* When the number was passed; 0 when that is long ago: what came after it began at a time that the clock has passed, or who asks. */
+/* When the number was passed; 0 when that is long ago: what came after it began at a time that
+   the clock has passed, or who asks. */
 static int64_t ds__cpu_time_of(const ds__cpu_stream *s, uint64_t upto) {
     return s->virt && atomic_load(&s->done) == upto ? atomic_load(&s->virt->end) : 0;
 }
 
 /* The stream comes after what `on` has passed. */
 static void ds__cpu_after(ds__cpu_stream *s, const ds__cpu_stream *on, uint64_t upto) {
-    if (DS__LIKELY(!s->virt)) return;
+    if (DS__LIKELY(!s->virt))
+        return;
     int64_t time = ds__cpu_time_of(on, upto);
-    if (s->virt->time < time) s->virt->time = time;
+    if (s->virt->time < time)
+        s->virt->time = time;
 }
 
 /* A time stamp, which is never 0. */
-static uint64_t ds__cpu_now(const ds__cpu_stream *s) { return DS__LIKELY(!s->virt) ? ds__now_ns() : (uint64_t)s->virt->time + 1; }
+static uint64_t ds__cpu_now(const ds__cpu_stream *s) {
+    return DS__LIKELY(!s->virt) ? ds__now_ns() : (uint64_t)s->virt->time + 1;
+}
 
 static void ds__cpu_virtual_pass(ds__cpu_stream *s) {
     atomic_store(&s->virt->end, s->virt->time);
-    if (s->kind != DS__STREAM_LANE) atomic_fetch_add_explicit(&ds__cpu.passed, 1, memory_order_relaxed);
+    if (s->kind != DS__STREAM_LANE)
+        atomic_fetch_add_explicit(&ds__cpu.passed, 1, memory_order_relaxed);
 }
 
-/* An operation of the stream is put in; if the clock went on since the last one, the stream learns of it. */
+/* An operation of the stream is put in; if the clock went on since the last one, the stream
+   learns of it. */
 static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
     int64_t now = atomic_load(&ds__cpu.clock);
     uint64_t puts = atomic_fetch_add_explicit(&ds__cpu.puts, 1, memory_order_relaxed);
-    if ((puts & 4095) == 0 && puts - atomic_load_explicit(&ds__cpu.passed, memory_order_relaxed) > DS__CPU_HELD) {
+    if ((puts & 4095) == 0 &&
+        puts - atomic_load_explicit(&ds__cpu.passed, memory_order_relaxed) > DS__CPU_HELD) {
         atomic_store(&ds__cpu.run_all, 1);
         ds__cpu_wake_worker();
     }
-    if (s->virt->put == now) return DS_OK;
+    if (s->virt->put == now)
+        return DS_OK;
     ds__op op = { .kind = DS__OP_CLOCK };
     op.u.clock.ns = now;
     ds_result r = ds__cpu_put(s, &op);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     s->virt->put = now;
     atomic_fetch_add_explicit(&ds__cpu.puts, 1, memory_order_relaxed);
     return r;
@@ -59,16 +73,20 @@ static int64_t ds__cpu_spend(size_t bytes, double bytes_per_s) {
 static int64_t ds__cpu_transfer(int device, int from, int to, size_t bytes, int64_t ready) {
     const ds_cpu_fabric *f = ds__cpu.fabric;
     const ds_cpu_route *route = &f->route[from * (f->devices + 1) + to];
-    int64_t *engine = &ds__cpu.engine_free[device * f->engines], longest = 0;
+    int64_t *engine = &ds__cpu.engine_free[device * f->engines];
+    int64_t longest = 0;
     for (int e = 1; e < f->engines; e++)
-        if (ds__cpu.engine_free[device * f->engines + e] < *engine) engine = &ds__cpu.engine_free[device * f->engines + e];
+        if (ds__cpu.engine_free[device * f->engines + e] < *engine)
+            engine = &ds__cpu.engine_free[device * f->engines + e];
     int64_t start = ready < *engine ? *engine : ready;
     for (size_t i = 0; i < route->hops; i++)
-        if (start < ds__cpu.link_free[route->link[i]]) start = ds__cpu.link_free[route->link[i]];
+        if (start < ds__cpu.link_free[route->link[i]])
+            start = ds__cpu.link_free[route->link[i]];
     for (size_t i = 0; i < route->hops; i++) {
         int64_t ns = ds__cpu_spend(bytes, f->link_bytes_per_s[route->link[i]]);
         ds__cpu.link_free[route->link[i]] = start + ns;
-        if (longest < ns) longest = ns;
+        if (longest < ns)
+            longest = ns;
     }
     *engine = start + f->engine_ns + longest;
     return *engine + route->latency_ns;
@@ -77,7 +95,8 @@ static int64_t ds__cpu_transfer(int device, int from, int to, size_t bytes, int6
 /* So many bytes of the device's memory, read and written. */
 static int64_t ds__cpu_memory_time(int device, size_t bytes, int64_t ready) {
     int64_t *at = &ds__cpu.memory_free[device];
-    if (*at < ready) *at = ready;
+    if (*at < ready)
+        *at = ready;
     return *at += ds__cpu_spend(bytes, ds__cpu.fabric->memory_bytes_per_s);
 }
 
@@ -87,29 +106,39 @@ static int ds__cpu_end_of(const ds__op *op, int operand) {
     return place >= DS__AT_DEVICE ? place - DS__AT_DEVICE : ds__cpu.fabric->devices;
 }
 
-/* The stream's time goes on to the end of the operation. 1: only to the end of its first leg; it comes again. */
+/* The stream's time goes on to the end of the operation. 1: only to the end of its first leg; it
+   comes again. */
 static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_virtual *v = s->virt;
-    int host = ds__cpu.fabric->devices, again = 0;
+    int host = ds__cpu.fabric->devices;
+    int again = 0;
     if (op->kind == DS__OP_CLOCK) {
-        if (v->time < op->u.clock.ns) v->time = op->u.clock.ns;
+        if (v->time < op->u.clock.ns)
+            v->time = op->u.clock.ns;
     } else if (op->kind == DS__OP_KERNEL && op->u.kernel.kernel->bytes_fn) {
-        uint64_t bytes = op->u.kernel.kernel->bytes_fn(op->u.kernel.items, (const char *)op + DS__CPU_ARGS_AT);
+        uint64_t bytes =
+            op->u.kernel.kernel->bytes_fn(op->u.kernel.items, (const char *)op + DS__CPU_ARGS_AT);
         v->time = ds__cpu_memory_time(s->device, (size_t)bytes, v->time);
     } else if (op->kind == DS__OP_FILL && ds__cpu_end_of(op, DS__OP_DST) != host) {
         v->time = ds__cpu_memory_time(ds__cpu_end_of(op, DS__OP_DST), ds__op_bytes(op), v->time);
     } else if (op->kind == DS__OP_COPY) {
-        int from = ds__cpu_end_of(op, DS__OP_SRC), to = ds__cpu_end_of(op, DS__OP_DST);
-        int staged = from != to && from != host && to != host && !ds__cpu.fabric->route[from * (host + 1) + to].direct;
+        int from = ds__cpu_end_of(op, DS__OP_SRC);
+        int to = ds__cpu_end_of(op, DS__OP_DST);
+        int staged = from != to && from != host && to != host &&
+                     !ds__cpu.fabric->route[from * (host + 1) + to].direct;
         if (from == to && from != host) {
             v->time = ds__cpu_memory_time(from, 2 * ds__op_bytes(op), v->time);
         } else if (from != to) {
             again = staged && !v->leg;
-            v->time = ds__cpu_transfer(!staged ? s->device : again ? from : to, staged && v->leg ? host : from, again ? host : to, ds__op_bytes(op), v->time);
+            v->time = ds__cpu_transfer(!staged ? s->device
+                                       : again ? from
+                                               : to,
+                                       staged && v->leg ? host : from, again ? host : to,
+                                       ds__op_bytes(op), v->time);
             v->leg = again;
         }
     }
-    if (ds__cpu.latest < v->time) ds__cpu.latest = v->time;
+    if (ds__cpu.latest < v->time)
+        ds__cpu.latest = v->time;
     return again;
 }
-

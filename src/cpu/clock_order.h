@@ -1,18 +1,29 @@
-/* ---- >>cpu virtual clock: who comes next ------------------------------------------------------------------------------- */
+/* ---- >>cpu virtual clock: who comes next ----------------------------------------------------- */
 
-/* The worker runs only while somebody wants something; the monitor sees to it that this is not never. */
+/* The worker runs only while somebody wants something; the monitor sees to it that this is not
+   never. */
 static void ds__cpu_wake_worker(void);
 static void ds__cpu_wake_monitor(void);
-static int ds__cpu_held(void) { return atomic_load(&ds__cpu.wanted) <= 0 && !atomic_load(&ds__cpu.run_all); }
-static void ds__cpu_virtual_ready(void) {
-    if (ds__cpu_held()) ds__cpu_wake_monitor(); else ds__cpu_wake_worker();
+
+static int ds__cpu_held(void) {
+    return atomic_load(&ds__cpu.wanted) <= 0 && !atomic_load(&ds__cpu.run_all);
 }
 
-/* The ready streams are a pairing heap then: the first stands in ready_head[0], a stream's `prev` is the first of those below it, and `next`
-   the next one beside it. The pool's lock is held. */
+static void ds__cpu_virtual_ready(void) {
+    if (ds__cpu_held())
+        ds__cpu_wake_monitor();
+    else
+        ds__cpu_wake_worker();
+}
+
+/* The ready streams are a pairing heap then: the first stands in ready_head[0], a stream's
+   `prev` is the first of those below it, and `next` the next one beside it. The pool's lock is
+   held. */
 static ds__cpu_stream *ds__cpu_heap_join(ds__cpu_stream *a, ds__cpu_stream *b) {
-    if (!a || !b) return a ? a : b;
-    if (b->virt->time < a->virt->time || (b->virt->time == a->virt->time && b->virt->born < a->virt->born)) {
+    if (!a || !b)
+        return a ? a : b;
+    if (b->virt->time < a->virt->time ||
+        (b->virt->time == a->virt->time && b->virt->born < a->virt->born)) {
         ds__cpu_stream *swap = a;
         a = b;
         b = swap;
@@ -21,19 +32,25 @@ static ds__cpu_stream *ds__cpu_heap_join(ds__cpu_stream *a, ds__cpu_stream *b) {
     a->prev = b;
     return a;
 }
+
 static void ds__cpu_heap_add(ds__cpu_stream *s) {
     s->queued = 1;
     s->prev = s->next = NULL;
     ds__cpu.ready_head[0] = ds__cpu_heap_join(ds__cpu.ready_head[0], s);
     atomic_store(&ds__cpu.ready_mask, 1);
 }
+
 static ds__cpu_stream *ds__cpu_heap_take(void) {
-    ds__cpu_stream *first = ds__cpu.ready_head[0], *pairs = NULL, *rest = NULL;
-    for (ds__cpu_stream *a = first->prev, *b, *next; a; a = next) { /* two by two, and then all of these */
+    ds__cpu_stream *first = ds__cpu.ready_head[0];
+    ds__cpu_stream *pairs = NULL;
+    ds__cpu_stream *rest = NULL;
+    /* two by two, and then all of these */
+    for (ds__cpu_stream *a = first->prev, *b, *next; a; a = next) {
         b = a->next;
         next = b ? b->next : NULL;
         a->next = NULL;
-        if (b) b->next = NULL;
+        if (b)
+            b->next = NULL;
         a = ds__cpu_heap_join(a, b);
         a->next = pairs;
         pairs = a;
@@ -46,7 +63,7 @@ static ds__cpu_stream *ds__cpu_heap_take(void) {
     }
     first->queued = 0;
     ds__cpu.ready_head[0] = rest;
-    if (!rest) atomic_store(&ds__cpu.ready_mask, 0);
+    if (!rest)
+        atomic_store(&ds__cpu.ready_mask, 0);
     return first;
 }
-

@@ -1,4 +1,4 @@
-/* ---- >>cpu devices --------------------------------------------------------------------------------------------------------- */
+/* ---- >>cpu devices --------------------------------------------------------------------------- */
 
 static ds_result ds__cpu_device_properties(int device, ds_device_properties *out) {
     memset(out, 0, sizeof *out);
@@ -7,16 +7,19 @@ static ds_result ds__cpu_device_properties(int device, ds_device_properties *out
     char line[256];
     while (f && fgets(line, sizeof line, f)) {
         char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        if (strncmp(line, "model name", 10) != 0 || !colon)
+            continue;
         colon[strcspn(colon, "\n")] = 0;
         snprintf(out->name, sizeof out->name, "%.120s", colon + 2);
         break;
     }
-    if (f) fclose(f);
+    if (f)
+        fclose(f);
     out->total_memory = ds__cpu.device[device].limit;
     out->multiprocessors = ds__cpu.workers;
     out->unified_addressing = 1;
-    /* "devstream-cpu" and the index: the same in every process of the machine, as the device is the machine */
+    /* "devstream-cpu" and the index: the same in every process of the machine, as the device is
+       the machine */
     memcpy(out->uuid, "devstream-cpu", 13);
     out->uuid[15] = (unsigned char)device;
     return DS_OK;
@@ -32,31 +35,42 @@ static ds_result ds__cpu_device_memory(int device, size_t *out_free, size_t *out
 
 static ds_result ds__cpu_device_synchronize(int device) {
     ds_result r = ds__cpu_unsafe_wait(device);
-    if (r == DS_OK) r = ds__cpu_wait_device(device, 0, DS__FOREVER);
+    if (r == DS_OK)
+        r = ds__cpu_wait_device(device, 0, DS__FOREVER);
     ds__cpu_failure *f = atomic_load(&ds__cpu.device[device].failure);
     return r == DS_OK && f ? ds__cpu_report(f) : r;
 }
 
-static int ds__cpu_device_used(int device) { (void)device; return 1; }
+static int ds__cpu_device_used(int device) {
+    (void)device;
+    return 1;
+}
 
 static ds_result ds__cpu_device_reset(int device) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds_result r = ds__cpu_unsafe_wait(device);
-    if (r == DS_OK) r = ds__cpu_wait_device(device, 0, DS__FOREVER);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__cpu_wait_device(device, 0, DS__FOREVER);
+    if (r < 0)
+        return r;
     atomic_store(&d->failure, NULL);
     ds__lock_take(&d->lock);
     for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
         ds__cpu_failure *f = atomic_load(&s->failure);
-        if (f) ds__cpu_forgive(s);
+        if (f)
+            ds__cpu_forgive(s);
     }
     ds__lock_give(&d->lock);
     return DS_OK;
 }
 
 static ds_result ds__cpu_device_peer(int device, int peer, int *out) {
-    if (ds__cpu.fabric) *out = device == peer || ds__cpu.fabric->route[device * (ds__cpu.devices + 1) + peer].direct;
-    else *out = device == peer || !ds__cpu.peers || ds__cpu.peers[device * ds__cpu.devices + peer] != 0;
+    if (ds__cpu.fabric)
+        *out =
+            device == peer || ds__cpu.fabric->route[device * (ds__cpu.devices + 1) + peer].direct;
+    else
+        *out =
+            device == peer || !ds__cpu.peers || ds__cpu.peers[device * ds__cpu.devices + peer] != 0;
     return DS_OK;
 }
 
@@ -66,6 +80,7 @@ static ds_result ds__cpu_device_link(int device, int peer, int *out) {
     *out = 0;
     return DS_OK;
 }
+
 static ds_result ds__cpu_device_speed(int device, int *out_engines, double *out_memory) {
     (void)device;
     *out_engines = ds__cpu.fabric ? ds__cpu.fabric->engines : 0;
@@ -79,4 +94,3 @@ static ds_result ds__cpu_priority_range(int device, int *out_least, int *out_gre
     *out_greatest = 1 - DS__CPU_LEVELS;
     return DS_OK;
 }
-

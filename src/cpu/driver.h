@@ -2,9 +2,12 @@ static void ds__cpu_probe(ds_backend_info *out) {
     out->name = "cpu";
     out->type = DS_DEVICE_CPU;
     out->available = 1;
-    out->device_count = ds__cpu_option(ds__cpu_desc()->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
-    snprintf(out->reason, sizeof out->reason, "taken: %d virtual device%s on this machine's %d processor%s", out->device_count,
-             out->device_count == 1 ? "" : "s", ds__os_processors(), ds__os_processors() == 1 ? "" : "s");
+    out->device_count =
+        ds__cpu_option(ds__cpu_desc()->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
+    snprintf(out->reason, sizeof out->reason,
+             "taken: %d virtual device%s on this machine's %d processor%s", out->device_count,
+             out->device_count == 1 ? "" : "s", ds__os_processors(),
+             ds__os_processors() == 1 ? "" : "s");
 }
 
 static void ds__cpu_stop(void);
@@ -15,54 +18,72 @@ static ds_result ds__cpu_start(void) {
     memset(&ds__cpu, 0, sizeof ds__cpu);
     ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
     ds__cpu.processors = processors;
-    int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS", processors > 2 ? processors : 2, 256);
+    int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS",
+                                 processors > 2 ? processors : 2, 256);
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
     ds__cpu.no_spin = (desc->flags & DS_CPU_NO_SPIN) != 0;
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
     ds__cpu.seed = desc->seed ? desc->seed : ds__env_number("DEVSTREAM_CPU_SEED");
-    if (desc->fabric) { /* as under the seeded scheduler nothing is run at once, or split, or by who waits */
+    /* as under the seeded scheduler nothing is run at once, or split, or by who waits */
+    if (desc->fabric) {
         ds__cpu.fabric = desc->fabric;
         ds__cpu.seed = 1;
         workers = 1;
         ds__cpu.is_inline = 0;
     }
     ds__cpu.random = ds__cpu.seed * 2862933555777941757u + 3037000493u;
-    size_t n = (size_t)ds__cpu.devices, links = desc->fabric ? desc->fabric->links : 0, engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
+    size_t n = (size_t)ds__cpu.devices;
+    size_t links = desc->fabric ? desc->fabric->links : 0;
+    size_t engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
     ds__cpu.device = ds__alloc(n * sizeof *ds__cpu.device);
     ds__cpu.worker = ds__alloc((size_t)workers * sizeof *ds__cpu.worker);
-    if (desc->peer_access) ds__cpu.peers = ds__alloc(n * n);
-    if (desc->fabric && (ds__cpu.link_free = ds__alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
+    if (desc->peer_access)
+        ds__cpu.peers = ds__alloc(n * n);
+    if (desc->fabric &&
+        (ds__cpu.link_free = ds__alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
         ds__cpu.engine_free = ds__cpu.link_free + links;
         ds__cpu.memory_free = ds__cpu.engine_free + engines;
     }
     ds__cpu.started = 1;
-    if (!ds__cpu.device || !ds__cpu.worker || (desc->peer_access && !ds__cpu.peers) || (desc->fabric && !ds__cpu.link_free)) {
+    if (!ds__cpu.device || !ds__cpu.worker || (desc->peer_access && !ds__cpu.peers) ||
+        (desc->fabric && !ds__cpu.link_free)) {
         ds__cpu_stop();
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
     }
-    if (desc->peer_access) memcpy(ds__cpu.peers, desc->peer_access, n * n);
-    size_t memory = desc->memory_limit ? desc->memory_limit : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38 : (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
-    for (size_t i = 0; i < n; i++) ds__cpu.device[i].limit = memory ? memory : ds__os_memory();
-    /* What the threads read is set before the first runs. All workers count as awake, so that no submission takes one that
-       is starting for a missing one. */
+    if (desc->peer_access)
+        memcpy(ds__cpu.peers, desc->peer_access, n * n);
+    size_t memory = desc->memory_limit         ? desc->memory_limit
+                    : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38
+                                               : (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
+    for (size_t i = 0; i < n; i++)
+        ds__cpu.device[i].limit = memory ? memory : ds__os_memory();
+    /* What the threads read is set before the first runs. All workers count as awake, so that no
+       submission takes one that is starting for a missing one. */
     ds__cpu.workers = workers;
     atomic_store(&ds__cpu.lookers, workers);
     atomic_store(&ds__cpu.monitor_word, 1);
     int error = 0;
     for (int i = 0; i < workers && !error; i++) {
-        error = pthread_create(&ds__cpu.worker[i].thread, NULL, ds__cpu_worker_main, &ds__cpu.worker[i]);
-        if (!error) ds__cpu.workers_started++;
+        error = pthread_create(&ds__cpu.worker[i].thread, NULL, ds__cpu_worker_main,
+                               &ds__cpu.worker[i]);
+        if (!error)
+            ds__cpu.workers_started++;
     }
-    if (!error) error = pthread_create(&ds__cpu.monitor, NULL, ds__cpu_monitor_main, NULL);
+    if (!error)
+        error = pthread_create(&ds__cpu.monitor, NULL, ds__cpu_monitor_main, NULL);
     ds__cpu.monitor_started = error == 0;
-    if (error) { ds__cpu_stop(); return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error)); }
+    if (error) {
+        ds__cpu_stop();
+        return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
+    }
     return DS_OK;
 }
 
 /* Drains everything, ends the threads, frees. */
 static void ds__cpu_stop(void) {
-    if (ds__cpu.workers_started && ds__cpu.device) ds__cpu_drain();
+    if (ds__cpu.workers_started && ds__cpu.device)
+        ds__cpu_drain();
     ds__cpu_watcher_end();
     if (ds__cpu.started && ds__cpu.worker && ds__cpu.device) {
         atomic_store(&ds__cpu.quit, 1);
@@ -72,12 +93,23 @@ static void ds__cpu_stop(void) {
         ds__futex_wake(&ds__cpu.host_word, INT_MAX);
         atomic_store(&ds__cpu.monitor_word, 1);
         ds__futex_wake(&ds__cpu.monitor_word, INT_MAX);
-        if (ds__cpu.monitor_started) pthread_join(ds__cpu.monitor, NULL);
-        for (int i = 0; i < ds__cpu.workers_started; i++) pthread_join(ds__cpu.worker[i].thread, NULL);
-        for (int i = 0; i < ds__cpu.host_threads; i++) pthread_join(ds__cpu.host_thread[i], NULL);
+        if (ds__cpu.monitor_started)
+            pthread_join(ds__cpu.monitor, NULL);
+        for (int i = 0; i < ds__cpu.workers_started; i++)
+            pthread_join(ds__cpu.worker[i].thread, NULL);
+        for (int i = 0; i < ds__cpu.host_threads; i++)
+            pthread_join(ds__cpu.host_thread[i], NULL);
     }
-    while (ds__cpu.raw) { void **raw = ds__cpu.raw; ds__cpu.raw = raw[0]; ds__release(raw); }
-    while (ds__cpu.failures) { ds__cpu_failure *f = ds__cpu.failures; ds__cpu.failures = f->next; ds__release(f); }
+    while (ds__cpu.raw) {
+        void **raw = ds__cpu.raw;
+        ds__cpu.raw = raw[0];
+        ds__release(raw);
+    }
+    while (ds__cpu.failures) {
+        ds__cpu_failure *f = ds__cpu.failures;
+        ds__cpu.failures = f->next;
+        ds__release(f);
+    }
     ds__release(ds__cpu.host_thread);
     ds__release(ds__cpu.peers);
     ds__release(ds__cpu.link_free);
@@ -90,49 +122,82 @@ static void ds__cpu_stop(void) {
 static int ds__cpu_passed(void **mark) {
     ds__cpu_token *list = *mark;
     if (!list) {
-        size_t count = 0, room = 0;
+        size_t count = 0;
+        size_t room = 0;
         for (int i = 0; i < ds__cpu.devices; i++) {
             size_t n;
             ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
-            if (n == SIZE_MAX) { ds__release(list); return 0; }
+            if (n == SIZE_MAX) {
+                ds__release(list);
+                return 0;
+            }
             if (count + n + 1 > room) {
                 ds__cpu_token *more = ds__alloc((room = count + n + 1) * sizeof *more);
-                if (!more) { ds__release(one); ds__release(list); return 0; }
-                if (count) memcpy(more, list, count * sizeof *more);
+                if (!more) {
+                    ds__release(one);
+                    ds__release(list);
+                    return 0;
+                }
+                if (count)
+                    memcpy(more, list, count * sizeof *more);
                 ds__release(list);
                 list = more;
             }
-            if (n) memcpy(list + count, one, n * sizeof *list);
+            if (n)
+                memcpy(list + count, one, n * sizeof *list);
             list[count += n].stream = NULL;
             ds__release(one);
         }
         *mark = list;
     }
     for (; list->stream; list++)
-        if (atomic_load_explicit(&list->stream->done, memory_order_acquire) < list->upto) return 0;
+        if (atomic_load_explicit(&list->stream->done, memory_order_acquire) < list->upto)
+            return 0;
     ds__release(*mark);
     *mark = NULL;
     return 1;
 }
 
-static const ds__driver ds__cpu_driver = {
-    "cpu", DS_DEVICE_CPU, ds__cpu_probe, ds__cpu_start, ds__cpu_device_used, ds__cpu_drain, ds__cpu_stop, ds__cpu_stream_destroy,
-    ds__cpu_stream_unwrap, ds__cpu_stream_hide, ds__cpu_stream_forget, ds__cpu_stream_identity, ds__cpu_event_destroy, ds__cpu_kernel_destroy, ds__cpu_capture_abandon,
-    ds__cpu_graph_destroy, ds__cpu_exec_destroy, ds__cpu_passed,
-    ds__cpu_memory_release, ds__cpu_space_release, ds__cpu_share_release, ds__cpu_share_close,
+static const ds__driver ds__cpu_driver = { "cpu",
+                                           DS_DEVICE_CPU,
+                                           ds__cpu_probe,
+                                           ds__cpu_start,
+                                           ds__cpu_device_used,
+                                           ds__cpu_drain,
+                                           ds__cpu_stop,
+                                           ds__cpu_stream_destroy,
+                                           ds__cpu_stream_unwrap,
+                                           ds__cpu_stream_hide,
+                                           ds__cpu_stream_forget,
+                                           ds__cpu_stream_identity,
+                                           ds__cpu_event_destroy,
+                                           ds__cpu_kernel_destroy,
+                                           ds__cpu_capture_abandon,
+                                           ds__cpu_graph_destroy,
+                                           ds__cpu_exec_destroy,
+                                           ds__cpu_passed,
+                                           ds__cpu_memory_release,
+                                           ds__cpu_space_release,
+                                           ds__cpu_share_release,
+                                           ds__cpu_share_close,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
-    DS__ENTRIES(DS__MEMBER)
+                                           DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
 };
 
-DSDEF ds_result (ds_cpu_get_stats)(ds_cpu_stats *out) {
-    if (out) memset(out, 0, sizeof *out);
-    if (atomic_load(&ds__g.state) == DS__COLD && !ds__tls.in_callback && out) return DS_OK;
+DSDEF ds_result(ds_cpu_get_stats)(ds_cpu_stats *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
+    if (atomic_load(&ds__g.state) == DS__COLD && !ds__tls.in_callback && out)
+        return DS_OK;
     ds_result r = ds__enter("ds_cpu_get_stats");
-    if (r < 0) return r;
-    if (!out) return ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
+    if (r < 0)
+        return r;
+    if (!out)
+        return ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
     out->operations = atomic_load(&ds__cpu.other_operations);
-    for (int i = 0; i < ds__cpu.workers; i++) out->operations += atomic_load(&ds__cpu.worker[i].operations);
+    for (int i = 0; i < ds__cpu.workers; i++)
+        out->operations += atomic_load(&ds__cpu.worker[i].operations);
     out->staged_copies = atomic_load(&ds__cpu.staged);
     out->inline_operations = atomic_load(&ds__cpu.inlined);
     out->helped = atomic_load(&ds__cpu.helped);
@@ -145,13 +210,17 @@ DSDEF ds_result (ds_cpu_get_stats)(ds_cpu_stats *out) {
     return DS_OK;
 }
 
-DSDEF ds_result (ds_cpu_clock)(int64_t *out_ns) {
-    if (out_ns) *out_ns = 0;
+DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
+    if (out_ns)
+        *out_ns = 0;
     ds_result r = ds__enter("ds_cpu_clock");
-    if (r < 0) return r;
-    if (!out_ns) return ds__fail(DS_ERR_INVALID_VALUE, "out_ns is NULL");
-    if (!ds__cpu.fabric) return ds__fail(DS_ERR_UNSUPPORTED, "the CPU driver has no virtual clock; give ds_init a fabric");
+    if (r < 0)
+        return r;
+    if (!out_ns)
+        return ds__fail(DS_ERR_INVALID_VALUE, "out_ns is NULL");
+    if (!ds__cpu.fabric)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the CPU driver has no virtual clock; give ds_init a fabric");
     *out_ns = atomic_load(&ds__cpu.clock);
     return DS_OK;
 }
-

@@ -1,4 +1,4 @@
-/* ---- >>cpu events -------------------------------------------------------------------------------------------------------- */
+/* ---- >>cpu events ---------------------------------------------------------------------------- */
 
 static ds_result ds__cpu_event_share(ds__cpu_event *e);
 static void ds__cpu_event_unshare(ds__cpu_event *e);
@@ -6,22 +6,32 @@ static void ds__cpu_event_destroy(void *event);
 
 static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
     (void)device;
-    if (*out) return DS_OK; /* an event is not tied to a device */
+    /* an event is not tied to a device */
+    if (*out)
+        return DS_OK;
     ds__lock_take(&ds__cpu.object_lock);
     if (!ds__cpu.free_events) {
         ds__cpu_event *slab = ds__cpu_raw(64 * sizeof *slab);
-        for (int i = 0; slab && i < 64; i++) { slab[i].next = ds__cpu.free_events; ds__cpu.free_events = &slab[i]; }
+        for (int i = 0; slab && i < 64; i++) {
+            slab[i].next = ds__cpu.free_events;
+            ds__cpu.free_events = &slab[i];
+        }
     }
     ds__cpu_event *e = ds__cpu.free_events;
-    if (e) ds__cpu.free_events = e->next;
+    if (e)
+        ds__cpu.free_events = e->next;
     ds__lock_give(&ds__cpu.object_lock);
     *out = e;
-    if (!e) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
+    if (!e)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     e->flags = flags;
     e->stream = NULL;
     e->stamp = NULL;
     ds_result r = flags & DS_EVENT_INTERPROCESS ? ds__cpu_event_share(e) : DS_OK;
-    if (r < 0) { ds__cpu_event_destroy(e); *out = NULL; }
+    if (r < 0) {
+        ds__cpu_event_destroy(e);
+        *out = NULL;
+    }
     return r;
 }
 
@@ -43,24 +53,31 @@ static ds__cpu_stamp *ds__cpu_stamp_take(void) {
     ds__lock_take(&ds__cpu.object_lock);
     if (!ds__cpu.free_stamps) {
         ds__cpu_stamp *slab = ds__cpu_raw(64 * sizeof *slab);
-        for (int i = 0; slab && i < 64; i++) { slab[i].next = ds__cpu.free_stamps; ds__cpu.free_stamps = &slab[i]; }
+        for (int i = 0; slab && i < 64; i++) {
+            slab[i].next = ds__cpu.free_stamps;
+            ds__cpu.free_stamps = &slab[i];
+        }
     }
     ds__cpu_stamp *stamp = ds__cpu.free_stamps;
-    if (stamp) ds__cpu.free_stamps = stamp->next;
+    if (stamp)
+        ds__cpu.free_stamps = stamp->next;
     ds__lock_give(&ds__cpu.object_lock);
     if (stamp) {
-        atomic_store_explicit(&stamp->refs, 2, memory_order_relaxed); /* the event's and the queue's */
+        /* the event's and the queue's */
+        atomic_store_explicit(&stamp->refs, 2, memory_order_relaxed);
         atomic_store_explicit(&stamp->ns, 0, memory_order_relaxed);
     }
     return stamp;
 }
 
 /* The event stands for this number of the stream from now on. */
-static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto, ds__cpu_stamp *stamp) {
+static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto,
+                              ds__cpu_stamp *stamp) {
     uint32_t *deps = NULL;
     ds__lock_take(&e->lock);
     int captured = e->capture != 0;
-    if (DS__UNLIKELY(captured)) { /* what it stood for in a capture changes under that lock only, which comes first */
+    /* what it stood for in a capture changes under that lock only, which comes first */
+    if (DS__UNLIKELY(captured)) {
         ds__lock_give(&e->lock);
         ds__lock_take(&ds__g.capture_lock);
         ds__lock_take(&e->lock);
@@ -73,7 +90,8 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     e->upto = upto;
     e->stamp = stamp;
     ds__lock_give(&e->lock);
-    if (DS__UNLIKELY(captured)) ds__lock_give(&ds__g.capture_lock);
+    if (DS__UNLIKELY(captured))
+        ds__lock_give(&ds__g.capture_lock);
     ds__cpu_stamp_give(old);
     ds__release(deps);
 }
@@ -82,8 +100,8 @@ static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds_
 static void ds__cpu_lane_unused(const ds__cpu_lane *l);
 static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto);
 
-/* A record without timing is the number of the stream's last operation; with timing, or when other processes are to know of it, it is an
-   operation of its own. */
+/* A record without timing is the number of the stream's last operation; with timing, or when
+   other processes are to know of it, it is an operation of its own. */
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_event *e = op->u.event.event;
     ds__cpu_stamp *stamp = NULL;
@@ -91,25 +109,32 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     ds_result r;
     if (e->flags & DS_EVENT_TIMING) {
         stamp = ds__cpu_stamp_take();
-        if (!stamp) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
+        if (!stamp)
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
         ds__op record = *op;
         record.kind = DS__OP_RECORD;
         record.u.stamp.stamp = stamp;
         r = ds__cpu_enqueue(s, &record, &upto);
-        if (r < 0) ds__cpu_stamp_give(stamp);
+        if (r < 0)
+            ds__cpu_stamp_give(stamp);
     } else if (DS__UNLIKELY(e->board != NULL)) {
         ds__cpu_lane *lane = NULL;
         ds__op record = *op;
         r = ds__cpu_lane_for(s, e, &lane);
         record.kind = DS__OP_SHARED_RECORD;
         record.u.shared.lane = lane;
-        if (r == DS_OK && (r = ds__cpu_enqueue(s, &record, &upto)) < 0) ds__cpu_lane_unused(lane);
+        if (r == DS_OK && (r = ds__cpu_enqueue(s, &record, &upto)) < 0)
+            ds__cpu_lane_unused(lane);
     } else {
         r = ds__cpu_mark(s, &upto);
     }
-    if (r < 0) { ds__cpu_stamp_give(stamp); return r; }
+    if (r < 0) {
+        ds__cpu_stamp_give(stamp);
+        return r;
+    }
     ds__cpu_event_set(e, s, upto, stamp);
-    if (DS__UNLIKELY(e->board != NULL)) ds__cpu_event_publish(e, s, upto);
+    if (DS__UNLIKELY(e->board != NULL))
+        ds__cpu_event_publish(e, s, upto);
     return DS_OK;
 }
 
@@ -122,12 +147,17 @@ static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
     out->stream = e->stream;
     out->upto = e->upto;
     ds__lock_give(&e->lock);
-    return DS__LIKELY(!capture) ? DS_OK : ds__cpu_captured(capture, 1, "an event that was recorded in a capture cannot be asked or waited for by the host");
+    return DS__LIKELY(!capture) ? DS_OK
+                                : ds__cpu_captured(capture, 1,
+                                                   "an event that was recorded in a capture cannot "
+                                                   "be asked or waited for by the host");
 }
 
 static ds_result ds__cpu_token_state(ds__cpu_token t) {
-    if (!t.stream) return DS_OK;
-    if (atomic_load_explicit(&t.stream->done, memory_order_acquire) < t.upto) return DS_NOT_READY;
+    if (!t.stream)
+        return DS_OK;
+    if (atomic_load_explicit(&t.stream->done, memory_order_acquire) < t.upto)
+        return DS_NOT_READY;
     ds__cpu_failure *f = ds__cpu_failed(t.stream, t.upto);
     return f ? ds__cpu_report(f) : DS_OK;
 }
@@ -135,19 +165,26 @@ static ds_result ds__cpu_token_state(ds__cpu_token t) {
 static ds_result ds__cpu_event_query(void *event) {
     ds__cpu_token t = { NULL, 0 };
     ds_result r = ds__cpu_event_look(event, 0);
-    if (DS__LIKELY(r == DS_OK)) r = ds__cpu_event_token(event, &t);
+    if (DS__LIKELY(r == DS_OK))
+        r = ds__cpu_event_token(event, &t);
     /* the allocator asks too, in the middle of a submission, and that moves no clock */
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && r == DS_OK && t.stream && ds__tls.fn && !strcmp(ds__tls.fn, "ds_event_query")) (void)ds__cpu_wait_virtual(t.stream, t.upto, 0);
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && r == DS_OK && t.stream && ds__tls.fn &&
+        !strcmp(ds__tls.fn, "ds_event_query"))
+        (void)ds__cpu_wait_virtual(t.stream, t.upto, 0);
     return r < 0 ? r : ds__cpu_token_state(t);
 }
 
 static ds_result ds__cpu_event_synchronize(void *event, uint64_t timeout_ns) {
     ds__cpu_token t = { NULL, 0 };
     ds_result r = ds__cpu_event_look(event, 1);
-    if (DS__LIKELY(r == DS_OK)) r = ds__cpu_event_token(event, &t);
-    if (r == DS_OK && t.stream) r = ds__cpu_event_watch(event, t.stream, t.upto);
-    if (r < 0) return r;
-    if (t.stream && !ds__cpu_wait(t.stream, t.upto, timeout_ns, (((ds__cpu_event *)event)->flags & DS_EVENT_BLOCKING_WAIT) != 0))
+    if (DS__LIKELY(r == DS_OK))
+        r = ds__cpu_event_token(event, &t);
+    if (r == DS_OK && t.stream)
+        r = ds__cpu_event_watch(event, t.stream, t.upto);
+    if (r < 0)
+        return r;
+    if (t.stream && !ds__cpu_wait(t.stream, t.upto, timeout_ns,
+                                  (((ds__cpu_event *)event)->flags & DS_EVENT_BLOCKING_WAIT) != 0))
         return DS_NOT_READY;
     return ds__cpu_token_state(t);
 }
@@ -161,13 +198,19 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
         uint64_t capture = e[i]->capture;
         ns[i] = e[i]->stamp ? atomic_load_explicit(&e[i]->stamp->ns, memory_order_acquire) : 0;
         ds__lock_give(&e[i]->lock);
-        if (capture) return ds__cpu_captured(capture, 0, "an event that was recorded in a capture has no time");
+        if (capture)
+            return ds__cpu_captured(capture, 0,
+                                    "an event that was recorded in a capture has no time");
         ds_result r = ds__cpu_token_state(t);
-        if (r != DS_OK) return r;
-        if (!t.stream) return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first"); /* a graph that records it was not launched yet */
-        if (ns[i] == 0) return DS_NOT_READY; /* recorded again in this moment */
+        if (r != DS_OK)
+            return r;
+        /* a graph that records it was not launched yet */
+        if (!t.stream)
+            return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
+        /* recorded again in this moment */
+        if (ns[i] == 0)
+            return DS_NOT_READY;
     }
     *out_ms = (double)(int64_t)(ns[1] - ns[0]) / 1e6;
     return DS_OK;
 }
-

@@ -1,10 +1,13 @@
-/* ---- >>cpu failures ---------------------------------------------------------------------------------------------- */
+/* ---- >>cpu failures -------------------------------------------------------------------------- */
 
-static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED, "out of memory while recording a failure" };
+static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
+                                             "out of memory while recording a failure" };
 
-__attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_new(ds_result code, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_new(
+    ds_result code, const char *format, ...) {
     ds__cpu_failure *f = ds__alloc(sizeof *f);
-    if (!f) return &ds__cpu_no_memory;
+    if (!f)
+        return &ds__cpu_no_memory;
     va_list args;
     va_start(args, format);
     vsnprintf(f->text, sizeof f->text, format, args);
@@ -20,16 +23,20 @@ __attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_ne
 /* The device's first failure wins. */
 static ds__cpu_failure *ds__cpu_fail_device(int device, const char *text) {
     ds__cpu_device *d = &ds__cpu.device[device];
-    ds__cpu_failure *f = ds__cpu_failure_new(DS_ERR_FAILED, "%s", text), *none = NULL;
+    ds__cpu_failure *f = ds__cpu_failure_new(DS_ERR_FAILED, "%s", text);
+    ds__cpu_failure *none = NULL;
     return atomic_compare_exchange_strong(&d->failure, &none, f) ? f : none;
 }
 
 /* The stream's failure, if number `upto` is one that failed. */
 static ds__cpu_failure *ds__cpu_failed(const ds__cpu_stream *s, uint64_t upto) {
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_acquire);
-    if (f && upto >= atomic_load_explicit(&s->failed_from, memory_order_relaxed)) return f;
-    for (const ds__cpu_past *p = atomic_load_explicit(&s->past, memory_order_acquire); p; p = p->next)
-        if (upto >= p->from && upto <= atomic_load_explicit(&p->upto, memory_order_relaxed)) return p->failure;
+    if (f && upto >= atomic_load_explicit(&s->failed_from, memory_order_relaxed))
+        return f;
+    for (const ds__cpu_past *p = atomic_load_explicit(&s->past, memory_order_acquire); p;
+         p = p->next)
+        if (upto >= p->from && upto <= atomic_load_explicit(&p->upto, memory_order_relaxed))
+            return p->failure;
     return NULL;
 }
 
@@ -40,9 +47,9 @@ static ds__cpu_failure *ds__cpu_stream_failure(const ds__cpu_stream *s) {
 }
 
 static void ds__cpu_fail_stream(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t from) {
-    if (atomic_load_explicit(&s->failure, memory_order_relaxed)) return;
+    if (atomic_load_explicit(&s->failure, memory_order_relaxed))
+        return;
     s->had_failure = 1;
     atomic_store_explicit(&s->failed_from, from, memory_order_relaxed);
     atomic_store_explicit(&s->failure, f, memory_order_release);
 }
-

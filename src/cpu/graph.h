@@ -1,34 +1,51 @@
 static void ds__cpu_plan_drop(ds__cpu_plan *p) {
-    if (!p || atomic_fetch_sub(&p->users, 1) != 1) return;
-    for (size_t i = 0; i < p->objects; i++) ds__object_drop(p->object[i]);
-    for (uint32_t i = 0; i < p->lanes; i++) ds__release(p->block[i]);
+    if (!p || atomic_fetch_sub(&p->users, 1) != 1)
+        return;
+    for (size_t i = 0; i < p->objects; i++)
+        ds__object_drop(p->object[i]);
+    for (uint32_t i = 0; i < p->lanes; i++)
+        ds__release(p->block[i]);
     ds__release(p->object);
     ds__release(p);
 }
 
 /* The operation of a node as a lane has it, without a kernel's arguments. */
-static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *waits, ds__op *out) {
+static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *waits,
+                            ds__op *out) {
     const ds__node *n = f->node;
     memset(out, 0, sizeof *out);
     out->kind = DS__OP_NOTHING;
-    if (!n) return;
+    if (!n)
+        return;
     int enabled = n->enabled;
     switch (n->kind) {
     case DS_NODE_KERNEL:
     case DS_NODE_COPY:
     case DS_NODE_FILL:
-    case DS_NODE_HOST: if (enabled) *out = n->op; break;
-    case DS_NODE_EVENT_RECORD: out->kind = DS__OP_NODE_RECORD; out->u.wait.upto = (*records)++; break;
-    case DS_NODE_EVENT_WAIT: out->kind = DS__OP_NODE_WAIT; out->u.wait.upto = (*waits)++; break;
-    default: break;
+    case DS_NODE_HOST:
+        if (enabled)
+            *out = n->op;
+        break;
+    case DS_NODE_EVENT_RECORD:
+        out->kind = DS__OP_NODE_RECORD;
+        out->u.wait.upto = (*records)++;
+        break;
+    case DS_NODE_EVENT_WAIT:
+        out->kind = DS__OP_NODE_WAIT;
+        out->u.wait.upto = (*waits)++;
+        break;
+    default:
+        break;
     }
 }
 
 /* Looks the nodes up again, in the order of ds__cpu_flatten. */
 static void ds__cpu_regather(ds__cpu_exec *x, const ds__body *b, uint32_t *at) {
-    for (uint32_t i = 0; i < b->count; i++) x->flat[(*at)++].node = b->node[i];
+    for (uint32_t i = 0; i < b->count; i++)
+        x->flat[(*at)++].node = b->node[i];
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!b->node[i]->child || !b->node[i]->child->count) continue;
+        if (!b->node[i]->child || !b->node[i]->child->count)
+            continue;
         ++*at; /* the one before the child's */
         ds__cpu_regather(x, b->node[i]->child, at);
     }
@@ -37,18 +54,22 @@ static void ds__cpu_regather(ds__cpu_exec *x, const ds__body *b, uint32_t *at) {
 static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
     size_t n = 0;
     for (size_t i = 0; i < b->object_count; i++, n++)
-        if (out) out[n] = ds__object_keep(b->object[i]);
+        if (out)
+            out[n] = ds__object_keep(b->object[i]);
     for (uint32_t i = 0; i < b->count; i++) {
-        if (b->node[i]->payload && out) out[n] = ds__object_keep(b->node[i]->payload);
+        if (b->node[i]->payload && out)
+            out[n] = ds__object_keep(b->node[i]->payload);
         n += b->node[i]->payload != NULL;
-        if (b->node[i]->child) n += ds__cpu_objects_of(b->node[i]->child, out ? out + n : NULL);
+        if (b->node[i]->child)
+            n += ds__cpu_objects_of(b->node[i]->child, out ? out + n : NULL);
     }
     return n;
 }
 
 /* Writes the operations of all lanes (write), or only adds up their bytes. */
 static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int write) {
-    uint32_t records = 0, waits = 0;
+    uint32_t records = 0;
+    uint32_t waits = 0;
     for (uint32_t i = 0; i < x->entries; i++) {
         const ds__cpu_entry *e = &x->entry[i];
         ds__op op;
@@ -63,8 +84,12 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
         size_t bytes = ds__cpu_op_bytes(&op);
         if (write) {
             char *to = (char *)p->block[e->lane] + offsetof(ds__cpu_block, data) + at[e->lane];
-            memcpy(to, &op, op.kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT : bytes < sizeof op ? bytes : sizeof op);
-            if (op.kind == DS__OP_KERNEL && op.u.kernel.args_size) memcpy(to + DS__CPU_ARGS_AT, op.u.kernel.args, op.u.kernel.args_size);
+            memcpy(to, &op,
+                   op.kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT
+                   : bytes < sizeof op      ? bytes
+                                            : sizeof op);
+            if (op.kind == DS__OP_KERNEL && op.u.kernel.args_size)
+                memcpy(to + DS__CPU_ARGS_AT, op.u.kernel.args, op.u.kernel.args_size);
         }
         at[e->lane] += bytes;
     }
@@ -75,24 +100,36 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
     ds__cpu_plan *p = ds__alloc(sizeof *p + x->lanes * sizeof p->block[0]);
     size_t *at = ds__alloc((x->lanes + 1u) * sizeof *at);
     int done = p && at;
-    if (p) atomic_store(&p->users, 1);
+    if (p)
+        atomic_store(&p->users, 1);
     ds__cpu_regather(x, x->body, &flats);
     if (done) {
         p->lanes = x->lanes;
         ds__cpu_plan_fill(x, p, at, 0);
         for (uint32_t i = 0; i < x->lanes && done; i++) {
-            if (at[i] > UINT32_MAX - 64) done = 0;
-            else p->block[i] = ds__alloc(offsetof(ds__cpu_block, data) + at[i] + sizeof(ds__op)); /* reading an operation whole stays inside */
+            if (at[i] > UINT32_MAX - 64)
+                done = 0;
+            else
+                p->block[i] =
+                    ds__alloc(offsetof(ds__cpu_block, data) + at[i] +
+                              sizeof(ds__op)); /* reading an operation whole stays inside */
             done = done && p->block[i];
             at[i] = 0;
         }
         size_t objects = ds__cpu_objects_of(x->body, NULL);
-        if (done && objects) done = (p->object = ds__alloc(objects * sizeof *p->object)) != NULL;
-        if (done) p->objects = ds__cpu_objects_of(x->body, p->object);
-        if (done) ds__cpu_plan_fill(x, p, at, 1);
+        if (done && objects)
+            done = (p->object = ds__alloc(objects * sizeof *p->object)) != NULL;
+        if (done)
+            p->objects = ds__cpu_objects_of(x->body, p->object);
+        if (done)
+            ds__cpu_plan_fill(x, p, at, 1);
     }
     ds__release(at);
-    if (!done) { ds__cpu_plan_drop(p); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes", (unsigned)x->flats); }
+    if (!done) {
+        ds__cpu_plan_drop(p);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
+                        (unsigned)x->flats);
+    }
     ds__cpu_plan_drop(x->plan);
     x->plan = p;
     x->dirty = 0;
@@ -100,15 +137,20 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
 }
 
 static void ds__cpu_exec_drop(ds__cpu_exec *x) {
-    if (atomic_fetch_sub(&x->users, 1) != 1) return;
+    if (atomic_fetch_sub(&x->users, 1) != 1)
+        return;
     for (uint32_t i = 0; x->lane && i < x->lanes; i++)
-        if (x->lane[i]) { x->lane[i]->head = NULL; ds__cpu_stream_destroy(x->lane[i]); }
+        if (x->lane[i]) {
+            x->lane[i]->head = NULL;
+            ds__cpu_stream_destroy(x->lane[i]);
+        }
     if (x->gate) {
         atomic_store(&x->gate->state, DS__CPU_IDLE);
         ds__cpu_stream_destroy(x->gate);
     }
     ds__cpu_plan_drop(x->plan);
-    for (uint32_t i = 0; i < x->flats; i++) ds__release(x->flat[i].deps);
+    for (uint32_t i = 0; i < x->flats; i++)
+        ds__release(x->flat[i].deps);
     ds__release(x->flat);
     ds__release(x->entry);
     ds__release(x->lane);
@@ -116,50 +158,103 @@ static void ds__cpu_exec_drop(ds__cpu_exec *x) {
     ds__release(x->operations);
     ds__release(x);
 }
-static void ds__cpu_exec_destroy(void *exec) { ds__cpu_exec_drop(exec); }
 
-static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags, void **out) {
+static void ds__cpu_exec_destroy(void *exec) {
+    ds__cpu_exec_drop(exec);
+}
+
+static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags,
+                                           void **out) {
     (void)graph;
     ds__cpu_exec *x = ds__alloc(sizeof *x);
-    if (!x) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
+    if (!x)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     atomic_store(&x->users, 1);
     x->body = copy;
     x->flags = flags;
     ds_result r = DS_OK;
-    if (!ds__cpu_lay_out(x) || !ds__cpu_make_lanes(x)) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes", (unsigned)copy->count);
-    if (r == DS_OK) r = ds__cpu_plan_make(x);
-    if (r < 0) { ds__cpu_exec_drop(x); return r; }
+    if (!ds__cpu_lay_out(x) || !ds__cpu_make_lanes(x))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
+                     (unsigned)copy->count);
+    if (r == DS_OK)
+        r = ds__cpu_plan_make(x);
+    if (r < 0) {
+        ds__cpu_exec_drop(x);
+        return r;
+    }
     *out = x;
     return DS_OK;
 }
 
 /* The core has the graphs themselves. */
-static ds_result ds__cpu_graph_create(ds__body *body) { (void)body; return DS_OK; }
-static ds_result ds__cpu_graph_clone(ds__body *from, ds__body *to) { (void)from; (void)to; return DS_OK; }
-static ds_result ds__cpu_graph_add(ds__body *body, uint32_t index) { (void)body; (void)index; return DS_OK; }
-static ds_result ds__cpu_graph_edges(ds__body *body, const ds_graph_node *from, const ds_graph_node *to, size_t count) { (void)body; (void)from; (void)to; (void)count; return DS_OK; }
-static ds_result ds__cpu_graph_set(ds__body *body, uint32_t index, ds__node *fresh) { (void)body; (void)index; (void)fresh; return DS_OK; }
-static ds_result ds__cpu_graph_attach(ds__body *body, ds__object *object) { (void)body; (void)object; return DS_OK; }
-static void ds__cpu_graph_destroy(ds__body *body) { (void)body; }
+static ds_result ds__cpu_graph_create(ds__body *body) {
+    (void)body;
+    return DS_OK;
+}
 
-/* The core changes the body when these have returned; the next launch makes a plan of it. The old one goes at once, with what it keeps,
-   unless a launch needs it. */
+static ds_result ds__cpu_graph_clone(ds__body *from, ds__body *to) {
+    (void)from;
+    (void)to;
+    return DS_OK;
+}
+
+static ds_result ds__cpu_graph_add(ds__body *body, uint32_t index) {
+    (void)body;
+    (void)index;
+    return DS_OK;
+}
+
+static ds_result ds__cpu_graph_edges(ds__body *body, const ds_graph_node *from,
+                                     const ds_graph_node *to, size_t count) {
+    (void)body;
+    (void)from;
+    (void)to;
+    (void)count;
+    return DS_OK;
+}
+
+static ds_result ds__cpu_graph_set(ds__body *body, uint32_t index, ds__node *fresh) {
+    (void)body;
+    (void)index;
+    (void)fresh;
+    return DS_OK;
+}
+
+static ds_result ds__cpu_graph_attach(ds__body *body, ds__object *object) {
+    (void)body;
+    (void)object;
+    return DS_OK;
+}
+
+static void ds__cpu_graph_destroy(ds__body *body) {
+    (void)body;
+}
+
+/* The core changes the body when these have returned; the next launch makes a plan of it. The
+   old one goes at once, with what it keeps, unless a launch needs it. */
 static ds_result ds__cpu_exec_changed(ds__cpu_exec *x) {
     ds__cpu_plan_drop(x->plan);
     x->plan = NULL;
     x->dirty = 1;
     return DS_OK;
 }
-static ds_result ds__cpu_exec_update(void *exec, ds__body *graph, ds_graph_update_reason *out_reason, uint32_t *out_node) {
-    (void)graph; (void)out_reason; (void)out_node;
-    return ds__cpu_exec_changed(exec);
-}
-static ds_result ds__cpu_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
-    (void)index; (void)fresh;
-    return ds__cpu_exec_changed(exec);
-}
-static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
-    (void)index; (void)enabled;
+
+static ds_result ds__cpu_exec_update(void *exec, ds__body *graph,
+                                     ds_graph_update_reason *out_reason, uint32_t *out_node) {
+    (void)graph;
+    (void)out_reason;
+    (void)out_node;
     return ds__cpu_exec_changed(exec);
 }
 
+static ds_result ds__cpu_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
+    (void)index;
+    (void)fresh;
+    return ds__cpu_exec_changed(exec);
+}
+
+static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
+    (void)index;
+    (void)enabled;
+    return ds__cpu_exec_changed(exec);
+}

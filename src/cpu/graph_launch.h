@@ -2,7 +2,8 @@
 
 static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
-    for (uint32_t i = 0; run->stamp && i < x->records; i++) ds__cpu_stamp_give(run->stamp[i]);
+    for (uint32_t i = 0; run->stamp && i < x->records; i++)
+        ds__cpu_stamp_give(run->stamp[i]);
     ds__cpu_plan_drop(run->plan);
     ds__release(run->stamp);
     ds__release(run->shared);
@@ -14,27 +15,41 @@ static void ds__cpu_launch_drop(ds__cpu_launch *run) {
 /* Notes what wait nodes wait for, and makes the stamps of timed records. */
 static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
     const ds__cpu_exec *x = run->exec;
-    uint32_t record = 0, wait = 0;
-    if (x->records && !(run->stamp = ds__alloc(x->records * sizeof *run->stamp))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    if (x->waits && !(run->token = ds__alloc(x->waits * sizeof *run->token))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    for (uint32_t i = 0; i < x->entries; i++) { /* in the order of ds__cpu_plan_fill, which numbers them */
+    uint32_t record = 0;
+    uint32_t wait = 0;
+    if (x->records && !(run->stamp = ds__alloc(x->records * sizeof *run->stamp)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    if (x->waits && !(run->token = ds__alloc(x->waits * sizeof *run->token)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    /* in the order of ds__cpu_plan_fill, which numbers them */
+    for (uint32_t i = 0; i < x->entries; i++) {
         const ds__node *n = x->entry[i].flat == UINT32_MAX ? NULL : x->flat[x->entry[i].flat].node;
-        if (!n || (n->kind != DS_NODE_EVENT_RECORD && n->kind != DS_NODE_EVENT_WAIT)) continue;
+        if (!n || (n->kind != DS_NODE_EVENT_RECORD && n->kind != DS_NODE_EVENT_WAIT))
+            continue;
         ds__cpu_event *e = n->op.u.event.event;
         ds_result r = n->kind == DS_NODE_EVENT_WAIT ? ds__cpu_event_look(e, 1) : DS_OK;
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
         ds__lock_take(&e->lock);
         uint64_t capture = e->capture;
         ds__cpu_token t = { e->stream, e->upto };
         ds__lock_give(&e->lock);
         if (n->kind == DS_NODE_EVENT_RECORD) {
-            if ((e->flags & DS_EVENT_TIMING) && !(run->stamp[record] = ds__cpu_stamp_take())) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
-            if (e->board && !run->shared && !(run->shared = ds__alloc(x->records * sizeof *run->shared))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-            if (e->board && (r = ds__cpu_lane_for(x->lane[x->flat[x->entry[i].flat].lane], e, &run->shared[record])) < 0) return r;
+            if ((e->flags & DS_EVENT_TIMING) && !(run->stamp[record] = ds__cpu_stamp_take()))
+                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
+            if (e->board && !run->shared &&
+                !(run->shared = ds__alloc(x->records * sizeof *run->shared)))
+                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+            if (e->board && (r = ds__cpu_lane_for(x->lane[x->flat[x->entry[i].flat].lane], e,
+                                                  &run->shared[record])) < 0)
+                return r;
             record++;
         } else {
-            if (capture) return ds__cpu_captured(capture, 0, "the executable waits for an event that was recorded in a capture");
-            if (t.stream && (r = ds__cpu_event_watch(e, t.stream, t.upto)) < 0) return r;
+            if (capture)
+                return ds__cpu_captured(
+                    capture, 0, "the executable waits for an event that was recorded in a capture");
+            if (t.stream && (r = ds__cpu_event_watch(e, t.stream, t.upto)) < 0)
+                return r;
             run->token[wait++] = t;
         }
     }
@@ -42,25 +57,31 @@ static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
 }
 
 /* The events of record nodes stand for this launch from now on. */
-static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket, ds__cpu_stamp *const *stamps) {
+static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
+                                  ds__cpu_stamp *const *stamps) {
     uint32_t record = 0;
     for (uint32_t i = 0; i < x->entries && x->records; i++) {
         const ds__cpu_flat *f = x->entry[i].flat == UINT32_MAX ? NULL : &x->flat[x->entry[i].flat];
-        if (!f || !f->node || f->node->kind != DS_NODE_EVENT_RECORD) continue;
+        if (!f || !f->node || f->node->kind != DS_NODE_EVENT_RECORD)
+            continue;
         uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
         ds__cpu_event *e = f->node->op.u.event.event;
         ds__cpu_event_set(e, x->lane[f->lane], upto, stamps[record++]);
-        if (e->board) ds__cpu_event_publish(e, x->lane[f->lane], upto);
+        if (e->board)
+            ds__cpu_event_publish(e, x->lane[f->lane], upto);
     }
 }
 
 static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
     ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
-    if (r == DS_OK && x->dirty) r = ds__cpu_plan_make(x);
-    if (r < 0) return r;
+    if (r == DS_OK && x->dirty)
+        r = ds__cpu_plan_make(x);
+    if (r < 0)
+        return r;
     ds__cpu_launch *run = ds__alloc(sizeof *run);
-    if (!run) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+    if (!run)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
     run->exec = x;
     run->plan = x->plan;
     run->ticket = x->launches;
@@ -69,19 +90,25 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_stamp **stamps = NULL;
     if (x->records || x->waits) {
         r = ds__cpu_launch_events(run);
-        if (r == DS_OK && x->records && !(stamps = ds__copy_bytes(run->stamp, x->records * sizeof *stamps))) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
+        if (r == DS_OK && x->records &&
+            !(stamps = ds__copy_bytes(run->stamp, x->records * sizeof *stamps)))
+            r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
     }
     ds__op launch = *op;
     launch.u.graph.exec = run;
-    if (r == DS_OK) r = ds__cpu_enqueue(s, &launch, NULL);
+    if (r == DS_OK)
+        r = ds__cpu_enqueue(s, &launch, NULL);
     if (r < 0) { /* the events' halves of the stamps too */
-        for (uint32_t i = 0; run->stamp && i < x->records; i++) ds__cpu_stamp_give(run->stamp[i]);
-        for (uint32_t i = 0; run->shared && i < x->records; i++) ds__cpu_lane_unused(run->shared[i]);
+        for (uint32_t i = 0; run->stamp && i < x->records; i++)
+            ds__cpu_stamp_give(run->stamp[i]);
+        for (uint32_t i = 0; run->shared && i < x->records; i++)
+            ds__cpu_lane_unused(run->shared[i]);
         ds__release(stamps);
         ds__cpu_launch_drop(run);
         return r;
     }
-    if (x->records) ds__cpu_launch_record(x, x->launches, stamps);
+    if (x->records)
+        ds__cpu_launch_record(x, x->launches, stamps);
     ds__release(stamps);
     x->launches++;
     return DS_OK;
@@ -92,13 +119,17 @@ static ds_result ds__cpu_submit_upload(const ds__op *op) {
     return x->dirty ? ds__cpu_plan_make(x) : DS_OK;
 }
 
-/* Starts a lane: in this moment nobody runs it, or somebody who has emptied it and will see its new operations. */
+/* Starts a lane: in this moment nobody runs it, or somebody who has emptied it and will see its
+   new operations. */
 static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
     uint32_t idle = DS__CPU_IDLE;
     ds__op *op = (ds__op *)(void *)(lane->head->data);
-    if (hold_first && op->kind == DS__OP_LANE_WAIT && atomic_compare_exchange_strong(&lane->state, &idle, DS__CPU_RUNNING)) { /* it would only be parked */
+    /* it would only be parked */
+    if (hold_first && op->kind == DS__OP_LANE_WAIT &&
+        atomic_compare_exchange_strong(&lane->state, &idle, DS__CPU_RUNNING)) {
         ds__cpu_stream *on = op->u.wait.stream;
-        if (ds__cpu_park(lane, on, on->lane_base + op->u.wait.upto)) return;
+        if (ds__cpu_park(lane, on, on->lane_base + op->u.wait.upto))
+            return;
         atomic_store(&lane->state, DS__CPU_READY);
         ds__cpu_push_ready(lane);
         return;
@@ -108,7 +139,8 @@ static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
 
 /* What failed so far stays failed, later operations run again. The stream has nothing to do. */
 static void ds__cpu_forgive(ds__cpu_stream *s) {
-    ds__cpu_stays_failed(s, atomic_load(&s->failure), atomic_load(&s->failed_from), atomic_load(&s->done));
+    ds__cpu_stays_failed(s, atomic_load(&s->failure), atomic_load(&s->failed_from),
+                         atomic_load(&s->done));
     atomic_store(&s->failure, NULL);
 }
 
@@ -121,33 +153,47 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         lane->launch = run;
         lane->head = run->plan->block[i];
         lane->head_at = 0;
-        if (s->virt) lane->virt->time = s->virt->time;
-        if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY)) atomic_store_explicit(&lane->level, atomic_load_explicit(&s->level, memory_order_relaxed), memory_order_relaxed);
-        if (f) ds__cpu_fail_stream(lane, f, lane->lane_base + 1);
+        if (s->virt)
+            lane->virt->time = s->virt->time;
+        if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY))
+            atomic_store_explicit(&lane->level,
+                                  atomic_load_explicit(&s->level, memory_order_relaxed),
+                                  memory_order_relaxed);
+        if (f)
+            ds__cpu_fail_stream(lane, f, lane->lane_base + 1);
         /* a failure that an earlier launch's stream brought along is not this one's */
-        else if (atomic_load(&lane->failure) && !atomic_load(&ds__cpu.device[lane->device].failure)) ds__cpu_forgive(lane);
+        else if (atomic_load(&lane->failure) && !atomic_load(&ds__cpu.device[lane->device].failure))
+            ds__cpu_forgive(lane);
     }
     uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
-    int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed && !(ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1));
+    int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed &&
+               !(ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1));
     for (uint32_t i = 0; i < x->lanes; i++) {
         atomic_store(&x->lane[i]->submitted, ds__cpu_lane_end(x, i, run->ticket));
-        if (i > 0 || !nest) ds__cpu_lane_start(x->lane[i], 1);
+        if (i > 0 || !nest)
+            ds__cpu_lane_start(x->lane[i], 1);
     }
     uint32_t idle = DS__CPU_IDLE;
-    if (x->lanes == 0 || !nest) return;
-    if (!atomic_compare_exchange_strong(&x->lane[0]->state, &idle, DS__CPU_RUNNING)) return; /* who emptied it goes on with it */
+    if (x->lanes == 0 || !nest)
+        return;
+    /* who emptied it goes on with it */
+    if (!atomic_compare_exchange_strong(&x->lane[0]->state, &idle, DS__CPU_RUNNING))
+        return;
     ds__tls.nested++;
     ds__cpu_run(w, x->lane[0], UINT64_MAX);
     ds__tls.nested--;
 }
 
 /* The stream has come to a launch. DS__CPU_GONE: it is parked and will come again. */
-static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op, uint64_t number, int who) {
+static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                               uint64_t number, int who) {
     ds__cpu_launch *run = op->u.graph.exec;
     ds__cpu_exec *x = run->exec;
     uint64_t turn = x->gate_base + run->ticket;
     if (!run->started) {
-        if (atomic_load_explicit(&x->gate->done, memory_order_acquire) < turn && ds__cpu_park(s, x->gate, turn)) return DS__CPU_GONE;
+        if (atomic_load_explicit(&x->gate->done, memory_order_acquire) < turn &&
+            ds__cpu_park(s, x->gate, turn))
+            return DS__CPU_GONE;
         run->started = 1;
         ds__cpu_after(s, x->gate, turn);
         ds__cpu_launch_start(w, s, run);
@@ -155,33 +201,41 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
     for (; run->next < x->lanes; run->next++) {
         ds__cpu_stream *lane = x->lane[run->next];
         uint64_t end = ds__cpu_lane_end(x, run->next, run->ticket);
-        if (atomic_load_explicit(&lane->done, memory_order_acquire) < end && !(who == DS__CPU_WORK && ds__cpu_run_first(w, s, lane, end)) &&
-            ds__cpu_park(s, lane, end)) return DS__CPU_GONE;
+        if (atomic_load_explicit(&lane->done, memory_order_acquire) < end &&
+            !(who == DS__CPU_WORK && ds__cpu_run_first(w, s, lane, end)) &&
+            ds__cpu_park(s, lane, end))
+            return DS__CPU_GONE;
         ds__cpu_after(s, lane, end);
     }
     for (uint32_t i = 0; i < x->lanes; i++) {
         ds__cpu_failure *f = ds__cpu_failed(x->lane[i], ds__cpu_lane_end(x, i, run->ticket));
-        if (f) ds__cpu_fail_stream(s, f, number);
+        if (f)
+            ds__cpu_fail_stream(s, f, number);
     }
     atomic_store(&x->gate->submitted, turn + 1);
-    if (s->virt) atomic_store(&x->gate->virt->end, s->virt->time);
+    if (s->virt)
+        atomic_store(&x->gate->virt->end, s->virt->time);
     ds__cpu_pass(x->gate, turn + 1);
     ds__cpu_launch_drop(run);
     return DS__CPU_EMPTY;
 }
 
 /* Operations that only lanes have. */
-static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op, uint64_t number, int failed, int who) {
+static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                             uint64_t number, int failed, int who) {
     ds__cpu_launch *run = s->launch;
     ds__cpu_token t = { op->u.wait.stream, 0 };
     if (op->kind == DS__OP_NODE_RECORD) {
         ds__cpu_stamp *stamp = run->stamp[op->u.wait.upto];
-        if (stamp && !failed) atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
-        if (run->shared && run->shared[op->u.wait.upto]) ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
+        if (stamp && !failed)
+            atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
+        if (run->shared && run->shared[op->u.wait.upto])
+            ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
         return DS__CPU_EMPTY; /* the launch gives it back */
     }
-    if (op->kind == DS__OP_NODE_WAIT) t = run->token[op->u.wait.upto];
-    else t.upto = t.stream->lane_base + op->u.wait.upto;
+    if (op->kind == DS__OP_NODE_WAIT)
+        t = run->token[op->u.wait.upto];
+    else
+        t.upto = t.stream->lane_base + op->u.wait.upto;
     return t.stream ? ds__cpu_wait_step(w, s, t.stream, t.upto, number, who) : DS__CPU_EMPTY;
 }
-

@@ -1,43 +1,68 @@
-/* ---- >>cpu graphs ---------------------------------------------------------------------------------------------------------- */
+/* ---- >>cpu graphs ---------------------------------------------------------------------------- */
 
-/* Policy. An executable is a set of lanes, chains of nodes of which each depends on the one before. A lane is a stream of its own whose
-   queue is not filled by a producer but stands ready in memory, the plan; dependencies between lanes are waits for a number of another lane, as between
-   any streams. So workers, priorities, host functions, failures, and waiting threads that help treat a graph as they treat streams. A launch is one operation
-   of the user's stream: it waits for its turn at the executable (the gate counts launches that are over), starts the lanes, runs the first
-   one itself, and waits for all. A change of the executable makes a new plan; launches on their way keep theirs. A graph of one chain so
-   costs what its operations cost, less the queue. */
+/* Policy. An executable is a set of lanes, chains of nodes of which each depends on the one
+   before. A lane is a stream of its own whose queue is not filled by a producer but stands ready
+   in memory, the plan; dependencies between lanes are waits for a number of another lane, as
+   between any streams. So workers, priorities, host functions, failures, and waiting threads
+   that help treat a graph as they treat streams. A launch is one operation of the user's stream:
+   it waits for its turn at the executable (the gate counts launches that are over), starts the
+   lanes, runs the first one itself, and waits for all. A change of the executable makes a new
+   plan; launches on their way keep theirs. A graph of one chain so costs what its operations
+   cost, less the queue. */
 
 typedef struct ds__cpu_plan {
     _Atomic int users;
     uint32_t lanes;
     size_t objects;
-    ds__object **object;             /* what host functions get */
-    ds__cpu_block *block[];          /* each lane's operations, in one piece */
+    ds__object **object;    /* what host functions get */
+    ds__cpu_block *block[]; /* each lane's operations, in one piece */
 } ds__cpu_plan;
 
 /* A node of the graph, of its children too, and where it runs. */
 typedef struct ds__cpu_flat {
     const ds__node *node;
-    uint32_t *deps, dep_count, dep_room;
-    uint32_t lane, number, level;
-    uint32_t left, next;             /* while they are sorted */
+    uint32_t *deps;
+    uint32_t dep_count;
+    uint32_t dep_room;
+    uint32_t lane;
+    uint32_t number;
+    uint32_t level;
+    /* left, next: while they are sorted */
+    uint32_t left;
+    uint32_t next;
 } ds__cpu_flat;
 
 /* A step of a lane: a wait for another lane (flat UINT32_MAX) or a node. */
-typedef struct ds__cpu_entry { uint32_t lane, flat, on, upto; } ds__cpu_entry;
+typedef struct ds__cpu_entry {
+    uint32_t lane;
+    uint32_t flat;
+    uint32_t on;
+    uint32_t upto;
+} ds__cpu_entry;
 
 typedef struct ds__cpu_exec {
-    _Atomic int users;               /* the owner, and launches on their way */
-    const ds__body *body;            /* the core's; not looked at once the owner is gone */
+    _Atomic int users;    /* the owner, and launches on their way */
+    const ds__body *body; /* the core's; not looked at once the owner is gone */
     unsigned flags;
-    int dirty, hosts;                /* the plan is not that of the body any more; there are host functions */
-    uint32_t flats, flat_room, lanes, entries, entry_room;
+    /* dirty, hosts: the plan is not that of the body any more; there are host functions */
+    int dirty;
+    int hosts;
+    uint32_t flats;
+    uint32_t flat_room;
+    uint32_t lanes;
+    uint32_t entries;
+    uint32_t entry_room;
     ds__cpu_flat *flat;
     ds__cpu_entry *entry;
-    ds__cpu_stream **lane, *gate;
-    uint64_t *base, gate_base;       /* numbers before the first launch */
-    uint32_t *operations;            /* of each lane, in one launch */
-    uint32_t records, waits;         /* event nodes */
+    ds__cpu_stream **lane;
+    ds__cpu_stream *gate;
+    /* base, gate_base: numbers before the first launch */
+    uint64_t *base;
+    uint64_t gate_base;
+    uint32_t *operations; /* of each lane, in one launch */
+    /* records, waits: event nodes */
+    uint32_t records;
+    uint32_t waits;
     uint64_t launches;
     ds__cpu_plan *plan;
 } ds__cpu_exec;
@@ -47,105 +72,140 @@ typedef struct ds__cpu_launch {
     ds__cpu_exec *exec;
     ds__cpu_plan *plan;
     uint64_t ticket;
-    uint32_t next;                   /* lanes before it are done */
+    uint32_t next; /* lanes before it are done */
     int started;
-    ds__cpu_stamp **stamp;           /* of record nodes with timing */
-    ds__cpu_lane **shared;           /* of record nodes whose events processes share; NULL: there are none */
-    ds__cpu_token *token;            /* what wait nodes wait for */
+    ds__cpu_stamp **stamp; /* of record nodes with timing */
+    /* of record nodes whose events processes share; NULL: there are none */
+    ds__cpu_lane **shared;
+    ds__cpu_token *token; /* what wait nodes wait for */
 } ds__cpu_launch;
 
-static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t ticket) { return x->base[lane] + (ticket + 1) * x->operations[lane]; }
+static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t ticket) {
+    return x->base[lane] + (ticket + 1) * x->operations[lane];
+}
 
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
-    if (!ds__room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room)) return 0;
+    if (!ds__room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
+        return 0;
     f->deps[f->dep_count++] = on;
     return 1;
 }
 
-/* Adds the nodes of a body, whose roots come after flat node `after` (UINT32_MAX: none). A child's own node comes after all of the child's. */
+/* Adds the nodes of a body, whose roots come after flat node `after` (UINT32_MAX: none). A
+   child's own node comes after all of the child's. */
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room)) return 0;
+        if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+            return 0;
         memset(&x->flat[x->flats], 0, sizeof *x->flat);
         x->flat[x->flats++].node = b->node[i];
     }
     for (uint32_t i = 0; i < b->count; i++) {
         const ds__node *n = b->node[i];
-        uint32_t own = first + i, begin = own;
-        if (n->child && n->child->count) { /* another node before the child's, which its roots come after */
+        uint32_t own = first + i;
+        uint32_t begin = own;
+        /* another node before the child's, which its roots come after */
+        if (n->child && n->child->count) {
             begin = x->flats;
-            if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room)) return 0;
+            if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+                return 0;
             memset(&x->flat[x->flats++], 0, sizeof *x->flat);
         }
         for (uint32_t k = 0; k < n->dep_count; k++)
-            if (!ds__cpu_flat_depend(x, begin, first + n->deps[k])) return 0;
-        if (!n->dep_count && after != UINT32_MAX && !ds__cpu_flat_depend(x, begin, after)) return 0;
-        if (begin == own) continue;
+            if (!ds__cpu_flat_depend(x, begin, first + n->deps[k]))
+                return 0;
+        if (!n->dep_count && after != UINT32_MAX && !ds__cpu_flat_depend(x, begin, after))
+            return 0;
+        if (begin == own)
+            continue;
         uint32_t inside = x->flats;
-        if (!ds__cpu_flatten(x, n->child, begin)) return 0;
+        if (!ds__cpu_flatten(x, n->child, begin))
+            return 0;
         for (uint32_t k = 0; k < n->child->count; k++)
-            if (!ds__cpu_flat_depend(x, own, inside + k)) return 0;
+            if (!ds__cpu_flat_depend(x, own, inside + k))
+                return 0;
     }
     return 1;
 }
 
 /* Sorts the flat nodes so that each comes after those it depends on; *out_order is the caller's. */
 static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
-    uint32_t *start = ds__alloc((x->flats + 2u) * sizeof *start), edges = 0, *order = ds__alloc((x->flats + 1u) * sizeof *order), n = 0;
-    for (uint32_t i = 0; i < x->flats; i++) edges += x->flat[i].dep_count;
+    uint32_t *start = ds__alloc((x->flats + 2u) * sizeof *start);
+    uint32_t edges = 0;
+    uint32_t *order = ds__alloc((x->flats + 1u) * sizeof *order);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->flats; i++)
+        edges += x->flat[i].dep_count;
     uint32_t *successor = ds__alloc((edges + 1u) * sizeof *successor);
     *out_order = order;
     if (start && order && successor) {
         for (uint32_t i = 0; i < x->flats; i++) {
             x->flat[i].left = x->flat[i].dep_count;
-            for (uint32_t k = 0; k < x->flat[i].dep_count; k++) start[x->flat[i].deps[k] + 2]++;
+            for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
+                start[x->flat[i].deps[k] + 2]++;
         }
-        for (uint32_t i = 2; i < x->flats + 2; i++) start[i] += start[i - 1];
+        for (uint32_t i = 2; i < x->flats + 2; i++)
+            start[i] += start[i - 1];
         for (uint32_t i = 0; i < x->flats; i++)
-            for (uint32_t k = 0; k < x->flat[i].dep_count; k++) successor[start[x->flat[i].deps[k] + 1]++] = i;
+            for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
+                successor[start[x->flat[i].deps[k] + 1]++] = i;
         for (uint32_t i = 0; i < x->flats; i++)
-            if (x->flat[i].left == 0) order[n++] = i;
+            if (x->flat[i].left == 0)
+                order[n++] = i;
         for (uint32_t i = 0; i < n; i++)
             for (uint32_t k = start[order[i]]; k < start[order[i] + 1]; k++)
-                if (--x->flat[successor[k]].left == 0) order[n++] = successor[k];
+                if (--x->flat[successor[k]].left == 0)
+                    order[n++] = successor[k];
     }
     ds__release(start);
     ds__release(successor);
     return n == x->flats && start && order && successor;
 }
 
-static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on, uint32_t upto) {
-    if (!ds__room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room)) return 0;
+static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
+                            uint32_t upto) {
+    if (!ds__room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
+        return 0;
     x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
     x->operations[lane]++;
     return 1;
 }
 
-static int ds__cpu_flat_device(const ds__cpu_exec *x, const ds__cpu_flat *f) { return f->node ? f->node->device.index : x->body->device.index; }
+static int ds__cpu_flat_device(const ds__cpu_exec *x, const ds__cpu_flat *f) {
+    return f->node ? f->node->device.index : x->body->device.index;
+}
 
-/* A node goes on the lane that ends with one it depends on, if that one is of the same device and priority; else it begins a lane. `tail`: the last node of each
-   lane. `seen`: the highest number awaited of each lane, and for which node. */
+/* A node goes on the lane that ends with one it depends on, if that one is of the same device
+   and priority; else it begins a lane. `tail`: the last node of each lane. `seen`: the highest
+   number awaited of each lane, and for which node. */
 static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_t *seen) {
     ds__cpu_flat *f = &x->flat[flat];
     uint32_t lane = x->lanes;
     for (uint32_t k = 0; k < f->dep_count && lane == x->lanes; k++) {
         const ds__cpu_flat *d = &x->flat[f->deps[k]];
-        if (tail[d->lane] == f->deps[k] && d->level == f->level && ds__cpu_flat_device(x, d) == ds__cpu_flat_device(x, f)) lane = d->lane;
+        if (tail[d->lane] == f->deps[k] && d->level == f->level &&
+            ds__cpu_flat_device(x, d) == ds__cpu_flat_device(x, f))
+            lane = d->lane;
     }
-    if (lane == x->lanes) x->operations[x->lanes++] = 0;
+    if (lane == x->lanes)
+        x->operations[x->lanes++] = 0;
     for (uint32_t k = 0; k < f->dep_count; k++) { /* the latest of each lane */
         const ds__cpu_flat *d = &x->flat[f->deps[k]];
         uint64_t mark = (uint64_t)(flat + 1) << 32 | d->number;
-        if (d->lane != lane && (seen[d->lane] >> 32 != flat + 1u || seen[d->lane] < mark)) seen[d->lane] = mark;
+        if (d->lane != lane && (seen[d->lane] >> 32 != flat + 1u || seen[d->lane] < mark))
+            seen[d->lane] = mark;
     }
     for (uint32_t k = 0; k < f->dep_count; k++) {
         const ds__cpu_flat *d = &x->flat[f->deps[k]];
-        if (d->lane == lane || seen[d->lane] != ((uint64_t)(flat + 1) << 32 | d->number)) continue;
-        if (!ds__cpu_step_add(x, lane, UINT32_MAX, d->lane, d->number)) return 0;
+        if (d->lane == lane || seen[d->lane] != ((uint64_t)(flat + 1) << 32 | d->number))
+            continue;
+        if (!ds__cpu_step_add(x, lane, UINT32_MAX, d->lane, d->number))
+            return 0;
     }
-    if (!ds__cpu_step_add(x, lane, flat, 0, 0)) return 0;
+    if (!ds__cpu_step_add(x, lane, flat, 0, 0))
+        return 0;
     f->lane = lane;
     f->number = x->operations[lane];
     tail[lane] = flat;
@@ -153,7 +213,8 @@ static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_
 }
 
 static int ds__cpu_lay_out(ds__cpu_exec *x) {
-    uint32_t *order = NULL, *tail = NULL;
+    uint32_t *order = NULL;
+    uint32_t *tail = NULL;
     uint64_t *seen = NULL;
     int done = ds__cpu_flatten(x, x->body, UINT32_MAX) && ds__cpu_sort(x, &order);
     if (done) {
@@ -165,13 +226,19 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
     for (uint32_t i = 0; i < x->flats && done; i++) {
         ds__cpu_flat *f = &x->flat[order[i]];
         const ds__node *n = f->node;
-        f->level = (uint32_t)((x->flags & DS_GRAPH_USE_NODE_PRIORITY) && n ? ds__cpu_clamp(n->priority) + DS__CPU_LEVELS - 1 : DS__CPU_LEVELS - 1);
-        if (n && n->kind == DS_NODE_HOST) x->hosts = 1;
+        f->level = (uint32_t)((x->flags & DS_GRAPH_USE_NODE_PRIORITY) && n
+                                  ? ds__cpu_clamp(n->priority) + DS__CPU_LEVELS - 1
+                                  : DS__CPU_LEVELS - 1);
+        if (n && n->kind == DS_NODE_HOST)
+            x->hosts = 1;
         x->records += n && n->kind == DS_NODE_EVENT_RECORD;
         x->waits += n && n->kind == DS_NODE_EVENT_WAIT;
         done = ds__cpu_place(x, order[i], tail, seen);
     }
-    for (uint32_t i = 0; i < x->flats; i++) { ds__release(x->flat[i].deps); x->flat[i].deps = NULL; }
+    for (uint32_t i = 0; i < x->flats; i++) {
+        ds__release(x->flat[i].deps);
+        x->flat[i].deps = NULL;
+    }
     ds__release(order);
     ds__release(tail);
     ds__release(seen);
@@ -181,17 +248,25 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
 static int ds__cpu_make_lanes(ds__cpu_exec *x) {
     x->lane = ds__alloc((x->lanes + 1u) * sizeof *x->lane);
     x->base = ds__alloc((x->lanes + 1u) * sizeof *x->base);
-    if (!x->lane || !x->base) return 0;
+    if (!x->lane || !x->base)
+        return 0;
     for (uint32_t i = 0; i < x->flats; i++) {
         const ds__cpu_flat *f = &x->flat[i];
-        if (x->lane[f->lane]) continue;
-        if (!(x->lane[f->lane] = ds__cpu_stream_make(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0, (int)f->level + 1 - DS__CPU_LEVELS))) return 0;
+        if (x->lane[f->lane])
+            continue;
+        if (!(x->lane[f->lane] = ds__cpu_stream_make(ds__cpu_flat_device(x, f), DS__STREAM_LANE, 0,
+                                                     (int)f->level + 1 - DS__CPU_LEVELS)))
+            return 0;
         x->base[f->lane] = atomic_load(&x->lane[f->lane]->submitted);
     }
-    if (!(x->gate = ds__cpu_stream_make(x->body->device.index, DS__STREAM_LANE, 0, 0))) return 0;
-    uint32_t idle = DS__CPU_IDLE; /* who emptied the stream that it was before may still have a last look at it */
-    while (!atomic_compare_exchange_strong(&x->gate->state, &idle, DS__CPU_COUNTS)) { idle = DS__CPU_IDLE; ds__pause(); }
+    if (!(x->gate = ds__cpu_stream_make(x->body->device.index, DS__STREAM_LANE, 0, 0)))
+        return 0;
+    /* who emptied the stream that it was before may still have a last look at it */
+    uint32_t idle = DS__CPU_IDLE;
+    while (!atomic_compare_exchange_strong(&x->gate->state, &idle, DS__CPU_COUNTS)) {
+        idle = DS__CPU_IDLE;
+        ds__pause();
+    }
     x->gate_base = atomic_load(&x->gate->submitted);
     return 1;
 }
-

@@ -1,29 +1,37 @@
-/* ---- >>cpu host functions ------------------------------------------------------------------------------------------ */
+/* ---- >>cpu host functions -------------------------------------------------------------------- */
 
 static void *ds__cpu_host_main(void *unused);
 
-/* One more thread for host functions; the pool's lock is held. A refusal is tried again at the monitor's next tick. */
+/* One more thread for host functions; the pool's lock is held. A refusal is tried again at the
+   monitor's next tick. */
 static void ds__cpu_host_spawn(void) {
     if (ds__cpu.host_threads == ds__cpu.host_room) {
         int room = ds__cpu.host_room ? 2 * ds__cpu.host_room : 16;
         pthread_t *more = ds__alloc((size_t)room * sizeof *more);
-        if (!more) return;
-        if (ds__cpu.host_thread) memcpy(more, ds__cpu.host_thread, (size_t)ds__cpu.host_threads * sizeof *more);
+        if (!more)
+            return;
+        if (ds__cpu.host_thread)
+            memcpy(more, ds__cpu.host_thread, (size_t)ds__cpu.host_threads * sizeof *more);
         ds__release(ds__cpu.host_thread);
         ds__cpu.host_thread = more;
         ds__cpu.host_room = room;
     }
-    if (pthread_create(&ds__cpu.host_thread[ds__cpu.host_threads], NULL, ds__cpu_host_main, NULL) == 0) ds__cpu.host_threads++;
+    if (pthread_create(&ds__cpu.host_thread[ds__cpu.host_threads], NULL, ds__cpu_host_main, NULL) ==
+        0)
+        ds__cpu.host_threads++;
 }
 
 /* Before a host function is accepted there is a thread that will run it. */
 static ds_result ds__cpu_host_ready(void) {
-    if (DS__LIKELY(atomic_load_explicit(&ds__cpu.host_threads, memory_order_relaxed) > 0)) return DS_OK;
+    if (DS__LIKELY(atomic_load_explicit(&ds__cpu.host_threads, memory_order_relaxed) > 0))
+        return DS_OK;
     ds__lock_take(&ds__cpu.lock);
-    if (atomic_load(&ds__cpu.host_threads) == 0) ds__cpu_host_spawn();
+    if (atomic_load(&ds__cpu.host_threads) == 0)
+        ds__cpu_host_spawn();
     ds__lock_give(&ds__cpu.lock);
     return atomic_load(&ds__cpu.host_threads) > 0
-               ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no thread for host functions could be started");
+               ? DS_OK
+               : ds__fail(DS_ERR_OUT_OF_MEMORY, "no thread for host functions could be started");
 }
 
 /* The stream's next operation is the user's code: hands the stream over. */
@@ -32,15 +40,21 @@ static void ds__cpu_to_host(ds__cpu_stream *s) {
     ds__lock_take(&ds__cpu.lock);
     atomic_store(&s->state, DS__CPU_AT_HOST);
     s->next = NULL;
-    if (ds__cpu.host_tail) ds__cpu.host_tail->next = s; else ds__cpu.host_head = s;
+    if (ds__cpu.host_tail)
+        ds__cpu.host_tail->next = s;
+    else
+        ds__cpu.host_head = s;
     ds__cpu.host_tail = s;
-    int idle = ds__cpu.host_idle, alone = ds__cpu.host_head == s;
+    int idle = ds__cpu.host_idle;
+    int alone = ds__cpu.host_head == s;
     ds__lock_give(&ds__cpu.lock);
     if (idle) {
         atomic_fetch_add(&ds__cpu.host_word, 1);
         ds__futex_wake(&ds__cpu.host_word, 1);
     }
-    if (!idle || !alone) ds__cpu_wake_monitor(); /* who counts as idle may be on its way for another one */
+    /* who counts as idle may be on its way for another one */
+    if (!idle || !alone)
+        ds__cpu_wake_monitor();
 }
 
 /* Runs the user's code of the operation; number is the operation's. */
@@ -50,12 +64,13 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     ds__tls.in_callback = 1;
     if (op->kind == DS__OP_CALLBACK) {
         ds_stream stream = { op->u.host.stream };
-        if (f) snprintf(ds__tls.error, sizeof ds__tls.error, "%s", f->text);
+        if (f)
+            snprintf(ds__tls.error, sizeof ds__tls.error, "%s", f->text);
         op->u.host.callback(stream, f ? f->code : DS_OK, op->u.host.user);
     } else if (!f) {
         op->u.host.fn(op->u.host.user);
     }
-    if (op->u.host.dtor_fn) op->u.host.dtor_fn(op->u.host.user);
+    if (op->u.host.dtor_fn)
+        op->u.host.dtor_fn(op->u.host.user);
     ds__tls.in_callback = outer;
 }
-

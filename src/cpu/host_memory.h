@@ -1,8 +1,15 @@
 static ds_result ds__cpu_host_alloc(size_t size, void **out) {
-    ds_result r = ds__cpu_unsafe("pinned memory cannot be allocated in this thread while the capture is open");
-    if (r < 0) return r;
-    *out = size < 4096 || size > SIZE_MAX - 4096 ? ds__cpu_memory(size) : aligned_alloc(4096, (size + 4095) & ~(size_t)4095); /* whole pages, as CUDA */
-    return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
+    ds_result r = ds__cpu_unsafe(
+        "pinned memory cannot be allocated in this thread while the capture is open");
+    if (r < 0)
+        return r;
+    /* whole pages, as CUDA */
+    *out = size < 4096 || size > SIZE_MAX - 4096
+               ? ds__cpu_memory(size)
+               : aligned_alloc(4096, (size + 4095) & ~(size_t)4095);
+    return *out ? DS_OK
+                : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory",
+                           size);
 }
 
 static ds_result ds__cpu_host_register(void *ptr, size_t size) {
@@ -12,16 +19,21 @@ static ds_result ds__cpu_host_register(void *ptr, size_t size) {
 }
 
 static ds_result ds__cpu_memory_wait(int device) {
-    ds_result r = ds__cpu_unsafe("memory cannot be freed or unregistered in this thread while the capture is open");
-    for (int i = device < 0 ? 0 : device; i < (device < 0 ? ds__cpu.devices : device + 1) && r == DS_OK; i++)
+    ds_result r = ds__cpu_unsafe(
+        "memory cannot be freed or unregistered in this thread while the capture is open");
+    for (int i = device < 0 ? 0 : device;
+         i < (device < 0 ? ds__cpu.devices : device + 1) && r == DS_OK; i++)
         r = ds__cpu_wait_device(i, 0, DS__FOREVER);
     return r;
 }
 
 static ds_result ds__cpu_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
-    if (kind == DS_MEMORY_DEVICE) atomic_fetch_sub(&ds__cpu.device[device].used, size);
-    if (kind == DS_MEMORY_DEVICE) ds__cpu_device_memory_give(ptr, size);
-    else if (kind != DS_MEMORY_REGISTERED) free(ptr);
+    if (kind == DS_MEMORY_DEVICE)
+        atomic_fetch_sub(&ds__cpu.device[device].used, size);
+    if (kind == DS_MEMORY_DEVICE)
+        ds__cpu_device_memory_give(ptr, size);
+    else if (kind != DS_MEMORY_REGISTERED)
+        free(ptr);
     return DS_OK;
 }
 
@@ -34,10 +46,13 @@ static void ds__cpu_drain(void) {
             t.upto = 0;
             ds__lock_take(&ds__cpu.device[i].lock);
             for (ds__cpu_stream *s = ds__cpu.device[i].streams; s && !t.stream; s = s->all_next)
-                if (atomic_load(&s->done) < atomic_load(&s->submitted)) { t.stream = s; t.upto = atomic_load(&s->submitted); }
+                if (atomic_load(&s->done) < atomic_load(&s->submitted)) {
+                    t.stream = s;
+                    t.upto = atomic_load(&s->submitted);
+                }
             ds__lock_give(&ds__cpu.device[i].lock);
-            if (t.stream) ds__cpu_wait(t.stream, t.upto, DS__FOREVER, 0);
+            if (t.stream)
+                ds__cpu_wait(t.stream, t.upto, DS__FOREVER, 0);
         } while (t.stream);
     }
 }
-

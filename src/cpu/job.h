@@ -1,11 +1,15 @@
-/* ---- >>cpu jobs: one operation on several threads --------------------------------------------------------------- */
+/* ---- >>cpu jobs: one operation on several threads -------------------------------------------- */
 
-/* Waiting host threads take pieces from the front and workers from the back, so that each processor meets much the same
-   memory every time. `taken` says that one is left; front and back then never meet. leave: a helping worker goes when
-   there are ready streams. limit: this many pieces at most. */
+/* Waiting host threads take pieces from the front and workers from the back, so that each
+   processor meets much the same memory every time. `taken` says that one is left; front and back
+   then never meet. leave: a helping worker goes when there are ready streams. limit: this many
+   pieces at most. */
 static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t limit) {
-    while (limit-- > 0 && !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed)) && atomic_fetch_add_explicit(&job->taken, 1, memory_order_relaxed) < job->pieces) {
-        size_t n = atomic_fetch_add_explicit(worker ? &job->back : &job->front, 1, memory_order_relaxed);
+    while (limit-- > 0 &&
+           !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed)) &&
+           atomic_fetch_add_explicit(&job->taken, 1, memory_order_relaxed) < job->pieces) {
+        size_t n =
+            atomic_fetch_add_explicit(worker ? &job->back : &job->front, 1, memory_order_relaxed);
         job->piece_fn(job, worker ? job->pieces - 1 - n : n);
         atomic_fetch_add_explicit(&job->finished, 1, memory_order_acq_rel);
     }
@@ -15,16 +19,23 @@ static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t lim
 static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     ds__lock_take(&ds__cpu.lock);
     ds__cpu_job *job = s ? atomic_load_explicit(&s->job, memory_order_relaxed) : ds__cpu.jobs;
-    if (s && atomic_load_explicit(&s->done, memory_order_relaxed) >= upto) job = NULL; /* a later operation's */
-    while (job && atomic_load_explicit(&job->taken, memory_order_relaxed) >= job->pieces) job = s ? NULL : job->next_job;
-    if (job) job->users++;
+    /* a later operation's */
+    if (s && atomic_load_explicit(&s->done, memory_order_relaxed) >= upto)
+        job = NULL;
+    while (job && atomic_load_explicit(&job->taken, memory_order_relaxed) >= job->pieces)
+        job = s ? NULL : job->next_job;
+    if (job)
+        job->users++;
     ds__lock_give(&ds__cpu.lock);
-    if (!job) return 0;
+    if (!job)
+        return 0;
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    /* Between the pieces of a copy a worker can look at ready streams; those of a kernel may take long. */
+    /* Between the pieces of a copy a worker can look at ready streams; those of a kernel may
+       take long. */
     int moves = job->op->kind != DS__OP_KERNEL;
-    if (!moves) ds__cpu_long(w, 1);
+    if (!moves)
+        ds__cpu_long(w, 1);
     ds__cpu_job_work(job, w != NULL, w != NULL && moves, SIZE_MAX);
     ds__cpu_long(w, 0);
     ds__tls.in_callback = outer;
@@ -35,41 +46,53 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
 }
 
 /* Works on the job until all of it is done; sleeping workers are called when that pays. */
-static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *job, int call_workers) {
+static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *job,
+                            int call_workers) {
     ds__lock_take(&ds__cpu.lock);
     job->prev_job = NULL;
     job->next_job = ds__cpu.jobs;
-    if (job->next_job) job->next_job->prev_job = job;
+    if (job->next_job)
+        job->next_job->prev_job = job;
     ds__cpu.jobs = job;
     atomic_fetch_add(&ds__cpu.job_count, 1);
     atomic_store_explicit(&s->job, job, memory_order_release);
     ds__lock_give(&ds__cpu.lock);
-    /* Two pieces on our own, time enough for a host thread that waits, or a worker that is awake, to join. Then sleeping
-       workers are called, but no more threads than processors: one too many, and a piece waits for a time slice. */
+    /* Two pieces on our own, time enough for a host thread that waits, or a worker that is
+       awake, to join. Then sleeping workers are called, but no more threads than processors: one
+       too many, and a piece waits for a time slice. */
     ds__cpu_job_work(job, w != NULL, 0, 2);
     int parked = atomic_load(&ds__cpu.parked);
-    int waiting = atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed), looking = waiting - atomic_load_explicit(&ds__cpu.asleep, memory_order_relaxed);
-    int wanted = ds__cpu.processors - (ds__cpu.workers - parked) - (looking > 0 ? looking : 0) - (w == NULL && waiting == 0);
+    int waiting = atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed);
+    int looking = waiting - atomic_load_explicit(&ds__cpu.asleep, memory_order_relaxed);
+    int wanted = ds__cpu.processors - (ds__cpu.workers - parked) - (looking > 0 ? looking : 0) -
+                 (w == NULL && waiting == 0);
     if (call_workers && parked > 0 && wanted > 0) {
         atomic_fetch_add(&ds__cpu.wake_word, 1);
         ds__futex_wake(&ds__cpu.wake_word, wanted < parked ? wanted : parked);
     }
     ds__cpu_job_work(job, w != NULL, 0, SIZE_MAX);
-    for (int spins = 0; ; spins++) {
+    for (int spins = 0;; spins++) {
         int over = 0;
         if (atomic_load_explicit(&job->finished, memory_order_acquire) == job->pieces) {
             ds__lock_take(&ds__cpu.lock);
             if (atomic_load_explicit(&s->job, memory_order_relaxed) == job) {
                 atomic_store_explicit(&s->job, NULL, memory_order_relaxed);
-                if (job->prev_job) job->prev_job->next_job = job->next_job; else ds__cpu.jobs = job->next_job;
-                if (job->next_job) job->next_job->prev_job = job->prev_job;
+                if (job->prev_job)
+                    job->prev_job->next_job = job->next_job;
+                else
+                    ds__cpu.jobs = job->next_job;
+                if (job->next_job)
+                    job->next_job->prev_job = job->prev_job;
                 atomic_fetch_sub(&ds__cpu.job_count, 1);
             }
             over = job->users == 0;
             ds__lock_give(&ds__cpu.lock);
         }
-        if (over) return;
-        if (spins < 200) ds__pause(); else syscall(SYS_sched_yield);
+        if (over)
+            return;
+        if (spins < 200)
+            ds__pause();
+        else
+            syscall(SYS_sched_yield);
     }
 }
-

@@ -1,28 +1,43 @@
-/* ---- >>cpu kernels ------------------------------------------------------------------------------------------------ */
+/* ---- >>cpu kernels --------------------------------------------------------------------------- */
 
 static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
     const ds__op *op = job->op;
-    size_t first = job->first + piece * job->piece_items, left = op->u.kernel.items - first;
-    int status = op->u.kernel.kernel->cpu_fn(first, left < job->piece_items ? left : job->piece_items, job->args);
-    if (status) atomic_store_explicit(&job->status, status, memory_order_relaxed);
+    size_t first = job->first + piece * job->piece_items;
+    size_t left = op->u.kernel.items - first;
+    int status = op->u.kernel.kernel->cpu_fn(
+        first, left < job->piece_items ? left : job->piece_items, job->args);
+    if (status)
+        atomic_store_explicit(&job->status, status, memory_order_relaxed);
 }
 
-/* Runs the launch: its first items alone, to see how long the rest will take; the rest is split when it is long. */
-static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op, const void *args, uint64_t *out_item_ns) {
+/* Runs the launch: its first items alone, to see how long the rest will take; the rest is split
+   when it is long. */
+static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                                const void *args, uint64_t *out_item_ns) {
     ds__kernel *k = op->u.kernel.kernel;
-    size_t n = op->u.kernel.items, grain = k->grain ? k->grain : 1, first = n / 64, known = atomic_load_explicit(&k->item_ns, memory_order_relaxed);
-    if (known && first > DS__CPU_FIRST_NS / known) first = DS__CPU_FIRST_NS / known; /* the others are to join soon */
-    if (first < grain) first = grain;
+    size_t n = op->u.kernel.items;
+    size_t grain = k->grain ? k->grain : 1;
+    size_t first = n / 64;
+    size_t known = atomic_load_explicit(&k->item_ns, memory_order_relaxed);
+    /* the others are to join soon */
+    if (known && first > DS__CPU_FIRST_NS / known)
+        first = DS__CPU_FIRST_NS / known;
+    if (first < grain)
+        first = grain;
     uint64_t start = ds__now_ns();
-    if (first >= n) first = n;
+    if (first >= n)
+        first = n;
     int status = k->cpu_fn(0, first, args);
     uint64_t each = (ds__now_ns() - start) / first;
     *out_item_ns = each;
-    if (status || first == n) return status;
-    if (each * (n - first) < DS__CPU_SPLIT_NS || ds__cpu.is_inline || ds__cpu.seed) return k->cpu_fn(first, n - first, args);
+    if (status || first == n)
+        return status;
+    if (each * (n - first) < DS__CPU_SPLIT_NS || ds__cpu.is_inline || ds__cpu.seed)
+        return k->cpu_fn(first, n - first, args);
     ds__cpu_job job;
     memset(&job, 0, sizeof job);
-    size_t pieces = 8 * (size_t)(ds__cpu.workers + 1), items = (n - first + pieces - 1) / pieces;
+    size_t pieces = 8 * (size_t)(ds__cpu.workers + 1);
+    size_t items = (n - first + pieces - 1) / pieces;
     job.piece_fn = ds__cpu_kernel_piece;
     job.op = op;
     job.args = args;
@@ -33,14 +48,18 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     return atomic_load_explicit(&job.status, memory_order_relaxed);
 }
 
-/* Returns the kernel's status. How long an item takes is measured at the first launches and then now and then. */
+/* Returns the kernel's status. How long an item takes is measured at the first launches and then
+   now and then. */
 static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op) {
     ds__kernel *k = op->u.kernel.kernel;
     const void *args = (const char *)op + DS__CPU_ARGS_AT;
-    uint32_t runs = atomic_load_explicit(&k->runs, memory_order_relaxed), known = 0;
-    if (DS__LIKELY(runs >= 4)) known = atomic_load_explicit(&k->item_ns, memory_order_relaxed);
+    uint32_t runs = atomic_load_explicit(&k->runs, memory_order_relaxed);
+    uint32_t known = 0;
+    if (DS__LIKELY(runs >= 4))
+        known = atomic_load_explicit(&k->item_ns, memory_order_relaxed);
     int is_long = runs < 4 || (uint64_t)known * op->u.kernel.items > DS__CPU_LONG_NS;
-    if (is_long) ds__cpu_long(w, 1);
+    if (is_long)
+        ds__cpu_long(w, 1);
     uint64_t each = 0;
     int status;
     if (op->u.kernel.items == 1 || k->grain == SIZE_MAX) {
@@ -50,17 +69,25 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     } else {
         status = ds__cpu_kernel_items(w, s, op, args, &each);
     }
-    atomic_store_explicit(&k->item_ns, each > UINT32_MAX ? UINT32_MAX : (uint32_t)each, memory_order_relaxed);
-    if (runs < 4) atomic_store_explicit(&k->runs, runs + 1, memory_order_relaxed);
+    atomic_store_explicit(&k->item_ns, each > UINT32_MAX ? UINT32_MAX : (uint32_t)each,
+                          memory_order_relaxed);
+    if (runs < 4)
+        atomic_store_explicit(&k->runs, runs + 1, memory_order_relaxed);
     ds__cpu_long(w, 0);
     return status;
 }
 
-static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int status, uint64_t number) {
-    char text[384], site[200] = "";
-    if (op->file) snprintf(site, sizeof site, ", launched at %.160s:%u,", op->file, (unsigned)op->line);
-    if (op->u.kernel.kernel->ours) snprintf(text, sizeof text, "%.60s failed on cpu:%d: %.250s", op->u.kernel.kernel->name, s->device, ds__tls.error);
-    else snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d", op->u.kernel.kernel->name, site, s->device, status);
+static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int status,
+                                  uint64_t number) {
+    char text[384];
+    char site[200] = "";
+    if (op->file)
+        snprintf(site, sizeof site, ", launched at %.160s:%u,", op->file, (unsigned)op->line);
+    if (op->u.kernel.kernel->ours)
+        snprintf(text, sizeof text, "%.60s failed on cpu:%d: %.250s", op->u.kernel.kernel->name,
+                 s->device, ds__tls.error);
+    else
+        snprintf(text, sizeof text, "kernel %.60s%s failed on cpu:%d with status %d",
+                 op->u.kernel.kernel->name, site, s->device, status);
     ds__cpu_fail_stream(s, ds__cpu_fail_device(s->device, text), number);
 }
-

@@ -1,4 +1,4 @@
-/* ---- >>cpu memory --------------------------------------------------------------------------------------------------------- */
+/* ---- >>cpu memory ---------------------------------------------------------------------------- */
 
 /* The core keeps the table of all memory; what it does not know is ordinary host memory. */
 static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
@@ -14,18 +14,28 @@ static void *ds__cpu_memory(size_t size) {
 }
 
 /* A device's; large pieces of a dry one are no more than addresses until they are touched. */
-static int ds__cpu_is_dry(size_t size) { return ds__cpu.fabric && ds__cpu.fabric->flags & DS_CPU_DRY && size >= DS__CPU_DRY_BYTES; }
+static int ds__cpu_is_dry(size_t size) {
+    return ds__cpu.fabric && ds__cpu.fabric->flags & DS_CPU_DRY && size >= DS__CPU_DRY_BYTES;
+}
+
 static void *ds__cpu_device_memory_take(size_t size) {
-    if (DS__LIKELY(!ds__cpu_is_dry(size))) return ds__cpu_memory(size);
-    if (size > SIZE_MAX - DS__CPU_DRY_BYTES) return NULL;
+    if (DS__LIKELY(!ds__cpu_is_dry(size)))
+        return ds__cpu_memory(size);
+    if (size > SIZE_MAX - DS__CPU_DRY_BYTES)
+        return NULL;
     size = (size + 4095) & ~(size_t)4095;
     void *at = ds__os_reserve(size, 4096);
-    if (!at || !mprotect(at, size, PROT_READ | PROT_WRITE)) return at;
+    if (!at || !mprotect(at, size, PROT_READ | PROT_WRITE))
+        return at;
     ds__os_unreserve(at, size);
     return NULL;
 }
+
 static void ds__cpu_device_memory_give(void *at, size_t size) {
-    if (DS__LIKELY(!ds__cpu_is_dry(size))) free(at); else ds__os_unreserve(at, (size + 4095) & ~(size_t)4095);
+    if (DS__LIKELY(!ds__cpu_is_dry(size)))
+        free(at);
+    else
+        ds__os_unreserve(at, (size + 4095) & ~(size_t)4095);
 }
 
 /* Takes the bytes from the device's limit. */
@@ -34,8 +44,9 @@ static ds_result ds__cpu_take(int device, size_t size) {
     size_t used = atomic_load(&d->used);
     do {
         if (size > d->limit || used > d->limit - size)
-            return ds__fail(DS_ERR_OUT_OF_MEMORY, "%zu bytes do not fit on cpu:%d: %zu of %zu bytes are in use", size, device,
-                            used, d->limit);
+            return ds__fail(DS_ERR_OUT_OF_MEMORY,
+                            "%zu bytes do not fit on cpu:%d: %zu of %zu bytes are in use", size,
+                            device, used, d->limit);
     } while (!atomic_compare_exchange_weak(&d->used, &used, used + size));
     return DS_OK;
 }
@@ -46,23 +57,34 @@ static ds_result ds__cpu_short(int device, size_t size) {
 }
 
 static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
-    ds_result r = ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
-    if (r == DS_OK) r = ds__cpu_take(device, size);
-    if (r < 0) return r;
+    ds_result r =
+        ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
+    if (r == DS_OK)
+        r = ds__cpu_take(device, size);
+    if (r < 0)
+        return r;
     *out = ds__cpu_device_memory_take(size);
     return *out ? DS_OK : ds__cpu_short(device, size);
 }
 
-/* Virtual memory is the system's. Its unit here is that of GPUs, and of the system's large pages. */
+/* Virtual memory is the system's. Its unit here is that of GPUs, and of the system's large
+   pages. */
 #define DS__CPU_SPACE_PAGE ((size_t)2 << 20)
 
-static size_t ds__cpu_space_round(size_t size) { return (size + DS__CPU_SPACE_PAGE - 1) & ~(DS__CPU_SPACE_PAGE - 1); }
+static size_t ds__cpu_space_round(size_t size) {
+    return (size + DS__CPU_SPACE_PAGE - 1) & ~(DS__CPU_SPACE_PAGE - 1);
+}
 
 static ds_result ds__cpu_space_reserve(int device, size_t size, size_t *out_page, void **out) {
     *out_page = DS__CPU_SPACE_PAGE;
-    *out = size && size <= SIZE_MAX - DS__CPU_SPACE_PAGE ? ds__os_reserve(ds__cpu_space_round(size), DS__CPU_SPACE_PAGE) : NULL;
-    return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of address space for cpu:%d", size, device);
+    *out = size && size <= SIZE_MAX - DS__CPU_SPACE_PAGE
+               ? ds__os_reserve(ds__cpu_space_round(size), DS__CPU_SPACE_PAGE)
+               : NULL;
+    return *out ? DS_OK
+                : ds__fail(DS_ERR_OUT_OF_MEMORY,
+                           "the system has no %zu bytes of address space for cpu:%d", size, device);
 }
+
 static void ds__cpu_space_release(int device, void *at, size_t size) {
     (void)device;
     ds__os_unreserve(at, ds__cpu_space_round(size));
@@ -71,23 +93,28 @@ static void ds__cpu_space_release(int device, void *at, size_t size) {
 static ds_result ds__cpu_space_map(int device, void *at, size_t size) {
     ds__mapping m;
     if (!size || size % DS__CPU_SPACE_PAGE || (uintptr_t)at % DS__CPU_SPACE_PAGE)
-        return ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes at %p are not whole pages of %zu bytes", size, at, DS__CPU_SPACE_PAGE);
+        return ds__fail(DS_ERR_INVALID_VALUE, "%zu bytes at %p are not whole pages of %zu bytes",
+                        size, at, DS__CPU_SPACE_PAGE);
     ds_result r = ds__mapping_add(at, size);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cpu_take(device, size);
     if (r == DS_OK && !ds__os_commit(at, size)) {
         ds__os_decommit(at, size); /* it may have come half way */
         r = ds__cpu_short(device, size);
     }
-    if (r < 0) (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
+    if (r < 0)
+        (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
     return r;
 }
 
 static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
     ds__mapping m;
     ds_result r = ds__mapping_check(at, size);
-    if (r < 0) return r;
-    while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {}
+    if (r < 0)
+        return r;
+    while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
+    }
     ds__os_decommit(at, size);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
     return DS_OK;
@@ -99,10 +126,14 @@ static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void
     ds__op op = { .kind = DS__OP_FREE };
     ds_result r;
     ds__cpu_failure *f = ds__cpu_stream_failure(s);
-    if (f) return ds__cpu_report(f);
-    if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r)) return r;
-    if ((r = ds__cpu_take(device, size)) < 0) return r;
-    if (!(*out = ds__cpu_device_memory_take(size))) return ds__cpu_short(device, size);
+    if (f)
+        return ds__cpu_report(f);
+    if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r))
+        return r;
+    if ((r = ds__cpu_take(device, size)) < 0)
+        return r;
+    if (!(*out = ds__cpu_device_memory_take(size)))
+        return ds__cpu_short(device, size);
     atomic_fetch_add(&ds__cpu.device[device].async_used, size);
     return DS_OK;
 }
@@ -114,7 +145,8 @@ static ds_result ds__cpu_async_free(int device, void *stream, void *ptr, size_t 
     op.u.memory.ptr = ptr;
     op.u.memory.size = size;
     op.u.memory.device = device;
-    if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r)) return r;
+    if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r))
+        return r;
     return ds__cpu_enqueue(s, &op, NULL);
 }
 
@@ -125,10 +157,13 @@ static void ds__cpu_async_over(const ds__op *op) {
     ds__cpu_device_memory_give(op->u.memory.ptr, op->u.memory.size);
 }
 
-static ds_result ds__cpu_async_trim(int device, size_t keep) { (void)device; (void)keep; return DS_OK; }
+static ds_result ds__cpu_async_trim(int device, size_t keep) {
+    (void)device;
+    (void)keep;
+    return DS_OK;
+}
 
 static ds_result ds__cpu_async_info(int device, size_t *out_reserved, size_t *out_used) {
     *out_reserved = *out_used = atomic_load(&ds__cpu.device[device].async_used);
     return DS_OK;
 }
-

@@ -1,8 +1,9 @@
-/* ---- >>cpu start and stop ----------------------------------------------------------------------------------------------------- */
+/* ---- >>cpu start and stop -------------------------------------------------------------------- */
 
 static int ds__cpu_option(int value, const char *name, int fallback, int most) {
     uint64_t n = value > 0 ? (uint64_t)value : ds__env_number(name);
-    if (n == 0) n = (uint64_t)fallback;
+    if (n == 0)
+        n = (uint64_t)fallback;
     return n > (uint64_t)most ? most : (int)n;
 }
 
@@ -13,51 +14,77 @@ static const ds_cpu_desc *ds__cpu_desc(void) {
 
 static ds_result ds__cpu_check_route(const ds_cpu_fabric *f, size_t from, size_t to) {
     const ds_cpu_route *route = &f->route[from * ((size_t)f->devices + 1) + to];
-    DS__REQUIRE(route->latency_ns >= 0 && route->latency_ns <= 1000000000000000, "the route from %zu to %zu has a latency of %lld ns", from, to, (long long)route->latency_ns);
-    DS__REQUIRE(route->hops <= f->links && (route->link || !route->hops), "the route from %zu to %zu has %zu of %zu links", from, to, route->hops, f->links);
+    DS__REQUIRE(route->latency_ns >= 0 && route->latency_ns <= 1000000000000000,
+                "the route from %zu to %zu has a latency of %lld ns", from, to,
+                (long long)route->latency_ns);
+    DS__REQUIRE(route->hops <= f->links && (route->link || !route->hops),
+                "the route from %zu to %zu has %zu of %zu links", from, to, route->hops, f->links);
     for (size_t i = 0; i < route->hops; i++) {
-        DS__REQUIRE(route->link[i] >= 0 && (size_t)route->link[i] < f->links, "the route from %zu to %zu has link %d of %zu", from, to, route->link[i], f->links);
-        for (size_t k = 0; k < i; k++) DS__REQUIRE(route->link[k] != route->link[i], "the route from %zu to %zu has link %d twice", from, to, route->link[i]);
+        DS__REQUIRE(route->link[i] >= 0 && (size_t)route->link[i] < f->links,
+                    "the route from %zu to %zu has link %d of %zu", from, to, route->link[i],
+                    f->links);
+        for (size_t k = 0; k < i; k++)
+            DS__REQUIRE(route->link[k] != route->link[i],
+                        "the route from %zu to %zu has link %d twice", from, to, route->link[i]);
     }
     return DS_OK;
 }
 
 static ds_result ds__cpu_check_fabric(const ds_cpu_desc *desc) {
     const ds_cpu_fabric *f = desc->fabric;
-    DS__REQUIRE(f->devices > 0 && f->devices <= DS_CPU_MAX_DEVICES, "a fabric of %d devices, which are not 1 to %d", f->devices, DS_CPU_MAX_DEVICES);
-    DS__REQUIRE(!desc->devices || desc->devices == f->devices, "%d CPU devices, but a fabric of %d", desc->devices, f->devices);
-    DS__REQUIRE(!desc->peer_access, "a fabric's routes say which devices reach each other; peer_access must be NULL");
-    DS__REQUIRE(!(desc->flags & DS_CPU_INLINE) && !desc->seed, "a fabric decides when work runs: neither DS_CPU_INLINE nor a seed goes with it");
+    DS__REQUIRE(f->devices > 0 && f->devices <= DS_CPU_MAX_DEVICES,
+                "a fabric of %d devices, which are not 1 to %d", f->devices, DS_CPU_MAX_DEVICES);
+    DS__REQUIRE(!desc->devices || desc->devices == f->devices, "%d CPU devices, but a fabric of %d",
+                desc->devices, f->devices);
+    DS__REQUIRE(!desc->peer_access,
+                "a fabric's routes say which devices reach each other; peer_access must be NULL");
+    DS__REQUIRE(!(desc->flags & DS_CPU_INLINE) && !desc->seed,
+                "a fabric decides when work runs: neither DS_CPU_INLINE nor a seed goes with it");
     DS__REQUIRE(f->route, "the fabric has no routes");
-    DS__REQUIRE(f->links <= INT_MAX && (f->link_bytes_per_s || !f->links), "the fabric has %zu links, but nothing says how fast they are", f->links);
+    DS__REQUIRE(f->links <= INT_MAX && (f->link_bytes_per_s || !f->links),
+                "the fabric has %zu links, but nothing says how fast they are", f->links);
     DS__REQUIRE(f->engines >= 0 && f->engines <= 64, "%d copy engines are not 1 to 64", f->engines);
-    DS__REQUIRE(f->engine_ns >= 0 && f->engine_ns <= 1000000000000000, "a copy cannot hold its engine for %lld ns", (long long)f->engine_ns);
-    DS__REQUIRE(f->memory_bytes_per_s == 0 || (f->memory_bytes_per_s >= 1 && f->memory_bytes_per_s <= 1e300), "memory of %g bytes per second", f->memory_bytes_per_s);
+    DS__REQUIRE(f->engine_ns >= 0 && f->engine_ns <= 1000000000000000,
+                "a copy cannot hold its engine for %lld ns", (long long)f->engine_ns);
+    DS__REQUIRE(f->memory_bytes_per_s == 0 ||
+                    (f->memory_bytes_per_s >= 1 && f->memory_bytes_per_s <= 1e300),
+                "memory of %g bytes per second", f->memory_bytes_per_s);
     DS__REQUIRE((f->flags & ~(unsigned)DS_CPU_DRY) == 0, "unknown fabric flags %#x", f->flags);
     for (size_t i = 0; i < f->links; i++)
-        DS__REQUIRE(f->link_bytes_per_s[i] >= 1 && f->link_bytes_per_s[i] <= 1e300, "link %zu has %g bytes per second", i, f->link_bytes_per_s[i]);
+        DS__REQUIRE(f->link_bytes_per_s[i] >= 1 && f->link_bytes_per_s[i] <= 1e300,
+                    "link %zu has %g bytes per second", i, f->link_bytes_per_s[i]);
     for (size_t from = 0; from <= (size_t)f->devices; from++)
         for (size_t to = 0; to <= (size_t)f->devices; to++) {
             ds_result r = ds__cpu_check_route(f, from, to);
-            if (r < 0) return r;
+            if (r < 0)
+                return r;
         }
     return DS_OK;
 }
 
 static ds_result ds__cpu_check_desc(const ds_cpu_desc *desc) {
-    DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES, "%d CPU devices are not 1 to %d", desc->devices, DS_CPU_MAX_DEVICES);
-    DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256, "%d workers are not 1 to 256", desc->workers);
-    DS__REQUIRE((desc->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE)) == 0, "unknown CPU flags %#x", desc->flags);
+    DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES,
+                "%d CPU devices are not 1 to %d", desc->devices, DS_CPU_MAX_DEVICES);
+    DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256, "%d workers are not 1 to 256",
+                desc->workers);
+    DS__REQUIRE((desc->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE)) ==
+                    0,
+                "unknown CPU flags %#x", desc->flags);
     DS__REQUIRE(!desc->peer_access || desc->devices > 0, "peer_access needs the number of devices");
     return desc->fabric ? ds__cpu_check_fabric(desc) : DS_OK;
 }
 
-/* A copy of a fabric in one piece of memory, with the defaults in the place of zeros; NULL: no memory. */
+/* A copy of a fabric in one piece of memory, with the defaults in the place of zeros; NULL: no
+   memory. */
 static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
-    size_t routes = ((size_t)f->devices + 1) * ((size_t)f->devices + 1), hops = 0;
-    for (size_t i = 0; i < routes; i++) hops += f->route[i].hops;
-    char *at = ds__alloc(sizeof *f + f->links * sizeof(double) + routes * sizeof(ds_cpu_route) + hops * sizeof(int));
-    if (!at) return NULL;
+    size_t routes = ((size_t)f->devices + 1) * ((size_t)f->devices + 1);
+    size_t hops = 0;
+    for (size_t i = 0; i < routes; i++)
+        hops += f->route[i].hops;
+    char *at = ds__alloc(sizeof *f + f->links * sizeof(double) + routes * sizeof(ds_cpu_route) +
+                         hops * sizeof(int));
+    if (!at)
+        return NULL;
     ds_cpu_fabric *copy = (ds_cpu_fabric *)(void *)at;
     ds_cpu_route *route = (ds_cpu_route *)(void *)(at + sizeof *f);
     double *rate = (double *)(void *)(route + routes);
@@ -65,36 +92,45 @@ static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
     *copy = *f;
     copy->route = route;
     copy->link_bytes_per_s = rate;
-    if (!copy->engines) copy->engines = 3;
-    if (!copy->engine_ns) copy->engine_ns = 1500;
-    if (copy->memory_bytes_per_s == 0) copy->memory_bytes_per_s = 2e12;
-    if (f->links) memcpy(rate, f->link_bytes_per_s, f->links * sizeof *rate);
+    if (!copy->engines)
+        copy->engines = 3;
+    if (!copy->engine_ns)
+        copy->engine_ns = 1500;
+    if (copy->memory_bytes_per_s == 0)
+        copy->memory_bytes_per_s = 2e12;
+    if (f->links)
+        memcpy(rate, f->link_bytes_per_s, f->links * sizeof *rate);
     for (size_t i = 0; i < routes; i++) {
         route[i] = f->route[i];
         route[i].link = link;
-        if (route[i].hops) memcpy(link, f->route[i].link, route[i].hops * sizeof *link);
+        if (route[i].hops)
+            memcpy(link, f->route[i].link, route[i].hops * sizeof *link);
         link += route[i].hops;
     }
     return copy;
 }
 
-/* The options are kept until ds_shutdown, with copies of all that they point to; NULL: only the old copies are freed. */
+/* The options are kept until ds_shutdown, with copies of all that they point to; NULL: only the
+   old copies are freed. */
 static ds_result ds__cpu_keep_desc(const ds_cpu_desc *desc) {
     static ds_cpu_desc kept;
     static ds_cpu_fabric *fabric;
     static unsigned char peers[DS_CPU_MAX_DEVICES * DS_CPU_MAX_DEVICES];
     ds__release(fabric);
     fabric = NULL;
-    if (!desc) return DS_OK;
+    if (!desc)
+        return DS_OK;
     kept = *desc;
     ds__g.desc.cpu = &kept;
     if (desc->peer_access) {
         memcpy(peers, desc->peer_access, (size_t)desc->devices * (size_t)desc->devices);
         kept.peer_access = peers;
     }
-    if (!desc->fabric) return DS_OK;
+    if (!desc->fabric)
+        return DS_OK;
     kept.devices = desc->fabric->devices;
     kept.fabric = fabric = ds__cpu_copy_fabric(desc->fabric);
-    return fabric ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a fabric of %d devices", desc->fabric->devices);
+    return fabric ? DS_OK
+                  : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a fabric of %d devices",
+                             desc->fabric->devices);
 }
-

@@ -1,9 +1,11 @@
-/* ---- >>cpu queue memory ------------------------------------------------------------------------------------------ */
+/* ---- >>cpu queue memory ---------------------------------------------------------------------- */
 
-/* Memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64, freed at shutdown only. */
+/* Memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64, freed at
+   shutdown only. */
 static void *ds__cpu_raw(size_t size) {
     void **raw = ds__alloc(size + 128);
-    if (!raw) return NULL;
+    if (!raw)
+        return NULL;
     ds__lock_take(&ds__cpu.raw_lock);
     raw[0] = ds__cpu.raw;
     ds__cpu.raw = raw;
@@ -11,10 +13,16 @@ static void *ds__cpu_raw(size_t size) {
     return (void *)(((uintptr_t)raw + 64 + 63) & ~(uintptr_t)63);
 }
 
-/* One thread at a time. Without memory what lies between two such parts counts as failed too: what has failed must not count as done. */
-static void ds__cpu_stays_failed(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t from, uint64_t upto) {
-    ds__cpu_past *last = atomic_load(&s->past), *p = last ? ds__cpu_raw(sizeof *p) : &s->first_past;
-    if (!p) { atomic_store(&last->upto, upto); return; }
+/* One thread at a time. Without memory what lies between two such parts counts as failed too:
+   what has failed must not count as done. */
+static void ds__cpu_stays_failed(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t from,
+                                 uint64_t upto) {
+    ds__cpu_past *last = atomic_load(&s->past);
+    ds__cpu_past *p = last ? ds__cpu_raw(sizeof *p) : &s->first_past;
+    if (!p) {
+        atomic_store(&last->upto, upto);
+        return;
+    }
     p->failure = f;
     p->from = from;
     atomic_store(&p->upto, upto);
@@ -30,58 +38,69 @@ static ds__cpu_block *ds__cpu_block_take(void) {
             slab[i].next = ds__cpu.free_blocks;
             ds__cpu.free_blocks = &slab[i];
         }
-        if (slab) atomic_fetch_add_explicit(&ds__cpu.queue_bytes, DS__CPU_SLAB_BLOCKS * sizeof *slab, memory_order_relaxed);
+        if (slab)
+            atomic_fetch_add_explicit(&ds__cpu.queue_bytes, DS__CPU_SLAB_BLOCKS * sizeof *slab,
+                                      memory_order_relaxed);
     }
     ds__cpu_block *b = ds__cpu.free_blocks;
-    if (b) ds__cpu.free_blocks = b->next;
+    if (b)
+        ds__cpu.free_blocks = b->next;
     ds__lock_give(&ds__cpu.block_lock);
     return b;
 }
 
 static void ds__cpu_block_give(ds__cpu_block *b) {
-    if (!b) return;
+    if (!b)
+        return;
     ds__lock_take(&ds__cpu.block_lock);
     b->next = ds__cpu.free_blocks;
     ds__cpu.free_blocks = b;
     ds__lock_give(&ds__cpu.block_lock);
 }
 
-/* Bytes of an operation in the queue, a multiple of 16, and where a kernel's arguments begin in it. */
+/* Bytes of an operation in the queue, a multiple of 16, and where a kernel's arguments begin in
+   it. */
 #define DS__CPU_ARGS_AT 48u
+
 static size_t ds__cpu_op_bytes(const ds__op *op) {
     static const size_t size[] = {
-        [DS__OP_COPY] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.copy,
-        [DS__OP_FILL] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.fill,
-        [DS__OP_HOST] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.host,
-        [DS__OP_CALLBACK] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.host,
-        [DS__OP_RECORD] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.stamp,
-        [DS__OP_WAIT] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
+        [DS__OP_COPY] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.copy,
+        [DS__OP_FILL] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.fill,
+        [DS__OP_HOST] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.host,
+        [DS__OP_CALLBACK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.host,
+        [DS__OP_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.stamp,
+        [DS__OP_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__OP_NOTHING] = offsetof(ds__op, u),
-        [DS__OP_GRAPH] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.graph,
-        [DS__OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
-        [DS__OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
-        [DS__OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.wait,
-        [DS__OP_SHARED_RECORD] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.shared,
-        [DS__OP_FREE] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.memory,
-        [DS__OP_CLOCK] = offsetof(ds__op, u) + sizeof ((ds__op *)0)->u.clock,
+        [DS__OP_GRAPH] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.graph,
+        [DS__OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__OP_SHARED_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.shared,
+        [DS__OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.memory,
+        [DS__OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.clock,
     };
-    size_t n = op->kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT + op->u.kernel.args_size : size[op->kind];
+    size_t n =
+        op->kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT + op->u.kernel.args_size : size[op->kind];
     return (n + 15) & ~(size_t)15;
 }
 
-/* Makes room for an operation at the tail; the producer's lock is held. NULL: no memory, nothing changed. */
+/* Makes room for an operation at the tail; the producer's lock is held. NULL: no memory, nothing
+   changed. */
 static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     ds__cpu_block *b = s->tail;
     if (DS__UNLIKELY(!b || s->tail_at + bytes + 16 > sizeof b->data)) {
         ds__cpu_block *fresh = atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel);
-        if (!fresh) fresh = ds__cpu_block_take();
-        if (!fresh) return NULL;
+        if (!fresh)
+            fresh = ds__cpu_block_take();
+        if (!fresh)
+            return NULL;
         fresh->next = NULL;
         if (b) {
             b->next = fresh;
             ((ds__op *)(void *)(b->data + s->tail_at))->kind = DS__OP_JUMP;
         } else {
-            s->head = fresh; /* the stream is empty and idle: nobody else looks at its head until we publish */
+            /* the stream is empty and idle: nobody else looks at its head until we publish */
+            s->head = fresh;
             s->head_at = 0;
         }
         s->tail = b = fresh;
@@ -89,19 +108,25 @@ static void *ds__cpu_room(ds__cpu_stream *s, size_t bytes) {
     }
     void *at = b->data + s->tail_at;
     s->tail_at += (uint32_t)bytes;
-    ds__own_line((const char *)b + ((s->tail_at + 320) & (DS__CPU_BLOCK_BYTES - 1))); /* some operations ahead */
+    /* some operations ahead */
+    ds__own_line((const char *)b + ((s->tail_at + 320) & (DS__CPU_BLOCK_BYTES - 1)));
     return at;
 }
 
-/* Small structs in words, as the caller has just written them: wider loads would wait for the caller's stores. */
+/* Small structs in words, as the caller has just written them: wider loads would wait for the
+   caller's stores. */
 static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
-    if (DS__UNLIKELY(size > 64)) { memcpy(to, from, size); return; }
+    if (DS__UNLIKELY(size > 64)) {
+        memcpy(to, from, size);
+        return;
+    }
     for (; size >= 8; size -= 8, to += 8, from += 8) {
         uint64_t word;
         memcpy(&word, from, 8);
         memcpy(to, &word, 8);
     }
-    for (; size; size--) *to++ = *from++;
+    for (; size; size--)
+        *to++ = *from++;
 }
 
 static ds_result ds__cpu_put_clock(ds__cpu_stream *s);
@@ -110,12 +135,18 @@ static ds_result ds__cpu_put_clock(ds__cpu_stream *s);
 static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
     if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__OP_CLOCK) {
         ds_result r = ds__cpu_put_clock(s);
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
     }
     ds__op *q = ds__cpu_room(s, ds__cpu_op_bytes(op));
-    if (DS__UNLIKELY(!q)) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
+    if (DS__UNLIKELY(!q))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
     if (op->kind == DS__OP_KERNEL) {
-        q->kind = op->kind; q->flags = op->flags; q->places = op->places; q->line = op->line; q->file = op->file;
+        q->kind = op->kind;
+        q->flags = op->flags;
+        q->places = op->places;
+        q->line = op->line;
+        q->file = op->file;
         q->u.kernel.kernel = op->u.kernel.kernel;
         q->u.kernel.items = op->u.kernel.items;
         q->u.kernel.args_size = op->u.kernel.args_size;
@@ -128,4 +159,3 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
     atomic_store(&s->submitted, n);
     return DS_OK;
 }
-

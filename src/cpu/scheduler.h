@@ -1,10 +1,11 @@
-/* ---- >>cpu lock-free: idle, ready, parked, asleep ----------------------------------------------------------------- */
+/* ---- >>cpu lock-free: idle, ready, parked, asleep -------------------------------------------- */
 
-/* The part that tests/model checks: four hand-shakes, each a store, then a load of what the other side stores first.
-   publish/idle:  ds__cpu_put stores submitted, then ds__cpu_kick loads state;  ds__cpu_go_idle the reverse.
-   pass/wait:     ds__cpu_pass stores done, then loads waiting;  ds__cpu_enlist the reverse.
-   ready/asleep:  ds__cpu_push_ready sets ready_mask, then loads lookers;  ds__cpu_sleep the reverse.
-   destroy/idle:  ds__cpu_stream_destroy stores closing, then tries state;  ds__cpu_go_idle the reverse. */
+/* The part that tests/model checks: four hand-shakes, each a store, then a load of what the
+   other side stores first. publish/idle: ds__cpu_put stores submitted, then ds__cpu_kick loads
+   state; ds__cpu_go_idle the reverse. pass/wait: ds__cpu_pass stores done, then loads waiting;
+   ds__cpu_enlist the reverse. ready/asleep: ds__cpu_push_ready sets ready_mask, then loads
+   lookers; ds__cpu_sleep the reverse. destroy/idle: ds__cpu_stream_destroy stores closing, then
+   tries state; ds__cpu_go_idle the reverse. */
 
 static void ds__cpu_wake_worker(void) {
     atomic_fetch_add(&ds__cpu.wake_word, 1);
@@ -12,31 +13,47 @@ static void ds__cpu_wake_worker(void) {
 }
 
 static void ds__cpu_wake_monitor(void) {
-    if (atomic_load(&ds__cpu.monitor_word) == 0 &&
-        atomic_exchange(&ds__cpu.monitor_word, 1) == 0) ds__futex_wake(&ds__cpu.monitor_word, 1);
+    if (atomic_load(&ds__cpu.monitor_word) == 0 && atomic_exchange(&ds__cpu.monitor_word, 1) == 0)
+        ds__futex_wake(&ds__cpu.monitor_word, 1);
 }
 
 /* The pool's lock is held; the stream's state is READY. */
 static void ds__cpu_link_ready(ds__cpu_stream *s) {
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) { ds__cpu_heap_add(s); return; }
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
+        ds__cpu_heap_add(s);
+        return;
+    }
     int level = atomic_load_explicit(&s->level, memory_order_relaxed);
     s->queued = 1;
     s->queued_level = level;
     s->next = NULL;
     s->prev = ds__cpu.ready_tail[level];
-    if (s->prev) s->prev->next = s; else ds__cpu.ready_head[level] = s;
+    if (s->prev)
+        s->prev->next = s;
+    else
+        ds__cpu.ready_head[level] = s;
     ds__cpu.ready_tail[level] = s;
     if (!s->prev)
-        atomic_store(&ds__cpu.ready_mask, atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) | 1u << level);
+        atomic_store(&ds__cpu.ready_mask,
+                     atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) | 1u << level);
 }
 
 static void ds__cpu_unlink_ready(ds__cpu_stream *s) {
-    int level = s->queued_level; /* who has emptied a lane may have listed it at the level of the launch before */
+    /* who has emptied a lane may have listed it at the level of the launch before */
+    int level = s->queued_level;
     s->queued = 0;
-    if (s->prev) s->prev->next = s->next; else ds__cpu.ready_head[level] = s->next;
-    if (s->next) s->next->prev = s->prev; else ds__cpu.ready_tail[level] = s->prev;
+    if (s->prev)
+        s->prev->next = s->next;
+    else
+        ds__cpu.ready_head[level] = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
+    else
+        ds__cpu.ready_tail[level] = s->prev;
     if (!ds__cpu.ready_head[level])
-        atomic_store(&ds__cpu.ready_mask, atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) & ~(1u << level));
+        atomic_store(&ds__cpu.ready_mask,
+                     atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) &
+                         ~(1u << level));
 }
 
 /* The stream's state is READY, set by the caller. Wakes a worker unless one is about to look. */
@@ -44,13 +61,18 @@ static void ds__cpu_push_ready(ds__cpu_stream *s) {
     ds__lock_take(&ds__cpu.lock);
     ds__cpu_link_ready(s);
     ds__lock_give(&ds__cpu.lock);
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) { ds__cpu_virtual_ready(); return; }
-    if (atomic_load(&ds__cpu.lookers) == 0 && atomic_load(&ds__cpu.parked) > 0) ds__cpu_wake_worker();
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
+        ds__cpu_virtual_ready();
+        return;
+    }
+    if (atomic_load(&ds__cpu.lookers) == 0 && atomic_load(&ds__cpu.parked) > 0)
+        ds__cpu_wake_worker();
 }
 
 /* Takes the most urgent ready stream, oldest first (seeded: any); its state becomes RUNNING. */
 static ds__cpu_stream *ds__cpu_pop_ready(void) {
-    if (atomic_load(&ds__cpu.ready_mask) == 0) return NULL;
+    if (atomic_load(&ds__cpu.ready_mask) == 0)
+        return NULL;
     ds__cpu_stream *s = NULL;
     ds__lock_take(&ds__cpu.lock);
     uint32_t mask = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
@@ -60,11 +82,13 @@ static ds__cpu_stream *ds__cpu_pop_ready(void) {
         s = ds__cpu.ready_head[__builtin_ctz(mask)];
         if (ds__cpu.seed) {
             ds__cpu.random = ds__cpu.random * 6364136223846793005u + 1442695040888963407u;
-            for (uint64_t n = ds__cpu.random >> 61; n && s->next; n--) s = s->next;
+            for (uint64_t n = ds__cpu.random >> 61; n && s->next; n--)
+                s = s->next;
         }
         ds__cpu_unlink_ready(s);
     }
-    if (s) atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
+    if (s)
+        atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
     ds__lock_give(&ds__cpu.lock);
     return s;
 }
@@ -81,10 +105,12 @@ static int ds__cpu_take_ready(ds__cpu_stream *s) {
     return mine;
 }
 
-/* After a submission: an idle stream becomes ready. Everyone else who has the stream will see the new operation. */
+/* After a submission: an idle stream becomes ready. Everyone else who has the stream will see
+   the new operation. */
 static inline void ds__cpu_kick(ds__cpu_stream *s) {
     uint32_t idle = DS__CPU_IDLE;
-    if (atomic_load(&s->state) == DS__CPU_IDLE && atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_READY))
+    if (atomic_load(&s->state) == DS__CPU_IDLE &&
+        atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_READY))
         ds__cpu_push_ready(s);
 }
 
@@ -95,7 +121,8 @@ static ds__op *ds__cpu_head(ds__cpu_stream *s);
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
         /* An empty stream gives its memory back, so that ten thousand idle ones cost little. */
-        if (s->kind != DS__STREAM_LANE && ds__trylock(&s->put_lock)) { /* a lane's belongs to a plan */
+        /* a lane's belongs to a plan */
+        if (s->kind != DS__STREAM_LANE && ds__trylock(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
                 atomic_load_explicit(&s->done, memory_order_relaxed)) {
@@ -111,13 +138,18 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
         atomic_store(&s->state, DS__CPU_IDLE);
         uint32_t idle = DS__CPU_IDLE;
         if (atomic_load(&s->submitted) != atomic_load_explicit(&s->done, memory_order_relaxed)) {
-            if (atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_READY)) ds__cpu_push_ready(s);
+            if (atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_READY))
+                ds__cpu_push_ready(s);
             return;
         }
-        if (!atomic_load(&s->closing)) return;
-        if (!atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING)) return;
-        /* asked again: meanwhile who destroyed it may have recycled it, and it may be another stream by now */
-        if (atomic_load(&s->closing) && atomic_load(&s->submitted) == atomic_load_explicit(&s->done, memory_order_relaxed)) {
+        if (!atomic_load(&s->closing))
+            return;
+        if (!atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING))
+            return;
+        /* asked again: meanwhile who destroyed it may have recycled it, and it may be another
+           stream by now */
+        if (atomic_load(&s->closing) &&
+            atomic_load(&s->submitted) == atomic_load_explicit(&s->done, memory_order_relaxed)) {
             ds__cpu_recycle(s);
             return;
         }
@@ -136,9 +168,13 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
         count++;
     }
     ds__lock_give(&ds__cpu.lock);
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) { ds__cpu_virtual_ready(); return; }
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
+        ds__cpu_virtual_ready();
+        return;
+    }
     int parked = atomic_load(&ds__cpu.lookers) == 0 ? atomic_load(&ds__cpu.parked) : 0;
-    if (parked == 0) return;
+    if (parked == 0)
+        return;
     atomic_fetch_add(&ds__cpu.wake_word, 1);
     ds__futex_wake(&ds__cpu.wake_word, count < parked ? count : parked);
 }
@@ -148,14 +184,18 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
     ds__cpu_waiter *woken = NULL;
     ds__lock_take(&s->wait_lock);
     uint64_t done = atomic_load_explicit(&s->done, memory_order_acquire);
-    for (ds__cpu_waiter **p = &s->waiters; *p; ) {
+    for (ds__cpu_waiter **p = &s->waiters; *p;) {
         ds__cpu_waiter *w = *p;
-        if (w->upto > done) { p = &w->next; continue; }
+        if (w->upto > done) {
+            p = &w->next;
+            continue;
+        }
         *p = w->next;
         if (w->flag) {
             /* The sleeper may go on, and its waiter with it, as soon as the flag is set. */
             _Atomic uint32_t *flag = w->flag;
-            if (DS__UNLIKELY(ds__cpu.fabric != NULL)) atomic_fetch_sub(&ds__cpu.wanted, 1);
+            if (DS__UNLIKELY(ds__cpu.fabric != NULL))
+                atomic_fetch_sub(&ds__cpu.wanted, 1);
             atomic_store_explicit(flag, 1, memory_order_release);
             ds__futex_wake(flag, 1);
         } else { /* the last one in the list has waited longest */
@@ -163,29 +203,36 @@ __attribute__((noinline)) static void ds__cpu_notify(ds__cpu_stream *s) {
             woken = w;
         }
     }
-    if (!s->waiters) atomic_store(&s->waiting, 0);
+    if (!s->waiters)
+        atomic_store(&s->waiting, 0);
     ds__lock_give(&s->wait_lock);
-    if (woken) ds__cpu_push_woken(woken);
+    if (woken)
+        ds__cpu_push_woken(woken);
 }
 
 /* The stream has passed an operation. */
 static inline void ds__cpu_pass(ds__cpu_stream *s, uint64_t number) {
     atomic_store(&s->done, number);
-    if (DS__UNLIKELY(atomic_load(&s->waiting))) ds__cpu_notify(s);
+    if (DS__UNLIKELY(atomic_load(&s->waiting)))
+        ds__cpu_notify(s);
 }
 
-/* The same after an operation known to be short. Without the full barrier a waiter that comes in this moment may be missed;
-   the next check finds it, and ds__cpu_run_some makes one with a barrier before anything that may take long. */
+/* The same after an operation known to be short. Without the full barrier a waiter that comes in
+   this moment may be missed; the next check finds it, and ds__cpu_run_some makes one with a
+   barrier before anything that may take long. */
 static inline void ds__cpu_pass_short(ds__cpu_stream *s, uint64_t number) {
     atomic_store_explicit(&s->done, number, memory_order_release);
-    if (DS__UNLIKELY(atomic_load_explicit(&s->waiting, memory_order_relaxed))) ds__cpu_notify(s);
+    if (DS__UNLIKELY(atomic_load_explicit(&s->waiting, memory_order_relaxed)))
+        ds__cpu_notify(s);
 }
 
-/* Puts a waiter into the stream's list; the list's lock is held. 0: the number is done, the waiter is not in the list. */
+/* Puts a waiter into the stream's list; the list's lock is held. 0: the number is done, the
+   waiter is not in the list. */
 static int ds__cpu_enlist(ds__cpu_stream *s, ds__cpu_waiter *w) {
     atomic_store(&s->waiting, 1);
     if (atomic_load(&s->done) >= w->upto) {
-        if (!s->waiters) atomic_store(&s->waiting, 0);
+        if (!s->waiters)
+            atomic_store(&s->waiting, 0);
         return 0;
     }
     w->next = s->waiters;
@@ -204,7 +251,9 @@ static int ds__cpu_park(ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto) {
     atomic_fetch_add(&s->park_count, 1);
     ds__lock_take(&on->wait_lock);
     int parked = ds__cpu_enlist(on, &s->as_waiter);
-    if (parked) atomic_store(&s->state, DS__CPU_PARKED); /* before the lock is given: nobody can make it ready earlier */
+    /* before the lock is given: nobody can make it ready earlier */
+    if (parked)
+        atomic_store(&s->state, DS__CPU_PARKED);
     ds__lock_give(&on->wait_lock);
     return parked;
 }
@@ -214,30 +263,39 @@ static void ds__cpu_sleep(void) {
     uint32_t word = atomic_load(&ds__cpu.wake_word);
     atomic_fetch_add(&ds__cpu.parked, 1);
     atomic_fetch_sub(&ds__cpu.lookers, 1);
-    if (atomic_load(&ds__cpu.ready_mask) == 0 && atomic_load(&ds__cpu.job_count) == 0 && !atomic_load(&ds__cpu.quit))
+    if (atomic_load(&ds__cpu.ready_mask) == 0 && atomic_load(&ds__cpu.job_count) == 0 &&
+        !atomic_load(&ds__cpu.quit))
         ds__futex_wait(&ds__cpu.wake_word, word, DS__FOREVER);
     atomic_fetch_add(&ds__cpu.lookers, 1);
     atomic_fetch_sub(&ds__cpu.parked, 1);
 }
 
 static inline int ds__cpu_has_work(ds__cpu_stream *s) {
-    return atomic_load_explicit(&s->submitted, memory_order_relaxed) != atomic_load_explicit(&s->done, memory_order_relaxed);
+    return atomic_load_explicit(&s->submitted, memory_order_relaxed) !=
+           atomic_load_explicit(&s->done, memory_order_relaxed);
 }
 
-/* The caller owns the stream (RUNNING). When its next operation waits for what is not done it is parked, and nobody needs to be woken for it;
-   1: so it is, and is the caller's no more. */
+/* The caller owns the stream (RUNNING). When its next operation waits for what is not done it is
+   parked, and nobody needs to be woken for it; 1: so it is, and is the caller's no more. */
 static int ds__cpu_park_waiting(ds__cpu_stream *s) {
-    if (ds__cpu.seed || atomic_load_explicit(&s->submitted, memory_order_acquire) == atomic_load_explicit(&s->done, memory_order_relaxed)) return 0;
+    if (ds__cpu.seed || atomic_load_explicit(&s->submitted, memory_order_acquire) ==
+                            atomic_load_explicit(&s->done, memory_order_relaxed))
+        return 0;
     const ds__op *op = ds__cpu_head(s);
-    return op->kind == DS__OP_WAIT && atomic_load_explicit(&((ds__cpu_stream *)op->u.wait.stream)->done, memory_order_acquire) < op->u.wait.upto &&
+    return op->kind == DS__OP_WAIT &&
+           atomic_load_explicit(&((ds__cpu_stream *)op->u.wait.stream)->done,
+                                memory_order_acquire) < op->u.wait.upto &&
            ds__cpu_park(s, op->u.wait.stream, op->u.wait.upto);
 }
 
 /* Lets go of a polled stream; whoever else took it meanwhile keeps it. */
 static void ds__cpu_unpoll(ds__cpu_stream *s) {
     uint32_t polled = DS__CPU_POLLED;
-    if (atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING) && !ds__cpu_park_waiting(s)) ds__cpu_go_idle(s);
+    if (atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING) &&
+        !ds__cpu_park_waiting(s))
+        ds__cpu_go_idle(s);
 }
+
 /* <<cpu lock-free */
 
 static void ds__cpu_unpoll_all(ds__cpu_worker *w) {
@@ -248,22 +306,32 @@ static void ds__cpu_unpoll_all(ds__cpu_worker *w) {
 
 /* Sends polled streams with new work to the ready ones, where their priority counts. */
 static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
-    for (int i = 0; i < w->polled_count; ) {
+    for (int i = 0; i < w->polled_count;) {
         ds__cpu_stream *s = atomic_load_explicit(&w->polled[i], memory_order_relaxed);
-        if (!ds__cpu_has_work(s)) { i++; continue; }
-        atomic_store_explicit(&w->polled[i], atomic_load_explicit(&w->polled[--w->polled_count], memory_order_relaxed),
-                              memory_order_relaxed);
+        if (!ds__cpu_has_work(s)) {
+            i++;
+            continue;
+        }
+        atomic_store_explicit(
+            &w->polled[i],
+            atomic_load_explicit(&w->polled[--w->polled_count], memory_order_relaxed),
+            memory_order_relaxed);
         ds__cpu_unpoll(s);
     }
 }
 
-/* An operation that may take long begins (1) or ends (0): nothing that others could do waits for this worker. */
+/* An operation that may take long begins (1) or ends (0): nothing that others could do waits for
+   this worker. */
 static void ds__cpu_long(ds__cpu_worker *w, int begin) {
-    if (!w || w->is_long == begin) return;
+    if (!w || w->is_long == begin)
+        return;
     w->is_long = begin;
-    if (!begin) { atomic_fetch_add(&ds__cpu.lookers, 1); return; }
+    if (!begin) {
+        atomic_fetch_add(&ds__cpu.lookers, 1);
+        return;
+    }
     ds__cpu_unpoll_all(w);
-    if (atomic_fetch_sub(&ds__cpu.lookers, 1) == 1 && atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
+    if (atomic_fetch_sub(&ds__cpu.lookers, 1) == 1 && atomic_load(&ds__cpu.ready_mask) &&
+        atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
 }
-

@@ -11,25 +11,33 @@ typedef struct ds__cpu_share {
 static ds__cpu_share *ds__cpu_share_find(const void *base, int take) {
     ds__boards_lock();
     ds__cpu_share **p = &ds__cpu.shares;
-    while (*p && (*p)->base != base) p = &(*p)->next;
+    while (*p && (*p)->base != base)
+        p = &(*p)->next;
     ds__cpu_share *s = *p;
-    if (s && take) *p = s->next;
+    if (s && take)
+        *p = s->next;
     ds__boards_unlock();
     return s;
 }
 
 static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     ds__cpu_share *s = NULL;
-    ds_result r = ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
-    if (r == DS_OK) r = ds__cpu_take(device, size);
-    if (r < 0) return r;
+    ds_result r =
+        ds__cpu_unsafe("memory cannot be allocated in this thread while the capture is open");
+    if (r == DS_OK)
+        r = ds__cpu_take(device, size);
+    if (r < 0)
+        return r;
     uint64_t cookie = ds__os_cookie();
     int fd = size <= (size_t)1 << 60 ? ds__os_memfd(size, cookie) : -1;
     void *base = fd >= 0 && ds__os_memfd_reserve(fd, 0, size) ? ds__os_memfd_map(fd, size) : NULL;
-    if (base) s = ds__alloc(sizeof *s);
+    if (base)
+        s = ds__alloc(sizeof *s);
     if (!s) {
-        if (base) ds__os_unmap(base, size);
-        if (fd >= 0) close(fd);
+        if (base)
+            ds__os_unmap(base, size);
+        if (fd >= 0)
+            close(fd);
         return ds__cpu_short(device, size);
     }
     s->base = base;
@@ -46,7 +54,8 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
 
 static void ds__cpu_share_release(int device, void *base, size_t size) {
     ds__cpu_share *s = ds__cpu_share_find(base, 1);
-    if (!s) return;
+    if (!s)
+        return;
     ds__os_unmap(base, size);
     close(s->fd);
     ds__release(s);
@@ -55,31 +64,42 @@ static void ds__cpu_share_release(int device, void *base, size_t size) {
 
 static ds_result ds__cpu_share_export(int device, void *base, size_t size, unsigned char *handle) {
     const ds__cpu_share *s = ds__cpu_share_find(base, 0);
-    ds_result r = ds__cpu_unsafe("memory cannot be exported in this thread while the capture is open");
-    if (r < 0) return r;
-    if (!s || s->size != size) return ds__fail(DS_ERR_INVALID_VALUE, "%p is not memory of cpu:%d that can be exported", base, device);
+    ds_result r =
+        ds__cpu_unsafe("memory cannot be exported in this thread while the capture is open");
+    if (r < 0)
+        return r;
+    if (!s || s->size != size)
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is not memory of cpu:%d that can be exported",
+                        base, device);
     ds__address a = { DS__ADDRESS_MEMORY, (int32_t)getpid(), s->fd, 0, 0, 0, s->cookie, size };
     memset(handle, 0, 64);
     memcpy(handle, &a, sizeof a);
     return DS_OK;
 }
 
-static ds_result ds__cpu_share_import(int device, const unsigned char *handle, size_t size, void **out) {
+static ds_result ds__cpu_share_import(int device, const unsigned char *handle, size_t size,
+                                      void **out) {
     ds__address a;
     memcpy(&a, handle, sizeof a);
-    ds_result r = ds__cpu_unsafe("memory cannot be imported in this thread while the capture is open");
-    if (r < 0) return r;
-    if (a.kind != DS__ADDRESS_MEMORY || a.size != size) return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no memory of a CPU device");
-    if (a.pid == (int32_t)getpid()) return ds__fail(DS_ERR_ILLEGAL_STATE, "the memory is this process's own");
+    ds_result r =
+        ds__cpu_unsafe("memory cannot be imported in this thread while the capture is open");
+    if (r < 0)
+        return r;
+    if (a.kind != DS__ADDRESS_MEMORY || a.size != size)
+        return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no memory of a CPU device");
+    if (a.pid == (int32_t)getpid())
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "the memory is this process's own");
     int fd = ds__os_memfd_open(a.pid, a.fd, a.cookie, size);
-    if (fd < 0) return ds__peer_fail(a.pid);
+    if (fd < 0)
+        return ds__peer_fail(a.pid);
     *out = ds__os_memfd_map(fd, size);
     close(fd);
-    return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no address space for %zu bytes on cpu:%d", size, device);
+    return *out ? DS_OK
+                : ds__fail(DS_ERR_OUT_OF_MEMORY,
+                           "the system has no address space for %zu bytes on cpu:%d", size, device);
 }
 
 static void ds__cpu_share_close(int device, void *base, size_t size) {
     (void)device;
     ds__os_unmap(base, size);
 }
-

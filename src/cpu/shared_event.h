@@ -1,40 +1,53 @@
-/* ---- >>cpu events that processes share ------------------------------------------------------------------------------------ */
+/* ---- >>cpu events that processes share ------------------------------------------------------- */
 
-/* Policy. The latest record of such an event stands on its owner's board: a lane and a number there, for "everything up to here" of a stream
-   of some process. A record is an operation of its own, which says on the lane how far its stream has come. A foreign lane has a stream object
-   here, its proxy, which only counts: so what waits for a foreign record is parked like everything else, and a token of a proxy is true
-   for ever as well. The watcher, a thread that the first such wait starts, looks at the lanes that somebody waits for and sleeps on
-   their boards' bells; a lane whose process is gone has failed from where it stood. The boards' mutex guards all of it, the proxies' `done`
-   included. */
+/* Policy. The latest record of such an event stands on its owner's board: a lane and a number
+   there, for "everything up to here" of a stream of some process. A record is an operation of
+   its own, which says on the lane how far its stream has come. A foreign lane has a stream
+   object here, its proxy, which only counts: so what waits for a foreign record is parked like
+   everything else, and a token of a proxy is true for ever as well. The watcher, a thread that
+   the first such wait starts, looks at the lanes that somebody waits for and sleeps on their
+   boards' bells; a lane whose process is gone has failed from where it stood. The boards' mutex
+   guards all of it, the proxies' `done` included. */
 
 /* A stream's lane on a board. */
 struct ds__cpu_lane {
-    struct ds__cpu_lane *next, *all; /* of the stream; of all */
-    ds__board *board;                /* while there is one with this serial */
+    /* next, all: of the stream; of all */
+    struct ds__cpu_lane *next;
+    struct ds__cpu_lane *all;
+    ds__board *board; /* while there is one with this serial */
     uint64_t serial;
     ds__cpu_stream *stream;
     ds__lane *at;
     uint32_t index;
-    int failing;                     /* the last number on it has failed */
+    int failing; /* the last number on it has failed */
 };
 
 struct ds__cpu_proxy {
     ds__cpu_stream stream;
-    struct ds__cpu_proxy *all, *next_watched;
+    struct ds__cpu_proxy *all;
+    struct ds__cpu_proxy *next_watched;
     ds__board *board;
-    uint64_t serial, base, wanted;   /* base: added to the lane's numbers; wanted: the highest that somebody waits for */
+    /* serial, base, wanted: base: added to the lane's numbers; wanted: the highest that somebody
+       waits for */
+    uint64_t serial;
+    uint64_t base;
+    uint64_t wanted;
     uint32_t lane;
     int is_watched;
 };
+
 #define DS__CPU_PROXY 4 /* kind of its stream */
 
 /* The number whose lowest 40 bits these are, near another. */
-static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) { return near + (uint64_t)((int64_t)((low - near) << 24) >> 24); }
+static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) {
+    return near + (uint64_t)((int64_t)((low - near) << 24) >> 24);
+}
 
 /* The lane of a stream on a board; NULL: there is none yet. The mutex is held. */
 static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__board *b) {
     ds__cpu_lane *l = s->shared;
-    while (l && l->serial != b->serial) l = l->next;
+    while (l && l->serial != b->serial)
+        l = l->next;
     return l;
 }
 
@@ -42,11 +55,15 @@ static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__board *b
 static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__board *b, ds__cpu_lane **out) {
     uint32_t index = 0;
     ds_result r = ds__board_lane(b, &index);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cpu_lane *l = s->shared;
-    while (l && ds__board_of(l->serial)) l = l->next; /* one of a board that is closed can be used again */
+    /* one of a board that is closed can be used again */
+    while (l && ds__board_of(l->serial))
+        l = l->next;
     if (!l) {
-        if (!(l = ds__cpu_raw(sizeof *l))) return ds__board_short();
+        if (!(l = ds__cpu_raw(sizeof *l)))
+            return ds__board_short();
         l->stream = s;
         l->next = s->shared;
         l->all = ds__cpu.lanes;
@@ -66,18 +83,25 @@ static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__board *b, ds__cpu_lane
 static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out) {
     ds_result r = DS_OK;
     ds__boards_lock();
-    if (!(*out = ds__cpu_lane_of(s, e->board))) r = ds__cpu_lane_make(s, e->board, out);
-    if (r == DS_OK) atomic_fetch_add(&e->board->pending, 1);
+    if (!(*out = ds__cpu_lane_of(s, e->board)))
+        r = ds__cpu_lane_make(s, e->board, out);
+    if (r == DS_OK)
+        atomic_fetch_add(&e->board->pending, 1);
     ds__boards_unlock();
     return r;
 }
-static void ds__cpu_lane_unused(const ds__cpu_lane *l) { if (l) atomic_fetch_sub(&l->board->pending, 1); }
+
+static void ds__cpu_lane_unused(const ds__cpu_lane *l) {
+    if (l)
+        atomic_fetch_sub(&l->board->pending, 1);
+}
 
 /* The stream has come to a record. */
 static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
     ds__sheet *sheet = l->board->sheet;
     if (failed) {
-        if (!l->failing) atomic_store(&l->at->failed_from, number);
+        if (!l->failing)
+            atomic_store(&l->at->failed_from, number);
         atomic_store(&l->at->failed_upto, number);
     }
     l->failing = failed;
@@ -89,36 +113,60 @@ static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
     atomic_fetch_sub(&l->board->pending, 1); /* after this the board may go */
 }
 
-/* Takes over what the lane says; upto: the number that somebody is interested in. The mutex is held. */
+/* Takes over what the lane says; upto: the number that somebody is interested in. The mutex is
+   held. */
 static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
     ds__lane *at = &p->board->sheet->lane[p->lane];
-    if (atomic_load(&p->stream.failure)) return;
-    uint64_t who = atomic_load(&at->who), done = p->base + atomic_load(&at->done);
-    if (done < upto && !ds__board_alive(p->board, who >> 24)) done = p->base + atomic_load(&at->done); /* what it did before it ended counts */
-    else who = 0;
+    if (atomic_load(&p->stream.failure))
+        return;
+    uint64_t who = atomic_load(&at->who);
+    uint64_t done = p->base + atomic_load(&at->done);
+    /* what it did before it ended counts */
+    if (done < upto && !ds__board_alive(p->board, who >> 24))
+        done = p->base + atomic_load(&at->done);
+    else
+        who = 0;
     uint64_t failed_upto = p->base + atomic_load(&at->failed_upto);
     if (failed_upto != p->base) {
         uint64_t failed_from = p->base + atomic_load(&at->failed_from);
         ds__cpu_past *past = atomic_load(&p->stream.past);
-        if (past && past->from == failed_from) atomic_store(&past->upto, failed_upto); /* it goes on failing there */
-        else ds__cpu_stays_failed(&p->stream, past ? past->failure : ds__cpu_failure_new(DS_ERR_FAILED, "an operation before the event's record failed in process %d",
-                                                                                         (int)(atomic_load(&at->who) & 0xffffff)), failed_from, failed_upto);
+        /* it goes on failing there */
+        if (past && past->from == failed_from)
+            atomic_store(&past->upto, failed_upto);
+        else
+            ds__cpu_stays_failed(
+                &p->stream,
+                past ? past->failure
+                     : ds__cpu_failure_new(
+                           DS_ERR_FAILED,
+                           "an operation before the event's record failed in process %d",
+                           (int)(atomic_load(&at->who) & 0xffffff)),
+                failed_from, failed_upto);
         p->stream.had_failure = 1;
     }
     if (who && done < upto) {
-        ds__cpu_fail_stream(&p->stream, ds__cpu_failure_new(DS_ERR_PEER_DIED, "process %d, which recorded the event, has died before it came to that",
-                                                            (int)(who & 0xffffff)), done + 1);
+        ds__cpu_fail_stream(
+            &p->stream,
+            ds__cpu_failure_new(
+                DS_ERR_PEER_DIED,
+                "process %d, which recorded the event, has died before it came to that",
+                (int)(who & 0xffffff)),
+            done + 1);
         done = UINT64_MAX;
     }
-    if (done > atomic_load(&p->stream.done)) ds__cpu_pass(&p->stream, done);
+    if (done > atomic_load(&p->stream.done))
+        ds__cpu_pass(&p->stream, done);
 }
 
 /* The proxy of a lane. The mutex is held. */
 static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **out) {
-    ds__cpu_proxy *p = ds__cpu.proxies, *spare = NULL;
+    ds__cpu_proxy *p = ds__cpu.proxies;
+    ds__cpu_proxy *spare = NULL;
     for (; p && (p->serial != b->serial || p->lane != lane); p = p->all)
-        if (!p->is_watched && !p->stream.had_failure && !ds__board_of(p->serial)) spare = p;
-    if ((*out = p) != NULL) return DS_OK;
+        if (!p->is_watched && !p->stream.had_failure && !ds__board_of(p->serial))
+            spare = p;
+    if ((*out = p) != NULL)
+        return DS_OK;
     p = spare;
     if (!p && (p = ds__cpu_raw(sizeof *p)) != NULL) {
         p->all = ds__cpu.proxies;
@@ -126,7 +174,8 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
         p->stream.kind = DS__CPU_PROXY;
         atomic_store(&p->stream.state, DS__CPU_COUNTS);
     }
-    if (!p) return ds__board_short();
+    if (!p)
+        return ds__board_short();
     p->board = b;
     p->serial = b->serial;
     p->lane = lane;
@@ -135,4 +184,3 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
     *out = p;
     return DS_OK;
 }
-

@@ -1,4 +1,4 @@
-/* ---- >>cpu streams ------------------------------------------------------------------------------------------------------ */
+/* ---- >>cpu streams --------------------------------------------------------------------------- */
 
 static int ds__cpu_clamp(int priority) {
     return priority > 0 ? 0 : priority < 1 - DS__CPU_LEVELS ? 1 - DS__CPU_LEVELS : priority;
@@ -8,18 +8,26 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     ds__lock_take(&ds__cpu.object_lock);
     if (!ds__cpu.free_streams) {
         ds__cpu_stream *slab = ds__cpu_raw(16 * sizeof *slab);
-        for (int i = 0; slab && i < 16; i++) { slab[i].next = ds__cpu.free_streams; ds__cpu.free_streams = &slab[i]; }
+        for (int i = 0; slab && i < 16; i++) {
+            slab[i].next = ds__cpu.free_streams;
+            ds__cpu.free_streams = &slab[i];
+        }
     }
     ds__cpu_stream *s = ds__cpu.free_streams;
-    if (s && ds__cpu.fabric && !s->virt) s->virt = ds__cpu_raw(sizeof *s->virt);
-    if (s && ds__cpu.fabric && !s->virt) s = NULL;
-    if (s) ds__cpu.free_streams = s->next;
+    if (s && ds__cpu.fabric && !s->virt)
+        s->virt = ds__cpu_raw(sizeof *s->virt);
+    if (s && ds__cpu.fabric && !s->virt)
+        s = NULL;
+    if (s)
+        ds__cpu.free_streams = s->next;
     ds__lock_give(&ds__cpu.object_lock);
-    if (!s) return NULL;
+    if (!s)
+        return NULL;
     ds__cpu_device *d = &ds__cpu.device[device];
     s->device = device;
     s->kind = kind;
-    s->flags = kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
+    s->flags =
+        kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
     s->floating = 0;
     s->legacy_seen = s->seen_by_legacy = 0;
@@ -31,7 +39,8 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     atomic_store(&s->closing, 0);
     atomic_store(&s->watch, 0);
     atomic_store(&s->state, DS__CPU_IDLE);
-    if (kind != DS__STREAM_LANE) atomic_fetch_add(&ds__cpu.stream_count, 1);
+    if (kind != DS__STREAM_LANE)
+        atomic_fetch_add(&ds__cpu.stream_count, 1);
     if (kind == DS__STREAM_LEGACY) { /* it may be needed for the first time while others capture */
         ds__lock_take(&ds__g.capture_lock);
         d->legacy = s;
@@ -41,40 +50,53 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
     ds__lock_take(&d->lock);
     s->all_prev = NULL;
     s->all_next = d->streams;
-    if (d->streams) d->streams->all_prev = s;
+    if (d->streams)
+        d->streams->all_prev = s;
     d->streams = s;
     if (kind == DS__STREAM_LEGACY) {
         atomic_store(&d->legacy_used, 1);
         /* A submission that began before it saw this ends first; later ones see it. */
-        for (ds__cpu_stream *b = d->streams; b; b = b->all_next) { ds__lock_take(&b->put_lock); ds__lock_give(&b->put_lock); }
+        for (ds__cpu_stream *b = d->streams; b; b = b->all_next) {
+            ds__lock_take(&b->put_lock);
+            ds__lock_give(&b->put_lock);
+        }
     }
     ds__lock_give(&d->lock);
     return s;
 }
 
-static ds_result ds__cpu_stream_create(int device, int kind, unsigned flags, int *priority, void **out) {
+static ds_result ds__cpu_stream_create(int device, int kind, unsigned flags, int *priority,
+                                       void **out) {
     *priority = ds__cpu_clamp(*priority);
     *out = ds__cpu_stream_make(device, kind, flags, *priority);
     return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
 }
 
-/* The caller owns the stream; it is drained and nobody can put work on it. A stream that ever failed is not used again,
-   since events may still ask whether their number failed. */
+/* The caller owns the stream; it is drained and nobody can put work on it. A stream that ever
+   failed is not used again, since events may still ask whether their number failed. */
 static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
-    ds__lock_take(&s->put_lock); /* who destroys it has said so and not looked at its state yet: it must not find the next one's */
-    ds__cpu_block *b = s->head;  /* a lane has none */
+    /* who destroys it has said so and not looked at its state yet: it must not find the next
+       one's */
+    ds__lock_take(&s->put_lock);
+    ds__cpu_block *b = s->head; /* a lane has none */
     s->head = s->tail = NULL;
     ds__lock_give(&s->put_lock);
     ds__cpu_block_give(b);
     ds__cpu_block_give(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
     ds__lock_take(&d->lock);
-    if (s->all_prev) s->all_prev->all_next = s->all_next; else d->streams = s->all_next;
-    if (s->all_next) s->all_next->all_prev = s->all_prev;
+    if (s->all_prev)
+        s->all_prev->all_next = s->all_next;
+    else
+        d->streams = s->all_next;
+    if (s->all_next)
+        s->all_next->all_prev = s->all_prev;
     ds__lock_give(&d->lock);
     atomic_store(&s->state, DS__CPU_FREE);
-    if (s->kind != DS__STREAM_LANE) atomic_fetch_sub(&ds__cpu.stream_count, 1);
-    if (s->had_failure) return;
+    if (s->kind != DS__STREAM_LANE)
+        atomic_fetch_sub(&ds__cpu.stream_count, 1);
+    if (s->had_failure)
+        return;
     ds__lock_take(&ds__cpu.object_lock);
     s->next = ds__cpu.free_streams;
     ds__cpu.free_streams = s;
@@ -85,13 +107,15 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s);
 
 static void ds__cpu_stream_destroy(void *stream) {
     ds__cpu_stream *s = stream;
-    if (ds__cpu_watched(s) && s->kind != DS__STREAM_LEGACY) ds__cpu_destroy_captured(s);
+    if (ds__cpu_watched(s) && s->kind != DS__STREAM_LEGACY)
+        ds__cpu_destroy_captured(s);
     uint32_t idle = DS__CPU_IDLE;
     ds__lock_take(&s->put_lock); /* after this no operation gets in any more */
     atomic_store(&s->closing, 1);
     int mine = atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING);
     ds__lock_give(&s->put_lock);
-    if (mine) ds__cpu_go_idle(s);
+    if (mine)
+        ds__cpu_go_idle(s);
 }
 
 static void ds__cpu_stream_unwrap(void *stream) {
@@ -101,27 +125,49 @@ static void ds__cpu_stream_unwrap(void *stream) {
     ds__lock_give(&ds__cpu.device[s->device].lock);
 }
 
-static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out) {
+static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned *out_flags,
+                                     int *out_priority, void **out) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds_result r = DS_ERR_INVALID_VALUE;
     ds__lock_take(&d->lock);
     for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
-        if (s != native || s->kind == DS__STREAM_LANE || atomic_load(&s->closing)) continue;
-        if (own && !s->floating) { r = DS_ERR_ILLEGAL_STATE; break; }
-        if (own) s->floating = 0;
+        if (s != native || s->kind == DS__STREAM_LANE || atomic_load(&s->closing))
+            continue;
+        if (own && !s->floating) {
+            r = DS_ERR_ILLEGAL_STATE;
+            break;
+        }
+        if (own)
+            s->floating = 0;
         *out_flags = s->flags;
         *out_priority = s->level + 1 - DS__CPU_LEVELS;
         *out = s;
         r = DS_OK;
     }
     ds__lock_give(&d->lock);
-    if (r == DS_ERR_ILLEGAL_STATE) return ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already");
+    if (r == DS_ERR_ILLEGAL_STATE)
+        return ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already");
     return r == DS_OK ? r : ds__fail(r, "%p is not a stream of cpu:%d", native, device);
 }
 
-static ds_result ds__cpu_stream_native(void *stream, void **out) { *out = stream; return DS_OK; }
-static const void *ds__cpu_stream_identity(void *stream) { return stream; }
-static void ds__cpu_stream_hide(void *stream) { (void)stream; }
-static void ds__cpu_stream_forget(void *stream) { (void)stream; }
-static ds_result ds__cpu_copy_now(const ds__op *op) { (void)op; return ds__fail(DS_ERR_UNSUPPORTED, "only a GPU's memory needs this"); }
+static ds_result ds__cpu_stream_native(void *stream, void **out) {
+    *out = stream;
+    return DS_OK;
+}
 
+static const void *ds__cpu_stream_identity(void *stream) {
+    return stream;
+}
+
+static void ds__cpu_stream_hide(void *stream) {
+    (void)stream;
+}
+
+static void ds__cpu_stream_forget(void *stream) {
+    (void)stream;
+}
+
+static ds_result ds__cpu_copy_now(const ds__op *op) {
+    (void)op;
+    return ds__fail(DS_ERR_UNSUPPORTED, "only a GPU's memory needs this");
+}

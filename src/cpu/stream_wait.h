@@ -1,27 +1,40 @@
 /* A token for the last operation of a stream. */
-typedef struct ds__cpu_token { ds__cpu_stream *stream; uint64_t upto; } ds__cpu_token;
+typedef struct ds__cpu_token {
+    ds__cpu_stream *stream;
+    uint64_t upto;
+} ds__cpu_token;
 
-/* Tokens for the unfinished work of the device's streams (blocking ones only, or all). NULL with *out_count 0: none;
-   with *out_count SIZE_MAX: no memory. */
+/* Tokens for the unfinished work of the device's streams (blocking ones only, or all). NULL with
+   *out_count 0: none; with *out_count SIZE_MAX: no memory. */
 static ds__cpu_token *ds__cpu_tokens(int device, int blocking_only, size_t *out_count) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds__cpu_token *list = NULL;
-    size_t room = 0, count = 0;
+    size_t room = 0;
+    size_t count = 0;
     for (;;) {
         count = 0;
         ds__lock_take(&d->lock);
         for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
             uint64_t tail = atomic_load(&s->submitted);
-            if ((blocking_only && !(s->flags & DS_STREAM_BLOCKING)) || (atomic_load(&s->done) >= tail && !ds__cpu.fabric)) continue;
-            if (count < room) { list[count].stream = s; list[count].upto = tail; }
+            if ((blocking_only && !(s->flags & DS_STREAM_BLOCKING)) ||
+                (atomic_load(&s->done) >= tail && !ds__cpu.fabric))
+                continue;
+            if (count < room) {
+                list[count].stream = s;
+                list[count].upto = tail;
+            }
             count++;
         }
         ds__lock_give(&d->lock);
-        if (count <= room) break;
+        if (count <= room)
+            break;
         ds__release(list);
         room = count + 16;
         list = ds__alloc(room * sizeof *list);
-        if (!list) { count = SIZE_MAX; break; }
+        if (!list) {
+            count = SIZE_MAX;
+            break;
+        }
     }
     *out_count = count;
     return list;
@@ -36,7 +49,8 @@ static int ds__cpu_wait_all(const ds__cpu_token *list, size_t count, uint64_t ti
             uint64_t gone = ds__now_ns() - start;
             left = gone < timeout_ns ? timeout_ns - gone : 0;
         }
-        if (!ds__cpu_wait(list[i].stream, list[i].upto, left, 0)) return 0;
+        if (!ds__cpu_wait(list[i].stream, list[i].upto, left, 0))
+            return 0;
     }
     return 1;
 }
@@ -44,7 +58,8 @@ static int ds__cpu_wait_all(const ds__cpu_token *list, size_t count, uint64_t ti
 static ds_result ds__cpu_wait_device(int device, int blocking_only, uint64_t timeout_ns) {
     size_t count;
     ds__cpu_token *list = ds__cpu_tokens(device, blocking_only, &count);
-    if (count == SIZE_MAX) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to list the device's streams");
+    if (count == SIZE_MAX)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to list the device's streams");
     int over = ds__cpu_wait_all(list, count, timeout_ns);
     ds__release(list);
     return over ? DS_OK : DS_NOT_READY;
@@ -60,26 +75,35 @@ static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule);
 static ds_result ds__cpu_stream_query(void *stream) {
     ds__cpu_stream *s = stream;
     if (ds__cpu_watched(s)) {
-        ds_result r = ds__cpu_asked(s, "a stream that captures cannot be asked whether its work is done");
-        if (r < 0) return r;
+        ds_result r =
+            ds__cpu_asked(s, "a stream that captures cannot be asked whether its work is done");
+        if (r < 0)
+            return r;
     }
     if (s->kind == DS__STREAM_LEGACY) {
         ds_result r = ds__cpu_wait_device(s->device, 1, 0);
         return r == DS_OK ? ds__cpu_settled(s) : r;
     }
     uint64_t tail = atomic_load_explicit(&s->submitted, memory_order_acquire);
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) (void)ds__cpu_wait_virtual(s, tail, 0);
-    return atomic_load_explicit(&s->done, memory_order_acquire) >= tail ? ds__cpu_settled(s) : DS_NOT_READY;
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL))
+        (void)ds__cpu_wait_virtual(s, tail, 0);
+    return atomic_load_explicit(&s->done, memory_order_acquire) >= tail ? ds__cpu_settled(s)
+                                                                        : DS_NOT_READY;
 }
 
 static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
     ds__cpu_stream *s = stream;
-    ds_result r = ds__cpu_watched(s) ? ds__cpu_asked(s, "a stream that captures cannot be waited for by the host") : DS_OK;
-    if (r < 0) return r;
+    ds_result r = ds__cpu_watched(s)
+                      ? ds__cpu_asked(s, "a stream that captures cannot be waited for by the host")
+                      : DS_OK;
+    if (r < 0)
+        return r;
     if (s->kind == DS__STREAM_LEGACY)
         r = ds__cpu_wait_device(s->device, 1, timeout_ns);
     else
-        r = ds__cpu_wait(s, atomic_load_explicit(&s->submitted, memory_order_acquire), timeout_ns, 0) ? DS_OK : DS_NOT_READY;
+        r = ds__cpu_wait(s, atomic_load_explicit(&s->submitted, memory_order_acquire), timeout_ns,
+                         0)
+                ? DS_OK
+                : DS_NOT_READY;
     return r == DS_OK ? ds__cpu_settled(s) : r;
 }
-

@@ -1,21 +1,27 @@
-/* ---- >>cpu submission -------------------------------------------------------------------------------------------------- */
+/* ---- >>cpu submission ------------------------------------------------------------------------ */
 
-static ds_result ds__cpu_report(const ds__cpu_failure *f) { return ds__fail(f->code, "%s", f->text); }
+static ds_result ds__cpu_report(const ds__cpu_failure *f) {
+    return ds__fail(f->code, "%s", f->text);
+}
 
-/* The legacy stream waits for all that was put on the device's blocking streams. Legacy and put locks are held. */
+/* The legacy stream waits for all that was put on the device's blocking streams. Legacy and put
+   locks are held. */
 static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
     ds__cpu_device *d = &ds__cpu.device[legacy->device];
     ds_result r = DS_OK;
     ds__lock_take(&d->lock);
     for (ds__cpu_stream *b = d->streams; b && r == DS_OK; b = b->all_next) {
-        if (b == legacy || !(b->flags & DS_STREAM_BLOCKING)) continue;
+        if (b == legacy || !(b->flags & DS_STREAM_BLOCKING))
+            continue;
         uint64_t tail = atomic_load(&b->submitted);
-        if (tail == b->seen_by_legacy || (atomic_load(&b->done) >= tail && !ds__cpu.fabric)) continue;
+        if (tail == b->seen_by_legacy || (atomic_load(&b->done) >= tail && !ds__cpu.fabric))
+            continue;
         ds__op wait = { .kind = DS__OP_WAIT };
         wait.u.wait.stream = b;
         wait.u.wait.upto = tail;
         r = ds__cpu_put(legacy, &wait);
-        if (r == DS_OK) b->seen_by_legacy = tail;
+        if (r == DS_OK)
+            b->seen_by_legacy = tail;
     }
     ds__lock_give(&d->lock);
     return r;
@@ -25,20 +31,24 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
 static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
     ds__cpu_stream *legacy = ds__cpu.device[s->device].legacy;
     uint64_t tail = atomic_load(&legacy->submitted);
-    if (tail == s->legacy_seen || (atomic_load(&legacy->done) >= tail && !ds__cpu.fabric)) return DS_OK;
+    if (tail == s->legacy_seen || (atomic_load(&legacy->done) >= tail && !ds__cpu.fabric))
+        return DS_OK;
     ds__op wait = { .kind = DS__OP_WAIT };
     wait.u.wait.stream = legacy;
     wait.u.wait.upto = tail;
     ds_result r = ds__cpu_put(s, &wait);
-    if (r == DS_OK) s->legacy_seen = tail;
+    if (r == DS_OK)
+        s->legacy_seen = tail;
     return r;
 }
 
-/* Takes the locks for a submission; where the legacy rules apply, the device's legacy lock first. Returns whether. */
+/* Takes the locks for a submission; where the legacy rules apply, the device's legacy lock
+   first. Returns whether. */
 static int ds__cpu_put_begin(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
     ds__lock_take(&s->put_lock);
-    if (DS__LIKELY(!(s->flags & DS_STREAM_BLOCKING)) || !atomic_load(&d->legacy_used)) return 0;
+    if (DS__LIKELY(!(s->flags & DS_STREAM_BLOCKING)) || !atomic_load(&d->legacy_used))
+        return 0;
     ds__lock_give(&s->put_lock);
     ds__lock_take(&d->legacy_lock);
     ds__lock_take(&s->put_lock);
@@ -47,7 +57,8 @@ static int ds__cpu_put_begin(ds__cpu_stream *s) {
 
 static void ds__cpu_put_end(ds__cpu_stream *s, int with_legacy) {
     ds__lock_give(&s->put_lock);
-    if (with_legacy) ds__lock_give(&ds__cpu.device[s->device].legacy_lock);
+    if (with_legacy)
+        ds__lock_give(&ds__cpu.device[s->device].legacy_lock);
 }
 
 static ds_result ds__cpu_legacy_order(ds__cpu_stream *s) {
@@ -62,74 +73,99 @@ static void ds__cpu_run_inline(ds__cpu_stream *s, uint64_t number) {
         ds__tls.in_callback = 1;
         int result = ds__cpu_run_some(NULL, s, UINT64_MAX, DS__CPU_ALL);
         ds__tls.in_callback = outer;
-        if (result != DS__CPU_GONE) ds__cpu_go_idle(s);
+        if (result != DS__CPU_GONE)
+            ds__cpu_go_idle(s);
     }
     ds__cpu_wait(s, number, DS__FOREVER, 1);
 }
 
-/* Puts an operation on a stream; *out_number (may be NULL) is its number. number_only: nothing is put, the number is
-   that of the last operation, after the legacy rules have been applied. */
+/* Puts an operation on a stream; *out_number (may be NULL) is its number. number_only: nothing
+   is put, the number is that of the last operation, after the legacy rules have been applied. */
 static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *out_number) {
     ds_result r = DS_OK;
     int legacy = ds__cpu_put_begin(s);
     if (DS__UNLIKELY(atomic_load_explicit(&s->closing, memory_order_relaxed)))
         r = ds__fail(DS_ERR_INVALID_HANDLE, "the native stream was destroyed");
-    if (r == DS_OK && DS__UNLIKELY(legacy)) r = ds__cpu_legacy_order(s);
-    if (r == DS_OK && op) r = ds__cpu_put(s, op);
+    if (r == DS_OK && DS__UNLIKELY(legacy))
+        r = ds__cpu_legacy_order(s);
+    if (r == DS_OK && op)
+        r = ds__cpu_put(s, op);
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
     ds__cpu_put_end(s, legacy);
-    if (out_number) *out_number = number;
+    if (out_number)
+        *out_number = number;
     uint32_t idle = DS__CPU_IDLE;
-    if (DS__UNLIKELY(ds__cpu.is_inline)) ds__cpu_run_inline(s, number);
-    else if (!op || op->kind != DS__OP_WAIT) ds__cpu_kick(s);
-    else if (atomic_load(&s->state) == DS__CPU_IDLE && atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING) && !ds__cpu_park_waiting(s)) ds__cpu_go_idle(s);
+    if (DS__UNLIKELY(ds__cpu.is_inline))
+        ds__cpu_run_inline(s, number);
+    else if (!op || op->kind != DS__OP_WAIT)
+        ds__cpu_kick(s);
+    else if (atomic_load(&s->state) == DS__CPU_IDLE &&
+             atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING) &&
+             !ds__cpu_park_waiting(s))
+        ds__cpu_go_idle(s);
     return r;
 }
 
-/* The inline rule (DS__INLINE_BYTES): on an idle stream the caller runs a small copy or fill itself. 0: it did not. */
+/* The inline rule (DS__INLINE_BYTES): on an idle stream the caller runs a small copy or fill
+   itself. 0: it did not. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (ds__cpu.seed || ds__cpu.is_inline || ds__op_bytes(op) > DS__INLINE_BYTES || (op->flags & DS__OP_STAGED)) return 0;
-    if ((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used)) return 0;
-    if (!ds__trylock(&s->put_lock)) return 0;
+    if (ds__cpu.seed || ds__cpu.is_inline || ds__op_bytes(op) > DS__INLINE_BYTES ||
+        (op->flags & DS__OP_STAGED))
+        return 0;
+    if ((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used))
+        return 0;
+    if (!ds__trylock(&s->put_lock))
+        return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
     uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
     int mine = number == atomic_load_explicit(&s->done, memory_order_acquire) &&
-               !((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used)) && /* under the lock */
+               !((s->flags & DS_STREAM_BLOCKING) &&
+                 atomic_load(&ds__cpu.device[s->device].legacy_used)) && /* under the lock */
                !atomic_load_explicit(&s->closing, memory_order_relaxed) &&
                (state == DS__CPU_IDLE || state == DS__CPU_POLLED) &&
                atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
     /* what the stream has passed may have failed since the caller looked */
     int failed = mine && ds__cpu_stream_failure(s) != NULL;
     if (mine && !failed) {
-        if (op->kind == DS__OP_COPY) ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
-        else ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
+        if (op->kind == DS__OP_COPY)
+            ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
+        else
+            ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
         atomic_store(&s->submitted, number + 1);
         ds__cpu_pass(s, number + 1);
     }
     ds__lock_give(&s->put_lock);
-    if (!mine) return 0;
+    if (!mine)
+        return 0;
     ds__cpu_go_idle(s);
-    if (failed) return 0;
+    if (failed)
+        return 0;
     atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
     return 1;
 }
 
-/* The number of the stream's last operation, as of now and after the legacy rules. If that one failed before a reset, an
-   operation that does nothing gives a new number. */
+/* The number of the stream's last operation, as of now and after the legacy rules. If that one
+   failed before a reset, an operation that does nothing gives a new number. */
 static ds_result ds__cpu_mark(ds__cpu_stream *s, uint64_t *out_upto) {
     ds_result r = DS_OK;
-    if (s->flags & DS_STREAM_BLOCKING) r = ds__cpu_enqueue(s, NULL, out_upto);
-    else *out_upto = atomic_load_explicit(&s->submitted, memory_order_acquire);
-    if (DS__LIKELY(r < 0 || !atomic_load_explicit(&s->past, memory_order_acquire) || !ds__cpu_failed(s, *out_upto))) return r;
+    if (s->flags & DS_STREAM_BLOCKING)
+        r = ds__cpu_enqueue(s, NULL, out_upto);
+    else
+        *out_upto = atomic_load_explicit(&s->submitted, memory_order_acquire);
+    if (DS__LIKELY(r < 0 || !atomic_load_explicit(&s->past, memory_order_acquire) ||
+                   !ds__cpu_failed(s, *out_upto)))
+        return r;
     ds__op nothing = { .kind = DS__OP_NOTHING };
     return ds__cpu_enqueue(s, &nothing, out_upto);
 }
 
-/* A copy or fill; the caller waits for it, and for nothing behind it, when it touches pageable memory. */
+/* A copy or fill; the caller waits for it, and for nothing behind it, when it touches pageable
+   memory. */
 static ds_result ds__cpu_submit_move(ds__cpu_stream *s, const ds__op *op) {
     uint64_t number;
     ds_result r = ds__cpu_enqueue(s, op, &number);
-    if (r < 0 || !(op->flags & DS__OP_BLOCKS)) return r;
+    if (r < 0 || !(op->flags & DS__OP_BLOCKS))
+        return r;
     ds__cpu_wait(s, number, DS__FOREVER, 0);
     ds__cpu_failure *f = ds__cpu_failed(s, number);
     return f ? ds__cpu_report(f) : DS_OK;
@@ -137,12 +173,17 @@ static ds_result ds__cpu_submit_move(ds__cpu_stream *s, const ds__op *op) {
 
 static ds_result ds__cpu_kernel_load(int device, ds__kernel *kernel) {
     (void)device;
-    return kernel->cpu_fn ? DS_OK : ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CPU form", kernel->name);
+    return kernel->cpu_fn ? DS_OK
+                          : ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CPU form", kernel->name);
 }
-static void ds__cpu_kernel_destroy(ds__kernel *kernel) { (void)kernel; }
+
+static void ds__cpu_kernel_destroy(ds__kernel *kernel) {
+    (void)kernel;
+}
 
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
-static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on, uint64_t upto);
+static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
+                                     uint64_t upto);
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op);
@@ -150,26 +191,37 @@ static ds_result ds__cpu_submit_upload(const ds__op *op);
 static inline int ds__cpu_watched(const ds__cpu_stream *s);
 static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out);
 
-/* The inline rule for several streams: while their put locks are held nothing can become pending. 0: it cannot be held now, or something is. */
+/* The inline rule for several streams: while their put locks are held nothing can become
+   pending. 0: it cannot be held now, or something is. */
 static int ds__cpu_hold(ds__cpu_stream *s) {
-    if (ds__cpu_watched(s) || !ds__trylock(&s->put_lock)) return 0;
-    int idle = atomic_load_explicit(&s->submitted, memory_order_relaxed) == atomic_load_explicit(&s->done, memory_order_acquire) &&
-               !((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used)) &&
-               !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) && !ds__cpu_stream_failure(s);
-    if (!idle) ds__lock_give(&s->put_lock);
+    if (ds__cpu_watched(s) || !ds__trylock(&s->put_lock))
+        return 0;
+    int idle =
+        atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
+            atomic_load_explicit(&s->done, memory_order_acquire) &&
+        !((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used)) &&
+        !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) &&
+        !ds__cpu_stream_failure(s);
+    if (!idle)
+        ds__lock_give(&s->put_lock);
     return idle;
 }
-static ds_result ds__cpu_run_together(void *const *streams, size_t count, void (*run_fn)(void *user), void *user, int *out_ran) {
+
+static ds_result ds__cpu_run_together(void *const *streams, size_t count,
+                                      void (*run_fn)(void *user), void *user, int *out_ran) {
     size_t held = 0;
     *out_ran = 0;
-    if (ds__cpu.seed || ds__cpu.is_inline) return DS_OK;
-    while (held < count && ds__cpu_hold(streams[held])) held++;
+    if (ds__cpu.seed || ds__cpu.is_inline)
+        return DS_OK;
+    while (held < count && ds__cpu_hold(streams[held]))
+        held++;
     if (held == count) {
         run_fn(user);
         *out_ran = 1;
         atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
     }
-    while (held) ds__lock_give(&((ds__cpu_stream *)streams[--held])->put_lock);
+    while (held)
+        ds__lock_give(&((ds__cpu_stream *)streams[--held])->put_lock);
     return DS_OK;
 }
 
@@ -177,24 +229,35 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     ds__cpu_stream *s = stream;
     ds_result captured;
     ds__cpu_failure *f = ds__cpu_stream_failure(s);
-    if (DS__UNLIKELY(f != NULL)) return ds__cpu_report(f);
-    if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, op, &captured)) return captured;
+    if (DS__UNLIKELY(f != NULL))
+        return ds__cpu_report(f);
+    if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, op, &captured))
+        return captured;
     switch (op->kind) {
     case DS__OP_KERNEL:
-        if (DS__UNLIKELY(op->flags & DS__OP_INSIDE)) return DS__CHANGED; /* it would have been captured */
-        if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn)) return ds__cpu_kernel_load(0, op->u.kernel.kernel);
+        /* it would have been captured */
+        if (DS__UNLIKELY(op->flags & DS__OP_INSIDE))
+            return DS__CHANGED;
+        if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
+            return ds__cpu_kernel_load(0, op->u.kernel.kernel);
         return ds__cpu_enqueue(s, op, NULL);
     case DS__OP_COPY:
     case DS__OP_FILL:
-        if (ds__cpu_at_once(s, op)) return DS_OK;
+        if (ds__cpu_at_once(s, op))
+            return DS_OK;
         return ds__cpu_submit_move(s, op);
     case DS__OP_RECORD:
-    case DS__OP_EXTERNAL_RECORD: return ds__cpu_submit_record(s, op);
+    case DS__OP_EXTERNAL_RECORD:
+        return ds__cpu_submit_record(s, op);
     case DS__OP_WAIT:
-    case DS__OP_EXTERNAL_WAIT: return ds__cpu_submit_wait_event(s, op);
-    case DS__OP_WAIT_STREAM: return ds__cpu_submit_wait_stream(s, op);
-    case DS__OP_GRAPH: return ds__cpu_submit_launch(s, op);
-    case DS__OP_UPLOAD: return ds__cpu_submit_upload(op);
+    case DS__OP_EXTERNAL_WAIT:
+        return ds__cpu_submit_wait_event(s, op);
+    case DS__OP_WAIT_STREAM:
+        return ds__cpu_submit_wait_stream(s, op);
+    case DS__OP_GRAPH:
+        return ds__cpu_submit_launch(s, op);
+    case DS__OP_UPLOAD:
+        return ds__cpu_submit_upload(op);
     default: {
         ds_result r = ds__cpu_host_ready();
         return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
@@ -202,10 +265,14 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     }
 }
 
-static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on, uint64_t upto) {
-    /* Nothing to wait for. On the legacy stream a wait is an action all the same: blocking streams are ordered by it. */
-    if ((on == s || (atomic_load_explicit(&on->done, memory_order_acquire) >= upto && !ds__cpu.fabric)) && !ds__cpu_failed(on, upto) &&
-        s->kind != DS__STREAM_LEGACY) return DS_OK;
+static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
+                                     uint64_t upto) {
+    /* Nothing to wait for. On the legacy stream a wait is an action all the same: blocking
+       streams are ordered by it. */
+    if ((on == s ||
+         (atomic_load_explicit(&on->done, memory_order_acquire) >= upto && !ds__cpu.fabric)) &&
+        !ds__cpu_failed(on, upto) && s->kind != DS__STREAM_LEGACY)
+        return DS_OK;
     ds__op wait = *op;
     wait.kind = DS__OP_WAIT;
     wait.u.wait.stream = on;
@@ -214,9 +281,15 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
 }
 
 static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait);
-/* Brings what the event stands for up to date, if processes share it; wait: somebody will wait for it. */
-static inline ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) { return DS__LIKELY(!e->board) ? DS_OK : ds__cpu_event_foreign(e, wait); }
-/* Another thread may have brought the event up to date since, for no wait: what will be waited for is watched, whatever that is now. */
+
+/* Brings what the event stands for up to date, if processes share it; wait: somebody will wait
+   for it. */
+static inline ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) {
+    return DS__LIKELY(!e->board) ? DS_OK : ds__cpu_event_foreign(e, wait);
+}
+
+/* Another thread may have brought the event up to date since, for no wait: what will be waited
+   for is watched, whatever that is now. */
 static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto);
 static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out);
 static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out);
@@ -225,13 +298,20 @@ static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) 
     ds__cpu_event *e = op->u.event.event;
     for (;;) {
         ds_result r = ds__cpu_event_look(e, 1);
-        if (DS__UNLIKELY(r < 0)) return r;
+        if (DS__UNLIKELY(r < 0))
+            return r;
         ds__lock_take(&e->lock);
         ds__cpu_stream *on = e->stream;
-        uint64_t upto = e->upto, capture = e->capture;
+        uint64_t upto = e->upto;
+        uint64_t capture = e->capture;
         ds__lock_give(&e->lock);
-        if (DS__LIKELY(!capture)) return on ? ((r = ds__cpu_event_watch(e, on, upto)) < 0 ? r : ds__cpu_submit_wait(s, op, on, upto)) : DS_OK;
-        if (ds__cpu_fork_event(s, e, &r)) return r;
+        if (DS__LIKELY(!capture))
+            return on ? ((r = ds__cpu_event_watch(e, on, upto)) < 0
+                             ? r
+                             : ds__cpu_submit_wait(s, op, on, upto))
+                      : DS_OK;
+        if (ds__cpu_fork_event(s, e, &r))
+            return r;
     }
 }
 
@@ -239,9 +319,10 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
     ds__cpu_stream *other = op->u.wait.stream;
     uint64_t upto;
     ds_result r;
-    if (other == s) return DS_OK;
-    if (ds__cpu_watched(other) && ds__cpu_fork_stream(s, other, &r)) return r;
+    if (other == s)
+        return DS_OK;
+    if (ds__cpu_watched(other) && ds__cpu_fork_stream(s, other, &r))
+        return r;
     r = ds__cpu_mark(other, &upto);
     return r < 0 ? r : ds__cpu_submit_wait(s, op, other, upto);
 }
-

@@ -1,45 +1,67 @@
-/* ---- >>cpu policy ------------------------------------------------------------------------------------------------ */
+/* ---- >>cpu policy ---------------------------------------------------------------------------- */
 
-/* A stream is a queue that at most one thread at a time takes from. Its operations are numbered; `submitted` is the last
-   number put in, `done` the last one passed. So (stream, number) is a token for "everything up to here": an event keeps
-   one, a wait operation names one, a host thread sleeps on one. Stream objects are recycled, never freed before
-   shutdown, and go on counting, so that a token stays true for ever.
-   A stream that waits for a token is parked on the stream it waits for and costs no thread. A stream whose next
-   operation is a host function goes to a thread for host functions; workers never block in the user's code.
-   A worker that has emptied a stream keeps polling it for some microseconds (state POLLED), so that a stream of small
-   operations costs no wake-up; before an operation that may take long it lets go of what it polls.
-   A worker is woken only when no other is about to look at the ready streams (`lookers`).
-   The monitor thread ticks each millisecond while anything runs: it adds a thread for host functions when all are stuck
-   and takes polled streams from a worker whose operation takes longer than expected. */
+/* A stream is a queue that at most one thread at a time takes from. Its operations are numbered;
+   `submitted` is the last number put in, `done` the last one passed. So (stream, number) is a
+   token for "everything up to here": an event keeps one, a wait operation names one, a host
+   thread sleeps on one. Stream objects are recycled, never freed before shutdown, and go on
+   counting, so that a token stays true for ever. A stream that waits for a token is parked on
+   the stream it waits for and costs no thread. A stream whose next operation is a host function
+   goes to a thread for host functions; workers never block in the user's code. A worker that has
+   emptied a stream keeps polling it for some microseconds (state POLLED), so that a stream of
+   small operations costs no wake-up; before an operation that may take long it lets go of what
+   it polls. A worker is woken only when no other is about to look at the ready streams
+   (`lookers`). The monitor thread ticks each millisecond while anything runs: it adds a thread
+   for host functions when all are stuck and takes polled streams from a worker whose operation
+   takes longer than expected. */
 
-enum { DS__CPU_FREE, DS__CPU_IDLE, DS__CPU_READY, DS__CPU_RUNNING, DS__CPU_POLLED, DS__CPU_PARKED, DS__CPU_AT_HOST,
-       DS__CPU_COUNTS /* it has no operations, only numbers to wait for */ };
 enum {
-    DS__CPU_LEVELS = 6,              /* priorities -5 .. 0, which recent GPUs are believed to report */
-    DS__CPU_BLOCK_BYTES = 8192,      /* of a block of queued operations; holds the largest operation */
-    DS__CPU_SLAB_BLOCKS = 32,
-    DS__CPU_POLL_SLOTS = 16,         /* streams a worker polls at most */
-    DS__CPU_POLL_NS = 20000,         /* how long a worker polls before it sleeps */
-    DS__CPU_WAIT_SPIN_NS = 40000,    /* how long a host thread spins before it sleeps */
-    DS__CPU_LONG_NS = 5000,          /* an operation expected to take longer does not keep others waiting */
-    DS__CPU_SPLIT_NS = 2000,         /* the rest of a kernel is split among threads that are awake when it is expected to take longer */
-    DS__CPU_CALL_NS = 40000,         /* and others are woken for it when it takes that long */
-    DS__CPU_FIRST_NS = 20000,        /* of a kernel that is known, about so much is run to see how long it takes now */
-    DS__CPU_NESTED = 4,              /* streams that a thread runs inside of one another */
-    DS__CPU_BATCH = 256,             /* operations after which a worker looks at the other ready streams */
-    DS__CPU_TICK_NS = 1000000,
-    DS__CPU_STREAM_BATCH = 64,       /* operations that a look at a streaming producer should find */
-    DS__CPU_STREAM_PAUSES = 400,     /* longest wait between such looks, some microseconds */
-    DS__CPU_HOST_NS = 30000000,      /* virtual clock: how long it stands for a host function */
-    DS__CPU_ASK_NS = 200000,         /* and a query waits this long, so many times */
-    DS__CPU_ASKS = 100,
-    DS__CPU_STALL_TICKS = 200,       /* and without a call for so long, all work runs */
-    DS__CPU_HELD = 1 << 20           /* or when so many operations are held back */
+    DS__CPU_FREE,
+    DS__CPU_IDLE,
+    DS__CPU_READY,
+    DS__CPU_RUNNING,
+    DS__CPU_POLLED,
+    DS__CPU_PARKED,
+    DS__CPU_AT_HOST,
+    DS__CPU_COUNTS /* it has no operations, only numbers to wait for */
 };
-#define DS__CPU_SPLIT_BYTES ((size_t)64 << 10)   /* copies and fills from here on are split among threads that are awake */
-#define DS__CPU_CALL_BYTES ((size_t)2 << 20)     /* and others are woken for them from here on */
-#define DS__CPU_PIECE_BYTES ((size_t)128 << 10)  /* at most, and a quarter of what is to be done */
-#define DS__CPU_STREAM_BYTES ((size_t)32 << 20)  /* from here on stores go around the caches; below they lose */
+
+enum {
+    /* priorities -5 .. 0, which recent GPUs are believed to report */
+    DS__CPU_LEVELS = 6,
+    /* of a block of queued operations; holds the largest operation */
+    DS__CPU_BLOCK_BYTES = 8192,
+    DS__CPU_SLAB_BLOCKS = 32,
+    DS__CPU_POLL_SLOTS = 16,      /* streams a worker polls at most */
+    DS__CPU_POLL_NS = 20000,      /* how long a worker polls before it sleeps */
+    DS__CPU_WAIT_SPIN_NS = 40000, /* how long a host thread spins before it sleeps */
+    /* an operation expected to take longer does not keep others waiting */
+    DS__CPU_LONG_NS = 5000,
+    /* the rest of a kernel is split among threads that are awake when it is expected to take
+       longer */
+    DS__CPU_SPLIT_NS = 2000,
+    DS__CPU_CALL_NS = 40000, /* and others are woken for it when it takes that long */
+    /* of a kernel that is known, about so much is run to see how long it takes now */
+    DS__CPU_FIRST_NS = 20000,
+    DS__CPU_NESTED = 4, /* streams that a thread runs inside of one another */
+    /* operations after which a worker looks at the other ready streams */
+    DS__CPU_BATCH = 256,
+    DS__CPU_TICK_NS = 1000000,
+    /* operations that a look at a streaming producer should find */
+    DS__CPU_STREAM_BATCH = 64,
+    DS__CPU_STREAM_PAUSES = 400, /* longest wait between such looks, some microseconds */
+    DS__CPU_HOST_NS = 30000000,  /* virtual clock: how long it stands for a host function */
+    DS__CPU_ASK_NS = 200000,     /* and a query waits this long, so many times */
+    DS__CPU_ASKS = 100,
+    DS__CPU_STALL_TICKS = 200, /* and without a call for so long, all work runs */
+    DS__CPU_HELD = 1 << 20     /* or when so many operations are held back */
+};
+
+/* copies and fills from here on are split among threads that are awake */
+#define DS__CPU_SPLIT_BYTES ((size_t)64 << 10)
+#define DS__CPU_CALL_BYTES ((size_t)2 << 20)    /* and others are woken for them from here on */
+#define DS__CPU_PIECE_BYTES ((size_t)128 << 10) /* at most, and a quarter of what is to be done */
+/* from here on stores go around the caches; below they lose */
+#define DS__CPU_STREAM_BYTES ((size_t)32 << 20)
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
@@ -50,11 +72,12 @@ typedef struct ds__cpu_proxy ds__cpu_proxy;
 /* A piece of queue memory. Operations follow one another; a DS__OP_JUMP says: go on in `next`. */
 typedef struct ds__cpu_block {
     struct ds__cpu_block *next;
-    uint64_t pad[7];                 /* a small launch fills one cache line */
+    uint64_t pad[7]; /* a small launch fills one cache line */
     char data[DS__CPU_BLOCK_BYTES - 64];
 } ds__cpu_block;
 
-/* What failed, once for each failure; kept until shutdown, because anything may still refer to it. */
+/* What failed, once for each failure; kept until shutdown, because anything may still refer to
+   it. */
 typedef struct ds__cpu_failure {
     struct ds__cpu_failure *next;
     ds_result code;
@@ -73,32 +96,41 @@ typedef struct ds__cpu_past {
 typedef struct ds__cpu_waiter {
     struct ds__cpu_waiter *next;
     uint64_t upto;
-    ds__cpu_stream *parked;          /* a stream, or */
-    _Atomic uint32_t *flag;          /* a host thread: set to 1 and woken */
+    ds__cpu_stream *parked; /* a stream, or */
+    _Atomic uint32_t *flag; /* a host thread: set to 1 and woken */
 } ds__cpu_waiter;
 
 /* An operation that several threads work on. */
 typedef struct ds__cpu_job {
     void (*piece_fn)(struct ds__cpu_job *job, size_t piece);
     size_t pieces;
-    _Atomic size_t taken, front, back, finished;
-    int users;                       /* threads inside, the owner not counted; under the pool's lock */
+    _Atomic size_t taken;
+    _Atomic size_t front;
+    _Atomic size_t back;
+    _Atomic size_t finished;
+    /* threads inside, the owner not counted; under the pool's lock */
+    int users;
     const ds__op *op;
     const void *args;
-    size_t first, piece_items;       /* kernel */
+    /* first, piece_items: kernel */
+    size_t first;
+    size_t piece_items;
     _Atomic int status;
-    struct ds__cpu_job *prev_job, *next_job;
+    struct ds__cpu_job *prev_job;
+    struct ds__cpu_job *next_job;
 } ds__cpu_job;
 
-/* Laid out by who writes: producers (first line), producers while the worker polls (second), the worker while waiting
-   hosts poll (third), hardly anyone (fourth), whoever parks or wakes (the rest). */
+/* Laid out by who writes: producers (first line), producers while the worker polls (second), the
+   worker while waiting hosts poll (third), hardly anyone (fourth), whoever parks or wakes (the
+   rest). */
 struct ds__cpu_stream {
     ds__lock put_lock;
     uint32_t tail_at;
     ds__cpu_block *tail;
-    uint64_t legacy_seen;            /* blocking stream: the legacy number it waits for already */
-    uint64_t seen_by_legacy;         /* the number of this stream that the legacy stream waits for already */
-    _Atomic(ds__cpu_block *) spare;  /* a block from the consumer back to the producer */
+    uint64_t legacy_seen; /* blocking stream: the legacy number it waits for already */
+    /* the number of this stream that the legacy stream waits for already */
+    uint64_t seen_by_legacy;
+    _Atomic(ds__cpu_block *) spare; /* a block from the consumer back to the producer */
     char pad0[64 - 40];
 
     _Atomic uint64_t submitted;
@@ -106,63 +138,84 @@ struct ds__cpu_stream {
     char pad1[64 - 12];
 
     _Atomic uint64_t done;
-    _Atomic uint32_t waiting;        /* 1: the list of waiters is not empty */
+    _Atomic uint32_t waiting; /* 1: the list of waiters is not empty */
     uint32_t head_at;
     ds__cpu_block *head;
     char pad2[64 - 24];
 
     _Atomic(ds__cpu_failure *) failure;
-    _Atomic uint64_t failed_from;    /* numbers from here on failed */
-    _Atomic int closing;             /* destroyed: recycle when drained */
-    int device, kind, had_failure;
-    _Atomic int level;               /* a lane's is that of each launch's stream */
+    _Atomic uint64_t failed_from; /* numbers from here on failed */
+    _Atomic int closing;          /* destroyed: recycle when drained */
+    int device;
+    int kind;
+    int had_failure;
+    _Atomic int level; /* a lane's is that of each launch's stream */
     unsigned flags;
-    int floating;                    /* unwrapped: nobody's */
-    _Atomic int watch;               /* it captures; legacy stream: blocking streams of its device that capture */
+    int floating; /* unwrapped: nobody's */
+    /* it captures; legacy stream: blocking streams of its device that capture */
+    _Atomic int watch;
     char pad3[64 - 48];
 
     ds__lock wait_lock;
     ds__cpu_waiter *waiters;
-    ds__cpu_waiter as_waiter;        /* for being parked */
-    _Atomic uint32_t park_count;     /* odd while park_on and park_upto are written */
+    ds__cpu_waiter as_waiter;    /* for being parked */
+    _Atomic uint32_t park_count; /* odd while park_on and park_upto are written */
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
-    int queued, queued_level;        /* in the list of ready streams of this level */
-    _Atomic(ds__cpu_past *) past;    /* what failed before resets, the last first */
+    /* queued, queued_level: in the list of ready streams of this level */
+    int queued;
+    int queued_level;
+    _Atomic(ds__cpu_past *) past; /* what failed before resets, the last first */
     ds__cpu_past first_past;
-    ds__cpu_stream *prev, *next;     /* ready list of a level, or list for host functions, or free list */
-    ds__cpu_stream *all_prev, *all_next; /* all streams of the device */
+    /* prev, next: ready list of a level, or list for host functions, or free list */
+    ds__cpu_stream *prev;
+    ds__cpu_stream *next;
+    /* all_prev, all_next: all streams of the device */
+    ds__cpu_stream *all_prev;
+    ds__cpu_stream *all_next;
     /* under the core's capture lock */
     ds__capture *capture;
-    uint32_t *deps, dep_count;       /* nodes that the next one will depend on */
+    /* deps, dep_count: nodes that the next one will depend on */
+    uint32_t *deps;
+    uint32_t dep_count;
     ds__cpu_stream *next_member;
     /* a lane of an executable */
-    struct ds__cpu_launch *launch;   /* that it runs, and its number before the first operation of it */
+    /* that it runs, and its number before the first operation of it */
+    struct ds__cpu_launch *launch;
     uint64_t lane_base;
-    ds__cpu_lane *shared;            /* where it tells other processes how far it is; under the boards' mutex */
-    struct ds__cpu_virtual *virt;    /* NULL: no virtual clock, or a proxy */
+    /* where it tells other processes how far it is; under the boards' mutex */
+    ds__cpu_lane *shared;
+    struct ds__cpu_virtual *virt; /* NULL: no virtual clock, or a proxy */
 };
 
 /* A stream's virtual time. */
 typedef struct ds__cpu_virtual {
-    int64_t time;                    /* when its next operation is ready, as far as is known; who has the stream writes it */
-    _Atomic int64_t end;             /* when operation `done` was */
-    int64_t put;                     /* the clock at the last submission; under the producer's lock */
-    uint64_t born;                   /* how many streams were made before it */
-    int leg;                         /* 1: the first of the two legs of its next operation is over */
+    /* when its next operation is ready, as far as is known; who has the stream writes it */
+    int64_t time;
+    _Atomic int64_t end; /* when operation `done` was */
+    /* the clock at the last submission; under the producer's lock */
+    int64_t put;
+    uint64_t born; /* how many streams were made before it */
+    /* 1: the first of the two legs of its next operation is over */
+    int leg;
 } ds__cpu_virtual;
 
 typedef struct ds__cpu_device {
-    ds__lock lock;                   /* of the list */
+    ds__lock lock; /* of the list */
     ds__cpu_stream *streams;
     ds__cpu_stream *legacy;
-    int capturing;                   /* blocking streams that capture; under the core's capture lock */
-    _Atomic int legacy_used;         /* somebody has the legacy stream: blocking streams must look at it */
-    ds__lock legacy_lock;            /* orders the legacy stream's submissions against those of blocking streams */
+    /* blocking streams that capture; under the core's capture lock */
+    int capturing;
+    /* somebody has the legacy stream: blocking streams must look at it */
+    _Atomic int legacy_used;
+    /* orders the legacy stream's submissions against those of blocking streams */
+    ds__lock legacy_lock;
     _Atomic(ds__cpu_failure *) failure;
     size_t limit;
-    _Atomic size_t used, async_used; /* and what of it came from ds__cpu_async_alloc */
+    /* used, async_used: and what of it came from ds__cpu_async_alloc */
+    _Atomic size_t used;
+    _Atomic size_t async_used;
 } ds__cpu_device;
 
 typedef struct ds__cpu_stamp {
@@ -174,73 +227,91 @@ typedef struct ds__cpu_stamp {
 typedef struct ds__cpu_event {
     ds__lock lock;
     unsigned flags;
-    ds__cpu_stream *stream;          /* NULL: unrecorded */
+    ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
-    uint64_t capture;                /* recorded in the capture with this number: it stands for these nodes of its graph */
-    uint32_t *deps, dep_count;
-    ds__board *board;                /* shared between processes: where it stands; `word` is what stream and upto stand for */
+    /* recorded in the capture with this number: it stands for these nodes of its graph */
+    uint64_t capture;
+    uint32_t *deps;
+    uint32_t dep_count;
+    /* shared between processes: where it stands; `word` is what stream and upto stand for */
+    ds__board *board;
     uint64_t word;
-    uint32_t mark, generation;
+    uint32_t mark;
+    uint32_t generation;
     int imported;
-    struct ds__cpu_event *next;      /* free list */
+    struct ds__cpu_event *next; /* free list */
 } ds__cpu_event;
 
 typedef struct ds__cpu_worker {
     pthread_t thread;
     int polled_count;
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
-    _Atomic uint32_t beat;           /* odd while an operation runs */
+    _Atomic uint32_t beat; /* odd while an operation runs */
     _Atomic(ds__cpu_stream *) running;
-    uint32_t last_beat;              /* the monitor's */
-    uint32_t streak, misses, delay;  /* streaming: operations found in short order; looks in vain; pauses between looks */
+    uint32_t last_beat; /* the monitor's */
+    /* streak, misses, delay: streaming: operations found in short order; looks in vain; pauses
+       between looks */
+    uint32_t streak;
+    uint32_t misses;
+    uint32_t delay;
     _Atomic uint64_t operations;
     int is_long;
 } ds__cpu_worker;
 
 static struct {
-    int devices, workers, processors, no_spin, is_inline, is_lax, spin_limit;
+    int devices;
+    int workers;
+    int processors;
+    int no_spin;
+    int is_inline;
+    int is_lax;
+    int spin_limit;
     uint64_t seed;
     unsigned char *peers;
-    const ds_cpu_fabric *fabric;     /* the kept one, without zeros */
+    const ds_cpu_fabric *fabric; /* the kept one, without zeros */
     ds__cpu_device *device;
     ds__cpu_worker *worker;
-    int started, workers_started;
-    char pad3[64];                   /* what stands above is only read */
+    int started;
+    int workers_started;
+    char pad3[64]; /* what stands above is only read */
     /* ready streams */
-    ds__lock lock;                   /* ready lists, host list, jobs, counts of threads */
-    ds__cpu_stream *ready_head[DS__CPU_LEVELS], *ready_tail[DS__CPU_LEVELS];
-    ds__cpu_stream *host_head, *host_tail;
+    ds__lock lock; /* ready lists, host list, jobs, counts of threads */
+    ds__cpu_stream *ready_head[DS__CPU_LEVELS];
+    ds__cpu_stream *ready_tail[DS__CPU_LEVELS];
+    ds__cpu_stream *host_head;
+    ds__cpu_stream *host_tail;
     ds__cpu_job *jobs;
     uint64_t random;
     char pad0[64];
-    _Atomic uint32_t ready_mask;     /* bit: a level with ready streams; lowest bit most urgent */
+    _Atomic uint32_t ready_mask; /* bit: a level with ready streams; lowest bit most urgent */
     _Atomic int job_count;
-    _Atomic int lookers;             /* workers that will look at the ready streams within microseconds */
-    _Atomic int parked;              /* workers asleep */
+    /* workers that will look at the ready streams within microseconds */
+    _Atomic int lookers;
+    _Atomic int parked; /* workers asleep */
     _Atomic int spinners;
-    _Atomic uint32_t wake_word;      /* workers sleep on it */
+    _Atomic uint32_t wake_word; /* workers sleep on it */
     _Atomic int quit;
     char pad1[64];
-    _Atomic int hurry;               /* host threads that wait: no pause between looks */
-    _Atomic int asleep;              /* those of them that sleep: they join nothing */
+    _Atomic int hurry;  /* host threads that wait: no pause between looks */
+    _Atomic int asleep; /* those of them that sleep: they join nothing */
     char pad2[64];
     /* host functions */
     _Atomic int host_threads;
     int host_idle;
-    uint64_t host_progress;          /* counts host functions taken; for the monitor */
+    uint64_t host_progress; /* counts host functions taken; for the monitor */
     _Atomic uint32_t host_word;
     pthread_t *host_thread;
     int host_room;
     /* monitor */
     pthread_t monitor;
     int monitor_started;
-    _Atomic uint32_t monitor_word;   /* 0: asleep or about to be */
+    _Atomic uint32_t monitor_word; /* 0: asleep or about to be */
     /* memory */
     ds__lock block_lock;
     ds__cpu_block *free_blocks;
     ds__lock raw_lock;
-    void **raw;                      /* all memory taken for the pools below */
+    void **raw; /* all memory taken for the pools below */
     _Atomic size_t queue_bytes;
     ds__lock object_lock;
     ds__cpu_stream *free_streams;
@@ -250,28 +321,42 @@ static struct {
     ds__cpu_failure *failures;
     /* events that processes share: under the boards' mutex */
     ds__cpu_lane *lanes;
-    ds__cpu_proxy *proxies, *watched;
+    ds__cpu_proxy *proxies;
+    ds__cpu_proxy *watched;
     pthread_t watcher;
     int watcher_started;
-    _Atomic uint32_t watch_word;     /* the watcher sleeps on it */
+    _Atomic uint32_t watch_word; /* the watcher sleeps on it */
     _Atomic int watch_quit;
-    struct ds__cpu_share *shares;    /* memory that other processes can open */
+    struct ds__cpu_share *shares; /* memory that other processes can open */
     /* the virtual clock */
-    int64_t *link_free, *engine_free, *memory_free; /* until when they are held; the worker's */
-    int64_t latest;                  /* the last end of all that ran; the worker's */
+    /* link_free, engine_free, memory_free: until when they are held; the worker's */
+    int64_t *link_free;
+    int64_t *engine_free;
+    int64_t *memory_free;
+    int64_t latest; /* the last end of all that ran; the worker's */
     _Atomic int64_t clock;
-    _Atomic int wanted;              /* host threads that wait for something that is not done */
-    _Atomic int run_all;             /* nobody waits, but what is held back runs all the same */
-    _Atomic int host_busy;           /* streams at a thread for host functions; and how many the clock does not stand for any more */
+    _Atomic int wanted;  /* host threads that wait for something that is not done */
+    _Atomic int run_all; /* nobody waits, but what is held back runs all the same */
+    /* streams at a thread for host functions; and how many the clock does not stand for any more */
+    _Atomic int host_busy;
     int host_stuck;
-    _Atomic uint32_t rests;          /* counts how often nothing more could run */
-    _Atomic uint64_t born, puts, passed; /* streams made; operations put on streams, and passed by them */
-    _Atomic uint64_t staged, inlined, helped, other_operations;
+    _Atomic uint32_t rests; /* counts how often nothing more could run */
+    /* born, puts, passed: streams made; operations put on streams, and passed by them */
+    _Atomic uint64_t born;
+    _Atomic uint64_t puts;
+    _Atomic uint64_t passed;
+    _Atomic uint64_t staged;
+    _Atomic uint64_t inlined;
+    _Atomic uint64_t helped;
+    _Atomic uint64_t other_operations;
 } ds__cpu;
-/* 1: the order of operations, or what links between devices take, is what the program is run for. */
-static inline int ds__cpu_explores(void) { return ds__cpu.seed || ds__cpu.fabric; }
+
+/* 1: the order of operations, or what links between devices take, is what the program is run
+   for. */
+static inline int ds__cpu_explores(void) {
+    return ds__cpu.seed || ds__cpu.fabric;
+}
 
 static const ds__driver ds__cpu_driver;
 static void ds__cpu_push_ready(ds__cpu_stream *s);
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
-

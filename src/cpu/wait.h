@@ -1,12 +1,14 @@
-/* ---- >>cpu waiting ---------------------------------------------------------------------------------------------------- */
+/* ---- >>cpu waiting --------------------------------------------------------------------------- */
 
-/* A waiting thread runs what the awaited operation depends on, and nothing else: the stream itself up to that operation,
-   or the stream on which it is parked, and so on. Returns 1 when it did something. */
+/* A waiting thread runs what the awaited operation depends on, and nothing else: the stream
+   itself up to that operation, or the stream on which it is parked, and so on. Returns 1 when it
+   did something. */
 static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     for (int depth = 0; depth < 64; depth++) {
         switch (atomic_load_explicit(&s->state, memory_order_acquire)) {
         case DS__CPU_READY: {
-            if (!ds__cpu_take_ready(s)) return 0;
+            if (!ds__cpu_take_ready(s))
+                return 0;
             int outer = ds__tls.in_callback;
             ds__tls.in_callback = 1;
             ds__cpu_run(NULL, s, upto);
@@ -16,7 +18,8 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
         }
         case DS__CPU_POLLED: { /* the worker that polls it has not come for it in all this time */
             uint32_t polled = DS__CPU_POLLED;
-            if (ds__cpu_has_work(s) && atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING)) {
+            if (ds__cpu_has_work(s) &&
+                atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING)) {
                 atomic_store(&s->state, DS__CPU_READY);
                 ds__cpu_push_ready(s);
                 continue; /* and take it from there */
@@ -24,13 +27,17 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             return 0;
         }
         case DS__CPU_RUNNING:
-            return atomic_load_explicit(&s->job, memory_order_relaxed) != NULL && ds__cpu_job_join(NULL, s, upto);
+            return atomic_load_explicit(&s->job, memory_order_relaxed) != NULL &&
+                   ds__cpu_job_join(NULL, s, upto);
         case DS__CPU_PARKED: {
             uint32_t count = atomic_load(&s->park_count);
             ds__cpu_stream *on = atomic_load(&s->park_on);
             uint64_t number = atomic_load(&s->park_upto);
-            /* unchanged since: while s has not passed `upto`, what it is parked on is what it depends on */
-            if ((count & 1) || atomic_load(&s->done) >= upto || atomic_load(&s->park_count) != count) return 0;
+            /* unchanged since: while s has not passed `upto`, what it is parked on is what it
+               depends on */
+            if ((count & 1) || atomic_load(&s->done) >= upto ||
+                atomic_load(&s->park_count) != count)
+                return 0;
             s = on;
             upto = number;
             break;
@@ -42,38 +49,56 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     return 0;
 }
 
-/* Waits until the stream has passed `upto`; 0: the time was over first. With a time limit it runs nothing. */
-static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
+/* Waits until the stream has passed `upto`; 0: the time was over first. With a time limit it
+   runs nothing. */
+static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns,
+                             int sleep_at_once) {
     int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
-    uint64_t start = ds__now_ns(), spun = start;
+    uint64_t start = ds__now_ns();
+    uint64_t spun = start;
     uint64_t deadline = timeout_ns > DS__FOREVER - 1 - start ? DS__FOREVER : start + timeout_ns;
     for (uint32_t spins = 0; !sleep_at_once && !ds__cpu.no_spin; spins++) {
-        if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto) return 1;
+        if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto)
+            return 1;
         /* now and then only: looking at the stream's state takes its cache line from the worker */
-        if (help && spins % 32 == 0 && ds__cpu_help(s, upto)) { spun = ds__now_ns(); continue; }
+        if (help && spins % 32 == 0 && ds__cpu_help(s, upto)) {
+            spun = ds__now_ns();
+            continue;
+        }
         ds__pause();
-        if (spins % 16 != 15) continue;
+        if (spins % 16 != 15)
+            continue;
         uint64_t now = ds__now_ns();
-        if (now >= deadline) return 0;
-        if (now - spun > DS__CPU_WAIT_SPIN_NS) break;
+        if (now >= deadline)
+            return 0;
+        if (now - spun > DS__CPU_WAIT_SPIN_NS)
+            break;
     }
     _Atomic uint32_t flag = 0;
     ds__cpu_waiter me = { NULL, upto, NULL, &flag };
     ds__lock_take(&s->wait_lock);
     int listed = ds__cpu_enlist(s, &me);
-    if (ds__cpu.fabric) atomic_fetch_add(&ds__cpu.wanted, listed);
+    if (ds__cpu.fabric)
+        atomic_fetch_add(&ds__cpu.wanted, listed);
     ds__lock_give(&s->wait_lock);
-    if (ds__cpu.fabric && listed) ds__cpu_wake_worker();
+    if (ds__cpu.fabric && listed)
+        ds__cpu_wake_worker();
     while (listed && atomic_load_explicit(&flag, memory_order_acquire) == 0) {
-        if (help && ds__cpu_help(s, upto)) continue;
+        if (help && ds__cpu_help(s, upto))
+            continue;
         uint64_t left = DS__FOREVER;
         if (deadline != DS__FOREVER) {
             uint64_t now = ds__now_ns();
             if (now >= deadline) {
                 ds__lock_take(&s->wait_lock);
                 for (ds__cpu_waiter **p = &s->waiters; *p; p = &(*p)->next)
-                    if (*p == &me) { *p = me.next; listed = 0; break; }
-                if (ds__cpu.fabric && !listed) atomic_fetch_sub(&ds__cpu.wanted, 1);
+                    if (*p == &me) {
+                        *p = me.next;
+                        listed = 0;
+                        break;
+                    }
+                if (ds__cpu.fabric && !listed)
+                    atomic_fetch_sub(&ds__cpu.wanted, 1);
                 ds__lock_give(&s->wait_lock);
                 return !listed ? 0 : 1; /* not in the list any more: it was passed in this moment */
             }
@@ -90,26 +115,37 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
 static int ds__cpu_wait_virtual(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns) {
     int over = atomic_load(&s->done) >= upto;
     uint32_t rests = atomic_load(&ds__cpu.rests);
-    if (!over && timeout_ns) over = ds__cpu_wait_slow(s, upto, timeout_ns, 1);
-    for (int i = 0; i < DS__CPU_ASKS && !over && !timeout_ns && rests == atomic_load(&ds__cpu.rests); i++)
+    if (!over && timeout_ns)
+        over = ds__cpu_wait_slow(s, upto, timeout_ns, 1);
+    for (int i = 0;
+         i < DS__CPU_ASKS && !over && !timeout_ns && rests == atomic_load(&ds__cpu.rests); i++)
         over = ds__cpu_wait_slow(s, upto, DS__CPU_ASK_NS, 1);
-    if (over) ds__cpu_clock_up(ds__cpu_time_of(s, upto));
+    if (over)
+        ds__cpu_clock_up(ds__cpu_time_of(s, upto));
     return over;
 }
 
 static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) return ds__cpu_wait_virtual(s, upto, timeout_ns);
-    if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto) return 1;
-    if (timeout_ns == 0) return 0;
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL))
+        return ds__cpu_wait_virtual(s, upto, timeout_ns);
+    if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto)
+        return 1;
+    if (timeout_ns == 0)
+        return 0;
     if (!sleep_at_once && !ds__cpu.no_spin) {
-        /* Most waits are over in a microsecond. Looking at the stream's state, for help, takes its cache line from the worker:
-           so once, for a stream that nobody has yet, and then leave the worker alone. */
-        if (timeout_ns == DS__FOREVER && !ds__cpu.seed && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY)
+        /* Most waits are over in a microsecond. Looking at the stream's state, for help, takes
+           its cache line from the worker: so once, for a stream that nobody has yet, and then
+           leave the worker alone. */
+        if (timeout_ns == DS__FOREVER && !ds__cpu.seed &&
+            atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY)
             ds__cpu_help(s, upto);
         int help = timeout_ns == DS__FOREVER && !ds__cpu.seed;
         for (int spins = 0; spins < 64; spins++) {
-            if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto) return 1;
-            if (help && spins % 4 == 0 && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0) ds__cpu_help(s, upto);
+            if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto)
+                return 1;
+            if (help && spins % 4 == 0 &&
+                atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0)
+                ds__cpu_help(s, upto);
             ds__pause();
         }
     }
@@ -118,4 +154,3 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
     atomic_fetch_sub_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);
     return over;
 }
-

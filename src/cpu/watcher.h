@@ -5,9 +5,11 @@ static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
     unsigned count = 0;
     uint32_t bell = 0;
     const ds__board *last = NULL;
-    for (ds__cpu_proxy **next = &ds__cpu.watched; *next; ) {
+    for (ds__cpu_proxy **next = &ds__cpu.watched; *next;) {
         ds__cpu_proxy *p = *next;
-        if (p->board != last) bell = atomic_load(&p->board->sheet->bell); /* before the lane is looked at */
+        /* before the lane is looked at */
+        if (p->board != last)
+            bell = atomic_load(&p->board->sheet->bell);
         ds__cpu_mirror(p, p->wanted);
         if (atomic_load(&p->stream.done) >= p->wanted) {
             *next = p->next_watched;
@@ -16,7 +18,9 @@ static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
             ds__board_close(p->board);
             continue;
         }
-        if (p->board != last && count < room) list[count++] = (ds__sleep){ bell, (uintptr_t)&p->board->sheet->bell, 2 /* of 32 bits */, 0 };
+        if (p->board != last && count < room)
+            list[count++] =
+                (ds__sleep){ bell, (uintptr_t)&p->board->sheet->bell, 2 /* of 32 bits */, 0 };
         last = p->board;
         next = &p->next_watched;
     }
@@ -32,14 +36,18 @@ static void *ds__cpu_watcher_main(void *unused) {
     ds__boards_lock();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);
-        if (atomic_load(&ds__cpu.watch_quit)) break;
+        if (atomic_load(&ds__cpu.watch_quit))
+            break;
         unsigned count = ds__cpu_watch_lanes(list + 1, 32);
         ds__boards_unlock();
-        nap = word != seen || !nap ? 1000000 : nap < 16000000 ? nap + nap / 4 : nap; /* nothing tells of a death */
+        /* nothing tells of a death */
+        nap = word != seen || !nap ? 1000000 : nap < 16000000 ? nap + nap / 4 : nap;
         seen = word;
         list[0] = (ds__sleep){ word, (uintptr_t)&ds__cpu.watch_word, 2 | 128 /* private */, 0 };
-        if (count) ds__futex_wait_any(list, count + 1, nap);
-        else ds__futex_wait(&ds__cpu.watch_word, word, DS__FOREVER);
+        if (count)
+            ds__futex_wait_any(list, count + 1, nap);
+        else
+            ds__futex_wait(&ds__cpu.watch_word, word, DS__FOREVER);
         ds__boards_lock();
     }
     ds__boards_unlock();
@@ -53,19 +61,23 @@ static void ds__cpu_wake_watcher(void) {
 
 /* The watcher sees to it that the proxy comes to this number. The mutex is held. */
 static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
-    if (atomic_load(&p->stream.done) >= upto) return DS_OK;
+    if (atomic_load(&p->stream.done) >= upto)
+        return DS_OK;
     if (!ds__cpu.watcher_started) {
         int error = pthread_create(&ds__cpu.watcher, NULL, ds__cpu_watcher_main, NULL);
-        if (error) return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
+        if (error)
+            return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
         ds__cpu.watcher_started = 1;
     }
-    if (p->wanted < upto) p->wanted = upto;
+    if (p->wanted < upto)
+        p->wanted = upto;
     if (!p->is_watched) {
         p->is_watched = 1;
         p->board->users++;
         atomic_fetch_add(&p->board->sheet->waiters, 1);
         ds__cpu_proxy **at = &ds__cpu.watched; /* beside others of the board */
-        while (*at && (*at)->board != p->board) at = &(*at)->next_watched;
+        while (*at && (*at)->board != p->board)
+            at = &(*at)->next_watched;
         p->next_watched = *at;
         *at = p;
     }
@@ -74,7 +86,8 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
 }
 
 static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto) {
-    if (DS__LIKELY(!e->board) || on->kind != DS__CPU_PROXY) return DS_OK;
+    if (DS__LIKELY(!e->board) || on->kind != DS__CPU_PROXY)
+        return DS_OK;
     ds__boards_lock();
     ds_result r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)on, upto);
     ds__boards_unlock();
@@ -82,7 +95,8 @@ static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on,
 }
 
 static void ds__cpu_watcher_end(void) {
-    if (!ds__cpu.watcher_started) return;
+    if (!ds__cpu.watcher_started)
+        return;
     ds__boards_lock();
     atomic_store(&ds__cpu.watch_quit, 1);
     ds__boards_unlock();
@@ -96,19 +110,25 @@ static ds_result ds__cpu_word_token(ds__board *b, uint64_t word, ds__cpu_token *
     uint32_t lane = (uint32_t)(word >> 40) - 1;
     out->stream = NULL;
     out->upto = 0;
-    if (word == 0) return DS_OK;
-    if (lane >= atomic_load(&b->sheet->lanes)) return ds__fail(DS_ERR_INVALID_HANDLE, "what process %d shares is damaged", b->pid);
-    if (atomic_load(&b->sheet->lane[lane].who) >> 24 == b->me) { /* recorded here, through another handle */
+    if (word == 0)
+        return DS_OK;
+    if (lane >= atomic_load(&b->sheet->lanes))
+        return ds__fail(DS_ERR_INVALID_HANDLE, "what process %d shares is damaged", b->pid);
+    /* recorded here, through another handle */
+    if (atomic_load(&b->sheet->lane[lane].who) >> 24 == b->me) {
         ds__cpu_lane *l = ds__cpu.lanes;
-        while (l && (l->serial != b->serial || l->index != lane)) l = l->all;
-        if (!l) return DS_OK;
+        while (l && (l->serial != b->serial || l->index != lane))
+            l = l->all;
+        if (!l)
+            return DS_OK;
         out->stream = l->stream;
         out->upto = ds__cpu_whole(word, atomic_load(&l->stream->submitted));
         return DS_OK;
     }
     ds__cpu_proxy *p;
     ds_result r = ds__cpu_proxy_of(b, lane, &p);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     out->stream = &p->stream;
     out->upto = p->base + ds__cpu_whole(word, atomic_load(&b->sheet->lane[lane].done));
     return DS_OK;
@@ -130,14 +150,20 @@ static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
         ds__lock_give(&e->lock);
         if (before != word && (r = ds__cpu_word_token(e->board, word, &t)) == DS_OK) {
             ds__lock_take(&e->lock);
-            if (e->word == before && !e->capture) { e->word = word; e->stream = t.stream; e->upto = t.upto; }
+            if (e->word == before && !e->capture) {
+                e->word = word;
+                e->stream = t.stream;
+                e->upto = t.upto;
+            }
             t.stream = e->stream;
             t.upto = e->upto;
             ds__lock_give(&e->lock);
         }
-        if (r == DS_OK && t.stream && t.stream->kind == DS__CPU_PROXY && atomic_load(&t.stream->done) < t.upto) {
+        if (r == DS_OK && t.stream && t.stream->kind == DS__CPU_PROXY &&
+            atomic_load(&t.stream->done) < t.upto) {
             ds__cpu_mirror((ds__cpu_proxy *)(void *)t.stream, t.upto);
-            if (wait) r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)t.stream, t.upto);
+            if (wait)
+                r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)t.stream, t.upto);
         }
     }
     ds__boards_unlock();
@@ -147,14 +173,16 @@ static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
 /* The stream has been given a record of the event, which is this operation of it. */
 static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto) {
     ds__boards_lock();
-    uint64_t word = (uint64_t)(ds__cpu_lane_of(s, e->board)->index + 1) << 40 | (upto & 0xffffffffff);
+    uint64_t word =
+        (uint64_t)(ds__cpu_lane_of(s, e->board)->index + 1) << 40 | (upto & 0xffffffffff);
     ds__lock_take(&e->lock);
     e->word = word;
     e->stream = s;
     e->upto = upto;
     ds__lock_give(&e->lock);
     ds__mark *m = &e->board->sheet->mark[e->mark];
-    if (atomic_load(&m->generation) == e->generation) atomic_store(&m->word, word);
+    if (atomic_load(&m->generation) == e->generation)
+        atomic_store(&m->word, word);
     ds__boards_unlock();
 }
 
@@ -162,9 +190,14 @@ static ds_result ds__cpu_unsafe(const char *rule);
 
 static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
     const ds__cpu_event *e = event;
-    ds_result r = ds__cpu_unsafe("an event cannot be exported in this thread while the capture is open");
-    if (r < 0) return r;
-    ds__address a = { DS__ADDRESS_EVENT, e->board->pid, e->board->fd, e->mark, e->generation, 0, e->board->cookie, 0 };
+    ds_result r =
+        ds__cpu_unsafe("an event cannot be exported in this thread while the capture is open");
+    if (r < 0)
+        return r;
+    ds__address a = { DS__ADDRESS_EVENT, e->board->pid,
+                      e->board->fd,      e->mark,
+                      e->generation,     0,
+                      e->board->cookie,  0 };
     memset(out, 0, 64);
     memcpy(out, &a, sizeof a);
     return DS_OK;
@@ -174,11 +207,15 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
     ds__address a;
     ds__board *b = NULL;
     memcpy(&a, handle, sizeof a);
-    ds_result r = ds__cpu_unsafe("an event cannot be imported in this thread while the capture is open");
-    if (r < 0) return r;
-    if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS) return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no event of a CPU device");
+    ds_result r =
+        ds__cpu_unsafe("an event cannot be imported in this thread while the capture is open");
+    if (r < 0)
+        return r;
+    if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS)
+        return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no event of a CPU device");
     r = ds__cpu_event_create(device, 0, out);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__boards_lock();
     r = ds__board_open(a.pid, a.fd, a.cookie, &b);
     if (r == DS_OK && atomic_load(&b->sheet->mark[a.index].generation) != a.generation) {
@@ -188,7 +225,11 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
     }
     ds__boards_unlock();
     ds__cpu_event *e = *out;
-    if (r < 0) { ds__cpu_event_destroy(e); *out = NULL; return r; }
+    if (r < 0) {
+        ds__cpu_event_destroy(e);
+        *out = NULL;
+        return r;
+    }
     e->flags = DS_EVENT_INTERPROCESS;
     e->board = b;
     e->mark = a.index;
@@ -202,7 +243,8 @@ static ds_result ds__cpu_event_share(ds__cpu_event *e) {
     ds__board *b;
     ds__boards_lock();
     ds_result r = ds__board_own(&b);
-    if (r == DS_OK) r = ds__board_mark(b, &e->mark);
+    if (r == DS_OK)
+        r = ds__board_mark(b, &e->mark);
     if (r == DS_OK) {
         e->board = b;
         e->generation = atomic_load(&b->sheet->mark[e->mark].generation);
@@ -210,14 +252,17 @@ static ds_result ds__cpu_event_share(ds__cpu_event *e) {
     ds__boards_unlock();
     return r;
 }
+
 static void ds__cpu_event_unshare(ds__cpu_event *e) {
-    if (!e->board) return;
+    if (!e->board)
+        return;
     ds__boards_lock();
-    if (e->imported) ds__board_close(e->board);
-    else ds__board_unmark(e->board, e->mark);
+    if (e->imported)
+        ds__board_close(e->board);
+    else
+        ds__board_unmark(e->board, e->mark);
     ds__boards_unlock();
     e->board = NULL;
     e->imported = 0;
     e->word = 0;
 }
-

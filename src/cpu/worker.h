@@ -1,35 +1,47 @@
-/* ---- >>cpu threads --------------------------------------------------------------------------------------------------- */
+/* ---- >>cpu threads --------------------------------------------------------------------------- */
 
 /* Looks once at what the worker polls; 1: there was work. */
 static int ds__cpu_poll(ds__cpu_worker *w) {
     int found = 0;
-    for (int i = 0; i < w->polled_count; ) {
+    for (int i = 0; i < w->polled_count;) {
         ds__cpu_stream *s = atomic_load_explicit(&w->polled[i], memory_order_relaxed);
         uint64_t fresh = atomic_load_explicit(&s->submitted, memory_order_relaxed) -
                          atomic_load_explicit(&s->done, memory_order_relaxed);
-        if (atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_POLLED && !fresh) { i++; continue; }
-        atomic_store_explicit(&w->polled[i], atomic_load_explicit(&w->polled[--w->polled_count], memory_order_relaxed),
-                              memory_order_relaxed);
+        if (atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_POLLED && !fresh) {
+            i++;
+            continue;
+        }
+        atomic_store_explicit(
+            &w->polled[i],
+            atomic_load_explicit(&w->polled[--w->polled_count], memory_order_relaxed),
+            memory_order_relaxed);
         uint32_t polled = DS__CPU_POLLED;
-        if (!atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING)) continue;
+        if (!atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING))
+            continue;
         found = 1;
         ds__cpu_run(w, s, UINT64_MAX);
     }
     return found;
 }
 
-/* A producer that streams and a worker that is right behind it would fight for the cache lines of the queue. A few dozen
-   operations in short order while nobody waits: somebody streams. Then the worker's looks get further apart until one
-   finds a few dozen operations; a look after a pause that finds next to nothing says that it was not so. */
+/* A producer that streams and a worker that is right behind it would fight for the cache lines
+   of the queue. A few dozen operations in short order while nobody waits: somebody streams. Then
+   the worker's looks get further apart until one finds a few dozen operations; a look after a
+   pause that finds next to nothing says that it was not so. */
 static void ds__cpu_adapt(ds__cpu_worker *w, uint64_t found) {
     if (found == 0) {
-        if (++w->misses >= 32) w->streak = w->delay = 0;
+        if (++w->misses >= 32)
+            w->streak = w->delay = 0;
         return;
     }
     w->misses = 0;
-    if (atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) > 0) { w->streak = w->delay = 0; return; }
+    if (atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) > 0) {
+        w->streak = w->delay = 0;
+        return;
+    }
     if (w->delay == 0) {
-        if ((w->streak += (uint32_t)found) >= 24) w->delay = DS__CPU_STREAM_PAUSES / 8;
+        if ((w->streak += (uint32_t)found) >= 24)
+            w->delay = DS__CPU_STREAM_PAUSES / 8;
     } else if (found < 4) {
         w->streak = w->delay = 0;
     } else if (found < DS__CPU_STREAM_BATCH) {
@@ -45,10 +57,15 @@ static void ds__cpu_await_hosts(void) {
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.wake_word);
         int busy = atomic_load(&ds__cpu.host_busy);
-        if (ds__cpu.host_stuck > busy) ds__cpu.host_stuck = busy;
-        if (busy == ds__cpu.host_stuck || atomic_load(&ds__cpu.quit)) return;
+        if (ds__cpu.host_stuck > busy)
+            ds__cpu.host_stuck = busy;
+        if (busy == ds__cpu.host_stuck || atomic_load(&ds__cpu.quit))
+            return;
         uint64_t gone = ds__now_ns() - start;
-        if (gone >= DS__CPU_HOST_NS) { ds__cpu.host_stuck = busy; return; }
+        if (gone >= DS__CPU_HOST_NS) {
+            ds__cpu.host_stuck = busy;
+            return;
+        }
         ds__futex_wait(&ds__cpu.wake_word, word, DS__CPU_HOST_NS - gone);
     }
 }
@@ -56,12 +73,17 @@ static void ds__cpu_await_hosts(void) {
 /* The worker under a virtual clock. */
 static void ds__cpu_virtual_main(ds__cpu_worker *w) {
     for (;;) {
-        uint32_t word = atomic_load(&ds__cpu.wake_word); /* before quit is looked at: stop sets it, then changes this */
-        if (atomic_load(&ds__cpu.quit)) return;
+        /* before quit is looked at: stop sets it, then changes this */
+        uint32_t word = atomic_load(&ds__cpu.wake_word);
+        if (atomic_load(&ds__cpu.quit))
+            return;
         if (!ds__cpu_held()) {
             ds__cpu_await_hosts();
             ds__cpu_stream *s = ds__cpu_held() ? NULL : ds__cpu_pop_ready();
-            if (s) { ds__cpu_run(w, s, UINT64_MAX); continue; }
+            if (s) {
+                ds__cpu_run(w, s, UINT64_MAX);
+                continue;
+            }
             if (!ds__cpu_held()) { /* nothing more can run */
                 ds__cpu_clock_up(ds__cpu.latest);
                 atomic_store(&ds__cpu.run_all, 0);
@@ -78,17 +100,25 @@ static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
     ds__os_block_signals();
     ds__tls.in_callback = 1; /* what runs here is the user's code, which must not call back */
-    if (ds__cpu.fabric) { ds__cpu_virtual_main(w); return NULL; }
+    if (ds__cpu.fabric) {
+        ds__cpu_virtual_main(w);
+        return NULL;
+    }
     uint64_t last = ds__now_ns();
-    int spinning = 0, looks = 0;
+    int spinning = 0;
+    int looks = 0;
     while (!atomic_load_explicit(&ds__cpu.quit, memory_order_acquire)) {
         int found = 0;
         uint64_t before = atomic_load_explicit(&w->operations, memory_order_relaxed);
-        for (uint32_t i = 0; i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++) ds__pause();
+        for (uint32_t i = 0;
+             i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
+            ds__pause();
         ds__cpu_stream *s = ds__cpu_pop_ready();
         if (s) {
             ds__cpu_unpoll_fresh(w);
-            if (ds__cpu.seed) for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--) syscall(SYS_sched_yield);
+            if (ds__cpu.seed)
+                for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--)
+                    syscall(SYS_sched_yield);
             ds__cpu_run(w, s, UINT64_MAX);
             found = 1;
         } else if (w->polled_count) {
@@ -98,14 +128,28 @@ static void *ds__cpu_worker_main(void *arg) {
         if (!found && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0) {
             found = ds__cpu_job_join(w, NULL, 0);
         }
-        if (found) { looks = 0; continue; }
-        if (looks++ == 0) last = ds__now_ns();
-        if (!spinning && !ds__cpu.no_spin && atomic_fetch_add(&ds__cpu.spinners, 1) < ds__cpu.spin_limit) spinning = 1;
-        else if (!spinning && !ds__cpu.no_spin) atomic_fetch_sub(&ds__cpu.spinners, 1);
-        if (spinning && ((looks & 15) || ds__now_ns() - last < DS__CPU_POLL_NS)) { ds__pause(); continue; }
-        if (spinning) { atomic_fetch_sub(&ds__cpu.spinners, 1); spinning = 0; }
+        if (found) {
+            looks = 0;
+            continue;
+        }
+        if (looks++ == 0)
+            last = ds__now_ns();
+        if (!spinning && !ds__cpu.no_spin &&
+            atomic_fetch_add(&ds__cpu.spinners, 1) < ds__cpu.spin_limit)
+            spinning = 1;
+        else if (!spinning && !ds__cpu.no_spin)
+            atomic_fetch_sub(&ds__cpu.spinners, 1);
+        if (spinning && ((looks & 15) || ds__now_ns() - last < DS__CPU_POLL_NS)) {
+            ds__pause();
+            continue;
+        }
+        if (spinning) {
+            atomic_fetch_sub(&ds__cpu.spinners, 1);
+            spinning = 0;
+        }
         ds__cpu_unpoll_all(w);
-        if (atomic_load(&ds__cpu.ready_mask)) continue;
+        if (atomic_load(&ds__cpu.ready_mask))
+            continue;
         ds__cpu_sleep();
         ds__cpu_wake_monitor();
         looks = 0;
@@ -121,8 +165,10 @@ static void *ds__cpu_host_main(void *unused) {
     for (;;) {
         ds__cpu_stream *s = ds__cpu.host_head;
         if (!s) {
-            uint32_t word = atomic_load(&ds__cpu.host_word); /* before quit is looked at: stop sets it, then changes this */
-            if (atomic_load(&ds__cpu.quit)) break;
+            /* before quit is looked at: stop sets it, then changes this */
+            uint32_t word = atomic_load(&ds__cpu.host_word);
+            if (atomic_load(&ds__cpu.quit))
+                break;
             ds__cpu.host_idle++;
             ds__lock_give(&ds__cpu.lock);
             ds__futex_wait(&ds__cpu.host_word, word, DS__FOREVER);
@@ -131,7 +177,8 @@ static void *ds__cpu_host_main(void *unused) {
             continue;
         }
         ds__cpu.host_head = s->next;
-        if (!s->next) ds__cpu.host_tail = NULL;
+        if (!s->next)
+            ds__cpu.host_tail = NULL;
         ds__cpu.host_progress++;
         ds__lock_give(&ds__cpu.lock);
         atomic_store(&s->state, DS__CPU_RUNNING);
@@ -140,7 +187,8 @@ static void *ds__cpu_host_main(void *unused) {
         do { /* as long as host functions follow one another */
             done = atomic_load_explicit(&s->done, memory_order_relaxed);
             result = ds__cpu_run_some(NULL, s, UINT64_MAX, DS__CPU_HOST);
-        } while (result == DS__CPU_EMPTY && atomic_load_explicit(&s->done, memory_order_relaxed) != done);
+        } while (result == DS__CPU_EMPTY &&
+                 atomic_load_explicit(&s->done, memory_order_relaxed) != done);
         if (result == DS__CPU_MORE) {
             atomic_store(&s->state, DS__CPU_READY);
             ds__cpu_push_ready(s);
@@ -148,7 +196,8 @@ static void *ds__cpu_host_main(void *unused) {
             ds__cpu_go_idle(s);
         }
         atomic_fetch_sub(&ds__cpu.host_busy, 1);
-        if (ds__cpu.fabric) ds__cpu_wake_worker();
+        if (ds__cpu.fabric)
+            ds__cpu_wake_worker();
         ds__lock_take(&ds__cpu.lock);
     }
     ds__lock_give(&ds__cpu.lock);
@@ -156,16 +205,19 @@ static void *ds__cpu_host_main(void *unused) {
     return NULL;
 }
 
-/* Work that is held back for long runs all the same. Ticks and not time are counted: where this thread is starved, so are those that call.
-   1 while there is any. */
+/* Work that is held back for long runs all the same. Ticks and not time are counted: where this
+   thread is starved, so are those that call. 1 while there is any. */
 static int ds__cpu_watch_held(void) {
     static int ticks;
     static uint64_t seen;
-    if (!atomic_load(&ds__cpu.ready_mask)) return 0;
+    if (!atomic_load(&ds__cpu.ready_mask))
+        return 0;
     uint64_t puts = atomic_load(&ds__cpu.puts);
-    if (!ds__cpu_held() || puts != seen) ticks = 0;
+    if (!ds__cpu_held() || puts != seen)
+        ticks = 0;
     seen = puts;
-    if (++ticks < DS__CPU_STALL_TICKS) return 1;
+    if (++ticks < DS__CPU_STALL_TICKS)
+        return 1;
     ticks = 0;
     atomic_store(&ds__cpu.run_all, 1);
     ds__cpu_wake_worker();
@@ -178,24 +230,29 @@ static int ds__cpu_watch(uint64_t *host_progress) {
     ds__lock_take(&ds__cpu.lock);
     if (ds__cpu.host_head) {
         busy = 1;
-        if (ds__cpu.host_idle == 0 && *host_progress == ds__cpu.host_progress) ds__cpu_host_spawn();
+        if (ds__cpu.host_idle == 0 && *host_progress == ds__cpu.host_progress)
+            ds__cpu_host_spawn();
         *host_progress = ds__cpu.host_progress;
     }
     ds__lock_give(&ds__cpu.lock);
-    if (atomic_load(&ds__cpu.parked) < ds__cpu.workers) busy = 1;
+    if (atomic_load(&ds__cpu.parked) < ds__cpu.workers)
+        busy = 1;
     for (int i = 0; i < ds__cpu.workers; i++) {
         ds__cpu_worker *w = &ds__cpu.worker[i];
         uint32_t beat = atomic_load_explicit(&w->beat, memory_order_relaxed);
         if ((beat & 1) && beat == w->last_beat) {
-            /* in one operation, or one long run, for a whole tick: what it polls, what is ready, and who was missed when the
-               last short operation was passed, must not wait */
+            /* in one operation, or one long run, for a whole tick: what it polls, what is ready,
+               and who was missed when the last short operation was passed, must not wait */
             for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
                 ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
-                if (s && ds__cpu_has_work(s)) ds__cpu_unpoll(s);
+                if (s && ds__cpu_has_work(s))
+                    ds__cpu_unpoll(s);
             }
             ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
-            if (running && atomic_load(&running->waiting)) ds__cpu_notify(running);
-            if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0) ds__cpu_wake_worker();
+            if (running && atomic_load(&running->waiting))
+                ds__cpu_notify(running);
+            if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
+                ds__cpu_wake_worker();
         }
         w->last_beat = beat;
     }
@@ -212,10 +269,13 @@ static void *ds__cpu_monitor_main(void *unused) {
             continue;
         }
         atomic_store(&ds__cpu.monitor_word, 0);
-        if (ds__cpu_watch(&host_progress)) { atomic_store(&ds__cpu.monitor_word, 1); continue; }
-        if (!atomic_load(&ds__cpu.quit)) ds__futex_wait(&ds__cpu.monitor_word, 0, DS__FOREVER);
+        if (ds__cpu_watch(&host_progress)) {
+            atomic_store(&ds__cpu.monitor_word, 1);
+            continue;
+        }
+        if (!atomic_load(&ds__cpu.quit))
+            ds__futex_wait(&ds__cpu.monitor_word, 0, DS__FOREVER);
     }
     (void)unused;
     return NULL;
 }
-

@@ -1,13 +1,25 @@
 /* ---- >>cuda calls and errors ---- */
 
-/* After these the device cannot be used by this process any more (driver_types.h says so at each). */
+/* After these the device cannot be used by this process any more (driver_types.h says so at
+   each). */
 static int ds__cuda_is_sticky(int code) {
     switch (code) {
-    case cudaErrorECCUncorrectable: case cudaErrorNvlinkUncorrectable: case 226 /* cudaErrorContained */:
-    case cudaErrorIllegalAddress: case cudaErrorLaunchTimeout: case 709 /* cudaErrorContextIsDestroyed */: case cudaErrorAssert:
-    case cudaErrorHardwareStackError: case cudaErrorIllegalInstruction: case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace: case cudaErrorInvalidPc: case cudaErrorLaunchFailure: case 721 /* cudaErrorTensorMemoryLeak */:
-    case 810 /* cudaErrorMpsClientTerminated */: case 911 /* cudaErrorExternalDevice */:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case 226 /* cudaErrorContained */:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case 709 /* cudaErrorContextIsDestroyed */:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case 721 /* cudaErrorTensorMemoryLeak */:
+    case 810 /* cudaErrorMpsClientTerminated */:
+    case 911 /* cudaErrorExternalDevice */:
         return 1;
     default:
         return 0;
@@ -15,47 +27,80 @@ static int ds__cuda_is_sticky(int code) {
 }
 
 static ds_result ds__cuda_map(int code) {
-    if (ds__cuda_is_sticky(code)) return DS_ERR_FAILED;
+    if (ds__cuda_is_sticky(code))
+        return DS_ERR_FAILED;
     switch (code) {
-    case cudaErrorInvalidValue: case cudaErrorInvalidConfiguration: case cudaErrorInvalidPitchValue: case cudaErrorInvalidKernelImage:
-    case cudaErrorInvalidSource: case cudaErrorLaunchOutOfResources: case 218 /* invalid PTX */: case 222 /* PTX too new */:
-    case cudaErrorSymbolNotFound: case cudaErrorInvalidDeviceFunction: case cudaErrorHostMemoryAlreadyRegistered:
-    case cudaErrorHostMemoryNotRegistered: return DS_ERR_INVALID_VALUE;
-    case cudaErrorMemoryAllocation: return DS_ERR_OUT_OF_MEMORY;
-    case cudaErrorNotPermitted: return DS_ERR_NOT_PERMITTED;
-    case cudaErrorNotSupported: case cudaErrorNoKernelImageForDevice: return DS_ERR_UNSUPPORTED;
-    case cudaErrorStreamCaptureUnsupported: return DS_ERR_CAPTURE_UNSUPPORTED;
-    case cudaErrorStreamCaptureInvalidated: return DS_ERR_CAPTURE_INVALIDATED;
-    case cudaErrorStreamCaptureMerge: return DS_ERR_CAPTURE_MERGE;
-    case cudaErrorStreamCaptureUnmatched: return DS_ERR_CAPTURE_UNMATCHED;
-    case cudaErrorStreamCaptureUnjoined: return DS_ERR_CAPTURE_UNJOINED;
-    case cudaErrorStreamCaptureIsolation: return DS_ERR_CAPTURE_ISOLATION;
-    case cudaErrorStreamCaptureImplicit: return DS_ERR_CAPTURE_IMPLICIT;
-    case cudaErrorCapturedEvent: return DS_ERR_CAPTURED_EVENT;
-    case cudaErrorStreamCaptureWrongThread: return DS_ERR_CAPTURE_WRONG_THREAD;
-    case cudaErrorGraphExecUpdateFailure: return DS_ERR_GRAPH_UPDATE;
-    default: return DS_ERR_DRIVER;
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorInvalidPitchValue:
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorInvalidSource:
+    case cudaErrorLaunchOutOfResources:
+    case 218 /* invalid PTX */:
+    case 222 /* PTX too new */:
+    case cudaErrorSymbolNotFound:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorHostMemoryAlreadyRegistered:
+    case cudaErrorHostMemoryNotRegistered:
+        return DS_ERR_INVALID_VALUE;
+    case cudaErrorMemoryAllocation:
+        return DS_ERR_OUT_OF_MEMORY;
+    case cudaErrorNotPermitted:
+        return DS_ERR_NOT_PERMITTED;
+    case cudaErrorNotSupported:
+    case cudaErrorNoKernelImageForDevice:
+        return DS_ERR_UNSUPPORTED;
+    case cudaErrorStreamCaptureUnsupported:
+        return DS_ERR_CAPTURE_UNSUPPORTED;
+    case cudaErrorStreamCaptureInvalidated:
+        return DS_ERR_CAPTURE_INVALIDATED;
+    case cudaErrorStreamCaptureMerge:
+        return DS_ERR_CAPTURE_MERGE;
+    case cudaErrorStreamCaptureUnmatched:
+        return DS_ERR_CAPTURE_UNMATCHED;
+    case cudaErrorStreamCaptureUnjoined:
+        return DS_ERR_CAPTURE_UNJOINED;
+    case cudaErrorStreamCaptureIsolation:
+        return DS_ERR_CAPTURE_ISOLATION;
+    case cudaErrorStreamCaptureImplicit:
+        return DS_ERR_CAPTURE_IMPLICIT;
+    case cudaErrorCapturedEvent:
+        return DS_ERR_CAPTURED_EVENT;
+    case cudaErrorStreamCaptureWrongThread:
+        return DS_ERR_CAPTURE_WRONG_THREAD;
+    case cudaErrorGraphExecUpdateFailure:
+        return DS_ERR_GRAPH_UPDATE;
+    default:
+        return DS_ERR_DRIVER;
     }
 }
 
 /* Around the calls of one entry. */
 typedef struct ds__cuda_scope {
-    int device, pushed;
+    int device;
+    int pushed;
     cudaError_t pending;
-    uint64_t capture;                /* number of the capture that an error will be about; 0: not known */
+    /* number of the capture that an error will be about; 0: not known */
+    uint64_t capture;
 } ds__cuda_scope;
 
 static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code);
 
 /* The sentence of a failed call; since CUDA 10.1 the driver's codes are cudart's. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_scope *scope, const char *call, int code) {
+__attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_scope *scope,
+                                                               const char *call, int code) {
     char where[24] = "";
     int device = scope->device;
-    if (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread) return ds__cuda_capture_failed(scope, call, code);
-    if (device >= 0) snprintf(where, sizeof where, " on cuda:%d", device);
-    return ds__fail(ds__cuda_map(code), "%s%s says %d (%s: %s)%s", call, where, code, cudaGetErrorName((cudaError_t)code),
-                    cudaGetErrorString((cudaError_t)code),
-                    ds__cuda_is_sticky(code) ? ": earlier work on the device failed, and only a new process can use it again" : "");
+    if (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread)
+        return ds__cuda_capture_failed(scope, call, code);
+    if (device >= 0)
+        snprintf(where, sizeof where, " on cuda:%d", device);
+    return ds__fail(
+        ds__cuda_map(code), "%s%s says %d (%s: %s)%s", call, where, code,
+        cudaGetErrorName((cudaError_t)code), cudaGetErrorString((cudaError_t)code),
+        ds__cuda_is_sticky(code)
+            ? ": earlier work on the device failed, and only a new process can use it again"
+            : "");
 }
 
 /* A call that needs no device. */
@@ -66,46 +111,62 @@ static inline void ds__cuda_anywhere(ds__cuda_scope *scope, int device) {
     scope->pending = cudaPeekAtLastError();
 }
 
-/* An error that is of no interest; it is taken from the thread unless one of the user's was there before. */
+/* An error that is of no interest; it is taken from the thread unless one of the user's was
+   there before. */
 static inline void ds__cuda_ignore(const ds__cuda_scope *scope, cudaError_t code) {
-    if (DS__UNLIKELY(code != cudaSuccess) && scope->pending == cudaSuccess) (void)cudaGetLastError();
+    if (DS__UNLIKELY(code != cudaSuccess) && scope->pending == cudaSuccess)
+        (void)cudaGetLastError();
 }
 
 /* The result of a cudart call. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
-    if (scope->pending == cudaSuccess) (void)cudaGetLastError();
+__attribute__((cold, noinline)) static ds_result ds__cuda_failed(const ds__cuda_scope *scope,
+                                                                 cudaError_t code,
+                                                                 const char *call) {
+    if (scope->pending == cudaSuccess)
+        (void)cudaGetLastError();
     return ds__cuda_fail(scope, call, (int)code);
 }
-static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
+
+static inline ds_result ds__cuda_check(const ds__cuda_scope *scope, cudaError_t code,
+                                       const char *call) {
     return DS__LIKELY(code == cudaSuccess) ? DS_OK : ds__cuda_failed(scope, code, call);
 }
+
 #define DS__RT(scope, function, arguments) ds__cuda_check(&(scope), function arguments, #function)
 
-/* Around calls that the user did not ask for and that an open capture, anyone's, may forbid the thread or be spoiled by: module
-   loading, pinned buffers, peer access. Inside of a scope. */
+/* Around calls that the user did not ask for and that an open capture, anyone's, may forbid the
+   thread or be spoiled by: module loading, pinned buffers, peer access. Inside of a scope. */
 static int ds__cuda_relax(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
     *mode = cudaStreamCaptureModeRelaxed;
     cudaError_t code = cudaThreadExchangeStreamCaptureMode(mode);
     ds__cuda_ignore(scope, code);
     return code == cudaSuccess;
 }
-static void ds__cuda_unrelax(const ds__cuda_scope *scope, int relaxed, enum cudaStreamCaptureMode mode) {
+
+static void ds__cuda_unrelax(const ds__cuda_scope *scope, int relaxed,
+                             enum cudaStreamCaptureMode mode) {
     cudaError_t code = relaxed ? cudaErrorUnknown : cudaSuccess;
-    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++) ds__cuda_ignore(scope, code = cudaThreadExchangeStreamCaptureMode(&mode));
+    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
+        ds__cuda_ignore(scope, code = cudaThreadExchangeStreamCaptureMode(&mode));
 }
 
-/* Around queries, which CUDA counts among the calls that are not safe in an open capture, although they touch nothing of it: observed by
-   PyTorch's maintainers (pull requests 104487 and 104555 there). What belongs to a capture is refused in every mode. Captures that were not
+/* Around queries, which CUDA counts among the calls that are not safe in an open capture,
+   although they touch nothing of it: observed by PyTorch's maintainers (pull requests 104487 and
+   104555 there). What belongs to a capture is refused in every mode. Captures that were not
    begun here are not known. */
-static inline int ds__cuda_query_begin(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
+static inline int ds__cuda_query_begin(const ds__cuda_scope *scope,
+                                       enum cudaStreamCaptureMode *mode) {
     return DS__UNLIKELY(ds__captures_open()) ? ds__cuda_relax(scope, mode) : 0;
 }
-static inline void ds__cuda_query_end(const ds__cuda_scope *scope, int relaxed, enum cudaStreamCaptureMode mode) {
-    if (DS__UNLIKELY(relaxed)) ds__cuda_unrelax(scope, relaxed, mode);
+
+static inline void ds__cuda_query_end(const ds__cuda_scope *scope, int relaxed,
+                                      enum cudaStreamCaptureMode mode) {
+    if (DS__UNLIKELY(relaxed))
+        ds__cuda_unrelax(scope, relaxed, mode);
 }
 
-/* Gives the thread the context of its current device, which is the scope's: the driver's functions, unlike cudart's, do not do
-   that themselves. */
+/* Gives the thread the context of its current device, which is the scope's: the driver's
+   functions, unlike cudart's, do not do that themselves. */
 __attribute__((cold, noinline)) static int ds__cuda_bind(const ds__cuda_scope *scope) {
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
@@ -114,22 +175,28 @@ __attribute__((cold, noinline)) static int ds__cuda_bind(const ds__cuda_scope *s
     ds__cuda_unrelax(scope, relaxed, mode);
     return code == cudaSuccess;
 }
+
 /* The code of a driver function; it leaves cudart's last error alone. */
-#define DS__DR_CODE(scope, code, function, arguments) \
-    do { \
-        code = ds__cuda.function arguments; \
-        if (DS__UNLIKELY(code == DS__CUDA_NO_CONTEXT) && ds__cuda_bind(&(scope))) code = ds__cuda.function arguments; \
+#define DS__DR_CODE(scope, code, function, arguments)                             \
+    do {                                                                          \
+        code = ds__cuda.function arguments;                                       \
+        if (DS__UNLIKELY(code == DS__CUDA_NO_CONTEXT) && ds__cuda_bind(&(scope))) \
+            code = ds__cuda.function arguments;                                   \
     } while (0)
 
 __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope) {
     void *context = atomic_load_explicit(&ds__cuda.context[scope->device], memory_order_acquire);
-    if (DS__UNLIKELY(!context)) { /* two threads that come here at once retain the same one twice, which does no harm */
-        int code = ds__cuda.cuDevicePrimaryCtxRetain(&context, scope->device); /* ordinals are those of cudart */
-        if (code) return ds__cuda_fail(scope, "cuDevicePrimaryCtxRetain", code);
+    /* two threads that come here at once retain the same one twice, which does no harm */
+    if (DS__UNLIKELY(!context)) {
+        /* ordinals are those of cudart */
+        int code = ds__cuda.cuDevicePrimaryCtxRetain(&context, scope->device);
+        if (code)
+            return ds__cuda_fail(scope, "cuDevicePrimaryCtxRetain", code);
         atomic_store_explicit(&ds__cuda.context[scope->device], context, memory_order_release);
     }
     int code = ds__cuda.cuCtxPushCurrent(context);
-    if (DS__UNLIKELY(code)) return ds__cuda_fail(scope, "cuCtxPushCurrent", code);
+    if (DS__UNLIKELY(code))
+        return ds__cuda_fail(scope, "cuCtxPushCurrent", code);
     scope->pushed = 1;
     return DS_OK;
 }
@@ -138,37 +205,49 @@ __attribute__((noinline)) static ds_result ds__cuda_switch(ds__cuda_scope *scope
 static inline ds_result ds__cuda_enter(ds__cuda_scope *scope, int device) {
     int now = -1;
     ds__cuda_anywhere(scope, device);
-    if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed))) atomic_store(&ds__cuda.used[device], 1);
-    if (ds__cuda.devices == 1) return DS_OK; /* no other can be current */
+    if (DS__UNLIKELY(!atomic_load_explicit(&ds__cuda.used[device], memory_order_relaxed)))
+        atomic_store(&ds__cuda.used[device], 1);
+    /* no other can be current */
+    if (ds__cuda.devices == 1)
+        return DS_OK;
     cudaError_t code = cudaGetDevice(&now);
-    if (DS__UNLIKELY(code != cudaSuccess)) return ds__cuda_failed(scope, code, "cudaGetDevice");
+    if (DS__UNLIKELY(code != cudaSuccess))
+        return ds__cuda_failed(scope, code, "cudaGetDevice");
     return DS__LIKELY(now == device) ? DS_OK : ds__cuda_switch(scope);
 }
+
 static inline void ds__cuda_leave(const ds__cuda_scope *scope) {
     void *context;
-    if (DS__UNLIKELY(scope->pushed)) (void)ds__cuda.cuCtxPopCurrent(&context);
+    if (DS__UNLIKELY(scope->pushed))
+        (void)ds__cuda.cuCtxPopCurrent(&context);
 }
-/* For what must be done in any case: where the device cannot be made current it is tried without. */
+
+/* For what must be done in any case: where the device cannot be made current it is tried
+   without. */
 static void ds__cuda_enter_or_not(ds__cuda_scope *scope, int device) {
-    if (ds__cuda_enter(scope, device) < 0 && ds__cuda_enter(scope, device) < 0) ds__cuda_anywhere(scope, device);
+    if (ds__cuda_enter(scope, device) < 0 && ds__cuda_enter(scope, device) < 0)
+        ds__cuda_anywhere(scope, device);
 }
 
 static uint64_t ds__cuda_this_thread(void) {
-    if (!ds__cuda_thread) ds__cuda_thread = atomic_fetch_add(&ds__cuda.threads, 1) + 1;
+    if (!ds__cuda_thread)
+        ds__cuda_thread = atomic_fetch_add(&ds__cuda.threads, 1) + 1;
     return ds__cuda_thread;
 }
 
 /* CUDA's handle 2 means the stream of whoever calls, so it cannot stand for another thread's. */
 static inline ds_result ds__cuda_mine(const ds__cuda_stream *s) {
-    if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread())) return DS_OK;
+    if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread()))
+        return DS_OK;
     return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot use the per-thread stream of another thread");
 }
 
 /* For calls on a stream. */
 static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream *s) {
     ds_result r = ds__cuda_mine(s);
-    if (DS__LIKELY(r == DS_OK)) r = ds__cuda_enter(scope, s->device);
-    if (DS__LIKELY(r == DS_OK)) scope->capture = atomic_load_explicit(&s->capture, memory_order_relaxed);
+    if (DS__LIKELY(r == DS_OK))
+        r = ds__cuda_enter(scope, s->device);
+    if (DS__LIKELY(r == DS_OK))
+        scope->capture = atomic_load_explicit(&s->capture, memory_order_relaxed);
     return r;
 }
-

@@ -1,49 +1,67 @@
 /* ---- >>cuda begin and end of captures ---- */
 
 /* The lock is held. */
-static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const cudaGraphNode_t *after, size_t count) {
+static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                const cudaGraphNode_t *after, size_t count) {
     enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)c->mode;
     const char *call = c->into ? "cudaStreamBeginCaptureToGraph" : "cudaStreamBeginCapture";
 #if CUDART_VERSION >= 12030
-    cudaError_t code = c->into ? cudaStreamBeginCaptureToGraph(s->handle, ((ds__cuda_graph *)c->body->native)->graph, after, NULL, count, mode)
-                               : cudaStreamBeginCapture(s->handle, mode);
+    cudaError_t code =
+        c->into
+            ? cudaStreamBeginCaptureToGraph(s->handle, ((ds__cuda_graph *)c->body->native)->graph,
+                                            after, NULL, count, mode)
+            : cudaStreamBeginCapture(s->handle, mode);
 #else
     (void)after;
     (void)count;
     if (c->into)
-        return ds__fail(DS_ERR_UNSUPPORTED, "capturing into a graph that is there needs CUDA 12.3, this was built with %d.%d", CUDART_VERSION / 1000,
-                        CUDART_VERSION % 1000 / 10);
+        return ds__fail(
+            DS_ERR_UNSUPPORTED,
+            "capturing into a graph that is there needs CUDA 12.3, this was built with %d.%d",
+            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     cudaError_t code = cudaStreamBeginCapture(s->handle, mode);
 #endif
-    if (DS__LIKELY(code == cudaSuccess)) return DS_OK;
+    if (DS__LIKELY(code == cudaSuccess))
+        return DS_OK;
     if (s->kind == DS__STREAM_LEGACY && code != cudaErrorMemoryAllocation) {
         ds__cuda_ignore(scope, code);
-        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the legacy stream cannot capture; use another stream (%s says %d)", call, (int)code);
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "the legacy stream cannot capture; use another stream (%s says %d)", call,
+                        (int)code);
     }
     if (code == cudaErrorCallRequiresNewerDriver) {
         ds__cuda_ignore(scope, code);
-        return ds__fail(DS_ERR_UNSUPPORTED, "%s needs a newer driver (it says %d)", call, (int)code);
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s needs a newer driver (it says %d)", call,
+                        (int)code);
     }
-    if (code != cudaErrorIllegalState) return ds__cuda_check(scope, code, call);
+    if (code != cudaErrorIllegalState)
+        return ds__cuda_check(scope, code, call);
     ds__cuda_look now;
     ds__capture *open = NULL;
     ds__cuda_ignore(scope, code);
     ds_result r = ds__cuda_find_capture(scope, s, &now, &open);
-    if (r == DS_OK) r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream captures already")
-                             : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream captures already; devstream did not begin that capture, which goes on");
+    if (r == DS_OK)
+        r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream captures already")
+                 : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream captures already; devstream did not "
+                                                  "begin that capture, which goes on");
     return r;
 }
 
-static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, const cudaGraphNode_t *after, size_t count,
+static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                       const cudaGraphNode_t *after, size_t count,
                                        ds__cuda_graph *g, ds__cuda_origin *o) {
     ds__cuda_look now;
     ds__cuda_lock(); /* before anyone can end it, or put work into it that nobody knows of */
     atomic_fetch_add(&ds__g.capture_count, 1); /* who asks now comes to the lock */
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
     int begun = r == DS_OK;
-    if (begun) r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
+    if (begun)
+        r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, &now), "cudaStreamGetCaptureInfo");
     if (r == DS_OK) {
-        *o = (ds__cuda_origin){ .handle = s->handle, .device = s->device, .per_thread = s->kind == DS__STREAM_PER_THREAD, .thread = s->thread };
+        *o = (ds__cuda_origin){ .handle = s->handle,
+                                .device = s->device,
+                                .per_thread = s->kind == DS__STREAM_PER_THREAD,
+                                .thread = s->thread };
         c->origin = o;
         c->native_id = now.id;
         c->body->native = g;
@@ -57,25 +75,31 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
     if (r < 0 && begun) {
         cudaGraph_t graph = NULL;
         ds__cuda_ignore(scope, cudaStreamEndCapture(s->handle, &graph));
-        if (graph && !c->into) ds__cuda_ignore(scope, cudaGraphDestroy(graph));
+        if (graph && !c->into)
+            ds__cuda_ignore(scope, cudaGraphDestroy(graph));
     }
     return r;
 }
 
-static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint32_t *deps, size_t count) {
+static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint32_t *deps,
+                                        size_t count) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
     ds__cuda_graph *g = c->into ? c->body->native : ds__alloc(sizeof *g);
     ds__cuda_origin *o = ds__alloc(sizeof *o);
     cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
-    ds_result r = g && o && after ? ds__cuda_on(&scope, s) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
+    ds_result r = g && o && after ? ds__cuda_on(&scope, s)
+                                  : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (r == DS_OK) {
-        for (size_t i = 0; i < count; i++) after[i] = ds__cuda_native(c->body->node[deps[i]]);
+        for (size_t i = 0; i < count; i++)
+            after[i] = ds__cuda_native(c->body->node[deps[i]]);
         r = ds__cuda_begin_listed(&scope, s, c, after, count, g, o);
         ds__cuda_leave(&scope);
     }
-    if (r < 0 && !c->into) ds__release(g);
-    if (r < 0) ds__release(o);
+    if (r < 0 && !c->into)
+        ds__release(g);
+    if (r < 0)
+        ds__release(o);
     ds__release(after);
     return r;
 }
@@ -89,7 +113,8 @@ static void ds__cuda_end_siblings(ds__cuda_stream *s) {
     }
 }
 
-/* The capture is over. Gives the streams that were made for it, to be ended without the lock, which is held. */
+/* The capture is over. Gives the streams that were made for it, to be ended without the lock,
+   which is held. */
 static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
     ds__cuda_origin *o = c->origin;
     ds__cuda_stream *streams = o->streams;
@@ -103,11 +128,13 @@ static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
 /* Reads what was captured into the picture. */
 static ds_result ds__cuda_read_graph(const ds__cuda_scope *scope, ds__body *b) {
     ds_result r = ds__cuda_read_nodes(scope, b);
-    for (uint32_t i = 0; i < b->count && r == DS_OK; i++) r = ds__cuda_read_after(scope, b, i);
+    for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
+        r = ds__cuda_read_after(scope, b, i);
     return r;
 }
 
-static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c, ds__capture **out) {
+static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
+                                    ds__capture **out) {
     ds__cuda_graph *g = c->body->native;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
     cudaGraph_t graph = NULL;
@@ -118,10 +145,12 @@ static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, d
         g->graph = graph;
         return ds__cuda_read_graph(scope, c->body);
     }
-    if (!ds__cuda_began_on(c, s)) return r;
+    if (!ds__cuda_began_on(c, s))
+        return r;
     cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
     ds__cuda_ignore(scope, code);
-    if (code != cudaSuccess || status != cudaStreamCaptureStatusNone) return r;
+    if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
+        return r;
     *out = c;
     if (!c->into) {
         g->graph = NULL; /* CUDA has ended it */
@@ -135,18 +164,25 @@ static ds_result ds__cuda_end_known(ds__cuda_scope *scope, ds__cuda_stream *s, d
 }
 
 static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
-    ds__cuda_stream *s = stream, *streams = NULL;
+    ds__cuda_stream *s = stream;
+    ds__cuda_stream *streams = NULL;
     ds__cuda_scope scope;
     ds__cuda_look now;
     ds__capture *c;
-    if (s->kind == DS__STREAM_LEGACY) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_lock();
     r = ds__cuda_find_capture(&scope, s, &now, &c);
-    if (r == DS_OK && now.status == cudaStreamCaptureStatusNone) r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    else if (r == DS_OK && !c) r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream did not begin this capture: end it where it began");
-    else if (r == DS_OK) r = ds__cuda_end_known(&scope, s, c, out);
+    if (r == DS_OK && now.status == cudaStreamCaptureStatusNone)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    else if (r == DS_OK && !c)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "devstream did not begin this capture: end it where it began");
+    else if (r == DS_OK)
+        r = ds__cuda_end_known(&scope, s, c, out);
     if (*out) {
         streams = ds__cuda_capture_over(c);
         atomic_store(&s->capture, 0);
@@ -156,4 +192,3 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
     ds__cuda_end_siblings(streams);
     return r;
 }
-

@@ -4,7 +4,7 @@ typedef struct ds__cuda_look {
     enum cudaStreamCaptureStatus status;
     unsigned long long id;
     cudaGraph_t graph;
-    const cudaGraphNode_t *after;    /* CUDA's, until the next call on the stream */
+    const cudaGraphNode_t *after; /* CUDA's, until the next call on the stream */
     size_t count;
 } ds__cuda_look;
 
@@ -12,43 +12,65 @@ static cudaError_t ds__cuda_get_info(cudaStream_t stream, ds__cuda_look *out) {
     memset(out, 0, sizeof *out);
 #if CUDART_VERSION >= 13000
     const cudaGraphEdgeData *edges;
-    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count);
+    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after,
+                                    &edges, &out->count);
 #elif CUDART_VERSION >= 12030
     const cudaGraphEdgeData *edges;
-    return cudaStreamGetCaptureInfo_v3(stream, &out->status, &out->id, &out->graph, &out->after, &edges, &out->count);
+    return cudaStreamGetCaptureInfo_v3(stream, &out->status, &out->id, &out->graph, &out->after,
+                                       &edges, &out->count);
 #elif CUDART_VERSION >= 12000
-    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after, &out->count);
+    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->after,
+                                    &out->count);
 #else
-    return cudaStreamGetCaptureInfo_v2(stream, &out->status, &out->id, &out->graph, &out->after, &out->count);
+    return cudaStreamGetCaptureInfo_v2(stream, &out->status, &out->id, &out->graph, &out->after,
+                                       &out->count);
 #endif
 }
 
-static void ds__cuda_lock(void) { ds__lock_take(&ds__g.capture_lock); ds__tls.capture_locked++; }
-static void ds__cuda_unlock(void) { ds__tls.capture_locked--; ds__lock_give(&ds__g.capture_lock); }
+static void ds__cuda_lock(void) {
+    ds__lock_take(&ds__g.capture_lock);
+    ds__tls.capture_locked++;
+}
+
+static void ds__cuda_unlock(void) {
+    ds__tls.capture_locked--;
+    ds__lock_give(&ds__g.capture_lock);
+}
 
 /* The open capture with CUDA's number; NULL: others began it. The lock is held. */
 static ds__capture *ds__cuda_capture_of(unsigned long long id) {
     ds__capture *c = ds__g.captures;
-    while (c && (c->driver->type != DS_DEVICE_CUDA || c->native_id != id)) c = c->next;
+    while (c && (c->driver->type != DS_DEVICE_CUDA || c->native_id != id))
+        c = c->next;
     return c;
 }
 
 static int ds__cuda_began_on(const ds__capture *c, const ds__cuda_stream *s) {
     const ds__cuda_origin *o = c->origin;
-    return o->handle == s->handle && o->device == s->device && (!o->per_thread || o->thread == s->thread);
+    return o->handle == s->handle && o->device == s->device &&
+           (!o->per_thread || o->thread == s->thread);
 }
 
-/* Asks for the capture of the stream and notes it there; inside of a scope of the stream, the lock is held. *out NULL: none, or that
-   of others, which *now tells apart. CUDA does not number an invalid one. */
-static ds_result ds__cuda_find_capture(ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_look *now, ds__capture **out) {
+/* Asks for the capture of the stream and notes it there; inside of a scope of the stream, the
+   lock is held. *out NULL: none, or that of others, which *now tells apart. CUDA does not number
+   an invalid one. */
+static ds_result ds__cuda_find_capture(ds__cuda_scope *scope, ds__cuda_stream *s,
+                                       ds__cuda_look *now, ds__capture **out) {
     *out = NULL;
-    ds_result r = ds__cuda_check(scope, ds__cuda_get_info(s->handle, now), "cudaStreamGetCaptureInfo");
-    if (r < 0) return r;
-    if (now->status == cudaStreamCaptureStatusActive) *out = ds__cuda_capture_of(now->id);
+    ds_result r =
+        ds__cuda_check(scope, ds__cuda_get_info(s->handle, now), "cudaStreamGetCaptureInfo");
+    if (r < 0)
+        return r;
+    if (now->status == cudaStreamCaptureStatusActive)
+        *out = ds__cuda_capture_of(now->id);
     else if (now->status != cudaStreamCaptureStatusNone) {
         for (ds__capture *c = ds__g.captures; c && !*out; c = c->next)
-            if (c->driver->type == DS_DEVICE_CUDA && (c->id == atomic_load(&s->capture) || ds__cuda_began_on(c, s))) *out = c;
-        if (*out && (*out)->status == DS_CAPTURE_ACTIVE) (*out)->status = DS_CAPTURE_INVALIDATED; /* by a call that was not made here */
+            if (c->driver->type == DS_DEVICE_CUDA &&
+                (c->id == atomic_load(&s->capture) || ds__cuda_began_on(c, s)))
+                *out = c;
+        /* by a call that was not made here */
+        if (*out && (*out)->status == DS_CAPTURE_ACTIVE)
+            (*out)->status = DS_CAPTURE_INVALIDATED;
     }
     atomic_store(&s->capture, *out ? (*out)->id : 0);
     scope->capture = *out ? (*out)->id : 0;
@@ -60,8 +82,11 @@ static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c)
     const ds__cuda_origin *o = c->origin;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     ds__cuda_scope there = { .pushed = 0 };
-    if (o->per_thread && o->thread != ds__cuda_this_thread()) return 0;
-    if (o->per_thread && ds__cuda_enter(&there, o->device) < 0) return 0; /* its handle means the current device's */
+    if (o->per_thread && o->thread != ds__cuda_this_thread())
+        return 0;
+    /* its handle means the current device's */
+    if (o->per_thread && ds__cuda_enter(&there, o->device) < 0)
+        return 0;
     cudaError_t code = cudaStreamIsCapturing(o->handle, &status);
     ds__cuda_ignore(scope, code);
     ds__cuda_leave(&there);
@@ -72,7 +97,9 @@ static int ds__cuda_is_spoilt(const ds__cuda_scope *scope, const ds__capture *c)
 static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule) {
     ds__cuda_lock();
     for (ds__capture *c = ds__g.captures; c; c = c->next)
-        if (c->driver->type == DS_DEVICE_CUDA && c->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(scope, c)) ds__capture_spoil(c, rule);
+        if (c->driver->type == DS_DEVICE_CUDA && c->status == DS_CAPTURE_ACTIVE &&
+            ds__cuda_is_spoilt(scope, c))
+            ds__capture_spoil(c, rule);
     ds__cuda_unlock();
 }
 
@@ -80,51 +107,89 @@ static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule) 
 static const char *ds__cuda_rule(const char *call, int code) {
     switch (code) {
     case cudaErrorStreamCaptureUnsupported:
-        if (strstr(call, "StreamQuery")) return "a stream that captures cannot be asked whether its work is done";
-        if (strstr(call, "StreamSynchronize")) return "a stream that captures cannot be waited for by the host";
-        if (strstr(call, "AddCallback")) return "a callback cannot be captured, a host function can";
-        if (strstr(call, "DeviceSynchronize")) return "waiting for a device is not allowed while the capture is open";
+        if (strstr(call, "StreamQuery"))
+            return "a stream that captures cannot be asked whether its work is done";
+        if (strstr(call, "StreamSynchronize"))
+            return "a stream that captures cannot be waited for by the host";
+        if (strstr(call, "AddCallback"))
+            return "a callback cannot be captured, a host function can";
+        if (strstr(call, "DeviceSynchronize"))
+            return "waiting for a device is not allowed while the capture is open";
         return "the call is not allowed in this thread while the capture is open";
-    case cudaErrorStreamCaptureInvalidated: return "the capture is invalid";
-    case cudaErrorStreamCaptureMerge: return "a stream cannot wait for another capture, that would merge the two";
-    case cudaErrorStreamCaptureUnmatched: return "a capture ends on the stream where it began, not on one that was forked into it";
-    case cudaErrorStreamCaptureUnjoined: return "a stream that was forked into the capture was not joined";
-    case cudaErrorStreamCaptureIsolation: return "the event was recorded outside of the capture";
-    case cudaErrorStreamCaptureImplicit: return "the legacy stream cannot be used while a blocking stream of its device captures";
-    case cudaErrorCapturedEvent: return "an event that was recorded in a capture stands for nothing that runs";
-    default: return "only the thread that began the capture may end it, unless it is relaxed";
+    case cudaErrorStreamCaptureInvalidated:
+        return "the capture is invalid";
+    case cudaErrorStreamCaptureMerge:
+        return "a stream cannot wait for another capture, that would merge the two";
+    case cudaErrorStreamCaptureUnmatched:
+        return "a capture ends on the stream where it began, not on one that was forked into it";
+    case cudaErrorStreamCaptureUnjoined:
+        return "a stream that was forked into the capture was not joined";
+    case cudaErrorStreamCaptureIsolation:
+        return "the event was recorded outside of the capture";
+    case cudaErrorStreamCaptureImplicit:
+        return "the legacy stream cannot be used while a blocking stream of its device captures";
+    case cudaErrorCapturedEvent:
+        return "an event that was recorded in a capture stands for nothing that runs";
+    default:
+        return "only the thread that began the capture may end it, unless it is relaxed";
     }
 }
 
-/* The sentence of codes 900 to 908. The capture is that of the stream or event, else the one that this call has spoiled, else
-   the one whose rules it broke. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code) {
-    ds__capture *named = NULL, *spoilt = NULL, *forbids = NULL, *only = NULL;
-    int locked = ds__tls.capture_locked, spoils = 0, count = 0;
+/* The sentence of codes 900 to 908. The capture is that of the stream or event, else the one
+   that this call has spoiled, else the one whose rules it broke. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
+    const ds__cuda_scope *scope, const char *call, int code) {
+    ds__capture *named = NULL;
+    ds__capture *spoilt = NULL;
+    ds__capture *forbids = NULL;
+    ds__capture *only = NULL;
+    int locked = ds__tls.capture_locked;
+    int spoils = 0;
+    int count = 0;
     char rule[sizeof named->rule];
     const char *why = ds__cuda_rule(call, code);
     ds_result r = ds__cuda_map(code);
     snprintf(rule, sizeof rule, "%s (%s says %d)", why, call, code);
-    if (!locked) ds__cuda_lock();
+    if (!locked)
+        ds__cuda_lock();
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
-        if (c->driver->type != DS_DEVICE_CUDA) continue;
+        if (c->driver->type != DS_DEVICE_CUDA)
+            continue;
         int now = c->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(scope, c);
-        if (now) ds__capture_spoil(c, rule);
-        if (now && !spoilt) spoilt = c;
-        if (c->id == scope->capture) { named = c; spoils = now; }
-        if (!forbids && ds__capture_forbids(c)) forbids = c;
+        if (now)
+            ds__capture_spoil(c, rule);
+        if (now && !spoilt)
+            spoilt = c;
+        if (c->id == scope->capture) {
+            named = c;
+            spoils = now;
+        }
+        if (!forbids && ds__capture_forbids(c))
+            forbids = c;
         only = count++ ? NULL : c;
     }
-    ds__capture *c = named ? named : spoilt ? spoilt : code == cudaErrorStreamCaptureUnsupported && forbids ? forbids : only;
-    if (c && code == cudaErrorCapturedEvent && scope->capture && c != named && c != spoilt) c = NULL;
-    if (c == spoilt && c) spoils = 1;
-    if (code == cudaErrorStreamCaptureUnjoined) spoils = 1; /* and over */
-    if (c) r = ds__capture_fail(r, c, spoils, rule);
+    ds__capture *c = named                                                  ? named
+                     : spoilt                                               ? spoilt
+                     : code == cudaErrorStreamCaptureUnsupported && forbids ? forbids
+                                                                            : only;
+    if (c && code == cudaErrorCapturedEvent && scope->capture && c != named && c != spoilt)
+        c = NULL;
+    if (c == spoilt && c)
+        spoils = 1;
+    /* and over */
+    if (code == cudaErrorStreamCaptureUnjoined)
+        spoils = 1;
+    if (c)
+        r = ds__capture_fail(r, c, spoils, rule);
     else if (code == cudaErrorCapturedEvent && scope->capture)
-        r = ds__fail(r, "the event was recorded in capture #%llu, which is over, and nothing ran there; record it again (%s says %d)",
+        r = ds__fail(r,
+                     "the event was recorded in capture #%llu, which is over, and nothing ran "
+                     "there; record it again (%s says %d)",
                      (unsigned long long)scope->capture, call, code);
-    else r = ds__fail(r, "%s; devstream did not begin the capture, or it is over", rule);
-    if (!locked) ds__cuda_unlock();
+    else
+        r = ds__fail(r, "%s; devstream did not begin the capture, or it is over", rule);
+    if (!locked)
+        ds__cuda_unlock();
     return r;
 }
 
@@ -132,51 +197,67 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(const d
 static int ds__cuda_forbidden(void) {
     int forbids = 0;
     ds__cuda_lock();
-    for (const ds__capture *c = ds__g.captures; c; c = c->next) forbids |= c->driver->type == DS_DEVICE_CUDA && ds__capture_forbids(c);
+    for (const ds__capture *c = ds__g.captures; c; c = c->next)
+        forbids |= c->driver->type == DS_DEVICE_CUDA && ds__capture_forbids(c);
     ds__cuda_unlock();
     return forbids;
 }
 
-/* Waits for what is on the streams that do not capture; other threads' own streams cannot be named. Inside of a scope of the device. */
+/* Waits for what is on the streams that do not capture; other threads' own streams cannot be
+   named. Inside of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
-    size_t room = 1, count = 0;
+    size_t room = 1;
+    size_t count = 0;
     cudaError_t failed = cudaSuccess;
     const char *call = "";
     ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next) room++;
+    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
+        room++;
     ds__lock_give(&ds__cuda.lock);
     cudaEvent_t *events = ds__alloc(room * sizeof(cudaEvent_t));
-    if (!events) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
+    if (!events)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
     ds__lock_take(&ds__cuda.lock);
-    const ds__cuda_stream legacy = { .handle = cudaStreamLegacy, .device = scope->device, .kind = DS__STREAM_LEGACY }, *s = &legacy;
-    for (; s && count < room && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
+    const ds__cuda_stream legacy = { .handle = cudaStreamLegacy,
+                                     .device = scope->device,
+                                     .kind = DS__STREAM_LEGACY };
+    const ds__cuda_stream *s = &legacy;
+    for (; s && count < room && failed == cudaSuccess;
+         s = s == &legacy ? ds__cuda.streams : s->next) {
         enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-        if (s->hidden || s->device != scope->device || (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread())) continue;
+        if (s->hidden || s->device != scope->device ||
+            (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))
+            continue;
         cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
         ds__cuda_ignore(scope, code);
-        if (code != cudaSuccess || status != cudaStreamCaptureStatusNone) continue;
+        if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
+            continue;
         failed = ds__cuda_mark(&events[count], s->handle, &call);
         count += events[count] != NULL;
     }
     ds__lock_give(&ds__cuda.lock);
     ds_result r = ds__cuda_check(scope, failed, call);
     for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK) r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
+        if (r == DS_OK)
+            r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
         ds__cuda_ignore(scope, cudaEventDestroy(events[i]));
     }
     ds__release(events);
     return r;
 }
+
 static ds_result ds__cuda_wait_streams(void) {
     ds_result r = DS_OK;
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda_scope scope;
-        if (!atomic_load(&ds__cuda.used[i])) continue;
-        if ((r = ds__cuda_enter(&scope, i)) < 0) return r;
+        if (!atomic_load(&ds__cuda.used[i]))
+            continue;
+        if ((r = ds__cuda_enter(&scope, i)) < 0)
+            return r;
         r = ds__cuda_wait_streams_of(&scope);
         ds__cuda_leave(&scope);
-        if (r == DS_ERR_FAILED) r = DS_OK;
+        if (r == DS_ERR_FAILED)
+            r = DS_OK;
     }
     return r;
 }
-

@@ -4,12 +4,14 @@ static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     ds__cuda_look now;
     ds__capture *c;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_lock();
     r = ds__cuda_find_capture(&scope, s, &now, &c);
     if (r == DS_OK) {
-        out->status = now.status == cudaStreamCaptureStatusNone ? DS_CAPTURE_NONE
-                      : now.status == cudaStreamCaptureStatusActive ? DS_CAPTURE_ACTIVE : DS_CAPTURE_INVALIDATED;
+        out->status = now.status == cudaStreamCaptureStatusNone     ? DS_CAPTURE_NONE
+                      : now.status == cudaStreamCaptureStatusActive ? DS_CAPTURE_ACTIVE
+                                                                    : DS_CAPTURE_INVALIDATED;
         if (c && out->status == DS_CAPTURE_ACTIVE) {
             out->mode = c->mode;
             out->id = c->id;
@@ -24,73 +26,98 @@ static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
 }
 
 /* The capture of a stream that must be active. The lock is held. */
-static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_look *now, ds__capture **out) {
+static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_look *now,
+                                 ds__capture **out) {
     ds_result r = ds__cuda_find_capture(scope, s, now, out);
-    if (r < 0) return r;
-    if (now->status == cudaStreamCaptureStatusNone) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    if (!*out) return ds__fail(DS_ERR_ILLEGAL_STATE, "devstream did not begin the capture, and does not know its graph");
-    return now->status == cudaStreamCaptureStatusActive ? DS_OK : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, *out, 0, "");
+    if (r < 0)
+        return r;
+    if (now->status == cudaStreamCaptureStatusNone)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    if (!*out)
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "devstream did not begin the capture, and does not know its graph");
+    return now->status == cudaStreamCaptureStatusActive
+               ? DS_OK
+               : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, *out, 0, "");
 }
 
-static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda_look *now, ds__body *b, ds_graph_node *out, size_t room,
+static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda_look *now,
+                                     ds__body *b, ds_graph_node *out, size_t room,
                                      size_t *out_count) {
     size_t count = now->count < room ? now->count : room;
     cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
-    if (!after) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
-    if (count) memcpy(after, now->after, count * sizeof *after);
+    if (!after)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
+    if (count)
+        memcpy(after, now->after, count * sizeof *after);
     ds_result r = ds__cuda_read_nodes(scope, b);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         uint32_t index = ds__cuda_index(b, after[i], b->count);
-        if (index == UINT32_MAX) r = ds__fail(DS_ERR_DRIVER, "the stream depends on a node that is not in the graph");
-        else out[i].id = (uint64_t)b->serial << 32 | (index + 1u);
+        if (index == UINT32_MAX)
+            r = ds__fail(DS_ERR_DRIVER, "the stream depends on a node that is not in the graph");
+        else
+            out[i].id = (uint64_t)b->serial << 32 | (index + 1u);
     }
     ds__release(after);
-    if (r == DS_OK) *out_count = now->count;
+    if (r == DS_OK)
+        *out_count = now->count;
     return r;
 }
 
-static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out, size_t room, size_t *out_count) {
+static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out, size_t room,
+                                               size_t *out_count) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
     ds__cuda_look now;
     ds__capture *c;
-    if (s->kind == DS__STREAM_LEGACY) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_lock();
     r = ds__cuda_active(&scope, s, &now, &c);
-    if (r == DS_OK) r = ds__cuda_list_after(&scope, &now, c->body, out, room, out_count);
+    if (r == DS_OK)
+        r = ds__cuda_list_after(&scope, &now, c->body, out, room, out_count);
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
     return r;
 }
 
-static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s, const ds__body *b, const ds_graph_node *nodes,
-                                       size_t count, int set) {
+static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                       const ds__body *b, const ds_graph_node *nodes, size_t count,
+                                       int set) {
     cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
     ds_result r = after ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         uint32_t index = (uint32_t)nodes[i].id - 1;
         if (!nodes[i].id || nodes[i].id >> 32 != b->serial || index >= b->count)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "node %zu does not belong to the graph that is being captured", i);
-        else after[i] = ds__cuda_native(b->node[index]);
+            r = ds__fail(DS_ERR_INVALID_VALUE,
+                         "node %zu does not belong to the graph that is being captured", i);
+        else
+            after[i] = ds__cuda_native(b->node[index]);
     }
-    if (r == DS_OK) r = ds__cuda_set_after(scope, s, after, count, set);
+    if (r == DS_OK)
+        r = ds__cuda_set_after(scope, s, after, count, set);
     ds__release(after);
     return r;
 }
 
-static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *nodes, size_t count, int set) {
+static ds_result ds__cuda_capture_update(void *stream, const ds_graph_node *nodes, size_t count,
+                                         int set) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
     ds__cuda_look now;
     ds__capture *c;
-    if (s->kind == DS__STREAM_LEGACY) return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_lock();
     r = ds__cuda_active(&scope, s, &now, &c);
-    if (r == DS_OK) r = ds__cuda_update_after(&scope, s, c->body, nodes, count, set);
+    if (r == DS_OK)
+        r = ds__cuda_update_after(&scope, s, c->body, nodes, count, set);
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
     return r;
@@ -101,21 +128,27 @@ static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     ds__cuda_scope scope;
     ds__cuda_anywhere(&scope, -1);
     ds_result r = DS__RT(scope, cudaThreadExchangeStreamCaptureMode, (&native));
-    if (r == DS_OK) ds__tls.mode = (ds_capture_mode)native; /* others may have exchanged it without devstream: the core gives this back */
+    /* others may have exchanged it without devstream: the core gives this back */
+    if (r == DS_OK)
+        ds__tls.mode = (ds_capture_mode)native;
     return r;
 }
 
-/* Ends a capture whose stream or whose program ends, as far as CUDA lets this thread. Inside of any scope; the lock is held. */
+/* Ends a capture whose stream or whose program ends, as far as CUDA lets this thread. Inside of
+   any scope; the lock is held. */
 static ds__cuda_stream *ds__cuda_give_up(const ds__cuda_scope *scope, ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
     ds__cuda_graph *g = c->body->native;
     cudaGraph_t graph = NULL;
     if (!o->per_thread || o->thread == ds__cuda_this_thread()) {
         cudaError_t code = cudaErrorUnknown;
-        for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++) ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
+        for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++)
+            ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
     }
-    if (graph && !c->into) ds__cuda_ignore(scope, cudaGraphDestroy(graph));
-    if (!c->into) g->graph = NULL;
+    if (graph && !c->into)
+        ds__cuda_ignore(scope, cudaGraphDestroy(graph));
+    if (!c->into)
+        g->graph = NULL;
     return ds__cuda_capture_over(c);
 }
 
@@ -135,16 +168,20 @@ static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_st
         ds__cuda_stream *streams = NULL;
         ds__cuda_lock();
         ds__capture *c = ds__g.captures;
-        while (c && (c->driver->type != DS_DEVICE_CUDA || !ds__cuda_began_on(c, s))) c = c->next;
-        if (c) streams = ds__cuda_give_up(scope, c);
+        while (c && (c->driver->type != DS_DEVICE_CUDA || !ds__cuda_began_on(c, s)))
+            c = c->next;
+        if (c)
+            streams = ds__cuda_give_up(scope, c);
         ds__cuda_unlock();
-        if (!c) return;
+        if (!c)
+            return;
         ds__capture_over(c, 1);
         ds__cuda_end_siblings(streams);
     }
 }
 
 static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
-    return DS__LIKELY(ds__captures_open() == 0 && !(op->flags & DS__OP_INSIDE)) ? ds__cuda_put(stream, op) : ds__cuda_submit_watched(stream, op);
+    return DS__LIKELY(ds__captures_open() == 0 && !(op->flags & DS__OP_INSIDE))
+               ? ds__cuda_put(stream, op)
+               : ds__cuda_submit_watched(stream, op);
 }
-

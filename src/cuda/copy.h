@@ -2,8 +2,10 @@
 static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event, uint64_t capture) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
-    if (!scope.capture) scope.capture = capture;
+    if (r < 0)
+        return r;
+    if (!scope.capture)
+        scope.capture = capture;
     r = DS__RT(scope, cudaStreamWaitEvent, (s->handle, event, 0));
     ds__cuda_leave(&scope);
     return r;
@@ -11,18 +13,24 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
 
 /* s waits for what is on the other stream by now. */
 static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
-    if (s == other || (s->device == other->device && ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))) return DS_OK;
+    if (s == other ||
+        (s->device == other->device &&
+         ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other)))
+        return DS_OK;
     ds__cuda_scope scope;
     const char *call;
     ds_result r = ds__cuda_mine(s);
-    if (r == DS_OK) r = ds__cuda_on(&scope, other);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__cuda_on(&scope, other);
+    if (r < 0)
+        return r;
     uint64_t capture = scope.capture;
     ds__lock_take(&other->lock); /* no sentence is made under it, see ds__cuda_mark */
     cudaError_t code = ds__cuda_mark(&other->mark, other->handle, &call);
     ds__cuda_leave(&scope);
     if (code == cudaSuccess && (r = ds__cuda_on(&scope, s)) == DS_OK) {
-        if (!scope.capture) scope.capture = capture;
+        if (!scope.capture)
+            scope.capture = capture;
         call = "cudaStreamWaitEvent";
         code = cudaStreamWaitEvent(s->handle, other->mark, 0);
         ds__cuda_leave(&scope);
@@ -31,25 +39,35 @@ static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream 
     return r == DS_OK ? ds__cuda_check(&scope, code, call) : r;
 }
 
-/* What concerns another device's memory only: on a stream of that device, between two waits. The stream is made for this one
-   operation, since one that is shared would make streams wait for each other that have nothing to do with each other. */
-static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op, ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
+/* What concerns another device's memory only: on a stream of that device, between two waits. The
+   stream is made for this one operation, since one that is shared would make streams wait for
+   each other that have nothing to do with each other. */
+static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op *op,
+                                    ds_result (*put)(ds__cuda_stream *s, const ds__op *op)) {
     void *native = NULL;
-    int priority = 0, capturing = 0;
+    int priority = 0;
+    int capturing = 0;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
     ds__cuda_leave(&scope);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     if (capturing) /* the stream would have to live as long as a capture that is not known here */
-        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "in a capture that devstream did not begin, work on memory of cuda:%d must be put on a stream of it",
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "in a capture that devstream did not begin, work on memory of cuda:%d must "
+                        "be put on a stream of it",
                         device);
     r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_wait_stream(native, s);
-    if (r == DS_OK) r = put(native, op);
-    if (r == DS_OK) r = ds__cuda_wait_stream(s, native);
+    if (r == DS_OK)
+        r = put(native, op);
+    if (r == DS_OK)
+        r = ds__cuda_wait_stream(s, native);
     ds__cuda_stream_destroy(native); /* CUDA ends it when its work is done */
     return r;
 }
@@ -57,20 +75,27 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
 static ds_result ds__cuda_copy_on(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (DS__UNLIKELY(r < 0)) return r;
-    r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(op->places >> DS__OP_DST & 255u), ds__cuda_where(op->places >> DS__OP_SRC & 255u));
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    r = ds__cuda_move(&scope, s->handle, op, ds__cuda_where(op->places >> DS__OP_DST & 255u),
+                      ds__cuda_where(op->places >> DS__OP_SRC & 255u));
     ds__cuda_leave(&scope);
     return r;
 }
 
 static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
-    unsigned to = op->places >> DS__OP_DST & 255u, from = op->places >> DS__OP_SRC & 255u;
+    unsigned to = op->places >> DS__OP_DST & 255u;
+    unsigned from = op->places >> DS__OP_SRC & 255u;
     int here = DS__AT_DEVICE + s->device;
-    if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from)) return ds__cuda_submit_host_work(s, op);
-    ds_result (*put)(ds__cuda_stream *s, const ds__op *op) = ds__cuda_copy_on;
-    if (DS__UNLIKELY(from == DS__AT_OTHER)) put = ds__cuda_staged_to_gpu;
-    if (DS__UNLIKELY(to == DS__AT_OTHER)) put = ds__cuda_staged_from_gpu;
-    if (DS__LIKELY((int)to == here || (int)from == here)) return put(s, op);
+    if (!ds__cuda_on_gpu(to) && !ds__cuda_on_gpu(from))
+        return ds__cuda_submit_host_work(s, op);
+    ds_result (*put)(ds__cuda_stream * s, const ds__op *op) = ds__cuda_copy_on;
+    if (DS__UNLIKELY(from == DS__AT_OTHER))
+        put = ds__cuda_staged_to_gpu;
+    if (DS__UNLIKELY(to == DS__AT_OTHER))
+        put = ds__cuda_staged_from_gpu;
+    if (DS__LIKELY((int)to == here || (int)from == here))
+        return put(s, op);
     return ds__cuda_elsewhere(s, (int)(from >= DS__AT_DEVICE ? from : to) - DS__AT_DEVICE, op, put);
 }
 
@@ -78,43 +103,62 @@ static ds_result ds__cuda_submit_copy(ds__cuda_stream *s, const ds__op *op) {
 static ds_result ds__cuda_fill(ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     void *dst = op->u.fill.dst;
-    size_t pitch = op->u.fill.pitch, width = op->u.fill.width, height = op->u.fill.height;
+    size_t pitch = op->u.fill.pitch;
+    size_t width = op->u.fill.width;
+    size_t height = op->u.fill.height;
     unsigned long long address = (uintptr_t)dst;
     unsigned value = op->u.fill.value;
     const char *call = op->u.fill.value_size == 2 ? "cuMemsetD16Async" : "cuMemsetD32Async";
     int code = 0;
     if (op->u.fill.value_size == 1) {
-        r = height == 1 ? DS__RT(scope, cudaMemsetAsync, (dst, (int)(value & 255), width, s->handle))
-                        : DS__RT(scope, cudaMemset2DAsync, (dst, pitch, (int)(value & 255), width, height, s->handle));
+        r = height == 1
+                ? DS__RT(scope, cudaMemsetAsync, (dst, (int)(value & 255), width, s->handle))
+                : DS__RT(scope, cudaMemset2DAsync,
+                         (dst, pitch, (int)(value & 255), width, height, s->handle));
     } else if (op->u.fill.value_size == 2) {
-        if (height == 1) DS__DR_CODE(scope, code, cuMemsetD16Async, (address, (unsigned short)value, width, s->handle));
-        else DS__DR_CODE(scope, code, cuMemsetD2D16Async, (address, pitch, (unsigned short)value, width, height, s->handle));
+        if (height == 1)
+            DS__DR_CODE(scope, code, cuMemsetD16Async,
+                        (address, (unsigned short)value, width, s->handle));
+        else
+            DS__DR_CODE(scope, code, cuMemsetD2D16Async,
+                        (address, pitch, (unsigned short)value, width, height, s->handle));
     } else {
-        if (height == 1) DS__DR_CODE(scope, code, cuMemsetD32Async, (address, value, width, s->handle));
-        else DS__DR_CODE(scope, code, cuMemsetD2D32Async, (address, pitch, value, width, height, s->handle));
+        if (height == 1)
+            DS__DR_CODE(scope, code, cuMemsetD32Async, (address, value, width, s->handle));
+        else
+            DS__DR_CODE(scope, code, cuMemsetD2D32Async,
+                        (address, pitch, value, width, height, s->handle));
     }
-    if (DS__UNLIKELY(code)) r = ds__cuda_fail(&scope, call, code);
+    if (DS__UNLIKELY(code))
+        r = ds__cuda_fail(&scope, call, code);
     ds__cuda_leave(&scope);
     return r;
 }
 
 static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
     unsigned place = op->places >> DS__OP_DST & 255u;
-    if (place < DS__AT_DEVICE) return ds__cuda_submit_host_work(s, op);
+    if (place < DS__AT_DEVICE)
+        return ds__cuda_submit_host_work(s, op);
     int device = (int)(place - DS__AT_DEVICE);
-    return DS__LIKELY(device == s->device) ? ds__cuda_fill(s, op) : ds__cuda_elsewhere(s, device, op, ds__cuda_fill);
+    return DS__LIKELY(device == s->device) ? ds__cuda_fill(s, op)
+                                           : ds__cuda_elsewhere(s, device, op, ds__cuda_fill);
 }
 
 /* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
 static int ds__cuda_device_of(const void *ptr) {
     ds_pointer_info info;
-    if (!ds__known(ptr, &info) && ds__ask(ptr, &info) < 0) return DS__CUDA_ASK;
-    return info.kind == DS_MEMORY_DEVICE && info.device.type == DS_DEVICE_CUDA ? info.device.index : DS__CUDA_HOST;
+    if (!ds__known(ptr, &info) && ds__ask(ptr, &info) < 0)
+        return DS__CUDA_ASK;
+    return info.kind == DS_MEMORY_DEVICE && info.device.type == DS_DEVICE_CUDA ? info.device.index
+                                                                               : DS__CUDA_HOST;
 }
+
 /* A GPU's streams cannot be held. */
-static ds_result ds__cuda_run_together(void *const *streams, size_t count, void (*run_fn)(void *user), void *user, int *out_ran) {
+static ds_result ds__cuda_run_together(void *const *streams, size_t count,
+                                       void (*run_fn)(void *user), void *user, int *out_ran) {
     (void)streams;
     (void)count;
     (void)run_fn;
@@ -124,17 +168,22 @@ static ds_result ds__cuda_run_together(void *const *streams, size_t count, void 
 }
 
 static ds_result ds__cuda_copy_now(const ds__op *op) {
-    int to = ds__cuda_device_of(op->u.copy.dst), from = ds__cuda_device_of(op->u.copy.src);
-    int device = to >= 0 ? to : from >= 0 ? from : 0, priority = 0;
+    int to = ds__cuda_device_of(op->u.copy.dst);
+    int from = ds__cuda_device_of(op->u.copy.src);
+    int device = to >= 0 ? to : from >= 0 ? from : 0;
+    int priority = 0;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&ds__cuda.mutex);
-    if (!ds__cuda.side[device]) r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &ds__cuda.side[device]);
+    if (!ds__cuda.side[device])
+        r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &ds__cuda.side[device]);
     pthread_mutex_unlock(&ds__cuda.mutex);
-    if (r == DS_OK) r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
-    if (r == DS_OK) r = DS__RT(scope, cudaStreamSynchronize, (ds__cuda.side[device]));
+    if (r == DS_OK)
+        r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaStreamSynchronize, (ds__cuda.side[device]));
     ds__cuda_leave(&scope);
     return r;
 }
-

@@ -4,25 +4,34 @@
 enum { DS__CUDA_HOST = -1, DS__CUDA_ASK = -2 /* cudart sees for itself */ };
 
 static int ds__cuda_where(unsigned place) {
-    return place >= DS__AT_DEVICE ? (int)(place - DS__AT_DEVICE) : place == DS__AT_UNKNOWN ? DS__CUDA_ASK : DS__CUDA_HOST;
+    return place >= DS__AT_DEVICE    ? (int)(place - DS__AT_DEVICE)
+           : place == DS__AT_UNKNOWN ? DS__CUDA_ASK
+                                     : DS__CUDA_HOST;
 }
 
 /* What cudart is told of a copy that is not between two devices. */
 static enum cudaMemcpyKind ds__cuda_kind(int to, int from) {
-    if (to == DS__CUDA_ASK || from == DS__CUDA_ASK || (to >= 0 && from >= 0 && to != from)) return cudaMemcpyDefault;
-    return to >= 0 ? (from >= 0 ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice) : (from >= 0 ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
+    if (to == DS__CUDA_ASK || from == DS__CUDA_ASK || (to >= 0 && from >= 0 && to != from))
+        return cudaMemcpyDefault;
+    return to >= 0 ? (from >= 0 ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
+                   : (from >= 0 ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
 }
 
 /* Whether cudart does it: what is not known here may be on a GPU. */
-static int ds__cuda_on_gpu(unsigned place) { return place == DS__AT_UNKNOWN || place >= DS__AT_DEVICE; }
+static int ds__cuda_on_gpu(unsigned place) {
+    return place == DS__AT_UNKNOWN || place >= DS__AT_DEVICE;
+}
 
 /* The copy as cudart has it; `stream` is one that may be used in this scope. */
-static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream, const ds__op *op, int to, int from) {
+static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream, const ds__op *op,
+                               int to, int from) {
     void *dst = op->u.copy.dst;
     const void *src = op->u.copy.src;
-    size_t width = op->u.copy.width, height = op->u.copy.height;
+    size_t width = op->u.copy.width;
+    size_t height = op->u.copy.height;
     if (to >= 0 && from >= 0 && to != from) {
-        if (height == 1) return DS__RT(*scope, cudaMemcpyPeerAsync, (dst, to, src, from, width, stream));
+        if (height == 1)
+            return DS__RT(*scope, cudaMemcpyPeerAsync, (dst, to, src, from, width, stream));
         struct cudaMemcpy3DPeerParms p;
         memset(&p, 0, sizeof p);
         p.dstDevice = to;
@@ -37,37 +46,54 @@ static ds_result ds__cuda_move(const ds__cuda_scope *scope, cudaStream_t stream,
         return DS__RT(*scope, cudaMemcpy3DPeerAsync, (&p, stream));
     }
     enum cudaMemcpyKind kind = ds__cuda_kind(to, from);
-    if (height == 1) return DS__RT(*scope, cudaMemcpyAsync, (dst, src, width, kind, stream));
-    return DS__RT(*scope, cudaMemcpy2DAsync, (dst, op->u.copy.dst_pitch, src, op->u.copy.src_pitch, width, height, kind, stream));
+    if (height == 1)
+        return DS__RT(*scope, cudaMemcpyAsync, (dst, src, width, kind, stream));
+    return DS__RT(
+        *scope, cudaMemcpy2DAsync,
+        (dst, op->u.copy.dst_pitch, src, op->u.copy.src_pitch, width, height, kind, stream));
 }
 
-static void ds__cuda_copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width, size_t height) {
-    for (size_t y = 0; y < height; y++) memcpy(dst + y * dst_pitch, src + y * src_pitch, width);
+static void ds__cuda_copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch,
+                               size_t width, size_t height) {
+    for (size_t y = 0; y < height; y++)
+        memcpy(dst + y * dst_pitch, src + y * src_pitch, width);
 }
 
-/* The library's own work on host memory, as a host function, because cudart's copies between host memory hold the caller up
-   and it does not fill host memory at all. */
+/* The library's own work on host memory, as a host function, because cudart's copies between
+   host memory hold the caller up and it does not fill host memory at all. */
 static void ds__cuda_host_work(void *user) {
     const ds__op *op = user;
     if (op->kind == DS__OP_COPY) {
-        ds__cuda_copy_rows(op->u.copy.dst, op->u.copy.dst_pitch, op->u.copy.src, op->u.copy.src_pitch, op->u.copy.width, op->u.copy.height);
+        ds__cuda_copy_rows(op->u.copy.dst, op->u.copy.dst_pitch, op->u.copy.src,
+                           op->u.copy.src_pitch, op->u.copy.width, op->u.copy.height);
         return;
     }
     for (size_t y = 0; y < op->u.fill.height; y++) {
         char *row = (char *)op->u.fill.dst + y * op->u.fill.pitch; /* aligned to the value's size */
         uint32_t value = op->u.fill.value;
-        if (op->u.fill.value_size == 1) memset(row, (int)(value & 255), op->u.fill.width);
-        else if (op->u.fill.value_size == 2) for (size_t x = 0; x < op->u.fill.width; x++) ((uint16_t *)(void *)row)[x] = (uint16_t)value;
-        else for (size_t x = 0; x < op->u.fill.width; x++) ((uint32_t *)(void *)row)[x] = value;
+        if (op->u.fill.value_size == 1)
+            memset(row, (int)(value & 255), op->u.fill.width);
+        else if (op->u.fill.value_size == 2)
+            for (size_t x = 0; x < op->u.fill.width; x++)
+                ((uint16_t *)(void *)row)[x] = (uint16_t)value;
+        else
+            for (size_t x = 0; x < op->u.fill.width; x++)
+                ((uint32_t *)(void *)row)[x] = value;
     }
 }
 
 static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__op *op) {
     ds__op *copy = ds__alloc(sizeof *copy);
-    if (!copy) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
+    if (!copy)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     *copy = *op;
-    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__release, 0, (op->flags & DS__OP_BLOCKS) != 0);
-    if (r < 0) { ds__release(copy); return r; }
-    return op->flags & DS__OP_BLOCKS ? ds__cuda_stream_synchronize((void *)(uintptr_t)s, DS__FOREVER) : DS_OK;
+    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__release, 0,
+                                       (op->flags & DS__OP_BLOCKS) != 0);
+    if (r < 0) {
+        ds__release(copy);
+        return r;
+    }
+    return op->flags & DS__OP_BLOCKS
+               ? ds__cuda_stream_synchronize((void *)(uintptr_t)s, DS__FOREVER)
+               : DS_OK;
 }
-

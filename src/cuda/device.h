@@ -4,11 +4,13 @@ static cudaError_t ds__cuda_entry_point(const char *name, void **out) {
 #if CUDART_VERSION >= 12000
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-    cudaError_t code = cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
+    cudaError_t code =
+        cudaGetDriverEntryPointByVersion(name, out, 11080, cudaEnableLegacyStream, &found);
 #else
     cudaError_t code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream, &found);
 #endif
-    if (code == cudaSuccess && found != cudaDriverEntryPointSuccess) *out = NULL;
+    if (code == cudaSuccess && found != cudaDriverEntryPointSuccess)
+        *out = NULL;
 #else
     cudaError_t code = cudaGetDriverEntryPoint(name, out, cudaEnableLegacyStream);
 #endif
@@ -23,30 +25,48 @@ static void ds__cuda_probe(ds_backend_info *out) {
 #undef DS__CUDA_NAME
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
-    int count = 0, runtime = 0, driver = 0; /* untouched on failure */
+    int count = 0;
+    int runtime = 0;
+    int driver = 0; /* untouched on failure */
     const char *call = "cudaGetDeviceCount";
-    cudaError_t pending = cudaPeekAtLastError(), code = cudaGetDeviceCount(&count);
-    if (code == cudaSuccess && count > 0) { call = "cudaRuntimeGetVersion"; code = cudaRuntimeGetVersion(&runtime); }
-    if (code == cudaSuccess && count > 0) { call = "cudaDriverGetVersion"; code = cudaDriverGetVersion(&driver); }
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && code == cudaSuccess && count > 0; i++) {
+    cudaError_t pending = cudaPeekAtLastError();
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code == cudaSuccess && count > 0) {
+        call = "cudaRuntimeGetVersion";
+        code = cudaRuntimeGetVersion(&runtime);
+    }
+    if (code == cudaSuccess && count > 0) {
+        call = "cudaDriverGetVersion";
+        code = cudaDriverGetVersion(&driver);
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && code == cudaSuccess && count > 0;
+         i++) {
         call = names[i];
         code = ds__cuda_entry_point(names[i], &found[i]);
     }
     if (code != cudaSuccess) {
-        if (pending == cudaSuccess) (void)cudaGetLastError();
-        snprintf(out->reason, sizeof out->reason, "not taken: %s says %d (%s: %s)", call, (int)code, cudaGetErrorName(code), cudaGetErrorString(code));
+        if (pending == cudaSuccess)
+            (void)cudaGetLastError();
+        snprintf(out->reason, sizeof out->reason, "not taken: %s says %d (%s: %s)", call, (int)code,
+                 cudaGetErrorName(code), cudaGetErrorString(code));
         return;
     }
-    if (count == 0) { snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount finds no device"); return; }
+    if (count == 0) {
+        snprintf(out->reason, sizeof out->reason, "not taken: cudaGetDeviceCount finds no device");
+        return;
+    }
     int i = 0;
-#define DS__CUDA_TAKE(function, parameters) memcpy(&ds__cuda.function, &found[i++], sizeof ds__cuda.function);
+#define DS__CUDA_TAKE(function, parameters) \
+    memcpy(&ds__cuda.function, &found[i++], sizeof ds__cuda.function);
     DS__CUDA_ENTRY_POINTS(DS__CUDA_TAKE)
 #undef DS__CUDA_TAKE
-    if (count > DS__MAX_DEVICES) count = DS__MAX_DEVICES;
+    if (count > DS__MAX_DEVICES)
+        count = DS__MAX_DEVICES;
     out->available = 1;
     out->device_count = ds__cuda.devices = count;
-    snprintf(out->reason, sizeof out->reason, "taken: %d device%s, driver %d.%d, runtime %d.%d", count, count > 1 ? "s" : "", driver / 1000,
-             driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    snprintf(out->reason, sizeof out->reason, "taken: %d device%s, driver %d.%d, runtime %d.%d",
+             count, count > 1 ? "s" : "", driver / 1000, driver % 1000 / 10, runtime / 1000,
+             runtime % 1000 / 10);
 }
 
 static ds_result ds__cuda_attribute(int device, enum cudaDeviceAttr attribute, int *out) {
@@ -72,12 +92,20 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
     ds__cuda_scope scope;
     memset(out, 0, sizeof *out);
     ds__cuda_anywhere(&scope, device);
-    ds_result r = DS__RT(scope, cudaGetDeviceProperties, (&prop, device)); /* only for what no attribute tells */
-    if (r == DS_OK) r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
-    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMajor, &out->major);
-    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMinor, &out->minor);
-    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrUnifiedAddressing, &out->unified_addressing);
-    if (r < 0) { memset(out, 0, sizeof *out); return r; }
+    /* only for what no attribute tells */
+    ds_result r = DS__RT(scope, cudaGetDeviceProperties, (&prop, device));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaDeviceGetPCIBusId, (out->pci, (int)sizeof out->pci, device));
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMajor, &out->major);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrComputeCapabilityMinor, &out->minor);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrUnifiedAddressing, &out->unified_addressing);
+    if (r < 0) {
+        memset(out, 0, sizeof *out);
+        return r;
+    }
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, prop.name);
     memcpy(out->uuid, &prop.uuid, sizeof out->uuid);
     out->total_memory = prop.totalGlobalMem;
@@ -89,14 +117,18 @@ static ds_result ds__cuda_device_properties(int device, ds_device_properties *ou
 static ds_result ds__cuda_device_link(int device, int peer, int *out) {
     ds__cuda_scope scope;
     ds__cuda_anywhere(&scope, device);
-    return DS__RT(scope, cudaDeviceGetP2PAttribute, (out, cudaDevP2PAttrNativeAtomicSupported, device, peer));
+    return DS__RT(scope, cudaDeviceGetP2PAttribute,
+                  (out, cudaDevP2PAttrNativeAtomicSupported, device, peer));
 }
 
 static ds_result ds__cuda_device_speed(int device, int *out_engines, double *out_memory) {
-    int khz = 0, bits = 0;
+    int khz = 0;
+    int bits = 0;
     ds_result r = ds__cuda_attribute(device, cudaDevAttrAsyncEngineCount, out_engines);
-    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrMemoryClockRate, &khz);
-    if (r == DS_OK) r = ds__cuda_attribute(device, cudaDevAttrGlobalMemoryBusWidth, &bits);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrMemoryClockRate, &khz);
+    if (r == DS_OK)
+        r = ds__cuda_attribute(device, cudaDevAttrGlobalMemoryBusWidth, &bits);
     *out_memory = r == DS_OK ? khz * 1e3 * 2 /* data goes at both edges */ * bits / 8 : 0;
     return r;
 }
@@ -104,7 +136,8 @@ static ds_result ds__cuda_device_speed(int device, int *out_engines, double *out
 static ds_result ds__cuda_device_memory(int device, size_t *out_free, size_t *out_total) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
     r = DS__RT(scope, cudaMemGetInfo, (out_free, out_total));
@@ -113,7 +146,9 @@ static ds_result ds__cuda_device_memory(int device, size_t *out_free, size_t *ou
     return r;
 }
 
-static int ds__cuda_device_used(int device) { return atomic_load(&ds__cuda.used[device]); }
+static int ds__cuda_device_used(int device) {
+    return atomic_load(&ds__cuda.used[device]);
+}
 
 static ds__cuda_module *ds__cuda_take_modules(int device, int all);
 static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
@@ -121,8 +156,10 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
 static ds_result ds__cuda_device_synchronize(int device) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
-    ds__cuda_module *unused = ds__cuda_take_modules(device, 0); /* before the wait: their launches are behind it then */
+    if (r < 0)
+        return r;
+    /* before the wait: their launches are behind it then */
+    ds__cuda_module *unused = ds__cuda_take_modules(device, 0);
     r = DS__RT(scope, cudaDeviceSynchronize, ());
     if (r == DS_OK) {
         ds__cuda_unload(&scope, unused);
@@ -141,7 +178,9 @@ static ds_result ds__cuda_device_synchronize(int device) {
 }
 
 static ds_result ds__cuda_device_reset(int device) {
-    return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d cannot be reset within a process that others share; start a new process", device);
+    return ds__fail(
+        DS_ERR_UNSUPPORTED,
+        "cuda:%d cannot be reset within a process that others share; start a new process", device);
 }
 
 /* Asked once per pair; access is switched on with the first answer. */
@@ -151,19 +190,25 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
     if (!known) {
         ds__cuda_scope scope;
         int can = 0;
-        if ((r = ds__cuda_enter(&scope, device)) < 0) return r;
+        if ((r = ds__cuda_enter(&scope, device)) < 0)
+            return r;
         r = DS__RT(scope, cudaDeviceCanAccessPeer, (&can, device, peer));
         if (r == DS_OK && can) {
             enum cudaStreamCaptureMode mode;
             int relaxed = ds__cuda_relax(&scope, &mode);
             cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
             ds__cuda_unrelax(&scope, relaxed, mode);
-            if (code == cudaErrorTooManyPeers || code == cudaErrorPeerAccessUnsupported) can = 0; /* copies are staged then */
-            if (!can || code == cudaErrorPeerAccessAlreadyEnabled /* by the program itself */) ds__cuda_ignore(&scope, code);
-            else r = ds__cuda_check(&scope, code, "cudaDeviceEnablePeerAccess");
+            /* copies are staged then */
+            if (code == cudaErrorTooManyPeers || code == cudaErrorPeerAccessUnsupported)
+                can = 0;
+            if (!can || code == cudaErrorPeerAccessAlreadyEnabled /* by the program itself */)
+                ds__cuda_ignore(&scope, code);
+            else
+                r = ds__cuda_check(&scope, code, "cudaDeviceEnablePeerAccess");
         }
         ds__cuda_leave(&scope);
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
         known = can ? 2 : 1;
         atomic_store_explicit(&ds__cuda.peer[device][peer], known, memory_order_release);
     }
@@ -174,9 +219,9 @@ static ds_result ds__cuda_device_peer(int device, int peer, int *out) {
 static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_greatest) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = DS__RT(scope, cudaDeviceGetStreamPriorityRange, (out_least, out_greatest));
     ds__cuda_leave(&scope);
     return r;
 }
-

@@ -1,6 +1,10 @@
 /* ---- >>cuda end ---- */
 
-static int ds__cuda_passed(void **mark) { (void)mark; return 1; } /* CUDA has copied what a launch needs, but the module */
+/* CUDA has copied what a launch needs, but the module */
+static int ds__cuda_passed(void **mark) {
+    (void)mark;
+    return 1;
+}
 
 /* A host function that a failed device has not come to; NULL: none. It is the caller's. */
 static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
@@ -8,7 +12,9 @@ static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
     ds__cuda_host *h = ds__cuda.hosts;
     for (; h; h = h->next) {
         int pending = DS__CUDA_PENDING;
-        if (failed[h->device] && atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) break;
+        if (failed[h->device] &&
+            atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN))
+            break;
     }
     ds__lock_give(&ds__cuda.host_lock);
     return h;
@@ -18,8 +24,10 @@ static ds__cuda_host *ds__cuda_take_left(const unsigned char *failed) {
 static int ds__cuda_settle(int device) {
     ds__cuda_scope scope;
     cudaError_t code = cudaErrorUnknown;
-    for (int tries = 0; tries < 3 && code != cudaSuccess && !ds__cuda_is_sticky((int)code); tries++) {
-        if (ds__cuda_enter(&scope, device) < 0) continue;
+    for (int tries = 0; tries < 3 && code != cudaSuccess && !ds__cuda_is_sticky((int)code);
+         tries++) {
+        if (ds__cuda_enter(&scope, device) < 0)
+            continue;
         code = cudaDeviceSynchronize();
         ds__cuda_ignore(&scope, code);
         ds__cuda_leave(&scope);
@@ -27,22 +35,29 @@ static int ds__cuda_settle(int device) {
     return code != cudaSuccess;
 }
 
-/* After this no host function is on its way. CUDA runs those of a failed device itself, with the failure. Should it run none for
-   a tenth of a second, they are run here, and their records are kept, in case that it comes later. */
+/* After this no host function is on its way. CUDA runs those of a failed device itself, with the
+   failure. Should it run none for a tenth of a second, they are run here, and their records are
+   kept, in case that it comes later. */
 static void ds__cuda_drain(void) {
     unsigned char failed[DS__MAX_DEVICES] = { 0 };
-    for (int i = 0; i < ds__cuda.devices; i++) failed[i] = (unsigned char)(atomic_load(&ds__cuda.used[i]) && ds__cuda_settle(i));
+    for (int i = 0; i < ds__cuda.devices; i++)
+        failed[i] = (unsigned char)(atomic_load(&ds__cuda.used[i]) && ds__cuda_settle(i));
     int count = atomic_load(&ds__cuda.host_count);
-    for (uint64_t begin = ds__now_ns(); count != 0; ) {
+    for (uint64_t begin = ds__now_ns(); count != 0;) {
         struct timespec t = { 0, 50000 };
         syscall(SYS_nanosleep, &t, NULL);
         int now = atomic_load(&ds__cuda.host_count);
-        if (now != count || atomic_load(&ds__cuda.inside)) begin = ds__now_ns();
+        if (now != count || atomic_load(&ds__cuda.inside))
+            begin = ds__now_ns();
         count = now;
-        if (ds__now_ns() - begin < 100000000u) continue;
+        if (ds__now_ns() - begin < 100000000u)
+            continue;
         ds__cuda_host *h = ds__cuda_take_left(failed);
-        if (!h) continue;
-        if (h->embedded) atomic_fetch_add(&((ds__cuda_piece *)h->user)->whole->users, 1); /* never dropped */
+        if (!h)
+            continue;
+        /* never dropped */
+        if (h->embedded)
+            atomic_fetch_add(&((ds__cuda_piece *)h->user)->whole->users, 1);
         ds__cuda_run_host(h, 1);
         count = atomic_fetch_sub(&ds__cuda.host_count, 1) - 1;
     }
@@ -52,9 +67,11 @@ static void ds__cuda_stop(void) {
     ds__cuda_scope scope;
     ds__cuda_end_keeps();
     for (int i = 0; i < ds__cuda.devices; i++) {
-        if (!atomic_load(&ds__cuda.used[i])) continue;
+        if (!atomic_load(&ds__cuda.used[i]))
+            continue;
         ds__cuda_enter_or_not(&scope, i); /* nobody comes after this to try again */
-        if (ds__cuda.side[i]) ds__cuda_ignore(&scope, cudaStreamDestroy(ds__cuda.side[i]));
+        if (ds__cuda.side[i])
+            ds__cuda_ignore(&scope, cudaStreamDestroy(ds__cuda.side[i]));
         ds__cuda.side[i] = NULL;
         ds__cuda_pool_end(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
@@ -69,14 +86,30 @@ static void ds__cuda_stop(void) {
     }
 }
 
-static const ds__driver ds__cuda_driver = {
-    "cuda", DS_DEVICE_CUDA, ds__cuda_probe, ds__cuda_start, ds__cuda_device_used, ds__cuda_drain, ds__cuda_stop, ds__cuda_stream_destroy,
-    ds__cuda_stream_unwrap, ds__cuda_stream_hide, ds__cuda_stream_forget, ds__cuda_stream_identity, ds__cuda_event_destroy, ds__cuda_kernel_destroy,
-    ds__cuda_capture_abandon, ds__cuda_graph_destroy, ds__cuda_exec_destroy, ds__cuda_passed, ds__cuda_memory_release,
-    ds__cuda_space_release, ds__cuda_share_release, ds__cuda_share_close,
+static const ds__driver ds__cuda_driver = { "cuda",
+                                            DS_DEVICE_CUDA,
+                                            ds__cuda_probe,
+                                            ds__cuda_start,
+                                            ds__cuda_device_used,
+                                            ds__cuda_drain,
+                                            ds__cuda_stop,
+                                            ds__cuda_stream_destroy,
+                                            ds__cuda_stream_unwrap,
+                                            ds__cuda_stream_hide,
+                                            ds__cuda_stream_forget,
+                                            ds__cuda_stream_identity,
+                                            ds__cuda_event_destroy,
+                                            ds__cuda_kernel_destroy,
+                                            ds__cuda_capture_abandon,
+                                            ds__cuda_graph_destroy,
+                                            ds__cuda_exec_destroy,
+                                            ds__cuda_passed,
+                                            ds__cuda_memory_release,
+                                            ds__cuda_space_release,
+                                            ds__cuda_share_release,
+                                            ds__cuda_share_close,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
-    DS__ENTRIES(DS__MEMBER)
+                                            DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
 };
 #endif /* DEVSTREAM_CUDA */
-

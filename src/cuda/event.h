@@ -1,9 +1,12 @@
 /* ---- >>cuda events ---- */
 
-static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags, cudaEvent_t *out) {
-    return DS__RT(*scope, cudaEventCreateWithFlags,
-                  (out, (flags & DS_EVENT_TIMING ? 0u : (unsigned)cudaEventDisableTiming) | (flags & DS_EVENT_BLOCKING_WAIT ? (unsigned)cudaEventBlockingSync : 0u) |
-                        (flags & DS_EVENT_INTERPROCESS ? (unsigned)cudaEventInterprocess : 0u)));
+static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags,
+                                     cudaEvent_t *out) {
+    return DS__RT(
+        *scope, cudaEventCreateWithFlags,
+        (out, (flags & DS_EVENT_TIMING ? 0u : (unsigned)cudaEventDisableTiming) |
+                  (flags & DS_EVENT_BLOCKING_WAIT ? (unsigned)cudaEventBlockingSync : 0u) |
+                  (flags & DS_EVENT_INTERPROCESS ? (unsigned)cudaEventInterprocess : 0u)));
 }
 
 /* *out may hold an event already, whose first record failed: it moves to the device. */
@@ -11,15 +14,20 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
     ds__cuda_event *before = *out;
     ds__cuda_scope scope;
     cudaEvent_t event = NULL;
-    if (before && before->device == device) return DS_OK;
+    if (before && before->device == device)
+        return DS_OK;
     ds__cuda_event *e = ds__alloc(sizeof *e);
-    if (!e) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
+    if (!e)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
         r = ds__cuda_make_event(&scope, flags, &event);
         ds__cuda_leave(&scope);
     }
-    if (r < 0) { ds__release(e); return r; }
+    if (r < 0) {
+        ds__release(e);
+        return r;
+    }
     e->event = event;
     e->device = device;
     e->older = before;
@@ -29,7 +37,7 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
 
 static void ds__cuda_event_destroy(void *event) {
     ds__cuda_scope scope;
-    for (ds__cuda_event *e = event; e; ) {
+    for (ds__cuda_event *e = event; e;) {
         ds__cuda_event *older = e->older;
         ds__cuda_enter_or_not(&scope, e->device);
         ds__cuda_ignore(&scope, cudaEventDestroy(e->event));
@@ -45,12 +53,15 @@ static ds_result ds__cuda_event_query(void *event) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
     ds_result r = ds__cuda_enter(&scope, e->device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuEventQuery, (e->event));
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = DS__LIKELY(code == 0) ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuEventQuery", code);
+    r = DS__LIKELY(code == 0)        ? DS_OK
+        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
+                                     : ds__cuda_fail(&scope, "cuEventQuery", code);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -58,9 +69,11 @@ static ds_result ds__cuda_event_query(void *event) {
 static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     const ds__cuda_event *e = event;
     ds__cuda_scope scope;
-    if (timeout_ns != DS__FOREVER) return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
+    if (timeout_ns != DS__FOREVER)
+        return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
     ds_result r = ds__cuda_enter(&scope, e->device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     scope.capture = atomic_load_explicit(&e->capture, memory_order_relaxed);
     r = DS__RT(scope, cudaEventSynchronize, (e->event));
     ds__cuda_leave(&scope);
@@ -68,27 +81,39 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
 }
 
 static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) {
-    const ds__cuda_event *a = start, *b = end;
+    const ds__cuda_event *a = start;
+    const ds__cuda_event *b = end;
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     float ms = 0;
     ds_result r = ds__cuda_enter(&scope, a->device);
-    if (r < 0) return r;
-    if (!(scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed))) scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
+    if (r < 0)
+        return r;
+    if (!(scope.capture = atomic_load_explicit(&a->capture, memory_order_relaxed)))
+        scope.capture = atomic_load_explicit(&b->capture, memory_order_relaxed);
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     cudaError_t code = cudaEventElapsedTime(&ms, a->event, b->event);
     ds__cuda_query_end(&scope, relaxed, mode);
-    if (code == cudaErrorNotReady) { ds__cuda_ignore(&scope, code); r = DS_NOT_READY; } /* recorded again in this moment */
-    else r = ds__cuda_check(&scope, code, "cudaEventElapsedTime");
+    /* recorded again in this moment */
+    if (code == cudaErrorNotReady) {
+        ds__cuda_ignore(&scope, code);
+        r = DS_NOT_READY;
+    } else
+        r = ds__cuda_check(&scope, code, "cudaEventElapsedTime");
     ds__cuda_leave(&scope);
-    if (r == DS_OK) *out_ms = (double)ms;
+    if (r == DS_OK)
+        *out_ms = (double)ms;
     return r;
 }
 
 /* What CUDA says when a process opens a handle of its own. */
-static ds_result ds__cuda_own_handle(const ds__cuda_scope *scope, cudaError_t code, const char *call) {
+static ds_result ds__cuda_own_handle(const ds__cuda_scope *scope, cudaError_t code,
+                                     const char *call) {
     ds__cuda_ignore(scope, code);
-    return ds__fail(DS_ERR_ILLEGAL_STATE, "%s says %d (%s): the handle seems to be of this process; use what it was made of", call, (int)code, cudaGetErrorName(code));
+    return ds__fail(
+        DS_ERR_ILLEGAL_STATE,
+        "%s says %d (%s): the handle seems to be of this process; use what it was made of", call,
+        (int)code, cudaGetErrorName(code));
 }
 
 static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
@@ -96,10 +121,12 @@ static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
     cudaIpcEventHandle_t handle;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, e->device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = DS__RT(scope, cudaIpcGetEventHandle, (&handle, e->event));
     ds__cuda_leave(&scope);
-    if (r == DS_OK) memcpy(out, &handle, sizeof handle);
+    if (r == DS_OK)
+        memcpy(out, &handle, sizeof handle);
     return r;
 }
 
@@ -109,17 +136,22 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
     ds__cuda_scope scope;
     memcpy(&handle, bytes, sizeof handle);
     ds__cuda_event *e = ds__alloc(sizeof *e);
-    if (!e) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
+    if (!e)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
         cudaError_t code = cudaIpcOpenEventHandle(&event, handle);
-        r = code == cudaErrorDeviceUninitialized ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenEventHandle") : ds__cuda_check(&scope, code, "cudaIpcOpenEventHandle");
+        r = code == cudaErrorDeviceUninitialized
+                ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenEventHandle")
+                : ds__cuda_check(&scope, code, "cudaIpcOpenEventHandle");
         ds__cuda_leave(&scope);
     }
-    if (r < 0) { ds__release(e); return r; }
+    if (r < 0) {
+        ds__release(e);
+        return r;
+    }
     e->event = event;
     e->device = device;
     *out = e;
     return DS_OK;
 }
-

@@ -1,4 +1,6 @@
-static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to, size_t count) {
+static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph,
+                                  const cudaGraphNode_t *from, const cudaGraphNode_t *to,
+                                  size_t count) {
 #if CUDART_VERSION >= 13000
     return DS__RT(*scope, cudaGraphAddDependencies, (graph, from, to, NULL, count));
 #else
@@ -20,47 +22,62 @@ static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
 static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
     ds__cuda_scope scope;
     ds__cuda_graph *g = ds__alloc(sizeof *g);
-    if (!g) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    if (!g)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
     ds_result r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
         r = DS__RT(scope, cudaGraphCreate, (&g->graph, 0));
         ds__cuda_leave(&scope);
     }
-    if (r < 0) ds__release(g);
-    else *out = g;
+    if (r < 0)
+        ds__release(g);
+    else
+        *out = g;
     return r;
 }
 
-/* A native graph of the whole picture, in which `fresh`, if given, stands in the place of a node. nodes: the native ones, with room for
-   as many again. */
-static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__node *fresh, cudaGraphNode_t *nodes, ds__cuda_graph **out) {
+/* A native graph of the whole picture, in which `fresh`, if given, stands in the place of a
+   node. nodes: the native ones, with room for as many again. */
+static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__node *fresh,
+                                cudaGraphNode_t *nodes, ds__cuda_graph **out) {
     cudaGraphNode_t *after = nodes + b->count;
     ds__cuda_scope scope;
     ds__cuda_graph *g = NULL;
     ds_result r = ds__cuda_graph_make(b->device.index, &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
         size_t count = 0;
         for (uint32_t k = 0; k < b->node[i]->dep_count; k++)
-            if (b->node[i]->deps[k] < i) after[count++] = nodes[b->node[i]->deps[k]];
+            if (b->node[i]->deps[k] < i)
+                after[count++] = nodes[b->node[i]->deps[k]];
         r = ds__cuda_add(g, fresh && i == index ? fresh : b->node[i], i, after, count, &nodes[i]);
     }
-    if (r == DS_OK) r = ds__cuda_enter(&scope, b->device.index);
-    if (r < 0) { ds__cuda_graph_end(g, b->device.index); return r; }
+    if (r == DS_OK)
+        r = ds__cuda_enter(&scope, b->device.index);
+    if (r < 0) {
+        ds__cuda_graph_end(g, b->device.index);
+        return r;
+    }
     for (uint32_t i = 0; i < b->count; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count && r == DS_OK; k++)
-            if (b->node[i]->deps[k] > i) r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
+            if (b->node[i]->deps[k] > i)
+                r = ds__cuda_connect(&scope, g->graph, &nodes[b->node[i]->deps[k]], &nodes[i], 1);
     ds__cuda_leave(&scope);
-    if (r < 0) ds__cuda_graph_end(g, b->device.index);
-    else *out = g;
+    if (r < 0)
+        ds__cuda_graph_end(g, b->device.index);
+    else
+        *out = g;
     return r;
 }
 
 /* The native nodes of the picture, with room for as many again behind them; NULL: no memory. */
 static cudaGraphNode_t *ds__cuda_natives(const ds__body *b) {
     cudaGraphNode_t *list = ds__alloc((2u * (size_t)b->count + 1) * sizeof *list);
-    for (uint32_t i = 0; list && i < b->count; i++) list[i] = ds__cuda_native(b->node[i]);
-    if (!list) ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes", (unsigned)b->count);
+    for (uint32_t i = 0; list && i < b->count; i++)
+        list[i] = ds__cuda_native(b->node[i]);
+    if (!list)
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes", (unsigned)b->count);
     return list;
 }
 
@@ -70,15 +87,19 @@ static ds_result ds__cuda_rebuild(ds__body *b, uint32_t index, const ds__node *f
     cudaGraphNode_t *nodes = ds__cuda_natives(b);
     ds_result r = nodes ? ds__cuda_build(b, index, fresh, nodes, &g) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
-        for (uint32_t i = 0; i < b->count; i++) b->node[i]->native = nodes[i];
-        if (b->native) ds__cuda_graph_end(b->native, b->device.index);
+        for (uint32_t i = 0; i < b->count; i++)
+            b->node[i]->native = nodes[i];
+        if (b->native)
+            ds__cuda_graph_end(b->native, b->device.index);
         b->native = g;
     }
     ds__release(nodes);
     return r;
 }
 
-static ds_result ds__cuda_child_native(ds__body *child) { return child->native ? DS_OK : ds__cuda_rebuild(child, 0, NULL); }
+static ds_result ds__cuda_child_native(ds__body *child) {
+    return child->native ? DS_OK : ds__cuda_rebuild(child, 0, NULL);
+}
 
 static ds_result ds__cuda_graph_create(ds__body *b) {
     ds__cuda_graph *g = NULL;
@@ -86,37 +107,50 @@ static ds_result ds__cuda_graph_create(ds__body *b) {
     b->native = g;
     return r;
 }
+
 static void ds__cuda_graph_destroy(ds__body *b) {
     ds__cuda_graph_end(b->native, b->device.index);
     b->native = NULL;
 }
 
-/* While a capture makes the graph it may have become invalid, and with it CUDA's graph gone. The lock is held then. */
+/* While a capture makes the graph it may have become invalid, and with it CUDA's graph gone. The
+   lock is held then. */
 static ds_result ds__cuda_usable(const ds__body *b) {
     const ds__cuda_graph *g = b->native;
     ds__cuda_scope scope;
-    if (DS__LIKELY(!g->capture)) return g->graph ? DS_OK : ds__fail(DS_ERR_ILLEGAL_STATE, "the capture that was to make the graph failed");
+    if (DS__LIKELY(!g->capture))
+        return g->graph ? DS_OK
+                        : ds__fail(DS_ERR_ILLEGAL_STATE,
+                                   "the capture that was to make the graph failed");
     ds_result r = ds__cuda_enter(&scope, b->device.index);
-    if (r < 0) return r;
-    if (g->capture->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(&scope, g->capture)) g->capture->status = DS_CAPTURE_INVALIDATED;
+    if (r < 0)
+        return r;
+    if (g->capture->status == DS_CAPTURE_ACTIVE && ds__cuda_is_spoilt(&scope, g->capture))
+        g->capture->status = DS_CAPTURE_INVALIDATED;
     ds__cuda_leave(&scope);
-    return g->capture->status == DS_CAPTURE_ACTIVE ? DS_OK : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, g->capture, 0, "");
+    return g->capture->status == DS_CAPTURE_ACTIVE
+               ? DS_OK
+               : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, g->capture, 0, "");
 }
 
-/* Enters what others have captured meanwhile, before the node that the core has just put at the picture's end: the order of the
-   picture is CUDA's. */
+/* Enters what others have captured meanwhile, before the node that the core has just put at the
+   picture's end: the order of the picture is CUDA's. */
 static ds_result ds__cuda_read_before_last(ds__body *b) {
     ds__cuda_scope scope;
     ds__node *n = b->node[b->count - 1];
     uint32_t before = b->count - 1;
     ds_result r = ds__cuda_enter(&scope, b->device.index);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     b->count = before;
     r = ds__cuda_read_nodes(&scope, b);
     ds__cuda_leave(&scope);
-    if (r == DS_OK) r = ds__body_append(b, n, NULL, 0);
-    if (r == DS_OK) return r;
-    while (b->count > before) ds__node_free(b->node[--b->count]);
+    if (r == DS_OK)
+        r = ds__body_append(b, n, NULL, 0);
+    if (r == DS_OK)
+        return r;
+    while (b->count > before)
+        ds__node_free(b->node[--b->count]);
     b->node[b->count++] = n;
     return r;
 }
@@ -124,66 +158,95 @@ static ds_result ds__cuda_read_before_last(ds__body *b) {
 static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     ds__cuda_graph *g = b->native;
     ds__node *n = b->node[index];
-    cudaGraphNode_t node = NULL, *after = ds__alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
-    if (!after) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u dependencies", (unsigned)n->dep_count);
-    for (uint32_t i = 0; i < n->dep_count; i++) after[i] = ds__cuda_native(b->node[n->deps[i]]);
+    cudaGraphNode_t node = NULL;
+    cudaGraphNode_t *after = ds__alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
+    if (!after)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u dependencies",
+                        (unsigned)n->dep_count);
+    for (uint32_t i = 0; i < n->dep_count; i++)
+        after[i] = ds__cuda_native(b->node[n->deps[i]]);
     ds_result r = ds__cuda_usable(b);
-    if (r == DS_OK && g->capture) r = ds__cuda_read_before_last(b);
+    if (r == DS_OK && g->capture)
+        r = ds__cuda_read_before_last(b);
     n->device.index = ds__cuda_node_device(n);
-    if (r == DS_OK) r = ds__cuda_add(g, n, index, after, n->dep_count, &node);
+    if (r == DS_OK)
+        r = ds__cuda_add(g, n, index, after, n->dep_count, &node);
     n->native = node;
     ds__release(after);
     return r;
 }
 
 /* In one call: what fails has connected none. */
-static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from, const ds_graph_node *to, size_t count) {
+static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
+                                      const ds_graph_node *to, size_t count) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_usable(b);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     cudaGraphNode_t *ends = ds__alloc(2 * count * sizeof *ends);
-    if (!ends) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu edges", count);
+    if (!ends)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu edges", count);
     for (size_t i = 0; i < count; i++) {
         ends[i] = ds__cuda_native(b->node[(uint32_t)from[i].id - 1]);
         ends[count + i] = ds__cuda_native(b->node[(uint32_t)to[i].id - 1]);
     }
     r = ds__cuda_enter(&scope, b->device.index);
     if (r == DS_OK) {
-        r = ds__cuda_connect(&scope, ((ds__cuda_graph *)b->native)->graph, ends, ends + count, count);
+        r = ds__cuda_connect(&scope, ((ds__cuda_graph *)b->native)->graph, ends, ends + count,
+                             count);
         ds__cuda_leave(&scope);
     }
     ds__release(ends);
     return r;
 }
+
 /* CUDA's copy of a graph, and of each of its nodes the copy. */
-static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from, const cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out,
+static ds_result ds__cuda_clone(const ds__cuda_scope *scope, cudaGraph_t from,
+                                const cudaGraphNode_t *nodes, uint32_t count, cudaGraph_t *out,
                                 cudaGraphNode_t *out_nodes) {
     *out = NULL;
     ds_result r = DS__RT(*scope, cudaGraphClone, (out, from));
-    for (uint32_t i = 0; i < count && r == DS_OK; i++) r = DS__RT(*scope, cudaGraphNodeFindInClone, (&out_nodes[i], nodes[i], *out));
-    if (r < 0 && *out) { ds__cuda_ignore(scope, cudaGraphDestroy(*out)); *out = NULL; }
+    for (uint32_t i = 0; i < count && r == DS_OK; i++)
+        r = DS__RT(*scope, cudaGraphNodeFindInClone, (&out_nodes[i], nodes[i], *out));
+    if (r < 0 && *out) {
+        ds__cuda_ignore(scope, cudaGraphDestroy(*out));
+        *out = NULL;
+    }
     return r;
 }
 
 static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     const ds__cuda_graph *old = from->native;
     ds__cuda_scope scope;
-    if (!old) return DS_OK; /* a picture only: made when it is needed */
+    /* a picture only: made when it is needed */
+    if (!old)
+        return DS_OK;
     ds__cuda_graph *g = ds__alloc(sizeof *g);
     cudaGraphNode_t *nodes = ds__cuda_natives(from);
-    ds_result r = g && nodes ? ds__cuda_usable(from) : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes", (unsigned)from->count);
-    if (r == DS_OK && !ds__cuda_own_copy(&g->owns, &old->owns, DS__CUDA_NOWHERE)) r = DS_ERR_OUT_OF_MEMORY;
+    ds_result r = g && nodes ? ds__cuda_usable(from)
+                             : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes",
+                                        (unsigned)from->count);
+    if (r == DS_OK && !ds__cuda_own_copy(&g->owns, &old->owns, DS__CUDA_NOWHERE))
+        r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK && (r = ds__cuda_enter(&scope, from->device.index)) == DS_OK) {
         r = ds__cuda_clone(&scope, old->graph, nodes, from->count, &g->graph, nodes + from->count);
         ds__cuda_leave(&scope);
     }
-    for (uint32_t i = 0; i < from->count && r == DS_OK; i++) to->node[i]->native = nodes[from->count + i];
-    if (r == DS_OK) to->native = g;
-    else if (g) { ds__cuda_own_end(&g->owns); ds__release(g); }
+    for (uint32_t i = 0; i < from->count && r == DS_OK; i++)
+        to->node[i]->native = nodes[from->count + i];
+    if (r == DS_OK)
+        to->native = g;
+    else if (g) {
+        ds__cuda_own_end(&g->owns);
+        ds__release(g);
+    }
     ds__release(nodes);
     return r;
 }
 
 /* Nothing to do: pictures keep it, and executables get what the picture has when they are made. */
-static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) { (void)b; (void)o; return DS_OK; }
-
+static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) {
+    (void)b;
+    (void)o;
+    return DS_OK;
+}

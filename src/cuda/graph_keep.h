@@ -2,8 +2,12 @@
 
 static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
     ds__lock_take(&ds__cuda.host_lock);
-    if (k->previous) k->previous->next = k->next; else ds__cuda.keeps = k->next;
-    if (k->next) k->next->previous = k->previous;
+    if (k->previous)
+        k->previous->next = k->next;
+    else
+        ds__cuda.keeps = k->next;
+    if (k->next)
+        k->next->previous = k->previous;
     ds__lock_give(&ds__cuda.host_lock);
 }
 
@@ -11,64 +15,97 @@ static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
 static void CUDART_CB ds__cuda_keep_end(void *user) {
     ds__cuda_keep *k = user;
     int pending = DS__CUDA_PENDING;
-    if (!atomic_compare_exchange_strong(&k->state, &pending, DS__CUDA_TAKEN)) return;
-    for (uint32_t i = 0; i < k->count; i++) ds__object_drop(k->object[i]);
+    if (!atomic_compare_exchange_strong(&k->state, &pending, DS__CUDA_TAKEN))
+        return;
+    for (uint32_t i = 0; i < k->count; i++)
+        ds__object_drop(k->object[i]);
     ds__lock_take(&ds__cuda.host_lock);
-    if (k->previous) k->previous->next = k->next; else ds__cuda.keeps = k->next;
-    if (k->next) k->next->previous = k->previous;
-    ds__release(k); /* before the lock is given: then the driver may stop, and the allocator be another one */
+    if (k->previous)
+        k->previous->next = k->next;
+    else
+        ds__cuda.keeps = k->next;
+    if (k->next)
+        k->next->previous = k->previous;
+    /* before the lock is given: then the driver may stop, and the allocator be another one */
+    ds__release(k);
     ds__lock_give(&ds__cuda.host_lock);
 }
 
 /* An object of CUDA's that owns all of the list; *out NULL: it is empty. */
-static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_owns *owns, cudaUserObject_t *out) {
+static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_owns *owns,
+                                    cudaUserObject_t *out) {
     *out = NULL;
-    if (!owns->count) return DS_OK;
+    if (!owns->count)
+        return DS_OK;
     ds__cuda_keep *k = ds__alloc(sizeof *k + owns->count * sizeof k->object[0]);
-    if (!k) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
-    for (; k->count < owns->count; k->count++) k->object[k->count] = ds__object_keep(owns->at[k->count].object);
+    if (!k)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
+    for (; k->count < owns->count; k->count++)
+        k->object[k->count] = ds__object_keep(owns->at[k->count].object);
     ds__lock_take(&ds__cuda.host_lock);
     k->next = ds__cuda.keeps;
-    if (k->next) k->next->previous = k;
+    if (k->next)
+        k->next->previous = k;
     ds__cuda.keeps = k;
     ds__lock_give(&ds__cuda.host_lock);
-    ds_result r = DS__RT(*scope, cudaUserObjectCreate, (out, k, ds__cuda_keep_end, 1, cudaUserObjectNoDestructorSync));
-    if (r < 0) { *out = NULL; ds__cuda_keep_end(k); }
+    ds_result r = DS__RT(*scope, cudaUserObjectCreate,
+                         (out, k, ds__cuda_keep_end, 1, cudaUserObjectNoDestructorSync));
+    if (r < 0) {
+        *out = NULL;
+        ds__cuda_keep_end(k);
+    }
     return r;
 }
+
 static void ds__cuda_keep_drop(const ds__cuda_scope *scope, cudaUserObject_t object) {
     cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
-    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++) ds__cuda_ignore(scope, code = cudaUserObjectRelease(object, 1));
+    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
+        ds__cuda_ignore(scope, code = cudaUserObjectRelease(object, 1));
 }
 
 /* The same, and the graph has it. */
-static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph, const ds__cuda_owns *owns, cudaUserObject_t *out) {
+static ds_result ds__cuda_retain(const ds__cuda_scope *scope, cudaGraph_t graph,
+                                 const ds__cuda_owns *owns, cudaUserObject_t *out) {
     ds_result r = ds__cuda_keep_make(scope, owns, out);
-    if (r < 0 || !*out) return r;
+    if (r < 0 || !*out)
+        return r;
     r = DS__RT(*scope, cudaGraphRetainUserObject, (graph, *out, 1, cudaGraphUserObjectMove));
-    if (r < 0) { ds__cuda_keep_drop(scope, *out); *out = NULL; }
+    if (r < 0) {
+        ds__cuda_keep_drop(scope, *out);
+        *out = NULL;
+    }
     return r;
 }
+
 /* From here on only the executable has it. */
-static void ds__cuda_unretain(const ds__cuda_scope *scope, cudaGraph_t graph, cudaUserObject_t object) {
+static void ds__cuda_unretain(const ds__cuda_scope *scope, cudaGraph_t graph,
+                              cudaUserObject_t object) {
     cudaError_t code = object ? cudaErrorUnknown : cudaSuccess;
-    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++) ds__cuda_ignore(scope, code = cudaGraphReleaseUserObject(graph, object, 1));
+    for (int tries = 0; tries < 3 && code != cudaSuccess; tries++)
+        ds__cuda_ignore(scope, code = cudaGraphReleaseUserObject(graph, object, 1));
 }
 
 static void ds__cuda_exec_end(ds__cuda_exec *x) {
     ds__cuda_scope scope;
     ds__cuda_enter_or_not(&scope, x->device);
-    if (x->exec) ds__cuda_ignore(&scope, cudaGraphExecDestroy(x->exec));
-    if (x->now && x->now != x->kept) ds__cuda_ignore(&scope, cudaGraphDestroy(x->now));
-    if (x->kept) ds__cuda_ignore(&scope, cudaGraphDestroy(x->kept));
+    if (x->exec)
+        ds__cuda_ignore(&scope, cudaGraphExecDestroy(x->exec));
+    if (x->now && x->now != x->kept)
+        ds__cuda_ignore(&scope, cudaGraphDestroy(x->now));
+    if (x->kept)
+        ds__cuda_ignore(&scope, cudaGraphDestroy(x->kept));
     ds__cuda_leave(&scope);
-    if (x->now_node != x->kept_node) ds__release(x->now_node);
+    if (x->now_node != x->kept_node)
+        ds__release(x->now_node);
     ds__release(x->kept_node);
     ds__release(x->off);
     ds__release(x->on);
     ds__cuda_own_end(&x->owns);
-    if (x->held) ds__body_free(x->held);
+    if (x->held)
+        ds__body_free(x->held);
     ds__release(x);
 }
-static void ds__cuda_exec_destroy(void *exec) { ds__cuda_exec_end(exec); }
 
+static void ds__cuda_exec_destroy(void *exec) {
+    ds__cuda_exec_end(exec);
+}

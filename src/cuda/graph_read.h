@@ -1,18 +1,22 @@
 /* ---- >>cuda native graphs beside pictures ---- */
 
-static cudaGraphNode_t ds__cuda_native(const ds__node *n) { return n->native; }
+static cudaGraphNode_t ds__cuda_native(const ds__node *n) {
+    return n->native;
+}
 
 /* The node's index; UINT32_MAX: it is not in the picture. Most are found shortly before `below`. */
 static uint32_t ds__cuda_index(const ds__body *b, cudaGraphNode_t native, uint32_t below) {
     for (uint32_t k = 0, i = below; k < b->count; k++) {
         i = i ? i - 1 : b->count - 1;
-        if (b->node[i]->native == (void *)native) return i;
+        if (b->node[i]->native == (void *)native)
+            return i;
     }
     return UINT32_MAX;
 }
 
 /* What CUDA's node depends on; *out is to be released. */
-static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t node, cudaGraphNode_t **out, size_t *count) {
+static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t node,
+                                    cudaGraphNode_t **out, size_t *count) {
     *count = 0;
     *out = NULL;
 #if CUDART_VERSION >= 13000
@@ -20,17 +24,22 @@ static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t
 #else
     ds_result r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, NULL, count));
 #endif
-    if (r < 0 || !*count) return r;
+    if (r < 0 || !*count)
+        return r;
 #if CUDART_VERSION >= 12030
-    size_t size = sizeof(cudaGraphNode_t) + sizeof(cudaGraphEdgeData); /* what others captured may have edges with data */
+    /* what others captured may have edges with data */
+    size_t size = sizeof(cudaGraphNode_t) + sizeof(cudaGraphEdgeData);
 #else
     size_t size = sizeof(cudaGraphNode_t);
 #endif
-    if (!(*out = ds__alloc(*count * size))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
+    if (!(*out = ds__alloc(*count * size)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
 #if CUDART_VERSION >= 13000
-    r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
+    r = DS__RT(*scope, cudaGraphNodeGetDependencies,
+               (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
 #elif CUDART_VERSION >= 12030
-    r = DS__RT(*scope, cudaGraphNodeGetDependencies_v2, (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
+    r = DS__RT(*scope, cudaGraphNodeGetDependencies_v2,
+               (node, *out, (cudaGraphEdgeData *)(void *)(*out + *count), count));
 #else
     r = DS__RT(*scope, cudaGraphNodeGetDependencies, (node, *out, count));
 #endif
@@ -43,20 +52,25 @@ static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, u
     size_t count;
     ds__node *n = b->node[index];
     ds_result r = ds__cuda_get_after(scope, ds__cuda_native(n), &after, &count);
-    if (r == DS_OK) n->dep_count = 0;
+    if (r == DS_OK)
+        n->dep_count = 0;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         uint32_t on = ds__cuda_index(b, after[i], index);
-        if (on != UINT32_MAX && !ds__node_depend(n, on)) r = DS_ERR_OUT_OF_MEMORY;
+        if (on != UINT32_MAX && !ds__node_depend(n, on))
+            r = DS_ERR_OUT_OF_MEMORY;
     }
     ds__release(after);
     return r;
 }
 
-static ds_result ds__cuda_get_nodes(const ds__cuda_scope *scope, cudaGraph_t graph, cudaGraphNode_t **out, size_t *count) {
+static ds_result ds__cuda_get_nodes(const ds__cuda_scope *scope, cudaGraph_t graph,
+                                    cudaGraphNode_t **out, size_t *count) {
     *out = NULL;
     ds_result r = DS__RT(*scope, cudaGraphGetNodes, (graph, NULL, count));
-    if (r < 0 || !*count) return r;
-    if (!(*out = ds__alloc(*count * sizeof(cudaGraphNode_t)))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", *count);
+    if (r < 0 || !*count)
+        return r;
+    if (!(*out = ds__alloc(*count * sizeof(cudaGraphNode_t))))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", *count);
     return DS__RT(*scope, cudaGraphGetNodes, (graph, *out, count));
 }
 
@@ -66,30 +80,40 @@ static ds_result ds__cuda_append_unknown(ds__body *b, cudaGraphNode_t native) {
     memset(&op, 0, sizeof op);
     op.kind = DS__OP_NOTHING;
     ds__node *n = ds__node_make(&op, b->device, 0);
-    if (n) { n->kind = DS_NODE_NATIVE; n->native = native; }
+    if (n) {
+        n->kind = DS_NODE_NATIVE;
+        n->native = native;
+    }
     ds_result r = n ? ds__body_append(b, n, NULL, 0) : DS_ERR_OUT_OF_MEMORY;
-    if (r < 0) ds__node_free(n);
+    if (r < 0)
+        ds__node_free(n);
     return r;
 }
 
-/* Enters nodes that the picture does not have, as ones that are not known. The lock is held if a capture is open. */
+/* Enters nodes that the picture does not have, as ones that are not known. The lock is held if a
+   capture is open. */
 static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     ds__cuda_graph *g = b->native;
     cudaGraphNode_t *all;
     size_t count = 0;
     ds_result r = DS__RT(*scope, cudaGraphGetNodes, (g->graph, NULL, &count));
-    if (r < 0 || count <= b->count) return r;
+    if (r < 0 || count <= b->count)
+        return r;
     r = ds__cuda_get_nodes(scope, g->graph, &all, &count);
-    size_t missing = count > b->count ? count - b->count : 0, first = count;
+    size_t missing = count > b->count ? count - b->count : 0;
+    size_t first = count;
     while (r == DS_OK && missing && first > 0) {
-        if (ds__cuda_index(b, all[--first], b->count) == UINT32_MAX) missing--;
-        else all[first] = NULL;
+        if (ds__cuda_index(b, all[--first], b->count) == UINT32_MAX)
+            missing--;
+        else
+            all[first] = NULL;
     }
     uint32_t before = b->count;
     for (size_t i = first; i < count && r == DS_OK; i++)
-        if (all[i]) r = ds__cuda_append_unknown(b, all[i]);
+        if (all[i])
+            r = ds__cuda_append_unknown(b, all[i]);
     ds__release(all);
-    for (uint32_t i = before; i < b->count && r == DS_OK; i++) r = ds__cuda_read_after(scope, b, i);
+    for (uint32_t i = before; i < b->count && r == DS_OK; i++)
+        r = ds__cuda_read_after(scope, b, i);
     return r;
 }
-

@@ -1,69 +1,97 @@
-/* Sets a native node of a graph, or with exec of an executable, which knows it by that node. device: the one on which the node was
-   made. task: of a host node. */
-static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exec, cudaGraphNode_t node, void *task) {
+/* Sets a native node of a graph, or with exec of an executable, which knows it by that node.
+   device: the one on which the node was made. task: of a host node. */
+static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exec,
+                              cudaGraphNode_t node, void *task) {
     ds__cuda_scope scope;
     struct cudaHostNodeParams host = { ds__cuda_host_node, task };
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     switch (ds__cuda_type(n)) {
-    case cudaGraphNodeTypeKernel: r = ds__cuda_put_kernel(&scope, n, NULL, exec, NULL, 0, &node); break;
+    case cudaGraphNodeTypeKernel:
+        r = ds__cuda_put_kernel(&scope, n, NULL, exec, NULL, 0, &node);
+        break;
     case cudaGraphNodeTypeMemcpy:
         copy = ds__cuda_copy_params(&n->op);
-        r = exec ? DS__RT(scope, cudaGraphExecMemcpyNodeSetParams, (exec, node, &copy)) : DS__RT(scope, cudaGraphMemcpyNodeSetParams, (node, &copy));
+        r = exec ? DS__RT(scope, cudaGraphExecMemcpyNodeSetParams, (exec, node, &copy))
+                 : DS__RT(scope, cudaGraphMemcpyNodeSetParams, (node, &copy));
         break;
     case cudaGraphNodeTypeMemset:
         fill = ds__cuda_fill_params(&n->op);
-        r = exec ? DS__RT(scope, cudaGraphExecMemsetNodeSetParams, (exec, node, &fill)) : DS__RT(scope, cudaGraphMemsetNodeSetParams, (node, &fill));
+        r = exec ? DS__RT(scope, cudaGraphExecMemsetNodeSetParams, (exec, node, &fill))
+                 : DS__RT(scope, cudaGraphMemsetNodeSetParams, (node, &fill));
         break;
-    case cudaGraphNodeTypeHost: r = DS__RT(scope, cudaGraphHostNodeSetParams, (node, &host)); break;
+    case cudaGraphNodeTypeHost:
+        r = DS__RT(scope, cudaGraphHostNodeSetParams, (node, &host));
+        break;
     case cudaGraphNodeTypeEventRecord: {
         cudaEvent_t event = ((ds__cuda_event *)n->op.u.event.event)->event;
-        r = exec ? DS__RT(scope, cudaGraphExecEventRecordNodeSetEvent, (exec, node, event)) : DS__RT(scope, cudaGraphEventRecordNodeSetEvent, (node, event));
+        r = exec ? DS__RT(scope, cudaGraphExecEventRecordNodeSetEvent, (exec, node, event))
+                 : DS__RT(scope, cudaGraphEventRecordNodeSetEvent, (node, event));
         break;
     }
     case cudaGraphNodeTypeWaitEvent: {
         cudaEvent_t event = ((ds__cuda_event *)n->op.u.event.event)->event;
-        r = exec ? DS__RT(scope, cudaGraphExecEventWaitNodeSetEvent, (exec, node, event)) : DS__RT(scope, cudaGraphEventWaitNodeSetEvent, (node, event));
+        r = exec ? DS__RT(scope, cudaGraphExecEventWaitNodeSetEvent, (exec, node, event))
+                 : DS__RT(scope, cudaGraphEventWaitNodeSetEvent, (node, event));
         break;
     }
-    default: break;
+    default:
+        break;
     }
     ds__cuda_leave(&scope);
     return r;
 }
 
-static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__body *child, ds__cuda_owns *owns, uint32_t tag);
+static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node,
+                                    const ds__body *child, ds__cuda_owns *owns, uint32_t tag);
 
-/* Sets a node of a graph to what the picture's node does; `owns` gets what it needs, under `tag`. Inside of any scope. */
-static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__node *n, int device, ds__cuda_owns *owns,
+/* Sets a node of a graph to what the picture's node does; `owns` gets what it needs, under
+   `tag`. Inside of any scope. */
+static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNode_t node,
+                                       const ds__node *n, int device, ds__cuda_owns *owns,
                                        uint32_t tag) {
     enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    if (n->kind == DS_NODE_NATIVE) return DS_OK;
+    if (n->kind == DS_NODE_NATIVE)
+        return DS_OK;
     ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
     if (r == DS_OK && type != ds__cuda_type(n))
-        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot make a node of type %d one of type %d", (int)type, (int)ds__cuda_type(n));
-    if (r < 0) return r;
-    if (n->kind == DS_NODE_CHILD) return ds__cuda_set_child(scope, node, n->child, owns, tag);
-    if (type != cudaGraphNodeTypeHost) return ds__cuda_set(n, device, NULL, node, NULL);
+        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot make a node of type %d one of type %d",
+                     (int)type, (int)ds__cuda_type(n));
+    if (r < 0)
+        return r;
+    if (n->kind == DS_NODE_CHILD)
+        return ds__cuda_set_child(scope, node, n->child, owns, tag);
+    if (type != cudaGraphNodeTypeHost)
+        return ds__cuda_set(n, device, NULL, node, NULL);
     ds__object *task = ds__cuda_task_new(n);
-    if (!task || !ds__cuda_own_room(owns)) { ds__object_drop(task); return DS_ERR_OUT_OF_MEMORY; }
+    if (!task || !ds__cuda_own_room(owns)) {
+        ds__object_drop(task);
+        return DS_ERR_OUT_OF_MEMORY;
+    }
     owns->at[owns->count++] = (ds__cuda_own){ tag, task };
     return ds__cuda_set(n, device, NULL, node, task->user);
 }
 
-/* Whether a native node depends on those that the picture says; nodes: the native ones in the picture's order. */
-static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_t *nodes, const ds__body *b, uint32_t index) {
+/* Whether a native node depends on those that the picture says; nodes: the native ones in the
+   picture's order. */
+static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_t *nodes,
+                               const ds__body *b, uint32_t index) {
     const ds__node *n = b->node[index];
     cudaGraphNode_t *after;
-    size_t count, found = 0;
+    size_t count;
+    size_t found = 0;
     ds_result r = ds__cuda_get_after(scope, nodes[index], &after, &count);
     for (size_t i = 0; i < count && r == DS_OK; i++)
-        for (uint32_t k = 0; k < n->dep_count; k++) found += after[i] == nodes[n->deps[k]];
+        for (uint32_t k = 0; k < n->dep_count; k++)
+            found += after[i] == nodes[n->deps[k]];
     ds__release(after);
     if (r == DS_OK && (count != n->dep_count || found != count))
-        r = ds__fail(DS_ERR_UNSUPPORTED, "node %u of the child depends on others than the one that is there", (unsigned)index);
+        r = ds__fail(DS_ERR_UNSUPPORTED,
+                     "node %u of the child depends on others than the one that is there",
+                     (unsigned)index);
     return r;
 }
 
@@ -71,24 +99,31 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
 static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t node) {
     enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
-    if (r == DS_OK && type != cudaGraphNodeTypeEmpty) r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot switch a node of a child off");
+    if (r == DS_OK && type != cudaGraphNodeTypeEmpty)
+        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot switch a node of a child off");
     return r;
 }
 
-/* The graph inside of a child node: CUDA has its nodes in the order in which they were added, as the picture has, which is made sure of. */
-static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node, const ds__body *child, ds__cuda_owns *owns, uint32_t tag) {
+/* The graph inside of a child node: CUDA has its nodes in the order in which they were added, as
+   the picture has, which is made sure of. */
+static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node,
+                                    const ds__body *child, ds__cuda_owns *owns, uint32_t tag) {
     cudaGraph_t inner = NULL;
     cudaGraphNode_t *nodes = NULL;
     size_t count = 0;
     ds_result r = DS__RT(*scope, cudaGraphChildGraphNodeGetGraph, (node, &inner));
-    if (r == DS_OK) r = ds__cuda_get_nodes(scope, inner, &nodes, &count);
+    if (r == DS_OK)
+        r = ds__cuda_get_nodes(scope, inner, &nodes, &count);
     if (r == DS_OK && count != child->count)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "the child has %u nodes, the one that is there %zu", (unsigned)child->count, count);
+        r = ds__fail(DS_ERR_UNSUPPORTED, "the child has %u nodes, the one that is there %zu",
+                     (unsigned)child->count, count);
     for (uint32_t i = 0; i < count && r == DS_OK; i++) {
         const ds__node *n = child->node[i];
         r = ds__cuda_fits(scope, nodes, child, i);
-        if (r == DS_OK && n->enabled) r = ds__cuda_set_in_graph(scope, nodes[i], n, n->device.index, owns, tag);
-        else if (r == DS_OK) r = ds__cuda_is_empty(scope, nodes[i]);
+        if (r == DS_OK && n->enabled)
+            r = ds__cuda_set_in_graph(scope, nodes[i], n, n->device.index, owns, tag);
+        else if (r == DS_OK)
+            r = ds__cuda_is_empty(scope, nodes[i]);
     }
     ds__release(nodes);
     return r;
@@ -96,38 +131,53 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
 
 static int ds__cuda_has_unknown(const ds__body *b, int in_children) {
     for (uint32_t i = 0; i < b->count; i++)
-        if (b->node[i]->kind == DS_NODE_NATIVE || (in_children && b->node[i]->child && ds__cuda_has_unknown(b->node[i]->child, 1))) return 1;
+        if (b->node[i]->kind == DS_NODE_NATIVE ||
+            (in_children && b->node[i]->child && ds__cuda_has_unknown(b->node[i]->child, 1)))
+            return 1;
     return 0;
 }
 
-/* CUDA cannot change everything of a node, and a new one in its place would be the last one of its graph, which matters for updates
-   of executables. */
+/* CUDA cannot change everything of a node, and a new one in its place would be the last one of
+   its graph, which matters for updates of executables. */
 static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh) {
     ds__cuda_graph *g = b->native;
     const ds__node *old = b->node[index];
     ds__cuda_owns owns = { NULL, 0, 0 };
     ds__cuda_scope scope;
     ds_result r = ds__cuda_usable(b);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     int other = ds__cuda_type(fresh) != ds__cuda_type(old) || fresh->kind == DS_NODE_CHILD;
     if (fresh->kind == DS_NODE_KERNEL)
-        other |= fresh->device.index != old->device.index || !fresh->op.u.kernel.kernel->cuda.native_fn != !old->op.u.kernel.kernel->cuda.native_fn;
-    /* CUDA ties copies and fills to the context in which they were made; where the graph cannot be made anew, it is asked all the same */
+        other |=
+            fresh->device.index != old->device.index ||
+            !fresh->op.u.kernel.kernel->cuda.native_fn != !old->op.u.kernel.kernel->cuda.native_fn;
+    /* CUDA ties copies and fills to the context in which they were made; where the graph cannot
+       be made anew, it is asked all the same */
     enum cudaGraphNodeType type = ds__cuda_type(fresh);
-    if (!other && (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) && ds__cuda_node_device(fresh) != ds__cuda_node_device(old))
+    if (!other && (type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeMemset) &&
+        ds__cuda_node_device(fresh) != ds__cuda_node_device(old))
         other = !g->capture && !ds__cuda_has_unknown(b, 0);
     if (other && (g->capture || ds__cuda_has_unknown(b, 0)))
-        return ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change the node so, and the graph cannot be made anew: %s",
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "CUDA cannot change the node so, and the graph cannot be made anew: %s",
                         g->capture ? "a capture makes it" : "it has nodes that others captured");
-    fresh->device.index = other ? ds__cuda_node_device(fresh) : old->device.index; /* a captured one was made on its stream's */
-    if (other) return ds__cuda_rebuild(b, index, fresh);
-    if ((r = ds__cuda_enter(&scope, b->device.index)) < 0) return r;
+    /* a captured one was made on its stream's */
+    fresh->device.index = other ? ds__cuda_node_device(fresh) : old->device.index;
+    if (other)
+        return ds__cuda_rebuild(b, index, fresh);
+    if ((r = ds__cuda_enter(&scope, b->device.index)) < 0)
+        return r;
     cudaGraphNode_t node = ds__cuda_native(old);
     int priority = fresh->kind == DS_NODE_KERNEL && fresh->priority != old->priority;
-    if (priority) r = ds__cuda_set_priority(&scope, node, fresh->priority);
-    if (r == DS_OK && !ds__cuda_own_room(&g->owns)) r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) r = ds__cuda_set_in_graph(&scope, node, fresh, fresh->device.index, &owns, index);
-    if (r < 0 && priority) DS_IGNORE(ds__cuda_set_priority(&scope, node, old->priority));
+    if (priority)
+        r = ds__cuda_set_priority(&scope, node, fresh->priority);
+    if (r == DS_OK && !ds__cuda_own_room(&g->owns))
+        r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK)
+        r = ds__cuda_set_in_graph(&scope, node, fresh, fresh->device.index, &owns, index);
+    if (r < 0 && priority)
+        DS_IGNORE(ds__cuda_set_priority(&scope, node, old->priority));
     if (r == DS_OK && owns.count) {
         ds__cuda_own_drop(&g->owns, index);
         g->owns.at[g->owns.count++] = owns.at[0];
@@ -137,4 +187,3 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
     ds__cuda_leave(&scope);
     return r;
 }
-

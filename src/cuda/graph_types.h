@@ -1,51 +1,73 @@
 /* ---- >>cuda capture and graphs ---- */
 
-/* Policy. CUDA captures, keeps the rules and runs graphs; beside each native graph stands the core's picture, whose node i is the
-   native graph's i-th. After each operation of ours on a stream that captures, CUDA is asked which node it became; what others
-   have put there is entered as a node that is not known. An executable is made from a clone, which stays for its nodes'
-   handles, since the graph may go. What host nodes need is counted: pictures own it, and what an executable needs CUDA owns,
-   through one user object, which an update replaces and which ends after the last launch that needs it (Programming Guide, "CUDA
-   User Objects"). Codes 900 to 908 tell neither which capture nor whether it goes on: both are looked up. */
+/* Policy. CUDA captures, keeps the rules and runs graphs; beside each native graph stands the
+   core's picture, whose node i is the native graph's i-th. After each operation of ours on a
+   stream that captures, CUDA is asked which node it became; what others have put there is
+   entered as a node that is not known. An executable is made from a clone, which stays for its
+   nodes' handles, since the graph may go. What host nodes need is counted: pictures own it, and
+   what an executable needs CUDA owns, through one user object, which an update replaces and
+   which ends after the last launch that needs it (Programming Guide, "CUDA User Objects"). Codes
+   900 to 908 tell neither which capture nor whether it goes on: both are looked up. */
 
-/* What belongs to nodes of a native graph: the records of its host nodes and, in executables, what the user attached. */
+/* What belongs to nodes of a native graph: the records of its host nodes and, in executables,
+   what the user attached. */
 #define DS__CUDA_ATTACHED UINT32_MAX /* to the graph */
 #define DS__CUDA_NOWHERE (UINT32_MAX - 1)
 #define DS__CUDA_NEW (UINT32_MAX - 2) /* of a node that has no index yet */
-typedef struct ds__cuda_own { uint32_t node; ds__object *object; } ds__cuda_own;
-typedef struct ds__cuda_owns { ds__cuda_own *at; uint32_t count, room; } ds__cuda_owns;
+
+typedef struct ds__cuda_own {
+    uint32_t node;
+    ds__object *object;
+} ds__cuda_own;
+
+typedef struct ds__cuda_owns {
+    ds__cuda_own *at;
+    uint32_t count;
+    uint32_t room;
+} ds__cuda_owns;
 
 typedef struct ds__cuda_graph {
     cudaGraph_t graph;
     ds__cuda_owns owns;
-    ds__capture *capture;            /* that makes it; under the core's capture lock */
+    ds__capture *capture; /* that makes it; under the core's capture lock */
 } ds__cuda_graph;
 
 /* Where a capture began: its stream object may go before. */
 typedef struct ds__cuda_origin {
     cudaStream_t handle;
-    int device, per_thread;
+    int device;
+    int per_thread;
     uint64_t thread;
-    ds__cuda_stream *streams;        /* that were made for it */
+    ds__cuda_stream *streams; /* that were made for it */
 } ds__cuda_origin;
 
 typedef struct ds__cuda_exec {
     cudaGraphExec_t exec;
-    int device, stale;               /* stale: `now` missed a change */
-    cudaGraph_t kept, now;           /* what it was made from, by whose nodes CUDA knows its nodes; what it does now. NULL: CUDA cannot
-                                        copy the graph */
-    cudaGraphNode_t *kept_node, *now_node;
+    /* device, stale: stale: `now` missed a change */
+    int device;
+    int stale;
+    /* kept, now: what it was made from, by whose nodes CUDA knows its nodes; what it does now.
+       NULL: CUDA cannot copy the graph */
+    cudaGraph_t kept;
+    cudaGraph_t now;
+    cudaGraphNode_t *kept_node;
+    cudaGraphNode_t *now_node;
     uint32_t count;
-    unsigned char *off, *on;         /* by node: switched off; its device */
-    ds__body *held;                  /* kernels and events of `kept`, whose nodes CUDA may look at whatever the executable does now */
+    /* off, on: by node: switched off; its device */
+    unsigned char *off;
+    unsigned char *on;
+    /* kernels and events of `kept`, whose nodes CUDA may look at whatever the executable does
+       now */
+    ds__body *held;
     ds__cuda_owns owns;
 } ds__cuda_exec;
 
 /* What a host node of ours runs. */
 typedef struct ds__cuda_task {
-    _Atomic(ds_host_fn) fn;          /* NULL: it runs nothing any more */
+    _Atomic(ds_host_fn) fn; /* NULL: it runs nothing any more */
     void *user;
     ds__object *payload;
-    ds__op op;                       /* the library's own work */
+    ds__op op; /* the library's own work */
 } ds__cuda_task;
 
 static void ds__cuda_task_end(void *user) {
@@ -58,7 +80,11 @@ static void ds__cuda_task_end(void *user) {
 static ds__object *ds__cuda_task_new(const ds__node *n) {
     ds__cuda_task *h = ds__alloc(sizeof *h);
     ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
-    if (!o) { ds__release(h); ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function"); return NULL; }
+    if (!o) {
+        ds__release(h);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
+        return NULL;
+    }
     atomic_store(&h->fn, n->kind == DS_NODE_HOST ? n->op.u.host.fn : ds__cuda_host_work);
     h->user = n->kind == DS_NODE_HOST ? n->op.u.host.user : &h->op;
     h->payload = ds__object_keep(n->payload);
@@ -71,53 +97,75 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
     ds_host_fn fn = atomic_load(&h->fn);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    if (fn) fn(h->user);
+    if (fn)
+        fn(h->user);
     ds__tls.in_callback = outer;
 }
+
 static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
-static int ds__cuda_own_room(ds__cuda_owns *list) { return ds__room(&list->at, sizeof *list->at, list->count, &list->room); }
+static int ds__cuda_own_room(ds__cuda_owns *list) {
+    return ds__room(&list->at, sizeof *list->at, list->count, &list->room);
+}
+
 static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) {
-    if (!ds__cuda_own_room(list)) return 0;
+    if (!ds__cuda_own_room(list))
+        return 0;
     list->at[list->count++] = (ds__cuda_own){ node, ds__object_keep(o) };
     return 1;
 }
+
 static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
-    uint32_t kept = 0, count = list->count;
+    uint32_t kept = 0;
+    uint32_t count = list->count;
     for (uint32_t i = 0; i < count; i++) {
         ds__cuda_own own = list->at[i];
-        if (own.node != node) list->at[kept++] = own;
-        else ds__object_drop(own.object);
+        if (own.node != node)
+            list->at[kept++] = own;
+        else
+            ds__object_drop(own.object);
     }
     list->count = kept;
 }
+
 static void ds__cuda_own_end(ds__cuda_owns *list) {
-    for (uint32_t i = 0; i < list->count; i++) ds__object_drop(list->at[i].object);
+    for (uint32_t i = 0; i < list->count; i++)
+        ds__object_drop(list->at[i].object);
     ds__release(list->at);
     memset(list, 0, sizeof *list);
 }
+
 /* Adds all of another list, under the given node unless that is DS__CUDA_NOWHERE. */
 static int ds__cuda_own_copy(ds__cuda_owns *to, const ds__cuda_owns *from, uint32_t node) {
     for (uint32_t i = 0; i < from->count; i++)
-        if (!ds__cuda_own_keep(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node, from->at[i].object)) return 0;
+        if (!ds__cuda_own_keep(to, node == DS__CUDA_NOWHERE ? from->at[i].node : node,
+                               from->at[i].object))
+            return 0;
     return 1;
 }
+
 /* Adds what the user attached to the graph and to graphs in it. */
 static int ds__cuda_own_attached(ds__cuda_owns *to, const ds__body *b, uint32_t node) {
     for (size_t i = 0; i < b->object_count; i++)
-        if (!ds__cuda_own_keep(to, node, b->object[i])) return 0;
+        if (!ds__cuda_own_keep(to, node, b->object[i]))
+            return 0;
     for (uint32_t i = 0; i < b->count; i++)
-        if (b->node[i]->child && !ds__cuda_own_attached(to, b->node[i]->child, node == DS__CUDA_ATTACHED ? i : node)) return 0;
+        if (b->node[i]->child &&
+            !ds__cuda_own_attached(to, b->node[i]->child, node == DS__CUDA_ATTACHED ? i : node))
+            return 0;
     return 1;
 }
+
 /* Adds all that an executable of the graph needs. */
 static int ds__cuda_own_all(ds__cuda_owns *to, const ds__body *b) {
-    return ds__cuda_own_copy(to, &((const ds__cuda_graph *)b->native)->owns, DS__CUDA_NOWHERE) && ds__cuda_own_attached(to, b, DS__CUDA_ATTACHED);
+    return ds__cuda_own_copy(to, &((const ds__cuda_graph *)b->native)->owns, DS__CUDA_NOWHERE) &&
+           ds__cuda_own_attached(to, b, DS__CUDA_ATTACHED);
 }
+
 /* What is kept for the node; NULL: nothing. */
 static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
     for (uint32_t i = 0; i < list->count; i++)
-        if (list->at[i].node == node) return list->at[i].object;
+        if (list->at[i].node == node)
+            return list->at[i].object;
     return NULL;
 }
-

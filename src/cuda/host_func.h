@@ -2,8 +2,12 @@
 
 static void ds__cuda_unlist_host(ds__cuda_host *h) {
     ds__lock_take(&ds__cuda.host_lock);
-    if (h->previous) h->previous->next = h->next; else ds__cuda.hosts = h->next;
-    if (h->next) h->next->previous = h->previous;
+    if (h->previous)
+        h->previous->next = h->next;
+    else
+        ds__cuda.hosts = h->next;
+    if (h->next)
+        h->next->previous = h->previous;
     ds__lock_give(&ds__cuda.host_lock);
 }
 
@@ -13,63 +17,81 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     ds_stream stream = { h->stream };
     ds__cuda_unlist_host(h);
     ds__tls.in_callback = 1;
-    if (h->callback) h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
-    else if (!failed && h->fn) h->fn(h->user);
-    if (h->dtor_fn) h->dtor_fn(h->user); /* ends an embedded record too */
+    if (h->callback)
+        h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
+    else if (!failed && h->fn)
+        h->fn(h->user);
+    /* ends an embedded record too */
+    if (h->dtor_fn)
+        h->dtor_fn(h->user);
     ds__tls.in_callback = outer;
 }
 
 /* On a thread of CUDA's. */
 static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status, void *user) {
     ds__cuda_host *h = user;
-    int pending = DS__CUDA_PENDING, embedded = h->embedded;
+    int pending = DS__CUDA_PENDING;
+    int embedded = h->embedded;
     (void)stream;
     atomic_fetch_add(&ds__cuda.inside, 1);
     if (atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) {
         ds__cuda_run_host(h, status != cudaSuccess);
-        if (!embedded) ds__release(h);
+        if (!embedded)
+            ds__release(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
     }
     atomic_fetch_sub(&ds__cuda.inside, 1);
 }
 
 /* Puts a filled record on the stream; inside of a scope of the stream. */
-static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__cuda_host *h) {
+static ds_result ds__cuda_post(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                               ds__cuda_host *h) {
     h->device = s->device;
     atomic_fetch_add(&ds__cuda.host_count, 1);
     ds__lock_take(&ds__cuda.host_lock);
     h->previous = NULL;
     h->next = ds__cuda.hosts;
-    if (h->next) h->next->previous = h;
+    if (h->next)
+        h->next->previous = h;
     ds__cuda.hosts = h;
     ds__lock_give(&ds__cuda.host_lock);
     ds_result r = DS__RT(*scope, cudaStreamAddCallback, (s->handle, ds__cuda_host_main, h, 0));
-    if (r < 0) { ds__cuda_unlist_host(h); atomic_fetch_sub(&ds__cuda.host_count, 1); }
+    if (r < 0) {
+        ds__cuda_unlist_host(h);
+        atomic_fetch_sub(&ds__cuda.host_count, 1);
+    }
     return r;
 }
 
-/* Whether the stream captures, in anyone's capture; inside of a scope of the stream. That it is the legacy one beside a capture the
-   work itself shall find out. */
-static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cuda_stream *s, int *out) {
+/* Whether the stream captures, in anyone's capture; inside of a scope of the stream. That it is
+   the legacy one beside a capture the work itself shall find out. */
+static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                       int *out) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
     *out = code == cudaSuccess && status != cudaStreamCaptureStatusNone;
-    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit)) { ds__cuda_ignore(scope, code); return DS_OK; }
+    if (DS__UNLIKELY(code == cudaErrorStreamCaptureImplicit)) {
+        ds__cuda_ignore(scope, code);
+        return DS_OK;
+    }
     return ds__cuda_check(scope, code, "cudaStreamIsCapturing");
 }
 
 static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope);
 static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out);
-static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds_host_fn fn, void *user, ds_host_fn dtor_fn);
+static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                          ds_host_fn fn, void *user, ds_host_fn dtor_fn);
 
-/* A host function, or a callback. blocks: of the library, and it touches pageable memory. A function that a stream captures runs more
-   than once, and CUDA captures it in another form. */
-static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn, ds_callback_fn callback, void *user, ds_host_fn dtor_fn, uint64_t stream,
-                                      int blocks) {
+/* A host function, or a callback. blocks: of the library, and it touches pageable memory. A
+   function that a stream captures runs more than once, and CUDA captures it in another form. */
+static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
+                                      ds_callback_fn callback, void *user, ds_host_fn dtor_fn,
+                                      uint64_t stream, int blocks) {
     ds__cuda_scope scope;
     int capturing = 0;
     ds__cuda_host *h = ds__alloc(sizeof *h);
-    if (!h) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
+    if (!h)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     h->fn = fn;
     h->callback = callback;
     h->user = user;
@@ -77,12 +99,16 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn, d
     h->stream = stream;
     ds_result r = ds__cuda_on(&scope, s);
     if (r == DS_OK) {
-        if (!callback) r = ds__cuda_is_capturing(&scope, s, &capturing);
-        if (r == DS_OK && !capturing) r = ds__cuda_post(&scope, s, h);
-        else if (r == DS_OK) r = blocks ? ds__cuda_refuse_pageable(&scope) : ds__cuda_host_in_capture(&scope, s, fn, user, dtor_fn);
+        if (!callback)
+            r = ds__cuda_is_capturing(&scope, s, &capturing);
+        if (r == DS_OK && !capturing)
+            r = ds__cuda_post(&scope, s, h);
+        else if (r == DS_OK)
+            r = blocks ? ds__cuda_refuse_pageable(&scope)
+                       : ds__cuda_host_in_capture(&scope, s, fn, user, dtor_fn);
         ds__cuda_leave(&scope);
     }
-    if (r < 0 || capturing) ds__release(h);
+    if (r < 0 || capturing)
+        ds__release(h);
     return r;
 }
-

@@ -2,19 +2,23 @@
 static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
     ds_device current = ds__thread_device();
     int device = 0;
-    if (current.type == DS_DEVICE_CUDA) device = current.index;
+    if (current.type == DS_DEVICE_CUDA)
+        device = current.index;
     else
-        while (device + 1 < ds__cuda.devices && !atomic_load(&ds__cuda.used[device])) device++;
+        while (device + 1 < ds__cuda.devices && !atomic_load(&ds__cuda.used[device]))
+            device++;
     return ds__cuda_enter(scope, device);
 }
 
 static ds_result ds__cuda_host_alloc(size_t size, void **out) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter_any(&scope);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable)); /* pinned for all devices */
+    /* pinned for all devices */
+    r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r;
@@ -23,7 +27,8 @@ static ds_result ds__cuda_host_alloc(size_t size, void **out) {
 static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter_any(&scope);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaHostRegister, (ptr, size, cudaHostRegisterPortable));
@@ -32,13 +37,16 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     return r;
 }
 
-/* cudaFree waits by itself; the others are not documented to. A device that failed has nothing pending any more. Waiting for a device
-   would spoil the captures of its streams: where they allow the thread to free, its other streams are waited for. */
+/* cudaFree waits by itself; the others are not documented to. A device that failed has nothing
+   pending any more. Waiting for a device would spoil the captures of its streams: where they
+   allow the thread to free, its other streams are waited for. */
 static ds_result ds__cuda_memory_wait(int device) {
-    if (DS__UNLIKELY(ds__captures_open()) && !ds__cuda_forbidden()) return device >= 0 ? DS_OK : ds__cuda_wait_streams();
+    if (DS__UNLIKELY(ds__captures_open()) && !ds__cuda_forbidden())
+        return device >= 0 ? DS_OK : ds__cuda_wait_streams();
     for (int i = device < 0 ? 0 : device; i < (device < 0 ? ds__cuda.devices : device + 1); i++) {
         ds_result r = atomic_load(&ds__cuda.used[i]) ? ds__cuda_device_synchronize(i) : DS_OK;
-        if (r < 0 && r != DS_ERR_FAILED) return r;
+        if (r < 0 && r != DS_ERR_FAILED)
+            return r;
     }
     return DS_OK;
 }
@@ -47,12 +55,15 @@ static ds_result ds__cuda_memory_wait(int device) {
 static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
     ds__cuda_scope scope;
     (void)size;
-    if (kind == DS_MEMORY_DEVICE) ds__cuda_enter_or_not(&scope, device);
-    else if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0) ds__cuda_anywhere(&scope, -1);
+    if (kind == DS_MEMORY_DEVICE)
+        ds__cuda_enter_or_not(&scope, device);
+    else if (ds__cuda_enter_any(&scope) < 0 && ds__cuda_enter_any(&scope) < 0)
+        ds__cuda_anywhere(&scope, -1);
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
-    ds_result r = kind == DS_MEMORY_DEVICE ? DS__RT(scope, cudaFree, (ptr))
-                  : kind == DS_MEMORY_PINNED ? DS__RT(scope, cudaFreeHost, (ptr)) : DS__RT(scope, cudaHostUnregister, (ptr));
+    ds_result r = kind == DS_MEMORY_DEVICE   ? DS__RT(scope, cudaFree, (ptr))
+                  : kind == DS_MEMORY_PINNED ? DS__RT(scope, cudaFreeHost, (ptr))
+                                             : DS__RT(scope, cudaHostUnregister, (ptr));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
@@ -66,20 +77,28 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     out->device.type = DS_DEVICE_HOST;
     memset(&a, 0, sizeof a);
     ds_result r = ds__cuda_enter_any(&scope);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = DS__RT(scope, cudaPointerGetAttributes, (&a, ptr));
     ds__cuda_leave(&scope);
-    if (r < 0 || a.type == cudaMemoryTypeUnregistered) return r;
-    if (a.type == cudaMemoryTypeHost) { out->kind = DS_MEMORY_PINNED; return DS_OK; }
+    if (r < 0 || a.type == cudaMemoryTypeUnregistered)
+        return r;
+    if (a.type == cudaMemoryTypeHost) {
+        out->kind = DS_MEMORY_PINNED;
+        return DS_OK;
+    }
     unsigned long long base = 0;
     size_t size = 0;
     int code;
     out->kind = DS_MEMORY_DEVICE;
     out->device = ds_cuda(a.device);
-    if ((r = ds__cuda_enter(&scope, a.device)) < 0) return r;
+    if ((r = ds__cuda_enter(&scope, a.device)) < 0)
+        return r;
     DS__DR_CODE(scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
     ds__cuda_leave(&scope);
-    if (code == 0) { out->base = (void *)(uintptr_t)base; out->size = size; }
+    if (code == 0) {
+        out->base = (void *)(uintptr_t)base;
+        out->size = size;
+    }
     return DS_OK;
 }
-

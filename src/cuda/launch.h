@@ -1,82 +1,122 @@
-/* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in first and count (which have offset 0
-   in the kernel's list). Of a number in 4 bytes the low half comes first. */
-static inline void ds__cuda_params(const ds__kernel *k, const void *args, const uint64_t *first, const uint64_t *count, void **out) {
+/* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in
+   first and count (which have offset 0 in the kernel's list). Of a number in 4 bytes the low
+   half comes first. */
+static inline void ds__cuda_params(const ds__kernel *k, const void *args, const uint64_t *first,
+                                   const uint64_t *count, void **out) {
     const void *const base[] = { args, args, args, args, first, count }; /* by kind */
-    for (size_t i = 0; i < k->param_count; i++) out[i] = (void *)((uintptr_t)base[k->params[i].kind] + k->params[i].offset);
+    for (size_t i = 0; i < k->param_count; i++)
+        out[i] = (void *)((uintptr_t)base[k->params[i].kind] + k->params[i].offset);
 }
 
-/* Much dynamic shared memory must be asked for (CUDA C++ Programming Guide, "Shared Memory"). It is one number per function and
-   device, so it only grows: a launch of another thread may need what it is. */
-__attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds__cuda_scope *scope, const ds__kernel *k, ds__cuda_function *f, unsigned bytes) {
+/* Much dynamic shared memory must be asked for (CUDA C++ Programming Guide, "Shared Memory"). It
+   is one number per function and device, so it only grows: a launch of another thread may need
+   what it is. */
+__attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds__cuda_scope *scope,
+                                                                       const ds__kernel *k,
+                                                                       ds__cuda_function *f,
+                                                                       unsigned bytes) {
     ds_result r = DS_OK;
     int code = 0;
-    if (bytes > INT_MAX) return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name, bytes);
+    if (bytes > INT_MAX)
+        return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name,
+                        bytes);
     pthread_mutex_lock(&ds__cuda.mutex);
     if (bytes > atomic_load(&f->shared)) {
-        if (k->cuda.native_fn) r = DS__RT(*scope, cudaFuncSetAttribute, (k->cuda.native_fn, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-        else DS__DR_CODE(*scope, code, cuFuncSetAttribute, (atomic_load(&f->function), DS__CUDA_MAX_SHARED, (int)bytes));
-        if (code) r = ds__cuda_fail(scope, "cuFuncSetAttribute", code);
-        if (r == DS_OK) atomic_store(&f->shared, bytes);
+        if (k->cuda.native_fn)
+            r = DS__RT(
+                *scope, cudaFuncSetAttribute,
+                (k->cuda.native_fn, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+        else
+            DS__DR_CODE(*scope, code, cuFuncSetAttribute,
+                        (atomic_load(&f->function), DS__CUDA_MAX_SHARED, (int)bytes));
+        if (code)
+            r = ds__cuda_fail(scope, "cuFuncSetAttribute", code);
+        if (r == DS_OK)
+            atomic_store(&f->shared, bytes);
     }
     pthread_mutex_unlock(&ds__cuda.mutex);
     return r < 0 ? ds__also(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes) : r;
 }
 
-static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__kernel *k, const ds_grid *g, void **params) {
+static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                            ds__kernel *k, const ds_grid *g, void **params) {
     const char *call = "cuLaunchKernel";
-    ds__cuda_function *f = (ds__cuda_function *)atomic_load_explicit(&k->loaded, memory_order_relaxed) + s->device;
+    ds__cuda_function *f =
+        (ds__cuda_function *)atomic_load_explicit(&k->loaded, memory_order_relaxed) + s->device;
     int code;
     if (DS__UNLIKELY(g->shared_bytes > atomic_load_explicit(&f->shared, memory_order_relaxed))) {
         ds_result r = ds__cuda_allow_shared(scope, k, f, g->shared_bytes);
-        if (r < 0) return r;
+        if (r < 0)
+            return r;
     }
     if (k->cuda.native_fn) {
-        struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] }, block = { g->block[0], g->block[1], g->block[2] };
-        cudaError_t e = cudaLaunchKernel(k->cuda.native_fn, grid, block, params, g->shared_bytes, s->handle);
-        if (DS__LIKELY(e == cudaSuccess)) return DS_OK;
+        struct dim3 grid = { g->grid[0], g->grid[1], g->grid[2] };
+        struct dim3 block = { g->block[0], g->block[1], g->block[2] };
+        cudaError_t e =
+            cudaLaunchKernel(k->cuda.native_fn, grid, block, params, g->shared_bytes, s->handle);
+        if (DS__LIKELY(e == cudaSuccess))
+            return DS_OK;
         ds__cuda_ignore(scope, e);
         call = "cudaLaunchKernel";
         code = (int)e;
     } else {
-        DS__DR_CODE(*scope, code, cuLaunchKernel, (atomic_load_explicit(&f->function, memory_order_relaxed), g->grid[0], g->grid[1], g->grid[2], g->block[0], g->block[1],
-                                                   g->block[2], g->shared_bytes, s->handle, params, NULL));
+        DS__DR_CODE(*scope, code, cuLaunchKernel,
+                    (atomic_load_explicit(&f->function, memory_order_relaxed), g->grid[0],
+                     g->grid[1], g->grid[2], g->block[0], g->block[1], g->block[2], g->shared_bytes,
+                     s->handle, params, NULL));
     }
-    return DS__LIKELY(code == 0) ? DS_OK : ds__also(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
+    return DS__LIKELY(code == 0)
+               ? DS_OK
+               : ds__also(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
 }
 
 /* Most items of one launch: CUDA counts blocks in 31 bits, a parameter of 4 bytes items in 32. */
 static uint64_t ds__cuda_most_items(const ds__kernel *k, uint64_t per_block, int *out_can_split) {
     uint64_t most = UINT64_MAX / 2;
-    int first = 0, count = 0, narrow = 0;
+    int first = 0;
+    int count = 0;
+    int narrow = 0;
     for (size_t i = 0; i < k->param_count; i++) {
         first |= k->params[i].kind == DS_PARAM_FIRST;
         count |= k->params[i].kind == DS_PARAM_COUNT;
         narrow |= k->params[i].kind >= DS_PARAM_FIRST && k->params[i].size == 4;
     }
-    if (narrow) most = UINT32_MAX;
-    if (!k->cuda.blocks_per_multiprocessor && most / per_block > INT_MAX) most = (uint64_t)INT_MAX * per_block;
+    if (narrow)
+        most = UINT32_MAX;
+    if (!k->cuda.blocks_per_multiprocessor && most / per_block > INT_MAX)
+        most = (uint64_t)INT_MAX * per_block;
     *out_can_split = first && count && !narrow;
     return most;
 }
 
-/* Most items of one launch of this many; an error when a launch cannot have them and they cannot be split. */
-static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint64_t per_block, uint64_t *most) {
+/* Most items of one launch of this many; an error when a launch cannot have them and they cannot
+   be split. */
+static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint64_t per_block,
+                                       uint64_t *most) {
     int can_split;
     *most = items;
-    if (DS__LIKELY(items <= INT_MAX)) return DS_OK;
+    if (DS__LIKELY(items <= INT_MAX))
+        return DS_OK;
     *most = ds__cuda_most_items(k, per_block, &can_split);
-    if (items <= *most || can_split) return DS_OK;
-    return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %llu items are more than one launch can have, and it does not take FIRST and COUNT in 8 bytes", k->name,
-                    (unsigned long long)items);
+    if (items <= *most || can_split)
+        return DS_OK;
+    return ds__fail(DS_ERR_INVALID_VALUE,
+                    "kernel %s: %llu items are more than one launch can have, and it does not take "
+                    "FIRST and COUNT in 8 bytes",
+                    k->name, (unsigned long long)items);
 }
 
 static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint64_t count) {
     unsigned block = k->cuda.block ? k->cuda.block : 256;
     uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : block;
-    uint64_t limit = (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[device];
+    uint64_t limit =
+        (uint64_t)k->cuda.blocks_per_multiprocessor * (unsigned)ds__cuda.multiprocessors[device];
     /* dividing 64 bits takes longer than all the rest */
-    uint64_t more = count + per_block - 1, blocks = (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
-    if (limit && blocks > limit) blocks = limit;
+    uint64_t more = count + per_block - 1;
+    uint64_t blocks =
+        (per_block & (per_block - 1)) == 0 ? more >> __builtin_ctzll(per_block) : more / per_block;
+    if (limit && blocks > limit)
+        blocks = limit;
     return (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
 }
 
@@ -84,18 +124,24 @@ static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint6
 static inline ds_grid ds__cuda_whole_grid(const ds_grid *grid) {
     ds_grid g = *grid;
     for (int i = 0; i < 3; i++) {
-        if (i > 0 && g.grid[i] == 0) g.grid[i] = 1;
-        if (g.block[i] == 0) g.block[i] = 1;
+        if (i > 0 && g.grid[i] == 0)
+            g.grid[i] = 1;
+        if (g.block[i] == 0)
+            g.block[i] = 1;
     }
     return g;
 }
 
 /* Over items, in as few launches as they take: one, but for more than 2^31 - 1. */
-static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cuda_stream *s, const ds__op *op, void **params, uint64_t *first,
+static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                       const ds__op *op, void **params, uint64_t *first,
                                        uint64_t *count) {
     ds__kernel *k = op->u.kernel.kernel;
-    uint64_t items = op->u.kernel.items, most;
-    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block : k->cuda.block ? k->cuda.block : 256;
+    uint64_t items = op->u.kernel.items;
+    uint64_t most;
+    uint64_t per_block = k->cuda.items_per_block ? k->cuda.items_per_block
+                         : k->cuda.block         ? k->cuda.block
+                                                 : 256;
     ds_result r = ds__cuda_split(k, items, per_block, &most);
     for (; items && r == DS_OK; items -= *count, *first += *count) {
         *count = items < most ? items : most;
@@ -108,12 +154,16 @@ static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cu
 static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     ds__kernel *k = op->u.kernel.kernel;
     void *params[DS_KERNEL_MAX_PARAMS];
-    uint64_t first = 0, count = op->u.kernel.items;
+    uint64_t first = 0;
+    uint64_t count = op->u.kernel.items;
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (DS__UNLIKELY(r < 0)) return r;
-    if (DS__UNLIKELY(!ds__cuda_loaded(k, s->device))) r = ds__cuda_ready(&scope, k);
-    if (r == DS_OK) ds__cuda_params(k, op->u.kernel.args, &first, &count, params);
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    if (DS__UNLIKELY(!ds__cuda_loaded(k, s->device)))
+        r = ds__cuda_ready(&scope, k);
+    if (r == DS_OK)
+        ds__cuda_params(k, op->u.kernel.args, &first, &count, params);
     if (r == DS_OK && op->u.kernel.grid) {
         ds_grid g = ds__cuda_whole_grid(op->u.kernel.grid);
         r = ds__cuda_launch_one(&scope, s, k, &g, params);
@@ -123,4 +173,3 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_leave(&scope);
     return r;
 }
-

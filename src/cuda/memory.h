@@ -1,46 +1,59 @@
 /* ---- >>cuda memory ---- */
 
 /* What is the allocator's comes and goes while something captures. */
-static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) { return ds__tls.quiet ? ds__cuda_relax(scope, mode) : 0; }
+static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
+    return ds__tls.quiet ? ds__cuda_relax(scope, mode) : 0;
+}
 
 /* Adds to the sentence what there is. Inside of a scope. */
-__attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope *scope, size_t size) {
-    size_t avail = 0, total = 0;
+__attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope *scope,
+                                                           size_t size) {
+    size_t avail = 0;
+    size_t total = 0;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
     cudaError_t code = cudaMemGetInfo(&avail, &total);
     ds__cuda_unrelax(scope, relaxed, mode);
-    if (code == cudaSuccess) ds__also(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were asked for, %zu of %zu are free", size, avail, total);
+    if (code == cudaSuccess)
+        ds__also(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were asked for, %zu of %zu are free", size,
+                 avail, total);
     ds__cuda_ignore(scope, code);
 }
 
 static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaMalloc, (out, size));
     ds__cuda_unrelax(&scope, relaxed, mode);
-    if (r == DS_ERR_OUT_OF_MEMORY) ds__cuda_short(&scope, size);
+    if (r == DS_ERR_OUT_OF_MEMORY)
+        ds__cuda_short(&scope, size);
     ds__cuda_leave(&scope);
     return r;
 }
 
-/* Who gets access to memory of the device that has no rule of its own for that: the device, and those that can reach it. Asking makes no
-   context, and neither does the access. Inside of a scope; room for all devices. */
-static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device, struct cudaMemAccessDesc *out, size_t *out_count) {
+/* Who gets access to memory of the device that has no rule of its own for that: the device, and
+   those that can reach it. Asking makes no context, and neither does the access. Inside of a
+   scope; room for all devices. */
+static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
+                                  struct cudaMemAccessDesc *out, size_t *out_count) {
     size_t n = 0;
     for (int i = 0; i < ds__cuda.devices; i++) {
-        unsigned char known = i == device ? 2 : atomic_load_explicit(&ds__cuda.near[i][device], memory_order_relaxed);
+        unsigned char known =
+            i == device ? 2 : atomic_load_explicit(&ds__cuda.near[i][device], memory_order_relaxed);
         if (!known) {
             int can = 0;
             ds_result r = DS__RT(*scope, cudaDeviceCanAccessPeer, (&can, i, device));
-            if (r < 0) return r;
+            if (r < 0)
+                return r;
             known = can ? 2 : 1;
             atomic_store_explicit(&ds__cuda.near[i][device], known, memory_order_relaxed);
         }
-        if (known != 2) continue;
+        if (known != 2)
+            continue;
         memset(&out[n], 0, sizeof out[n]);
         out[n].location.type = cudaMemLocationTypeDevice;
         out[n].location.id = i;
@@ -53,9 +66,8 @@ static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device, struc
 static ds__cuda_memory ds__cuda_memory_of(int device) {
     ds__cuda_memory m;
     memset(&m, 0, sizeof m);
-    m.type = 1; /* CU_MEM_ALLOCATION_TYPE_PINNED */
+    m.type = 1;     /* CU_MEM_ALLOCATION_TYPE_PINNED */
     m.location = 1; /* CU_MEM_LOCATION_TYPE_DEVICE */
     m.device = device;
     return m;
 }
-

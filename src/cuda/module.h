@@ -1,13 +1,15 @@
 /* ---- >>cuda kernels ---- */
 
-/* PTX without its terminating zero, which the driver needs; cubins begin with ELF's four bytes, fatbins with one of two others. */
+/* PTX without its terminating zero, which the driver needs; cubins begin with ELF's four bytes,
+   fatbins with one of two others. */
 static int ds__cuda_is_unended_text(const char *image, size_t size) {
-    return size > 4 && image[size - 1] != 0 && memcmp(image, "\177ELF", 4) != 0 && memcmp(image, "\x50\xed\x55\xba", 4) != 0 &&
-           memcmp(image, "\xb1\x43\x62\x46", 4) != 0;
+    return size > 4 && image[size - 1] != 0 && memcmp(image, "\177ELF", 4) != 0 &&
+           memcmp(image, "\x50\xed\x55\xba", 4) != 0 && memcmp(image, "\xb1\x43\x62\x46", 4) != 0;
 }
 
 /* The mutex is held and the device current. */
-static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k, ds__cuda_module **out) {
+static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
+                                      ds__cuda_module **out) {
     char log[300] = "";
     int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
     void *values[] = { log, (void *)(uintptr_t)sizeof log };
@@ -15,12 +17,17 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
     char *text = NULL;
     ds__cuda_module *m = ds__cuda.modules;
     /* one without users may be of an image that is gone, whose address another one has now */
-    while (m && (!m->users || m->image != k->cuda.image || m->device != scope->device)) m = m->next;
+    while (m && (!m->users || m->image != k->cuda.image || m->device != scope->device))
+        m = m->next;
     if (!m) {
         int code;
-        if (!(m = ds__alloc(sizeof *m))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+        if (!(m = ds__alloc(sizeof *m)))
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
         if (ds__cuda_is_unended_text(image, k->cuda.image_size)) {
-            if (!(text = ds__alloc(k->cuda.image_size + 1))) { ds__release(m); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name); }
+            if (!(text = ds__alloc(k->cuda.image_size + 1))) {
+                ds__release(m);
+                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+            }
             image = memcpy(text, image, k->cuda.image_size);
         }
         DS__DR_CODE(*scope, code, cuModuleLoadDataEx, (&m->module, image, 2, options, values));
@@ -29,8 +36,11 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
             ds__release(m);
             ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
             log[sizeof log - 1] = 0;
-            for (char *c = log; *c; c++) if (*c == '\n') *c = ' ';
-            return ds__also(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "", log);
+            for (char *c = log; *c; c++)
+                if (*c == '\n')
+                    *c = ' ';
+            return ds__also(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
+                            log);
         }
         m->image = k->cuda.image;
         m->device = scope->device;
@@ -42,22 +52,28 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
     return DS_OK;
 }
 
-/* The function of an image, and how much dynamic shared memory it may have without asking for more. */
-static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__kernel *k, ds__cuda_function *f, void **out, int *out_shared) {
+/* The function of an image, and how much dynamic shared memory it may have without asking for
+   more. */
+static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__kernel *k,
+                                        ds__cuda_function *f, void **out, int *out_shared) {
     int code;
     ds_result r = ds__cuda_load_module(scope, k, &f->module);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     const char *call = "cuModuleGetFunction";
     DS__DR_CODE(*scope, code, cuModuleGetFunction, (out, f->module->module, k->cuda.entry));
     if (!code) {
         call = "cuFuncGetAttribute";
         DS__DR_CODE(*scope, code, cuFuncGetAttribute, (out_shared, DS__CUDA_MAX_SHARED, *out));
     }
-    if (!code) return DS_OK;
-    r = ds__also(ds__cuda_fail(scope, call, code), "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
+    if (!code)
+        return DS_OK;
+    r = ds__also(ds__cuda_fail(scope, call, code), "; function \"%s\" of the image of kernel %s",
+                 k->cuda.entry, k->name);
     if (--f->module->users == 0) { /* nothing can run it */
         ds__cuda_module **p = &ds__cuda.modules;
-        while (*p != f->module) p = &(*p)->next;
+        while (*p != f->module)
+            p = &(*p)->next;
         *p = f->module->next;
         f->module->next = NULL;
         ds__cuda_unload(scope, f->module);
@@ -68,21 +84,27 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
 
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     ds__cuda_function *f = atomic_load(&k->loaded);
-    if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
+    if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
     atomic_store(&k->loaded, f);
     f += scope->device;
-    if (atomic_load(&f->function)) return DS_OK; /* by another thread */
+    /* by another thread */
+    if (atomic_load(&f->function))
+        return DS_OK;
     void *function = (void *)(uintptr_t)k->cuda.native_fn;
     int shared = 0;
     ds_result r;
     if (function) {
         struct cudaFuncAttributes a;
-        r = ds__name_object(DS__RT(*scope, cudaFuncGetAttributes, (&a, function)), "kernel", k->name);
-        if (r == DS_OK) shared = a.maxDynamicSharedSizeBytes;
+        r = ds__name_object(DS__RT(*scope, cudaFuncGetAttributes, (&a, function)), "kernel",
+                            k->name);
+        if (r == DS_OK)
+            shared = a.maxDynamicSharedSizeBytes;
     } else {
         r = ds__cuda_load_function(scope, k, f, &function, &shared);
     }
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     atomic_store(&f->shared, (unsigned)shared);
     atomic_store_explicit(&f->function, function, memory_order_release);
     return DS_OK;
@@ -91,13 +113,18 @@ static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
 /* The kernel on a device; NULL: not ready there. */
 static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
     ds__cuda_function *f = atomic_load_explicit(&k->loaded, memory_order_acquire);
-    return DS__LIKELY(f && atomic_load_explicit(&f[device].function, memory_order_acquire)) ? &f[device] : NULL;
+    return DS__LIKELY(f && atomic_load_explicit(&f[device].function, memory_order_acquire))
+               ? &f[device]
+               : NULL;
 }
 
 /* Inside of a scope with the device current. */
-__attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope, ds__kernel *k) {
-    if (!k->cuda.image && !k->cuda.native_fn) return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CUDA form", k->name);
-    if (ds__cuda_loaded(k, scope->device)) return DS_OK;
+__attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *scope,
+                                                          ds__kernel *k) {
+    if (!k->cuda.image && !k->cuda.native_fn)
+        return ds__fail(DS_ERR_UNSUPPORTED, "kernel %s has no CUDA form", k->name);
+    if (ds__cuda_loaded(k, scope->device))
+        return DS_OK;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
     pthread_mutex_lock(&ds__cuda.mutex);
@@ -110,7 +137,8 @@ __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *
 static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_ready(&scope, kernel);
     ds__cuda_leave(&scope);
     return r;
@@ -119,10 +147,12 @@ static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
 /* Pending launches may still need the module: it goes when the device has been waited for. */
 static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
     ds__cuda_function *f = atomic_load(&kernel->loaded);
-    if (!f) return;
+    if (!f)
+        return;
     pthread_mutex_lock(&ds__cuda.mutex);
     for (int i = 0; i < ds__cuda.devices; i++)
-        if (f[i].module) f[i].module->users--;
+        if (f[i].module)
+            f[i].module->users--;
     pthread_mutex_unlock(&ds__cuda.mutex);
     atomic_store(&kernel->loaded, NULL);
     ds__release(f);
@@ -132,9 +162,12 @@ static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
 static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
     ds__cuda_module *list = NULL;
     pthread_mutex_lock(&ds__cuda.mutex);
-    for (ds__cuda_module **p = &ds__cuda.modules; *p; ) {
+    for (ds__cuda_module **p = &ds__cuda.modules; *p;) {
         ds__cuda_module *m = *p;
-        if (m->device != device || (m->users && !all)) { p = &m->next; continue; }
+        if (m->device != device || (m->users && !all)) {
+            p = &m->next;
+            continue;
+        }
         *p = m->next;
         m->next = list;
         list = m;
@@ -146,7 +179,8 @@ static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
 /* The device is current, and nothing that is pending can run them. */
 static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) {
     enum cudaStreamCaptureMode mode;
-    if (!list) return;
+    if (!list)
+        return;
     int relaxed = ds__cuda_relax(scope, &mode);
     while (list) {
         ds__cuda_module *m = list;
@@ -158,4 +192,3 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
     }
     ds__cuda_unrelax(scope, relaxed, mode);
 }
-

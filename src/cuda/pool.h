@@ -1,30 +1,47 @@
-/* The device's default pool, which keeps what is freed and gives it out again on any stream, as PyTorch sets it up. The mutex is held:
-   its threshold is read once. Inside of a scope. */
+/* The device's default pool, which keeps what is freed and gives it out again on any stream, as
+   PyTorch sets it up. The mutex is held: its threshold is read once. Inside of a scope. */
 static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *out) {
-    static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
+    static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies,
+                                                  cudaMemPoolReuseAllowOpportunistic,
                                                   cudaMemPoolReuseAllowInternalDependencies };
     struct cudaMemAccessDesc access[DS__MAX_DEVICES];
-    unsigned long long keep = UINT64_MAX, before = 0;
+    unsigned long long keep = UINT64_MAX;
+    unsigned long long before = 0;
     size_t count = 0;
-    int has = 0, on = 1;
-    ds_result r = DS__RT(*scope, cudaDeviceGetAttribute, (&has, cudaDevAttrMemoryPoolsSupported, scope->device));
-    if (r == DS_OK && !has) r = ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no memory pools", scope->device);
-    if (r == DS_OK) r = DS__RT(*scope, cudaDeviceGetDefaultMemPool, (out, scope->device));
-    for (size_t i = 0; i < sizeof reuse / sizeof reuse[0] && r == DS_OK; i++) r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, reuse[i], &on));
-    if (r == DS_OK) r = ds__cuda_readers(scope, scope->device, access, &count); /* peer access as of cudaMalloc does not hold for pools */
-    if (r == DS_OK && count > 1) r = DS__RT(*scope, cudaMemPoolSetAccess, (*out, access, count));
-    if (r == DS_OK) r = DS__RT(*scope, cudaMemPoolGetAttribute, (*out, cudaMemPoolAttrReleaseThreshold, &before));
-    if (r == DS_OK) r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, cudaMemPoolAttrReleaseThreshold, &keep));
-    if (r == DS_OK) ds__cuda.threshold[scope->device] = before;
+    int has = 0;
+    int on = 1;
+    ds_result r = DS__RT(*scope, cudaDeviceGetAttribute,
+                         (&has, cudaDevAttrMemoryPoolsSupported, scope->device));
+    if (r == DS_OK && !has)
+        r = ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no memory pools", scope->device);
+    if (r == DS_OK)
+        r = DS__RT(*scope, cudaDeviceGetDefaultMemPool, (out, scope->device));
+    for (size_t i = 0; i < sizeof reuse / sizeof reuse[0] && r == DS_OK; i++)
+        r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, reuse[i], &on));
+    /* peer access as of cudaMalloc does not hold for pools */
+    if (r == DS_OK)
+        r = ds__cuda_readers(scope, scope->device, access, &count);
+    if (r == DS_OK && count > 1)
+        r = DS__RT(*scope, cudaMemPoolSetAccess, (*out, access, count));
+    if (r == DS_OK)
+        r = DS__RT(*scope, cudaMemPoolGetAttribute,
+                   (*out, cudaMemPoolAttrReleaseThreshold, &before));
+    if (r == DS_OK)
+        r = DS__RT(*scope, cudaMemPoolSetAttribute, (*out, cudaMemPoolAttrReleaseThreshold, &keep));
+    if (r == DS_OK)
+        ds__cuda.threshold[scope->device] = before;
     return r;
 }
+
 static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) {
     ds_result r = DS_OK;
     *out = atomic_load_explicit(&ds__cuda.pool[scope->device], memory_order_acquire);
-    if (DS__LIKELY(*out)) return DS_OK;
+    if (DS__LIKELY(*out))
+        return DS_OK;
     pthread_mutex_lock(&ds__cuda.mutex);
     *out = atomic_load(&ds__cuda.pool[scope->device]);
-    if (!*out && (r = ds__cuda_pool_make(scope, out)) == DS_OK) atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
+    if (!*out && (r = ds__cuda_pool_make(scope, out)) == DS_OK)
+        atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
     pthread_mutex_unlock(&ds__cuda.mutex);
     return r;
 }
@@ -35,10 +52,14 @@ static ds_result ds__cuda_not_captured(ds__cuda_scope *scope, ds__cuda_stream *s
     ds__capture *c;
     int capturing = 0;
     ds_result r = ds__cuda_is_capturing(scope, s, &capturing);
-    if (r < 0 || !capturing) return r;
+    if (r < 0 || !capturing)
+        return r;
     ds__cuda_lock();
     r = ds__cuda_find_capture(scope, s, &now, &c);
-    if (r == DS_OK) r = ds__cuda_refuse(scope, "memory of the driver's own allocator cannot come or go on a stream that captures");
+    if (r == DS_OK)
+        r = ds__cuda_refuse(
+            scope,
+            "memory of the driver's own allocator cannot come or go on a stream that captures");
     ds__cuda_unlock();
     return r;
 }
@@ -48,12 +69,16 @@ static ds_result ds__cuda_async_alloc(int device, void *stream, size_t size, voi
     ds__cuda_scope scope;
     cudaMemPool_t pool;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     (void)device;
     r = ds__cuda_pool(&scope, &pool);
-    if (r == DS_OK) r = ds__cuda_not_captured(&scope, s);
-    if (r == DS_OK) r = DS__RT(scope, cudaMallocAsync, (out, size, s->handle));
-    if (r == DS_ERR_OUT_OF_MEMORY) ds__cuda_short(&scope, size);
+    if (r == DS_OK)
+        r = ds__cuda_not_captured(&scope, s);
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaMallocAsync, (out, size, s->handle));
+    if (r == DS_ERR_OUT_OF_MEMORY)
+        ds__cuda_short(&scope, size);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -65,9 +90,11 @@ static ds_result ds__cuda_async_free(int device, void *stream, void *ptr, size_t
     (void)device;
     (void)size;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_not_captured(&scope, s);
-    if (r == DS_OK) r = DS__RT(scope, cudaFreeAsync, (ptr, s->handle));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaFreeAsync, (ptr, s->handle));
     ds__cuda_leave(&scope);
     return r == DS_ERR_FAILED ? DS_OK : r;
 }
@@ -76,11 +103,13 @@ static ds_result ds__cuda_async_trim(int device, size_t keep) {
     ds__cuda_scope scope;
     cudaMemPool_t pool;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(&scope, &mode);
     r = ds__cuda_pool(&scope, &pool);
-    if (r == DS_OK) r = DS__RT(scope, cudaMemPoolTrimTo, (pool, keep));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaMemPoolTrimTo, (pool, keep));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r;
@@ -89,12 +118,17 @@ static ds_result ds__cuda_async_trim(int device, size_t keep) {
 static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *out_used) {
     ds__cuda_scope scope;
     cudaMemPool_t pool;
-    unsigned long long reserved = 0, used = 0;
+    unsigned long long reserved = 0;
+    unsigned long long used = 0;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_pool(&scope, &pool);
-    if (r == DS_OK) r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
-    if (r == DS_OK) r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrUsedMemCurrent, &used));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaMemPoolGetAttribute,
+                   (pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaMemPoolGetAttribute, (pool, cudaMemPoolAttrUsedMemCurrent, &used));
     ds__cuda_leave(&scope);
     *out_reserved = (size_t)reserved;
     *out_used = (size_t)used;
@@ -104,8 +138,9 @@ static ds_result ds__cuda_async_info(int device, size_t *out_reserved, size_t *o
 /* Leaves the device's pool as it was, and what it keeps to the device. Inside of a scope. */
 static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
     cudaMemPool_t pool = atomic_exchange(&ds__cuda.pool[device], NULL);
-    if (!pool) return;
-    ds__cuda_ignore(scope, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &ds__cuda.threshold[device]));
+    if (!pool)
+        return;
+    ds__cuda_ignore(scope, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold,
+                                                   &ds__cuda.threshold[device]));
     ds__cuda_ignore(scope, cudaMemPoolTrimTo(pool, 0));
 }
-

@@ -1,31 +1,39 @@
-static ds_result ds__cuda_share_alloc(int device, size_t size, void **out) { return ds__cuda_memory_alloc(device, size, out); }
+static ds_result ds__cuda_share_alloc(int device, size_t size, void **out) {
+    return ds__cuda_memory_alloc(device, size, out);
+}
 
 static ds_result ds__cuda_share_export(int device, void *base, size_t size, unsigned char *out) {
     cudaIpcMemHandle_t handle;
     ds__cuda_scope scope;
     (void)size;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     r = DS__RT(scope, cudaIpcGetMemHandle, (&handle, base));
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
-    if (r == DS_OK) memcpy(out, &handle, sizeof handle);
+    if (r == DS_OK)
+        memcpy(out, &handle, sizeof handle);
     return r;
 }
 
-static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, size_t size, void **out) {
+static ds_result ds__cuda_share_import(int device, const unsigned char *bytes, size_t size,
+                                       void **out) {
     cudaIpcMemHandle_t handle;
     ds__cuda_scope scope;
     (void)size;
     memcpy(&handle, bytes, sizeof handle);
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_quiet(&scope, &mode);
     cudaError_t code = cudaIpcOpenMemHandle(out, handle, cudaIpcMemLazyEnablePeerAccess);
-    r = code == cudaErrorDeviceUninitialized ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenMemHandle") : ds__cuda_check(&scope, code, "cudaIpcOpenMemHandle");
+    r = code == cudaErrorDeviceUninitialized
+            ? ds__cuda_own_handle(&scope, code, "cudaIpcOpenMemHandle")
+            : ds__cuda_check(&scope, code, "cudaIpcOpenMemHandle");
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return r;
@@ -41,6 +49,7 @@ static void ds__cuda_share_close(int device, void *base, size_t size) {
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
 }
+
 static void ds__cuda_share_release(int device, void *base, size_t size) {
     ds__cuda_scope scope;
     (void)size;
@@ -51,4 +60,3 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
 }
-

@@ -1,17 +1,23 @@
-/* A copy between a GPU and a CPU device's memory, which is host memory that may be touched in stream order only: piece by piece
-   through one pinned buffer, host functions between the buffer and that memory, cudart between it and the GPU. */
+/* A copy between a GPU and a CPU device's memory, which is host memory that may be touched in
+   stream order only: piece by piece through one pinned buffer, host functions between the buffer
+   and that memory, cudart between it and the GPU. */
 typedef struct ds__cuda_staged ds__cuda_staged;
+
 typedef struct ds__cuda_piece {
     ds__cuda_host host;
     ds__cuda_staged *whole;
-    char *other;                  /* the CPU device's memory */
-    size_t pitch, width, height;
+    char *other; /* the CPU device's memory */
+    size_t pitch;
+    size_t width;
+    size_t height;
 } ds__cuda_piece;
+
 struct ds__cuda_staged {
-    _Atomic size_t users;         /* pieces on their way, and the caller */
+    _Atomic size_t users; /* pieces on their way, and the caller */
     int to_gpu;
     ds__cuda_stage *stage;
-    ds__cuda_piece last;          /* behind all of them: cudart may still read the buffer after the last one has run */
+    /* behind all of them: cudart may still read the buffer after the last one has run */
+    ds__cuda_piece last;
     ds__cuda_piece piece[];
 };
 
@@ -20,15 +26,21 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
     if (!s->stage) {
         ds__lock_take(&ds__cuda.host_lock);
         ds__cuda_stage *stage = ds__cuda.stages;
-        if (stage) ds__cuda.stages = stage->next;
+        if (stage)
+            ds__cuda.stages = stage->next;
         ds__lock_give(&ds__cuda.host_lock);
         if (!stage) {
-            if (!(stage = ds__alloc(sizeof *stage))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
+            if (!(stage = ds__alloc(sizeof *stage)))
+                return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
             enum cudaStreamCaptureMode mode;
             int relaxed = ds__cuda_relax(scope, &mode);
-            ds_result r = DS__RT(*scope, cudaHostAlloc, (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
+            ds_result r = DS__RT(*scope, cudaHostAlloc,
+                                 (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
             ds__cuda_unrelax(scope, relaxed, mode);
-            if (r < 0) { ds__release(stage); return r; }
+            if (r < 0) {
+                ds__release(stage);
+                return r;
+            }
         }
         atomic_store(&stage->users, 1);
         s->stage = stage;
@@ -38,7 +50,8 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
 }
 
 static void ds__cuda_stage_drop(ds__cuda_stage *stage) {
-    if (atomic_fetch_sub(&stage->users, 1) != 1) return;
+    if (atomic_fetch_sub(&stage->users, 1) != 1)
+        return;
     ds__lock_take(&ds__cuda.host_lock); /* kept for another stream: here cudart may not be called */
     stage->next = ds__cuda.stages;
     ds__cuda.stages = stage;
@@ -46,7 +59,8 @@ static void ds__cuda_stage_drop(ds__cuda_stage *stage) {
 }
 
 static void ds__cuda_staged_drop(ds__cuda_staged *w) {
-    if (atomic_fetch_sub(&w->users, 1) != 1) return;
+    if (atomic_fetch_sub(&w->users, 1) != 1)
+        return;
     ds__cuda_stage_drop(w->stage);
     ds__release(w);
 }
@@ -54,21 +68,32 @@ static void ds__cuda_staged_drop(ds__cuda_staged *w) {
 static void ds__cuda_piece_run(void *user) {
     const ds__cuda_piece *p = user;
     char *stage = p->whole->stage->memory;
-    if (p == &p->whole->last) return;
-    if (p->whole->to_gpu) ds__cuda_copy_rows(stage, p->width, p->other, p->pitch, p->width, p->height);
-    else ds__cuda_copy_rows(p->other, p->pitch, stage, p->width, p->width, p->height);
+    if (p == &p->whole->last)
+        return;
+    if (p->whole->to_gpu)
+        ds__cuda_copy_rows(stage, p->width, p->other, p->pitch, p->width, p->height);
+    else
+        ds__cuda_copy_rows(p->other, p->pitch, stage, p->width, p->width, p->height);
 }
-static void ds__cuda_piece_end(void *user) { ds__cuda_staged_drop(((ds__cuda_piece *)user)->whole); }
 
-static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__cuda_piece *p) {
-    p->host = (ds__cuda_host){ .embedded = 1, .fn = ds__cuda_piece_run, .dtor_fn = ds__cuda_piece_end, .user = p };
+static void ds__cuda_piece_end(void *user) {
+    ds__cuda_staged_drop(((ds__cuda_piece *)user)->whole);
+}
+
+static ds_result ds__cuda_post_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                     ds__cuda_piece *p) {
+    p->host = (ds__cuda_host){
+        .embedded = 1, .fn = ds__cuda_piece_run, .dtor_fn = ds__cuda_piece_end, .user = p
+    };
     atomic_fetch_add(&p->whole->users, 1);
     ds_result r = ds__cuda_post(scope, s, &p->host);
-    if (r < 0) ds__cuda_staged_drop(p->whole);
+    if (r < 0)
+        ds__cuda_staged_drop(p->whole);
     return r;
 }
 
-static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s, ds__cuda_piece *p, char *gpu, size_t gpu_pitch) {
+static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                       ds__cuda_piece *p, char *gpu, size_t gpu_pitch) {
     ds__cuda_staged *w = p->whole;
     ds__op op;
     memset(&op, 0, sizeof op);
@@ -78,20 +103,29 @@ static ds_result ds__cuda_submit_piece(const ds__cuda_scope *scope, const ds__cu
     op.u.copy.src_pitch = w->to_gpu ? p->width : gpu_pitch;
     op.u.copy.width = p->width;
     op.u.copy.height = p->height;
-    int to = w->to_gpu ? DS__CUDA_ASK : DS__CUDA_HOST, from = w->to_gpu ? DS__CUDA_HOST : DS__CUDA_ASK;
+    int to = w->to_gpu ? DS__CUDA_ASK : DS__CUDA_HOST;
+    int from = w->to_gpu ? DS__CUDA_HOST : DS__CUDA_ASK;
     ds_result r = w->to_gpu ? DS_OK : ds__cuda_move(scope, s->handle, &op, to, from);
-    if (r == DS_OK) r = ds__cuda_post_piece(scope, s, p);
+    if (r == DS_OK)
+        r = ds__cuda_post_piece(scope, s, p);
     return r == DS_OK && w->to_gpu ? ds__cuda_move(scope, s->handle, &op, to, from) : r;
 }
 
-static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_stream *s, ds__cuda_staged *w, const ds__op *op, size_t wide, size_t rows) {
-    size_t width = op->u.copy.width, height = op->u.copy.height, across = (width + wide - 1) / wide, down = (height + rows - 1) / rows;
+static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_stream *s,
+                                        ds__cuda_staged *w, const ds__op *op, size_t wide,
+                                        size_t rows) {
+    size_t width = op->u.copy.width;
+    size_t height = op->u.copy.height;
+    size_t across = (width + wide - 1) / wide;
+    size_t down = (height + rows - 1) / rows;
     char *gpu = w->to_gpu ? op->u.copy.dst : (char *)(uintptr_t)op->u.copy.src;
     char *other = w->to_gpu ? (char *)(uintptr_t)op->u.copy.src : op->u.copy.dst;
-    size_t gpu_pitch = w->to_gpu ? op->u.copy.dst_pitch : op->u.copy.src_pitch, pitch = w->to_gpu ? op->u.copy.src_pitch : op->u.copy.dst_pitch;
+    size_t gpu_pitch = w->to_gpu ? op->u.copy.dst_pitch : op->u.copy.src_pitch;
+    size_t pitch = w->to_gpu ? op->u.copy.src_pitch : op->u.copy.dst_pitch;
     ds_result r = DS_OK;
     for (size_t i = 0; i < across * down && r == DS_OK; i++) {
-        size_t x = i % across * wide, y = i / across * rows;
+        size_t x = i % across * wide;
+        size_t y = i / across * rows;
         ds__cuda_piece *p = &w->piece[i];
         *p = (ds__cuda_piece){ .whole = w, .other = other + y * pitch + x, .pitch = pitch };
         p->width = width - x < wide ? width - x : wide;
@@ -99,26 +133,43 @@ static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_st
         r = ds__cuda_submit_piece(scope, s, p, gpu + y * gpu_pitch + x, gpu_pitch);
     }
     w->last.whole = w;
-    if (r == DS_OK) r = ds__cuda_post_piece(scope, s, &w->last);
-    if (r < 0) ds__cuda_ignore(scope, cudaStreamSynchronize(s->handle)); /* what was put on the stream may use the buffer */
+    if (r == DS_OK)
+        r = ds__cuda_post_piece(scope, s, &w->last);
+    /* what was put on the stream may use the buffer */
+    if (r < 0)
+        ds__cuda_ignore(scope, cudaStreamSynchronize(s->handle));
     return r;
 }
 
 static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, int to_gpu) {
-    size_t width = op->u.copy.width, height = op->u.copy.height;
-    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE, rows = DS__CUDA_STAGE / wide; /* of a piece */
-    size_t across = (width + wide - 1) / wide, down = (height + rows - 1) / rows;
+    size_t width = op->u.copy.width;
+    size_t height = op->u.copy.height;
+    /* of a piece */
+    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE;
+    size_t rows = DS__CUDA_STAGE / wide;
+    size_t across = (width + wide - 1) / wide;
+    size_t down = (height + rows - 1) / rows;
     ds__cuda_scope scope;
-    if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2) return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
+    if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
     ds__cuda_staged *w = ds__alloc(sizeof *w + across * down * sizeof w->piece[0]);
-    if (!w) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
+    if (!w)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) { ds__release(w); return r; }
+    if (r < 0) {
+        ds__release(w);
+        return r;
+    }
     int capturing = 0;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
     if (capturing)
-        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a copy between a GPU and a device of the CPU driver cannot be captured; the capture goes on");
-    if (r < 0) { ds__cuda_leave(&scope); ds__release(w); return r; }
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a copy between a GPU and a device of the CPU "
+                                                 "driver cannot be captured; the capture goes on");
+    if (r < 0) {
+        ds__cuda_leave(&scope);
+        ds__release(w);
+        return r;
+    }
     pthread_mutex_lock(&s->staging);
     r = ds__cuda_stage_of(&scope, s);
     if (r < 0) {
@@ -135,6 +186,10 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     return r;
 }
 
-static ds_result ds__cuda_staged_to_gpu(ds__cuda_stream *s, const ds__op *op) { return ds__cuda_submit_staged(s, op, 1); }
-static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) { return ds__cuda_submit_staged(s, op, 0); }
+static ds_result ds__cuda_staged_to_gpu(ds__cuda_stream *s, const ds__op *op) {
+    return ds__cuda_submit_staged(s, op, 1);
+}
 
+static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) {
+    return ds__cuda_submit_staged(s, op, 0);
+}

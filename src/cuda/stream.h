@@ -4,7 +4,8 @@
 static void ds__cuda_link_stream(ds__cuda_stream *s) {
     s->previous = NULL;
     s->next = ds__cuda.streams;
-    if (s->next) s->next->previous = s;
+    if (s->next)
+        s->next->previous = s;
     ds__cuda.streams = s;
 }
 
@@ -16,25 +17,38 @@ static void ds__cuda_list_stream(ds__cuda_stream *s) {
 
 static void ds__cuda_unlist_stream(ds__cuda_stream *s) {
     ds__lock_take(&ds__cuda.lock);
-    if (s->previous) s->previous->next = s->next; else if (ds__cuda.streams == s) ds__cuda.streams = s->next;
-    if (s->next) s->next->previous = s->previous;
+    if (s->previous)
+        s->previous->next = s->next;
+    else if (ds__cuda.streams == s)
+        ds__cuda.streams = s->next;
+    if (s->next)
+        s->next->previous = s->previous;
     ds__lock_give(&ds__cuda.lock);
 }
 
 /* Creates a stream on the device that is current; *priority becomes the one in effect. */
-static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flags, int *priority, cudaStream_t *out) {
-    ds_result r = DS__RT(*scope, cudaStreamCreateWithPriority,
-                         (out, flags & DS_STREAM_BLOCKING ? cudaStreamDefault : cudaStreamNonBlocking, *priority));
-    if (r < 0) return r;
+static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flags, int *priority,
+                                      cudaStream_t *out) {
+    ds_result r = DS__RT(
+        *scope, cudaStreamCreateWithPriority,
+        (out, flags & DS_STREAM_BLOCKING ? cudaStreamDefault : cudaStreamNonBlocking, *priority));
+    if (r < 0)
+        return r;
     r = DS__RT(*scope, cudaStreamGetPriority, (*out, priority));
-    if (r < 0) { ds__cuda_ignore(scope, cudaStreamDestroy(*out)); *out = NULL; }
+    if (r < 0) {
+        ds__cuda_ignore(scope, cudaStreamDestroy(*out));
+        *out = NULL;
+    }
     return r;
 }
 
 /* The object of a stream; NULL: no memory, and the sentence is set. */
 static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int kind) {
     ds__cuda_stream *s = ds__alloc(sizeof *s);
-    if (!s) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream"); return NULL; }
+    if (!s) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
+        return NULL;
+    }
     s->handle = handle;
     s->device = device;
     s->kind = kind;
@@ -43,10 +57,13 @@ static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int
     return s;
 }
 
-static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, int *priority, void **out) {
+static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, int *priority,
+                                        void **out) {
     ds__cuda_scope scope;
-    ds__cuda_stream *s = ds__cuda_new_stream(kind == DS__STREAM_LEGACY ? cudaStreamLegacy : cudaStreamPerThread, device, kind);
-    if (!s) return DS_ERR_OUT_OF_MEMORY;
+    ds__cuda_stream *s = ds__cuda_new_stream(
+        kind == DS__STREAM_LEGACY ? cudaStreamLegacy : cudaStreamPerThread, device, kind);
+    if (!s)
+        return DS_ERR_OUT_OF_MEMORY;
     s->owned = kind == DS__STREAM_NEW;
     s->blocking = (flags & DS_STREAM_BLOCKING) != 0;
     ds_result r = DS_OK;
@@ -59,8 +76,13 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
         *priority = 0;
     }
     s->priority = *priority;
-    if (r < 0) { pthread_mutex_destroy(&s->staging); ds__release(s); return r; }
-    if (kind != DS__STREAM_LEGACY) ds__cuda_list_stream(s);
+    if (r < 0) {
+        pthread_mutex_destroy(&s->staging);
+        ds__release(s);
+        return r;
+    }
+    if (kind != DS__STREAM_LEGACY)
+        ds__cuda_list_stream(s);
     *out = s;
     return DS_OK;
 }
@@ -73,28 +95,42 @@ static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
     ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next) found |= o != s && !o->hidden && o->handle == s->handle && o->device == s->device;
+    for (const ds__cuda_stream *o = ds__cuda.streams; o; o = o->next)
+        found |= o != s && !o->hidden && o->handle == s->handle && o->device == s->device;
     ds__lock_give(&ds__cuda.lock);
     return found;
 }
 
-/* owned: ends the native stream too. CUDA frees it when its work is done. A handle that was borrowed may end at any time from here on, so
-   that nobody could ask any more for the captures that began on it: they are over. */
+/* owned: ends the native stream too. CUDA frees it when its work is done. A handle that was
+   borrowed may end at any time from here on, so that nobody could ask any more for the captures
+   that began on it: they are over. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
     ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
     ds__cuda_enter_or_not(&scope, s->device);
-    if (DS__UNLIKELY(ds__captures_open()) && (owned || (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s)))) ds__cuda_stop_capture(&scope, s);
-    if (s->mark) ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
-    if (owned) ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
-    if (DS__UNLIKELY(owned && ds__captures_open())) ds__cuda_find_spoilt(&scope, "a stream that was forked into the capture was destroyed");
+    if (DS__UNLIKELY(ds__captures_open()) &&
+        (owned || (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s))))
+        ds__cuda_stop_capture(&scope, s);
+    if (s->mark)
+        ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
+    if (owned)
+        ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
+    if (DS__UNLIKELY(owned && ds__captures_open()))
+        ds__cuda_find_spoilt(&scope, "a stream that was forked into the capture was destroyed");
     ds__cuda_leave(&scope);
-    if (s->stage) ds__cuda_stage_drop(s->stage);
+    if (s->stage)
+        ds__cuda_stage_drop(s->stage);
     pthread_mutex_destroy(&s->staging);
     ds__release(s);
 }
-static void ds__cuda_stream_forget(void *stream) { ds__cuda_end_stream(stream, 0); }
-static void ds__cuda_stream_destroy(void *stream) { ds__cuda_end_stream(stream, ((ds__cuda_stream *)stream)->kind == DS__STREAM_NEW); }
+
+static void ds__cuda_stream_forget(void *stream) {
+    ds__cuda_end_stream(stream, 0);
+}
+
+static void ds__cuda_stream_destroy(void *stream) {
+    ds__cuda_end_stream(stream, ((ds__cuda_stream *)stream)->kind == DS__STREAM_NEW);
+}
 
 static void ds__cuda_stream_unwrap(void *stream) {
     ds__cuda_stream *s = stream;
@@ -103,12 +139,15 @@ static void ds__cuda_stream_unwrap(void *stream) {
     s->hidden = 1;
     ds__lock_give(&ds__cuda.lock);
 }
-/* The object may stay, as somebody's current stream: what began on the handle is over now, not when it goes. */
+
+/* The object may stay, as somebody's current stream: what began on the handle is over now, not
+   when it goes. */
 static void ds__cuda_stream_hide(void *stream) {
     ds__cuda_scope scope;
     ds__cuda_stream *s = stream;
     ds__cuda_stream_unwrap(s);
-    if (DS__LIKELY(!ds__captures_open()) || ds__cuda_is_shared(s)) return;
+    if (DS__LIKELY(!ds__captures_open()) || ds__cuda_is_shared(s))
+        return;
     ds__cuda_enter_or_not(&scope, s->device);
     ds__cuda_stop_capture(&scope, s);
     ds__cuda_leave(&scope);
@@ -118,38 +157,53 @@ static void ds__cuda_stream_hide(void *stream) {
 static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     int taken = 0;
     ds__lock_take(&ds__cuda.lock);
-    for (ds__cuda_stream *o = ds__cuda.streams; o && s->owned; o = o->next) taken |= o->owned && o->handle == s->handle && o->device == s->device;
-    if (!taken) ds__cuda_link_stream(s);
+    for (ds__cuda_stream *o = ds__cuda.streams; o && s->owned; o = o->next)
+        taken |= o->owned && o->handle == s->handle && o->device == s->device;
+    if (!taken)
+        ds__cuda_link_stream(s);
     ds__lock_give(&ds__cuda.lock);
     return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already") : DS_OK;
 }
 
-static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out) {
+static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigned *out_flags,
+                                      int *out_priority, void **out) {
     ds__cuda_scope scope;
     unsigned flags = 0;
     int on = device;
     ds__cuda_stream *s = ds__cuda_new_stream(native, device, DS__STREAM_NEW);
-    if (!s) return DS_ERR_OUT_OF_MEMORY;
+    if (!s)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
         r = DS__RT(scope, cudaStreamGetFlags, (s->handle, &flags));
-        if (r == DS_OK) r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
+        if (r == DS_OK)
+            r = DS__RT(scope, cudaStreamGetPriority, (s->handle, out_priority));
 #if CUDART_VERSION >= 12080
         if (r == DS_OK) { /* drivers older than that cannot say */
             cudaError_t code = cudaStreamGetDevice(s->handle, &on);
-            if (code == cudaErrorCallRequiresNewerDriver) { ds__cuda_ignore(&scope, code); on = device; }
-            else r = ds__cuda_check(&scope, code, "cudaStreamGetDevice");
+            if (code == cudaErrorCallRequiresNewerDriver) {
+                ds__cuda_ignore(&scope, code);
+                on = device;
+            } else
+                r = ds__cuda_check(&scope, code, "cudaStreamGetDevice");
         }
 #endif
         ds__cuda_leave(&scope);
     }
-    if (r == DS_OK && on != device) r = ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d", native, on, device);
+    if (r == DS_OK && on != device)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is a stream of cuda:%d, not of cuda:%d", native, on,
+                     device);
     *out_flags = flags & cudaStreamNonBlocking ? DS_STREAM_NON_BLOCKING : DS_STREAM_BLOCKING;
     s->owned = own;
     s->priority = *out_priority;
     s->blocking = *out_flags == DS_STREAM_BLOCKING;
-    if (r == DS_OK) r = ds__cuda_list_wrapper(s);
-    if (r < 0) { pthread_mutex_destroy(&s->staging); ds__release(s); return r; }
+    if (r == DS_OK)
+        r = ds__cuda_list_wrapper(s);
+    if (r < 0) {
+        pthread_mutex_destroy(&s->staging);
+        ds__release(s);
+        return r;
+    }
     *out = s;
     return DS_OK;
 }
@@ -157,7 +211,8 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
 static ds_result ds__cuda_stream_native(void *stream, void **out) {
     const ds__cuda_stream *s = stream;
     ds_result r = ds__cuda_mine(s);
-    if (r == DS_OK) *out = s->handle;
+    if (r == DS_OK)
+        *out = s->handle;
     return r;
 }
 
@@ -165,4 +220,3 @@ static const void *ds__cuda_stream_identity(void *stream) {
     const ds__cuda_stream *s = stream;
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
 }
-

@@ -1,7 +1,9 @@
-/* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it counts its own work only, and to put
-   something on it would be a barrier for all of them. So they are asked one by one, those of other threads excepted. */
+/* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
+   counts its own work only, and to put something on it would be a barrier for all of them. So
+   they are asked one by one, those of other threads excepted. */
 static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream *legacy) {
-    return s->blocking && s->device == legacy->device && (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
+    return s->blocking && s->device == legacy->device &&
+           (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
 }
 
 static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
@@ -9,39 +11,53 @@ static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
     ds_result r = ds__cuda_enter(&scope, legacy->device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     ds__lock_take(&ds__cuda.lock);
     for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
-        if (ds__cuda_with_legacy(s, legacy)) DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+        if (ds__cuda_with_legacy(s, legacy))
+            DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__lock_give(&ds__cuda.lock);
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = code == 0 ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    r = code == 0                    ? DS_OK
+        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
+                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_leave(&scope);
     return r;
 }
 
-/* Makes an event and records it. The sentence of a failure is the caller's to make, once it holds no lock of a stream or of their list
-   any more: one about captures takes the capture lock, under which others take those. *call: what failed. */
+/* Makes an event and records it. The sentence of a failure is the caller's to make, once it
+   holds no lock of a stream or of their list any more: one about captures takes the capture
+   lock, under which others take those. *call: what failed. */
 static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const char **call) {
-    cudaError_t code = *event ? cudaSuccess : cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    cudaError_t code =
+        *event ? cudaSuccess : cudaEventCreateWithFlags(event, cudaEventDisableTiming);
     *call = "cudaEventCreateWithFlags";
-    if (DS__UNLIKELY(code != cudaSuccess)) { *event = NULL; return code; }
+    if (DS__UNLIKELY(code != cudaSuccess)) {
+        *event = NULL;
+        return code;
+    }
     *call = "cudaEventRecord";
     return cudaEventRecord(*event, stream);
 }
 
-/* Puts an event on each blocking stream that has work; inside of a scope with the device current. */
-static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy, cudaEvent_t *events, size_t room, size_t *out_count) {
+/* Puts an event on each blocking stream that has work; inside of a scope with the device
+   current. */
+static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
+                                    cudaEvent_t *events, size_t room, size_t *out_count) {
     cudaError_t failed = cudaSuccess;
     const char *call = "";
     ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s && *out_count < room && failed == cudaSuccess; s = s->next) {
+    for (const ds__cuda_stream *s = ds__cuda.streams;
+         s && *out_count < room && failed == cudaSuccess; s = s->next) {
         int code;
-        if (!ds__cuda_with_legacy(s, legacy)) continue;
+        if (!ds__cuda_with_legacy(s, legacy))
+            continue;
         DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
-        if (code != DS__CUDA_NOT_READY) continue;
+        if (code != DS__CUDA_NOT_READY)
+            continue;
         failed = ds__cuda_mark(&events[*out_count], s->handle, &call);
         *out_count += events[*out_count] != NULL;
     }
@@ -51,23 +67,35 @@ static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_
 
 static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
-    size_t room = 0, count = 0;
+    size_t room = 0;
+    size_t count = 0;
     ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next) room += (size_t)ds__cuda_with_legacy(s, legacy);
+    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
+        room += (size_t)ds__cuda_with_legacy(s, legacy);
     ds__lock_give(&ds__cuda.lock);
     cudaEvent_t *events = ds__alloc((room + 1) * sizeof(cudaEvent_t));
-    if (!events) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
+    if (!events)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
     ds_result r = ds__cuda_enter(&scope, legacy->device);
-    if (r < 0) { ds__release(events); return r; }
-    int code; /* first: while a blocking stream captures this one is refused, and to ask that one would spoil the capture as well */
+    if (r < 0) {
+        ds__release(events);
+        return r;
+    }
+    /* first: while a blocking stream captures this one is refused, and to ask that one would
+       spoil the capture as well */
+    int code;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    r = code == 0 || code == DS__CUDA_NOT_READY ? ds__cuda_mark_busy(&scope, legacy, events, room, &count) : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    r = code == 0 || code == DS__CUDA_NOT_READY
+            ? ds__cuda_mark_busy(&scope, legacy, events, room, &count)
+            : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_query_end(&scope, relaxed, mode);
-    if (r == DS_OK) r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
     for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK) r = DS__RT(scope, cudaEventSynchronize, (events[i]));
+        if (r == DS_OK)
+            r = DS__RT(scope, cudaEventSynchronize, (events[i]));
         ds__cuda_ignore(&scope, cudaEventDestroy(events[i]));
     }
     ds__cuda_leave(&scope);
@@ -80,30 +108,40 @@ static ds_result ds__cuda_stream_query(void *stream) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int code;
-    if (s->kind == DS__STREAM_LEGACY) return ds__cuda_legacy_query(s);
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__cuda_legacy_query(s);
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
     ds__cuda_query_end(&scope, relaxed, mode);
-    r = DS__LIKELY(code == 0) ? DS_OK : code == DS__CUDA_NOT_READY ? DS_NOT_READY : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    r = DS__LIKELY(code == 0)        ? DS_OK
+        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
+                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_leave(&scope);
     return r;
 }
 
 /* CUDA has no wait with a limit: asks again and again, in short order at first. */
-static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object, uint64_t timeout_ns) {
-    uint64_t begin = ds__now_ns(), passed = 0, nap = 5000;
+static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object,
+                               uint64_t timeout_ns) {
+    uint64_t begin = ds__now_ns();
+    uint64_t passed = 0;
+    uint64_t nap = 5000;
     for (;;) {
         ds_result r = query(object);
-        if (r != DS_NOT_READY || passed >= timeout_ns) return r;
+        if (r != DS_NOT_READY || passed >= timeout_ns)
+            return r;
         if (passed < 20000) {
             ds__pause();
         } else {
-            uint64_t left = timeout_ns - passed, ns = nap < left ? nap : left;
+            uint64_t left = timeout_ns - passed;
+            uint64_t ns = nap < left ? nap : left;
             struct timespec t = { 0, (long)ns };
             syscall(SYS_nanosleep, &t, NULL);
-            if (nap < 100000) nap *= 2;
+            if (nap < 100000)
+                nap *= 2;
         }
         passed = ds__now_ns() - begin;
     }
@@ -112,12 +150,14 @@ static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object, u
 static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) {
     const ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
-    if (timeout_ns != DS__FOREVER) return ds__cuda_poll(ds__cuda_stream_query, stream, timeout_ns);
-    if (s->kind == DS__STREAM_LEGACY) return ds__cuda_legacy_synchronize(s);
+    if (timeout_ns != DS__FOREVER)
+        return ds__cuda_poll(ds__cuda_stream_query, stream, timeout_ns);
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__cuda_legacy_synchronize(s);
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
     ds__cuda_leave(&scope);
     return r;
 }
-

@@ -3,9 +3,11 @@
 static ds_result ds__cuda_record(const ds__cuda_stream *s, ds__cuda_event *e) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
-    if (DS__UNLIKELY(r < 0)) return r;
+    if (DS__UNLIKELY(r < 0))
+        return r;
     r = DS__RT(scope, cudaEventRecord, (e->event, s->handle));
-    if (DS__UNLIKELY(r == DS_OK && atomic_load_explicit(&e->capture, memory_order_relaxed))) atomic_store(&e->capture, 0);
+    if (DS__UNLIKELY(r == DS_OK && atomic_load_explicit(&e->capture, memory_order_relaxed)))
+        atomic_store(&e->capture, 0);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -14,36 +16,54 @@ static ds_result ds__cuda_wait(const ds__cuda_stream *s, const ds__cuda_event *e
     return ds__cuda_wait_mark(s, e->event, atomic_load_explicit(&e->capture, memory_order_relaxed));
 }
 
-/* Outside of captures an external record or wait is like any other, and CUDA takes the flag only inside. */
+/* Outside of captures an external record or wait is like any other, and CUDA takes the flag only
+   inside. */
 static ds_result ds__cuda_external(const ds__cuda_stream *s, ds__cuda_event *e, int record) {
     ds__cuda_scope scope;
     int capturing = 0;
     ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
     if (r == DS_OK && capturing)
-        r = record ? DS__RT(scope, cudaEventRecordWithFlags, (e->event, s->handle, cudaEventRecordExternal))
-                   : DS__RT(scope, cudaStreamWaitEvent, (s->handle, e->event, cudaEventWaitExternal));
+        r = record
+                ? DS__RT(scope, cudaEventRecordWithFlags,
+                         (e->event, s->handle, cudaEventRecordExternal))
+                : DS__RT(scope, cudaStreamWaitEvent, (s->handle, e->event, cudaEventWaitExternal));
     ds__cuda_leave(&scope);
-    if (r < 0 || capturing) return r;
+    if (r < 0 || capturing)
+        return r;
     return record ? ds__cuda_record(s, e) : ds__cuda_wait(s, e);
 }
 
 /* Puts the work on the stream, whether that captures or not. */
 static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     switch (op->kind) {
-    case DS__OP_KERNEL: return ds__cuda_launch(s, op);
-    case DS__OP_COPY: return ds__cuda_submit_copy(s, op);
-    case DS__OP_FILL: return ds__cuda_submit_fill(s, op);
-    case DS__OP_RECORD: return ds__cuda_record(s, op->u.event.event);
-    case DS__OP_WAIT: return ds__cuda_wait(s, op->u.event.event);
-    case DS__OP_WAIT_STREAM: return ds__cuda_wait_stream(s, op->u.wait.stream);
-    case DS__OP_HOST: case DS__OP_CALLBACK:
-        return ds__cuda_submit_host(s, op->u.host.fn, op->u.host.callback, op->u.host.user, op->u.host.dtor_fn, op->u.host.stream, 0);
-    case DS__OP_GRAPH: return ds__cuda_launch_graph(s, op->u.graph.exec);
-    case DS__OP_UPLOAD: return ds__cuda_upload(s, op->u.graph.exec);
-    case DS__OP_EXTERNAL_RECORD: case DS__OP_EXTERNAL_WAIT: return ds__cuda_external(s, op->u.event.event, op->kind == DS__OP_EXTERNAL_RECORD);
-    default: return ds__fail(DS_ERR_UNSUPPORTED, "operation %d is not known to the CUDA driver", op->kind);
+    case DS__OP_KERNEL:
+        return ds__cuda_launch(s, op);
+    case DS__OP_COPY:
+        return ds__cuda_submit_copy(s, op);
+    case DS__OP_FILL:
+        return ds__cuda_submit_fill(s, op);
+    case DS__OP_RECORD:
+        return ds__cuda_record(s, op->u.event.event);
+    case DS__OP_WAIT:
+        return ds__cuda_wait(s, op->u.event.event);
+    case DS__OP_WAIT_STREAM:
+        return ds__cuda_wait_stream(s, op->u.wait.stream);
+    case DS__OP_HOST:
+    case DS__OP_CALLBACK:
+        return ds__cuda_submit_host(s, op->u.host.fn, op->u.host.callback, op->u.host.user,
+                                    op->u.host.dtor_fn, op->u.host.stream, 0);
+    case DS__OP_GRAPH:
+        return ds__cuda_launch_graph(s, op->u.graph.exec);
+    case DS__OP_UPLOAD:
+        return ds__cuda_upload(s, op->u.graph.exec);
+    case DS__OP_EXTERNAL_RECORD:
+    case DS__OP_EXTERNAL_WAIT:
+        return ds__cuda_external(s, op->u.event.event, op->kind == DS__OP_EXTERNAL_RECORD);
+    default:
+        return ds__fail(DS_ERR_UNSUPPORTED, "operation %d is not known to the CUDA driver",
+                        op->kind);
     }
 }
-

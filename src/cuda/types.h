@@ -1,15 +1,17 @@
-/* ---- >>cuda: the CUDA driver, over cudart --------------------------------------------------------------------------- */
+/* ---- >>cuda: the CUDA driver, over cudart ---------------------------------------------------- */
 
 #ifdef DEVSTREAM_CUDA
 
-/* Policy. Streams, events, copies and memory are cudart's. What goes through the driver's own entry points, which cudart hands
-   out, so that nothing links to libcuda: kernel images, launches, fills of more than bytes, and queries, which in cudart
-   would leave "not ready" as the thread's last error. Every call stands in a scope, which makes the device current when it is
-   not, and clears the thread's last error only if it was ours. For another device its primary context is pushed and popped
-   again: cudaSetDevice back to the former device would give that one a context, hundreds of MB, if it had none (CUDA 12). CUDA
-   does not ask for the device at every call (Programming Guide, "Stream and Event Behavior"), but in a thread without a
-   context cudart would make one for its current device. Host functions and callbacks both are cudaStreamAddCallback's: those
-   run in every case and learn of a failure. */
+/* Policy. Streams, events, copies and memory are cudart's. What goes through the driver's own
+   entry points, which cudart hands out, so that nothing links to libcuda: kernel images,
+   launches, fills of more than bytes, and queries, which in cudart would leave "not ready" as
+   the thread's last error. Every call stands in a scope, which makes the device current when it
+   is not, and clears the thread's last error only if it was ours. For another device its primary
+   context is pushed and popped again: cudaSetDevice back to the former device would give that
+   one a context, hundreds of MB, if it had none (CUDA 12). CUDA does not ask for the device at
+   every call (Programming Guide, "Stream and Event Behavior"), but in a thread without a context
+   cudart would make one for its current device. Host functions and callbacks both are
+   cudaStreamAddCallback's: those run in every case and learn of a failure. */
 
 #if defined(__has_include)
 #if !__has_include(<cuda_runtime_api.h>)
@@ -28,23 +30,41 @@
 #error "devstream needs cudart 11.8 or newer"
 #endif
 
-/* X(function, parameters): what is taken from the driver. The types are those of cuda.h, which need not be there: results,
-   options and JIT options are ints, handles are pointers, a device's address is 64 bits wide. */
-typedef struct ds__cuda_kernel_params { /* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a driver's entry of before does not look at the last two */
+/* X(function, parameters): what is taken from the driver. The types are those of cuda.h, which
+   need not be there: results, options and JIT options are ints, handles are pointers, a device's
+   address is 64 bits wide. */
+/* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a driver's entry of before does not look at the last two */
+typedef struct ds__cuda_kernel_params {
     void *function;
-    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
-    void **params, **extra;
-    void *kernel, *context;
+    unsigned grid_x;
+    unsigned grid_y;
+    unsigned grid_z;
+    unsigned block_x;
+    unsigned block_y;
+    unsigned block_z;
+    unsigned shared_bytes;
+    void **params;
+    void **extra;
+    void *kernel;
+    void *context;
 } ds__cuda_kernel_params;
+
 typedef struct ds__cuda_memory { /* CUmemAllocationProp */
-    int type, handle_types, location, device;
+    int type;
+    int handle_types;
+    int location;
+    int device;
     void *handle_data;
-    unsigned char compression, rdma;
+    unsigned char compression;
+    unsigned char rdma;
     unsigned short usage;
     unsigned char reserved[4];
 } ds__cuda_memory;
+
+/* clang-format off */
 #define DS__CUDA_ENTRY_POINTS(X) \
-    X(cuModuleLoadDataEx, (void **module, const void *image, unsigned count, int *options, void **values)) \
+    X(cuModuleLoadDataEx, \
+      (void **module, const void *image, unsigned count, int *options, void **values)) \
     X(cuModuleUnload, (void *module)) \
     X(cuModuleGetFunction, (void **function, void *module, const char *name)) \
     X(cuFuncGetAttribute, (int *value, int attribute, void *function)) \
@@ -52,71 +72,107 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     X(cuDevicePrimaryCtxRetain, (void **context, int device)) \
     X(cuCtxPushCurrent, (void *context)) \
     X(cuCtxPopCurrent, (void **context)) \
-    X(cuLaunchKernel, (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
-                       unsigned block_z, unsigned shared_bytes, cudaStream_t stream, void **params, void **extra)) \
+    X(cuLaunchKernel, \
+      (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
+        unsigned block_y, unsigned block_z, unsigned shared_bytes, cudaStream_t stream, \
+        void **params, void **extra)) \
     X(cuStreamQuery, (cudaStream_t stream)) \
     X(cuEventQuery, (cudaEvent_t event)) \
     X(cuDeviceGetAttribute, (int *value, int attribute, int device)) \
     X(cuMemGetAllocationGranularity, (size_t *out, const ds__cuda_memory *memory, int option)) \
-    X(cuMemAddressReserve, (unsigned long long *out, size_t size, size_t alignment, unsigned long long hint, unsigned long long flags)) \
+    X(cuMemAddressReserve, \
+      (unsigned long long *out, size_t size, size_t alignment, unsigned long long hint, \
+        unsigned long long flags)) \
     X(cuMemAddressFree, (unsigned long long address, size_t size)) \
-    X(cuMemCreate, (unsigned long long *handle, size_t size, const ds__cuda_memory *memory, unsigned long long flags)) \
+    X(cuMemCreate, \
+      (unsigned long long *handle, size_t size, const ds__cuda_memory *memory, \
+        unsigned long long flags)) \
     X(cuMemRelease, (unsigned long long handle)) \
-    X(cuMemMap, (unsigned long long address, size_t size, size_t offset, unsigned long long handle, unsigned long long flags)) \
+    X(cuMemMap, \
+      (unsigned long long address, size_t size, size_t offset, unsigned long long handle, \
+        unsigned long long flags)) \
     X(cuMemUnmap, (unsigned long long address, size_t size)) \
-    X(cuMemSetAccess, (unsigned long long address, size_t size, const struct cudaMemAccessDesc *access, size_t count)) \
+    X(cuMemSetAccess, \
+      (unsigned long long address, size_t size, const struct cudaMemAccessDesc *access, \
+        size_t count)) \
     X(cuMemGetAddressRange, (unsigned long long *base, size_t *size, unsigned long long address)) \
-    X(cuMemsetD16Async, (unsigned long long address, unsigned short value, size_t count, cudaStream_t stream)) \
-    X(cuMemsetD32Async, (unsigned long long address, unsigned value, size_t count, cudaStream_t stream)) \
-    X(cuMemsetD2D16Async, (unsigned long long address, size_t pitch, unsigned short value, size_t width, size_t height, cudaStream_t stream)) \
-    X(cuMemsetD2D32Async, (unsigned long long address, size_t pitch, unsigned value, size_t width, size_t height, cudaStream_t stream)) \
-    X(cuGraphAddKernelNode, (cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, const ds__cuda_kernel_params *params)) \
+    X(cuMemsetD16Async, \
+      (unsigned long long address, unsigned short value, size_t count, cudaStream_t stream)) \
+    X(cuMemsetD32Async, \
+      (unsigned long long address, unsigned value, size_t count, cudaStream_t stream)) \
+    X(cuMemsetD2D16Async, \
+      (unsigned long long address, size_t pitch, unsigned short value, size_t width, \
+        size_t height, cudaStream_t stream)) \
+    X(cuMemsetD2D32Async, \
+      (unsigned long long address, size_t pitch, unsigned value, size_t width, size_t height, \
+        cudaStream_t stream)) \
+    X(cuGraphAddKernelNode, \
+      (cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count, \
+        const ds__cuda_kernel_params *params)) \
     X(cuGraphKernelNodeSetParams, (cudaGraphNode_t node, const ds__cuda_kernel_params *params)) \
-    X(cuGraphExecKernelNodeSetParams, (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_kernel_params *params))
+    X(cuGraphExecKernelNodeSetParams, \
+      (cudaGraphExec_t exec, cudaGraphNode_t node, const ds__cuda_kernel_params *params))
 
-enum { DS__CUDA_NO_CONTEXT = 201, DS__CUDA_NOT_READY = 600, DS__CUDA_MAX_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */,
-       DS__CUDA_HAS_SPACE = 102 /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */ };
+/* clang-format on */
+
+enum {
+    DS__CUDA_NO_CONTEXT = 201,
+    DS__CUDA_NOT_READY = 600,
+    DS__CUDA_MAX_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */,
+    DS__CUDA_HAS_SPACE = 102 /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
+};
 
 #define DS__CUDA_STAGE (4u << 20) /* bytes of a staging buffer */
 
-/* A pinned buffer for copies between a GPU and a CPU device; those of one stream share it, since they run one by one. */
+/* A pinned buffer for copies between a GPU and a CPU device; those of one stream share it, since
+   they run one by one. */
 typedef struct ds__cuda_stage {
     struct ds__cuda_stage *next;
     void *memory;
-    _Atomic size_t users;            /* the stream, and the copies on their way */
+    _Atomic size_t users; /* the stream, and the copies on their way */
 } ds__cuda_stage;
 
 typedef struct ds__cuda_stream {
     cudaStream_t handle;
-    int device, kind;                /* DS__STREAM_* */
+    /* device, kind: DS__STREAM_* */
+    int device;
+    int kind;
     int priority;
-    _Atomic uint64_t capture;        /* the number of the capture that it was last seen in */
-    int owned, blocking;             /* the handle ends with this object; it is ordered with the legacy stream */
-    int hidden;                      /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
-    uint64_t thread;                 /* a per-thread stream's */
-    ds__lock lock;                   /* of `mark`, between its record and the wait for it */
-    cudaEvent_t mark;                /* what other streams wait for; made when first needed */
-    pthread_mutex_t staging;         /* held while the pieces of a copy are put on the stream */
-    ds__cuda_stage *stage;           /* made when first needed */
-    struct ds__cuda_stream *next, *previous;
+    _Atomic uint64_t capture; /* the number of the capture that it was last seen in */
+    /* owned, blocking: the handle ends with this object; it is ordered with the legacy stream */
+    int owned;
+    int blocking;
+    /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
+    int hidden;
+    uint64_t thread;         /* a per-thread stream's */
+    ds__lock lock;           /* of `mark`, between its record and the wait for it */
+    cudaEvent_t mark;        /* what other streams wait for; made when first needed */
+    pthread_mutex_t staging; /* held while the pieces of a copy are put on the stream */
+    ds__cuda_stage *stage;   /* made when first needed */
+    struct ds__cuda_stream *next;
+    struct ds__cuda_stream *previous;
     struct ds__cuda_stream *sibling; /* the next one of those made for a capture */
 } ds__cuda_stream;
 
 typedef struct ds__cuda_event {
     _Atomic(cudaEvent_t) event;
     int device;
-    _Atomic uint64_t capture;        /* of the capture in which it was recorded last; 0: outside */
-    struct ds__cuda_event *older;    /* made for another device, where the first record failed; a reader may still have it */
+    _Atomic uint64_t capture; /* of the capture in which it was recorded last; 0: outside */
+    /* made for another device, where the first record failed; a reader may still have it */
+    struct ds__cuda_event *older;
 } ds__cuda_event;
 
 /* A host function on its way. */
 enum { DS__CUDA_PENDING, DS__CUDA_TAKEN };
+
 typedef struct ds__cuda_host {
-    struct ds__cuda_host *next, *previous;
+    struct ds__cuda_host *next;
+    struct ds__cuda_host *previous;
     _Atomic int state;
     int device;
-    int embedded;                    /* 1: part of another block; its destructor ends that */
-    ds_host_fn fn, dtor_fn;
+    int embedded; /* 1: part of another block; its destructor ends that */
+    ds_host_fn fn;
+    ds_host_fn dtor_fn;
     ds_callback_fn callback;
     void *user;
     uint64_t stream;
@@ -124,8 +180,9 @@ typedef struct ds__cuda_host {
 
 /* What an executable graph of CUDA's keeps alive, launches on their way included. */
 typedef struct ds__cuda_keep {
-    struct ds__cuda_keep *next, *previous;
-    _Atomic int state;               /* as of a host function */
+    struct ds__cuda_keep *next;
+    struct ds__cuda_keep *previous;
+    _Atomic int state; /* as of a host function */
     uint32_t count;
     ds__object *object[];
 } ds__cuda_keep;
@@ -135,13 +192,16 @@ typedef struct ds__cuda_module {
     struct ds__cuda_module *next;
     const void *image;
     void *module;
-    int device, users;
+    int device;
+    int users;
 } ds__cuda_module;
 
 /* A kernel on one device. */
 typedef struct ds__cuda_function {
-    _Atomic(void *) function;        /* what cuLaunchKernel or cudaLaunchKernel takes; NULL: not ready */
-    _Atomic unsigned shared;         /* most dynamic shared memory that a launch may ask for, as things are */
+    /* what cuLaunchKernel or cudaLaunchKernel takes; NULL: not ready */
+    _Atomic(void *) function;
+    /* most dynamic shared memory that a launch may ask for, as things are */
+    _Atomic unsigned shared;
     ds__cuda_module *module;
 } ds__cuda_function;
 
@@ -149,28 +209,38 @@ static struct {
     int devices;
     int multiprocessors[DS__MAX_DEVICES];
     _Atomic unsigned char used[DS__MAX_DEVICES];
-    _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES]; /* 0: not asked yet, 1: no, 2: yes, and switched on, for good */
-    _Atomic unsigned char near[DS__MAX_DEVICES][DS__MAX_DEVICES]; /* whether the first could reach the second: 0: not asked yet, 1: no, 2: yes */
-    _Atomic size_t page[DS__MAX_DEVICES];     /* of reserved address space; 0: not asked yet */
-    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES]; /* the default one, once it is as it should be */
+    /* 0: not asked yet, 1: no, 2: yes, and switched on, for good */
+    _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES];
+    /* whether the first could reach the second: 0: not asked yet, 1: no, 2: yes */
+    _Atomic unsigned char near[DS__MAX_DEVICES][DS__MAX_DEVICES];
+    _Atomic size_t page[DS__MAX_DEVICES];          /* of reserved address space; 0: not asked yet */
+    _Atomic(cudaMemPool_t) pool[DS__MAX_DEVICES];  /* the default one, once it is as it should be */
     unsigned long long threshold[DS__MAX_DEVICES]; /* that it had before */
-    _Atomic(void *) context[DS__MAX_DEVICES]; /* the primary ones, retained for good, as cudart does */
-    cudaStream_t side[DS__MAX_DEVICES];       /* for copies of streams of the CPU driver; made when first needed */
-    pthread_mutex_t mutex;           /* modules, side streams: held across calls that compile or create */
-    ds__cuda_module *modules;        /* in use, and without users until the device has been waited for */
-    ds__lock lock;                   /* of the list of streams */
-    ds__cuda_stream *streams;        /* all but the legacy ones */
-    ds__lock host_lock;              /* of the three lists below: a lock that no call of cudart is made under */
+    /* the primary ones, retained for good, as cudart does */
+    _Atomic(void *) context[DS__MAX_DEVICES];
+    /* for copies of streams of the CPU driver; made when first needed */
+    cudaStream_t side[DS__MAX_DEVICES];
+    /* modules, side streams: held across calls that compile or create */
+    pthread_mutex_t mutex;
+    /* in use, and without users until the device has been waited for */
+    ds__cuda_module *modules;
+    ds__lock lock;            /* of the list of streams */
+    ds__cuda_stream *streams; /* all but the legacy ones */
+    /* of the three lists below: a lock that no call of cudart is made under */
+    ds__lock host_lock;
     ds__cuda_host *hosts;
-    ds__cuda_stage *stages;          /* without users */
-    ds__cuda_keep *keeps;            /* what CUDA has not let go yet */
-    ds__cuda_keep *left;             /* what it had not at a shutdown: it may still run and end that, which stays for good */
-    _Atomic int host_count, inside;  /* host functions that were put on a stream and have not returned; that run */
+    ds__cuda_stage *stages; /* without users */
+    ds__cuda_keep *keeps;   /* what CUDA has not let go yet */
+    /* what it had not at a shutdown: it may still run and end that, which stays for good */
+    ds__cuda_keep *left;
+    /* host_count, inside: host functions that were put on a stream and have not returned; that
+       run */
+    _Atomic int host_count;
+    _Atomic int inside;
     _Atomic uint64_t threads;
-#define DS__CUDA_MEMBER(function, parameters) int (*function) parameters;
+#define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
 #undef DS__CUDA_MEMBER
 } ds__cuda = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
-

@@ -1,14 +1,21 @@
 /* The unit in which memory is mapped. Inside of a scope. */
 static ds_result ds__cuda_space_page(const ds__cuda_scope *scope, size_t *out) {
     ds__cuda_memory m = ds__cuda_memory_of(scope->device);
-    int code, has = 0;
+    int code;
+    int has = 0;
     *out = atomic_load_explicit(&ds__cuda.page[scope->device], memory_order_relaxed);
-    if (*out) return DS_OK;
+    if (*out)
+        return DS_OK;
     DS__DR_CODE(*scope, code, cuDeviceGetAttribute, (&has, DS__CUDA_HAS_SPACE, scope->device));
-    if (code) return ds__cuda_fail(scope, "cuDeviceGetAttribute", code);
-    if (!has) return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no virtual memory management", scope->device);
-    DS__DR_CODE(*scope, code, cuMemGetAllocationGranularity, (out, &m, 0 /* CU_MEM_ALLOC_GRANULARITY_MINIMUM */));
-    if (code) return ds__cuda_fail(scope, "cuMemGetAllocationGranularity", code);
+    if (code)
+        return ds__cuda_fail(scope, "cuDeviceGetAttribute", code);
+    if (!has)
+        return ds__fail(DS_ERR_UNSUPPORTED, "cuda:%d has no virtual memory management",
+                        scope->device);
+    DS__DR_CODE(*scope, code, cuMemGetAllocationGranularity,
+                (out, &m, 0 /* CU_MEM_ALLOC_GRANULARITY_MINIMUM */));
+    if (code)
+        return ds__cuda_fail(scope, "cuMemGetAllocationGranularity", code);
     atomic_store_explicit(&ds__cuda.page[scope->device], *out, memory_order_relaxed);
     return DS_OK;
 }
@@ -18,15 +25,21 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
     unsigned long long at = 0;
     size_t page = 0;
     ds_result r = ds__cuda_enter(&scope, device);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_relax(&scope, &mode), code;
+    int relaxed = ds__cuda_relax(&scope, &mode);
+    int code;
     r = ds__cuda_space_page(&scope, &page);
-    if (r == DS_OK && (!size || size > SIZE_MAX - page)) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "there are no %zu bytes of address space", size);
+    if (r == DS_OK && (!size || size > SIZE_MAX - page))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "there are no %zu bytes of address space", size);
     if (r == DS_OK) {
-        DS__DR_CODE(scope, code, cuMemAddressReserve, (&at, (size + page - 1) / page * page, page, 0, 0));
-        if (code) r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
-        if (r == DS_ERR_OUT_OF_MEMORY) ds__also(r, "; %zu bytes of address space were asked for", size);
+        DS__DR_CODE(scope, code, cuMemAddressReserve,
+                    (&at, (size + page - 1) / page * page, page, 0, 0));
+        if (code)
+            r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
+        if (r == DS_ERR_OUT_OF_MEMORY)
+            ds__also(r, "; %zu bytes of address space were asked for", size);
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
@@ -48,27 +61,38 @@ static void ds__cuda_space_release(int device, void *at, size_t size) {
     ds__cuda_leave(&scope);
 }
 
-/* The handle goes at once, so that the memory goes with its mapping. What was made is undone when the rest fails: PyTorch's allocator
-   did not (pytorch#188008). Inside of a scope. */
+/* The handle goes at once, so that the memory goes with its mapping. What was made is undone
+   when the rest fails: PyTorch's allocator did not (pytorch#188008). Inside of a scope. */
 static ds_result ds__cuda_map_memory(const ds__cuda_scope *scope, void *at, size_t size) {
     struct cudaMemAccessDesc access[DS__MAX_DEVICES];
     ds__cuda_memory m = ds__cuda_memory_of(scope->device);
-    unsigned long long handle = 0, address = (uintptr_t)at;
+    unsigned long long handle = 0;
+    unsigned long long address = (uintptr_t)at;
     size_t count = 0;
     const char *call = "cuMemCreate";
-    int code, released, mapped = 0;
+    int code;
+    int released;
+    int mapped = 0;
     ds_result r = ds__cuda_readers(scope, scope->device, access, &count);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     DS__DR_CODE(*scope, code, cuMemCreate, (&handle, size, &m, 0));
     if (!code) {
         call = "cuMemMap";
         code = ds__cuda.cuMemMap(address, size, 0, handle, 0);
         mapped = !code;
         released = ds__cuda.cuMemRelease(handle);
-        if (!code && released) { call = "cuMemRelease"; code = released; }
+        if (!code && released) {
+            call = "cuMemRelease";
+            code = released;
+        }
     }
-    if (!code) { call = "cuMemSetAccess"; code = ds__cuda.cuMemSetAccess(address, size, access, count); }
-    if (code && mapped) (void)ds__cuda.cuMemUnmap(address, size);
+    if (!code) {
+        call = "cuMemSetAccess";
+        code = ds__cuda.cuMemSetAccess(address, size, access, count);
+    }
+    if (code && mapped)
+        (void)ds__cuda.cuMemUnmap(address, size);
     return code ? ds__cuda_fail(scope, call, code) : DS_OK;
 }
 
@@ -76,35 +100,42 @@ static ds_result ds__cuda_space_map(int device, void *at, size_t size) {
     ds__cuda_scope scope;
     ds__mapping m;
     ds_result r = ds__mapping_add(at, size);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__cuda_enter(&scope, device);
     if (r == DS_OK) {
         enum cudaStreamCaptureMode mode;
         int relaxed = ds__cuda_relax(&scope, &mode);
         r = ds__cuda_map_memory(&scope, at, size);
         ds__cuda_unrelax(&scope, relaxed, mode);
-        if (r == DS_ERR_OUT_OF_MEMORY) ds__cuda_short(&scope, size);
+        if (r == DS_ERR_OUT_OF_MEMORY)
+            ds__cuda_short(&scope, size);
         ds__cuda_leave(&scope);
     }
-    if (r < 0) (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
+    if (r < 0)
+        (void)ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m);
     return r;
 }
 
-/* One mapping at a time: cuMemUnmap takes the whole of one. A mapping that is ours it does take, whatever it reports of earlier work. */
+/* One mapping at a time: cuMemUnmap takes the whole of one. A mapping that is ours it does take,
+   whatever it reports of earlier work. */
 static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     ds__cuda_scope scope;
     ds__mapping m;
     enum cudaStreamCaptureMode mode;
     ds_result r = ds__mapping_check(at, size);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__cuda_enter_or_not(&scope, device);
-    int relaxed = ds__cuda_relax(&scope, &mode), code;
+    int relaxed = ds__cuda_relax(&scope, &mode);
+    int code;
     while (ds__mapping_take((uintptr_t)at, (uintptr_t)at + size, &m)) {
         DS__DR_CODE(scope, code, cuMemUnmap, (m.at, m.size));
-        if (code) DS_IGNORE(ds__cuda_fail(&scope, "cuMemUnmap", code)); /* for the log */
+        /* for the log */
+        if (code)
+            DS_IGNORE(ds__cuda_fail(&scope, "cuMemUnmap", code));
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
     return DS_OK;
 }
-

@@ -13,11 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- >>os: all that depends on Linux, the C library and the processor ----------------------------------------- */
+/* ---- >>os: all that depends on Linux, the C library and the processor ------------------------ */
 
 /* What strict -std=c11 hides. */
 extern long syscall(long number, ...);
-extern int clock_gettime(int clock, struct timespec *out); /* clockid_t is an int in glibc and musl */
+/* clockid_t is an int in glibc and musl */
+extern int clock_gettime(int clock, struct timespec *out);
 extern int madvise(void *at, size_t size, int advice);
 
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
@@ -30,7 +31,8 @@ extern int madvise(void *at, size_t size, int advice);
 #elif defined(__SANITIZE_ADDRESS__)
 #define DS__SANITIZED 1
 #elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer) || \
+    __has_feature(memory_sanitizer)
 #define DS__SANITIZED 1
 #endif
 #endif
@@ -50,7 +52,8 @@ static inline void ds__pause(void) {
 #endif
 }
 
-/* Asks for a cache line that will be written soon and that another processor may have; any address is allowed. */
+/* Asks for a cache line that will be written soon and that another processor may have; any
+   address is allowed. */
 static inline void ds__own_line(const void *line) {
 #if defined(__x86_64__)
     __asm__ __volatile__("prefetchw (%0)" : : "r"(line));
@@ -80,47 +83,63 @@ DS__SEAM static int ds__os_processors(void) {
     unsigned long mask[64];
     long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
     int n = 0;
-    for (long i = 0; i < bytes / (long)sizeof mask[0]; i++) n += __builtin_popcountl(mask[i]);
+    for (long i = 0; i < bytes / (long)sizeof mask[0]; i++)
+        n += __builtin_popcountl(mask[i]);
     return n > 0 ? n : 1;
 }
 
 DS__SEAM static size_t ds__os_memory(void) {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    long pages = sysconf(_SC_PHYS_PAGES);
+    long page = sysconf(_SC_PAGESIZE);
     return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
 }
 
-/* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size is a multiple of a page. */
+/* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size
+   is a multiple of a page. */
 DS__SEAM static void *ds__os_reserve(size_t size, size_t align) {
     const int flags = MAP_PRIVATE | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
-    if (size > SIZE_MAX - align) return NULL;
+    if (size > SIZE_MAX - align)
+        return NULL;
     char *at = mmap(NULL, size + align, PROT_NONE, flags, -1, 0);
-    if (at == MAP_FAILED) return NULL;
+    if (at == MAP_FAILED)
+        return NULL;
     size_t before = (align - (uintptr_t)at % align) % align;
-    if (before) munmap(at, before);
+    if (before)
+        munmap(at, before);
     munmap(at + before + size, align - before);
     return at + before;
 }
+
 /* Puts zeroed memory there, in large pages where the system has them; 0: it has none. */
 DS__SEAM static int ds__os_commit(void *at, size_t size) {
-    if (mprotect(at, size, PROT_READ | PROT_WRITE)) return 0;
+    if (mprotect(at, size, PROT_READ | PROT_WRITE))
+        return 0;
     madvise(at, size, 14 /* MADV_HUGEPAGE */);
     return 1;
 }
-/* The memory is the system's again, and whoever touches the addresses dies. When there are too many pieces for the system to
-   remember, they can still be touched. */
-DS__SEAM static void ds__os_decommit(void *at, size_t size) {
-    const int flags = MAP_PRIVATE | MAP_FIXED | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
-    if (mmap(at, size, PROT_NONE, flags, -1, 0) == MAP_FAILED) madvise(at, size, 4 /* MADV_DONTNEED */);
-}
-DS__SEAM static void ds__os_unreserve(void *at, size_t size) { munmap(at, size); }
 
-/* Memory that other processes can open although it has no name that could stay behind: /proc/PID/fd/N leads to it, and `cookie`, which nothing
-   else has, tells that it does. It has its size for good, but nothing behind it yet; -1: the system refuses (errno). */
+/* The memory is the system's again, and whoever touches the addresses dies. When there are too
+   many pieces for the system to remember, they can still be touched. */
+DS__SEAM static void ds__os_decommit(void *at, size_t size) {
+    const int flags =
+        MAP_PRIVATE | MAP_FIXED | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
+    if (mmap(at, size, PROT_NONE, flags, -1, 0) == MAP_FAILED)
+        madvise(at, size, 4 /* MADV_DONTNEED */);
+}
+
+DS__SEAM static void ds__os_unreserve(void *at, size_t size) {
+    munmap(at, size);
+}
+
+/* Memory that other processes can open although it has no name that could stay behind:
+   /proc/PID/fd/N leads to it, and `cookie`, which nothing else has, tells that it does. It has
+   its size for good, but nothing behind it yet; -1: the system refuses (errno). */
 DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
     char name[48];
     snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
     int fd = (int)syscall(SYS_memfd_create, name, 3 /* MFD_CLOEXEC | MFD_ALLOW_SEALING */);
-    if (fd >= 0 && (syscall(SYS_ftruncate, fd, (long)size) || fcntl(fd, 1033 /* F_ADD_SEALS */, 6 /* F_SEAL_SHRINK | F_SEAL_GROW */))) {
+    if (fd >= 0 && (syscall(SYS_ftruncate, fd, (long)size) ||
+                    fcntl(fd, 1033 /* F_ADD_SEALS */, 6 /* F_SEAL_SHRINK | F_SEAL_GROW */))) {
         int error = errno;
         close(fd);
         errno = error;
@@ -128,57 +147,81 @@ DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
     }
     return fd;
 }
+
 /* Where a symbolic link leads, as it says it; 0: it is none, or longer than there is room. */
 DS__SEAM static int ds__os_link(const char *path, char *out, size_t size) {
     long n = syscall(SYS_readlinkat, -100 /* AT_FDCWD */, path, out, size);
-    if (n <= 0 || (size_t)n >= size) return 0;
+    if (n <= 0 || (size_t)n >= size)
+        return 0;
     out[n] = 0;
     return 1;
 }
+
 /* Whether it is so of one of the names in a folder. */
 DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name)) {
     DIR *folder = opendir(path);
     int is = 0;
-    for (struct dirent *one; folder && !is && (one = readdir(folder)) != NULL;) is = is_fn(one->d_name);
-    if (folder) closedir(folder);
+    for (struct dirent *one; folder && !is && (one = readdir(folder)) != NULL;)
+        is = is_fn(one->d_name);
+    if (folder)
+        closedir(folder);
     return is;
 }
+
 static int ds__os_is_memfd(const char *path, uint64_t cookie) {
-    char link[96], name[48];
+    char link[96];
+    char name[48];
     snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
     return ds__os_link(path, link, sizeof link) && strstr(link, name) != NULL;
 }
-/* The memory of another process; -1, and errno says why: ENOENT when that has ended or closed it. */
+
+/* The memory of another process; -1, and errno says why: ENOENT when that has ended or closed
+   it. */
 DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t size) {
-    char path[48], mine[48];
+    char path[48];
+    char mine[48];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
     if (!ds__os_is_memfd(path, cookie)) { /* so that nothing else is opened: it might be a device */
-        if (errno != EACCES && errno != EPERM) errno = ENOENT;
+        if (errno != EACCES && errno != EPERM)
+            errno = ENOENT;
         return -1;
     }
     int got = open(path, O_RDWR | 0x80000 /* O_CLOEXEC */);
-    if (got < 0) return -1;
+    if (got < 0)
+        return -1;
     snprintf(mine, sizeof mine, "/proc/self/fd/%d", got);
-    if (ds__os_is_memfd(mine, cookie) && (size_t)lseek(got, 0, SEEK_END) == size) return got;
+    if (ds__os_is_memfd(mine, cookie) && (size_t)lseek(got, 0, SEEK_END) == size)
+        return got;
     close(got);
     errno = ENOENT;
     return -1;
 }
+
 /* Puts memory behind these bytes, so that touching them cannot fail; 0: there is none. */
 DS__SEAM static int ds__os_memfd_reserve(int fd, size_t at, size_t size) {
     long r;
-    do r = syscall(SYS_fallocate, fd, 0, (long)at, (long)size); while (r && errno == EINTR);
+    do
+        r = syscall(SYS_fallocate, fd, 0, (long)at, (long)size);
+    while (r && errno == EINTR);
     return r == 0;
 }
+
 DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
     void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return at == MAP_FAILED ? NULL : at;
 }
-/* A forked child does not get it, nor the open file with it. */
-DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) { return madvise(at, size, 10 /* MADV_DONTFORK */) == 0; }
-DS__SEAM static void ds__os_unmap(void *at, size_t size) { munmap(at, size); }
 
-/* Takes the lock of a byte for the open file, until that is closed, at the latest by the kernel when the process ends. */
+/* A forked child does not get it, nor the open file with it. */
+DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) {
+    return madvise(at, size, 10 /* MADV_DONTFORK */) == 0;
+}
+
+DS__SEAM static void ds__os_unmap(void *at, size_t size) {
+    munmap(at, size);
+}
+
+/* Takes the lock of a byte for the open file, until that is closed, at the latest by the kernel
+   when the process ends. */
 static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
     struct flock f;
     memset(&f, 0, sizeof f);
@@ -186,37 +229,61 @@ static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
     f.l_whence = SEEK_SET;
     f.l_start = (long)byte;
     f.l_len = 1;
-    if (fcntl(fd, command, &f)) return -1;
+    if (fcntl(fd, command, &f))
+        return -1;
     return f.l_type != F_UNLCK;
 }
-DS__SEAM static int ds__os_hold_byte(int fd, uint64_t byte) { return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0; }
+
+DS__SEAM static int ds__os_hold_byte(int fd, uint64_t byte) {
+    return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0;
+}
+
 /* 1: somebody else holds it. */
-DS__SEAM static int ds__os_byte_held(int fd, uint64_t byte) { return ds__os_lock_byte(fd, byte, 36 /* F_OFD_GETLK */) != 0; }
+DS__SEAM static int ds__os_byte_held(int fd, uint64_t byte) {
+    return ds__os_lock_byte(fd, byte, 36 /* F_OFD_GETLK */) != 0;
+}
 
 /* A number that is unlikely to come twice. */
 DS__SEAM static uint64_t ds__os_cookie(void) {
     uint64_t n = 0;
-    if (syscall(SYS_getrandom, &n, sizeof n, 0) != (long)sizeof n || n == 0) n = ds__now_ns() * 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)&n ^ (uint64_t)getpid() << 32;
+    if (syscall(SYS_getrandom, &n, sizeof n, 0) != (long)sizeof n || n == 0)
+        n = ds__now_ns() * 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)&n ^ (uint64_t)getpid() << 32;
     return n ? n : 1;
 }
 
 /* As the two above, between processes. */
-DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) { syscall(SYS_futex, word, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0); }
-/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several: there it sleeps for half a millisecond. */
-typedef struct ds__sleep { uint64_t value, address; uint32_t flags, zero; } ds__sleep; /* struct futex_waitv */
+DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0);
+}
+
+/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several:
+   there it sleeps for half a millisecond. */
+/* struct futex_waitv */
+typedef struct ds__sleep {
+    uint64_t value;
+    uint64_t address;
+    uint32_t flags;
+    uint32_t zero;
+} ds__sleep;
+
 DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
     uint64_t until = ds__now_ns() + timeout_ns;
-    struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) }, nap = { 0, 500000 };
-    if (syscall(449 /* SYS_futex_waitv */, list, count, 0, &t, 1 /* CLOCK_MONOTONIC */) < 0 && errno == ENOSYS)
+    struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
+    struct timespec nap = { 0, 500000 };
+    if (syscall(449 /* SYS_futex_waitv */, list, count, 0, &t, 1 /* CLOCK_MONOTONIC */) < 0 &&
+        errno == ENOSYS)
         syscall(SYS_nanosleep, &nap, NULL);
 }
 
-/* The library's threads take no signals: handlers run on the threads of the program. Left open are the C library's own
-   (32 to 34: setuid asks every thread with one) and those of a fault, which belong to the thread that has it. */
+/* The library's threads take no signals: handlers run on the threads of the program. Left open
+   are the C library's own (32 to 34: setuid asks every thread with one) and those of a fault,
+   which belong to the thread that has it. */
 DS__SEAM static void ds__os_block_signals(void) {
-    static const int open[] = { 32, 33, 34, 4 /* ILL */, 5 /* TRAP */, 6 /* ABRT */, 7 /* BUS */, 8 /* FPE */, 11 /* SEGV */, 31 /* SYS */ };
+    static const int
+        open[] = { 32,           33,          34,          4 /* ILL */,   5 /* TRAP */,
+                   6 /* ABRT */, 7 /* BUS */, 8 /* FPE */, 11 /* SEGV */, 31 /* SYS */ };
     uint64_t set = ~(uint64_t)0;
-    for (size_t i = 0; i < sizeof open / sizeof open[0]; i++) set &= ~((uint64_t)1 << (open[i] - 1));
+    for (size_t i = 0; i < sizeof open / sizeof open[0]; i++)
+        set &= ~((uint64_t)1 << (open[i] - 1));
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
-

@@ -1,15 +1,29 @@
-/* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may be off the processor. */
-typedef struct ds__lock { _Atomic uint32_t taken; } ds__lock;
+/* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may
+   be off the processor. */
+typedef struct ds__lock {
+    _Atomic uint32_t taken;
+} ds__lock;
 
 static inline int ds__trylock(ds__lock *lock) {
     return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
+
 static void ds__lock_slow(ds__lock *lock) {
-    for (int spins = 0; ; spins++) {
-        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__trylock(lock)) return;
-        if (spins < 64) ds__pause(); else syscall(SYS_sched_yield);
+    for (int spins = 0;; spins++) {
+        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__trylock(lock))
+            return;
+        if (spins < 64)
+            ds__pause();
+        else
+            syscall(SYS_sched_yield);
     }
 }
-static inline void ds__lock_take(ds__lock *lock) { if (DS__UNLIKELY(!ds__trylock(lock))) ds__lock_slow(lock); }
-static inline void ds__lock_give(ds__lock *lock) { atomic_store_explicit(&lock->taken, 0, memory_order_release); }
 
+static inline void ds__lock_take(ds__lock *lock) {
+    if (DS__UNLIKELY(!ds__trylock(lock)))
+        ds__lock_slow(lock);
+}
+
+static inline void ds__lock_give(ds__lock *lock) {
+    atomic_store_explicit(&lock->taken, 0, memory_order_release);
+}

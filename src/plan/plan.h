@@ -1,32 +1,49 @@
-/* What is left of a draft when nobody changes it any more: one block of memory. A step comes after the last of each lane only. */
+/* What is left of a draft when nobody changes it any more: one block of memory. A step comes
+   after the last of each lane only. */
 static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     ds_plan *n = &o->plan;
-    size_t ranks = (size_t)d->p + 1, lanes = ranks * DS__PLAN_LANES;
+    size_t ranks = (size_t)d->p + 1;
+    size_t lanes = ranks * DS__PLAN_LANES;
     ds_plan_step *step = ds__alloc((d->steps + 1) * sizeof *step);
     ds_plan_spot *spot = ds__alloc((d->spots + 1) * sizeof *spot);
-    uint32_t *before = ds__alloc((d->links + 1) * sizeof *before), *last = ds__alloc(lanes * sizeof *last), count = 0; /* last: plus 1 */
+    /* last: plus 1 */
+    uint32_t *before = ds__alloc((d->links + 1) * sizeof *before);
+    uint32_t *last = ds__alloc(lanes * sizeof *last);
+    uint32_t count = 0;
     size_t *scratch = ds__alloc(ranks * sizeof *scratch);
     n->step = step;
     n->spot = spot;
     n->before = before;
     n->scratch = scratch;
-    if (!step || !spot || !before || !last || !scratch) { ds__release(last); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan of %zu steps", d->steps); }
-    if (d->spots) memcpy(spot, d->spot, d->spots * sizeof *spot);
+    if (!step || !spot || !before || !last || !scratch) {
+        ds__release(last);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan of %zu steps", d->steps);
+    }
+    if (d->spots)
+        memcpy(spot, d->spot, d->spots * sizeof *spot);
     memcpy(scratch, d->scratch, ranks * sizeof *scratch);
     for (uint32_t i = 0; i < d->steps; i++) {
         const ds__dstep *s = &d->step[i];
-        step[i] = (ds_plan_step){ s->rank, s->lane, s->to, s->bytes, s->from, s->from_count, count, 0, s->start, s->done };
+        step[i] = (ds_plan_step){ s->rank,       s->lane, s->to, s->bytes, s->from,
+                                  s->from_count, count,   0,     s->start, s->done };
         for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next) {
-            uint32_t b = d->link[k].step, *l = &last[d->step[b].rank * DS__PLAN_LANES + d->step[b].lane];
-            if (b + 1 > *l) *l = b + 1;
+            uint32_t b = d->link[k].step;
+            uint32_t *l = &last[d->step[b].rank * DS__PLAN_LANES + d->step[b].lane];
+            if (b + 1 > *l)
+                *l = b + 1;
         }
         last[s->rank * DS__PLAN_LANES + s->lane] = 0;
         for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next) {
-            uint32_t b = d->link[k].step, *l = &last[d->step[b].rank * DS__PLAN_LANES + d->step[b].lane];
-            if (*l == b + 1) before[count++] = b;
-            if (*l == b + 1) *l = 0;
+            uint32_t b = d->link[k].step;
+            uint32_t *l = &last[d->step[b].rank * DS__PLAN_LANES + d->step[b].lane];
+            if (*l == b + 1)
+                before[count++] = b;
+            if (*l == b + 1)
+                *l = 0;
         }
-        for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next) last[d->step[d->link[k].step].rank * DS__PLAN_LANES + d->step[d->link[k].step].lane] = 0;
+        for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next)
+            last[d->step[d->link[k].step].rank * DS__PLAN_LANES + d->step[d->link[k].step].lane] =
+                0;
         step[i].after_count = count - step[i].after;
     }
     ds__release(last);
@@ -39,31 +56,45 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     n->steps = d->steps;
     return DS_OK;
 }
+
 static void ds__planned_free(ds__planned *o) {
-    if (!o) return;
+    if (!o)
+        return;
     ds__release((void *)(uintptr_t)o->plan.step);
     ds__release((void *)(uintptr_t)o->plan.spot);
     ds__release((void *)(uintptr_t)o->plan.before);
     ds__release((void *)(uintptr_t)o->plan.scratch);
     ds__release(o);
 }
+
 static void ds__plans_forget(const ds_topology *t) {
     ds__planned *gone = NULL;
     ds__lock_take(&ds__c.lock);
     for (ds__planned **at = &ds__planned_list; *at;) {
         ds__planned *o = *at;
-        if (o->topology != t->id) { at = &o->next; continue; }
+        if (o->topology != t->id) {
+            at = &o->next;
+            continue;
+        }
         *at = o->next;
         o->next = gone;
         gone = o;
     }
     ds__lock_give(&ds__c.lock);
-    while (gone) { ds__planned *next = gone->next; ds__planned_free(gone); gone = next; }
+    while (gone) {
+        ds__planned *next = gone->next;
+        ds__planned_free(gone);
+        gone = next;
+    }
 }
+
 static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w) { /* locked */
     for (ds__planned *o = ds__planned_list; o; o = o->next)
-        if (o->topology == t->id && o->asked.what == w->what && o->asked.bytes == w->bytes && o->asked.root == w->root && o->asked.item == w->item &&
-            o->asked.order == w->order && o->asked.pieces == w->pieces && strcmp(o->algorithm, w->algorithm ? w->algorithm : "") == 0) return o;
+        if (o->topology == t->id && o->asked.what == w->what && o->asked.bytes == w->bytes &&
+            o->asked.root == w->root && o->asked.item == w->item && o->asked.order == w->order &&
+            o->asked.pieces == w->pieces &&
+            strcmp(o->algorithm, w->algorithm ? w->algorithm : "") == 0)
+            return o;
     return NULL;
 }
 
@@ -74,7 +105,9 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     s.now.t = t;
     s.now.want = w;
     s.now.p = t->devices;
-    for (int i = 0; i < t->devices; i++) if (t->seat[i] >= s.now.largest) s.now.largest = t->seat[i] + 1;
+    for (int i = 0; i < t->devices; i++)
+        if (t->seat[i] >= s.now.largest)
+            s.now.largest = t->seat[i] + 1;
     s.now.slots = DS__PLAN_SLOTS;
     s.load = ds__alloc(((size_t)t->wires + 1) * sizeof *s.load);
     s.now.scratch = ds__alloc(n * sizeof *s.now.scratch);
@@ -87,10 +120,12 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     int64_t bound = need && from ? ds__bound(t, w, need, from) : 0;
     s.enough = w->pieces || w->algorithm ? 0 : bound;
     s.now.bound = bound;
-    if (!s.load || !s.now.scratch || !s.best.scratch || !s.now.place || !s.out || !need || !from || !ds__search_twice(&s))
+    if (!s.load || !s.now.scratch || !s.best.scratch || !s.now.place || !s.out || !need || !from ||
+        !ds__search_twice(&s))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
     if (r == DS_OK && !s.best.name && w->bytes)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not do %s here%s", w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
+        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not do %s here%s",
+                     w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
                      w->order == DS_ORDER_ANY ? "" : ", or not in this order");
     if (r == DS_OK) {
         s.out->plan.desc = s.out->asked = *w;
@@ -107,31 +142,42 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     ds__release(from);
     ds__draft_end(&s.now);
     ds__draft_end(&s.best);
-    if (r == DS_OK) *out = s.out;
-    else ds__planned_free(s.out);
+    if (r == DS_OK)
+        *out = s.out;
+    else
+        ds__planned_free(s.out);
     return r;
 }
 
-DSDEF ds_result (ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
+DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
     static const ds_plan_desc usual;
-    if (out) *out = NULL;
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_plan_make");
     DS__REQUIRE(t && out, "%s is NULL", t ? "out" : "topology");
-    if (!desc) desc = &usual;
+    if (!desc)
+        desc = &usual;
     DS__REQUIRE((unsigned)desc->what < DS_COLLECTIVE_COUNT, "%d is no collective", (int)desc->what);
     DS__REQUIRE((unsigned)desc->order <= DS_ORDER_ANY, "%d is no order of a sum", (int)desc->order);
-    DS__REQUIRE(desc->root >= 0 && desc->root < t->devices, "the root is rank %d of %d", desc->root, t->devices);
-    DS__REQUIRE(!desc->item || desc->bytes % desc->item == 0, "%zu bytes are no whole elements of %zu bytes", desc->bytes, desc->item);
-    DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes are more than there can be", desc->bytes);
+    DS__REQUIRE(desc->root >= 0 && desc->root < t->devices, "the root is rank %d of %d", desc->root,
+                t->devices);
+    DS__REQUIRE(!desc->item || desc->bytes % desc->item == 0,
+                "%zu bytes are no whole elements of %zu bytes", desc->bytes, desc->item);
+    DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes are more than there can be",
+                desc->bytes);
     DS__REQUIRE(desc->pieces <= 1024, "%zu pieces are more than 1024", desc->pieces);
-    DS__REQUIRE(!desc->algorithm || ds__algo_at(desc->algorithm) >= 0, "there is no algorithm \"%.40s\"", desc->algorithm);
-    DS__REQUIRE(desc->what != DS_ALL_TO_ALL || desc->bytes / (desc->item ? desc->item : 1) % (size_t)t->devices == 0, "%zu bytes cannot be cut into %d equal blocks",
-                desc->bytes, t->devices);
+    DS__REQUIRE(!desc->algorithm || ds__algo_at(desc->algorithm) >= 0,
+                "there is no algorithm \"%.40s\"", desc->algorithm);
+    DS__REQUIRE(desc->what != DS_ALL_TO_ALL ||
+                    desc->bytes / (desc->item ? desc->item : 1) % (size_t)t->devices == 0,
+                "%zu bytes cannot be cut into %d equal blocks", desc->bytes, t->devices);
     ds__lock_take(&ds__c.lock);
-    ds__planned *o = ds__planned_find(t, desc), *fresh = NULL;
+    ds__planned *o = ds__planned_find(t, desc);
+    ds__planned *fresh = NULL;
     ds__lock_give(&ds__c.lock);
     ds_result r = o ? DS_OK : ds__plan_build(t, desc, &fresh);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     if (fresh) {
         ds__lock_take(&ds__c.lock);
         if (!(o = ds__planned_find(t, desc))) { /* nobody was faster */
@@ -146,22 +192,34 @@ DSDEF ds_result (ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, c
     return DS_OK;
 }
 
-DSDEF ds_result (ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn, void *user) {
+DSDEF ds_result(ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
+                                 void *user) {
     DS__ENTER("ds_plan_explain");
     DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
     const ds__planned *o = (const ds__planned *)plan;
     ds__pen pen = { write_fn, user, 0, 0 };
     size_t copies = 0;
-    for (size_t i = 0; i < plan->steps; i++) copies += plan->step[i].from_count == 1;
-    ds__pen_print(&pen, "%s of %zu bytes over %d ranks", ds__collective_names[plan->desc.what], plan->desc.bytes, plan->ranks);
-    if (plan->desc.what <= DS_REDUCE) ds__pen_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
-    ds__pen_print(&pen, ": %s, %d way%s, %zu piece%s of at most %zu bytes, %zu copies and %zu sums on %d lane%s\n", plan->desc.algorithm, plan->ways, plan->ways == 1 ? "" : "s",
-                  plan->pieces, plan->pieces == 1 ? "" : "s", plan->piece_bytes, copies, plan->steps - copies, plan->lanes, plan->lanes == 1 ? "" : "s");
-    ds__pen_print(&pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n", (double)plan->predicted_ns / 1e3, (double)plan->bound_ns / 1e3,
-                  plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns : 100.0);
+    for (size_t i = 0; i < plan->steps; i++)
+        copies += plan->step[i].from_count == 1;
+    ds__pen_print(&pen, "%s of %zu bytes over %d ranks", ds__collective_names[plan->desc.what],
+                  plan->desc.bytes, plan->ranks);
+    if (plan->desc.what <= DS_REDUCE)
+        ds__pen_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
+    ds__pen_print(
+        &pen,
+        ": %s, %d way%s, %zu piece%s of at most %zu bytes, %zu copies and %zu sums on %d lane%s\n",
+        plan->desc.algorithm, plan->ways, plan->ways == 1 ? "" : "s", plan->pieces,
+        plan->pieces == 1 ? "" : "s", plan->piece_bytes, copies, plan->steps - copies, plan->lanes,
+        plan->lanes == 1 ? "" : "s");
+    ds__pen_print(&pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n",
+                  (double)plan->predicted_ns / 1e3, (double)plan->bound_ns / 1e3,
+                  plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns
+                                     : 100.0);
     for (int i = 0; i < DS__ALGO_NAMES; i++)
-        if (o->best[i].ns) ds__pen_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n", ds__algo_names[i], (double)o->best[i].ns / 1e3, o->best[i].ways,
-                                         o->best[i].ways == 1 ? "" : "s", o->best[i].pieces, o->best[i].pieces == 1 ? "" : "s");
+        if (o->best[i].ns)
+            ds__pen_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n", ds__algo_names[i],
+                          (double)o->best[i].ns / 1e3, o->best[i].ways,
+                          o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
+                          o->best[i].pieces == 1 ? "" : "s");
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
-

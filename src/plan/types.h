@@ -1,80 +1,145 @@
-/* ---- >>plans ----------------------------------------------------------------------------------------------------- */
+/* ---- >>plans --------------------------------------------------------------------------------- */
 
 /* Policy.
-    1. A collective is a set of flows. A flow carries some bytes up a tree to its owner, summing on the way, or begins with the owner's input; then from the owner down a tree.
-       A tree is a list of parents. An algorithm is a way to make trees; whatever it makes, the rest is the same for all. Only grids, of many ranks, have no flows: they make steps themselves.
-    2. A flow is cut into pieces; each edge of a tree is a copy of each piece, two through the host where devices do not reach each other. What passes through goes through rings of a few pieces.
-    3. The copies are put in order as if whoever can begin did so, earlier pieces first; few ranks: also in rounds that follow each other on a circle. From that order every step has
-       its lane, one by which it is ready after those before it that use the same wires, engine or memory.
-    4. What comes out is run through the predictor, which is the model of the virtual clock and nothing else. The fastest of all algorithms and piece counts is the plan;
-       one whose busiest wire alone takes longer than the best so far is not looked at.
-    5. Sums: a tree is taken only if what it adds is what the order allows. */
+   1. A collective is a set of flows. A flow carries some bytes up a tree to its owner, summing on
+      the way, or begins with the owner's input; then from the owner down a tree. A tree is a list
+      of parents. An algorithm is a way to make trees; whatever it makes, the rest is the same for
+      all. Only grids, of many ranks, have no flows: they make steps themselves.
+   2. A flow is cut into pieces; each edge of a tree is a copy of each piece, two through the host
+      where devices do not reach each other. What passes through goes through rings of a few pieces.
+   3. The copies are put in order as if whoever can begin did so, earlier pieces first; few ranks:
+      also in rounds that follow each other on a circle. From that order every step has its lane,
+      one by which it is ready after those before it that use the same wires, engine or memory.
+   4. What comes out is run through the predictor, which is the model of the virtual clock and
+      nothing else. The fastest of all algorithms and piece counts is the plan; one whose busiest
+      wire alone takes longer than the best so far is not looked at.
+   5. Sums: a tree is taken only if what it adds is what the order allows. */
 
-#define DS__PLAN_LANES 32       /* most of a rank */
-#define DS__PLAN_FEW_LANES 16   /* of few ranks */
-#define DS__PLAN_SLOTS 8        /* pieces of a ring */
+#define DS__PLAN_LANES 32     /* most of a rank */
+#define DS__PLAN_FEW_LANES 16 /* of few ranks */
+#define DS__PLAN_SLOTS 8      /* pieces of a ring */
 #define DS__PLAN_STEPS 60000
 #define DS__PLAN_WAYS 32
-#define DS__PLAN_LARGE 32       /* of more ranks only what is guessed to be the fastest is looked at: */
+/* of more ranks only what is guessed to be the fastest is looked at: */
+#define DS__PLAN_LARGE 32
 #define DS__PLAN_LARGE_STEPS 120000
-#define DS__PLAN_LARGE_COPIES 108000 /* and where there are sums 90000, or 72000 in one group, since their steps wait for many */
-#define DS__PLAN_WORK 110000    /* copies, over all that is looked at */
-#define DS__ALONE (-1)          /* the tree's root */
-#define DS__APART (-2)          /* not in the tree */
+/* and where there are sums 90000, or 72000 in one group, since their steps wait for many */
+#define DS__PLAN_LARGE_COPIES 108000
+#define DS__PLAN_WORK 110000 /* copies, over all that is looked at */
+#define DS__ALONE (-1)       /* the tree's root */
+#define DS__APART (-2)       /* not in the tree */
 
 typedef struct ds__flow {
-    size_t bytes, in, out;      /* where it lies in inputs and outputs */
-    int owner, dest;            /* whose outputs are written: dest, or -1: of all but (broadcast) the owner */
-    ptrdiff_t up, down;         /* trees, or -1 */
-    int parts;                  /* more than 1: these are the blocks of so many ranks from dest on, and each has a tree to it, one after the other */
-    size_t first, each;         /* its first step, and how many a piece has */
+    /* bytes, in, out: where it lies in inputs and outputs */
+    size_t bytes;
+    size_t in;
+    size_t out;
+    /* owner, dest: whose outputs are written: dest, or -1: of all but (broadcast) the owner */
+    int owner;
+    int dest;
+    /* up, down: trees, or -1 */
+    ptrdiff_t up;
+    ptrdiff_t down;
+    /* more than 1: these are the blocks of so many ranks from dest on, and each has a tree to
+       it, one after the other */
+    int parts;
+    /* first, each: its first step, and how many a piece has */
+    size_t first;
+    size_t each;
 } ds__flow;
-typedef struct ds__ring { size_t offset, slot; uint32_t head; } ds__ring; /* head: of the lists of who reads the slots */
+
+/* head: of the lists of who reads the slots */
+typedef struct ds__ring {
+    size_t offset;
+    size_t slot;
+    uint32_t head;
+} ds__ring;
+
 typedef struct ds__dstep {
     uint64_t key;
     ds_plan_spot to;
     size_t bytes;
-    uint32_t from, from_count, after, need, next; /* after, next: lists of links */
-    int rank, source, lane;     /* source: of a copy from elsewhere, or -1 */
-    int64_t start, done, ready;
+    /* from, from_count, after, need, next: after, next: lists of links */
+    uint32_t from;
+    uint32_t from_count;
+    uint32_t after;
+    uint32_t need;
+    uint32_t next;
+    /* rank, source, lane: source: of a copy from elsewhere, or -1 */
+    int rank;
+    int source;
+    int lane;
+    int64_t start;
+    int64_t done;
+    int64_t ready;
 } ds__dstep;
-typedef struct ds__dlink { uint32_t step, next; } ds__dlink;
+
+typedef struct ds__dlink {
+    uint32_t step;
+    uint32_t next;
+} ds__dlink;
+
 typedef struct ds__draft {
     const ds_topology *t;
     const ds_plan_desc *want;
-    int p, failed, ways, largest, pull; /* largest: group of level 1; pull: as many sums are made by each rank, so what is summed may be fetched */
-    int run;                    /* leads of a grid that stand in one row; 0: it is flows */
+    /* p, failed, ways, largest, pull: largest: group of level 1; pull: as many sums are made by
+       each rank, so what is summed may be fetched */
+    int p;
+    int failed;
+    int ways;
+    int largest;
+    int pull;
+    int run; /* leads of a grid that stand in one row; 0: it is flows */
     const char *name;
-    size_t pieces, piece_bytes;
-    int *tree;                  /* parents, p + 1 of each */
+    size_t pieces;
+    size_t piece_bytes;
+    int *tree; /* parents, p + 1 of each */
     ds__flow *flow;
     ds__dstep *step;
     ds_plan_spot *spot;
     ds__dlink *link;
     uint32_t *head;
     ds__ring *ring;
-    size_t trees, flows, steps, spots, links, heads, rings, tree_room, flow_room, step_room, spot_room, link_room, head_room, ring_room;
+    size_t trees, flows, steps, spots, links, heads, rings, tree_room, flow_room, step_room,
+        spot_room, link_room, head_room, ring_room;
     size_t *scratch;
-    int *place;                 /* rings of a flow: 5 for each rank */
+    int *place; /* rings of a flow: 5 for each rank */
     int64_t end;
-    size_t slots;               /* pieces of a ring */
-    int64_t bound;              /* of the time */
-    int lanes, wave;            /* wave: 0: earlier pieces come first; 1: pieces that are behind by a copy come with those before that have one more */
+    size_t slots;  /* pieces of a ring */
+    int64_t bound; /* of the time */
+    /* lanes, wave: wave: 0: earlier pieces come first; 1: pieces that are behind by a copy come
+       with those before that have one more */
+    int lanes;
+    int wave;
 } ds__draft;
+
 #define DS__NONE UINT32_MAX
 #define DS__PLACES 5
 
-static const char *const ds__collective_names[] = { "broadcast", "scatter", "gather", "reduce", "all_reduce", "all_gather", "reduce_scatter", "all_to_all" };
-DSDEF const char *(ds_collective_name)(ds_collective what) { return (unsigned)what < DS_COLLECTIVE_COUNT ? ds__collective_names[what] : "none"; }
+static const char *const ds__collective_names[] = { "broadcast",      "scatter",    "gather",
+                                                    "reduce",         "all_reduce", "all_gather",
+                                                    "reduce_scatter", "all_to_all" };
 
-#define DS__ADD(d, what) ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
+DSDEF const char *(ds_collective_name)(ds_collective what) {
+    return (unsigned)what < DS_COLLECTIVE_COUNT ? ds__collective_names[what] : "none";
+}
+
+#define DS__ADD(d, what) \
+    ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
+
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
     void *at = d->failed ? NULL : ds__grown(array, *count, room, size);
-    if (!at) d->failed = 1;
-    else ++*count;
+    if (!at)
+        d->failed = 1;
+    else
+        ++*count;
     return at;
 }
-static void ds__draft_clear(ds__draft *d) { d->steps = d->spots = d->links = d->heads = d->rings = 0; }
+
+static void ds__draft_clear(ds__draft *d) {
+    d->steps = d->spots = d->links = d->heads = d->rings = 0;
+}
+
 static void ds__draft_end(ds__draft *d) {
     ds__release(d->tree);
     ds__release(d->flow);
@@ -86,4 +151,3 @@ static void ds__draft_end(ds__draft *d) {
     ds__release(d->scratch);
     ds__release(d->place);
 }
-

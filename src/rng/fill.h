@@ -1,4 +1,5 @@
-/* A fill on its way: its kernel, and where its words come from, the generator or the graph that its stream captures. The generator is locked. */
+/* A fill on its way: its kernel, and where its words come from, the generator or the graph that
+   its stream captures. The generator is locked. */
 typedef struct ds__rng_way {
     ds__generator *generator;
     ds__stream *stream;
@@ -8,14 +9,19 @@ typedef struct ds__rng_way {
 } ds__rng_way;
 
 static uint32_t ds__rng_stride(const ds__generator *g, const ds__rng_args *a, uint64_t total) {
-    uint64_t blocks = (total + 255) / 256, most = (uint64_t)g->multiprocessors * (uint64_t)(g->threads / 256);
-    return g->mapping == DS_RNG_TORCH && a->what != DS__RNG_PERMUTATION ? (uint32_t)(256 * (blocks < most ? blocks : most)) : 1;
+    uint64_t blocks = (total + 255) / 256;
+    uint64_t most = (uint64_t)g->multiprocessors * (uint64_t)(g->threads / 256);
+    return g->mapping == DS_RNG_TORCH && a->what != DS__RNG_PERMUTATION
+               ? (uint32_t)(256 * (blocks < most ? blocks : most))
+               : 1;
 }
 
 /* Puts a fill on the stream and takes its words; of no elements, only takes them. */
-static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t first, uint64_t count, uint64_t total) {
+static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t first, uint64_t count,
+                             uint64_t total) {
     const ds__generator *g = w->generator;
-    uint64_t each = (uint64_t)1 << ds__rng_shift(a), skip = 0;
+    uint64_t each = (uint64_t)1 << ds__rng_shift(a);
+    uint64_t skip = 0;
     a->count = count;
     a->stride = ds__rng_stride(g, a, total);
     uint64_t taken = ds__rng_taken(a, total);
@@ -32,10 +38,14 @@ static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t fir
         a->state = w->graph ? w->graph->state : NULL;
         a->seed = w->graph ? 0 : g->seed;
         a->start = *w->offset / 4 + skip;
-        uint64_t items = g->device.type == DS_DEVICE_CUDA ? a->rows * a->stride : (count + DS__RNG_ITEM - 1) / DS__RNG_ITEM;
-        r = ds__rng_submit(w->stream, w->kernel, (size_t)items, a, w->graph ? w->graph->capture : 0);
+        uint64_t items = g->device.type == DS_DEVICE_CUDA
+                             ? a->rows * a->stride
+                             : (count + DS__RNG_ITEM - 1) / DS__RNG_ITEM;
+        r = ds__rng_submit(w->stream, w->kernel, (size_t)items, a,
+                           w->graph ? w->graph->capture : 0);
     }
-    if (r == DS_OK) *w->offset += taken;
+    if (r == DS_OK)
+        *w->offset += taken;
     return r;
 }
 
@@ -44,7 +54,8 @@ static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t fir
 #define DS__RNG_INDEXED INT32_MAX
 #endif
 /* torch cuts what is larger into halves until all parts fit. */
-static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, uint64_t first, uint64_t count) {
+static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, uint64_t first,
+                                uint64_t count) {
     size_t size = ds__rng_size(all->kind);
     if ((count - 1) * size >= DS__RNG_INDEXED) {
         ds_result r = ds__rng_halves(w, all, first, count / 2);
@@ -54,16 +65,21 @@ static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, u
     part.out = (char *)all->out + first * size;
     return ds__rng_put(w, &part, 0, count, count);
 }
+
 /* Each part takes its words, and before them the whole fill takes as many as if it were not cut. */
 static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t count) {
-    if (w->generator->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION || !count || (count - 1) * ds__rng_size(a->kind) < DS__RNG_INDEXED)
+    if (w->generator->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION || !count ||
+        (count - 1) * ds__rng_size(a->kind) < DS__RNG_INDEXED)
         return ds__rng_put(w, a, 0, count, count);
     uint64_t before = *w->offset;
     ds_result r = ds__rng_put(w, a, 0, 0, count);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     uint64_t begun = *w->offset;
     r = ds__rng_halves(w, a, 0, count);
-    if (*w->offset == begun) *w->offset = before; /* not even the first part was put; what was keeps its words, since they are used */
+    /* not even the first part was put; what was keeps its words, since they are used */
+    if (*w->offset == begun)
+        *w->offset = before;
     return r;
 }
 
@@ -71,95 +87,148 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
     ds__rng_args a;
     ds__generator *g;
     ds_pointer_info p;
-    int which = 0, known;
-    size_t total = d->total, size, bytes;
+    int which = 0;
+    int known;
+    size_t total = d->total;
+    size_t size;
+    size_t bytes;
     memset(&a, 0, sizeof a);
     DS__REQUIRE((unsigned)d->kind <= DS_RNG_PERMUTATION, "there is no fill %d", (int)d->kind);
-    DS__REQUIRE(!__builtin_add_overflow(d->first, d->count, &size) && (!total || size <= total), "elements %zu to %zu of %zu", d->first, d->first + d->count, total);
-    if (!total) total = size;
+    DS__REQUIRE(!__builtin_add_overflow(d->first, d->count, &size) && (!total || size <= total),
+                "elements %zu to %zu of %zu", d->first, d->first + d->count, total);
+    if (!total)
+        total = size;
     DS__REQUIRE((uint64_t)total <= (uint64_t)1 << 60, "%zu elements are too many", total);
     ds_result r = ds__generator_take(rng, s->device, &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&g->lock);
-    int torch = g->mapping == DS_RNG_TORCH, part = d->first || total != d->count;
+    int torch = g->mapping == DS_RNG_TORCH;
+    int part = d->first || total != d->count;
     if (g->device.type != s->device.type || g->device.index != s->device.index)
-        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the generator is of %s:%d, the stream of %s:%d", ds__type_name(g->device.type), g->device.index, ds__type_name(s->device.type), s->device.index);
-    if (r == DS_OK && torch && part && d->kind != DS_RNG_PERMUTATION) r = ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping has no parts of a fill");
-    if (r == DS_OK) r = d->kind <= DS_RNG_EXPONENTIAL ? ds__rng_reals(d, torch, &a, &which) : d->kind == DS_RNG_PERMUTATION ? ds__rng_order(d, total, &a, &which) : ds__rng_whole(d, torch, &a, &which);
-    if (r == DS_OK && which == DS__RNG_UNIFORMS && a.kind == DS__RNG_F32 && !torch) which = DS__RNG_UNIFORM32;
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the generator is of %s:%d, the stream of %s:%d",
+                     ds__type_name(g->device.type), g->device.index, ds__type_name(s->device.type),
+                     s->device.index);
+    if (r == DS_OK && torch && part && d->kind != DS_RNG_PERMUTATION)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping has no parts of a fill");
+    if (r == DS_OK)
+        r = d->kind <= DS_RNG_EXPONENTIAL   ? ds__rng_reals(d, torch, &a, &which)
+            : d->kind == DS_RNG_PERMUTATION ? ds__rng_order(d, total, &a, &which)
+                                            : ds__rng_whole(d, torch, &a, &which);
+    if (r == DS_OK && which == DS__RNG_UNIFORMS && a.kind == DS__RNG_F32 && !torch)
+        which = DS__RNG_UNIFORM32;
     if (r == DS_OK && total) {
         size = ds__rng_size(a.kind);
         a.out = d->out;
         a.stride = 1;
-        if (__builtin_mul_overflow(d->count, size, &bytes)) r = ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes", d->count, size);
-        if (r == DS_OK && d->count && (uintptr_t)d->out % size) r = ds__fail(DS_ERR_INVALID_VALUE, "out does not lie on a multiple of %zu", size);
-        if (r == DS_OK && d->count) r = ds__operand(d->out, bytes, "out", &p, &known);
-        if (r == DS_OK && d->count && known && p.kind == DS_MEMORY_DEVICE && (p.device.type != s->device.type || p.device.index != s->device.index))
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, the stream on %s:%d", ds__type_name(p.device.type), p.device.index, ds__type_name(s->device.type), s->device.index);
+        if (__builtin_mul_overflow(d->count, size, &bytes))
+            r = ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes", d->count, size);
+        if (r == DS_OK && d->count && (uintptr_t)d->out % size)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "out does not lie on a multiple of %zu", size);
+        if (r == DS_OK && d->count)
+            r = ds__operand(d->out, bytes, "out", &p, &known);
+        if (r == DS_OK && d->count && known && p.kind == DS_MEMORY_DEVICE &&
+            (p.device.type != s->device.type || p.device.index != s->device.index))
+            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, the stream on %s:%d",
+                         ds__type_name(p.device.type), p.device.index,
+                         ds__type_name(s->device.type), s->device.index);
         ds__rng_way w = { .generator = g, .stream = s };
         uint64_t before = g->offset;
-        if (r == DS_OK) r = ds__rng_kernel(which, &w.kernel);
-        if (r == DS_OK) r = DS__CHANGED;
-        for (int i = 0; i < 100 && r == DS__CHANGED; i++) { /* until no capture begins or ends on the stream meanwhile */
+        if (r == DS_OK)
+            r = ds__rng_kernel(which, &w.kernel);
+        if (r == DS_OK)
+            r = DS__CHANGED;
+        /* until no capture begins or ends on the stream meanwhile */
+        for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
             void *graph = NULL;
-            r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release, ds__rng_launch, &graph);
-            if (r != DS_OK) break;
+            r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release,
+                                       ds__rng_launch, &graph);
+            if (r != DS_OK)
+                break;
             w.graph = graph;
             w.offset = w.graph ? &w.graph->taken : &g->offset;
-            r = part ? ds__rng_put(&w, &a, d->first, d->count, total) : ds__rng_cut(&w, &a, d->count);
+            r = part ? ds__rng_put(&w, &a, d->first, d->count, total)
+                     : ds__rng_cut(&w, &a, d->count);
         }
-        if (r == DS__CHANGED) r = ds__fail(DS_ERR_ILLEGAL_STATE, "captures begin and end on the stream all the while");
-        if (g->offset != before) g->changes++;
+        if (r == DS__CHANGED)
+            r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                         "captures begin and end on the stream all the while");
+        if (g->offset != before)
+            g->changes++;
     }
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
 
-DSDEF ds_result (ds_rng_fill)(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream) {
+DSDEF ds_result(ds_rng_fill)(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream) {
     DS__ENTER("ds_rng_fill");
     DS__REQUIRE(desc, "desc is NULL");
     ds__stream *s = ds__stream_pin(stream);
-    if (!s) return DS_ERR_INVALID_HANDLE;
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
     ds_result r = ds__rng_fill(rng, desc, s);
     ds__stream_unpin(s);
     return r;
 }
 
-#define DS__RNG_FILL(name, ...) \
-    ds_rng_fill_desc d = { __VA_ARGS__ }; \
-    DS__ENTER(name); \
+#define DS__RNG_FILL(name, ...)             \
+    ds_rng_fill_desc d = { __VA_ARGS__ };   \
+    DS__ENTER(name);                        \
     ds__stream *s = ds__stream_pin(stream); \
-    if (!s) return DS_ERR_INVALID_HANDLE; \
+    if (!s)                                 \
+        return DS_ERR_INVALID_HANDLE;       \
     ds_result r = ds__rng_fill(rng, &d, s); \
-    ds__stream_unpin(s); \
+    ds__stream_unpin(s);                    \
     return r
-DSDEF ds_result (ds_rng_uniform)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double from, double to, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_uniform", .kind = DS_RNG_UNIFORM, .dtype = dtype, .out = out, .count = count, .a = from, .b = to);
-}
-DSDEF ds_result (ds_rng_normal)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double mean, double deviation, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_normal", .kind = DS_RNG_NORMAL, .dtype = dtype, .out = out, .count = count, .a = mean, .b = deviation);
-}
-DSDEF ds_result (ds_rng_exponential)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double rate, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_exponential", .kind = DS_RNG_EXPONENTIAL, .dtype = dtype, .out = out, .count = count, .a = rate);
-}
-DSDEF ds_result (ds_rng_integers)(ds_rng rng, ds_dtype dtype, void *out, size_t count, int64_t low, int64_t high, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_integers", .kind = DS_RNG_INTEGERS, .dtype = dtype, .out = out, .count = count, .low = low, .high = high);
-}
-DSDEF ds_result (ds_rng_bernoulli)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double p, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_bernoulli", .kind = DS_RNG_BERNOULLI, .dtype = dtype, .out = out, .count = count, .a = p);
-}
-DSDEF ds_result (ds_rng_bits)(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_bits", .kind = DS_RNG_BITS, .dtype = dtype, .out = out, .count = count);
-}
-DSDEF ds_result (ds_rng_permutation)(ds_rng rng, ds_dtype dtype, void *out, size_t count, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_permutation", .kind = DS_RNG_PERMUTATION, .dtype = dtype, .out = out, .count = count);
+
+DSDEF ds_result(ds_rng_uniform)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double from,
+                                double to, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_uniform", .kind = DS_RNG_UNIFORM, .dtype = dtype, .out = out,
+                 .count = count, .a = from, .b = to);
 }
 
-/* Called by ds_shutdown when all work is done; graphs end after it, and release what they have of a generator. */
+DSDEF ds_result(ds_rng_normal)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double mean,
+                               double deviation, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_normal", .kind = DS_RNG_NORMAL, .dtype = dtype, .out = out, .count = count,
+                 .a = mean, .b = deviation);
+}
+
+DSDEF ds_result(ds_rng_exponential)(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                                    double rate, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_exponential", .kind = DS_RNG_EXPONENTIAL, .dtype = dtype, .out = out,
+                 .count = count, .a = rate);
+}
+
+DSDEF ds_result(ds_rng_integers)(ds_rng rng, ds_dtype dtype, void *out, size_t count, int64_t low,
+                                 int64_t high, ds_stream stream) {
+    DS__RNG_FILL("ds_rng_integers", .kind = DS_RNG_INTEGERS, .dtype = dtype, .out = out,
+                 .count = count, .low = low, .high = high);
+}
+
+DSDEF ds_result(ds_rng_bernoulli)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double p,
+                                  ds_stream stream) {
+    DS__RNG_FILL("ds_rng_bernoulli", .kind = DS_RNG_BERNOULLI, .dtype = dtype, .out = out,
+                 .count = count, .a = p);
+}
+
+DSDEF ds_result(ds_rng_bits)(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                             ds_stream stream) {
+    DS__RNG_FILL("ds_rng_bits", .kind = DS_RNG_BITS, .dtype = dtype, .out = out, .count = count);
+}
+
+DSDEF ds_result(ds_rng_permutation)(ds_rng rng, ds_dtype dtype, void *out, size_t count,
+                                    ds_stream stream) {
+    DS__RNG_FILL("ds_rng_permutation", .kind = DS_RNG_PERMUTATION, .dtype = dtype, .out = out,
+                 .count = count);
+}
+
+/* Called by ds_shutdown when all work is done; graphs end after it, and release what they have
+   of a generator. */
 static void ds__rng_shutdown(void) {
     ds__lock_take(&ds__rng.lock);
-    while (ds__rng.all) { /* what still has a generator is released by its graph, which finds that it has no memory */
+    /* what still has a generator is released by its graph, which finds that it has no memory */
+    while (ds__rng.all) {
         ds__rng_graph *u = ds__rng.all;
         uint64_t *state = u->state;
         ds_event read = u->read;
@@ -168,30 +237,42 @@ static void ds__rng_shutdown(void) {
         u->state = NULL;
         ds__lock_give(&ds__rng.lock);
         ds__event *e = ds__pin(&ds__g.events, read.id);
-        if (e) { ds__table_kill(&ds__g.events, e); ds__unpin(&ds__g.events, e); }
+        if (e) {
+            ds__table_kill(&ds__g.events, e);
+            ds__unpin(&ds__g.events, e);
+        }
         DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
         ds__lock_take(&ds__rng.lock);
     }
     ds__rng_graph *idle = ds__rng.idle;
     ds__rng.idle = NULL;
     ds__lock_give(&ds__rng.lock);
-    for (ds__rng_graph *u = idle, *next; u; u = next) { next = u->next; ds__release(u); }
+    for (ds__rng_graph *u = idle, *next; u; u = next) {
+        next = u->next;
+        ds__release(u);
+    }
     for (uint32_t i = 0; i < ds__rng.used; i++) {
         ds__generator *g = ds__rng.slot[i];
-        if (!g) continue;
-        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "", g->made.file ? g->made.file : "?", g->made.line);
+        if (!g)
+            continue;
+        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "",
+                 g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
         ds__generator_drop(g);
     }
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
-            if (ds__rng.own[b][i]) ds__generator_drop(ds__rng.own[b][i]);
+            if (ds__rng.own[b][i])
+                ds__generator_drop(ds__rng.own[b][i]);
             ds__rng.own[b][i] = NULL;
         }
     for (int i = 0; i < DS__RNG_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
-        if (k) { ds__table_kill(&ds__g.kernels, k); ds__unpin(&ds__g.kernels, k); }
+        if (k) {
+            ds__table_kill(&ds__g.kernels, k);
+            ds__unpin(&ds__g.kernels, k);
+        }
         ds__release(ds__rng.text[i]);
         ds__rng.text[i] = NULL;
     }

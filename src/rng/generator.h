@@ -1,94 +1,127 @@
-/* ---- >>generators -------------------------------------------------------------------------------------------------- */
+/* ---- >>generators ---------------------------------------------------------------------------- */
 
 /* Policy.
-    1. A generator has a lock, which is held while a fill takes its words and is put on its stream: so the order of fills is that of their words, and what
-       was refused takes none.
-    2. What a capture uses of a generator is an object of its graph (ds__rng_graph): 16 bytes of device memory, which the fills read, and how many words they
-       take. At a launch a kernel writes the seed and the offset there, in front of the graph, which waits for launches that still read them.
-    3. Such memory is used again when the graph is gone, and freed when the library ends. */
+   1. A generator has a lock, which is held while a fill takes its words and is put on its stream:
+      so the order of fills is that of their words, and what was refused takes none.
+   2. What a capture uses of a generator is an object of its graph (ds__rng_graph): 16 bytes of
+      device memory, which the fills read, and how many words they take. At a launch a kernel writes
+      the seed and the offset there, in front of the graph, which waits for launches that still read
+      them.
+   3. Such memory is used again when the graph is gone, and freed when the library ends. */
 
 typedef struct ds__generator {
     pthread_mutex_t lock;
-    int users;                     /* the handle, calls, and graphs; of ds__rng.lock */
-    uint64_t id;                   /* 0: it was destroyed, or is a device's */
+    int users;   /* the handle, calls, and graphs; of ds__rng.lock */
+    uint64_t id; /* 0: it was destroyed, or is a device's */
     ds_device device;
-    uint64_t seed, offset;
-    uint64_t changes;              /* how often they were changed */
+    uint64_t seed;
+    uint64_t offset;
+    uint64_t changes; /* how often they were changed */
     ds_rng_mapping mapping;
-    int multiprocessors, threads;
+    int multiprocessors;
+    int threads;
     char *label;
     ds_site made;
 } ds__generator;
 
 typedef struct ds__rng_graph {
-    struct ds__rng_graph *next, *all; /* of those that nobody uses; of all */
+    /* next, all: of those that nobody uses; of all */
+    struct ds__rng_graph *next;
+    struct ds__rng_graph *all;
     ds__generator *generator;
     ds_device device;
-    uint64_t *state;               /* device memory */
-    ds_event read;                 /* the last launch has passed */
+    uint64_t *state; /* device memory */
+    ds_event read;   /* the last launch has passed */
     int launched;
-    ds_stream lost;                /* the last launch went there, and could not be recorded */
-    uint64_t capture;              /* in which its fills were captured */
-    uint64_t taken;                /* words of a launch */
-    uint64_t change;               /* which one of the generator's the last launch was */
+    ds_stream lost;   /* the last launch went there, and could not be recorded */
+    uint64_t capture; /* in which its fills were captured */
+    uint64_t taken;   /* words of a launch */
+    uint64_t change;  /* which one of the generator's the last launch was */
 } ds__rng_graph;
 
 static struct {
-    ds__lock lock;                 /* of what follows */
+    ds__lock lock; /* of what follows */
     int ready;
-    uint32_t room, used;
-    ds__generator **slot;          /* by index; its id tells whether a handle is still right */
+    uint32_t room;
+    uint32_t used;
+    ds__generator **slot; /* by index; its id tells whether a handle is still right */
     uint32_t generation;
     ds__generator *own[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-    ds__rng_graph *idle, *all;
-    pthread_mutex_t making;        /* kernels */
+    ds__rng_graph *idle;
+    ds__rng_graph *all;
+    pthread_mutex_t making; /* kernels */
     _Atomic uint64_t kernel[DS__RNG_KERNELS];
-    char *text[DS__RNG_KERNELS];   /* put together */
-    pthread_mutex_t launching;     /* one graph with fills at a time */
+    char *text[DS__RNG_KERNELS]; /* put together */
+    pthread_mutex_t launching;   /* one graph with fills at a time */
 } ds__rng = { .making = PTHREAD_MUTEX_INITIALIZER, .launching = PTHREAD_MUTEX_INITIALIZER };
+
 static __thread int ds__rng_launches; /* objects of the launch that holds `launching` */
 
 static void ds__rng_shutdown(void);
+
 static void ds__generator_free(ds__generator *g) {
-    if (!g) return;
+    if (!g)
+        return;
     pthread_mutex_destroy(&g->lock);
     ds__release(g->label);
     ds__release(g);
 }
+
 /* The lock is not held. */
 static void ds__generator_drop(ds__generator *g) {
     ds__lock_take(&ds__rng.lock);
     int last = --g->users == 0;
     ds__lock_give(&ds__rng.lock);
-    if (last) ds__generator_free(g);
+    if (last)
+        ds__generator_free(g);
 }
 
-/* 132 and 2048 are those of an H100 and an H200; threads by the table of compute capabilities in NVIDIA's programming guide. */
+/* 132 and 2048 are those of an H100 and an H200; threads by the table of compute capabilities in
+   NVIDIA's programming guide. */
 static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *threads) {
     ds_device_properties p;
     ds_result r = DS_OK;
-    DS__REQUIRE(*multiprocessors >= 0 && *threads >= 0 && *threads % 256 == 0 && *multiprocessors <= 1 << 20 && *threads <= 1 << 20,
-                "a GPU with %d multiprocessors of %d threads: threads come in multiples of 256", *multiprocessors, *threads);
+    DS__REQUIRE(*multiprocessors >= 0 && *threads >= 0 && *threads % 256 == 0 &&
+                    *multiprocessors <= 1 << 20 && *threads <= 1 << 20,
+                "a GPU with %d multiprocessors of %d threads: threads come in multiples of 256",
+                *multiprocessors, *threads);
     if (device.type == DS_DEVICE_CUDA && (!*multiprocessors || !*threads)) {
         memset(&p, 0, sizeof p);
-        if ((r = ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p))) < 0) return r;
+        if ((r = ds__device_error(device,
+                                  ds__driver_of(device)->device_properties(device.index, &p))) < 0)
+            return r;
         int version = 10 * p.major + p.minor;
-        if (!*multiprocessors) *multiprocessors = p.multiprocessors;
-        if (!*threads) *threads = version == 75 ? 1024 : version == 86 || version == 87 || version == 89 || version >= 110 ? 1536 : 2048;
+        if (!*multiprocessors)
+            *multiprocessors = p.multiprocessors;
+        if (!*threads)
+            *threads = version == 75                                                       ? 1024
+                       : version == 86 || version == 87 || version == 89 || version >= 110 ? 1536
+                                                                                           : 2048;
     }
-    if (!*multiprocessors) *multiprocessors = 132;
-    if (!*threads) *threads = 2048;
-    DS__REQUIRE((uint64_t)*multiprocessors * (uint64_t)*threads <= UINT32_MAX, "a GPU with %d multiprocessors of %d threads: there are no GPUs of 2^32 threads", *multiprocessors, *threads);
+    if (!*multiprocessors)
+        *multiprocessors = 132;
+    if (!*threads)
+        *threads = 2048;
+    DS__REQUIRE((uint64_t)*multiprocessors * (uint64_t)*threads <= UINT32_MAX,
+                "a GPU with %d multiprocessors of %d threads: there are no GPUs of 2^32 threads",
+                *multiprocessors, *threads);
     return DS_OK;
 }
 
-static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int multiprocessors, int threads, uint64_t seed, const char *label, ds__generator **out) {
+static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int multiprocessors,
+                                   int threads, uint64_t seed, const char *label,
+                                   ds__generator **out) {
     *out = NULL;
-    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d", (int)mapping);
+    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d",
+                (int)mapping);
     ds_result r = ds__rng_shape(device, &multiprocessors, &threads);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__generator *g = ds__alloc(sizeof *g);
-    if (!g || (label && !(g->label = ds__copy_text(label, 255)))) { ds__release(g); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator"); }
+    if (!g || (label && !(g->label = ds__copy_text(label, 255)))) {
+        ds__release(g);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
+    }
     pthread_mutex_init(&g->lock, NULL);
     g->users = 1;
     g->device = device;
@@ -102,7 +135,8 @@ static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int
 }
 
 static void ds__rng_setup(void) { /* the lock is held */
-    if (ds__rng.ready) return;
+    if (ds__rng.ready)
+        return;
     atomic_store(&ds__upper.rng_shutdown_fn, ds__rng_shutdown);
     ds__rng.ready = 1;
 }
@@ -110,21 +144,27 @@ static void ds__rng_setup(void) { /* the lock is held */
 /* The generator of a device; it belongs to the library. */
 static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     DS__RESOLVE(device);
-    ds__generator **at = &ds__rng.own[ds__backend_of(device)][device.index], *fresh = NULL;
+    ds__generator **at = &ds__rng.own[ds__backend_of(device)][device.index];
+    ds__generator *fresh = NULL;
     ds__lock_take(&ds__rng.lock);
     *out = *at;
-    if (*out) (*out)->users++;
+    if (*out)
+        (*out)->users++;
     ds__lock_give(&ds__rng.lock);
-    if (*out) return DS_OK;
+    if (*out)
+        return DS_OK;
     ds_result r = ds__generator_new(device, DS_RNG_ELEMENT, 0, 0, ds__os_cookie(), NULL, &fresh);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__lock_take(&ds__rng.lock);
     ds__rng_setup();
-    if (!*at) { *at = fresh; fresh = NULL; }
+    if (!*at) {
+        *at = fresh;
+        fresh = NULL;
+    }
     *out = *at;
     (*out)->users++;
     ds__lock_give(&ds__rng.lock);
     ds__generator_free(fresh);
     return DS_OK;
 }
-

@@ -1,6 +1,9 @@
 enum { DS__RNG_OWN = 1 << 30 }; /* index of a device's: its type and index in it */
+
 static ds_rng ds__generator_handle(const ds__generator *g) {
-    ds_rng h = { g->id ? g->id : (uint64_t)DS__RNG_OWN | (uint64_t)ds__backend_of(g->device) << 16 | (uint64_t)g->device.index };
+    ds_rng h = { g->id ? g->id
+                       : (uint64_t)DS__RNG_OWN | (uint64_t)ds__backend_of(g->device) << 16 |
+                             (uint64_t)g->device.index };
     return h;
 }
 
@@ -8,9 +11,11 @@ static ds_rng ds__generator_handle(const ds__generator *g) {
 static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator **out) {
     uint32_t index = (uint32_t)rng.id;
     *out = NULL;
-    if (!rng.id) return ds__generator_of(device, out);
+    if (!rng.id)
+        return ds__generator_of(device, out);
     if (rng.id >> 32 == 0 && index & DS__RNG_OWN) {
-        ds_device own = { index >> 16 & 1 ? DS_DEVICE_CPU : DS_DEVICE_CUDA, (int32_t)(index & 0xffff) };
+        ds_device own = { index >> 16 & 1 ? DS_DEVICE_CPU : DS_DEVICE_CUDA,
+                          (int32_t)(index & 0xffff) };
         return ds__generator_of(own, out);
     }
     ds__lock_take(&ds__rng.lock);
@@ -19,7 +24,8 @@ static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator 
         (*out)->users++;
     }
     ds__lock_give(&ds__rng.lock);
-    return *out ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the generator was destroyed or never existed");
+    return *out ? DS_OK
+                : ds__fail(DS_ERR_INVALID_HANDLE, "the generator was destroyed or never existed");
 }
 
 /* Gives a new one its handle. */
@@ -27,71 +33,92 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
     ds__lock_take(&ds__rng.lock);
     ds__rng_setup();
     uint32_t index = 0;
-    while (index < ds__rng.used && ds__rng.slot[index]) index++;
-    int fits = index < DS__RNG_OWN && ds__room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
+    while (index < ds__rng.used && ds__rng.slot[index])
+        index++;
+    int fits =
+        index < DS__RNG_OWN && ds__room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
     if (fits) {
-        if (index == ds__rng.used) ds__rng.used++;
+        if (index == ds__rng.used)
+            ds__rng.used++;
         ds__rng.slot[index] = g;
-        if (!++ds__rng.generation) ds__rng.generation = 1;
+        if (!++ds__rng.generation)
+            ds__rng.generation = 1;
         g->id = (uint64_t)ds__rng.generation << 32 | index;
         out->id = g->id;
     }
     ds__lock_give(&ds__rng.lock);
-    if (fits) return DS_OK;
+    if (fits)
+        return DS_OK;
     ds__generator_free(g);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
 }
 
-/* Refuses what would change or tell the state of a generator whose fills are being captured. The generator is locked. */
+/* Refuses what would change or tell the state of a generator whose fills are being captured. The
+   generator is locked. */
 static ds_result ds__generator_free_of_capture(const ds__generator *g, const char *what) {
     ds_result r = DS_OK;
-    if (DS__LIKELY(ds__captures_open() == 0)) return DS_OK;
+    if (DS__LIKELY(ds__captures_open() == 0))
+        return DS_OK;
     ds__lock_take(&ds__g.capture_lock);
     ds__lock_take(&ds__rng.lock);
     ds__capture *c = NULL;
     for (ds__rng_graph *u = ds__rng.all; u && !c; u = u->all)
-        if (u->generator == g) c = ds__capture_find(ds__driver_of(g->device), u->capture);
+        if (u->generator == g)
+            c = ds__capture_find(ds__driver_of(g->device), u->capture);
     ds__lock_give(&ds__rng.lock);
-    if (c) r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, what);
+    if (c)
+        r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, what);
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
 
-DSDEF ds_result (ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
+DSDEF ds_result(ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
     static const ds_rng_desc none;
     ds__generator *g;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_rng_create");
     DS__REQUIRE(out, "out is NULL");
-    if (!desc) desc = &none;
+    if (!desc)
+        desc = &none;
     ds_device device = desc->device;
     DS__RESOLVE(device);
-    ds_result r = ds__generator_new(device, desc->mapping, desc->multiprocessors, desc->threads_per_multiprocessor, desc->seed ? desc->seed : DS_RNG_DEFAULT_SEED, desc->label, &g);
+    ds_result r = ds__generator_new(device, desc->mapping, desc->multiprocessors,
+                                    desc->threads_per_multiprocessor,
+                                    desc->seed ? desc->seed : DS_RNG_DEFAULT_SEED, desc->label, &g);
     return r < 0 ? r : ds__generator_list(g, out);
 }
 
-DSDEF ds_result (ds_rng_clone)(ds_rng rng, ds_rng *out) {
-    ds__generator *g, *copy = NULL;
-    if (out) out->id = 0;
+DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
+    ds__generator *g;
+    ds__generator *copy = NULL;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_rng_clone");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&g->lock);
-    r = ds__generator_free_of_capture(g, "a generator cannot be copied while its fills are captured");
-    if (r == DS_OK) r = ds__generator_new(g->device, g->mapping, g->multiprocessors, g->threads, g->seed, g->label, &copy);
-    if (r == DS_OK) copy->offset = g->offset;
+    r = ds__generator_free_of_capture(g,
+                                      "a generator cannot be copied while its fills are captured");
+    if (r == DS_OK)
+        r = ds__generator_new(g->device, g->mapping, g->multiprocessors, g->threads, g->seed,
+                              g->label, &copy);
+    if (r == DS_OK)
+        copy->offset = g->offset;
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r < 0 ? r : ds__generator_list(copy, out);
 }
 
-DSDEF ds_result (ds_rng_destroy)(ds_rng rng) {
+DSDEF ds_result(ds_rng_destroy)(ds_rng rng) {
     ds__generator *g;
     DS__ENTER("ds_rng_destroy");
     DS__REQUIRE(rng.id, "no generator was given (the handle is zero)");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     ds__lock_take(&ds__rng.lock);
     int listed = g->id && g->id == rng.id;
     if (listed) {
@@ -101,41 +128,51 @@ DSDEF ds_result (ds_rng_destroy)(ds_rng rng) {
     }
     ds__lock_give(&ds__rng.lock);
     ds__generator_drop(g);
-    return listed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the generator of a device cannot be destroyed");
+    return listed
+               ? DS_OK
+               : ds__fail(DS_ERR_INVALID_HANDLE, "the generator of a device cannot be destroyed");
 }
 
-DSDEF ds_result (ds_rng_default)(ds_device device, ds_rng *out) {
+DSDEF ds_result(ds_rng_default)(ds_device device, ds_rng *out) {
     ds__generator *g;
-    if (out) out->id = 0;
+    if (out)
+        out->id = 0;
     DS__ENTER("ds_rng_default");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__generator_of(device, &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     *out = ds__generator_handle(g);
     ds__generator_drop(g);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
+DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
     ds__generator *g;
-    if (out) memset(out, 0, sizeof *out);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_rng_get_info");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&g->lock);
-    *out = (ds_rng_info){ g->device, g->seed, g->offset, g->mapping, g->multiprocessors, g->threads };
+    *out =
+        (ds_rng_info){ g->device, g->seed, g->offset, g->mapping, g->multiprocessors, g->threads };
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return DS_OK;
 }
 
-DSDEF ds_result (ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int multiprocessors, int threads_per_multiprocessor) {
+DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int multiprocessors,
+                                    int threads_per_multiprocessor) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_mapping");
-    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d", (int)mapping);
+    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d",
+                (int)mapping);
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     r = ds__rng_shape(g->device, &multiprocessors, &threads_per_multiprocessor);
     if (r == DS_OK) {
         pthread_mutex_lock(&g->lock);
@@ -147,4 +184,3 @@ DSDEF ds_result (ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mul
     ds__generator_drop(g);
     return r;
 }
-

@@ -2,16 +2,20 @@
 
 /* Whether so many words are left of the sequence. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
-    DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0, "the generator is at offset %llu, and %llu words more are past 2^63: seed it", (unsigned long long)offset, (unsigned long long)taken);
+    DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0,
+                "the generator is at offset %llu, and %llu words more are past 2^63: seed it",
+                (unsigned long long)offset, (unsigned long long)taken);
     return DS_OK;
 }
 
-/* What failed reads no more, and the event stays as it is when the device is reset: who waited for it would fail in turn. */
+/* What failed reads no more, and the event stays as it is when the device is reset: who waited
+   for it would fail in turn. */
 static int ds__rng_read_failed(ds_event read) {
     ds__event *e = ds__pin(&ds__g.events, read.id);
     void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
     int failed = native && e->driver->event_query(native) == DS_ERR_FAILED;
-    if (e) ds__event_unpin(e);
+    if (e)
+        ds__event_unpin(e);
     return failed;
 }
 
@@ -19,22 +23,32 @@ static int ds__rng_read_failed(ds_event read) {
 static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     ds__event *e = ds__pin(&ds__g.events, u->read.id);
     ds_result r = e ? ds__record(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
-    if (e) ds__event_unpin(e);
+    if (e)
+        ds__event_unpin(e);
     u->lost.id = r == DS_OK ? 0 : ds__handle(&s->slot);
-    if (r == DS_OK) u->launched = 1;
+    if (r == DS_OK)
+        u->launched = 1;
     return r;
 }
-/* Makes up for a record that failed. If its stream is gone, no other can be told to wait for what it left. */
+
+/* Makes up for a record that failed. If its stream is gone, no other can be told to wait for
+   what it left. */
 static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
     ds__stream *lost = ds__pin(&ds__g.streams, u->lost.id);
     ds_result r;
     if (lost) {
         r = ds__rng_record(u, lost);
         ds__stream_unpin(lost);
-        if (r == DS__CHANGED) r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "an earlier launch of the graph has to be waited for, and its stream captures now");
+        if (r == DS__CHANGED)
+            r = ds__fail(
+                DS_ERR_CAPTURE_UNSUPPORTED,
+                "an earlier launch of the graph has to be waited for, and its stream captures now");
     } else if (ds__captures_open()) {
-        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the host has to wait for an earlier launch of the graph, which a capture forbids");
-    } else if ((r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index))) == DS_OK) {
+        r = ds__fail(
+            DS_ERR_CAPTURE_UNSUPPORTED,
+            "the host has to wait for an earlier launch of the graph, which a capture forbids");
+    } else if ((r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index))) ==
+               DS_OK) {
         u->lost.id = 0;
         u->launched = 0;
     }
@@ -42,7 +56,9 @@ static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
 }
 
 static ds_result ds__rng_captures(void) {
-    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "the graph has random numbers: a stream that captures cannot launch it; add it as a child graph");
+    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                    "the graph has random numbers: a stream that captures cannot launch it; add it "
+                    "as a child graph");
 }
 
 /* Before and after a launch of a graph that has fills. */
@@ -54,39 +70,53 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
     if (how == DS_NOT_READY) {
         ds_capture_info info;
         memset(&info, 0, sizeof info);
-        if (ds__captures_open() && (r = s->driver->capture_query(s->native, &info)) < 0) return r;
+        if (ds__captures_open() && (r = s->driver->capture_query(s->native, &info)) < 0)
+            return r;
         if (info.status != DS_CAPTURE_NONE)
             return ds__rng_captures();
         if (s->device.type != u->device.type || s->device.index != u->device.index)
-            return ds__fail(DS_ERR_DEVICE_MISMATCH, "the graph has random numbers of %s:%d: a stream of %s:%d cannot launch it", ds__type_name(u->device.type), u->device.index,
-                            ds__type_name(s->device.type), s->device.index);
+            return ds__fail(
+                DS_ERR_DEVICE_MISMATCH,
+                "the graph has random numbers of %s:%d: a stream of %s:%d cannot launch it",
+                ds__type_name(u->device.type), u->device.index, ds__type_name(s->device.type),
+                s->device.index);
         ds__rng_args a = { .out = u->state };
         ds_kernel kernel;
-        if (!ds__rng_launches) pthread_mutex_lock(&ds__rng.launching);
+        if (!ds__rng_launches)
+            pthread_mutex_lock(&ds__rng.launching);
         pthread_mutex_lock(&g->lock);
         a.seed = g->seed;
         a.start = g->offset;
         r = ds__rng_kernel(DS__RNG_STATE, &kernel);
-        if (r == DS_OK) r = ds__rng_room(g->offset, u->taken);
-        if (r == DS_OK && u->lost.id) r = ds__rng_find(u, s);
-        if (r == DS_OK && u->launched && ds__rng_read_failed(u->read)) u->launched = 0;
-        if (r == DS_OK && u->launched) r = ds__wait_event(stream, u->read, DS__OP_WAIT | DS__OP_OUTSIDE << 8);
-        if (r == DS_OK) r = ds__rng_submit(s, kernel, 1, &a, 0);
-        if (r == DS__CHANGED) r = ds__rng_captures();
+        if (r == DS_OK)
+            r = ds__rng_room(g->offset, u->taken);
+        if (r == DS_OK && u->lost.id)
+            r = ds__rng_find(u, s);
+        if (r == DS_OK && u->launched && ds__rng_read_failed(u->read))
+            u->launched = 0;
+        if (r == DS_OK && u->launched)
+            r = ds__wait_event(stream, u->read, DS__OP_WAIT | DS__OP_OUTSIDE << 8);
+        if (r == DS_OK)
+            r = ds__rng_submit(s, kernel, 1, &a, 0);
+        if (r == DS__CHANGED)
+            r = ds__rng_captures();
         if (r == DS_OK) {
             g->offset += u->taken;
             u->change = ++g->changes;
         }
         pthread_mutex_unlock(&g->lock);
-        if (r == DS_OK) ds__rng_launches++;
-        else if (!ds__rng_launches) pthread_mutex_unlock(&ds__rng.launching);
+        if (r == DS_OK)
+            ds__rng_launches++;
+        else if (!ds__rng_launches)
+            pthread_mutex_unlock(&ds__rng.launching);
         return r;
     }
     if (how < 0) {
         pthread_mutex_lock(&g->lock);
         if (g->changes == u->change) { /* else others have drawn what comes behind */
             g->offset -= u->taken;
-            g->changes = u->change - 1; /* as before: another fill of the same launch may lie in front of this one */
+            /* as before: another fill of the same launch may lie in front of this one */
+            g->changes = u->change - 1;
         }
         pthread_mutex_unlock(&g->lock);
     }
@@ -94,9 +124,11 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
     memcpy(before, ds__tls.error, sizeof before);
     DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
     memcpy(ds__tls.error, before, sizeof before);
-    if (!--ds__rng_launches) pthread_mutex_unlock(&ds__rng.launching);
+    if (!--ds__rng_launches)
+        pthread_mutex_unlock(&ds__rng.launching);
     return DS_OK;
 }
+
 /* The graph is gone; not a call of devstream. */
 static void ds__rng_graph_release(void *user) {
     ds__rng_graph *u = user;
@@ -110,25 +142,35 @@ static void ds__rng_graph_release(void *user) {
     }
     ds__lock_give(&ds__rng.lock);
     ds__generator_drop(g);
-    if (over) ds__release(u);
+    if (over)
+        ds__release(u);
 }
+
 static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
     ds__generator *g = user;
-    ds__rng_graph **at = &ds__rng.idle, *u = NULL;
+    ds__rng_graph **at = &ds__rng.idle;
+    ds__rng_graph *u = NULL;
     ds_result r = DS_OK;
     *out = NULL;
     ds__lock_take(&ds__rng.lock);
     ds__rng_setup();
-    while (*at && !((*at)->device.type == g->device.type && (*at)->device.index == g->device.index)) at = &(*at)->next;
-    if (*at) { u = *at; *at = u->next; }
+    while (*at && !((*at)->device.type == g->device.type && (*at)->device.index == g->device.index))
+        at = &(*at)->next;
+    if (*at) {
+        u = *at;
+        *at = u->next;
+    }
     ds__lock_give(&ds__rng.lock);
     if (!u) {
         void *state = NULL;
-        if (!(u = ds__alloc(sizeof *u))) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
+        if (!(u = ds__alloc(sizeof *u)))
+            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
         r = ds__segment_alloc(g->device, 2 * sizeof(uint64_t), &state);
-        if (r == DS_OK) r = ds__event_new(0, "generator of a graph", &u->read);
+        if (r == DS_OK)
+            r = ds__event_new(0, "generator of a graph", &u->read);
         if (r < 0) {
-            if (state) DS_IGNORE(ds__segment_free(g->device, state, 2 * sizeof(uint64_t), 1));
+            if (state)
+                DS_IGNORE(ds__segment_free(g->device, state, 2 * sizeof(uint64_t), 1));
             ds__release(u);
             return r;
         }
@@ -148,4 +190,3 @@ static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
     *out = u;
     return DS_OK;
 }
-

@@ -1,20 +1,49 @@
 /* <<device-code kernels/rng.cu */
 
-enum { DS__RNG_STATE, DS__RNG_UNIFORM32, DS__RNG_UNIFORMS, DS__RNG_UNIFORM64, DS__RNG_NORMALS, DS__RNG_NORMAL64, DS__RNG_EXPONENTIALS, DS__RNG_EXPONENTIAL64,
-       DS__RNG_ONE_WORD, DS__RNG_TWO_WORDS, DS__RNG_ONE_OR_ZERO, DS__RNG_ORDER, DS__RNG_KERNELS };
+enum {
+    DS__RNG_STATE,
+    DS__RNG_UNIFORM32,
+    DS__RNG_UNIFORMS,
+    DS__RNG_UNIFORM64,
+    DS__RNG_NORMALS,
+    DS__RNG_NORMAL64,
+    DS__RNG_EXPONENTIALS,
+    DS__RNG_EXPONENTIAL64,
+    DS__RNG_ONE_WORD,
+    DS__RNG_TWO_WORDS,
+    DS__RNG_ONE_OR_ZERO,
+    DS__RNG_ORDER,
+    DS__RNG_KERNELS
+};
 
-#define DS__RNG_PARAM(kind, member) { DS_PARAM_##kind, offsetof(ds__rng_args, member), sizeof(((ds__rng_args *)0)->member) }
-#define DS__RNG_OPERANDS \
-    DS__RNG_PARAM(WRITE, out), DS__RNG_PARAM(READ, state), DS__RNG_PARAM(VALUE, seed), DS__RNG_PARAM(VALUE, start), DS__RNG_PARAM(VALUE, before), \
-    DS__RNG_PARAM(VALUE, count), DS__RNG_PARAM(VALUE, rows), DS__RNG_PARAM(VALUE, stride)
-static const ds_param ds__rng_state_params[] = { DS__RNG_PARAM(WRITE, out), DS__RNG_PARAM(VALUE, seed), DS__RNG_PARAM(VALUE, start) };
-static const ds_param ds__rng_uniform32_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, to32) };
-static const ds_param ds__rng_uniform_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, scale32), DS__RNG_PARAM(VALUE, from_bits),
-                                                   DS__RNG_PARAM(VALUE, to_bits), DS__RNG_PARAM(VALUE, kind) };
-static const ds_param ds__rng_normal_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, to32), DS__RNG_PARAM(VALUE, kind) };
-static const ds_param ds__rng_exponential_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32), DS__RNG_PARAM(VALUE, kind) };
-static const ds_param ds__rng_f64_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from), DS__RNG_PARAM(VALUE, to) };
-static const ds_param ds__rng_integer_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, low), DS__RNG_PARAM(VALUE, range), DS__RNG_PARAM(VALUE, kind) };
+#define DS__RNG_PARAM(kind, member) \
+    { DS_PARAM_##kind, offsetof(ds__rng_args, member), sizeof(((ds__rng_args *)0)->member) }
+#define DS__RNG_OPERANDS                                                                        \
+    DS__RNG_PARAM(WRITE, out), DS__RNG_PARAM(READ, state), DS__RNG_PARAM(VALUE, seed),          \
+        DS__RNG_PARAM(VALUE, start), DS__RNG_PARAM(VALUE, before), DS__RNG_PARAM(VALUE, count), \
+        DS__RNG_PARAM(VALUE, rows), DS__RNG_PARAM(VALUE, stride)
+static const ds_param ds__rng_state_params[] = { DS__RNG_PARAM(WRITE, out),
+                                                 DS__RNG_PARAM(VALUE, seed),
+                                                 DS__RNG_PARAM(VALUE, start) };
+static const ds_param ds__rng_uniform32_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32),
+                                                     DS__RNG_PARAM(VALUE, to32) };
+static const ds_param ds__rng_uniform_params[] = { DS__RNG_OPERANDS,
+                                                   DS__RNG_PARAM(VALUE, from32),
+                                                   DS__RNG_PARAM(VALUE, scale32),
+                                                   DS__RNG_PARAM(VALUE, from_bits),
+                                                   DS__RNG_PARAM(VALUE, to_bits),
+                                                   DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_normal_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from32),
+                                                  DS__RNG_PARAM(VALUE, to32),
+                                                  DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_exponential_params[] = { DS__RNG_OPERANDS,
+                                                       DS__RNG_PARAM(VALUE, from32),
+                                                       DS__RNG_PARAM(VALUE, kind) };
+static const ds_param ds__rng_f64_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, from),
+                                               DS__RNG_PARAM(VALUE, to) };
+static const ds_param ds__rng_integer_params[] = { DS__RNG_OPERANDS, DS__RNG_PARAM(VALUE, low),
+                                                   DS__RNG_PARAM(VALUE, range),
+                                                   DS__RNG_PARAM(VALUE, kind) };
 
 static int ds__rng_state_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = args;
@@ -24,6 +53,7 @@ static int ds__rng_state_items(size_t first, size_t count, const void *args) {
     state[1] = a->start;
     return 0;
 }
+
 static uint64_t ds__rng_bytes(size_t items, const void *args) {
     const ds__rng_args *a = args;
     (void)items;
@@ -31,20 +61,44 @@ static uint64_t ds__rng_bytes(size_t items, const void *args) {
 }
 
 /* Where the device code is: in one piece, or in several that are put together. */
-static const struct { const char *name, *entry; ds_kernel_fn cpu_fn; const ds_param *params; size_t count; const char *text; const char *const *parts; } ds__rng_forms[DS__RNG_KERNELS] = {
-#define DS__RNG_FORM(name, entry, fn, list, text, parts) { name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params, sizeof ds__rng_##list##_params / sizeof(ds_param), text, parts }
-    [DS__RNG_STATE] = DS__RNG_FORM("state of a generator", "state", state_items, state, ds__ptx_rng_state, NULL),
-    [DS__RNG_UNIFORM32] = DS__RNG_FORM("uniform numbers", "uniform32", items, uniform32, ds__ptx_rng_uniform32, NULL),
-    [DS__RNG_UNIFORMS] = DS__RNG_FORM("uniform numbers", "uniform", items, uniform, ds__ptx_rng_uniform, NULL),
-    [DS__RNG_UNIFORM64] = DS__RNG_FORM("uniform numbers", "uniform64", items, f64, ds__ptx_rng_uniform64, NULL),
-    [DS__RNG_NORMALS] = DS__RNG_FORM("normal numbers", "normal", items, normal, NULL, ds__ptx_rng_normal),
-    [DS__RNG_NORMAL64] = DS__RNG_FORM("normal numbers", "normal64", items, f64, NULL, ds__ptx_rng_normal64),
-    [DS__RNG_EXPONENTIALS] = DS__RNG_FORM("exponential numbers", "exponential", items, exponential, NULL, ds__ptx_rng_exponential),
-    [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items, f64, NULL, ds__ptx_rng_exponential64),
-    [DS__RNG_ONE_WORD] = DS__RNG_FORM("random integers", "integers", items, integer, ds__ptx_rng_integers, NULL),
-    [DS__RNG_TWO_WORDS] = DS__RNG_FORM("random integers", "wide_integers", items, integer, ds__ptx_rng_wide_integers, NULL),
-    [DS__RNG_ONE_OR_ZERO] = DS__RNG_FORM("Bernoulli numbers", "bernoulli", items, integer, ds__ptx_rng_bernoulli, NULL),
-    [DS__RNG_ORDER] = DS__RNG_FORM("random permutation", "permutation", permutation_items, integer, NULL, ds__ptx_rng_permutation),
+static const struct {
+    const char *name;
+    const char *entry;
+    ds_kernel_fn cpu_fn;
+    const ds_param *params;
+    size_t count;
+    const char *text;
+    const char *const *parts;
+} ds__rng_forms[DS__RNG_KERNELS] = {
+
+#define DS__RNG_FORM(name, entry, fn, list, text, parts)                   \
+    {                                                                      \
+        name, "ds__rng_" entry, ds__rng_##fn, ds__rng_##list##_params,     \
+            sizeof ds__rng_##list##_params / sizeof(ds_param), text, parts \
+    }
+    [DS__RNG_STATE] =
+        DS__RNG_FORM("state of a generator", "state", state_items, state, ds__ptx_rng_state, NULL),
+    [DS__RNG_UNIFORM32] =
+        DS__RNG_FORM("uniform numbers", "uniform32", items, uniform32, ds__ptx_rng_uniform32, NULL),
+    [DS__RNG_UNIFORMS] =
+        DS__RNG_FORM("uniform numbers", "uniform", items, uniform, ds__ptx_rng_uniform, NULL),
+    [DS__RNG_UNIFORM64] =
+        DS__RNG_FORM("uniform numbers", "uniform64", items, f64, ds__ptx_rng_uniform64, NULL),
+    [DS__RNG_NORMALS] =
+        DS__RNG_FORM("normal numbers", "normal", items, normal, NULL, ds__ptx_rng_normal),
+    [DS__RNG_NORMAL64] =
+        DS__RNG_FORM("normal numbers", "normal64", items, f64, NULL, ds__ptx_rng_normal64),
+    [DS__RNG_EXPONENTIALS] = DS__RNG_FORM("exponential numbers", "exponential", items, exponential,
+                                          NULL, ds__ptx_rng_exponential),
+    [DS__RNG_EXPONENTIAL64] = DS__RNG_FORM("exponential numbers", "exponential64", items, f64, NULL,
+                                           ds__ptx_rng_exponential64),
+    [DS__RNG_ONE_WORD] =
+        DS__RNG_FORM("random integers", "integers", items, integer, ds__ptx_rng_integers, NULL),
+    [DS__RNG_TWO_WORDS] = DS__RNG_FORM("random integers", "wide_integers", items, integer,
+                                       ds__ptx_rng_wide_integers, NULL),
+    [DS__RNG_ONE_OR_ZERO] =
+        DS__RNG_FORM("Bernoulli numbers", "bernoulli", items, integer, ds__ptx_rng_bernoulli, NULL),
+    [DS__RNG_ORDER] = DS__RNG_FORM("random permutation", "permutation", permutation_items, integer,
+                                   NULL, ds__ptx_rng_permutation),
 #undef DS__RNG_FORM
 };
-

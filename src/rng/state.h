@@ -1,10 +1,13 @@
-/* ---- >>seeds and states ---------------------------------------------------------------------------------------------- */
+/* ---- >>seeds and states ---------------------------------------------------------------------- */
 
-/* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at any time. Takes the reference back. check: changes nothing. */
-static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed, uint64_t offset, int check) {
+/* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at
+   any time. Takes the reference back. check: changes nothing. */
+static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed,
+                                            uint64_t offset, int check) {
     pthread_mutex_lock(&g->lock);
     int same = seed_only && g->seed == seed;
-    ds_result r = ds__generator_free_of_capture(g, "a generator's state cannot change while its fills are captured");
+    ds_result r = ds__generator_free_of_capture(
+        g, "a generator's state cannot change while its fills are captured");
     if (r == DS_OK && !check) {
         g->seed = seed;
         g->offset = offset;
@@ -16,24 +19,33 @@ static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uin
     ds__generator_drop(g);
     return r;
 }
-static ds_result ds__generator_set(ds__generator *g, int seed_only, uint64_t seed, uint64_t offset) { return ds__generator_set_or_check(g, seed_only, seed, offset, 0); }
 
-DSDEF ds_result (ds_rng_set_seed)(ds_rng rng, uint64_t seed) {
+static ds_result ds__generator_set(ds__generator *g, int seed_only, uint64_t seed,
+                                   uint64_t offset) {
+    return ds__generator_set_or_check(g, seed_only, seed, offset, 0);
+}
+
+DSDEF ds_result(ds_rng_set_seed)(ds_rng rng, uint64_t seed) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_seed");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
 }
-DSDEF ds_result (ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
+
+DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
     ds__generator *g;
     uint64_t seed = ds__os_cookie();
-    if (out_seed) *out_seed = 0;
+    if (out_seed)
+        *out_seed = 0;
     DS__ENTER("ds_rng_reseed");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r == DS_OK) r = ds__generator_set(g, 0, seed, 0);
-    if (r == DS_OK && out_seed) *out_seed = seed;
+    if (r == DS_OK)
+        r = ds__generator_set(g, 0, seed, 0);
+    if (r == DS_OK && out_seed)
+        *out_seed = seed;
     return r;
 }
+
 /* Takes the reference back. */
 static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
     pthread_mutex_lock(&g->lock);
@@ -42,9 +54,11 @@ static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
     ds__generator_drop(g);
     return DS_OK;
 }
-DSDEF ds_result (ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
+
+DSDEF ds_result(ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
     ds__generator *g;
-    if (out_seed) *out_seed = 0;
+    if (out_seed)
+        *out_seed = 0;
     DS__ENTER("ds_rng_get_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
@@ -55,71 +69,97 @@ DSDEF ds_result (ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
 static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t state[2]) {
     ds__generator *g;
     ds_result r = ds__generator_take(rng, device, &g);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&g->lock);
-    r = ds__generator_free_of_capture(g, "a generator's offset is not known while its fills are captured");
-    if (r == DS_OK) { state[0] = g->seed; state[1] = g->offset; }
+    r = ds__generator_free_of_capture(
+        g, "a generator's offset is not known while its fills are captured");
+    if (r == DS_OK) {
+        state[0] = g->seed;
+        state[1] = g->offset;
+    }
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
-DSDEF ds_result (ds_rng_get_offset)(ds_rng rng, uint64_t *out_offset) {
+
+DSDEF ds_result(ds_rng_get_offset)(ds_rng rng, uint64_t *out_offset) {
     uint64_t state[2] = { 0, 0 };
-    if (out_offset) *out_offset = 0;
+    if (out_offset)
+        *out_offset = 0;
     DS__ENTER("ds_rng_get_offset");
     DS__REQUIRE(out_offset, "out_offset is NULL");
     ds_result r = ds__generator_state(rng, ds_device_current(), state);
     *out_offset = state[1];
     return r;
 }
+
 static ds_result ds__offset_check(uint64_t offset) {
-    DS__REQUIRE(offset % 4 == 0 && offset >> 63 == 0, "the offset %llu is not a multiple of 4 below 2^63", (unsigned long long)offset);
+    DS__REQUIRE(offset % 4 == 0 && offset >> 63 == 0,
+                "the offset %llu is not a multiple of 4 below 2^63", (unsigned long long)offset);
     return DS_OK;
 }
-DSDEF ds_result (ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
+
+DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_offset");
     ds_result r = ds__offset_check(offset);
-    if (r == DS_OK) r = ds__generator_take(rng, ds_device_current(), &g);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__generator_take(rng, ds_device_current(), &g);
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&g->lock);
-    r = ds__generator_free_of_capture(g, "a generator's offset cannot change while its fills are captured");
-    if (r == DS_OK) { g->offset = offset; g->changes++; }
+    r = ds__generator_free_of_capture(
+        g, "a generator's offset cannot change while its fills are captured");
+    if (r == DS_OK) {
+        g->offset = offset;
+        g->changes++;
+    }
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
-DSDEF ds_result (ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
+
+DSDEF ds_result(ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
     uint64_t state[2];
     DS__ENTER("ds_rng_get_state");
-    DS__REQUIRE(out && size >= DS_RNG_STATE_SIZE, "a state has %d bytes; there is room for %zu", DS_RNG_STATE_SIZE, out ? size : 0);
+    DS__REQUIRE(out && size >= DS_RNG_STATE_SIZE, "a state has %d bytes; there is room for %zu",
+                DS_RNG_STATE_SIZE, out ? size : 0);
     ds_result r = ds__generator_state(rng, ds_device_current(), state);
-    if (r == DS_OK) memcpy(out, state, DS_RNG_STATE_SIZE);
+    if (r == DS_OK)
+        memcpy(out, state, DS_RNG_STATE_SIZE);
     return r;
 }
+
 static ds_result ds__state_read(const void *bytes, size_t size, uint64_t state[2]) {
     DS__REQUIRE(bytes, "state is NULL");
-    DS__REQUIRE(size == 8 || size == DS_RNG_STATE_SIZE, "RNG state is wrong size: %zu bytes, not 8 or %d", size, DS_RNG_STATE_SIZE);
+    DS__REQUIRE(size == 8 || size == DS_RNG_STATE_SIZE,
+                "RNG state is wrong size: %zu bytes, not 8 or %d", size, DS_RNG_STATE_SIZE);
     state[1] = 0;
     memcpy(state, bytes, size);
     return ds__offset_check(state[1]);
 }
-DSDEF ds_result (ds_rng_set_state)(ds_rng rng, const void *bytes, size_t size) {
+
+DSDEF ds_result(ds_rng_set_state)(ds_rng rng, const void *bytes, size_t size) {
     ds__generator *g;
     uint64_t state[2];
     DS__ENTER("ds_rng_set_state");
     ds_result r = ds__state_read(bytes, size, state);
-    if (r == DS_OK) r = ds__generator_take(rng, ds_device_current(), &g);
+    if (r == DS_OK)
+        r = ds__generator_take(rng, ds_device_current(), &g);
     return r < 0 ? r : ds__generator_set(g, 0, state[0], state[1]);
 }
 
-DSDEF ds_result (ds_rng_manual_seed)(ds_device device, uint64_t seed) {
+DSDEF ds_result(ds_rng_manual_seed)(ds_device device, uint64_t seed) {
     ds__generator *g;
     DS__ENTER("ds_rng_manual_seed");
-    if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) && ds__type_count(device.type) == 0) return DS_OK;
+    if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) &&
+        ds__type_count(device.type) == 0)
+        return DS_OK;
     ds_result r = ds__generator_of(device, &g);
     return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
 }
+
 static ds_result ds__seed_all(uint64_t seed) {
     ds_result r = DS_OK;
     for (int check = 1; check >= 0; check--) /* all or none */
@@ -128,36 +168,49 @@ static ds_result ds__seed_all(uint64_t seed) {
                 ds__generator *g;
                 ds_device device = { (int32_t)ds__g.backend[b].type, i };
                 r = ds__generator_of(device, &g);
-                if (r == DS_OK) r = ds__generator_set_or_check(g, 1, seed, 0, check);
+                if (r == DS_OK)
+                    r = ds__generator_set_or_check(g, 1, seed, 0, check);
             }
     return r;
 }
-DSDEF ds_result (ds_rng_manual_seed_all)(uint64_t seed) {
+
+DSDEF ds_result(ds_rng_manual_seed_all)(uint64_t seed) {
     DS__ENTER("ds_rng_manual_seed_all");
     return ds__seed_all(seed);
 }
-DSDEF ds_result (ds_rng_seed)(ds_device device, uint64_t *out_seed) {
+
+DSDEF ds_result(ds_rng_seed)(ds_device device, uint64_t *out_seed) {
     ds__generator *g;
     uint64_t seed = ds__os_cookie();
-    if (out_seed) *out_seed = 0;
+    if (out_seed)
+        *out_seed = 0;
     DS__ENTER("ds_rng_seed");
-    if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) && ds__type_count(device.type) == 0) return DS_OK;
+    if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) &&
+        ds__type_count(device.type) == 0)
+        return DS_OK;
     ds_result r = ds__generator_of(device, &g);
-    if (r == DS_OK) r = ds__generator_set(g, 0, seed, 0);
-    if (r == DS_OK && out_seed) *out_seed = seed;
+    if (r == DS_OK)
+        r = ds__generator_set(g, 0, seed, 0);
+    if (r == DS_OK && out_seed)
+        *out_seed = seed;
     return r;
 }
-DSDEF ds_result (ds_rng_seed_all)(uint64_t *out_seed) {
+
+DSDEF ds_result(ds_rng_seed_all)(uint64_t *out_seed) {
     uint64_t seed = ds__os_cookie();
-    if (out_seed) *out_seed = 0;
+    if (out_seed)
+        *out_seed = 0;
     DS__ENTER("ds_rng_seed_all");
     ds_result r = ds__seed_all(seed);
-    if (r == DS_OK && out_seed) *out_seed = seed;
+    if (r == DS_OK && out_seed)
+        *out_seed = seed;
     return r;
 }
-DSDEF ds_result (ds_rng_initial_seed)(ds_device device, uint64_t *out_seed) {
+
+DSDEF ds_result(ds_rng_initial_seed)(ds_device device, uint64_t *out_seed) {
     ds__generator *g;
-    if (out_seed) *out_seed = 0;
+    if (out_seed)
+        *out_seed = 0;
     DS__ENTER("ds_rng_initial_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
     ds_result r = ds__generator_of(device, &g);
@@ -172,46 +225,59 @@ static ds_result ds__devices_of(ds_device_type *type, size_t *out) {
         DS__RESOLVE(current);
         *type = (ds_device_type)current.type;
     }
-    DS__REQUIRE(*type == DS_DEVICE_CUDA || *type == DS_DEVICE_CPU, "%d is not a type of device with generators", (int)*type);
+    DS__REQUIRE(*type == DS_DEVICE_CUDA || *type == DS_DEVICE_CPU,
+                "%d is not a type of device with generators", (int)*type);
     count = ds__type_count((int)*type);
     *out = (size_t)count;
     return DS_OK;
 }
-DSDEF ds_result (ds_rng_get_state_all)(ds_device_type type, void *out, size_t capacity, size_t *out_count) {
+
+DSDEF ds_result(ds_rng_get_state_all)(ds_device_type type, void *out, size_t capacity,
+                                      size_t *out_count) {
     static const ds_rng own;
     size_t count = 0;
-    if (out_count) *out_count = 0;
+    if (out_count)
+        *out_count = 0;
     DS__ENTER("ds_rng_get_state_all");
     DS__REQUIRE(out_count, "out_count is NULL");
     ds_result r = ds__devices_of(&type, &count);
-    if (r < 0) return r;
-    DS__REQUIRE(!out || capacity >= count, "there is room for %zu states of %zu devices", capacity, count);
+    if (r < 0)
+        return r;
+    DS__REQUIRE(!out || capacity >= count, "there is room for %zu states of %zu devices", capacity,
+                count);
     for (size_t i = 0; out && i < count && r == DS_OK; i++) {
         uint64_t state[2];
         ds_device device = { (int32_t)type, (int32_t)i };
         r = ds__generator_state(own, device, state);
-        if (r == DS_OK) memcpy((char *)out + i * DS_RNG_STATE_SIZE, state, DS_RNG_STATE_SIZE);
+        if (r == DS_OK)
+            memcpy((char *)out + i * DS_RNG_STATE_SIZE, state, DS_RNG_STATE_SIZE);
     }
-    if (r == DS_OK) *out_count = count;
+    if (r == DS_OK)
+        *out_count = count;
     return r;
 }
-DSDEF ds_result (ds_rng_set_state_all)(ds_device_type type, const void *states, size_t count) {
+
+DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, size_t count) {
     size_t devices = 0;
-    uint64_t state[2], before[2];
+    uint64_t state[2];
+    uint64_t before[2];
     static const ds_rng own;
     DS__ENTER("ds_rng_set_state_all");
     ds_result r = ds__devices_of(&type, &devices);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     DS__REQUIRE(count <= devices, "%zu states for %zu devices", count, devices);
     DS__REQUIRE(states || !count, "states is NULL");
     for (int set = 0; set < 2; set++)
         for (size_t i = 0; i < count && r == DS_OK; i++) {
             ds_device device = { (int32_t)type, (int32_t)i };
             ds__generator *g;
-            r = ds__state_read((const char *)states + i * DS_RNG_STATE_SIZE, DS_RNG_STATE_SIZE, state);
-            if (r == DS_OK) r = ds__generator_state(own, device, before);
-            if (r == DS_OK && set && (r = ds__generator_of(device, &g)) == DS_OK) r = ds__generator_set(g, 0, state[0], state[1]);
+            r = ds__state_read((const char *)states + i * DS_RNG_STATE_SIZE, DS_RNG_STATE_SIZE,
+                               state);
+            if (r == DS_OK)
+                r = ds__generator_state(own, device, before);
+            if (r == DS_OK && set && (r = ds__generator_of(device, &g)) == DS_OK)
+                r = ds__generator_set(g, 0, state[0], state[1]);
         }
     return r;
 }
-

@@ -3,25 +3,32 @@
 /* "input tensor at index 3"; of index -1 only the words. */
 static const char *ds__nth(const char *what, int64_t index) {
     static __thread char text[100];
-    if (index < 0) snprintf(text, sizeof text, "%s", what);
-    else snprintf(text, sizeof text, "%s at index %lld", what, (long long)index);
+    if (index < 0)
+        snprintf(text, sizeof text, "%s", what);
+    else
+        snprintf(text, sizeof text, "%s at index %lld", what, (long long)index);
     return text;
 }
 
-/* Row-major strides. Of empty tensors a size of 0 counts as 1, and what does not fit is 0: nobody follows them. */
+/* Row-major strides. Of empty tensors a size of 0 counts as 1, and what does not fit is 0:
+   nobody follows them. */
 static void ds__row_major(int ndim, const int64_t *shape, int64_t *strides) {
     int64_t step = 1;
     for (int d = ndim - 1; d >= 0; d--) {
         strides[d] = step;
-        if (__builtin_mul_overflow(step, shape[d] > 1 ? shape[d] : 1, &step)) step = 0;
+        if (__builtin_mul_overflow(step, shape[d] > 1 ? shape[d] : 1, &step))
+            step = 0;
     }
 }
 
 /* Elements of a shape; -1: a negative size, -2: too many. */
 static int64_t ds__count_of(int ndim, const int64_t *shape) {
-    int64_t count = 1, empty = 0, wide = 0;
+    int64_t count = 1;
+    int64_t empty = 0;
+    int64_t wide = 0;
     for (int d = 0; d < ndim; d++) {
-        if (shape[d] < 0) return -1;
+        if (shape[d] < 0)
+            return -1;
         empty |= shape[d] == 0;
         wide |= __builtin_mul_overflow(count, shape[d], &count);
     }
@@ -29,23 +36,31 @@ static int64_t ds__count_of(int ndim, const int64_t *shape) {
 }
 
 /* Type and shape, and the strides when there are some. */
-static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, const char *what, int64_t index, ds__dims *out) {
+static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
+                               const int64_t *strides, const char *what, int64_t index,
+                               ds__dims *out) {
     out->dtype = dtype;
     out->ndim = ndim;
     out->item = (ds_dtype_size)(dtype);
     out->first = NULL;
     out->device = out->given = (ds_device){ 0, 0 };
-    DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS, "%s has %d dimensions, not 0 to %d", ds__nth(what, index), ndim, DS_TENSOR_MAX_DIMS);
+    DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS, "%s has %d dimensions, not 0 to %d",
+                ds__nth(what, index), ndim, DS_TENSOR_MAX_DIMS);
     DS__REQUIRE(!ndim || shape, "%s has no shape", ds__nth(what, index));
-    DS__REQUIRE(dtype.bits && dtype.lanes, "%s has a data type of %d bits in %d lanes", ds__nth(what, index), dtype.bits, dtype.lanes);
+    DS__REQUIRE(dtype.bits && dtype.lanes, "%s has a data type of %d bits in %d lanes",
+                ds__nth(what, index), dtype.bits, dtype.lanes);
     if (!out->item)
-        return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are no whole bytes", ds__nth(what, index), dtype.bits * dtype.lanes);
-    for (int d = 0; d < ndim; d++) out->shape[d] = shape[d];
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are no whole bytes",
+                        ds__nth(what, index), dtype.bits * dtype.lanes);
+    for (int d = 0; d < ndim; d++)
+        out->shape[d] = shape[d];
     out->count = ds__count_of(ndim, shape);
     for (int d = 0; out->count == -1 && d < ndim; d++)
-        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d", ds__nth(what, index), (long long)shape[d], d);
+        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d", ds__nth(what, index),
+                    (long long)shape[d], d);
     int64_t bytes = 0;
-    DS__REQUIRE(out->count >= 0 && !__builtin_mul_overflow(out->count, (int64_t)out->item, &bytes), "%s is larger than the address space", ds__nth(what, index));
+    DS__REQUIRE(out->count >= 0 && !__builtin_mul_overflow(out->count, (int64_t)out->item, &bytes),
+                "%s is larger than the address space", ds__nth(what, index));
     out->bytes = (size_t)bytes;
     if (!strides) {
         ds__row_major(ndim, shape, out->strides);
@@ -53,13 +68,19 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape, c
         out->high = (ptrdiff_t)out->bytes;
         return DS_OK;
     }
-    for (int d = 0; d < ndim; d++) out->strides[d] = strides[d];
-    int64_t low = 0, high = 0, by, wide = 0;
+    for (int d = 0; d < ndim; d++)
+        out->strides[d] = strides[d];
+    int64_t low = 0;
+    int64_t high = 0;
+    int64_t by;
+    int64_t wide = 0;
     for (int d = 0; out->count && d < ndim; d++) {
         wide |= __builtin_mul_overflow(out->shape[d] - 1, out->strides[d], &by);
-        wide |= by < 0 ? __builtin_add_overflow(low, by, &low) : __builtin_add_overflow(high, by, &high);
+        wide |= by < 0 ? __builtin_add_overflow(low, by, &low)
+                       : __builtin_add_overflow(high, by, &high);
     }
-    wide |= __builtin_mul_overflow(low, (int64_t)out->item, &low) || __builtin_add_overflow(high, out->count > 0, &high) ||
+    wide |= __builtin_mul_overflow(low, (int64_t)out->item, &low) ||
+            __builtin_add_overflow(high, out->count > 0, &high) ||
             __builtin_mul_overflow(high, (int64_t)out->item, &high);
     DS__REQUIRE(!wide, "%s has strides that lead out of the address space", ds__nth(what, index));
     out->low = (ptrdiff_t)low;
@@ -67,71 +88,98 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape, c
     return DS_OK;
 }
 
-static ds_result ds__tensor_device(ds_device given, const char *what, int64_t index, ds_device *out) {
+static ds_result ds__tensor_device(ds_device given, const char *what, int64_t index,
+                                   ds_device *out) {
     if (given.type == DS_DEVICE_HOST || given.type == DS_TENSOR_CUDA_HOST) {
         *out = (ds_device){ DS_DEVICE_HOST, 0 };
         return DS_OK;
     }
-    if (given.type == DS_TENSOR_CUDA_MANAGED) given.type = DS_DEVICE_CUDA;
-    if (given.type != DS_DEVICE_CURRENT && given.type != DS_DEVICE_CUDA && given.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_UNSUPPORTED, "%s is on a device of DLPack's type %d, which devstream does not have", ds__nth(what, index), given.type);
+    if (given.type == DS_TENSOR_CUDA_MANAGED)
+        given.type = DS_DEVICE_CUDA;
+    if (given.type != DS_DEVICE_CURRENT && given.type != DS_DEVICE_CUDA &&
+        given.type != DS_DEVICE_CPU)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "%s is on a device of DLPack's type %d, which devstream does not have",
+                        ds__nth(what, index), given.type);
     ds_result r = ds__resolve(given, out);
     return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
 }
 
-static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index, ds__dims *out) {
+static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index,
+                                 ds__dims *out) {
     DS__REQUIRE(t, "%s is NULL", ds__nth(what, index));
     ds_result r = ds__dims_read(t->dtype, t->ndim, t->shape, t->strides, what, index, out);
-    if (r == DS_OK) r = ds__tensor_device(t->device, what, index, &out->device);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__tensor_device(t->device, what, index, &out->device);
+    if (r < 0)
+        return r;
     out->given = t->device.type == DS_DEVICE_CURRENT ? out->device : t->device;
     out->first = (char *)((uintptr_t)t->data + t->byte_offset);
-    DS__REQUIRE(t->data || !out->count, "%s has %lld elements and its data is NULL", ds__nth(what, index), (long long)out->count);
-    DS__REQUIRE(!out->count || (t->byte_offset <= UINTPTR_MAX - (uintptr_t)t->data && (uintptr_t)out->first >= (uintptr_t)0 - (uintptr_t)out->low &&
-                (size_t)out->high <= UINTPTR_MAX - (uintptr_t)out->first), "%s reaches beyond the address space", ds__nth(what, index));
+    DS__REQUIRE(t->data || !out->count, "%s has %lld elements and its data is NULL",
+                ds__nth(what, index), (long long)out->count);
+    DS__REQUIRE(!out->count || (t->byte_offset <= UINTPTR_MAX - (uintptr_t)t->data &&
+                                (uintptr_t)out->first >= (uintptr_t)0 - (uintptr_t)out->low &&
+                                (size_t)out->high <= UINTPTR_MAX - (uintptr_t)out->first),
+                "%s reaches beyond the address space", ds__nth(what, index));
     return DS_OK;
 }
 
-/* The dimensions that matter, those with more than one index, from the longest stride to the shortest; gives their number. */
+/* The dimensions that matter, those with more than one index, from the longest stride to the
+   shortest; gives their number. */
 static int ds__by_stride(const ds__dims *d, int *order) {
     int n = 0;
     for (int i = 0; i < d->ndim; i++) {
-        if (d->shape[i] == 1) continue;
+        if (d->shape[i] == 1)
+            continue;
         int at = n++;
-        for (; at > 0 && llabs(d->strides[order[at - 1]]) < llabs(d->strides[i]); at--) order[at] = order[at - 1];
+        for (; at > 0 && llabs(d->strides[order[at - 1]]) < llabs(d->strides[i]); at--)
+            order[at] = order[at - 1];
         order[at] = i;
     }
     return n;
 }
+
 static int ds__is_dense(const ds__dims *d) {
-    int order[DS_TENSOR_MAX_DIMS], n = ds__by_stride(d, order);
+    int order[DS_TENSOR_MAX_DIMS];
+    int n = ds__by_stride(d, order);
     int64_t step = 1;
     while (d->count && n-- > 0) {
-        if (d->strides[order[n]] != step) return 0;
+        if (d->strides[order[n]] != step)
+            return 0;
         step *= d->shape[order[n]];
     }
     return 1;
 }
+
 static int ds__is_row_major(const ds__dims *d) {
     int64_t step = 1;
     for (int i = d->ndim - 1; d->count && i >= 0; i--) {
-        if (d->shape[i] == 1) continue;
-        if (d->strides[i] != step) return 0;
+        if (d->shape[i] == 1)
+            continue;
+        if (d->strides[i] != step)
+            return 0;
         step *= d->shape[i];
     }
     return 1;
 }
+
 /* Strides without gaps, in the order in which the dimensions lie in memory now. */
 static void ds__dense_like(const ds__dims *d, int64_t *strides) {
-    int order[DS_TENSOR_MAX_DIMS], n = ds__by_stride(d, order);
+    int order[DS_TENSOR_MAX_DIMS];
+    int n = ds__by_stride(d, order);
     int64_t step = 1;
-    if (!d->count) { ds__row_major(d->ndim, d->shape, strides); return; }
+    if (!d->count) {
+        ds__row_major(d->ndim, d->shape, strides);
+        return;
+    }
     while (n-- > 0) {
         strides[order[n]] = step;
         step *= d->shape[order[n]];
     }
     /* Sizes of 1 stand as they would if they were more. */
     for (int i = d->ndim - 1; i >= 0; i--)
-        if (d->shape[i] == 1) strides[i] = ds__is_dense(d) ? d->strides[i] : i + 1 < d->ndim ? strides[i + 1] * d->shape[i + 1] : 1;
+        if (d->shape[i] == 1)
+            strides[i] = ds__is_dense(d)   ? d->strides[i]
+                         : i + 1 < d->ndim ? strides[i + 1] * d->shape[i + 1]
+                                           : 1;
 }
-

@@ -1,84 +1,120 @@
 /* ---- exchange ---- */
 
-static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags, ds_tensor **out) {
+static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags,
+                            ds_tensor **out) {
     ds__dims d;
     ds_result r = ds__tensor_read(t, "the managed tensor", -1, &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(kind, managed, NULL) : NULL;
-    if (!storage) return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
-    atomic_fetch_add(&storage->users, 1); /* ours until it is known that the caller's is taken over */
+    if (!storage)
+        return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
+    /* ours until it is known that the caller's is taken over */
+    atomic_fetch_add(&storage->users, 1);
     r = ds__tensor_new(&d, storage, flags, out);
-    if (r < 0) free(storage);
-    else DS_IGNORE(ds__storage_drop(storage));
+    if (r < 0)
+        free(storage);
+    else
+        DS_IGNORE(ds__storage_drop(storage));
     return r;
 }
-DSDEF ds_result (ds_tensor_import)(ds_managed_tensor *managed, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_import)(ds_managed_tensor *managed, ds_tensor **out) {
     DS__TENSOR_BEGIN("ds_tensor_import");
     DS__REQUIRE(managed, "managed is NULL");
     return ds__import(&managed->tensor, DS__OF_MANAGED, managed, 0, out);
 }
-DSDEF ds_result (ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed, ds_tensor **out) {
     DS__TENSOR_BEGIN("ds_tensor_import_versioned");
     DS__REQUIRE(managed, "managed is NULL");
     if (managed->version.major != DS_DLPACK_MAJOR)
-        return ds__fail(DS_ERR_UNSUPPORTED, "the managed tensor is of DLPack %u.%u, and %d.x is what devstream reads", managed->version.major,
-                        managed->version.minor, DS_DLPACK_MAJOR);
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the managed tensor is of DLPack %u.%u, and %d.x is what devstream reads",
+                        managed->version.major, managed->version.minor, DS_DLPACK_MAJOR);
     if (managed->flags & DS_DLPACK_SUBBYTE_PADDED && managed->tensor.dtype.bits % 8)
-        return ds__fail(DS_ERR_UNSUPPORTED, "the managed tensor has padded elements of %d bits", managed->tensor.dtype.bits);
-    return ds__import(&managed->tensor, DS__OF_VERSIONED, managed, managed->flags & DS_DLPACK_READ_ONLY ? DS_TENSOR_READ_ONLY : 0, out);
+        return ds__fail(DS_ERR_UNSUPPORTED, "the managed tensor has padded elements of %d bits",
+                        managed->tensor.dtype.bits);
+    return ds__import(&managed->tensor, DS__OF_VERSIONED, managed,
+                      managed->flags & DS_DLPACK_READ_ONLY ? DS_TENSOR_READ_ONLY : 0, out);
 }
 
 typedef struct ds__handed {
-    union { ds_managed_tensor plain; ds_managed_tensor_versioned versioned; } u;
+    union {
+        ds_managed_tensor plain;
+        ds_managed_tensor_versioned versioned;
+    } u;
+
     ds__storage *storage;
     int64_t dims[];
 } ds__handed;
+
 static void ds__handed_end(ds__handed *e) {
     ds__tls.mute++; /* whoever calls a deleter did not call devstream */
     DS_IGNORE(ds__storage_drop(e->storage));
     ds__tls.mute--;
     free(e);
 }
-static void ds__handed_delete(ds_managed_tensor *self) { ds__handed_end(self->manager_ctx); }
-static void ds__handed_delete_versioned(ds_managed_tensor_versioned *self) { ds__handed_end(self->manager_ctx); }
 
-static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__handed **out, unsigned *out_flags) {
+static void ds__handed_delete(ds_managed_tensor *self) {
+    ds__handed_end(self->manager_ctx);
+}
+
+static void ds__handed_delete_versioned(ds_managed_tensor_versioned *self) {
+    ds__handed_end(self->manager_ctx);
+}
+
+static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__handed **out,
+                                unsigned *out_flags) {
     DS__REQUIRE(tensor, "the tensor is NULL");
     ds__storage *storage;
     int known = ds__tensor_share(tensor, &storage, out_flags);
-    DS__REQUIRE(known, "%p is no tensor of devstream's; ds_tensor_wrap makes one", (const void *)tensor);
+    DS__REQUIRE(known, "%p is no tensor of devstream's; ds_tensor_wrap makes one",
+                (const void *)tensor);
     size_t n = (size_t)tensor->ndim;
     ds__handed *e = NULL;
     ds_result r = DS_OK;
-    if (!versioned && *out_flags & DS_TENSOR_READ_ONLY) r = ds__fail(DS_ERR_UNSUPPORTED, "the tensor is read-only, which only the versioned form tells");
-    else if (!(e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t)))) r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
-    if (r < 0) { DS_IGNORE(ds__storage_drop(storage)); return r; }
+    if (!versioned && *out_flags & DS_TENSOR_READ_ONLY)
+        r = ds__fail(DS_ERR_UNSUPPORTED,
+                     "the tensor is read-only, which only the versioned form tells");
+    else if (!(e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t))))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
+    if (r < 0) {
+        DS_IGNORE(ds__storage_drop(storage));
+        return r;
+    }
     ds_tensor *t = versioned ? &e->u.versioned.tensor : &e->u.plain.tensor;
     *t = *tensor;
-    if (n) memcpy(e->dims, tensor->shape, n * sizeof(int64_t));
-    if (n) memcpy(e->dims + n, tensor->strides, n * sizeof(int64_t));
+    if (n)
+        memcpy(e->dims, tensor->shape, n * sizeof(int64_t));
+    if (n)
+        memcpy(e->dims + n, tensor->strides, n * sizeof(int64_t));
     t->shape = e->dims;
     t->strides = e->dims + n;
     e->storage = storage;
     *out = e;
     return DS_OK;
 }
-DSDEF ds_result (ds_tensor_export)(const ds_tensor *tensor, ds_managed_tensor **out) {
+
+DSDEF ds_result(ds_tensor_export)(const ds_tensor *tensor, ds_managed_tensor **out) {
     unsigned flags;
     ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export");
     ds_result r = ds__handed_new(tensor, 0, &e, &flags);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     e->u.plain.manager_ctx = e;
     e->u.plain.deleter = ds__handed_delete;
     *out = &e->u.plain;
     return DS_OK;
 }
-DSDEF ds_result (ds_tensor_export_versioned)(const ds_tensor *tensor, ds_managed_tensor_versioned **out) {
+
+DSDEF ds_result(ds_tensor_export_versioned)(const ds_tensor *tensor,
+                                            ds_managed_tensor_versioned **out) {
     unsigned flags;
     ds__handed *e = NULL;
     DS__TENSOR_BEGIN("ds_tensor_export_versioned");
     ds_result r = ds__handed_new(tensor, 1, &e, &flags);
-    if (r < 0) return r;
+    if (r < 0)
+        return r;
     e->u.versioned.version = (ds_dlpack_version){ DS_DLPACK_MAJOR, DS_DLPACK_MINOR };
     e->u.versioned.manager_ctx = e;
     e->u.versioned.deleter = ds__handed_delete_versioned;
@@ -87,20 +123,27 @@ DSDEF ds_result (ds_tensor_export_versioned)(const ds_tensor *tensor, ds_managed
     return DS_OK;
 }
 
-/* Tells what was not freed. The allocator's memory goes with the allocator; what belongs to others is given back now. */
+/* Tells what was not freed. The allocator's memory goes with the allocator; what belongs to
+   others is given back now. */
 static void ds__tensors_end(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
-            ds__warn("tensor made at %s:%d was not freed", o->made.file ? o->made.file : "?", o->made.line);
-            if (o->storage && o->storage->kind <= DS__OF_PINNED) o->storage->epoch--; /* it is not given back one by one */
+            ds__warn("tensor made at %s:%d was not freed", o->made.file ? o->made.file : "?",
+                     o->made.line);
+            /* it is not given back one by one */
+            if (o->storage && o->storage->kind <= DS__OF_PINNED)
+                o->storage->epoch--;
             ds__tls.in_callback++;
             DS_IGNORE(ds__storage_drop(o->storage));
             ds__tls.in_callback--;
             ds__release(o);
         }
     memset(ds__c.bucket, 0, sizeof ds__c.bucket);
-    while (ds__c.waiting) { ds__storage *next = ds__c.waiting->next; free(ds__c.waiting); ds__c.waiting = next; }
+    while (ds__c.waiting) {
+        ds__storage *next = ds__c.waiting->next;
+        free(ds__c.waiting);
+        ds__c.waiting = next;
+    }
     atomic_store(&ds__c.waits, 0);
 }
-

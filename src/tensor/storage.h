@@ -1,10 +1,16 @@
 /* ---- storages ---- */
 
-static int ds__of_now(uint32_t epoch) { return atomic_load_explicit(&ds__g.state, memory_order_acquire) == DS__READY && epoch == ds__g.epoch; }
+static int ds__of_now(uint32_t epoch) {
+    return atomic_load_explicit(&ds__g.state, memory_order_acquire) == DS__READY &&
+           epoch == ds__g.epoch;
+}
 
 static ds__storage *ds__storage_new(int kind, void *ptr, void (*release_fn)(void *)) {
     ds__storage *s = calloc(1, sizeof *s);
-    if (!s) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor"); return NULL; }
+    if (!s) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
+        return NULL;
+    }
     atomic_store(&s->users, 1);
     s->kind = kind;
     s->epoch = ds__g.epoch;
@@ -17,15 +23,19 @@ static ds__storage *ds__storage_new(int kind, void *ptr, void (*release_fn)(void
 static void ds__storage_release(const ds__storage *s) {
     ds_managed_tensor *m = s->kind == DS__OF_MANAGED ? s->ptr : NULL;
     ds_managed_tensor_versioned *v = s->kind == DS__OF_VERSIONED ? s->ptr : NULL;
-    if (m && m->deleter) m->deleter(m);
-    if (v && v->deleter) v->deleter(v);
-    if (s->release_fn) s->release_fn(s->ptr);
+    if (m && m->deleter)
+        m->deleter(m);
+    if (v && v->deleter)
+        v->deleter(v);
+    if (s->release_fn)
+        s->release_fn(s->ptr);
 }
 
 /* One user less; the last one gives the memory back. */
 static ds_result ds__storage_drop(ds__storage *s) {
     ds_result r = DS_OK;
-    if (!s || atomic_fetch_sub(&s->users, 1) != 1) return r;
+    if (!s || atomic_fetch_sub(&s->users, 1) != 1)
+        return r;
     int now = ds__of_now(s->epoch);
     if (s->kind == DS__OF_ALLOCATOR || s->kind == DS__OF_PINNED) {
         if (now && ds__tls.in_callback) {
@@ -36,8 +46,10 @@ static ds_result ds__storage_drop(ds__storage *s) {
             ds__lock_give(&ds__c.lock);
             return r;
         }
-        if (now && s->kind == DS__OF_ALLOCATOR) DS__KEEPING(r, (ds_mem_free)(s->ptr));
-        if (now && s->kind == DS__OF_PINNED) DS__KEEPING(r, (ds_pinned_free)(s->ptr));
+        if (now && s->kind == DS__OF_ALLOCATOR)
+            DS__KEEPING(r, (ds_mem_free)(s->ptr));
+        if (now && s->kind == DS__OF_PINNED)
+            DS__KEEPING(r, (ds_pinned_free)(s->ptr));
     } else if (now && !ds__tls.in_callback) {
         ds__outside o = ds__leave();
         ds__storage_release(s);
@@ -51,7 +63,9 @@ static ds_result ds__storage_drop(ds__storage *s) {
 
 /* What was freed inside of callbacks. */
 static void ds__storages_catch_up(void) {
-    if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) || ds__tls.in_callback) return;
+    if (DS__LIKELY(!atomic_load_explicit(&ds__c.waits, memory_order_relaxed)) ||
+        ds__tls.in_callback)
+        return;
     ds__lock_take(&ds__c.lock);
     ds__storage *s = ds__c.waiting;
     ds__c.waiting = NULL;
@@ -64,4 +78,3 @@ static void ds__storages_catch_up(void) {
         s = next;
     }
 }
-

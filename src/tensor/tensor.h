@@ -1,32 +1,46 @@
 /* ---- objects ---- */
 
-static ds__tensor **ds__tensor_place(const void *t) { /* locked: where it hangs, or where its bucket ends */
+/* locked: where it hangs, or where its bucket ends */
+static ds__tensor **ds__tensor_place(const void *t) {
     uintptr_t n = (uintptr_t)t >> 5;
     ds__tensor **at = &ds__c.bucket[(n ^ n >> 10) % DS__TENSOR_BUCKETS];
-    while (*at && *at != t) at = &(*at)->next;
+    while (*at && *at != t)
+        at = &(*at)->next;
     return at;
 }
 
-/* Who else shows the memory of a tensor gets a use of its storage. NULL: it is no object, or its memory is nobody's. 1: it is one. */
+/* Who else shows the memory of a tensor gets a use of its storage. NULL: it is no object, or its
+   memory is nobody's. 1: it is one. */
 static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out_flags) {
     ds__lock_take(&ds__c.lock);
     const ds__tensor *o = *ds__tensor_place(t);
-    if (out) *out = o ? o->storage : NULL;
-    if (out && *out) atomic_fetch_add(&(*out)->users, 1);
+    if (out)
+        *out = o ? o->storage : NULL;
+    if (out && *out)
+        atomic_fetch_add(&(*out)->users, 1);
     *out_flags = o ? o->flags : 0;
     ds__lock_give(&ds__c.lock);
     return o != NULL;
 }
 
-/* An object of what `d` says, which takes over a use of the storage; that is dropped when it fails. */
-static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigned flags, ds_tensor **out) {
+/* An object of what `d` says, which takes over a use of the storage; that is dropped when it
+   fails. */
+static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigned flags,
+                                ds_tensor **out) {
     size_t n = (size_t)d->ndim;
     ds__storages_catch_up();
     ds__tensor *o = ds__alloc(sizeof *o + 2 * n * sizeof(int64_t));
-    if (!o) { DS_IGNORE(ds__storage_drop(storage)); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor"); }
-    o->t = (ds_tensor){ d->count ? d->first : NULL, d->given, d->ndim, d->dtype, o->dims, o->dims + n, 0 };
-    if (n) memcpy(o->dims, d->shape, n * sizeof(int64_t));
-    if (n) memcpy(o->dims + n, d->strides, n * sizeof(int64_t));
+    if (!o) {
+        DS_IGNORE(ds__storage_drop(storage));
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
+    }
+    o->t = (ds_tensor){
+        d->count ? d->first : NULL, d->given, d->ndim, d->dtype, o->dims, o->dims + n, 0
+    };
+    if (n)
+        memcpy(o->dims, d->shape, n * sizeof(int64_t));
+    if (n)
+        memcpy(o->dims + n, d->strides, n * sizeof(int64_t));
     o->storage = storage;
     o->flags = flags;
     o->made = ds__tls.site;
@@ -46,44 +60,61 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
     d->device = d->given = (ds_device){ DS_DEVICE_HOST, 0 };
     if (stream.id) {
         ds__stream *s = ds__stream_pin(stream);
-        if (!s) return DS_ERR_INVALID_HANDLE;
+        if (!s)
+            return DS_ERR_INVALID_HANDLE;
         d->device = d->given = s->device;
         ds__stream_unpin(s);
     } else if (ds__g.driver[0]) {
         d->given.type = DS_TENSOR_CUDA_HOST; /* pinned for cudart */
     }
-    if (d->bytes && stream.id) DS__KEEPING(r, (ds_mem_alloc)(d->bytes, stream, &ptr));
-    if (d->bytes && !stream.id) DS__KEEPING(r, (ds_pinned_alloc)(d->bytes, &ptr));
-    if (r < 0) return r;
-    ds__storage *storage = ptr ? ds__storage_new(stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED, ptr, NULL) : NULL;
+    if (d->bytes && stream.id)
+        DS__KEEPING(r, (ds_mem_alloc)(d->bytes, stream, &ptr));
+    if (d->bytes && !stream.id)
+        DS__KEEPING(r, (ds_pinned_alloc)(d->bytes, &ptr));
+    if (r < 0)
+        return r;
+    ds__storage *storage =
+        ptr ? ds__storage_new(stream.id ? DS__OF_ALLOCATOR : DS__OF_PINNED, ptr, NULL) : NULL;
     if (ptr && !storage) {
-        if (stream.id) DS__KEEPING(r, (ds_mem_free)(ptr));
-        else DS__KEEPING(r, (ds_pinned_free)(ptr));
+        if (stream.id)
+            DS__KEEPING(r, (ds_mem_free)(ptr));
+        else
+            DS__KEEPING(r, (ds_pinned_free)(ptr));
         return DS_ERR_OUT_OF_MEMORY;
     }
     d->first = ptr;
     return ds__tensor_new(d, storage, 0, out);
 }
 
-#define DS__TENSOR_BEGIN(name) \
-    if (out) *out = NULL; \
-    DS__ENTER(name); \
-    DS__REQUIRE(out, "out is NULL"); \
-    do { ds_result ds__r = ds__comm_setup(); if (DS__UNLIKELY(ds__r < 0)) return ds__r; } while (0)
+#define DS__TENSOR_BEGIN(name)              \
+    if (out)                                \
+        *out = NULL;                        \
+    DS__ENTER(name);                        \
+    DS__REQUIRE(out, "out is NULL");        \
+    do {                                    \
+        ds_result ds__r = ds__comm_setup(); \
+        if (DS__UNLIKELY(ds__r < 0))        \
+            return ds__r;                   \
+    } while (0)
 
-DSDEF ds_result (ds_tensor_check)(const ds_tensor *tensor) {
+DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
     ds__dims d;
     DS__ENTER("ds_tensor_check");
     return ds__tensor_read(tensor, "the tensor", -1, &d);
 }
-DSDEF int64_t (ds_tensor_count)(const ds_tensor *tensor) {
-    int64_t n = tensor->ndim < 0 || (tensor->ndim && !tensor->shape) ? -1 : ds__count_of(tensor->ndim, tensor->shape);
+
+DSDEF int64_t(ds_tensor_count)(const ds_tensor *tensor) {
+    int64_t n = tensor->ndim < 0 || (tensor->ndim && !tensor->shape)
+                    ? -1
+                    : ds__count_of(tensor->ndim, tensor->shape);
     return n < 0 ? -1 : n;
 }
-DSDEF size_t (ds_tensor_size)(const ds_tensor *tensor) {
+
+DSDEF size_t(ds_tensor_size)(const ds_tensor *tensor) {
     int64_t n = (ds_tensor_count)(tensor);
     size_t size = 0;
-    return n < 0 || __builtin_mul_overflow((size_t)n, (ds_dtype_size)(tensor->dtype), &size) ? 0 : size;
+    return n < 0 || __builtin_mul_overflow((size_t)n, (ds_dtype_size)(tensor->dtype), &size) ? 0
+                                                                                             : size;
 }
 
 /* Without a word and without devstream: a description that is wrong is neither. */
@@ -91,51 +122,74 @@ static int ds__tensor_is(const ds_tensor *t, int (*is)(const ds__dims *)) {
     ds__dims d;
     d.ndim = t->ndim;
     d.count = (ds_tensor_count)(t);
-    if (d.count < 0 || d.ndim > DS_TENSOR_MAX_DIMS) return 0;
-    if (d.ndim) memcpy(d.shape, t->shape, (size_t)d.ndim * sizeof(int64_t));
-    if (!t->strides) return 1;
-    if (d.ndim) memcpy(d.strides, t->strides, (size_t)d.ndim * sizeof(int64_t));
+    if (d.count < 0 || d.ndim > DS_TENSOR_MAX_DIMS)
+        return 0;
+    if (d.ndim)
+        memcpy(d.shape, t->shape, (size_t)d.ndim * sizeof(int64_t));
+    if (!t->strides)
+        return 1;
+    if (d.ndim)
+        memcpy(d.strides, t->strides, (size_t)d.ndim * sizeof(int64_t));
     return is(&d);
 }
-DSDEF int (ds_tensor_is_contiguous)(const ds_tensor *tensor) { return ds__tensor_is(tensor, ds__is_row_major); }
-DSDEF int (ds_tensor_is_dense)(const ds_tensor *tensor) { return ds__tensor_is(tensor, ds__is_dense); }
 
-DSDEF ds_result (ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape, ds_stream stream, ds_tensor **out) {
+DSDEF int(ds_tensor_is_contiguous)(const ds_tensor *tensor) {
+    return ds__tensor_is(tensor, ds__is_row_major);
+}
+
+DSDEF int(ds_tensor_is_dense)(const ds_tensor *tensor) {
+    return ds__tensor_is(tensor, ds__is_dense);
+}
+
+DSDEF ds_result(ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape, ds_stream stream,
+                                 ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc");
     ds_result r = ds__dims_read(dtype, ndim, shape, NULL, "the tensor", -1, &d);
-    if (r == DS_OK && !stream.id) r = ds__fail(DS_ERR_INVALID_HANDLE, "no stream was given (the handle is zero)");
+    if (r == DS_OK && !stream.id)
+        r = ds__fail(DS_ERR_INVALID_HANDLE, "no stream was given (the handle is zero)");
     return r < 0 ? r : ds__tensor_make(&d, stream, out);
 }
-DSDEF ds_result (ds_tensor_alloc_host)(ds_dtype dtype, int ndim, const int64_t *shape, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_alloc_host)(ds_dtype dtype, int ndim, const int64_t *shape,
+                                      ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc_host");
     ds_result r = ds__dims_read(dtype, ndim, shape, NULL, "the tensor", -1, &d);
     return r < 0 ? r : ds__tensor_make(&d, (ds_stream){ 0 }, out);
 }
+
 static ds_result ds__tensor_like(const ds__dims *like, ds_stream stream, ds_tensor **out) {
     ds__dims d = *like;
     ds__dense_like(like, d.strides);
     return ds__tensor_make(&d, stream, out);
 }
-DSDEF ds_result (ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, ds_tensor **out) {
+
+DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, ds_tensor **out) {
     ds__dims d;
     DS__TENSOR_BEGIN("ds_tensor_alloc_like");
     ds_result r = ds__tensor_read(like, "the tensor", -1, &d);
     return r < 0 ? r : ds__tensor_like(&d, stream, out);
 }
 
-DSDEF ds_result (ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags, void (*release_fn)(void *user), void *user, ds_tensor **out) {
+DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
+                                void (*release_fn)(void *user), void *user, ds_tensor **out) {
     ds__dims d;
     ds_result r = DS_OK;
-    if (out) *out = NULL;
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_tensor_wrap");
-    if (!out) r = ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
-    else if (flags & ~(unsigned)DS_TENSOR_READ_ONLY) r = ds__fail(DS_ERR_INVALID_VALUE, "unknown flags %#x", flags);
-    if (r == DS_OK) r = ds__comm_setup();
-    if (r == DS_OK) r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    if (!out)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
+    else if (flags & ~(unsigned)DS_TENSOR_READ_ONLY)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "unknown flags %#x", flags);
+    if (r == DS_OK)
+        r = ds__comm_setup();
+    if (r == DS_OK)
+        r = ds__tensor_read(tensor, "the tensor", -1, &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(DS__OF_OTHERS, user, release_fn) : NULL;
-    if (storage) return ds__tensor_new(&d, storage, flags, out);
+    if (storage)
+        return ds__tensor_new(&d, storage, flags, out);
     if (release_fn) {
         ds__outside o = ds__leave();
         release_fn(user);
@@ -144,12 +198,15 @@ DSDEF ds_result (ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags, void (
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
 }
 
-DSDEF ds_result (ds_tensor_free)(ds_tensor *tensor) {
+DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     DS__ENTER("ds_tensor_free");
-    if (!tensor) return DS_OK;
+    if (!tensor)
+        return DS_OK;
     ds__lock_take(&ds__c.lock);
-    ds__tensor **at = ds__tensor_place(tensor), *o = *at;
-    if (o) *at = o->next;
+    ds__tensor **at = ds__tensor_place(tensor);
+    ds__tensor *o = *at;
+    if (o)
+        *at = o->next;
     ds__lock_give(&ds__c.lock);
     DS__REQUIRE(o, "%p is no tensor of devstream's, or was freed already", (void *)tensor);
     ds_result r = ds__storage_drop(o->storage);
@@ -157,11 +214,12 @@ DSDEF ds_result (ds_tensor_free)(ds_tensor *tensor) {
     ds__storages_catch_up();
     return r;
 }
-DSDEF ds_result (ds_tensor_flags)(const ds_tensor *tensor, unsigned *out) {
-    if (out) *out = 0;
+
+DSDEF ds_result(ds_tensor_flags)(const ds_tensor *tensor, unsigned *out) {
+    if (out)
+        *out = 0;
     DS__ENTER("ds_tensor_flags");
     DS__REQUIRE(tensor && out, "%s is NULL", tensor ? "out" : "the tensor");
     (void)ds__tensor_share(tensor, NULL, out);
     return DS_OK;
 }
-

@@ -2,69 +2,90 @@
 
 static int ds__tnode_find(const ds_topology *t, const char *name) {
     for (int i = 0; i < t->nodes; i++)
-        if (strcmp(t->node[i].name, name) == 0) return i;
+        if (strcmp(t->node[i].name, name) == 0)
+            return i;
     return -1;
 }
+
 static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
-    DS__REQUIRE(strlen(name) < sizeof t->node->name, "the name \"%.40s\" is longer than %zu characters", name, sizeof t->node->name - 1);
+    DS__REQUIRE(strlen(name) < sizeof t->node->name,
+                "the name \"%.40s\" is longer than %zu characters", name, sizeof t->node->name - 1);
     DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is there already", name);
     DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "there are more than %d nodes", DS__TOPOLOGY_MAX);
     ds__tnode *n = ds__grown(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
-    if (!n) return DS_ERR_OUT_OF_MEMORY;
+    if (!n)
+        return DS_ERR_OUT_OF_MEMORY;
     strcpy(n->name, name);
     n->kind = kind;
-    if (kind == DS__NODE_DEVICE) t->rank[t->devices++] = t->nodes;
+    if (kind == DS__NODE_DEVICE)
+        t->rank[t->devices++] = t->nodes;
     t->nodes++;
     return DS_OK;
 }
+
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
     ds__tlink *l = ds__grown(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
-    if (!l) return DS_ERR_OUT_OF_MEMORY;
+    if (!l)
+        return DS_ERR_OUT_OF_MEMORY;
     *l = link;
     t->links++;
     for (int i = 0; i < 2; i++) {
         l->wire[i] = l->wire[0];
-        if (i && l->half) continue;
+        if (i && l->half)
+            continue;
         double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
-        if (!w) return DS_ERR_OUT_OF_MEMORY;
+        if (!w)
+            return DS_ERR_OUT_OF_MEMORY;
         *w = l->rate[i];
         l->wire[i] = t->wires++;
     }
     return DS_OK;
 }
+
 static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
     struct ds__tpeer *one = ds__grown(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
-    if (!one) return DS_ERR_OUT_OF_MEMORY;
+    if (!one)
+        return DS_ERR_OUT_OF_MEMORY;
     *one = peer;
     t->peers++;
     return DS_OK;
 }
+
 static ds_topology *ds__topology_new(void) {
     static _Atomic uint64_t ids;
     ds_topology *t = ds__alloc(sizeof *t);
-    if (t) t->rank = ds__alloc(DS__TOPOLOGY_MAX * sizeof *t->rank);
-    if (!t || !t->rank) { ds__release(t); ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology"); return NULL; }
+    if (t)
+        t->rank = ds__alloc(DS__TOPOLOGY_MAX * sizeof *t->rank);
+    if (!t || !t->rank) {
+        ds__release(t);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
+        return NULL;
+    }
     t->engines = 3;
     t->start_ns = 1500;
     t->latency_ns = 6000;
     t->memory = 2e12;
     t->id = atomic_fetch_add(&ids, 1) + 1;
-    if (ds__tnode_add(t, "host", DS__NODE_HOST) == DS_OK) return t;
+    if (ds__tnode_add(t, "host", DS__NODE_HOST) == DS_OK)
+        return t;
     ds__release(t->rank);
     ds__release(t);
     return NULL;
 }
 
 static void ds__plans_forget(const ds_topology *t);
-DSDEF void (ds_topology_free)(ds_topology *t) {
-    if (!t) return;
+
+DSDEF void(ds_topology_free)(ds_topology *t) {
+    if (!t)
+        return;
     ds__plans_forget(t);
     ds__release(t->node);
     ds__release(t->link);
     ds__release(t->wire);
     ds__release(t->rank);
-    for (int level = 0; level < 3; level++) ds__release(t->group[level]);
+    for (int level = 0; level < 3; level++)
+        ds__release(t->group[level]);
     ds__release(t->island);
     ds__release(t->route);
     ds__release(t->hop);
@@ -75,5 +96,7 @@ DSDEF void (ds_topology_free)(ds_topology *t) {
     ds__release(t->device);
     ds__release(t);
 }
-DSDEF int (ds_topology_size)(const ds_topology *t) { return t->devices; }
 
+DSDEF int(ds_topology_size)(const ds_topology *t) {
+    return t->devices;
+}

@@ -1,62 +1,98 @@
 /* ---- the text ---- */
 
 #define DS__TWORDS 512
+
 typedef struct ds__twords {
     ds_topology *t;
     char line[4096];
     char *word[DS__TWORDS];
-    int words, number;          /* of the line */
-    int list[2][DS__TOPOLOGY_MAX], count[2]; /* nodes of the two lists of a line */
+    /* words, number: of the line */
+    int words;
+    int number;
+    /* list, count: nodes of the two lists of a line */
+    int list[2][DS__TOPOLOGY_MAX];
+    int count[2];
 } ds__twords;
 
 static ds_result ds__tword_fail(const ds__twords *w, int word, const char *what) {
-    return ds__fail(DS_ERR_INVALID_VALUE, "line %d, word %d (\"%.60s\"): %s", w->number, word + 1, word < w->words ? w->word[word] : "the end", what);
+    return ds__fail(DS_ERR_INVALID_VALUE, "line %d, word %d (\"%.60s\"): %s", w->number, word + 1,
+                    word < w->words ? w->word[word] : "the end", what);
 }
 
-/* A number with a unit, without the locale's decimal point. 0: it is none; 'r': a rate; 't': a time, in nanoseconds; 'n': no unit. */
+/* A number with a unit, without the locale's decimal point. 0: it is none; 'r': a rate; 't': a
+   time, in nanoseconds; 'n': no unit. */
 static int ds__quantity(const char *s, double *out) {
-    static const struct { const char *unit; double by; int kind; } units[] = {
-        { "B/s", 1, 'r' }, { "KB/s", 1e3, 'r' }, { "MB/s", 1e6, 'r' }, { "GB/s", 1e9, 'r' }, { "TB/s", 1e12, 'r' }, { "ns", 1, 't' }, { "us", 1e3, 't' }, { "ms", 1e6, 't' }, { "", 1, 'n' } };
-    double n = 0, place = 1;
-    int digits = 0, point = 0;
+    static const struct {
+        const char *unit;
+        double by;
+        int kind;
+    } units[] = { { "B/s", 1, 'r' },    { "KB/s", 1e3, 'r' },  { "MB/s", 1e6, 'r' },
+                  { "GB/s", 1e9, 'r' }, { "TB/s", 1e12, 'r' }, { "ns", 1, 't' },
+                  { "us", 1e3, 't' },   { "ms", 1e6, 't' },    { "", 1, 'n' } };
+
+    double n = 0;
+    double place = 1;
+    int digits = 0;
+    int point = 0;
     for (; (*s >= '0' && *s <= '9') || (*s == '.' && !point); s++) {
-        if (*s == '.') { point = 1; continue; }
+        if (*s == '.') {
+            point = 1;
+            continue;
+        }
         n = n * 10 + (*s - '0');
-        if (point) place *= 10;
-        if (++digits > 15) return 0;
+        if (point)
+            place *= 10;
+        if (++digits > 15)
+            return 0;
     }
     for (size_t i = 0; digits && i < sizeof units / sizeof units[0]; i++)
         if (strcmp(s, units[i].unit) == 0) {
             *out = n / place * units[i].by;
-            return units[i].kind == 't' && *out > 1e12 ? 0 : units[i].kind; /* sums of thousands of times still fit */
+            /* sums of thousands of times still fit */
+            return units[i].kind == 't' && *out > 1e12 ? 0 : units[i].kind;
         }
     return 0;
 }
 
-/* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers are not in order. */
+/* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers
+   are not in order. */
 static int ds__tname(const char *word, int k, char *out, size_t size) {
     const char *dots = strstr(word, "..");
     size_t stem = dots ? (size_t)(dots - word) : strlen(word);
-    if (stem + 8 > size) return 0;
-    if (!dots) { memcpy(out, word, stem + 1); return 1; }
-    while (stem && word[stem - 1] >= '0' && word[stem - 1] <= '9') stem--;
-    unsigned first = 0, last = 0;
+    if (stem + 8 > size)
+        return 0;
+    if (!dots) {
+        memcpy(out, word, stem + 1);
+        return 1;
+    }
+    while (stem && word[stem - 1] >= '0' && word[stem - 1] <= '9')
+        stem--;
+    unsigned first = 0;
+    unsigned last = 0;
     int end = 0;
-    if (sscanf(word + stem, "%4u..%4u%n", &first, &last, &end) != 2 || word[stem + (size_t)end] || last < first) return 0;
+    if (sscanf(word + stem, "%4u..%4u%n", &first, &last, &end) != 2 || word[stem + (size_t)end] ||
+        last < first)
+        return 0;
     memcpy(out, word, stem);
     snprintf(out + stem, size - stem, "%u", first + (unsigned)k);
     return (int)(last - first) + 1;
 }
+
 static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
     char name[64];
     int n = word < w->words ? ds__tname(w->word[word], 0, name, sizeof name) : 0;
-    if (!n) return ds__tword_fail(w, word, "no name");
+    if (!n)
+        return ds__tword_fail(w, word, "no name");
     w->count[which] = 0;
     for (int i = 0; i < n; i++) {
         (void)ds__tname(w->word[word], i, name, sizeof name);
         int at = ds__tnode_find(w->t, name);
-        if (at < 0) return ds__tword_fail(w, word, "no device, switch or socket of this name was declared before");
-        if (devices && w->t->node[at].kind != DS__NODE_DEVICE && w->t->node[at].kind != DS__NODE_HOST) return ds__tword_fail(w, word, "not a device");
+        if (at < 0)
+            return ds__tword_fail(w, word,
+                                  "no device, switch or socket of this name was declared before");
+        if (devices && w->t->node[at].kind != DS__NODE_DEVICE &&
+            w->t->node[at].kind != DS__NODE_HOST)
+            return ds__tword_fail(w, word, "not a device");
         w->list[which][w->count[which]++] = at;
     }
     return DS_OK;
@@ -65,37 +101,62 @@ static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
 static ds_result ds__tdeclare(ds__twords *w, int kind) {
     ds_result r = DS_OK;
     char name[64];
-    if (w->words < 2) return ds__tword_fail(w, 1, "a name is expected");
+    if (w->words < 2)
+        return ds__tword_fail(w, 1, "a name is expected");
     for (int i = 1; i < w->words; i++) {
         int n = ds__tname(w->word[i], 0, name, sizeof name);
-        if (!n) return ds__tword_fail(w, i, "no name");
+        if (!n)
+            return ds__tword_fail(w, i, "no name");
         for (int k = 0; k < n && r == DS_OK; k++) {
             (void)ds__tname(w->word[i], k, name, sizeof name);
             r = ds__tnode_add(w->t, name, kind);
         }
-        if (r < 0) return ds__also(r, " (line %d, word %d)", w->number, i + 1);
+        if (r < 0)
+            return ds__also(r, " (line %d, word %d)", w->number, i + 1);
     }
     return r;
 }
+
 static int ds__link_kind_of(const char *word) {
     for (int i = 0; i < DS_LINK_KIND_COUNT; i++)
-        if (strcmp(word, ds__link_kinds[i].word) == 0) return i;
+        if (strcmp(word, ds__link_kinds[i].word) == 0)
+            return i;
     return -1;
 }
+
 static ds_result ds__tlink_line(ds__twords *w) {
     ds_result r = ds__tnames(w, 1, 0, 0);
-    if (r == DS_OK) r = ds__tnames(w, 2, 1, 0);
-    if (r < 0) return r;
-    int kind = w->words > 3 ? ds__link_kind_of(w->word[3]) : -1, rates = 0;
-    if (kind < 0) return ds__tword_fail(w, 3, "not a kind of link: pcie, nvlink, nvswitch, socket, network or host");
-    ds__tlink l = { 0, 0, kind, 0, { 0, 0 }, { ds__link_kinds[kind].rate, ds__link_kinds[kind].rate }, ds__link_kinds[kind].latency };
+    if (r == DS_OK)
+        r = ds__tnames(w, 2, 1, 0);
+    if (r < 0)
+        return r;
+    int kind = w->words > 3 ? ds__link_kind_of(w->word[3]) : -1;
+    int rates = 0;
+    if (kind < 0)
+        return ds__tword_fail(
+            w, 3, "not a kind of link: pcie, nvlink, nvswitch, socket, network or host");
+    ds__tlink l = { 0,
+                    0,
+                    kind,
+                    0,
+                    { 0, 0 },
+                    { ds__link_kinds[kind].rate, ds__link_kinds[kind].rate },
+                    ds__link_kinds[kind].latency };
     for (int i = 4; i < w->words; i++) {
         double n = 0;
         int is = ds__quantity(w->word[i], &n);
-        if (strcmp(w->word[i], "half") == 0) l.half = 1;
-        else if (is == 't') l.latency = (int64_t)n;
-        else if (is == 'r' && rates < 2 && n >= 1) { l.rate[1] = n; if (!rates++) l.rate[0] = n; }
-        else return ds__tword_fail(w, i, "neither a rate above 0 (\"25GB/s\", two at most), nor a time (\"500ns\"), nor \"half\"");
+        if (strcmp(w->word[i], "half") == 0)
+            l.half = 1;
+        else if (is == 't')
+            l.latency = (int64_t)n;
+        else if (is == 'r' && rates < 2 && n >= 1) {
+            l.rate[1] = n;
+            if (!rates++)
+                l.rate[0] = n;
+        } else
+            return ds__tword_fail(w, i,
+                                  "neither a rate above 0 (\"25GB/s\", two at most), nor a time "
+                                  "(\"500ns\"), nor \"half\"");
     }
     for (int i = 0; i < w->count[0]; i++)
         for (int k = 0; k < w->count[1] && r == DS_OK; k++) {
@@ -105,50 +166,80 @@ static ds_result ds__tlink_line(ds__twords *w) {
         }
     return r < 0 ? ds__also(r, " (line %d)", w->number) : r;
 }
+
 static int ds__rank_of(const ds_topology *t, int node) {
     for (int i = 0; i < t->devices; i++)
-        if (t->rank[i] == node) return i;
+        if (t->rank[i] == node)
+            return i;
     return t->devices;
 }
+
 static ds_result ds__tpeer_line(ds__twords *w) {
     ds_result r = ds__tnames(w, 1, 0, 1);
-    if (r == DS_OK) r = ds__tnames(w, 2, 1, 1);
-    if (r < 0) return r;
+    if (r == DS_OK)
+        r = ds__tnames(w, 2, 1, 1);
+    if (r < 0)
+        return r;
     const char *word = w->words > 3 ? w->word[3] : "";
     struct ds__tpeer e = { 0, 0, 'k', ds__link_kind_of(word), 0 };
-    if (strcmp(word, "on") == 0) e.what = '1';
-    else if (strcmp(word, "off") == 0) e.what = '0';
-    else if (strcmp(word, "push") == 0) e.what = 'u';
-    else if (strcmp(word, "pull") == 0) e.what = 'd';
-    else if (strcmp(word, "both") == 0) e.what = 'b';
-    else if (strcmp(word, "latency") == 0) e.what = 'l';
-    else if (e.kind < 0) return ds__tword_fail(w, 3, "neither on, off, push, pull, both, latency nor a kind of link");
-    int timed = e.what == 'l', rated = timed || e.what == 'u' || e.what == 'd' || e.what == 'b', ways = rated && e.what != 'b' ? 1 : 2;
-    if (rated && (w->words < 5 || ds__quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') || e.rate < !timed))
-        return ds__tword_fail(w, 4, timed ? "a time is expected (\"8us\")" : "a rate above 0 is expected (\"25GB/s\")");
-    if (w->words > 4 + rated) return ds__tword_fail(w, 4 + rated, "nothing more is expected");
+    if (strcmp(word, "on") == 0)
+        e.what = '1';
+    else if (strcmp(word, "off") == 0)
+        e.what = '0';
+    else if (strcmp(word, "push") == 0)
+        e.what = 'u';
+    else if (strcmp(word, "pull") == 0)
+        e.what = 'd';
+    else if (strcmp(word, "both") == 0)
+        e.what = 'b';
+    else if (strcmp(word, "latency") == 0)
+        e.what = 'l';
+    else if (e.kind < 0)
+        return ds__tword_fail(w, 3,
+                              "neither on, off, push, pull, both, latency nor a kind of link");
+    int timed = e.what == 'l';
+    int rated = timed || e.what == 'u' || e.what == 'd' || e.what == 'b';
+    int ways = rated && e.what != 'b' ? 1 : 2;
+    if (rated && (w->words < 5 || ds__quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') ||
+                  e.rate < !timed))
+        return ds__tword_fail(w, 4,
+                              timed ? "a time is expected (\"8us\")"
+                                    : "a rate above 0 is expected (\"25GB/s\")");
+    if (w->words > 4 + rated)
+        return ds__tword_fail(w, 4 + rated, "nothing more is expected");
     for (int i = 0; i < w->count[0]; i++)
         for (int k = 0; k < w->count[1]; k++)
             for (int back = 0; back < ways; back++) {
                 e.from = w->list[back][back ? k : i];
                 e.to = w->list[!back][back ? i : k];
-                if (e.from == e.to) continue;
-                if (!rated && (!e.from || !e.to)) return ds__tword_fail(w, e.from && back ? 2 : 1, "host memory is no device");
+                if (e.from == e.to)
+                    continue;
+                if (!rated && (!e.from || !e.to))
+                    return ds__tword_fail(w, e.from && back ? 2 : 1, "host memory is no device");
                 struct ds__tpeer one = e;
                 one.from = ds__rank_of(w->t, e.from);
                 one.to = ds__rank_of(w->t, e.to);
-                if ((r = ds__tpeer_add(w->t, one)) < 0) return r;
+                if ((r = ds__tpeer_add(w->t, one)) < 0)
+                    return r;
             }
     return DS_OK;
 }
+
 static ds_result ds__tvalue_line(ds__twords *w) {
     double n = 0;
     int is = w->words == 2 ? ds__quantity(w->word[1], &n) : 0;
-    if (strcmp(w->word[0], "engines") == 0 && is == 'n' && n >= 1 && n <= 64 && n == (int)n) w->t->engines = (int)n;
-    else if (strcmp(w->word[0], "start") == 0 && is == 't' && n >= 1) w->t->start_ns = (int64_t)n;
-    else if (strcmp(w->word[0], "latency") == 0 && is == 't') w->t->latency_ns = (int64_t)n;
-    else if (strcmp(w->word[0], "memory") == 0 && is == 'r' && n >= 1) w->t->memory = n;
-    else return ds__tword_fail(w, w->words > 2 ? 2 : 1, "expected are engines 1 to 64, start TIME, latency TIME or memory RATE");
+    if (strcmp(w->word[0], "engines") == 0 && is == 'n' && n >= 1 && n <= 64 && n == (int)n)
+        w->t->engines = (int)n;
+    else if (strcmp(w->word[0], "start") == 0 && is == 't' && n >= 1)
+        w->t->start_ns = (int64_t)n;
+    else if (strcmp(w->word[0], "latency") == 0 && is == 't')
+        w->t->latency_ns = (int64_t)n;
+    else if (strcmp(w->word[0], "memory") == 0 && is == 'r' && n >= 1)
+        w->t->memory = n;
+    else
+        return ds__tword_fail(
+            w, w->words > 2 ? 2 : 1,
+            "expected are engines 1 to 64, start TIME, latency TIME or memory RATE");
     return DS_OK;
 }
 
@@ -156,72 +247,109 @@ static ds_result ds__tline(ds__twords *w) {
     static const char *const kinds[] = { "device", "switch", "socket" };
     for (int i = 0; i < 3; i++)
         if (strcmp(w->word[0], kinds[i]) == 0) {
-            DS__REQUIRE(i || !w->t->peers, "line %d: a device after the first peer line", w->number);
-            return ds__tdeclare(w, i == 0 ? DS__NODE_DEVICE : i == 1 ? DS__NODE_SWITCH : DS__NODE_SOCKET);
+            DS__REQUIRE(i || !w->t->peers, "line %d: a device after the first peer line",
+                        w->number);
+            return ds__tdeclare(w, i == 0   ? DS__NODE_DEVICE
+                                   : i == 1 ? DS__NODE_SWITCH
+                                            : DS__NODE_SOCKET);
         }
-    if (strcmp(w->word[0], "link") == 0) return ds__tlink_line(w);
-    if (strcmp(w->word[0], "peer") == 0) return ds__tpeer_line(w);
-    if (strcmp(w->word[0], "engines") == 0 || strcmp(w->word[0], "start") == 0 || strcmp(w->word[0], "latency") == 0 || strcmp(w->word[0], "memory") == 0) return ds__tvalue_line(w);
-    return ds__tword_fail(w, 0, "expected are device, switch, socket, link, peer, engines, start, latency and memory");
+    if (strcmp(w->word[0], "link") == 0)
+        return ds__tlink_line(w);
+    if (strcmp(w->word[0], "peer") == 0)
+        return ds__tpeer_line(w);
+    if (strcmp(w->word[0], "engines") == 0 || strcmp(w->word[0], "start") == 0 ||
+        strcmp(w->word[0], "latency") == 0 || strcmp(w->word[0], "memory") == 0)
+        return ds__tvalue_line(w);
+    return ds__tword_fail(
+        w, 0,
+        "expected are device, switch, socket, link, peer, engines, start, latency and memory");
 }
 
 static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     ds_result r = DS_OK;
     ds__twords *w = ds__alloc(sizeof *w);
-    if (!w) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
+    if (!w)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
     w->t = t;
     while (*text && r == DS_OK) {
         size_t n = strcspn(text, "\n");
         w->number++;
         w->words = 0;
-        if (n >= sizeof w->line) { r = ds__fail(DS_ERR_INVALID_VALUE, "line %d is longer than %zu characters", w->number, sizeof w->line - 1); break; }
+        if (n >= sizeof w->line) {
+            r = ds__fail(DS_ERR_INVALID_VALUE, "line %d is longer than %zu characters", w->number,
+                         sizeof w->line - 1);
+            break;
+        }
         memcpy(w->line, text, n);
         w->line[n] = 0;
         text += n + (text[n] == '\n');
         for (char *s = w->line; r == DS_OK;) {
             s += strspn(s, " \t\r");
-            if (!*s || *s == '#') break;
-            if (w->words == DS__TWORDS) { r = ds__fail(DS_ERR_INVALID_VALUE, "line %d has more than %d words", w->number, DS__TWORDS); break; }
+            if (!*s || *s == '#')
+                break;
+            if (w->words == DS__TWORDS) {
+                r = ds__fail(DS_ERR_INVALID_VALUE, "line %d has more than %d words", w->number,
+                             DS__TWORDS);
+                break;
+            }
             w->word[w->words++] = s;
             s += strcspn(s, " \t\r");
-            if (*s) *s++ = 0;
+            if (*s)
+                *s++ = 0;
         }
-        if (r == DS_OK && w->words) r = ds__tline(w);
+        if (r == DS_OK && w->words)
+            r = ds__tline(w);
     }
-    if (r == DS_OK && !t->devices) r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: there is no device", w->number);
+    if (r == DS_OK && !t->devices)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: there is no device", w->number);
     ds__release(w);
     return r == DS_OK ? ds__routes_make(t) : r;
 }
+
 static ds_result ds__topology_of_text(const char *text, ds_topology **out) {
     ds_topology *t = ds__topology_new();
     ds_result r = t ? ds__topology_parse(text, t) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) *out = t;
-    else (ds_topology_free)(t);
+    if (r == DS_OK)
+        *out = t;
+    else
+        (ds_topology_free)(t);
     return r;
 }
-DSDEF ds_result (ds_topology_parse)(const char *text, ds_topology **out) {
-    if (out) *out = NULL;
+
+DSDEF ds_result(ds_topology_parse)(const char *text, ds_topology **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_topology_parse");
     DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
     return ds__topology_of_text(text, out);
 }
-DSDEF ds_result (ds_topology_read)(const char *path, ds_topology **out) {
-    if (out) *out = NULL;
+
+DSDEF ds_result(ds_topology_read)(const char *path, ds_topology **out) {
+    if (out)
+        *out = NULL;
     DS__ENTER("ds_topology_read");
     DS__REQUIRE(path && out, "%s is NULL", path ? "out" : "path");
+
     enum { MOST = 1 << 20 };
+
     char *text = ds__alloc(MOST);
     FILE *f = text ? fopen(path, "rb") : NULL;
-    ds_result r = !text ? ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology") : f ? DS_OK : ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
+    ds_result r = !text ? ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology")
+                  : f   ? DS_OK
+                        : ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
     if (r == DS_OK) {
         size_t n = fread(text, 1, MOST - 1, f);
-        if (ferror(f)) r = ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
-        else if (n == MOST - 1) r = ds__fail(DS_ERR_INVALID_VALUE, "%s is longer than a MiB", path);
-        else if (memchr(text, 0, n)) r = ds__fail(DS_ERR_INVALID_VALUE, "%s is no text", path);
+        if (ferror(f))
+            r = ds__fail(DS_ERR_SYSTEM, "%s cannot be read: %s", path, strerror(errno));
+        else if (n == MOST - 1)
+            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is longer than a MiB", path);
+        else if (memchr(text, 0, n))
+            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is no text", path);
     }
-    if (f) fclose(f);
-    if (r == DS_OK && (r = ds__topology_of_text(text, out)) < 0) r = ds__also(r, " (in %s)", path);
+    if (f)
+        fclose(f);
+    if (r == DS_OK && (r = ds__topology_of_text(text, out)) < 0)
+        r = ds__also(r, " (in %s)", path);
     ds__release(text);
     return r;
 }
-

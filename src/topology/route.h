@@ -1,43 +1,67 @@
 /* ---- routes ---- */
 
-typedef struct ds__way { int64_t latency; double rate; int link, from, done; } ds__way; /* from: the node before */
+/* from: the node before */
+typedef struct ds__way {
+    int64_t latency;
+    double rate;
+    int link;
+    int from;
+    int done;
+} ds__way;
 
 /* The ways from a node to all others. */
 static void ds__ways(const ds_topology *t, int from, ds__way *way) {
-    for (int i = 0; i < t->nodes; i++) way[i] = (ds__way){ INT64_MAX, 0, -1, -1, 0 };
+    for (int i = 0; i < t->nodes; i++)
+        way[i] = (ds__way){ INT64_MAX, 0, -1, -1, 0 };
     way[from].latency = 0;
     way[from].rate = 1e300;
     for (;;) {
         int at = -1;
         for (int i = 0; i < t->nodes; i++)
             if (!way[i].done && way[i].latency < INT64_MAX &&
-                (at < 0 || way[i].latency < way[at].latency || (way[i].latency == way[at].latency && way[i].rate > way[at].rate))) at = i;
-        if (at < 0) return;
+                (at < 0 || way[i].latency < way[at].latency ||
+                 (way[i].latency == way[at].latency && way[i].rate > way[at].rate)))
+                at = i;
+        if (at < 0)
+            return;
         way[at].done = 1;
-        if (at != from && (t->node[at].kind == DS__NODE_DEVICE || t->node[at].kind == DS__NODE_HOST)) continue;
+        if (at != from &&
+            (t->node[at].kind == DS__NODE_DEVICE || t->node[at].kind == DS__NODE_HOST))
+            continue;
         for (int l = 0; l < t->links; l++) {
             const ds__tlink *k = &t->link[l];
-            if (k->a != at && k->b != at) continue;
-            int to = k->a == at ? k->b : k->a, back = k->a != at;
+            if (k->a != at && k->b != at)
+                continue;
+            int to = k->a == at ? k->b : k->a;
+            int back = k->a != at;
             int64_t latency = way[at].latency + k->latency;
             double rate = k->rate[back] < way[at].rate ? k->rate[back] : way[at].rate;
-            if (way[to].done || latency > way[to].latency || (latency == way[to].latency && rate <= way[to].rate)) continue;
+            if (way[to].done || latency > way[to].latency ||
+                (latency == way[to].latency && rate <= way[to].rate))
+                continue;
             way[to] = (ds__way){ latency, rate, l, at, 0 };
         }
     }
 }
 
-/* Groups of devices: all (level 0), those of one switch (1) or of one side of the slow links (2). */
+/* Groups of devices: all (level 0), those of one switch (1) or of one side of the slow links
+   (2). */
 static void ds__groups_find(const ds_topology *t, int level, int *group) {
-    int part[DS__TOPOLOGY_MAX], again = 1;
-    for (int i = 0; i < t->devices; i++) group[i] = 0;
-    if (level == 0) return;
-    for (int i = 0; i < t->nodes; i++) part[i] = i;
+    int part[DS__TOPOLOGY_MAX];
+    int again = 1;
+    for (int i = 0; i < t->devices; i++)
+        group[i] = 0;
+    if (level == 0)
+        return;
+    for (int i = 0; i < t->nodes; i++)
+        part[i] = i;
     while (again && level == 2) {
         again = 0;
         for (int l = 0; l < t->links; l++) {
             const ds__tlink *k = &t->link[l];
-            if (!k->a || !k->b || k->kind == DS_LINK_SOCKET || k->kind == DS_LINK_NETWORK || part[k->a] == part[k->b]) continue;
+            if (!k->a || !k->b || k->kind == DS_LINK_SOCKET || k->kind == DS_LINK_NETWORK ||
+                part[k->a] == part[k->b])
+                continue;
             part[k->a] = part[k->b] = part[k->a] < part[k->b] ? part[k->a] : part[k->b];
             again = 1;
         }
@@ -48,7 +72,8 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
         for (int l = 0; l < t->links && level == 1; l++) {
             const ds__tlink *k = &t->link[l];
             int to = k->a == t->rank[i] ? k->b : k->b == t->rank[i] ? k->a : -1;
-            if (to <= 0 || t->node[to].kind == DS__NODE_DEVICE || k->rate[0] <= best) continue;
+            if (to <= 0 || t->node[to].kind == DS__NODE_DEVICE || k->rate[0] <= best)
+                continue;
             best = k->rate[0];
             group[i] = to;
         }
@@ -61,19 +86,24 @@ static ds_result ds__ways_make(ds_topology *t);
 /* One more wire at the end of a route; 0: no memory. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
     double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
-    if (!w) return 0;
+    if (!w)
+        return 0;
     *w = rate;
-    if (rate < r->rate) r->rate = rate;
+    if (rate < r->rate)
+        r->rate = rate;
     t->hop[r->wire - t->hop + (ptrdiff_t)r->hops++] = t->wires++;
     return 1;
 }
+
 /* The table of routes, when nodes, links and peers are known. */
 static ds_result ds__routes_make(ds_topology *t) {
-    int p = t->devices + 1, most = t->nodes + 2; /* and a wire for each of two measures */
+    int p = t->devices + 1;
+    int most = t->nodes + 2; /* and a wire for each of two measures */
     ds__way *way = ds__alloc((size_t)t->nodes * sizeof *way);
     for (int level = 0; level < 3; level++) {
         t->group[level] = ds__alloc((size_t)p * sizeof **t->group);
-        if (t->group[level]) ds__groups_find(t, level, t->group[level]);
+        if (t->group[level])
+            ds__groups_find(t, level, t->group[level]);
     }
     t->island = ds__alloc(2 * (size_t)p * sizeof *t->island);
     if (t->island && t->group[1]) {
@@ -81,14 +111,19 @@ static ds_result ds__routes_make(ds_topology *t) {
         t->seat = t->island + p;
         for (int i = 0; i < t->devices; i++) {
             int last = i - 1;
-            while (last >= 0 && t->group[1][last] != t->group[1][i]) last--;
+            while (last >= 0 && t->group[1][last] != t->group[1][i])
+                last--;
             t->island[i] = last < 0 ? islands++ : t->island[last];
             t->seat[i] = last < 0 ? 0 : t->seat[last] + 1;
         }
     }
     t->route = ds__alloc((size_t)(p * p) * sizeof *t->route);
     t->hop = ds__alloc((size_t)(p * p) * (size_t)most * sizeof *t->hop);
-    if (!way || !t->route || !t->hop || !t->group[0] || !t->group[1] || !t->group[2] || !t->island) { ds__release(way); return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices); }
+    if (!way || !t->route || !t->hop || !t->group[0] || !t->group[1] || !t->group[2] ||
+        !t->island) {
+        ds__release(way);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
+    }
     int *hop = t->hop;
     for (int i = 0; i < p; i++) {
         int from = i < t->devices ? t->rank[i] : 0;
@@ -97,14 +132,17 @@ static ds_result ds__routes_make(ds_topology *t) {
             ds__troute *r = ds__route_of(t, i, k);
             int at = k < t->devices ? t->rank[k] : 0;
             *r = (ds__troute){ t->latency_ns, 1, 0, hop, way[at].rate, 0, -1 };
-            if (i == k || way[at].link < 0) continue;
+            if (i == k || way[at].link < 0)
+                continue;
             r->latency_ns += way[at].latency;
             r->only = t->link[way[at].link].kind;
-            for (int n = at; n != from; n = way[n].from) r->hops++;
+            for (int n = at; n != from; n = way[n].from)
+                r->hops++;
             for (size_t h = r->hops; h-- > 0; at = way[at].from) {
                 const ds__tlink *l = &t->link[way[at].link];
                 hop[h] = l->wire[l->a != way[at].from];
-                if (l->kind != r->only) r->only = -1;
+                if (l->kind != r->only)
+                    r->only = -1;
             }
         }
     }
@@ -112,46 +150,68 @@ static ds_result ds__routes_make(ds_topology *t) {
     for (int i = 0; i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
         ds__troute *r = ds__route_of(t, e->from, e->to);
-        if (e->what == 'k') r->direct = r->only == e->kind;
-        else if (e->what == '0' || e->what == '1') r->direct = e->what == '1';
+        if (e->what == 'k')
+            r->direct = r->only == e->kind;
+        else if (e->what == '0' || e->what == '1')
+            r->direct = e->what == '1';
     }
     for (int i = 0; i < p; i++) /* measured: what the faster side can do */
         for (int k = 0; k < p; k++) {
-            double push = 0, pull = 0;
+            double push = 0;
+            double pull = 0;
             ds__troute *r = ds__route_of(t, i, k);
-            if (!r->hops) { r->direct = 0; continue; }
+            if (!r->hops) {
+                r->direct = 0;
+                continue;
+            }
             for (int n = 0; n < t->peers; n++) {
                 const struct ds__tpeer *e = &t->peer[n];
-                if (e->from != i || e->to != k) continue;
-                if (e->what == 'u') push = e->rate;
-                if (e->what == 'd') pull = e->rate;
-                if (e->what == 'l') r->latency_ns = (int64_t)e->rate;
+                if (e->from != i || e->to != k)
+                    continue;
+                if (e->what == 'u')
+                    push = e->rate;
+                if (e->what == 'd')
+                    pull = e->rate;
+                if (e->what == 'l')
+                    r->latency_ns = (int64_t)e->rate;
             }
-            if (push <= 0 || push > r->rate) push = r->rate;
-            if (pull <= 0 || pull > r->rate) pull = r->rate;
+            if (push <= 0 || push > r->rate)
+                push = r->rate;
+            if (pull <= 0 || pull > r->rate)
+                pull = r->rate;
             r->push = push > pull;
             double rate = r->push ? push : pull;
-            if (rate < r->rate && !ds__route_wire(t, r, rate)) return DS_ERR_OUT_OF_MEMORY;
+            if (rate < r->rate && !ds__route_wire(t, r, rate))
+                return DS_ERR_OUT_OF_MEMORY;
         }
-    for (int i = 0; i < t->peers; i++) { /* measured in both directions at once: one wire of two routes */
+    /* measured in both directions at once: one wire of two routes */
+    for (int i = 0; i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
-        ds__troute *there = ds__route_of(t, e->from, e->to), *back = ds__route_of(t, e->to, e->from);
+        ds__troute *there = ds__route_of(t, e->from, e->to);
+        ds__troute *back = ds__route_of(t, e->to, e->from);
         int again = 0; /* the last line counts, as above */
-        for (int n = i + 1; n < t->peers && e->what == 'b'; n++) again |= t->peer[n].what == 'b' && t->peer[n].from == e->from && t->peer[n].to == e->to;
-        if (e->what != 'b' || again || e->from > e->to || !there->hops || !back->hops || e->rate >= there->rate + back->rate) continue;
+        for (int n = i + 1; n < t->peers && e->what == 'b'; n++)
+            again |= t->peer[n].what == 'b' && t->peer[n].from == e->from && t->peer[n].to == e->to;
+        if (e->what != 'b' || again || e->from > e->to || !there->hops || !back->hops ||
+            e->rate >= there->rate + back->rate)
+            continue;
         double alone = there->rate > back->rate ? there->rate : back->rate;
-        if (!ds__route_wire(t, there, e->rate > alone ? e->rate : alone)) return DS_ERR_OUT_OF_MEMORY;
+        if (!ds__route_wire(t, there, e->rate > alone ? e->rate : alone))
+            return DS_ERR_OUT_OF_MEMORY;
         t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
     }
-    for (int i = 0; i < t->devices; i++) /* who is not reached directly must be reached through the host */
+    /* who is not reached directly must be reached through the host */
+    for (int i = 0; i < t->devices; i++)
         for (int k = 0; k < t->devices; k++)
-            if (i != k && !ds__route_of(t, i, k)->direct && !(ds__route_of(t, i, t->devices)->hops && ds__route_of(t, t->devices, k)->hops))
-                return ds__fail(DS_ERR_INVALID_VALUE, "there is no way from %s to %s, neither directly nor through host memory", t->node[t->rank[i]].name,
-                                t->node[t->rank[k]].name);
+            if (i != k && !ds__route_of(t, i, k)->direct &&
+                !(ds__route_of(t, i, t->devices)->hops && ds__route_of(t, t->devices, k)->hops))
+                return ds__fail(
+                    DS_ERR_INVALID_VALUE,
+                    "there is no way from %s to %s, neither directly nor through host memory",
+                    t->node[t->rank[i]].name, t->node[t->rank[k]].name);
 #ifndef DEVSTREAM_NO_CPU
     return ds__ways_make(t);
 #else
     return DS_OK;
 #endif
 }
-

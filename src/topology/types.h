@@ -1,59 +1,110 @@
-/* ---- >>topology -------------------------------------------------------------------------------------------------- */
+/* ---- >>topology ------------------------------------------------------------------------------ */
 
 /* Policy.
-    1. Nodes are devices, switches, sockets and host memory; links join them, and each is a wire for each direction, or one for both. Only switches and sockets forward.
-    2. A route is the list of wires from a device (or the host) to another: of the least latency, of several the widest. The table of routes is all that plans and the
-       predictor use. A measured rate is one more wire of the pair's route.
-    3. Whoever is faster makes a pair's copies, if it was measured. */
+   1. Nodes are devices, switches, sockets and host memory; links join them, and each is a wire for
+      each direction, or one for both. Only switches and sockets forward.
+   2. A route is the list of wires from a device (or the host) to another: of the least latency, of
+      several the widest. The table of routes is all that plans and the predictor use. A measured
+      rate is one more wire of the pair's route.
+   3. Whoever is faster makes a pair's copies, if it was measured. */
 
 enum { DS__NODE_DEVICE, DS__NODE_SWITCH, DS__NODE_SOCKET, DS__NODE_HOST };
+
 #define DS__TOPOLOGY_MAX 1024 /* devices, and other nodes */
-typedef struct ds__tnode { char name[32]; int kind; } ds__tnode;
-typedef struct ds__tlink { int a, b, kind, half, wire[2]; double rate[2]; int64_t latency; } ds__tlink;
+
+typedef struct ds__tnode {
+    char name[32];
+    int kind;
+} ds__tnode;
+
+typedef struct ds__tlink {
+    int a;
+    int b;
+    int kind;
+    int half;
+    int wire[2];
+    double rate[2];
+    int64_t latency;
+} ds__tlink;
+
 typedef struct ds__troute {
     int64_t latency_ns;
-    int direct;                 /* no way through the host */
-    size_t hops;                /* 0: there is no way */
+    int direct;  /* no way through the host */
+    size_t hops; /* 0: there is no way */
     const int *wire;
-    double rate;                /* of the slowest wire */
-    int push, only;             /* push: the source had better make the copy; only: all links are of this kind, or -1 */
+    double rate; /* of the slowest wire */
+    /* push, only: push: the source had better make the copy; only: all links are of this kind,
+       or -1 */
+    int push;
+    int only;
 } ds__troute;
+
 struct ds_topology {
-    int devices, nodes, links, wires, engines;
-    size_t node_room, link_room, wire_room, peer_room;
-    int64_t start_ns, latency_ns;
-    double memory;              /* bytes per second */
-    ds__tnode *node;            /* 0 is the host */
+    int devices;
+    int nodes;
+    int links;
+    int wires;
+    int engines;
+    size_t node_room;
+    size_t link_room;
+    size_t wire_room;
+    size_t peer_room;
+    int64_t start_ns;
+    int64_t latency_ns;
+    double memory;   /* bytes per second */
+    ds__tnode *node; /* 0 is the host */
     ds__tlink *link;
-    double *wire;               /* bytes per second */
-    int *rank;                  /* nodes of the devices */
-    int *group[3];              /* of each device, by level; see ds__groups */
-    int *island, *seat;         /* which switch's group it is in, from 0 on, and which of its members it is */
-    ds__troute *route;           /* from row to column, devices + 1 of each, the last is the host */
-    int *hop;                   /* what they point to */
-    struct ds__tpeer { int from, to, what, kind; double rate; } *peer; /* the peer lines, pair by pair; of a latency the rate is nanoseconds */
+    double *wire;  /* bytes per second */
+    int *rank;     /* nodes of the devices */
+    int *group[3]; /* of each device, by level; see ds__groups */
+    /* island, seat: which switch's group it is in, from 0 on, and which of its members it is */
+    int *island;
+    int *seat;
+    ds__troute *route; /* from row to column, devices + 1 of each, the last is the host */
+    int *hop;          /* what they point to */
+
+    /* the peer lines, pair by pair; of a latency the rate is nanoseconds */
+    struct ds__tpeer {
+        int from;
+        int to;
+        int what;
+        int kind;
+        double rate;
+    } * peer;
+
     int peers;
-    uint64_t id;                /* tells it from others in the table of plans */
-    ds_device *device;          /* what the ranks are here; NULL: rank i is device i */
+    uint64_t id;       /* tells it from others in the table of plans */
+    ds_device *device; /* what the ranks are here; NULL: rank i is device i */
 #ifndef DEVSTREAM_NO_CPU
-    ds_cpu_route *way;          /* the routes as the CPU driver takes them */
+    ds_cpu_route *way; /* the routes as the CPU driver takes them */
 #endif
 };
-static const struct { const char *word; double rate; int64_t latency; } ds__link_kinds[] = {
+
+static const struct {
+    const char *word;
+    double rate;
+    int64_t latency;
+} ds__link_kinds[] = {
+
 #define DS__LINK_KIND(name, word, rate, latency) { word, rate, latency },
     DS_LINK_KINDS(DS__LINK_KIND)
 #undef DS__LINK_KIND
 };
 
-/* One more element of a zeroed array that grows: its address, or NULL without memory, which is said. */
+/* One more element of a zeroed array that grows: its address, or NULL without memory, which is
+   said. */
 static void *ds__grown(void *array, size_t count, size_t *room, size_t size) {
     void *at;
     memcpy(&at, array, sizeof at);
     if (count == *room) {
         size_t n = *room ? 2 * *room : 16;
         void *fresh = n < UINT32_MAX ? ds__alloc(n * size) : NULL;
-        if (!fresh) { ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n); return NULL; }
-        if (at) memcpy(fresh, at, count * size);
+        if (!fresh) {
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n);
+            return NULL;
+        }
+        if (at)
+            memcpy(fresh, at, count * size);
         ds__release(at);
         memcpy(array, &fresh, sizeof fresh);
         at = fresh;
@@ -62,5 +113,6 @@ static void *ds__grown(void *array, size_t count, size_t *room, size_t size) {
     return (char *)at + count * size;
 }
 
-static ds__troute *ds__route_of(const ds_topology *t, int from, int to) { return &t->route[from * (t->devices + 1) + to]; }
-
+static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
+    return &t->route[from * (t->devices + 1) + to];
+}

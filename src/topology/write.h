@@ -2,26 +2,33 @@
 
 static void ds__topology_matrix(const ds_topology *t, ds__pen *pen) {
     ds__pen_print(pen, "%-10s", "GB/s us");
-    for (int k = 0; k <= t->devices; k++) ds__pen_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
+    for (int k = 0; k <= t->devices; k++)
+        ds__pen_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
     ds__pen_print(pen, "\n");
     for (int i = 0; i <= t->devices; i++) {
         ds__pen_print(pen, "%-10.10s", i < t->devices ? t->node[t->rank[i]].name : "host");
         for (int k = 0; k <= t->devices; k++) {
             const ds__troute *r = ds__route_of(t, i, k);
-            if (i == k) ds__pen_print(pen, " %11s", "-");
-            else if (!r->direct && i < t->devices && k < t->devices) ds__pen_print(pen, " %11s", "*");
-            else ds__pen_print(pen, " %6.1f %4.1f", r->rate / 1e9, (double)r->latency_ns / 1e3);
+            if (i == k)
+                ds__pen_print(pen, " %11s", "-");
+            else if (!r->direct && i < t->devices && k < t->devices)
+                ds__pen_print(pen, " %11s", "*");
+            else
+                ds__pen_print(pen, " %6.1f %4.1f", r->rate / 1e9, (double)r->latency_ns / 1e3);
         }
         ds__pen_print(pen, "\n");
     }
 }
+
 static void ds__topology_dot(const ds_topology *t, ds__pen *pen) {
     static const char *const shapes[] = { "box", "ellipse", "hexagon", "cylinder" };
     ds__pen_print(pen, "graph \"topology\" {\n");
     for (int i = 0; i < t->nodes; i++) {
         int linked = 0;
-        for (int l = 0; l < t->links; l++) linked |= t->link[l].a == i || t->link[l].b == i;
-        if (!linked && t->node[i].kind == DS__NODE_HOST) continue;
+        for (int l = 0; l < t->links; l++)
+            linked |= t->link[l].a == i || t->link[l].b == i;
+        if (!linked && t->node[i].kind == DS__NODE_HOST)
+            continue;
         ds__pen_print(pen, "\"");
         ds__pen_quote(pen, t->node[i].name);
         ds__pen_print(pen, "\" [shape=%s];\n", shapes[t->node[i].kind]);
@@ -32,30 +39,48 @@ static void ds__topology_dot(const ds_topology *t, ds__pen *pen) {
         ds__pen_quote(pen, t->node[k->a].name);
         ds__pen_print(pen, "\" -- \"");
         ds__pen_quote(pen, t->node[k->b].name);
-        ds__pen_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word, k->rate[0] / 1e9);
+        ds__pen_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
+                      k->rate[0] / 1e9);
     }
     ds__pen_print(pen, "}\n");
 }
+
 static void ds__topology_text(const ds_topology *t, ds__pen *pen) {
     static const char *const kinds[] = { "device", "switch", "socket" };
-    ds__pen_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n", t->engines, (long long)t->start_ns, (long long)t->latency_ns, t->memory);
-    for (int i = 1; i < t->nodes; i++) ds__pen_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
+    ds__pen_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n", t->engines,
+                  (long long)t->start_ns, (long long)t->latency_ns, t->memory);
+    for (int i = 1; i < t->nodes; i++)
+        ds__pen_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__pen_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name, t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0], k->rate[1],
+        ds__pen_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name,
+                      t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0], k->rate[1],
                       (long long)k->latency, k->half ? " half" : "");
     }
     for (int i = 0; i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
-        const char *from = e->from < t->devices ? t->node[t->rank[e->from]].name : "host", *to = e->to < t->devices ? t->node[t->rank[e->to]].name : "host";
-        if (e->what == 'u' || e->what == 'd') ds__pen_print(pen, "peer %s %s %s %.0fB/s\n", from, to, e->what == 'u' ? "push" : "pull", e->rate);
-        else if (e->what == 'l') ds__pen_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
-        else if (e->from < e->to && e->what == 'b') ds__pen_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
-        else if (e->from < e->to) ds__pen_print(pen, "peer %s %s %s\n", from, to, e->what == '1' ? "on" : e->what == '0' ? "off" : ds__link_kinds[e->kind].word);
+        const char *from = e->from < t->devices ? t->node[t->rank[e->from]].name : "host";
+        const char *to = e->to < t->devices ? t->node[t->rank[e->to]].name : "host";
+        if (e->what == 'u' || e->what == 'd')
+            ds__pen_print(pen, "peer %s %s %s %.0fB/s\n", from, to,
+                          e->what == 'u' ? "push" : "pull", e->rate);
+        else if (e->what == 'l')
+            ds__pen_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
+        else if (e->from < e->to && e->what == 'b')
+            ds__pen_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
+        else if (e->from < e->to)
+            ds__pen_print(pen, "peer %s %s %s\n", from, to,
+                          e->what == '1'   ? "on"
+                          : e->what == '0' ? "off"
+                                           : ds__link_kinds[e->kind].word);
     }
 }
-DSDEF ds_result (ds_topology_write)(const ds_topology *topology, ds_topology_format format, ds_write_fn write_fn, void *user) {
-    static void (*const forms[])(const ds_topology *, ds__pen *) = { ds__topology_matrix, ds__topology_dot, ds__topology_text };
+
+DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_format format,
+                                   ds_write_fn write_fn, void *user) {
+    static void (*const forms[])(const ds_topology *, ds__pen *) = { ds__topology_matrix,
+                                                                     ds__topology_dot,
+                                                                     ds__topology_text };
     DS__ENTER("ds_topology_write");
     DS__REQUIRE(topology && write_fn, "%s is NULL", topology ? "write_fn" : "topology");
     DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0], "%d is no format", (int)format);
@@ -68,17 +93,24 @@ DSDEF ds_result (ds_topology_write)(const ds_topology *topology, ds_topology_for
 static ds_result ds__ways_make(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     t->way = ds__alloc(n * n * sizeof *t->way);
-    if (!t->way) return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
+    if (!t->way)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     for (size_t i = 0; i < n * n; i++)
-        if (i / n != i % n) t->way[i] = (ds_cpu_route){ t->route[i].latency_ns, t->route[i].direct, t->route[i].hops, t->route[i].wire };
+        if (i / n != i % n)
+            t->way[i] = (ds_cpu_route){ t->route[i].latency_ns, t->route[i].direct,
+                                        t->route[i].hops, t->route[i].wire };
     return DS_OK;
 }
-DSDEF ds_result (ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
-    if (out) memset(out, 0, sizeof *out);
+
+DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_topology_fabric");
     DS__REQUIRE(topology && out, "%s is NULL", topology ? "out" : "topology");
-    *out = (ds_cpu_fabric){ topology->devices, (size_t)topology->wires, topology->wire, topology->way, topology->engines, topology->start_ns, topology->memory, 0 };
+    *out = (ds_cpu_fabric){ topology->devices, (size_t)topology->wires,
+                            topology->wire,    topology->way,
+                            topology->engines, topology->start_ns,
+                            topology->memory,  0 };
     return DS_OK;
 }
 #endif
-

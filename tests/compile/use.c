@@ -1,4 +1,5 @@
-/* A program that uses a bit of everything and checks its result. Valid as C11 and as C++11. IMPLEMENT: all in this file. */
+/* A program that uses a bit of everything and checks its result. Valid as C11 and as C++11.
+   IMPLEMENT: all in this file. */
 #ifdef IMPLEMENT
 #define DEVSTREAM_IMPLEMENTATION
 #endif
@@ -7,20 +8,36 @@
 #include <string.h>
 
 #define N 1000u
-#define TRY(call) \
-    do { if ((call) < 0) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, ds_last_error()); return 1; } } while (0)
-#define CHECK(what) \
-    do { if (!(what)) { fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what); return 1; } } while (0)
+#define TRY(call)                                                                \
+    do {                                                                         \
+        if ((call) < 0) {                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, ds_last_error()); \
+            return 1;                                                            \
+        }                                                                        \
+    } while (0)
+#define CHECK(what)                                                            \
+    do {                                                                       \
+        if (!(what)) {                                                         \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what); \
+            return 1;                                                          \
+        }                                                                      \
+    } while (0)
 
-typedef struct add_args { unsigned *data; unsigned summand; } add_args;
+typedef struct add_args {
+    unsigned *data;
+    unsigned summand;
+} add_args;
 
 static int add(size_t first, size_t count, const void *args) {
     const add_args *a = (const add_args *)args;
-    for (size_t i = first; i < first + count; i++) a->data[i] += a->summand;
+    for (size_t i = first; i < first + count; i++)
+        a->data[i] += a->summand;
     return 0;
 }
 
-static void mark(void *user) { *(int *)user = 1; }
+static void mark(void *user) {
+    *(int *)user = 1;
+}
 
 static int leave_by_return(ds_stream stream, int *out_is_current) {
     ds_stream current;
@@ -36,14 +53,16 @@ static int leave_by_break(ds_stream stream) {
     int entered = 0;
     DS_STREAM_SCOPE(stream) {
         entered = 1;
-        if (entered) break;
+        if (entered)
+            break;
         entered = 2;
     }
     return entered == 1 ? 0 : 1;
 }
 
 static void count_ranges(const ds_range_event *event, void *user) {
-    if (event->kind == DS_RANGE_PUSH || event->kind == DS_RANGE_POP) ++*(int *)user;
+    if (event->kind == DS_RANGE_PUSH || event->kind == DS_RANGE_POP)
+        ++*(int *)user;
 }
 
 static int ranges(void) {
@@ -53,15 +72,23 @@ static int ranges(void) {
     ds_range_desc desc;
     memset(&desc, 0, sizeof desc);
     TRY(ds_domain_create("use", &domain));
-    desc.text = "with a number"; desc.domain = domain; desc.payload.kind = DS_PAYLOAD_F64; desc.payload.value.f64 = 0.5;
+    desc.text = "with a number";
+    desc.domain = domain;
+    desc.payload.kind = DS_PAYLOAD_F64;
+    desc.payload.value.f64 = 0.5;
     TRY(ds_range_hook(count_ranges, &told));
     for (int i = 0; i < 3; i++) {
         DS_RANGE_SCOPE("turn") {
-            if (i == 1) continue;
-            DS_RANGE_SCOPE_WITH(&desc) { if (i == 2) break; }
+            if (i == 1)
+                continue;
+            DS_RANGE_SCOPE_WITH(&desc) {
+                if (i == 2)
+                    break;
+            }
         }
     }
-    CHECK(ds_range_push("level") == 0 && ds_range_push("level") == 1 && ds_range_pop() == 1 && ds_range_pop() == 0);
+    CHECK(ds_range_push("level") == 0 && ds_range_push("level") == 1 && ds_range_pop() == 1 &&
+          ds_range_pop() == 0);
     TRY(ds_range_hook(NULL, NULL));
     CHECK(told == 3 * 2 + 2 * 2 + 4);
     TRY(ds_range_start("from", &range));
@@ -80,13 +107,22 @@ int main(void) {
 
     ds_param params[2];
     memset(params, 0, sizeof params);
-    params[0].kind = DS_PARAM_READ_WRITE; params[0].offset = offsetof(add_args, data); params[0].size = sizeof(void *);
-    params[1].kind = DS_PARAM_VALUE; params[1].offset = offsetof(add_args, summand); params[1].size = sizeof(unsigned);
+    params[0].kind = DS_PARAM_READ_WRITE;
+    params[0].offset = offsetof(add_args, data);
+    params[0].size = sizeof(void *);
+    params[1].kind = DS_PARAM_VALUE;
+    params[1].offset = offsetof(add_args, summand);
+    params[1].size = sizeof(unsigned);
     ds_kernel_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.name = "add"; desc.cpu_fn = add; desc.args_size = sizeof(add_args); desc.params = params; desc.param_count = 2;
+    desc.name = "add";
+    desc.cpu_fn = add;
+    desc.args_size = sizeof(add_args);
+    desc.params = params;
+    desc.param_count = 2;
 
-    if (ranges()) return 1;
+    if (ranges())
+        return 1;
     CHECK(!ds_is_initialized()); /* ranges start nothing */
     TRY(ds_device_set(ds_cpu(0)));
     TRY(ds_stream_create(NULL, &stream));
@@ -95,7 +131,8 @@ int main(void) {
     TRY(ds_alloc(ds_device_current(), sizeof host, &device));
 
     add_args args;
-    args.data = (unsigned *)device; args.summand = 35;
+    args.data = (unsigned *)device;
+    args.summand = 35;
     TRY(ds_fill(device, 7, sizeof(unsigned), N, stream));
     TRY(ds_launch(kernel, N, &args, sizeof args, stream));
     TRY(ds_copy(host, device, sizeof host, stream));
@@ -103,12 +140,14 @@ int main(void) {
     TRY(ds_event_record(done, stream));
     TRY(ds_event_synchronize(done));
     CHECK(marked == 1);
-    for (unsigned i = 0; i < N; i++) CHECK(host[i] == 42);
+    for (unsigned i = 0; i < N; i++)
+        CHECK(host[i] == 42);
 
     TRY(ds_stream_current(ds_device_current(), &before));
     CHECK(leave_by_return(stream, &was_current) == 0);
     CHECK(leave_by_break(stream) == 0);
-    DS_DEVICE_OF_SCOPE(device) CHECK(ds_is_available(DS_DEVICE_CURRENT) && ds_is_initialized());
+    DS_DEVICE_OF_SCOPE(device)
+        CHECK(ds_is_available(DS_DEVICE_CURRENT) && ds_is_initialized());
     TRY(ds_stream_current(ds_device_current(), &after));
     CHECK(was_current && ds_stream_equal(before, after));
 

@@ -1,4 +1,5 @@
-/* What the tests of the allocator share: presets, blocks with contents that are checked in stream order, statistics. */
+/* What the tests of the allocator share: presets, blocks with contents that are checked in
+   stream order, statistics. */
 #ifndef ALLOC_H
 #define ALLOC_H
 #include "harness.h"
@@ -17,15 +18,20 @@
 enum { PRESET_DEFAULT, PRESET_PLAIN, PRESET_TORCH, PRESET_TORCH_GROWING, PRESET_CUPY, PRESETS };
 
 static inline const char *preset_name(int preset) {
-    static const char *const names[] = { "default", "default without growing segments", "torch", "torch with growing segments", "cupy" };
+    static const char *const names[] = { "default", "default without growing segments", "torch",
+                                         "torch with growing segments", "cupy" };
     return names[preset];
 }
 
 static inline ds_mem_config config_of(int preset) {
-    ds_mem_config c = preset == PRESET_TORCH || preset == PRESET_TORCH_GROWING ? ds_mem_config_torch() :
-                      preset == PRESET_CUPY ? ds_mem_config_cupy() : ds_mem_config_default();
-    if (preset == PRESET_PLAIN) c.expandable_segments = 0;
-    if (preset == PRESET_TORCH_GROWING) c.expandable_segments = 1;
+    ds_mem_config c = preset == PRESET_TORCH || preset == PRESET_TORCH_GROWING
+                          ? ds_mem_config_torch()
+                      : preset == PRESET_CUPY ? ds_mem_config_cupy()
+                                              : ds_mem_config_default();
+    if (preset == PRESET_PLAIN)
+        c.expandable_segments = 0;
+    if (preset == PRESET_TORCH_GROWING)
+        c.expandable_segments = 1;
     c.debug = 2;
     return c;
 }
@@ -55,7 +61,8 @@ static inline void begin_with(const ds_mem_config *config) {
 }
 
 static inline void begin(int preset) {
-    if (getenv("DS_RANDOM_VERBOSE")) print_message("%s\n", preset_name(preset));
+    if (getenv("DS_RANDOM_VERBOSE"))
+        print_message("%s\n", preset_name(preset));
     ds_mem_config c = config_of(preset);
     begin_with(&c);
 }
@@ -80,7 +87,8 @@ static inline void finish(void) {
 static inline void *block(size_t size, ds_stream s) {
     void *p = NULL;
     ok_thread(ds_mem_alloc(size, s, &p));
-    if (!p) harness_die("ds_mem_alloc gave no address", DS_OK);
+    if (!p)
+        harness_die("ds_mem_alloc gave no address", DS_OK);
     return p;
 }
 
@@ -91,18 +99,23 @@ static inline ds_mem_block find(const void *p) {
     return b;
 }
 
-static inline size_t size_of(const void *p) { return find(p).size; }
+static inline size_t size_of(const void *p) {
+    return find(p).size;
+}
 
 /* A call that finds no memory, because of a limit or of the device. */
-#define no_memory(call) \
-    do { \
-        ds_result no_memory_result_ = (call); \
-        if (no_memory_result_ != DS_ERR_OUT_OF_MEMORY && no_memory_result_ != DS_ERR_LIMIT_EXCEEDED) \
-            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(no_memory_result_), ds_last_error()); \
-        harness_sentence(ds_last_error(), #call); \
+#define no_memory(call)                                                                      \
+    do {                                                                                     \
+        ds_result no_memory_result_ = (call);                                                \
+        if (no_memory_result_ != DS_ERR_OUT_OF_MEMORY &&                                     \
+            no_memory_result_ != DS_ERR_LIMIT_EXCEEDED)                                      \
+            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(no_memory_result_), \
+                     ds_last_error());                                                       \
+        harness_sentence(ds_last_error(), #call);                                            \
     } while (0)
 
-/* The first word of each 512 bytes of a block gets the value, in stream order; blocks never share 512 bytes. */
+/* The first word of each 512 bytes of a block gets the value, in stream order; blocks never
+   share 512 bytes. */
 static inline void paint(void *p, size_t size, uint32_t value, ds_stream s) {
     ok_thread(ds_fill_2d(p, UNIT, value, 4, 1, (size + UNIT - 1) / UNIT, s));
 }
@@ -111,13 +124,18 @@ static inline void paint(void *p, size_t size, uint32_t value, ds_stream s) {
 typedef struct looks {
     uint32_t *words; /* pinned */
     size_t room, taken, count;
-    struct look { size_t at, words; uint32_t value; } look[2000];
+
+    struct look {
+        size_t at, words;
+        uint32_t value;
+    } look[2000];
 } looks;
 
 static inline looks *looks_create(size_t room) {
     looks *l = calloc(1, sizeof *l);
     void *p = NULL;
-    if (!l) abort();
+    if (!l)
+        abort();
     ok_thread(ds_host_alloc(room * 4, &p));
     l->words = p;
     l->room = room;
@@ -126,13 +144,15 @@ static inline looks *looks_create(size_t room) {
 
 /* Room for one more of this size. */
 static inline int looks_fit(const looks *l, size_t size) {
-    return l->count < sizeof l->look / sizeof *l->look && (size + UNIT - 1) / UNIT <= l->room - l->taken;
+    return l->count < sizeof l->look / sizeof *l->look &&
+           (size + UNIT - 1) / UNIT <= l->room - l->taken;
 }
 
 /* The stream reads the block; it must find the value everywhere. */
 static inline void look(looks *l, const void *p, size_t size, uint32_t value, ds_stream s) {
     size_t words = (size + UNIT - 1) / UNIT;
-    if (!looks_fit(l, size)) harness_die("too many looks", DS_ERR_LIMIT_EXCEEDED);
+    if (!looks_fit(l, size))
+        harness_die("too many looks", DS_ERR_LIMIT_EXCEEDED);
     memset(l->words + l->taken, 0, words * 4);
     ok_thread(ds_copy_2d(l->words + l->taken, 4, p, UNIT, 4, words, s));
     l->look[l->count++] = (struct look){ l->taken, words, value };
@@ -144,8 +164,8 @@ static inline int looks_right(looks *l) {
     for (size_t i = 0; i < l->count; i++)
         for (size_t k = 0; k < l->look[i].words; k++)
             if (l->words[l->look[i].at + k] != l->look[i].value) {
-                print_error("look %zu: word %zu of %zu is %#x, not %#x\n", i, k, l->look[i].words, (unsigned)l->words[l->look[i].at + k],
-                            (unsigned)l->look[i].value);
+                print_error("look %zu: word %zu of %zu is %#x, not %#x\n", i, k, l->look[i].words,
+                            (unsigned)l->words[l->look[i].at + k], (unsigned)l->look[i].value);
                 return 0;
             }
     l->count = l->taken = 0;
@@ -189,15 +209,22 @@ static inline void check_invariants(int device) {
     ds_mem_stats s = stats_of(device);
     ds_mem_config c;
     ok(ds_mem_get_config(harness_device(device), &c));
-    ds_mem_stat *const all[] = { s.allocation, s.segment, s.active, s.inactive_split, s.allocated_bytes, s.reserved_bytes, s.active_bytes,
-                                 s.inactive_split_bytes, s.requested_bytes };
+    ds_mem_stat *const all[] = { s.allocation,      s.segment,
+                                 s.active,          s.inactive_split,
+                                 s.allocated_bytes, s.reserved_bytes,
+                                 s.active_bytes,    s.inactive_split_bytes,
+                                 s.requested_bytes };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        assert_true(all[i][DS_STAT_ALL].current == all[i][DS_STAT_SMALL].current + all[i][DS_STAT_LARGE].current);
-        assert_true(all[i][DS_STAT_ALL].allocated == all[i][DS_STAT_SMALL].allocated + all[i][DS_STAT_LARGE].allocated);
-        assert_true(all[i][DS_STAT_ALL].freed == all[i][DS_STAT_SMALL].freed + all[i][DS_STAT_LARGE].freed);
+        assert_true(all[i][DS_STAT_ALL].current ==
+                    all[i][DS_STAT_SMALL].current + all[i][DS_STAT_LARGE].current);
+        assert_true(all[i][DS_STAT_ALL].allocated ==
+                    all[i][DS_STAT_SMALL].allocated + all[i][DS_STAT_LARGE].allocated);
+        assert_true(all[i][DS_STAT_ALL].freed ==
+                    all[i][DS_STAT_SMALL].freed + all[i][DS_STAT_LARGE].freed);
         for (int k = 0; k < 3; k++) {
             assert_true(all[i][k].current >= 0);
-            assert_true(all[i][k].peak >= all[i][k].current || c.statistics == DS_STATISTICS_CURRENT);
+            assert_true(all[i][k].peak >= all[i][k].current ||
+                        c.statistics == DS_STATISTICS_CURRENT);
         }
     }
     for (int k = 0; k < 3; k++) {
@@ -216,8 +243,13 @@ static inline size_t device_memory(int device) {
     return total;
 }
 
-/* Leaves device 0 with about this many bytes: as a limit of the CPU driver; on CUDA something else has the rest. */
-typedef struct scarce { void *rest[64]; size_t count; } scarce;
+/* Leaves device 0 with about this many bytes: as a limit of the CPU driver; on CUDA something
+   else has the rest. */
+typedef struct scarce {
+    void *rest[64];
+    size_t count;
+} scarce;
+
 static inline void scarce_begin(scarce *sc, size_t bytes, const ds_mem_config *config) {
     memset(sc, 0, sizeof *sc);
     clear_memory();
@@ -229,21 +261,27 @@ static inline void scarce_begin(scarce *sc, size_t bytes, const ds_mem_config *c
         size_t left = 0, piece;
         ok(ds_device_memory_info(harness_device(0), &left, NULL));
         for (piece = left - bytes; left > bytes + 2 * MIB && piece > MIB && sc->count < 64;) {
-            if (ds_alloc(harness_device(0), piece, &sc->rest[sc->count]) == DS_OK) sc->count++;
-            else piece /= 2;
+            if (ds_alloc(harness_device(0), piece, &sc->rest[sc->count]) == DS_OK)
+                sc->count++;
+            else
+                piece /= 2;
             ok(ds_device_memory_info(harness_device(0), &left, NULL));
-            if (left > bytes && piece > left - bytes) piece = left - bytes;
+            if (left > bytes && piece > left - bytes)
+                piece = left - bytes;
         }
     }
     set_config(config);
 }
 
 static inline void scarce_end(scarce *sc) {
-    while (sc->count) ok(ds_free(sc->rest[--sc->count]));
-    if (harness_is_cpu()) harness_restart(NULL);
+    while (sc->count)
+        ok(ds_free(sc->rest[--sc->count]));
+    if (harness_is_cpu())
+        harness_restart(NULL);
 }
 
-/* CUDA tells only some time after the end of a graph that nothing uses it any more; then its pool's memory can be given back. */
+/* CUDA tells only some time after the end of a graph that nothing uses it any more; then its
+   pool's memory can be given back. */
 static inline void await_graphs_memory(size_t reserved) {
     uint64_t end = now_ns() + 10000000000u;
     ok(ds_mem_empty_cache(harness_device(0), NULL));
@@ -252,7 +290,8 @@ static inline void await_graphs_memory(size_t reserved) {
         ok(ds_mem_empty_cache(harness_device(0), NULL));
     }
     if (ds_mem_reserved(harness_device(0)) > reserved)
-        fail_msg("%zu bytes are reserved when the graphs are gone, not %zu", ds_mem_reserved(harness_device(0)), reserved);
+        fail_msg("%zu bytes are reserved when the graphs are gone, not %zu",
+                 ds_mem_reserved(harness_device(0)), reserved);
 }
 
 static inline ds_graph_exec instantiate_graph(ds_graph g) {
@@ -266,20 +305,26 @@ static inline ds_graph_exec instantiate_graph(ds_graph g) {
 /* For ds_init_desc.allocator: { count_alloc, count_free, NULL }. */
 static _Atomic size_t kept_bytes;
 static _Atomic int starving; /* there is no memory */
-static _Atomic int allowance = -1; /* so many more pieces there are; negative: as many as are asked for */
+/* so many more pieces there are; negative: as many as are asked for */
+static _Atomic int allowance = -1;
+
 static inline void *count_alloc(size_t size, void *user) {
     (void)user;
     int left = allowance;
-    while (left > 0 && !atomic_compare_exchange_weak(&allowance, &left, left - 1)) {}
+    while (left > 0 && !atomic_compare_exchange_weak(&allowance, &left, left - 1)) {
+    }
     size_t *p = starving || left == 0 ? NULL : malloc(size + 16);
-    if (!p) return NULL;
+    if (!p)
+        return NULL;
     *p = size;
     kept_bytes += size;
     return (char *)p + 16;
 }
+
 static inline void count_free(void *ptr, void *user) {
     (void)user;
-    if (!ptr) return;
+    if (!ptr)
+        return;
     size_t *p = (size_t *)(void *)((char *)ptr - 16);
     kept_bytes -= *p;
     free(p);
@@ -287,7 +332,8 @@ static inline void count_free(void *ptr, void *user) {
 
 /* Opens a gate some milliseconds from now, while the test waits in a call. */
 static inline void *open_later(void *g) {
-    for (int i = 0; i < 60; i++) harness_nap();
+    for (int i = 0; i < 60; i++)
+        harness_nap();
     gate_open(g);
     return NULL;
 }

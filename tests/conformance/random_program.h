@@ -4,8 +4,9 @@
 
 #include <stdint.h>
 
-/** Runs the program of a seed on all devices and compares every buffer with the oracle; a difference prints the seed and
-    fails the running test. Only the calling thread submits. Leaves nothing behind. */
+/** Runs the program of a seed on all devices and compares every buffer with the oracle; a
+    difference prints the seed and fails the running test. Only the calling thread submits.
+    Leaves nothing behind. */
 void random_program(uint64_t seed);
 
 #endif

@@ -1,8 +1,14 @@
 /* Where memory comes from: the three backends, growing segments, and what streams leave behind. */
 #include "layout.h"
 
-static ds_stream stream(int device) { return harness_stream(device, 0); }
-static size_t reserved(int device) { return ds_mem_reserved(harness_device(device)); }
+static ds_stream stream(int device) {
+    return harness_stream(device, 0);
+}
+
+static size_t reserved(int device) {
+    return ds_mem_reserved(harness_device(device));
+}
+
 static const ds_pool none;
 
 static void begin_on(int preset, int backend) {
@@ -11,7 +17,8 @@ static void begin_on(int preset, int backend) {
     begin_with(&c);
 }
 
-/* Without what ended streams have left: their address space would be used again, in the pages of its own policy. */
+/* Without what ended streams have left: their address space would be used again, in the pages of
+   its own policy. */
 static void begin_anew(int preset) {
     harness_restart(NULL);
     begin(preset);
@@ -19,12 +26,19 @@ static void begin_anew(int preset) {
 
 /* ---- backends ---- */
 
-static unsigned next_random(unsigned *seed) { return *seed = *seed * 1103515245u + 12345u, *seed >> 8; }
+static unsigned next_random(unsigned *seed) {
+    return *seed = *seed * 1103515245u + 12345u, *seed >> 8;
+}
 
 enum { SNAPS = 40 };
-typedef struct history { ds_mem_stats at[SNAPS]; int count; } history;
 
-/* Allocations and frees, some of max_split_size or more, some that are refused; with `others` blocks are used by another stream as well. Statistics are noted now and then. */
+typedef struct history {
+    ds_mem_stats at[SNAPS];
+    int count;
+} history;
+
+/* Allocations and frees, some of max_split_size or more, some that are refused; with `others`
+   blocks are used by another stream as well. Statistics are noted now and then. */
 static void run_program(history *h, int others) {
     void *live[30] = { 0 };
     unsigned seed = 77;
@@ -32,14 +46,20 @@ static void run_program(history *h, int others) {
     h->count = 0;
     for (int i = 0; i < 400; i++) {
         unsigned k = next_random(&seed) % 30, kind = next_random(&seed) % 4;
-        size_t size = kind ? next_random(&seed) % 9000 + 1 : next_random(&seed) % 5000000 + (i % 5 ? 1 : 20 * MIB);
+        size_t size = kind ? next_random(&seed) % 9000 + 1
+                           : next_random(&seed) % 5000000 + (i % 5 ? 1 : 20 * MIB);
         void *nothing = NULL;
-        if (i % 60 == 7) refused(ds_mem_alloc(i % 120 == 7 ? 8192 * MIB : SIZE_MAX / 2, s, &nothing), i % 120 == 7 ? DS_ERR_LIMIT_EXCEEDED : DS_ERR_OUT_OF_MEMORY);
+        if (i % 60 == 7)
+            refused(ds_mem_alloc(i % 120 == 7 ? 8192 * MIB : SIZE_MAX / 2, s, &nothing),
+                    i % 120 == 7 ? DS_ERR_LIMIT_EXCEEDED : DS_ERR_OUT_OF_MEMORY);
         if (live[k]) {
             if (others) {
                 ok(ds_stream_wait_stream(t, s));
                 paint(live[k], 512, 1, t);
-                if (kind & 1) ok(ds_mem_record_use(live[k], t)); else ok(ds_mem_record_stream(live[k], t));
+                if (kind & 1)
+                    ok(ds_mem_record_use(live[k], t));
+                else
+                    ok(ds_mem_record_stream(live[k], t));
             }
             ok(ds_mem_free(live[k]));
             live[k] = NULL;
@@ -47,34 +67,51 @@ static void run_program(history *h, int others) {
             live[k] = block(size, s);
             paint(live[k], size, 1, s);
         }
-        if (i == 150) ok(ds_mem_reset_peak_stats(harness_device(0)));
-        if (others && (i == 250 || i % 10 == 0)) { /* what is pending ends later without a cache than with one */
+        if (i == 150)
+            ok(ds_mem_reset_peak_stats(harness_device(0)));
+        /* what is pending ends later without a cache than with one */
+        if (others && (i == 250 || i % 10 == 0)) {
             ok(ds_device_synchronize(harness_device(0)));
             ok(ds_mem_empty_cache(harness_device(0), NULL));
         }
-        if (i == 250) ok(ds_mem_reset_accumulated_stats(harness_device(0)));
-        if (i % 10) continue;
+        if (i == 250)
+            ok(ds_mem_reset_accumulated_stats(harness_device(0)));
+        if (i % 10)
+            continue;
         ok(ds_mem_validate(harness_device(0)));
         check_invariants(0);
         h->at[h->count++] = stats_of(0);
     }
-    for (int i = 0; i < 30; i++) ok(ds_mem_free(live[i]));
-    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+    for (int i = 0; i < 30; i++)
+        ok(ds_mem_free(live[i]));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
 }
 
 static int same(const ds_mem_stat *a, const ds_mem_stat *b, int peaks) {
-    return a->current == b->current && a->allocated == b->allocated && a->freed == b->freed && (!peaks || a->peak == b->peak);
+    return a->current == b->current && a->allocated == b->allocated && a->freed == b->freed &&
+           (!peaks || a->peak == b->peak);
 }
 
 static void test_all_backends_count_the_same(void **state) {
     (void)state;
     static history h[3];
-    static const size_t members[] = { offsetof(ds_mem_stats, allocation), offsetof(ds_mem_stats, active), offsetof(ds_mem_stats, allocated_bytes),
-                                      offsetof(ds_mem_stats, active_bytes), offsetof(ds_mem_stats, requested_bytes), offsetof(ds_mem_stats, oversize_allocations) };
-    static const char *const names[] = { "allocation", "active", "allocated_bytes", "active_bytes", "requested_bytes", "oversize_allocations" };
-    static const size_t counters[] = { offsetof(ds_mem_stats, num_alloc_retries), offsetof(ds_mem_stats, num_ooms), offsetof(ds_mem_stats, num_oom_rejections),
-                                       offsetof(ds_mem_stats, num_sync_all_streams), offsetof(ds_mem_stats, max_split_size) };
-    static const char *const counts[] = { "num_alloc_retries", "num_ooms", "num_oom_rejections", "num_sync_all_streams", "max_split_size" };
+    static const size_t members[] = {
+        offsetof(ds_mem_stats, allocation),      offsetof(ds_mem_stats, active),
+        offsetof(ds_mem_stats, allocated_bytes), offsetof(ds_mem_stats, active_bytes),
+        offsetof(ds_mem_stats, requested_bytes), offsetof(ds_mem_stats, oversize_allocations)
+    };
+    static const char *const names[] = {
+        "allocation",   "active",          "allocated_bytes",
+        "active_bytes", "requested_bytes", "oversize_allocations"
+    };
+    static const size_t counters[] = { offsetof(ds_mem_stats, num_alloc_retries),
+                                       offsetof(ds_mem_stats, num_ooms),
+                                       offsetof(ds_mem_stats, num_oom_rejections),
+                                       offsetof(ds_mem_stats, num_sync_all_streams),
+                                       offsetof(ds_mem_stats, max_split_size) };
+    static const char *const counts[] = { "num_alloc_retries", "num_ooms", "num_oom_rejections",
+                                          "num_sync_all_streams", "max_split_size" };
     for (int others = 0; others < 2; others++) {
         for (int backend = 0; backend < 3; backend++) {
             ds_mem_config c = config_of(PRESET_DEFAULT);
@@ -86,27 +123,43 @@ static void test_all_backends_count_the_same(void **state) {
             run_program(&h[backend], others);
             finish();
         }
-        assert_true(h[0].at[SNAPS - 1].oversize_allocations.allocated > 1 && h[0].at[SNAPS - 1].num_alloc_retries == 1 && h[0].at[SNAPS - 1].num_ooms == 2);
+        assert_true(h[0].at[SNAPS - 1].oversize_allocations.allocated > 1 &&
+                    h[0].at[SNAPS - 1].num_alloc_retries == 1 && h[0].at[SNAPS - 1].num_ooms == 2);
         for (int backend = 1; backend < 3; backend++)
             for (int i = 0; i < h[0].count; i++) {
                 for (size_t m = 0; m < sizeof counters / sizeof *counters; m++) {
-                    int64_t a = *(const int64_t *)(const void *)((const char *)&h[0].at[i] + counters[m]), b = *(const int64_t *)(const void *)((const char *)&h[backend].at[i] + counters[m]);
-                    if (a != b) fail_msg("others %d, backend %d, look %d, %s: %lld, native %lld", others, backend, i, counts[m], (long long)b, (long long)a);
+                    int64_t a = *(const int64_t *)(const void *)((const char *)&h[0].at[i] +
+                                                                 counters[m]),
+                            b = *(const int64_t *)(const void *)((const char *)&h[backend].at[i] +
+                                                                 counters[m]);
+                    if (a != b)
+                        fail_msg("others %d, backend %d, look %d, %s: %lld, native %lld", others,
+                                 backend, i, counts[m], (long long)b, (long long)a);
                 }
                 for (size_t m = 0; m < sizeof members / sizeof *members; m++)
                     for (int k = 0; k < (m == 5 ? 1 : 3); k++) {
-                        const ds_mem_stat *a = (const ds_mem_stat *)(const void *)((const char *)&h[0].at[i] + members[m]) + k;
-                        const ds_mem_stat *b = (const ds_mem_stat *)(const void *)((const char *)&h[backend].at[i] + members[m]) + k;
+                        const ds_mem_stat *a =
+                            (const ds_mem_stat *)(const void *)((const char *)&h[0].at[i] +
+                                                                members[m]) +
+                            k;
+                        const ds_mem_stat *b =
+                            (const ds_mem_stat *)(const void *)((const char *)&h[backend].at[i] +
+                                                                members[m]) +
+                            k;
                         if (!same(a, b, !others))
-                            fail_msg("others %d, backend %d, look %d, %s[%d]: %lld %lld %lld %lld, native %lld %lld %lld %lld", others, backend, i, names[m], k,
-                                     (long long)b->current, (long long)b->peak, (long long)b->allocated, (long long)b->freed, (long long)a->current,
-                                     (long long)a->peak, (long long)a->allocated, (long long)a->freed);
+                            fail_msg("others %d, backend %d, look %d, %s[%d]: %lld %lld %lld %lld, "
+                                     "native %lld %lld %lld %lld",
+                                     others, backend, i, names[m], k, (long long)b->current,
+                                     (long long)b->peak, (long long)b->allocated,
+                                     (long long)b->freed, (long long)a->current, (long long)a->peak,
+                                     (long long)a->allocated, (long long)a->freed);
                     }
             }
     }
 }
 
-/* What cannot be given waits for the stream; then the driver's pool keeps it, or not (the CPU driver's). All the time the device does not have it. */
+/* What cannot be given waits for the stream; then the driver's pool keeps it, or not (the CPU
+   driver's). All the time the device does not have it. */
 static void test_what_the_drivers_pool_keeps_is_reserved(void **state) {
     (void)state;
     begin_on(PRESET_DEFAULT, DS_MEM_DRIVER_POOL);
@@ -146,16 +199,26 @@ static void test_what_the_drivers_pool_keeps_is_reserved(void **state) {
     assert_true(stat(0, "reserved_bytes.all.peak") >= (int64_t)(64 * MIB + 512));
     ok(ds_mem_reset_peak_stats(harness_device(0)));
     assert_int_equal(stat(0, "reserved_bytes.all.peak"), 0);
-    for (size_t size = 40 * MIB; size <= 64 * MIB; size += 24 * MIB) ok(ds_mem_free(block(size, s))); /* the second does not fit into what the first left */
+    /* the second does not fit into what the first left */
+    for (size_t size = 40 * MIB; size <= 64 * MIB; size += 24 * MIB)
+        ok(ds_mem_free(block(size, s)));
     ok(ds_stream_synchronize(s));
     ok(ds_mem_empty_cache(harness_device(0), &released));
-    assert_true(harness_is_cpu() || (released >= 104 * MIB && stat(0, "reserved_bytes.all.peak") == (int64_t)released));
+    assert_true(harness_is_cpu() ||
+                (released >= 104 * MIB && stat(0, "reserved_bytes.all.peak") == (int64_t)released));
     ok(ds_stream_destroy(s));
     finish();
 }
 
-/* The count of retries follows one rule: the cache was given back and the driver asked again, with a callback that helps as without. */
-static int help(ds_device device, size_t size, void *user) { (void)device; (void)size; ++*(int *)user; return 1; }
+/* The count of retries follows one rule: the cache was given back and the driver asked again,
+   with a callback that helps as without. */
+static int help(ds_device device, size_t size, void *user) {
+    (void)device;
+    (void)size;
+    ++*(int *)user;
+    return 1;
+}
+
 static void test_all_backends_ask_again_as_often(void **state) {
     (void)state;
     for (int backend = 0; backend < 3; backend++) {
@@ -169,7 +232,8 @@ static void test_all_backends_ask_again_as_often(void **state) {
         assert_int_equal(asked, 1);
         assert_int_equal(stat(0, "num_alloc_retries"), 2);
         assert_int_equal(stat(0, "num_sync_all_streams"), 2);
-        refused(ds_mem_alloc(SIZE_MAX / 2, s, &nothing), DS_ERR_OUT_OF_MEMORY); /* nobody can help */
+        /* nobody can help */
+        refused(ds_mem_alloc(SIZE_MAX / 2, s, &nothing), DS_ERR_OUT_OF_MEMORY);
         assert_int_equal(asked, 1);
         assert_int_equal(stat(0, "num_alloc_retries"), 2);
         assert_int_equal(stat(0, "num_ooms"), 2);
@@ -195,7 +259,8 @@ static void test_without_a_cache_every_block_is_the_drivers(void **state) {
     assert_int_equal(find(q).segment_size, 3 * MIB);
     ok(ds_device_memory_info(harness_device(0), &after, NULL));
     assert_true(after <= before - 10 * UNIT - 3 * MIB);
-    ok(ds_mem_free(p)); ok(ds_mem_free(q));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(q));
     assert_int_equal(stat(0, "num_device_free"), 2);
     assert_int_equal(reserved(0), 0);
     ok(ds_device_memory_info(harness_device(0), &after, NULL));
@@ -229,7 +294,8 @@ static void test_a_backend_is_changed_when_nothing_is_allocated(void **state) {
             assert_int_equal(stat(0, "allocation.all.current"), 2);
             assert_true(find(r).segment_size > 5120);
             assert_int_equal(find(q).segment_size, to == DS_MEM_NATIVE ? 2 * MIB : 5120);
-            ok(ds_mem_free(q)); ok(ds_mem_free(r));
+            ok(ds_mem_free(q));
+            ok(ds_mem_free(r));
             ok(ds_mem_validate(harness_device(0)));
         }
     ok(ds_pool_destroy(pool));
@@ -257,7 +323,8 @@ static void test_limits_hold_on_every_backend(void **state) {
         ok(ds_mem_free(p));
         p = block(40 * MIB, s);
         assert_true(reserved(0) <= 64 * MIB);
-        ok(ds_mem_free(p)); ok(ds_mem_free(q));
+        ok(ds_mem_free(p));
+        ok(ds_mem_free(q));
         ok(ds_stream_destroy(s));
         finish();
     }
@@ -282,7 +349,8 @@ static void test_a_full_device_is_an_error_on_every_backend(void **state) {
         ok(ds_stream_synchronize(s)); /* the driver's pool has it back then */
         p = block(60 * MIB, s);
         paint(p, 60 * MIB, 1, s);
-        ok(ds_mem_free(p)); ok(ds_mem_free(q));
+        ok(ds_mem_free(p));
+        ok(ds_mem_free(q));
         ok(ds_stream_synchronize(s));
         ok(ds_stream_destroy(s));
         finish();
@@ -300,7 +368,9 @@ static void test_alignment_beyond_512_needs_the_native_backend(void **state) {
         assert_int_equal((uintptr_t)p % 512, 0);
         ok(ds_mem_free(p));
         p = NULL;
-        refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 700, .stream = s, .alignment = 4096 }, &p), DS_ERR_INVALID_VALUE);
+        refused(
+            ds_mem_alloc_with(&(ds_mem_request){ .size = 700, .stream = s, .alignment = 4096 }, &p),
+            DS_ERR_INVALID_VALUE);
         assert_null(p);
         ok(ds_stream_destroy(s));
         finish();
@@ -309,7 +379,9 @@ static void test_alignment_beyond_512_needs_the_native_backend(void **state) {
 
 static void test_the_drivers_pool_tells_what_it_has(void **state) {
     (void)state;
+
     enum { SIZE = 6 << 20 };
+
     ds_mem_config c = ds_mem_config_default();
     size_t before, reserved, used = 1;
     c.backend = DS_MEM_DRIVER_POOL;
@@ -352,7 +424,9 @@ static void test_growing_segments_have_the_layouts_of_torch(void **state) {
     q = block(32 * MIB, s);
     r = block(12 * MIB, s);
     expect_layout(0, none, "[2M live, 32M live, 12M live, 14M free]");
-    ok(ds_mem_free(p)); ok(ds_mem_free(q)); ok(ds_mem_free(r));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(q));
+    ok(ds_mem_free(r));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     expect_layout(0, none, "");
     p = block(32 * MIB, s);
@@ -360,10 +434,13 @@ static void test_growing_segments_have_the_layouts_of_torch(void **state) {
     assert_int_equal(stat(0, "segment.all.current"), 0); /* torch counts plain ones only */
     assert_int_equal(stat(0, "inactive_split.all.current"), 0);
     q = block(700, s);
-    expect_layout(0, none, p < q ? "[32M live, 8M free] [1K live, 2047K free]" : "[1K live, 2047K free] [32M live, 8M free]");
+    expect_layout(0, none,
+                  p < q ? "[32M live, 8M free] [1K live, 2047K free]"
+                        : "[1K live, 2047K free] [32M live, 8M free]");
     assert_int_equal(stat(0, "reserved_bytes.small_pool.current"), 2 * MIB);
     assert_int_equal(stat(0, "reserved_bytes.large_pool.current"), 40 * MIB);
-    ok(ds_mem_free(p)); ok(ds_mem_free(q));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(q));
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -381,7 +458,8 @@ static void test_pages_are_given_back_from_the_middle_and_holes_are_filled_again
         paint(p[i], 8 * MIB, i, s);
         assert_ptr_equal(p[i], p[0] + i * 8 * MIB);
     }
-    ok(ds_mem_free(p[1])); ok(ds_mem_free(p[3]));
+    ok(ds_mem_free(p[1]));
+    ok(ds_mem_free(p[3]));
     expect_layout(0, none, "[8M live, 8M free, 8M live, 8M free, 8M live]");
     ok(ds_mem_empty_cache(harness_device(0), &bytes));
     assert_int_equal(bytes, 16 * MIB);
@@ -442,11 +520,15 @@ static void test_the_ends_of_pages_stay_and_are_used_with_the_hole_between_them(
         assert_ptr_equal(d, b);
         assert_int_equal(reserved(0), 24 * MIB);
         paint(d, (size_t)size * MIB, 2, s);
-        look(l, a, 6 * MIB, 1, s); look(l, d, (size_t)size * MIB, 2, s); look(l, c, 6 * MIB, 3, s);
+        look(l, a, 6 * MIB, 1, s);
+        look(l, d, (size_t)size * MIB, 2, s);
+        look(l, c, 6 * MIB, 3, s);
         ok(ds_stream_synchronize(s));
         assert_true(looks_right(l));
         looks_destroy(l);
-        ok(ds_mem_free(a)); ok(ds_mem_free(d)); ok(ds_mem_free(c));
+        ok(ds_mem_free(a));
+        ok(ds_mem_free(d));
+        ok(ds_mem_free(c));
         expect_layout(0, none, "[24M free]");
         ok(ds_stream_destroy(s));
         finish();
@@ -458,7 +540,12 @@ static void test_random_holes_keep_contents_and_accounts(void **state) {
     static const int presets[] = { PRESET_DEFAULT, PRESET_TORCH_GROWING };
     for (int k = 0; k < 2; k++)
         for (unsigned seed = 1; seed <= 3; seed++) {
-            struct { char *p; size_t size; uint32_t value; } live[16] = { 0 };
+            struct {
+                char *p;
+                size_t size;
+                uint32_t value;
+            } live[16] = { 0 };
+
             unsigned random = seed;
             begin(presets[k]);
             ds_stream s = stream(0);
@@ -466,24 +553,31 @@ static void test_random_holes_keep_contents_and_accounts(void **state) {
             for (uint32_t i = 0; i < 300; i++) {
                 unsigned n = next_random(&random) % 16;
                 if (live[n].p) {
-                    if (!looks_fit(l, live[n].size)) { ok(ds_stream_synchronize(s)); assert_true(looks_right(l)); }
+                    if (!looks_fit(l, live[n].size)) {
+                        ok(ds_stream_synchronize(s));
+                        assert_true(looks_right(l));
+                    }
                     look(l, live[n].p, live[n].size, live[n].value, s);
                     ok(ds_mem_free(live[n].p));
                     live[n].p = NULL;
                 } else {
-                    live[n].size = next_random(&random) % 3 ? next_random(&random) % 12000000 + 1 : next_random(&random) % 300000 + 1;
+                    live[n].size = next_random(&random) % 3 ? next_random(&random) % 12000000 + 1
+                                                            : next_random(&random) % 300000 + 1;
                     live[n].value = i;
                     live[n].p = block(live[n].size, s);
                     paint(live[n].p, live[n].size, i, s);
                 }
-                if (i % 20 == 7) ok(ds_mem_empty_cache(harness_device(0), NULL));
-                if (i % 20 == 13) ok(ds_mem_trim(harness_device(0), reserved(0) / 2, NULL));
+                if (i % 20 == 7)
+                    ok(ds_mem_empty_cache(harness_device(0), NULL));
+                if (i % 20 == 13)
+                    ok(ds_mem_trim(harness_device(0), reserved(0) / 2, NULL));
                 ok(ds_mem_validate(harness_device(0)));
                 layout now = layout_of(0, none);
                 assert_int_equal(now.bytes[DS_BLOCK_FREE] + now.bytes[DS_BLOCK_LIVE], reserved(0));
                 assert_int_equal(now.bytes[DS_BLOCK_LIVE], ds_mem_allocated(harness_device(0)));
             }
-            for (int n = 0; n < 16; n++) ok(ds_mem_free(live[n].p));
+            for (int n = 0; n < 16; n++)
+                ok(ds_mem_free(live[n].p));
             ok(ds_stream_synchronize(s));
             assert_true(looks_right(l));
             looks_destroy(l);
@@ -499,8 +593,12 @@ static void test_a_mapping_that_fails_leaves_nothing_behind(void **state) {
         scarce sc;
         ds_mem_config c = config_of(PRESET_DEFAULT);
         size_t before, now;
-        if (by_limit) { c.limit = 100 * MIB; harness_restart(NULL); begin_with(&c); }
-        else scarce_begin(&sc, 100 * MIB, &c);
+        if (by_limit) {
+            c.limit = 100 * MIB;
+            harness_restart(NULL);
+            begin_with(&c);
+        } else
+            scarce_begin(&sc, 100 * MIB, &c);
         ds_stream s = stream(0);
         void *p = block(30 * MIB, s), *q = NULL;
         ok(ds_device_memory_info(harness_device(0), &before, NULL));
@@ -515,10 +613,12 @@ static void test_a_mapping_that_fails_leaves_nothing_behind(void **state) {
             ok(ds_mem_validate(harness_device(0)));
         }
         q = block(60 * MIB, s);
-        ok(ds_mem_free(q)); ok(ds_mem_free(p));
+        ok(ds_mem_free(q));
+        ok(ds_mem_free(p));
         ok(ds_stream_destroy(s));
         finish();
-        if (!by_limit) scarce_end(&sc);
+        if (!by_limit)
+            scarce_end(&sc);
     }
 }
 
@@ -529,18 +629,22 @@ static void test_a_segment_that_is_full_is_followed_by_another(void **state) {
         char *p[6];
         begin_anew(PRESET_DEFAULT);
         size_t total = device_memory(0);
-        c.expandable_segments_reserve = bytes ? 128.0 * 1024 * 1024 : 128.0 * 1024 * 1024 / (double)total;
+        c.expandable_segments_reserve =
+            bytes ? 128.0 * 1024 * 1024 : 128.0 * 1024 * 1024 / (double)total;
         ok(ds_mem_configure(harness_device(0), &c));
         ds_stream s = stream(0);
-        for (int i = 0; i < 6; i++) p[i] = block(48 * MIB, s);
+        for (int i = 0; i < 6; i++)
+            p[i] = block(48 * MIB, s);
         layout l = layout_of(0, none);
         assert_true(l.segments >= 3 && l.segments <= 6);
         for (int i = 0; i < 6; i++)
-            for (int k = 0; k < i; k++) assert_true(p[i] >= p[k] + 48 * MIB || p[k] >= p[i] + 48 * MIB);
+            for (int k = 0; k < i; k++)
+                assert_true(p[i] >= p[k] + 48 * MIB || p[k] >= p[i] + 48 * MIB);
         void *more = block(200 * MIB, s); /* larger than the address space that was asked for */
         paint(more, 512, 1, s);
         ok(ds_mem_free(more));
-        for (int i = 0; i < 6; i++) ok(ds_mem_free(p[i]));
+        for (int i = 0; i < 6; i++)
+            ok(ds_mem_free(p[i]));
         ok(ds_stream_destroy(s));
         finish();
     }
@@ -565,10 +669,13 @@ static void test_growing_segments_are_switched_off_and_on(void **state) {
     paint(r, 40 * MIB, 3, s);
     assert_int_equal(stat(0, "segment.all.current"), 1);
     assert_ptr_equal(find(r).segment, find(p).segment);
-    look(l, p, 3 * MIB, 1, s); look(l, q, 30 * MIB, 2, s);
+    look(l, p, 3 * MIB, 1, s);
+    look(l, q, 30 * MIB, 2, s);
     ok(ds_stream_synchronize(s));
     assert_true(looks_right(l));
-    ok(ds_mem_free(p)); ok(ds_mem_free(q)); ok(ds_mem_free(r));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(q));
+    ok(ds_mem_free(r));
     ok(ds_mem_validate(harness_device(0)));
     looks_destroy(l);
     ok(ds_stream_destroy(s));
@@ -576,20 +683,27 @@ static void test_growing_segments_are_switched_off_and_on(void **state) {
 }
 
 /* A pool has growing segments of its own; a hole in them is told by snapshots as two segments. */
-typedef struct text { char *at; size_t size; } text;
+typedef struct text {
+    char *at;
+    size_t size;
+} text;
+
 static int add_text(const char *piece, size_t size, void *user) {
     text *t = user;
     char *more = realloc(t->at, t->size + size + 1);
-    if (!more) return -1;
+    if (!more)
+        return -1;
     memcpy(more + t->size, piece, size);
     more[t->size + size] = 0;
     t->at = more;
     t->size += size;
     return 0;
 }
+
 static int occurrences(const char *in, const char *what) {
     int n = 0;
-    for (const char *at = in; (at = strstr(at, what)) != NULL; at++) n++;
+    for (const char *at = in; (at = strstr(at, what)) != NULL; at++)
+        n++;
     return n;
 }
 
@@ -600,7 +714,8 @@ static void test_a_pool_grows_by_itself_and_its_runs_are_told(void **state) {
     ds_pool pool = new_pool();
     text t = { 0 };
     void *p[3], *out = block(3 * MIB, s);
-    for (int i = 0; i < 3; i++) p[i] = block_in(pool, 20 * MIB, s);
+    for (int i = 0; i < 3; i++)
+        p[i] = block_in(pool, 20 * MIB, s);
     expect_layout(0, pool, "[20M live, 20M live, 20M live]");
     assert_true(find(p[0]).segment != find(out).segment);
     ok(ds_mem_free(p[1]));
@@ -613,7 +728,8 @@ static void test_a_pool_grows_by_itself_and_its_runs_are_told(void **state) {
     free(t.at);
     p[1] = block_in(pool, 20 * MIB, s);
     expect_layout(0, pool, "[20M live, 20M live, 20M live]");
-    for (int i = 0; i < 3; i++) ok(ds_mem_free(p[i]));
+    for (int i = 0; i < 3; i++)
+        ok(ds_mem_free(p[i]));
     ok(ds_mem_free(out));
     ok(ds_pool_destroy(pool));
     ok(ds_stream_destroy(s));
@@ -626,7 +742,8 @@ extern void standin_memory_pools(int device, int on) __attribute__((weak));
 
 static void test_a_device_without_virtual_memory_has_plain_segments(void **state) {
     (void)state;
-    if (!standin_virtual_memory) skip();
+    if (!standin_virtual_memory)
+        skip();
     harness_restart(NULL); /* what is known of the device */
     standin_virtual_memory(0, 0);
     begin(PRESET_DEFAULT);
@@ -635,8 +752,12 @@ static void test_a_device_without_virtual_memory_has_plain_segments(void **state
     void *p = block(3 * MIB, s), *q = block(700, s), *r = block(30 * MIB, s);
     assert_int_equal(stat(0, "segment.all.current"), 3);
     assert_int_equal(layout_of(0, none).blocks[DS_BLOCK_UNMAPPED], 0);
-    paint(p, 3 * MIB, 1, s); paint(q, 700, 2, s); paint(r, 30 * MIB, 3, s);
-    look(l, p, 3 * MIB, 1, s); look(l, q, 700, 2, s); look(l, r, 30 * MIB, 3, s);
+    paint(p, 3 * MIB, 1, s);
+    paint(q, 700, 2, s);
+    paint(r, 30 * MIB, 3, s);
+    look(l, p, 3 * MIB, 1, s);
+    look(l, q, 700, 2, s);
+    look(l, r, 30 * MIB, 3, s);
     ok(ds_stream_synchronize(s));
     assert_true(looks_right(l));
     if (harness_device_count() > 1) { /* others have it all the same */
@@ -646,7 +767,9 @@ static void test_a_device_without_virtual_memory_has_plain_segments(void **state
         ok(ds_mem_free(far));
         ok(ds_stream_destroy(t));
     }
-    ok(ds_mem_free(p)); ok(ds_mem_free(q)); ok(ds_mem_free(r));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(q));
+    ok(ds_mem_free(r));
     looks_destroy(l);
     ok(ds_stream_destroy(s));
     finish();
@@ -656,7 +779,8 @@ static void test_a_device_without_virtual_memory_has_plain_segments(void **state
 
 static void test_a_device_without_memory_pools_says_so(void **state) {
     (void)state;
-    if (!standin_memory_pools) skip();
+    if (!standin_memory_pools)
+        skip();
     harness_restart(NULL);
     standin_memory_pools(0, 0);
     begin_on(PRESET_DEFAULT, DS_MEM_DRIVER_POOL);
@@ -692,14 +816,21 @@ static void test_streams_come_and_go_and_their_memory_stays_in_use(void **state)
                 paint(q, 5000, 1000 + i, s);
                 look(l, p, 3 * MIB, i, s);
                 look(l, q, 5000, 1000 + i, s);
-                ok(ds_mem_free(p)); ok(ds_mem_free(q));
+                ok(ds_mem_free(p));
+                ok(ds_mem_free(q));
                 ok(ds_stream_destroy(s));
-                if (i == 3) after_some = reserved(0);
-                if (i > 3) assert_true(reserved(0) <= after_some);
-                if (i % 10 == 9) { ok(ds_device_synchronize(harness_device(0))); assert_true(looks_right(l)); }
+                if (i == 3)
+                    after_some = reserved(0);
+                if (i > 3)
+                    assert_true(reserved(0) <= after_some);
+                if (i % 10 == 9) {
+                    ok(ds_device_synchronize(harness_device(0)));
+                    assert_true(looks_right(l));
+                }
             }
             ok(ds_mem_validate(harness_device(0)));
-            if (pooled) ok(ds_pool_destroy(pool));
+            if (pooled)
+                ok(ds_pool_destroy(pool));
             looks_destroy(l);
             finish();
         }
@@ -733,16 +864,28 @@ static void test_streams_and_threads_that_come_and_go_leave_nothing_behind(void 
                 ok(ds_mem_free(p));
                 ok(ds_stream_destroy(s));
             }
-            if (i % 10 == 0) ok(ds_device_synchronize(harness_device(0))); /* else the host runs ahead, and what it frees is in use for longer and longer */
-            if (i == 50) { after_some = kept_bytes; reserved_then = reserved(0); }
+            /* else the host runs ahead, and what it frees is in use for longer and longer */
+            if (i % 10 == 0)
+                ok(ds_device_synchronize(harness_device(0)));
+            if (i == 50) {
+                after_some = kept_bytes;
+                reserved_then = reserved(0);
+            }
         }
-        if (kept_bytes > after_some + 128 * KIB) fail_msg("%d: %zu bytes after 50, %zu after 300", threads, after_some, (size_t)kept_bytes);
+        if (kept_bytes > after_some + 128 * KIB)
+            fail_msg("%d: %zu bytes after 50, %zu after 300", threads, after_some,
+                     (size_t)kept_bytes);
         assert_int_equal(reserved(0), reserved_then);
         harness_restart(NULL);
     }
 }
 
-typedef struct own { void *p; ds_stream s; gate g; looks *l; } own;
+typedef struct own {
+    void *p;
+    ds_stream s;
+    gate g;
+    looks *l;
+} own;
 
 static void *hold_own_stream(void *arg) {
     own *o = arg;
@@ -788,9 +931,11 @@ static ds_stream wrap(ds_stream s) {
 static void test_all_handles_of_one_stream_share_its_memory(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
-        for (int first = 0; first < 2; first++) { /* the wrapper allocates first, or the stream itself */
+        for (int first = 0; first < 2;
+             first++) { /* the wrapper allocates first, or the stream itself */
             begin(preset);
-            ds_stream s = stream(0), w1 = wrap(s), w2 = wrap(s), a = first ? w1 : s, b = first ? s : w2;
+            ds_stream s = stream(0), w1 = wrap(s), w2 = wrap(s), a = first ? w1 : s,
+                      b = first ? s : w2;
             ds_pool pool = new_pool();
             void *p = block(3 * MIB, a);
             paint(p, 3 * MIB, 1, a);
@@ -806,7 +951,8 @@ static void test_all_handles_of_one_stream_share_its_memory(void **state) {
             ok(ds_mem_free(q));
             assert_ptr_equal(block_in(pool, 3 * MIB, b), q);
             ok(ds_mem_free(q));
-            ok(ds_stream_destroy(w1)); ok(ds_stream_destroy(w2));
+            ok(ds_stream_destroy(w1));
+            ok(ds_stream_destroy(w2));
             ok(ds_stream_destroy(s));
             ok(ds_pool_destroy(pool));
             finish();
@@ -833,16 +979,20 @@ static void test_a_wrapper_that_ends_takes_no_memory_along(void **state) {
             paint(p, 3 * MIB, 1, w2);
             look(l, p, 3 * MIB, 1, w2);
             ok(ds_mem_free(p));
-            void *q = block(3 * MIB, t); /* behind what the stream does, not behind what it did when its wrapper ended */
+            /* behind what the stream does, not behind what it did when its wrapper ended */
+            void *q = block(3 * MIB, t);
             paint(q, 3 * MIB, 2, t);
             look(l, q, 3 * MIB, 2, t);
             gate_open(&g);
             ok(ds_device_synchronize(harness_device(0)));
             assert_true(looks_right(l));
-            ok(ds_mem_free(q)); ok(ds_mem_free(other));
-            if (!first) ok(ds_stream_destroy(w2));
+            ok(ds_mem_free(q));
+            ok(ds_mem_free(other));
+            if (!first)
+                ok(ds_stream_destroy(w2));
             ok(ds_mem_validate(harness_device(0)));
-            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+            ok(ds_stream_destroy(s));
+            ok(ds_stream_destroy(t));
             looks_destroy(l);
             finish();
         }
@@ -873,7 +1023,8 @@ static void test_memory_of_a_stream_that_only_wrappers_know_is_given_back_in_ord
         ok(ds_device_synchronize(harness_device(0)));
         assert_true(looks_right(l));
         looks_destroy(l);
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(t));
         finish();
     }
 }
@@ -894,7 +1045,8 @@ static void test_a_stream_that_changes_hands_keeps_its_memory(void **state) {
         ok(ds_mem_free(p));
         ok(ds_stream_unwrap(s, &n));
         pthread_t opener = spawn(open_later, &g);
-        ok(ds_mem_empty_cache(harness_device(0), NULL)); /* waits, though nobody has a handle of it now */
+        /* waits, though nobody has a handle of it now */
+        ok(ds_mem_empty_cache(harness_device(0), NULL));
         assert_int_equal(g.open, 1);
         join(opener);
         ok(ds_stream_wrap(&n, DS_OWN, NULL, NULL, &again));
@@ -902,7 +1054,9 @@ static void test_a_stream_that_changes_hands_keeps_its_memory(void **state) {
         paint(q, 12 * MIB, 2, again);
         look(l, q, 12 * MIB, 2, again);
         look(l, live, 5000, 5, again);
-        ok(ds_mem_free(q)); ok(ds_mem_free(r)); ok(ds_mem_free(live));
+        ok(ds_mem_free(q));
+        ok(ds_mem_free(r));
+        ok(ds_mem_free(live));
         ok(ds_device_synchronize(harness_device(0)));
         assert_true(looks_right(l));
         looks_destroy(l);
@@ -935,7 +1089,8 @@ static void test_a_stream_with_several_owners_ends_with_the_last(void **state) {
         ok(ds_device_synchronize(harness_device(0)));
         assert_true(looks_right(l));
         ok(ds_mem_free(q));
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(t));
         looks_destroy(l);
         finish();
     }
@@ -963,14 +1118,22 @@ static void test_the_default_stream_has_memory_like_any_other(void **state) {
 
 /* ---- without a cache: frees that cannot be made at once ---- */
 
-typedef struct freed { void *p; _Atomic int done; } freed;
+typedef struct freed {
+    void *p;
+    _Atomic int done;
+} freed;
+
 static void *free_it(void *user) {
     freed *f = user;
     ok_thread(ds_mem_free(f->p));
     f->done = 1;
     return NULL;
 }
-static void nap_often(void) { for (int i = 0; i < 60; i++) harness_nap(); }
+
+static void nap_often(void) {
+    for (int i = 0; i < 60; i++)
+        harness_nap();
+}
 
 /* Blocks that are freed and not the driver's again. */
 static int64_t pending_blocks(void) {
@@ -989,9 +1152,11 @@ static void test_a_free_of_plain_memory_waits_for_uses_on_another_device(void **
         freed f = { block(4 * MIB, a), 0 };
         ok(ds_stream_wait_stream(b, a));
         gate_close(b, &g);
-        if (late) ok(ds_mem_record_stream(f.p, b));
+        if (late)
+            ok(ds_mem_record_stream(f.p, b));
         paint(f.p, 4 * MIB, 7, b);
-        if (!late) ok(ds_mem_record_use(f.p, b));
+        if (!late)
+            ok(ds_mem_record_use(f.p, b));
         pthread_t thread = spawn(free_it, &f);
         nap_often();
         assert_int_equal(f.done, 0);
@@ -999,7 +1164,8 @@ static void test_a_free_of_plain_memory_waits_for_uses_on_another_device(void **
         gate_open(&g);
         join(thread);
         assert_int_equal(reserved(0), 0);
-        ok(ds_stream_destroy(a)); ok(ds_stream_destroy(b));
+        ok(ds_stream_destroy(a));
+        ok(ds_stream_destroy(b));
     }
     finish();
 }
@@ -1048,15 +1214,19 @@ static void test_a_use_on_a_stream_that_captures_holds_the_memory_back(void **st
             }
             assert_int_equal(pending_blocks(), 0);
             assert_int_equal(stat(0, "segment.all.current"), 0);
-            assert_true(backend == DS_MEM_DRIVER_POOL || reserved(0) == 0); /* its pool may keep it */
-            ok(ds_stream_destroy(a)); ok(ds_stream_destroy(b)); ok(ds_stream_destroy(c));
+            /* its pool may keep it */
+            assert_true(backend == DS_MEM_DRIVER_POOL || reserved(0) == 0);
+            ok(ds_stream_destroy(a));
+            ok(ds_stream_destroy(b));
+            ok(ds_stream_destroy(c));
             finish();
         }
 }
 
 static void test_a_block_is_freed_while_its_stream_captures(void **state) {
     (void)state;
-    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL, DS_CAPTURE_RELAXED };
+    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
+                                             DS_CAPTURE_RELAXED };
     for (int backend = DS_MEM_DRIVER_POOL; backend <= DS_MEM_UNCACHED; backend++)
         for (size_t m = 0; m < 3; m++) {
             begin_on(PRESET_DEFAULT, backend);
@@ -1080,14 +1250,16 @@ static void test_a_block_is_freed_while_its_stream_captures(void **state) {
             ok(ds_stream_synchronize(a));
             assert_int_equal(*(const uint64_t *)w, 0x0101010101010101u);
             ok(ds_mem_free(q));
-            if (backend == DS_MEM_UNCACHED) ok(ds_mem_empty_cache(harness_device(0), NULL));
+            if (backend == DS_MEM_UNCACHED)
+                ok(ds_mem_empty_cache(harness_device(0), NULL));
             assert_int_equal(pending_blocks(), 0);
             assert_int_equal(stat(0, "num_device_free"), 3);
             assert_int_equal(stat(0, "segment.all.current"), 0);
             assert_true(backend == DS_MEM_DRIVER_POOL || reserved(0) == 0);
             ok(ds_graph_exec_destroy(exec));
             ok(ds_graph_destroy(graph));
-            ok(ds_stream_destroy(a)); ok(ds_stream_destroy(b));
+            ok(ds_stream_destroy(a));
+            ok(ds_stream_destroy(b));
             ok(ds_host_free(w));
             finish();
         }
@@ -1111,11 +1283,13 @@ static void test_memory_that_is_held_back_ends_with_the_library(void **state) {
         ok(ds_mem_free(p));
         ok(ds_capture_end(b, &graph));
         ok(ds_graph_destroy(graph));
-        ok(ds_stream_destroy(a)); ok(ds_stream_destroy(b));
+        ok(ds_stream_destroy(a));
+        ok(ds_stream_destroy(b));
         assert_int_equal(pending_blocks(), 1);
         harness_restart(NULL);
         ok(ds_device_memory_info(harness_device(0), &after, NULL));
-        if (harness_is_cpu()) assert_int_equal(after, before);
+        if (harness_is_cpu())
+            assert_int_equal(after, before);
     }
 }
 
@@ -1134,24 +1308,33 @@ static void test_a_block_of_an_ended_stream_is_freed_behind_its_work(void **stat
         paint(f[1].p, 5000, 7, b);
         ok(ds_mem_record_use(f[1].p, b));
         ok(ds_stream_destroy(a));
-        if (captures) ok(ds_capture_begin(other, DS_CAPTURE_GLOBAL));
+        if (captures)
+            ok(ds_capture_begin(other, DS_CAPTURE_GLOBAL));
         for (int i = 0; i < 2; i++) {
             pthread_t thread = spawn(free_it, &f[i]);
             uint64_t end = now_ns() + 10000000000u;
-            while (!f[i].done && now_ns() < end) harness_nap();
+            while (!f[i].done && now_ns() < end)
+                harness_nap();
             int blocked = !f[i].done;
-            if (blocked) { gate_open(&g); gate_open(&h); }
+            if (blocked) {
+                gate_open(&g);
+                gate_open(&h);
+            }
             join(thread);
             assert_false(blocked);
         }
-        if (captures) { ok(ds_capture_end(other, &graph)); ok(ds_graph_destroy(graph)); }
+        if (captures) {
+            ok(ds_capture_end(other, &graph));
+            ok(ds_graph_destroy(graph));
+        }
         void *p = block(3 * MIB, other);
         paint(p, 3 * MIB, 9, other);
         assert_int_equal(pending_blocks(), 0);
         ok(ds_mem_free(p));
         gate_open(&h);
         gate_open(&g);
-        ok(ds_stream_destroy(b)); ok(ds_stream_destroy(other));
+        ok(ds_stream_destroy(b));
+        ok(ds_stream_destroy(other));
         finish();
     }
 }
@@ -1200,12 +1383,14 @@ static void test_the_drivers_pool_waits_for_frees_that_are_on_their_way(void **s
     join(thread);
     paint(q, 40 * MIB, 2, t);
     ok(ds_mem_free(q));
-    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
     finish();
     scarce_end(&sc);
 }
 
-/* A free that is enqueued holds its memory until its stream has come to it, so a limit counts the memory until then. */
+/* A free that is enqueued holds its memory until its stream has come to it, so a limit counts
+   the memory until then. */
 static void test_a_limit_counts_frees_that_are_enqueued(void **state) {
     (void)state;
     ds_mem_config c = config_of(PRESET_DEFAULT);
@@ -1220,12 +1405,15 @@ static void test_a_limit_counts_frees_that_are_enqueued(void **state) {
         gate_close(s, &g);
         ok(ds_mem_free(p));
         ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
-        ds_result r = ds_mem_alloc(40 * MIB, same ? s : t, &q); /* nothing may wait; on CUDA the memory may be used again in the order of its stream */
-        if (r != DS_OK) assert_int_equal(r, DS_ERR_LIMIT_EXCEEDED);
+        /* nothing may wait; on CUDA the memory may be used again in the order of its stream */
+        ds_result r = ds_mem_alloc(40 * MIB, same ? s : t, &q);
+        if (r != DS_OK)
+            assert_int_equal(r, DS_ERR_LIMIT_EXCEEDED);
         assert_true(reserved(0) <= 64 * MIB);
         ok(ds_capture_end(other, &graph));
         ok(ds_graph_destroy(graph));
-        if (q) ok(ds_mem_free(q));
+        if (q)
+            ok(ds_mem_free(q));
 
         pthread_t thread = spawn(open_later, &g);
         q = block(40 * MIB, same ? s : t);
@@ -1234,7 +1422,9 @@ static void test_a_limit_counts_frees_that_are_enqueued(void **state) {
         join(thread);
 
         ok(ds_mem_free(q));
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t)); ok(ds_stream_destroy(other));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(t));
+        ok(ds_stream_destroy(other));
         finish();
     }
 }
@@ -1254,14 +1444,16 @@ static void test_a_limit_counts_what_the_drivers_pool_keeps(void **state) {
         for (int i = 0; i < 3; i++) {
             void *p = block(30 * MIB, s), *q = block(20 * MIB, s);
             assert_true(reserved(0) <= 64 * MIB);
-            ok(ds_mem_free(p)); ok(ds_mem_free(q));
+            ok(ds_mem_free(p));
+            ok(ds_mem_free(q));
         }
         ok(ds_stream_destroy(s));
         finish();
     }
 }
 
-/* An allocation that fits into what the pool has cached does not wait, although both together pass the limit; one for which the pool must grow shrinks it first. */
+/* An allocation that fits into what the pool has cached does not wait, although both together
+   pass the limit; one for which the pool must grow shrinks it first. */
 static void test_a_limit_leaves_the_drivers_pool_its_cache(void **state) {
     (void)state;
     ds_mem_config c = config_of(PRESET_DEFAULT);
@@ -1295,30 +1487,43 @@ static void *free_much(void *user) {
         ds_graph graph;
         int captures = next_random(&seed) % 8;
         if (live[k]) {
-            if (next_random(&seed) & 1) ok_thread(ds_mem_record_stream(live[k], t));
-            if (captures < 2) ok_thread(ds_capture_begin(captures ? s : t, DS_CAPTURE_THREAD_LOCAL));
+            if (next_random(&seed) & 1)
+                ok_thread(ds_mem_record_stream(live[k], t));
+            if (captures < 2)
+                ok_thread(ds_capture_begin(captures ? s : t, DS_CAPTURE_THREAD_LOCAL));
             ok_thread(ds_mem_free(live[k]));
             live[k] = NULL;
-            if (captures < 2) { ok_thread(ds_capture_end(captures ? s : t, &graph)); ok_thread(ds_graph_destroy(graph)); }
+            if (captures < 2) {
+                ok_thread(ds_capture_end(captures ? s : t, &graph));
+                ok_thread(ds_graph_destroy(graph));
+            }
         } else {
             size_t size = next_random(&seed) % 100000 + 1;
             live[k] = block(size, s);
             paint(live[k], size, k, s);
         }
-        if (next_random(&seed) % 20 == 0) { ok_thread(ds_stream_destroy(s)); s = stream(0); }
+        if (next_random(&seed) % 20 == 0) {
+            ok_thread(ds_stream_destroy(s));
+            s = stream(0);
+        }
     }
-    for (int k = 0; k < 8; k++) ok_thread(ds_mem_free(live[k]));
-    ok_thread(ds_stream_destroy(s)); ok_thread(ds_stream_destroy(t));
+    for (int k = 0; k < 8; k++)
+        ok_thread(ds_mem_free(live[k]));
+    ok_thread(ds_stream_destroy(s));
+    ok_thread(ds_stream_destroy(t));
     return NULL;
 }
+
 static void test_threads_free_without_a_cache_beside_captures(void **state) {
     (void)state;
     for (int backend = DS_MEM_DRIVER_POOL; backend <= DS_MEM_UNCACHED; backend++) {
         begin_on(PRESET_DEFAULT, backend);
         unsigned seed[3] = { 1, 2, 3 };
         pthread_t thread[3];
-        for (int i = 0; i < 3; i++) thread[i] = spawn(free_much, &seed[i]);
-        for (int i = 0; i < 3; i++) join(thread[i]);
+        for (int i = 0; i < 3; i++)
+            thread[i] = spawn(free_much, &seed[i]);
+        for (int i = 0; i < 3; i++)
+            join(thread[i]);
         finish();
     }
 }
@@ -1330,23 +1535,28 @@ const struct CMUnitTest tests_alloc_backends[] = {
     DS_TEST(test_without_a_cache_every_block_is_the_drivers, "cupy: TestAllocatorDisabled"),
     DS_TEST(test_a_backend_is_changed_when_nothing_is_allocated, "alloc"),
     DS_TEST(test_limits_hold_on_every_backend, "cupy: TestMemoryAsyncPool, test_set_limit_size"),
-    DS_TEST(test_a_full_device_is_an_error_on_every_backend, "torch: test_out_of_memory_retry, cupy: TestMemoryAsyncPool"),
+    DS_TEST(test_a_full_device_is_an_error_on_every_backend,
+            "torch: test_out_of_memory_retry, cupy: TestMemoryAsyncPool"),
     DS_TEST(test_alignment_beyond_512_needs_the_native_backend, "alloc"),
     DS_TEST(test_the_drivers_pool_tells_what_it_has, "peers e.4 9"),
     DS_TEST(test_growing_segments_have_the_layouts_of_torch, "torch 3.11"),
-    DS_TEST(test_pages_are_given_back_from_the_middle_and_holes_are_filled_again, "torch: test_mempool_expandable"),
+    DS_TEST(test_pages_are_given_back_from_the_middle_and_holes_are_filled_again,
+            "torch: test_mempool_expandable"),
     DS_TEST(test_the_ends_of_pages_stay_and_are_used_with_the_hole_between_them, "alloc"),
     DS_TEST(test_random_holes_keep_contents_and_accounts, "torch: test_allocator_fuzz"),
     DS_TEST(test_a_mapping_that_fails_leaves_nothing_behind, "torch: Issue188008"),
     DS_TEST(test_a_segment_that_is_full_is_followed_by_another, "alloc"),
     DS_TEST(test_growing_segments_are_switched_off_and_on, "alloc"),
-    DS_TEST(test_a_pool_grows_by_itself_and_its_runs_are_told, "torch: test_mempool_expandable, test_mempool_snapshot_reports_runs_after_a_hole"),
+    DS_TEST(test_a_pool_grows_by_itself_and_its_runs_are_told,
+            "torch: test_mempool_expandable, test_mempool_snapshot_reports_runs_after_a_hole"),
     DS_TEST_CUDA(test_a_device_without_virtual_memory_has_plain_segments, "alloc"),
     DS_TEST_CUDA(test_a_device_without_memory_pools_says_so, "alloc"),
     DS_TEST(test_streams_come_and_go_and_their_memory_stays_in_use, "peers D6, cupy: Issue8068"),
     DS_TEST(test_streams_and_threads_that_come_and_go_leave_nothing_behind, "peers D6"),
-    DS_TEST(test_the_default_streams_of_two_threads_do_not_share_memory, "cupy: test_reuse_between_thread_ptds, Issue5069"),
-    DS_TEST(test_all_handles_of_one_stream_share_its_memory, "cupy: test_reuse_between_thread_same_stream"),
+    DS_TEST(test_the_default_streams_of_two_threads_do_not_share_memory,
+            "cupy: test_reuse_between_thread_ptds, Issue5069"),
+    DS_TEST(test_all_handles_of_one_stream_share_its_memory,
+            "cupy: test_reuse_between_thread_same_stream"),
     DS_TEST(test_a_wrapper_that_ends_takes_no_memory_along, "alloc"),
     DS_TEST(test_memory_of_a_stream_that_only_wrappers_know_is_given_back_in_order, "alloc"),
     DS_TEST(test_a_stream_that_changes_hands_keeps_its_memory, "alloc"),
@@ -1364,4 +1574,5 @@ const struct CMUnitTest tests_alloc_backends[] = {
     DS_TEST(test_a_limit_leaves_the_drivers_pool_its_cache, "alloc"),
     DS_TEST(test_threads_free_without_a_cache_beside_captures, "alloc"),
 };
-const size_t tests_alloc_backends_count = sizeof tests_alloc_backends / sizeof *tests_alloc_backends;
+const size_t tests_alloc_backends_count =
+    sizeof tests_alloc_backends / sizeof *tests_alloc_backends;

@@ -1,11 +1,21 @@
-/* Memory in captures: it belongs to the graph, and the allocator does nothing that a capture forbids. */
+/* Memory in captures: it belongs to the graph, and the allocator does nothing that a capture
+   forbids. */
 #include "layout.h"
 
-static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL, DS_CAPTURE_RELAXED };
+static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
+                                         DS_CAPTURE_RELAXED };
 
-static ds_stream stream(int device) { return harness_stream(device, 0); }
-static ds_pool pool_of(const void *p) { return find(p).pool; }
-static size_t reserved(int device) { return ds_mem_reserved(harness_device(device)); }
+static ds_stream stream(int device) {
+    return harness_stream(device, 0);
+}
+
+static ds_pool pool_of(const void *p) {
+    return find(p).pool;
+}
+
+static size_t reserved(int device) {
+    return ds_mem_reserved(harness_device(device));
+}
 
 static void capture(ds_stream s, ds_capture_mode mode) {
     harness_watch(s);
@@ -17,8 +27,10 @@ static ds_graph_exec end_capture(ds_stream s, ds_graph *out) {
     ds_graph_exec exec;
     ok(ds_capture_end(s, &g));
     ok(ds_graph_instantiate(g, NULL, &exec));
-    if (out) *out = g;
-    else ok(ds_graph_destroy(g));
+    if (out)
+        *out = g;
+    else
+        ok(ds_graph_destroy(g));
     return exec;
 }
 
@@ -27,20 +39,28 @@ static void launch(ds_graph_exec exec, ds_stream s) {
     ok(ds_stream_synchronize(s));
 }
 
-static void empty(void) { ok(ds_mem_empty_cache(harness_device(0), NULL)); }
+static void empty(void) {
+    ok(ds_mem_empty_cache(harness_device(0), NULL));
+}
+
 /* CUDA lets go of what a graph had in its own time. */
 static int is_empty(void) {
     empty();
     return reserved(0) == 0;
 }
+
 static void over(void) {
     eventually(is_empty());
     finish();
 }
-/* A copy in a capture, from or to memory that stays where it is. */
-static void copy(void *to, const void *from, ds_stream s) { ok_thread(ds_copy_with(to, from, 8, DS_COPY_HOST_STABLE, s)); }
 
-/* out = fold(fold(in, n), n + 1), by way of memory that is freed in the capture; `size` bytes of it are written all over. */
+/* A copy in a capture, from or to memory that stays where it is. */
+static void copy(void *to, const void *from, ds_stream s) {
+    ok_thread(ds_copy_with(to, from, 8, DS_COPY_HOST_STABLE, s));
+}
+
+/* out = fold(fold(in, n), n + 1), by way of memory that is freed in the capture; `size` bytes of
+   it are written all over. */
 static void captured_work(ds_stream s, const uint64_t *in, uint64_t *out, uint64_t n, size_t size) {
     uint64_t *a = block(size, s), *b;
     paint(a, size, (uint32_t)n, s);
@@ -54,11 +74,21 @@ static void captured_work(ds_stream s, const uint64_t *in, uint64_t *out, uint64
     copy(out, b, s);
     ok(ds_mem_free(b));
 }
-static uint64_t work_result(uint64_t in, uint64_t n) { return fold_host(fold_host(in, n), n + 1); }
 
-/* Live blocks of all sizes on the streams, painted, so that whoever writes where nothing is his is found out. */
+static uint64_t work_result(uint64_t in, uint64_t n) {
+    return fold_host(fold_host(in, n), n + 1);
+}
+
+/* Live blocks of all sizes on the streams, painted, so that whoever writes where nothing is his
+   is found out. */
 enum { CROWD = 30 };
-typedef struct crowd { void *p[CROWD]; size_t size[CROWD]; ds_stream s; } crowd;
+
+typedef struct crowd {
+    void *p[CROWD];
+    size_t size[CROWD];
+    ds_stream s;
+} crowd;
+
 static void crowd_in(crowd *c, ds_stream s) {
     c->s = s;
     for (uint32_t i = 0; i < CROWD; i++) {
@@ -67,6 +97,7 @@ static void crowd_in(crowd *c, ds_stream s) {
         paint(c->p[i], c->size[i], 1000 + i, s);
     }
 }
+
 static void crowd_out(crowd *c, looks *l) {
     for (uint32_t i = 0; i < CROWD; i++) {
         look(l, c->p[i], c->size[i], 1000 + i, c->s);
@@ -102,7 +133,8 @@ static void test_a_capture_has_a_pool_of_its_own(void **state) {
             assert_true(pool_of(q).id == seen[i].id);
             ok(ds_pool_pop());
             paint(q, 3000, 1, s);
-            ok(ds_mem_free(p)); ok(ds_mem_free(q));
+            ok(ds_mem_free(p));
+            ok(ds_mem_free(q));
             ok(ds_pool_id(seen[i], id[i]));
             assert_true(id[i][0] == info.id && id[i][1] == 0);
             assert_int_equal(owners(seen[i]), 1);
@@ -111,7 +143,8 @@ static void test_a_capture_has_a_pool_of_its_own(void **state) {
             p = block(3000, s);
             assert_int_equal(pool_of(p).id, 0);
             ok(ds_mem_free(p));
-            for (int k = 0; k < i; k++) assert_true(seen[k].id != seen[i].id && id[k][0] != id[i][0]);
+            for (int k = 0; k < i; k++)
+                assert_true(seen[k].id != seen[i].id && id[k][0] != id[i][0]);
         }
         for (int i = 0; i < 3; i++) {
             ok(ds_graph_exec_destroy(exec[i]));
@@ -153,7 +186,8 @@ static void test_the_pool_of_a_graph_is_nobodys_to_destroy(void **state) {
     }
 }
 
-/* Everything that may run the graph keeps its memory; when the last one is gone, it is given back. */
+/* Everything that may run the graph keeps its memory; when the last one is gone, it is given
+   back. */
 static void test_the_memory_of_a_graph_lives_as_long_as_anything_that_may_run_it(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
@@ -235,7 +269,8 @@ static void test_a_launch_that_is_under_way_keeps_the_memory_of_its_graph(void *
         crowd_out(&c, l);
         eventually(is_empty());
         looks_destroy(l);
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(t));
         over();
     }
 }
@@ -332,7 +367,9 @@ static void test_graphs_that_share_a_pool_run_one_after_the_other(void **state) 
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int own = 0; own < 2; own++) { /* a pool of ours, or the one of the first capture */
+
             enum { GRAPHS = 3, SIZE = 9 << 20 };
+
             begin(preset);
             harness_warm_up();
             ds_stream s = stream(0);
@@ -343,21 +380,28 @@ static void test_graphs_that_share_a_pool_run_one_after_the_other(void **state) 
             void *kept = NULL;
             for (int i = 0; i < GRAPHS; i++) {
                 capture(s, DS_CAPTURE_GLOBAL);
-                if (pool.id) ok(ds_capture_pool(s, pool));
-                if (pool.id) ok(ds_capture_pool(s, pool)); /* twice is once */
+                if (pool.id)
+                    ok(ds_capture_pool(s, pool));
+                /* twice is once */
+                if (pool.id)
+                    ok(ds_capture_pool(s, pool));
                 if (i == 0) {
                     kept = block(100, s);
                     pool = pool_of(kept);
                 }
-                captured_work(s, i ? between : in, i < GRAPHS - 1 ? between : out, (uint64_t)i * 10, SIZE);
+                captured_work(s, i ? between : in, i < GRAPHS - 1 ? between : out, (uint64_t)i * 10,
+                              SIZE);
                 exec[i] = end_capture(s, NULL);
-                if (i == 0) after_first = reserved(0);
-                assert_int_equal(reserved(0), after_first); /* what the first has freed the others use */
+                if (i == 0)
+                    after_first = reserved(0);
+                /* what the first has freed the others use */
+                assert_int_equal(reserved(0), after_first);
                 assert_int_equal(owners(pool), own + i + 1);
             }
             for (uint64_t round = 0; round < 3; round++) {
                 *in = round;
-                for (int i = 0; i < GRAPHS; i++) ok(ds_graph_launch(exec[i], s));
+                for (int i = 0; i < GRAPHS; i++)
+                    ok(ds_graph_launch(exec[i], s));
                 ok(ds_stream_synchronize(s));
                 assert_true(*out == work_result(work_result(work_result(round, 0), 10), 20));
             }
@@ -367,16 +411,19 @@ static void test_graphs_that_share_a_pool_run_one_after_the_other(void **state) 
                 assert_int_equal(reserved(0), after_first); /* until the last of them is gone */
                 ok(ds_graph_exec_destroy(exec[i]));
                 ok(ds_stream_synchronize(s));
-                if (i < GRAPHS - 1) eventually(owners(pool) == own + GRAPHS - 1 - i);
+                if (i < GRAPHS - 1)
+                    eventually(owners(pool) == own + GRAPHS - 1 - i);
             }
-            if (own) ok(ds_pool_destroy(pool));
+            if (own)
+                ok(ds_pool_destroy(pool));
             eventually(is_empty());
             ok(ds_stream_destroy(s));
             over();
         }
 }
 
-/* What belongs to a graph is taken from nobody's pool as long as it may run, whatever its owner says. */
+/* What belongs to a graph is taken from nobody's pool as long as it may run, whatever its owner
+   says. */
 static void test_a_pool_that_a_graph_uses_keeps_its_memory(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
@@ -399,16 +446,19 @@ static void test_a_pool_that_a_graph_uses_keeps_its_memory(void **state) {
         ok(ds_pool_empty_cache(pool, &bytes));
         assert_int_equal(bytes, 0);
         /* out of memory, in the pool and outside of it */
-        no_memory(ds_mem_alloc_with(&(ds_mem_request){ .size = 98 * MIB, .stream = s, .pool = pool }, &p));
+        no_memory(ds_mem_alloc_with(
+            &(ds_mem_request){ .size = 98 * MIB, .stream = s, .pool = pool }, &p));
         no_memory(ds_mem_alloc(98 * MIB, s, &p));
         assert_true(pool_stat(pool, "reserved_bytes.all.current") == held);
         void *other[8];
         int n = 0;
-        while (n < 8 && ds_mem_alloc(14 * MIB, s, &other[n]) == DS_OK) assert_int_equal(pool_of(other[n++]).id, 0);
+        while (n < 8 && ds_mem_alloc(14 * MIB, s, &other[n]) == DS_OK)
+            assert_int_equal(pool_of(other[n++]).id, 0);
         assert_true(n > 0 && n < 8);
         launch(exec, s);
         assert_true(*out == work_result(4, 5));
-        while (n) ok(ds_mem_free(other[--n]));
+        while (n)
+            ok(ds_mem_free(other[--n]));
         ok(ds_pool_destroy(pool));
         empty();
         crowd_in(&c, s);
@@ -456,12 +506,15 @@ static void test_a_capture_is_told_its_pool_before_it_allocates(void **state) {
     ok(ds_mem_free(p));
     ok(ds_graph_exec_destroy(end_capture(s, NULL)));
     eventually(owners(a) == 1);
-    ok(ds_pool_destroy(a)); ok(ds_pool_destroy(b));
-    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+    ok(ds_pool_destroy(a));
+    ok(ds_pool_destroy(b));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(other));
     over();
 }
 
-/* The same pool in captures on different streams: memory of the one is not waited for by the other, which could only break it. */
+/* The same pool in captures on different streams: memory of the one is not waited for by the
+   other, which could only break it. */
 static void test_captures_on_several_streams_share_a_pool(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
@@ -480,7 +533,8 @@ static void test_captures_on_several_streams_share_a_pool(void **state) {
                     ds_stream side = stream(0);
                     capture(s[i], modes[i]);
                     ok(ds_capture_pool(s[i], pool));
-                    captured_work(s[i], i ? between : in, i < 2 ? between : out, (uint64_t)i * 10, 3 * MIB);
+                    captured_work(s[i], i ? between : in, i < 2 ? between : out, (uint64_t)i * 10,
+                                  3 * MIB);
                     void *p = block(5000, s[i]); /* one is left pending by the capture */
                     paint(p, 5000, 1, s[i]);
                     ok(ds_stream_wait_stream(side, s[i]));
@@ -490,18 +544,23 @@ static void test_captures_on_several_streams_share_a_pool(void **state) {
                     ok(ds_stream_wait_stream(s[i], side));
                     exec[i] = end_capture(s[i], NULL);
                     ok(ds_stream_destroy(side));
-                    if (ended) ok(ds_stream_destroy(s[i]));
+                    if (ended)
+                        ok(ds_stream_destroy(s[i]));
                 }
                 ds_stream t = ended ? stream(0) : s[0];
                 for (uint64_t round = 0; round < 2; round++) {
                     *in = round;
-                    for (int i = 0; i < 3; i++) ok(ds_graph_launch(exec[i], t));
+                    for (int i = 0; i < 3; i++)
+                        ok(ds_graph_launch(exec[i], t));
                     ok(ds_stream_synchronize(t));
                     assert_true(*out == work_result(work_result(work_result(round, 0), 10), 20));
                 }
-                for (int i = 0; i < 3; i++) ok(ds_graph_exec_destroy(exec[i]));
-                for (int i = 0; i < 3 && !ended; i++) ok(ds_stream_destroy(s[i]));
-                if (ended) ok(ds_stream_destroy(t));
+                for (int i = 0; i < 3; i++)
+                    ok(ds_graph_exec_destroy(exec[i]));
+                for (int i = 0; i < 3 && !ended; i++)
+                    ok(ds_stream_destroy(s[i]));
+                if (ended)
+                    ok(ds_stream_destroy(t));
                 ok(ds_pool_destroy(pool));
                 over();
             }
@@ -513,6 +572,7 @@ static void test_forked_streams_allocate_in_the_pool_of_the_capture(void **state
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         enum { SIZE = 3 << 20 };
+
         crowd c;
         begin(preset);
         harness_warm_up();
@@ -543,14 +603,18 @@ static void test_forked_streams_allocate_in_the_pool_of_the_capture(void **state
         ok(ds_graph_exec_destroy(exec));
         eventually(is_empty());
         looks_destroy(l);
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(fork)); ok(ds_stream_destroy(outside));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(fork));
+        ok(ds_stream_destroy(outside));
         over();
     }
 }
 
-/* A block that another stream of the capture has used is used again only behind that use, in the graph. */
+/* A block that another stream of the capture has used is used again only behind that use, in the
+   graph. */
 static void reuse_behind_uses(int preset, int streams, int join) {
     enum { SIZE = 9 << 20 };
+
     begin(preset);
     harness_warm_up();
     ds_stream s = stream(0), t[3];
@@ -565,22 +629,28 @@ static void reuse_behind_uses(int preset, int streams, int join) {
         ok(ds_mem_record_stream(p, t[i]));
     }
     ok(ds_mem_free(p));
-    for (int i = 0; join && i < streams; i++) ok(ds_stream_wait_stream(s, t[i]));
+    for (int i = 0; join && i < streams; i++)
+        ok(ds_stream_wait_stream(s, t[i]));
     void *q = block(SIZE, s);
-    if (preset == PRESET_DEFAULT || preset == PRESET_PLAIN) assert_ptr_equal(q, p); /* rather than reserving more */
+    /* rather than reserving more */
+    if (preset == PRESET_DEFAULT || preset == PRESET_PLAIN)
+        assert_ptr_equal(q, p);
     paint(q, SIZE, 2, s);
     look(l, q, SIZE, 2, s);
     void *r = block_in(pool_of(q), 700, s);
     ok(ds_mem_free(r));
-    for (int i = 0; !join && i < streams; i++) ok(ds_stream_wait_stream(s, t[i]));
+    for (int i = 0; !join && i < streams; i++)
+        ok(ds_stream_wait_stream(s, t[i]));
     ok(ds_mem_free(q));
     ds_graph_exec exec = end_capture(s, NULL);
-    for (int i = 0; i < 3; i++) launch(exec, s);
+    for (int i = 0; i < 3; i++)
+        launch(exec, s);
     assert_true(looks_right(l));
     ok(ds_graph_exec_destroy(exec));
     looks_destroy(l);
     ok(ds_stream_destroy(s));
-    for (int i = 0; i < streams; i++) ok(ds_stream_destroy(t[i]));
+    for (int i = 0; i < streams; i++)
+        ok(ds_stream_destroy(t[i]));
     over();
 }
 
@@ -588,15 +658,18 @@ static void test_memory_is_used_again_behind_its_uses_in_a_capture(void **state)
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int streams = 1; streams <= 3; streams += 2)
-            for (int join = 0; join < 2; join++) reuse_behind_uses(preset, streams, join);
+            for (int join = 0; join < 2; join++)
+                reuse_behind_uses(preset, streams, join);
 }
 
 /* Work from before the capture is still there when the capture is over. */
-static void test_a_use_from_before_the_capture_counts_although_the_block_is_freed_in_it(void **state) {
+static void test_a_use_from_before_the_capture_counts_although_the_block_is_freed_in_it(
+    void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int way = 0; way < 2; way++)
-            for (int which = 0; which < 2; which++) { /* the capturing stream is the one that used it, or the block's own */
+            for (int which = 0; which < 2;
+                 which++) { /* the capturing stream is the one that used it, or the block's own */
                 gate g = { 0 };
                 begin(preset);
                 harness_warm_up();
@@ -607,11 +680,15 @@ static void test_a_use_from_before_the_capture_counts_although_the_block_is_free
                 ok(ds_stream_wait_stream(t, s));
                 gate_close(t, &g);
                 look(l, p, 9000, 1, t);
-                if (way) ok(ds_mem_record_stream(p, t)); else ok(ds_mem_record_use(p, t));
+                if (way)
+                    ok(ds_mem_record_stream(p, t));
+                else
+                    ok(ds_mem_record_use(p, t));
                 capture(capturing, DS_CAPTURE_RELAXED);
                 ok(ds_mem_free(p));
                 ds_graph_exec exec = end_capture(capturing, NULL);
-                for (int i = 0; i < 3; i++) { /* and nothing of it is in the graph or the way of it */
+                /* and nothing of it is in the graph or the way of it */
+                for (int i = 0; i < 3; i++) {
                     void *q = block(9000, s);
                     paint(q, 9000, 2, s);
                     ok(ds_mem_free(q));
@@ -624,12 +701,14 @@ static void test_a_use_from_before_the_capture_counts_although_the_block_is_free
                 assert_int_equal(stat(0, "active.all.current"), 0);
                 assert_int_equal(reserved(0), 0);
                 looks_destroy(l);
-                ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+                ok(ds_stream_destroy(s));
+                ok(ds_stream_destroy(t));
                 over();
             }
 }
 
-/* The capture of one stream is none of the others' business: they wait for no capturing stream, and so are not drawn into the capture. */
+/* The capture of one stream is none of the others' business: they wait for no capturing stream,
+   and so are not drawn into the capture. */
 static void test_others_are_not_drawn_into_a_capture_by_the_memory_they_get(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
@@ -651,7 +730,9 @@ static void test_others_are_not_drawn_into_a_capture_by_the_memory_they_get(void
                 ok(ds_mem_alloc(30 * MIB, t, &q));
                 paint(q, 30 * MIB, 2, t);
                 look(l, q, 30 * MIB, 2, t);
-                if (ds_mem_alloc(30 * MIB, t, &r) == DS_OK) paint(r, 30 * MIB, 3, t); /* for that only what s has is left */
+                /* for that only what s has is left */
+                if (ds_mem_alloc(30 * MIB, t, &r) == DS_OK)
+                    paint(r, 30 * MIB, 3, t);
                 ok(ds_capture_query(t, &status));
                 assert_int_equal(status, DS_CAPTURE_NONE);
                 ok(ds_capture_query(s, &status));
@@ -660,10 +741,12 @@ static void test_others_are_not_drawn_into_a_capture_by_the_memory_they_get(void
                 ok(ds_capture_end(s, &g));
                 ok(ds_device_synchronize(harness_device(0)));
                 assert_true(looks_right(l));
-                ok(ds_mem_free(q)); ok(ds_mem_free(r));
+                ok(ds_mem_free(q));
+                ok(ds_mem_free(r));
                 ok(ds_graph_destroy(g));
                 looks_destroy(l);
-                ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+                ok(ds_stream_destroy(s));
+                ok(ds_stream_destroy(t));
                 over();
             }
 }
@@ -696,7 +779,8 @@ static void test_a_stream_that_ends_during_a_capture_leaves_its_memory_in_order(
             ok(ds_mem_free(q));
             ok(ds_graph_exec_destroy(exec));
             looks_destroy(l);
-            ok(ds_stream_destroy(t)); ok(ds_stream_destroy(capturing));
+            ok(ds_stream_destroy(t));
+            ok(ds_stream_destroy(capturing));
             over();
         }
 }
@@ -732,16 +816,27 @@ static void test_memory_of_an_ended_stream_is_not_unmapped_under_its_work(void *
 
 /* ---- what a capture forbids ---- */
 
-/* New segments, growing and plain ones, from the driver, from an upstream, by each backend; in this thread and in another one. */
-typedef struct beside { ds_stream s; ds_pool upstreamed; } beside;
+/* New segments, growing and plain ones, from the driver, from an upstream, by each backend; in
+   this thread and in another one. */
+typedef struct beside {
+    ds_stream s;
+    ds_pool upstreamed;
+} beside;
 
 static void *allocate_beside(void *arg) {
     beside *b = arg;
     void *p[6];
-    for (size_t i = 0; i < 6; i++) p[i] = i % 3 == 2 ? block_in(b->upstreamed, (i + 1) * MIB, b->s) : block((i + 1) * 5 * MIB, b->s);
-    for (int i = 0; i < 6; i++) ok_thread(ds_mem_free(p[i]));
-    for (size_t i = 0; i < 3; i++) { p[i] = block(100 + i * 5 * MIB, b->s); paint(p[i], 100, 1, b->s); }
-    for (int i = 0; i < 3; i++) ok_thread(ds_mem_free(p[i]));
+    for (size_t i = 0; i < 6; i++)
+        p[i] = i % 3 == 2 ? block_in(b->upstreamed, (i + 1) * MIB, b->s)
+                          : block((i + 1) * 5 * MIB, b->s);
+    for (int i = 0; i < 6; i++)
+        ok_thread(ds_mem_free(p[i]));
+    for (size_t i = 0; i < 3; i++) {
+        p[i] = block(100 + i * 5 * MIB, b->s);
+        paint(p[i], 100, 1, b->s);
+    }
+    for (int i = 0; i < 3; i++)
+        ok_thread(ds_mem_free(p[i]));
     return NULL;
 }
 
@@ -757,7 +852,8 @@ static void test_nothing_that_the_allocator_does_breaks_a_capture(void **state) 
                 begin_with(&c);
                 harness_warm_up();
                 ds_stream s = stream(0), other = stream(0);
-                beside b = { .s = other, .upstreamed = upstream_pool() }, far = { .s = stream(0), .upstreamed = b.upstreamed };
+                beside b = { .s = other, .upstreamed = upstream_pool() },
+                       far = { .s = stream(0), .upstreamed = b.upstreamed };
                 void *cached = block(20 * MIB, other), *before = block(3 * MIB, other);
                 ok(ds_mem_free(cached));
                 capture(s, modes[m]);
@@ -790,7 +886,9 @@ static void test_nothing_that_the_allocator_does_breaks_a_capture(void **state) 
                 assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
                 ok(ds_pool_destroy(b.upstreamed));
                 assert_int_equal(up.frees, up.allocs);
-                ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other)); ok(ds_stream_destroy(far.s));
+                ok(ds_stream_destroy(s));
+                ok(ds_stream_destroy(other));
+                ok(ds_stream_destroy(far.s));
                 over();
             }
 }
@@ -813,12 +911,14 @@ static void test_a_pool_destroyed_during_a_capture_gives_its_memory_back_after_i
         empty();
         assert_int_equal(up.frees, 1);
         assert_int_equal(reserved(0), 0);
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(other));
         over();
     }
 }
 
-/* CUDA says on a thread of its own that a graph is gone, at any time: also while the library ends. */
+/* CUDA says on a thread of its own that a graph is gone, at any time: also while the library
+   ends. */
 static void test_a_graph_may_end_while_the_library_does(void **state) {
     (void)state;
     for (int round = 0; round < 20; round++) {
@@ -834,7 +934,8 @@ static void test_a_graph_may_end_while_the_library_does(void **state) {
             exec[i] = end_capture(s, &g);
             ok(ds_graph_destroy(g));
         }
-        for (int i = 0; i < 4; i++) ok(ds_graph_exec_destroy(exec[i]));
+        for (int i = 0; i < 4; i++)
+            ok(ds_graph_exec_destroy(exec[i]));
         ok(ds_stream_destroy(s));
         harness_shutdown();
     }
@@ -851,8 +952,11 @@ static void test_out_of_memory_in_a_capture_is_an_error_and_the_capture_goes_on(
             ds_capture_status status;
             uint64_t *in = word(4), *out = word(0);
             int by_limit = m == 1;
-            if (by_limit) { c.limit = 96 * MIB; begin_with(&c); }
-            else scarce_begin(&sc, 200 * MIB, &c);
+            if (by_limit) {
+                c.limit = 96 * MIB;
+                begin_with(&c);
+            } else
+                scarce_begin(&sc, 200 * MIB, &c);
             in = word(4);
             out = word(0);
             harness_warm_up();
@@ -884,14 +988,22 @@ static void test_out_of_memory_in_a_capture_is_an_error_and_the_capture_goes_on(
             eventually(is_empty());
             p = block(80 * MIB, s);
             ok(ds_mem_free(p));
-            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+            ok(ds_stream_destroy(s));
+            ok(ds_stream_destroy(other));
             over();
-            if (!by_limit) scarce_end(&sc);
+            if (!by_limit)
+                scarce_end(&sc);
         }
 }
 
+typedef struct capturer {
+    ds_stream s;
+    uint64_t *in, *out;
+    uint64_t n;
+    uint64_t pool;
+    ds_graph_exec exec;
+} capturer;
 
-typedef struct capturer { ds_stream s; uint64_t *in, *out; uint64_t n; uint64_t pool; ds_graph_exec exec; } capturer;
 static void *capture_alone(void *arg) {
     capturer *c = arg;
     ds_graph g;
@@ -909,6 +1021,7 @@ static void *capture_alone(void *arg) {
     ok_thread(ds_graph_destroy(g));
     return NULL;
 }
+
 static void test_two_threads_capture_at_once_each_with_its_own_memory(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
@@ -916,20 +1029,29 @@ static void test_two_threads_capture_at_once_each_with_its_own_memory(void **sta
         harness_warm_up();
         capturer c[2];
         pthread_t threads[2];
-        for (int i = 0; i < 2; i++) c[i] = (capturer){ .s = stream(0), .in = word(4), .out = word(0), .n = (uint64_t)i + 50 };
-        for (int i = 0; i < 2; i++) threads[i] = spawn(capture_alone, &c[i]);
-        for (int i = 0; i < 2; i++) join(threads[i]);
+        for (int i = 0; i < 2; i++)
+            c[i] =
+                (capturer){ .s = stream(0), .in = word(4), .out = word(0), .n = (uint64_t)i + 50 };
+        for (int i = 0; i < 2; i++)
+            threads[i] = spawn(capture_alone, &c[i]);
+        for (int i = 0; i < 2; i++)
+            join(threads[i]);
         assert_true(c[0].pool != c[1].pool);
         for (int round = 0; round < 3; round++) {
-            for (int i = 0; i < 2; i++) ok(ds_graph_launch(c[i].exec, c[i].s));
+            for (int i = 0; i < 2; i++)
+                ok(ds_graph_launch(c[i].exec, c[i].s));
             for (int i = 0; i < 2; i++) {
                 uint64_t want = 4;
                 ok(ds_stream_synchronize(c[i].s));
-                for (int k = 0; k < 10; k++) want = fold_host(want, c[i].n);
+                for (int k = 0; k < 10; k++)
+                    want = fold_host(want, c[i].n);
                 assert_true(*c[i].out == want);
             }
         }
-        for (int i = 0; i < 2; i++) { ok(ds_graph_exec_destroy(c[i].exec)); ok(ds_stream_destroy(c[i].s)); }
+        for (int i = 0; i < 2; i++) {
+            ok(ds_graph_exec_destroy(c[i].exec));
+            ok(ds_stream_destroy(c[i].s));
+        }
         over();
     }
 }
@@ -939,6 +1061,7 @@ static ds_result work_for_a_function(ds_stream s, void *user) {
     captured_work(s, words[0], words[1], 3, 3 * MIB);
     return DS_OK;
 }
+
 static ds_result work_that_gives_up(ds_stream s, void *user) {
     void *p = block(3 * MIB, s);
     (void)user;
@@ -967,7 +1090,9 @@ static void test_captures_that_fail_or_give_up_leave_no_memory_behind(void **sta
             capture(s, DS_CAPTURE_THREAD_LOCAL);
             void *kept = block(3 * MIB, s), *p = NULL;
             refused_any(ds_stream_synchronize(s)); /* spoils it */
-            if (ds_mem_alloc(5000, s, &p) == DS_OK) ok(ds_mem_free(p)); /* harmless all the same */
+            /* harmless all the same */
+            if (ds_mem_alloc(5000, s, &p) == DS_OK)
+                ok(ds_mem_free(p));
             ok(ds_mem_validate(harness_device(0)));
             refused(ds_capture_end(s, &g), DS_ERR_CAPTURE_INVALIDATED);
             ok(ds_mem_free(kept));
@@ -1020,7 +1145,8 @@ static void test_a_shutdown_ends_graphs_with_memory(void **state) {
         uint64_t *in = word(4), *out = word(0);
         for (int i = 0; i < 2; i++) {
             capture(s, DS_CAPTURE_GLOBAL);
-            if (i) ok(ds_capture_pool(s, pool));
+            if (i)
+                ok(ds_capture_pool(s, pool));
             captured_work(s, in, out, 5, 3 * MIB);
             (void)block(5000, s);
             ds_graph_exec exec = end_capture(s, &g);
@@ -1051,9 +1177,11 @@ static void test_captures_that_come_and_go_leave_nothing_behind(void **state) {
         ok(ds_graph_exec_destroy(end_capture(s, NULL)));
         ok(ds_stream_destroy(side));
         eventually(is_empty());
-        if (i == 50) after_some = kept_bytes;
+        if (i == 50)
+            after_some = kept_bytes;
     }
-    if (kept_bytes > after_some + 256 * KIB) fail_msg("%zu bytes after 50 captures, %zu after 300", after_some, (size_t)kept_bytes);
+    if (kept_bytes > after_some + 256 * KIB)
+        fail_msg("%zu bytes after 50 captures, %zu after 300", after_some, (size_t)kept_bytes);
     ok(ds_stream_destroy(s));
     harness_restart(NULL);
 }
@@ -1066,11 +1194,21 @@ typedef struct model {
     looks *l;
     int capturing;
 } model;
-static unsigned any(model *m, unsigned n) { return m->seed = m->seed * 1103515245u + 12345u, (m->seed >> 10) % n; }
 
-/* Blocks of a graph are written and read on several streams, freed and allocated again; every read says what it must find. */
+static unsigned any(model *m, unsigned n) {
+    return m->seed = m->seed * 1103515245u + 12345u, (m->seed >> 10) % n;
+}
+
+/* Blocks of a graph are written and read on several streams, freed and allocated again; every
+   read says what it must find. */
 static void random_capture(model *m, int steps) {
-    struct { void *p; size_t size; uint32_t value; int s; } live[12] = { 0 };
+    struct {
+        void *p;
+        size_t size;
+        uint32_t value;
+        int s;
+    } live[12] = { 0 };
+
     for (int i = 0; i < steps; i++) {
         unsigned k = any(m, 12), s = any(m, 3);
         if (!live[k].p) {
@@ -1080,17 +1218,23 @@ static void random_capture(model *m, int steps) {
             live[k].p = block(live[k].size, m->s[s]);
             paint(live[k].p, live[k].size, live[k].value, m->s[s]);
         } else if (any(m, 3)) {
-            if ((int)s != live[k].s) ok(ds_stream_wait_stream(m->s[s], m->s[live[k].s]));
-            if (looks_fit(m->l, live[k].size)) look(m->l, live[k].p, live[k].size, live[k].value, m->s[s]);
-            if (any(m, 2)) ok(ds_mem_record_use(live[k].p, m->s[s]));
-            else ok(ds_mem_record_stream(live[k].p, m->s[s]));
+            if ((int)s != live[k].s)
+                ok(ds_stream_wait_stream(m->s[s], m->s[live[k].s]));
+            if (looks_fit(m->l, live[k].size))
+                look(m->l, live[k].p, live[k].size, live[k].value, m->s[s]);
+            if (any(m, 2))
+                ok(ds_mem_record_use(live[k].p, m->s[s]));
+            else
+                ok(ds_mem_record_stream(live[k].p, m->s[s]));
         } else {
             ok(ds_mem_free(live[k].p));
             live[k].p = NULL;
         }
-        if (any(m, 10) == 0) ok(ds_stream_wait_stream(m->s[any(m, 3)], m->s[any(m, 3)]));
+        if (any(m, 10) == 0)
+            ok(ds_stream_wait_stream(m->s[any(m, 3)], m->s[any(m, 3)]));
     }
-    for (int k = 0; k < 12; k++) ok(ds_mem_free(live[k].p));
+    for (int k = 0; k < 12; k++)
+        ok(ds_mem_free(live[k].p));
 }
 
 static void test_random_graphs_and_their_surroundings_keep_their_contents(void **state) {
@@ -1098,6 +1242,7 @@ static void test_random_graphs_and_their_surroundings_keep_their_contents(void *
     for (int preset = 0; preset < PRESETS; preset++)
         for (unsigned seed = 1; seed <= 4; seed++) {
             enum { GRAPHS = 3 };
+
             ds_mem_config c = config_of(preset);
             c.reuse = (int)(seed % 3);
             begin_with(&c);
@@ -1109,13 +1254,17 @@ static void test_random_graphs_and_their_surroundings_keep_their_contents(void *
             ds_pool shared = new_pool();
             for (int i = 0; i < GRAPHS; i++) {
                 m[i] = (model){ .seed = seed * 100 + (unsigned)i, .l = looks_create(100000) };
-                for (int k = 0; k < 3; k++) m[i].s[k] = i && k ? m[0].s[k] : stream(0);
+                for (int k = 0; k < 3; k++)
+                    m[i].s[k] = i && k ? m[0].s[k] : stream(0);
                 crowd_in(&around[0], m[0].s[1]);
                 capture(m[i].s[0], modes[seed % 3]);
-                if (i > 0) ok(ds_capture_pool(m[i].s[0], shared));
-                for (int k = 1; k < 3; k++) ok(ds_stream_wait_stream(m[i].s[k], m[i].s[0]));
+                if (i > 0)
+                    ok(ds_capture_pool(m[i].s[0], shared));
+                for (int k = 1; k < 3; k++)
+                    ok(ds_stream_wait_stream(m[i].s[k], m[i].s[0]));
                 random_capture(&m[i], 80);
-                for (int k = 1; k < 3; k++) ok(ds_stream_wait_stream(m[i].s[0], m[i].s[k]));
+                for (int k = 1; k < 3; k++)
+                    ok(ds_stream_wait_stream(m[i].s[0], m[i].s[k]));
                 exec[i] = end_capture(m[i].s[0], NULL);
                 crowd_out(&around[0], l);
             }
@@ -1123,12 +1272,15 @@ static void test_random_graphs_and_their_surroundings_keep_their_contents(void *
             for (int round = 0; round < 4; round++) {
                 crowd_in(&around[0], t);
                 crowd_in(&around[1], m[0].s[2]);
-                for (int i = 0; i < GRAPHS; i++) ok(ds_graph_launch(exec[i], t));
+                for (int i = 0; i < GRAPHS; i++)
+                    ok(ds_graph_launch(exec[i], t));
                 random_capture(&m[0], 0);
                 crowd_out(&around[0], l);
                 crowd_out(&around[1], l);
-                if (round == 1) empty();
-                if (round == 2) ok(ds_pool_empty_cache(shared, NULL));
+                if (round == 1)
+                    empty();
+                if (round == 2)
+                    ok(ds_pool_empty_cache(shared, NULL));
                 ok(ds_device_synchronize(harness_device(0)));
                 for (int i = 0; i < GRAPHS; i++) {
                     size_t count = m[i].l->count, taken = m[i].l->taken;
@@ -1144,7 +1296,8 @@ static void test_random_graphs_and_their_surroundings_keep_their_contents(void *
                 looks_destroy(m[i].l);
                 ok(ds_stream_destroy(m[i].s[0]));
             }
-            ok(ds_stream_destroy(m[0].s[1])); ok(ds_stream_destroy(m[0].s[2]));
+            ok(ds_stream_destroy(m[0].s[1]));
+            ok(ds_stream_destroy(m[0].s[2]));
             ok(ds_pool_destroy(shared));
             looks_destroy(l);
             over();
@@ -1157,27 +1310,39 @@ const struct CMUnitTest tests_alloc_capture[] = {
     DS_TEST(test_the_memory_of_a_graph_lives_as_long_as_anything_that_may_run_it, "peers b.8, b.9"),
     DS_TEST(test_a_launch_that_is_under_way_keeps_the_memory_of_its_graph, "peers b.8"),
     DS_TEST(test_an_executable_keeps_the_memory_of_the_graph_that_updated_it, "peers b.8"),
-    DS_TEST(test_results_of_a_graph_outlive_it_and_go_by_themselves, "torch: test_graph_memory_stats_and_use_result_after_destroy_graph"),
-    DS_TEST(test_what_a_graph_has_left_is_found_when_memory_is_short, "torch: test_mempool_oom_recovery"),
-    DS_TEST(test_graphs_that_share_a_pool_run_one_after_the_other, "torch: test_graph_two_successive, three_successive"),
+    DS_TEST(test_results_of_a_graph_outlive_it_and_go_by_themselves,
+            "torch: test_graph_memory_stats_and_use_result_after_destroy_graph"),
+    DS_TEST(test_what_a_graph_has_left_is_found_when_memory_is_short,
+            "torch: test_mempool_oom_recovery"),
+    DS_TEST(test_graphs_that_share_a_pool_run_one_after_the_other,
+            "torch: test_graph_two_successive, three_successive"),
     DS_TEST(test_a_pool_that_a_graph_uses_keeps_its_memory, "peers D12 b.8"),
     DS_TEST(test_a_capture_is_told_its_pool_before_it_allocates, "alloc"),
-    DS_TEST(test_captures_on_several_streams_share_a_pool, "torch: test_graph_capture_reclaim_shared_pool"),
-    DS_TEST(test_forked_streams_allocate_in_the_pool_of_the_capture, "torch: test_cuda_graph_allocator_propagates_stream"),
-    DS_TEST(test_memory_is_used_again_behind_its_uses_in_a_capture, "torch: test_graph_capture_reclaim_2_streams, 4_streams"),
-    DS_TEST(test_a_use_from_before_the_capture_counts_although_the_block_is_freed_in_it, "torch: test_graph_capture_pre_capture_stream_use"),
-    DS_TEST(test_others_are_not_drawn_into_a_capture_by_the_memory_they_get, "torch: test_cuda_graph_error_options"),
+    DS_TEST(test_captures_on_several_streams_share_a_pool,
+            "torch: test_graph_capture_reclaim_shared_pool"),
+    DS_TEST(test_forked_streams_allocate_in_the_pool_of_the_capture,
+            "torch: test_cuda_graph_allocator_propagates_stream"),
+    DS_TEST(test_memory_is_used_again_behind_its_uses_in_a_capture,
+            "torch: test_graph_capture_reclaim_2_streams, 4_streams"),
+    DS_TEST(test_a_use_from_before_the_capture_counts_although_the_block_is_freed_in_it,
+            "torch: test_graph_capture_pre_capture_stream_use"),
+    DS_TEST(test_others_are_not_drawn_into_a_capture_by_the_memory_they_get,
+            "torch: test_cuda_graph_error_options"),
     DS_TEST(test_a_stream_that_ends_during_a_capture_leaves_its_memory_in_order, "peers D6"),
     DS_TEST(test_memory_of_an_ended_stream_is_not_unmapped_under_its_work, "peers D6"),
-    DS_TEST(test_nothing_that_the_allocator_does_breaks_a_capture, "torch: test_cuda_graph_error_options, test_graph_record_stream"),
+    DS_TEST(test_nothing_that_the_allocator_does_breaks_a_capture,
+            "torch: test_cuda_graph_error_options, test_graph_record_stream"),
     DS_TEST(test_a_pool_destroyed_during_a_capture_gives_its_memory_back_after_it, "peers b.8"),
     DS_TEST(test_a_graph_may_end_while_the_library_does, "memory of graphs"),
-    DS_TEST(test_out_of_memory_in_a_capture_is_an_error_and_the_capture_goes_on, "torch: test_graph_capture_oom"),
+    DS_TEST(test_out_of_memory_in_a_capture_is_an_error_and_the_capture_goes_on,
+            "torch: test_graph_capture_oom"),
     DS_TEST(test_two_threads_capture_at_once_each_with_its_own_memory, "peers D4"),
-    DS_TEST(test_captures_that_fail_or_give_up_leave_no_memory_behind, "torch: test_graph_capture_oom"),
+    DS_TEST(test_captures_that_fail_or_give_up_leave_no_memory_behind,
+            "torch: test_graph_capture_oom"),
     DS_TEST(test_a_block_of_a_capture_is_freed_by_anyone_at_any_time, "peers D12"),
     DS_TEST(test_a_shutdown_ends_graphs_with_memory, "alloc"),
     DS_TEST(test_captures_that_come_and_go_leave_nothing_behind, "peers D6"),
-    DS_TEST(test_random_graphs_and_their_surroundings_keep_their_contents, "peers D12, cupy: Issue9655"),
+    DS_TEST(test_random_graphs_and_their_surroundings_keep_their_contents,
+            "peers D12, cupy: Issue9655"),
 };
 const size_t tests_alloc_capture_count = sizeof tests_alloc_capture / sizeof *tests_alloc_capture;

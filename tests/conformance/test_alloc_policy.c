@@ -1,7 +1,10 @@
-/* The policy of the caching allocator: sizes, segments, splitting and merging, growing segments, pools, configuration. */
+/* The policy of the caching allocator: sizes, segments, splitting and merging, growing segments,
+   pools, configuration. */
 #include "alloc.h"
 
-static ds_stream stream(int device) { return harness_stream(device, 0); }
+static ds_stream stream(int device) {
+    return harness_stream(device, 0);
+}
 
 /* A policy without a name, from a preset. */
 static ds_mem_config torch_with(const char *text) {
@@ -14,8 +17,15 @@ static ds_mem_config torch_with(const char *text) {
 
 static void test_sizes_are_rounded_up_to_512(void **state) {
     (void)state;
-    static const size_t sizes[][2] = { { 1, 512 }, { 511, 512 }, { 512, 512 }, { 513, 1024 }, { 1023, 1024 }, { 1025, 1536 },
-                                       { (1 << 20) - 1, 1 << 20 }, { (1 << 20) + 1, (1 << 20) + 512 }, { (5 << 20) + 7, (5 << 20) + 512 } };
+    static const size_t sizes[][2] = { { 1, 512 },
+                                       { 511, 512 },
+                                       { 512, 512 },
+                                       { 513, 1024 },
+                                       { 1023, 1024 },
+                                       { 1025, 1536 },
+                                       { (1 << 20) - 1, 1 << 20 },
+                                       { (1 << 20) + 1, (1 << 20) + 512 },
+                                       { (5 << 20) + 7, (5 << 20) + 512 } };
     static const int presets[] = { PRESET_TORCH, PRESET_TORCH_GROWING, PRESET_CUPY };
     for (int i = 0; i < 3; i++) {
         begin(presets[i]);
@@ -35,9 +45,19 @@ static void test_sizes_are_rounded_up_to_512(void **state) {
 
 static void test_segments_have_torchs_sizes_under_its_preset(void **state) {
     (void)state;
-    static const struct { size_t size, segment; int small; } cases[] = {
-        { 1, 2 << 20, 1 }, { 512, 2 << 20, 1 }, { 1 << 20, 2 << 20, 1 }, { (1 << 20) + 1, 20 << 20, 0 }, { (10 << 20) - 512, 20 << 20, 0 },
-        { 10 << 20, 10 << 20, 0 }, { (10 << 20) + 1, 12 << 20, 0 }, { 33 << 20, 34 << 20, 0 } };
+
+    static const struct {
+        size_t size, segment;
+        int small;
+    } cases[] = { { 1, 2 << 20, 1 },
+                  { 512, 2 << 20, 1 },
+                  { 1 << 20, 2 << 20, 1 },
+                  { (1 << 20) + 1, 20 << 20, 0 },
+                  { (10 << 20) - 512, 20 << 20, 0 },
+                  { 10 << 20, 10 << 20, 0 },
+                  { (10 << 20) + 1, 12 << 20, 0 },
+                  { 33 << 20, 34 << 20, 0 } };
+
     begin(PRESET_TORCH);
     ds_stream s = stream(0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -45,7 +65,8 @@ static void test_segments_have_torchs_sizes_under_its_preset(void **state) {
         assert_int_equal(find(p).segment_size, cases[i].segment);
         assert_ptr_equal(find(p).segment, p);
         assert_int_equal(stat(0, "reserved_bytes.all.current"), (int64_t)cases[i].segment);
-        assert_int_equal(stat(0, "reserved_bytes.small_pool.current"), cases[i].small ? (int64_t)cases[i].segment : 0);
+        assert_int_equal(stat(0, "reserved_bytes.small_pool.current"),
+                         cases[i].small ? (int64_t)cases[i].segment : 0);
         assert_int_equal(stat(0, "segment.small_pool.current"), cases[i].small);
         assert_int_equal(stat(0, "segment.large_pool.current"), !cases[i].small);
         check_invariants(0);
@@ -71,7 +92,8 @@ static void test_segments_are_as_large_as_the_request_under_cupys_preset(void **
         assert_int_equal(ds_mem_reserved(harness_device(0)), sum);
         assert_int_equal(find(p[i]).segment_size, sizes[i]);
     }
-    for (int i = 0; i < 5; i++) ok(ds_mem_free(p[i]));
+    for (int i = 0; i < 5; i++)
+        ok(ds_mem_free(p[i]));
     void *q = block(512, s); /* small and large share: the smallest that fits */
     assert_ptr_equal(q, p[0]);
     void *r = block(700 * KIB, s);
@@ -79,7 +101,9 @@ static void test_segments_are_as_large_as_the_request_under_cupys_preset(void **
     void *t = block(600 * KIB, s);
     assert_ptr_equal(t, p[3]);
     assert_int_equal(ds_mem_reserved(harness_device(0)), sum);
-    ok(ds_mem_free(q)); ok(ds_mem_free(r)); ok(ds_mem_free(t));
+    ok(ds_mem_free(q));
+    ok(ds_mem_free(r));
+    ok(ds_mem_free(t));
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -132,14 +156,20 @@ static void test_the_smallest_fitting_block_is_taken_and_the_lowest_of_equals(vo
     }
     ok(ds_mem_free(p[3]));
     for (int i = 0; i < 5; i++)
-        if (i != 3) ok(ds_mem_free(p[i]));
-    void *a = block(4 * UNIT, s), *b = block(4 * UNIT, s), *c = block(4 * UNIT, s), *d = block(5 * UNIT + 1, s);
+        if (i != 3)
+            ok(ds_mem_free(p[i]));
+    void *a = block(4 * UNIT, s), *b = block(4 * UNIT, s), *c = block(4 * UNIT, s),
+         *d = block(5 * UNIT + 1, s);
     assert_ptr_equal(a, p[1] < p[3] ? p[1] : p[3]);
     assert_ptr_equal(b, p[1] < p[3] ? p[3] : p[1]);
     assert_ptr_equal(c, p[4]);
     assert_ptr_equal(d, p[2]);
-    ok(ds_mem_free(a)); ok(ds_mem_free(b)); ok(ds_mem_free(c)); ok(ds_mem_free(d));
-    for (int i = 0; i < 5; i++) ok(ds_mem_free(wall[i]));
+    ok(ds_mem_free(a));
+    ok(ds_mem_free(b));
+    ok(ds_mem_free(c));
+    ok(ds_mem_free(d));
+    for (int i = 0; i < 5; i++)
+        ok(ds_mem_free(wall[i]));
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -212,21 +242,30 @@ static void test_split_statistics_follow_the_blocks(void **state) {
 
 static void test_sizes_are_rounded_to_divisions_of_powers_of_two_on_request(void **state) {
     (void)state;
-    static const struct { const char *text; size_t size, rounded; } cases[] = {
-        { "roundup_power2_divisions:4", 1200, 1536 },  /* 512 * divisions is not passed: only the multiple of 512 */
-        { "roundup_power2_divisions:4", 2048, 2048 }, { "roundup_power2_divisions:4", 2049, 2560 },
-        { "roundup_power2_divisions:4", 5000, 5120 }, { "roundup_power2_divisions:4", 5121, 6144 },
-        { "roundup_power2_divisions:4", (3 << 20) + 1, (3 << 20) + (1 << 19) },
-        { "roundup_power2_divisions:1", 5000, 5120 }, /* one division is none */
-        { "roundup_power2_divisions:[2:1,4:2,>:8]", 1500000, 1500160 },
-        { "roundup_power2_divisions:[2:1,4:2,>:8]", 5 << 20, 6 << 20 },
-        { "roundup_power2_divisions:[2:1,4:2,>:8]", (9 << 20) + 1, 10 << 20 } };
+
+    static const struct {
+        const char *text;
+        size_t size, rounded;
+    } cases[] = { /* 512 * divisions is not passed: only the multiple of 512 */
+                  { "roundup_power2_divisions:4", 1200, 1536 },
+                  { "roundup_power2_divisions:4", 2048, 2048 },
+                  { "roundup_power2_divisions:4", 2049, 2560 },
+                  { "roundup_power2_divisions:4", 5000, 5120 },
+                  { "roundup_power2_divisions:4", 5121, 6144 },
+                  { "roundup_power2_divisions:4", (3 << 20) + 1, (3 << 20) + (1 << 19) },
+                  { "roundup_power2_divisions:1", 5000, 5120 }, /* one division is none */
+                  { "roundup_power2_divisions:[2:1,4:2,>:8]", 1500000, 1500160 },
+                  { "roundup_power2_divisions:[2:1,4:2,>:8]", 5 << 20, 6 << 20 },
+                  { "roundup_power2_divisions:[2:1,4:2,>:8]", (9 << 20) + 1, 10 << 20 }
+    };
+
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ds_mem_config c = torch_with(cases[i].text);
         begin_with(&c);
         ds_stream s = stream(0);
         void *p = block(cases[i].size, s);
-        if (size_of(p) != cases[i].rounded) fail_msg("%s: %zu is rounded to %zu", cases[i].text, cases[i].size, size_of(p));
+        if (size_of(p) != cases[i].rounded)
+            fail_msg("%s: %zu is rounded to %zu", cases[i].text, cases[i].size, size_of(p));
         assert_int_equal(find(p).requested, cases[i].size);
         ok(ds_mem_free(p));
         ok(ds_stream_destroy(s));
@@ -254,7 +293,9 @@ static void test_blocks_of_the_maximal_split_size_serve_only_requests_of_their_k
     assert_ptr_equal(p, t);
     assert_int_equal(size_of(t), 60 * MIB);
     assert_int_equal(stat(0, "oversize_allocations.current"), 2);
-    ok(ds_mem_free(q)); ok(ds_mem_free(r)); ok(ds_mem_free(t));
+    ok(ds_mem_free(q));
+    ok(ds_mem_free(r));
+    ok(ds_mem_free(t));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     assert_int_equal(stat(0, "oversize_segments.current"), 0);
     ok(ds_stream_destroy(s));
@@ -270,7 +311,8 @@ static void test_oversize_blocks_make_room_before_the_whole_cache_is_given_back(
     ds_mem_config c = torch_with("max_split_size_mb:32");
     begin_with(&c);
     ds_stream s = stream(0);
-    void *small = block(5000, s), *a = block(40 * MIB, s), *b = block(50 * MIB, s), *other = block(22 * MIB, s);
+    void *small = block(5000, s), *a = block(40 * MIB, s), *b = block(50 * MIB, s),
+         *other = block(22 * MIB, s);
     ok(ds_mem_free(a));
     ok(ds_mem_free(b));
     ok(ds_mem_free(other));
@@ -285,25 +327,37 @@ static void test_oversize_blocks_make_room_before_the_whole_cache_is_given_back(
     finish();
 }
 
-static void test_the_smallest_oversize_block_that_is_enough_makes_room_else_the_largest(void **state) {
+static void test_the_smallest_oversize_block_that_is_enough_makes_room_else_the_largest(
+    void **state) {
     (void)state;
-    static const struct { size_t size[3], limit, request, kept; int64_t freed, retries; } cases[] = {
-        { { 60, 100, 94 }, 260, 26, 194, 1, 0 },
-        { { 60, 100, 94 }, 260, 70, 160, 1, 0 },
-        { { 128, 130, 132 }, 400, 200, 128, 2, 0 },
-        { { 30, 32, 34 }, 110, 97, 0, 3, 1 }, /* 96 MiB are not enough, though with what was free they are */
-        { { 30, 32, 34 }, 110, 96, 0, 3, 0 }
-    };
+
+    static const struct {
+        size_t size[3], limit, request, kept;
+        int64_t freed, retries;
+    } cases[] = { { { 60, 100, 94 }, 260, 26, 194, 1, 0 },
+                  { { 60, 100, 94 }, 260, 70, 160, 1, 0 },
+                  { { 128, 130, 132 }, 400, 200, 128, 2, 0 },
+                  { { 30, 32, 34 },
+                    110,
+                    97,
+                    0,
+                    3,
+                    1 }, /* 96 MiB are not enough, though with what was free they are */
+                  { { 30, 32, 34 }, 110, 96, 0, 3, 0 } };
+
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ds_mem_config c = torch_with("max_split_size_mb:20");
         c.limit = cases[i].limit * MIB;
         begin_with(&c);
         ds_stream s = stream(0);
         void *p[3];
-        for (int k = 0; k < 3; k++) p[k] = block(cases[i].size[k] * MIB, s);
-        for (int k = 0; k < 3; k++) ok(ds_mem_free(p[k]));
+        for (int k = 0; k < 3; k++)
+            p[k] = block(cases[i].size[k] * MIB, s);
+        for (int k = 0; k < 3; k++)
+            ok(ds_mem_free(p[k]));
         void *q = block(cases[i].request * MIB, s);
-        assert_int_equal(ds_mem_reserved(harness_device(0)) - find(q).segment_size, cases[i].kept * MIB);
+        assert_int_equal(ds_mem_reserved(harness_device(0)) - find(q).segment_size,
+                         cases[i].kept * MIB);
         assert_int_equal(stat(0, "num_device_free"), cases[i].freed);
         assert_int_equal(stat(0, "num_alloc_retries"), cases[i].retries);
         ok(ds_mem_free(q));
@@ -319,9 +373,12 @@ static void test_unused_segments_are_given_back_by_age_above_a_threshold(void **
     begin_with(&c);
     ds_stream s = stream(0);
     void *p[4];
-    for (size_t i = 0; i < 4; i++) p[i] = block((22 + 2 * i) * MIB, s); /* 100 MiB */
+    /* 100 MiB */
+    for (size_t i = 0; i < 4; i++)
+        p[i] = block((22 + 2 * i) * MIB, s);
     void *kept = block(6 * MIB, s); /* and 20 with a use */
-    for (int i = 0; i < 4; i++) ok(ds_mem_free(p[i]));
+    for (int i = 0; i < 4; i++)
+        ok(ds_mem_free(p[i]));
     assert_int_equal(stat(0, "num_device_free"), 0);
     for (int i = 0; i < 10; i++) {
         void *young = block(28 * MIB, s); /* its age begins again */
@@ -347,12 +404,21 @@ static void test_unused_segments_are_given_back_by_age_above_a_threshold(void **
 
 /* ---- growing segments ---- */
 
-typedef struct piece { char *ptr; size_t size; ds_mem_state state; } piece;
-typedef struct pieces { piece at[100]; size_t count; } pieces;
+typedef struct piece {
+    char *ptr;
+    size_t size;
+    ds_mem_state state;
+} piece;
+
+typedef struct pieces {
+    piece at[100];
+    size_t count;
+} pieces;
 
 static void add_piece(const ds_mem_block *b, void *user) {
     pieces *p = user;
-    if (p->count < 100) p->at[p->count++] = (piece){ b->ptr, b->size, b->state };
+    if (p->count < 100)
+        p->at[p->count++] = (piece){ b->ptr, b->size, b->state };
 }
 
 /* Mapped blocks in the order of addresses. */
@@ -360,7 +426,8 @@ static pieces layout(void) {
     pieces all = { .count = 0 }, mapped = { .count = 0 };
     ok(ds_mem_each_block(harness_device(0), add_piece, &all));
     for (size_t i = 0; i < all.count; i++)
-        if (all.at[i].state != DS_BLOCK_UNMAPPED) mapped.at[mapped.count++] = all.at[i];
+        if (all.at[i].state != DS_BLOCK_UNMAPPED)
+            mapped.at[mapped.count++] = all.at[i];
     return mapped;
 }
 
@@ -417,7 +484,8 @@ static void test_pages_between_live_blocks_are_given_back_and_taken_again(void *
         assert_true(released <= 44 * MIB);
         assert_int_equal(ds_mem_reserved(harness_device(0)), reserved - released);
         for (uint32_t k = 0; k < 4; k++)
-            if (k != 1) look(l, p[k], 40 * MIB, k + 1, s);
+            if (k != 1)
+                look(l, p[k], 40 * MIB, k + 1, s);
         ok(ds_stream_synchronize(s));
         assert_true(looks_right(l));
         char *q = block(40 * MIB, s); /* into the hole */
@@ -436,7 +504,8 @@ static void test_pages_between_live_blocks_are_given_back_and_taken_again(void *
     }
 }
 
-/* The sizes of a program whose batches grow: plain segments strand what is too small, growing ones do not. */
+/* The sizes of a program whose batches grow: plain segments strand what is too small, growing
+   ones do not. */
 static void test_growing_segments_reserve_little_more_than_the_program_uses(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
@@ -444,12 +513,16 @@ static void test_growing_segments_reserve_little_more_than_the_program_uses(void
     size_t most = 0;
     for (size_t size = 3 * MIB; size < 40 * MIB; size += 3 * MIB) {
         void *p[4];
-        for (int i = 0; i < 4; i++) p[i] = block(size, s);
-        if (ds_mem_allocated(harness_device(0)) > most) most = ds_mem_allocated(harness_device(0));
-        for (int i = 0; i < 4; i++) ok(ds_mem_free(p[i]));
+        for (int i = 0; i < 4; i++)
+            p[i] = block(size, s);
+        if (ds_mem_allocated(harness_device(0)) > most)
+            most = ds_mem_allocated(harness_device(0));
+        for (int i = 0; i < 4; i++)
+            ok(ds_mem_free(p[i]));
     }
     size_t reserved = ds_mem_max_reserved(harness_device(0));
-    if (reserved > most + most / 10) fail_msg("%zu bytes are reserved for %zu", reserved, most);
+    if (reserved > most + most / 10)
+        fail_msg("%zu bytes are reserved for %zu", reserved, most);
     assert_int_equal(ds_mem_max_allocated(harness_device(0)), most);
     ok(ds_stream_destroy(s));
     finish();
@@ -460,6 +533,7 @@ static void test_contents_survive_any_growth(void **state) {
     static const int presets[] = { PRESET_TORCH_GROWING, PRESET_DEFAULT };
     for (int i = 0; i < 2; i++) {
         enum { N = 40 };
+
         begin(presets[i]);
         ds_stream s = stream(0);
         looks *l = looks_create(1 << 19);
@@ -511,7 +585,8 @@ static void test_the_cache_of_one_stream_is_emptied_by_itself(void **state) {
         refused(ds_mem_empty_cache_of(t, &released), DS_ERR_CAPTURE_UNSUPPORTED);
         ok(ds_capture_end(idle, &graph));
         ok(ds_graph_destroy(graph));
-        pthread_t thread = spawn(open_later, &g); /* a driver may wait for its device when it gets memory back */
+        /* a driver may wait for its device when it gets memory back */
+        pthread_t thread = spawn(open_later, &g);
         ok(ds_mem_empty_cache_of(t, &released));
         assert_int_equal(released, all - one);
         assert_int_equal(ds_mem_reserved(harness_device(0)), one);
@@ -519,7 +594,10 @@ static void test_the_cache_of_one_stream_is_emptied_by_itself(void **state) {
         join(thread);
         assert_int_equal(released, one);
         assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t)); ok(ds_stream_destroy(user)); ok(ds_stream_destroy(idle));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(t));
+        ok(ds_stream_destroy(user));
+        ok(ds_stream_destroy(idle));
         refused(ds_mem_empty_cache_of(s, &released), DS_ERR_INVALID_HANDLE);
         assert_int_equal(released, 0);
         finish();
@@ -618,11 +696,13 @@ static void test_trimming_keeps_as_much_as_it_is_told(void **state) {
         ds_device d = harness_device(0);
         void *p[6];
         size_t released;
-        for (int i = 0; i < 6; i++) p[i] = block(24 * MIB, s);
+        for (int i = 0; i < 6; i++)
+            p[i] = block(24 * MIB, s);
         size_t reserved = ds_mem_reserved(d);
         ok(ds_mem_trim(d, 0, &released)); /* all in use */
         size_t slack = released;
-        for (int i = 1; i < 6; i++) ok(ds_mem_free(p[i]));
+        for (int i = 1; i < 6; i++)
+            ok(ds_mem_free(p[i]));
         ok(ds_mem_trim(d, SIZE_MAX, &released));
         assert_int_equal(released, 0);
         ok(ds_mem_trim(d, 100 * MIB, &released));
@@ -670,7 +750,8 @@ static void test_the_policy_of_a_device_can_be_read_and_set(void **state) {
     ok(ds_mem_get_config(harness_device(0), &got));
     assert_true(got.garbage_collection_threshold == c.garbage_collection_threshold);
     assert_true(got.memory_fraction == c.memory_fraction);
-    refused(ds_mem_get_config((ds_device){ harness_device(0).type, 4711 }, &got), DS_ERR_DEVICE_RANGE);
+    refused(ds_mem_get_config((ds_device){ harness_device(0).type, 4711 }, &got),
+            DS_ERR_DEVICE_RANGE);
     finish();
 }
 
@@ -707,7 +788,8 @@ static void test_the_policy_is_a_text_too_and_a_wrong_one_changes_nothing(void *
     (void)state;
     begin(PRESET_DEFAULT);
     ds_mem_config got;
-    ok(ds_mem_configure_text("preset:torch, max_split_size_mb:64, garbage_collection_threshold:0.8, expandable_segments:True"));
+    ok(ds_mem_configure_text("preset:torch, max_split_size_mb:64, "
+                             "garbage_collection_threshold:0.8, expandable_segments:True"));
     for (int i = 0; i < harness_device_count() && i < 2; i++) {
         ok(ds_mem_get_config(harness_device(i), &got));
         assert_int_equal(got.max_split_size, 64 * MIB);
@@ -715,18 +797,30 @@ static void test_the_policy_is_a_text_too_and_a_wrong_one_changes_nothing(void *
         assert_int_equal(got.expandable_segments, 1);
         assert_int_equal(got.large_segment_size, 20 * MIB);
     }
-    static const char *const wrong[] = { "max_split_size_mb:32,garbage_collection_treshold:0.5", "max_split_size_mb:", "max_split_size_mb",
-                                         "expandable_segments:true", "roundup_power2_divisions:[64:8,", "garbage_collection_threshold:1.2",
-                                         "max_split_size_mb:3", "limit:101%", "limit:-1", "limit:x", "preset:chainer", "reuse:sometimes" };
+    static const char *const wrong[] = { "max_split_size_mb:32,garbage_collection_treshold:0.5",
+                                         "max_split_size_mb:",
+                                         "max_split_size_mb",
+                                         "expandable_segments:true",
+                                         "roundup_power2_divisions:[64:8,",
+                                         "garbage_collection_threshold:1.2",
+                                         "max_split_size_mb:3",
+                                         "limit:101%",
+                                         "limit:-1",
+                                         "limit:x",
+                                         "preset:chainer",
+                                         "reuse:sometimes" };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         refused(ds_mem_configure_text(wrong[i]), DS_ERR_INVALID_VALUE);
         ok(ds_mem_get_config(harness_device(0), &got));
         assert_int_equal(got.max_split_size, 64 * MIB);
         assert_true(got.garbage_collection_threshold == 0.8);
     }
-    refused(ds_mem_configure_text("max_split_size_mb:32,garbage_collection_treshold:0.5"), DS_ERR_INVALID_VALUE);
-    if (!strstr(ds_last_error(), "22")) fail_msg("\"%s\" does not say that character 22 is wrong", ds_last_error());
-    ok(ds_mem_configure_text("roundup_power2_divisions:8")); /* the other two as they were at first, the rest stays */
+    refused(ds_mem_configure_text("max_split_size_mb:32,garbage_collection_treshold:0.5"),
+            DS_ERR_INVALID_VALUE);
+    if (!strstr(ds_last_error(), "22"))
+        fail_msg("\"%s\" does not say that character 22 is wrong", ds_last_error());
+    /* the other two as they were at first, the rest stays */
+    ok(ds_mem_configure_text("roundup_power2_divisions:8"));
     ok(ds_mem_get_config(harness_device(0), &got));
     assert_true(got.max_split_size == SIZE_MAX);
     assert_true(got.garbage_collection_threshold == 0);
@@ -767,7 +861,8 @@ static void test_the_environment_sets_the_policy_at_the_first_call(void **state)
 
 static ds_pool pool_on(int device) {
     ds_pool pool;
-    ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(device), .label = "a pool" }, &pool));
+    ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(device), .label = "a pool" },
+                      &pool));
     return pool;
 }
 
@@ -780,11 +875,13 @@ static void test_pools_have_numbers_of_their_own(void **state) {
         pool[i] = pool_on(0);
         ok(ds_pool_id(pool[i], id[i]));
         assert_true(id[i][0] == 0 && id[i][1] > 0);
-        for (int k = 0; k < i; k++) assert_true(id[k][1] != id[i][1]);
+        for (int k = 0; k < i; k++)
+            assert_true(id[k][1] != id[i][1]);
     }
     ok(ds_pool_id((ds_pool){ 0 }, none));
     assert_true(none[0] == 0 && none[1] == 0);
-    for (int i = 0; i < 3; i++) ok(ds_pool_destroy(pool[i]));
+    for (int i = 0; i < 3; i++)
+        ok(ds_pool_destroy(pool[i]));
     refused(ds_pool_id(pool[0], none), DS_ERR_INVALID_HANDLE);
     refused(ds_pool_destroy(pool[0]), DS_ERR_INVALID_HANDLE);
     refused(ds_pool_push(pool[0]), DS_ERR_INVALID_HANDLE);
@@ -815,8 +912,10 @@ static void test_a_pushed_pool_serves_the_thread_until_its_pop(void **state) {
         ok(ds_pool_pop());
         void *e = block(1000, s), *f;
         ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1000, .stream = s, .pool = inner }, &f));
-        assert_true(find(a).pool.id == outer.id && find(b).pool.id == inner.id && find(c).pool.id == outer.id);
-        assert_true(find(d).pool.id == outer.id && find(e).pool.id == 0 && find(f).pool.id == inner.id);
+        assert_true(find(a).pool.id == outer.id && find(b).pool.id == inner.id &&
+                    find(c).pool.id == outer.id);
+        assert_true(find(d).pool.id == outer.id && find(e).pool.id == 0 &&
+                    find(f).pool.id == inner.id);
         assert_int_equal(pool_stat(outer, "allocation.all.current"), 3);
         assert_int_equal(pool_stat(inner, "allocation.all.current"), 2);
         assert_int_equal(pool_stat(outer, "allocated_bytes.all.current"), 3 * 1024);
@@ -828,7 +927,13 @@ static void test_a_pushed_pool_serves_the_thread_until_its_pop(void **state) {
         void *h = block(1000, s);
         ok(ds_pool_pop());
         assert_ptr_equal(h, b);
-        ok(ds_mem_free(a)); ok(ds_mem_free(c)); ok(ds_mem_free(d)); ok(ds_mem_free(e)); ok(ds_mem_free(f)); ok(ds_mem_free(g)); ok(ds_mem_free(h));
+        ok(ds_mem_free(a));
+        ok(ds_mem_free(c));
+        ok(ds_mem_free(d));
+        ok(ds_mem_free(e));
+        ok(ds_mem_free(f));
+        ok(ds_mem_free(g));
+        ok(ds_mem_free(h));
         ok(ds_pool_destroy(outer));
         ok(ds_pool_destroy(inner));
         ok(ds_stream_destroy(s));
@@ -838,7 +943,8 @@ static void test_a_pushed_pool_serves_the_thread_until_its_pop(void **state) {
 
 static void *allocate_without_a_pool(void *s) {
     void *p = block(1000, *(ds_stream *)s);
-    if (find(p).pool.id != 0) abort();
+    if (find(p).pool.id != 0)
+        abort();
     ok_thread(ds_mem_free(p));
     return NULL;
 }
@@ -870,7 +976,8 @@ static void test_a_pushed_pool_is_for_its_device_only(void **state) {
     void *p = block(1000, t);
     assert_true(find(p).pool.id == 0);
     ok(ds_pool_pop());
-    refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 8, .stream = t, .pool = pool }, &q), DS_ERR_DEVICE_MISMATCH);
+    refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 8, .stream = t, .pool = pool }, &q),
+            DS_ERR_DEVICE_MISMATCH);
     assert_null(q);
     ok(ds_mem_free(p));
     ok(ds_pool_destroy(pool));
@@ -955,21 +1062,28 @@ static void test_a_pool_without_splitting_hands_out_whole_segments(void **state)
     p[2] = block(1000, s);
     assert_int_equal(pool_stat(pool, "segment.all.current"), 4);
     ok(ds_pool_pop());
-    for (int i = 0; i < 4; i++) ok(ds_mem_free(p[i]));
+    for (int i = 0; i < 4; i++)
+        ok(ds_mem_free(p[i]));
     ok(ds_pool_destroy(pool));
     ok(ds_stream_destroy(s));
     finish();
 }
 
 /* Upstream functions that count; the memory is plain device memory. */
-static struct { int allocs, frees, refuse; ptrdiff_t bytes; void *stream; int device; } up;
+static struct {
+    int allocs, frees, refuse;
+    ptrdiff_t bytes;
+    void *stream;
+    int device;
+} up;
 
 static void *up_alloc(ptrdiff_t size, int device, void *s) {
     void *p = NULL;
     up.allocs++;
     up.stream = s;
     up.device = device;
-    if (up.refuse || ds_alloc(harness_device(device), (size_t)size, &p) != DS_OK) return NULL;
+    if (up.refuse || ds_alloc(harness_device(device), (size_t)size, &p) != DS_OK)
+        return NULL;
     up.bytes += size;
     return p;
 }
@@ -991,7 +1105,9 @@ static void test_a_pool_takes_its_segments_from_two_functions(void **state) {
         ds_stream_native native;
         looks *l = looks_create(10000);
         ds_pool pool;
-        ds_pool_desc desc = { .device = harness_device(0), .alloc_fn = up_alloc, .free_fn = up_free };
+        ds_pool_desc desc = { .device = harness_device(0),
+                              .alloc_fn = up_alloc,
+                              .free_fn = up_free };
         ds_pool_desc half = desc;
         half.free_fn = NULL;
         refused(ds_pool_create(&half, &pool), DS_ERR_INVALID_VALUE);
@@ -1002,7 +1118,8 @@ static void test_a_pool_takes_its_segments_from_two_functions(void **state) {
         assert_true(up.allocs >= 1);
         assert_int_equal(up.device, harness_device(0).index);
         assert_true((int64_t)up.bytes == pool_stat(pool, "reserved_bytes.all.current"));
-        if (preset == PRESET_TORCH) assert_int_equal(up.allocs, 1);
+        if (preset == PRESET_TORCH)
+            assert_int_equal(up.allocs, 1);
         paint(p, MIB, 1, s);
         paint(q, MIB, 2, s);
         look(l, p, MIB, 1, s);
@@ -1034,15 +1151,19 @@ static void *own_pool(void *arg) {
     ds_pool pool;
     (void)arg;
     ds_stream s = harness_stream(0, 0);
-    if (ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool) != DS_OK) abort();
+    if (ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool) != DS_OK)
+        abort();
     for (int i = 0; i < 100; i++) {
         ok_thread(ds_pool_push(pool));
         void *p = block((size_t)i * 5000 + 1, s), *q = block(100, s);
-        if (find(p).pool.id != pool.id || find(q).pool.id != pool.id) abort();
+        if (find(p).pool.id != pool.id || find(q).pool.id != pool.id)
+            abort();
         ok_thread(ds_pool_pop());
         ok_thread(ds_mem_free(p));
-        if (i % 10 == 0) ok_thread(ds_pool_empty_cache(pool, NULL));
-        if (i % 10 == 5) ok_thread(ds_mem_empty_cache(harness_device(0), NULL));
+        if (i % 10 == 0)
+            ok_thread(ds_pool_empty_cache(pool, NULL));
+        if (i % 10 == 5)
+            ok_thread(ds_mem_empty_cache(harness_device(0), NULL));
         ok_thread(ds_mem_free(q));
     }
     ok_thread(ds_pool_destroy(pool));
@@ -1057,8 +1178,10 @@ static void test_threads_use_pools_and_empty_the_cache_at_once(void **state) {
         ds_mem_config c = config_of(preset);
         c.debug = 1;
         begin_with(&c);
-        for (int i = 0; i < 4; i++) thread[i] = spawn(own_pool, NULL);
-        for (int i = 0; i < 4; i++) join(thread[i]);
+        for (int i = 0; i < 4; i++)
+            thread[i] = spawn(own_pool, NULL);
+        for (int i = 0; i < 4; i++)
+            join(thread[i]);
         check_invariants(0);
         finish();
     }
@@ -1114,7 +1237,9 @@ static void test_captures_share_a_pool_when_they_are_told_to(void **state) {
             ok(ds_mem_free(p));
             ok(ds_capture_end(s, &g[i]));
             exec[i] = instantiate_graph(g[i]);
-            if (i) assert_int_equal(pool_stat(pool, "reserved_bytes.all.current"), reserved); /* the same memory */
+            /* the same memory */
+            if (i)
+                assert_int_equal(pool_stat(pool, "reserved_bytes.all.current"), reserved);
             reserved = pool_stat(pool, "reserved_bytes.all.current");
         }
         ok(ds_pool_use_count(pool, &owners));
@@ -1174,7 +1299,9 @@ static void test_the_smallest_rest_is_kept(void **state) {
         assert_ptr_equal(q, p);
         assert_ptr_equal(r, p + UNIT);
         assert_int_equal(size_of(q), UNIT);
-        ok(ds_mem_free(beside)); ok(ds_mem_free(q)); ok(ds_mem_free(r));
+        ok(ds_mem_free(beside));
+        ok(ds_mem_free(q));
+        ok(ds_mem_free(r));
         ok(ds_stream_destroy(s));
         finish();
     }
@@ -1192,7 +1319,8 @@ static void test_the_maximal_split_size_counts_to_the_byte(void **state) {
     void *q = block(15 * MIB, s); /* smaller, so it gets none of that size */
     assert_ptr_not_equal(q, p);
     assert_int_equal(ds_mem_reserved(harness_device(0)), (20 + 16) * MIB);
-    void *r = block(5 * MIB, s); /* now there are two of that size, and one of them is split for it */
+    /* now there are two of that size, and one of them is split for it */
+    void *r = block(5 * MIB, s);
     assert_int_equal(size_of(r), 5 * MIB);
     assert_int_equal(ds_mem_reserved(harness_device(0)), (20 + 16 + 20) * MIB);
     void *t = block(20 * MIB, s); /* the other one */
@@ -1210,7 +1338,9 @@ static void test_the_maximal_split_size_counts_to_the_byte(void **state) {
     assert_int_equal(stat(0, "num_alloc_retries"), 0);
     ok(ds_mem_free(u));
     assert_int_equal(stat(0, "oversize_allocations.current"), 0);
-    ok(ds_mem_free(p)); ok(ds_mem_free(q)); ok(ds_mem_free(r));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(q));
+    ok(ds_mem_free(r));
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -1220,7 +1350,10 @@ static void test_an_oversize_block_is_split_for_nobody_else(void **state) {
     (void)state;
     for (int quick = 0; quick < 2; quick++) {
         ds_mem_config c = config_of(PRESET_PLAIN);
-        if (quick) { c.debug = 0; harness_restart(NULL); }
+        if (quick) {
+            c.debug = 0;
+            harness_restart(NULL);
+        }
         c.segment_growth = 0;
         c.max_split_size = 8 * MIB;
         begin_with(&c);
@@ -1244,13 +1377,15 @@ static void test_a_block_in_front_of_a_hole_is_the_last_to_be_used(void **state)
     ok(ds_mem_free(p)); /* 2 MiB are free behind q, at the end */
     char *r = block(2 * MIB, s);
     assert_ptr_equal(r, p);
-    ok(ds_mem_free(q)); ok(ds_mem_free(r));
+    ok(ds_mem_free(q));
+    ok(ds_mem_free(r));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     static const size_t sizes[] = { 10, 22, 12, 20, 8 };
     char *part[5];
     for (int i = 0; i < 5; i++) {
         part[i] = block(sizes[i] * MIB, s);
-        if (i > 0) assert_ptr_equal(part[i], part[i - 1] + sizes[i - 1] * MIB);
+        if (i > 0)
+            assert_ptr_equal(part[i], part[i - 1] + sizes[i - 1] * MIB);
     }
     for (int i = 3; i > 0; i -= 2) { /* 4 MiB stay in front of a hole, then 6 MiB */
         ok(ds_mem_free(part[i]));
@@ -1260,7 +1395,8 @@ static void test_a_block_in_front_of_a_hole_is_the_last_to_be_used(void **state)
     p = block(3 * MIB, s); /* among them the smallest that is large enough */
     assert_ptr_equal(p, part[3]);
     ok(ds_mem_free(p));
-    for (int i = 0; i < 5; i += 2) ok(ds_mem_free(part[i]));
+    for (int i = 0; i < 5; i += 2)
+        ok(ds_mem_free(part[i]));
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -1281,7 +1417,9 @@ static void test_garbage_is_large_blocks_only(void **state) {
     void *kept = block(40 * MIB, s), *more = block(24 * MIB, s);
     assert_int_equal(stat(0, "segment.small_pool.current"), 1);
     assert_ptr_equal(block(5000, s), old);
-    ok(ds_mem_free(old)); ok(ds_mem_free(kept)); ok(ds_mem_free(more));
+    ok(ds_mem_free(old));
+    ok(ds_mem_free(kept));
+    ok(ds_mem_free(more));
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -1293,17 +1431,22 @@ static void test_garbage_is_collected_from_all_streams(void **state) {
     begin_with(&c);
     ds_stream s = stream(0), t = stream(0), ended = stream(0);
     void *p[4], *q[2];
-    for (int i = 0; i < 4; i++) p[i] = block(40 * MIB, i < 3 ? s : ended);
-    for (int i = 0; i < 4; i++) ok(ds_mem_free(p[i]));
+    for (int i = 0; i < 4; i++)
+        p[i] = block(40 * MIB, i < 3 ? s : ended);
+    for (int i = 0; i < 4; i++)
+        ok(ds_mem_free(p[i]));
     ok(ds_stream_destroy(ended));
     q[0] = block(42 * MIB, t);
     assert_int_equal(stat(0, "num_device_free"), 0);
-    q[1] = block(42 * MIB, t); /* 2 MiB too many are reserved, and all four are as old as their average */
+    /* 2 MiB too many are reserved, and all four are as old as their average */
+    q[1] = block(42 * MIB, t);
     assert_int_equal(stat(0, "num_device_free"), 4);
     assert_int_equal(ds_mem_reserved(harness_device(0)), 84 * MIB);
     assert_int_equal(stat(0, "num_alloc_retries"), 0);
-    ok(ds_mem_free(q[0])); ok(ds_mem_free(q[1]));
-    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+    ok(ds_mem_free(q[0]));
+    ok(ds_mem_free(q[1]));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
     finish();
 }
 
@@ -1313,7 +1456,8 @@ static void test_the_age_of_garbage_counts_large_requests_on_all_streams(void **
     c.limit = 400 * MIB;
     begin_with(&c);
     ds_stream s = stream(0), t = stream(0);
-    void *old = block(64 * MIB, s), *middle = block(62 * MIB, t), *young = block(60 * MIB, t), *between[2];
+    void *old = block(64 * MIB, s), *middle = block(62 * MIB, t), *young = block(60 * MIB, t),
+         *between[2];
     ok(ds_mem_free(old));
     for (int i = 0; i < 50; i++) {
         void *small = block(1000, t);
@@ -1324,13 +1468,18 @@ static void test_the_age_of_garbage_counts_large_requests_on_all_streams(void **
     between[1] = block(2 * MIB, t);
     ok(ds_mem_free(young));
     assert_int_equal(stat(0, "num_device_free"), 0);
-    void *p = block(70 * MIB, t); /* 8 MiB too many are reserved. The ages are 2, 1 and 0: two of them are average, or more */
+    /* 8 MiB too many are reserved. The ages are 2, 1 and 0: two of them are average, or more */
+    void *p = block(70 * MIB, t);
     assert_int_equal(stat(0, "num_device_free"), 2);
     int64_t calls = stat(0, "num_device_alloc");
     young = block(60 * MIB, t);
     assert_int_equal(stat(0, "num_device_alloc"), calls);
-    ok(ds_mem_free(between[0])); ok(ds_mem_free(between[1])); ok(ds_mem_free(p)); ok(ds_mem_free(young));
-    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+    ok(ds_mem_free(between[0]));
+    ok(ds_mem_free(between[1]));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(young));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
     finish();
 }
 
@@ -1346,7 +1495,8 @@ static void test_emptying_the_cache_waits_for_each_stream_that_used_a_block(void
             paint(p, 5000, 73, s);
             for (int i = 0; i < 2; i++) {
                 ok(ds_stream_wait_stream(user[i], s));
-                if (i == held) gate_close(user[i], &g);
+                if (i == held)
+                    gate_close(user[i], &g);
                 look(l, p, 5000, 73, user[i]);
                 ok(ds_mem_record_use(p, user[i]));
             }
@@ -1357,7 +1507,9 @@ static void test_emptying_the_cache_waits_for_each_stream_that_used_a_block(void
             assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
             join(thread);
             looks_destroy(l);
-            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(user[0])); ok(ds_stream_destroy(user[1]));
+            ok(ds_stream_destroy(s));
+            ok(ds_stream_destroy(user[0]));
+            ok(ds_stream_destroy(user[1]));
             finish();
         }
 }
@@ -1386,7 +1538,8 @@ static void test_pages_are_those_of_the_policy_that_counts(void **state) {
         begin(order[i]);
         ds_stream s = stream(0);
         void *p = block(3 * MIB, s);
-        assert_int_equal(ds_mem_reserved(harness_device(0)), (order[i] == PRESET_DEFAULT ? 8 : 20) * MIB);
+        assert_int_equal(ds_mem_reserved(harness_device(0)),
+                         (order[i] == PRESET_DEFAULT ? 8 : 20) * MIB);
         ok(ds_mem_free(p));
         ok(ds_mem_empty_cache(harness_device(0), NULL));
         ok(ds_stream_destroy(s));
@@ -1410,13 +1563,15 @@ static void test_the_backend_is_not_changed_under_pending_blocks(void **state) {
     ok(ds_stream_synchronize(other));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     ok(ds_mem_configure(harness_device(0), &c));
-    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(other));
     finish();
 }
 
 /* ---- what goes to another stream whole ---- */
 
-static void test_a_small_request_takes_no_large_pending_block_while_there_is_other_memory(void **state) {
+static void test_a_small_request_takes_no_large_pending_block_while_there_is_other_memory(
+    void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int short_of_memory = 0; short_of_memory < 2; short_of_memory++) {
@@ -1435,10 +1590,15 @@ static void test_a_small_request_takes_no_large_pending_block_while_there_is_oth
                 ok(ds_capture_begin(v, DS_CAPTURE_RELAXED));
             }
             q = block(2 * MIB, u);
-            if (short_of_memory) assert_ptr_equal(q, p);
-            else assert_true(size_of(q) < 4 * MIB);
+            if (short_of_memory)
+                assert_ptr_equal(q, p);
+            else
+                assert_true(size_of(q) < 4 * MIB);
             ok(ds_mem_free(q));
-            if (short_of_memory) { ok(ds_capture_end(v, &graph)); ok(ds_graph_destroy(graph)); }
+            if (short_of_memory) {
+                ok(ds_capture_end(v, &graph));
+                ok(ds_graph_destroy(graph));
+            }
             gate_open(&g);
             ok(ds_device_synchronize(harness_device(0)));
             ok(ds_mem_set_limit(harness_device(0), 0));
@@ -1455,7 +1615,8 @@ static void test_what_lies_around_an_aligned_block_is_free(void **state) {
         begin(preset);
         ds_stream s = stream(0);
         void *front = block(MIB + 512, s), *p = NULL;
-        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = s, .alignment = 2 * MIB }, &p));
+        ok(ds_mem_alloc_with(
+            &(ds_mem_request){ .size = 3 * MIB, .stream = s, .alignment = 2 * MIB }, &p));
         assert_int_equal((uintptr_t)p % (2 * MIB), 0);
         assert_true(size_of(p) <= 4 * MIB && size_of(p) >= 3 * MIB);
         ok(ds_mem_validate(harness_device(0)));
@@ -1474,9 +1635,13 @@ static void test_a_pool_that_does_not_split_has_one_alignment(void **state) {
     begin(PRESET_TORCH);
     ds_stream s = stream(0);
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .no_split = 1 }, &pool));
-    refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 1000, .stream = s, .pool = pool, .alignment = 1 << 16 }, &p), DS_ERR_INVALID_VALUE);
+    refused(
+        ds_mem_alloc_with(
+            &(ds_mem_request){ .size = 1000, .stream = s, .pool = pool, .alignment = 1 << 16 }, &p),
+        DS_ERR_INVALID_VALUE);
     assert_null(p);
-    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1000, .stream = s, .pool = pool, .alignment = 512 }, &p));
+    ok(ds_mem_alloc_with(
+        &(ds_mem_request){ .size = 1000, .stream = s, .pool = pool, .alignment = 512 }, &p));
     ok(ds_mem_free(p));
     ok(ds_pool_destroy(pool));
     ok(ds_stream_destroy(s));
@@ -1486,6 +1651,7 @@ static void test_a_pool_that_does_not_split_has_one_alignment(void **state) {
 /* ---- changes beside allocations ---- */
 
 static _Atomic int changes_over;
+
 static void *allocate_beside(void *arg) {
     ds_stream s = stream(0);
     uint32_t x = (uint32_t)(uintptr_t)arg;
@@ -1494,17 +1660,25 @@ static void *allocate_beside(void *arg) {
         int n = 0;
         for (; n < 8; n++) {
             x = x * 1664525u + 1013904223u;
-            if (ds_mem_alloc_with(&(ds_mem_request){ .size = x % (x & 1 ? 6 * MIB : 9000) + 1, .stream = s, .alignment = x & 2 ? 4096 : 0 }, &p[n]) < 0) break;
+            if (ds_mem_alloc_with(&(ds_mem_request){ .size = x % (x & 1 ? 6 * MIB : 9000) + 1,
+                                                     .stream = s,
+                                                     .alignment = x & 2 ? 4096 : 0 },
+                                  &p[n]) < 0)
+                break;
         }
-        while (n > 0) ok_thread(ds_mem_free(p[--n]));
+        while (n > 0)
+            ok_thread(ds_mem_free(p[--n]));
     }
     ok_thread(ds_stream_destroy(s));
     return NULL;
 }
+
 static void *set_fractions(void *arg) {
-    for (int i = 0; i <= 300; i++) ok_thread(ds_mem_set_fraction(harness_device(0), i % 2 ? 0.5 : 0.25));
+    for (int i = 0; i <= 300; i++)
+        ok_thread(ds_mem_set_fraction(harness_device(0), i % 2 ? 0.5 : 0.25));
     return arg;
 }
+
 static void test_limits_and_policies_may_change_beside_allocations(void **state) {
     pthread_t threads[3];
     ds_mem_config c;
@@ -1512,9 +1686,12 @@ static void test_limits_and_policies_may_change_beside_allocations(void **state)
     (void)state;
     begin(PRESET_DEFAULT);
     changes_over = 0;
-    for (uintptr_t i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, allocate_beside, (void *)i), 0);
+    for (uintptr_t i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, allocate_beside, (void *)i), 0);
     assert_int_equal(pthread_create(&threads[2], NULL, set_fractions, NULL), 0);
-    for (size_t i = 0; i <= 300; i++) ok(ds_mem_set_limit(harness_device(0), (i % 3 + 40) * MIB)); /* neither loses the other's */
+    /* neither loses the other's */
+    for (size_t i = 0; i <= 300; i++)
+        ok(ds_mem_set_limit(harness_device(0), (i % 3 + 40) * MIB));
     pthread_join(threads[2], NULL);
     ok(ds_mem_get_config(harness_device(0), &c));
     ok(ds_mem_get_fraction(harness_device(0), &fraction));
@@ -1524,13 +1701,16 @@ static void test_limits_and_policies_may_change_beside_allocations(void **state)
         c = config_of(i % PRESETS);
         c.debug = i % 7 == 0 ? 1 : 0;
         c.limit = 200 * MIB;
-        if (i % 4 == 0) c.max_split_size = 32 * MIB;
-        if (i % 5 == 0) memset(c.roundup_power2_divisions, 3, sizeof c.roundup_power2_divisions);
+        if (i % 4 == 0)
+            c.max_split_size = 32 * MIB;
+        if (i % 5 == 0)
+            memset(c.roundup_power2_divisions, 3, sizeof c.roundup_power2_divisions);
         ok(ds_mem_configure(harness_device(0), &c));
         harness_nap();
     }
     changes_over = 1;
-    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
     ok(ds_mem_validate(harness_device(0)));
     check_invariants(0);
     finish();
@@ -1538,42 +1718,66 @@ static void test_limits_and_policies_may_change_beside_allocations(void **state)
 
 const struct CMUnitTest tests_alloc_policy[] = {
     DS_TEST(test_sizes_are_rounded_up_to_512, "cupy: test_round_size"),
-    DS_TEST(test_segments_have_torchs_sizes_under_its_preset, "torch: test_graph_memory_stats sizes"),
-    DS_TEST(test_segments_are_as_large_as_the_request_under_cupys_preset, "cupy: test_alloc, test_total_bytes"),
-    DS_TEST(test_a_freed_block_serves_two_halves_and_merges_again, "cupy: test_split, test_merge, test_alloc_split, test_free_merge"),
+    DS_TEST(test_segments_have_torchs_sizes_under_its_preset,
+            "torch: test_graph_memory_stats sizes"),
+    DS_TEST(test_segments_are_as_large_as_the_request_under_cupys_preset,
+            "cupy: test_alloc, test_total_bytes"),
+    DS_TEST(test_a_freed_block_serves_two_halves_and_merges_again,
+            "cupy: test_split, test_merge, test_alloc_split, test_free_merge"),
     DS_TEST(test_the_smallest_fitting_block_is_taken_and_the_lowest_of_equals, "torch: best fit"),
     DS_TEST(test_a_large_block_keeps_a_rest_of_up_to_one_mib, "torch: should_split"),
     DS_TEST(test_small_and_large_requests_do_not_share_segments, "torch: pools"),
     DS_TEST(test_split_statistics_follow_the_blocks, "torch: inactive_split"),
-    DS_TEST(test_sizes_are_rounded_to_divisions_of_powers_of_two_on_request, "torch: test_allocator_settings"),
-    DS_TEST(test_blocks_of_the_maximal_split_size_serve_only_requests_of_their_kind, "torch: max_split_size"),
-    DS_TEST(test_oversize_blocks_make_room_before_the_whole_cache_is_given_back, "torch: release_available_cached_blocks"),
-    DS_TEST(test_the_smallest_oversize_block_that_is_enough_makes_room_else_the_largest, "torch: release_available_cached_blocks"),
-    DS_TEST(test_unused_segments_are_given_back_by_age_above_a_threshold, "torch: garbage_collection_threshold"),
+    DS_TEST(test_sizes_are_rounded_to_divisions_of_powers_of_two_on_request,
+            "torch: test_allocator_settings"),
+    DS_TEST(test_blocks_of_the_maximal_split_size_serve_only_requests_of_their_kind,
+            "torch: max_split_size"),
+    DS_TEST(test_oversize_blocks_make_room_before_the_whole_cache_is_given_back,
+            "torch: release_available_cached_blocks"),
+    DS_TEST(test_the_smallest_oversize_block_that_is_enough_makes_room_else_the_largest,
+            "torch: release_available_cached_blocks"),
+    DS_TEST(test_unused_segments_are_given_back_by_age_above_a_threshold,
+            "torch: garbage_collection_threshold"),
     DS_TEST(test_a_segment_grows_by_pages_at_its_end, "torch 3.11"),
-    DS_TEST(test_pages_between_live_blocks_are_given_back_and_taken_again, "torch: expandable_segments"),
-    DS_TEST(test_growing_segments_reserve_little_more_than_the_program_uses, "torch: expandable_segments"),
+    DS_TEST(test_pages_between_live_blocks_are_given_back_and_taken_again,
+            "torch: expandable_segments"),
+    DS_TEST(test_growing_segments_reserve_little_more_than_the_program_uses,
+            "torch: expandable_segments"),
     DS_TEST(test_contents_survive_any_growth, "torch: expandable_segments"),
-    DS_TEST(test_emptying_the_cache_gives_back_whole_segments_only, "cupy: test_free_all_blocks, _split, paddle: TestEmptyCache"),
-    DS_TEST(test_the_cache_of_one_stream_is_emptied_by_itself, "cupy: test_free_all_blocks_stream, _all_streams"),
-    DS_TEST(test_emptying_the_cache_waits_for_blocks_that_other_streams_use, "torch: release_cached_blocks"),
+    DS_TEST(test_emptying_the_cache_gives_back_whole_segments_only,
+            "cupy: test_free_all_blocks, _split, paddle: TestEmptyCache"),
+    DS_TEST(test_the_cache_of_one_stream_is_emptied_by_itself,
+            "cupy: test_free_all_blocks_stream, _all_streams"),
+    DS_TEST(test_emptying_the_cache_waits_for_blocks_that_other_streams_use,
+            "torch: release_cached_blocks"),
     DS_TEST(test_memory_is_given_back_only_when_its_stream_is_done_with_it, "alloc"),
     DS_TEST(test_trimming_keeps_as_much_as_it_is_told, "alloc"),
     DS_TEST(test_the_policy_of_a_device_can_be_read_and_set, "alloc"),
     DS_TEST(test_a_policy_counts_from_its_call_on_and_blocks_stay_as_they_are, "alloc"),
-    DS_TEST(test_the_policy_is_a_text_too_and_a_wrong_one_changes_nothing, "torch: test_allocator_settings, cupy: test_parse_limit_string"),
-    DS_TEST(test_the_environment_sets_the_policy_at_the_first_call, "cupy: TestParseMempoolLimitEnvVar, peers e.4 4"),
+    DS_TEST(test_the_policy_is_a_text_too_and_a_wrong_one_changes_nothing,
+            "torch: test_allocator_settings, cupy: test_parse_limit_string"),
+    DS_TEST(test_the_environment_sets_the_policy_at_the_first_call,
+            "cupy: TestParseMempoolLimitEnvVar, peers e.4 4"),
     DS_TEST(test_pools_have_numbers_of_their_own, "torch: test_mempool_id"),
-    DS_TEST(test_a_pushed_pool_serves_the_thread_until_its_pop, "cupy: TestAllocator, torch: test_nested_mempool"),
-    DS_TEST(test_a_push_is_its_threads_own, "cupy: test_allocator_thread_local, torch: test_mempool_ctx_multithread"),
+    DS_TEST(test_a_pushed_pool_serves_the_thread_until_its_pop,
+            "cupy: TestAllocator, torch: test_nested_mempool"),
+    DS_TEST(test_a_push_is_its_threads_own,
+            "cupy: test_allocator_thread_local, torch: test_mempool_ctx_multithread"),
     DS_TEST(test_a_pushed_pool_is_for_its_device_only, "alloc"),
-    DS_TEST(test_memory_outlives_its_pool, "cupy: test_thread_local_valid, torch: test_tensor_delete_after_allocator_delete"),
-    DS_TEST(test_pool_segments_count_once_each, "torch: test_nested_mempool, test_reserved_bytes_by_private_pools, test_mempool_empty_cache"),
+    DS_TEST(test_memory_outlives_its_pool,
+            "cupy: test_thread_local_valid, torch: test_tensor_delete_after_allocator_delete"),
+    DS_TEST(test_pool_segments_count_once_each,
+            "torch: test_nested_mempool, test_reserved_bytes_by_private_pools, "
+            "test_mempool_empty_cache"),
     DS_TEST(test_a_pool_without_splitting_hands_out_whole_segments, "torch: test_mempool_no_split"),
-    DS_TEST(test_a_pool_takes_its_segments_from_two_functions, "torch: test_mempool_with_allocator, cupy: TestPythonFunctionAllocator"),
-    DS_TEST(test_threads_use_pools_and_empty_the_cache_at_once, "torch: test_mempool_emptycache_multithread"),
-    DS_TEST(test_a_block_freed_in_a_pushed_pool_is_free_at_once, "torch: test_mempool_block_free_not_deferred"),
-    DS_TEST(test_captures_share_a_pool_when_they_are_told_to, "torch: test_graph_two_successive, peers b.8 e.4 10"),
+    DS_TEST(test_a_pool_takes_its_segments_from_two_functions,
+            "torch: test_mempool_with_allocator, cupy: TestPythonFunctionAllocator"),
+    DS_TEST(test_threads_use_pools_and_empty_the_cache_at_once,
+            "torch: test_mempool_emptycache_multithread"),
+    DS_TEST(test_a_block_freed_in_a_pushed_pool_is_free_at_once,
+            "torch: test_mempool_block_free_not_deferred"),
+    DS_TEST(test_captures_share_a_pool_when_they_are_told_to,
+            "torch: test_graph_two_successive, peers b.8 e.4 10"),
     DS_TEST(test_a_free_block_serves_every_smaller_request, "alloc"),
     DS_TEST(test_the_smallest_rest_is_kept, "alloc"),
     DS_TEST(test_the_maximal_split_size_counts_to_the_byte, "torch: test_max_split_expandable"),
@@ -1581,7 +1785,8 @@ const struct CMUnitTest tests_alloc_policy[] = {
     DS_TEST(test_a_block_in_front_of_a_hole_is_the_last_to_be_used, "alloc"),
     DS_TEST(test_garbage_is_large_blocks_only, "torch: test_garbage_collect_expandable"),
     DS_TEST(test_garbage_is_collected_from_all_streams, "torch: garbage_collection_threshold"),
-    DS_TEST(test_the_age_of_garbage_counts_large_requests_on_all_streams, "torch: garbage_collection_threshold"),
+    DS_TEST(test_the_age_of_garbage_counts_large_requests_on_all_streams,
+            "torch: garbage_collection_threshold"),
     DS_TEST(test_emptying_the_cache_waits_for_each_stream_that_used_a_block, "alloc"),
     DS_TEST(test_a_trim_leaves_the_low_pages, "alloc"),
     DS_TEST(test_pages_are_those_of_the_policy_that_counts, "alloc"),

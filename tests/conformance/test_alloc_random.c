@@ -1,9 +1,12 @@
-/* Random programs on the caching allocator against a simple model, threads that share it, and a fault at each call in turn.
+/* Random programs on the caching allocator against a simple model, threads that share it, and a
+   fault at each call in turn.
 
-   The model knows which blocks live and what each holds. A block is written on its stream, read by streams that are ordered behind that, and freed at
-   once; streams are held up by gates meanwhile. If its memory went to somebody else too early, or twice, a stream reads something else.
+   The model knows which blocks live and what each holds. A block is written on its stream, read by
+   streams that are ordered behind that, and freed at once; streams are held up by gates meanwhile.
+   If its memory went to somebody else too early, or twice, a stream reads something else.
 
-   DS_RANDOM_SEEDS: how many seeds (30); DS_RANDOM_FIRST: the first (1), to run a failing one again, with DS_RANDOM_TRACE=1 step by step. */
+   DS_RANDOM_SEEDS: how many seeds (30); DS_RANDOM_FIRST: the first (1), to run a failing one
+   again, with DS_RANDOM_TRACE=1 step by step. */
 #include "alloc.h"
 
 #include <stdatomic.h>
@@ -21,13 +24,18 @@ typedef struct live {
     char *p;
     size_t size, whole; /* asked for, and what it occupies */
     uint32_t value;
-    int lane;           /* its stream, or the one that came behind it */
-    int homeless;       /* its stream has ended: every use must be recorded */
-    int readers;        /* bit i: lane i has read it since it was written */
-    int standing;       /* bit i: lane i may use it until it is freed */
+    int lane;     /* its stream, or the one that came behind it */
+    int homeless; /* its stream has ended: every use must be recorded */
+    int readers;  /* bit i: lane i has read it since it was written */
+    int standing; /* bit i: lane i may use it until it is freed */
 } live;
 
-typedef struct recording { ds_graph g; ds_graph_exec exec; looks *l; int lane; } recording;
+typedef struct recording {
+    ds_graph g;
+    ds_graph_exec exec;
+    looks *l;
+    int lane;
+} recording;
 
 typedef struct program {
     uint64_t seed, x;
@@ -49,41 +57,61 @@ static int refused_in_captures; /* of all programs */
 static char trace[1 << 18];
 static size_t trace_end;
 static int tracing;
-#define TRACE(...) \
-    do { \
-        if (tracing && trace_end + 400 < sizeof trace) { \
+#define TRACE(...)                                                                 \
+    do {                                                                           \
+        if (tracing && trace_end + 400 < sizeof trace) {                           \
             trace_end += (size_t)snprintf(trace + trace_end, 20, "%d: ", p->step); \
-            trace_end += (size_t)snprintf(trace + trace_end, 300, __VA_ARGS__); \
-            trace[trace_end++] = '\n'; \
-        } \
+            trace_end += (size_t)snprintf(trace + trace_end, 300, __VA_ARGS__);    \
+            trace[trace_end++] = '\n';                                             \
+        }                                                                          \
     } while (0)
 
 static void lost(program *p, int line, const char *what) {
-    if (tracing) fwrite(trace, 1, trace_end, stderr);
-    print_error("seed %llu, step %d, %s, line %d: %s: %s\n", (unsigned long long)p->seed, p->step, preset_name(p->preset), line, what, ds_last_error());
+    if (tracing)
+        fwrite(trace, 1, trace_end, stderr);
+    print_error("seed %llu, step %d, %s, line %d: %s: %s\n", (unsigned long long)p->seed, p->step,
+                preset_name(p->preset), line, what, ds_last_error());
     fail();
 }
-#define MUST(call) do { if ((call) != DS_OK) lost(p, __LINE__, #call); } while (0)
-#define HOLDS(condition) do { if (!(condition)) lost(p, __LINE__, "not so: " #condition); } while (0)
 
-static size_t below(program *p, size_t n) { return (size_t)(draw(&p->x) % n); }
-static int chance(program *p, size_t percent) { return below(p, 100) < percent; }
+#define MUST(call)                    \
+    do {                              \
+        if ((call) != DS_OK)          \
+            lost(p, __LINE__, #call); \
+    } while (0)
+#define HOLDS(condition)                              \
+    do {                                              \
+        if (!(condition))                             \
+            lost(p, __LINE__, "not so: " #condition); \
+    } while (0)
+
+static size_t below(program *p, size_t n) {
+    return (size_t)(draw(&p->x) % n);
+}
+
+static int chance(program *p, size_t percent) {
+    return below(p, 100) < percent;
+}
 
 /* ---- streams ---- */
 
 static void open_lane(program *p, int i) {
-    if (p->closed[i]) TRACE("lane %d opens", i);
-    if (p->closed[i]) gate_open(p->closed[i]);
+    if (p->closed[i])
+        TRACE("lane %d opens", i);
+    if (p->closed[i])
+        gate_open(p->closed[i]);
     p->closed[i] = NULL;
 }
 
 static void open_all(program *p) {
-    for (int i = 0; i < p->lanes; i++) open_lane(p, i);
+    for (int i = 0; i < p->lanes; i++)
+        open_lane(p, i);
 }
 
 static void *open_all_later(void *arg) {
     program *p = arg;
-    for (int i = 0; i < 20; i++) harness_nap();
+    for (int i = 0; i < 20; i++)
+        harness_nap();
     open_all(p);
     return NULL;
 }
@@ -91,9 +119,11 @@ static void *open_all_later(void *arg) {
 /* Before a call that may wait for the device: the gates open now, or while it waits. */
 static pthread_t opener;
 static int opening;
+
 static void may_wait(program *p) {
     int any = 0;
-    for (int i = 0; i < p->lanes; i++) any |= p->closed[i] != NULL;
+    for (int i = 0; i < p->lanes; i++)
+        any |= p->closed[i] != NULL;
     if (any && chance(p, 50)) {
         opener = spawn(open_all_later, p);
         opening = 1;
@@ -101,14 +131,17 @@ static void may_wait(program *p) {
         open_all(p);
     }
 }
+
 static void has_waited(void) {
-    if (opening) join(opener);
+    if (opening)
+        join(opener);
     opening = 0;
 }
 
 static void settle(program *p) {
     open_all(p);
-    for (int i = 0; i < p->lanes; i++) MUST(ds_stream_synchronize(p->s[i]));
+    for (int i = 0; i < p->lanes; i++)
+        MUST(ds_stream_synchronize(p->s[i]));
     HOLDS(looks_right(p->l));
 }
 
@@ -127,8 +160,10 @@ static void write_block(program *p, live *b) {
 }
 
 static void read_block(program *p, live *b, int lane) {
-    if (!looks_fit(p->l, b->size)) settle(p);
-    TRACE("look %zu: %p %zu value %#x lane %d", p->l->count, (void *)b->p, b->size, (unsigned)b->value, lane);
+    if (!looks_fit(p->l, b->size))
+        settle(p);
+    TRACE("look %zu: %p %zu value %#x lane %d", p->l->count, (void *)b->p, b->size,
+          (unsigned)b->value, lane);
     look(p->l, b->p, b->size, b->value, p->s[lane]);
 }
 
@@ -136,19 +171,32 @@ static void check_new(program *p, const live *b, const ds_mem_request *r) {
     ds_mem_block info;
     HOLDS((uintptr_t)b->p % (r->alignment > UNIT ? r->alignment : UNIT) == 0);
     MUST(ds_mem_find(b->p + b->size - 1, &info));
-    HOLDS(info.ptr == b->p && info.requested == b->size && info.size == b->whole && info.state == DS_BLOCK_LIVE);
+    HOLDS(info.ptr == b->p && info.requested == b->size && info.size == b->whole &&
+          info.state == DS_BLOCK_LIVE);
     HOLDS((char *)info.segment <= b->p && b->whole <= info.segment_size);
     HOLDS(!r->pool.id || info.pool.id == r->pool.id);
-    for (int i = 0; i < p->count; i++) HOLDS(&p->block[i] == b || b->p + b->whole <= p->block[i].p || p->block[i].p + p->block[i].whole <= b->p);
+    for (int i = 0; i < p->count; i++)
+        HOLDS(&p->block[i] == b || b->p + b->whole <= p->block[i].p ||
+              p->block[i].p + p->block[i].whole <= b->p);
 }
 
 static size_t draw_size(program *p) {
     switch (below(p, 10)) {
-    case 0: return below(p, 600) + 1;
-    case 1: case 2: case 3: return below(p, 20000) + 1;
-    case 4: case 5: case 6: return below(p, MIB) + 1;
-    case 7: case 8: return below(p, 4 * MIB) + 1;
-    default: return below(p, 24 * MIB) + 1;
+    case 0:
+        return below(p, 600) + 1;
+    case 1:
+    case 2:
+    case 3:
+        return below(p, 20000) + 1;
+    case 4:
+    case 5:
+    case 6:
+        return below(p, MIB) + 1;
+    case 7:
+    case 8:
+        return below(p, 4 * MIB) + 1;
+    default:
+        return below(p, 24 * MIB) + 1;
     }
 }
 
@@ -159,20 +207,25 @@ static void is_refused(program *p, ds_result result, const void *out) {
 }
 
 static void step_alloc(program *p) {
-    if (p->count == BLOCKS) return;
+    if (p->count == BLOCKS)
+        return;
     live *b = &p->block[p->count];
     int lane = (int)below(p, (size_t)p->lanes);
     ds_mem_request r = { .size = draw_size(p), .stream = p->s[lane] };
     ds_mem_block info;
     void *out = p;
-    if (chance(p, 10)) r.alignment = UNIT << below(p, 13);
-    if (p->pools && lane != 5 && chance(p, 25)) r.pool = p->pool[below(p, (size_t)p->pools)];
-    if (p->limited) may_wait(p);
+    if (chance(p, 10))
+        r.alignment = UNIT << below(p, 13);
+    if (p->pools && lane != 5 && chance(p, 25))
+        r.pool = p->pool[below(p, (size_t)p->pools)];
+    if (p->limited)
+        may_wait(p);
     ds_result result = ds_mem_alloc_with(&r, &out);
     has_waited();
     if (result != DS_OK) {
         is_refused(p, result, out);
-        HOLDS(p->pools || p->count || p->captured || r.size > 8 * MIB || r.alignment > UNIT); /* with no block there is room */
+        /* with no block there is room */
+        HOLDS(p->pools || p->count || p->captured || r.size > 8 * MIB || r.alignment > UNIT);
         p->refused++;
         return;
     }
@@ -187,30 +240,37 @@ static void step_alloc(program *p) {
 static void use_elsewhere(program *p, live *b, int lane) {
     if (lane == b->lane && !b->homeless) {
         read_block(p, b, lane);
-        if (chance(p, 30)) MUST(ds_mem_record_use(b->p, p->s[lane]));
+        if (chance(p, 30))
+            MUST(ds_mem_record_use(b->p, p->s[lane]));
         return;
     }
-    TRACE("use of %p (lane %d%s) on lane %d", (void *)b->p, b->lane, b->homeless ? ", homeless" : "", lane);
+    TRACE("use of %p (lane %d%s) on lane %d", (void *)b->p, b->lane,
+          b->homeless ? ", homeless" : "", lane);
     char *inside = b->p + below(p, b->size);
     int before = chance(p, 50);
-    if (lane != b->lane) MUST(ds_stream_wait_stream(p->s[lane], p->s[b->lane]));
+    if (lane != b->lane)
+        MUST(ds_stream_wait_stream(p->s[lane], p->s[b->lane]));
     if (chance(p, 30) && before) {
         MUST(ds_mem_record_stream(inside, p->s[lane]));
         b->standing |= 1 << lane;
     }
     read_block(p, b, lane);
     if (!(b->standing & 1 << lane)) {
-        if (chance(p, 60)) MUST(ds_mem_record_use(inside, p->s[lane]));
-        else MUST(ds_mem_record_stream(inside, p->s[lane])); /* holds what follows too */
+        if (chance(p, 60))
+            MUST(ds_mem_record_use(inside, p->s[lane]));
+        else
+            MUST(ds_mem_record_stream(inside, p->s[lane])); /* holds what follows too */
     }
     b->readers |= 1 << lane;
 }
 
 static void rewrite(program *p, live *b) {
     for (int i = 0; i < p->lanes; i++)
-        if (b->readers & 1 << i && i != b->lane) MUST(ds_stream_wait_stream(p->s[b->lane], p->s[i]));
+        if (b->readers & 1 << i && i != b->lane)
+            MUST(ds_stream_wait_stream(p->s[b->lane], p->s[i]));
     write_block(p, b);
-    if (b->homeless) MUST(ds_mem_record_use(b->p, p->s[b->lane]));
+    if (b->homeless)
+        MUST(ds_mem_record_use(b->p, p->s[b->lane]));
 }
 
 static void *free_it(void *arg) {
@@ -222,30 +282,38 @@ static void free_block(program *p, live *b) {
     void *was = b->p;
     TRACE("free %p (lane %d%s)", was, b->lane, b->homeless ? ", homeless" : "");
     read_block(p, b, b->lane);
-    if (b->homeless) MUST(ds_mem_record_use(b->p, p->s[b->lane]));
-    if (p->blocking_frees) may_wait(p);
-    if (chance(p, 5)) join(spawn(free_it, b->p));
-    else MUST(ds_mem_free(b->p));
+    if (b->homeless)
+        MUST(ds_mem_record_use(b->p, p->s[b->lane]));
+    if (p->blocking_frees)
+        may_wait(p);
+    if (chance(p, 5))
+        join(spawn(free_it, b->p));
+    else
+        MUST(ds_mem_free(b->p));
     has_waited();
     *b = p->block[--p->count];
-    if (chance(p, 10)) HOLDS(ds_mem_free(was) == DS_ERR_INVALID_VALUE);
+    if (chance(p, 10))
+        HOLDS(ds_mem_free(was) == DS_ERR_INVALID_VALUE);
 }
 
 static void step_free(program *p) {
-    if (p->count) free_block(p, &p->block[below(p, (size_t)p->count)]);
+    if (p->count)
+        free_block(p, &p->block[below(p, (size_t)p->count)]);
 }
 
 static void step_lane_ends(program *p) {
     int i = (int)below(p, (size_t)p->lanes);
     for (int k = 0; k < GRAPHS; k++)
-        if (p->graph[k].exec.id && p->graph[k].lane == i) return;
+        if (p->graph[k].exec.id && p->graph[k].lane == i)
+            return;
     TRACE("lane %d ends", i);
     ds_stream next = lane_stream(p, i);
     MUST(ds_stream_wait_stream(next, p->s[i]));
     MUST(ds_stream_destroy(p->s[i])); /* perhaps held up */
     p->s[i] = next;
     for (int k = 0; k < p->count; k++) {
-        if (p->block[k].lane == i) p->block[k].homeless = 1;
+        if (p->block[k].lane == i)
+            p->block[k].homeless = 1;
         p->block[k].standing &= ~(1 << i);
     }
 }
@@ -253,7 +321,8 @@ static void step_lane_ends(program *p) {
 /* ---- captures ---- */
 
 static void drop_graph(program *p, recording *r) {
-    if (!r->exec.id) return;
+    if (!r->exec.id)
+        return;
     TRACE("graph of lane %d ends", r->lane);
     MUST(ds_stream_synchronize(p->s[r->lane]));
     HOLDS(looks_right(r->l));
@@ -264,18 +333,21 @@ static void drop_graph(program *p, recording *r) {
 }
 
 static void launch_graph(program *p, recording *r) {
-    if (r->exec.id) MUST(ds_graph_launch(r->exec, p->s[r->lane]));
+    if (r->exec.id)
+        MUST(ds_graph_launch(r->exec, p->s[r->lane]));
 }
 
-/* Temporary blocks in a capture: the graph writes and reads them at each launch, whatever the program does meanwhile. Where memory is short some are refused, and the
-   capture goes on without them. */
+/* Temporary blocks in a capture: the graph writes and reads them at each launch, whatever the
+   program does meanwhile. Where memory is short some are refused, and the capture goes on
+   without them. */
 static void step_capture(program *p) {
     recording *r = &p->graph[below(p, GRAPHS)];
     if (r->exec.id) {
         launch_graph(p, r);
         return;
     }
-    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL, DS_CAPTURE_RELAXED };
+    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
+                                             DS_CAPTURE_RELAXED };
     void *tmp[6];
     size_t size[6];
     uint32_t value[6];
@@ -288,7 +360,10 @@ static void step_capture(program *p) {
     harness_watch(s);
     MUST(ds_capture_begin(s, modes[below(p, 3)]));
     for (int i = 0; i < count; i++) {
-        size[i] = below(p, chance(p, p->limited ? 50 : 80) ? 50000 : p->limited ? 8 * MIB : 3 * MIB) + 1;
+        size[i] = below(p, chance(p, p->limited ? 50 : 80) ? 50000
+                           : p->limited                    ? 8 * MIB
+                                                           : 3 * MIB) +
+                  1;
         value[i] = ++p->next_value;
         ds_result result = ds_mem_alloc(size[i], s, &tmp[i]);
         if (result == DS_OK) {
@@ -305,7 +380,8 @@ static void step_capture(program *p) {
         }
         if (p->count && chance(p, 20)) { /* others go on meanwhile */
             live *b = &p->block[below(p, (size_t)p->count)];
-            if (b->lane != lane && looks_fit(p->l, b->size)) free_block(p, b);
+            if (b->lane != lane && looks_fit(p->l, b->size))
+                free_block(p, b);
         }
         if (p->count < BLOCKS && chance(p, 20)) {
             int other = (lane + 1) % p->lanes;
@@ -363,48 +439,81 @@ static void check_counts(program *p) {
 static void step(program *p) {
     size_t what = below(p, 100);
     ds_device d = harness_device((int)below(p, 2));
-    if (what < 36) step_alloc(p);
-    else if (what < 62) step_free(p);
-    else if (what < 76) { if (p->count) use_elsewhere(p, &p->block[below(p, (size_t)p->count)], (int)below(p, (size_t)p->lanes)); }
-    else if (what < 80) { if (p->count) rewrite(p, &p->block[below(p, (size_t)p->count)]); }
-    else if (what < 86) {
+    if (what < 36)
+        step_alloc(p);
+    else if (what < 62)
+        step_free(p);
+    else if (what < 76) {
+        if (p->count)
+            use_elsewhere(p, &p->block[below(p, (size_t)p->count)],
+                          (int)below(p, (size_t)p->lanes));
+    } else if (what < 80) {
+        if (p->count)
+            rewrite(p, &p->block[below(p, (size_t)p->count)]);
+    } else if (what < 86) {
         int i = (int)below(p, (size_t)p->lanes);
         if (!p->closed[i] && p->gates_used < GATES) {
             p->closed[i] = &p->gates[p->gates_used++];
             TRACE("lane %d closes", i);
             gate_close(p->s[i], p->closed[i]);
         }
-    }
-    else if (what < 90) open_lane(p, (int)below(p, (size_t)p->lanes));
-    else if (what < 92) { TRACE("empty cache"); may_wait(p); MUST(ds_mem_empty_cache(d, NULL)); has_waited(); }
-    else if (what < 94) { TRACE("trim"); may_wait(p); MUST(ds_mem_trim(d, below(p, 64 * MIB), NULL)); has_waited(); }
-    else if (what < 95) { if (p->pools) { may_wait(p); MUST(ds_pool_empty_cache(p->pool[below(p, (size_t)p->pools)], NULL)); has_waited(); } }
-    else if (what < 97) step_lane_ends(p);
+    } else if (what < 90)
+        open_lane(p, (int)below(p, (size_t)p->lanes));
+    else if (what < 92) {
+        TRACE("empty cache");
+        may_wait(p);
+        MUST(ds_mem_empty_cache(d, NULL));
+        has_waited();
+    } else if (what < 94) {
+        TRACE("trim");
+        may_wait(p);
+        MUST(ds_mem_trim(d, below(p, 64 * MIB), NULL));
+        has_waited();
+    } else if (what < 95) {
+        if (p->pools) {
+            may_wait(p);
+            MUST(ds_pool_empty_cache(p->pool[below(p, (size_t)p->pools)], NULL));
+            has_waited();
+        }
+    } else if (what < 97)
+        step_lane_ends(p);
     else if (what < 98) {
         if (p->limited) { /* what is reserved already stays */
             p->limit = chance(p, 50) ? 0 : (40 + below(p, 100)) * MIB;
-            if (p->limit && p->limit < ds_mem_reserved(harness_device(0))) p->limit = ds_mem_reserved(harness_device(0));
+            if (p->limit && p->limit < ds_mem_reserved(harness_device(0)))
+                p->limit = ds_mem_reserved(harness_device(0));
             MUST(ds_mem_set_limit(harness_device(0), p->limit));
         }
-    }
-    else step_capture(p);
+    } else
+        step_capture(p);
 }
 
 static ds_mem_config draw_config(program *p) {
     ds_mem_config c = config_of(p->preset);
     c.debug = (int)below(p, 3);
-    if (chance(p, 40)) c.reuse = (int)below(p, 3);
-    if (chance(p, 30)) c.poll_on_alloc = !c.poll_on_alloc;
-    if (chance(p, 30)) c.best_fit_by_address = !c.best_fit_by_address;
-    if (chance(p, 20)) c.statistics = DS_STATISTICS_CURRENT;
-    if (chance(p, 20)) MUST(ds_mem_config_parse("roundup_power2_divisions:4", &c));
-    if (chance(p, 15)) MUST(ds_mem_config_parse("max_split_size_mb:20", &c));
-    if (chance(p, 15)) c.garbage_collection_threshold = 0.6;
-    if (chance(p, 10)) c.poison = 1;
-    if (chance(p, 10)) c.guard_bytes = 512;
+    if (chance(p, 40))
+        c.reuse = (int)below(p, 3);
+    if (chance(p, 30))
+        c.poll_on_alloc = !c.poll_on_alloc;
+    if (chance(p, 30))
+        c.best_fit_by_address = !c.best_fit_by_address;
+    if (chance(p, 20))
+        c.statistics = DS_STATISTICS_CURRENT;
+    if (chance(p, 20))
+        MUST(ds_mem_config_parse("roundup_power2_divisions:4", &c));
+    if (chance(p, 15))
+        MUST(ds_mem_config_parse("max_split_size_mb:20", &c));
+    if (chance(p, 15))
+        c.garbage_collection_threshold = 0.6;
+    if (chance(p, 10))
+        c.poison = 1;
+    if (chance(p, 10))
+        c.guard_bytes = 512;
     p->blocking_frees = c.guard_bytes != 0;
-    TRACE("reuse %d, poll %d, by address %d, divisions %d, split %zu, collect %g, poison %d, guard %zu", c.reuse, c.poll_on_alloc, c.best_fit_by_address,
-          c.roundup_power2_divisions[0], c.max_split_size, c.garbage_collection_threshold, c.poison, c.guard_bytes);
+    TRACE("reuse %d, poll %d, by address %d, divisions %d, split %zu, collect %g, poison %d, guard "
+          "%zu",
+          c.reuse, c.poll_on_alloc, c.best_fit_by_address, c.roundup_power2_divisions[0],
+          c.max_split_size, c.garbage_collection_threshold, c.poison, c.guard_bytes);
     return c;
 }
 
@@ -421,24 +530,35 @@ static void run_program(uint64_t seed) {
     p->lanes = 2 + (int)below(p, harness_device_count() > 1 ? 5 : 4);
     p->pools = chance(p, 40) ? 1 + (int)below(p, POOLS) : 0;
     ds_mem_config c = draw_config(p);
-    if (p->limited) c.limit = p->limit = (64 + below(p, 64)) * MIB;
+    if (p->limited)
+        c.limit = p->limit = (64 + below(p, 64)) * MIB;
     begin_with(&c);
     harness_warm_up();
     p->l = looks_create(1 << 18);
-    for (int i = 0; i < p->lanes; i++) p->s[i] = lane_stream(p, i);
-    for (int i = 0; i < p->pools; i++) MUST(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .use_on_oom = chance(p, 30) }, &p->pool[i]));
+    for (int i = 0; i < p->lanes; i++)
+        p->s[i] = lane_stream(p, i);
+    for (int i = 0; i < p->pools; i++)
+        MUST(ds_pool_create(
+            &(ds_pool_desc){ .device = harness_device(0), .use_on_oom = chance(p, 30) },
+            &p->pool[i]));
     for (p->step = 1; p->step <= STEPS; p->step++) {
         step(p);
-        for (int d = 0; d < harness_device_count() && d < 2; d++) MUST(ds_mem_validate(harness_device(d)));
-        if (p->step % 10 == 0) check_counts(p);
+        for (int d = 0; d < harness_device_count() && d < 2; d++)
+            MUST(ds_mem_validate(harness_device(d)));
+        if (p->step % 10 == 0)
+            check_counts(p);
     }
     settle(p);
-    for (int i = 0; i < GRAPHS; i++) drop_graph(p, &p->graph[i]);
+    for (int i = 0; i < GRAPHS; i++)
+        drop_graph(p, &p->graph[i]);
     p->limited = 0;
-    while (p->count) step_free(p);
+    while (p->count)
+        step_free(p);
     settle(p);
-    for (int i = 0; i < p->pools; i++) MUST(ds_pool_destroy(p->pool[i]));
-    for (int i = 0; i < p->lanes; i++) MUST(ds_stream_destroy(p->s[i]));
+    for (int i = 0; i < p->pools; i++)
+        MUST(ds_pool_destroy(p->pool[i]));
+    for (int i = 0; i < p->lanes; i++)
+        MUST(ds_stream_destroy(p->s[i]));
     looks_destroy(p->l);
     await_graphs_memory(0);
     finish();
@@ -451,9 +571,11 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
 
 static void test_random_programs_find_in_every_block_what_they_wrote(void **state) {
     (void)state;
-    uint64_t first = setting("DS_RANDOM_FIRST", 1), count = setting("DS_RANDOM_SEEDS", 30 / HARNESS_THIRD);
+    uint64_t first = setting("DS_RANDOM_FIRST", 1),
+             count = setting("DS_RANDOM_SEEDS", 30 / HARNESS_THIRD);
     refused_in_captures = 0;
-    for (uint64_t seed = first; seed < first + count; seed++) run_program(seed);
+    for (uint64_t seed = first; seed < first + count; seed++)
+        run_program(seed);
     assert_true(count < 30 || refused_in_captures > 0); /* captures and shortage have met */
 }
 
@@ -462,14 +584,31 @@ static void test_random_programs_find_in_every_block_what_they_wrote(void **stat
 enum { THREADS = 4, ROUNDS = 400, HELD = 24, MAILBOXES = 8 };
 
 /* A block on its way to another thread, which frees it. */
-typedef struct parcel { void *p; size_t size; uint32_t value; ds_stream s; } parcel;
-typedef struct shared { _Atomic(parcel *) box[MAILBOXES]; ds_stream common; _Atomic int pending_looks; } shared;
-typedef struct hand { shared *all; ds_stream own; uint64_t x; uint32_t base; } hand;
+typedef struct parcel {
+    void *p;
+    size_t size;
+    uint32_t value;
+    ds_stream s;
+} parcel;
+
+typedef struct shared {
+    _Atomic(parcel *) box[MAILBOXES];
+    ds_stream common;
+    _Atomic int pending_looks;
+} shared;
+
+typedef struct hand {
+    shared *all;
+    ds_stream own;
+    uint64_t x;
+    uint32_t base;
+} hand;
 
 static void put_away(looks *l, parcel *b, ds_stream reader) {
     if (!looks_fit(l, b->size)) {
         ok_thread(ds_device_synchronize(harness_device(0)));
-        if (!looks_right(l)) harness_die("a block has not what was written", DS_ERR_ILLEGAL_STATE);
+        if (!looks_right(l))
+            harness_die("a block has not what was written", DS_ERR_ILLEGAL_STATE);
     }
     if (ds_stream_equal(reader, b->s)) {
         look(l, b->p, b->size, b->value, reader);
@@ -491,14 +630,18 @@ static void *work(void *arg) {
         uint64_t r = draw(&h->x);
         if (count < HELD && r % 100 < 55) {
             parcel *b = malloc(sizeof *b);
-            if (!b) abort();
+            if (!b)
+                abort();
             b->size = (size_t)(r >> 20) % ((r >> 10) % 6 ? 30000 : 2 << 20) + 1;
             b->s = (r >> 8) % 4 ? h->own : h->all->common;
             b->value = h->base + i;
             b->p = block(b->size, b->s);
             paint(b->p, b->size, b->value, b->s);
-            if ((r >> 12) % 4 == 0) b = atomic_exchange(&h->all->box[(r >> 16) % MAILBOXES], b); /* away with it, for whatever lies there */
-            if (b) held[count++] = b;
+            /* away with it, for whatever lies there */
+            if ((r >> 12) % 4 == 0)
+                b = atomic_exchange(&h->all->box[(r >> 16) % MAILBOXES], b);
+            if (b)
+                held[count++] = b;
         } else if (count) {
             int k = (int)((r >> 30) % (uint64_t)count);
             parcel *b = held[k];
@@ -507,15 +650,20 @@ static void *work(void *arg) {
         }
         if (i % 100 == 99) {
             ds_mem_stats st = stats_of(0);
-            if (st.allocation[DS_STAT_ALL].current < 0) abort();
+            if (st.allocation[DS_STAT_ALL].current < 0)
+                abort();
             ok_thread(ds_mem_validate(harness_device(0)));
         }
-        if (i % 150 == 149) ok_thread(ds_mem_empty_cache(harness_device(0), NULL));
-        if (i % 130 == 129) ok_thread(ds_mem_trim(harness_device(0), 20 * MIB, NULL));
+        if (i % 150 == 149)
+            ok_thread(ds_mem_empty_cache(harness_device(0), NULL));
+        if (i % 130 == 129)
+            ok_thread(ds_mem_trim(harness_device(0), 20 * MIB, NULL));
     }
-    while (count) put_away(l, held[--count], h->own);
+    while (count)
+        put_away(l, held[--count], h->own);
     ok_thread(ds_device_synchronize(harness_device(0)));
-    if (!looks_right(l)) harness_die("a block has not what was written", DS_ERR_ILLEGAL_STATE);
+    if (!looks_right(l))
+        harness_die("a block has not what was written", DS_ERR_ILLEGAL_STATE);
     looks_destroy(l);
     return NULL;
 }
@@ -528,22 +676,32 @@ static void test_threads_share_streams_and_free_each_others_blocks(void **state)
         pthread_t thread[THREADS];
         ds_mem_config c = config_of(preset);
         c.debug = 0;
-        if (preset % 2 == 0) c.reuse = DS_REUSE_ALWAYS;
+        if (preset % 2 == 0)
+            c.reuse = DS_REUSE_ALWAYS;
         begin_with(&c);
-        if (getenv("DS_RANDOM_VERBOSE")) print_message("%s\n", preset_name(preset));
+        if (getenv("DS_RANDOM_VERBOSE"))
+            print_message("%s\n", preset_name(preset));
         memset(&all, 0, sizeof all);
         all.common = harness_stream(0, 0);
-        for (uint32_t i = 0; i < THREADS; i++) h[i] = (hand){ .all = &all, .own = harness_stream(0, 0), .x = i * 77 + (uint32_t)preset, .base = (i + 1) << 20 };
-        for (int i = 0; i < THREADS; i++) thread[i] = spawn(work, &h[i]);
-        for (int i = 0; i < THREADS; i++) join(thread[i]);
+        for (uint32_t i = 0; i < THREADS; i++)
+            h[i] = (hand){ .all = &all,
+                           .own = harness_stream(0, 0),
+                           .x = i * 77 + (uint32_t)preset,
+                           .base = (i + 1) << 20 };
+        for (int i = 0; i < THREADS; i++)
+            thread[i] = spawn(work, &h[i]);
+        for (int i = 0; i < THREADS; i++)
+            join(thread[i]);
         looks *l = looks_create(1 << 17);
         for (int i = 0; i < MAILBOXES; i++)
-            if (all.box[i]) put_away(l, all.box[i], all.common);
+            if (all.box[i])
+                put_away(l, all.box[i], all.common);
         ok(ds_stream_synchronize(all.common));
         assert_true(looks_right(l));
         looks_destroy(l);
         check_invariants(0);
-        for (int i = 0; i < THREADS; i++) ok(ds_stream_destroy(h[i].own));
+        for (int i = 0; i < THREADS; i++)
+            ok(ds_stream_destroy(h[i].own));
         ok(ds_stream_destroy(all.common));
         finish();
     }
@@ -557,48 +715,60 @@ static struct { _Atomic long live, calls, fail_at; } books;
 static void *book_alloc(size_t size, void *user) {
     (void)user;
     long n = ++books.calls;
-    if (n == books.fail_at) return NULL;
+    if (n == books.fail_at)
+        return NULL;
     void *p = malloc(size);
-    if (p) books.live++;
+    if (p)
+        books.live++;
     return p;
 }
 
 static void book_free(void *p, void *user) {
     (void)user;
-    if (p) books.live--;
+    if (p)
+        books.live--;
     free(p);
 }
 
 /* What failed is counted and must have left a sentence; 1: it went well. */
 static int failures;
+
 static int went(ds_result r) {
-    if (r >= 0) return 1;
+    if (r >= 0)
+        return 1;
     failures++;
-    if (!strchr(ds_last_error(), ' ')) fail_msg("%s left no sentence", ds_result_name(r));
+    if (!strchr(ds_last_error(), ' '))
+        fail_msg("%s left no sentence", ds_result_name(r));
     return 0;
 }
+
 #define WENT(call) went(call)
-/* Ends something: when the fault hits, the next try must succeed, unless the first has done it all the same. */
-#define ENDS(call) \
-    do { \
-        if (!WENT(call)) { \
-            ds_result again_ = (call); \
-            if (again_ != DS_OK && again_ != DS_ERR_INVALID_VALUE && again_ != DS_ERR_INVALID_HANDLE) \
+/* Ends something: when the fault hits, the next try must succeed, unless the first has done it
+   all the same. */
+#define ENDS(call)                                                                              \
+    do {                                                                                        \
+        if (!WENT(call)) {                                                                      \
+            ds_result again_ = (call);                                                          \
+            if (again_ != DS_OK && again_ != DS_ERR_INVALID_VALUE &&                            \
+                again_ != DS_ERR_INVALID_HANDLE)                                                \
                 fail_msg("%s is %s again: %s", #call, ds_result_name(again_), ds_last_error()); \
-        } \
+        }                                                                                       \
     } while (0)
 
 static void idle(ds_stream s) {
-    if (!WENT(ds_stream_synchronize(s))) ok(ds_stream_synchronize(s));
+    if (!WENT(ds_stream_synchronize(s)))
+        ok(ds_stream_synchronize(s));
 }
 
 /* Returns 0 when the block was not written. */
 static int write_if(void *q, size_t size, uint32_t value, ds_stream s) {
     return q && WENT(ds_fill_2d(q, UNIT, value, 4, 1, (size + UNIT - 1) / UNIT, s));
 }
+
 static void read_if(looks *l, void *q, size_t size, uint32_t value, ds_stream s) {
     size_t words = (size + UNIT - 1) / UNIT;
-    if (!WENT(ds_copy_2d(l->words + l->taken, 4, q, UNIT, 4, words, s))) return;
+    if (!WENT(ds_copy_2d(l->words + l->taken, 4, q, UNIT, 4, words, s)))
+        return;
     l->look[l->count++] = (struct look){ l->taken, words, value };
     l->taken += words;
 }
@@ -608,63 +778,84 @@ static void in_a_capture(ds_stream s, looks *l) {
     ds_graph_exec exec = { 0 };
     void *q = NULL;
     harness_watch(s);
-    if (!WENT(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL))) return;
+    if (!WENT(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL)))
+        return;
     size_t count = l->count, taken = l->taken;
     if (WENT(ds_mem_alloc(5000, s, &q))) {
-        if (write_if(q, 5000, 55, s)) read_if(l, q, 5000, 55, s);
+        if (write_if(q, 5000, 55, s))
+            read_if(l, q, 5000, 55, s);
         ENDS(ds_mem_free(q));
     }
     int made = WENT(ds_capture_end(s, &g));
-    if (!made) DS_IGNORE(ds_capture_end(s, &g)); /* when it is still open */
-    int launched = made && WENT(ds_graph_instantiate(g, NULL, &exec)) && WENT(ds_graph_launch(exec, s));
+    /* when it is still open */
+    if (!made)
+        DS_IGNORE(ds_capture_end(s, &g));
+    int launched =
+        made && WENT(ds_graph_instantiate(g, NULL, &exec)) && WENT(ds_graph_launch(exec, s));
     if (!launched) { /* nothing was read */
         l->count = count;
         l->taken = taken;
     }
     idle(s);
-    if (exec.id) ENDS(ds_graph_exec_destroy(exec));
-    if (g.id) ENDS(ds_graph_destroy(g));
+    if (exec.id)
+        ENDS(ds_graph_exec_destroy(exec));
+    if (g.id)
+        ENDS(ds_graph_destroy(g));
 }
 
 static void short_program(const ds_mem_config *c, looks *l) {
     static const size_t sizes[] = { 700, 5000, 3 << 20, 11 << 20 };
+
     enum { N = sizeof sizes / sizeof *sizes };
+
     ds_device d = harness_device(0);
     ds_stream s = { 0 }, t = { 0 };
     ds_pool pool = { 0 };
     void *q[N] = { NULL }, *more = NULL;
     failures = 0;
     DS_IGNORE(ds_mem_configure(d, c));
-    if (!WENT(ds_mem_configure(d, c)) && !WENT(ds_mem_configure(d, c))) fail_msg("%s", ds_last_error());
-    if (!WENT(ds_stream_create(&(ds_stream_desc){ .device = d }, &s))) ok(ds_stream_create(&(ds_stream_desc){ .device = d }, &s));
-    if (!WENT(ds_stream_create(&(ds_stream_desc){ .device = d }, &t))) ok(ds_stream_create(&(ds_stream_desc){ .device = d }, &t));
+    if (!WENT(ds_mem_configure(d, c)) && !WENT(ds_mem_configure(d, c)))
+        fail_msg("%s", ds_last_error());
+    if (!WENT(ds_stream_create(&(ds_stream_desc){ .device = d }, &s)))
+        ok(ds_stream_create(&(ds_stream_desc){ .device = d }, &s));
+    if (!WENT(ds_stream_create(&(ds_stream_desc){ .device = d }, &t)))
+        ok(ds_stream_create(&(ds_stream_desc){ .device = d }, &t));
     for (uint32_t i = 0; i < N; i++) {
         if (!WENT(ds_mem_alloc(sizes[i], s, &q[i]))) {
             assert_null(q[i]);
             continue;
         }
-        if (!write_if(q[i], sizes[i], i + 1, s)) continue;
-        if (!WENT(ds_stream_wait_stream(t, s))) continue;
+        if (!write_if(q[i], sizes[i], i + 1, s))
+            continue;
+        if (!WENT(ds_stream_wait_stream(t, s)))
+            continue;
         read_if(l, q[i], sizes[i], i + 1, t);
         if (!WENT(i % 2 ? ds_mem_record_use(q[i], t) : ds_mem_record_stream(q[i], t))) {
             idle(t); /* what was not recorded must be over */
         }
     }
     for (uint32_t i = 0; i < N; i++)
-        if (q[i]) ENDS(ds_mem_free(q[i]));
+        if (q[i])
+            ENDS(ds_mem_free(q[i]));
     for (uint32_t i = 0; i < N; i++) {
         q[i] = NULL;
-        if (WENT(ds_mem_alloc(sizes[i], i % 2 ? s : t, &q[i]))) (void)write_if(q[i], sizes[i], 100 + i, i % 2 ? s : t);
+        if (WENT(ds_mem_alloc(sizes[i], i % 2 ? s : t, &q[i])))
+            (void)write_if(q[i], sizes[i], 100 + i, i % 2 ? s : t);
     }
     (void)WENT(ds_mem_empty_cache(d, NULL));
     (void)WENT(ds_mem_set_limit(d, 40 * MIB));
-    if (ds_mem_alloc(24 * MIB, s, &more) == DS_OK) ENDS(ds_mem_free(more)); /* may be refused by right */
+    /* may be refused by right */
+    if (ds_mem_alloc(24 * MIB, s, &more) == DS_OK)
+        ENDS(ds_mem_free(more));
     (void)WENT(ds_mem_set_limit(d, 0));
     for (uint32_t i = 0; i < N; i++)
-        if (q[i]) ENDS(ds_mem_free(q[i]));
+        if (q[i])
+            ENDS(ds_mem_free(q[i]));
     if (WENT(ds_pool_create(&(ds_pool_desc){ .device = d, .label = "p" }, &pool))) {
         more = NULL;
-        if (WENT(ds_mem_alloc_with(&(ds_mem_request){ .size = 9000, .stream = s, .pool = pool }, &more))) ENDS(ds_mem_free(more));
+        if (WENT(ds_mem_alloc_with(&(ds_mem_request){ .size = 9000, .stream = s, .pool = pool },
+                                   &more)))
+            ENDS(ds_mem_free(more));
         ENDS(ds_pool_destroy(pool));
     }
     in_a_capture(s, l);
@@ -672,7 +863,8 @@ static void short_program(const ds_mem_config *c, looks *l) {
     ok(ds_mem_validate(d));
     idle(s);
     idle(t);
-    if (!looks_right(l)) fail_msg("a block was used again too early");
+    if (!looks_right(l))
+        fail_msg("a block was used again too early");
     ENDS(ds_stream_destroy(s));
     ENDS(ds_stream_destroy(t));
     (void)WENT(ds_mem_empty_cache(d, NULL));
@@ -684,11 +876,16 @@ static void short_program(const ds_mem_config *c, looks *l) {
     assert_int_equal(stats_of(0).active[DS_STAT_ALL].current, 0);
 }
 
-/* Runs the program with one fault, then without, then looks what is left. 1 when the fault was met. */
+/* Runs the program with one fault, then without, then looks what is left. 1 when the fault was
+   met. */
 static int with_a_fault(int preset, const char *fault, long book_fault) {
-    if (getenv("DS_RANDOM_VERBOSE")) print_message("%s: fault %s, bookkeeping %ld\n", preset_name(preset), fault ? fault : "none", book_fault);
+    if (getenv("DS_RANDOM_VERBOSE"))
+        print_message("%s: fault %s, bookkeeping %ld\n", preset_name(preset),
+                      fault ? fault : "none", book_fault);
     ds_mem_config c = config_of(preset);
-    ds_init_desc init = { .layers = fault ? "fault" : NULL, .fault = fault, .allocator = { book_alloc, book_free, NULL } };
+    ds_init_desc init = { .layers = fault ? "fault" : NULL,
+                          .fault = fault,
+                          .allocator = { book_alloc, book_free, NULL } };
     ds_cpu_desc cpu = { .devices = 2, .workers = 2 };
     int met;
     init.cpu = &cpu;
@@ -698,8 +895,10 @@ static int with_a_fault(int preset, const char *fault, long book_fault) {
     ok(ds_init(&init));
     looks *l = calloc(1, sizeof *l);
     void *words = NULL;
-    if (!l) abort();
-    if (ds_host_alloc(1 << 20, &words) < 0) ok(ds_host_alloc(1 << 20, &words));
+    if (!l)
+        abort();
+    if (ds_host_alloc(1 << 20, &words) < 0)
+        ok(ds_host_alloc(1 << 20, &words));
     l->words = words;
     l->room = 1 << 18;
     books.calls = 0;
@@ -707,23 +906,30 @@ static int with_a_fault(int preset, const char *fault, long book_fault) {
     short_program(&c, l);
     met = failures > 0 || (book_fault && books.calls >= book_fault);
     books.fail_at = 0;
-    if (met) short_program(&c, l); /* else the fault may be still to come */
-    if (met && failures) fail_msg("%s %ld, %s: the second run fails %d times: %s", fault ? fault : "bookkeeping", book_fault, preset_name(preset), failures,
-                           ds_last_error());
-    if (ds_host_free(words) < 0) ok(ds_host_free(words));
+    /* else the fault may be still to come */
+    if (met)
+        short_program(&c, l);
+    if (met && failures)
+        fail_msg("%s %ld, %s: the second run fails %d times: %s", fault ? fault : "bookkeeping",
+                 book_fault, preset_name(preset), failures, ds_last_error());
+    if (ds_host_free(words) < 0)
+        ok(ds_host_free(words));
     free(l);
     ds_result r = ds_shutdown();
-    if (r != DS_OK && !(fault && r == DS_ERR_DRIVER)) fail_msg("ds_shutdown is %s: %s", ds_result_name(r), ds_last_error());
+    if (r != DS_OK && !(fault && r == DS_ERR_DRIVER))
+        fail_msg("ds_shutdown is %s: %s", ds_result_name(r), ds_last_error());
     harness_forget();
     AWAIT(!books.live);
-    if (books.live) fail_msg("%s %ld, %s: %ld pieces of bookkeeping are left", fault ? fault : "bookkeeping", book_fault, preset_name(preset),
-                             (long)books.live);
+    if (books.live)
+        fail_msg("%s %ld, %s: %ld pieces of bookkeeping are left", fault ? fault : "bookkeeping",
+                 book_fault, preset_name(preset), (long)books.live);
     return met;
 }
 
 static void faults(int preset) {
     int quiet = 0;
-    for (int n = 1; quiet < 12; n += HARNESS_THIRD) { /* calls whose failure need not be told are some in a row */
+    /* calls whose failure need not be told are some in a row */
+    for (int n = 1; quiet < 12; n += HARNESS_THIRD) {
         char fault[32];
         snprintf(fault, sizeof fault, "*:%d", n);
         quiet = with_a_fault(preset, fault, 0) ? 0 : quiet + 1;
@@ -742,17 +948,20 @@ static void test_a_fault_at_any_call_leaks_nothing_with_plain_segments(void **st
 
 static void test_a_shortage_of_bookkeeping_memory_leaks_nothing(void **state) {
     (void)state;
-    for (long n = 1; with_a_fault(PRESET_DEFAULT, NULL, n); n += HARNESS_THIRD) {}
+    for (long n = 1; with_a_fault(PRESET_DEFAULT, NULL, n); n += HARNESS_THIRD) {
+    }
 }
 
 static void test_a_shortage_of_bookkeeping_memory_leaks_nothing_with_plain_segments(void **state) {
     (void)state;
-    for (long n = 1; with_a_fault(PRESET_TORCH, NULL, n); n += HARNESS_THIRD) {}
+    for (long n = 1; with_a_fault(PRESET_TORCH, NULL, n); n += HARNESS_THIRD) {
+    }
 }
 
 const struct CMUnitTest tests_alloc_random[] = {
     DS_TEST(test_random_programs_find_in_every_block_what_they_wrote, "torch: test_allocator_fuzz"),
-    DS_TEST(test_threads_share_streams_and_free_each_others_blocks, "paddle: CUDAMutilThreadMutilStreamTest, torch: test_multi_threads_alloc"),
+    DS_TEST(test_threads_share_streams_and_free_each_others_blocks,
+            "paddle: CUDAMutilThreadMutilStreamTest, torch: test_multi_threads_alloc"),
     DS_TEST(test_a_fault_at_any_call_of_the_driver_leaks_nothing, "alloc"),
     DS_TEST(test_a_fault_at_any_call_leaks_nothing_with_plain_segments, "alloc"),
     DS_TEST(test_a_shortage_of_bookkeeping_memory_leaks_nothing, "alloc"),

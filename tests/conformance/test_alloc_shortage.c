@@ -1,7 +1,10 @@
-/* The caching allocator when memory is short: limits, the steps before an error, the error, what goes on afterwards. */
+/* The caching allocator when memory is short: limits, the steps before an error, the error, what
+   goes on afterwards. */
 #include "alloc.h"
 
-static ds_stream stream(int device) { return harness_stream(device, 0); }
+static ds_stream stream(int device) {
+    return harness_stream(device, 0);
+}
 
 static void copy_works(ds_stream s) {
     uint64_t *h = word(3);
@@ -30,7 +33,8 @@ static void test_a_limit_is_kept_to_the_byte(void **state) {
     refused(ds_mem_alloc(1, s, &none), DS_ERR_LIMIT_EXCEEDED);
     assert_int_equal(ds_mem_reserved(d), 7 * UNIT);
     assert_int_equal(stat(0, "num_ooms"), 3);
-    for (int i = 0; i < 3; i++) ok(ds_mem_free(p[i]));
+    for (int i = 0; i < 3; i++)
+        ok(ds_mem_free(p[i]));
     ok(ds_mem_set_limit(d, 0));
     copy_works(s);
     ok(ds_stream_destroy(s));
@@ -51,8 +55,11 @@ static void test_cached_memory_does_not_count_against_a_limit(void **state) {
         p = block(60 * MIB, t); /* cached on another stream */
         ok(ds_mem_free(p));
         void *many[20];
-        for (int i = 0; i < 20; i++) many[i] = block(MIB, s); /* in the other kind of segment */
-        for (int i = 0; i < 20; i++) ok(ds_mem_free(many[i]));
+        /* in the other kind of segment */
+        for (int i = 0; i < 20; i++)
+            many[i] = block(MIB, s);
+        for (int i = 0; i < 20; i++)
+            ok(ds_mem_free(many[i]));
         p = block(60 * MIB, s);
         assert_true(ds_mem_reserved(d) <= 64 * MIB);
         ok(ds_mem_free(p));
@@ -89,7 +96,8 @@ static void test_limits_are_read_as_they_were_set(void **state) {
         assert_int_equal(limit, fractions[i] == 1.0 ? 0 : (size_t)(fractions[i] * (double)total));
     }
     static const double wrong[] = { -1, -0.001, 1.1, 1.0000001 };
-    for (size_t i = 0; i < 4; i++) refused(ds_mem_set_fraction(d, wrong[i]), DS_ERR_INVALID_VALUE);
+    for (size_t i = 0; i < 4; i++)
+        refused(ds_mem_set_fraction(d, wrong[i]), DS_ERR_INVALID_VALUE);
     refused(ds_mem_set_fraction(d, strtod("nan", NULL)), DS_ERR_INVALID_VALUE);
     ok(ds_mem_get_fraction(d, &fraction));
     assert_true(fraction == 1);
@@ -114,17 +122,24 @@ static void test_limits_are_read_as_they_were_set(void **state) {
     refused(ds_mem_set_fraction(out_of_range, 1), DS_ERR_DEVICE_RANGE);
     refused(ds_mem_get_limit(d, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_mem_get_fraction(d, NULL), DS_ERR_INVALID_VALUE);
+
     /* as a text */
-    static const struct { const char *text; double part; size_t bytes; } texts[] = {
-        { "limit:0", 0, 0 }, { "limit:1073741824", 0, 1073741824 }, { "limit:0%", 0, 0 }, { "limit:40%", 0.40, 0 },
-        { "limit:70.5%", 0.705, 0 }, { "limit:100%", 1, 0 } };
+    static const struct {
+        const char *text;
+        double part;
+        size_t bytes;
+    } texts[] = { { "limit:0", 0, 0 },         { "limit:1073741824", 0, 1073741824 },
+                  { "limit:0%", 0, 0 },        { "limit:40%", 0.40, 0 },
+                  { "limit:70.5%", 0.705, 0 }, { "limit:100%", 1, 0 } };
+
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         ok(ds_mem_configure_text("preset:default"));
         ok(ds_mem_configure_text(texts[i].text));
         ok(ds_mem_get_limit(d, &limit));
         size_t want = texts[i].bytes ? texts[i].bytes : (size_t)(texts[i].part * (double)total);
         size_t apart = limit > want ? limit - want : want - limit;
-        if (apart > 1 && !(texts[i].part == 1 && limit == 0)) fail_msg("%s: the limit is %zu, not %zu", texts[i].text, limit, want);
+        if (apart > 1 && !(texts[i].part == 1 && limit == 0))
+            fail_msg("%s: the limit is %zu, not %zu", texts[i].text, limit, want);
     }
     for (size_t i = 0; i < 2; i++) { /* the second one replaces the first */
         ok(ds_mem_configure_text("limit:40%"));
@@ -184,7 +199,9 @@ static void test_a_pool_has_a_limit_of_its_own(void **state) {
         ds_stream s = stream(0);
         ds_pool pool;
         void *p, *q = &p;
-        ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .limit = 40 * MIB, .label = "narrow" }, &pool));
+        ok(ds_pool_create(
+            &(ds_pool_desc){ .device = harness_device(0), .limit = 40 * MIB, .label = "narrow" },
+            &pool));
         ds_mem_request r = { .size = 24 * MIB, .stream = s, .pool = pool };
         ok(ds_mem_alloc_with(&r, &p));
         refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
@@ -239,7 +256,8 @@ static void test_a_refused_request_succeeds_when_memory_was_freed(void **state) 
         paint(p, 24 * MIB, 1, s);
         no_memory(ds_mem_alloc(48 * MIB, s, &q));
         assert_null(q);
-        if (!strstr(ds_last_error(), "48.00 MiB")) fail_msg("\"%s\" does not say what was asked for", ds_last_error());
+        if (!strstr(ds_last_error(), "48.00 MiB"))
+            fail_msg("\"%s\" does not say what was asked for", ds_last_error());
         assert_int_equal(stat(0, "num_ooms"), 1);
         copy_works(s);
         look(l, p, 24 * MIB, 1, s);
@@ -299,8 +317,10 @@ static void test_small_and_large_caches_make_room_for_each_other(void **state) {
         ds_stream s = stream(0);
         void *p[40], *q;
         for (int round = 0; round < 3; round++) {
-            for (int i = 0; i < 40; i++) p[i] = block(MIB, s);
-            for (int i = 0; i < 40; i++) ok(ds_mem_free(p[i]));
+            for (int i = 0; i < 40; i++)
+                p[i] = block(MIB, s);
+            for (int i = 0; i < 40; i++)
+                ok(ds_mem_free(p[i]));
             q = block(56 * MIB, s);
             ok(ds_mem_free(q));
         }
@@ -317,6 +337,7 @@ static void test_blocks_that_wait_for_other_streams_are_taken_before_memory_runs
     for (int preset = 0; preset < PRESETS; preset++)
         for (int way = 0; way < 2; way++) {
             enum { SIZE = 12 << 20, TIMES = 30 };
+
             gate g = { 0 };
             scarce sc;
             ds_mem_config c = config_of(preset);
@@ -332,8 +353,10 @@ static void test_blocks_that_wait_for_other_streams_are_taken_before_memory_runs
                 paint(x, SIZE, i, s);
                 ok(ds_stream_wait_stream(user, s));
                 look(l, x, SIZE, i, user);
-                if (way) ok(ds_mem_record_use(x, user));
-                else ok(ds_mem_record_stream(x, user));
+                if (way)
+                    ok(ds_mem_record_use(x, user));
+                else
+                    ok(ds_mem_record_stream(x, user));
                 ok(ds_mem_free(x));
             }
             join(thread);
@@ -379,14 +402,16 @@ static void test_emptying_the_cache_of_a_full_device_is_no_error(void **state) {
     ds_stream s = stream(0);
     void *p[2000], *none;
     int count = 0;
-    while (count < 2000 && ds_mem_alloc(512 * KIB, s, &p[count]) == DS_OK) count++;
+    while (count < 2000 && ds_mem_alloc(512 * KIB, s, &p[count]) == DS_OK)
+        count++;
     assert_true(count >= 48);
     no_memory(ds_mem_alloc(512 * KIB, s, &none));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     ok(ds_mem_trim(harness_device(0), 0, NULL));
     ok(ds_mem_validate(harness_device(0)));
     check_invariants(0);
-    for (int i = 0; i < count; i++) ok(ds_mem_free(p[i]));
+    for (int i = 0; i < count; i++)
+        ok(ds_mem_free(p[i]));
     ok(ds_stream_destroy(s));
     finish();
     scarce_end(&sc);
@@ -404,9 +429,12 @@ static void test_the_error_names_what_was_asked_and_who_has_the_memory(void **st
         char device[DS_DEVICE_NAME_SIZE];
         ok(ds_device_print(harness_device(0), device, sizeof device));
         ok(ds_mem_set_limit(harness_device(0), 128 * MIB));
-        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 60 * MIB, .stream = s, .label = "weights of the model" }, &big));
+        ok(ds_mem_alloc_with(
+            &(ds_mem_request){ .size = 60 * MIB, .stream = s, .label = "weights of the model" },
+            &big));
         for (int i = 0; i < 3; i++)
-            ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = s, .label = "activations" }, &p[i]));
+            ok(ds_mem_alloc_with(
+                &(ds_mem_request){ .size = 3 * MIB, .stream = s, .label = "activations" }, &p[i]));
         pending = block(2 * MIB, s);
         ok(ds_mem_free(p[1]));
         gate_close(user, &g);
@@ -415,15 +443,22 @@ static void test_the_error_names_what_was_asked_and_who_has_the_memory(void **st
         pthread_t thread = spawn(open_later, &g); /* whoever waits for it */
         refused(ds_mem_alloc(100 * MIB, s, &none), DS_ERR_LIMIT_EXCEEDED);
         join(thread);
-        if (!strstr(ds_last_error(), "100.00 MiB") || !strstr(ds_last_error(), device) || !strstr(ds_last_error(), "128.00 MiB"))
+        if (!strstr(ds_last_error(), "100.00 MiB") || !strstr(ds_last_error(), device) ||
+            !strstr(ds_last_error(), "128.00 MiB"))
             fail_msg("\"%s\" does not name the request, %s and the limit", ds_last_error(), device);
         const char *report = ds_mem_last_report();
-        static const char *const words[] = { "100.00 MiB", "128.00 MiB", "weights of the model", "activations", "60.00 MiB", "limit",
-                                             "allocated", "reserved", "free", "largest", "pending", "fragment" };
+        static const char *const words[] = { "100.00 MiB",  "128.00 MiB", "weights of the model",
+                                             "activations", "60.00 MiB",  "limit",
+                                             "allocated",   "reserved",   "free",
+                                             "largest",     "pending",    "fragment" };
         for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-            if (!strstr(report, words[i])) fail_msg("%s: \"%s\" is not in the report:\n%s", preset_name(preset), words[i], report);
+            if (!strstr(report, words[i]))
+                fail_msg("%s: \"%s\" is not in the report:\n%s", preset_name(preset), words[i],
+                         report);
         assert_true(strstr(report, "weights of the model") < strstr(report, "activations"));
-        ok(ds_mem_free(big)); ok(ds_mem_free(p[0])); ok(ds_mem_free(p[2]));
+        ok(ds_mem_free(big));
+        ok(ds_mem_free(p[0]));
+        ok(ds_mem_free(p[2]));
         ok(ds_stream_synchronize(user));
         ok(ds_mem_set_limit(harness_device(0), 0));
         ok(ds_stream_destroy(s));
@@ -434,7 +469,8 @@ static void test_the_error_names_what_was_asked_and_who_has_the_memory(void **st
 
 static void *no_report_here(void *arg) {
     (void)arg;
-    if (ds_mem_last_report()[0]) abort();
+    if (ds_mem_last_report()[0])
+        abort();
     return NULL;
 }
 
@@ -452,7 +488,12 @@ static void test_the_report_belongs_to_the_thread_that_ran_out(void **state) {
     finish();
 }
 
-typedef struct observed { int calls, order; size_t needed, total, free; ds_device device; } observed;
+typedef struct observed {
+    int calls, order;
+    size_t needed, total, free;
+    ds_device device;
+} observed;
+
 static int observer_clock;
 
 static void observe(ds_device device, size_t needed, size_t total, size_t free_bytes, void *user) {
@@ -502,7 +543,13 @@ static void test_observers_are_called_before_the_error_comes_back(void **state) 
 
 /* ---- callbacks that free ---- */
 
-typedef struct helper { void *spare[4]; int count, calls, lie; size_t size; ds_result alloc; ds_stream s; } helper;
+typedef struct helper {
+    void *spare[4];
+    int count, calls, lie;
+    size_t size;
+    ds_result alloc;
+    ds_stream s;
+} helper;
 
 static int give_one(ds_device device, size_t size, void *user) {
     helper *h = user;
@@ -513,7 +560,8 @@ static int give_one(ds_device device, size_t size, void *user) {
         void *p;
         h->alloc = ds_mem_alloc(100, h->s, &p);
     }
-    if (!h->count) return h->lie;
+    if (!h->count)
+        return h->lie;
     ok_thread(ds_mem_free(h->spare[--h->count]));
     return 1;
 }
@@ -557,27 +605,35 @@ static void test_a_callback_frees_memory_before_an_allocation_fails(void **state
     }
 }
 
-/* What the callback frees cannot be given back to the driver, since its neighbour lives: it must be found in the cache. */
+/* What the callback frees cannot be given back to the driver, since its neighbour lives: it must
+   be found in the cache. */
 static void test_the_cache_is_searched_again_after_every_step(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         begin(preset);
         ds_stream s = stream(0);
         helper h = { .count = 0 };
+
         enum { N = 16 };
+
         void *p[N];
-        for (int i = 0; i < N; i++) p[i] = block(128 * KIB, s); /* 2 MiB of small blocks */
+        /* 2 MiB of small blocks */
+        for (int i = 0; i < N; i++)
+            p[i] = block(128 * KIB, s);
         ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
         void *filler[200];
         int fillers = 0;
-        while (fillers < 200 && ds_mem_alloc(128 * KIB, s, &filler[fillers]) == DS_OK) fillers++;
+        while (fillers < 200 && ds_mem_alloc(128 * KIB, s, &filler[fillers]) == DS_OK)
+            fillers++;
         assert_true(fillers < 200);
         ok(ds_mem_on_shortage(give_one, &h));
         h.spare[h.count++] = p[5];
         void *q = block(128 * KIB, s);
-        if (preset != PRESET_CUPY) assert_ptr_equal(q, p[5]);
+        if (preset != PRESET_CUPY)
+            assert_ptr_equal(q, p[5]);
         assert_int_equal(h.count, 0);
-        if (preset != PRESET_CUPY) { /* two neighbours, freed one after the other, make one that fits */
+        /* two neighbours, freed one after the other, make one that fits */
+        if (preset != PRESET_CUPY) {
             char *low = p[8] < p[9] ? p[8] : p[9], *high = p[8] < p[9] ? p[9] : p[8];
             assert_ptr_equal(low + 128 * KIB, high);
             h.spare[h.count++] = low;
@@ -590,9 +646,11 @@ static void test_the_cache_is_searched_again_after_every_step(void **state) {
             ok(ds_mem_free(p[9]));
         }
         ok(ds_mem_remove_on_shortage(give_one, &h));
-        for (int i = 0; i < fillers; i++) ok(ds_mem_free(filler[i]));
+        for (int i = 0; i < fillers; i++)
+            ok(ds_mem_free(filler[i]));
         for (int i = 0; i < N; i++)
-            if (i != 5 && i != 8 && i != 9) ok(ds_mem_free(p[i]));
+            if (i != 5 && i != 8 && i != 9)
+                ok(ds_mem_free(p[i]));
         ok(ds_mem_free(q));
         ok(ds_mem_set_limit(harness_device(0), 0));
         ok(ds_stream_destroy(s));
@@ -654,7 +712,8 @@ static void test_free_blocks_of_a_pool_serve_others_in_need_if_it_allows_that(vo
             ds_stream s = stream(0);
             ds_pool pool;
             void *p, *keep, *q = &p;
-            ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .use_on_oom = allowed }, &pool));
+            ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .use_on_oom = allowed },
+                              &pool));
             ok(ds_pool_push(pool));
             p = block(40 * MIB, s);
             keep = block(2 * MIB, s); /* may share the segment, which then cannot be given back */
@@ -663,11 +722,13 @@ static void test_free_blocks_of_a_pool_serve_others_in_need_if_it_allows_that(vo
             ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
             ds_result r = ds_mem_alloc(40 * MIB, s, &q);
             if (allowed) {
-                if (r != DS_OK) fail_msg("%s: %s: %s", preset_name(preset), ds_result_name(r), ds_last_error());
+                if (r != DS_OK)
+                    fail_msg("%s: %s: %s", preset_name(preset), ds_result_name(r), ds_last_error());
                 assert_ptr_equal(q, p);
                 ok(ds_mem_free(q));
             } else if (preset >= PRESET_TORCH) {
-                assert_int_equal(r, DS_ERR_LIMIT_EXCEEDED); /* a pool that lives is not emptied for others */
+                /* a pool that lives is not emptied for others */
+                assert_int_equal(r, DS_ERR_LIMIT_EXCEEDED);
                 assert_null(q);
             } else if (r == DS_OK) {
                 ok(ds_mem_free(q));
@@ -706,7 +767,11 @@ static void test_a_shortage_in_a_pushed_pool_empties_the_default_cache(void **st
 
 /* ---- threads ---- */
 
-typedef struct greedy { ds_stream s; int refusals, successes; uint32_t value; } greedy;
+typedef struct greedy {
+    ds_stream s;
+    int refusals, successes;
+    uint32_t value;
+} greedy;
 
 static void *take_and_give(void *arg) {
     greedy *g = arg;
@@ -720,7 +785,8 @@ static void *take_and_give(void *arg) {
             paint(p, size, g->value, g->s);
             if (!looks_fit(l, size)) {
                 ok_thread(ds_stream_synchronize(g->s));
-                if (!looks_right(l)) abort();
+                if (!looks_right(l))
+                    abort();
             }
             look(l, p, size, g->value, g->s);
             ok_thread(ds_mem_free(p));
@@ -732,7 +798,8 @@ static void *take_and_give(void *arg) {
         }
     }
     ok_thread(ds_stream_synchronize(g->s));
-    if (!looks_right(l)) abort();
+    if (!looks_right(l))
+        abort();
     looks_destroy(l);
     return NULL;
 }
@@ -747,7 +814,8 @@ static void test_threads_that_compete_for_memory_all_come_to_their_end(void **st
         c.debug = 1;
         begin_with(&c);
         ok(ds_mem_set_limit(harness_device(0), 64 * MIB));
-        if (getenv("DS_RANDOM_VERBOSE")) print_message("%s\n", preset_name(preset));
+        if (getenv("DS_RANDOM_VERBOSE"))
+            print_message("%s\n", preset_name(preset));
         for (uint32_t i = 0; i < 4; i++) {
             g[i] = (greedy){ .s = stream(0), .value = 100 + i };
             thread[i] = spawn(take_and_give, &g[i]);
@@ -757,8 +825,10 @@ static void test_threads_that_compete_for_memory_all_come_to_their_end(void **st
             successes += g[i].successes;
             ok(ds_stream_destroy(g[i].s));
         }
-        if (getenv("DS_RANDOM_VERBOSE")) print_message("%d of 240 succeeded\n", successes);
-        assert_true(successes > 0); /* how many is up to the timing: what the others hold may be the whole limit */
+        if (getenv("DS_RANDOM_VERBOSE"))
+            print_message("%d of 240 succeeded\n", successes);
+        /* how many is up to the timing: what the others hold may be the whole limit */
+        assert_true(successes > 0);
         ds_stream alone = stream(0);
         for (size_t i = 1; i <= 5; i++) { /* but whoever is alone gets it */
             void *p = block(i * 7 * MIB, alone);
@@ -811,16 +881,21 @@ static void test_freed_memory_is_poisoned_on_request(void **state) {
     }
 }
 
-/* Whoever was told to use a block finds it as it was; whoever gets it next finds poison: behind the uses of others, when its stream has ended, when the stream that has borrowed it frees it. */
+/* Whoever was told to use a block finds it as it was; whoever gets it next finds poison: behind
+   the uses of others, when its stream has ended, when the stream that has borrowed it frees it. */
 static void test_poison_comes_behind_all_who_used_the_block(void **state) {
     (void)state;
-    enum { USED = 1, ENDED = 2, BORROWED = 4, LATE = 8, WAYS = 16 }; /* LATE: what was on the streams is not over when the block is freed */
+
+    /* LATE: what was on the streams is not over when the block is freed */
+    enum { USED = 1, ENDED = 2, BORROWED = 4, LATE = 8, WAYS = 16 };
+
     for (int preset = 0; preset < PRESETS; preset++) {
         ds_mem_config c = config_of(preset);
         c.poison = 1;
         for (int way = 0; way < WAYS; way++) {
             begin_with(&c);
-            ds_stream owner = stream(0), user = stream(0), next = way & (ENDED | BORROWED) ? stream(0) : owner;
+            ds_stream owner = stream(0), user = stream(0),
+                      next = way & (ENDED | BORROWED) ? stream(0) : owner;
             looks *l = looks_create(100000);
             gate g = { 0 };
             void *p = block(12 * MIB, owner);
@@ -830,32 +905,47 @@ static void test_poison_comes_behind_all_who_used_the_block(void **state) {
                 owner = stream(0);
                 assert_ptr_equal(block(12 * MIB, owner), p);
             }
-            if (way & LATE) gate_close(way & USED ? user : owner, &g);
+            if (way & LATE)
+                gate_close(way & USED ? user : owner, &g);
             paint(p, 12 * MIB, 7, owner);
             if (way & USED) {
-                if (!(way & LATE)) ok(ds_stream_wait_stream(user, owner));
-                else ok(ds_stream_synchronize(owner));
+                if (!(way & LATE))
+                    ok(ds_stream_wait_stream(user, owner));
+                else
+                    ok(ds_stream_synchronize(owner));
                 look(l, p, 12 * MIB, 7, user);
                 ok(ds_mem_record_use(p, user));
             }
-            if (!(way & LATE)) { ok(ds_stream_synchronize(owner)); ok(ds_stream_synchronize(user)); }
-            if (way & ENDED) ok(ds_stream_destroy(owner));
-            else if (way & BORROWED) next = owner;
+            if (!(way & LATE)) {
+                ok(ds_stream_synchronize(owner));
+                ok(ds_stream_synchronize(user));
+            }
+            if (way & ENDED)
+                ok(ds_stream_destroy(owner));
+            else if (way & BORROWED)
+                next = owner;
             ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
             ok(ds_mem_free(p));
-            pthread_t thread = spawn(open_later, &g); /* while a preset without reuse has the host wait */
+            /* while a preset without reuse has the host wait */
+            pthread_t thread = spawn(open_later, &g);
             void *q = block(12 * MIB, next);
-            int other = c.reuse == DS_REUSE_NEVER && way == (USED | LATE); /* the host has waited, and the driver was asked for new memory */
-            if (p != q && !other) fail_msg("%s, way %d: not the same block", preset_name(preset), way);
-            if (!other) look(l, q, 12 * MIB, 0xDBDBDBDBu, next);
+            /* the host has waited, and the driver was asked for new memory */
+            int other = c.reuse == DS_REUSE_NEVER && way == (USED | LATE);
+            if (p != q && !other)
+                fail_msg("%s, way %d: not the same block", preset_name(preset), way);
+            if (!other)
+                look(l, q, 12 * MIB, 0xDBDBDBDBu, next);
             ok(ds_stream_synchronize(next));
             ok(ds_stream_synchronize(user));
             join(thread);
-            if (!looks_right(l)) fail_msg("%s, way %d", preset_name(preset), way);
+            if (!looks_right(l))
+                fail_msg("%s, way %d", preset_name(preset), way);
             looks_destroy(l);
             ok(ds_mem_free(q));
-            if (!(way & ENDED)) ok(ds_stream_destroy(owner));
-            if (next.id != owner.id) ok(ds_stream_destroy(next));
+            if (!(way & ENDED))
+                ok(ds_stream_destroy(owner));
+            if (next.id != owner.id)
+                ok(ds_stream_destroy(next));
             ok(ds_stream_destroy(user));
             finish();
         }
@@ -865,7 +955,9 @@ static void test_poison_comes_behind_all_who_used_the_block(void **state) {
 /* Where it gives the stream the same memory again, as CUDA does. */
 static void test_the_drivers_pool_gets_poisoned_blocks_back(void **state) {
     (void)state;
+
     enum { SIZE = 4 << 20 };
+
     ds_mem_config c = ds_mem_config_default();
     c.poison = 1;
     c.debug = 2;
@@ -878,30 +970,40 @@ static void test_the_drivers_pool_gets_poisoned_blocks_back(void **state) {
         paint(p, SIZE, 7, s);
         ok(ds_stream_wait_stream(user, s));
         look(l, p, SIZE, 7, user);
-        if (used) ok(ds_mem_record_use(p, user));
-        else ok(ds_stream_wait_stream(s, user));
+        if (used)
+            ok(ds_mem_record_use(p, user));
+        else
+            ok(ds_stream_wait_stream(s, user));
         ok(ds_mem_free(p));
         q = block(SIZE, s);
-        if (q == p) look(l, q, SIZE, 0xDBDBDBDBu, s);
+        if (q == p)
+            look(l, q, SIZE, 0xDBDBDBDBu, s);
         ok(ds_stream_synchronize(s));
         ok(ds_stream_synchronize(user));
         assert_true(looks_right(l));
         looks_destroy(l);
         ok(ds_mem_free(q));
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(user));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(user));
         finish();
     }
 }
 
-static struct { char text[20][400]; int count; } logged;
+static struct {
+    char text[20][400];
+    int count;
+} logged;
+
 static void keep_log(const ds_log_item *item, void *user) {
     (void)user;
-    if (logged.count < 20) snprintf(logged.text[logged.count++], sizeof logged.text[0], "%s", item->text);
+    if (logged.count < 20)
+        snprintf(logged.text[logged.count++], sizeof logged.text[0], "%s", item->text);
 }
 
 static int logged_with(const char *a, const char *b) {
     for (int i = 0; i < logged.count; i++)
-        if (strstr(logged.text[i], a) && strstr(logged.text[i], b)) return 1;
+        if (strstr(logged.text[i], a) && strstr(logged.text[i], b))
+            return 1;
     return 0;
 }
 
@@ -917,8 +1019,10 @@ static void test_a_write_behind_a_block_is_reported_at_its_free(void **state) {
         logged.count = 0;
         ds_stream s = stream(0);
         void *good, *bad, *after;
-        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1024, .stream = s, .label = "well done" }, &good));
-        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1024, .stream = s, .label = "off by one" }, &bad));
+        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1024, .stream = s, .label = "well done" },
+                             &good));
+        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1024, .stream = s, .label = "off by one" },
+                             &bad));
         after = block(1024, s);
         assert_int_equal(find(bad).requested, 1024);
         ok(ds_fill(good, 7, 1, 1024, s)); /* all of it is its own */
@@ -937,13 +1041,15 @@ static void test_a_write_behind_a_block_is_reported_at_its_free(void **state) {
     }
 }
 
-/* Nor does it matter that the block's stream has ended, before the work on it or after, or that another stream has got the block since. */
+/* Nor does it matter that the block's stream has ended, before the work on it or after, or that
+   another stream has got the block since. */
 static void test_a_write_behind_a_block_of_an_ended_stream_is_reported(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS + 2; preset++) {
         ds_init_desc init = { .log_fn = keep_log, .log_level = DS_LOG_WARNING };
         ds_mem_config c = config_of(preset % PRESETS);
-        if (preset >= PRESETS) c.backend = preset - PRESETS + DS_MEM_DRIVER_POOL;
+        if (preset >= PRESETS)
+            c.backend = preset - PRESETS + DS_MEM_DRIVER_POOL;
         c.guard_bytes = 512;
         clear_memory();
         harness_restart(&init);
@@ -954,9 +1060,12 @@ static void test_a_write_behind_a_block_of_an_ended_stream_is_reported(void **st
             ds_stream ended = stream(0);
             gate g = { 0 };
             void *bad, *good;
-            ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = ended, .label = "the bad one" }, &bad));
+            ok(ds_mem_alloc_with(
+                &(ds_mem_request){ .size = 3 * MIB, .stream = ended, .label = "the bad one" },
+                &bad));
             good = block(3 * MIB, ended);
-            if (late) gate_close(ended, &g);
+            if (late)
+                gate_close(ended, &g);
             ok(ds_fill(good, 7, 1, 3 * MIB, ended));
             ok(ds_fill(bad, 7, 1, 3 * MIB + 1, ended));
             ok(ds_stream_destroy(ended));
@@ -966,9 +1075,11 @@ static void test_a_write_behind_a_block_of_an_ended_stream_is_reported(void **st
             ok(ds_mem_free(bad));
             join(thread);
             assert_true(logged.count == 1 && logged_with("the bad one", "behind their end"));
-            ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = s, .label = "the next one" }, &bad));
+            ok(ds_mem_alloc_with(
+                &(ds_mem_request){ .size = 3 * MIB, .stream = s, .label = "the next one" }, &bad));
             ok(ds_fill(bad, 7, 1, 3 * MIB + 1, s));
-            if (late) ok(ds_stream_destroy(s));
+            if (late)
+                ok(ds_stream_destroy(s));
             ok(ds_mem_free(bad));
             assert_true(logged.count == 2 && logged_with("the next one", "behind their end"));
             logged.count = 0;
@@ -979,17 +1090,31 @@ static void test_a_write_behind_a_block_of_an_ended_stream_is_reported(void **st
 }
 
 /* 512 bytes behind what was asked for, wherever the block ends; not where none were filled. */
-static void test_guards_lie_behind_what_was_asked_for_and_count_where_they_were_filled(void **state) {
+static void test_guards_lie_behind_what_was_asked_for_and_count_where_they_were_filled(
+    void **state) {
     (void)state;
-    static const struct { size_t size, alignment, written; int damaged; } ways[] = {
-        { 1000, 0, 1000, 0 }, { 1000, 0, 1001, 1 }, { 1000, 0, 1024, 1 }, { 1001, 0, 1001, 0 }, { 1001, 0, 1005, 1 }, { 1000, 0, 1511, 1 },
-        { 20 * MIB - 424 * KIB, 0, 20 * MIB - 424 * KIB, 0 }, { 20 * MIB - 424 * KIB, 0, 20 * MIB - 424 * KIB + 512, 1 }, { 3 * MIB, 0, 3 * MIB + 1, 1 },
-        { 1024, MIB, 1024, 0 }, { 1024, MIB, 1536, 1 } };
+
+    static const struct {
+        size_t size, alignment, written;
+        int damaged;
+    } ways[] = { { 1000, 0, 1000, 0 },
+                 { 1000, 0, 1001, 1 },
+                 { 1000, 0, 1024, 1 },
+                 { 1001, 0, 1001, 0 },
+                 { 1001, 0, 1005, 1 },
+                 { 1000, 0, 1511, 1 },
+                 { 20 * MIB - 424 * KIB, 0, 20 * MIB - 424 * KIB, 0 },
+                 { 20 * MIB - 424 * KIB, 0, 20 * MIB - 424 * KIB + 512, 1 },
+                 { 3 * MIB, 0, 3 * MIB + 1, 1 },
+                 { 1024, MIB, 1024, 0 },
+                 { 1024, MIB, 1536, 1 } };
+
     for (int preset = 0; preset < PRESETS + 2; preset++) {
         ds_init_desc init = { .log_fn = keep_log, .log_level = DS_LOG_WARNING };
         ds_mem_config c = config_of(preset % PRESETS), without = c;
         ds_graph graph;
-        if (preset >= PRESETS) without.backend = c.backend = preset - PRESETS + DS_MEM_DRIVER_POOL;
+        if (preset >= PRESETS)
+            without.backend = c.backend = preset - PRESETS + DS_MEM_DRIVER_POOL;
         c.guard_bytes = 512;
         harness_restart(&init);
         set_config(&without);
@@ -1007,12 +1132,19 @@ static void test_guards_lie_behind_what_was_asked_for_and_count_where_they_were_
         ok(ds_mem_free(beside_a_capture));
         assert_int_equal(logged.count, 0);
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-            if (ways[i].alignment && preset >= PRESETS) continue;
-            ok(ds_mem_alloc_with(&(ds_mem_request){ .size = ways[i].size, .stream = s, .alignment = ways[i].alignment, .label = "the one" }, &p));
+            if (ways[i].alignment && preset >= PRESETS)
+                continue;
+            ok(ds_mem_alloc_with(&(ds_mem_request){ .size = ways[i].size,
+                                                    .stream = s,
+                                                    .alignment = ways[i].alignment,
+                                                    .label = "the one" },
+                                 &p));
             ok(ds_fill(p, 7, 1, ways[i].written, s));
             ok(ds_mem_free(p));
-            if (logged.count != ways[i].damaged || (logged.count && !logged_with("the one", "behind their end")))
-                fail_msg("policy %d, way %zu: %d warnings, %s", preset, i, logged.count, logged.count ? logged.text[0] : "");
+            if (logged.count != ways[i].damaged ||
+                (logged.count && !logged_with("the one", "behind their end")))
+                fail_msg("policy %d, way %zu: %d warnings, %s", preset, i, logged.count,
+                         logged.count ? logged.text[0] : "");
             logged.count = 0;
         }
         p = block(1000, s); /* the policy goes, its guards stay until their blocks are freed */
@@ -1024,7 +1156,8 @@ static void test_guards_lie_behind_what_was_asked_for_and_count_where_they_were_
         ok(ds_fill(p, 7, 1, 1024, s));
         ok(ds_mem_free(p));
         assert_int_equal(logged.count, 1);
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(other));
         finish();
         harness_restart(NULL);
     }
@@ -1038,9 +1171,12 @@ static void test_blocks_that_are_left_at_shutdown_are_reported_by_label(void **s
     logged.count = 0;
     ds_stream s = stream(0);
     void *p;
-    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = s, .label = "the forgotten one" }, &p));
-    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = s, .label = "the forgotten one" }, &p));
-    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 100, .stream = s, .label = "the freed one" }, &p));
+    ok(ds_mem_alloc_with(
+        &(ds_mem_request){ .size = 3 * MIB, .stream = s, .label = "the forgotten one" }, &p));
+    ok(ds_mem_alloc_with(
+        &(ds_mem_request){ .size = 3 * MIB, .stream = s, .label = "the forgotten one" }, &p));
+    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 100, .stream = s, .label = "the freed one" },
+                         &p));
     ok(ds_mem_free(p));
     p = block(700, s); /* known by its place */
     ok(ds_stream_destroy(s));
@@ -1070,7 +1206,8 @@ static void test_nothing_is_reported_when_all_blocks_were_freed(void **state) {
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(t));
     harness_shutdown();
-    for (int i = 0; i < logged.count; i++) fail_msg("\"%s\"", logged.text[i]);
+    for (int i = 0; i < logged.count; i++)
+        fail_msg("\"%s\"", logged.text[i]);
 }
 
 /* ---- what a refusal leaves behind ---- */
@@ -1110,7 +1247,8 @@ static void test_a_segment_is_as_large_as_there_is_room_for(void **state) {
     q = block(6 * MIB, s);
     assert_int_equal(ds_mem_reserved(harness_device(0)), 90 * MIB);
     assert_int_equal(stat(0, "num_alloc_retries"), 0);
-    ok(ds_mem_free(p)); ok(ds_mem_free(q));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(q));
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -1118,12 +1256,15 @@ static void test_a_segment_is_as_large_as_there_is_room_for(void **state) {
 static void test_a_pools_limit_is_kept_to_the_byte(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
-        if (preset == PRESET_TORCH_GROWING) continue; /* pages of 20 MiB */
+        /* pages of 20 MiB */
+        if (preset == PRESET_TORCH_GROWING)
+            continue;
         begin(preset);
         ds_stream s = stream(0);
         ds_pool pool;
         void *p, *q = &p;
-        ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .limit = 24 * MIB }, &pool));
+        ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .limit = 24 * MIB },
+                          &pool));
         ds_mem_request r = { .size = 24 * MIB, .stream = s, .pool = pool };
         ok(ds_mem_alloc_with(&r, &p));
         assert_int_equal(pool_stat(pool, "reserved_bytes.all.current"), (int64_t)(24 * MIB));
@@ -1159,29 +1300,40 @@ static void test_the_smallest_of_a_pools_limits_counts(void **state) {
             ds_mem_config c = config_of(preset);
             c.limit = (least == 0 ? 24 : 40) * MIB;
             c.memory_fraction = ((least == 1 ? 24 : 40) * (double)MIB + 0.5) / total;
-            ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .config = &c, .limit = (least == 2 ? 24 : 40) * MIB }, &pool));
+            ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0),
+                                               .config = &c,
+                                               .limit = (least == 2 ? 24 : 40) * MIB },
+                              &pool));
             ds_mem_request r = { .size = 15 * MIB, .stream = s, .pool = pool };
             ok(ds_mem_alloc_with(&r, &p));
             refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
             assert_null(q);
-            assert_non_null(strstr(ds_last_error(), "only the pool's limit of 24.00 MiB is in the way"));
+            assert_non_null(
+                strstr(ds_last_error(), "only the pool's limit of 24.00 MiB is in the way"));
             r.size = 26 * MIB;
             refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
             assert_non_null(strstr(ds_last_error(), "larger than the pool's limit of 24.00 MiB"));
             ok(ds_mem_free(p));
             ok(ds_pool_destroy(pool));
         }
-        for (int which = 0; which < 3; which++) { /* one of the configuration's alone; 0 of the device is nothing at all */
+        /* one of the configuration's alone; 0 of the device is nothing at all */
+        for (int which = 0; which < 3; which++) {
             ds_mem_config c = config_of(preset);
-            if (which == 0) c.limit = 64 * KIB; else c.memory_fraction = which == 1 ? 64 * (double)KIB / total : 0;
+            if (which == 0)
+                c.limit = 64 * KIB;
+            else
+                c.memory_fraction = which == 1 ? 64 * (double)KIB / total : 0;
             ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .config = &c }, &pool));
-            refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 65 * KIB, .stream = s, .pool = pool }, &q), DS_ERR_LIMIT_EXCEEDED);
+            refused(ds_mem_alloc_with(
+                        &(ds_mem_request){ .size = 65 * KIB, .stream = s, .pool = pool }, &q),
+                    DS_ERR_LIMIT_EXCEEDED);
             ok(ds_pool_destroy(pool));
             size_t limit;
             ok(ds_mem_get_limit(harness_device(0), &limit));
             assert_int_equal(limit, 0);
         }
-        ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool)); /* nothing is left of them */
+        /* nothing is left of them */
+        ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool));
         ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 64 * MIB, .stream = s, .pool = pool }, &p));
         ok(ds_mem_free(p));
         ok(ds_pool_destroy(pool));
@@ -1199,14 +1351,16 @@ static void test_a_shortage_waits_for_all_streams_once(void **state) {
             ds_pool pool = { 0 };
             void *p, *q = &p;
             ok(ds_mem_set_limit(harness_device(0), 20 * MIB));
-            if (named) ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool));
+            if (named)
+                ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool));
             ds_mem_request r = { .size = 15 * MIB, .stream = s, .pool = pool };
             ok(ds_mem_alloc_with(&r, &p));
             refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
             assert_int_equal(stat(0, "num_alloc_retries"), 1);
             assert_int_equal(stat(0, "num_sync_all_streams"), 1);
             ok(ds_mem_free(p));
-            if (named) ok(ds_pool_destroy(pool));
+            if (named)
+                ok(ds_pool_destroy(pool));
             ok(ds_mem_set_limit(harness_device(0), 0));
             ok(ds_stream_destroy(s));
             finish();
@@ -1294,7 +1448,8 @@ static void test_a_late_write_behind_a_block_is_reported_too(void **state) {
         logged.count = 0;
         ds_stream s = stream(0), other = stream(0);
         void *bad, *after;
-        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1024, .stream = s, .label = "off by some" }, &bad));
+        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1024, .stream = s, .label = "off by some" },
+                             &bad));
         after = block(1024, s);
         ok(ds_stream_wait_stream(other, s));
         gate_close(other, &g);
@@ -1306,17 +1461,20 @@ static void test_a_late_write_behind_a_block_is_reported_too(void **state) {
         join(thread);
         ok(ds_mem_free(after));
         assert_int_equal(logged.count, 1);
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(other));
         finish();
         harness_shutdown();
     }
 }
 
-/* An observer must not call devstream; what it is told then is not the sentence of the call that runs. */
+/* An observer must not call devstream; what it is told then is not the sentence of the call that
+   runs. */
 static void meddle(ds_device device, size_t needed, size_t total, size_t free_bytes, void *user) {
     (void)device, (void)needed, (void)total, (void)free_bytes;
     *(ds_result *)user = ds_mem_free((void *)16);
 }
+
 static void test_an_observer_that_calls_devstream_does_not_rename_the_request(void **state) {
     ds_result meddled = DS_OK;
     void *p = NULL;
@@ -1337,30 +1495,37 @@ const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_a_limit_is_kept_to_the_byte, "cupy: test_alloc_limit"),
     DS_TEST(test_cached_memory_does_not_count_against_a_limit, "cupy: test_alloc_limit_fragmented"),
     DS_TEST(test_limits_are_read_as_they_were_set,
-            "cupy: test_get_limit, test_set_limit_size, test_set_limit_fraction, test_parse_limit_string, torch: "
+            "cupy: test_get_limit, test_set_limit_size, test_set_limit_fraction, "
+            "test_parse_limit_string, torch: "
             "test_get_per_process_memory_fraction"),
     DS_TEST(test_no_memory_at_all_is_a_limit_too, "torch: test_get_per_process_memory_fraction"),
     DS_TEST(test_a_part_of_the_devices_memory_is_the_most_that_is_reserved,
             "torch: test_set_per_process_memory_fraction, paddle: test_limit_gpu_memory"),
     DS_TEST(test_a_pool_has_a_limit_of_its_own, "alloc"),
-    DS_TEST(test_what_would_pass_the_limit_can_be_refused_before_the_driver_is_asked, "torch: throw_on_cudamalloc_oom"),
-    DS_TEST(test_a_refused_request_succeeds_when_memory_was_freed, "torch: test_out_of_memory, test_out_of_memory_retry"),
+    DS_TEST(test_what_would_pass_the_limit_can_be_refused_before_the_driver_is_asked,
+            "torch: throw_on_cudamalloc_oom"),
+    DS_TEST(test_a_refused_request_succeeds_when_memory_was_freed,
+            "torch: test_out_of_memory, test_out_of_memory_retry"),
     DS_TEST(test_what_one_stream_has_cached_is_given_back_for_another, "paddle: RetryTest"),
     DS_TEST(test_small_and_large_caches_make_room_for_each_other, "peers e.4 5"),
     DS_TEST(test_blocks_that_wait_for_other_streams_are_taken_before_memory_runs_out,
             "torch: test_caching_allocator_record_stream_oom, peers e.4 3"),
     DS_TEST(test_a_shortage_on_one_device_leaves_the_other_alone, "peers e.4 5"),
     DS_TEST(test_emptying_the_cache_of_a_full_device_is_no_error, "peers e.4 5"),
-    DS_TEST(test_the_error_names_what_was_asked_and_who_has_the_memory, "torch: test_out_of_memory, peers e.4 4"),
+    DS_TEST(test_the_error_names_what_was_asked_and_who_has_the_memory,
+            "torch: test_out_of_memory, peers e.4 4"),
     DS_TEST(test_the_report_belongs_to_the_thread_that_ran_out, "alloc"),
     DS_TEST(test_observers_are_called_before_the_error_comes_back, "torch: test_notifies_oom"),
     DS_TEST(test_a_callback_frees_memory_before_an_allocation_fails, "peers e.4 5"),
     DS_TEST(test_the_cache_is_searched_again_after_every_step, "torch: issue 189504"),
     DS_TEST(test_a_capture_that_runs_out_of_memory_goes_on, "torch: test_graph_capture_oom"),
-    DS_TEST(test_free_blocks_of_a_pool_serve_others_in_need_if_it_allows_that,
-            "torch: test_mempool_limited_memory_with_allocator, test_deleted_mempool_not_used_on_oom"),
-    DS_TEST(test_a_shortage_in_a_pushed_pool_empties_the_default_cache, "torch: test_mempool_release_cached_blocks_during_diversion"),
-    DS_TEST(test_threads_that_compete_for_memory_all_come_to_their_end, "paddle: retry_allocator_test"),
+    DS_TEST(
+        test_free_blocks_of_a_pool_serve_others_in_need_if_it_allows_that,
+        "torch: test_mempool_limited_memory_with_allocator, test_deleted_mempool_not_used_on_oom"),
+    DS_TEST(test_a_shortage_in_a_pushed_pool_empties_the_default_cache,
+            "torch: test_mempool_release_cached_blocks_during_diversion"),
+    DS_TEST(test_threads_that_compete_for_memory_all_come_to_their_end,
+            "paddle: retry_allocator_test"),
     DS_TEST(test_freed_memory_is_poisoned_on_request, "alloc"),
     DS_TEST(test_poison_comes_behind_all_who_used_the_block, "alloc"),
     DS_TEST(test_the_drivers_pool_gets_poisoned_blocks_back, "alloc"),
@@ -1372,7 +1537,8 @@ const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_what_the_device_refuses_counts_for_nothing, "alloc"),
     DS_TEST(test_a_segment_is_as_large_as_there_is_room_for, "alloc"),
     DS_TEST(test_a_pools_limit_is_kept_to_the_byte, "cupy: test_set_limit_size"),
-    DS_TEST(test_the_smallest_of_a_pools_limits_counts, "cupy: test_set_limit_size, test_set_limit_fraction"),
+    DS_TEST(test_the_smallest_of_a_pools_limits_counts,
+            "cupy: test_set_limit_size, test_set_limit_fraction"),
     DS_TEST(test_a_shortage_waits_for_all_streams_once, "torch: 4.1 num_sync_all_streams"),
     DS_TEST(test_a_callback_is_asked_once_for_each_request, "alloc"),
     DS_TEST(test_what_the_device_refuses_counts_for_nothing_on_any_backend, "alloc"),
@@ -1380,4 +1546,5 @@ const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_a_late_write_behind_a_block_is_reported_too, "alloc"),
     DS_TEST(test_an_observer_that_calls_devstream_does_not_rename_the_request, "alloc"),
 };
-const size_t tests_alloc_shortage_count = sizeof tests_alloc_shortage / sizeof *tests_alloc_shortage;
+const size_t tests_alloc_shortage_count =
+    sizeof tests_alloc_shortage / sizeof *tests_alloc_shortage;

@@ -1,7 +1,9 @@
 /* Statistics of the caching allocator against what the test itself counts. */
 #include "alloc.h"
 
-static ds_stream stream(int device) { return harness_stream(device, 0); }
+static ds_stream stream(int device) {
+    return harness_stream(device, 0);
+}
 
 /* ---- what a snapshot of the blocks adds up to ---- */
 
@@ -13,8 +15,11 @@ typedef struct sums {
 
 static void add_block(const ds_mem_block *b, void *user) {
     sums *s = user;
-    if (b->state != DS_BLOCK_UNMAPPED) s->mapped += (int64_t)b->size;
-    if (b->segment == s->segment && (const char *)b->ptr != s->end) s->tiles_wrong++; /* blocks tile their segment */
+    if (b->state != DS_BLOCK_UNMAPPED)
+        s->mapped += (int64_t)b->size;
+    /* blocks tile their segment */
+    if (b->segment == s->segment && (const char *)b->ptr != s->end)
+        s->tiles_wrong++;
     s->segment = b->segment;
     s->end = (const char *)b->ptr + b->size;
     if (b->state == DS_BLOCK_LIVE) {
@@ -25,7 +30,8 @@ static void add_block(const ds_mem_block *b, void *user) {
         s->pending++;
         s->pending_bytes += (int64_t)b->size;
     }
-    if (b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING) s->requested += (int64_t)b->requested;
+    if (b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING)
+        s->requested += (int64_t)b->requested;
 }
 
 static void check_sums(int device) {
@@ -46,7 +52,8 @@ static void check_sums(int device) {
 
 static void test_every_statistic_of_a_kib_has_its_name_and_its_value(void **state) {
     (void)state;
-    static const char *const bytes[] = { "allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes" };
+    static const char *const bytes[] = { "allocated_bytes", "active_bytes", "requested_bytes",
+                                         "reserved_bytes" };
     static const char *const kinds[] = { "all", "small_pool", "large_pool" };
     for (int preset = 0; preset < PRESETS; preset++) {
         char name[100];
@@ -63,8 +70,12 @@ static void test_every_statistic_of_a_kib_has_its_name_and_its_value(void **stat
         void *p = block(1024, s);
         for (int i = 0; i < 4; i++)
             for (int k = 0; k < 3; k++) {
-                int64_t want = k == 2 ? 0 : i == 3 ? (int64_t)ds_mem_reserved(harness_device(0)) : 1024;
-                if (preset == PRESET_CUPY && k) continue; /* small and large share there */
+                int64_t want = k == 2   ? 0
+                               : i == 3 ? (int64_t)ds_mem_reserved(harness_device(0))
+                                        : 1024;
+                /* small and large share there */
+                if (preset == PRESET_CUPY && k)
+                    continue;
                 snprintf(name, sizeof name, "%s.%s.current", bytes[i], kinds[k]);
                 assert_int_equal(stat(0, name), want);
                 snprintf(name, sizeof name, "%s.%s.peak", bytes[i], kinds[k]);
@@ -81,7 +92,8 @@ static void test_every_statistic_of_a_kib_has_its_name_and_its_value(void **stat
         ok(ds_mem_reset_peak_stats(harness_device(0)));
         assert_int_equal(stat(0, "allocated_bytes.all.peak"), 0);
         assert_int_equal(stat(0, "allocation.all.peak"), 0);
-        assert_int_equal(stat(0, "reserved_bytes.all.peak"), (int64_t)ds_mem_reserved(harness_device(0)));
+        assert_int_equal(stat(0, "reserved_bytes.all.peak"),
+                         (int64_t)ds_mem_reserved(harness_device(0)));
         ok(ds_mem_reset_accumulated_stats(harness_device(0)));
         assert_int_equal(stat(0, "active_bytes.all.freed"), 0);
         assert_int_equal(stat(0, "allocation.all.allocated"), 0);
@@ -144,18 +156,23 @@ static void test_a_hundred_steps_count_as_the_program_counts_them(void **state) 
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         enum { N = 40 };
+
         void *p[N] = { 0 };
         size_t size[N] = { 0 };
-        int64_t live = 0, bytes = 0, requested = 0, allocs = 0, frees = 0, most = 0, most_bytes = 0, most_reserved = 0, freed_bytes = 0;
+        int64_t live = 0, bytes = 0, requested = 0, allocs = 0, frees = 0, most = 0, most_bytes = 0,
+                most_reserved = 0, freed_bytes = 0;
         uint64_t x = 88172645463325252u + (uint64_t)preset;
         begin(preset);
         ds_stream s = stream(0);
         for (int step = 0; step < 150; step++) {
-            x ^= x << 13; x ^= x >> 7; x ^= x << 17;
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
             int i = (int)(x % N);
             if (p[i]) {
                 size_t block_size = find(p[i]).size;
-                live--; frees++;
+                live--;
+                frees++;
                 bytes -= (int64_t)block_size;
                 freed_bytes += (int64_t)block_size;
                 requested -= (int64_t)size[i];
@@ -164,15 +181,20 @@ static void test_a_hundred_steps_count_as_the_program_counts_them(void **state) 
             } else {
                 size[i] = (size_t)(x >> 20) % (step % 3 ? 3000 : 6 << 20) + 1;
                 p[i] = block(size[i], s);
-                live++; allocs++;
+                live++;
+                allocs++;
                 bytes += (int64_t)find(p[i]).size;
                 requested += (int64_t)size[i];
             }
-            if (live > most) most = live;
-            if (bytes > most_bytes) most_bytes = bytes;
-            if ((int64_t)ds_mem_reserved(harness_device(0)) > most_reserved) most_reserved = (int64_t)ds_mem_reserved(harness_device(0));
+            if (live > most)
+                most = live;
+            if (bytes > most_bytes)
+                most_bytes = bytes;
+            if ((int64_t)ds_mem_reserved(harness_device(0)) > most_reserved)
+                most_reserved = (int64_t)ds_mem_reserved(harness_device(0));
             ds_mem_stats st = stats_of(0);
-            const ds_mem_stat *a = &st.allocation[DS_STAT_ALL], *b = &st.allocated_bytes[DS_STAT_ALL];
+            const ds_mem_stat *a = &st.allocation[DS_STAT_ALL],
+                              *b = &st.allocated_bytes[DS_STAT_ALL];
             assert_int_equal(a->current, live);
             assert_int_equal(a->peak, most);
             assert_int_equal(a->allocated, allocs);
@@ -200,7 +222,8 @@ static void test_a_hundred_steps_count_as_the_program_counts_them(void **state) 
         assert_int_equal(ds_mem_max_reserved(harness_device(0)), most_reserved);
         assert_int_equal(ds_mem_cached(harness_device(0)), ds_mem_reserved(harness_device(0)));
         assert_int_equal(ds_mem_max_cached(harness_device(0)), most_reserved);
-        for (int i = 0; i < N; i++) ok(ds_mem_free(p[i]));
+        for (int i = 0; i < N; i++)
+            ok(ds_mem_free(p[i]));
         check_sums(0);
         ok(ds_mem_reset_max_allocated(harness_device(0)));
         assert_int_equal(ds_mem_max_allocated(harness_device(0)), 0);
@@ -229,7 +252,8 @@ static void test_a_block_that_is_freed_and_still_used_is_active(void **state) {
         assert_int_equal(st.active[DS_STAT_ALL].current, 2);
         assert_int_equal(st.allocated_bytes[DS_STAT_ALL].current, 1024);
         assert_int_equal(st.active_bytes[DS_STAT_ALL].current, (int64_t)size + 1024);
-        assert_int_equal(st.requested_bytes[DS_STAT_ALL].current, (int64_t)(3 * MIB + 1000)); /* until it is done */
+        /* until it is done */
+        assert_int_equal(st.requested_bytes[DS_STAT_ALL].current, (int64_t)(3 * MIB + 1000));
         check_sums(0);
         gate_open(&g);
         ok(ds_stream_synchronize(user));
@@ -287,7 +311,8 @@ static void test_a_reset_peak_is_the_current_value(void **state) {
         ds_mem_stats st = stats_of(0);
         ok(ds_mem_reset_accumulated_stats(d));
         ds_mem_stats after = stats_of(0);
-        assert_int_equal(after.allocated_bytes[DS_STAT_ALL].current, st.allocated_bytes[DS_STAT_ALL].current);
+        assert_int_equal(after.allocated_bytes[DS_STAT_ALL].current,
+                         st.allocated_bytes[DS_STAT_ALL].current);
         assert_int_equal(after.allocated_bytes[DS_STAT_ALL].allocated, 0);
         assert_int_equal(after.allocated_bytes[DS_STAT_ALL].freed, 0);
         ok(ds_mem_free(a));
@@ -308,7 +333,8 @@ static void test_current_values_alone_can_be_counted(void **state) {
         void *a = block(1000, s), *b = block(3 * MIB, s);
         ds_mem_stats st = stats_of(0);
         assert_int_equal(st.allocation[DS_STAT_ALL].current, 2);
-        assert_int_equal(st.allocation[DS_STAT_SMALL].current, preset == PRESET_CUPY ? st.allocation[DS_STAT_SMALL].current : 1);
+        assert_int_equal(st.allocation[DS_STAT_SMALL].current,
+                         preset == PRESET_CUPY ? st.allocation[DS_STAT_SMALL].current : 1);
         assert_int_equal(st.requested_bytes[DS_STAT_ALL].current, (int64_t)(1000 + 3 * MIB));
         assert_true(st.reserved_bytes[DS_STAT_ALL].current >= (int64_t)(3 * MIB));
         ok(ds_mem_free(a));
@@ -329,15 +355,22 @@ static void test_current_values_alone_can_be_counted(void **state) {
 /* ---- threads ---- */
 
 enum { THREADS = 4, EACH = 200 };
-typedef struct worker { ds_stream s; int shared; pthread_barrier_t *barrier; } worker;
+
+typedef struct worker {
+    ds_stream s;
+    int shared;
+    pthread_barrier_t *barrier;
+} worker;
 
 static void *count_together(void *arg) {
     worker *w = arg;
     void *p[EACH];
-    for (int i = 0; i < EACH; i++) p[i] = block(1024, w->s);
+    for (int i = 0; i < EACH; i++)
+        p[i] = block(1024, w->s);
     pthread_barrier_wait(w->barrier); /* all blocks of all threads live */
     pthread_barrier_wait(w->barrier);
-    for (int i = 0; i < EACH; i++) ok_thread(ds_mem_free(p[i]));
+    for (int i = 0; i < EACH; i++)
+        ok_thread(ds_mem_free(p[i]));
     return NULL;
 }
 
@@ -361,11 +394,13 @@ static void test_threads_are_counted_together_and_stay_counted_when_they_end(voi
             const int64_t most = THREADS * EACH;
             ds_mem_stats st = stats_of(0);
             assert_int_equal(st.allocation[DS_STAT_ALL].current, most);
-            assert_int_equal(st.allocation[preset == PRESET_CUPY ? DS_STAT_LARGE : DS_STAT_SMALL].current, most);
+            assert_int_equal(
+                st.allocation[preset == PRESET_CUPY ? DS_STAT_LARGE : DS_STAT_SMALL].current, most);
             assert_int_equal(st.allocated_bytes[DS_STAT_ALL].current, most * 1024);
             check_sums(0);
             pthread_barrier_wait(&barrier);
-            for (int i = 0; i < THREADS; i++) join(thread[i]);
+            for (int i = 0; i < THREADS; i++)
+                join(thread[i]);
             st = stats_of(0);
             assert_int_equal(st.allocation[DS_STAT_ALL].current, 0);
             assert_int_equal(st.allocation[DS_STAT_ALL].allocated, most);
@@ -373,16 +408,20 @@ static void test_threads_are_counted_together_and_stay_counted_when_they_end(voi
             assert_int_equal(st.allocated_bytes[DS_STAT_ALL].allocated, most * 1024);
             assert_int_equal(st.allocated_bytes[DS_STAT_ALL].freed, most * 1024);
             assert_true(st.peak_bound >= 0 && st.peak_bound_count >= 0);
-            if (st.allocation[DS_STAT_ALL].peak < most || st.allocation[DS_STAT_ALL].peak > most + st.peak_bound_count)
-                fail_msg("the peak is %lld, not %lld with a bound of %lld", (long long)st.allocation[DS_STAT_ALL].peak, (long long)most,
+            if (st.allocation[DS_STAT_ALL].peak < most ||
+                st.allocation[DS_STAT_ALL].peak > most + st.peak_bound_count)
+                fail_msg("the peak is %lld, not %lld with a bound of %lld",
+                         (long long)st.allocation[DS_STAT_ALL].peak, (long long)most,
                          (long long)st.peak_bound_count);
             if (st.allocated_bytes[DS_STAT_ALL].peak < most * 1024 ||
                 st.allocated_bytes[DS_STAT_ALL].peak > most * 1024 + st.peak_bound)
-                fail_msg("the peak is %lld bytes, not %lld with a bound of %lld", (long long)st.allocated_bytes[DS_STAT_ALL].peak,
-                         (long long)most * 1024, (long long)st.peak_bound);
+                fail_msg("the peak is %lld bytes, not %lld with a bound of %lld",
+                         (long long)st.allocated_bytes[DS_STAT_ALL].peak, (long long)most * 1024,
+                         (long long)st.peak_bound);
             check_sums(0);
             for (int i = 0; i < THREADS; i++)
-                if (!shared) ok(ds_stream_destroy(w[i].s));
+                if (!shared)
+                    ok(ds_stream_destroy(w[i].s));
             ok(ds_stream_destroy(one));
             pthread_barrier_destroy(&barrier);
             finish();
@@ -414,17 +453,23 @@ static void test_the_peak_of_threads_that_take_turns_is_within_its_bound(void **
     assert_true(st.allocation[DS_STAT_ALL].peak <= 2 + st.peak_bound_count);
     assert_true(st.allocated_bytes[DS_STAT_ALL].peak >= 5120);
     assert_true(st.allocated_bytes[DS_STAT_ALL].peak <= 5120 + st.peak_bound);
-    for (int i = 0; i < THREADS; i++) ok(ds_stream_destroy(w[i].s));
+    for (int i = 0; i < THREADS; i++)
+        ok(ds_stream_destroy(w[i].s));
     finish();
 }
 
 /* ---- events ---- */
 
-typedef struct seen { int of[DS_ACTION_ANNOTATION + 1]; ds_mem_event last[DS_ACTION_ANNOTATION + 1]; int device_index; } seen;
+typedef struct seen {
+    int of[DS_ACTION_ANNOTATION + 1];
+    ds_mem_event last[DS_ACTION_ANNOTATION + 1];
+    int device_index;
+} seen;
 
 static void note_event(ds_device device, const ds_mem_event *event, void *user) {
     seen *s = user;
-    if ((unsigned)event->action > DS_ACTION_ANNOTATION) return;
+    if ((unsigned)event->action > DS_ACTION_ANNOTATION)
+        return;
     s->of[event->action]++;
     s->last[event->action] = *event;
     s->device_index = device.index;
@@ -441,7 +486,8 @@ static void test_observers_see_each_event_once(void **state) {
         void *p;
         ok(ds_stream_id(s, &id));
         ok(ds_mem_on_event(note_event, &e));
-        int line = __LINE__; ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1, .stream = s, .label = "one byte" }, &p));
+        int line = __LINE__ + 1;
+        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1, .stream = s, .label = "one byte" }, &p));
         assert_int_equal(e.of[DS_ACTION_ALLOC], 1);
         assert_int_equal(e.of[DS_ACTION_SEGMENT_ALLOC], 1);
         assert_true(e.last[DS_ACTION_ALLOC].address == (uint64_t)(uintptr_t)p);
@@ -449,7 +495,8 @@ static void test_observers_see_each_event_once(void **state) {
         assert_true(e.last[DS_ACTION_ALLOC].stream == id);
         assert_string_equal(e.last[DS_ACTION_ALLOC].label, "one byte");
         assert_int_equal(e.last[DS_ACTION_ALLOC].site.line, line);
-        assert_int_equal(e.last[DS_ACTION_SEGMENT_ALLOC].bytes, presets[i] == PRESET_CUPY ? 512 : 2 << 20);
+        assert_int_equal(e.last[DS_ACTION_SEGMENT_ALLOC].bytes,
+                         presets[i] == PRESET_CUPY ? 512 : 2 << 20);
         assert_int_equal(e.device_index, harness_device(0).index);
         ok(ds_mem_free(p));
         assert_int_equal(e.of[DS_ACTION_FREE_REQUESTED], 1);
@@ -486,9 +533,11 @@ static void test_a_free_that_waits_for_a_stream_is_completed_later(void **state)
         begin(presets[i]);
         ds_stream s = stream(0), user = stream(0);
         ok(ds_mem_on_event(note_event, &e));
-        if (presets[i] == PRESET_TORCH_GROWING) assert_int_equal(e.of[DS_ACTION_SEGMENT_MAP], 0);
+        if (presets[i] == PRESET_TORCH_GROWING)
+            assert_int_equal(e.of[DS_ACTION_SEGMENT_MAP], 0);
         void *p = block(5000, s);
-        if (presets[i] == PRESET_TORCH_GROWING) assert_int_equal(e.of[DS_ACTION_SEGMENT_MAP], 1);
+        if (presets[i] == PRESET_TORCH_GROWING)
+            assert_int_equal(e.of[DS_ACTION_SEGMENT_MAP], 1);
         gate_close(user, &g);
         ok(ds_mem_record_stream(p, user));
         ok(ds_mem_free(p));
@@ -498,7 +547,8 @@ static void test_a_free_that_waits_for_a_stream_is_completed_later(void **state)
         ok(ds_stream_synchronize(user));
         ok(ds_mem_empty_cache(harness_device(0), NULL));
         assert_int_equal(e.of[DS_ACTION_FREE_COMPLETED], 1);
-        if (presets[i] == PRESET_TORCH_GROWING) assert_int_equal(e.of[DS_ACTION_SEGMENT_UNMAP], 1);
+        if (presets[i] == PRESET_TORCH_GROWING)
+            assert_int_equal(e.of[DS_ACTION_SEGMENT_UNMAP], 1);
         ok(ds_mem_remove_on_event(note_event, &e));
         ok(ds_stream_destroy(s));
         ok(ds_stream_destroy(user));
@@ -529,7 +579,8 @@ static void test_the_peak_of_active_bytes_counts_both_kinds_and_what_is_pending(
             gate_open(&g);
             ok(ds_stream_synchronize(user));
             ok(ds_mem_free(q));
-            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(user));
+            ok(ds_stream_destroy(s));
+            ok(ds_stream_destroy(user));
             finish();
         }
 }
@@ -539,12 +590,14 @@ static void *allocate_once(void *arg) {
     return NULL;
 }
 
-/* As soon as a second thread has allocated, peaks are set in advance: never below the truth, and above it by a bound. */
+/* As soon as a second thread has allocated, peaks are set in advance: never below the truth, and
+   above it by a bound. */
 static void test_peaks_of_several_threads_are_never_too_low(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int way = 0; way < 4; way++) {
             enum { MANY = 150 };
+
             void *p[MANY];
             gate g = { 0 };
             begin(preset);
@@ -552,13 +605,15 @@ static void test_peaks_of_several_threads_are_never_too_low(void **state) {
             ok_thread(ds_mem_free(block(1000, s)));
             join(spawn(allocate_once, &s));
             size_t size = way & 1 ? 300000 : 512;
-            if (way & 2) gate_close(user, &g);
+            if (way & 2)
+                gate_close(user, &g);
             int64_t most = 0;
             ds_mem_stats st;
             for (int i = 0; i < MANY; i++) {
                 p[i] = block(size, s);
                 st = stats_of(0);
-                if (st.active_bytes[DS_STAT_ALL].current > most) most = st.active_bytes[DS_STAT_ALL].current;
+                if (st.active_bytes[DS_STAT_ALL].current > most)
+                    most = st.active_bytes[DS_STAT_ALL].current;
                 if (way & 2) { /* it is active all the same */
                     ok(ds_mem_record_use(p[i], user));
                     ok(ds_mem_free(p[i]));
@@ -567,12 +622,17 @@ static void test_peaks_of_several_threads_are_never_too_low(void **state) {
             }
             st = stats_of(0);
             if (st.active_bytes[DS_STAT_ALL].peak > most + st.peak_bound)
-                fail_msg("%s, %d: a peak of %lld bytes, %lld in truth, bound %lld", preset_name(preset), way, (long long)st.active_bytes[DS_STAT_ALL].peak,
+                fail_msg("%s, %d: a peak of %lld bytes, %lld in truth, bound %lld",
+                         preset_name(preset), way, (long long)st.active_bytes[DS_STAT_ALL].peak,
                          (long long)most, (long long)st.peak_bound);
-            if (way & 2) gate_open(&g);
-            else for (int i = 0; i < MANY; i++) ok(ds_mem_free(p[i]));
+            if (way & 2)
+                gate_open(&g);
+            else
+                for (int i = 0; i < MANY; i++)
+                    ok(ds_mem_free(p[i]));
             ok(ds_device_synchronize(harness_device(0)));
-            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(user));
+            ok(ds_stream_destroy(s));
+            ok(ds_stream_destroy(user));
             finish();
         }
 }
@@ -582,29 +642,37 @@ static void test_room_below_the_peaks_is_given_out_once(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         enum { MANY = 40 };
+
         void *p[MANY];
         begin(preset);
         ds_stream s = stream(0), other = stream(0);
         for (int large = 0; large < 2; large++) {
-            for (int i = 0; i < (large ? MANY / 4 : MANY); i++) p[i] = block(large ? 4 * MIB : MIB, s);
-            for (int i = 0; i < (large ? MANY / 4 : MANY); i++) ok(ds_mem_free(p[i]));
+            for (int i = 0; i < (large ? MANY / 4 : MANY); i++)
+                p[i] = block(large ? 4 * MIB : MIB, s);
+            for (int i = 0; i < (large ? MANY / 4 : MANY); i++)
+                ok(ds_mem_free(p[i]));
         }
         assert_int_equal(stat(0, "allocated_bytes.all.peak"), (int64_t)(MANY * MIB));
         join(spawn(allocate_once, &other));
         ds_mem_stats st = stats_of(0);
         assert_true(st.allocated_bytes[DS_STAT_ALL].peak <= (int64_t)(MANY * MIB) + st.peak_bound);
         assert_true(st.allocation[DS_STAT_ALL].peak <= MANY + st.peak_bound_count);
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(other));
         finish();
     }
 }
 
-typedef struct text { char *at; size_t count; } text;
+typedef struct text {
+    char *at;
+    size_t count;
+} text;
 
 static int write_text(const char *data, size_t size, void *user) {
     text *t = user;
     char *more = realloc(t->at, t->count + size + 1);
-    if (!more) return 1;
+    if (!more)
+        return 1;
     memcpy(more + t->count, data, size);
     t->at = more;
     t->count += size;
@@ -614,21 +682,29 @@ static int write_text(const char *data, size_t size, void *user) {
 
 static int occurrences(const char *at, const char *what) {
     int n = 0;
-    while ((at = strstr(at, what)) != NULL) { n++; at++; }
+    while ((at = strstr(at, what)) != NULL) {
+        n++;
+        at++;
+    }
     return n;
 }
 
-/* Without observers, and with nothing left out, a free that is done at once is written down in one go. */
+/* Without observers, and with nothing left out, a free that is done at once is written down in
+   one go. */
 static void test_history_has_both_ends_of_each_free(void **state) {
     (void)state;
     for (int quick = 0; quick < 2; quick++) {
         ds_mem_config c = config_of(PRESET_DEFAULT);
         text t = { NULL, 0 };
-        if (quick) { c.debug = 0; harness_restart(NULL); }
+        if (quick) {
+            c.debug = 0;
+            harness_restart(NULL);
+        }
         begin_with(&c);
         ds_stream s = stream(0);
         ok(ds_mem_history_start(NULL));
-        for (size_t i = 1; i < 8; i++) ok(ds_mem_free(block(i * 700, s)));
+        for (size_t i = 1; i < 8; i++)
+            ok(ds_mem_free(block(i * 700, s)));
         ok(ds_mem_history_stop());
         ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, write_text, &t));
         assert_int_equal(occurrences(t.at, "\"alloc\""), 7);
@@ -649,21 +725,24 @@ static void test_a_request_that_fails_raises_no_peak(void **state) {
             begin(preset);
             ds_stream s = stream(0), other = stream(0);
             ok_thread(ds_mem_free(block(1000, s)));
-            if (threads) join(spawn(allocate_once, &other));
+            if (threads)
+                join(spawn(allocate_once, &other));
             ok(ds_mem_set_limit(harness_device(0), 64 * MIB));
             int64_t most = stat(0, "allocated_bytes.all.peak");
             refused(ds_mem_alloc(512 * MIB, s, &none), DS_ERR_LIMIT_EXCEEDED);
             ds_mem_stats st = stats_of(0);
             if (st.allocated_bytes[DS_STAT_ALL].peak > most + st.peak_bound)
-                fail_msg("%s, %d: a peak of %lld bytes, bound %lld", preset_name(preset), threads, (long long)st.allocated_bytes[DS_STAT_ALL].peak,
-                         (long long)st.peak_bound);
+                fail_msg("%s, %d: a peak of %lld bytes, bound %lld", preset_name(preset), threads,
+                         (long long)st.allocated_bytes[DS_STAT_ALL].peak, (long long)st.peak_bound);
             ok(ds_mem_set_limit(harness_device(0), 0));
-            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+            ok(ds_stream_destroy(s));
+            ok(ds_stream_destroy(other));
             finish();
         }
 }
 
-/* What is allocated has been higher, what is active has not: the peak of that follows all the same. */
+/* What is allocated has been higher, what is active has not: the peak of that follows all the
+   same. */
 static void test_the_peak_of_active_bytes_is_not_that_of_allocated_ones(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
@@ -678,14 +757,17 @@ static void test_the_peak_of_active_bytes_is_not_that_of_allocated_ones(void **s
         gate_close(user, &g);
         ok(ds_mem_record_use(p, user));
         ok(ds_mem_free(p));
-        for (int i = 0; i < 4; i++) tiny[i] = block(512, s);
+        for (int i = 0; i < 4; i++)
+            tiny[i] = block(512, s);
         p = block(6 * MIB, s);
         ok(ds_mem_free(p));
         assert_true(stat(0, "active_bytes.all.peak") >= (int64_t)(14 * MIB));
         gate_open(&g);
         ok(ds_stream_synchronize(user));
-        for (int i = 0; i < 4; i++) ok(ds_mem_free(tiny[i]));
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(user));
+        for (int i = 0; i < 4; i++)
+            ok(ds_mem_free(tiny[i]));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(user));
         finish();
     }
 }
@@ -695,10 +777,23 @@ static void test_the_peak_of_active_bytes_is_not_that_of_allocated_ones(void **s
 static ds_stream a_stream;
 static ds_pool a_pool;
 static ds_resource counted;
-static ds_result of_device(void *out) { return ds_mem_get_stats(harness_device(0), out); }
-static ds_result of_pool(void *out) { return ds_pool_get_stats(a_pool, out); }
-static ds_result of_pinned(void *out) { return ds_pinned_get_stats(out); }
-static ds_result of_resource(void *out) { return ds_resource_get_stats(&counted, out); }
+
+static ds_result of_device(void *out) {
+    return ds_mem_get_stats(harness_device(0), out);
+}
+
+static ds_result of_pool(void *out) {
+    return ds_pool_get_stats(a_pool, out);
+}
+
+static ds_result of_pinned(void *out) {
+    return ds_pinned_get_stats(out);
+}
+
+static ds_result of_resource(void *out) {
+    return ds_resource_get_stats(&counted, out);
+}
+
 static ds_result of_push(void *out) {
     ok(ds_resource_push_stats(&counted));
     void *p = NULL;
@@ -709,23 +804,35 @@ static ds_result of_push(void *out) {
 
 static void test_statistics_are_written_as_far_as_the_callers_struct_goes(void **state) {
     (void)state;
-    static const struct { ds_result (*get)(void *out); size_t size, version, of_first; } calls[] = {
-        { of_device, sizeof(ds_mem_stats), offsetof(ds_mem_stats, version), offsetof(ds_mem_stats, segment) },
-        { of_pool, sizeof(ds_mem_stats), offsetof(ds_mem_stats, version), offsetof(ds_mem_stats, segment) },
-        { of_pinned, sizeof(ds_pinned_stats), offsetof(ds_pinned_stats, version), offsetof(ds_pinned_stats, allocated_bytes) },
-        { of_resource, sizeof(ds_resource_stats), offsetof(ds_resource_stats, version), offsetof(ds_resource_stats, allocations) },
-        { of_push, sizeof(ds_resource_stats), offsetof(ds_resource_stats, version), offsetof(ds_resource_stats, allocations) } };
+
+    static const struct {
+        ds_result (*get)(void *out);
+        size_t size, version, of_first;
+    } calls[] = { { of_device, sizeof(ds_mem_stats), offsetof(ds_mem_stats, version),
+                    offsetof(ds_mem_stats, segment) },
+                  { of_pool, sizeof(ds_mem_stats), offsetof(ds_mem_stats, version),
+                    offsetof(ds_mem_stats, segment) },
+                  { of_pinned, sizeof(ds_pinned_stats), offsetof(ds_pinned_stats, version),
+                    offsetof(ds_pinned_stats, allocated_bytes) },
+                  { of_resource, sizeof(ds_resource_stats), offsetof(ds_resource_stats, version),
+                    offsetof(ds_resource_stats, allocations) },
+                  { of_push, sizeof(ds_resource_stats), offsetof(ds_resource_stats, version),
+                    offsetof(ds_resource_stats, allocations) } };
+
     begin(PRESET_DEFAULT);
     ds_stream s = a_stream = stream(0);
     void *pinned = NULL, *from_pool = NULL, *p = block(1000, s);
     ds_resource upon = { 0 };
     ok(ds_pinned_alloc(1000, &pinned));
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &a_pool));
-    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1000, .stream = s, .pool = a_pool }, &from_pool));
+    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1000, .stream = s, .pool = a_pool },
+                         &from_pool));
     ok(ds_resource_of_device(harness_device(0), &upon));
     ok(ds_resource_statistics(&upon, &counted));
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        const size_t whole = calls[i].size, sizes[] = { 0, whole, calls[i].version, calls[i].of_first, sizeof(size_t), whole + 100 };
+        const size_t whole = calls[i].size, sizes[] = {
+            0, whole, calls[i].version, calls[i].of_first, sizeof(size_t), whole + 100
+        };
         _Alignas(16) unsigned char all[2000], some[2000];
         assert_true(whole + 200 < sizeof all);
         memset(all, 0, sizeof all);
@@ -741,18 +848,28 @@ static void test_statistics_are_written_as_far_as_the_callers_struct_goes(void *
             memcpy(&told, some, sizeof told);
             assert_int_equal(told, written);
             assert_memory_equal(some + sizeof told, all + sizeof told, written - sizeof told);
-            for (size_t n = written; n < sizeof some; n++) assert_int_equal(some[n], 0xA5);
+            for (size_t n = written; n < sizeof some; n++)
+                assert_int_equal(some[n], 0xA5);
         }
         const size_t none = 7;
         memset(some, 0xA5, sizeof some);
         memcpy(some, &none, sizeof none);
         refused(calls[i].get(some), DS_ERR_INVALID_VALUE);
-        for (size_t n = sizeof none; n < sizeof some; n++) assert_int_equal(some[n], 0xA5);
-        if (calls[i].get == of_push) ok(ds_resource_pop_stats(&counted, NULL)); /* that one has popped nothing */
+        for (size_t n = sizeof none; n < sizeof some; n++)
+            assert_int_equal(some[n], 0xA5);
+        /* that one has popped nothing */
+        if (calls[i].get == of_push)
+            ok(ds_resource_pop_stats(&counted, NULL));
     }
-    struct { ds_mem_stats stats; int64_t behind; } two = { .stats.size = offsetof(ds_mem_stats, segment), .behind = 77 };
+
+    struct {
+        ds_mem_stats stats;
+        int64_t behind;
+    } two = { .stats.size = offsetof(ds_mem_stats, segment), .behind = 77 };
+
     int64_t value;
-    refused(ds_mem_get_stats((ds_device){ harness_device(0).type, 4711 }, &two.stats), DS_ERR_DEVICE_RANGE);
+    refused(ds_mem_get_stats((ds_device){ harness_device(0).type, 4711 }, &two.stats),
+            DS_ERR_DEVICE_RANGE);
     assert_int_equal(two.stats.size, offsetof(ds_mem_stats, segment)); /* still */
     ok(ds_mem_get_stats(harness_device(0), &two.stats));
     ok(ds_mem_stat_by_name(&two.stats, "allocation.large_pool.freed", &value));
@@ -760,7 +877,9 @@ static void test_statistics_are_written_as_far_as_the_callers_struct_goes(void *
     assert_int_equal(two.behind, 77);
     ok(ds_resource_destroy(&counted));
     ok(ds_resource_destroy(&upon));
-    ok(ds_mem_free(p)); ok(ds_mem_free(from_pool)); ok(ds_pinned_free(pinned));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(from_pool));
+    ok(ds_pinned_free(pinned));
     ok(ds_pool_destroy(a_pool));
     ok(ds_stream_destroy(s));
     finish();
@@ -770,18 +889,27 @@ static void test_statistics_are_written_as_far_as_the_callers_struct_goes(void *
 
 static void check_peaks(const char *where, int64_t truth) {
     ds_mem_stats st = stats_of(0);
-    const struct { const char *name; int64_t peak; } at[] = { { "allocated", st.allocated_bytes[DS_STAT_ALL].peak }, { "active", st.active_bytes[DS_STAT_ALL].peak },
-                                                              { "requested", st.requested_bytes[DS_STAT_ALL].peak } };
+
+    const struct {
+        const char *name;
+        int64_t peak;
+    } at[] = { { "allocated", st.allocated_bytes[DS_STAT_ALL].peak },
+               { "active", st.active_bytes[DS_STAT_ALL].peak },
+               { "requested", st.requested_bytes[DS_STAT_ALL].peak } };
+
     for (int i = 0; i < 3; i++)
         if (at[i].peak < truth || at[i].peak > truth + st.peak_bound)
-            fail_msg("%s: a peak of %lld %s bytes, %lld in truth, bound %lld", where, (long long)at[i].peak, at[i].name, (long long)truth, (long long)st.peak_bound);
+            fail_msg("%s: a peak of %lld %s bytes, %lld in truth, bound %lld", where,
+                     (long long)at[i].peak, at[i].name, (long long)truth, (long long)st.peak_bound);
 }
 
 static void *ask_too_much(void *arg) {
     void *none = NULL;
-    if (ds_mem_alloc((size_t)10 << 30, *(ds_stream *)arg, &none) != DS_ERR_LIMIT_EXCEEDED) harness_die("10 GiB were not refused", DS_ERR_ILLEGAL_STATE);
+    if (ds_mem_alloc((size_t)10 << 30, *(ds_stream *)arg, &none) != DS_ERR_LIMIT_EXCEEDED)
+        harness_die("10 GiB were not refused", DS_ERR_ILLEGAL_STATE);
     return NULL;
 }
+
 static void test_a_request_that_fails_in_another_thread_raises_no_peak(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
@@ -793,7 +921,8 @@ static void test_a_request_that_fails_in_another_thread_raises_no_peak(void **st
         check_peaks(preset_name(preset), (int64_t)MIB);
         ok(ds_mem_free(p));
         ok(ds_mem_set_limit(harness_device(0), 0));
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(other));
         finish();
     }
 }
@@ -802,17 +931,24 @@ static void *large_pair(void *arg) {
     ok_thread(ds_mem_free(block(64 * MIB, *(ds_stream *)arg)));
     return NULL;
 }
-/* The bound holds at each step, and after what makes one thread's counting exact again without a reset of peaks. */
-static void test_the_peak_of_threads_that_take_turns_with_large_blocks_is_within_its_bound(void **state) {
+
+/* The bound holds at each step, and after what makes one thread's counting exact again without a
+   reset of peaks. */
+static void test_the_peak_of_threads_that_take_turns_with_large_blocks_is_within_its_bound(
+    void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int quick = 0; quick < 2; quick++) {
             ds_mem_config c = config_of(preset);
-            if (quick) c.debug = 0;
+            if (quick)
+                c.debug = 0;
             begin_with(&c);
             ds_stream s = stream(0), other = stream(0);
             for (int i = 0; i < 20; i++) {
-                if (i & 1) join(spawn(large_pair, &other)); else large_pair(&s);
+                if (i & 1)
+                    join(spawn(large_pair, &other));
+                else
+                    large_pair(&s);
                 check_peaks(preset_name(preset), (int64_t)(64 * MIB));
             }
             ok(ds_mem_configure(harness_device(0), &c));
@@ -822,17 +958,20 @@ static void test_the_peak_of_threads_that_take_turns_with_large_blocks_is_within
             ok(ds_mem_reset_peak_stats(harness_device(0)));
             check_peaks("after a reset of peaks", 0);
             assert_int_equal(stat(0, "allocated_bytes.all.peak"), 0);
-            ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+            ok(ds_stream_destroy(s));
+            ok(ds_stream_destroy(other));
             finish();
         }
 }
 
-/* A free makes as much room as was asked for, and the next request of the same size may have been for more. */
+/* A free makes as much room as was asked for, and the next request of the same size may have
+   been for more. */
 static void test_the_peak_of_requested_bytes_counts_what_rounding_hides(void **state) {
     (void)state;
     for (int quick = 0; quick < 2; quick++) {
         ds_mem_config c = config_of(PRESET_DEFAULT);
-        if (quick) c.debug = 0;
+        if (quick)
+            c.debug = 0;
         ok(ds_mem_config_parse("roundup_power2_divisions:2", &c));
         begin_with(&c);
         ds_stream s = stream(0), other = stream(0);
@@ -842,20 +981,33 @@ static void test_the_peak_of_requested_bytes_counts_what_rounding_hides(void **s
         ok(ds_mem_free(p));
         ok(ds_mem_free(block(48 * MIB, s)));
         ds_mem_stats st = stats_of(0);
-        if (st.requested_bytes[DS_STAT_ALL].peak < (int64_t)(48 * MIB) || st.requested_bytes[DS_STAT_ALL].peak > (int64_t)(48 * MIB) + st.peak_bound)
-            fail_msg("a peak of %lld requested bytes, bound %lld", (long long)st.requested_bytes[DS_STAT_ALL].peak, (long long)st.peak_bound);
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+        if (st.requested_bytes[DS_STAT_ALL].peak < (int64_t)(48 * MIB) ||
+            st.requested_bytes[DS_STAT_ALL].peak > (int64_t)(48 * MIB) + st.peak_bound)
+            fail_msg("a peak of %lld requested bytes, bound %lld",
+                     (long long)st.requested_bytes[DS_STAT_ALL].peak, (long long)st.peak_bound);
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(other));
         finish();
     }
 }
 
 /* What is certainly allocated, and what may be: counted behind a call and before it. */
-typedef struct range { _Atomic int64_t low, high, low_peak, high_peak; } range;
+typedef struct range {
+    _Atomic int64_t low, high, low_peak, high_peak;
+} range;
+
 static void range_add(_Atomic int64_t *now, _Atomic int64_t *peak, int64_t by) {
     int64_t is = atomic_fetch_add(now, by) + by, was = atomic_load(peak);
-    while (is > was && !atomic_compare_exchange_weak(peak, &was, is)) {}
+    while (is > was && !atomic_compare_exchange_weak(peak, &was, is)) {
+    }
 }
-typedef struct heavy { ds_stream s; uint32_t seed; range *r; } heavy;
+
+typedef struct heavy {
+    ds_stream s;
+    uint32_t seed;
+    range *r;
+} heavy;
+
 static void *use_large_blocks(void *arg) {
     heavy *h = arg;
     void *p[3] = { NULL, NULL, NULL };
@@ -863,7 +1015,8 @@ static void *use_large_blocks(void *arg) {
     for (int i = 0; i < 603; i++) {
         h->seed = h->seed * 1664525u + 1013904223u;
         int k = i < 600 ? (int)(h->seed >> 8) % 3 : i - 600; /* the last ones free what is left */
-        if (i >= 600 && !p[k]) continue;
+        if (i >= 600 && !p[k])
+            continue;
         if (p[k]) {
             range_add(&h->r->low, &h->r->low_peak, -size[k]);
             ok_thread(ds_mem_free(p[k]));
@@ -878,7 +1031,9 @@ static void *use_large_blocks(void *arg) {
     }
     return NULL;
 }
-static void test_peaks_of_threads_with_large_blocks_are_between_the_truth_and_its_bound(void **state) {
+
+static void test_peaks_of_threads_with_large_blocks_are_between_the_truth_and_its_bound(
+    void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int quick = 0; quick < 2; quick++) {
@@ -886,20 +1041,27 @@ static void test_peaks_of_threads_with_large_blocks_are_between_the_truth_and_it
             range r = { 0, 0, 0, 0 };
             heavy h[THREADS];
             pthread_t thread[THREADS];
-            if (quick) c.debug = 0;
+            if (quick)
+                c.debug = 0;
             begin_with(&c);
             for (int i = 0; i < THREADS; i++) {
                 h[i] = (heavy){ stream(0), 77u + (uint32_t)i, &r };
                 thread[i] = spawn(use_large_blocks, &h[i]);
             }
-            for (int i = 0; i < THREADS; i++) join(thread[i]);
+            for (int i = 0; i < THREADS; i++)
+                join(thread[i]);
             ds_mem_stats st = stats_of(0);
             assert_int_equal(st.allocated_bytes[DS_STAT_ALL].current, 0);
-            if (st.allocated_bytes[DS_STAT_ALL].peak < r.low_peak || st.allocated_bytes[DS_STAT_ALL].peak > r.high_peak + st.peak_bound ||
-                st.requested_bytes[DS_STAT_ALL].peak < r.low_peak || st.requested_bytes[DS_STAT_ALL].peak > r.high_peak + st.peak_bound)
-                fail_msg("%s: peaks of %lld and %lld bytes, in truth %lld to %lld, bound %lld", preset_name(preset), (long long)st.allocated_bytes[DS_STAT_ALL].peak,
-                         (long long)st.requested_bytes[DS_STAT_ALL].peak, (long long)r.low_peak, (long long)r.high_peak, (long long)st.peak_bound);
-            for (int i = 0; i < THREADS; i++) ok(ds_stream_destroy(h[i].s));
+            if (st.allocated_bytes[DS_STAT_ALL].peak < r.low_peak ||
+                st.allocated_bytes[DS_STAT_ALL].peak > r.high_peak + st.peak_bound ||
+                st.requested_bytes[DS_STAT_ALL].peak < r.low_peak ||
+                st.requested_bytes[DS_STAT_ALL].peak > r.high_peak + st.peak_bound)
+                fail_msg("%s: peaks of %lld and %lld bytes, in truth %lld to %lld, bound %lld",
+                         preset_name(preset), (long long)st.allocated_bytes[DS_STAT_ALL].peak,
+                         (long long)st.requested_bytes[DS_STAT_ALL].peak, (long long)r.low_peak,
+                         (long long)r.high_peak, (long long)st.peak_bound);
+            for (int i = 0; i < THREADS; i++)
+                ok(ds_stream_destroy(h[i].s));
             finish();
         }
 }
@@ -912,36 +1074,51 @@ static void test_peaks_stand_still_with_current_values_alone_whatever_threads_do
     ok(ds_mem_free(block(4 * MIB, s)));
     c.statistics = DS_STATISTICS_CURRENT;
     ok(ds_mem_configure(harness_device(0), &c));
-    for (int i = 0; i < 6; i++) { if (i & 1) join(spawn(large_pair, &other)); else large_pair(&s); }
+    for (int i = 0; i < 6; i++) {
+        if (i & 1)
+            join(spawn(large_pair, &other));
+        else
+            large_pair(&s);
+    }
     assert_int_equal(stat(0, "allocated_bytes.all.peak"), (int64_t)(4 * MIB));
     assert_int_equal(stat(0, "allocation.all.peak"), 1);
-    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(other));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(other));
     finish();
 }
 
 const struct CMUnitTest tests_alloc_stats[] = {
-    DS_TEST(test_every_statistic_of_a_kib_has_its_name_and_its_value, "torch: test_memory_stats of test_accelerator"),
+    DS_TEST(test_every_statistic_of_a_kib_has_its_name_and_its_value,
+            "torch: test_memory_stats of test_accelerator"),
     DS_TEST(test_every_name_of_a_statistic_is_known, "torch: memory_stats keys"),
-    DS_TEST(test_a_device_that_was_not_used_has_nothing, "cupy: TestMemoryPool counters, paddle: test_cuda_max_memory_allocated"),
+    DS_TEST(test_a_device_that_was_not_used_has_nothing,
+            "cupy: TestMemoryPool counters, paddle: test_cuda_max_memory_allocated"),
     DS_TEST(test_a_hundred_steps_count_as_the_program_counts_them,
-            "torch: test_memory_stats, _check_memory_stat_consistency, paddle: test_cuda_max_memory_allocated"),
+            "torch: test_memory_stats, _check_memory_stat_consistency, paddle: "
+            "test_cuda_max_memory_allocated"),
     DS_TEST(test_a_block_that_is_freed_and_still_used_is_active, "torch: active_bytes"),
-    DS_TEST(test_used_and_cached_bytes_make_the_reserved_ones, "cupy: test_used_bytes, test_free_bytes, test_total_bytes"),
-    DS_TEST(test_a_reset_peak_is_the_current_value, "mindspore: test_runtime_reset_peak_memory_stats"),
+    DS_TEST(test_used_and_cached_bytes_make_the_reserved_ones,
+            "cupy: test_used_bytes, test_free_bytes, test_total_bytes"),
+    DS_TEST(test_a_reset_peak_is_the_current_value,
+            "mindspore: test_runtime_reset_peak_memory_stats"),
     DS_TEST(test_current_values_alone_can_be_counted, "alloc"),
     DS_TEST(test_threads_are_counted_together_and_stay_counted_when_they_end, "paddle: stats_test"),
     DS_TEST(test_the_peak_of_threads_that_take_turns_is_within_its_bound, "paddle: stats_test"),
-    DS_TEST(test_observers_see_each_event_once, "cupy: TestMemoryHook::test_hook, torch: AllocatorTraceTracker"),
+    DS_TEST(test_observers_see_each_event_once,
+            "cupy: TestMemoryHook::test_hook, torch: AllocatorTraceTracker"),
     DS_TEST(test_a_free_that_waits_for_a_stream_is_completed_later, "torch: AllocatorTraceTracker"),
-    DS_TEST(test_the_peak_of_active_bytes_counts_both_kinds_and_what_is_pending, "torch: test_memory_stats"),
+    DS_TEST(test_the_peak_of_active_bytes_counts_both_kinds_and_what_is_pending,
+            "torch: test_memory_stats"),
     DS_TEST(test_peaks_of_several_threads_are_never_too_low, "alloc"),
     DS_TEST(test_room_below_the_peaks_is_given_out_once, "alloc"),
     DS_TEST(test_history_has_both_ends_of_each_free, "torch: test_memory_snapshot"),
     DS_TEST(test_a_request_that_fails_raises_no_peak, "alloc"),
-    DS_TEST(test_the_peak_of_active_bytes_is_not_that_of_allocated_ones, "torch: test_memory_stats"),
+    DS_TEST(test_the_peak_of_active_bytes_is_not_that_of_allocated_ones,
+            "torch: test_memory_stats"),
     DS_TEST(test_statistics_are_written_as_far_as_the_callers_struct_goes, "alloc"),
     DS_TEST(test_a_request_that_fails_in_another_thread_raises_no_peak, "alloc"),
-    DS_TEST(test_the_peak_of_threads_that_take_turns_with_large_blocks_is_within_its_bound, "alloc"),
+    DS_TEST(test_the_peak_of_threads_that_take_turns_with_large_blocks_is_within_its_bound,
+            "alloc"),
     DS_TEST(test_the_peak_of_requested_bytes_counts_what_rounding_hides, "alloc"),
     DS_TEST(test_peaks_of_threads_with_large_blocks_are_between_the_truth_and_its_bound, "alloc"),
     DS_TEST(test_peaks_stand_still_with_current_values_alone_whatever_threads_do, "alloc"),

@@ -1,12 +1,18 @@
-/* Capture: what becomes a node, what spoils a capture and what does not, and what the errors say. */
+/* Capture: what becomes a node, what spoils a capture and what does not, and what the errors
+   say. */
 #include "harness.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static ds_stream made(int device) { return harness_stream(device, DS_STREAM_NON_BLOCKING); }
-static ds_stream blocking(int device) { return harness_stream(device, DS_STREAM_BLOCKING); }
+static ds_stream made(int device) {
+    return harness_stream(device, DS_STREAM_NON_BLOCKING);
+}
+
+static ds_stream blocking(int device) {
+    return harness_stream(device, DS_STREAM_BLOCKING);
+}
 
 static ds_stream legacy_of(int device) {
     ds_stream s;
@@ -37,7 +43,7 @@ static uint64_t *device_words(int device, size_t words) {
 /* ---- a capture, and what its errors must say ---- */
 
 typedef struct cap {
-    ds_stream s;        /* where it began */
+    ds_stream s; /* where it began */
     uint64_t id;
     int begun, culprit; /* lines of this file */
     const char *call;   /* the culprit's */
@@ -52,46 +58,51 @@ static void note_id(cap *c) {
 }
 
 /* Each of these on one line: it remembers where. */
-#define BEGIN(c, stream, mode) \
-    do { \
-        harness_warm_up(); \
-        harness_watch((c)->s = (stream)); \
-        (c)->begun = __LINE__; \
+#define BEGIN(c, stream, mode)                \
+    do {                                      \
+        harness_warm_up();                    \
+        harness_watch((c)->s = (stream));     \
+        (c)->begun = __LINE__;                \
         ok(ds_capture_begin((c)->s, (mode))); \
-        note_id(c); \
+        note_id(c);                           \
     } while (0)
-/* The call is refused with this code, and the capture is invalid from now on by it, or by the one before that it names. */
-#define SPOILS(c, what, code) \
-    do { \
-        ds_result spoils_result_ = (what); \
-        expect_result(spoils_result_, (code), #what); \
-        expect_culprit((c), ds_last_error()); \
-        blame((c), #what, __LINE__); \
-        expect_refusal((c), #what, __LINE__); \
+/* The call is refused with this code, and the capture is invalid from now on by it, or by the
+   one before that it names. */
+#define SPOILS(c, what, code)                                 \
+    do {                                                      \
+        ds_result spoils_result_ = (what);                    \
+        expect_result(spoils_result_, (code), #what);         \
+        expect_culprit((c), ds_last_error());                 \
+        blame((c), #what, __LINE__);                          \
+        expect_refusal((c), #what, __LINE__);                 \
         expect_status((c)->s, DS_CAPTURE_INVALIDATED, #what); \
     } while (0)
 /* The call is refused with this code, and the capture goes on. */
-#define KEEPS(c, what, code) \
-    do { \
-        ds_result keeps_result_ = (what); \
-        expect_result(keeps_result_, (code), #what); \
-        expect_refusal((c), #what, __LINE__); \
+#define KEEPS(c, what, code)                             \
+    do {                                                 \
+        ds_result keeps_result_ = (what);                \
+        expect_result(keeps_result_, (code), #what);     \
+        expect_refusal((c), #what, __LINE__);            \
         expect_status((c)->s, DS_CAPTURE_ACTIVE, #what); \
     } while (0)
 
 /* The first one counts. */
 static void blame(cap *c, const char *call, int line) {
-    if (c->call) return;
+    if (c->call)
+        return;
     c->call = call;
     c->culprit = line;
 }
 
 static void expect_result(ds_result got, ds_result wanted, const char *call) {
-    if (got != wanted) fail_msg("%s is %s, not %s: %s", call, ds_result_name(got), ds_result_name(wanted), ds_last_error());
+    if (got != wanted)
+        fail_msg("%s is %s, not %s: %s", call, ds_result_name(got), ds_result_name(wanted),
+                 ds_last_error());
 }
 
 static void expect_in(const char *sentence, const char *part, const char *call) {
-    if (!strstr(sentence, part)) fail_msg("after %s: \"%s\" does not say \"%s\"", call, sentence, part);
+    if (!strstr(sentence, part))
+        fail_msg("after %s: \"%s\" does not say \"%s\"", call, sentence, part);
 }
 
 static void expect_line(const char *sentence, int line, const char *call) {
@@ -114,7 +125,8 @@ static void expect_capture_named(const cap *c, const char *sentence, const char 
 }
 
 static void expect_culprit(const cap *c, const char *sentence) {
-    if (!c->call) return;
+    if (!c->call)
+        return;
     expect_function(sentence, c->call);
     expect_line(sentence, c->culprit, c->call);
 }
@@ -134,7 +146,8 @@ static ds_capture_status status_of(ds_stream s) {
 
 static void expect_status(ds_stream s, ds_capture_status wanted, const char *call) {
     ds_capture_status got = status_of(s);
-    if (got != wanted) fail_msg("after %s the capture's status is %d, not %d", call, (int)got, (int)wanted);
+    if (got != wanted)
+        fail_msg("after %s the capture's status is %d, not %d", call, (int)got, (int)wanted);
 }
 
 static ds_graph end(const cap *c) {
@@ -167,7 +180,8 @@ static void expect_usable(ds_stream s) {
 static void launch(ds_graph g, ds_stream s, int times) {
     ds_graph_exec x;
     ok(ds_graph_instantiate(g, NULL, &x));
-    for (int i = 0; i < times; i++) ok(ds_graph_launch(x, s));
+    for (int i = 0; i < times; i++)
+        ok(ds_graph_launch(x, s));
     ok(ds_stream_synchronize(s));
     ok(ds_graph_exec_destroy(x));
 }
@@ -210,7 +224,8 @@ static int has_edge(ds_graph g, ds_graph_node from, ds_graph_node to) {
     ok(ds_graph_get_edges(g, f, t, 64, &count));
     assert_true(count <= 64);
     for (size_t i = 0; i < count; i++)
-        if (f[i].id == from.id && t[i].id == to.id) return 1;
+        if (f[i].id == from.id && t[i].id == to.id)
+            return 1;
     return 0;
 }
 
@@ -241,7 +256,8 @@ static void test_a_stream_captures_from_begin_to_end_and_no_other_does(void **st
 }
 
 static void test_info_tells_what_is_known_of_a_capture(void **state) {
-    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL, DS_CAPTURE_RELAXED };
+    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
+                                             DS_CAPTURE_RELAXED };
     uint64_t *h = word(0), seen[3] = { 0 };
     (void)state;
     ds_stream s = made(0);
@@ -251,7 +267,8 @@ static void test_info_tells_what_is_known_of_a_capture(void **state) {
         memset(&info, 7, sizeof info);
         ok(ds_capture_get_info(s, &info));
         assert_int_equal(info.status, DS_CAPTURE_NONE);
-        assert_true(info.id == 0 && info.graph.id == 0 && info.dependency_count == 0 && !info.begun.file);
+        assert_true(info.id == 0 && info.graph.id == 0 && info.dependency_count == 0 &&
+                    !info.begun.file);
         BEGIN(&c, s, modes[i]);
         ok(ds_capture_get_info(s, &info));
         assert_int_equal(info.status, DS_CAPTURE_ACTIVE);
@@ -260,7 +277,8 @@ static void test_info_tells_what_is_known_of_a_capture(void **state) {
         assert_non_null(info.begun.file);
         assert_non_null(strstr(info.begun.file, "test_capture.c"));
         assert_int_equal(info.begun.line, c.begun);
-        for (size_t k = 0; k < i; k++) assert_true(info.id != seen[k]);
+        for (size_t k = 0; k < i; k++)
+            assert_true(info.id != seen[k]);
         seen[i] = info.id;
         fold(s, h, 1);
         ok(ds_capture_get_info(s, &info));
@@ -305,7 +323,8 @@ static void test_a_second_begin_is_refused_and_the_capture_goes_on(void **state)
 }
 
 static void test_every_kind_of_stream_captures_in_every_mode(void **state) {
-    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL, DS_CAPTURE_RELAXED };
+    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
+                                             DS_CAPTURE_RELAXED };
     ds_stream s[4];
     ds_stream_native native;
     (void)state;
@@ -364,7 +383,8 @@ static void test_an_unknown_mode_and_missing_outputs_are_refused(void **state) {
     BEGIN(&c, s, DS_CAPTURE_RELAXED);
     refused(ds_capture_end(s, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_capture_get_dependencies(s, NULL, 0, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_capture_update_dependencies(s, NULL, 1, DS_CAPTURE_ADD_DEPENDENCIES), DS_ERR_INVALID_VALUE);
+    refused(ds_capture_update_dependencies(s, NULL, 1, DS_CAPTURE_ADD_DEPENDENCIES),
+            DS_ERR_INVALID_VALUE);
     refused(ds_capture_update_dependencies(s, NULL, 0, 2), DS_ERR_INVALID_VALUE);
     ok(ds_graph_destroy(end(&c)));
     ok(ds_stream_destroy(s));
@@ -383,7 +403,8 @@ static void expect_invalid_stream(ds_stream s) {
     assert_true(info.id == 0 && info.status == DS_CAPTURE_NONE);
     refused(ds_capture_get_dependencies(s, NULL, 0, &count), DS_ERR_INVALID_HANDLE);
     assert_int_equal(count, 0);
-    refused(ds_capture_update_dependencies(s, NULL, 0, DS_CAPTURE_SET_DEPENDENCIES), DS_ERR_INVALID_HANDLE);
+    refused(ds_capture_update_dependencies(s, NULL, 0, DS_CAPTURE_SET_DEPENDENCIES),
+            DS_ERR_INVALID_HANDLE);
     refused(ds_capture_end(s, &g), DS_ERR_INVALID_HANDLE);
     assert_int_equal(g.id, 0);
 }
@@ -484,9 +505,13 @@ static void test_nothing_runs_during_a_capture_and_all_of_it_at_every_launch(voi
 }
 
 static void test_each_operation_becomes_a_node_after_the_one_before(void **state) {
-    static const ds_node_kind kinds[] = { DS_NODE_KERNEL, DS_NODE_KERNEL, DS_NODE_COPY, DS_NODE_COPY, DS_NODE_FILL, DS_NODE_FILL,
-                                          DS_NODE_HOST, DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT, DS_NODE_CHILD };
+    static const ds_node_kind kinds[] = { DS_NODE_KERNEL, DS_NODE_KERNEL,       DS_NODE_COPY,
+                                          DS_NODE_COPY,   DS_NODE_FILL,         DS_NODE_FILL,
+                                          DS_NODE_HOST,   DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT,
+                                          DS_NODE_CHILD };
+
     enum { COUNT = sizeof kinds / sizeof *kinds };
+
     cap c = { 0 };
     int line[COUNT], priority = 7;
     payload p = { 0 };
@@ -507,16 +532,26 @@ static void test_each_operation_becomes_a_node_after_the_one_before(void **state
     ok(ds_graph_instantiate(inner, NULL, &x));
     ds_kernel k = harness_fold_kernel();
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
-    ok(ds_launch(k, 1, &two, sizeof two, s)); line[0] = __LINE__;
-    ok(ds_launch_grid(k, &grid, &three, sizeof three, s)); line[1] = __LINE__;
-    ok(ds_copy(d, from, 64, s)); line[2] = __LINE__;
-    ok(ds_copy_2d(d, 32, from, 16, 8, 4, s)); line[3] = __LINE__;
-    ok(ds_fill(d, 5, 1, 64, s)); line[4] = __LINE__;
-    ok(ds_fill_2d(d, 32, 6, 4, 2, 4, s)); line[5] = __LINE__;
-    ok(ds_launch_host_func(s, payload_run, &p, payload_destroy)); line[6] = __LINE__;
-    ok(ds_event_record_external(e, s)); line[7] = __LINE__;
-    ok(ds_stream_wait_event_external(s, e)); line[8] = __LINE__;
-    ok(ds_graph_launch(x, s)); line[9] = __LINE__;
+    ok(ds_launch(k, 1, &two, sizeof two, s));
+    line[0] = __LINE__ - 1;
+    ok(ds_launch_grid(k, &grid, &three, sizeof three, s));
+    line[1] = __LINE__ - 1;
+    ok(ds_copy(d, from, 64, s));
+    line[2] = __LINE__ - 1;
+    ok(ds_copy_2d(d, 32, from, 16, 8, 4, s));
+    line[3] = __LINE__ - 1;
+    ok(ds_fill(d, 5, 1, 64, s));
+    line[4] = __LINE__ - 1;
+    ok(ds_fill_2d(d, 32, 6, 4, 2, 4, s));
+    line[5] = __LINE__ - 1;
+    ok(ds_launch_host_func(s, payload_run, &p, payload_destroy));
+    line[6] = __LINE__ - 1;
+    ok(ds_event_record_external(e, s));
+    line[7] = __LINE__ - 1;
+    ok(ds_stream_wait_event_external(s, e));
+    line[8] = __LINE__ - 1;
+    ok(ds_graph_launch(x, s));
+    line[9] = __LINE__ - 1;
     ds_graph g = end(&c);
     ok(ds_graph_get_nodes(g, nodes, COUNT + 1, &count));
     assert_int_equal(count, COUNT);
@@ -530,25 +565,39 @@ static void test_each_operation_becomes_a_node_after_the_one_before(void **state
         assert_non_null(site.file);
         assert_non_null(strstr(site.file, "test_capture.c"));
         assert_int_equal(site.line, line[i]);
-        if (i) assert_true(has_edge(g, nodes[i - 1], nodes[i]));
+        if (i)
+            assert_true(has_edge(g, nodes[i - 1], nodes[i]));
         if (i == 0) {
             assert_int_equal(n.u.kernel.kernel.id, k.id);
             assert_int_equal(n.u.kernel.items, 1);
             assert_int_equal(n.u.kernel.args_size, sizeof two);
             assert_memory_equal(n.u.kernel.args, &two, sizeof two);
         }
-        if (i == 1) assert_true(n.u.kernel.grid && n.u.kernel.grid->grid[0] == 1);
-        if (i == 2) assert_true(n.u.copy.dst == d && n.u.copy.src == from && n.u.copy.width == 64 && n.u.copy.height <= 1);
-        if (i == 3) assert_true(n.u.copy.width == 8 && n.u.copy.height == 4);
-        if (i == 3) assert_true(n.u.copy.dst_pitch == 32 && n.u.copy.src_pitch == 16);
-        if (i == 4) assert_true(n.u.fill.ptr == d && n.u.fill.value == 5 && n.u.fill.value_size == 1 && n.u.fill.width == 64);
-        if (i == 5) assert_true(n.u.fill.width == 2 && n.u.fill.height == 4 && n.u.fill.pitch == 32 && n.u.fill.value_size == 4);
-        if (i == 6) assert_true(n.u.host.fn == payload_run && n.u.host.user == &p && !n.u.host.dtor_fn);
-        if (i == 7 || i == 8) assert_int_equal(n.u.event.id, e.id);
-        if (i == 9) assert_int_equal(n.u.child.id, 0);
+        if (i == 1)
+            assert_true(n.u.kernel.grid && n.u.kernel.grid->grid[0] == 1);
+        if (i == 2)
+            assert_true(n.u.copy.dst == d && n.u.copy.src == from && n.u.copy.width == 64 &&
+                        n.u.copy.height <= 1);
+        if (i == 3)
+            assert_true(n.u.copy.width == 8 && n.u.copy.height == 4);
+        if (i == 3)
+            assert_true(n.u.copy.dst_pitch == 32 && n.u.copy.src_pitch == 16);
+        if (i == 4)
+            assert_true(n.u.fill.ptr == d && n.u.fill.value == 5 && n.u.fill.value_size == 1 &&
+                        n.u.fill.width == 64);
+        if (i == 5)
+            assert_true(n.u.fill.width == 2 && n.u.fill.height == 4 && n.u.fill.pitch == 32 &&
+                        n.u.fill.value_size == 4);
+        if (i == 6)
+            assert_true(n.u.host.fn == payload_run && n.u.host.user == &p && !n.u.host.dtor_fn);
+        if (i == 7 || i == 8)
+            assert_int_equal(n.u.event.id, e.id);
+        if (i == 9)
+            assert_int_equal(n.u.child.id, 0);
     }
     launch(g, s, 2);
-    for (int i = 0; i < 2; i++) two.n = fold_host(fold_host(fold_host(i ? two.n : 1, 2), 3), 4);
+    for (int i = 0; i < 2; i++)
+        two.n = fold_host(fold_host(fold_host(i ? two.n : 1, 2), 3), 4);
     assert_true(*h == two.n);
     assert_int_equal(p.ran, 2);
     ok(ds_graph_destroy(g));
@@ -670,7 +719,8 @@ static void test_dependencies_are_written_as_far_as_there_is_room(void **state) 
     assert_int_equal(dependency_count(s), 2);
     ok(ds_capture_get_dependencies(s, two, 2, &count));
     assert_int_equal(count, 2);
-    assert_true((two[0].id == left.id && two[1].id == right.id) || (two[1].id == left.id && two[0].id == right.id));
+    assert_true((two[0].id == left.id && two[1].id == right.id) ||
+                (two[1].id == left.id && two[0].id == right.id));
     ok(ds_capture_get_dependencies(s, one, 1, &count));
     assert_int_equal(count, 2);
     assert_int_equal(one[0].id, two[0].id);
@@ -756,7 +806,8 @@ static void test_a_fork_by_an_event_and_a_join_by_another(void **state) {
     ds_graph g = end(&c);
     assert_int_equal(node_count(g), 4);
     assert_int_equal(edge_count(g), 4);
-    assert_true(has_edge(g, top, branch) && has_edge(g, top, stem) && has_edge(g, branch, bottom) && has_edge(g, stem, bottom));
+    assert_true(has_edge(g, top, branch) && has_edge(g, top, stem) && has_edge(g, branch, bottom) &&
+                has_edge(g, stem, bottom));
     assert_int_equal(status_of(t), DS_CAPTURE_NONE);
     assert_true(*h == 1 && *k == 1);
     launch(g, s, 1);
@@ -974,7 +1025,8 @@ static void test_a_fork_may_be_joined_by_way_of_another(void **state) {
     ok(ds_stream_destroy(u));
 }
 
-static void test_an_event_that_is_recorded_again_in_the_capture_stands_for_the_new_place(void **state) {
+static void test_an_event_that_is_recorded_again_in_the_capture_stands_for_the_new_place(
+    void **state) {
     cap c = { 0 };
     uint64_t *h = word(1), *k = word(1);
     (void)state;
@@ -1011,12 +1063,24 @@ static void test_waiting_for_or_asking_a_capturing_stream_spoils_the_capture(voi
         fold(s, h, 2);
         follow(t, s);
         switch (i) {
-        case 0: SPOILS(&c, ds_stream_query(s), DS_ERR_CAPTURE_UNSUPPORTED); break;
-        case 1: SPOILS(&c, ds_stream_synchronize(s), DS_ERR_CAPTURE_UNSUPPORTED); break;
-        case 2: SPOILS(&c, ds_stream_synchronize_for(s, 1000), DS_ERR_CAPTURE_UNSUPPORTED); break;
-        case 3: SPOILS(&c, ds_stream_query(t), DS_ERR_CAPTURE_UNSUPPORTED); break;
-        case 4: SPOILS(&c, ds_stream_synchronize(t), DS_ERR_CAPTURE_UNSUPPORTED); break;
-        default: SPOILS(&c, ds_stream_synchronize_for(t, 1000), DS_ERR_CAPTURE_UNSUPPORTED); break;
+        case 0:
+            SPOILS(&c, ds_stream_query(s), DS_ERR_CAPTURE_UNSUPPORTED);
+            break;
+        case 1:
+            SPOILS(&c, ds_stream_synchronize(s), DS_ERR_CAPTURE_UNSUPPORTED);
+            break;
+        case 2:
+            SPOILS(&c, ds_stream_synchronize_for(s, 1000), DS_ERR_CAPTURE_UNSUPPORTED);
+            break;
+        case 3:
+            SPOILS(&c, ds_stream_query(t), DS_ERR_CAPTURE_UNSUPPORTED);
+            break;
+        case 4:
+            SPOILS(&c, ds_stream_synchronize(t), DS_ERR_CAPTURE_UNSUPPORTED);
+            break;
+        default:
+            SPOILS(&c, ds_stream_synchronize_for(t, 1000), DS_ERR_CAPTURE_UNSUPPORTED);
+            break;
         }
         assert_int_equal(status_of(t), DS_CAPTURE_INVALIDATED);
         end_invalid(&c);
@@ -1030,7 +1094,8 @@ static void test_waiting_for_or_asking_a_capturing_stream_spoils_the_capture(voi
 
 /* to be probed: P12 */
 static void test_waiting_for_the_device_spoils_its_captures_in_every_mode(void **state) {
-    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL, DS_CAPTURE_RELAXED };
+    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
+                                             DS_CAPTURE_RELAXED };
     (void)state;
     ds_stream s = made(0);
     ds_device d = harness_device(0);
@@ -1067,9 +1132,12 @@ static void test_asking_or_awaiting_a_captured_event_spoils_the_capture(void **s
         BEGIN(&c, s, DS_CAPTURE_RELAXED);
         fold(s, word(1), 2);
         ok(ds_event_record(e, s));
-        if (i == 0) SPOILS(&c, ds_event_query(e), DS_ERR_CAPTURED_EVENT);
-        if (i == 1) SPOILS(&c, ds_event_synchronize(e), DS_ERR_CAPTURED_EVENT);
-        if (i == 2) SPOILS(&c, ds_event_synchronize_for(e, 1000), DS_ERR_CAPTURED_EVENT);
+        if (i == 0)
+            SPOILS(&c, ds_event_query(e), DS_ERR_CAPTURED_EVENT);
+        if (i == 1)
+            SPOILS(&c, ds_event_synchronize(e), DS_ERR_CAPTURED_EVENT);
+        if (i == 2)
+            SPOILS(&c, ds_event_synchronize_for(e, 1000), DS_ERR_CAPTURED_EVENT);
         end_invalid(&c);
         expect_usable(s);
     }
@@ -1110,10 +1178,14 @@ static void test_waiting_for_work_outside_of_the_capture_spoils_it(void **state)
         BEGIN(&c, s, DS_CAPTURE_RELAXED);
         fold(s, h, 2);
         follow(t, s);
-        if (i == 0) SPOILS(&c, ds_stream_wait_event(s, e), DS_ERR_CAPTURE_ISOLATION);
-        if (i == 1) SPOILS(&c, ds_stream_wait_event(t, e), DS_ERR_CAPTURE_ISOLATION);
-        if (i == 2) SPOILS(&c, ds_stream_wait_stream(s, outside), DS_ERR_CAPTURE_ISOLATION);
-        if (i == 3) SPOILS(&c, ds_stream_wait_stream(t, outside), DS_ERR_CAPTURE_ISOLATION);
+        if (i == 0)
+            SPOILS(&c, ds_stream_wait_event(s, e), DS_ERR_CAPTURE_ISOLATION);
+        if (i == 1)
+            SPOILS(&c, ds_stream_wait_event(t, e), DS_ERR_CAPTURE_ISOLATION);
+        if (i == 2)
+            SPOILS(&c, ds_stream_wait_stream(s, outside), DS_ERR_CAPTURE_ISOLATION);
+        if (i == 3)
+            SPOILS(&c, ds_stream_wait_stream(t, outside), DS_ERR_CAPTURE_ISOLATION);
         end_invalid(&c);
         expect_usable(s);
         expect_usable(t);
@@ -1160,8 +1232,10 @@ static void test_a_wait_between_two_captures_spoils_both(void **state) {
         fold(s, h, 2);
         fold(t, k, 3);
         ok(ds_event_record(e, s));
-        if (i == 0) SPOILS(&d, ds_stream_wait_event(t, e), DS_ERR_CAPTURE_MERGE);
-        if (i == 1) SPOILS(&d, ds_stream_wait_stream(t, s), DS_ERR_CAPTURE_MERGE);
+        if (i == 0)
+            SPOILS(&d, ds_stream_wait_event(t, e), DS_ERR_CAPTURE_MERGE);
+        if (i == 1)
+            SPOILS(&d, ds_stream_wait_stream(t, s), DS_ERR_CAPTURE_MERGE);
         c.call = d.call;
         c.culprit = d.culprit;
         assert_int_equal(status_of(s), DS_CAPTURE_INVALIDATED);
@@ -1203,7 +1277,8 @@ static void test_a_callback_cannot_be_captured(void **state) {
     (void)state;
     ds_stream s = made(0);
     BEGIN(&c, s, DS_CAPTURE_RELAXED);
-    SPOILS(&c, ds_add_callback(s, payload_callback, &p, payload_destroy), DS_ERR_CAPTURE_UNSUPPORTED);
+    SPOILS(&c, ds_add_callback(s, payload_callback, &p, payload_destroy),
+           DS_ERR_CAPTURE_UNSUPPORTED);
     assert_int_equal(p.destroyed, 1); /* before it returned */
     end_invalid(&c);
     expect_usable(s);
@@ -1241,7 +1316,8 @@ static void test_everything_on_the_streams_of_a_spoilt_capture_is_refused(void *
         SPOILS(&c, ds_copy_2d(d, 32, from, 32, 16, 2, on), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_fill(d, 0, 4, 4, on), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_fill_2d(d, 32, 0, 4, 4, 2, on), DS_ERR_CAPTURE_INVALIDATED);
-        SPOILS(&c, ds_launch_host_func(on, payload_run, &p[i], payload_destroy), DS_ERR_CAPTURE_INVALIDATED);
+        SPOILS(&c, ds_launch_host_func(on, payload_run, &p[i], payload_destroy),
+               DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_event_record(e, on), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_event_record_external(e, on), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_graph_launch(x, on), DS_ERR_CAPTURE_INVALIDATED);
@@ -1249,7 +1325,8 @@ static void test_everything_on_the_streams_of_a_spoilt_capture_is_refused(void *
         SPOILS(&c, ds_stream_synchronize(on), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_stream_synchronize_for(on, 1000), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_capture_get_dependencies(on, NULL, 0, &count), DS_ERR_CAPTURE_INVALIDATED);
-        SPOILS(&c, ds_capture_update_dependencies(on, NULL, 0, DS_CAPTURE_SET_DEPENDENCIES), DS_ERR_CAPTURE_INVALIDATED);
+        SPOILS(&c, ds_capture_update_dependencies(on, NULL, 0, DS_CAPTURE_SET_DEPENDENCIES),
+               DS_ERR_CAPTURE_INVALIDATED);
         assert_int_equal(p[i].destroyed, 1);
     }
     ok(ds_event_query(e)); /* was not recorded */
@@ -1363,14 +1440,16 @@ typedef struct errand {
 
 static void *end_elsewhere(void *user) {
     errand *e = user;
-    e->result = ds_capture_end(e->s, &e->graph); e->line = __LINE__;
+    e->result = ds_capture_end(e->s, &e->graph);
+    e->line = __LINE__ - 1;
     snprintf(e->sentence, sizeof e->sentence, "%s", ds_last_error());
     return NULL;
 }
 
 static void *query_elsewhere(void *user) {
     errand *e = user;
-    e->result = ds_stream_query(e->s); e->line = __LINE__;
+    e->result = ds_stream_query(e->s);
+    e->line = __LINE__ - 1;
     snprintf(e->sentence, sizeof e->sentence, "%s", ds_last_error());
     return NULL;
 }
@@ -1454,12 +1533,14 @@ static void test_a_stream_captures_again_and_again(void **state) {
     for (uint64_t i = 0; i < 4; i++) {
         cap c = { 0 };
         BEGIN(&c, s, DS_CAPTURE_GLOBAL);
-        for (uint64_t n = 0; n <= i; n++) fold(s, h, 10 * i + n);
+        for (uint64_t n = 0; n <= i; n++)
+            fold(s, h, 10 * i + n);
         kept[i] = end(&c);
     }
     for (uint64_t i = 4; i-- > 0;) {
         launch(kept[i], s, 1);
-        for (uint64_t n = 0; n <= i; n++) expected = fold_host(expected, 10 * i + n);
+        for (uint64_t n = 0; n <= i; n++)
+            expected = fold_host(expected, 10 * i + n);
         ok(ds_graph_destroy(kept[i]));
     }
     assert_true(*h == expected);
@@ -1469,7 +1550,8 @@ static void test_a_stream_captures_again_and_again(void **state) {
 /* ---- events of captures that are over ---- */
 
 /* to be probed: P7 */
-static void test_an_event_of_a_capture_that_is_over_is_refused_until_it_is_recorded_anew(void **state) {
+static void test_an_event_of_a_capture_that_is_over_is_refused_until_it_is_recorded_anew(
+    void **state) {
     (void)state;
     ds_stream s = made(0), t = made(0);
     for (int failed = 0; failed < 2; failed++) {
@@ -1485,7 +1567,8 @@ static void test_an_event_of_a_capture_that_is_over_is_refused_until_it_is_recor
         if (failed) {
             SPOILS(&c, ds_stream_query(s), DS_ERR_CAPTURE_UNSUPPORTED);
             end_invalid(&c);
-        } else end_and_launch(&c, 1);
+        } else
+            end_and_launch(&c, 1);
         refused(ds_event_query(e), DS_ERR_CAPTURED_EVENT);
         refused(ds_event_synchronize(e), DS_ERR_CAPTURED_EVENT);
         refused(ds_event_synchronize_for(e, 1000), DS_ERR_CAPTURED_EVENT);
@@ -1507,7 +1590,8 @@ static void test_an_event_of_a_capture_that_is_over_is_refused_until_it_is_recor
 }
 
 /* to be probed: P7 */
-static void test_a_wait_for_a_stale_event_does_not_fork_a_capturing_stream_into_anything(void **state) {
+static void test_a_wait_for_a_stale_event_does_not_fork_a_capturing_stream_into_anything(
+    void **state) {
     cap c = { 0 }, d = { 0 };
     (void)state;
     ds_event e = event_of(0);
@@ -1531,12 +1615,14 @@ static void test_a_wait_for_a_stale_event_does_not_fork_a_capturing_stream_into_
 /* One that takes part in the legacy stream's order. */
 static ds_stream ordered(int which) {
     ds_stream s;
-    if (which == 0) return blocking(0);
+    if (which == 0)
+        return blocking(0);
     ok(ds_stream_per_thread(harness_device(0), &s));
     return s;
 }
 
-static void test_the_legacy_streams_status_is_refused_while_a_blocking_stream_captures(void **state) {
+static void test_the_legacy_streams_status_is_refused_while_a_blocking_stream_captures(
+    void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         cap c = { 0 };
@@ -1550,16 +1636,19 @@ static void test_the_legacy_streams_status_is_refused_while_a_blocking_stream_ca
         assert_int_equal(status, 0);
         KEEPS(&c, ds_capture_get_info(legacy, &info), DS_ERR_CAPTURE_IMPLICIT);
         assert_int_equal(info.status, DS_CAPTURE_NONE);
-        if (harness_device_count() > 1) assert_int_equal(status_of(legacy_of(1)), DS_CAPTURE_NONE);
+        if (harness_device_count() > 1)
+            assert_int_equal(status_of(legacy_of(1)), DS_CAPTURE_NONE);
         end_and_launch(&c, 1);
         assert_true(*h == fold_host(1, 2));
         assert_int_equal(status_of(legacy), DS_CAPTURE_NONE);
-        if (i == 0) ok(ds_stream_destroy(s));
+        if (i == 0)
+            ok(ds_stream_destroy(s));
     }
 }
 
 /* to be probed: P10 */
-static void test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils_the_capture(void **state) {
+static void test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils_the_capture(
+    void **state) {
     uint64_t *h = word(1), *d = device_words(0, 8), *from = pinned(8);
     fold_args a = { h, 2 };
     payload p = { 0 };
@@ -1574,21 +1663,43 @@ static void test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils
         BEGIN(&c, s, DS_CAPTURE_RELAXED);
         fold(s, word(1), 2);
         switch (i) {
-        case 0: SPOILS(&c, ds_launch(k, 1, &a, sizeof a, legacy), DS_ERR_CAPTURE_IMPLICIT); break;
-        case 1: SPOILS(&c, ds_fill(d, 0, 4, 4, legacy), DS_ERR_CAPTURE_IMPLICIT); break;
-        case 2: SPOILS(&c, ds_copy(d, from, 64, legacy), DS_ERR_CAPTURE_IMPLICIT); break;
-        case 3: SPOILS(&c, ds_launch_host_func(legacy, payload_run, &p, payload_destroy), DS_ERR_CAPTURE_IMPLICIT); break;
-        case 4: SPOILS(&c, ds_event_record(e, legacy), DS_ERR_CAPTURE_IMPLICIT); break;
-        case 5: SPOILS(&c, ds_stream_wait_event(legacy, recorded), DS_ERR_CAPTURE_IMPLICIT); break;
-        case 6: SPOILS(&c, ds_stream_synchronize(legacy), DS_ERR_CAPTURE_IMPLICIT); break;
-        case 7: SPOILS(&c, ds_stream_query(legacy), DS_ERR_CAPTURE_IMPLICIT); break;
-        case 8: SPOILS(&c, ds_stream_synchronize_for(legacy, 1000), DS_ERR_CAPTURE_IMPLICIT); break;
-        default: SPOILS(&c, ds_stream_wait_stream(legacy, outside), DS_ERR_CAPTURE_IMPLICIT); break;
+        case 0:
+            SPOILS(&c, ds_launch(k, 1, &a, sizeof a, legacy), DS_ERR_CAPTURE_IMPLICIT);
+            break;
+        case 1:
+            SPOILS(&c, ds_fill(d, 0, 4, 4, legacy), DS_ERR_CAPTURE_IMPLICIT);
+            break;
+        case 2:
+            SPOILS(&c, ds_copy(d, from, 64, legacy), DS_ERR_CAPTURE_IMPLICIT);
+            break;
+        case 3:
+            SPOILS(&c, ds_launch_host_func(legacy, payload_run, &p, payload_destroy),
+                   DS_ERR_CAPTURE_IMPLICIT);
+            break;
+        case 4:
+            SPOILS(&c, ds_event_record(e, legacy), DS_ERR_CAPTURE_IMPLICIT);
+            break;
+        case 5:
+            SPOILS(&c, ds_stream_wait_event(legacy, recorded), DS_ERR_CAPTURE_IMPLICIT);
+            break;
+        case 6:
+            SPOILS(&c, ds_stream_synchronize(legacy), DS_ERR_CAPTURE_IMPLICIT);
+            break;
+        case 7:
+            SPOILS(&c, ds_stream_query(legacy), DS_ERR_CAPTURE_IMPLICIT);
+            break;
+        case 8:
+            SPOILS(&c, ds_stream_synchronize_for(legacy, 1000), DS_ERR_CAPTURE_IMPLICIT);
+            break;
+        default:
+            SPOILS(&c, ds_stream_wait_stream(legacy, outside), DS_ERR_CAPTURE_IMPLICIT);
+            break;
         }
         end_invalid(&c);
         expect_usable(s);
         expect_usable(legacy);
-        if (i % 2 == 0) ok(ds_stream_destroy(s));
+        if (i % 2 == 0)
+            ok(ds_stream_destroy(s));
     }
     assert_int_equal(p.ran, 0);
     assert_int_equal(p.destroyed, 1);
@@ -1623,7 +1734,8 @@ static void test_the_legacy_stream_works_while_a_non_blocking_stream_captures(vo
     ok(ds_stream_destroy(s));
 }
 
-static void test_the_legacy_stream_of_another_device_works_while_a_blocking_stream_captures(void **state) {
+static void test_the_legacy_stream_of_another_device_works_while_a_blocking_stream_captures(
+    void **state) {
     cap c = { 0 };
     (void)state;
     two_devices();
@@ -1648,10 +1760,13 @@ static void *allocate_elsewhere(void *user) {
     void *p = NULL;
     ds_capture_mode mode = n->mode;
     n->exchanged = ds_capture_exchange_mode(&mode);
-    if (mode != DS_CAPTURE_GLOBAL) n->exchanged = DS_ERR_ILLEGAL_STATE; /* a thread begins with global */
+    /* a thread begins with global */
+    if (mode != DS_CAPTURE_GLOBAL)
+        n->exchanged = DS_ERR_ILLEGAL_STATE;
     n->alloc = ds_alloc(harness_device(0), 64, &p);
     ok_thread(ds_capture_exchange_mode(&mode));
-    if (mode != n->mode) n->exchanged = DS_ERR_ILLEGAL_STATE;
+    if (mode != n->mode)
+        n->exchanged = DS_ERR_ILLEGAL_STATE;
     mode = DS_CAPTURE_RELAXED;
     ok_thread(ds_capture_exchange_mode(&mode));
     ok_thread(ds_free(p));
@@ -1680,7 +1795,8 @@ static void test_other_threads_may_allocate_during_captures_that_are_not_global(
 
 /* to be probed: P11 P12 */
 static void test_a_global_capture_forbids_allocation_in_every_thread_that_is_global(void **state) {
-    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL, DS_CAPTURE_RELAXED };
+    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
+                                             DS_CAPTURE_RELAXED };
     (void)state;
     ds_stream s = made(0);
     for (int i = 0; i < 3; i++) {
@@ -1709,8 +1825,10 @@ static void test_a_global_capture_forbids_allocation_in_every_thread_that_is_glo
 }
 
 /* to be probed: P11 P12 */
-static void test_allocating_in_the_capturing_thread_spoils_a_capture_that_is_not_relaxed(void **state) {
-    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL, DS_CAPTURE_RELAXED };
+static void test_allocating_in_the_capturing_thread_spoils_a_capture_that_is_not_relaxed(
+    void **state) {
+    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
+                                             DS_CAPTURE_RELAXED };
     (void)state;
     ds_stream s = made(0);
     ds_device d = harness_device(0);
@@ -1726,8 +1844,10 @@ static void test_allocating_in_the_capturing_thread_spoils_a_capture_that_is_not
                 ok(i ? ds_host_free(p) : ds_free(p));
                 continue;
             }
-            if (i) SPOILS(&c, ds_host_alloc(64, &p), DS_ERR_CAPTURE_UNSUPPORTED);
-            else SPOILS(&c, ds_alloc(d, 64, &p), DS_ERR_CAPTURE_UNSUPPORTED);
+            if (i)
+                SPOILS(&c, ds_host_alloc(64, &p), DS_ERR_CAPTURE_UNSUPPORTED);
+            else
+                SPOILS(&c, ds_alloc(d, 64, &p), DS_ERR_CAPTURE_UNSUPPORTED);
             assert_null(p);
             end_invalid(&c);
             expect_usable(s);
@@ -1829,7 +1949,8 @@ static void test_streams_and_events_are_made_and_asked_during_a_global_capture(v
     ok(ds_stream_destroy(fresh));
     assert_int_equal(status_of(s), DS_CAPTURE_ACTIVE);
     end_and_launch(&c, 10);
-    for (int i = 0; i < 10; i++) *k = fold_host(i ? *k : 1, 2);
+    for (int i = 0; i < 10; i++)
+        *k = fold_host(i ? *k : 1, 2);
     assert_true(*h == *k);
     ok(ds_event_destroy(outside));
     ok(ds_stream_destroy(s));
@@ -2084,11 +2205,13 @@ static void test_dependencies_are_added_and_set(void **state) {
     fold(s, h, 2);
     ds_graph_node first = last_node(s);
     ds_node_desc desc = fold_node(h, 3);
-    ok(ds_graph_add(info.graph, &desc, &first, 1, &by_hand)); /* into the graph that is being made */
+    /* into the graph that is being made */
+    ok(ds_graph_add(info.graph, &desc, &first, 1, &by_hand));
     assert_int_equal(last_node(s).id, first.id);
     ok(ds_capture_update_dependencies(s, &by_hand, 1, DS_CAPTURE_ADD_DEPENDENCIES));
     assert_int_equal(dependency_count(s), 2);
-    ok(ds_capture_update_dependencies(s, &by_hand, 1, DS_CAPTURE_ADD_DEPENDENCIES)); /* is there already */
+    /* is there already */
+    ok(ds_capture_update_dependencies(s, &by_hand, 1, DS_CAPTURE_ADD_DEPENDENCIES));
     assert_int_equal(dependency_count(s), 2);
     ok(ds_capture_update_dependencies(s, &by_hand, 1, DS_CAPTURE_SET_DEPENDENCIES));
     assert_int_equal(last_node(s).id, by_hand.id);
@@ -2102,7 +2225,8 @@ static void test_dependencies_are_added_and_set(void **state) {
     fold(s, h, 5);
     ds_graph g = end(&c);
     assert_int_equal(node_count(g), 4);
-    assert_true(has_edge(g, first, by_hand) && has_edge(g, by_hand, third) && !has_edge(g, first, third));
+    assert_true(has_edge(g, first, by_hand) && has_edge(g, by_hand, third) &&
+                !has_edge(g, first, third));
     launch(g, s, 1);
     assert_true(*h == fold_host(fold_host(fold_host(fold_host(1, 2), 3), 4), 5));
     ok(ds_graph_destroy(g));
@@ -2119,15 +2243,19 @@ static void test_dependencies_are_refused_where_they_do_not_belong(void **state)
     ok(ds_graph_create(&(ds_graph_desc){ .device = harness_device(0) }, &other));
     ds_node_desc desc = fold_node(h, 3);
     ok(ds_graph_add(other, &desc, NULL, 0, &foreign));
-    refused(ds_capture_update_dependencies(idle, &foreign, 1, DS_CAPTURE_ADD_DEPENDENCIES), DS_ERR_ILLEGAL_STATE);
+    refused(ds_capture_update_dependencies(idle, &foreign, 1, DS_CAPTURE_ADD_DEPENDENCIES),
+            DS_ERR_ILLEGAL_STATE);
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
     fold(s, h, 2);
     nodes[0] = last_node(s);
     nodes[1] = foreign;
-    refused(ds_capture_update_dependencies(s, &foreign, 1, DS_CAPTURE_SET_DEPENDENCIES), DS_ERR_INVALID_VALUE);
-    refused(ds_capture_update_dependencies(s, nodes, 2, DS_CAPTURE_SET_DEPENDENCIES), DS_ERR_INVALID_VALUE);
+    refused(ds_capture_update_dependencies(s, &foreign, 1, DS_CAPTURE_SET_DEPENDENCIES),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_capture_update_dependencies(s, nodes, 2, DS_CAPTURE_SET_DEPENDENCIES),
+            DS_ERR_INVALID_VALUE);
     nodes[1].id = 0;
-    refused(ds_capture_update_dependencies(s, nodes, 2, DS_CAPTURE_ADD_DEPENDENCIES), DS_ERR_INVALID_VALUE);
+    refused(ds_capture_update_dependencies(s, nodes, 2, DS_CAPTURE_ADD_DEPENDENCIES),
+            DS_ERR_INVALID_VALUE);
     assert_int_equal(last_node(s).id, nodes[0].id); /* nothing of it has happened */
     end_and_launch(&c, 1);
     assert_true(*h == fold_host(1, 2));
@@ -2179,7 +2307,8 @@ static void test_a_capture_goes_on_in_a_graph_that_is_there(void **state) {
     ds_graph_node first = last_node(s);
     ds_graph g = end(&c);
     harness_watch(t);
-    ok(ds_capture_begin_to_graph(t, g, &first, 1, DS_CAPTURE_THREAD_LOCAL)); c.begun = __LINE__;
+    ok(ds_capture_begin_to_graph(t, g, &first, 1, DS_CAPTURE_THREAD_LOCAL));
+    c.begun = __LINE__ - 1;
     ok(ds_capture_get_info(t, &info));
     assert_int_equal(info.status, DS_CAPTURE_ACTIVE);
     assert_int_equal(info.mode, DS_CAPTURE_THREAD_LOCAL);
@@ -2214,7 +2343,8 @@ static void test_what_a_failed_capture_added_to_a_graph_stays_there(void **state
     ds_stream s = made(0);
     ok(ds_graph_create(&(ds_graph_desc){ .device = harness_device(0) }, &g));
     harness_watch(s);
-    ok(ds_capture_begin_to_graph(s, g, NULL, 0, DS_CAPTURE_GLOBAL)); c.begun = __LINE__;
+    ok(ds_capture_begin_to_graph(s, g, NULL, 0, DS_CAPTURE_GLOBAL));
+    c.begun = __LINE__ - 1;
     ok(ds_capture_get_info(s, &info));
     c.s = s;
     c.id = info.id;
@@ -2240,12 +2370,15 @@ static void test_a_capture_into_a_graph_checks_the_graph_and_its_nodes(void **st
     ds_node_desc desc = fold_node(h, 3);
     ok(ds_graph_add(g, &desc, NULL, 0, &node));
     ok(ds_graph_add(other, &desc, NULL, 0, &foreign));
-    refused(ds_capture_begin_to_graph(s, (ds_graph){ 0 }, NULL, 0, DS_CAPTURE_GLOBAL), DS_ERR_INVALID_HANDLE);
-    refused(ds_capture_begin_to_graph((ds_stream){ 0 }, g, NULL, 0, DS_CAPTURE_GLOBAL), DS_ERR_INVALID_HANDLE);
+    refused(ds_capture_begin_to_graph(s, (ds_graph){ 0 }, NULL, 0, DS_CAPTURE_GLOBAL),
+            DS_ERR_INVALID_HANDLE);
+    refused(ds_capture_begin_to_graph((ds_stream){ 0 }, g, NULL, 0, DS_CAPTURE_GLOBAL),
+            DS_ERR_INVALID_HANDLE);
     refused(ds_capture_begin_to_graph(s, g, &foreign, 1, DS_CAPTURE_GLOBAL), DS_ERR_INVALID_VALUE);
     refused(ds_capture_begin_to_graph(s, g, NULL, 1, DS_CAPTURE_GLOBAL), DS_ERR_INVALID_VALUE);
     refused(ds_capture_begin_to_graph(s, g, &node, 1, (ds_capture_mode)9), DS_ERR_INVALID_VALUE);
-    refused(ds_capture_begin_to_graph(legacy_of(0), g, &node, 1, DS_CAPTURE_GLOBAL), DS_ERR_CAPTURE_UNSUPPORTED);
+    refused(ds_capture_begin_to_graph(legacy_of(0), g, &node, 1, DS_CAPTURE_GLOBAL),
+            DS_ERR_CAPTURE_UNSUPPORTED);
     assert_int_equal(status_of(s), DS_CAPTURE_NONE);
     BEGIN(&c, busy, DS_CAPTURE_RELAXED);
     refused(ds_capture_begin_to_graph(busy, g, &node, 1, DS_CAPTURE_RELAXED), DS_ERR_ILLEGAL_STATE);
@@ -2293,7 +2426,8 @@ static void test_destroying_a_forked_stream_spoils_the_capture(void **state) {
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
     follow(t, s);
     fold(t, word(1), 2);
-    ok(ds_stream_destroy(t)); blame(&c, "ds_stream_destroy(t)", __LINE__);
+    ok(ds_stream_destroy(t));
+    blame(&c, "ds_stream_destroy(t)", __LINE__ - 1);
     assert_int_equal(status_of(s), DS_CAPTURE_INVALIDATED);
     end_invalid(&c);
     expect_usable(s);
@@ -2334,6 +2468,7 @@ typedef struct job {
     ds_stream other;
     ds_result seen;
 } job;
+
 enum { JOB_FOLDS, JOB_GIVES_UP, JOB_SPOILS, JOB_FORKS, JOB_ALLOCATES, JOB_NEIGHBOUR };
 
 static ds_result do_job(ds_stream s, void *user) {
@@ -2343,17 +2478,22 @@ static ds_result do_job(ds_stream s, void *user) {
     j->calls++;
     fold(s, j->h, 2);
     switch (j->what) {
-    case JOB_GIVES_UP: return DS_ERR_LIMIT_EXCEEDED;
-    case JOB_SPOILS: j->seen = ds_stream_query(s); return DS_OK;
+    case JOB_GIVES_UP:
+        return DS_ERR_LIMIT_EXCEEDED;
+    case JOB_SPOILS:
+        j->seen = ds_stream_query(s);
+        return DS_OK;
     case JOB_FORKS:
         follow(j->other, s);
         fold(j->other, j->h, 3);
         return DS_OK;
-    case JOB_ALLOCATES: return j->seen = ds_alloc(harness_device(0), 64, &p);
+    case JOB_ALLOCATES:
+        return j->seen = ds_alloc(harness_device(0), 64, &p);
     case JOB_NEIGHBOUR:
         join(spawn(allocate_elsewhere, &n));
         return n.alloc;
-    default: return DS_OK;
+    default:
+        return DS_OK;
     }
 }
 
@@ -2378,12 +2518,16 @@ static void test_a_function_is_captured(void **state) {
 }
 
 static void test_a_function_that_fails_leaves_the_stream_as_it_was(void **state) {
-    static const struct { int what; ds_result result; } cases[] = {
+    static const struct {
+        int what;
+        ds_result result;
+    } cases[] = {
         { JOB_GIVES_UP, DS_ERR_LIMIT_EXCEEDED },
         { JOB_SPOILS, DS_ERR_CAPTURE_INVALIDATED },
         { JOB_FORKS, DS_ERR_CAPTURE_UNJOINED },
         { JOB_ALLOCATES, DS_ERR_CAPTURE_UNSUPPORTED },
     };
+
     (void)state;
     harness_warm_up();
     ds_stream s = made(0), other = made(0);
@@ -2394,7 +2538,8 @@ static void test_a_function_that_fails_leaves_the_stream_as_it_was(void **state)
         expect_result(r, cases[i].result, "ds_capture_function");
         assert_int_equal(g.id, 0);
         assert_int_equal(j.calls, 1);
-        if (j.what == JOB_SPOILS || j.what == JOB_ALLOCATES) assert_int_equal(j.seen, DS_ERR_CAPTURE_UNSUPPORTED);
+        if (j.what == JOB_SPOILS || j.what == JOB_ALLOCATES)
+            assert_int_equal(j.seen, DS_ERR_CAPTURE_UNSUPPORTED);
         expect_usable(s);
         expect_usable(other);
         assert_true(*j.h == 1);
@@ -2425,40 +2570,51 @@ static void test_a_function_is_not_called_where_no_capture_can_begin(void **stat
 
 static void test_any_number_of_captures_may_be_open(void **state) {
     enum { COUNT = 40 };
+
     cap c[COUNT];
     ds_graph g[COUNT];
     uint64_t *h = zeroed_words(COUNT);
     ds_stream runs = made(0);
     (void)state;
     memset(c, 0, sizeof c);
-    for (uint64_t i = 0; i < COUNT; i++) BEGIN(&c[i], made((int)i), (ds_capture_mode)(i % 3));
+    for (uint64_t i = 0; i < COUNT; i++)
+        BEGIN(&c[i], made((int)i), (ds_capture_mode)(i % 3));
     for (uint64_t n = 0; n < 3; n++)
-        for (uint64_t i = 0; i < COUNT; i++) fold(c[i].s, &h[i], i + n + 1);
+        for (uint64_t i = 0; i < COUNT; i++)
+            fold(c[i].s, &h[i], i + n + 1);
     SPOILS(&c[7], ds_stream_query(c[7].s), DS_ERR_CAPTURE_UNSUPPORTED); /* one only */
     end_invalid(&c[7]);
     for (uint64_t i = 0; i < COUNT; i++)
-        if (i != 7) g[i] = end(&c[i]);
+        if (i != 7)
+            g[i] = end(&c[i]);
     for (uint64_t i = 0; i < COUNT; i++) {
         uint64_t expected = 0;
         ok(ds_stream_destroy(c[i].s));
-        if (i == 7) continue;
+        if (i == 7)
+            continue;
         launch(g[i], runs, 1);
-        for (uint64_t n = 0; n < 3; n++) expected = fold_host(expected, i + n + 1);
+        for (uint64_t n = 0; n < 3; n++)
+            expected = fold_host(expected, i + n + 1);
         assert_true(h[i] == expected);
         ok(ds_graph_destroy(g[i]));
     }
     ok(ds_stream_destroy(runs));
 }
 
-typedef struct worker { uint64_t *h, *k; int number; } worker;
+typedef struct worker {
+    uint64_t *h, *k;
+    int number;
+} worker;
 
 /* Captures and launches again and again, with a fork; on some threads on their own stream. */
 static void *capture_repeatedly(void *user) {
     worker *w = user;
     ds_stream s, t = harness_stream(w->number, 0);
     uint64_t h = 1, k = 1;
-    if (w->number % 2) ok_thread(ds_stream_per_thread(harness_device(0), &s));
-    else s = harness_stream(0, 0);
+    if (w->number % 2)
+        ok_thread(ds_stream_per_thread(harness_device(0), &s));
+    else
+        s = harness_stream(0, 0);
     for (uint64_t i = 0; i < 25; i++) {
         ds_graph g;
         ds_graph_exec x;
@@ -2479,9 +2635,11 @@ static void *capture_repeatedly(void *user) {
         ok_thread(ds_graph_exec_destroy(x));
         h = fold_host(fold_host(h, i), i + 2);
         k = fold_host(k, i + 1);
-        if (*w->h != h || *w->k != k) abort();
+        if (*w->h != h || *w->k != k)
+            abort();
     }
-    if (w->number % 2 == 0) ok_thread(ds_stream_destroy(s));
+    if (w->number % 2 == 0)
+        ok_thread(ds_stream_destroy(s));
     ok_thread(ds_stream_destroy(t));
     return NULL;
 }
@@ -2495,7 +2653,8 @@ static void test_threads_capture_and_launch_at_once(void **state) {
         w[i] = (worker){ word(1), word(1), i };
         threads[i] = spawn(capture_repeatedly, &w[i]);
     }
-    for (int i = 0; i < 4; i++) join(threads[i]);
+    for (int i = 0; i < 4; i++)
+        join(threads[i]);
 }
 
 /* ---- graphs in captures ---- */
@@ -2526,7 +2685,8 @@ static void test_a_launch_on_a_capturing_stream_becomes_a_child(void **state) {
     ok(ds_graph_destroy(inner));
     launch(g, s, 2);
     uint64_t expected = 1;
-    for (int i = 0; i < 2; i++) expected = fold_host(fold_host(fold_host(fold_host(expected, 4), 2), 3), 5);
+    for (int i = 0; i < 2; i++)
+        expected = fold_host(fold_host(fold_host(fold_host(expected, 4), 2), 3), 5);
     assert_true(*h == expected);
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
@@ -2572,7 +2732,11 @@ static void test_graphs_are_made_and_launched_elsewhere_during_a_capture(void **
 
 /* ---- inside of host functions, and at the end of everything ---- */
 
-typedef struct inner_calls { ds_stream s; ds_result begin, end, launch; ds_graph_exec x; } inner_calls;
+typedef struct inner_calls {
+    ds_stream s;
+    ds_result begin, end, launch;
+    ds_graph_exec x;
+} inner_calls;
 
 static void capture_inside(void *user) {
     inner_calls *c = user;
@@ -2618,8 +2782,9 @@ static void test_shutdown_ends_the_captures_that_are_open(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-/* Lines that are not here: peers 71 (no libraries of others are wrapped); 75 (a loader's threads) is
-   test_other_threads_may_allocate_during_captures_that_are_not_global; 76, torch 75 77 to 79 are the allocator's. */
+/* Lines that are not here: peers 71 (no libraries of others are wrapped); 75 (a loader's
+   threads) is test_other_threads_may_allocate_during_captures_that_are_not_global; 76, torch 75
+   77 to 79 are the allocator's. */
 
 static void test_edges_and_nodes_of_the_graph_of_a_capture_are_changed_by_hand(void **state) {
     cap c = { 0 };
@@ -2662,7 +2827,8 @@ static void test_each_launch_records_its_events_anew(void **state) {
     ok(ds_event_synchronize(e));
     gate_close(s, &g);
     ok(ds_graph_launch(x, s));
-    assert_int_equal(ds_event_query(e), DS_NOT_READY); /* the record of the first launch does not count any more */
+    /* the record of the first launch does not count any more */
+    assert_int_equal(ds_event_query(e), DS_NOT_READY);
     ok(ds_stream_wait_event(t, e));
     fold(t, h, 3);
     assert_int_equal(ds_stream_query(t), DS_NOT_READY);
@@ -2677,7 +2843,8 @@ static void test_each_launch_records_its_events_anew(void **state) {
     ok(ds_stream_destroy(t));
 }
 
-static void test_a_legacy_stream_that_is_first_asked_for_during_a_capture_knows_of_it(void **state) {
+static void test_a_legacy_stream_that_is_first_asked_for_during_a_capture_knows_of_it(
+    void **state) {
     cap c = { 0 };
     (void)state;
     harness_restart(NULL);
@@ -2699,7 +2866,8 @@ static void test_the_first_offending_call_is_the_one_that_is_named(void **state)
     BEGIN(&older, s, DS_CAPTURE_GLOBAL);
     BEGIN(&newer, t, DS_CAPTURE_GLOBAL);
     SPOILS(&older, ds_stream_query(s), DS_ERR_CAPTURE_UNSUPPORTED);
-    SPOILS(&newer, ds_alloc(device, 64, &memory), DS_ERR_CAPTURE_UNSUPPORTED); /* the other one makes it unsafe, too */
+    /* the other one makes it unsafe, too */
+    SPOILS(&newer, ds_alloc(device, 64, &memory), DS_ERR_CAPTURE_UNSUPPORTED);
     assert_null(memory);
     refused(ds_stream_synchronize(s), DS_ERR_CAPTURE_INVALIDATED);
     end_invalid(&older);
@@ -2712,7 +2880,8 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_the_first_offending_call_is_the_one_that_is_named, "capture"),
     DS_TEST(test_each_launch_records_its_events_anew, "peers b.3"),
     DS_TEST(test_edges_and_nodes_of_the_graph_of_a_capture_are_changed_by_hand, "capture"),
-    DS_TEST(test_a_legacy_stream_that_is_first_asked_for_during_a_capture_knows_of_it, "peers b.4 P10"),
+    DS_TEST(test_a_legacy_stream_that_is_first_asked_for_during_a_capture_knows_of_it,
+            "peers b.4 P10"),
     DS_TEST(test_a_stream_captures_from_begin_to_end_and_no_other_does, "peers 62 b.4, torch 70"),
     DS_TEST(test_info_tells_what_is_known_of_a_capture, "peers b.4"),
     DS_TEST(test_the_legacy_stream_cannot_capture, "peers b.4, torch 73"),
@@ -2741,7 +2910,8 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_a_fork_without_nodes_of_its_own_needs_no_join, "peers b.4 P8"),
     DS_TEST(test_a_fork_that_is_not_joined_gives_no_graph, "peers 68 b.4 b.5"),
     DS_TEST(test_a_fork_may_be_joined_by_way_of_another, "peers b.4"),
-    DS_TEST(test_an_event_that_is_recorded_again_in_the_capture_stands_for_the_new_place, "peers b.4"),
+    DS_TEST(test_an_event_that_is_recorded_again_in_the_capture_stands_for_the_new_place,
+            "peers b.4"),
     DS_TEST(test_waiting_for_or_asking_a_capturing_stream_spoils_the_capture, "peers 66 69 b.5"),
     DS_TEST(test_waiting_for_the_device_spoils_its_captures_in_every_mode, "peers b.4 b.5 P12"),
     DS_TEST(test_a_relaxed_capture_does_not_mind_a_wait_for_another_device, "peers b.4"),
@@ -2761,15 +2931,23 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_any_thread_may_spoil_a_capture_and_is_named, "peers b.5"),
     DS_TEST(test_any_thread_may_put_work_on_a_capturing_stream, "peers b.4"),
     DS_TEST(test_a_stream_captures_again_and_again, "torch 72 76"),
-    DS_TEST(test_an_event_of_a_capture_that_is_over_is_refused_until_it_is_recorded_anew, "peers b.3 b.4 P7"),
-    DS_TEST(test_a_wait_for_a_stale_event_does_not_fork_a_capturing_stream_into_anything, "peers b.4 P7"),
-    DS_TEST(test_the_legacy_streams_status_is_refused_while_a_blocking_stream_captures, "peers 65 b.4 b.5"),
-    DS_TEST(test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils_the_capture, "peers b.4 b.5 P10"),
+    DS_TEST(test_an_event_of_a_capture_that_is_over_is_refused_until_it_is_recorded_anew,
+            "peers b.3 b.4 P7"),
+    DS_TEST(test_a_wait_for_a_stale_event_does_not_fork_a_capturing_stream_into_anything,
+            "peers b.4 P7"),
+    DS_TEST(test_the_legacy_streams_status_is_refused_while_a_blocking_stream_captures,
+            "peers 65 b.4 b.5"),
+    DS_TEST(test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils_the_capture,
+            "peers b.4 b.5 P10"),
     DS_TEST(test_the_legacy_stream_works_while_a_non_blocking_stream_captures, "peers b.4 P10"),
-    DS_TEST(test_the_legacy_stream_of_another_device_works_while_a_blocking_stream_captures, "peers b.4"),
-    DS_TEST(test_other_threads_may_allocate_during_captures_that_are_not_global, "peers 75 b.4 P11, torch 79"),
-    DS_TEST(test_a_global_capture_forbids_allocation_in_every_thread_that_is_global, "peers b.4 P11 P12"),
-    DS_TEST(test_allocating_in_the_capturing_thread_spoils_a_capture_that_is_not_relaxed, "peers b.4 P11 P12"),
+    DS_TEST(test_the_legacy_stream_of_another_device_works_while_a_blocking_stream_captures,
+            "peers b.4"),
+    DS_TEST(test_other_threads_may_allocate_during_captures_that_are_not_global,
+            "peers 75 b.4 P11, torch 79"),
+    DS_TEST(test_a_global_capture_forbids_allocation_in_every_thread_that_is_global,
+            "peers b.4 P11 P12"),
+    DS_TEST(test_allocating_in_the_capturing_thread_spoils_a_capture_that_is_not_relaxed,
+            "peers b.4 P11 P12"),
     DS_TEST(test_memory_whose_release_a_capture_refuses_is_still_there, "peers b.4 P11 P12"),
     DS_TEST(test_a_thread_that_made_itself_relaxed_may_allocate_in_its_own_capture, "peers b.4"),
     DS_TEST(test_the_mode_of_a_thread_is_exchanged_and_an_unknown_one_refused, "peers b.4"),

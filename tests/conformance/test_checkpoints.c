@@ -1,4 +1,5 @@
-/* Checkpoints of pools: the live blocks of an earlier moment come back, at their addresses, whatever was done since. */
+/* Checkpoints of pools: the live blocks of an earlier moment come back, at their addresses,
+   whatever was done since. */
 #include "alloc.h"
 #include "layout.h"
 
@@ -10,20 +11,26 @@ static ds_pool pool_made(void) {
     ok(ds_pool_create(&d, &pool));
     return pool;
 }
+
 static ds_stream stream_made(void) {
     ds_stream s = { 0 };
     ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0) }, &s));
     return s;
 }
 
-#define refused_saying(call, code, words) \
-    do { \
-        refused(call, code); \
-        if (!strstr(ds_last_error(), words)) fail_msg("%s: %s", #call, ds_last_error()); \
+#define refused_saying(call, code, words)               \
+    do {                                                \
+        refused(call, code);                            \
+        if (!strstr(ds_last_error(), words))            \
+            fail_msg("%s: %s", #call, ds_last_error()); \
     } while (0)
 
 /* What a restore said. */
-typedef struct changes { size_t freed, live; void *freed_at[MOST], *live_at[MOST]; } changes;
+typedef struct changes {
+    size_t freed, live;
+    void *freed_at[MOST], *live_at[MOST];
+} changes;
+
 static void on_change(const ds_mem_block *b, void *user) {
     changes *c = user;
     assert_true(b->state == DS_BLOCK_FREE || b->state == DS_BLOCK_LIVE);
@@ -35,6 +42,7 @@ static void on_change(const ds_mem_block *b, void *user) {
         c->live_at[c->live++] = b->ptr;
     }
 }
+
 static changes restore(ds_pool pool, const ds_pool_checkpoint *c) {
     changes seen = { 0 };
     ok(ds_pool_restore(pool, c, on_change, &seen));
@@ -42,20 +50,23 @@ static changes restore(ds_pool pool, const ds_pool_checkpoint *c) {
     check_invariants(0);
     return seen;
 }
+
 static ds_pool_checkpoint *save(ds_pool pool) {
     ds_pool_checkpoint *c = NULL;
     ok(ds_pool_save(pool, &c));
     assert_non_null(c);
     return c;
 }
+
 static void end_pool(ds_pool pool, ds_stream s, ds_pool_checkpoint *c) {
     ds_pool_checkpoint_free(c);
     ok(ds_stream_destroy(s));
     ok(ds_pool_destroy(pool));
     finish();
 }
-#define EACH_PRESET(pool, s) \
-    for (int preset = 0; preset < PRESETS; preset++) \
+
+#define EACH_PRESET(pool, s)                                                    \
+    for (int preset = 0; preset < PRESETS; preset++)                            \
         for (ds_pool pool = (begin(preset), pool_made()); pool.id; pool.id = 0) \
             for (ds_stream s = stream_made(); s.id; s.id = 0)
 
@@ -66,7 +77,8 @@ static void test_a_block_of_a_checkpoint_is_live_again(void **state) {
         void *p = block_in(pool, 3 * MIB, s);
         ds_mem_label_pop();
         ds_mem_block was = find(p);
-        int64_t requested = pool_stat(pool, "requested_bytes.all.current"), allocated = pool_stat(pool, "allocated_bytes.all.current");
+        int64_t requested = pool_stat(pool, "requested_bytes.all.current"),
+                allocated = pool_stat(pool, "allocated_bytes.all.current");
         ds_pool_checkpoint *c = save(pool);
         ok(ds_mem_free(p));
         ok(ds_pool_check_live(pool, NULL, 0));
@@ -90,62 +102,95 @@ static void test_a_block_of_a_checkpoint_is_live_again(void **state) {
     }
 }
 
-/* Some blocks of many are freed before or after the checkpoint, and others made: what is restored is what was. */
+/* Some blocks of many are freed before or after the checkpoint, and others made: what is
+   restored is what was. */
 static void restored_among(int first, int last, int free_after) {
     EACH_PRESET(pool, s) {
         void *p[12], *live[12];
         size_t n = 0;
-        for (int i = 0; i < 12; i++) p[i] = block_in(pool, ((size_t)i % 3 + 1) * 700 * KIB, s);
+        for (int i = 0; i < 12; i++)
+            p[i] = block_in(pool, ((size_t)i % 3 + 1) * 700 * KIB, s);
         for (int i = 0; i < 12; i++) {
-            if (i < first || i > last) ok(ds_mem_free(p[i]));
-            else live[n++] = p[i];
+            if (i < first || i > last)
+                ok(ds_mem_free(p[i]));
+            else
+                live[n++] = p[i];
         }
         ds_pool_checkpoint *c = save(pool);
         ok(ds_pool_check_live(pool, live, n));
         if (free_after)
-            for (size_t i = 0; i < n; i++) ok(ds_mem_free(live[i]));
-        void *others[3] = { block_in(pool, 900 * KIB, s), block_in(pool, 2 * MIB, s), block_in(pool, 512, s) };
+            for (size_t i = 0; i < n; i++)
+                ok(ds_mem_free(live[i]));
+        void *others[3] = { block_in(pool, 900 * KIB, s), block_in(pool, 2 * MIB, s),
+                            block_in(pool, 512, s) };
         changes seen = restore(pool, c);
         assert_int_equal(seen.live, free_after ? n - (seen.live < n) * (n - seen.live) : 0);
         assert_true(seen.freed + n >= seen.live && seen.freed <= 3);
-        if (!free_after) assert_int_equal(seen.freed, 3);
+        if (!free_after)
+            assert_int_equal(seen.freed, 3);
         ok(ds_pool_check_live(pool, live, n));
-        for (int i = 0; i < 3; i++) { /* those that do not coincide with one that is live again are gone */
+        /* those that do not coincide with one that is live again are gone */
+        for (int i = 0; i < 3; i++) {
             int same = 0;
-            for (size_t k = 0; k < n; k++) same |= live[k] == others[i];
-            if (!same) refused(ds_mem_free(others[i]), DS_ERR_INVALID_VALUE);
+            for (size_t k = 0; k < n; k++)
+                same |= live[k] == others[i];
+            if (!same)
+                refused(ds_mem_free(others[i]), DS_ERR_INVALID_VALUE);
         }
-        for (size_t i = 0; i < n; i++) paint(live[i], find(live[i]).requested, (uint32_t)i, s);
+        for (size_t i = 0; i < n; i++)
+            paint(live[i], find(live[i]).requested, (uint32_t)i, s);
         ok(ds_stream_synchronize(s));
-        for (size_t i = 0; i < n; i++) ok(ds_mem_free(live[i]));
+        for (size_t i = 0; i < n; i++)
+            ok(ds_mem_free(live[i]));
         end_pool(pool, s, c);
     }
 }
-static void test_blocks_in_the_middle_of_a_segment_come_back(void **state) { (void)state; restored_among(4, 4, 1); }
-static void test_several_blocks_in_the_middle_come_back(void **state) { (void)state; restored_among(3, 8, 1); }
-static void test_all_blocks_come_back(void **state) { (void)state; restored_among(0, 11, 1); }
-static void test_later_blocks_are_freed_and_earlier_ones_stay(void **state) { (void)state; restored_among(2, 9, 0); }
+
+static void test_blocks_in_the_middle_of_a_segment_come_back(void **state) {
+    (void)state;
+    restored_among(4, 4, 1);
+}
+
+static void test_several_blocks_in_the_middle_come_back(void **state) {
+    (void)state;
+    restored_among(3, 8, 1);
+}
+
+static void test_all_blocks_come_back(void **state) {
+    (void)state;
+    restored_among(0, 11, 1);
+}
+
+static void test_later_blocks_are_freed_and_earlier_ones_stay(void **state) {
+    (void)state;
+    restored_among(2, 9, 0);
+}
 
 static void test_frees_after_a_checkpoint_are_undone_one_by_one(void **state) {
     (void)state;
     EACH_PRESET(pool, s) {
         void *p[6];
         ds_pool_checkpoint *c[6] = { NULL };
-        for (int i = 0; i < 6; i++) { p[i] = block_in(pool, 3 * MIB, s); c[i] = save(pool); }
-        for (int i = 0; i < 6; i++) ok(ds_mem_free(p[i]));
+        for (int i = 0; i < 6; i++) {
+            p[i] = block_in(pool, 3 * MIB, s);
+            c[i] = save(pool);
+        }
+        for (int i = 0; i < 6; i++)
+            ok(ds_mem_free(p[i]));
         for (size_t i = 0; i < 6; i++) { /* forward: one more each time */
             changes seen = restore(pool, c[i]);
             assert_int_equal(seen.live, 1);
             assert_ptr_equal(seen.live_at[0], p[i]);
             ok(ds_pool_check_live(pool, p, i + 1));
         }
-        for (size_t i = 5; i-- > 0; ) { /* and back */
+        for (size_t i = 5; i-- > 0;) { /* and back */
             changes seen = restore(pool, c[i]);
             assert_int_equal(seen.freed, 1);
             assert_ptr_equal(seen.freed_at[0], p[i + 1]);
             ok(ds_pool_check_live(pool, p, i + 1));
         }
-        for (int i = 1; i < 6; i++) ds_pool_checkpoint_free(c[i]);
+        for (int i = 1; i < 6; i++)
+            ds_pool_checkpoint_free(c[i]);
         ok(ds_mem_free(p[0]));
         end_pool(pool, s, c[0]);
     }
@@ -154,14 +199,20 @@ static void test_frees_after_a_checkpoint_are_undone_one_by_one(void **state) {
 static void test_the_live_blocks_of_a_pool_are_compared_with_a_list(void **state) {
     (void)state;
     EACH_PRESET(pool, s) {
-        void *p[3] = { block_in(pool, 512, s), block_in(pool, 3 * MIB, s), block_in(pool, 4096, s) }, *mixed[3] = { p[2], p[0], p[1] };
+        void *p[3] = { block_in(pool, 512, s), block_in(pool, 3 * MIB, s),
+                       block_in(pool, 4096, s) },
+             *mixed[3] = { p[2], p[0], p[1] };
         ok(ds_pool_check_live(pool, mixed, 3));
-        refused_saying(ds_pool_check_live(pool, p, 2), DS_ERR_ILLEGAL_STATE, "live and not in the list");
-        void *twice[4] = { p[0], p[1], p[2], p[1] }, *inside[3] = { p[0], (char *)p[1] + 512, p[2] };
-        refused_saying(ds_pool_check_live(pool, twice, 4), DS_ERR_ILLEGAL_STATE, "in the list twice");
+        refused_saying(ds_pool_check_live(pool, p, 2), DS_ERR_ILLEGAL_STATE,
+                       "live and not in the list");
+        void *twice[4] = { p[0], p[1], p[2], p[1] },
+             *inside[3] = { p[0], (char *)p[1] + 512, p[2] };
+        refused_saying(ds_pool_check_live(pool, twice, 4), DS_ERR_ILLEGAL_STATE,
+                       "in the list twice");
         refused(ds_pool_check_live(pool, inside, 3), DS_ERR_ILLEGAL_STATE);
         ok(ds_mem_free(p[1]));
-        refused_saying(ds_pool_check_live(pool, p, 3), DS_ERR_ILLEGAL_STATE, "not the start of a live block");
+        refused_saying(ds_pool_check_live(pool, p, 3), DS_ERR_ILLEGAL_STATE,
+                       "not the start of a live block");
         refused(ds_pool_check_live(pool, NULL, 1), DS_ERR_INVALID_VALUE);
         ok(ds_mem_free(p[0]));
         ok(ds_mem_free(p[2]));
@@ -169,7 +220,8 @@ static void test_the_live_blocks_of_a_pool_are_compared_with_a_list(void **state
     }
 }
 
-/* A graph writes into a block that its capture left live. Later captures use the same pool from that point on, and the graph still runs. */
+/* A graph writes into a block that its capture left live. Later captures use the same pool from
+   that point on, and the graph still runs. */
 static void test_captures_go_on_from_where_an_earlier_one_left_the_pool(void **state) {
     (void)state;
     EACH_PRESET(pool, s) {
@@ -202,10 +254,14 @@ static void test_captures_go_on_from_where_an_earlier_one_left_the_pool(void **s
             ok(ds_stream_synchronize(s));
             assert_int_equal(*seen, i + 1);
         }
-        for (int i = 0; i < 3; i++) { ok(ds_graph_exec_destroy(exec[i])); ok(ds_graph_destroy(g[i])); }
+        for (int i = 0; i < 3; i++) {
+            ok(ds_graph_exec_destroy(exec[i]));
+            ok(ds_graph_destroy(g[i]));
+        }
         ok(ds_host_free(seen));
         int owners = 0;
-        eventually(ds_pool_use_count(pool, &owners) == DS_OK && owners == 1); /* CUDA ends what graphs own some time later */
+        /* CUDA ends what graphs own some time later */
+        eventually(ds_pool_use_count(pool, &owners) == DS_OK && owners == 1);
         ok(ds_mem_free(made[0]));
         ok(ds_mem_free(made[2]));
         ds_pool_checkpoint_free(after[0]);
@@ -239,13 +295,15 @@ static void test_a_checkpoint_with_a_hole_in_its_memory_is_refused(void **state)
         void *p = block_in(pool, 72 * MIB, s), *q[3];
         ds_pool_checkpoint *c = save(pool);
         ok(ds_mem_free(p));
-        for (size_t i = 0; i < 3; i++) q[i] = block_in(pool, (i == 1 ? 60 : 6) * MIB, s);
+        for (size_t i = 0; i < 3; i++)
+            q[i] = block_in(pool, (i == 1 ? 60 : 6) * MIB, s);
         assert_true((char *)q[2] > (char *)q[1] && (char *)q[2] < (char *)p + 72 * MIB);
         ok(ds_mem_free(q[1]));
         ok(ds_pool_empty_cache(pool, NULL));
         void *left[2] = { q[0], q[2] };
         if (preset == PRESET_DEFAULT || preset == PRESET_TORCH_GROWING) {
-            refused_saying(ds_pool_restore(pool, c, NULL, NULL), DS_ERR_ILLEGAL_STATE, "given back");
+            refused_saying(ds_pool_restore(pool, c, NULL, NULL), DS_ERR_ILLEGAL_STATE,
+                           "given back");
             ok(ds_pool_check_live(pool, left, 2));
             ok(ds_mem_free(q[0]));
             ok(ds_mem_free(q[2]));
@@ -272,7 +330,8 @@ static void test_what_others_still_use_is_neither_saved_nor_restored(void **stat
         assert_null(none);
         ok(ds_mem_free(q));
         refused_saying(ds_pool_save(pool, &none), DS_ERR_ILLEGAL_STATE, "may still use it");
-        refused_saying(ds_pool_restore(pool, c, NULL, NULL), DS_ERR_ILLEGAL_STATE, "may still use it");
+        refused_saying(ds_pool_restore(pool, c, NULL, NULL), DS_ERR_ILLEGAL_STATE,
+                       "may still use it");
         ok(ds_pool_check_live(pool, &p, 1));
         gate_open(&g);
         ok(ds_stream_synchronize(other));
@@ -300,13 +359,19 @@ static void test_checkpoints_say_what_was_wrong(void **state) {
     end_pool(pool, s, c);
 }
 
-/* Programs of allocations, frees, checkpoints and restores, by a model: what is live, and the contents of what is. */
+/* Programs of allocations, frees, checkpoints and restores, by a model: what is live, and the
+   contents of what is. */
 static void test_random_programs_restore_what_was_live(void **state) {
     (void)state;
     for (unsigned seed = 1; seed <= 6; seed++)
         EACH_PRESET(pool, s) {
             enum { KEPT = 4 };
-            struct { void *p[MOST]; size_t n; } now = { { NULL }, 0 }, was[KEPT];
+
+            struct {
+                void *p[MOST];
+                size_t n;
+            } now = { { NULL }, 0 }, was[KEPT];
+
             ds_pool_checkpoint *c[KEPT] = { NULL };
             unsigned x = seed * 2654435761u;
             for (int step = 0; step < 150; step++) {
@@ -328,14 +393,18 @@ static void test_random_programs_restore_what_was_live(void **state) {
                 }
                 ok(ds_pool_check_live(pool, now.p, now.n));
             }
-            for (size_t i = 0; i < now.n; i++) paint(now.p[i], find(now.p[i]).requested, (uint32_t)i, s);
+            for (size_t i = 0; i < now.n; i++)
+                paint(now.p[i], find(now.p[i]).requested, (uint32_t)i, s);
             looks *l = looks_create(1 << 20);
-            for (size_t i = 0; i < now.n && looks_fit(l, find(now.p[i]).requested); i++) look(l, now.p[i], find(now.p[i]).requested, (uint32_t)i, s);
+            for (size_t i = 0; i < now.n && looks_fit(l, find(now.p[i]).requested); i++)
+                look(l, now.p[i], find(now.p[i]).requested, (uint32_t)i, s);
             ok(ds_stream_synchronize(s));
             assert_true(looks_right(l));
             looks_destroy(l);
-            for (size_t i = 0; i < now.n; i++) ok(ds_mem_free(now.p[i]));
-            for (int k = 0; k < KEPT; k++) ds_pool_checkpoint_free(c[k]);
+            for (size_t i = 0; i < now.n; i++)
+                ok(ds_mem_free(now.p[i]));
+            for (int k = 0; k < KEPT; k++)
+                ds_pool_checkpoint_free(c[k]);
             end_pool(pool, s, NULL);
         }
 }
@@ -350,9 +419,11 @@ static void test_a_restore_without_memory_changes_nothing(void **state) {
     ds_pool pool = pool_made();
     ds_stream s = stream_made();
     void *p[4], *q;
-    for (int i = 0; i < 4; i++) p[i] = block_in(pool, 64 * KIB, s);
+    for (int i = 0; i < 4; i++)
+        p[i] = block_in(pool, 64 * KIB, s);
     ds_pool_checkpoint *c = save(pool);
-    for (int i = 0; i < 4; i++) ok(ds_mem_free(p[i]));
+    for (int i = 0; i < 4; i++)
+        ok(ds_mem_free(p[i]));
     q = block_in(pool, 128 * KIB, s);
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     for (int n = 0; r == DS_ERR_OUT_OF_MEMORY; n++) {
@@ -360,13 +431,15 @@ static void test_a_restore_without_memory_changes_nothing(void **state) {
         allowance = n;
         r = ds_pool_restore(pool, c, NULL, NULL);
         allowance = -1;
-        if (r == DS_OK) break;
+        if (r == DS_OK)
+            break;
         ok(ds_pool_check_live(pool, &q, 1));
         ok(ds_mem_validate(harness_device(0)));
     }
     ok(r);
     ok(ds_pool_check_live(pool, p, 4));
-    for (int i = 0; i < 4; i++) ok(ds_mem_free(p[i]));
+    for (int i = 0; i < 4; i++)
+        ok(ds_mem_free(p[i]));
     end_pool(pool, s, c);
 }
 
@@ -394,23 +467,33 @@ static void test_a_growing_segment_keeps_its_growth_after_a_restore(void **state
     assert_true(seen.freed == 1 && seen.freed_at[0] == q && seen.live == 0);
     q = block_in(pool, 50 * MIB, s);
     expect_layout(0, pool, "[2M live, 50M live, 8M free]");
-    ok(ds_mem_free(p)); ok(ds_mem_free(q));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(q));
     end_pool(pool, s, c);
 }
 
 const struct CMUnitTest tests_checkpoints[] = {
-    DS_TEST(test_a_block_of_a_checkpoint_is_live_again, "torch: test_simple, test_assigning_back_deleter_fns_to_tensor"),
-    DS_TEST(test_blocks_in_the_middle_of_a_segment_come_back, "torch: test_allocated_in_middle_of_segment"),
-    DS_TEST(test_several_blocks_in_the_middle_come_back, "torch: test_multiple_middle_allocations, test_middle_allocations_contiguous"),
+    DS_TEST(test_a_block_of_a_checkpoint_is_live_again,
+            "torch: test_simple, test_assigning_back_deleter_fns_to_tensor"),
+    DS_TEST(test_blocks_in_the_middle_of_a_segment_come_back,
+            "torch: test_allocated_in_middle_of_segment"),
+    DS_TEST(test_several_blocks_in_the_middle_come_back,
+            "torch: test_multiple_middle_allocations, test_middle_allocations_contiguous"),
     DS_TEST(test_all_blocks_come_back, "torch: test_simple"),
-    DS_TEST(test_later_blocks_are_freed_and_earlier_ones_stay, "torch: test_tensor_dies_after_checkpoint"),
-    DS_TEST(test_frees_after_a_checkpoint_are_undone_one_by_one, "torch: test_additional_free_following_checkpoint"),
-    DS_TEST(test_the_live_blocks_of_a_pool_are_compared_with_a_list, "torch: test_check_pool_live_allocations"),
-    DS_TEST(test_captures_go_on_from_where_an_earlier_one_left_the_pool, "torch: checkpoints of graph trees"),
-    DS_TEST(test_a_growing_segment_keeps_its_growth_after_a_restore, "torch: test_expandable_segment_checkpoint_growth"),
+    DS_TEST(test_later_blocks_are_freed_and_earlier_ones_stay,
+            "torch: test_tensor_dies_after_checkpoint"),
+    DS_TEST(test_frees_after_a_checkpoint_are_undone_one_by_one,
+            "torch: test_additional_free_following_checkpoint"),
+    DS_TEST(test_the_live_blocks_of_a_pool_are_compared_with_a_list,
+            "torch: test_check_pool_live_allocations"),
+    DS_TEST(test_captures_go_on_from_where_an_earlier_one_left_the_pool,
+            "torch: checkpoints of graph trees"),
+    DS_TEST(test_a_growing_segment_keeps_its_growth_after_a_restore,
+            "torch: test_expandable_segment_checkpoint_growth"),
     DS_TEST(test_a_checkpoint_whose_memory_was_given_back_is_refused, "alloc"),
     DS_TEST(test_a_checkpoint_with_a_hole_in_its_memory_is_refused, "alloc"),
-    DS_TEST(test_what_others_still_use_is_neither_saved_nor_restored, "torch: checkpoints need that no events are pending"),
+    DS_TEST(test_what_others_still_use_is_neither_saved_nor_restored,
+            "torch: checkpoints need that no events are pending"),
     DS_TEST(test_checkpoints_say_what_was_wrong, "alloc"),
     DS_TEST(test_random_programs_restore_what_was_live, "alloc"),
     DS_TEST(test_a_restore_without_memory_changes_nothing, "alloc"),

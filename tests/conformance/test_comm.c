@@ -9,13 +9,16 @@
 static void test_a_broadcast_copies_to_every_device_of_the_list(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
-    ds_device from[] = { harness_device(0), host() }, to[] = { harness_device(1), harness_device(0), host(), harness_device(1), harness_device(2) };
+    ds_device from[] = { harness_device(0), host() },
+              to[] = { harness_device(1), harness_device(0), host(), harness_device(1),
+                       harness_device(2) };
     for (int f = 0; f < 2; f++) {
         ds_tensor *t = painted(from[f], ds_float32(), 2, SHAPE(33, 7), 5), *out[5];
         ok(ds_comm_broadcast(t, to, 5, NULL, out));
         for (int i = 0; i < 5; i++) {
             assert_int_equal(is_host(out[i]), to[i].type == DS_DEVICE_HOST);
-            if (!is_host(out[i])) assert_int_equal(out[i]->device.index, to[i].index);
+            if (!is_host(out[i]))
+                assert_int_equal(out[i]->device.index, to[i].index);
             assert_ptr_not_equal(out[i]->data, t->data);
             expect_equal(t, out[i]);
         }
@@ -34,7 +37,8 @@ static void test_a_broadcast_may_show_the_tensor_itself(void **state) {
     ok(ds_comm_broadcast(t, to, 3, &(ds_comm_options){ .flags = DS_COMM_ALIAS }, out));
     assert_ptr_equal(out[0]->data, t->data);
     assert_ptr_equal(out[2]->data, t->data);
-    if (harness_device_count() > 1) assert_ptr_not_equal(out[1]->data, t->data);
+    if (harness_device_count() > 1)
+        assert_ptr_not_equal(out[1]->data, t->data);
     ok(ds_tensor_free(t));
     expect_equal(out[0], out[1]);
     drop(out, 3);
@@ -52,10 +56,12 @@ static void test_a_broadcast_into_tensors_that_are_there(void **state) {
     out[3] = on(host(), ds_int16(), 2, SHAPE(12, 10));
     unsigned char *before = contents(wide), *after;
     ok(ds_comm_broadcast_into(t, INPUTS(out), 4, NULL));
-    for (int i = 0; i < 4; i++) expect_equal(t, out[i]);
+    for (int i = 0; i < 4; i++)
+        expect_equal(t, out[i]);
     after = contents(wide);
     for (int i = 0; i < 12 * 60; i++)
-        if (i % 60 < 14 || i % 60 >= 34) assert_int_equal(before[i], after[i]);
+        if (i % 60 < 14 || i % 60 >= 34)
+            assert_int_equal(before[i], after[i]);
     free(before);
     free(after);
     ds_tensor *bad[4];
@@ -64,11 +70,14 @@ static void test_a_broadcast_into_tensors_that_are_there(void **state) {
     refused(ds_comm_broadcast_into(t, INPUTS(bad), 2, NULL), DS_ERR_INVALID_VALUE);
     says("output tensor at index 1 has the shape [10, 12], not [12, 10]");
     bad[2] = on(harness_device(1), ds_float16(), 2, SHAPE(12, 10));
-    refused(ds_comm_broadcast_into(t, INPUTS((ds_tensor *[]){ bad[0], bad[2] }), 2, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_broadcast_into(t, INPUTS((ds_tensor *[]){ bad[0], bad[2] }), 2, NULL),
+            DS_ERR_INVALID_VALUE);
     says("output tensor at index 1 has elements of type float16, not int16");
-    refused(ds_comm_broadcast_into(t, INPUTS((ds_tensor *[]){ bad[0], NULL }), 2, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_broadcast_into(t, INPUTS((ds_tensor *[]){ bad[0], NULL }), 2, NULL),
+            DS_ERR_INVALID_VALUE);
     says("index 1");
-    refused(ds_comm_broadcast_into(t, INPUTS((ds_tensor *[]){ bad[0], bad[0] }), 2, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_broadcast_into(t, INPUTS((ds_tensor *[]){ bad[0], bad[0] }), 2, NULL),
+            DS_ERR_INVALID_VALUE);
     says("shares memory");
     ok(ds_tensor_wrap(out[0], DS_TENSOR_READ_ONLY, NULL, NULL, &bad[3]));
     refused(ds_comm_broadcast_into(t, INPUTS(&bad[3]), 1, NULL), DS_ERR_INVALID_VALUE);
@@ -89,29 +98,39 @@ static void test_many_tensors_travel_in_few_copies(void **state) {
         for (int alias = 0; alias < 2; alias++) {
             ds_tensor *t[9], *out[4 * 9], *base;
             for (int i = 0; i < 9; i++) {
-                if (i == 4) t[i] = on(harness_device(0), types[1], 2, SHAPE(3, 0)); /* the shape stays, unlike torch's */
+                /* the shape stays, unlike torch's */
+                if (i == 4)
+                    t[i] = on(harness_device(0), types[1], 2, SHAPE(3, 0));
                 else if (i == 7) {
                     base = painted(harness_device(0), types[0], 2, SHAPE(6, 8), 77);
                     ok(ds_tensor_transpose(base, 0, 1, &t[i]));
                     ok(ds_tensor_free(base));
-                } else t[i] = painted(harness_device(0), types[i % 3], 2, SHAPE(i + 1, 11), (uint32_t)i);
+                } else
+                    t[i] =
+                        painted(harness_device(0), types[i % 3], 2, SHAPE(i + 1, 11), (uint32_t)i);
             }
-            ok(ds_comm_broadcast_coalesced(INPUTS(t), 9, to, 4, sizes[z], &(ds_comm_options){ .flags = alias ? DS_COMM_ALIAS : 0 }, out));
+            ok(ds_comm_broadcast_coalesced(INPUTS(t), 9, to, 4, sizes[z],
+                                           &(ds_comm_options){ .flags = alias ? DS_COMM_ALIAS : 0 },
+                                           out));
             for (int d = 0; d < 4; d++)
                 for (int i = 0; i < 9; i++) {
                     ds_tensor *o = out[d * 9 + i];
                     assert_int_equal(o->ndim, 2);
                     assert_int_equal(o->shape[1], t[i]->shape[1]);
                     assert_true(ds_dtype_equal(o->dtype, t[i]->dtype));
-                    if (d == 0 && i != 4) assert_int_equal(o->data == t[i]->data, alias);
+                    if (d == 0 && i != 4)
+                        assert_int_equal(o->data == t[i]->data, alias);
                     expect_equal(t[i], o);
                 }
             drop(out, 4 * 9);
             drop(t, 9);
         }
-    ds_tensor *t[2] = { on(harness_device(0), ds_int8(), 1, SHAPE(3)), on(harness_device(1), ds_int8(), 1, SHAPE(3)) }, *out[4];
+    ds_tensor *t[2] = { on(harness_device(0), ds_int8(), 1, SHAPE(3)),
+                        on(harness_device(1), ds_int8(), 1, SHAPE(3)) },
+              *out[4];
     if (harness_device_count() > 1) {
-        refused(ds_comm_broadcast_coalesced(INPUTS(t), 2, to, 2, 0, NULL, out), DS_ERR_DEVICE_MISMATCH);
+        refused(ds_comm_broadcast_coalesced(INPUTS(t), 2, to, 2, 0, NULL, out),
+                DS_ERR_DEVICE_MISMATCH);
         says("index 1");
     }
     refused(ds_comm_broadcast_coalesced(INPUTS(t), 2, to, 0, 0, NULL, out), DS_ERR_INVALID_VALUE);
@@ -125,14 +144,23 @@ static void test_many_tensors_travel_in_few_copies(void **state) {
 static void test_a_scatter_cuts_as_torch_does(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
-    static const struct { int64_t size; size_t devices, pieces; int64_t length[4]; } c[] = {
-        { 5, 4, 3, { 2, 2, 1 } }, { 1, 2, 1, { 1 } }, { 0, 3, 3, { 0, 0, 0 } }, { 8, 4, 4, { 2, 2, 2, 2 } }, { 7, 3, 3, { 3, 3, 1 } }, { 6, 4, 3, { 2, 2, 2 } },
+
+    static const struct {
+        int64_t size;
+        size_t devices, pieces;
+        int64_t length[4];
+    } c[] = {
+        { 5, 4, 3, { 2, 2, 1 } },    { 1, 2, 1, { 1 } },       { 0, 3, 3, { 0, 0, 0 } },
+        { 8, 4, 4, { 2, 2, 2, 2 } }, { 7, 3, 3, { 3, 3, 1 } }, { 6, 4, 3, { 2, 2, 2 } },
     };
+
     ds_device to[4] = { harness_device(0), harness_device(1), harness_device(2), host() };
     for (size_t k = 0; k < sizeof c / sizeof *c; k++)
         for (int dim = -2; dim < 2; dim++) {
             int across = dim == 0 || dim == -2;
-            ds_tensor *t = painted(harness_device(0), ds_float64(), 2, across ? SHAPE(c[k].size, 3) : SHAPE(3, c[k].size), 4), *out[4], *part;
+            ds_tensor *t = painted(harness_device(0), ds_float64(), 2,
+                                   across ? SHAPE(c[k].size, 3) : SHAPE(3, c[k].size), 4),
+                      *out[4], *part;
             size_t n = 99;
             ok(ds_comm_scatter(t, to, c[k].devices, NULL, dim, NULL, out, &n));
             assert_int_equal(n, c[k].pieces);
@@ -144,7 +172,8 @@ static void test_a_scatter_cuts_as_torch_does(void **state) {
                 ok(ds_tensor_free(part));
                 at += c[k].length[i];
             }
-            for (size_t i = n; i < c[k].devices; i++) assert_null(out[i]);
+            for (size_t i = n; i < c[k].devices; i++)
+                assert_null(out[i]);
             drop(out, n);
             ok(ds_tensor_free(t));
         }
@@ -176,14 +205,19 @@ static void test_a_scatter_with_sizes_and_its_errors(void **state) {
     refused(ds_comm_scatter(t, to, 2, SHAPE(10, -1), 0, NULL, out, &n), DS_ERR_INVALID_VALUE);
     refused(ds_comm_scatter(t, to, 2, SHAPE(-1, 10), 0, NULL, out, &n), DS_ERR_INVALID_VALUE);
     says("chunk_sizes[0] is -1");
-    refused(ds_comm_scatter(t, to, 2, SHAPE(INT64_MAX, INT64_MAX), 0, NULL, out, &n), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_scatter(t, to, 2, SHAPE(INT64_MAX, INT64_MAX), 0, NULL, out, &n),
+            DS_ERR_INVALID_VALUE);
     refused(ds_comm_scatter(t, to, 2, NULL, 2, NULL, out, &n), DS_ERR_INVALID_VALUE);
     refused(ds_comm_scatter(t, to, 2, NULL, -3, NULL, out, &n), DS_ERR_INVALID_VALUE);
     ds_tensor *scalar = on(harness_device(0), ds_int32(), 0, NULL);
     refused(ds_comm_scatter(scalar, to, 2, NULL, 0, NULL, out, &n), DS_ERR_INVALID_VALUE);
     ds_stream s = harness_stream(0, 0);
     if (harness_device_count() > 1) {
-        refused(ds_comm_scatter(t, to, 2, NULL, 0, &(ds_comm_options){ .streams = (ds_stream[]){ s, s }, .stream_count = 2 }, out, &n), DS_ERR_DEVICE_MISMATCH);
+        refused(ds_comm_scatter(
+                    t, to, 2, NULL, 0,
+                    &(ds_comm_options){ .streams = (ds_stream[]){ s, s }, .stream_count = 2 }, out,
+                    &n),
+                DS_ERR_DEVICE_MISMATCH);
         says("at index 1");
     }
     to[1] = (ds_device){ harness_device(0).type, 1000 };
@@ -191,7 +225,8 @@ static void test_a_scatter_with_sizes_and_its_errors(void **state) {
     assert_null(out[0]);
     to[1].index = -1;
     refused(ds_comm_scatter(t, to, 2, NULL, 0, NULL, out, &n), DS_ERR_DEVICE_RANGE);
-    refused(ds_comm_scatter(t, to, 2, NULL, 0, &(ds_comm_options){ .flags = 128 }, out, &n), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_scatter(t, to, 2, NULL, 0, &(ds_comm_options){ .flags = 128 }, out, &n),
+            DS_ERR_INVALID_VALUE);
     assert_int_equal(n, 0);
     ok(ds_tensor_free(scalar));
     ok(ds_tensor_free(t));
@@ -216,7 +251,8 @@ static void test_scatter_and_gather_keep_channels_last(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     ds_device to[2] = { harness_device(0), harness_device(1) };
-    ds_tensor *nhwc = painted(harness_device(0), ds_float16(), 4, SHAPE(4, 5, 6, 3), 4), *t, *out[2], *back;
+    ds_tensor *nhwc = painted(harness_device(0), ds_float16(), 4, SHAPE(4, 5, 6, 3), 4), *t,
+              *out[2], *back;
     ok(ds_tensor_permute(nhwc, (int[]){ 0, 3, 1, 2 }, &t));
     ok(ds_comm_scatter(t, to, 2, NULL, 0, NULL, out, NULL));
     for (int i = 0; i < 2; i++) {
@@ -237,7 +273,8 @@ static void test_scatter_and_gather_keep_channels_last(void **state) {
 static void test_scatter_into_and_gather_into(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
-    ds_tensor *t = painted(harness_device(0), ds_complex64(), 3, SHAPE(2, 9, 3), 8), *out[3], *back, *bad;
+    ds_tensor *t = painted(harness_device(0), ds_complex64(), 3, SHAPE(2, 9, 3), 8), *out[3], *back,
+              *bad;
     out[0] = on(harness_device(1), ds_complex64(), 3, SHAPE(2, 4, 3));
     out[1] = on(host(), ds_complex64(), 3, SHAPE(2, 0, 3));
     out[2] = on(harness_device(0), ds_complex64(), 3, SHAPE(2, 5, 3));
@@ -250,7 +287,8 @@ static void test_scatter_into_and_gather_into(void **state) {
     says("add up to 4, not to 9");
     refused(ds_comm_scatter_into(t, INPUTS(out), 0, 1, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_comm_scatter_into(t, INPUTS(out), 3, 0, NULL), DS_ERR_INVALID_VALUE);
-    says("output tensor at index 0 has the shape [2, 4, 3], which differs from [2, 9, 3] in more than dimension 0");
+    says("output tensor at index 0 has the shape [2, 4, 3], which differs from [2, 9, 3] in more "
+         "than dimension 0");
     bad = on(harness_device(0), ds_complex64(), 3, SHAPE(2, 8, 3));
     refused(ds_comm_gather_into(INPUTS(both), 2, 1, bad, NULL), DS_ERR_INVALID_VALUE);
     says("[2, 8, 3], not [2, 9, 3]");
@@ -274,7 +312,9 @@ static void test_gather_and_its_errors(void **state) {
             int across = dim == 0 || dim == -2;
             ds_tensor *in[3], *out, *part;
             int64_t size[3] = { 4, 0, 7 }, at = 0;
-            for (int i = 0; i < 3; i++) in[i] = painted(harness_device(i), ds_bfloat16(), 2, across ? SHAPE(size[i], 3) : SHAPE(3, size[i]), (uint32_t)i);
+            for (int i = 0; i < 3; i++)
+                in[i] = painted(harness_device(i), ds_bfloat16(), 2,
+                                across ? SHAPE(size[i], 3) : SHAPE(3, size[i]), (uint32_t)i);
             ok(ds_comm_gather(INPUTS(in), 3, dim, to[d], NULL, &out));
             assert_int_equal(is_host(out), to[d].type == DS_DEVICE_HOST);
             for (int i = 0; i < 3; i++) {
@@ -286,7 +326,9 @@ static void test_gather_and_its_errors(void **state) {
             drop(&out, 1);
             drop(in, 3);
         }
-    ds_tensor *in[2] = { on(harness_device(0), ds_int8(), 2, SHAPE(2, 3)), on(harness_device(0), ds_int8(), 1, SHAPE(3)) }, *out;
+    ds_tensor *in[2] = { on(harness_device(0), ds_int8(), 2, SHAPE(2, 3)),
+                         on(harness_device(0), ds_int8(), 1, SHAPE(3)) },
+              *out;
     refused(ds_comm_gather(INPUTS(in), 0, 0, to[0], NULL, &out), DS_ERR_INVALID_VALUE);
     says("no tensor to gather from");
     refused(ds_comm_gather(INPUTS(in), 2, 0, to[0], NULL, &out), DS_ERR_INVALID_VALUE);
@@ -308,22 +350,29 @@ static void test_random_scatters_and_gathers(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     uint32_t seed = 11;
-    const ds_dtype types[] = { ds_uint8(), ds_float16(), ds_float32(), ds_float64(), ds_complex128(), { DS_CODE_FLOAT, 32, 3 } };
+    const ds_dtype types[] = { ds_uint8(),   ds_float16(),    ds_float32(),
+                               ds_float64(), ds_complex128(), { DS_CODE_FLOAT, 32, 3 } };
     for (int round = 0; round < 120; round++) {
         int ndim = 1 + (int)dice(&seed, 4), dim = (int)dice(&seed, (uint32_t)ndim);
         size_t n = 1 + dice(&seed, 4);
         int64_t shape[4], piece[4], sizes[4], sum = 0;
         ds_tensor *out[4], *part, *back, *to[4];
         ds_dtype dtype = types[dice(&seed, 6)];
-        for (int i = 0; i < ndim; i++) shape[i] = piece[i] = (int64_t)dice(&seed, 6);
-        for (size_t i = 0; i < n; i++) sum += sizes[i] = (int64_t)dice(&seed, 4);
+        for (int i = 0; i < ndim; i++)
+            shape[i] = piece[i] = (int64_t)dice(&seed, 6);
+        for (size_t i = 0; i < n; i++)
+            sum += sizes[i] = (int64_t)dice(&seed, 4);
         shape[dim] = sum;
         ds_device where[4], from = dice(&seed, 4) ? harness_device((int)dice(&seed, 4)) : host();
-        for (size_t i = 0; i < n; i++) where[i] = dice(&seed, 5) ? harness_device((int)dice(&seed, 4)) : host();
-        if (n == 1 && from.type == DS_DEVICE_HOST) where[0] = harness_device(0);
+        for (size_t i = 0; i < n; i++)
+            where[i] = dice(&seed, 5) ? harness_device((int)dice(&seed, 4)) : host();
+        if (n == 1 && from.type == DS_DEVICE_HOST)
+            where[0] = harness_device(0);
         int all_host = from.type == DS_DEVICE_HOST;
-        for (size_t i = 0; i < n; i++) all_host &= where[i].type == DS_DEVICE_HOST;
-        if (all_host) where[0] = harness_device(1);
+        for (size_t i = 0; i < n; i++)
+            all_host &= where[i].type == DS_DEVICE_HOST;
+        if (all_host)
+            where[0] = harness_device(1);
         ds_tensor *t = random_view(&seed, from, dtype, ndim, shape);
         ok(ds_comm_scatter(t, where, n, sizes, dim, NULL, out, NULL));
         for (size_t i = 0; i < n; i++) {
@@ -371,7 +420,8 @@ static void test_a_reduction_is_in_the_order_of_the_list(void **state) {
             into = on(harness_device(1), ds_float32(), 2, SHAPE(37, 11));
             ok(ds_comm_reduce_into(INPUTS(in), n, (ds_reduce_op)op, into, NULL));
             expect_equal(out, into);
-            ok(ds_comm_reduce_into(INPUTS(in), n, (ds_reduce_op)op, in[n - 1], NULL)); /* in place */
+            /* in place */
+            ok(ds_comm_reduce_into(INPUTS(in), n, (ds_reduce_op)op, in[n - 1], NULL));
             expect_equal(out, in[n - 1]);
             drop(&into, 1);
             drop(&out, 1);
@@ -391,7 +441,8 @@ static void test_reduce_add_and_its_errors(void **state) {
     ok(ds_comm_reduce_add(INPUTS(in), 3, harness_device(1), NULL, &out));
     expect_reduced(in, 3, out, DS_REDUCE_SUM, 0, 1000);
     drop(&out, 1);
-    ok(ds_comm_reduce_add(INPUTS(in), 1, harness_device(0), &(ds_comm_options){ .flags = DS_COMM_ALIAS }, &out));
+    ok(ds_comm_reduce_add(INPUTS(in), 1, harness_device(0),
+                          &(ds_comm_options){ .flags = DS_COMM_ALIAS }, &out));
     assert_ptr_equal(out->data, in[0]->data);
     drop(&out, 1);
     ok(ds_comm_reduce_add(INPUTS(in), 1, harness_device(0), NULL, &out));
@@ -400,35 +451,49 @@ static void test_reduce_add_and_its_errors(void **state) {
     drop(&out, 1);
     refused(ds_comm_reduce_add(INPUTS(in), 0, harness_device(0), NULL, &out), DS_ERR_INVALID_VALUE);
     if (harness_device_count() > 1) {
-        refused(ds_comm_reduce_add(INPUTS(in), 1, harness_device(1), NULL, &out), DS_ERR_DEVICE_MISMATCH);
+        refused(ds_comm_reduce_add(INPUTS(in), 1, harness_device(1), NULL, &out),
+                DS_ERR_DEVICE_MISMATCH);
         says("none of the input tensors is on the destination");
     }
     refused(ds_comm_reduce_add(INPUTS(in), 1, host(), NULL, &out), DS_ERR_DEVICE_MISMATCH);
     odd = on(host(), ds_float32(), 1, SHAPE(1000));
-    refused(ds_comm_reduce_add(INPUTS((ds_tensor *[]){ in[0], odd }), 2, harness_device(0), NULL, &out), DS_ERR_INVALID_DEVICE);
+    refused(
+        ds_comm_reduce_add(INPUTS((ds_tensor *[]){ in[0], odd }), 2, harness_device(0), NULL, &out),
+        DS_ERR_INVALID_DEVICE);
     says("input tensor at index 1 is on the host");
     drop(&odd, 1);
     odd = on(harness_device(0), ds_float32(), 1, SHAPE(999));
-    refused(ds_comm_reduce_add(INPUTS((ds_tensor *[]){ in[0], odd }), 2, harness_device(0), NULL, &out), DS_ERR_INVALID_VALUE);
+    refused(
+        ds_comm_reduce_add(INPUTS((ds_tensor *[]){ in[0], odd }), 2, harness_device(0), NULL, &out),
+        DS_ERR_INVALID_VALUE);
     says("input tensor at index 1 has the shape [999], not [1000]");
     drop(&odd, 1);
     odd = on(harness_device(0), ds_int32(), 1, SHAPE(1000));
-    refused(ds_comm_reduce_add(INPUTS((ds_tensor *[]){ in[0], odd }), 2, harness_device(0), NULL, &out), DS_ERR_INVALID_VALUE);
+    refused(
+        ds_comm_reduce_add(INPUTS((ds_tensor *[]){ in[0], odd }), 2, harness_device(0), NULL, &out),
+        DS_ERR_INVALID_VALUE);
     says("int32, not float32");
     drop(&odd, 1);
     odd = on(harness_device(0), ds_float8_e4m3fn(), 1, SHAPE(10));
-    refused(ds_comm_reduce_add(INPUTS((ds_tensor *[]){ odd, odd }), 2, harness_device(0), NULL, &out), DS_ERR_UNSUPPORTED);
+    refused(
+        ds_comm_reduce_add(INPUTS((ds_tensor *[]){ odd, odd }), 2, harness_device(0), NULL, &out),
+        DS_ERR_UNSUPPORTED);
     says("float8_e4m3fn");
     drop(&odd, 1);
     odd = on(harness_device(0), ds_complex64(), 1, SHAPE(10));
-    refused(ds_comm_reduce(INPUTS((ds_tensor *[]){ odd, odd }), 2, DS_REDUCE_MAX, harness_device(0), NULL, &out), DS_ERR_INVALID_VALUE);
-    refused(ds_comm_reduce(INPUTS((ds_tensor *[]){ odd, odd }), 2, (ds_reduce_op)5, harness_device(0), NULL, &out), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_reduce(INPUTS((ds_tensor *[]){ odd, odd }), 2, DS_REDUCE_MAX, harness_device(0),
+                           NULL, &out),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_comm_reduce(INPUTS((ds_tensor *[]){ odd, odd }), 2, (ds_reduce_op)5,
+                           harness_device(0), NULL, &out),
+            DS_ERR_INVALID_VALUE);
     drop(&odd, 1);
     assert_null(out);
     ds_tensor *half; /* the output begins inside of an input */
     ok(ds_tensor_narrow(in[0], 0, 0, 500, &half));
     ok(ds_tensor_narrow(in[0], 0, 100, 500, &odd));
-    refused(ds_comm_reduce_into(INPUTS((ds_tensor *[]){ half, half }), 2, DS_REDUCE_SUM, odd, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_reduce_into(INPUTS((ds_tensor *[]){ half, half }), 2, DS_REDUCE_SUM, odd, NULL),
+            DS_ERR_INVALID_VALUE);
     says("shares memory");
     drop(&half, 1);
     drop(&odd, 1);
@@ -449,10 +514,12 @@ static void test_reductions_of_all_layouts(void **state) {
         int ndim = (int)dice(&seed, 4);
         size_t n = 2 + dice(&seed, 3), count = 1;
         int64_t shape[4];
-        for (int i = 0; i < ndim; i++) count *= (size_t)(shape[i] = 1 + (int64_t)dice(&seed, 6));
+        for (int i = 0; i < ndim; i++)
+            count *= (size_t)(shape[i] = 1 + (int64_t)dice(&seed, 6));
         ds_tensor *in[4], *out;
         for (size_t i = 0; i < n; i++) {
-            in[i] = ndim ? random_view(&seed, harness_device((int)i), ds_float32(), ndim, shape) : on(harness_device((int)i), ds_float32(), 0, NULL);
+            in[i] = ndim ? random_view(&seed, harness_device((int)i), ds_float32(), ndim, shape)
+                         : on(harness_device((int)i), ds_float32(), 0, NULL);
             put_floats(in[i], (float)i * 0.7f);
         }
         ok(ds_comm_reduce_add(INPUTS(in), n, harness_device(0), NULL, &out));
@@ -506,8 +573,10 @@ static void test_all_reduce_gives_everyone_the_sum(void **state) {
                     out[i] = place ? in[i] : on(harness_device((int)i), ds_float32(), 1, &sizes[z]);
                 }
                 ok(ds_comm_all_reduce(INPUTS(in), INPUTS(out), n, DS_REDUCE_SUM, NULL));
-                for (size_t i = 0; i < n; i++) expect_reduced(copy, n, out[i], DS_REDUCE_SUM, 0, (size_t)sizes[z]);
-                if (!place) drop(out, n);
+                for (size_t i = 0; i < n; i++)
+                    expect_reduced(copy, n, out[i], DS_REDUCE_SUM, 0, (size_t)sizes[z]);
+                if (!place)
+                    drop(out, n);
                 drop(copy, n);
                 drop(in, n);
             }
@@ -523,8 +592,10 @@ static void test_all_gather_reduce_scatter_and_all_to_all(void **state) {
             ds_tensor *one[4], *many[4], *part[4], *copy[4], *view;
             for (size_t i = 0; i < n; i++) { /* all-gather */
                 many[i] = on(harness_device((int)i), ds_float32(), 2, SHAPE(all, 5));
-                if (place) ok(ds_tensor_narrow(many[i], 0, (int64_t)i * c, c, &one[i]));
-                else one[i] = on(harness_device((int)i), ds_float32(), 2, SHAPE(c, 5));
+                if (place)
+                    ok(ds_tensor_narrow(many[i], 0, (int64_t)i * c, c, &one[i]));
+                else
+                    one[i] = on(harness_device((int)i), ds_float32(), 2, SHAPE(c, 5));
                 put_floats(one[i], (float)i * 3);
             }
             ok(ds_comm_all_gather(INPUTS(one), INPUTS(many), n, NULL));
@@ -539,11 +610,14 @@ static void test_all_gather_reduce_scatter_and_all_to_all(void **state) {
                 put_floats(many[i], (float)i * 3);
                 copy[i] = on(host(), ds_float32(), 2, SHAPE(all, 5));
                 put_floats(copy[i], (float)i * 3);
-                if (place) ok(ds_tensor_narrow(many[i], 0, (int64_t)i * c, c, &part[i]));
-                else part[i] = on(harness_device((int)i), ds_float32(), 2, SHAPE(c, 5));
+                if (place)
+                    ok(ds_tensor_narrow(many[i], 0, (int64_t)i * c, c, &part[i]));
+                else
+                    part[i] = on(harness_device((int)i), ds_float32(), 2, SHAPE(c, 5));
             }
             ok(ds_comm_reduce_scatter(INPUTS(many), INPUTS(part), n, DS_REDUCE_AVERAGE, NULL));
-            for (size_t i = 0; i < n; i++) expect_reduced(copy, n, part[i], DS_REDUCE_AVERAGE, i * 15, 15);
+            for (size_t i = 0; i < n; i++)
+                expect_reduced(copy, n, part[i], DS_REDUCE_AVERAGE, i * 15, 15);
             drop(part, n);
             drop(copy, n);
             for (size_t i = 0; i < n; i++) { /* all-to-all */
@@ -563,10 +637,16 @@ static void test_all_gather_reduce_scatter_and_all_to_all(void **state) {
             drop(copy, n);
             drop(many, n);
         }
-    ds_tensor *a = on(harness_device(0), ds_float32(), 1, SHAPE(6)), *b = on(harness_device(0), ds_float32(), 1, SHAPE(7));
-    refused(ds_comm_all_reduce(INPUTS(&a), INPUTS(&b), 1, DS_REDUCE_SUM, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_comm_all_gather(INPUTS((ds_tensor *[]){ a, a }), INPUTS((ds_tensor *[]){ b, a }), 2, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_comm_all_reduce(INPUTS((ds_tensor *[]){ a, a }), INPUTS((ds_tensor *[]){ a, a }), 2, DS_REDUCE_SUM, NULL), DS_ERR_INVALID_VALUE);
+    ds_tensor *a = on(harness_device(0), ds_float32(), 1, SHAPE(6)),
+              *b = on(harness_device(0), ds_float32(), 1, SHAPE(7));
+    refused(ds_comm_all_reduce(INPUTS(&a), INPUTS(&b), 1, DS_REDUCE_SUM, NULL),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_comm_all_gather(INPUTS((ds_tensor *[]){ a, a }), INPUTS((ds_tensor *[]){ b, a }), 2,
+                               NULL),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_comm_all_reduce(INPUTS((ds_tensor *[]){ a, a }), INPUTS((ds_tensor *[]){ a, a }), 2,
+                               DS_REDUCE_SUM, NULL),
+            DS_ERR_INVALID_VALUE);
     refused(ds_comm_all_reduce(NULL, NULL, 0, DS_REDUCE_SUM, NULL), DS_ERR_INVALID_VALUE);
     drop(&a, 1);
     drop(&b, 1);
@@ -631,7 +711,8 @@ static void test_several_streams_of_one_device_take_part(void **state) {
     }
     wait_all();
     ds_comm_options o = { .streams = s, .stream_count = 4, .stream = s[3] };
-    ok(ds_comm_reduce(INPUTS(in), 4, DS_REDUCE_SUM, to[0], &o, &sum)); /* one after the other, and nothing in between waits */
+    /* one after the other, and nothing in between waits */
+    ok(ds_comm_reduce(INPUTS(in), 4, DS_REDUCE_SUM, to[0], &o, &sum));
     ok(ds_comm_all_reduce(INPUTS(in), INPUTS(in), 4, DS_REDUCE_SUM, &o));
     ok(ds_comm_scatter(in[1], to, 4, NULL, -1, &o, part, NULL));
     ok(ds_comm_gather(INPUTS(part), 4, 1, to[0], &o, &whole));
@@ -647,7 +728,8 @@ static void test_several_streams_of_one_device_take_part(void **state) {
     drop(in, 4);
     drop(copy, 4);
     drop(out, 4);
-    for (int i = 0; i < 4; i++) ok(ds_stream_destroy(s[i]));
+    for (int i = 0; i < 4; i++)
+        ok(ds_stream_destroy(s[i]));
     finish_comm();
 }
 
@@ -677,10 +759,12 @@ static void test_a_collective_is_captured_with_its_temporary_memory(void **state
         ok(ds_stream_synchronize(s[i]));
     }
     ok(ds_tensor_alloc(ds_float32(), 2, SHAPE(30, 40), s[0], &sum));
-    for (int i = 0; i < 2; i++) ok(ds_tensor_narrow(sum, 1, i * 20, 20, &back[i]));
+    for (int i = 0; i < 2; i++)
+        ok(ds_tensor_narrow(sum, 1, i * 20, 20, &back[i]));
     put_floats(in[0], 1);
     put_floats(in[1], 2);
-    ok(ds_comm_reduce_into(INPUTS(in), 2, DS_REDUCE_SUM, sum, &o)); /* once outside: kernels are loaded */
+    /* once outside: kernels are loaded */
+    ok(ds_comm_reduce_into(INPUTS(in), 2, DS_REDUCE_SUM, sum, &o));
     ok(ds_comm_scatter_into(sum, INPUTS(half), 2, 1, &o));
     wait_all();
     ds_graph graph;
@@ -697,7 +781,8 @@ static void test_a_collective_is_captured_with_its_temporary_memory(void **state
         ok(ds_graph_launch(exec, s[0]));
         ok(ds_stream_synchronize(s[0]));
         expect_reduced(in, 2, sum, DS_REDUCE_SUM, 0, 1200);
-        for (int i = 0; i < 2; i++) expect_equal(back[i], half[i]);
+        for (int i = 0; i < 2; i++)
+            expect_equal(back[i], half[i]);
     }
     ok(ds_graph_exec_destroy(exec));
     ok(ds_graph_destroy(graph));
@@ -706,30 +791,38 @@ static void test_a_collective_is_captured_with_its_temporary_memory(void **state
     drop(in, 2);
     drop(wide, 2);
     drop(&sum, 1);
-    for (int i = 0; i < 2; i++) ok(ds_stream_destroy(s[i]));
+    for (int i = 0; i < 2; i++)
+        ok(ds_stream_destroy(s[i]));
     finish_comm();
 }
 
 /* ---- memory that others have made ---- */
 
-/* Pinned memory of others is host memory, whether it is known to be pinned or not: neither driver needs more. */
+/* Pinned memory of others is host memory, whether it is known to be pinned or not: neither
+   driver needs more. */
 static void test_memory_that_others_call_pinned_is_host_memory(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     float *mine = malloc(60 * sizeof *mine), *back = malloc(60 * sizeof *back);
-    ds_tensor t = ds_tensor_of(mine, (ds_device){ DS_TENSOR_CUDA_HOST, 0 }, ds_float32(), 2, SHAPE(6, 10)), b = t, *out[2], *sum;
+    ds_tensor t = ds_tensor_of(mine, (ds_device){ DS_TENSOR_CUDA_HOST, 0 }, ds_float32(), 2,
+                               SHAPE(6, 10)),
+              b = t, *out[2], *sum;
     ds_device to[2] = { harness_device(0), harness_device(1) };
     b.data = back;
-    for (int i = 0; i < 60; i++) mine[i] = (float)i;
+    for (int i = 0; i < 60; i++)
+        mine[i] = (float)i;
     ok(ds_comm_scatter(&t, to, 2, NULL, 0, NULL, out, NULL));
     ok(ds_comm_gather_into(INPUTS(out), 2, 0, &b, NULL));
     wait_all();
     assert_memory_equal(mine, back, 60 * sizeof *mine);
     b.shape = out[0]->shape;
-    ok(ds_comm_reduce_into(INPUTS(out), 2, DS_REDUCE_MAX, &b, NULL)); /* kernels do not write there */
+    /* kernels do not write there */
+    ok(ds_comm_reduce_into(INPUTS(out), 2, DS_REDUCE_MAX, &b, NULL));
     wait_all();
-    for (int i = 0; i < 30; i++) assert_true(back[i] == mine[30 + i]);
-    refused(ds_comm_reduce_add(INPUTS((ds_tensor *[]){ out[0], &b }), 2, to[0], NULL, &sum), DS_ERR_INVALID_DEVICE);
+    for (int i = 0; i < 30; i++)
+        assert_true(back[i] == mine[30 + i]);
+    refused(ds_comm_reduce_add(INPUTS((ds_tensor *[]){ out[0], &b }), 2, to[0], NULL, &sum),
+            DS_ERR_INVALID_DEVICE);
     says("input tensor at index 1 is on the host");
     drop(out, 2);
     free(mine);
@@ -737,11 +830,13 @@ static void test_memory_that_others_call_pinned_is_host_memory(void **state) {
     finish_comm();
 }
 
-/* Managed memory (DLPack's type 13) is memory of the GPU whose index it has; what is made of it is ordinary. */
+/* Managed memory (DLPack's type 13) is memory of the GPU whose index it has; what is made of it
+   is ordinary. */
 static void test_managed_memory_is_memory_of_its_gpu(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
-    ds_tensor *plain = painted(harness_device(0), ds_float32(), 2, SHAPE(6, 10), 13), managed = *plain, *out[3], *in[2] = { &managed, &managed }, *sum;
+    ds_tensor *plain = painted(harness_device(0), ds_float32(), 2, SHAPE(6, 10), 13),
+              managed = *plain, *out[3], *in[2] = { &managed, &managed }, *sum;
     ds_device to[3] = { harness_device(0), harness_device(1), host() };
     managed.device = (ds_device){ DS_TENSOR_CUDA_MANAGED, 0 };
     if (harness_is_cpu()) { /* it is nobody's */
@@ -779,16 +874,20 @@ static void test_managed_memory_is_memory_of_its_gpu(void **state) {
     finish_comm();
 }
 
-/* What buffers are for: many small tensors are fewer copies than one by one, and a buffer ends when it is full. */
+/* What buffers are for: many small tensors are fewer copies than one by one, and a buffer ends
+   when it is full. */
 static void test_few_copies_are_made_of_many_tensors(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
+
     enum { N = 40 };
+
     ds_tensor *t[N], *out[2 * N];
     ds_device to[2] = { harness_device(0), harness_device(1) };
     uint64_t made[3];
     static const size_t sizes[3] = { 1, 10 * 400, 1 << 20 };
-    for (uint32_t i = 0; i < N; i++) t[i] = painted(harness_device(0), ds_float32(), 1, SHAPE(100), i);
+    for (uint32_t i = 0; i < N; i++)
+        t[i] = painted(harness_device(0), ds_float32(), 1, SHAPE(100), i);
     for (int z = 0; z < 3; z++) {
         ds_cpu_stats before, after;
         wait_all();
@@ -797,12 +896,13 @@ static void test_few_copies_are_made_of_many_tensors(void **state) {
         wait_all();
         ok(ds_cpu_get_stats(&after));
         made[z] = after.operations - before.operations;
-        for (int i = 0; i < 2 * N; i++) expect_equal(t[i % N], out[i]);
+        for (int i = 0; i < 2 * N; i++)
+            expect_equal(t[i % N], out[i]);
         drop(out, 2 * N);
     }
-    assert_true(made[0] >= 2 * N);        /* two copies of each */
-    assert_true(made[1] < made[0]);       /* four buffers, each sent twice */
-    assert_true(made[2] < made[1]);       /* one */
+    assert_true(made[0] >= 2 * N);  /* two copies of each */
+    assert_true(made[1] < made[0]); /* four buffers, each sent twice */
+    assert_true(made[2] < made[1]); /* one */
     drop(t, N);
     finish_comm();
 }
@@ -851,19 +951,26 @@ static void test_options_that_say_nothing_sensible_are_refused(void **state) {
     begin(PRESET_DEFAULT);
     ds_tensor *t = on(harness_device(0), ds_float32(), 1, SHAPE(8)), *out = NULL;
     ds_device to = harness_device(0);
-    refused(ds_comm_broadcast(t, &to, 1, &(ds_comm_options){ .stream_count = 1 }, &out), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_broadcast(t, &to, 1, &(ds_comm_options){ .stream_count = 1 }, &out),
+            DS_ERR_INVALID_VALUE);
     says("streams is NULL, and stream_count is 1");
-    refused(ds_comm_broadcast(t, &to, 1, &(ds_comm_options){ .flags = 4 }, &out), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_broadcast(t, &to, 1, &(ds_comm_options){ .flags = 4 }, &out),
+            DS_ERR_INVALID_VALUE);
     says("0x4");
     ds_stream over = harness_stream(0, 0);
     ok(ds_stream_destroy(over));
-    refused(ds_comm_broadcast(t, &to, 1, &(ds_comm_options){ .streams = &over, .stream_count = 1 }, &out), DS_ERR_INVALID_HANDLE);
+    refused(ds_comm_broadcast(t, &to, 1, &(ds_comm_options){ .streams = &over, .stream_count = 1 },
+                              &out),
+            DS_ERR_INVALID_HANDLE);
     says("at index 0");
-    refused(ds_comm_broadcast(t, &to, 1, &(ds_comm_options){ .stream = over }, &out), DS_ERR_INVALID_HANDLE);
+    refused(ds_comm_broadcast(t, &to, 1, &(ds_comm_options){ .stream = over }, &out),
+            DS_ERR_INVALID_HANDLE);
     says("the tensor");
     assert_null(out);
-    ds_tensor *h[2] = { on(host(), ds_float32(), 1, SHAPE(8)), on(host(), ds_float32(), 1, SHAPE(8)) };
-    refused(ds_comm_broadcast_into(h[0], INPUTS(&h[1]), 1, NULL), DS_ERR_INVALID_DEVICE); /* who should do it? */
+    ds_tensor *h[2] = { on(host(), ds_float32(), 1, SHAPE(8)),
+                        on(host(), ds_float32(), 1, SHAPE(8)) };
+    /* who should do it? */
+    refused(ds_comm_broadcast_into(h[0], INPUTS(&h[1]), 1, NULL), DS_ERR_INVALID_DEVICE);
     says("none of the tensors is on a device, and no stream was given");
     drop(h, 2);
     drop(&t, 1);
@@ -874,28 +981,38 @@ static void test_outputs_that_share_memory_are_refused(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     ds_device d = harness_device(0);
-    ds_tensor *whole = on(d, ds_float32(), 2, SHAPE(8, 6)), *top, *middle, *in[2], *side = on(d, ds_float32(), 2, SHAPE(4, 6));
+    ds_tensor *whole = on(d, ds_float32(), 2, SHAPE(8, 6)), *top, *middle, *in[2],
+              *side = on(d, ds_float32(), 2, SHAPE(4, 6));
     ok(ds_tensor_narrow(whole, 0, 0, 4, &top));
     ok(ds_tensor_narrow(whole, 0, 2, 4, &middle));
-    for (int i = 0; i < 2; i++) in[i] = on(d, ds_float32(), 2, SHAPE(4, 6));
-    ds_tensor *twice[2] = { side, side }, *cross[2] = { top, middle }, *turned[2] = { in[1], in[0] };
+    for (int i = 0; i < 2; i++)
+        in[i] = on(d, ds_float32(), 2, SHAPE(4, 6));
+    ds_tensor *twice[2] = { side, side }, *cross[2] = { top, middle },
+              *turned[2] = { in[1], in[0] };
     ds_tensor *source = on(d, ds_float32(), 2, SHAPE(8, 6));
     refused(ds_comm_scatter_into(source, INPUTS(twice), 2, 0, NULL), DS_ERR_INVALID_VALUE);
     says("output tensor at index 1 shares memory with the output tensor at index 0");
     refused(ds_comm_scatter_into(source, INPUTS(cross), 2, 0, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_comm_scatter_into(whole, INPUTS((ds_tensor *[]){ middle, side }), 2, 0, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_scatter_into(whole, INPUTS((ds_tensor *[]){ middle, side }), 2, 0, NULL),
+            DS_ERR_INVALID_VALUE);
     says("shares memory with the tensor that is sent");
-    refused(ds_comm_gather_into(INPUTS((ds_tensor *[]){ middle, side }), 2, 0, whole, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_gather_into(INPUTS((ds_tensor *[]){ middle, side }), 2, 0, whole, NULL),
+            DS_ERR_INVALID_VALUE);
     says("the result shares memory with the input tensor at index 0");
     refused(ds_comm_broadcast_into(top, INPUTS(&middle), 1, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_comm_all_reduce(INPUTS(in), INPUTS(turned), 2, DS_REDUCE_SUM, NULL), DS_ERR_INVALID_VALUE); /* each other's places */
+    /* each other's places */
+    refused(ds_comm_all_reduce(INPUTS(in), INPUTS(turned), 2, DS_REDUCE_SUM, NULL),
+            DS_ERR_INVALID_VALUE);
     says("output tensor at index 0 shares memory with the input tensor at index 1");
-    refused(ds_comm_all_reduce(INPUTS(in), INPUTS(twice), 2, DS_REDUCE_SUM, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_all_reduce(INPUTS(in), INPUTS(twice), 2, DS_REDUCE_SUM, NULL),
+            DS_ERR_INVALID_VALUE);
     refused(ds_comm_all_to_all(INPUTS(in), INPUTS(in), 2, NULL), DS_ERR_INVALID_VALUE);
-    ok(ds_comm_scatter_into(whole, INPUTS((ds_tensor *[]){ top, side }), 2, 0, NULL)); /* a part that is where it belongs */
+    /* a part that is where it belongs */
+    ok(ds_comm_scatter_into(whole, INPUTS((ds_tensor *[]){ top, side }), 2, 0, NULL));
     ds_tensor row = *side; /* one row, four times: it may be read, but what would be in it? */
     row.strides = (int64_t[]){ 0, 1 };
-    refused(ds_comm_broadcast_into(top, INPUTS((ds_tensor *[]){ in[0], &row }), 2, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_broadcast_into(top, INPUTS((ds_tensor *[]){ in[0], &row }), 2, NULL),
+            DS_ERR_INVALID_VALUE);
     says("output tensor at index 1 has 4 elements in one place: dimension 0 has the stride 0");
     ok(ds_comm_broadcast_into(&row, INPUTS((ds_tensor *[]){ in[0], in[1] }), 2, NULL));
     expect_equal(&row, in[1]);
@@ -912,9 +1029,14 @@ static void test_everyone_with_everyone_and_what_does_not_fit(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     ds_device d = harness_device(0);
-    ds_tensor *a = on(d, ds_float32(), 1, SHAPE(6)), *b = on(d, ds_float32(), 1, SHAPE(6)), *h = on(host(), ds_float32(), 1, SHAPE(6)), *far = on(harness_device(1), ds_float32(), 1, SHAPE(6)),
-              *small = on(d, ds_float32(), 1, SHAPE(4)), *other = on(d, ds_int32(), 1, SHAPE(6)), *scalar = on(d, ds_float32(), 0, NULL), *truth = on(d, ds_bool(), 1, SHAPE(6)), *out = NULL;
-    refused(ds_comm_all_reduce(INPUTS(&h), INPUTS(&b), 1, DS_REDUCE_SUM, NULL), DS_ERR_INVALID_DEVICE);
+    ds_tensor *a = on(d, ds_float32(), 1, SHAPE(6)), *b = on(d, ds_float32(), 1, SHAPE(6)),
+              *h = on(host(), ds_float32(), 1, SHAPE(6)),
+              *far = on(harness_device(1), ds_float32(), 1, SHAPE(6)),
+              *small = on(d, ds_float32(), 1, SHAPE(4)), *other = on(d, ds_int32(), 1, SHAPE(6)),
+              *scalar = on(d, ds_float32(), 0, NULL), *truth = on(d, ds_bool(), 1, SHAPE(6)),
+              *out = NULL;
+    refused(ds_comm_all_reduce(INPUTS(&h), INPUTS(&b), 1, DS_REDUCE_SUM, NULL),
+            DS_ERR_INVALID_DEVICE);
     says("input tensor at index 0 is on the host");
     refused(ds_comm_all_gather(INPUTS(&a), INPUTS(&h), 1, NULL), DS_ERR_INVALID_DEVICE);
     says("output tensor at index 0 is on the host");
@@ -922,25 +1044,35 @@ static void test_everyone_with_everyone_and_what_does_not_fit(void **state) {
         refused(ds_comm_all_to_all(INPUTS(&a), INPUTS(&far), 1, NULL), DS_ERR_DEVICE_MISMATCH);
         says("input tensor at index 0 is on");
     }
-    refused(ds_comm_all_reduce(INPUTS((ds_tensor *[]){ a, small }), INPUTS((ds_tensor *[]){ b, far }), 2, DS_REDUCE_SUM, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_all_reduce(INPUTS((ds_tensor *[]){ a, small }),
+                               INPUTS((ds_tensor *[]){ b, far }), 2, DS_REDUCE_SUM, NULL),
+            DS_ERR_INVALID_VALUE);
     says("input tensor at index 1 has the shape [4], not [6]");
-    refused(ds_comm_all_reduce(INPUTS(&a), INPUTS(&other), 1, DS_REDUCE_SUM, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_all_reduce(INPUTS(&a), INPUTS(&other), 1, DS_REDUCE_SUM, NULL),
+            DS_ERR_INVALID_VALUE);
     says("output tensor at index 0 has elements of type int32, not float32");
     refused(ds_comm_all_gather(INPUTS(&a), INPUTS(&small), 1, NULL), DS_ERR_INVALID_VALUE);
     says("output tensors have the size 4 in dimension 0, not 1 times 6, the input tensor's");
     refused(ds_comm_all_gather(INPUTS(&scalar), INPUTS(&scalar), 1, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_comm_all_to_all(INPUTS((ds_tensor *[]){ a, b, a, b }), INPUTS((ds_tensor *[]){ a, b, a, b }), 4, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_comm_reduce(INPUTS(&truth), 1, DS_REDUCE_AVERAGE, d, NULL, &out), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_all_to_all(INPUTS((ds_tensor *[]){ a, b, a, b }),
+                               INPUTS((ds_tensor *[]){ a, b, a, b }), 4, NULL),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_comm_reduce(INPUTS(&truth), 1, DS_REDUCE_AVERAGE, d, NULL, &out),
+            DS_ERR_INVALID_VALUE);
     says("elements of type bool have no average");
-    refused(ds_comm_reduce_scatter(INPUTS(&truth), INPUTS(&truth), 1, DS_REDUCE_AVERAGE, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_comm_all_to_all(INPUTS((ds_tensor *[]){ a, b, other, small }), NULL, 4, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_reduce_scatter(INPUTS(&truth), INPUTS(&truth), 1, DS_REDUCE_AVERAGE, NULL),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_comm_all_to_all(INPUTS((ds_tensor *[]){ a, b, other, small }), NULL, 4, NULL),
+            DS_ERR_INVALID_VALUE);
     says("outs is NULL");
     ds_tensor *seven[2] = { on(d, ds_float32(), 1, SHAPE(7)), on(d, ds_float32(), 1, SHAPE(7)) };
-    refused(ds_comm_all_to_all(INPUTS(seven), INPUTS((ds_tensor *[]){ a, b }), 2, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_all_to_all(INPUTS(seven), INPUTS((ds_tensor *[]){ a, b }), 2, NULL),
+            DS_ERR_INVALID_VALUE);
     ds_tensor *eight[2] = { on(d, ds_float32(), 1, SHAPE(7)), on(d, ds_float32(), 1, SHAPE(7)) };
     refused(ds_comm_all_to_all(INPUTS(seven), INPUTS(eight), 2, NULL), DS_ERR_INVALID_VALUE);
     says("the size in dimension 0, 7, cannot be cut into 2 equal parts");
-    ds_tensor *all[] = { a, b, h, far, small, other, scalar, truth, seven[0], seven[1], eight[0], eight[1] };
+    ds_tensor *all[] = { a,      b,     h,        far,      small,    other,
+                         scalar, truth, seven[0], seven[1], eight[0], eight[1] };
     drop(all, sizeof all / sizeof *all);
     assert_null(out);
     finish_comm();
@@ -951,11 +1083,13 @@ static void test_devices_of_two_drivers_do_not_mix(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     ds_device cpu = { DS_DEVICE_CPU, 0 }, both[2] = { harness_device(0), cpu };
-    ds_tensor *t = on(harness_device(0), ds_float32(), 1, SHAPE(8)), *u = on(cpu, ds_float32(), 1, SHAPE(8)), *out[2] = { NULL, NULL };
+    ds_tensor *t = on(harness_device(0), ds_float32(), 1, SHAPE(8)),
+              *u = on(cpu, ds_float32(), 1, SHAPE(8)), *out[2] = { NULL, NULL };
     refused(ds_comm_broadcast(t, both, 2, NULL, out), DS_ERR_CROSS_DRIVER);
     says("result at index 1 is on cpu:0, others are on cuda:0");
     assert_null(out[0]);
-    refused(ds_comm_reduce_add(INPUTS((ds_tensor *[]){ t, u }), 2, both[0], NULL, out), DS_ERR_CROSS_DRIVER);
+    refused(ds_comm_reduce_add(INPUTS((ds_tensor *[]){ t, u }), 2, both[0], NULL, out),
+            DS_ERR_CROSS_DRIVER);
     ds_topology *none = NULL;
     refused(ds_topology_of_devices(both, 2, 0, &none), DS_ERR_CROSS_DRIVER);
     assert_null(none);
@@ -974,7 +1108,10 @@ static void test_tensors_of_ten_dimensions(void **state) {
     int64_t shape[10];
     int order[10];
     ds_tensor *wide, *t, *out[2], *back, *base[2], *in[2], *sum;
-    for (int i = 0; i < 10; i++) { shape[i] = 2; order[i] = 9 - i; }
+    for (int i = 0; i < 10; i++) {
+        shape[i] = 2;
+        order[i] = 9 - i;
+    }
     ds_device to[2] = { harness_device(1), host() };
     wide = painted(harness_device(0), ds_int16(), 10, shape, 3);
     ok(ds_tensor_permute(wide, order, &t));
@@ -1001,13 +1138,15 @@ static void test_tensors_of_ten_dimensions(void **state) {
 static void test_a_gather_of_different_layouts_is_row_major(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
-    ds_tensor *a = painted(harness_device(0), ds_float32(), 2, SHAPE(4, 5), 1), *b = painted(harness_device(1), ds_float32(), 2, SHAPE(5, 4), 2), *t, *u, *out;
+    ds_tensor *a = painted(harness_device(0), ds_float32(), 2, SHAPE(4, 5), 1),
+              *b = painted(harness_device(1), ds_float32(), 2, SHAPE(5, 4), 2), *t, *u, *out;
     ok(ds_tensor_transpose(b, 0, 1, &t));
     ok(ds_tensor_transpose(a, 0, 1, &u));
     ok(ds_comm_gather(INPUTS((ds_tensor *[]){ t, a }), 2, 0, harness_device(0), NULL, &out));
     assert_true(ds_tensor_is_contiguous(out));
     drop(&out, 1);
-    ok(ds_comm_gather(INPUTS((ds_tensor *[]){ t, t }), 2, 0, harness_device(0), NULL, &out)); /* and of the same one is like them */
+    /* and of the same one is like them */
+    ok(ds_comm_gather(INPUTS((ds_tensor *[]){ t, t }), 2, 0, harness_device(0), NULL, &out));
     assert_int_equal(out->strides[0], 1);
     assert_int_equal(out->strides[1], 8);
     ds_tensor *all[] = { a, b, t, u, out };
@@ -1015,38 +1154,54 @@ static void test_a_gather_of_different_layouts_is_row_major(void **state) {
     finish_comm();
 }
 
-/* Twenty inputs, more than a launch takes, in every type that is not summed in itself, in place too. */
+/* Twenty inputs, more than a launch takes, in every type that is not summed in itself, in place
+   too. */
 static void test_many_inputs_are_summed_as_if_they_were_one_launch(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
+
     enum { N = 20, SIZE = 300 };
+
     for (int place = 0; place < N; place += 5) {
         ds_tensor *in[N], *wide[N], *out, *f[N];
         for (int i = 0; i < N; i++) {
-            in[i] = on(harness_device(i), ds_bfloat16(), 1, SHAPE(SIZE)); /* numbers that only wide sums keep apart */
+            /* numbers that only wide sums keep apart */
+            in[i] = on(harness_device(i), ds_bfloat16(), 1, SHAPE(SIZE));
             wide[i] = on(harness_device(i), ds_int8(), 1, SHAPE(SIZE));
             f[i] = on(harness_device(i), ds_float32(), 1, SHAPE(SIZE));
             uint16_t x[SIZE];
             int8_t w[SIZE];
-            for (int k = 0; k < SIZE; k++) { x[k] = (uint16_t)(i ? 0x3f80 : 0x4380); w[k] = (int8_t)(k % 7 + i); } /* 256 and nineteen times 1, which bf16 would lose */
+            /* 256 and nineteen times 1, which bf16 would lose */
+            for (int k = 0; k < SIZE; k++) {
+                x[k] = (uint16_t)(i ? 0x3f80 : 0x4380);
+                w[k] = (int8_t)(k % 7 + i);
+            }
             carry(in[i], (unsigned char *)x, 1);
             carry(wide[i], (unsigned char *)w, 1);
             put_floats(f[i], (float)i * 0.1f);
         }
         ds_tensor *copy[N];
-        for (int i = 0; i < N; i++) { copy[i] = on(host(), ds_float32(), 1, SHAPE(SIZE)); put_floats(copy[i], (float)i * 0.1f); }
+        for (int i = 0; i < N; i++) {
+            copy[i] = on(host(), ds_float32(), 1, SHAPE(SIZE));
+            put_floats(copy[i], (float)i * 0.1f);
+        }
         ok(ds_comm_reduce(INPUTS(in), N, DS_REDUCE_SUM, harness_device(0), NULL, &out));
         uint16_t *got = (uint16_t *)(void *)contents(out);
-        for (int k = 0; k < SIZE; k++) assert_int_equal(got[k], 0x438a); /* 276, to the nearest even of 276 and 274 */
+        /* 276, to the nearest even of 276 and 274 */
+        for (int k = 0; k < SIZE; k++)
+            assert_int_equal(got[k], 0x438a);
         free(got);
         drop(&out, 1);
         ok(ds_comm_reduce_into(INPUTS(in), N, DS_REDUCE_SUM, in[place], NULL));
         got = (uint16_t *)(void *)contents(in[place]);
-        for (int k = 0; k < SIZE; k++) assert_int_equal(got[k], 0x438a);
+        for (int k = 0; k < SIZE; k++)
+            assert_int_equal(got[k], 0x438a);
         free(got);
         ok(ds_comm_reduce_into(INPUTS(wide), N, DS_REDUCE_AVERAGE, wide[place], NULL));
         int8_t *mean = (int8_t *)(void *)contents(wide[place]);
-        for (int k = 0; k < SIZE; k++) assert_int_equal(mean[k], (int8_t)(20 * (k % 7) + 190) / 20); /* the sum wraps */
+        /* the sum wraps */
+        for (int k = 0; k < SIZE; k++)
+            assert_int_equal(mean[k], (int8_t)(20 * (k % 7) + 190) / 20);
         free(mean);
         ok(ds_comm_reduce_into(INPUTS(f), N, DS_REDUCE_SUM, f[place], NULL));
         expect_reduced(copy, N, f[place], DS_REDUCE_SUM, 0, SIZE);
@@ -1058,7 +1213,8 @@ static void test_many_inputs_are_summed_as_if_they_were_one_launch(void **state)
     finish_comm();
 }
 
-/* Pinned memory that is freed while a collective reads it is not given to others before that is done. */
+/* Pinned memory that is freed while a collective reads it is not given to others before that is
+   done. */
 static void test_pinned_memory_is_not_given_away_before_it_was_read(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
@@ -1066,12 +1222,14 @@ static void test_pinned_memory_is_not_given_away_before_it_was_read(void **state
     ds_tensor *t, *out, *next[4];
     int32_t all[3000], *got;
     gate g = { 0 };
-    for (int i = 0; i < 3000; i++) all[i] = i * 5;
+    for (int i = 0; i < 3000; i++)
+        all[i] = i * 5;
     ok(ds_tensor_alloc_host(ds_int32(), 1, SHAPE(3000), &t));
     ok(ds_tensor_alloc(ds_int32(), 1, SHAPE(3000), s, &out));
     memcpy(t->data, all, sizeof all);
     ds_comm_options o = { .streams = &s, .stream_count = 1 };
-    ok(ds_comm_broadcast_into(t, INPUTS(&out), 1, &o)); /* once without a gate: what it needs is there */
+    /* once without a gate: what it needs is there */
+    ok(ds_comm_broadcast_into(t, INPUTS(&out), 1, &o));
     ok(ds_stream_synchronize(s));
     gate_close(s, &g);
     ok(ds_comm_broadcast_into(t, INPUTS(&out), 1, &o));
@@ -1090,7 +1248,8 @@ static void test_pinned_memory_is_not_given_away_before_it_was_read(void **state
     finish_comm();
 }
 
-/* Each stream that takes part is behind every other one: of inputs, and of what nobody reads but is written. */
+/* Each stream that takes part is behind every other one: of inputs, and of what nobody reads but
+   is written. */
 static void test_a_gather_and_a_reduction_wait_for_every_stream(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
@@ -1107,15 +1266,25 @@ static void test_a_gather_and_a_reduction_wait_for_every_stream(void **state) {
             ok(ds_fill(out->data, 0, 4, kind == 0 ? 64 : 32, s[2]));
             ds_comm_options o = { .streams = s, .stream_count = 2, .stream = s[2] };
             wait_all(); /* this one is on other streams */
-            ok(ds_comm_reduce_into(INPUTS(in), 2, DS_REDUCE_SUM, in[0], NULL)); /* kernels are loaded */
+            /* kernels are loaded */
+            ok(ds_comm_reduce_into(INPUTS(in), 2, DS_REDUCE_SUM, in[0], NULL));
             wait_all();
             gate_close(s[slow], &g);
-            if (slow < 2) ok(ds_fill(in[slow]->data, 0x3f800000, 4, 32, s[slow]));
-            else ok(ds_fill(out->data, 0x40000000, 4, kind == 0 ? 64 : 32, s[2])); /* is overwritten */
-            if (kind == 0) ok(ds_comm_gather_into(INPUTS(in), 2, 0, out, &o));
-            else if (kind == 1) ok(ds_comm_reduce_into(INPUTS(in), 2, DS_REDUCE_MAX, out, &o));
-            else if (kind == 2) ok(ds_comm_barrier(s, 3));
-            else ok(ds_comm_broadcast_into(in[0], INPUTS((ds_tensor *[]){ in[1], out }), 2, &(ds_comm_options){ .streams = s + 1, .stream_count = 2, .stream = s[0] }));
+            if (slow < 2)
+                ok(ds_fill(in[slow]->data, 0x3f800000, 4, 32, s[slow]));
+            else
+                ok(ds_fill(out->data, 0x40000000, 4, kind == 0 ? 64 : 32,
+                           s[2])); /* is overwritten */
+            if (kind == 0)
+                ok(ds_comm_gather_into(INPUTS(in), 2, 0, out, &o));
+            else if (kind == 1)
+                ok(ds_comm_reduce_into(INPUTS(in), 2, DS_REDUCE_MAX, out, &o));
+            else if (kind == 2)
+                ok(ds_comm_barrier(s, 3));
+            else
+                ok(ds_comm_broadcast_into(
+                    in[0], INPUTS((ds_tensor *[]){ in[1], out }), 2,
+                    &(ds_comm_options){ .streams = s + 1, .stream_count = 2, .stream = s[0] }));
             int fast = slow == 1 ? 0 : 1; /* one that had nothing to do with it */
             gate_close(s[fast], &h);
             gate_expect_unentered(&h);
@@ -1124,13 +1293,20 @@ static void test_a_gather_and_a_reduction_wait_for_every_stream(void **state) {
             gate_open(&h);
             float *got = (float *)(void *)contents(out);
             for (int k = 0; k < (kind == 0 ? 64 : 32); k++) {
-                float want = kind == 0 ? (slow < 2 && k / 32 == slow ? 1.0f : 0.0f) : kind == 1 ? (slow < 2 ? 1.0f : 0.0f) : kind == 2 ? (slow < 2 ? 0.0f : 2.0f) : slow == 0 ? 1.0f : 0.0f;
-                if (got[k] < want || got[k] > want) fail_msg("kind %d, slow %d: element %d is %g, not %g", kind, slow, k, (double)got[k], (double)want);
+                float want = kind == 0   ? (slow < 2 && k / 32 == slow ? 1.0f : 0.0f)
+                             : kind == 1 ? (slow < 2 ? 1.0f : 0.0f)
+                             : kind == 2 ? (slow < 2 ? 0.0f : 2.0f)
+                             : slow == 0 ? 1.0f
+                                         : 0.0f;
+                if (got[k] < want || got[k] > want)
+                    fail_msg("kind %d, slow %d: element %d is %g, not %g", kind, slow, k,
+                             (double)got[k], (double)want);
             }
             free(got);
             drop(in, 2);
             drop(&out, 1);
-            for (int i = 0; i < 3; i++) ok(ds_stream_destroy(s[i]));
+            for (int i = 0; i < 3; i++)
+                ok(ds_stream_destroy(s[i]));
         }
     finish_comm();
 }
@@ -1138,7 +1314,9 @@ static void test_a_gather_and_a_reduction_wait_for_every_stream(void **state) {
 /* ---- threads ---- */
 
 enum { THREADS = 4, ROUNDS = 60 };
-/* Collectives of a thread's own tensors, on streams of its own and on those that all threads share. */
+
+/* Collectives of a thread's own tensors, on streams of its own and on those that all threads
+   share. */
 static void *make_collectives(void *user) {
     float me = *(const float *)user;
     ds_stream s[2] = { harness_stream(0, 0), harness_stream(1, 0) };
@@ -1159,20 +1337,25 @@ static void *make_collectives(void *user) {
         ok_thread(ds_comm_reduce(INPUTS(in), 2, DS_REDUCE_MAX, to[1], options, &sum));
         ok_thread(ds_comm_scatter(sum, to, 2, NULL, 0, options, out, NULL));
         ok_thread(ds_comm_gather(INPUTS(out), 2, 0, host(), options, &back));
-        for (int i = 0; i < 2; i++) ok_thread(ds_stream_synchronize(s[i]));
-        for (int i = 0; i < 2; i++) ok_thread(ds_stream_synchronize(current(to[i])));
+        for (int i = 0; i < 2; i++)
+            ok_thread(ds_stream_synchronize(s[i]));
+        for (int i = 0; i < 2; i++)
+            ok_thread(ds_stream_synchronize(current(to[i])));
         for (int k = 0; k < 240; k++) {
             float got = ((const float *)back->data)[k], want = 2 * me + (float)(3 * round);
-            if (got < want || got > want) harness_die("another thread's numbers", DS_OK);
+            if (got < want || got > want)
+                harness_die("another thread's numbers", DS_OK);
         }
         drop(in, 2);
         drop(out, 2);
         drop(&sum, 1);
         drop(&back, 1);
     }
-    for (int i = 0; i < 2; i++) ok_thread(ds_stream_destroy(s[i]));
+    for (int i = 0; i < 2; i++)
+        ok_thread(ds_stream_destroy(s[i]));
     return NULL;
 }
+
 static void test_threads_make_collectives_side_by_side(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
@@ -1182,18 +1365,23 @@ static void test_threads_make_collectives_side_by_side(void **state) {
         me[i] = (float)(1000 * i);
         thread[i] = spawn(make_collectives, &me[i]);
     }
-    for (int i = 0; i < THREADS; i++) join(thread[i]);
+    for (int i = 0; i < THREADS; i++)
+        join(thread[i]);
     finish_comm();
 }
 
-/* Streams come into a capture before anything is allocated on them, also for results: what the graph writes when it is launched is nobody else's memory. */
+/* Streams come into a capture before anything is allocated on them, also for results: what the
+   graph writes when it is launched is nobody else's memory. */
 static void test_results_of_a_captured_collective_are_memory_of_the_graph(void **state) {
     (void)state;
+
     enum { NUMBERS = 300000 };
+
     begin(PRESET_DEFAULT);
     harness_warm_up();
     for (int what = 0; what < 5; what++)
-        for (int first = 0; first < 2; first++) { /* which stream captures; the other one comes in */
+        for (int first = 0; first < 2;
+             first++) { /* which stream captures; the other one comes in */
             ds_stream s[2] = { harness_stream(0, 0), harness_stream(1, 0) };
             ds_device to[2] = { harness_device(0), harness_device(1) };
             ds_comm_options o = { .streams = s, .stream_count = 2, .stream = s[0] };
@@ -1205,15 +1393,22 @@ static void test_results_of_a_captured_collective_are_memory_of_the_graph(void *
                 ok(ds_fill(in[i]->data, 0x3f800000, 4, NUMBERS, s[i]));
                 ok(ds_stream_synchronize(s[i]));
             }
-            ok(ds_comm_all_reduce(INPUTS(in), INPUTS(in), 2, DS_REDUCE_MAX, &o)); /* kernels are loaded */
+            /* kernels are loaded */
+            ok(ds_comm_all_reduce(INPUTS(in), INPUTS(in), 2, DS_REDUCE_MAX, &o));
             wait_all();
-            if (what == 2 || what == 3) o.stream = s[1 - first];
+            if (what == 2 || what == 3)
+                o.stream = s[1 - first];
             ok(ds_capture_begin(s[first], DS_CAPTURE_RELAXED));
-            if (what == 0) ok(ds_comm_broadcast(in[0], to, 2, &o, out));
-            if (what == 1) ok(ds_comm_scatter(in[0], to, 2, NULL, 0, &o, out, NULL));
-            if (what == 2) ok(ds_comm_gather(INPUTS(in), 2, 0, to[1 - first], &o, out));
-            if (what == 3) ok(ds_comm_reduce(INPUTS(in), 2, DS_REDUCE_SUM, to[1 - first], &o, out));
-            if (what == 4) ok(ds_comm_broadcast_coalesced(INPUTS(in), 1, to, 2, 0, &o, out));
+            if (what == 0)
+                ok(ds_comm_broadcast(in[0], to, 2, &o, out));
+            if (what == 1)
+                ok(ds_comm_scatter(in[0], to, 2, NULL, 0, &o, out, NULL));
+            if (what == 2)
+                ok(ds_comm_gather(INPUTS(in), 2, 0, to[1 - first], &o, out));
+            if (what == 3)
+                ok(ds_comm_reduce(INPUTS(in), 2, DS_REDUCE_SUM, to[1 - first], &o, out));
+            if (what == 4)
+                ok(ds_comm_broadcast_coalesced(INPUTS(in), 1, to, 2, 0, &o, out));
             size_t size = ds_tensor_size(out[0]);
             drop(out, 2);
             ok(ds_capture_end(s[first], &graph));
@@ -1228,14 +1423,18 @@ static void test_results_of_a_captured_collective_are_memory_of_the_graph(void *
             for (int i = 0; i < 2; i++) {
                 unsigned char *p = contents(later[i]);
                 for (size_t k = 0; k < size; k++)
-                    if (p[k]) fail_msg("collective %d, captured on stream %d: the graph writes to other memory of stream %d", what, first, i);
+                    if (p[k])
+                        fail_msg("collective %d, captured on stream %d: the graph writes to other "
+                                 "memory of stream %d",
+                                 what, first, i);
                 free(p);
             }
             ok(ds_graph_exec_destroy(exec));
             ok(ds_graph_destroy(graph));
             drop(later, 2);
             drop(in, 2);
-            for (int i = 0; i < 2; i++) ok(ds_stream_destroy(s[i]));
+            for (int i = 0; i < 2; i++)
+                ok(ds_stream_destroy(s[i]));
         }
     finish_comm();
 }
@@ -1255,13 +1454,19 @@ static void test_a_refused_collective_does_not_spoil_a_capture(void **state) {
     ok(ds_plan_make(t, &(ds_plan_desc){ .what = DS_BROADCAST, .bytes = 64 }, &plan));
     ok(ds_stream_synchronize(s[0]));
     ok(ds_capture_begin(s[0], DS_CAPTURE_RELAXED));
-    refused(ds_comm_broadcast(in, to, 2, &(ds_comm_options){ .streams = s, .stream_count = 2, .stream = s[0], .topology = t, .plan = plan }, out), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_broadcast(
+                in, to, 2,
+                &(ds_comm_options){
+                    .streams = s, .stream_count = 2, .stream = s[0], .topology = t, .plan = plan },
+                out),
+            DS_ERR_INVALID_VALUE);
     says("it is for 64 bytes");
     ok(ds_capture_end(s[0], &graph));
     ok(ds_graph_destroy(graph));
     drop(&in, 1);
     ds_topology_free(t);
-    for (int i = 0; i < 2; i++) ok(ds_stream_destroy(s[i]));
+    for (int i = 0; i < 2; i++)
+        ok(ds_stream_destroy(s[i]));
     finish_comm();
 }
 
@@ -1287,12 +1492,16 @@ static void test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_redu
     }
     ok(ds_tensor_check(&bad[0]));
     ds_tensor good[6];
-    for (int i = 0; i < 6; i++) { good[i] = bad[i]; good[i].byte_offset = 4; }
+    for (int i = 0; i < 6; i++) {
+        good[i] = bad[i];
+        good[i].byte_offset = 4;
+    }
     ds_comm_options plain = { .flags = 0 }, planned = { .topology = topology };
     for (int by_plan = 0; by_plan < 2; by_plan++)
         for (int which = 0; which < 2; which++) { /* an input, an output */
             const ds_comm_options *o = by_plan ? &planned : &plain;
-            const ds_tensor *from[2] = { &good[0], which ? &good[1] : &bad[1] }, *to[2] = { &good[2], which ? &bad[3] : &good[3] };
+            const ds_tensor *from[2] = { &good[0], which ? &good[1] : &bad[1] },
+                            *to[2] = { &good[2], which ? &bad[3] : &good[3] };
             const ds_tensor *parts[2] = { &good[4], which ? &bad[5] : &good[5] };
             const char *name = which ? "output tensor" : "input tensor at index 1";
             refused(ds_comm_reduce_into(from, 2, DS_REDUCE_SUM, to[1], o), DS_ERR_INVALID_VALUE);
@@ -1302,15 +1511,23 @@ static void test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_redu
             refused(ds_comm_reduce_scatter(from, parts, 2, DS_REDUCE_SUM, o), DS_ERR_INVALID_VALUE);
             says(name);
             says("multiple of 4");
-            if (which) continue;
+            if (which)
+                continue;
             refused(ds_comm_reduce(from, 2, DS_REDUCE_SUM, at[0], o, &made), DS_ERR_INVALID_VALUE);
-            refused(ds_comm_reduce_add_coalesced(from, 2, 1, at[0], 0, o, &made), DS_ERR_INVALID_VALUE);
+            refused(ds_comm_reduce_add_coalesced(from, 2, 1, at[0], 0, o, &made),
+                    DS_ERR_INVALID_VALUE);
         }
     /* Complex numbers are two; and what is only copied may lie anywhere. */
-    for (int i = 0; i < 4; i++) { good[i].dtype = ds_complex64(); good[i].shape = SHAPE(1024); }
-    ok(ds_comm_reduce_into(INPUTS((ds_tensor *[]){ &good[0], &good[1] }), 2, DS_REDUCE_PRODUCT, &good[2], NULL));
-    ok(ds_comm_reduce_into(INPUTS((ds_tensor *[]){ &good[0], &good[1] }), 2, DS_REDUCE_SUM, &good[3], NULL));
-    for (int i = 0; i < 4; i++) bad[i].shape = SHAPE(1025);
+    for (int i = 0; i < 4; i++) {
+        good[i].dtype = ds_complex64();
+        good[i].shape = SHAPE(1024);
+    }
+    ok(ds_comm_reduce_into(INPUTS((ds_tensor *[]){ &good[0], &good[1] }), 2, DS_REDUCE_PRODUCT,
+                           &good[2], NULL));
+    ok(ds_comm_reduce_into(INPUTS((ds_tensor *[]){ &good[0], &good[1] }), 2, DS_REDUCE_SUM,
+                           &good[3], NULL));
+    for (int i = 0; i < 4; i++)
+        bad[i].shape = SHAPE(1025);
     ok(ds_comm_broadcast_into(&bad[0], INPUTS((ds_tensor *[]){ &bad[2], &bad[3] }), 2, NULL));
     ok(ds_comm_gather(INPUTS((ds_tensor *[]){ &bad[2], &bad[3] }), 2, 0, at[1], NULL, &made));
     ok(ds_tensor_narrow(made, 0, 1025, 1025, &shown));
@@ -1326,30 +1543,42 @@ static void test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_redu
 /* Tensors without elements in front of the others take no buffer. */
 static void test_empty_tensors_that_travel_take_no_memory(void **state) {
     (void)state;
+
     enum { EMPTY = 15 };
+
     begin(PRESET_DEFAULT);
     ds_tensor *in[EMPTY + 2], *out[EMPTY + 2];
-    for (int i = 0; i < EMPTY; i++) in[i] = on(harness_device(0), ds_float32(), 2, SHAPE(3, 0));
-    for (int i = EMPTY; i < EMPTY + 2; i++) in[i] = painted(harness_device(0), ds_float32(), 1, SHAPE(1 << 18), (uint32_t)i);
+    for (int i = 0; i < EMPTY; i++)
+        in[i] = on(harness_device(0), ds_float32(), 2, SHAPE(3, 0));
+    for (int i = EMPTY; i < EMPTY + 2; i++)
+        in[i] = painted(harness_device(0), ds_float32(), 1, SHAPE(1 << 18), (uint32_t)i);
     wait_all();
     ok(ds_mem_reset_peak_stats(harness_device(0)));
     ds_mem_stats before = { .size = sizeof before }, after = before;
     ok(ds_mem_get_stats(harness_device(0), &before));
-    ok(ds_comm_broadcast_coalesced(INPUTS(in), EMPTY + 2, (ds_device[]){ harness_device(0) }, 1, 0, NULL, out));
+    ok(ds_comm_broadcast_coalesced(INPUTS(in), EMPTY + 2, (ds_device[]){ harness_device(0) }, 1, 0,
+                                   NULL, out));
     ok(ds_mem_get_stats(harness_device(0), &after));
-    assert_true(after.allocated_bytes[0].peak - before.allocated_bytes[0].current <= 2 * (2 << 20) + 4096); /* what is packed, and the results */
-    for (int i = 0; i < EMPTY + 2; i++) expect_equal(in[i], out[i]);
+    /* what is packed, and the results */
+    assert_true(after.allocated_bytes[0].peak - before.allocated_bytes[0].current <=
+                2 * (2 << 20) + 4096);
+    for (int i = 0; i < EMPTY + 2; i++)
+        expect_equal(in[i], out[i]);
     drop(in, EMPTY + 2);
     drop(out, EMPTY + 2);
     finish_comm();
 }
 
-/* Tensors that were allocated on streams that have no part in the collective can be freed at once, too. */
-static void test_memory_of_other_streams_is_not_given_away_before_the_collective_is_done(void **state) {
+/* Tensors that were allocated on streams that have no part in the collective can be freed at
+   once, too. */
+static void test_memory_of_other_streams_is_not_given_away_before_the_collective_is_done(
+    void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     harness_warm_up();
+
     enum { NUMBERS = 300000 };
+
     ds_stream mine = harness_stream(0, 0), s[2] = { harness_stream(0, 0), harness_stream(1, 0) };
     ds_device to[2] = { harness_device(0), harness_device(1) };
     ds_comm_options o = { .streams = s, .stream_count = 2, .stream = s[0] };
@@ -1371,17 +1600,20 @@ static void test_memory_of_other_streams_is_not_given_away_before_the_collective
     }
     ok(ds_stream_synchronize(mine));
     gate_open(&g);
-    for (int i = 0; i < 2; i++) expect_equal(same, out[i]);
+    for (int i = 0; i < 2; i++)
+        expect_equal(same, out[i]);
     for (int i = 0; i < 2; i++) {
         unsigned char *p = contents(later[i]);
-        for (int k = 0; k < 4 * NUMBERS; k++) assert_int_equal(p[k], 0);
+        for (int k = 0; k < 4 * NUMBERS; k++)
+            assert_int_equal(p[k], 0);
         free(p);
     }
     drop(&same, 1);
     drop(out, 2);
     drop(later, 2);
     ok(ds_stream_destroy(mine));
-    for (int i = 0; i < 2; i++) ok(ds_stream_destroy(s[i]));
+    for (int i = 0; i < 2; i++)
+        ok(ds_stream_destroy(s[i]));
     finish_comm();
 }
 
@@ -1390,14 +1622,18 @@ static void test_rows_that_are_far_apart(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     size_t pitch = ((size_t)1 << 31) + 4096;
-    unsigned char *p = mmap(NULL, pitch + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    unsigned char *p = mmap(NULL, pitch + 4096, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert_ptr_not_equal(p, MAP_FAILED);
-    ds_tensor rows = ds_tensor_of(p, host(), ds_uint8(), 2, SHAPE(2, 300)), *out = on(harness_device(0), ds_uint8(), 2, SHAPE(2, 300));
+    ds_tensor rows = ds_tensor_of(p, host(), ds_uint8(), 2, SHAPE(2, 300)),
+              *out = on(harness_device(0), ds_uint8(), 2, SHAPE(2, 300));
     rows.strides = SHAPE((int64_t)pitch, 1);
-    for (int i = 0; i < 2; i++) memset(p + (size_t)i * pitch, i + 1, 300);
+    for (int i = 0; i < 2; i++)
+        memset(p + (size_t)i * pitch, i + 1, 300);
     ok(ds_comm_broadcast_into(&rows, INPUTS(&out), 1, NULL));
     unsigned char *got = contents(out);
-    for (int i = 0; i < 600; i++) assert_int_equal(got[i], i / 300 + 1);
+    for (int i = 0; i < 600; i++)
+        assert_int_equal(got[i], i / 300 + 1);
     free(got);
     drop(&out, 1);
     munmap(p, pitch + 4096);
@@ -1421,7 +1657,8 @@ const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_reductions_of_all_layouts, "comm: torch 118"),
     DS_TEST(test_many_sums_at_once, "comm: torch 119"),
     DS_TEST(test_all_reduce_gives_everyone_the_sum, "comm: all_reduce"),
-    DS_TEST(test_all_gather_reduce_scatter_and_all_to_all, "comm: all_gather, reduce_scatter, all_to_all"),
+    DS_TEST(test_all_gather_reduce_scatter_and_all_to_all,
+            "comm: all_gather, reduce_scatter, all_to_all"),
     DS_TEST(test_a_collective_waits_for_all_streams_and_they_for_it, "comm: order"),
     DS_TEST(test_several_streams_of_one_device_take_part, "comm: order"),
     DS_TEST_CPU(test_devices_that_cannot_reach_each_other, "comm: staged"),
@@ -1442,9 +1679,11 @@ const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_threads_make_collectives_side_by_side, "comm: threads"),
     DS_TEST(test_results_of_a_captured_collective_are_memory_of_the_graph, "comm: capture"),
     DS_TEST(test_a_refused_collective_does_not_spoil_a_capture, "comm: capture"),
-    DS_TEST(test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_reduced, "comm: bad input"),
+    DS_TEST(test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_reduced,
+            "comm: bad input"),
     DS_TEST(test_empty_tensors_that_travel_take_no_memory, "comm: torch 116"),
-    DS_TEST(test_memory_of_other_streams_is_not_given_away_before_the_collective_is_done, "comm: order"),
+    DS_TEST(test_memory_of_other_streams_is_not_given_away_before_the_collective_is_done,
+            "comm: order"),
     DS_TEST(test_rows_that_are_far_apart, "comm: layouts"),
 };
 const size_t tests_comm_count = sizeof tests_comm / sizeof *tests_comm;

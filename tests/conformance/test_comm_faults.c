@@ -1,8 +1,11 @@
-/* Collectives whose driver or whose memory fails: a fault at every call of the driver, no memory at every allocation, a device that fails. */
+/* Collectives whose driver or whose memory fails: a fault at every call of the driver, no memory
+   at every allocation, a device that fails. */
 #include "comm.h"
 
 enum { CREW = 3, COLUMNS = 2100 /* so that no part is so small that the caller does it at once */ };
+
 enum { EACH = HARNESS_SLOW ? 3 : 1 }; /* with sanitizers a fault at every third call */
+
 /* All that the collectives below need, on two devices, one of which stands in the list twice. */
 typedef struct cast {
     ds_device to[CREW + 1];
@@ -16,80 +19,123 @@ typedef struct cast {
 static ds_result open_cast(cast *c) {
     ds_result r = DS_OK;
     memset(c, 0, sizeof *c);
-    for (int i = 0; i <= CREW; i++) c->to[i] = i < CREW ? harness_device(i % 2) : host();
+    for (int i = 0; i <= CREW; i++)
+        c->to[i] = i < CREW ? harness_device(i % 2) : host();
     for (int i = 0; i < CREW && r == DS_OK; i++) {
         r = ds_stream_create(&(ds_stream_desc){ .device = c->to[i] }, &c->s[i]);
-        if (r == DS_OK) r = ds_tensor_alloc(ds_float32(), 2, SHAPE(COLUMNS, 6), c->s[i], &c->base[i]);
-        if (r == DS_OK) r = ds_tensor_transpose(c->base[i], 0, 1, &c->in[i]);
-        if (r == DS_OK) r = ds_tensor_alloc(ds_float32(), 2, SHAPE(6, COLUMNS), c->s[i], &c->out[i]);
-        if (r == DS_OK) r = ds_tensor_alloc(ds_float32(), 2, SHAPE(2, COLUMNS), c->s[i], &c->part[i]);
-        if (r == DS_OK) r = ds_tensor_alloc(ds_float32(), 2, SHAPE(18, COLUMNS), c->s[i], &c->wide[i]);
+        if (r == DS_OK)
+            r = ds_tensor_alloc(ds_float32(), 2, SHAPE(COLUMNS, 6), c->s[i], &c->base[i]);
+        if (r == DS_OK)
+            r = ds_tensor_transpose(c->base[i], 0, 1, &c->in[i]);
+        if (r == DS_OK)
+            r = ds_tensor_alloc(ds_float32(), 2, SHAPE(6, COLUMNS), c->s[i], &c->out[i]);
+        if (r == DS_OK)
+            r = ds_tensor_alloc(ds_float32(), 2, SHAPE(2, COLUMNS), c->s[i], &c->part[i]);
+        if (r == DS_OK)
+            r = ds_tensor_alloc(ds_float32(), 2, SHAPE(18, COLUMNS), c->s[i], &c->wide[i]);
         float x = (float)(i + 1);
         uint32_t bits;
         memcpy(&bits, &x, 4);
-        if (r == DS_OK) r = ds_fill(c->base[i]->data, bits, 4, 6 * COLUMNS, c->s[i]);
+        if (r == DS_OK)
+            r = ds_fill(c->base[i]->data, bits, 4, 6 * COLUMNS, c->s[i]);
         bits += 1; /* one number differs from all others */
-        if (r == DS_OK) r = ds_fill((float *)c->base[i]->data + 7 + i, bits, 4, 1, c->s[i]);
+        if (r == DS_OK)
+            r = ds_fill((float *)c->base[i]->data + 7 + i, bits, 4, 1, c->s[i]);
     }
-    if (r == DS_OK) r = ds_topology_of_devices(c->to, CREW, 0, &c->t);
-    c->o = c->by_plan = (ds_comm_options){ .streams = c->s, .stream_count = CREW, .stream = c->s[0] };
+    if (r == DS_OK)
+        r = ds_topology_of_devices(c->to, CREW, 0, &c->t);
+    c->o = c->by_plan =
+        (ds_comm_options){ .streams = c->s, .stream_count = CREW, .stream = c->s[0] };
     c->by_plan.topology = c->t;
     return r;
 }
+
 /* 1: a tensor or stream could not be given back. */
 static int close_cast(cast *c) {
     int failed = 0;
     ds_topology_free(c->t);
     for (int i = 0; i < CREW; i++) {
         ds_tensor *all[] = { c->base[i], c->in[i], c->out[i], c->part[i], c->wide[i] };
-        for (int k = 0; k < 5; k++) failed |= ds_tensor_free(all[k]) < 0;
+        for (int k = 0; k < 5; k++)
+            failed |= ds_tensor_free(all[k]) < 0;
     }
-    for (int i = 0; i < 8; i++) failed |= ds_tensor_free(c->made[i]) < 0;
-    for (int i = 0; i < CREW; i++) failed |= c->s[i].id && ds_stream_destroy(c->s[i]) < 0;
+    for (int i = 0; i < 8; i++)
+        failed |= ds_tensor_free(c->made[i]) < 0;
+    for (int i = 0; i < CREW; i++)
+        failed |= c->s[i].id && ds_stream_destroy(c->s[i]) < 0;
     return failed;
 }
 
-#define PLAY(name, call) static ds_result play_##name(cast *c) { return call; }
+#define PLAY(name, call)                    \
+    static ds_result play_##name(cast *c) { \
+        return call;                        \
+    }
 PLAY(broadcast, ds_comm_broadcast(c->in[0], c->to, CREW + 1, &c->o, c->made))
 PLAY(broadcast_into, ds_comm_broadcast_into(c->in[0], INPUTS(c->out), CREW, &c->o))
-PLAY(broadcast_coalesced, ds_comm_broadcast_coalesced(INPUTS((ds_tensor *[]){ c->in[0], c->base[2] }), 2, c->to, CREW, 0, &c->o, c->made))
+PLAY(broadcast_coalesced,
+     ds_comm_broadcast_coalesced(INPUTS((ds_tensor *[]){ c->in[0], c->base[2] }), 2, c->to, CREW, 0,
+                                 &c->o, c->made))
 PLAY(scatter, ds_comm_scatter(c->in[0], c->to, CREW, NULL, 0, &c->o, c->made, NULL))
 PLAY(scatter_into, ds_comm_scatter_into(c->in[0], INPUTS(c->part), CREW, 0, &c->o))
-PLAY(gather, ds_comm_gather(INPUTS(c->in), CREW, 0, c->to[1], &(ds_comm_options){ .streams = c->s, .stream_count = CREW, .stream = c->s[1] }, c->made))
+PLAY(gather,
+     ds_comm_gather(INPUTS(c->in), CREW, 0, c->to[1],
+                    &(ds_comm_options){ .streams = c->s, .stream_count = CREW, .stream = c->s[1] },
+                    c->made))
 PLAY(gather_into, ds_comm_gather_into(INPUTS(c->in), CREW, 0, c->wide[0], &c->o))
 PLAY(reduce, ds_comm_reduce(INPUTS(c->in), CREW, DS_REDUCE_MAX, c->to[0], &c->o, c->made))
 PLAY(reduce_into, ds_comm_reduce_into(INPUTS(c->in), CREW, DS_REDUCE_AVERAGE, c->out[0], &c->o))
 PLAY(reduce_add, ds_comm_reduce_add(INPUTS(c->in), CREW, c->to[0], &c->o, c->made))
-PLAY(reduce_add_coalesced, ds_comm_reduce_add_coalesced(INPUTS((ds_tensor *[]){ c->in[0], c->base[0], c->in[1], c->base[1], c->in[2], c->base[2] }), CREW, 2, c->to[0], 0, &c->o, c->made))
+PLAY(reduce_add_coalesced,
+     ds_comm_reduce_add_coalesced(INPUTS((ds_tensor *[]){ c->in[0], c->base[0], c->in[1],
+                                                          c->base[1], c->in[2], c->base[2] }),
+                                  CREW, 2, c->to[0], 0, &c->o, c->made))
 PLAY(all_reduce, ds_comm_all_reduce(INPUTS(c->in), INPUTS(c->out), CREW, DS_REDUCE_SUM, &c->o))
 PLAY(all_gather, ds_comm_all_gather(INPUTS(c->in), INPUTS(c->wide), CREW, &c->o))
-PLAY(reduce_scatter, ds_comm_reduce_scatter(INPUTS(c->in), INPUTS(c->part), CREW, DS_REDUCE_SUM, &c->o))
+PLAY(reduce_scatter,
+     ds_comm_reduce_scatter(INPUTS(c->in), INPUTS(c->part), CREW, DS_REDUCE_SUM, &c->o))
 PLAY(all_to_all, ds_comm_all_to_all(INPUTS(c->in), INPUTS(c->out), CREW, &c->o))
 PLAY(barrier, ds_comm_barrier(c->s, CREW))
 PLAY(planned_broadcast, ds_comm_broadcast_into(c->in[0], INPUTS(c->out), CREW, &c->by_plan))
 PLAY(planned_reduce_add, ds_comm_reduce_add(INPUTS(c->in), CREW, c->to[0], &c->by_plan, c->made))
 PLAY(planned_all_to_all, ds_comm_all_to_all(INPUTS(c->in), INPUTS(c->out), CREW, &c->by_plan))
-#define PLAYS(X) X(broadcast) X(broadcast_into) X(broadcast_coalesced) X(scatter) X(scatter_into) X(gather) X(gather_into) X(reduce) X(reduce_into) X(reduce_add) \
-    X(reduce_add_coalesced) X(all_reduce) X(all_gather) X(reduce_scatter) X(all_to_all) X(barrier) \
-    X(planned_broadcast) X(planned_reduce_add) X(planned_all_to_all)
+/* clang-format off */
+#define PLAYS(X) \
+    X(broadcast) X(broadcast_into) X(broadcast_coalesced) X(scatter) X(scatter_into) X(gather) \
+    X(gather_into) X(reduce) X(reduce_into) X(reduce_add) X(reduce_add_coalesced) X(all_reduce) \
+    X(all_gather) X(reduce_scatter) X(all_to_all) X(barrier) X(planned_broadcast) \
+    X(planned_reduce_add) X(planned_all_to_all)
+/* clang-format on */
 #define ENTRY(name) { #name, play_##name },
-static const struct { const char *name; ds_result (*run)(cast *); } plays[] = { PLAYS(ENTRY) };
+
+static const struct {
+    const char *name;
+    ds_result (*run)(cast *);
+} plays[] = { PLAYS(ENTRY) };
+
 enum { PLAY_COUNT = sizeof plays / sizeof *plays };
 
-/* What the outputs hold: sums of words by their position. Their contents count only where the collective writes. */
+/* What the outputs hold: sums of words by their position. Their contents count only where the
+   collective writes. */
 static uint64_t result_of(cast *c) {
     uint64_t h = 7;
     ds_tensor *all[CREW * 3 + 8];
-    for (int i = 0; i < CREW; i++) { all[3 * i] = c->out[i]; all[3 * i + 1] = c->part[i]; all[3 * i + 2] = c->wide[i]; }
+    for (int i = 0; i < CREW; i++) {
+        all[3 * i] = c->out[i];
+        all[3 * i + 1] = c->part[i];
+        all[3 * i + 2] = c->wide[i];
+    }
     memcpy(all + 3 * CREW, c->made, sizeof c->made);
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-        if (!all[k]) continue;
+        if (!all[k])
+            continue;
         uint32_t *p = (uint32_t *)(void *)contents(all[k]); /* all are of float32 */
-        for (size_t i = 0; i < ds_tensor_size(all[k]) / 4; i++) h = fold_host(h, p[i]);
+        for (size_t i = 0; i < ds_tensor_size(all[k]) / 4; i++)
+            h = fold_host(h, p[i]);
         free(p);
     }
     return h;
 }
+
 static void blank(cast *c) {
     for (int i = 0; i < CREW; i++) {
         looking(ds_fill(c->out[i]->data, 0, 4, 6 * COLUMNS, c->s[i]));
@@ -98,17 +144,22 @@ static void blank(cast *c) {
     }
     wait_all();
 }
+
 static void no_results(cast *c, int play) {
     for (int i = 0; i < 8; i++)
-        if (c->made[i]) fail_msg("%s failed and left result %d", plays[play].name, i);
-    if (!strchr(ds_last_error(), ' ')) fail_msg("%s failed without a sentence", plays[play].name);
+        if (c->made[i])
+            fail_msg("%s failed and left result %d", plays[play].name, i);
+    if (!strchr(ds_last_error(), ' '))
+        fail_msg("%s failed without a sentence", plays[play].name);
 }
+
 static void free_results(cast *c) {
     for (int i = 0; i < 8; i++) {
         ok(ds_tensor_free(c->made[i]));
         c->made[i] = NULL;
     }
 }
+
 /* What the collective makes when nothing fails. */
 static uint64_t good_result(int play) {
     cast c;
@@ -119,20 +170,28 @@ static uint64_t good_result(int play) {
     assert_int_equal(close_cast(&c), 0);
     return want;
 }
+
 /* Once more, when there are no faults any more. */
 static void works_again(cast *c, int play, uint64_t want, int n) {
     blank(c);
     ds_result r = plays[play].run(c);
-    if (r != DS_OK) fail_msg("%s after fault %d: %s: %s", plays[play].name, n, ds_result_name(r), ds_last_error());
-    if (result_of(c) != want) fail_msg("%s after fault %d has another result", plays[play].name, n);
+    if (r != DS_OK)
+        fail_msg("%s after fault %d: %s: %s", plays[play].name, n, ds_result_name(r),
+                 ds_last_error());
+    if (result_of(c) != want)
+        fail_msg("%s after fault %d has another result", plays[play].name, n);
     free_results(c);
 }
+
 static void devices_answer(int play, int n, int *reported) {
-    for (int i = 0; i < harness_device_count() && i < 2; i++) { /* at the second time there is no fault left */
+    /* at the second time there is no fault left */
+    for (int i = 0; i < harness_device_count() && i < 2; i++) {
         ds_result r = ds_device_synchronize(harness_device(i));
         *reported |= r < 0;
-        if (r < 0) r = ds_device_synchronize(harness_device(i));
-        if (r < 0) fail_msg("%s, fault %d: device %d stays %s", plays[play].name, n, i, ds_result_name(r));
+        if (r < 0)
+            r = ds_device_synchronize(harness_device(i));
+        if (r < 0)
+            fail_msg("%s, fault %d: device %d stays %s", plays[play].name, n, i, ds_result_name(r));
     }
 }
 
@@ -147,9 +206,13 @@ static int attempt(int play, int n, uint64_t want, int *before) {
         blank(&c);
         r = plays[play].run(&c);
         failed = r < 0;
-        if (getenv("DS_RANDOM_VERBOSE")) print_message("%s, fault %d: %s: %s\n", plays[play].name, n, ds_result_name(r), r < 0 ? ds_last_error() : "");
-        if (failed) no_results(&c, play);
-        else if (result_of(&c) != want) fail_msg("%s, fault %d: a failure without a word", plays[play].name, n);
+        if (getenv("DS_RANDOM_VERBOSE"))
+            print_message("%s, fault %d: %s: %s\n", plays[play].name, n, ds_result_name(r),
+                          r < 0 ? ds_last_error() : "");
+        if (failed)
+            no_results(&c, play);
+        else if (result_of(&c) != want)
+            fail_msg("%s, fault %d: a failure without a word", plays[play].name, n);
         devices_answer(play, n, &failed);
         faulty = 0;
         if (failed) {
@@ -160,9 +223,12 @@ static int attempt(int play, int n, uint64_t want, int *before) {
     lost = close_cast(&c);
     if (!lost)
         for (int i = 0; i < harness_device_count() && i < 2; i++)
-            if (ds_mem_allocated(harness_device(i))) fail_msg("%s, fault %d: %zu bytes are left", plays[play].name, n, ds_mem_allocated(harness_device(i)));
+            if (ds_mem_allocated(harness_device(i)))
+                fail_msg("%s, fault %d: %zu bytes are left", plays[play].name, n,
+                         ds_mem_allocated(harness_device(i)));
     return failed || lost;
 }
+
 static void test_a_fault_at_every_driver_call_of_every_collective(void **state) {
     (void)state;
     int first = 1;
@@ -170,21 +236,30 @@ static void test_a_fault_at_every_driver_call_of_every_collective(void **state) 
         uint64_t want = good_result(play);
         harness_shutdown();
         int calm = 0, n = first - 1, hits = 0, before, begun = 0;
-        while (calm < (hits ? 12 : 30) && (n += EACH) < 1000) { /* a fault that is mended, or not there yet, says nothing */
+        /* a fault that is mended, or not there yet, says nothing */
+        while (calm < (hits ? 12 : 30) && (n += EACH) < 1000) {
             char fault[40];
             snprintf(fault, sizeof fault, "*:%d", n);
-            ok(ds_init(&(ds_init_desc){ .layers = "fault", .fault = fault, .allocator = { count_alloc, count_free, NULL } }));
+            ok(ds_init(&(ds_init_desc){ .layers = "fault",
+                                        .fault = fault,
+                                        .allocator = { count_alloc, count_free, NULL } }));
             int hit = attempt(play, n, want, &before);
             calm = hit ? 0 : calm + 1;
             hits += hit && !before;
-            if (hit && !before && !begun) begun = n;
+            if (hit && !before && !begun)
+                begun = n;
             DS_IGNORE(ds_shutdown()); /* which may come to the fault */
             harness_forget();
-            if (kept_bytes) fail_msg("%s, fault %d: %zu bytes of bookkeeping are left", plays[play].name, n, (size_t)kept_bytes);
+            if (kept_bytes)
+                fail_msg("%s, fault %d: %zu bytes of bookkeeping are left", plays[play].name, n,
+                         (size_t)kept_bytes);
         }
         assert_true(n < 1000);
-        if (hits * EACH < 2) fail_msg("%s: only %d calls of the driver could fail", plays[play].name, hits);
-        if (begun > 8) first = begun - 8; /* what comes before is the same for all */
+        if (hits * EACH < 2)
+            fail_msg("%s: only %d calls of the driver could fail", plays[play].name, hits);
+        /* what comes before is the same for all */
+        if (begun > 8)
+            first = begun - 8;
     }
 }
 
@@ -196,7 +271,8 @@ static void test_no_memory_at_every_allocation_of_every_collective(void **state)
         uint64_t want = good_result(play);
         cast c;
         ok(open_cast(&c));
-        size_t used[2] = { ds_mem_allocated(harness_device(0)), ds_mem_allocated(harness_device(1)) };
+        size_t used[2] = { ds_mem_allocated(harness_device(0)),
+                           ds_mem_allocated(harness_device(1)) };
         int done = 0, unused = 0;
         for (int n = 0; n < 200 && !done; n += EACH) {
             wait_all();
@@ -204,7 +280,9 @@ static void test_no_memory_at_every_allocation_of_every_collective(void **state)
             ds_result r = plays[play].run(&c);
             done = allowance > 0;
             allowance = -1;
-            if (r != DS_OK && r != DS_ERR_OUT_OF_MEMORY) fail_msg("%s, allocation %d: %s: %s", plays[play].name, n, ds_result_name(r), ds_last_error());
+            if (r != DS_OK && r != DS_ERR_OUT_OF_MEMORY)
+                fail_msg("%s, allocation %d: %s: %s", plays[play].name, n, ds_result_name(r),
+                         ds_last_error());
             if (r < 0) {
                 refusals++;
                 no_results(&c, play);
@@ -212,7 +290,9 @@ static void test_no_memory_at_every_allocation_of_every_collective(void **state)
             devices_answer(play, n, &unused);
             free_results(&c);
             for (int i = 0; i < 2; i++)
-                if (ds_mem_allocated(harness_device(i)) != used[i]) fail_msg("%s, allocation %d: device %d has lost memory", plays[play].name, n, i);
+                if (ds_mem_allocated(harness_device(i)) != used[i])
+                    fail_msg("%s, allocation %d: device %d has lost memory", plays[play].name, n,
+                             i);
             works_again(&c, play, want, n);
         }
         assert_true(done);
@@ -228,9 +308,12 @@ static void test_no_memory_at_every_allocation_of_every_collective(void **state)
 /* ---- a device that fails ---- */
 
 static int explode(size_t first, size_t count, const void *args) {
-    (void)first; (void)count; (void)args;
+    (void)first;
+    (void)count;
+    (void)args;
     return 7;
 }
+
 /* Whichever device it is, all streams report it, and nobody waits for ever. */
 static void test_a_part_that_fails_is_reported_by_every_stream(void **state) {
     (void)state;
@@ -248,7 +331,9 @@ static void test_a_part_that_fails_is_reported_by_every_stream(void **state) {
             gate_open(&g);
             for (int i = 0; i < CREW; i++) {
                 ds_result r = ds_stream_synchronize(c.s[i]);
-                if (r != DS_ERR_FAILED) fail_msg("%s, stream %d fails: stream %d is %s", plays[play].name, bad, i, ds_result_name(r));
+                if (r != DS_ERR_FAILED)
+                    fail_msg("%s, stream %d fails: stream %d is %s", plays[play].name, bad, i,
+                             ds_result_name(r));
             }
             DS_IGNORE(close_cast(&c));
             ok(ds_kernel_destroy(k));
@@ -257,7 +342,8 @@ static void test_a_part_that_fails_is_reported_by_every_stream(void **state) {
         }
 }
 
-/* On both drivers: CUDA may let streams of other devices go on without a word, but the one that failed says so, and all come to an end. */
+/* On both drivers: CUDA may let streams of other devices go on without a word, but the one that
+   failed says so, and all come to an end. */
 static void test_after_a_failure_no_stream_waits_for_ever(void **state) {
     (void)state;
     cast c;
@@ -268,14 +354,18 @@ static void test_after_a_failure_no_stream_waits_for_ever(void **state) {
     ds_kernel k = harness_kernel("explode", explode, 0, NULL, 0, 0);
     ok(ds_launch(k, 1, NULL, 0, c.s[1]));
     ds_result r = play_all_reduce(&c); /* may see it already */
-    if (r != DS_OK && r != DS_ERR_FAILED) fail_msg("%s: %s", ds_result_name(r), ds_last_error());
+    if (r != DS_OK && r != DS_ERR_FAILED)
+        fail_msg("%s: %s", ds_result_name(r), ds_last_error());
     for (int i = 0; i < CREW; i++) {
         r = ds_stream_synchronize(c.s[i]);
-        if (r != DS_ERR_FAILED && (i == 1 || r != DS_OK)) fail_msg("stream %d: %s: %s", i, ds_result_name(r), ds_last_error());
+        if (r != DS_ERR_FAILED && (i == 1 || r != DS_OK))
+            fail_msg("stream %d: %s: %s", i, ds_result_name(r), ds_last_error());
     }
     r = play_broadcast(&c); /* which has no use for that device any more */
-    if (r < 0) no_results(&c, 0);
-    for (int i = 0; i < CREW; i++) DS_IGNORE(ds_stream_synchronize(c.s[i]));
+    if (r < 0)
+        no_results(&c, 0);
+    for (int i = 0; i < CREW; i++)
+        DS_IGNORE(ds_stream_synchronize(c.s[i]));
     DS_IGNORE(close_cast(&c));
     ended(ds_kernel_destroy(k));
     harness_recover(1);
@@ -283,10 +373,14 @@ static void test_after_a_failure_no_stream_waits_for_ever(void **state) {
 
 /* ---- what a failure may not do to memory ---- */
 
-static void doze(void *user) { (void)user; harness_sleep_ms(60); }
+static void doze(void *user) {
+    (void)user;
+    harness_sleep_ms(60);
+}
 
-/* Two inputs, and a place with gaps in pinned memory, so that there is memory of the way that is freed after it. A fault at every event that could be made:
-   pinned memory that is freed at once is given out when the collective has written there, not before. */
+/* Two inputs, and a place with gaps in pinned memory, so that there is memory of the way that is
+   freed after it. A fault at every event that could be made: pinned memory that is freed at once
+   is given out when the collective has written there, not before. */
 static void test_pinned_memory_is_kept_when_there_is_no_event_for_it(void **state) {
     (void)state;
     for (int n = 1; n < 12; n++) {
@@ -306,8 +400,11 @@ static void test_pinned_memory_is_kept_when_there_is_no_event_for_it(void **stat
         looking(ds_tensor_alloc_host(ds_float32(), 2, SHAPE(600, 700), &wide));
         looking(ds_tensor_narrow(wide, 1, 0, 500, &out));
         looking(ds_launch_host_func(s[0], doze, NULL, NULL));
-        r = ds_comm_reduce_into(INPUTS(in), 2, DS_REDUCE_SUM, out, &(ds_comm_options){ .streams = s, .stream_count = 2, .stream = s[0] });
-        if (r < 0 && r != DS_ERR_DRIVER) fail_msg("event %d: %s", n, ds_last_error());
+        r = ds_comm_reduce_into(
+            INPUTS(in), 2, DS_REDUCE_SUM, out,
+            &(ds_comm_options){ .streams = s, .stream_count = 2, .stream = s[0] });
+        if (r < 0 && r != DS_ERR_DRIVER)
+            fail_msg("event %d: %s", n, ds_last_error());
         looking(ds_tensor_free(out));
         looking(ds_tensor_free(wide));
         looking(ds_tensor_alloc_host(ds_float32(), 2, SHAPE(600, 700), &again));
@@ -315,19 +412,26 @@ static void test_pinned_memory_is_kept_when_there_is_no_event_for_it(void **stat
         memset(p, 0, 600 * 700 * 4);
         wait_all();
         for (int k = 0; k < 600 * 700; k++)
-            if (p[k] > 0) fail_msg("no event %d: pinned memory was given away before it was written", n);
+            if (p[k] > 0)
+                fail_msg("no event %d: pinned memory was given away before it was written", n);
         looking(ds_tensor_free(again));
-        for (int i = 0; i < 2; i++) { looking(ds_tensor_free(in[i])); looking(ds_stream_destroy(s[i])); }
+        for (int i = 0; i < 2; i++) {
+            looking(ds_tensor_free(in[i]));
+            looking(ds_stream_destroy(s[i]));
+        }
         wait_all();
         faulty = 0;
     }
     harness_restart(NULL);
 }
 
-/* A fault at every call of the driver: the result of a gather that failed is given out when no stream writes there any more. */
+/* A fault at every call of the driver: the result of a gather that failed is given out when no
+   stream writes there any more. */
 static void test_a_result_that_is_dropped_is_not_written_later(void **state) {
     (void)state;
+
     enum { NUMBERS = 100000 };
+
     int calm = 0;
     harness_shutdown();
     for (int n = 1; n < 400 && calm < 20; n++) {
@@ -344,7 +448,9 @@ static void test_a_result_that_is_dropped_is_not_written_later(void **state) {
             looking(ds_stream_synchronize(s[i]));
         }
         looking(ds_launch_host_func(s[1], doze, NULL, NULL));
-        ds_result r = ds_comm_gather(INPUTS(in), CREW, 0, harness_device(0), &(ds_comm_options){ .streams = s, .stream_count = CREW, .stream = s[0] }, &out);
+        ds_result r = ds_comm_gather(
+            INPUTS(in), CREW, 0, harness_device(0),
+            &(ds_comm_options){ .streams = s, .stream_count = CREW, .stream = s[0] }, &out);
         calm = r < 0 ? 0 : calm + 1;
         looking(ds_tensor_free(out));
         looking(ds_tensor_alloc(ds_float32(), 1, SHAPE(CREW * NUMBERS), s[0], &again));
@@ -352,10 +458,14 @@ static void test_a_result_that_is_dropped_is_not_written_later(void **state) {
         wait_all();
         float *p = (float *)(void *)contents(again);
         for (int k = 0; k < CREW * NUMBERS; k++)
-            if (p[k] > 0) fail_msg("fault %d: the memory of a result that was dropped is written", n);
+            if (p[k] > 0)
+                fail_msg("fault %d: the memory of a result that was dropped is written", n);
         free(p);
         looking(ds_tensor_free(again));
-        for (int i = 0; i < CREW; i++) { looking(ds_tensor_free(in[i])); looking(ds_stream_destroy(s[i])); }
+        for (int i = 0; i < CREW; i++) {
+            looking(ds_tensor_free(in[i]));
+            looking(ds_stream_destroy(s[i]));
+        }
         wait_all();
         faulty = 0;
         DS_IGNORE(ds_shutdown()); /* which may come to the fault */
@@ -368,7 +478,9 @@ static void test_a_result_that_is_dropped_is_not_written_later(void **state) {
 /* A fault at every call of the driver: the sentence says whether something was written. */
 static void test_a_failure_halfway_is_told_as_one(void **state) {
     (void)state;
+
     enum { NUMBERS = 30000 };
+
     int calm = 0, halfway = 0;
     harness_shutdown();
     for (int n = 1; n < 400 && calm < 20; n++) {
@@ -386,21 +498,31 @@ static void test_a_failure_halfway_is_told_as_one(void **state) {
             looking(ds_fill(out[i]->data, 0, 4, NUMBERS, s[i]));
             looking(ds_stream_synchronize(s[i]));
         }
-        ds_result r = ds_comm_all_reduce(INPUTS(in), INPUTS(out), 2, DS_REDUCE_SUM, &(ds_comm_options){ .streams = s, .stream_count = 2, .stream = s[0] });
+        ds_result r = ds_comm_all_reduce(
+            INPUTS(in), INPUTS(out), 2, DS_REDUCE_SUM,
+            &(ds_comm_options){ .streams = s, .stream_count = 2, .stream = s[0] });
         snprintf(text, sizeof text, "%s", ds_last_error());
-        if (r < 0 && !strstr(text, "test_comm_faults.c:")) fail_msg("fault %d: the sentence does not name the line of the call: %s", n, text);
+        if (r < 0 && !strstr(text, "test_comm_faults.c:"))
+            fail_msg("fault %d: the sentence does not name the line of the call: %s", n, text);
         calm = r < 0 ? 0 : calm + 1;
         int wrote = 0;
         wait_all();
         for (int i = 0; i < 2; i++) {
             float *p = (float *)(void *)contents(out[i]);
-            for (int k = 0; k < NUMBERS; k++) wrote += p[k] > 0;
+            for (int k = 0; k < NUMBERS; k++)
+                wrote += p[k] > 0;
             free(p);
         }
-        if (r == DS_OK && wrote < 2 * NUMBERS) fail_msg("fault %d: a failure without a word", n);
-        if (r < 0 && wrote && !strstr(text, "(a part of the collective was put on the streams)")) fail_msg("fault %d: something was written, and that is not said: %s", n, text);
+        if (r == DS_OK && wrote < 2 * NUMBERS)
+            fail_msg("fault %d: a failure without a word", n);
+        if (r < 0 && wrote && !strstr(text, "(a part of the collective was put on the streams)"))
+            fail_msg("fault %d: something was written, and that is not said: %s", n, text);
         halfway += r < 0 && wrote;
-        for (int i = 0; i < 2; i++) { looking(ds_tensor_free(in[i])); looking(ds_tensor_free(out[i])); looking(ds_stream_destroy(s[i])); }
+        for (int i = 0; i < 2; i++) {
+            looking(ds_tensor_free(in[i]));
+            looking(ds_tensor_free(out[i]));
+            looking(ds_stream_destroy(s[i]));
+        }
         wait_all();
         faulty = 0;
         DS_IGNORE(ds_shutdown()); /* which may come to the fault */

@@ -1,9 +1,13 @@
-/* Collectives that follow plans: whatever way data takes, every byte is what the direct way makes of it. */
+/* Collectives that follow plans: whatever way data takes, every byte is what the direct way
+   makes of it. */
 #include "comm.h"
 #include "devstream_cpu.h"
 
 enum { RANKS = 40, ROWS = 3, ROW = 37 };
-static const char *const algorithms[] = { NULL, "direct", "binomial", "chain", "spread", "islands", "trees", "staged" };
+
+static const char *const algorithms[] = { NULL,     "direct",  "binomial", "chain",
+                                          "spread", "islands", "trees",    "staged" };
+
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 /* One collective over so many ranks, with all tensors that any of them needs. */
@@ -11,7 +15,8 @@ typedef struct crew {
     int p;
     ds_device at[RANKS];
     ds_stream s[RANKS], others[RANKS];
-    ds_tensor *large[RANKS], *small[RANKS], *out[RANKS], *piece[RANKS]; /* p * ROWS rows and ROWS of them; the same to be written */
+    /* p * ROWS rows and ROWS of them; the same to be written */
+    ds_tensor *large[RANKS], *small[RANKS], *out[RANKS], *piece[RANKS];
     ds_comm_options o;
     ds_collective what;
     ds_reduce_op op;
@@ -31,22 +36,40 @@ static void make_wide_crew(crew *c, int p, const ds_device *at, ds_dtype dtype, 
     }
     wait_all();
 }
-static void make_crew(crew *c, int p, const ds_device *at, ds_dtype dtype) { make_wide_crew(c, p, at, dtype, ROW); }
+
+static void make_crew(crew *c, int p, const ds_device *at, ds_dtype dtype) {
+    make_wide_crew(c, p, at, dtype, ROW);
+}
+
 static void end_crew(crew *c) {
     /* The tensors were made on other streams than those that use them. */
-    for (int i = 0; i < c->p; i++) ok(ds_stream_synchronize(c->s[i]));
+    for (int i = 0; i < c->p; i++)
+        ok(ds_stream_synchronize(c->s[i]));
     drop(c->large, (size_t)c->p);
     drop(c->small, (size_t)c->p);
     drop(c->out, (size_t)c->p);
     drop(c->piece, (size_t)c->p);
-    for (int i = 0; i < c->p; i++) ok(ds_stream_destroy(c->s[i]));
+    for (int i = 0; i < c->p; i++)
+        ok(ds_stream_destroy(c->s[i]));
 }
-static ds_tensor **results(crew *c) { return c->what == DS_SCATTER || c->what == DS_REDUCE_SCATTER ? c->piece : c->out; }
-static int is_result(const crew *c, int rank) { return c->what == DS_BROADCAST ? rank != c->root : (c->what != DS_GATHER && c->what != DS_REDUCE) || rank == c->root; }
-static size_t whole(const crew *c) { return ds_tensor_size(c->large[0]); }
+
+static ds_tensor **results(crew *c) {
+    return c->what == DS_SCATTER || c->what == DS_REDUCE_SCATTER ? c->piece : c->out;
+}
+
+static int is_result(const crew *c, int rank) {
+    return c->what == DS_BROADCAST
+               ? rank != c->root
+               : (c->what != DS_GATHER && c->what != DS_REDUCE) || rank == c->root;
+}
+
+static size_t whole(const crew *c) {
+    return ds_tensor_size(c->large[0]);
+}
 
 static ds_result perform(crew *c) {
-    const ds_tensor *const *large = INPUTS(c->large), *const *small = INPUTS(c->small), *const *out = INPUTS(c->out), *const *piece = INPUTS(c->piece);
+    const ds_tensor *const *large = INPUTS(c->large), *const *small = INPUTS(c->small),
+                           *const *out = INPUTS(c->out), *const *piece = INPUTS(c->piece);
     const ds_tensor *others[RANKS];
     size_t p = (size_t)c->p, root = (size_t)c->root, n = 0;
     c->o.stream = c->s[root];
@@ -55,30 +78,42 @@ static ds_result perform(crew *c) {
     switch (c->what) {
     case DS_BROADCAST:
         for (size_t i = 0; i < p; i++) { /* the list lacks the root */
-            if (i == root) continue;
+            if (i == root)
+                continue;
             c->others[n] = c->s[i];
             others[n++] = out[i];
         }
         c->o.streams = c->others;
         c->o.stream_count = n;
         return ds_comm_broadcast_into(large[root], others, n, &c->o);
-    case DS_SCATTER: return ds_comm_scatter_into(large[root], piece, p, 0, &c->o);
-    case DS_GATHER: return ds_comm_gather_into(small, p, 0, out[root], &c->o);
-    case DS_REDUCE: return ds_comm_reduce_into(large, p, c->op, out[root], &c->o);
-    case DS_ALL_REDUCE: return ds_comm_all_reduce(large, out, p, c->op, &c->o);
-    case DS_ALL_GATHER: return ds_comm_all_gather(small, out, p, &c->o);
-    case DS_REDUCE_SCATTER: return ds_comm_reduce_scatter(large, piece, p, c->op, &c->o);
-    default: return ds_comm_all_to_all(large, out, p, &c->o);
+    case DS_SCATTER:
+        return ds_comm_scatter_into(large[root], piece, p, 0, &c->o);
+    case DS_GATHER:
+        return ds_comm_gather_into(small, p, 0, out[root], &c->o);
+    case DS_REDUCE:
+        return ds_comm_reduce_into(large, p, c->op, out[root], &c->o);
+    case DS_ALL_REDUCE:
+        return ds_comm_all_reduce(large, out, p, c->op, &c->o);
+    case DS_ALL_GATHER:
+        return ds_comm_all_gather(small, out, p, &c->o);
+    case DS_REDUCE_SCATTER:
+        return ds_comm_reduce_scatter(large, piece, p, c->op, &c->o);
+    default:
+        return ds_comm_all_to_all(large, out, p, &c->o);
     }
 }
+
 /* The results' bytes, which are wiped out first. */
 static unsigned char *outcome(crew *c, const char *how) {
     size_t n = ds_tensor_size(results(c)[0]);
     unsigned char *all = calloc((size_t)c->p, n);
-    for (int i = 0; i < c->p; i++) ok(ds_fill(results(c)[i]->data, 0xEE, 1, n, c->s[i]));
-    for (int i = 0; i < c->p; i++) ok(ds_stream_synchronize(c->s[i]));
+    for (int i = 0; i < c->p; i++)
+        ok(ds_fill(results(c)[i]->data, 0xEE, 1, n, c->s[i]));
+    for (int i = 0; i < c->p; i++)
+        ok(ds_stream_synchronize(c->s[i]));
     ds_result r = perform(c);
-    if (r != DS_OK) fail_msg("%s, %s: %s", ds_collective_name(c->what), how, ds_last_error());
+    if (r != DS_OK)
+        fail_msg("%s, %s: %s", ds_collective_name(c->what), how, ds_last_error());
     for (int i = 0; i < c->p; i++) {
         unsigned char *one = contents(results(c)[i]);
         memcpy(all + (size_t)i * n, one, is_result(c, i) ? n : 0);
@@ -86,16 +121,27 @@ static unsigned char *outcome(crew *c, const char *how) {
     }
     return all;
 }
+
 static ds_plan_order order_of(ds_dtype t, ds_reduce_op op) {
-    return op == DS_REDUCE_AVERAGE ? DS_ORDER_AT_ONCE : op == DS_REDUCE_MAX || t.code != DS_CODE_FLOAT ? DS_ORDER_ANY : t.bits == 16 ? DS_ORDER_AT_ONCE : DS_ORDER_LIST;
+    return op == DS_REDUCE_AVERAGE                          ? DS_ORDER_AT_ONCE
+           : op == DS_REDUCE_MAX || t.code != DS_CODE_FLOAT ? DS_ORDER_ANY
+           : t.bits == 16                                   ? DS_ORDER_AT_ONCE
+                                                            : DS_ORDER_LIST;
 }
 
 /* All collectives by all algorithms on a machine. How many plans were followed. */
 static int try_machine(const ds_topology *t, const ds_device *at, const char *name) {
-    static const struct { ds_dtype type; ds_reduce_op op; } kinds[] = {
-        { { DS_CODE_FLOAT, 32, 1 }, DS_REDUCE_SUM }, { { DS_CODE_FLOAT, 16, 1 }, DS_REDUCE_SUM }, { { DS_CODE_INT, 16, 1 }, DS_REDUCE_SUM },
-        { { DS_CODE_FLOAT, 64, 1 }, DS_REDUCE_AVERAGE }, { { DS_CODE_BFLOAT, 16, 1 }, DS_REDUCE_MAX },
+    static const struct {
+        ds_dtype type;
+        ds_reduce_op op;
+    } kinds[] = {
+        { { DS_CODE_FLOAT, 32, 1 }, DS_REDUCE_SUM },
+        { { DS_CODE_FLOAT, 16, 1 }, DS_REDUCE_SUM },
+        { { DS_CODE_INT, 16, 1 }, DS_REDUCE_SUM },
+        { { DS_CODE_FLOAT, 64, 1 }, DS_REDUCE_AVERAGE },
+        { { DS_CODE_BFLOAT, 16, 1 }, DS_REDUCE_MAX },
     };
+
     int followed = 0;
     char how[120];
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
@@ -104,7 +150,9 @@ static int try_machine(const ds_topology *t, const ds_device *at, const char *na
         c.op = kinds[k].op;
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++) {
             int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
-            if (k && !sums && what != DS_BROADCAST) continue; /* bytes are bytes */
+            /* bytes are bytes */
+            if (k && !sums && what != DS_BROADCAST)
+                continue;
             c.what = (ds_collective)what;
             c.root = (int)(k + (size_t)what) % c.p;
             c.o.topology = NULL;
@@ -112,17 +160,26 @@ static int try_machine(const ds_topology *t, const ds_device *at, const char *na
             unsigned char *want = outcome(&c, "directly");
             for (int a = 0; a < ALGORITHMS; a++)
                 for (size_t pieces = 0; pieces <= 3; pieces += 3) {
-                    ds_plan_desc d = { .what = c.what, .bytes = whole(&c), .root = what <= DS_REDUCE ? c.root : 0, .item = ds_dtype_size(kinds[k].type), .algorithm = algorithms[a],
-                                       .order = order_of(kinds[k].type, c.op), .pieces = pieces };
+                    ds_plan_desc d = { .what = c.what,
+                                       .bytes = whole(&c),
+                                       .root = what <= DS_REDUCE ? c.root : 0,
+                                       .item = ds_dtype_size(kinds[k].type),
+                                       .algorithm = algorithms[a],
+                                       .order = order_of(kinds[k].type, c.op),
+                                       .pieces = pieces };
                     ds_result r = ds_plan_make(t, &d, &c.o.plan);
-                    if (r == DS_ERR_UNSUPPORTED && a) continue;
+                    if (r == DS_ERR_UNSUPPORTED && a)
+                        continue;
                     ok(r);
                     c.o.topology = t;
-                    snprintf(how, sizeof how, "%s, %s, %zu pieces", name, algorithms[a] ? algorithms[a] : "the fastest", pieces);
+                    snprintf(how, sizeof how, "%s, %s, %zu pieces", name,
+                             algorithms[a] ? algorithms[a] : "the fastest", pieces);
                     unsigned char *got = outcome(&c, how);
                     size_t n = (size_t)c.p * ds_tensor_size(results(&c)[0]);
                     for (size_t i = 0; i < n; i++)
-                        if (got[i] != want[i]) fail_msg("%s, %s, type %zu: byte %zu of %zu is %02x, not %02x", ds_collective_name(c.what), how, k, i, n, got[i], want[i]);
+                        if (got[i] != want[i])
+                            fail_msg("%s, %s, type %zu: byte %zu of %zu is %02x, not %02x",
+                                     ds_collective_name(c.what), how, k, i, n, got[i], want[i]);
                     free(got);
                     followed++;
                 }
@@ -139,7 +196,8 @@ static void test_plans_of_the_devices_that_are_here(void **state) {
     ds_device at[5];
     ds_topology *t;
     for (int p = 2; p <= 5; p++) {
-        for (int i = 0; i < p; i++) at[i] = harness_device(i);
+        for (int i = 0; i < p; i++)
+            at[i] = harness_device(i);
         ok(ds_topology_of_devices(at, (size_t)p, 0, &t));
         assert_true(try_machine(t, at, "here") > 100);
         ds_topology_free(t);
@@ -150,35 +208,55 @@ static void test_plans_of_the_devices_that_are_here(void **state) {
 /* On machines that a text describes, for the first devices of the driver. */
 static void test_plans_of_described_machines(void **state) {
     (void)state;
-    static const struct { int p; const char *name, *text; } machines[] = {
-        { 3, "no peers", "device g0..2\nsocket cpu\nlink g0..2 cpu pcie\nlink cpu host host\npeer g0..2 g0..2 off\n" },
-        { 4, "two switches", "device g0..3\nswitch a b\nsocket cpu\nlink g0..1 a pcie\nlink g2..3 b pcie\nlink a cpu pcie\nlink b cpu pcie\nlink cpu host host\n" },
-        { 4, "mesh", "device g0..3\nsocket cpu\nlink g0 g1..3 nvlink\nlink g1 g2..3 nvlink\nlink g2 g3 nvlink\nlink g0..3 cpu pcie\nlink cpu host host\npeer g0..3 g0..3 nvlink\n" },
-        { 5, "ring", "device g0..4\nsocket cpu\nlink g0 g1 nvlink\nlink g1 g2 nvlink\nlink g2 g3 nvlink\nlink g3 g4 nvlink\nlink g4 g0 nvlink\nlink g0..4 cpu pcie\nlink cpu host host\n"
-                     "peer g0..4 g0..4 nvlink\n" },
+
+    static const struct {
+        int p;
+        const char *name, *text;
+    } machines[] = {
+        { 3, "no peers",
+          "device g0..2\nsocket cpu\nlink g0..2 cpu pcie\nlink cpu host host\npeer g0..2 g0..2 "
+          "off\n" },
+        { 4, "two switches",
+          "device g0..3\nswitch a b\nsocket cpu\nlink g0..1 a pcie\nlink g2..3 b pcie\nlink a cpu "
+          "pcie\nlink b cpu pcie\nlink cpu host host\n" },
+        { 4, "mesh",
+          "device g0..3\nsocket cpu\nlink g0 g1..3 nvlink\nlink g1 g2..3 nvlink\nlink g2 g3 "
+          "nvlink\nlink g0..3 cpu pcie\nlink cpu host host\npeer g0..3 g0..3 nvlink\n" },
+        { 5, "ring",
+          "device g0..4\nsocket cpu\nlink g0 g1 nvlink\nlink g1 g2 nvlink\nlink g2 g3 nvlink\nlink "
+          "g3 g4 nvlink\nlink g4 g0 nvlink\nlink g0..4 cpu pcie\nlink cpu host host\n"
+          "peer g0..4 g0..4 nvlink\n" },
     };
+
     ds_device at[RANKS];
-    if (harness_is_cpu()) harness_restart(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .devices = 5 } });
+    if (harness_is_cpu())
+        harness_restart(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .devices = 5 } });
     for (size_t m = 0; m < sizeof machines / sizeof *machines; m++) {
         ds_topology *t;
-        if (machines[m].p > harness_device_count()) continue;
-        for (int i = 0; i < machines[m].p; i++) at[i] = harness_device(i);
+        if (machines[m].p > harness_device_count())
+            continue;
+        for (int i = 0; i < machines[m].p; i++)
+            at[i] = harness_device(i);
         ok(ds_topology_parse(machines[m].text, &t));
         assert_true(try_machine(t, at, machines[m].name) > 100);
         ds_topology_free(t);
     }
     finish_comm();
-    if (harness_is_cpu()) harness_restart(NULL);
+    if (harness_is_cpu())
+        harness_restart(NULL);
 }
 
 /* What is not row-major is packed before and unpacked behind. */
 static void test_plans_of_tensors_with_strides(void **state) {
     (void)state;
+
     enum { P = 4, N = 5 };
+
     ds_device at[P];
     ds_tensor *base[P], *in[P], *out[P], *back[P], *want[P], *got[P];
     ds_topology *t;
-    for (int i = 0; i < P; i++) at[i] = harness_device(i);
+    for (int i = 0; i < P; i++)
+        at[i] = harness_device(i);
     ok(ds_topology_of_devices(at, P, 0, &t));
     for (int i = 0; i < P; i++) {
         base[i] = painted(at[i], ds_float32(), 2, SHAPE(N, 3 * P), (uint32_t)i);
@@ -194,21 +272,26 @@ static void test_plans_of_tensors_with_strides(void **state) {
     wait_all();
     ok(ds_comm_all_reduce(INPUTS(in), INPUTS(want), P, DS_REDUCE_SUM, NULL));
     ok(ds_comm_all_reduce(INPUTS(in), INPUTS(out), P, DS_REDUCE_SUM, &o));
-    for (int i = 0; i < P; i++) expect_equal(out[i], want[i]);
+    for (int i = 0; i < P; i++)
+        expect_equal(out[i], want[i]);
     ok(ds_comm_all_to_all(INPUTS(in), INPUTS(want), P, NULL));
     ok(ds_comm_all_to_all(INPUTS(in), INPUTS(out), P, &o));
-    for (int i = 0; i < P; i++) expect_equal(out[i], want[i]);
+    for (int i = 0; i < P; i++)
+        expect_equal(out[i], want[i]);
     ok(ds_comm_broadcast_into(in[1], INPUTS(want), P, NULL));
-    for (int i = 0; i < P; i++) looking(ds_fill(back[i]->data, 0, 1, ds_tensor_size(back[i]), current(at[i])));
+    for (int i = 0; i < P; i++)
+        looking(ds_fill(back[i]->data, 0, 1, ds_tensor_size(back[i]), current(at[i])));
     ok(ds_comm_broadcast_into(in[1], INPUTS(out), P, &o));
-    for (int i = 0; i < P; i++) expect_equal(out[i], want[i]);
+    for (int i = 0; i < P; i++)
+        expect_equal(out[i], want[i]);
     /* Pieces that lie side by side in the rows. */
     size_t count;
     ds_tensor *pieces[2][P];
     ok(ds_comm_scatter(base[0], at, P, NULL, 1, NULL, pieces[0], NULL));
     ok(ds_comm_scatter(base[0], at, P, NULL, 1, &o, pieces[1], &count));
     assert_int_equal(count, P);
-    for (int i = 0; i < P; i++) expect_equal(pieces[0][i], pieces[1][i]);
+    for (int i = 0; i < P; i++)
+        expect_equal(pieces[0][i], pieces[1][i]);
     ok(ds_comm_gather(INPUTS(pieces[1]), P, 1, at[0], &o, &got[0]));
     expect_equal(got[0], base[0]);
     drop(got, 1);
@@ -216,16 +299,20 @@ static void test_plans_of_tensors_with_strides(void **state) {
     drop(pieces[1], P);
     /* Many tensors in a few buffers. */
     ds_tensor *flat[2][2 * P], *list[2] = { base[0], in[0] };
-    for (int by = 0; by < 2; by++) ok(ds_comm_broadcast_coalesced(INPUTS(list), 2, at, P, 0, by ? &o : NULL, flat[by]));
-    for (int i = 0; i < 2 * P; i++) expect_equal(flat[0][i], flat[1][i]);
+    for (int by = 0; by < 2; by++)
+        ok(ds_comm_broadcast_coalesced(INPUTS(list), 2, at, P, 0, by ? &o : NULL, flat[by]));
+    for (int i = 0; i < 2 * P; i++)
+        expect_equal(flat[0][i], flat[1][i]);
     drop(flat[0], 2 * P);
     drop(flat[1], 2 * P);
-    for (int i = 0; i < P; i++) drop((ds_tensor *[]){ base[i], in[i], out[i], back[i], want[i] }, 5);
+    for (int i = 0; i < P; i++)
+        drop((ds_tensor *[]){ base[i], in[i], out[i], back[i], want[i] }, 5);
     ds_topology_free(t);
     finish_comm();
 }
 
-/* What is captured is done again with what the tensors hold then, host memory on the way included. */
+/* What is captured is done again with what the tensors hold then, host memory on the way
+   included. */
 static void test_a_graph_has_the_steps_of_a_plan(void **state) {
     (void)state;
     static const char *const texts[] = {
@@ -252,19 +339,25 @@ static void test_a_graph_has_the_steps_of_a_plan(void **state) {
             ok(ds_graph_instantiate(g, 0, &x));
             ok(ds_graph_destroy(g));
             for (uint32_t round = 0; round < 3; round++) {
-                for (int i = 0; i < 2; i++) { color(c.large[i], round * 7 + (uint32_t)i); color(c.small[i], round * 9 + (uint32_t)i); }
+                for (int i = 0; i < 2; i++) {
+                    color(c.large[i], round * 7 + (uint32_t)i);
+                    color(c.small[i], round * 9 + (uint32_t)i);
+                }
                 size_t n = ds_tensor_size(results(&c)[0]);
-                for (int i = 0; i < 2; i++) ok(ds_fill(results(&c)[i]->data, 0xEE, 1, n, c.s[i]));
+                for (int i = 0; i < 2; i++)
+                    ok(ds_fill(results(&c)[i]->data, 0xEE, 1, n, c.s[i]));
                 wait_all();
                 ok(ds_graph_launch(x, c.s[first]));
                 ok(ds_stream_synchronize(c.s[first]));
                 unsigned char *got[2], *want;
-                for (int i = 0; i < 2; i++) got[i] = contents(results(&c)[i]);
+                for (int i = 0; i < 2; i++)
+                    got[i] = contents(results(&c)[i]);
                 c.o.topology = NULL;
                 want = outcome(&c, "directly");
                 c.o.topology = t;
                 for (int i = 0; i < 2; i++) {
-                    if (is_result(&c, i)) assert_memory_equal(got[i], want + (size_t)i * n, n);
+                    if (is_result(&c, i))
+                        assert_memory_equal(got[i], want + (size_t)i * n, n);
                     free(got[i]);
                 }
                 free(want);
@@ -280,7 +373,12 @@ static void test_a_graph_has_the_steps_of_a_plan(void **state) {
 }
 
 /* Two threads on streams of their own at once: each gets streams for its lanes. */
-typedef struct side { ds_topology *t; ds_device at[4]; int failed; } side;
+typedef struct side {
+    ds_topology *t;
+    ds_device at[4];
+    int failed;
+} side;
+
 static void *play_alone(void *user) {
     side *s = user;
     for (int round = 0; round < 20; round++) {
@@ -298,12 +396,14 @@ static void *play_alone(void *user) {
     }
     return NULL;
 }
+
 static void test_two_threads_follow_plans_at_once(void **state) {
     (void)state;
     side s[2];
     pthread_t other;
     memset(s, 0, sizeof s);
-    for (int i = 0; i < 4; i++) s[0].at[i] = harness_device(i);
+    for (int i = 0; i < 4; i++)
+        s[0].at[i] = harness_device(i);
     ok(ds_topology_of_devices(s[0].at, 4, 0, &s[0].t));
     s[1] = s[0];
     assert_int_equal(pthread_create(&other, NULL, play_alone, &s[1]), 0);
@@ -314,7 +414,8 @@ static void test_two_threads_follow_plans_at_once(void **state) {
     finish_comm();
 }
 
-/* Results in the place of the inputs, which are read more than once by some plans. On the CPU driver in many orders of what may be done in any. */
+/* Results in the place of the inputs, which are read more than once by some plans. On the CPU
+   driver in many orders of what may be done in any. */
 static void reduce_in_place(const ds_topology *t, const ds_device *at) {
     int p = ds_topology_size(t), twice = 0;
     crew c, d;
@@ -323,8 +424,14 @@ static void reduce_in_place(const ds_topology *t, const ds_device *at) {
     for (int what = DS_REDUCE; what <= DS_REDUCE_SCATTER; what++)
         for (int a = 0; a < ALGORITHMS; a++)
             for (size_t pieces = 0; pieces <= 3; pieces += 3) {
-                ds_plan_desc w = { .what = (ds_collective)what, .bytes = whole(&c), .item = 4, .order = DS_ORDER_ANY, .algorithm = algorithms[a], .pieces = pieces };
-                if (what == DS_ALL_GATHER || ds_plan_make(t, &w, &c.o.plan) != DS_OK) continue;
+                ds_plan_desc w = { .what = (ds_collective)what,
+                                   .bytes = whole(&c),
+                                   .item = 4,
+                                   .order = DS_ORDER_ANY,
+                                   .algorithm = algorithms[a],
+                                   .pieces = pieces };
+                if (what == DS_ALL_GATHER || ds_plan_make(t, &w, &c.o.plan) != DS_OK)
+                    continue;
                 d.what = c.what = (ds_collective)what;
                 d.o.topology = NULL;
                 c.o.topology = t;
@@ -337,21 +444,33 @@ static void reduce_in_place(const ds_topology *t, const ds_device *at) {
                 c.o.streams = c.s;
                 c.o.stream_count = (size_t)p;
                 ds_tensor *block[RANKS];
-                for (int i = 0; i < p; i++) ok(ds_tensor_narrow(c.large[i], 0, i * ROWS, ROWS, &block[i]));
+                for (int i = 0; i < p; i++)
+                    ok(ds_tensor_narrow(c.large[i], 0, i * ROWS, ROWS, &block[i]));
                 gate g[RANKS]; /* so that all of it is there before the first of it is done */
                 memset(g, 0, sizeof g);
-                for (int i = 0; i < p && harness_is_cpu(); i++) gate_close(c.s[i], &g[i]);
-                if (what == DS_REDUCE) ok(ds_comm_reduce_into(INPUTS(c.large), (size_t)p, DS_REDUCE_SUM, c.large[0], &c.o));
-                else if (what == DS_ALL_REDUCE) ok(ds_comm_all_reduce(INPUTS(c.large), INPUTS(c.large), (size_t)p, DS_REDUCE_SUM, &c.o));
-                else ok(ds_comm_reduce_scatter(INPUTS(c.large), INPUTS(block), (size_t)p, DS_REDUCE_SUM, &c.o));
-                for (int i = 0; i < p && harness_is_cpu(); i++) gate_open(&g[i]);
-                for (int i = 0; i < (what == DS_REDUCE ? 1 : p); i++) expect_equal(what == DS_REDUCE_SCATTER ? block[i] : c.large[i], results(&d)[i]);
+                for (int i = 0; i < p && harness_is_cpu(); i++)
+                    gate_close(c.s[i], &g[i]);
+                if (what == DS_REDUCE)
+                    ok(ds_comm_reduce_into(INPUTS(c.large), (size_t)p, DS_REDUCE_SUM, c.large[0],
+                                           &c.o));
+                else if (what == DS_ALL_REDUCE)
+                    ok(ds_comm_all_reduce(INPUTS(c.large), INPUTS(c.large), (size_t)p,
+                                          DS_REDUCE_SUM, &c.o));
+                else
+                    ok(ds_comm_reduce_scatter(INPUTS(c.large), INPUTS(block), (size_t)p,
+                                              DS_REDUCE_SUM, &c.o));
+                for (int i = 0; i < p && harness_is_cpu(); i++)
+                    gate_open(&g[i]);
+                for (int i = 0; i < (what == DS_REDUCE ? 1 : p); i++)
+                    expect_equal(what == DS_REDUCE_SCATTER ? block[i] : c.large[i], results(&d)[i]);
                 drop(block, (size_t)p);
                 size_t read = 0;
                 for (size_t i = 0; i < c.o.plan->steps; i++)
                     for (uint32_t k = 0; k < c.o.plan->step[i].from_count; k++) {
                         const ds_plan_spot *from = &c.o.plan->spot[c.o.plan->step[i].from + k];
-                        read += from->buffer == DS_PLAN_INPUT && from->rank == 0 ? c.o.plan->step[i].bytes : 0;
+                        read += from->buffer == DS_PLAN_INPUT && from->rank == 0
+                                    ? c.o.plan->step[i].bytes
+                                    : 0;
                     }
                 twice += read > whole(&c);
             }
@@ -359,72 +478,105 @@ static void reduce_in_place(const ds_topology *t, const ds_device *at) {
     end_crew(&c);
     end_crew(&d);
 }
+
 static void test_plans_in_place(void **state) {
     (void)state;
     ds_device at[4];
     for (uint64_t seed = 0; seed < (harness_is_cpu() ? 6 : 1); seed++) {
         ds_topology *t;
-        if (harness_is_cpu()) harness_restart(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .devices = 4, .seed = seed } });
-        for (int i = 0; i < 4; i++) at[i] = harness_device(i);
+        if (harness_is_cpu())
+            harness_restart(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .devices = 4, .seed = seed } });
+        for (int i = 0; i < 4; i++)
+            at[i] = harness_device(i);
         ok(ds_topology_of_devices(at, 4, 0, &t));
         reduce_in_place(t, at);
         ds_topology_free(t);
     }
-    if (harness_is_cpu()) harness_restart(NULL);
+    if (harness_is_cpu())
+        harness_restart(NULL);
 }
 
 /* Numbers of one magnitude, whose sums are rounded at every step. */
 static void even(const ds_tensor *t) {
-    size_t n = ds_tensor_size(t), item = t->dtype.code == DS_CODE_COMPLEX ? ds_dtype_size(t->dtype) / 2 : ds_dtype_size(t->dtype);
+    size_t n = ds_tensor_size(t), item = t->dtype.code == DS_CODE_COMPLEX
+                                             ? ds_dtype_size(t->dtype) / 2
+                                             : ds_dtype_size(t->dtype);
     unsigned char *p = contents(t);
     for (size_t i = 0; i < n && t->dtype.code != DS_CODE_INT; i += item) {
         unsigned char *last = p + i + item - 1;
         *last = 0x3f;
-        if (item == 2 && t->dtype.code == DS_CODE_FLOAT) *last = (unsigned char)(0x3c | (last[-1] & 3));
-        else if (item == 8) last[-1] |= 0xf0;
-        else last[-1] |= 0x80;
+        if (item == 2 && t->dtype.code == DS_CODE_FLOAT)
+            *last = (unsigned char)(0x3c | (last[-1] & 3));
+        else if (item == 8)
+            last[-1] |= 0xf0;
+        else
+            last[-1] |= 0x80;
     }
     carry(t, p, 1);
     free(p);
 }
+
 /* Links so slow that plans sum on the way where that keeps the bits, and only there. */
 static void test_planned_sums_have_the_bits_of_the_direct_way(void **state) {
-    static const struct { ds_dtype type; ds_reduce_op op; } kinds[] = {
-        { { DS_CODE_FLOAT, 32, 1 }, DS_REDUCE_SUM }, { { DS_CODE_FLOAT, 64, 1 }, DS_REDUCE_PRODUCT }, { { DS_CODE_COMPLEX, 64, 1 }, DS_REDUCE_PRODUCT },
-        { { DS_CODE_FLOAT, 16, 1 }, DS_REDUCE_SUM }, { { DS_CODE_BFLOAT, 16, 1 }, DS_REDUCE_PRODUCT }, { { DS_CODE_FLOAT, 32, 1 }, DS_REDUCE_AVERAGE },
-        { { DS_CODE_INT, 32, 1 }, DS_REDUCE_AVERAGE }, { { DS_CODE_FLOAT, 16, 1 }, DS_REDUCE_MAX }, { { DS_CODE_INT, 8, 1 }, DS_REDUCE_SUM },
+    static const struct {
+        ds_dtype type;
+        ds_reduce_op op;
+    } kinds[] = {
+        { { DS_CODE_FLOAT, 32, 1 }, DS_REDUCE_SUM },
+        { { DS_CODE_FLOAT, 64, 1 }, DS_REDUCE_PRODUCT },
+        { { DS_CODE_COMPLEX, 64, 1 }, DS_REDUCE_PRODUCT },
+        { { DS_CODE_FLOAT, 16, 1 }, DS_REDUCE_SUM },
+        { { DS_CODE_BFLOAT, 16, 1 }, DS_REDUCE_PRODUCT },
+        { { DS_CODE_FLOAT, 32, 1 }, DS_REDUCE_AVERAGE },
+        { { DS_CODE_INT, 32, 1 }, DS_REDUCE_AVERAGE },
+        { { DS_CODE_FLOAT, 16, 1 }, DS_REDUCE_MAX },
+        { { DS_CODE_INT, 8, 1 }, DS_REDUCE_SUM },
     };
+
     (void)state;
     ds_topology *t;
     ds_device at[4];
-    if (harness_is_cpu()) harness_restart(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .devices = 4 } });
-    if (harness_device_count() < 4) skip();
-    for (int i = 0; i < 4; i++) at[i] = harness_device(i);
-    ok(ds_topology_parse("device g0..3\nsocket cpu\nlink g0..3 cpu pcie 1MB/s\nlink cpu host host\nengines 4\n", &t));
+    if (harness_is_cpu())
+        harness_restart(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .devices = 4 } });
+    if (harness_device_count() < 4)
+        skip();
+    for (int i = 0; i < 4; i++)
+        at[i] = harness_device(i);
+    ok(ds_topology_parse(
+        "device g0..3\nsocket cpu\nlink g0..3 cpu pcie 1MB/s\nlink cpu host host\nengines 4\n",
+        &t));
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-        for (int turn = DS_REDUCE; turn <= DS_REDUCE_SCATTER + 1; turn++) { /* reduce twice: to a rank in the middle, and to the last one, where the chain in list order ends */
+        for (int turn = DS_REDUCE; turn <= DS_REDUCE_SCATTER + 1;
+             /* reduce twice: to a rank in the middle, and to the last one, where the chain in
+               list order ends */
+             turn++) {
             crew c;
             int what = turn > DS_REDUCE_SCATTER ? DS_REDUCE : turn, last = turn > DS_REDUCE_SCATTER;
-            if (what == DS_ALL_GATHER) continue;
+            if (what == DS_ALL_GATHER)
+                continue;
             make_wide_crew(&c, 4, at, kinds[k].type, 8000);
             c.what = (ds_collective)what;
             c.op = kinds[k].op;
             c.root = last ? 3 : 1;
             c.o.topology = NULL;
-            for (int i = 0; i < 4; i++) even(c.large[i]);
+            for (int i = 0; i < 4; i++)
+                even(c.large[i]);
             unsigned char *want = outcome(&c, "directly"), *got;
             c.o.topology = t;
             got = outcome(&c, "by plan");
             size_t n = 4 * ds_tensor_size(results(&c)[0]);
             for (size_t i = 0; i < n; i++)
-                if (got[i] != want[i]) fail_msg("%s, kind %zu: byte %zu is %02x, not %02x", ds_collective_name(c.what), k, i, got[i], want[i]);
+                if (got[i] != want[i])
+                    fail_msg("%s, kind %zu: byte %zu is %02x, not %02x", ds_collective_name(c.what),
+                             k, i, got[i], want[i]);
             free(got);
             free(want);
             end_crew(&c);
         }
     ds_topology_free(t);
     finish_comm();
-    if (harness_is_cpu()) harness_restart(NULL);
+    if (harness_is_cpu())
+        harness_restart(NULL);
 }
 
 /* A plan with several lanes on a rank. */
@@ -434,19 +586,27 @@ static void spread_of(crew *c, const ds_topology *t) {
     c->o.topology = t;
     for (int a = 1; a < ALGORITHMS; a++)
         for (size_t pieces = 1; pieces < 9; pieces++) {
-            ds_plan_desc d = { .what = DS_BROADCAST, .bytes = whole(c), .item = 4, .algorithm = algorithms[a], .pieces = pieces };
-            if (ds_plan_make(t, &d, &c->o.plan) == DS_OK && c->o.plan->lanes > 1) return;
+            ds_plan_desc d = { .what = DS_BROADCAST,
+                               .bytes = whole(c),
+                               .item = 4,
+                               .algorithm = algorithms[a],
+                               .pieces = pieces };
+            if (ds_plan_make(t, &d, &c->o.plan) == DS_OK && c->o.plan->lanes > 1)
+                return;
         }
     fail_msg("one lane proves nothing");
 }
-/* One that is held up keeps its streams: another one on other streams takes others, and comes to its end. A GPU may have fewer queues than streams. */
+
+/* One that is held up keeps its streams: another one on other streams takes others, and comes to
+   its end. A GPU may have fewer queues than streams. */
 static void test_a_collective_that_waits_holds_up_no_other(void **state) {
     (void)state;
     crew c[2];
     ds_device at[4];
     ds_topology *t;
     gate g = { 0 };
-    for (int i = 0; i < 4; i++) at[i] = harness_device(i);
+    for (int i = 0; i < 4; i++)
+        at[i] = harness_device(i);
     ok(ds_topology_of_devices(at, 4, 0, &t));
     for (int i = 0; i < 2; i++) {
         make_crew(&c[i], 4, at, ds_float32());
@@ -457,13 +617,17 @@ static void test_a_collective_that_waits_holds_up_no_other(void **state) {
     gate_close(c[0].s[0], &g);
     ok(perform(&c[0]));
     ok(perform(&c[1]));
-    for (int i = 0; i < 4; i++) ok(ds_stream_synchronize(c[1].s[i]));
+    for (int i = 0; i < 4; i++)
+        ok(ds_stream_synchronize(c[1].s[i]));
     gate_open(&g);
-    for (int i = 1; i < 4; i++) expect_equal(c[1].out[i], c[1].large[0]);
-    for (int i = 0; i < 2; i++) end_crew(&c[i]);
+    for (int i = 1; i < 4; i++)
+        expect_equal(c[1].out[i], c[1].large[0]);
+    for (int i = 0; i < 2; i++)
+        end_crew(&c[i]);
     ds_topology_free(t);
     finish_comm();
 }
+
 /* While one collective is being captured, another one runs: it takes no stream that captures. */
 static void test_a_collective_runs_while_another_is_captured(void **state) {
     (void)state;
@@ -472,7 +636,8 @@ static void test_a_collective_runs_while_another_is_captured(void **state) {
     ds_topology *t;
     ds_graph g;
     ds_graph_exec x;
-    for (int i = 0; i < 4; i++) at[i] = harness_device(i);
+    for (int i = 0; i < 4; i++)
+        at[i] = harness_device(i);
     ok(ds_topology_of_devices(at, 4, 0, &t));
     for (int i = 0; i < 2; i++) {
         make_crew(&c[i], 4, at, ds_float32());
@@ -484,7 +649,8 @@ static void test_a_collective_runs_while_another_is_captured(void **state) {
     ok(ds_capture_begin(c[0].s[0], DS_CAPTURE_RELAXED));
     ok(perform(&c[0]));
     ok(perform(&c[1]));
-    for (int i = 0; i < 4; i++) ok(ds_stream_synchronize(c[1].s[i]));
+    for (int i = 0; i < 4; i++)
+        ok(ds_stream_synchronize(c[1].s[i]));
     ok(perform(&c[0]));
     ok(ds_capture_end(c[0].s[0], &g));
     ok(ds_graph_instantiate(g, 0, &x));
@@ -494,7 +660,8 @@ static void test_a_collective_runs_while_another_is_captured(void **state) {
     ok(ds_stream_synchronize(c[0].s[0]));
     expect_equal(c[0].out[1], c[0].large[0]);
     ok(ds_graph_exec_destroy(x));
-    for (int i = 0; i < 2; i++) end_crew(&c[i]);
+    for (int i = 0; i < 2; i++)
+        end_crew(&c[i]);
     ds_topology_free(t);
     wait_all();
 }
@@ -502,25 +669,31 @@ static void test_a_collective_runs_while_another_is_captured(void **state) {
 /* More lanes than devstream has streams of its own on a device: some share one. */
 static void test_more_lanes_than_streams(void **state) {
     (void)state;
+
     enum { MOST_STREAMS = 64 };
+
     ds_device at[RANKS];
     ds_topology *t;
     crew c;
     int lanes = 0;
-    for (int i = 0; i < RANKS; i++) at[i] = harness_device(0);
+    for (int i = 0; i < RANKS; i++)
+        at[i] = harness_device(0);
     ok(ds_topology_of_devices(at, RANKS, 0, &t));
     make_wide_crew(&c, RANKS, at, ds_int16(), 8);
     c.what = DS_ALL_TO_ALL;
     unsigned char *want = outcome(&c, "directly"), *got;
     c.o.topology = t;
-    ok(ds_plan_make(t, &(ds_plan_desc){ .what = c.what, .bytes = whole(&c), .item = 2 }, &c.o.plan));
+    ok(ds_plan_make(t, &(ds_plan_desc){ .what = c.what, .bytes = whole(&c), .item = 2 },
+                    &c.o.plan));
     for (int r = 0; r < RANKS; r++) {
         int most = 0;
         for (size_t i = 0; i < c.o.plan->steps; i++)
-            if (c.o.plan->step[i].rank == r && c.o.plan->step[i].lane > most) most = c.o.plan->step[i].lane;
+            if (c.o.plan->step[i].rank == r && c.o.plan->step[i].lane > most)
+                most = c.o.plan->step[i].lane;
         lanes += most;
     }
-    if (lanes <= MOST_STREAMS) fail_msg("%d lanes prove nothing", lanes);
+    if (lanes <= MOST_STREAMS)
+        fail_msg("%d lanes prove nothing", lanes);
     got = outcome(&c, "by plan");
     assert_memory_equal(got, want, RANKS * whole(&c));
     free(got);
@@ -537,7 +710,8 @@ static void test_what_cannot_follow_a_plan(void **state) {
     ds_device at[3];
     ds_topology *t, *other;
     ds_plan_desc d = { .what = DS_BROADCAST };
-    for (int i = 0; i < 3; i++) at[i] = harness_device(i);
+    for (int i = 0; i < 3; i++)
+        at[i] = harness_device(i);
     make_crew(&c, 3, at, ds_float32());
     d.bytes = whole(&c);
     d.item = 4;
@@ -545,7 +719,11 @@ static void test_what_cannot_follow_a_plan(void **state) {
     ok(ds_topology_of_devices(at, 2, 0, &other));
     c.what = DS_BROADCAST;
     ok(ds_plan_make(t, &d, &c.o.plan));
-#define REFUSED(sentence) do { assert_int_equal(perform(&c), DS_ERR_INVALID_VALUE); says(sentence); } while (0)
+#define REFUSED(sentence)                                    \
+    do {                                                     \
+        assert_int_equal(perform(&c), DS_ERR_INVALID_VALUE); \
+        says(sentence);                                      \
+    } while (0)
     REFUSED("without its topology");
     c.o.topology = other;
     REFUSED("another topology");
@@ -576,11 +754,13 @@ static void test_what_cannot_follow_a_plan(void **state) {
     c.o.streams = NULL;
     c.o.stream_count = 0;
     c.o.stream = (ds_stream){ 0 };
-    assert_int_equal(ds_comm_gather(INPUTS(c.small), 2, 0, at[0], &c.o, &made), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_comm_gather(INPUTS(c.small), 2, 0, at[0], &c.o, &made),
+                     DS_ERR_INVALID_VALUE);
     says("2 tensors on 3 ranks");
     assert_int_equal(ds_comm_gather(INPUTS(two), 3, 0, at[0], &c.o, &made), DS_ERR_INVALID_VALUE);
     says("another size");
-    assert_int_equal(ds_comm_gather(INPUTS(c.small), 3, 0, host(), &c.o, &made), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_comm_gather(INPUTS(c.small), 3, 0, host(), &c.o, &made),
+                     DS_ERR_INVALID_VALUE);
     says("no rank");
     assert_null(made);
     c.o.plan = NULL; /* the direct way */
@@ -594,29 +774,49 @@ static void test_what_cannot_follow_a_plan(void **state) {
     if (harness_device_count() > 1) {
         d = (ds_plan_desc){ .what = DS_GATHER, .bytes = whole(&c), .item = 4, .root = 1 };
         ok(ds_plan_make(t, &d, &c.o.plan));
-        assert_int_equal(ds_comm_gather(INPUTS(c.small), 3, 0, at[0], &c.o, &made), DS_ERR_INVALID_VALUE);
+        assert_int_equal(ds_comm_gather(INPUTS(c.small), 3, 0, at[0], &c.o, &made),
+                         DS_ERR_INVALID_VALUE);
         says("its root is rank 1, not 0");
         ds_tensor *swapped[3] = { c.small[1], c.small[0], c.small[2] };
-        assert_int_equal(ds_comm_gather(INPUTS(swapped), 3, 0, at[1], &c.o, &made), DS_ERR_INVALID_VALUE);
+        assert_int_equal(ds_comm_gather(INPUTS(swapped), 3, 0, at[1], &c.o, &made),
+                         DS_ERR_INVALID_VALUE);
         says("is not rank 0");
     }
     end_crew(&c);
+
     /* Which order a sum may have is up to its type. */
-    static const struct { ds_dtype type; ds_reduce_op op; ds_plan_order most; } kinds[] = {
-        { { DS_CODE_FLOAT, 16, 1 }, DS_REDUCE_SUM, DS_ORDER_AT_ONCE }, { { DS_CODE_BFLOAT, 16, 1 }, DS_REDUCE_PRODUCT, DS_ORDER_AT_ONCE },
-        { { DS_CODE_FLOAT, 32, 1 }, DS_REDUCE_AVERAGE, DS_ORDER_AT_ONCE }, { { DS_CODE_INT, 32, 1 }, DS_REDUCE_AVERAGE, DS_ORDER_AT_ONCE },
-        { { DS_CODE_FLOAT, 32, 1 }, DS_REDUCE_SUM, DS_ORDER_LIST }, { { DS_CODE_COMPLEX, 128, 1 }, DS_REDUCE_PRODUCT, DS_ORDER_LIST },
-        { { DS_CODE_INT, 8, 1 }, DS_REDUCE_PRODUCT, DS_ORDER_ANY }, { { DS_CODE_BOOL, 8, 1 }, DS_REDUCE_SUM, DS_ORDER_ANY }, { { DS_CODE_FLOAT, 16, 1 }, DS_REDUCE_MAX, DS_ORDER_ANY },
+    static const struct {
+        ds_dtype type;
+        ds_reduce_op op;
+        ds_plan_order most;
+    } kinds[] = {
+        { { DS_CODE_FLOAT, 16, 1 }, DS_REDUCE_SUM, DS_ORDER_AT_ONCE },
+        { { DS_CODE_BFLOAT, 16, 1 }, DS_REDUCE_PRODUCT, DS_ORDER_AT_ONCE },
+        { { DS_CODE_FLOAT, 32, 1 }, DS_REDUCE_AVERAGE, DS_ORDER_AT_ONCE },
+        { { DS_CODE_INT, 32, 1 }, DS_REDUCE_AVERAGE, DS_ORDER_AT_ONCE },
+        { { DS_CODE_FLOAT, 32, 1 }, DS_REDUCE_SUM, DS_ORDER_LIST },
+        { { DS_CODE_COMPLEX, 128, 1 }, DS_REDUCE_PRODUCT, DS_ORDER_LIST },
+        { { DS_CODE_INT, 8, 1 }, DS_REDUCE_PRODUCT, DS_ORDER_ANY },
+        { { DS_CODE_BOOL, 8, 1 }, DS_REDUCE_SUM, DS_ORDER_ANY },
+        { { DS_CODE_FLOAT, 16, 1 }, DS_REDUCE_MAX, DS_ORDER_ANY },
     };
+
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (int order = DS_ORDER_AT_ONCE; order <= DS_ORDER_ANY; order++) {
             make_crew(&c, 3, at, kinds[k].type);
             c.what = DS_ALL_REDUCE;
             c.op = kinds[k].op;
             c.o.topology = t;
-            ok(ds_plan_make(t, &(ds_plan_desc){ .what = c.what, .bytes = whole(&c), .item = ds_dtype_size(kinds[k].type), .order = (ds_plan_order)order }, &c.o.plan));
-            if (order <= (int)kinds[k].most) ok(perform(&c));
-            else REFUSED("order of its sums");
+            ok(ds_plan_make(t,
+                            &(ds_plan_desc){ .what = c.what,
+                                             .bytes = whole(&c),
+                                             .item = ds_dtype_size(kinds[k].type),
+                                             .order = (ds_plan_order)order },
+                            &c.o.plan));
+            if (order <= (int)kinds[k].most)
+                ok(perform(&c));
+            else
+                REFUSED("order of its sums");
             end_crew(&c);
         }
     ds_topology_free(t);
@@ -627,12 +827,18 @@ static void test_what_cannot_follow_a_plan(void **state) {
 /* What an earlier call has left on the stack. */
 __attribute__((noinline)) static void leave_behind(void *address) {
     void *volatile a[16000];
-    for (int i = 0; i < 16000; i++) { a[i] = address; (void)a[i]; }
+    for (int i = 0; i < 16000; i++) {
+        a[i] = address;
+        (void)a[i];
+    }
 }
+
 /* A buffer that is packed has no tensor: no result is taken for the tensor itself. */
 static void test_many_tensors_by_plan_reach_every_result_of_one_device(void **state) {
     (void)state;
+
     enum { NUMBERS = 300000 };
+
     two_devices();
     ds_device at[2] = { harness_device(0), harness_device(1) }, to[3] = { at[0], at[0], at[1] };
     ds_stream s[3] = { harness_stream(0, 0), harness_stream(0, 0), harness_stream(1, 0) };
@@ -649,12 +855,16 @@ static void test_many_tensors_by_plan_reach_every_result_of_one_device(void **st
     ok(ds_stream_synchronize(s[1]));
     ok(ds_tensor_free(before));
     leave_behind(address);
-    ok(ds_comm_broadcast_coalesced(INPUTS(in), 2, to, 3, 0, &(ds_comm_options){ .streams = s, .stream_count = 3, .stream = s[0], .topology = t }, out));
-    for (int i = 0; i < 6; i++) expect_equal(in[i % 2], out[i]);
+    ok(ds_comm_broadcast_coalesced(
+        INPUTS(in), 2, to, 3, 0,
+        &(ds_comm_options){ .streams = s, .stream_count = 3, .stream = s[0], .topology = t }, out));
+    for (int i = 0; i < 6; i++)
+        expect_equal(in[i % 2], out[i]);
     drop(out, 6);
     drop(in, 2);
     ds_topology_free(t);
-    for (int i = 0; i < 3; i++) ok(ds_stream_destroy(s[i]));
+    for (int i = 0; i < 3; i++)
+        ok(ds_stream_destroy(s[i]));
     finish_comm();
 }
 
@@ -667,11 +877,14 @@ static void test_a_plan_for_one_tensor_is_refused(void **state) {
     const ds_plan *plan;
     ok(ds_topology_of_devices(at, 2, 0, &t));
     ok(ds_plan_make(t, &(ds_plan_desc){ .what = DS_REDUCE, .bytes = 400 }, &plan));
-    ds_comm_options o = { .topology = t, .plan = plan }, alias = { .flags = DS_COMM_ALIAS, .topology = t, .plan = plan };
-    ds_tensor *in = painted(at[0], ds_float32(), 1, SHAPE(100), 3), *out = on(at[0], ds_float32(), 1, SHAPE(100)), *made;
+    ds_comm_options o = { .topology = t, .plan = plan },
+                    alias = { .flags = DS_COMM_ALIAS, .topology = t, .plan = plan };
+    ds_tensor *in = painted(at[0], ds_float32(), 1, SHAPE(100), 3),
+              *out = on(at[0], ds_float32(), 1, SHAPE(100)), *made;
     refused(ds_comm_reduce(INPUTS(&in), 1, DS_REDUCE_SUM, at[0], &o, &made), DS_ERR_INVALID_VALUE);
     says("the plan does not fit");
-    refused(ds_comm_reduce(INPUTS(&in), 1, DS_REDUCE_SUM, at[0], &alias, &made), DS_ERR_INVALID_VALUE);
+    refused(ds_comm_reduce(INPUTS(&in), 1, DS_REDUCE_SUM, at[0], &alias, &made),
+            DS_ERR_INVALID_VALUE);
     refused(ds_comm_reduce_into(INPUTS(&in), 1, DS_REDUCE_SUM, out, &o), DS_ERR_INVALID_VALUE);
     o.plan = NULL;
     ok(ds_comm_reduce_into(INPUTS(&in), 1, DS_REDUCE_SUM, out, &o));

@@ -8,7 +8,9 @@
 
 typedef enum kind { PAGEABLE, PINNED, REGISTERED, DEVICE0, DEVICE1, KINDS } kind;
 
-static ds_device device(int i) { return harness_device(i % harness_device_count()); }
+static ds_device device(int i) {
+    return harness_device(i % harness_device_count());
+}
 
 /* ---- memory of every kind ---- */
 
@@ -28,11 +30,23 @@ static unsigned char *whole_pages(size_t size) {
 static unsigned char *make(kind k, size_t size) {
     void *p = NULL;
     switch (k) {
-    case PINNED: ok(ds_host_alloc(size, &p)); break;
-    case REGISTERED: p = whole_pages(size); ok(ds_host_register(p, size)); break;
-    case DEVICE0: ok(ds_alloc(device(0), size, &p)); break;
-    case DEVICE1: ok(ds_alloc(device(1), size, &p)); break;
-    case PAGEABLE: case KINDS: p = host_bytes(size); break;
+    case PINNED:
+        ok(ds_host_alloc(size, &p));
+        break;
+    case REGISTERED:
+        p = whole_pages(size);
+        ok(ds_host_register(p, size));
+        break;
+    case DEVICE0:
+        ok(ds_alloc(device(0), size, &p));
+        break;
+    case DEVICE1:
+        ok(ds_alloc(device(1), size, &p));
+        break;
+    case PAGEABLE:
+    case KINDS:
+        p = host_bytes(size);
+        break;
     }
     assert_non_null(p);
     return p;
@@ -40,17 +54,30 @@ static unsigned char *make(kind k, size_t size) {
 
 static void drop(kind k, unsigned char *p) {
     switch (k) {
-    case PINNED: ok(ds_host_free(p)); break;
-    case REGISTERED: ok(ds_host_unregister(p)); free(p); break;
-    case DEVICE0: case DEVICE1: ok(ds_free(p)); break;
-    case PAGEABLE: case KINDS: free(p); break;
+    case PINNED:
+        ok(ds_host_free(p));
+        break;
+    case REGISTERED:
+        ok(ds_host_unregister(p));
+        free(p);
+        break;
+    case DEVICE0:
+    case DEVICE1:
+        ok(ds_free(p));
+        break;
+    case PAGEABLE:
+    case KINDS:
+        free(p);
+        break;
     }
 }
 
 static void pattern(unsigned char *p, size_t n, uint64_t seed) {
     uint64_t x = seed * 0x9e3779b97f4a7c15u + 1u;
     for (size_t i = 0; i < n; i += 8) {
-        x ^= x << 13; x ^= x >> 7; x ^= x << 17;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
         memcpy(p + i, &x, n - i < 8 ? n - i : 8);
     }
 }
@@ -76,7 +103,8 @@ static void copy_pair(ds_stream s, kind from, kind to, size_t n, uint64_t seed) 
     ok(ds_fill(dst, GUARD, 1, total, s));
     ok(ds_copy(dst + FRONT, src + FRONT, n, s));
     ok(ds_copy(got, dst, total, s));
-    if (memcmp(want, got, total) != 0) fail_msg("kind %d to kind %d, %zu bytes: the content differs", (int)from, (int)to, n);
+    if (memcmp(want, got, total) != 0)
+        fail_msg("kind %d to kind %d, %zu bytes: the content differs", (int)from, (int)to, n);
     drop(from, src);
     drop(to, dst);
     free(want);
@@ -90,14 +118,17 @@ static void test_copies_keep_the_data_between_all_kinds_of_memory(void **state) 
     ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &s));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int from = 0; from < KINDS; from++)
-            for (int to = 0; to < KINDS; to++) copy_pair(s, (kind)from, (kind)to, sizes[i], i * 64 + (size_t)(from * 8 + to));
+            for (int to = 0; to < KINDS; to++)
+                copy_pair(s, (kind)from, (kind)to, sizes[i], i * 64 + (size_t)(from * 8 + to));
     ok(ds_stream_destroy(s));
 }
 
 static void test_large_copies_keep_the_data(void **state) {
     (void)state;
-    static const kind pairs[][2] = { { PAGEABLE, DEVICE0 }, { PINNED, DEVICE0 }, { DEVICE0, DEVICE1 }, { DEVICE1, PINNED },
-                                     { DEVICE0, PAGEABLE }, { REGISTERED, DEVICE1 }, { PINNED, PINNED } };
+    static const kind pairs[][2] = { { PAGEABLE, DEVICE0 }, { PINNED, DEVICE0 },
+                                     { DEVICE0, DEVICE1 },  { DEVICE1, PINNED },
+                                     { DEVICE0, PAGEABLE }, { REGISTERED, DEVICE1 },
+                                     { PINNED, PINNED } };
     ds_stream s;
     ok(ds_stream_create(&(ds_stream_desc){ .device = device(1) }, &s));
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
@@ -107,7 +138,9 @@ static void test_large_copies_keep_the_data(void **state) {
 
 static void test_a_chain_of_copies_over_two_devices_keeps_the_data(void **state) {
     (void)state;
+
     enum { N = 100000 };
+
     ds_stream s;
     ok(ds_stream_create(NULL, &s));
     unsigned char *a = make(PINNED, N), *b = make(PINNED, N);
@@ -122,18 +155,24 @@ static void test_a_chain_of_copies_over_two_devices_keeps_the_data(void **state)
     ok(ds_copy(b, d2, N, s));
     ok(ds_stream_synchronize(s));
     assert_memory_equal(a, b, N);
-    drop(PINNED, a); drop(PINNED, b);
-    drop(DEVICE0, d0); drop(DEVICE1, d1); drop(DEVICE0, d2);
+    drop(PINNED, a);
+    drop(PINNED, b);
+    drop(DEVICE0, d0);
+    drop(DEVICE1, d1);
+    drop(DEVICE0, d2);
     ok(ds_stream_destroy(s));
 }
 
 static void test_peer_copies_check_the_devices_that_they_are_told(void **state) {
     (void)state;
+
     enum { N = 70000 };
+
     two_devices();
     ds_stream s;
     ok(ds_stream_create(NULL, &s));
-    unsigned char *host = make(PINNED, N), *back = make(PINNED, N), *d0 = make(DEVICE0, N), *d1 = make(DEVICE1, N);
+    unsigned char *host = make(PINNED, N), *back = make(PINNED, N), *d0 = make(DEVICE0, N),
+                  *d1 = make(DEVICE1, N);
     pattern(host, N, 3);
     memset(back, 0, N);
     ok(ds_copy(d0, host, N, s));
@@ -144,10 +183,14 @@ static void test_peer_copies_check_the_devices_that_they_are_told(void **state) 
     refused(ds_copy_peer(d1, device(0), d0, device(0), N, s), DS_ERR_DEVICE_MISMATCH);
     refused(ds_copy_peer(d1, device(1), d0, device(1), N, s), DS_ERR_DEVICE_MISMATCH);
     refused(ds_copy_peer(d1, device(1), host, device(0), N, s), DS_ERR_DEVICE_MISMATCH);
-    refused(ds_copy_peer(d1, device(1), d0, (ds_device){ device(0).type, 1000 }, N, s), DS_ERR_DEVICE_RANGE);
+    refused(ds_copy_peer(d1, device(1), d0, (ds_device){ device(0).type, 1000 }, N, s),
+            DS_ERR_DEVICE_RANGE);
     refused(ds_copy_peer(d1, device(1), d0, device(0), N + 1, s), DS_ERR_INVALID_VALUE);
     assert_int_equal(ds_stream_query(s), DS_OK);
-    drop(PINNED, host); drop(PINNED, back); drop(DEVICE0, d0); drop(DEVICE1, d1);
+    drop(PINNED, host);
+    drop(PINNED, back);
+    drop(DEVICE0, d0);
+    drop(DEVICE1, d1);
     ok(ds_stream_destroy(s));
 }
 
@@ -155,7 +198,9 @@ static void test_peer_copies_check_the_devices_that_they_are_told(void **state) 
 
 static void test_pinned_and_device_copies_and_fills_do_not_block(void **state) {
     (void)state;
+
     enum { N = 50000 };
+
     gate g = { 0 };
     ds_stream s;
     ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &s));
@@ -177,13 +222,17 @@ static void test_pinned_and_device_copies_and_fills_do_not_block(void **state) {
     ok(ds_fill(out, 9, 1, 1, s));
     ok(ds_copy(out, pin, 1, s)); /* small ones are not done at once on a stream that is not idle */
     assert_int_equal(ds_stream_query(s), DS_NOT_READY);
-    for (size_t i = 0; i < N; i++) assert_int_equal(out[i], 0);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(out[i], 0);
     gate_open(&g);
     ok(ds_stream_synchronize(s));
     assert_memory_equal(out, pin, N);
     assert_memory_equal(reg, pin, N);
-    drop(PINNED, pin); drop(PINNED, out); drop(REGISTERED, reg);
-    drop(DEVICE0, d0); drop(DEVICE1, d1);
+    drop(PINNED, pin);
+    drop(PINNED, out);
+    drop(REGISTERED, reg);
+    drop(DEVICE0, d0);
+    drop(DEVICE1, d1);
     ok(ds_stream_destroy(s));
 }
 
@@ -199,11 +248,25 @@ typedef struct blocker {
 
 enum { BLOCK_N = 3000 };
 
-static ds_result run_copy(blocker *b) { return ds_copy(b->a, b->b, BLOCK_N, b->s); }
-static ds_result run_fill(blocker *b) { return ds_fill(b->a, 5, 1, BLOCK_N, b->s); }
-static ds_result run_free(blocker *b) { return ds_free(b->a); }
-static ds_result run_host_free(blocker *b) { return ds_host_free(b->a); }
-static ds_result run_unregister(blocker *b) { return ds_host_unregister(b->a); }
+static ds_result run_copy(blocker *b) {
+    return ds_copy(b->a, b->b, BLOCK_N, b->s);
+}
+
+static ds_result run_fill(blocker *b) {
+    return ds_fill(b->a, 5, 1, BLOCK_N, b->s);
+}
+
+static ds_result run_free(blocker *b) {
+    return ds_free(b->a);
+}
+
+static ds_result run_host_free(blocker *b) {
+    return ds_host_free(b->a);
+}
+
+static ds_result run_unregister(blocker *b) {
+    return ds_host_unregister(b->a);
+}
 
 static void *blocker_main(void *user) {
     blocker *b = user;
@@ -229,7 +292,8 @@ static void blocks_while_the_stream_is_busy(ds_result (*run)(blocker *), void *a
     gate_close(b.s, &g);
     gate_wait_entered(&g);
     assert_int_equal(pthread_create(&thread, NULL, blocker_main, &b), 0);
-    while (!b.entered) sched_yield();
+    while (!b.entered)
+        sched_yield();
     for (int i = 0; i < 5000; i++) { /* the chance to return wrongly */
         assert_int_equal(b.returned, 0);
         sched_yield();
@@ -244,10 +308,13 @@ static void blocks_while_the_stream_is_busy(ds_result (*run)(blocker *), void *a
 
 static void test_pageable_copies_and_fills_block(void **state) {
     (void)state;
-    unsigned char *host = make(PAGEABLE, BLOCK_N), *back = make(PAGEABLE, BLOCK_N), *d = make(DEVICE0, BLOCK_N);
+    unsigned char *host = make(PAGEABLE, BLOCK_N), *back = make(PAGEABLE, BLOCK_N),
+                  *d = make(DEVICE0, BLOCK_N);
     pattern(host, BLOCK_N, 21);
-    if (harness_is_cpu()) blocks_while_the_stream_is_busy(run_copy, d, host);
-    else upload(d, host); /* CUDA may have taken the source aside and returned */
+    if (harness_is_cpu())
+        blocks_while_the_stream_is_busy(run_copy, d, host);
+    else
+        upload(d, host); /* CUDA may have taken the source aside and returned */
     memset(back, 0, BLOCK_N);
     blocks_while_the_stream_is_busy(run_copy, back, d);
     assert_memory_equal(host, back, BLOCK_N);
@@ -255,7 +322,8 @@ static void test_pageable_copies_and_fills_block(void **state) {
     blocks_while_the_stream_is_busy(run_copy, back, host);
     assert_memory_equal(host, back, BLOCK_N);
     blocks_while_the_stream_is_busy(run_fill, back, NULL);
-    for (size_t i = 0; i < BLOCK_N; i++) assert_int_equal(back[i], 5);
+    for (size_t i = 0; i < BLOCK_N; i++)
+        assert_int_equal(back[i], 5);
     drop(DEVICE0, d);
     free(host);
     free(back);
@@ -273,23 +341,32 @@ static void test_the_source_of_a_pageable_copy_may_be_used_again_at_once(void **
     static const size_t sizes[] = { 100, 16384, 65536, 65537, 1 << 20 };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         size_t n = sizes[i];
-        unsigned char *host = make(PAGEABLE, n), *want = make(PAGEABLE, n), *back = make(PAGEABLE, n), *d = make(DEVICE0, n);
+        unsigned char *host = make(PAGEABLE, n), *want = make(PAGEABLE, n),
+                      *back = make(PAGEABLE, n), *d = make(DEVICE0, n);
         gate g = { 0 };
-        blocker b = { .run = run_upload_and_reuse, .a = d, .b = host, .size = n, .result = DS_ERR_SYSTEM };
+        blocker b = {
+            .run = run_upload_and_reuse, .a = d, .b = host, .size = n, .result = DS_ERR_SYSTEM
+        };
         pattern(want, n, i);
         memcpy(host, want, n);
         ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &b.s));
         gate_close(b.s, &g);
         pthread_t thread = spawn(blocker_main, &b);
-        while (!b.entered) sched_yield();
-        for (int k = 0; k < 1000; k++) sched_yield(); /* it may be back, or wait for the gate */
+        while (!b.entered)
+            sched_yield();
+        /* it may be back, or wait for the gate */
+        for (int k = 0; k < 1000; k++)
+            sched_yield();
         gate_open(&g);
         join(thread);
         ok(b.result);
         ok(ds_copy(back, d, n, b.s));
         assert_memory_equal(back, want, n);
         ok(ds_stream_destroy(b.s));
-        drop(DEVICE0, d); free(host); free(want); free(back);
+        drop(DEVICE0, d);
+        free(host);
+        free(want);
+        free(back);
     }
 }
 
@@ -308,10 +385,13 @@ static void test_alloc_does_not_wait_for_the_device(void **state) {
     ds_stream s;
     ok(ds_stream_create(&(ds_stream_desc){ .device = device(0) }, &s));
     gate_close(s, &g);
-    unsigned char *d = make(DEVICE0, 4096), *pin = make(PINNED, 4096), *reg = make(REGISTERED, 4096);
+    unsigned char *d = make(DEVICE0, 4096), *pin = make(PINNED, 4096),
+                  *reg = make(REGISTERED, 4096);
     assert_int_equal(ds_stream_query(s), DS_NOT_READY);
     gate_open(&g);
-    drop(DEVICE0, d); drop(PINNED, pin); drop(REGISTERED, reg);
+    drop(DEVICE0, d);
+    drop(PINNED, pin);
+    drop(REGISTERED, reg);
     ok(ds_stream_destroy(s));
 }
 
@@ -322,29 +402,35 @@ static void test_a_full_device_is_out_of_memory(void **state) {
     ok(ds_device_memory_info(device(0), NULL, &total));
     refused(ds_alloc(device(0), total + 1, &d), DS_ERR_OUT_OF_MEMORY);
     assert_null(d);
-    refused(ds_alloc_pitch(device(0), total / 2, 3, &(void *){ NULL }, &(size_t){ 0 }), DS_ERR_OUT_OF_MEMORY);
+    refused(ds_alloc_pitch(device(0), total / 2, 3, &(void *){ NULL }, &(size_t){ 0 }),
+            DS_ERR_OUT_OF_MEMORY);
 }
 
 /* ---- two-dimensional ---- */
 
 /* Both buffers end with the last row's last byte: the padding behind it is not theirs. */
-static void copy_rows(ds_stream s, kind from, kind to, size_t width, size_t height, size_t src_pitch, size_t dst_pitch) {
+static void copy_rows(ds_stream s, kind from, kind to, size_t width, size_t height,
+                      size_t src_pitch, size_t dst_pitch) {
     size_t src_size = src_pitch * (height - 1) + width, dst_size = dst_pitch * (height - 1) + width;
-    unsigned char *image = host_bytes(src_size), *want = host_bytes(dst_size), *got = host_bytes(dst_size);
+    unsigned char *image = host_bytes(src_size), *want = host_bytes(dst_size),
+                  *got = host_bytes(dst_size);
     unsigned char *src = make(from, src_size), *dst = make(to, dst_size);
     pattern(image, src_size, width * 31 + height);
     memset(want, GUARD, dst_size);
-    for (size_t y = 0; y < height; y++) memcpy(want + y * dst_pitch, image + y * src_pitch, width);
+    for (size_t y = 0; y < height; y++)
+        memcpy(want + y * dst_pitch, image + y * src_pitch, width);
     ok(ds_copy(src, image, src_size, s));
     ok(ds_fill(dst, GUARD, 1, dst_size, s));
     ok(ds_copy_2d(dst, dst_pitch, src, src_pitch, width, height, s));
     ok(ds_copy(got, dst, dst_size, s));
     if (memcmp(want, got, dst_size) != 0)
-        fail_msg("%zu x %zu, pitches %zu and %zu, kind %d to %d: the content differs", width, height, src_pitch, dst_pitch,
-                 (int)from, (int)to);
+        fail_msg("%zu x %zu, pitches %zu and %zu, kind %d to %d: the content differs", width,
+                 height, src_pitch, dst_pitch, (int)from, (int)to);
     drop(from, src);
     drop(to, dst);
-    free(image); free(want); free(got);
+    free(image);
+    free(want);
+    free(got);
 }
 
 static void test_pitched_copies_touch_only_their_rows(void **state) {
@@ -366,7 +452,9 @@ static void test_pitched_copies_touch_only_their_rows(void **state) {
 
 static void test_pitched_copies_refuse_wrong_arguments(void **state) {
     (void)state;
+
     enum { N = 1000 };
+
     ds_stream s;
     ok(ds_stream_create(NULL, &s));
     unsigned char *a = make(DEVICE0, N), *b = make(DEVICE0, N), *got = make(PAGEABLE, N);
@@ -375,7 +463,8 @@ static void test_pitched_copies_refuse_wrong_arguments(void **state) {
     ok(ds_stream_synchronize(s));
     refused(ds_copy_2d(a, 9, b, 20, 10, 5, s), DS_ERR_INVALID_VALUE);
     refused(ds_copy_2d(a, 20, b, 9, 10, 5, s), DS_ERR_INVALID_VALUE);
-    refused(ds_copy_2d(a, 200, b, 100, 100, 6, s), DS_ERR_INVALID_VALUE); /* dst would need 1100 bytes */
+    /* dst would need 1100 bytes */
+    refused(ds_copy_2d(a, 200, b, 100, 100, 6, s), DS_ERR_INVALID_VALUE);
     refused(ds_copy_2d(a, 100, b, 200, 100, 6, s), DS_ERR_INVALID_VALUE);
     refused(ds_copy_2d(a, SIZE_MAX, b, 10, 10, 2, s), DS_ERR_INVALID_VALUE);
     refused(ds_copy_2d(a, 10, b, SIZE_MAX, 10, 2, s), DS_ERR_INVALID_VALUE);
@@ -387,11 +476,15 @@ static void test_pitched_copies_refuse_wrong_arguments(void **state) {
     ok(ds_copy_2d(a, 10, b, 10, 10, 0, s));
     ok(ds_copy_2d(a, 10, b, 10, 0, 10, s));
     ok(ds_copy(got, a, N, s));
-    for (size_t i = 0; i < N; i++) assert_int_equal(got[i], 1);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(got[i], 1);
     ok(ds_copy_2d(a, 200, b, 200, 200, 5, s)); /* exactly the whole */
     ok(ds_copy(got, a, N, s));
-    for (size_t i = 0; i < N; i++) assert_int_equal(got[i], 2);
-    drop(DEVICE0, a); drop(DEVICE0, b); free(got);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(got[i], 2);
+    drop(DEVICE0, a);
+    drop(DEVICE0, b);
+    free(got);
     ok(ds_stream_destroy(s));
 }
 
@@ -428,7 +521,8 @@ static void test_pitched_memory_is_wide_enough_and_aligned(void **state) {
 /* ---- fills ---- */
 
 static void put(unsigned char *p, uint32_t value, size_t value_size) {
-    for (size_t i = 0; i < value_size; i++) p[i] = (unsigned char)(value >> (8 * i));
+    for (size_t i = 0; i < value_size; i++)
+        p[i] = (unsigned char)(value >> (8 * i));
 }
 
 static void test_fills_set_every_element_and_nothing_else(void **state) {
@@ -441,45 +535,59 @@ static void test_fills_set_every_element_and_nothing_else(void **state) {
         for (size_t v = 0; v < 3; v++)
             for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
                 size_t bytes = counts[c] * value_sizes[v], total = 12 + bytes + 20;
-                unsigned char *p = make((kind)k, total), *want = host_bytes(total), *got = host_bytes(total);
+                unsigned char *p = make((kind)k, total), *want = host_bytes(total),
+                              *got = host_bytes(total);
                 memset(want, GUARD, total);
-                for (size_t i = 0; i < counts[c]; i++) put(want + 12 + i * value_sizes[v], 0xdeadbeefu, value_sizes[v]);
+                for (size_t i = 0; i < counts[c]; i++)
+                    put(want + 12 + i * value_sizes[v], 0xdeadbeefu, value_sizes[v]);
                 ok(ds_fill(p, GUARD, 1, total, s));
                 ok(ds_fill(p + 12, 0xdeadbeefu, value_sizes[v], counts[c], s));
                 ok(ds_copy(got, p, total, s));
-                if (memcmp(want, got, total) != 0) fail_msg("fill of %zu elements of %zu bytes differs", counts[c], value_sizes[v]);
+                if (memcmp(want, got, total) != 0)
+                    fail_msg("fill of %zu elements of %zu bytes differs", counts[c],
+                             value_sizes[v]);
                 drop((kind)k, p);
-                free(want); free(got);
+                free(want);
+                free(got);
             }
     ok(ds_stream_destroy(s));
 }
 
 static void test_pitched_fills_touch_only_their_rows(void **state) {
     (void)state;
-    static const size_t shapes[][3] = { { 7, 5, 32 }, { 8, 3, 32 }, { 1, 1000, 4 }, { 30001, 20, 120008 } }; /* width height pitch */
+    /* width height pitch */
+    static const size_t shapes[][3] = {
+        { 7, 5, 32 }, { 8, 3, 32 }, { 1, 1000, 4 }, { 30001, 20, 120008 }
+    };
     ds_stream s;
     ok(ds_stream_create(NULL, &s));
     for (size_t v = 1; v <= 4; v *= 2)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
             size_t width = shapes[i][0], height = shapes[i][1], pitch = shapes[i][2];
             size_t total = pitch * (height - 1) + width * v; /* ends with the last row */
-            unsigned char *p = make(DEVICE0, total), *want = host_bytes(total), *got = host_bytes(total);
+            unsigned char *p = make(DEVICE0, total), *want = host_bytes(total),
+                          *got = host_bytes(total);
             memset(want, GUARD, total);
             for (size_t y = 0; y < height; y++)
-                for (size_t x = 0; x < width; x++) put(want + y * pitch + x * v, 0x87654321u, v);
+                for (size_t x = 0; x < width; x++)
+                    put(want + y * pitch + x * v, 0x87654321u, v);
             ok(ds_fill(p, GUARD, 1, total, s));
             ok(ds_fill_2d(p, pitch, 0x87654321u, v, width, height, s));
             ok(ds_copy(got, p, total, s));
-            if (memcmp(want, got, total) != 0) fail_msg("fill of %zu x %zu elements of %zu bytes differs", width, height, v);
+            if (memcmp(want, got, total) != 0)
+                fail_msg("fill of %zu x %zu elements of %zu bytes differs", width, height, v);
             drop(DEVICE0, p);
-            free(want); free(got);
+            free(want);
+            free(got);
         }
     ok(ds_stream_destroy(s));
 }
 
 static void test_fills_refuse_wrong_arguments(void **state) {
     (void)state;
+
     enum { N = 1000 };
+
     ds_stream s;
     ok(ds_stream_create(NULL, &s));
     unsigned char *d = make(DEVICE0, N), *got = make(PAGEABLE, N);
@@ -496,7 +604,8 @@ static void test_fills_refuse_wrong_arguments(void **state) {
     refused(ds_fill(d, 0, 4, SIZE_MAX / 4 + 2, s), DS_ERR_INVALID_VALUE); /* wraps to 4 bytes */
     refused(ds_fill_2d(d, 20, 0, 3, 5, 5, s), DS_ERR_INVALID_VALUE);
     refused(ds_fill_2d(d, 19, 0, 4, 5, 5, s), DS_ERR_INVALID_VALUE);
-    refused(ds_fill_2d(d, 22, 0, 4, 5, 5, s), DS_ERR_INVALID_VALUE); /* wide enough, not a multiple of 4 */
+    /* wide enough, not a multiple of 4 */
+    refused(ds_fill_2d(d, 22, 0, 4, 5, 5, s), DS_ERR_INVALID_VALUE);
     refused(ds_fill_2d(d + 2, 20, 0, 4, 5, 5, s), DS_ERR_INVALID_VALUE);
     refused(ds_fill_2d(d, 500, 0, 4, 5, 3, s), DS_ERR_INVALID_VALUE);
     refused(ds_fill_2d(d, SIZE_MAX - 3, 0, 4, 5, 3, s), DS_ERR_INVALID_VALUE);
@@ -504,17 +613,22 @@ static void test_fills_refuse_wrong_arguments(void **state) {
     refused(ds_fill_2d(d, 20, 0, 4, 5, SIZE_MAX, s), DS_ERR_INVALID_VALUE);
     assert_int_equal(ds_stream_query(s), DS_OK);
     ok(ds_copy(got, d, N, s));
-    for (size_t i = 0; i < N; i++) assert_int_equal(got[i], 1);
-    drop(DEVICE0, d); free(got);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(got[i], 1);
+    drop(DEVICE0, d);
+    free(got);
     ok(ds_stream_destroy(s));
 }
 
 static void test_copies_refuse_wrong_ranges_and_enqueue_nothing(void **state) {
     (void)state;
+
     enum { N = 1000 };
+
     ds_stream s;
     ok(ds_stream_create(NULL, &s));
-    unsigned char *d = make(DEVICE0, N), *e = make(DEVICE1, N), *pin = make(PINNED, N), *host = make(PAGEABLE, 2 * N);
+    unsigned char *d = make(DEVICE0, N), *e = make(DEVICE1, N), *pin = make(PINNED, N),
+                  *host = make(PAGEABLE, 2 * N);
     memset(host, 9, 2 * N);
     memset(pin, 9, N);
     ok(ds_fill(d, 1, 1, N, s));
@@ -535,10 +649,13 @@ static void test_copies_refuse_wrong_ranges_and_enqueue_nothing(void **state) {
     assert_int_equal(ds_stream_query(s), DS_OK);
     ok(ds_copy(d, host, 0, s));
     ok(ds_copy(host, d, N, s));
-    for (size_t i = 0; i < N; i++) assert_int_equal(host[i], 1);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(host[i], 1);
     ok(ds_copy(host, e, N, s));
-    for (size_t i = 0; i < N; i++) assert_int_equal(host[i], 1);
-    for (size_t i = 0; i < N; i++) assert_int_equal(pin[i], 9);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(host[i], 1);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(pin[i], 9);
     ds_stream stale = s;
     ok(ds_stream_destroy(s));
     refused(ds_copy(d, e, N, stale), DS_ERR_INVALID_HANDLE);
@@ -547,7 +664,10 @@ static void test_copies_refuse_wrong_ranges_and_enqueue_nothing(void **state) {
     refused(ds_fill(d, 0, 1, N, stale), DS_ERR_INVALID_HANDLE);
     refused(ds_fill_2d(d, 10, 0, 1, 10, 10, stale), DS_ERR_INVALID_HANDLE);
     refused(ds_copy(d, e, N, (ds_stream){ 0 }), DS_ERR_INVALID_HANDLE);
-    drop(DEVICE0, d); drop(DEVICE1, e); drop(PINNED, pin); free(host);
+    drop(DEVICE0, d);
+    drop(DEVICE1, e);
+    drop(PINNED, pin);
+    free(host);
 }
 
 /* ---- memory ---- */
@@ -559,13 +679,18 @@ static void expect_pointer(const void *p, ds_memory_kind k, void *base, size_t s
     assert_int_equal(info.kind, k);
     assert_ptr_equal(info.base, base);
     assert_int_equal(info.size, size);
-    if (k != DS_MEMORY_DEVICE) assert_int_equal(info.device.type, DS_DEVICE_HOST);
+    if (k != DS_MEMORY_DEVICE)
+        assert_int_equal(info.device.type, DS_DEVICE_HOST);
 }
 
 static void test_pointer_query_tells_kind_device_and_range(void **state) {
     (void)state;
-    enum { N = 1000 }; /* no multiple of the alignment: something lies between this allocation and the next */
-    unsigned char *d0 = make(DEVICE0, N), *d1 = make(DEVICE1, N), *pin = make(PINNED, N), *reg = whole_pages(3 * N);
+
+    /* no multiple of the alignment: something lies between this allocation and the next */
+    enum { N = 1000 };
+
+    unsigned char *d0 = make(DEVICE0, N), *d1 = make(DEVICE1, N), *pin = make(PINNED, N),
+                  *reg = whole_pages(3 * N);
     ok(ds_host_register(reg + N, N));
     expect_pointer(d0, DS_MEMORY_DEVICE, d0, N);
     expect_pointer(d0 + 1, DS_MEMORY_DEVICE, d0, N);
@@ -588,7 +713,10 @@ static void test_pointer_query_tells_kind_device_and_range(void **state) {
     refused(ds_pointer_query(d0, NULL), DS_ERR_INVALID_VALUE);
     ok(ds_host_unregister(reg + N));
     expect_pointer(reg + N, DS_MEMORY_PAGEABLE, NULL, 0);
-    drop(DEVICE0, d0); drop(DEVICE1, d1); drop(PINNED, pin); free(reg);
+    drop(DEVICE0, d0);
+    drop(DEVICE1, d1);
+    drop(PINNED, pin);
+    free(reg);
     expect_pointer(d0, DS_MEMORY_PAGEABLE, NULL, 0);
     expect_pointer(pin, DS_MEMORY_PAGEABLE, NULL, 0);
 }
@@ -597,12 +725,15 @@ static void test_memory_is_aligned_and_sizes_of_zero_give_null(void **state) {
     (void)state;
     void *p[64];
     for (size_t i = 0; i < 64; i++) {
-        ok(i % 2 ? ds_alloc(device((int)i / 2), i * 37 + 1, &p[i]) : ds_host_alloc(i * 37 + 1, &p[i]));
+        ok(i % 2 ? ds_alloc(device((int)i / 2), i * 37 + 1, &p[i])
+                 : ds_host_alloc(i * 37 + 1, &p[i]));
         assert_non_null(p[i]);
         assert_int_equal((uintptr_t)p[i] % 512, 0);
-        for (size_t j = 0; j < i; j++) assert_true(p[j] != p[i]);
+        for (size_t j = 0; j < i; j++)
+            assert_true(p[j] != p[i]);
     }
-    for (size_t i = 0; i < 64; i++) ok(i % 2 ? ds_free(p[i]) : ds_host_free(p[i]));
+    for (size_t i = 0; i < 64; i++)
+        ok(i % 2 ? ds_free(p[i]) : ds_host_free(p[i]));
     p[0] = p;
     ok(ds_alloc(device(0), 0, &p[0]));
     assert_null(p[0]);
@@ -629,8 +760,11 @@ static void test_memory_is_aligned_and_sizes_of_zero_give_null(void **state) {
 
 static void test_free_refuses_what_is_not_the_start_of_an_allocation(void **state) {
     (void)state;
+
     enum { N = 1000 };
-    unsigned char *d = make(DEVICE0, N), *pin = make(PINNED, N), *reg = make(REGISTERED, N), *plain = host_bytes(N);
+
+    unsigned char *d = make(DEVICE0, N), *pin = make(PINNED, N), *reg = make(REGISTERED, N),
+                  *plain = host_bytes(N);
     refused(ds_free(d + 1), DS_ERR_INVALID_VALUE);
     refused(ds_free(d + N), DS_ERR_INVALID_VALUE);
     refused(ds_free(pin), DS_ERR_INVALID_VALUE);
@@ -678,7 +812,9 @@ static void test_register_refuses_what_overlaps_a_known_range(void **state) {
     ok(ds_host_register(p, 3 * N - 1)); /* free again */
     ok(ds_host_unregister(p));
     ok(ds_host_unregister(p + 3 * N));
-    drop(PINNED, pin); drop(DEVICE0, d); free(p);
+    drop(PINNED, pin);
+    drop(DEVICE0, d);
+    free(p);
 }
 
 static void memory_is_limited(const ds_init_desc *init, size_t limit) {
@@ -719,13 +855,18 @@ static void test_memory_limit_is_kept_and_memory_info_moves(void **state) {
     memory_is_limited(&(ds_init_desc){ 0 }, limit);
     setenv("DEVSTREAM_CPU_MEMORY", "1", 1); /* the program's word comes first */
     memory_is_limited(&init, limit);
-    if (was) setenv("DEVSTREAM_CPU_MEMORY", before, 1); else unsetenv("DEVSTREAM_CPU_MEMORY");
+    if (was)
+        setenv("DEVSTREAM_CPU_MEMORY", before, 1);
+    else
+        unsetenv("DEVSTREAM_CPU_MEMORY");
     harness_restart(NULL);
 }
 
 static void test_copies_are_staged_where_peer_access_is_off(void **state) {
     (void)state;
+
     enum { N = (5 << 20) + 1 };
+
     static const unsigned char peers[4] = { 1, 0, 0, 1 };
     ds_cpu_desc cpu = { .devices = 2, .peer_access = peers };
     ds_init_desc init = { .cpu = &cpu };
@@ -761,11 +902,15 @@ static void test_copies_are_staged_where_peer_access_is_off(void **state) {
     ok(ds_stream_synchronize(s));
     for (size_t i = 0; i < N; i++) {
         int copied = (i < 1000 * 1000 && i % 1000 < 900) || i >= N - 100;
-        if (got[i] != (copied ? want[i] : 0)) fail_msg("byte %zu is %d", i, got[i]);
+        if (got[i] != (copied ? want[i] : 0))
+            fail_msg("byte %zu is %d", i, got[i]);
     }
     ok(ds_cpu_get_stats(&stats));
     assert_int_equal(stats.staged_copies, 3);
-    ok(ds_free(p0)); ok(ds_free(p1)); ok(ds_free(p2)); ok(ds_host_free(pin));
+    ok(ds_free(p0));
+    ok(ds_free(p1));
+    ok(ds_free(p2));
+    ok(ds_host_free(pin));
     ok(ds_stream_destroy(s));
     free(want);
     harness_restart(NULL);

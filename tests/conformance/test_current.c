@@ -1,4 +1,5 @@
-/* The current stream: per thread and device, use, push and pop, scopes, ordering on entry and exit. */
+/* The current stream: per thread and device, use, push and pop, scopes, ordering on entry and
+   exit. */
 #include "harness.h"
 
 #include <string.h>
@@ -6,7 +7,9 @@
 static const ds_device nothing;
 static const ds_stream no_stream;
 
-static int same(ds_device a, ds_device b) { return a.type == b.type && a.index == b.index; }
+static int same(ds_device a, ds_device b) {
+    return a.type == b.type && a.index == b.index;
+}
 
 static ds_stream default_of(int device) {
     ds_stream s;
@@ -40,9 +43,13 @@ static void expect_no_frames(void) {
     refused(ds_device_pop(), DS_ERR_ILLEGAL_STATE);
 }
 
-static void expect_pending(ds_stream s) { assert_int_equal(ds_stream_query(s), DS_NOT_READY); }
+static void expect_pending(ds_stream s) {
+    assert_int_equal(ds_stream_query(s), DS_NOT_READY);
+}
 
-static ds_stream made(int device) { return harness_stream(device, DS_STREAM_NON_BLOCKING); }
+static ds_stream made(int device) {
+    return harness_stream(device, DS_STREAM_NON_BLOCKING);
+}
 
 /* ---- asking ---- */
 
@@ -50,7 +57,8 @@ static void test_at_first_the_default_stream_of_each_device_is_current(void **st
     (void)state;
     for (int i = 0; i < harness_device_count(); i++) {
         assert_true(ds_stream_equal(current_of(i), default_of(i)));
-        for (int j = 0; j < i; j++) assert_false(ds_stream_equal(current_of(i), current_of(j)));
+        for (int j = 0; j < i; j++)
+            assert_false(ds_stream_equal(current_of(i), current_of(j)));
     }
 }
 
@@ -136,7 +144,8 @@ static void test_use_refuses_what_is_no_stream_and_changes_nothing(void **state)
     ds_stream s = made(0), gone = made(0);
     ok(ds_stream_destroy(gone));
     ok(ds_stream_use(s, 0, NULL));
-    refused(ds_stream_use(no_stream, 0, &previous), DS_ERR_INVALID_HANDLE); /* (dev.) torch: no-op */
+    /* (dev.) torch: no-op */
+    refused(ds_stream_use(no_stream, 0, &previous), DS_ERR_INVALID_HANDLE);
     assert_int_equal(previous.id, 0);
     previous.id = 7;
     refused(ds_stream_use(gone, 0, &previous), DS_ERR_INVALID_HANDLE);
@@ -159,9 +168,11 @@ static void test_strict_refuses_a_stream_of_another_device(void **state) {
     refused(ds_stream_use(one, DS_PUSH_STRICT, &previous), DS_ERR_DEVICE_MISMATCH);
     assert_int_equal(previous.id, 0);
     refused(ds_stream_push(one, DS_PUSH_STRICT), DS_ERR_DEVICE_MISMATCH);
-    refused(ds_stream_push(one, DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK), DS_ERR_DEVICE_MISMATCH);
+    refused(ds_stream_push(one, DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK),
+            DS_ERR_DEVICE_MISMATCH);
     expect_no_frames();
-    DS_STREAM_SCOPE_FLAGS(one, DS_PUSH_STRICT) fail();
+    DS_STREAM_SCOPE_FLAGS(one, DS_PUSH_STRICT)
+        fail();
     expect_no_frames();
     expect_current(0, default_of(0));
     assert_int_equal(current_of(1).id, default_of(1).id);
@@ -228,6 +239,7 @@ static void test_use_inside_a_frame_lasts_until_its_pop(void **state) {
 
 static void test_the_same_stream_may_be_entered_many_times(void **state) {
     enum { DEPTH = 500 };
+
     (void)state;
     ds_stream s0 = made(0), s1 = made(0);
     ok(ds_stream_push(s0, 0));
@@ -243,7 +255,8 @@ static void test_the_same_stream_may_be_entered_many_times(void **state) {
     expect_current(0, s0);
     ok(ds_stream_pop());
     expect_current(0, default_of(0));
-    for (int i = 0; i < DEPTH; i++) ok(ds_stream_push(i % 3 ? s0 : s1, 0));
+    for (int i = 0; i < DEPTH; i++)
+        ok(ds_stream_push(i % 3 ? s0 : s1, 0));
     for (int i = DEPTH - 1; i >= 0; i--) {
         expect_current(0, i % 3 ? s0 : s1);
         ok(ds_stream_pop());
@@ -420,7 +433,8 @@ typedef struct visitor {
 } visitor;
 
 static void take_turn(visitor *v, int turn) {
-    while (v->turn < turn) harness_nap();
+    while (v->turn < turn)
+        harness_nap();
 }
 
 static void *visit(void *user) {
@@ -433,7 +447,8 @@ static void *visit(void *user) {
     v->turn = 1;
     take_turn(v, 2);
     ok_thread(ds_stream_current(harness_device(0), &v->seen));
-    if (v->h) fold(v->seen, v->h, 3);
+    if (v->h)
+        fold(v->seen, v->h, 3);
     ok_thread(ds_stream_synchronize(v->seen));
     return NULL;
 }
@@ -490,25 +505,32 @@ static void *switch_often(void *user) {
     for (int i = 0; i < 500; i++) {
         ok_thread(ds_stream_push(mine, 0));
         ok_thread(ds_stream_current(nothing, &now));
-        if (now.id != mine.id) return "another thread's stream is current";
+        if (now.id != mine.id)
+            return "another thread's stream is current";
         ok_thread(ds_stream_pop());
         ok_thread(ds_stream_current(harness_device(0), &now));
-        if (now.id != first.id) return "another stream came back";
+        if (now.id != first.id)
+            return "another stream came back";
     }
     return NULL;
 }
 
 static void test_many_threads_push_and_pop_without_seeing_each_other(void **state) {
     enum { MANY = 8 };
+
     ds_stream s[MANY];
     pthread_t thread[MANY];
     void *complaint[MANY];
     (void)state;
-    for (int i = 0; i < MANY; i++) s[i] = made(i);
-    for (int i = 0; i < MANY; i++) thread[i] = spawn(switch_often, &s[i]);
-    for (int i = 0; i < MANY; i++) pthread_join(thread[i], &complaint[i]);
+    for (int i = 0; i < MANY; i++)
+        s[i] = made(i);
+    for (int i = 0; i < MANY; i++)
+        thread[i] = spawn(switch_often, &s[i]);
+    for (int i = 0; i < MANY; i++)
+        pthread_join(thread[i], &complaint[i]);
     for (int i = 0; i < MANY; i++) {
-        if (complaint[i]) fail_msg("%s", (char *)complaint[i]);
+        if (complaint[i])
+            fail_msg("%s", (char *)complaint[i]);
         ok(ds_stream_destroy(s[i]));
     }
 }
@@ -517,7 +539,8 @@ static void test_many_threads_push_and_pop_without_seeing_each_other(void **stat
 
 static int leave_by_return(ds_stream s) {
     DS_STREAM_SCOPE(s) {
-        if (current_of(0).id == s.id) return 1;
+        if (current_of(0).id == s.id)
+            return 1;
     }
     return 0;
 }
@@ -539,18 +562,21 @@ static void test_a_stream_scope_is_left_however_the_block_is(void **state) {
     expect_current(0, first);
     assert_int_equal(entered, 2);
     DS_STREAM_SCOPE(s) {
-        if (entered) break;
+        if (entered)
+            break;
         fail();
     }
     expect_current(0, first);
     DS_STREAM_SCOPE(s) {
-        if (entered) continue;
+        if (entered)
+            continue;
         fail();
     }
     expect_current(0, first);
     DS_STREAM_SCOPE(s) {
         DS_STREAM_SCOPE(t) {
-            if (entered) goto out;
+            if (entered)
+                goto out;
             fail();
         }
         fail();
@@ -569,7 +595,8 @@ static void test_a_scope_of_an_invalid_stream_is_not_entered_and_says_why(void *
     ds_stream gone = made(0);
     ok(ds_stream_destroy(gone));
     refused(ds_device_get(NULL), DS_ERR_INVALID_VALUE);
-    DS_STREAM_SCOPE(gone) fail();
+    DS_STREAM_SCOPE(gone)
+        fail();
     assert_non_null(strstr(ds_last_error(), "test_current.c"));
     assert_null(strstr(ds_last_error(), "ds_device_get"));
     expect_no_frames();
@@ -583,7 +610,8 @@ static void test_scopes_of_streams_and_devices_nest(void **state) {
     DS_STREAM_SCOPE(one) {
         DS_DEVICE_SCOPE(harness_device(0)) {
             expect_current(0, default_of(0));
-            DS_STREAM_SCOPE(zero) expect_current(0, zero);
+            DS_STREAM_SCOPE(zero)
+                expect_current(0, zero);
             expect_current(0, default_of(0));
             assert_int_equal(current_of(1).id, one.id);
         }
@@ -602,16 +630,19 @@ static void test_work_in_a_scope_gives_what_it_gives_outside(void **state) {
     (void)state;
     ds_stream s = made(0);
     DS_STREAM_SCOPE(s) {
-        for (uint64_t i = 0; i < 100; i++) fold(current_of(0), inside, i);
+        for (uint64_t i = 0; i < 100; i++)
+            fold(current_of(0), inside, i);
         ok(ds_stream_record_new(current_of(0), 0, &e));
     }
-    for (uint64_t i = 0; i < 100; i++) fold(current_of(0), outside, i);
+    for (uint64_t i = 0; i < 100; i++)
+        fold(current_of(0), outside, i);
     ok(ds_event_synchronize(e));
     ok(ds_stream_query(s));
     ok(ds_stream_synchronize(current_of(0)));
     assert_int_equal(*inside, *outside);
     uint64_t want = 1;
-    for (uint64_t i = 0; i < 100; i++) want = fold_host(want, i);
+    for (uint64_t i = 0; i < 100; i++)
+        want = fold_host(want, i);
     assert_int_equal(*inside, want);
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(s));
@@ -630,7 +661,8 @@ static void test_a_record_after_the_scope_still_orders_another_stream(void **sta
     expect_current(0, default_of(0));
     ok(ds_stream_record_new(s1, 0, &e));
     ok(ds_stream_wait_event(s2, e));
-    DS_STREAM_SCOPE(s2) fold(current_of(0), h, 3);
+    DS_STREAM_SCOPE(s2)
+        fold(current_of(0), h, 3);
     expect_pending(s2);
     gate_open(&g);
     ok(ds_stream_synchronize(s2));
@@ -657,7 +689,8 @@ static void test_a_push_orders_nothing_unless_asked(void **state) {
     gate_open(&g);
     ok(ds_stream_synchronize(outer));
     g = (gate){ 0 };
-    DS_STREAM_SCOPE(inner) gate_close(inner, &g);
+    DS_STREAM_SCOPE(inner)
+        gate_close(inner, &g);
     ok(ds_stream_query(outer));
     ok(ds_stream_synchronize(outer));
     gate_open(&g);
@@ -750,15 +783,18 @@ static void test_waits_across_a_frame_are_with_the_streams_of_the_pushed_device(
 
 static void test_a_chain_of_scopes_that_wait_keeps_one_order(void **state) {
     enum { ROUNDS = 200 };
+
     uint64_t *h = word(1), want = 1, n = 0;
     (void)state;
     ds_stream outer = made(0), inner = made(0);
     ok(ds_stream_use(outer, 0, NULL));
     for (int i = 0; i < ROUNDS; i++) {
         fold(current_of(0), h, n++);
-        DS_STREAM_SCOPE_FLAGS(inner, DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK) fold(current_of(0), h, n++);
+        DS_STREAM_SCOPE_FLAGS(inner, DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)
+            fold(current_of(0), h, n++);
     }
-    for (uint64_t i = 0; i < n; i++) want = fold_host(want, i);
+    for (uint64_t i = 0; i < n; i++)
+        want = fold_host(want, i);
     ok(ds_stream_synchronize(outer));
     assert_int_equal(*h, want);
     ok(ds_stream_use(default_of(0), 0, NULL));
@@ -790,14 +826,17 @@ static void test_a_thread_that_wants_to_takes_over_another_ones_stream(void **st
     ok(ds_stream_destroy(s));
 }
 
-/* Lines that have no meaning in C: peers 17, 44 (part): what is not a stream does not compile; a zeroed one is here. */
+/* Lines that have no meaning in C: peers 17, 44 (part): what is not a stream does not compile; a
+   zeroed one is here. */
 
 const struct CMUnitTest tests_current[] = {
     DS_TEST(test_at_first_the_default_stream_of_each_device_is_current, "peers 49, torch 16 17"),
     DS_TEST(test_all_ways_to_name_the_device_give_the_same_stream, "peers 29 37, torch 16"),
     DS_TEST(test_current_of_what_is_no_device_with_streams_is_refused, "peers 29, torch 16 25"),
-    DS_TEST(test_use_replaces_the_current_stream_and_gives_the_previous_one, "peers 7 28 43 46 49, torch 16"),
-    DS_TEST(test_use_makes_the_streams_device_current_and_leaves_other_devices_alone, "peers 8 27, torch 16"),
+    DS_TEST(test_use_replaces_the_current_stream_and_gives_the_previous_one,
+            "peers 7 28 43 46 49, torch 16"),
+    DS_TEST(test_use_makes_the_streams_device_current_and_leaves_other_devices_alone,
+            "peers 8 27, torch 16"),
     DS_TEST(test_use_refuses_what_is_no_stream_and_changes_nothing, "peers 44"),
     DS_TEST(test_strict_refuses_a_stream_of_another_device, "peers 9"),
     DS_TEST(test_pop_restores_the_stream_at_entry, "peers 6 32, torch 15 20"),

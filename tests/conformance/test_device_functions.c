@@ -5,20 +5,27 @@
 #include <string.h>
 #include <unistd.h>
 
-static ds_device with_index(int index) { return (ds_device){ harness_device(0).type, index }; }
+static ds_device with_index(int index) {
+    return (ds_device){ harness_device(0).type, index };
+}
 
-static void test_the_driver_under_test_is_available_and_others_are_if_they_have_devices(void **state) {
+static void test_the_driver_under_test_is_available_and_others_are_if_they_have_devices(
+    void **state) {
     (void)state;
     assert_int_equal(ds_is_available((ds_device_type)harness_device(0).type), 1);
     assert_int_equal(ds_is_available(DS_DEVICE_CURRENT), 1);
     for (int type = 0; type < 20; type++) {
         int count = 0;
-        if (type == DS_DEVICE_CUDA || type == DS_DEVICE_CPU) ok(ds_device_count((ds_device_type)type, &count));
-        if (type != DS_DEVICE_CURRENT) assert_int_equal(ds_is_available((ds_device_type)type), count > 0);
+        if (type == DS_DEVICE_CUDA || type == DS_DEVICE_CPU)
+            ok(ds_device_count((ds_device_type)type, &count));
+        if (type != DS_DEVICE_CURRENT)
+            assert_int_equal(ds_is_available((ds_device_type)type), count > 0);
     }
 }
 
-static void look(void *seen) { *(int *)seen = ds_is_initialized() + 2 * ds_is_available(DS_DEVICE_CPU); }
+static void look(void *seen) {
+    *(int *)seen = ds_is_initialized() + 2 * ds_is_available(DS_DEVICE_CPU);
+}
 
 static void test_devstream_is_initialized_from_its_first_call_until_shutdown(void **state) {
     ds_device d;
@@ -90,10 +97,13 @@ static void test_name_and_capability_are_those_of_the_properties(void **state) {
     refused(ds_device_name(harness_device(0), NULL, 8), DS_ERR_INVALID_VALUE);
     refused(ds_device_capability(with_index(-1), &major, NULL), DS_ERR_DEVICE_RANGE);
     assert_int_equal(major, 0);
-    refused(ds_device_capability((ds_device){ DS_DEVICE_HOST, 0 }, &major, NULL), DS_ERR_INVALID_DEVICE);
+    refused(ds_device_capability((ds_device){ DS_DEVICE_HOST, 0 }, &major, NULL),
+            DS_ERR_INVALID_DEVICE);
 }
 
-static int same(ds_device a, ds_device b) { return a.type == b.type && a.index == b.index; }
+static int same(ds_device a, ds_device b) {
+    return a.type == b.type && a.index == b.index;
+}
 
 static void test_the_device_of_a_pointer_is_that_of_its_memory(void **state) {
     int on_stack = 0;
@@ -172,7 +182,8 @@ static void test_wrong_questions_to_sensors_are_refused(void **state) {
 /* With a library that stands for NVML, tests/support/nvml.c; what was loaded before goes. */
 static void use_nvml(const char *name, const char *mode) {
     char folder[3000], path[3100];
-    ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1); /* it lies beside the suite */
+    /* it lies beside the suite */
+    ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
     assert_true(n > 0);
     folder[n] = 0;
     *strrchr(folder, '/') = 0;
@@ -181,6 +192,7 @@ static void use_nvml(const char *name, const char *mode) {
     setenv("DS_TEST_NVML_MODE", mode, 1);
     harness_restart(NULL);
 }
+
 static void all_sensors_say(ds_result code, const char *words) {
     unsigned a = 1, b = 1;
     refused(ds_device_utilization(harness_device(0), &a, &b), code);
@@ -223,7 +235,8 @@ static void test_nvml_tells_how_busy_and_how_warm_a_gpu_is(void **state) {
     use_nvml("nvml-old.so", "two");
     all_sensors_say(DS_ERR_UNSUPPORTED, "NVML says 13");
     use_nvml("/nonexistent/libnvidia-ml.so.1", "two");
-    all_sensors_say(DS_ERR_UNSUPPORTED, "/nonexistent/libnvidia-ml.so.1) tells it, and it cannot be loaded");
+    all_sensors_say(DS_ERR_UNSUPPORTED,
+                    "/nonexistent/libnvidia-ml.so.1) tells it, and it cannot be loaded");
     unsetenv("DEVSTREAM_NVML");
     unsetenv("DS_TEST_NVML_MODE");
     harness_restart(NULL);
@@ -233,16 +246,20 @@ static void *ask(void *arg) {
     unsigned a;
     for (int i = 0; i < 50; i++) {
         ok_thread(ds_device_temperature(harness_device(i), &a));
-        if (a != 54) harness_die("ds_device_temperature", DS_ERR_FAILED);
+        if (a != 54)
+            harness_die("ds_device_temperature", DS_ERR_FAILED);
     }
     return arg;
 }
+
 static void test_threads_ask_nvml_at_once(void **state) {
     pthread_t thread[3];
     (void)state;
     use_nvml("nvml.so", "two");
-    for (int i = 0; i < 3; i++) thread[i] = spawn(ask, NULL);
-    for (int i = 0; i < 3; i++) join(thread[i]);
+    for (int i = 0; i < 3; i++)
+        thread[i] = spawn(ask, NULL);
+    for (int i = 0; i < 3; i++)
+        join(thread[i]);
     unsetenv("DEVSTREAM_NVML");
     harness_restart(NULL);
 }
@@ -259,4 +276,5 @@ const struct CMUnitTest tests_device_functions[] = {
     DS_TEST_CUDA(test_nvml_tells_how_busy_and_how_warm_a_gpu_is, "sensors"),
     DS_TEST_CUDA(test_threads_ask_nvml_at_once, "sensors"),
 };
-const size_t tests_device_functions_count = sizeof tests_device_functions / sizeof *tests_device_functions;
+const size_t tests_device_functions_count =
+    sizeof tests_device_functions / sizeof *tests_device_functions;

@@ -1,4 +1,5 @@
-/* Results and messages, backends, device names, the current device, properties, memory information, initialisation. */
+/* Results and messages, backends, device names, the current device, properties, memory
+   information, initialisation. */
 #include "harness.h"
 
 #include <ctype.h>
@@ -6,9 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const ds_device nothing; /* zeroed: the current device, and what a failure leaves in an output */
+/* zeroed: the current device, and what a failure leaves in an output */
+static const ds_device nothing;
 
-static int same(ds_device a, ds_device b) { return a.type == b.type && a.index == b.index; }
+static int same(ds_device a, ds_device b) {
+    return a.type == b.type && a.index == b.index;
+}
 
 static ds_device current(void) {
     ds_device d;
@@ -23,14 +27,19 @@ static ds_device with_index(int index) {
     return d;
 }
 
-static ds_device unknown_type(void) { return (ds_device){ 77, 0 }; }
-static ds_device host(void) { return (ds_device){ DS_DEVICE_HOST, 0 }; }
+static ds_device unknown_type(void) {
+    return (ds_device){ 77, 0 };
+}
+
+static ds_device host(void) {
+    return (ds_device){ DS_DEVICE_HOST, 0 };
+}
 
 /* ---- results and messages ---- */
 
 static void test_every_result_has_a_name_and_a_text(void **state) {
     (void)state;
-#define EXPECT(result, value, meaning) \
+#define EXPECT(result, value, meaning)                    \
     assert_string_equal(ds_result_name(result), #result); \
     assert_string_equal(ds_result_text(result), meaning); \
     assert_int_equal(result, value);
@@ -43,7 +52,8 @@ static void test_every_result_has_a_name_and_a_text(void **state) {
 static void test_an_error_names_the_line_and_the_function_that_was_called(void **state) {
     char place[60];
     (void)state;
-    refused(ds_device_get(NULL), DS_ERR_INVALID_VALUE); snprintf(place, sizeof place, "test_devices.c:%d", __LINE__);
+    refused(ds_device_get(NULL), DS_ERR_INVALID_VALUE);
+    snprintf(place, sizeof place, "test_devices.c:%d", __LINE__ - 1);
     assert_non_null(strstr(ds_last_error(), place));
     assert_non_null(strstr(ds_last_error(), "ds_device_get"));
 }
@@ -116,7 +126,8 @@ static void test_the_report_has_a_line_per_backend_and_fits_any_size(void **stat
     ok(ds_backend_report(text, sizeof text));
     size_t length = strlen(text);
     assert_true(length > 0);
-    for (size_t i = 0; i + 1 < length; i++) lines += text[i] == '\n';
+    for (size_t i = 0; i + 1 < length; i++)
+        lines += text[i] == '\n';
     assert_int_equal(lines, DS_BACKEND_COUNT);
     assert_non_null(strstr(text, "cuda"));
     assert_non_null(strstr(text, "cpu"));
@@ -145,20 +156,34 @@ static void test_device_counts_go_by_type(void **state) {
 }
 
 static void test_device_names_are_read(void **state) {
-    static const struct { const char *text; int type, index; } names[] = {
-        { "cpu", DS_DEVICE_CPU, 0 },         { "cpu:0", DS_DEVICE_CPU, 0 },       { "CPU:0", DS_DEVICE_CPU, 0 },
-        { "Cpu", DS_DEVICE_CPU, 0 },         { "  cpu:0", DS_DEVICE_CPU, 0 },     { "cpu:0  ", DS_DEVICE_CPU, 0 },
-        { "\tcpu\t", DS_DEVICE_CPU, 0 },     { "custom_cpu", DS_DEVICE_CPU, 0 },  { " custom_cpu:0 ", DS_DEVICE_CPU, 0 },
-        { "host", DS_DEVICE_HOST, 0 },       { "HOST", DS_DEVICE_HOST, 0 },       { "host:0", DS_DEVICE_HOST, 0 },
-        { "cpu:1", DS_DEVICE_CPU, 1 },       { "custom_cpu:1", DS_DEVICE_CPU, 1 },
+    static const struct {
+        const char *text;
+        int type, index;
+    } names[] = {
+        { "cpu", DS_DEVICE_CPU, 0 },
+        { "cpu:0", DS_DEVICE_CPU, 0 },
+        { "CPU:0", DS_DEVICE_CPU, 0 },
+        { "Cpu", DS_DEVICE_CPU, 0 },
+        { "  cpu:0", DS_DEVICE_CPU, 0 },
+        { "cpu:0  ", DS_DEVICE_CPU, 0 },
+        { "\tcpu\t", DS_DEVICE_CPU, 0 },
+        { "custom_cpu", DS_DEVICE_CPU, 0 },
+        { " custom_cpu:0 ", DS_DEVICE_CPU, 0 },
+        { "host", DS_DEVICE_HOST, 0 },
+        { "HOST", DS_DEVICE_HOST, 0 },
+        { "host:0", DS_DEVICE_HOST, 0 },
+        { "cpu:1", DS_DEVICE_CPU, 1 },
+        { "custom_cpu:1", DS_DEVICE_CPU, 1 },
     };
+
     int count;
     (void)state;
     ok(ds_device_set(ds_cpu(0)));
     ok(ds_device_count(DS_DEVICE_CPU, &count));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         ds_device d = { 99, 99 };
-        if (names[i].index >= count) continue;
+        if (names[i].index >= count)
+            continue;
         ok(ds_device_parse(names[i].text, &d));
         assert_int_equal(d.type, names[i].type);
         assert_int_equal(d.index, names[i].index);
@@ -167,16 +192,59 @@ static void test_device_names_are_read(void **state) {
 
 static void test_malformed_device_names_are_refused(void **state) {
     static const char *const names[] = {
-        "", " ", "\t", ":", ":0", "0", "-1", "cpu:", "cpu: ", "cpu:-1", "cpu:+1", "cpu:0abc", "cpu:abc", "cpu:0x1", "cpu 0",
-        "cpu: 0", "cpu :0", "cpu:0:0", "cpu::0", "cpu:0.0", "cpu0", "cpux", "cpu,cpu", "cp", "c", "gpu1", "gpu:", "gpu:-1",
-        "gpu:0abc", "cuda:", "cuda1", "cuda:-1", "cuda:0 1", "Custom_cpu", "CUSTOM_CPU:0", "custom_cpu:", "custom_cpu1",
-        "custom", "hosts", "host:", "host:-1", "xla", "mtia:0", "undefined_device", "cpu:0\n\n0", "\xff\xfe",
+        "",
+        " ",
+        "\t",
+        ":",
+        ":0",
+        "0",
+        "-1",
+        "cpu:",
+        "cpu: ",
+        "cpu:-1",
+        "cpu:+1",
+        "cpu:0abc",
+        "cpu:abc",
+        "cpu:0x1",
+        "cpu 0",
+        "cpu: 0",
+        "cpu :0",
+        "cpu:0:0",
+        "cpu::0",
+        "cpu:0.0",
+        "cpu0",
+        "cpux",
+        "cpu,cpu",
+        "cp",
+        "c",
+        "gpu1",
+        "gpu:",
+        "gpu:-1",
+        "gpu:0abc",
+        "cuda:",
+        "cuda1",
+        "cuda:-1",
+        "cuda:0 1",
+        "Custom_cpu",
+        "CUSTOM_CPU:0",
+        "custom_cpu:",
+        "custom_cpu1",
+        "custom",
+        "hosts",
+        "host:",
+        "host:-1",
+        "xla",
+        "mtia:0",
+        "undefined_device",
+        "cpu:0\n\n0",
+        "\xff\xfe",
     };
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         ds_device d = { 99, 99 };
         ds_result r = ds_device_parse(names[i], &d);
-        if (r != DS_ERR_INVALID_DEVICE) fail_msg("\"%s\" gives %s", names[i], ds_result_name(r));
+        if (r != DS_ERR_INVALID_DEVICE)
+            fail_msg("\"%s\" gives %s", names[i], ds_result_name(r));
         harness_sentence(ds_last_error(), names[i]);
         assert_true(same(d, nothing));
     }
@@ -293,7 +361,8 @@ static void test_devices_that_are_not_there_are_not_set(void **state) {
     refused(ds_device_set(with_index(harness_device_count())), DS_ERR_DEVICE_RANGE);
     refused(ds_device_set(unknown_type()), DS_ERR_INVALID_DEVICE);
     refused_any(ds_device_set(host()));
-    if (!cuda) refused(ds_device_set(ds_cuda(0)), DS_ERR_NO_DEVICE);
+    if (!cuda)
+        refused(ds_device_set(ds_cuda(0)), DS_ERR_NO_DEVICE);
     assert_true(same(current(), harness_device(1)));
 }
 
@@ -328,9 +397,11 @@ static void test_pop_restores_the_device_at_entry_whatever_was_set_inside(void *
 
 static void test_frames_nest_deeply(void **state) {
     enum { DEPTH = 1000 };
+
     (void)state;
     ok(ds_device_set(harness_device(1)));
-    for (int i = 0; i < DEPTH; i++) ok(ds_device_push(harness_device(i)));
+    for (int i = 0; i < DEPTH; i++)
+        ok(ds_device_push(harness_device(i)));
     for (int i = DEPTH - 1; i >= 0; i--) {
         assert_true(same(current(), harness_device(i)));
         ok(ds_device_pop());
@@ -340,7 +411,8 @@ static void test_frames_nest_deeply(void **state) {
 
 static int leave_a_scope_by_return(ds_device d) {
     DS_DEVICE_SCOPE(d) {
-        if (same(current(), d)) return 1;
+        if (same(current(), d))
+            return 1;
     }
     return 0;
 }
@@ -363,17 +435,20 @@ static void test_a_device_scope_is_left_however_the_block_is(void **state) {
     assert_true(same(current(), zero));
     assert_int_equal(entered, 2);
     DS_DEVICE_SCOPE(one) {
-        if (entered) break;
+        if (entered)
+            break;
         fail();
     }
     assert_true(same(current(), zero));
     DS_DEVICE_SCOPE(one) {
-        if (entered) continue;
+        if (entered)
+            continue;
         fail();
     }
     assert_true(same(current(), zero));
     DS_DEVICE_SCOPE(one) {
-        if (entered) goto out;
+        if (entered)
+            goto out;
         fail();
     }
 out:
@@ -391,7 +466,8 @@ out:
 static void test_a_scope_of_a_missing_device_is_not_entered(void **state) {
     (void)state;
     ok(ds_device_set(harness_device(0)));
-    DS_DEVICE_SCOPE(with_index(100)) fail();
+    DS_DEVICE_SCOPE(with_index(100))
+        fail();
     harness_sentence(ds_last_error(), "DS_DEVICE_SCOPE");
     assert_true(same(current(), harness_device(0)));
     refused(ds_device_pop(), DS_ERR_ILLEGAL_STATE);
@@ -404,7 +480,8 @@ typedef struct visitor {
 } visitor;
 
 static void take_turn(visitor *v, int turn) {
-    while (v->turn < turn) harness_nap();
+    while (v->turn < turn)
+        harness_nap();
 }
 
 static ds_device current_there(void) {
@@ -422,7 +499,8 @@ static void *visit(void *user) {
     take_turn(v, 2);
     int kept = same(current_there(), v->mine);
     ok_thread(ds_device_pop());
-    if (!kept || !same(current_there(), v->first)) v->lone_pop = DS_OK;
+    if (!kept || !same(current_there(), v->first))
+        v->lone_pop = DS_OK;
     v->turn = 3;
     return NULL;
 }
@@ -487,8 +565,10 @@ static void test_uuids_differ_and_print_as_36_characters(void **state) {
     ok(ds_uuid_print(a.uuid, text, 37));
     assert_int_equal(strlen(text), 36);
     for (int i = 0; i < 36; i++)
-        if (i == 8 || i == 13 || i == 18 || i == 23) assert_int_equal(text[i], '-');
-        else assert_true(isxdigit((unsigned char)text[i]));
+        if (i == 8 || i == 13 || i == 18 || i == 23)
+            assert_int_equal(text[i], '-');
+        else
+            assert_true(isxdigit((unsigned char)text[i]));
     if (harness_device_count() > 1) {
         ok(ds_device_get_properties(harness_device(1), &b));
         assert_memory_not_equal(a.uuid, b.uuid, 16);
@@ -526,7 +606,8 @@ static void test_functions_of_a_device_refuse_what_is_none(void **state) {
     refused(ds_device_synchronize(with_index(100)), DS_ERR_DEVICE_RANGE);
     refused(ds_device_synchronize(unknown_type()), DS_ERR_INVALID_DEVICE);
     refused(ds_device_get_properties(harness_device(0), NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_device_can_access_peer(harness_device(0), harness_device(1), NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_device_can_access_peer(harness_device(0), harness_device(1), NULL),
+            DS_ERR_INVALID_VALUE);
 }
 
 static void test_a_device_reaches_itself_and_questions_do_not_move_the_current_one(void **state) {
@@ -537,7 +618,9 @@ static void test_a_device_reaches_itself_and_questions_do_not_move_the_current_o
             int yes = -1;
             ok(ds_device_can_access_peer(harness_device(i), harness_device(j), &yes));
             assert_true(yes == 1 || (yes == 0 && i != j));
-            if (harness_is_cpu()) assert_int_equal(yes, 1); /* the default */
+            /* the default */
+            if (harness_is_cpu())
+                assert_int_equal(yes, 1);
         }
     assert_true(same(current(), harness_device(0)));
 }
@@ -548,7 +631,8 @@ static void test_the_priority_range_goes_from_zero_to_a_negative_number(void **s
     ok(ds_device_priority_range(harness_device(1), &least, &greatest));
     assert_int_equal(least, 0);
     assert_true(greatest < 0);
-    if (harness_is_cpu()) assert_int_equal(greatest, -5);
+    if (harness_is_cpu())
+        assert_int_equal(greatest, -5);
 }
 
 /* ---- memory information ---- */
@@ -566,17 +650,21 @@ static void test_memory_info_is_two_positive_numbers(void **state) {
 
 static void test_an_allocation_takes_from_its_own_device_only(void **state) {
     enum { BYTES = 8 << 20 };
+
     size_t before[2], during[2], after[2], total[2], total_during[2];
     void *p;
     (void)state;
     two_devices();
     ok(ds_device_set(harness_device(0))); /* device 1 is not the current one */
     for (int target = 0; target < 2; target++) {
-        for (int i = 0; i < 2; i++) ok(ds_device_memory_info(harness_device(i), &before[i], &total[i]));
+        for (int i = 0; i < 2; i++)
+            ok(ds_device_memory_info(harness_device(i), &before[i], &total[i]));
         ok(ds_alloc(harness_device(target), BYTES, &p));
-        for (int i = 0; i < 2; i++) ok(ds_device_memory_info(harness_device(i), &during[i], &total_during[i]));
+        for (int i = 0; i < 2; i++)
+            ok(ds_device_memory_info(harness_device(i), &during[i], &total_during[i]));
         ok(ds_free(p));
-        for (int i = 0; i < 2; i++) ok(ds_device_memory_info(harness_device(i), &after[i], NULL));
+        for (int i = 0; i < 2; i++)
+            ok(ds_device_memory_info(harness_device(i), &after[i], NULL));
         assert_true(before[target] - during[target] >= BYTES && before[target] > during[target]);
         assert_int_equal(during[1 - target], before[1 - target]);
         assert_int_equal(after[target], before[target]);
@@ -650,10 +738,12 @@ static void test_reset_of_a_healthy_device_drains_it_and_keeps_its_streams(void 
         return;
     }
     ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
-    for (uint64_t i = 0; i < 100; i++) fold(s, h, i);
+    for (uint64_t i = 0; i < 100; i++)
+        fold(s, h, i);
     ok(ds_device_reset(harness_device(0)));
     uint64_t want = 3;
-    for (uint64_t i = 0; i < 100; i++) want = fold_host(want, i);
+    for (uint64_t i = 0; i < 100; i++)
+        want = fold_host(want, i);
     assert_int_equal(*h, want);
     fold(s, h, 7);
     ok(ds_stream_synchronize(s));
@@ -663,7 +753,8 @@ static void test_reset_of_a_healthy_device_drains_it_and_keeps_its_streams(void 
 
 /* ---- initialisation ---- */
 
-/* The environment is put back before a test can fail, so that the next test finds the devices it expects. */
+/* The environment is put back before a test can fail, so that the next test finds the devices it
+   expects. */
 static int cpu_devices_with(const char *value, int *first_index) {
     char before[20];
     const char *old = getenv("DEVSTREAM_CPU_DEVICES");
@@ -672,9 +763,12 @@ static int cpu_devices_with(const char *value, int *first_index) {
     snprintf(before, sizeof before, "%s", old ? old : "");
     harness_shutdown();
     setenv("DEVSTREAM_CPU_DEVICES", value, 1);
-    ds_result counted = ds_device_count(DS_DEVICE_CPU, &count), got = ds_device_get(&d), down = ds_shutdown();
-    if (old) setenv("DEVSTREAM_CPU_DEVICES", before, 1);
-    else unsetenv("DEVSTREAM_CPU_DEVICES");
+    ds_result counted = ds_device_count(DS_DEVICE_CPU, &count), got = ds_device_get(&d),
+              down = ds_shutdown();
+    if (old)
+        setenv("DEVSTREAM_CPU_DEVICES", before, 1);
+    else
+        unsetenv("DEVSTREAM_CPU_DEVICES");
     ok(counted);
     ok(got);
     ok(down);
@@ -714,17 +808,22 @@ static void test_init_configures_the_first_use_and_is_refused_after_it(void **st
 }
 
 static void test_init_refuses_wrong_descriptions_and_changes_nothing(void **state) {
-    struct ds_cpu_desc many = { .devices = DS_CPU_MAX_DEVICES + 1 }, negative = { .devices = -1 }, workers = { .workers = 257 };
+    struct ds_cpu_desc many = { .devices = DS_CPU_MAX_DEVICES + 1 }, negative = { .devices = -1 },
+                       workers = { .workers = 257 };
     (void)state;
     harness_shutdown();
     ds_result r[] = {
-        ds_init(&(ds_init_desc){ .layers = "no_such_layer" }), ds_init(&(ds_init_desc){ .flags = 1u << 20 }),
-        ds_init(&(ds_init_desc){ .cpu = &many }),              ds_init(&(ds_init_desc){ .cpu = &negative }),
-        ds_init(&(ds_init_desc){ .cpu = &workers }),           ds_init(&(ds_init_desc){ 0 }),
+        ds_init(&(ds_init_desc){ .layers = "no_such_layer" }),
+        ds_init(&(ds_init_desc){ .flags = 1u << 20 }),
+        ds_init(&(ds_init_desc){ .cpu = &many }),
+        ds_init(&(ds_init_desc){ .cpu = &negative }),
+        ds_init(&(ds_init_desc){ .cpu = &workers }),
+        ds_init(&(ds_init_desc){ 0 }),
     };
     ds_result down = ds_shutdown();
     for (int i = 0; i < 5; i++)
-        if (r[i] != DS_ERR_INVALID_VALUE) fail_msg("description %d gives %s", i, ds_result_name(r[i]));
+        if (r[i] != DS_ERR_INVALID_VALUE)
+            fail_msg("description %d gives %s", i, ds_result_name(r[i]));
     assert_int_equal(r[5], DS_OK);
     ok(down);
     int want = atoi(getenv("DEVSTREAM_CPU_DEVICES"));
@@ -752,13 +851,17 @@ static void test_shutdown_may_be_called_twice_and_voids_the_handles(void **state
     assert_int_equal(event_query, DS_ERR_INVALID_HANDLE);
 }
 
-typedef struct leak_log { int items, by_label; } leak_log;
+typedef struct leak_log {
+    int items, by_label;
+} leak_log;
 
 static void count_leaks(const ds_log_item *item, void *user) {
     leak_log *log = user;
-    if (item->level != DS_LOG_WARNING) return;
+    if (item->level != DS_LOG_WARNING)
+        return;
     log->items++;
-    if (strstr(item->text, "left-stream") || strstr(item->text, "left-event")) log->by_label++;
+    if (strstr(item->text, "left-stream") || strstr(item->text, "left-event"))
+        log->by_label++;
 }
 
 static void test_shutdown_reports_by_label_what_was_not_destroyed(void **state) {
@@ -776,8 +879,9 @@ static void test_shutdown_reports_by_label_what_was_not_destroyed(void **state) 
     assert_int_equal(log.items, 2);
 }
 
-/* Lines that have no meaning here: peers 37 (part), 44: what is not a stream is a compile error in C; the rest of them is
-   in test_current.c. torch 5: "Expected a cuda device" is a matter of types of devices; a wrong string is here. */
+/* Lines that have no meaning here: peers 37 (part), 44: what is not a stream is a compile error
+   in C; the rest of them is in test_current.c. torch 5: "Expected a cuda device" is a matter of
+   types of devices; a wrong string is here. */
 
 const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_every_result_has_a_name_and_a_text, "torch 6"),

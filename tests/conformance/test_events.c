@@ -7,10 +7,21 @@
 static const ds_device nothing;
 static const ds_event no_event;
 
-static int same(ds_device a, ds_device b) { return a.type == b.type && a.index == b.index; }
-static ds_stream made(int device) { return harness_stream(device, DS_STREAM_NON_BLOCKING); }
-static void expect_pending(ds_stream s) { assert_int_equal(ds_stream_query(s), DS_NOT_READY); }
-static void expect_not_reached(ds_event e) { assert_int_equal(ds_event_query(e), DS_NOT_READY); }
+static int same(ds_device a, ds_device b) {
+    return a.type == b.type && a.index == b.index;
+}
+
+static ds_stream made(int device) {
+    return harness_stream(device, DS_STREAM_NON_BLOCKING);
+}
+
+static void expect_pending(ds_stream s) {
+    assert_int_equal(ds_stream_query(s), DS_NOT_READY);
+}
+
+static void expect_not_reached(ds_event e) {
+    assert_int_equal(ds_event_query(e), DS_NOT_READY);
+}
 
 static ds_event event_of(unsigned flags) {
     ds_event e;
@@ -28,8 +39,10 @@ static ds_device device_of(ds_event e) {
 
 static void test_events_are_created_with_all_sensible_flags(void **state) {
     static const unsigned flags[] = {
-        DS_EVENT_DEFAULT, DS_EVENT_TIMING, DS_EVENT_BLOCKING_WAIT, DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT,
-        DS_EVENT_INTERPROCESS, DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT, DS_EVENT_CUPY,
+        DS_EVENT_DEFAULT,       DS_EVENT_TIMING,
+        DS_EVENT_BLOCKING_WAIT, DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT,
+        DS_EVENT_INTERPROCESS,  DS_EVENT_INTERPROCESS | DS_EVENT_BLOCKING_WAIT,
+        DS_EVENT_CUPY,
     };
     (void)state;
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
@@ -101,7 +114,8 @@ static void test_a_record_on_another_device_is_refused_and_the_old_one_stays(voi
     ok(ds_event_create(0, "probe", &e));
     gate_close(zero, &g);
     ok(ds_event_record(e, zero));
-    refused(ds_event_record(e, one), DS_ERR_DEVICE_MISMATCH); snprintf(place, sizeof place, "test_events.c:%d", __LINE__);
+    refused(ds_event_record(e, one), DS_ERR_DEVICE_MISMATCH);
+    snprintf(place, sizeof place, "test_events.c:%d", __LINE__ - 1);
     assert_non_null(strstr(ds_last_error(), place));
     assert_non_null(strstr(ds_last_error(), "ds_event_record"));
     assert_non_null(strstr(ds_last_error(), "probe"));
@@ -153,9 +167,11 @@ static void test_zeroed_invented_and_destroyed_events_are_refused(void **state) 
     expect_invalid(gone);
     expect_invalid((ds_event){ 0xdeadbeefcafef00du });
     expect_invalid((ds_event){ UINT64_MAX });
-    for (int i = 0; i < 20; i++) fresh[i] = event_of(0);
+    for (int i = 0; i < 20; i++)
+        fresh[i] = event_of(0);
     refused(ds_event_query(gone), DS_ERR_INVALID_HANDLE);
-    for (int i = 0; i < 20; i++) ok(ds_event_destroy(fresh[i]));
+    for (int i = 0; i < 20; i++)
+        ok(ds_event_destroy(fresh[i]));
 }
 
 static void test_functions_of_an_event_refuse_missing_outputs(void **state) {
@@ -177,7 +193,9 @@ static void test_an_event_is_not_ready_then_ready(void **state) {
     ok(ds_event_query(e));
     gate_close(s, &g);
     ok(ds_event_record(e, s));
-    for (int i = 0; i < 1000; i++) expect_not_reached(e); /* never blocks */
+    /* never blocks */
+    for (int i = 0; i < 1000; i++)
+        expect_not_reached(e);
     gate_wait_entered(&g);
     expect_not_reached(e);
     expect_pending(s);
@@ -196,7 +214,8 @@ static void test_a_record_covers_what_was_put_before_it_only(void **state) {
     ds_event e;
     (void)state;
     ds_stream s = made(0);
-    for (uint64_t i = 0; i < 3; i++) fold(s, h, i);
+    for (uint64_t i = 0; i < 3; i++)
+        fold(s, h, i);
     ok(ds_stream_record_new(s, 0, &e));
     gate_close(s, &g);
     ok(ds_event_synchronize(e)); /* a hang here is the failure */
@@ -358,6 +377,7 @@ static void test_a_later_record_does_not_delay_an_earlier_wait(void **state) {
 
 static void test_waiters_keep_each_its_record_over_many_records(void **state) {
     enum { MANY = 16 };
+
     gate g[MANY];
     ds_stream slow[MANY], waiter[MANY];
     (void)state;
@@ -371,7 +391,8 @@ static void test_waiters_keep_each_its_record_over_many_records(void **state) {
         ok(ds_stream_wait_event(waiter[i], e));
     }
     for (int i = MANY - 1; i >= 0; i--) {
-        for (int j = 0; j <= i; j++) expect_pending(waiter[j]);
+        for (int j = 0; j <= i; j++)
+            expect_pending(waiter[j]);
         gate_open(&g[i]);
         ok(ds_stream_synchronize(waiter[i]));
     }
@@ -407,6 +428,7 @@ static void test_a_stream_on_another_device_may_wait(void **state) {
 
 static void test_a_stream_may_wait_for_several_events(void **state) {
     enum { MANY = 6 };
+
     gate g[MANY];
     ds_stream s[MANY];
     (void)state;
@@ -425,13 +447,15 @@ static void test_a_stream_may_wait_for_several_events(void **state) {
         ok(ds_stream_synchronize(s[i]));
     }
     ok(ds_stream_synchronize(waiter));
-    for (int i = 0; i < MANY; i++) ok(ds_stream_destroy(s[i]));
+    for (int i = 0; i < MANY; i++)
+        ok(ds_stream_destroy(s[i]));
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(waiter));
 }
 
 static void test_many_streams_may_wait_for_one_event(void **state) {
     enum { MANY = 64 };
+
     gate g = { 0 };
     ds_stream s[MANY];
     uint64_t *h = zeroed_words(MANY), *shared = word(1);
@@ -447,7 +471,8 @@ static void test_many_streams_may_wait_for_one_event(void **state) {
         ok(ds_stream_wait_event(s[i], e));
         fold(s[i], &h[i], 2);
     }
-    for (int i = 0; i < MANY; i++) expect_pending(s[i]);
+    for (int i = 0; i < MANY; i++)
+        expect_pending(s[i]);
     gate_open(&g);
     for (int i = 0; i < MANY; i++) {
         ok(ds_stream_synchronize(s[i]));
@@ -461,11 +486,13 @@ static void test_many_streams_may_wait_for_one_event(void **state) {
 
 static void test_a_ring_of_waits_keeps_one_order(void **state) {
     enum { RING = 20, ROUNDS = 20 };
+
     ds_stream s[RING];
     uint64_t *h = word(1), want = 1;
     (void)state;
     ds_event e = event_of(0);
-    for (int i = 0; i < RING; i++) s[i] = harness_stream(0, i & 1 ? DS_STREAM_BLOCKING : DS_STREAM_NON_BLOCKING);
+    for (int i = 0; i < RING; i++)
+        s[i] = harness_stream(0, i & 1 ? DS_STREAM_BLOCKING : DS_STREAM_NON_BLOCKING);
     for (int i = 0; i < RING * ROUNDS; i++) {
         ok(ds_stream_wait_event(s[i % RING], e));
         fold(s[i % RING], h, (uint64_t)i);
@@ -474,7 +501,8 @@ static void test_a_ring_of_waits_keeps_one_order(void **state) {
     }
     ok(ds_event_synchronize(e));
     assert_int_equal(*h, want);
-    for (int i = 0; i < RING; i++) ok(ds_stream_destroy(s[i]));
+    for (int i = 0; i < RING; i++)
+        ok(ds_stream_destroy(s[i]));
     ok(ds_event_destroy(e));
 }
 
@@ -639,7 +667,10 @@ static void test_a_timed_synchronize_gives_up_in_time(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-typedef struct watcher { ds_event e; _Atomic int back; } watcher;
+typedef struct watcher {
+    ds_event e;
+    _Atomic int back;
+} watcher;
 
 static void *watch(void *user) {
     watcher *w = user;
@@ -670,7 +701,8 @@ static void test_threads_may_wait_for_one_event_while_others_work(void **state) 
         ok(ds_event_synchronize(step));
         ok(ds_event_destroy(step));
     }
-    for (int i = 0; i < 4; i++) assert_int_equal(w[i].back, 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(w[i].back, 0);
     gate_open(&g);
     for (int i = 0; i < 4; i++) {
         join(thread[i]);
@@ -708,9 +740,11 @@ static void test_elapsed_names_the_first_thing_that_is_missing(void **state) {
     double ms = 7;
     (void)state;
     ds_event untimed = event_of(0), other_untimed = event_of(0);
-    ds_event unrecorded = event_of(DS_EVENT_TIMING), timed = event_of(DS_EVENT_TIMING), pending = event_of(DS_EVENT_TIMING);
+    ds_event unrecorded = event_of(DS_EVENT_TIMING), timed = event_of(DS_EVENT_TIMING),
+             pending = event_of(DS_EVENT_TIMING);
     ds_stream zero = made(0), slow = made(0);
-    refused(ds_event_elapsed_ms(untimed, other_untimed, &ms), DS_ERR_NO_TIMING); /* and they are not recorded either */
+    /* and they are not recorded either */
+    refused(ds_event_elapsed_ms(untimed, other_untimed, &ms), DS_ERR_NO_TIMING);
     assert_true(ms == 0);
     ok(ds_event_record(untimed, zero));
     ok(ds_event_record(timed, zero));
@@ -755,14 +789,16 @@ static void test_elapsed_names_the_first_thing_that_is_missing(void **state) {
 }
 
 static void let_pass(uint64_t ns) {
-    for (uint64_t start = now_ns(); now_ns() - start < ns;) harness_nap();
+    for (uint64_t start = now_ns(); now_ns() - start < ns;)
+        harness_nap();
 }
 
 static void test_elapsed_measures_the_time_between_the_records(void **state) {
     gate g = { 0 };
     double ms = 0, back = 0, none = 7;
     (void)state;
-    ds_event start = event_of(DS_EVENT_TIMING), end = event_of(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT);
+    ds_event start = event_of(DS_EVENT_TIMING),
+             end = event_of(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT);
     ds_stream s = made(1);
     ok(ds_device_set(harness_device(0))); /* any current device will do */
     uint64_t before = now_ns();
@@ -785,7 +821,8 @@ static void test_elapsed_measures_the_time_between_the_records(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_the_time_is_when_the_stream_reaches_the_record_not_when_it_was_asked_for(void **state) {
+static void test_the_time_is_when_the_stream_reaches_the_record_not_when_it_was_asked_for(
+    void **state) {
     gate g = { 0 };
     double ms = 0;
     ds_event start, end;
@@ -815,7 +852,8 @@ static void test_elapsed_of_work_is_positive_on_every_kind_of_stream(void **stat
         double ms = 0;
         ds_event start, end;
         ok(ds_stream_record_new(s[i], DS_EVENT_CUPY, &start));
-        for (uint64_t n = 0; n < 200; n++) fold(s[i], h, n);
+        for (uint64_t n = 0; n < 200; n++)
+            fold(s[i], h, n);
         ok(ds_stream_record_new(s[i], DS_EVENT_CUPY, &end));
         ok(ds_stream_synchronize(s[i]));
         ok(ds_event_elapsed_ms(start, end, &ms));
@@ -845,14 +883,17 @@ static void test_a_new_record_replaces_the_time(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-/* Lines that have no meaning in C: peers 30, torch 42: there is no printed form of an event. peers 36, torch 36 (part):
-   an event's handle is never 0; what is empty before the first record is its device. peers D11 is in test_cpu_named.c. */
+/* Lines that have no meaning in C: peers 30, torch 42: there is no printed form of an event.
+   peers 36, torch 36 (part): an event's handle is never 0; what is empty before the first record
+   is its device. peers D11 is in test_cpu_named.c. */
 
 const struct CMUnitTest tests_events[] = {
     DS_TEST(test_events_are_created_with_all_sensible_flags, "peers 35 46 55, torch 37"),
     DS_TEST(test_flags_that_do_not_go_together_are_refused, "peers b.3"),
-    DS_TEST(test_an_unrecorded_event_is_complete_and_has_no_device, "peers 36 41 46, torch 18 36 41"),
-    DS_TEST(test_an_event_gets_its_device_with_the_first_record_and_keeps_it, "peers 36, torch 18 36 41"),
+    DS_TEST(test_an_unrecorded_event_is_complete_and_has_no_device,
+            "peers 36 41 46, torch 18 36 41"),
+    DS_TEST(test_an_event_gets_its_device_with_the_first_record_and_keeps_it,
+            "peers 36, torch 18 36 41"),
     DS_TEST(test_a_record_on_another_device_is_refused_and_the_old_one_stays, "peers b.3 a.6"),
     DS_TEST(test_zeroed_invented_and_destroyed_events_are_refused, "peers 44"),
     DS_TEST(test_functions_of_an_event_refuse_missing_outputs, "events"),
@@ -880,7 +921,8 @@ const struct CMUnitTest tests_events[] = {
     DS_TEST(test_events_are_asked_and_awaited_from_any_device, "torch 39 41"),
     DS_TEST(test_elapsed_names_the_first_thing_that_is_missing, "peers 35, torch 37 40"),
     DS_TEST(test_elapsed_measures_the_time_between_the_records, "peers 56 58, torch 36 40"),
-    DS_TEST(test_the_time_is_when_the_stream_reaches_the_record_not_when_it_was_asked_for, "peers b.3"),
+    DS_TEST(test_the_time_is_when_the_stream_reaches_the_record_not_when_it_was_asked_for,
+            "peers b.3"),
     DS_TEST(test_elapsed_of_work_is_positive_on_every_kind_of_stream, "peers 56 58"),
     DS_TEST(test_a_new_record_replaces_the_time, "peers b.3"),
 };

@@ -1,4 +1,5 @@
-/* Failures: sticky for their device, reported with their first cause, and nothing hangs or leaks. */
+/* Failures: sticky for their device, reported with their first cause, and nothing hangs or
+   leaks. */
 #include "harness.h"
 
 #include <sched.h>
@@ -8,18 +9,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static ds_device device(int i) { return harness_device(i % harness_device_count()); }
+static ds_device device(int i) {
+    return harness_device(i % harness_device_count());
+}
 
 /* ---- a kernel that fails ---- */
 
 static int explode(size_t first, size_t count, const void *args) {
-    (void)first; (void)count; (void)args;
+    (void)first;
+    (void)count;
+    (void)args;
     return 7;
 }
 
-static ds_kernel make_explode(void) { return harness_kernel("explode", explode, 0, NULL, 0, 0); }
+static ds_kernel make_explode(void) {
+    return harness_kernel("explode", explode, 0, NULL, 0, 0);
+}
 
-/* The last error names the kernel and where it was launched; on CUDA, which does not tell, what CUDA says. */
+/* The last error names the kernel and where it was launched; on CUDA, which does not tell, what
+   CUDA says. */
 static void expect_cause(int line) {
     char where[64];
     if (!harness_is_cpu()) {
@@ -32,7 +40,8 @@ static void expect_cause(int line) {
         fail_msg("\"%s\" names neither explode nor %s", ds_last_error(), where);
 }
 
-static uint64_t *pinned_word(uint64_t value) { /* apart from the suite's own: it is freed after a failure */
+/* apart from the suite's own: it is freed after a failure */
+static uint64_t *pinned_word(uint64_t value) {
     void *p;
     ok(ds_host_alloc(sizeof(uint64_t), &p));
     *(uint64_t *)p = value;
@@ -54,12 +63,14 @@ static void test_a_failure_is_sticky_for_its_device_and_names_its_cause(void **s
     int line;
     ok(ds_stream_legacy(device(0), &legacy));
     ok(ds_event_create(0, NULL, &e));
-    line = __LINE__; ok(ds_launch(k, 1, NULL, 0, s));
+    line = __LINE__ + 1;
+    ok(ds_launch(k, 1, NULL, 0, s));
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
     expect_cause(line);
     refused(ds_stream_query(s), DS_ERR_FAILED);
     expect_cause(line);
-    refused(ds_launch(k, 1, NULL, 0, s), DS_ERR_FAILED); /* a later failure does not become the cause */
+    /* a later failure does not become the cause */
+    refused(ds_launch(k, 1, NULL, 0, s), DS_ERR_FAILED);
     expect_cause(line);
     refused(ds_fill(h, 0, 4, 1, s), DS_ERR_FAILED);
     expect_cause(line);
@@ -154,12 +165,14 @@ static void test_a_stream_elsewhere_that_waits_on_failed_work_does_not_run(void 
     two_devices();
     gate g = { 0 };
     ds_kernel k = make_explode();
-    ds_stream failing = stream_on(0), by_event = stream_on(1), by_stream = stream_on(1), free_one = stream_on(1);
+    ds_stream failing = stream_on(0), by_event = stream_on(1), by_stream = stream_on(1),
+              free_one = stream_on(1);
     ds_event e;
     uint64_t *a = pinned_word(1), *b = pinned_word(1), *c = pinned_word(1);
     int line;
     gate_close(failing, &g);
-    line = __LINE__; ok(ds_launch(k, 1, NULL, 0, failing));
+    line = __LINE__ + 1;
+    ok(ds_launch(k, 1, NULL, 0, failing));
     ok(ds_stream_record_new(failing, 0, &e));
     ok(ds_stream_wait_event(by_event, e));
     fold(by_event, a, 5);
@@ -186,13 +199,16 @@ static void test_a_stream_elsewhere_that_waits_on_failed_work_does_not_run(void 
     ok(ds_stream_destroy(by_stream));
     ok(ds_stream_destroy(free_one));
     ok(ds_kernel_destroy(k));
-    ok(ds_host_free(a)); ok(ds_host_free(b)); ok(ds_host_free(c));
+    ok(ds_host_free(a));
+    ok(ds_host_free(b));
+    ok(ds_host_free(c));
     ok(ds_device_reset(device(0)));
     ok(ds_device_reset(device(1)));
 }
 
-/* The wait itself may be refused or be accepted; in no case may later work see data that was never made. Many rounds: the
-   fill is small enough to be done at once, and the failure may arrive while that is being decided. */
+/* The wait itself may be refused or be accepted; in no case may later work see data that was
+   never made. Many rounds: the fill is small enough to be done at once, and the failure may
+   arrive while that is being decided. */
 static void test_a_wait_for_work_that_has_failed_already_does_not_pass(void **state) {
     (void)state;
     two_devices();
@@ -207,15 +223,21 @@ static void test_a_wait_for_work_that_has_failed_already_does_not_pass(void **st
         ok(ds_stream_record_new(failing, 0, &e));
         gate_open(&g);
         refused(ds_event_synchronize(e), DS_ERR_FAILED);
-        if (round % 2) usleep(200); /* the workers sleep by now, and the wait wakes one */
+        /* the workers sleep by now, and the wait wakes one */
+        if (round % 2)
+            usleep(200);
         ds_result waited = ds_stream_wait_event(late, e);
-        for (int i = 0; i < round % 64 * 8; i++) (void)now_ns(); /* at many distances */
+        /* at many distances */
+        for (int i = 0; i < round % 64 * 8; i++)
+            (void)now_ns();
         if (waited == DS_OK) {
             ds_result filled = ds_fill(a, 0, 4, 2, late);
             assert_true(filled == DS_OK || filled == DS_ERR_FAILED);
             refused(ds_stream_synchronize(late), DS_ERR_FAILED);
-        } else assert_int_equal(waited, DS_ERR_FAILED);
-        if (*a != 1) fail_msg("round %d: the fill behind the wait has run", round);
+        } else
+            assert_int_equal(waited, DS_ERR_FAILED);
+        if (*a != 1)
+            fail_msg("round %d: the fill behind the wait has run", round);
         ok(ds_event_destroy(e));
         ok(ds_stream_destroy(failing));
         ok(ds_stream_destroy(late));
@@ -233,12 +255,16 @@ static void test_small_work_submitted_while_the_stream_fails_does_not_run(void *
     uint64_t *a = pinned_word(1);
     for (int round = 0; round < (harness_is_cpu() ? 5000 : 1); round++) {
         ok(ds_launch(k, 1, NULL, 0, s));
-        for (int i = 0; i < round % 50; i++) (void)now_ns(); /* at many distances from the failure */
+        /* at many distances from the failure */
+        for (int i = 0; i < round % 50; i++)
+            (void)now_ns();
         ds_result filled = ds_fill(a, 0, 4, 2, s);
         assert_true(filled == DS_OK || filled == DS_ERR_FAILED);
         refused(ds_stream_synchronize(s), DS_ERR_FAILED);
-        if (*a != 1) fail_msg("round %d: the fill behind the failed kernel has run", round);
-        if (harness_is_cpu()) ok(ds_device_reset(device(0)));
+        if (*a != 1)
+            fail_msg("round %d: the fill behind the failed kernel has run", round);
+        if (harness_is_cpu())
+            ok(ds_device_reset(device(0)));
     }
     ended(ds_stream_destroy(s));
     ended(ds_kernel_destroy(k));
@@ -255,7 +281,8 @@ static void test_events_reached_before_a_failure_do_not_hang(void **state) {
     ok(ds_event_synchronize(e));
     ok(ds_launch(k, 1, NULL, 0, s));
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
-    ds_result q = ds_event_query(e), w = ds_event_synchronize(e), t = ds_event_synchronize_for(e, 1000000);
+    ds_result q = ds_event_query(e), w = ds_event_synchronize(e),
+              t = ds_event_synchronize_for(e, 1000000);
     assert_true(q == DS_OK || q == DS_ERR_FAILED);
     assert_int_equal(w, q);
     assert_int_equal(t, q);
@@ -299,7 +326,10 @@ static void test_reset_waits_for_the_work_that_still_runs(void **state) {
     (void)state;
     uint64_t *h = pinned_word(1), want = 1;
     ds_stream s = stream_on(0);
-    for (uint64_t i = 0; i < 1000; i++) { fold(s, h, i); want = fold_host(want, i); }
+    for (uint64_t i = 0; i < 1000; i++) {
+        fold(s, h, i);
+        want = fold_host(want, i);
+    }
     ok(ds_device_reset(device(0)));
     assert_int_equal(ds_stream_query(s), DS_OK);
     assert_true(*h == want);
@@ -329,7 +359,9 @@ static void test_shutdown_reports_a_failed_device_and_frees_all_the_same(void **
     ended(ds_kernel_destroy(k));
     refused(ds_shutdown(), DS_ERR_FAILED);
     harness_forget();
-    if (!harness_is_cpu()) return; /* there only another process can start afresh */
+    /* there only another process can start afresh */
+    if (!harness_is_cpu())
+        return;
     uint64_t *h = pinned_word(1); /* the next call starts afresh */
     s = stream_on(0);
     fold(s, h, 1);
@@ -363,7 +395,8 @@ static void test_a_fault_at_a_driver_entry_fails_that_call_only(void **state) {
         snprintf(fault, sizeof fault, "stream_create:%d", n);
         harness_restart(&(ds_init_desc){ .layers = "fault", .fault = fault });
         ok(ds_device_get(&d));
-        if (harness_is_cpu()) ok(ds_cpu_get_stats(&before));
+        if (harness_is_cpu())
+            ok(ds_cpu_get_stats(&before));
         for (int i = 0; i < 4; i++) {
             ds_stream s = { 77 };
             ds_result r = ds_stream_create(NULL, &s);
@@ -377,8 +410,11 @@ static void test_a_fault_at_a_driver_entry_fails_that_call_only(void **state) {
             ok(ds_stream_destroy(s));
         }
         assert_int_equal(failed, 1);
-        if (!harness_is_cpu()) continue;
-        do { /* a destroyed stream may still be on its way out; the first one may have brought the legacy stream to life */
+        if (!harness_is_cpu())
+            continue;
+        /* a destroyed stream may still be on its way out; the first one may have brought the
+           legacy stream to life */
+        do {
             ok(ds_cpu_get_stats(&after));
             sched_yield();
         } while (after.streams > before.streams + 1);
@@ -398,45 +434,67 @@ typedef struct bank {
 static void *bank_alloc(size_t size, void *user) {
     bank *b = user;
     long n = ++b->calls;
-    if (b->fail_at && (n == b->fail_at || (b->forever && n > b->fail_at))) { b->failed = 1; return NULL; }
+    if (b->fail_at && (n == b->fail_at || (b->forever && n > b->fail_at))) {
+        b->failed = 1;
+        return NULL;
+    }
     void *p = malloc(size);
-    if (p) b->taken++;
+    if (p)
+        b->taken++;
     return p;
 }
 
 static void bank_free(void *p, void *user) {
-    if (p) ((bank *)user)->returned++;
+    if (p)
+        ((bank *)user)->returned++;
     free(p);
 }
 
-typedef struct add_args { uint64_t *h; uint64_t n; } add_args;
+typedef struct add_args {
+    uint64_t *h;
+    uint64_t n;
+} add_args;
 
 static int add_kernel(size_t first, size_t count, const void *args) {
     const add_args *a = args;
-    (void)first; (void)count;
+    (void)first;
+    (void)count;
     *a->h += a->n;
     return 0;
 }
 
-static void add_one(void *user) { ++*(uint64_t *)user; }
+static void add_one(void *user) {
+    ++*(uint64_t *)user;
+}
+
 static void add_two(ds_stream stream, ds_result status, void *user) {
     (void)stream;
-    if (status == DS_OK) *(uint64_t *)user += 2;
+    if (status == DS_OK)
+        *(uint64_t *)user += 2;
 }
 
 static _Atomic int payloads_made, payloads_gone;
-static void payload_gone(void *user) { (void)user; payloads_gone++; }
+
+static void payload_gone(void *user) {
+    (void)user;
+    payloads_gone++;
+}
 
 static int silent;       /* failures without a sentence */
 static int wrong_result; /* programs that succeeded and computed something else */
 static unsigned char registered_memory[4096]; /* outlives whatever a fault leaves behind */
 
 static ds_result noted(ds_result r) {
-    if (r < 0 && !ds_last_error()[0]) silent++;
+    if (r < 0 && !ds_last_error()[0])
+        silent++;
     return r;
 }
 
-#define STEP(call) do { if ((r = noted(call)) < 0) goto done; } while (0)
+#define STEP(call)                 \
+    do {                           \
+        if ((r = noted(call)) < 0) \
+            goto done;             \
+    } while (0)
 
 static ds_device here, there; /* found before anything is made to fail */
 
@@ -450,13 +508,19 @@ static ds_result little_program(void) {
     void *dev = NULL, *pin = NULL, *reg = registered_memory;
     uint64_t *h = NULL;
     int pushed = 0, registered = 0;
-    STEP(ds_stream_create(&(ds_stream_desc){ .device = here, .label = "a", .flags = DS_STREAM_BLOCKING }, &a));
+    STEP(ds_stream_create(
+        &(ds_stream_desc){ .device = here, .label = "a", .flags = DS_STREAM_BLOCKING }, &a));
     STEP(ds_stream_create(&(ds_stream_desc){ .device = there, .label = "b" }, &b));
     STEP(ds_stream_legacy(here, &legacy));
     STEP(ds_stream_per_thread(here, &own));
     STEP(ds_event_create(DS_EVENT_TIMING, "e", &e));
-    STEP(ds_kernel_create(&(ds_kernel_desc){ .name = "add", .cpu_fn = add_kernel, .args_size = sizeof(add_args), .params = params,
-                                             .param_count = 2, .cuda = harness_cuda_form("add") }, &k));
+    STEP(ds_kernel_create(&(ds_kernel_desc){ .name = "add",
+                                             .cpu_fn = add_kernel,
+                                             .args_size = sizeof(add_args),
+                                             .params = params,
+                                             .param_count = 2,
+                                             .cuda = harness_cuda_form("add") },
+                          &k));
     STEP(ds_alloc(here, 4096, &dev));
     STEP(ds_host_alloc(4096, &pin));
     STEP(ds_host_register(reg, 4096));
@@ -465,7 +529,9 @@ static ds_result little_program(void) {
     *h = 100;
     STEP(ds_stream_push(a, 0));
     pushed = 1;
-    for (uint64_t i = 0; i < 40; i++) STEP(ds_launch(k, 1, &(add_args){ h, i }, sizeof(add_args), a)); /* 780 */
+    /* 780 */
+    for (uint64_t i = 0; i < 40; i++)
+        STEP(ds_launch(k, 1, &(add_args){ h, i }, sizeof(add_args), a));
     STEP(ds_event_record(e, a));
     STEP(ds_stream_wait_event(b, e));
     STEP(ds_launch_host_func(b, add_one, h, NULL));
@@ -482,25 +548,40 @@ static ds_result little_program(void) {
     STEP(ds_stream_synchronize(a));
     STEP(ds_event_synchronize(e));
     STEP(ds_device_synchronize(there));
-    if (*h != 884) wrong_result++;
+    if (*h != 884)
+        wrong_result++;
 done:
-    if (pushed && (c = noted(ds_stream_pop())) < 0) end = c;
-    if (a.id && (c = noted(ds_stream_destroy(a))) < 0) end = c;
-    if (b.id && (c = noted(ds_stream_destroy(b))) < 0) end = c;
-    if (e.id && (c = noted(ds_event_destroy(e))) < 0) end = c;
-    if (e2.id && (c = noted(ds_event_destroy(e2))) < 0) end = c;
-    if (k.id && (c = noted(ds_kernel_destroy(k))) < 0) end = c;
-    if ((c = noted(ds_free(dev))) < 0) end = c;
-    if ((c = noted(ds_host_free(pin))) < 0) end = c;
-    if (registered && (c = noted(ds_host_unregister(reg))) < 0) end = c;
-    if ((c = noted(ds_shutdown())) < 0) end = c;
+    if (pushed && (c = noted(ds_stream_pop())) < 0)
+        end = c;
+    if (a.id && (c = noted(ds_stream_destroy(a))) < 0)
+        end = c;
+    if (b.id && (c = noted(ds_stream_destroy(b))) < 0)
+        end = c;
+    if (e.id && (c = noted(ds_event_destroy(e))) < 0)
+        end = c;
+    if (e2.id && (c = noted(ds_event_destroy(e2))) < 0)
+        end = c;
+    if (k.id && (c = noted(ds_kernel_destroy(k))) < 0)
+        end = c;
+    if ((c = noted(ds_free(dev))) < 0)
+        end = c;
+    if ((c = noted(ds_host_free(pin))) < 0)
+        end = c;
+    if (registered && (c = noted(ds_host_unregister(reg))) < 0)
+        end = c;
+    if ((c = noted(ds_shutdown())) < 0)
+        end = c;
     return r < 0 ? r : end;
 }
 
 static void expect_clean(const char *what, long n, const bank *b) {
-    if (silent) fail_msg("%s %ld: %d failures without a sentence", what, n, silent);
-    if (wrong_result) fail_msg("%s %ld: the program computed something else", what, n);
-    if (b->taken != b->returned) fail_msg("%s %ld: %ld blocks taken, %ld returned", what, n, (long)b->taken, (long)b->returned);
+    if (silent)
+        fail_msg("%s %ld: %d failures without a sentence", what, n, silent);
+    if (wrong_result)
+        fail_msg("%s %ld: the program computed something else", what, n);
+    if (b->taken != b->returned)
+        fail_msg("%s %ld: %ld blocks taken, %ld returned", what, n, (long)b->taken,
+                 (long)b->returned);
     assert_int_equal(payloads_made, payloads_gone);
 }
 
@@ -511,16 +592,26 @@ static void run_out_of_memory(int forever) {
     payloads_made = payloads_gone = 0;
     here = device(0), there = device(1);
     harness_shutdown();
-    for (n = 1; ; n++) {
+    for (n = 1;; n++) {
         static bank b;
         b = (bank){ .fail_at = n, .forever = forever };
-        if (n > 5000) fail_msg("the program takes ever more memory");
-        ds_result r = noted(ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = { bank_alloc, bank_free, &b } }));
-        if (r == DS_OK) r = little_program();
-        else DS_IGNORE(ds_shutdown());
+        if (n > 5000)
+            fail_msg("the program takes ever more memory");
+        ds_result r = noted(
+            ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = { bank_alloc, bank_free, &b } }));
+        if (r == DS_OK)
+            r = little_program();
+        else
+            DS_IGNORE(ds_shutdown());
         expect_clean("allocation", n, &b);
-        if (!b.failed) { ok(r); break; } /* n is past the last allocation */
-        if (r < 0) failures++; /* a block that was only wished for may fail without harm */
+        /* n is past the last allocation */
+        if (!b.failed) {
+            ok(r);
+            break;
+        }
+        /* a block that was only wished for may fail without harm */
+        if (r < 0)
+            failures++;
     }
     print_message("          %ld allocations, %ld of them fatal to a call\n", n - 1, failures);
     assert_true(failures > 0);
@@ -549,8 +640,12 @@ static void test_every_injected_fault_is_a_result_and_leaks_nothing(void **state
         char fault[40];
         b = (bank){ 0 };
         snprintf(fault, sizeof fault, "*:%d", n);
-        ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .layers = "fault", .fault = fault, .allocator = { bank_alloc, bank_free, &b } }));
-        if (little_program() < 0) failures++;
+        ok(ds_init(&(ds_init_desc){ .cpu = &cpu,
+                                    .layers = "fault",
+                                    .fault = fault,
+                                    .allocator = { bank_alloc, bank_free, &b } }));
+        if (little_program() < 0)
+            failures++;
         DS_IGNORE(ds_shutdown()); /* in case the fault hit the first one */
         expect_clean("fault", n, &b);
     }
@@ -558,7 +653,10 @@ static void test_every_injected_fault_is_a_result_and_leaks_nothing(void **state
     assert_true(failures >= 10);
     static bank b;
     b = (bank){ 0 };
-    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .layers = "fault", .fault = "*:1000000", .allocator = { bank_alloc, bank_free, &b } }));
+    ok(ds_init(&(ds_init_desc){ .cpu = &cpu,
+                                .layers = "fault",
+                                .fault = "*:1000000",
+                                .allocator = { bank_alloc, bank_free, &b } }));
     ok(little_program());
     expect_clean("no fault", 0, &b);
 }
@@ -578,13 +676,20 @@ static void test_a_forked_child_is_told_so(void **state) {
         ds_stream t;
         void *p;
         int bad = 0;
-        if (ds_stream_query(s) != DS_ERR_FORKED) bad |= 1;
-        if (!ds_last_error()[0]) bad |= 2;
-        if (ds_stream_create(NULL, &t) != DS_ERR_FORKED) bad |= 4;
-        if (ds_alloc(d, 64, &p) != DS_ERR_FORKED) bad |= 8;
-        if (ds_stream_synchronize(s) != DS_ERR_FORKED) bad |= 16;
-        if (ds_copy(h, &bad, sizeof bad, s) != DS_ERR_FORKED) bad |= 32;
-        if (!ds_result_text(DS_ERR_FORKED)[0]) bad |= 64;
+        if (ds_stream_query(s) != DS_ERR_FORKED)
+            bad |= 1;
+        if (!ds_last_error()[0])
+            bad |= 2;
+        if (ds_stream_create(NULL, &t) != DS_ERR_FORKED)
+            bad |= 4;
+        if (ds_alloc(d, 64, &p) != DS_ERR_FORKED)
+            bad |= 8;
+        if (ds_stream_synchronize(s) != DS_ERR_FORKED)
+            bad |= 16;
+        if (ds_copy(h, &bad, sizeof bad, s) != DS_ERR_FORKED)
+            bad |= 32;
+        if (!ds_result_text(DS_ERR_FORKED)[0])
+            bad |= 64;
         _exit(bad);
     }
     int status = -1;

@@ -7,7 +7,9 @@
 #include <unistd.h>
 #include "devstream_cpu.h"
 
-static ds_stream made(int device) { return harness_stream(device, DS_STREAM_NON_BLOCKING); }
+static ds_stream made(int device) {
+    return harness_stream(device, DS_STREAM_NON_BLOCKING);
+}
 
 static ds_event event_of(unsigned flags) {
     ds_event e;
@@ -45,28 +47,45 @@ static ds_graph_node add(ds_graph g, ds_node_desc desc, const ds_graph_node *aft
     return n;
 }
 
-static ds_graph_node add_after(ds_graph g, ds_node_desc desc, ds_graph_node after) { return add(g, desc, &after, after.id != 0); }
+static ds_graph_node add_after(ds_graph g, ds_node_desc desc, ds_graph_node after) {
+    return add(g, desc, &after, after.id != 0);
+}
+
 static ds_graph_node add_fold(ds_graph g, uint64_t *h, uint64_t n, ds_graph_node after) {
     return add_after(g, fold_node(h, n), after);
 }
-static ds_graph_node add_gate(ds_graph g, gate *closed, ds_graph_node after) { return add_after(g, gate_node(closed), after); }
+
+static ds_graph_node add_gate(ds_graph g, gate *closed, ds_graph_node after) {
+    return add_after(g, gate_node(closed), after);
+}
 
 static ds_node_desc copy_node(void *dst, const void *src, size_t size) {
-    return (ds_node_desc){ .kind = DS_NODE_COPY, .u.copy = { .dst = dst, .src = src, .width = size } };
+    return (ds_node_desc){ .kind = DS_NODE_COPY,
+                           .u.copy = { .dst = dst, .src = src, .width = size } };
 }
 
 static ds_node_desc fill_node(void *ptr, uint32_t value, size_t value_size, size_t count) {
-    return (ds_node_desc){ .kind = DS_NODE_FILL,
-                           .u.fill = { .ptr = ptr, .value = value, .value_size = value_size, .width = count } };
+    return (ds_node_desc){
+        .kind = DS_NODE_FILL,
+        .u.fill = { .ptr = ptr, .value = value, .value_size = value_size, .width = count }
+    };
 }
 
 static ds_node_desc host_node(ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
     return (ds_node_desc){ .kind = DS_NODE_HOST, .u.host = { fn, user, dtor_fn } };
 }
 
-static ds_node_desc event_node(ds_node_kind kind, ds_event e) { return (ds_node_desc){ .kind = kind, .u.event = e }; }
-static ds_node_desc child_node(ds_graph g) { return (ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = g }; }
-static ds_node_desc empty_node(void) { return (ds_node_desc){ .kind = DS_NODE_EMPTY }; }
+static ds_node_desc event_node(ds_node_kind kind, ds_event e) {
+    return (ds_node_desc){ .kind = kind, .u.event = e };
+}
+
+static ds_node_desc child_node(ds_graph g) {
+    return (ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = g };
+}
+
+static ds_node_desc empty_node(void) {
+    return (ds_node_desc){ .kind = DS_NODE_EMPTY };
+}
 
 static ds_graph_exec exec_with(ds_graph g, unsigned flags) {
     ds_graph_exec x;
@@ -75,7 +94,9 @@ static ds_graph_exec exec_with(ds_graph g, unsigned flags) {
     return x;
 }
 
-static ds_graph_exec exec_of(ds_graph g) { return exec_with(g, 0); }
+static ds_graph_exec exec_of(ds_graph g) {
+    return exec_with(g, 0);
+}
 
 static void run(ds_graph_exec x, ds_stream s) {
     ok(ds_graph_launch(x, s));
@@ -94,27 +115,35 @@ static size_t edge_count(ds_graph g) {
     return count;
 }
 
-typedef struct mix_args { uint64_t *h, n; } mix_args;
+typedef struct mix_args {
+    uint64_t *h, n;
+} mix_args;
 
 static int mix_items(size_t first, size_t count, const void *args) {
     const mix_args *a = args;
-    for (size_t i = first; i < first + count; i++) a->h[i] = fold_host(a->h[i], a->n) + i;
+    for (size_t i = first; i < first + count; i++)
+        a->h[i] = fold_host(a->h[i], a->n) + i;
     return 0;
 }
 
 static ds_kernel mix_kernel(void) {
-    static const ds_param params[] = { PARAM(READ_WRITE, mix_args, h), PARAM(VALUE, mix_args, n), PARAM_FIRST, PARAM_COUNT };
+    static const ds_param params[] = { PARAM(READ_WRITE, mix_args, h), PARAM(VALUE, mix_args, n),
+                                       PARAM_FIRST, PARAM_COUNT };
     return harness_kernel("mix", mix_items, sizeof(mix_args), params, 4, 0);
 }
 
 /* ---- by hand ---- */
 
 static void test_a_graph_of_every_kind_of_node_is_built_by_hand(void **state) {
-    static const ds_node_kind kinds[] = { DS_NODE_KERNEL, DS_NODE_COPY, DS_NODE_COPY, DS_NODE_FILL, DS_NODE_HOST,
-                                          DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT, DS_NODE_CHILD, DS_NODE_EMPTY };
+    static const ds_node_kind kinds[] = { DS_NODE_KERNEL,     DS_NODE_COPY,  DS_NODE_COPY,
+                                          DS_NODE_FILL,       DS_NODE_HOST,  DS_NODE_EVENT_RECORD,
+                                          DS_NODE_EVENT_WAIT, DS_NODE_CHILD, DS_NODE_EMPTY };
+
     enum { COUNT = sizeof kinds / sizeof *kinds };
+
     payload p = { 0 };
-    uint64_t *h = word(1), *k = word(1), *in = pinned(4), *out = pinned(4), *d = device_words(0, 4), expected = 1;
+    uint64_t *h = word(1), *k = word(1), *in = pinned(4), *out = pinned(4), *d = device_words(0, 4),
+             expected = 1;
     ds_graph_node nodes[COUNT], got[COUNT];
     size_t count;
     (void)state;
@@ -147,7 +176,8 @@ static void test_a_graph_of_every_kind_of_node_is_built_by_hand(void **state) {
         in[1] = 50 + (uint64_t)i;
         run(x, s);
         expected = fold_host(fold_host(expected, 2), 3);
-        assert_true(*h == expected && out[1] == in[1] && out[2] == 0x0707070707070707u && out[3] == out[2]);
+        assert_true(*h == expected && out[1] == in[1] && out[2] == 0x0707070707070707u &&
+                    out[3] == out[2]);
         assert_int_equal(p.ran, i + 1);
         ok(ds_event_query(e));
     }
@@ -168,8 +198,12 @@ static void test_what_a_description_points_to_is_copied(void **state) {
     fold_args a = { h, 2 };
     ds_grid grid = { { 1, 1, 1 }, { 1, 1, 1 }, 0 };
     char label[20] = "first";
-    ds_node_desc n, desc = { .kind = DS_NODE_KERNEL, .label = label,
-                             .u.kernel = { .kernel = harness_fold_kernel(), .grid = &grid, .args = &a, .args_size = sizeof a } };
+    ds_node_desc n, desc = { .kind = DS_NODE_KERNEL,
+                             .label = label,
+                             .u.kernel = { .kernel = harness_fold_kernel(),
+                                           .grid = &grid,
+                                           .args = &a,
+                                           .args_size = sizeof a } };
     (void)state;
     ds_graph g = graph_on(0);
     ds_stream s = made(0);
@@ -181,7 +215,8 @@ static void test_what_a_description_points_to_is_copied(void **state) {
     ok(ds_graph_get_node(g, node, &n, NULL));
     assert_string_equal(n.label, "first");
     assert_true(n.u.kernel.grid && n.u.kernel.grid->grid[0] == 1 && n.u.kernel.grid != &grid);
-    assert_true(((const fold_args *)n.u.kernel.args)->h == h && ((const fold_args *)n.u.kernel.args)->n == 2);
+    assert_true(((const fold_args *)n.u.kernel.args)->h == h &&
+                ((const fold_args *)n.u.kernel.args)->n == 2);
     ds_graph_exec x = exec_of(g);
     run(x, s);
     run(x, s);
@@ -193,7 +228,8 @@ static void test_what_a_description_points_to_is_copied(void **state) {
 
 static void test_nodes_and_edges_are_written_as_far_as_there_is_room(void **state) {
     uint64_t *h = word(1);
-    ds_graph_node n[3], got[4] = { { 0 }, { 0 }, { 7 }, { 0 } }, from[2] = { { 0 }, { 7 } }, to[2] = { { 0 }, { 7 } };
+    ds_graph_node n[3], got[4] = { { 0 }, { 0 }, { 7 }, { 0 } }, from[2] = { { 0 }, { 7 } },
+                        to[2] = { { 0 }, { 7 } };
     size_t count = 9;
     (void)state;
     ds_graph g = graph_on(0);
@@ -219,16 +255,22 @@ static void test_a_node_tells_what_it_does_and_where_it_was_made(void **state) {
     ds_site site;
     (void)state;
     ds_graph g = graph_on(0);
-    ds_node_desc desc = { .kind = DS_NODE_COPY, .label = "rows", .priority = -2,
-                          .u.copy = { .dst = d, .src = in, .width = 8, .height = 4, .dst_pitch = 32, .src_pitch = 16 } };
+    ds_node_desc desc = {
+        .kind = DS_NODE_COPY,
+        .label = "rows",
+        .priority = -2,
+        .u.copy = { .dst = d, .src = in, .width = 8, .height = 4, .dst_pitch = 32, .src_pitch = 16 }
+    };
     ds_graph_node node;
-    ok(ds_graph_add(g, &desc, NULL, 0, &node)); int line = __LINE__;
+    ok(ds_graph_add(g, &desc, NULL, 0, &node));
+    int line = __LINE__ - 1;
     memset(&n, 7, sizeof n);
     ok(ds_graph_get_node(g, node, &n, &site));
     assert_int_equal(n.kind, DS_NODE_COPY);
     assert_string_equal(n.label, "rows");
     assert_int_equal(n.priority, -2);
-    assert_true(n.u.copy.dst == d && n.u.copy.src == in && n.u.copy.width == 8 && n.u.copy.height == 4);
+    assert_true(n.u.copy.dst == d && n.u.copy.src == in && n.u.copy.width == 8 &&
+                n.u.copy.height == 4);
     assert_true(n.u.copy.dst_pitch == 32 && n.u.copy.src_pitch == 16);
     assert_non_null(site.file);
     assert_non_null(strstr(site.file, "test_graphs.c"));
@@ -237,7 +279,8 @@ static void test_a_node_tells_what_it_does_and_where_it_was_made(void **state) {
     node = add(g, fill_node(d, 9, 2, 12), NULL, 0);
     ok(ds_graph_get_node(g, node, &n, &site));
     assert_null(n.label);
-    assert_true(n.u.fill.ptr == d && n.u.fill.value == 9 && n.u.fill.value_size == 2 && n.u.fill.width == 12);
+    assert_true(n.u.fill.ptr == d && n.u.fill.value == 9 && n.u.fill.value_size == 2 &&
+                n.u.fill.width == 12);
     ok(ds_graph_destroy(g));
     ok(ds_free(d));
     ok(ds_host_free(in));
@@ -250,18 +293,22 @@ static void test_rows_are_copied_and_filled_by_nodes(void **state) {
     in = (uint32_t *)pinned(8);
     out = (uint32_t *)pinned(16);
     ok(ds_alloc(harness_device(0), 128, &p));
-    for (uint32_t i = 0; i < 16; i++) in[i] = 100 + i;
+    for (uint32_t i = 0; i < 16; i++)
+        in[i] = 100 + i;
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
     ds_graph_node n = add(g, fill_node(p, 0, 4, 32), NULL, 0);
     n = add_after(g, (ds_node_desc){ .kind = DS_NODE_COPY, .u.copy = { p, in, 8, 4, 32, 16 } }, n);
-    n = add_after(g, (ds_node_desc){ .kind = DS_NODE_FILL, .u.fill = { (char *)p + 16, 5, 2, 4, 3, 32 } }, n);
+    n = add_after(
+        g, (ds_node_desc){ .kind = DS_NODE_FILL, .u.fill = { (char *)p + 16, 5, 2, 4, 3, 32 } }, n);
     add_after(g, copy_node(out, p, 128), n);
     ds_graph_exec x = exec_of(g);
     run(x, s);
     for (uint32_t row = 0; row < 4; row++)
         for (uint32_t i = 0; i < 8; i++) {
-            uint32_t want = i < 2 ? 100 + row * 4 + i : (i == 4 || i == 5) && row < 3 ? 0x00050005u : 0;
+            uint32_t want = i < 2                           ? 100 + row * 4 + i
+                            : (i == 4 || i == 5) && row < 3 ? 0x00050005u
+                                                            : 0;
             assert_int_equal(out[row * 8 + i], want);
         }
     ok(ds_graph_exec_destroy(x));
@@ -274,19 +321,26 @@ static void test_rows_are_copied_and_filled_by_nodes(void **state) {
 
 static void test_kernels_of_many_items_are_nodes(void **state) {
     enum { ITEMS = 5000 };
+
     uint64_t *h = pinned(ITEMS);
     mix_args a = { h, 5 }, b = { h, 6 };
     (void)state;
     ds_kernel k = mix_kernel();
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
-    ds_graph_node n = add(g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, ITEMS, NULL, &a, sizeof a } }, NULL, 0);
-    add_after(g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, ITEMS - 1, NULL, &b, sizeof b } }, n);
+    ds_graph_node n = add(
+        g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, ITEMS, NULL, &a, sizeof a } },
+        NULL, 0);
+    add_after(
+        g,
+        (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, ITEMS - 1, NULL, &b, sizeof b } },
+        n);
     ds_graph_exec x = exec_of(g);
     run(x, s);
     for (uint64_t i = 0; i < ITEMS; i++) {
         uint64_t want = fold_host(0, 5) + i;
-        if (i < ITEMS - 1) want = fold_host(want, 6) + i;
+        if (i < ITEMS - 1)
+            want = fold_host(want, 6) + i;
         assert_true(h[i] == want);
     }
     ok(ds_graph_exec_destroy(x));
@@ -331,7 +385,8 @@ static void test_a_graph_belongs_to_the_current_device_unless_it_is_told_another
     assert_int_equal(n.device.type, harness_device(1).type);
     assert_int_equal(n.device.index, harness_device(1).index);
     ok(ds_graph_destroy(g));
-    refused(ds_graph_create(&(ds_graph_desc){ .device = { harness_device(0).type, 99 } }, &g), DS_ERR_DEVICE_RANGE);
+    refused(ds_graph_create(&(ds_graph_desc){ .device = { harness_device(0).type, 99 } }, &g),
+            DS_ERR_DEVICE_RANGE);
     assert_int_equal(g.id, 0);
     refused(ds_graph_create(&(ds_graph_desc){ .device = { 77, 0 } }, &g), DS_ERR_INVALID_DEVICE);
     refused_any(ds_graph_create(&(ds_graph_desc){ .device = { DS_DEVICE_HOST, 0 } }, &g));
@@ -346,7 +401,8 @@ static void test_added_edges_order_the_nodes(void **state) {
     (void)state;
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
-    for (uint64_t i = 0; i < 4; i++) n[i] = add_fold(g, h, 10 + i, no_node);
+    for (uint64_t i = 0; i < 4; i++)
+        n[i] = add_fold(g, h, 10 + i, no_node);
     ds_graph_node from[] = { n[3], n[2], n[0] }, to[] = { n[2], n[0], n[1] }; /* 3 2 0 1 */
     ok(ds_graph_add_edges(g, from, to, 3));
     ok(ds_graph_add_edges(g, NULL, NULL, 0));
@@ -366,22 +422,26 @@ static void test_edges_twice_and_in_circles_are_refused_and_none_is_added(void *
     (void)state;
     ds_graph g = graph_on(0), other = graph_on(0);
     foreign = add_fold(other, h, 1, no_node);
-    for (uint64_t i = 0; i < 4; i++) n[i] = add_fold(g, h, i, no_node);
+    for (uint64_t i = 0; i < 4; i++)
+        n[i] = add_fold(g, h, i, no_node);
     ok(ds_graph_add_edges(g, &n[0], &n[1], 1));
     ok(ds_graph_add_edges(g, &n[1], &n[2], 1));
-#define REFUSE(f0, t0, f1, t1) \
-    do { \
-        from[0] = n[3]; to[0] = n[0]; /* a good one in front */ \
-        from[1] = f0; to[1] = t0; \
-        from[2] = f1; to[2] = t1; \
+#define REFUSE(f0, t0, f1, t1)                                             \
+    do {                                                                   \
+        from[0] = n[3];                                                    \
+        to[0] = n[0]; /* a good one in front */                            \
+        from[1] = f0;                                                      \
+        to[1] = t0;                                                        \
+        from[2] = f1;                                                      \
+        to[2] = t1;                                                        \
         refused(ds_graph_add_edges(g, from, to, 3), DS_ERR_INVALID_VALUE); \
-        assert_int_equal(edge_count(g), 2); \
+        assert_int_equal(edge_count(g), 2);                                \
     } while (0)
-    REFUSE(n[0], n[1], n[0], n[2]);       /* there already */
-    REFUSE(n[3], n[0], n[0], n[2]);       /* twice in the call */
-    REFUSE(n[0], n[2], n[1], n[1]);       /* on itself */
-    REFUSE(n[0], n[2], n[2], n[0]);       /* a circle */
-    REFUSE(n[1], n[3], n[0], n[2]);       /* one with the good one: 3 0 1 3 */
+    REFUSE(n[0], n[1], n[0], n[2]); /* there already */
+    REFUSE(n[3], n[0], n[0], n[2]); /* twice in the call */
+    REFUSE(n[0], n[2], n[1], n[1]); /* on itself */
+    REFUSE(n[0], n[2], n[2], n[0]); /* a circle */
+    REFUSE(n[1], n[3], n[0], n[2]); /* one with the good one: 3 0 1 3 */
     REFUSE(n[0], n[2], no_node, n[0]);
     REFUSE(n[0], n[2], n[0], foreign);
     REFUSE(foreign, n[2], n[0], n[2]);
@@ -398,8 +458,11 @@ static void test_dependencies_that_are_no_nodes_of_the_graph_are_refused(void **
     uint64_t *h = word(1);
     (void)state;
     ds_graph g = graph_on(0), other = graph_on(0);
-    ds_graph_node foreign = add_fold(other, h, 1, no_node), own = add_fold(g, h, 2, no_node), out = { 7 };
-    ds_graph_node lists[][2] = { { foreign, own }, { own, no_node }, { own, own }, { own, { own.id + 1 } } };
+    ds_graph_node foreign = add_fold(other, h, 1, no_node), own = add_fold(g, h, 2, no_node),
+                  out = { 7 };
+    ds_graph_node lists[][2] = {
+        { foreign, own }, { own, no_node }, { own, own }, { own, { own.id + 1 } }
+    };
     ds_node_desc desc = fold_node(h, 3);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         refused(ds_graph_add(g, &desc, lists[i], 2, &out), DS_ERR_INVALID_VALUE);
@@ -416,7 +479,11 @@ static void test_dependencies_that_are_no_nodes_of_the_graph_are_refused(void **
 
 /* ---- nodes that cannot be ---- */
 
-typedef struct bad_node { const char *what; ds_node_desc desc; ds_result result; } bad_node;
+typedef struct bad_node {
+    const char *what;
+    ds_node_desc desc;
+    ds_result result;
+} bad_node;
 
 static void test_nodes_that_make_no_sense_are_refused_and_nothing_is_added(void **state) {
     static uint64_t ordinary[8];
@@ -431,9 +498,18 @@ static void test_nodes_that_make_no_sense_are_refused_and_nothing_is_added(void 
     ds_graph g = graph_on(0), gone_graph = graph_on(0);
     ok(ds_graph_destroy(gone_graph));
     add_fold(g, h, 1, no_node);
-#define KERNEL(...) { .kind = DS_NODE_KERNEL, .u.kernel = { __VA_ARGS__ } }
-#define COPY(...) { .kind = DS_NODE_COPY, .u.copy = { __VA_ARGS__ } }
-#define FILL(...) { .kind = DS_NODE_FILL, .u.fill = { __VA_ARGS__ } }
+#define KERNEL(...)                                         \
+    {                                                       \
+        .kind = DS_NODE_KERNEL, .u.kernel = { __VA_ARGS__ } \
+    }
+#define COPY(...)                                       \
+    {                                                   \
+        .kind = DS_NODE_COPY, .u.copy = { __VA_ARGS__ } \
+    }
+#define FILL(...)                                       \
+    {                                                   \
+        .kind = DS_NODE_FILL, .u.fill = { __VA_ARGS__ } \
+    }
     const bad_node bad[] = {
         { "no items", KERNEL(k, 0, NULL, &a, sizeof a), DS_ERR_INVALID_VALUE },
         { "an empty grid", KERNEL(k, 1, &empty_grid, &a, sizeof a), DS_ERR_INVALID_VALUE },
@@ -442,8 +518,11 @@ static void test_nodes_that_make_no_sense_are_refused_and_nothing_is_added(void 
         { "no arguments", KERNEL(k, 1, NULL, NULL, sizeof a), DS_ERR_INVALID_VALUE },
         { "no kernel", KERNEL({ 0 }, 1, NULL, &a, sizeof a), DS_ERR_INVALID_HANDLE },
         { "a destroyed kernel", KERNEL(gone, 1, NULL, &a, sizeof a), DS_ERR_INVALID_HANDLE },
-        { "a device that is not there", { .kind = DS_NODE_KERNEL, .device = { harness_device(0).type, 99 },
-                                          .u.kernel = { k, 1, NULL, &a, sizeof a } }, DS_ERR_DEVICE_RANGE },
+        { "a device that is not there",
+          { .kind = DS_NODE_KERNEL,
+            .device = { harness_device(0).type, 99 },
+            .u.kernel = { k, 1, NULL, &a, sizeof a } },
+          DS_ERR_DEVICE_RANGE },
         { "a copy to nowhere", COPY(NULL, d, 8, 1, 0, 0), DS_ERR_INVALID_VALUE },
         { "a copy from nowhere", COPY(d, NULL, 8, 1, 0, 0), DS_ERR_INVALID_VALUE },
         { "a copy of nothing", COPY(d, ordinary, 0, 1, 0, 0), DS_ERR_INVALID_VALUE },
@@ -458,9 +537,13 @@ static void test_nodes_that_make_no_sense_are_refused_and_nothing_is_added(void 
         { "a pitch between elements", FILL(d, 1, 4, 1, 2, 6), DS_ERR_INVALID_VALUE },
         { "no function", { .kind = DS_NODE_HOST }, DS_ERR_INVALID_VALUE },
         { "no event", { .kind = DS_NODE_EVENT_RECORD }, DS_ERR_INVALID_HANDLE },
-        { "a destroyed event", { .kind = DS_NODE_EVENT_WAIT, .u.event = gone_event }, DS_ERR_INVALID_HANDLE },
+        { "a destroyed event",
+          { .kind = DS_NODE_EVENT_WAIT, .u.event = gone_event },
+          DS_ERR_INVALID_HANDLE },
         { "no child", { .kind = DS_NODE_CHILD }, DS_ERR_INVALID_HANDLE },
-        { "a destroyed child", { .kind = DS_NODE_CHILD, .u.child = gone_graph }, DS_ERR_INVALID_HANDLE },
+        { "a destroyed child",
+          { .kind = DS_NODE_CHILD, .u.child = gone_graph },
+          DS_ERR_INVALID_HANDLE },
         { "a native node", { .kind = DS_NODE_NATIVE }, DS_ERR_INVALID_VALUE },
         { "an unknown kind", { .kind = (ds_node_kind)9 }, DS_ERR_INVALID_VALUE },
         { "a negative kind", { .kind = (ds_node_kind)-1 }, DS_ERR_INVALID_VALUE },
@@ -472,7 +555,8 @@ static void test_nodes_that_make_no_sense_are_refused_and_nothing_is_added(void 
         ds_graph_node n = { 7 };
         ds_result r = ds_graph_add(g, &bad[i].desc, NULL, 0, &n);
         if (r != bad[i].result)
-            fail_msg("%s: %s, not %s: %s", bad[i].what, ds_result_name(r), ds_result_name(bad[i].result), ds_last_error());
+            fail_msg("%s: %s, not %s: %s", bad[i].what, ds_result_name(r),
+                     ds_result_name(bad[i].result), ds_last_error());
         harness_sentence(ds_last_error(), bad[i].what);
         assert_int_equal(n.id, 0);
         assert_int_equal(node_count(g), 1);
@@ -592,7 +676,8 @@ static void test_nodes_of_other_graphs_and_missing_outputs_are_refused(void **st
     (void)state;
     ds_stream s = made(0);
     ds_graph g = graph_on(0), other = graph_on(0), clone;
-    ds_graph_node own = add_fold(g, h, 2, no_node), foreign = add_fold(other, h, 3, no_node), out = { 7 };
+    ds_graph_node own = add_fold(g, h, 2, no_node), foreign = add_fold(other, h, 3, no_node),
+                  out = { 7 };
     ds_graph_exec x = exec_with(g, DS_GRAPH_REPLACE_POINTERS);
     const ds_graph_node wrong[] = { foreign, no_node, { own.id + 1 }, { 0xdeadbeefcafef00du } };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -719,7 +804,8 @@ static void test_a_graph_is_launched_on_streams_of_all_kinds(void **state) {
     ok(ds_stream_per_thread(harness_device(0), &s[2]));
     ok(ds_stream_legacy(harness_device(0), &s[3]));
     s[4] = made(1);
-    ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0), .priority = DS_PRIORITY_HIGHEST }, &s[5]));
+    ok(ds_stream_create(
+        &(ds_stream_desc){ .device = harness_device(0), .priority = DS_PRIORITY_HIGHEST }, &s[5]));
     ds_graph g = graph_on(0);
     add_fold(g, h, 3, add_fold(g, h, 2, no_node));
     ds_graph_exec x = exec_of(g);
@@ -732,7 +818,8 @@ static void test_a_graph_is_launched_on_streams_of_all_kinds(void **state) {
         ok(ds_graph_launch(x, s[i % 6]));
         expected = fold_host(fold_host(expected, 2), 3);
     }
-    for (int i = 0; i < harness_device_count(); i++) ok(ds_device_synchronize(harness_device(i)));
+    for (int i = 0; i < harness_device_count(); i++)
+        ok(ds_device_synchronize(harness_device(i)));
     assert_true(*h == expected);
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(g));
@@ -748,7 +835,8 @@ static void test_a_launch_on_the_legacy_stream_keeps_that_streams_order(void **s
     ds_stream legacy;
     (void)state;
     ok(ds_stream_legacy(harness_device(0), &legacy));
-    ds_stream a = harness_stream(0, DS_STREAM_BLOCKING), b = harness_stream(0, DS_STREAM_BLOCKING), apart = made(0);
+    ds_stream a = harness_stream(0, DS_STREAM_BLOCKING), b = harness_stream(0, DS_STREAM_BLOCKING),
+              apart = made(0);
     ds_graph g = graph_on(0);
     add_gate(g, &inside, add_fold(g, h, 3, no_node));
     ds_graph_exec x = exec_of(g);
@@ -866,7 +954,8 @@ static void test_branches_run_side_by_side_and_a_join_waits_for_all(void **state
     ds_graph g = graph_on(0);
     ds_graph_node top = add_fold(g, h, 2, no_node), two[2];
     two[0] = add_gate(g, &inside, top);
-    two[1] = add_after(g, event_node(DS_NODE_EVENT_RECORD, e), add_fold(g, k, 4, add_fold(g, k, 3, top)));
+    two[1] = add_after(g, event_node(DS_NODE_EVENT_RECORD, e),
+                       add_fold(g, k, 4, add_fold(g, k, 3, top)));
     add(g, fold_node(joined, 5), two, 2);
     ds_graph_exec x = exec_of(g);
     ok(ds_graph_launch(x, s));
@@ -883,7 +972,9 @@ static void test_branches_run_side_by_side_and_a_join_waits_for_all(void **state
     ok(ds_stream_destroy(s));
 }
 
-typedef struct count_args { uint64_t *counter, n; } count_args;
+typedef struct count_args {
+    uint64_t *counter, n;
+} count_args;
 
 static int count_item(size_t first, size_t count, const void *args) {
     const count_args *a = args;
@@ -895,7 +986,9 @@ static int count_item(size_t first, size_t count, const void *args) {
 
 static void test_wide_and_deep_graphs_run_every_node_once(void **state) {
     enum { WIDE = 300, DEEP = 1000 };
-    static const ds_param params[] = { PARAM(READ_WRITE, count_args, counter), PARAM(VALUE, count_args, n) };
+
+    static const ds_param params[] = { PARAM(READ_WRITE, count_args, counter),
+                                       PARAM(VALUE, count_args, n) };
     static ds_graph_node nodes[WIDE];
     uint64_t *counter = word(0), *h = word(1), sum = 0, expected = 1;
     (void)state;
@@ -905,7 +998,9 @@ static void test_wide_and_deep_graphs_run_every_node_once(void **state) {
     ds_graph_node top = add(g, empty_node(), NULL, 0);
     for (uint64_t i = 0; i < WIDE; i++) {
         count_args a = { counter, i * i + 1 };
-        nodes[i] = add_after(g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, 1, NULL, &a, sizeof a } }, top);
+        nodes[i] = add_after(
+            g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, 1, NULL, &a, sizeof a } },
+            top);
         sum += a.n;
     }
     ds_graph_node last = add(g, empty_node(), nodes, WIDE);
@@ -916,7 +1011,8 @@ static void test_wide_and_deep_graphs_run_every_node_once(void **state) {
     ds_graph_exec x = exec_of(g);
     run(x, s);
     assert_true(*counter == sum && *h == expected);
-    for (int i = 0; i < 4; i++) ok(ds_graph_launch(x, s));
+    for (int i = 0; i < 4; i++)
+        ok(ds_graph_launch(x, s));
     ok(ds_stream_synchronize(s));
     assert_true(*counter == 5 * sum);
     ok(ds_graph_exec_destroy(x));
@@ -959,7 +1055,10 @@ static void test_an_upload_keeps_the_streams_order_and_runs_nothing(void **state
     ds_stream s = made(0), t = made(0);
     ds_graph g = graph_on(0);
     add_after(g, host_node(payload_run, &p, NULL), add_fold(g, h, 2, no_node));
-    ok(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_UPLOAD, .upload_stream = s, .label = "uploaded" }, &x));
+    ok(ds_graph_instantiate(
+        g,
+        &(ds_graph_exec_desc){ .flags = DS_GRAPH_UPLOAD, .upload_stream = s, .label = "uploaded" },
+        &x));
     ok(ds_stream_synchronize(s));
     assert_true(*h == 1 && p.ran == 0);
     run(x, t);
@@ -984,8 +1083,10 @@ static void test_an_upload_keeps_the_streams_order_and_runs_nothing(void **state
 }
 
 static void test_executables_are_made_with_sensible_flags_only(void **state) {
-    static const unsigned good[] = { 0, DS_GRAPH_AUTO_FREE_ON_LAUNCH, DS_GRAPH_USE_NODE_PRIORITY, DS_GRAPH_REPLACE_POINTERS,
-                                     DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS };
+    static const unsigned good[] = { 0, DS_GRAPH_AUTO_FREE_ON_LAUNCH, DS_GRAPH_USE_NODE_PRIORITY,
+                                     DS_GRAPH_REPLACE_POINTERS,
+                                     DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_USE_NODE_PRIORITY |
+                                         DS_GRAPH_REPLACE_POINTERS };
     uint64_t *h = word(1), expected = 1;
     ds_graph_exec x = { 7 };
     (void)state;
@@ -1002,10 +1103,13 @@ static void test_executables_are_made_with_sensible_flags_only(void **state) {
         assert_true(*h == expected);
         ok(ds_graph_exec_destroy(x));
     }
-    refused(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_DEVICE_LAUNCH }, &x), DS_ERR_UNSUPPORTED);
+    refused(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_DEVICE_LAUNCH }, &x),
+            DS_ERR_UNSUPPORTED);
     assert_int_equal(x.id, 0);
-    refused(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = 16 }, &x), DS_ERR_INVALID_VALUE);
-    refused(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_UPLOAD }, &x), DS_ERR_INVALID_HANDLE);
+    refused(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = 16 }, &x),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_UPLOAD }, &x),
+            DS_ERR_INVALID_HANDLE);
     ds_graph_exec_desc stale = { .flags = DS_GRAPH_UPLOAD, .upload_stream = gone };
     refused(ds_graph_instantiate(g, &stale, &x), DS_ERR_INVALID_HANDLE);
     assert_int_equal(x.id, 0);
@@ -1013,17 +1117,22 @@ static void test_executables_are_made_with_sensible_flags_only(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-typedef struct launcher { ds_graph_exec x; ds_stream s; } launcher;
+typedef struct launcher {
+    ds_graph_exec x;
+    ds_stream s;
+} launcher;
 
 static void *launch_repeatedly(void *user) {
     launcher *l = user;
-    for (int i = 0; i < 100; i++) ok_thread(ds_graph_launch(l->x, l->s));
+    for (int i = 0; i < 100; i++)
+        ok_thread(ds_graph_launch(l->x, l->s));
     ok_thread(ds_stream_synchronize(l->s));
     return NULL;
 }
 
 static void test_threads_may_launch_one_executable_and_others_at_once(void **state) {
     enum { THREADS = 4 };
+
     uint64_t *shared = word(1), *own = zeroed_words(THREADS), expected = 1;
     pthread_t threads[THREADS];
     launcher l[THREADS];
@@ -1037,12 +1146,16 @@ static void test_threads_may_launch_one_executable_and_others_at_once(void **sta
         l[i] = (launcher){ i < 2 ? x : exec_of(mine), made(0) };
         ok(ds_graph_destroy(mine));
     }
-    for (int i = 0; i < THREADS; i++) threads[i] = spawn(launch_repeatedly, &l[i]);
-    for (int i = 0; i < THREADS; i++) join(threads[i]);
-    for (int i = 0; i < 200; i++) expected = fold_host(expected, 2);
+    for (int i = 0; i < THREADS; i++)
+        threads[i] = spawn(launch_repeatedly, &l[i]);
+    for (int i = 0; i < THREADS; i++)
+        join(threads[i]);
+    for (int i = 0; i < 200; i++)
+        expected = fold_host(expected, 2);
     assert_true(*shared == expected);
     expected = 0;
-    for (int i = 0; i < 100; i++) expected = fold_host(expected, 3);
+    for (int i = 0; i < 100; i++)
+        expected = fold_host(expected, 3);
     for (int i = 0; i < THREADS; i++) {
         if (i >= 2) {
             assert_true(own[i] == expected);
@@ -1054,7 +1167,9 @@ static void test_threads_may_launch_one_executable_and_others_at_once(void **sta
     ok(ds_graph_destroy(g));
 }
 
-typedef struct rank_args { _Atomic int *next, *place; } rank_args;
+typedef struct rank_args {
+    _Atomic int *next, *place;
+} rank_args;
 
 static int rank_kernel(size_t first, size_t count, const void *args) {
     const rank_args *a = args;
@@ -1066,6 +1181,7 @@ static int rank_kernel(size_t first, size_t count, const void *args) {
 
 static void test_ready_nodes_run_by_their_priority_when_that_was_asked_for(void **state) {
     enum { N = 12 };
+
     ds_cpu_desc cpu = { .devices = 1, .workers = 1 };
     static _Atomic int next, place[N];
     gate held = { 0 };
@@ -1078,19 +1194,23 @@ static void test_ready_nodes_run_by_their_priority_when_that_was_asked_for(void 
     next = 0;
     for (int i = 0; i < N; i++) {
         rank_args a = { &next, &place[i] };
-        ds_node_desc desc = { .kind = DS_NODE_KERNEL, .priority = -(i * 5 % 6), .u.kernel = { rank, 1, NULL, &a, sizeof a } };
+        ds_node_desc desc = { .kind = DS_NODE_KERNEL,
+                              .priority = -(i * 5 % 6),
+                              .u.kernel = { rank, 1, NULL, &a, sizeof a } };
         add_after(g, desc, root);
     }
     ds_graph_exec x = exec_with(g, DS_GRAPH_USE_NODE_PRIORITY);
     ok(ds_graph_launch(x, s));
     gate_wait_entered(&held);
     gate_open(&held);
-    while (ds_stream_query(s) != DS_OK) harness_nap(); /* a thread that waits might help and so change the order */
+    /* a thread that waits might help and so change the order */
+    while (ds_stream_query(s) != DS_OK)
+        harness_nap();
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++)
             if (i * 5 % 6 > j * 5 % 6 && place[i] >= place[j])
-                fail_msg("node %d (priority %d) ran as number %d, node %d (priority %d) as %d", i, -(i * 5 % 6), place[i], j,
-                         -(j * 5 % 6), place[j]);
+                fail_msg("node %d (priority %d) ran as number %d, node %d (priority %d) as %d", i,
+                         -(i * 5 % 6), place[i], j, -(j * 5 % 6), place[j]);
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(g));
     ok(ds_kernel_destroy(rank));
@@ -1115,7 +1235,8 @@ static void test_the_time_between_two_records_of_a_launch_is_measured(void **sta
     assert_int_equal(ds_event_query(stop), DS_NOT_READY);
     assert_int_equal(ds_event_elapsed_ms(start, stop, &ms), DS_NOT_READY);
     gate_wait_entered(&held);
-    for (uint64_t begun = now_ns(); now_ns() - begun < 5000000;) harness_nap();
+    for (uint64_t begun = now_ns(); now_ns() - begun < 5000000;)
+        harness_nap();
     gate_open(&held);
     ok(ds_stream_synchronize(s));
     ok(ds_event_elapsed_ms(start, stop, &ms));
@@ -1137,7 +1258,8 @@ static void test_events_in_children_are_recorded_and_waited_for(void **state) {
     ds_event before = event_of(0), after = event_of(0);
     ds_stream s = made(0), t = made(0);
     ds_graph inner = graph_on(0), g = graph_on(0);
-    ds_graph_node n = add_fold(inner, h, 2, add(inner, event_node(DS_NODE_EVENT_WAIT, before), NULL, 0));
+    ds_graph_node n =
+        add_fold(inner, h, 2, add(inner, event_node(DS_NODE_EVENT_WAIT, before), NULL, 0));
     add_after(inner, event_node(DS_NODE_EVENT_RECORD, after), n);
     add(g, child_node(inner), NULL, 0);
     ds_graph_exec x = exec_of(g);
@@ -1207,7 +1329,8 @@ static void test_a_child_is_a_copy_of_its_graph_as_it_was(void **state) {
     for (int i = 0; i < 2; i++) {
         run(x, s);
         expected = fold_host(expected, 2);
-        for (int twice = 0; twice < 2; twice++) expected = fold_host(fold_host(expected, 3), 4);
+        for (int twice = 0; twice < 2; twice++)
+            expected = fold_host(fold_host(expected, 3), 4);
         expected = fold_host(expected, 5);
         assert_true(*h == expected && *k == 1);
     }
@@ -1295,7 +1418,8 @@ static void test_a_clone_has_the_same_nodes_and_goes_its_own_way(void **state) {
     assert_int_equal(count, 2);
     assert_true(from[0].id == got[0].id && to[0].id == got[1].id);
     ok(ds_graph_clone(clone, &second));
-    refused(ds_graph_find_in_clone(g, got[0], &out), DS_ERR_INVALID_VALUE); /* the other way round */
+    /* the other way round */
+    refused(ds_graph_find_in_clone(g, got[0], &out), DS_ERR_INVALID_VALUE);
     assert_int_equal(out.id, 0);
     refused(ds_graph_find_in_clone(second, n[0], &out), DS_ERR_INVALID_VALUE);
     refused(ds_graph_find_in_clone(clone, no_node, &out), DS_ERR_INVALID_VALUE);
@@ -1340,7 +1464,8 @@ static void test_a_node_of_an_executable_is_set_for_later_launches(void **state)
     in[1] = 71;
     ds_graph_exec x = exec_of(g), untouched = exec_of(g);
     run(x, s);
-    assert_true(*h == fold_host(fold_host(1, 2), 3) && out[0] == 0x0101010101010101u && out[1] == 70 && p.ran == 1);
+    assert_true(*h == fold_host(fold_host(1, 2), 3) && out[0] == 0x0101010101010101u &&
+                out[1] == 70 && p.ran == 1);
     ds_node_desc desc = fold_node(k, 5);
     ok(ds_graph_exec_set_node(x, kernel, &desc));
     desc = copy_node(d, in + 1, 8);
@@ -1358,7 +1483,8 @@ static void test_a_node_of_an_executable_is_set_for_later_launches(void **state)
     assert_true(out[0] == 0x0002000200020002u && out[1] == 71);
     assert_true(p.ran == 1 && q.ran == 1);
     run(untouched, s); /* neither the graph nor other executables know of it */
-    assert_true(*h == fold_host(fold_host(fold_host(fold_host(1, 2), 3), 2), 3) && out[1] == 70 && p.ran == 2);
+    assert_true(*h == fold_host(fold_host(fold_host(fold_host(1, 2), 3), 2), 3) && out[1] == 70 &&
+                p.ran == 2);
     ok(ds_graph_exec_destroy(x));
     await_destroyed(&q, 1);
     assert_int_equal(p.destroyed, 0);
@@ -1383,11 +1509,13 @@ static void test_a_node_of_a_graph_is_set_for_later_executables(void **state) {
     (void)state;
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
-    ds_graph_node kernel = add_fold(g, h, 2, no_node), host = add_after(g, host_node(payload_run, &p, payload_destroy), kernel);
+    ds_graph_node kernel = add_fold(g, h, 2, no_node),
+                  host = add_after(g, host_node(payload_run, &p, payload_destroy), kernel);
     ds_node_desc desc = fold_node(k, 3);
     ok(ds_graph_set_node(g, kernel, &desc));
     desc = host_node(payload_run, &q, payload_destroy);
-    ok(ds_graph_set_node(g, host, &desc)); int line = __LINE__;
+    ok(ds_graph_set_node(g, host, &desc));
+    int line = __LINE__ - 1;
     await_destroyed(&p, 1); /* nobody else has it */
     ok(ds_graph_get_node(g, host, &got, &site));
     assert_true(got.u.host.user == &q);
@@ -1403,7 +1531,12 @@ static void test_a_node_of_a_graph_is_set_for_later_executables(void **state) {
 }
 
 enum { CHANGES = 300 };
-typedef struct changer { ds_graph g; ds_graph_node n; uint64_t *word; } changer;
+
+typedef struct changer {
+    ds_graph g;
+    ds_graph_node n;
+    uint64_t *word;
+} changer;
 
 static void *change_a_graph(void *user) {
     changer *c = user;
@@ -1428,7 +1561,8 @@ static void test_nodes_are_set_and_added_while_a_capture_adds_its_own(void **sta
     c.n = add_fold(c.g, c.word, 2, no_node);
     ok(ds_capture_begin_to_graph(s, c.g, NULL, 0, DS_CAPTURE_RELAXED));
     pthread_t thread = spawn(change_a_graph, &c);
-    for (int i = 0; i < CHANGES; i++) fold(s, h, 3);
+    for (int i = 0; i < CHANGES; i++)
+        fold(s, h, 3);
     join(thread);
     ok(ds_capture_end(s, &same));
     assert_int_equal(same.id, c.g.id);
@@ -1438,7 +1572,8 @@ static void test_nodes_are_set_and_added_while_a_capture_adds_its_own(void **sta
     ok(ds_stream_destroy(s));
 }
 
-static void test_a_node_keeps_its_kind_and_an_executables_copies_their_kind_of_memory(void **state) {
+static void test_a_node_keeps_its_kind_and_an_executables_copies_their_kind_of_memory(
+    void **state) {
     uint64_t *h = word(1), *in = pinned(2), *out = pinned(2), *d = device_words(0, 2);
     payload p = { 0 };
     (void)state;
@@ -1446,11 +1581,14 @@ static void test_a_node_keeps_its_kind_and_an_executables_copies_their_kind_of_m
     ds_graph g = graph_on(0), inner = graph_on(0), other_inner = graph_on(0);
     add_fold(inner, h, 3, no_node);
     add_fold(other_inner, h, 4, add_fold(other_inner, h, 3, no_node));
-    ds_graph_node kernel = add_fold(g, h, 2, no_node), copy = add_after(g, copy_node(d, in, 8), kernel);
-    ds_graph_node fill = add_after(g, fill_node(d, 1, 1, 8), copy), child = add_after(g, child_node(inner), fill);
+    ds_graph_node kernel = add_fold(g, h, 2, no_node),
+                  copy = add_after(g, copy_node(d, in, 8), kernel);
+    ds_graph_node fill = add_after(g, fill_node(d, 1, 1, 8), copy),
+                  child = add_after(g, child_node(inner), fill);
     ds_graph_exec x = exec_of(g);
     ds_node_desc to_host = host_node(payload_run, &p, payload_destroy);
-    ds_node_desc descs[] = { copy_node(out, in, 8), copy_node(d, d + 1, 8), fill_node(out, 1, 1, 8), fold_node(h, 9) };
+    ds_node_desc descs[] = { copy_node(out, in, 8), copy_node(d, d + 1, 8), fill_node(out, 1, 1, 8),
+                             fold_node(h, 9) };
     refused(ds_graph_set_node(g, copy, &descs[3]), DS_ERR_INVALID_VALUE);
     refused(ds_graph_set_node(g, kernel, &descs[0]), DS_ERR_INVALID_VALUE);
     refused(ds_graph_exec_set_node(x, fill, &descs[3]), DS_ERR_INVALID_VALUE);
@@ -1498,7 +1636,8 @@ static void test_launches_on_their_way_do_what_they_did(void **state) {
     ds_graph g = graph_on(0), changed = graph_on(0);
     ds_graph_node kernel = add_fold(g, h, 2, no_node), second = add_fold(g, k, 2, kernel);
     ds_graph_node host = add_after(g, host_node(payload_run, &p, payload_destroy), second);
-    add_after(changed, host_node(payload_run, &q, payload_destroy), add_fold(changed, k, 4, add_fold(changed, h, 4, no_node)));
+    add_after(changed, host_node(payload_run, &q, payload_destroy),
+              add_fold(changed, k, 4, add_fold(changed, h, 4, no_node)));
     ds_graph_exec x = exec_with(g, DS_GRAPH_REPLACE_POINTERS);
     ok(ds_graph_destroy(g));
     gate_close(s, &before);
@@ -1548,7 +1687,9 @@ static void test_an_executable_takes_over_a_changed_graph(void **state) {
     ok(ds_graph_exec_update(x, b, &info));
     assert_int_equal(info.reason, DS_GRAPH_UPDATE_SUCCESS);
     assert_int_equal(info.node.id, 0);
-    if (harness_is_cpu()) await_destroyed(&p, 1); /* CUDA may keep it as long as the executable */
+    /* CUDA may keep it as long as the executable */
+    if (harness_is_cpu())
+        await_destroyed(&p, 1);
     ok(ds_graph_destroy(b));
     run(x, s);
     assert_true(*h == fold_host(1, 2) && *k == fold_host(1, 3) && p.ran == 1 && q.ran == 1);
@@ -1580,8 +1721,10 @@ static void test_an_executable_is_updated_from_a_second_capture(void **state) {
         ok(ds_stream_wait_stream(s, t));
         fold(s, h, i + 20);
         ok(ds_capture_end(s, &g));
-        if (i == 0) x = exec_of(g);
-        else ok(ds_graph_exec_update(x, g, NULL));
+        if (i == 0)
+            x = exec_of(g);
+        else
+            ok(ds_graph_exec_update(x, g, NULL));
         ok(ds_graph_destroy(g));
         run(x, s);
         expected = fold_host(fold_host(fold_host(expected, i), i + 10), i + 20);
@@ -1592,16 +1735,20 @@ static void test_an_executable_is_updated_from_a_second_capture(void **state) {
     ok(ds_stream_destroy(t));
 }
 
-/* The update is refused for this reason and, when node is given, names it; the executable still does the same. */
-static void expect_no_update(ds_graph_exec x, ds_graph g, ds_graph_update_reason reason, ds_graph_node node, int named,
-                             const char *what) {
+/* The update is refused for this reason and, when node is given, names it; the executable still
+   does the same. */
+static void expect_no_update(ds_graph_exec x, ds_graph g, ds_graph_update_reason reason,
+                             ds_graph_node node, int named, const char *what) {
     ds_graph_update_info info;
     memset(&info, 7, sizeof info);
     ds_result r = ds_graph_exec_update(x, g, &info);
-    if (r != DS_ERR_GRAPH_UPDATE) fail_msg("%s: %s", what, ds_result_name(r));
+    if (r != DS_ERR_GRAPH_UPDATE)
+        fail_msg("%s: %s", what, ds_result_name(r));
     harness_sentence(ds_last_error(), what);
-    if (info.reason != reason) fail_msg("%s: reason %d, not %d: %s", what, (int)info.reason, (int)reason, ds_last_error());
-    if (named && info.node.id != node.id) fail_msg("%s: another node is named", what);
+    if (info.reason != reason)
+        fail_msg("%s: reason %d, not %d: %s", what, (int)info.reason, (int)reason, ds_last_error());
+    if (named && info.node.id != node.id)
+        fail_msg("%s: another node is named", what);
 }
 
 /* to be probed: P18 */
@@ -1611,14 +1758,17 @@ static void test_an_executable_stays_as_it_is_when_it_cannot_take_over_a_graph(v
     ds_graph g[7];
     (void)state;
     ds_stream s = made(0);
-    for (int i = 0; i < 7; i++) g[i] = graph_on(0);
+    for (int i = 0; i < 7; i++)
+        g[i] = graph_on(0);
     /* The graph: fold, then copy and fill side by side. */
     for (int i = 0; i < 3; i++) {
         n[0] = add_fold(g[i], h, 2, no_node);
         n[1] = add_after(g[i], copy_node(d, in, 8), n[0]);
         n[2] = add_after(g[i], fill_node(out, 1, 1, 8), n[0]);
-        if (i == 1) more = add_fold(g[i], h, 3, n[2]);
-        if (i == 2) ok(ds_graph_add_edges(g[i], &n[1], &n[2], 1));
+        if (i == 1)
+            more = add_fold(g[i], h, 3, n[2]);
+        if (i == 2)
+            ok(ds_graph_add_edges(g[i], &n[1], &n[2], 1));
     }
     ds_graph_exec x = exec_of(g[0]);
     expect_no_update(x, g[1], DS_GRAPH_UPDATE_TOPOLOGY_CHANGED, more, 0, "a node more");
@@ -1631,28 +1781,33 @@ static void test_an_executable_stays_as_it_is_when_it_cannot_take_over_a_graph(v
     n[0] = add_fold(g[5], h, 3, no_node);
     memory = add_after(g[5], copy_node(out + 1, in, 8), n[0]); /* to host memory now */
     add_after(g[5], fill_node(out, 2, 1, 8), n[0]);
-    expect_no_update(x, g[5], DS_GRAPH_UPDATE_PARAMETERS_CHANGED, memory, 1, "another kind of memory");
+    expect_no_update(x, g[5], DS_GRAPH_UPDATE_PARAMETERS_CHANGED, memory, 1,
+                     "another kind of memory");
     if (harness_device_count() > 1) {
         ds_node_desc desc = fold_node(h, 3);
         desc.device = harness_device(1);
         n[0] = add(g[6], desc, NULL, 0);
         add_after(g[6], copy_node(d, in, 8), n[0]);
         add_after(g[6], fill_node(out, 2, 1, 8), n[0]);
-        expect_no_update(x, g[6], DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE, n[0], 1, "another device");
+        expect_no_update(x, g[6], DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE, n[0], 1,
+                         "another device");
     }
-    refused(ds_graph_exec_update(x, g[1], NULL), DS_ERR_GRAPH_UPDATE); /* the reason is not wanted */
+    /* the reason is not wanted */
+    refused(ds_graph_exec_update(x, g[1], NULL), DS_ERR_GRAPH_UPDATE);
     run(x, s);
     assert_true(*h == fold_host(1, 2) && out[0] == 0x0101010101010101u && out[1] == 0);
     ok(ds_graph_exec_update(x, g[0], NULL));
     ok(ds_graph_exec_destroy(x));
-    for (int i = 0; i < 7; i++) ok(ds_graph_destroy(g[i]));
+    for (int i = 0; i < 7; i++)
+        ok(ds_graph_destroy(g[i]));
     ok(ds_stream_destroy(s));
     ok(ds_free(d));
     ok(ds_host_free(in));
     ok(ds_host_free(out));
 }
 
-static void test_an_executable_does_not_take_over_as_many_dependencies_on_other_nodes(void **state) {
+static void test_an_executable_does_not_take_over_as_many_dependencies_on_other_nodes(
+    void **state) {
     uint64_t *h[3] = { word(1), word(1), word(1) };
     ds_graph_node n[3];
     (void)state;
@@ -1667,7 +1822,8 @@ static void test_an_executable_does_not_take_over_as_many_dependencies_on_other_
     n[2] = add_fold(b, h[2], 3, n[1]);
     expect_no_update(x, b, DS_GRAPH_UPDATE_TOPOLOGY_CHANGED, n[2], 1, "another dependency");
     run(x, s);
-    for (int i = 0; i < 3; i++) assert_true(*h[i] == fold_host(1, 2));
+    for (int i = 0; i < 3; i++)
+        assert_true(*h[i] == fold_host(1, 2));
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(a));
     ok(ds_graph_destroy(b));
@@ -1694,7 +1850,8 @@ static void test_an_executable_that_goes_by_priorities_keeps_them(void **state) 
     assert_true(*h == fold_host(fold_host(1, 2), 3));
     ok(ds_graph_exec_destroy(plain));
     ok(ds_graph_exec_destroy(x));
-    for (int i = 0; i < 2; i++) ok(ds_graph_destroy(g[i]));
+    for (int i = 0; i < 2; i++)
+        ok(ds_graph_destroy(g[i]));
     ok(ds_stream_destroy(s));
 }
 
@@ -1713,7 +1870,8 @@ static void test_an_update_may_bring_another_kernel_and_other_sizes(void **state
     ds_graph_exec x = exec_of(a);
     ok(ds_graph_exec_update(x, b, NULL));
     run(x, s);
-    for (uint64_t i = 0; i < 100; i++) assert_true(h[i] == fold_host(0, 5) + i);
+    for (uint64_t i = 0; i < 100; i++)
+        assert_true(h[i] == fold_host(0, 5) + i);
     memset(h, 0, 800);
     ok(ds_copy(h, d, 800, s));
     ok(ds_stream_synchronize(s));
@@ -1734,8 +1892,10 @@ static void test_nodes_are_switched_off_and_on(void **state) {
     (void)state;
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
-    ds_graph_node kernel = add_fold(g, h, 2, no_node), copy = add_after(g, copy_node(d, in, 8), kernel);
-    ds_graph_node fill = add_after(g, fill_node(out, 1, 1, 8), copy), host = add_after(g, host_node(payload_run, &p, NULL), fill);
+    ds_graph_node kernel = add_fold(g, h, 2, no_node),
+                  copy = add_after(g, copy_node(d, in, 8), kernel);
+    ds_graph_node fill = add_after(g, fill_node(out, 1, 1, 8), copy),
+                  host = add_after(g, host_node(payload_run, &p, NULL), fill);
     ds_graph_node empty = add_after(g, empty_node(), host);
     ds_graph_node last = add_after(g, copy_node(out + 1, d, 8), empty);
     add_fold(g, k, 3, last);
@@ -1753,7 +1913,8 @@ static void test_nodes_are_switched_off_and_on(void **state) {
     in[0] = 6;
     out[0] = 0;
     run(x, s);
-    assert_true(*h == fold_host(1, 2) && out[0] == 0 && out[1] == 5 && p.ran == 2 && *k == fold_host(fold_host(1, 3), 3));
+    assert_true(*h == fold_host(1, 2) && out[0] == 0 && out[1] == 5 && p.ran == 2 &&
+                *k == fold_host(fold_host(1, 3), 3));
     ds_node_desc desc = fold_node(h, 4); /* set while it is off, it stays off */
     ok(ds_graph_exec_set_node(x, kernel, &desc));
     ok(ds_graph_exec_node_enabled(x, kernel, &on));
@@ -1817,7 +1978,8 @@ static void test_a_replaced_pointer_is_used_by_the_next_launch(void **state) {
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
     add_fold(g, h, 2, no_node);
-    ds_graph_exec x = exec_with(g, DS_GRAPH_REPLACE_POINTERS), other = exec_with(g, DS_GRAPH_REPLACE_POINTERS);
+    ds_graph_exec x = exec_with(g, DS_GRAPH_REPLACE_POINTERS),
+                  other = exec_with(g, DS_GRAPH_REPLACE_POINTERS);
     run(x, s);
     replace(x, h, n1, 1);
     run(x, s);
@@ -1901,7 +2063,8 @@ static void test_several_pointers_are_replaced_at_once_in_all_nodes_that_have_th
     expected_a = fold_host(fold_host(fold_host(expected_a, 2), 4), 5);
     expected_b = fold_host(expected_b, 3);
     assert_true(*a == expected_a && *b == expected_b && out[0] == 10 && out[1] != 0);
-    void *from[] = { a, b, in, d, out + 1 }, *to[] = { b, a, in + 1, d + 1, out + 2 }; /* the first two change places */
+    /* the first two change places */
+    void *from[] = { a, b, in, d, out + 1 }, *to[] = { b, a, in + 1, d + 1, out + 2 };
     ok(ds_graph_exec_replace_pointers(x, from, to, 5, &replaced));
     assert_int_equal(replaced, 3 + 1 + 1 + 2 + 1);
     run(x, s);
@@ -1911,9 +2074,11 @@ static void test_several_pointers_are_replaced_at_once_in_all_nodes_that_have_th
     void *both[] = { a, b }, *one[] = { c, c };
     ok(ds_graph_exec_replace_pointers(x, both, one, 2, &replaced));
     assert_int_equal(replaced, 4);
-    for (int i = 0; i < 3; i++) run(x, s);
+    for (int i = 0; i < 3; i++)
+        run(x, s);
     uint64_t expected = 1;
-    for (int i = 0; i < 3; i++) expected = fold_host(fold_host(fold_host(fold_host(expected, 2), 3), 4), 5);
+    for (int i = 0; i < 3; i++)
+        expected = fold_host(fold_host(fold_host(fold_host(expected, 2), 3), 4), 5);
     assert_true(*c == expected && *a == expected_a && *b == expected_b);
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(g));
@@ -1940,15 +2105,18 @@ static void test_values_that_look_like_pointers_are_left_alone(void **state) {
 }
 
 static void test_pointers_that_cannot_be_replaced_are_refused_and_none_is(void **state) {
-    uint64_t *h = word(1), *k = word(1), *in = pinned(2), *d = device_words(0, 2), *small = device_words(0, 1);
+    uint64_t *h = word(1), *k = word(1), *in = pinned(2), *d = device_words(0, 2),
+             *small = device_words(0, 1);
     size_t replaced = 7;
     (void)state;
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
     add_after(g, copy_node(d, in, 16), add_fold(g, h, 2, no_node));
     ds_graph_exec x = exec_with(g, DS_GRAPH_REPLACE_POINTERS);
-    void *from[] = { h, d }, *other_kind[] = { k, in + 1 }, *too_small[] = { k, small }, *none[] = { k, NULL };
-    refused(ds_graph_exec_replace_pointers(x, from, other_kind, 2, &replaced), DS_ERR_INVALID_VALUE);
+    void *from[] = { h, d }, *other_kind[] = { k, in + 1 }, *too_small[] = { k, small },
+         *none[] = { k, NULL };
+    refused(ds_graph_exec_replace_pointers(x, from, other_kind, 2, &replaced),
+            DS_ERR_INVALID_VALUE);
     assert_int_equal(replaced, 0);
     refused(ds_graph_exec_replace_pointers(x, from, too_small, 2, &replaced), DS_ERR_INVALID_VALUE);
     refused(ds_graph_exec_replace_pointers(x, from, none, 2, &replaced), DS_ERR_INVALID_VALUE);
@@ -1975,7 +2143,8 @@ static void test_pointers_of_a_captured_graph_are_replaced(void **state) {
     ds_stream s = made(0);
     harness_watch(s);
     ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
-    for (uint64_t i = 0; i < 3; i++) fold(s, h, i);
+    for (uint64_t i = 0; i < 3; i++)
+        fold(s, h, i);
     ok(ds_copy(d, in, 8, s));
     ok(ds_copy(out, d, 8, s));
     ok(ds_capture_end(s, &g));
@@ -2010,16 +2179,22 @@ static void expect_release(int last, int launched) {
     add(parent, child_node(g), NULL, 0);
     ds_graph_exec x = exec_of(g);
     gate_close(s, &before);
-    if (launched) ok(ds_graph_launch(x, s));
+    if (launched)
+        ok(ds_graph_launch(x, s));
     for (int i = 0; i < OWNERS; i++) {
         int which = (last + 1 + i) % OWNERS;
         assert_int_equal(host.destroyed + kept.destroyed, 0);
-        if (which == OWNS_GRAPH) ok(ds_graph_destroy(g));
-        if (which == OWNS_CLONE) ok(ds_graph_destroy(clone));
-        if (which == OWNS_EXEC) ok(ds_graph_exec_destroy(x));
-        if (which == OWNS_PARENT) ok(ds_graph_destroy(parent));
+        if (which == OWNS_GRAPH)
+            ok(ds_graph_destroy(g));
+        if (which == OWNS_CLONE)
+            ok(ds_graph_destroy(clone));
+        if (which == OWNS_EXEC)
+            ok(ds_graph_exec_destroy(x));
+        if (which == OWNS_PARENT)
+            ok(ds_graph_destroy(parent));
     }
-    if (launched) assert_int_equal(host.destroyed + kept.destroyed, 0);
+    if (launched)
+        assert_int_equal(host.destroyed + kept.destroyed, 0);
     gate_open(&before);
     ok(ds_stream_synchronize(s));
     await_destroyed(&host, 1);
@@ -2032,7 +2207,8 @@ static void expect_release(int last, int launched) {
 static void test_payloads_and_attached_objects_go_once_with_their_last_owner(void **state) {
     (void)state;
     for (int last = 0; last < OWNERS; last++)
-        for (int launched = 0; launched < 2; launched++) expect_release(last, launched);
+        for (int launched = 0; launched < 2; launched++)
+            expect_release(last, launched);
 }
 
 static void test_launches_keep_their_payloads_until_the_last_is_done(void **state) {
@@ -2072,9 +2248,11 @@ static void test_a_refused_node_or_object_has_its_destructor_run_at_once(void **
     desc = host_node(payload_run, &p[3], payload_destroy);
     refused(ds_graph_set_node(g, wrong, &desc), DS_ERR_INVALID_VALUE);
     refused(ds_graph_attach((ds_graph){ 0 }, &p[4], payload_destroy), DS_ERR_INVALID_HANDLE);
-    for (int i = 0; i < 5; i++) assert_int_equal(p[i].destroyed, 1);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(p[i].destroyed, 1);
     ok(ds_graph_destroy(g));
-    for (int i = 0; i < 5; i++) assert_true(p[i].destroyed == 1 && p[i].ran == 0);
+    for (int i = 0; i < 5; i++)
+        assert_true(p[i].destroyed == 1 && p[i].ran == 0);
 }
 
 static void test_a_graph_keeps_kernels_and_events_whose_handles_are_gone(void **state) {
@@ -2086,7 +2264,9 @@ static void test_a_graph_keeps_kernels_and_events_whose_handles_are_gone(void **
     ds_event e = event_of(0);
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
-    ds_graph_node node = add(g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, 3, NULL, &a, sizeof a } }, NULL, 0);
+    ds_graph_node node =
+        add(g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, 3, NULL, &a, sizeof a } },
+            NULL, 0);
     node = add_after(g, event_node(DS_NODE_EVENT_RECORD, e), node);
     add_after(g, event_node(DS_NODE_EVENT_WAIT, e), node);
     ok(ds_kernel_destroy(k));
@@ -2096,7 +2276,8 @@ static void test_a_graph_keeps_kernels_and_events_whose_handles_are_gone(void **
     assert_int_equal(n.kind, DS_NODE_EVENT_RECORD);
     refused(ds_event_query(e), DS_ERR_INVALID_HANDLE);
     ok(ds_graph_destroy(g));
-    for (int i = 0; i < 3; i++) run(x, s);
+    for (int i = 0; i < 3; i++)
+        run(x, s);
     assert_true(h[0] == fold_host(fold_host(fold_host(0, 5), 5), 5));
     ok(ds_graph_exec_destroy(x));
     ok(ds_stream_destroy(s));
@@ -2115,10 +2296,13 @@ static void test_graphs_and_executables_are_destroyed_with_launches_on_their_way
         ds_graph_exec x = exec_of(g);
         ok(ds_graph_launch(x, s));
         ok(ds_graph_launch(x, s));
-        for (int twice = 0; twice < 2; twice++) expected = fold_host(fold_host(expected, i), i + 1);
-        if (i % 2) ok(ds_graph_destroy(g));
+        for (int twice = 0; twice < 2; twice++)
+            expected = fold_host(fold_host(expected, i), i + 1);
+        if (i % 2)
+            ok(ds_graph_destroy(g));
         ok(ds_graph_exec_destroy(x));
-        if (i % 2 == 0) ok(ds_graph_destroy(g));
+        if (i % 2 == 0)
+            ok(ds_graph_destroy(g));
         refused(ds_graph_launch(x, s), DS_ERR_INVALID_HANDLE);
     }
     assert_true(*h == 1);
@@ -2143,7 +2327,8 @@ static void test_shutdown_names_the_graphs_and_executables_that_were_left(void *
     p = (payload){ 0 };
     kept = (payload){ 0 };
     text[0] = 0;
-    harness_restart(&(ds_init_desc){ .log_fn = collect, .log_user = text, .log_level = DS_LOG_WARNING });
+    harness_restart(
+        &(ds_init_desc){ .log_fn = collect, .log_user = text, .log_level = DS_LOG_WARNING });
     ok(ds_graph_create(&(ds_graph_desc){ .device = harness_device(0), .label = "left graph" }, &g));
     add(g, host_node(payload_run, &p, payload_destroy), NULL, 0);
     ok(ds_graph_attach(g, &kept, payload_destroy));
@@ -2151,7 +2336,8 @@ static void test_shutdown_names_the_graphs_and_executables_that_were_left(void *
     ds_graph gone = graph_on(0);
     ok(ds_graph_destroy(gone));
     harness_shutdown();
-    if (!strstr(text, "left graph") || !strstr(text, "left executable")) fail_msg("the report does not name them: %s", text);
+    if (!strstr(text, "left graph") || !strstr(text, "left executable"))
+        fail_msg("the report does not name them: %s", text);
     await_destroyed(&p, 1);
     await_destroyed(&kept, 1);
     refused(ds_graph_destroy(g), DS_ERR_INVALID_HANDLE);
@@ -2161,12 +2347,19 @@ static void test_shutdown_names_the_graphs_and_executables_that_were_left(void *
 
 /* ---- pictures ---- */
 
-typedef struct sheet { char text[20000]; size_t used; int calls, stop_at; } sheet;
+typedef struct sheet {
+    char text[20000];
+    size_t used;
+    int calls, stop_at;
+} sheet;
 
 static int write_sheet(const char *text, size_t size, void *user) {
     sheet *s = user;
-    if (++s->calls == s->stop_at) return 5;
-    if (s->stop_at && s->calls > s->stop_at) return 0; /* must not be asked again */
+    if (++s->calls == s->stop_at)
+        return 5;
+    /* must not be asked again */
+    if (s->stop_at && s->calls > s->stop_at)
+        return 0;
     assert_true(s->used + size < sizeof s->text);
     memcpy(s->text + s->used, text, size);
     s->used += size;
@@ -2184,10 +2377,14 @@ static const char *dot(ds_graph g, unsigned flags, sheet *s) {
 static void expect_quoted(const char *text) {
     int open = 0, braces = 0;
     for (const char *c = text; *c; c++) {
-        if (*c == '\\' && open) c++;
-        else if (*c == '"') open = !open;
-        else if (*c == '\n' && open) fail_msg("a quote is open at the end of a line of: %s", text);
-        else if (!open) braces += (*c == '{') - (*c == '}');
+        if (*c == '\\' && open)
+            c++;
+        else if (*c == '"')
+            open = !open;
+        else if (*c == '\n' && open)
+            fail_msg("a quote is open at the end of a line of: %s", text);
+        else if (!open)
+            braces += (*c == '{') - (*c == '}');
     }
     assert_int_equal(open, 0);
     assert_int_equal(braces, 0);
@@ -2196,7 +2393,8 @@ static void expect_quoted(const char *text) {
 static ds_graph pictured(ds_event e, uint64_t *h, uint64_t *in, uint64_t *d, ds_graph inner) {
     static payload p;
     ds_graph g;
-    ok(ds_graph_create(&(ds_graph_desc){ .device = harness_device(0), .label = "a \"quoted\" name" }, &g));
+    ok(ds_graph_create(
+        &(ds_graph_desc){ .device = harness_device(0), .label = "a \"quoted\" name" }, &g));
     ds_graph_node n = add_fold(g, h, 2, no_node);
     ds_node_desc desc = copy_node(d, in, 16);
     desc.label = "says \"hi\\\" to\nall";
@@ -2212,13 +2410,14 @@ static ds_graph pictured(ds_event e, uint64_t *h, uint64_t *in, uint64_t *d, ds_
 
 static size_t occurrences(const char *text, const char *what) {
     size_t n = 0;
-    for (; (text = strstr(text, what)) != NULL; text++) n++;
+    for (; (text = strstr(text, what)) != NULL; text++)
+        n++;
     return n;
 }
 
 static void test_a_graph_is_drawn_plainly_and_with_details(void **state) {
-    static const unsigned flags[] = { DS_DOT_VERBOSE, DS_DOT_KERNEL, DS_DOT_COPY, DS_DOT_FILL, DS_DOT_HOST, DS_DOT_EVENT,
-                                      DS_DOT_HANDLES };
+    static const unsigned flags[] = { DS_DOT_VERBOSE, DS_DOT_KERNEL, DS_DOT_COPY,   DS_DOT_FILL,
+                                      DS_DOT_HOST,    DS_DOT_EVENT,  DS_DOT_HANDLES };
     static sheet plain, other;
     uint64_t *in = pinned(2), *d = device_words(0, 2);
     (void)state;
@@ -2236,12 +2435,13 @@ static void test_a_graph_is_drawn_plainly_and_with_details(void **state) {
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         dot(g, flags[i], &other);
         expect_quoted(other.text);
-        if (!strcmp(plain.text, other.text)) fail_msg("flag %u changes nothing", flags[i]);
+        if (!strcmp(plain.text, other.text))
+            fail_msg("flag %u changes nothing", flags[i]);
         assert_true(other.used > plain.used);
     }
     dot(g, DS_DOT_VERBOSE, &other);
     assert_non_null(strstr(other.text, "test_graphs.c")); /* where the nodes were made */
-    dot(g, 2047, &other); /* Paddle's */
+    dot(g, 2047, &other);                                 /* Paddle's */
     assert_true(other.used > plain.used);
     ok(ds_graph_destroy(g));
     ok(ds_graph_destroy(inner));
@@ -2255,7 +2455,8 @@ static void test_a_writer_that_stops_is_not_called_again(void **state) {
     (void)state;
     ds_graph g = graph_on(0);
     ds_graph_node n = no_node;
-    for (uint64_t i = 0; i < 5; i++) n = add_fold(g, word(1), i, n);
+    for (uint64_t i = 0; i < 5; i++)
+        n = add_fold(g, word(1), i, n);
     dot(g, DS_DOT_VERBOSE, &all);
     for (int stop = 1; stop <= all.calls; stop++) {
         part = (sheet){ .stop_at = stop };
@@ -2317,17 +2518,20 @@ static int explode(size_t first, size_t count, const void *args) {
     return 7;
 }
 
-static uint64_t *pinned_word(uint64_t value) { /* apart from the suite's own: it is freed after a failure */
+/* apart from the suite's own: it is freed after a failure */
+static uint64_t *pinned_word(uint64_t value) {
     uint64_t *p = pinned(1);
     *p = value;
     return p;
 }
 
-/* The last error names the kernel and where it became a node; on CUDA, which does not tell, what CUDA says. */
+/* The last error names the kernel and where it became a node; on CUDA, which does not tell, what
+   CUDA says. */
 static void expect_cause(int line) {
     char where[64];
     if (!harness_is_cpu()) {
-        if (!strstr(ds_last_error(), "cuda")) fail_msg("\"%s\" has not what CUDA says", ds_last_error());
+        if (!strstr(ds_last_error(), "cuda"))
+            fail_msg("\"%s\" has not what CUDA says", ds_last_error());
         return;
     }
     snprintf(where, sizeof where, "test_graphs.c:%d", line);
@@ -2347,7 +2551,8 @@ static void test_a_captured_kernel_that_fails_is_named_and_fails_its_device(void
     harness_watch(s);
     ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
     fold(s, before, 2);
-    ok(ds_launch(k, 1, NULL, 0, s)); int line = __LINE__;
+    ok(ds_launch(k, 1, NULL, 0, s));
+    int line = __LINE__ - 1;
     fold(s, after, 3);
     ok(ds_launch_host_func(s, payload_run, &p, payload_destroy));
     ok(ds_capture_end(s, &g));
@@ -2378,8 +2583,11 @@ static void test_a_kernel_added_by_hand_that_fails_is_named(void **state) {
     ds_kernel k = harness_kernel("explode", explode, 0, NULL, 0, 0);
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
-    ds_node_desc desc = { .kind = DS_NODE_KERNEL, .label = "the bad one", .u.kernel = { .kernel = k, .items = 1 } };
-    ok(ds_graph_add(g, &desc, NULL, 0, &n)); int line = __LINE__;
+    ds_node_desc desc = { .kind = DS_NODE_KERNEL,
+                          .label = "the bad one",
+                          .u.kernel = { .kernel = k, .items = 1 } };
+    ok(ds_graph_add(g, &desc, NULL, 0, &n));
+    int line = __LINE__ - 1;
     ds_graph_exec x = exec_of(g);
     ok(ds_graph_launch(x, s));
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
@@ -2401,14 +2609,17 @@ static void test_branches_beside_a_failing_node_stop(void **state) {
     ds_kernel k = harness_kernel("explode", explode, 0, NULL, 0, 0);
     ds_stream s = made(0), idle = made(0);
     ds_graph g = graph_on(0);
-    add(g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { .kernel = k, .items = 1 } }, NULL, 0);
+    add(g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { .kernel = k, .items = 1 } }, NULL,
+        0);
     ds_graph_node n = add_gate(g, &held, no_node);
     n = add_fold(g, after, 3, n);
     add_after(g, host_node(payload_run, &p, payload_destroy), n);
     ds_graph_exec x = exec_of(g);
     ok(ds_graph_launch(x, s));
     ok(ds_graph_destroy(g));
-    while (ds_stream_query(idle) != DS_ERR_FAILED) harness_nap(); /* the other one is not ready as long as the gate runs */
+    /* the other one is not ready as long as the gate runs */
+    while (ds_stream_query(idle) != DS_ERR_FAILED)
+        harness_nap();
     gate_open(&held);
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
     ok(ds_graph_exec_destroy(x));
@@ -2428,8 +2639,11 @@ static void test_a_graph_over_two_devices_stops_where_one_has_failed(void **stat
     ds_kernel k = harness_kernel("explode", explode, 0, NULL, 0, 0);
     ds_stream s = made(0), t = made(1);
     ds_graph g = graph_on(0);
-    ds_node_desc desc = { .kind = DS_NODE_KERNEL, .device = harness_device(1), .u.kernel = { .kernel = k, .items = 1 } };
-    add_fold(g, after, 3, add(g, desc, NULL, 0)); /* on device 0, behind the one that fails on device 1 */
+    ds_node_desc desc = { .kind = DS_NODE_KERNEL,
+                          .device = harness_device(1),
+                          .u.kernel = { .kernel = k, .items = 1 } };
+    /* on device 0, behind the one that fails on device 1 */
+    add_fold(g, after, 3, add(g, desc, NULL, 0));
     ds_graph_exec x = exec_of(g);
     ok(ds_graph_launch(x, s));
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
@@ -2449,7 +2663,8 @@ static void test_a_graph_over_two_devices_stops_where_one_has_failed(void **stat
     ok(ds_host_free(apart));
 }
 
-static void test_a_failure_that_a_stream_brought_along_does_not_stay_with_the_executable(void **state) {
+static void test_a_failure_that_a_stream_brought_along_does_not_stay_with_the_executable(
+    void **state) {
     gate held = { 0 };
     uint64_t *h = word(1);
     (void)state;
@@ -2557,33 +2772,52 @@ typedef struct bank {
 static void *bank_alloc(size_t size, void *user) {
     bank *b = user;
     long n = ++b->calls;
-    if (b->fail_at && (n == b->fail_at || (b->forever && n > b->fail_at))) { b->failed = 1; return NULL; }
+    if (b->fail_at && (n == b->fail_at || (b->forever && n > b->fail_at))) {
+        b->failed = 1;
+        return NULL;
+    }
     void *p = malloc(size);
-    if (p) b->taken++;
+    if (p)
+        b->taken++;
     return p;
 }
 
 static void bank_free(void *p, void *user) {
-    if (p) ((bank *)user)->returned++;
+    if (p)
+        ((bank *)user)->returned++;
     free(p);
 }
 
 static _Atomic int payloads_made, payloads_gone;
-static int silent, wrong_result; /* failures without a sentence; programs that succeeded and computed something else */
-static void payload_gone(void *user) { (void)user; payloads_gone++; }
-static void add_one(void *user) { ++*(uint64_t *)user; }
+/* failures without a sentence; programs that succeeded and computed something else */
+static int silent, wrong_result;
+
+static void payload_gone(void *user) {
+    (void)user;
+    payloads_gone++;
+}
+
+static void add_one(void *user) {
+    ++*(uint64_t *)user;
+}
 
 static ds_result noted(ds_result r) {
-    if (r < 0 && !ds_last_error()[0]) silent++;
+    if (r < 0 && !ds_last_error()[0])
+        silent++;
     return r;
 }
 
-#define STEP(call) do { if ((r = noted(call)) < 0) goto done; } while (0)
+#define STEP(call)                 \
+    do {                           \
+        if ((r = noted(call)) < 0) \
+            goto done;             \
+    } while (0)
 
 static ds_device here;
 
 static ds_result little_program(void) {
-    static const ds_param params[] = { PARAM(READ_WRITE, fold_args, h), PARAM(VALUE, fold_args, n) };
+    static const ds_param params[] = { PARAM(READ_WRITE, fold_args, h),
+                                       PARAM(VALUE, fold_args, n) };
     ds_result r, end = DS_OK, c;
     ds_stream a = { 0 }, b = { 0 };
     ds_event e = { 0 };
@@ -2597,14 +2831,21 @@ static ds_result little_program(void) {
     STEP(ds_stream_create(&(ds_stream_desc){ .device = here }, &a));
     STEP(ds_stream_create(&(ds_stream_desc){ .device = here }, &b));
     STEP(ds_event_create(0, "e", &e));
-    STEP(ds_kernel_create(&(ds_kernel_desc){ .name = "add", .cpu_fn = count_item, .args_size = sizeof(fold_args),
-                                             .params = params, .param_count = 2, .cuda = harness_cuda_form("add") }, &k));
+    STEP(ds_kernel_create(&(ds_kernel_desc){ .name = "add",
+                                             .cpu_fn = count_item,
+                                             .args_size = sizeof(fold_args),
+                                             .params = params,
+                                             .param_count = 2,
+                                             .cuda = harness_cuda_form("add") },
+                          &k));
     STEP(ds_alloc(here, 4096, &dev));
     STEP(ds_host_alloc(4096, &pin));
     h = pin;
     memset(h, 0, 4096);
     STEP(ds_capture_begin(a, DS_CAPTURE_RELAXED));
-    for (uint64_t i = 0; i < 10; i++) STEP(ds_launch(k, 1, &(fold_args){ h, i }, sizeof(fold_args), a)); /* 45 */
+    /* 45 */
+    for (uint64_t i = 0; i < 10; i++)
+        STEP(ds_launch(k, 1, &(fold_args){ h, i }, sizeof(fold_args), a));
     STEP(ds_event_record(e, a));
     STEP(ds_stream_wait_event(b, e));
     payloads_made++;
@@ -2615,13 +2856,17 @@ static ds_result little_program(void) {
     STEP(ds_copy(pin, dev, 16, a));
     STEP(ds_capture_query(a, &status));
     STEP(ds_capture_end(a, &g));
-    STEP(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_UPLOAD, .upload_stream = a, .label = "x" }, &x));
+    STEP(ds_graph_instantiate(
+        g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_UPLOAD, .upload_stream = a, .label = "x" },
+        &x));
     STEP(ds_graph_launch(x, a));
     STEP(ds_graph_launch(x, b)); /* 90, 2 */
     STEP(ds_stream_wait_stream(a, b));
     STEP(ds_graph_create(&(ds_graph_desc){ .device = here, .label = "by hand" }, &hand));
     fold_args args = { h + 2, 7 };
-    ds_node_desc desc = { .kind = DS_NODE_KERNEL, .label = "k", .u.kernel = { k, 1, NULL, &args, sizeof args } };
+    ds_node_desc desc = { .kind = DS_NODE_KERNEL,
+                          .label = "k",
+                          .u.kernel = { k, 1, NULL, &args, sizeof args } };
     STEP(ds_graph_add(hand, &desc, NULL, 0, &n[0]));
     desc = child_node(g);
     STEP(ds_graph_add(hand, &desc, &n[0], 1, &n[1]));
@@ -2632,7 +2877,8 @@ static ds_result little_program(void) {
     payloads_made++;
     STEP(ds_graph_attach(hand, NULL, payload_gone));
     STEP(ds_graph_clone(hand, &clone));
-    STEP(ds_graph_instantiate(hand, &(ds_graph_exec_desc){ .flags = DS_GRAPH_REPLACE_POINTERS }, &y));
+    STEP(ds_graph_instantiate(hand, &(ds_graph_exec_desc){ .flags = DS_GRAPH_REPLACE_POINTERS },
+                              &y));
     STEP(ds_graph_launch(y, a)); /* 135, 3, 7, 1 */
     args.n = 8;
     desc = (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, 1, NULL, &args, sizeof args } };
@@ -2647,34 +2893,53 @@ static ds_result little_program(void) {
     STEP(ds_graph_launch(y, a)); /* 270, 6, 15, 4, 7 */
     STEP(ds_stream_synchronize(a));
     STEP(ds_stream_synchronize(b));
-    if (h[0] != 270 || h[1] != 6 || h[2] != 15 || h[3] != 4 || h[4] != 7) wrong_result++;
+    if (h[0] != 270 || h[1] != 6 || h[2] != 15 || h[3] != 4 || h[4] != 7)
+        wrong_result++;
 done:
     if (a.id && ds_capture_query(a, &status) == DS_OK && status) {
         ds_graph rest = { 0 };
         DS_IGNORE(ds_capture_end(a, &rest));
-        if (rest.id && (c = noted(ds_graph_destroy(rest))) < 0) end = c;
+        if (rest.id && (c = noted(ds_graph_destroy(rest))) < 0)
+            end = c;
     }
-    if (x.id && (c = noted(ds_graph_exec_destroy(x))) < 0) end = c;
-    if (y.id && (c = noted(ds_graph_exec_destroy(y))) < 0) end = c;
-    if (g.id && (c = noted(ds_graph_destroy(g))) < 0) end = c;
-    if (hand.id && (c = noted(ds_graph_destroy(hand))) < 0) end = c;
-    if (clone.id && (c = noted(ds_graph_destroy(clone))) < 0) end = c;
-    if (a.id && (c = noted(ds_stream_destroy(a))) < 0) end = c;
-    if (b.id && (c = noted(ds_stream_destroy(b))) < 0) end = c;
-    if (e.id && (c = noted(ds_event_destroy(e))) < 0) end = c;
-    if (k.id && (c = noted(ds_kernel_destroy(k))) < 0) end = c;
-    if ((c = noted(ds_free(dev))) < 0) end = c;
-    if ((c = noted(ds_host_free(pin))) < 0) end = c;
-    if ((c = noted(ds_shutdown())) < 0) end = c;
+    if (x.id && (c = noted(ds_graph_exec_destroy(x))) < 0)
+        end = c;
+    if (y.id && (c = noted(ds_graph_exec_destroy(y))) < 0)
+        end = c;
+    if (g.id && (c = noted(ds_graph_destroy(g))) < 0)
+        end = c;
+    if (hand.id && (c = noted(ds_graph_destroy(hand))) < 0)
+        end = c;
+    if (clone.id && (c = noted(ds_graph_destroy(clone))) < 0)
+        end = c;
+    if (a.id && (c = noted(ds_stream_destroy(a))) < 0)
+        end = c;
+    if (b.id && (c = noted(ds_stream_destroy(b))) < 0)
+        end = c;
+    if (e.id && (c = noted(ds_event_destroy(e))) < 0)
+        end = c;
+    if (k.id && (c = noted(ds_kernel_destroy(k))) < 0)
+        end = c;
+    if ((c = noted(ds_free(dev))) < 0)
+        end = c;
+    if ((c = noted(ds_host_free(pin))) < 0)
+        end = c;
+    if ((c = noted(ds_shutdown())) < 0)
+        end = c;
     return r < 0 ? r : end;
 }
 
 static void expect_clean(const char *what, long n, const bank *b) {
-    if (silent) fail_msg("%s %ld: %d failures without a sentence", what, n, silent);
-    if (wrong_result) fail_msg("%s %ld: the program computed something else", what, n);
+    if (silent)
+        fail_msg("%s %ld: %d failures without a sentence", what, n, silent);
+    if (wrong_result)
+        fail_msg("%s %ld: the program computed something else", what, n);
     AWAIT(b->taken == b->returned && payloads_made == payloads_gone);
-    if (b->taken != b->returned) fail_msg("%s %ld: %ld blocks taken, %ld returned", what, n, (long)b->taken, (long)b->returned);
-    if (payloads_made != payloads_gone) fail_msg("%s %ld: %d payloads made, %d gone", what, n, payloads_made, payloads_gone);
+    if (b->taken != b->returned)
+        fail_msg("%s %ld: %ld blocks taken, %ld returned", what, n, (long)b->taken,
+                 (long)b->returned);
+    if (payloads_made != payloads_gone)
+        fail_msg("%s %ld: %d payloads made, %d gone", what, n, payloads_made, payloads_gone);
 }
 
 static void run_out_of_memory(int forever) {
@@ -2684,22 +2949,32 @@ static void run_out_of_memory(int forever) {
     payloads_made = payloads_gone = 0;
     here = harness_device(0);
     harness_shutdown();
-    for (n = 1; ; n++) {
+    for (n = 1;; n++) {
         static bank b;
         b = (bank){ .fail_at = n, .forever = forever };
-        if (n > 5000) fail_msg("the program takes ever more memory");
-        ds_result r = noted(ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = { bank_alloc, bank_free, &b } }));
-        if (r == DS_OK) r = little_program();
-        else DS_IGNORE(ds_shutdown());
+        if (n > 5000)
+            fail_msg("the program takes ever more memory");
+        ds_result r = noted(
+            ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = { bank_alloc, bank_free, &b } }));
+        if (r == DS_OK)
+            r = little_program();
+        else
+            DS_IGNORE(ds_shutdown());
         expect_clean("allocation", n, &b);
-        if (!b.failed) { ok(r); break; } /* n is past the last allocation */
-        if (r < 0) failures++;
+        /* n is past the last allocation */
+        if (!b.failed) {
+            ok(r);
+            break;
+        }
+        if (r < 0)
+            failures++;
     }
     print_message("          %ld allocations, %ld of them fatal to a call\n", n - 1, failures);
     assert_true(failures > 0);
 }
 
-static void test_every_failed_allocation_of_captures_and_graphs_is_a_result_and_leaks_nothing(void **state) {
+static void test_every_failed_allocation_of_captures_and_graphs_is_a_result_and_leaks_nothing(
+    void **state) {
     (void)state;
     run_out_of_memory(0);
 }
@@ -2709,7 +2984,8 @@ static void test_memory_that_stays_exhausted_leaks_nothing_of_captures_and_graph
     run_out_of_memory(1);
 }
 
-static void test_every_injected_fault_in_captures_and_graphs_is_a_result_and_leaks_nothing(void **state) {
+static void test_every_injected_fault_in_captures_and_graphs_is_a_result_and_leaks_nothing(
+    void **state) {
     ds_cpu_desc cpu = { .devices = 2 };
     int failures = 0;
     (void)state;
@@ -2722,9 +2998,12 @@ static void test_every_injected_fault_in_captures_and_graphs_is_a_result_and_lea
         char fault[40];
         b = (bank){ 0 };
         snprintf(fault, sizeof fault, "*:%d", n);
-        ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .layers = "fault", .fault = fault,
+        ok(ds_init(&(ds_init_desc){ .cpu = &cpu,
+                                    .layers = "fault",
+                                    .fault = fault,
                                     .allocator = { bank_alloc, bank_free, &b } }));
-        if (little_program() < 0) failures++;
+        if (little_program() < 0)
+            failures++;
         DS_IGNORE(ds_shutdown()); /* in case the fault hit the first one */
         expect_clean("fault", n, &b);
     }
@@ -2732,8 +3011,8 @@ static void test_every_injected_fault_in_captures_and_graphs_is_a_result_and_lea
     assert_true(failures >= 20);
 }
 
-/* Lines that are not here: peers 81 is Python; b.7's reasons FUNCTION_CHANGED, NOT_SUPPORTED and ATTRIBUTES_CHANGED have no
-   description that leads to them on either driver. */
+/* Lines that are not here: peers 81 is Python; b.7's reasons FUNCTION_CHANGED, NOT_SUPPORTED and
+   ATTRIBUTES_CHANGED have no description that leads to them on either driver. */
 
 const struct CMUnitTest tests_graphs[] = {
     DS_TEST(test_a_graph_of_every_kind_of_node_is_built_by_hand, "peers b.6"),
@@ -2790,7 +3069,8 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST(test_a_replaced_pointer_is_used_by_the_next_launch, "peers 77 80 b.10"),
     DS_TEST(test_replacing_pointers_needs_the_flag, "peers 78 b.10"),
     DS_TEST(test_empty_lists_and_pointers_that_are_not_there_replace_nothing, "peers 79 b.10"),
-    DS_TEST(test_several_pointers_are_replaced_at_once_in_all_nodes_that_have_them, "peers 80 b.10"),
+    DS_TEST(test_several_pointers_are_replaced_at_once_in_all_nodes_that_have_them,
+            "peers 80 b.10"),
     DS_TEST(test_values_that_look_like_pointers_are_left_alone, "peers b.10"),
     DS_TEST(test_pointers_that_cannot_be_replaced_are_refused_and_none_is, "graphs"),
     DS_TEST(test_pointers_of_a_captured_graph_are_replaced, "peers 77 80 b.10"),
@@ -2808,11 +3088,14 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST_ALONE(test_a_kernel_added_by_hand_that_fails_is_named, "graphs"),
     DS_TEST_CPU(test_branches_beside_a_failing_node_stop, "graphs"),
     DS_TEST_CPU(test_a_graph_over_two_devices_stops_where_one_has_failed, "graphs"),
-    DS_TEST_CPU(test_a_failure_that_a_stream_brought_along_does_not_stay_with_the_executable, "graphs"),
+    DS_TEST_CPU(test_a_failure_that_a_stream_brought_along_does_not_stay_with_the_executable,
+                "graphs"),
     DS_TEST_CPU(test_an_executable_works_again_after_a_reset, "graphs"),
     DS_TEST_CUDA(test_graphs_of_one_driver_are_refused_by_the_other, "graphs"),
-    DS_TEST(test_every_failed_allocation_of_captures_and_graphs_is_a_result_and_leaks_nothing, "graphs"),
+    DS_TEST(test_every_failed_allocation_of_captures_and_graphs_is_a_result_and_leaks_nothing,
+            "graphs"),
     DS_TEST(test_memory_that_stays_exhausted_leaks_nothing_of_captures_and_graphs, "graphs"),
-    DS_TEST(test_every_injected_fault_in_captures_and_graphs_is_a_result_and_leaks_nothing, "graphs"),
+    DS_TEST(test_every_injected_fault_in_captures_and_graphs_is_a_result_and_leaks_nothing,
+            "graphs"),
 };
 const size_t tests_graphs_count = sizeof tests_graphs / sizeof *tests_graphs;

@@ -9,8 +9,16 @@
 
 enum { MANY = 100 };
 
-typedef struct order { int next; int seen[MANY]; } order; /* plain: the stream orders the accesses */
-typedef struct ticket { order *o; int number; } ticket;
+/* plain: the stream orders the accesses */
+typedef struct order {
+    int next;
+    int seen[MANY];
+} order;
+
+typedef struct ticket {
+    order *o;
+    int number;
+} ticket;
 
 static void take_number(void *user) {
     ticket *t = user;
@@ -26,10 +34,17 @@ static void expect_order_on(ds_stream s) {
     }
     ok(ds_stream_synchronize(s));
     assert_int_equal(o.next, MANY);
-    for (int i = 0; i < MANY; i++) assert_int_equal(o.seen[i], i);
+    for (int i = 0; i < MANY; i++)
+        assert_int_equal(o.seen[i], i);
 }
 
-typedef struct reply { ds_stream stream; ds_result status; int value; int *source; int calls; } reply;
+typedef struct reply {
+    ds_stream stream;
+    ds_result status;
+    int value;
+    int *source;
+    int calls;
+} reply;
 
 static void take_reply(ds_stream stream, ds_result status, void *user) {
     reply *r = user;
@@ -47,7 +62,10 @@ static void expect_callbacks_on(ds_stream s) {
     ok(ds_alloc(where, MANY * sizeof(int), &dev));
     ok(ds_host_alloc(MANY * sizeof(int), &pin));
     int *out = pin, in[MANY];
-    for (int i = 0; i < MANY; i++) { in[i] = 1000 + i; out[i] = 0; }
+    for (int i = 0; i < MANY; i++) {
+        in[i] = 1000 + i;
+        out[i] = 0;
+    }
     ok(ds_copy(dev, in, sizeof in, s));
     for (int i = 0; i < MANY; i++) {
         r[i].source = &out[i];
@@ -76,12 +94,15 @@ static void expect_mixed_order_on(ds_stream s) {
     ticket t[MANY];
     for (int i = 0; i < MANY; i++) {
         t[i] = (ticket){ &o, i };
-        if (i % 3) ok(ds_launch_host_func(s, take_number, &t[i], NULL));
-        else ok(ds_add_callback(s, take_number_callback, &t[i], NULL));
+        if (i % 3)
+            ok(ds_launch_host_func(s, take_number, &t[i], NULL));
+        else
+            ok(ds_add_callback(s, take_number_callback, &t[i], NULL));
     }
     ok(ds_stream_synchronize(s));
     assert_int_equal(o.next, MANY);
-    for (int i = 0; i < MANY; i++) assert_int_equal(o.seen[i], i);
+    for (int i = 0; i < MANY; i++)
+        assert_int_equal(o.seen[i], i);
 }
 
 static void test_host_functions_on_the_legacy_stream_run_in_order(void **state) {
@@ -133,14 +154,18 @@ static void test_later_work_waits_for_a_host_function_other_streams_do_not(void 
     ok(ds_launch_host_func(blocked, gate_fn, &g, NULL));
     fold(blocked, a, 5);
     gate_wait_entered(&g);
-    for (uint64_t i = 0; i < 50; i++) fold(other, b, i);
+    for (uint64_t i = 0; i < 50; i++)
+        fold(other, b, i);
     ok(ds_stream_synchronize(other));
-    if (harness_is_cpu()) expect_order_on(other); /* host functions of other streams too; CUDA may run them one by one */
+    /* host functions of other streams too; CUDA may run them one by one */
+    if (harness_is_cpu())
+        expect_order_on(other);
     assert_int_equal(ds_stream_query(other), DS_OK);
     assert_int_equal(ds_stream_query(blocked), DS_NOT_READY);
     assert_true(*a == 1);
     uint64_t want = 1;
-    for (uint64_t i = 0; i < 50; i++) want = fold_host(want, i);
+    for (uint64_t i = 0; i < 50; i++)
+        want = fold_host(want, i);
     assert_true(*b == want);
     gate_open(&g);
     ok(ds_stream_synchronize(blocked));
@@ -160,11 +185,14 @@ static void test_destructors_run_once_after_success(void **state) {
     ds_stream s;
     ok(ds_stream_create(NULL, &s));
     for (int i = 0; i < 200; i++) {
-        if (i % 2) ok(ds_launch_host_func(s, payload_run, &p[i], payload_destroy));
-        else ok(ds_add_callback(s, payload_callback, &p[i], payload_destroy));
+        if (i % 2)
+            ok(ds_launch_host_func(s, payload_run, &p[i], payload_destroy));
+        else
+            ok(ds_add_callback(s, payload_callback, &p[i], payload_destroy));
     }
     ok(ds_stream_synchronize(s));
-    for (int i = 0; i < 200; i++) assert_int_equal(p[i].ran, 1);
+    for (int i = 0; i < 200; i++)
+        assert_int_equal(p[i].ran, 1);
     await_destroyed(p, 200);
     ok(ds_stream_destroy(s));
 }
@@ -179,9 +207,12 @@ static void test_destructors_run_once_when_the_call_is_refused(void **state) {
     ok(ds_stream_destroy(s));
     ok(ds_stream_create(NULL, &s));
     refused(ds_launch_host_func(stale, payload_run, &p[0], payload_destroy), DS_ERR_INVALID_HANDLE);
-    refused(ds_add_callback(stale, payload_callback, &p[1], payload_destroy), DS_ERR_INVALID_HANDLE);
-    refused(ds_launch_host_func((ds_stream){ 0 }, payload_run, &p[2], payload_destroy), DS_ERR_INVALID_HANDLE);
-    refused(ds_add_callback((ds_stream){ 0 }, payload_callback, &p[3], payload_destroy), DS_ERR_INVALID_HANDLE);
+    refused(ds_add_callback(stale, payload_callback, &p[1], payload_destroy),
+            DS_ERR_INVALID_HANDLE);
+    refused(ds_launch_host_func((ds_stream){ 0 }, payload_run, &p[2], payload_destroy),
+            DS_ERR_INVALID_HANDLE);
+    refused(ds_add_callback((ds_stream){ 0 }, payload_callback, &p[3], payload_destroy),
+            DS_ERR_INVALID_HANDLE);
     refused(ds_launch_host_func(s, NULL, &p[4], payload_destroy), DS_ERR_INVALID_VALUE);
     refused(ds_add_callback(s, NULL, &p[5], payload_destroy), DS_ERR_INVALID_VALUE);
     for (int i = 0; i < 6; i++) { /* at once, not later */
@@ -189,12 +220,15 @@ static void test_destructors_run_once_when_the_call_is_refused(void **state) {
         assert_int_equal(p[i].ran, 0);
     }
     ok(ds_stream_synchronize(s));
-    for (int i = 0; i < 6; i++) assert_int_equal(p[i].destroyed, 1);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(p[i].destroyed, 1);
     ok(ds_stream_destroy(s));
 }
 
 static int explode(size_t first, size_t count, const void *args) {
-    (void)first; (void)count; (void)args;
+    (void)first;
+    (void)count;
+    (void)args;
     return 1;
 }
 
@@ -213,7 +247,8 @@ static void test_destructors_run_once_when_a_failure_skips_the_function(void **s
     ok(ds_add_callback(s, payload_callback, &p[1], payload_destroy));
     gate_open(&g);
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
-    if (harness_is_cpu()) await_destroyed(p, 2);
+    if (harness_is_cpu())
+        await_destroyed(p, 2);
     refused(ds_launch_host_func(s, payload_run, &p[2], payload_destroy), DS_ERR_FAILED);
     refused(ds_add_callback(s, payload_callback, &p[3], payload_destroy), DS_ERR_FAILED);
     for (int i = 2; i < 4; i++) {
@@ -238,14 +273,18 @@ static void test_destructors_run_once_when_the_stream_is_destroyed_first(void **
     ok(ds_stream_create(NULL, &s));
     gate_close(s, &g);
     for (int i = 0; i < 20; i++) {
-        if (i % 2) ok(ds_launch_host_func(s, payload_run, &p[i], payload_destroy));
-        else ok(ds_add_callback(s, payload_callback, &p[i], payload_destroy));
+        if (i % 2)
+            ok(ds_launch_host_func(s, payload_run, &p[i], payload_destroy));
+        else
+            ok(ds_add_callback(s, payload_callback, &p[i], payload_destroy));
     }
     ok(ds_stream_destroy(s));
-    for (int i = 0; i < 20; i++) assert_int_equal(p[i].ran + p[i].destroyed, 0);
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(p[i].ran + p[i].destroyed, 0);
     gate_open(&g);
     ok(ds_device_synchronize(harness_device(0)));
-    for (int i = 0; i < 20; i++) assert_int_equal(p[i].ran, 1);
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(p[i].ran, 1);
     await_destroyed(p, 20);
 }
 
@@ -254,9 +293,12 @@ static void test_destructors_have_run_when_shutdown_returns(void **state) {
     static payload p[50];
     memset(p, 0, sizeof p);
     ds_stream s[5];
-    for (int i = 0; i < 5; i++) ok(ds_stream_create(NULL, &s[i]));
-    for (int i = 0; i < 50; i++) ok(ds_launch_host_func(s[i % 5], payload_run, &p[i], payload_destroy));
-    for (int i = 0; i < 5; i++) ok(ds_stream_destroy(s[i]));
+    for (int i = 0; i < 5; i++)
+        ok(ds_stream_create(NULL, &s[i]));
+    for (int i = 0; i < 50; i++)
+        ok(ds_launch_host_func(s[i % 5], payload_run, &p[i], payload_destroy));
+    for (int i = 0; i < 5; i++)
+        ok(ds_stream_destroy(s[i]));
     harness_shutdown();
     for (int i = 0; i < 50; i++) {
         assert_int_equal(p[i].ran, 1);
@@ -279,15 +321,27 @@ typedef struct attempt {
     _Atomic int done; /* last */
 } attempt;
 
-#define TRY(call) do { \
-        ds_result try_ = (call); \
-        a->tried++; \
-        if (try_ != DS_ERR_NOT_PERMITTED) { a->wrong++; if (!a->first_wrong) a->first_wrong = #call; } \
-        else if (!ds_last_error()[0]) a->no_sentence++; \
+#define TRY(call)                           \
+    do {                                    \
+        ds_result try_ = (call);            \
+        a->tried++;                         \
+        if (try_ != DS_ERR_NOT_PERMITTED) { \
+            a->wrong++;                     \
+            if (!a->first_wrong)            \
+                a->first_wrong = #call;     \
+        } else if (!ds_last_error()[0])     \
+            a->no_sentence++;               \
     } while (0)
 
-static void nothing(void *user) { (void)user; }
-static void nothing_callback(ds_stream stream, ds_result status, void *user) { (void)stream; (void)status; (void)user; }
+static void nothing(void *user) {
+    (void)user;
+}
+
+static void nothing_callback(ds_stream stream, ds_result status, void *user) {
+    (void)stream;
+    (void)status;
+    (void)user;
+}
 
 static void try_streams(attempt *a) {
     ds_stream out;
@@ -378,7 +432,8 @@ static void try_memory_and_work(attempt *a) {
     TRY(ds_add_callback(a->spare, nothing_callback, NULL, NULL));
     TRY(ds_kernel_create(&(ds_kernel_desc){ .name = "k", .cpu_fn = explode }, &k));
     TRY(ds_launch(a->k, 1, NULL, 0, a->spare));
-    TRY(ds_launch_grid(a->k, &(ds_grid){ .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } }, NULL, 0, a->spare));
+    TRY(ds_launch_grid(a->k, &(ds_grid){ .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } }, NULL, 0,
+                       a->spare));
 #ifdef ds_kernel_load
     TRY(ds_kernel_load(a->k, a->dev));
 #endif
@@ -394,20 +449,27 @@ static void try_everything(void *user) {
     try_events(a);
     try_memory_and_work(a);
     /* these may be called anywhere */
-    if (!ds_last_error()[0] || strcmp(ds_result_name(DS_ERR_NOT_PERMITTED), "DS_ERR_NOT_PERMITTED") != 0) a->helpless++;
-    if (!ds_result_text(DS_ERR_NOT_PERMITTED)[0] || ds_uuid_print(uuid, text, sizeof text) != DS_OK) a->helpless++;
+    if (!ds_last_error()[0] ||
+        strcmp(ds_result_name(DS_ERR_NOT_PERMITTED), "DS_ERR_NOT_PERMITTED") != 0)
+        a->helpless++;
+    if (!ds_result_text(DS_ERR_NOT_PERMITTED)[0] || ds_uuid_print(uuid, text, sizeof text) != DS_OK)
+        a->helpless++;
     a->done = 1;
 }
 
 static void try_in_callback(ds_stream stream, ds_result status, void *user) {
-    (void)stream; (void)status;
+    (void)stream;
+    (void)status;
     try_everything(user);
 }
 
-typedef struct attempt_args { attempt *a; } attempt_args;
+typedef struct attempt_args {
+    attempt *a;
+} attempt_args;
 
 static int try_in_kernel(size_t first, size_t count, const void *args) {
-    (void)first; (void)count;
+    (void)first;
+    (void)count;
     try_everything(((const attempt_args *)args)->a);
     return 0;
 }
@@ -420,14 +482,19 @@ static void setup_attempt(attempt *a) {
     ok(ds_event_create(0, NULL, &a->e));
     ok(ds_alloc(a->dev, 64, &a->mem));
     ok(ds_host_alloc(64, &a->pin));
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "try", .cpu_fn = try_in_kernel, .args_size = sizeof(attempt_args) }, &a->k));
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "try",
+                                           .cpu_fn = try_in_kernel,
+                                           .args_size = sizeof(attempt_args) },
+                        &a->k));
 }
 
 /* Every object must have survived. */
 static void check_attempt(attempt *a) {
-    while (!a->done) sched_yield();
+    while (!a->done)
+        sched_yield();
     ok(ds_stream_synchronize(a->s));
-    if (a->wrong) fail_msg("%d of %d calls were not refused, first %s", a->wrong, a->tried, a->first_wrong);
+    if (a->wrong)
+        fail_msg("%d of %d calls were not refused, first %s", a->wrong, a->tried, a->first_wrong);
     assert_true(a->tried > 60);
     assert_int_equal(a->no_sentence, 0);
     assert_int_equal(a->helpless, 0);
@@ -468,7 +535,8 @@ static void test_calls_inside_a_destructor_are_refused(void **state) {
     ok(ds_add_callback(a.s, nothing_callback, &a, try_everything));
     check_attempt(&a);
     setup_attempt(&a); /* the destructor of a refused call, on the caller's own thread */
-    refused(ds_launch_host_func((ds_stream){ 0 }, nothing, &a, try_everything), DS_ERR_INVALID_HANDLE);
+    refused(ds_launch_host_func((ds_stream){ 0 }, nothing, &a, try_everything),
+            DS_ERR_INVALID_HANDLE);
     assert_int_equal(a.done, 1);
     check_attempt(&a);
 }
@@ -479,7 +547,8 @@ static void test_calls_inside_a_kernel_are_refused(void **state) {
     setup_attempt(&a);
     attempt_args args = { &a };
     ok(ds_launch(a.k, 1, &args, sizeof args, a.s));
-    ok(ds_stream_synchronize(a.s)); /* perhaps this thread runs the kernel, and afterwards it may call again */
+    /* perhaps this thread runs the kernel, and afterwards it may call again */
+    ok(ds_stream_synchronize(a.s));
     check_attempt(&a);
 }
 
@@ -498,4 +567,5 @@ const struct CMUnitTest tests_host_functions[] = {
     DS_TEST(test_calls_inside_a_destructor_are_refused, "peers D9"),
     DS_TEST_CPU(test_calls_inside_a_kernel_are_refused, "peers D9"),
 };
-const size_t tests_host_functions_count = sizeof tests_host_functions / sizeof tests_host_functions[0];
+const size_t tests_host_functions_count =
+    sizeof tests_host_functions / sizeof tests_host_functions[0];

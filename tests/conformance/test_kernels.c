@@ -11,25 +11,33 @@ typedef struct tally {
     _Atomic uint64_t *sums;
     uint64_t items;
 } tally;
+
 enum { TOTAL, OUTSIDE, CALLS, SUMS }; /* calls: of the CPU form */
 
 static int tally_kernel(size_t first, size_t count, const void *args) {
     const tally *t = args;
     t->sums[CALLS]++;
     t->sums[TOTAL] += count;
-    if (count == 0 || first > t->items || count > t->items - first) { t->sums[OUTSIDE]++; return 0; }
+    if (count == 0 || first > t->items || count > t->items - first) {
+        t->sums[OUTSIDE]++;
+        return 0;
+    }
     if (t->seen)
-        for (size_t i = 0; i < count; i++) t->seen[first + i]++;
+        for (size_t i = 0; i < count; i++)
+            t->seen[first + i]++;
     return 0;
 }
 
 static ds_kernel make_tally(size_t grain) {
-    static const ds_param params[] = { PARAM(READ_WRITE, tally, seen), PARAM(READ_WRITE, tally, sums), PARAM(VALUE, tally, items),
+    static const ds_param params[] = { PARAM(READ_WRITE, tally, seen),
+                                       PARAM(READ_WRITE, tally, sums), PARAM(VALUE, tally, items),
                                        PARAM_FIRST, PARAM_COUNT };
     return harness_kernel("tally", tally_kernel, sizeof(tally), params, 5, grain);
 }
 
-static tally sums_of(size_t items) { return (tally){ NULL, (_Atomic uint64_t *)zeroed_words(SUMS), items }; }
+static tally sums_of(size_t items) {
+    return (tally){ NULL, (_Atomic uint64_t *)zeroed_words(SUMS), items };
+}
 
 static tally tally_of(size_t items) {
     tally t = sums_of(items);
@@ -40,14 +48,17 @@ static tally tally_of(size_t items) {
     return t;
 }
 
-static void drop(tally *t) { ok(ds_host_free((void *)t->seen)); }
+static void drop(tally *t) {
+    ok(ds_host_free((void *)t->seen));
+}
 
 static void expect_each_item_once(const tally *t) {
     assert_int_equal(t->sums[OUTSIDE], 0);
     assert_true(t->sums[TOTAL] == t->items);
     if (t->seen)
         for (size_t i = 0; i < t->items; i++)
-            if (t->seen[i] != 1) fail_msg("item %zu was handled %d times", i, (int)t->seen[i]);
+            if (t->seen[i] != 1)
+                fail_msg("item %zu was handled %d times", i, (int)t->seen[i]);
 }
 
 static void test_every_item_is_handled_exactly_once(void **state) {
@@ -66,8 +77,10 @@ static void test_every_item_is_handled_exactly_once(void **state) {
             size_t grain = grains[g] ? grains[g] : 1;
             if (harness_is_cpu()) {
                 assert_true(t.sums[CALLS] >= 1);
-                assert_true(t.sums[CALLS] <= t.items / grain + 1); /* only the last call may be smaller than the grain */
-                if (t.items == 1) assert_int_equal(t.sums[CALLS], 1);
+                /* only the last call may be smaller than the grain */
+                assert_true(t.sums[CALLS] <= t.items / grain + 1);
+                if (t.items == 1)
+                    assert_int_equal(t.sums[CALLS], 1);
             }
             drop(&t);
         }
@@ -123,32 +136,44 @@ static void test_no_items_do_nothing(void **state) {
 }
 
 /* Items that take long: the host that waits has gone to sleep before there is anything to join. */
-typedef struct slow_args { _Atomic(void *) *threads; size_t room; } slow_args;
+typedef struct slow_args {
+    _Atomic(void *) *threads;
+    size_t room;
+} slow_args;
+
 static _Thread_local int this_thread;
 
 static int slow_kernel(size_t first, size_t count, const void *args) {
     const slow_args *a = args;
     (void)first;
-    for (size_t i = 0; i < count; i++) harness_nap();
+    for (size_t i = 0; i < count; i++)
+        harness_nap();
     for (size_t i = 0; i < a->room; i++) {
         void *none = NULL;
-        if (atomic_compare_exchange_strong(&a->threads[i], &none, (void *)&this_thread) || none == (void *)&this_thread) break;
+        if (atomic_compare_exchange_strong(&a->threads[i], &none, (void *)&this_thread) ||
+            none == (void *)&this_thread)
+            break;
     }
     return 0;
 }
 
 static void test_a_second_thread_joins_a_long_kernel_while_the_host_sleeps(void **state) {
     (void)state;
-    if (harness_processors() < 2) skip();
+    if (harness_processors() < 2)
+        skip();
     _Atomic(void *) threads[8];
     slow_args a = { threads, 8 };
     ds_kernel k;
     ds_stream s;
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "slow", .cpu_fn = slow_kernel, .args_size = sizeof a }, &k));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "slow", .cpu_fn = slow_kernel, .args_size = sizeof a }, &k));
     ok(ds_stream_create(NULL, &s));
     for (int round = 0; round < 5; round++) {
-        for (int i = 0; i < 8; i++) atomic_store(&threads[i], NULL);
-        for (int i = 0; i < 40; i++) harness_nap(); /* the workers sleep too */
+        for (int i = 0; i < 8; i++)
+            atomic_store(&threads[i], NULL);
+        /* the workers sleep too */
+        for (int i = 0; i < 40; i++)
+            harness_nap();
         ok(ds_launch(k, 1000, &a, sizeof a, s));
         ok(ds_stream_synchronize(s));
         assert_non_null(threads[0]);
@@ -159,24 +184,32 @@ static void test_a_second_thread_joins_a_long_kernel_while_the_host_sleeps(void 
 }
 
 /* Launches of many kernels on one stream stay in order, although each is split. */
-typedef struct step_args { uint32_t *v; uint32_t number; } step_args;
+typedef struct step_args {
+    uint32_t *v;
+    uint32_t number;
+} step_args;
 
 static int step_kernel(size_t first, size_t count, const void *args) {
     const step_args *a = args;
-    for (size_t i = first; i < first + count; i++) a->v[i] = a->v[i] * 31u + a->number;
+    for (size_t i = first; i < first + count; i++)
+        a->v[i] = a->v[i] * 31u + a->number;
     return 0;
 }
 
 static void test_split_launches_of_a_stream_stay_in_order(void **state) {
     (void)state;
+
     enum { N = 5000, STEPS = 200 };
-    static const ds_param params[] = { PARAM(READ_WRITE, step_args, v), PARAM(VALUE, step_args, number), PARAM_FIRST, PARAM_COUNT };
+
+    static const ds_param params[] = { PARAM(READ_WRITE, step_args, v),
+                                       PARAM(VALUE, step_args, number), PARAM_FIRST, PARAM_COUNT };
     void *p;
     ds_kernel k;
     ds_stream s;
     ok(ds_host_alloc(N * sizeof(uint32_t), &p));
     uint32_t *v = p, want = 1;
-    for (int i = 0; i < N; i++) v[i] = 1;
+    for (int i = 0; i < N; i++)
+        v[i] = 1;
     k = harness_kernel("step", step_kernel, sizeof(step_args), params, 4, 0);
     ok(ds_stream_create(NULL, &s));
     for (uint32_t i = 0; i < STEPS; i++) {
@@ -185,7 +218,8 @@ static void test_split_launches_of_a_stream_stay_in_order(void **state) {
         want = want * 31u + i;
     }
     ok(ds_stream_synchronize(s));
-    for (int i = 0; i < N; i++) assert_int_equal(v[i], want);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(v[i], want);
     ok(ds_host_free(p));
     ok(ds_kernel_destroy(k));
     ok(ds_stream_destroy(s));
@@ -193,17 +227,22 @@ static void test_split_launches_of_a_stream_stay_in_order(void **state) {
 
 /* ---- arguments ---- */
 
-typedef struct store_args { uint64_t *out; uint64_t value; } store_args;
+typedef struct store_args {
+    uint64_t *out;
+    uint64_t value;
+} store_args;
 
 static int store_kernel(size_t first, size_t count, const void *args) {
     const store_args *a = args;
-    (void)first; (void)count;
+    (void)first;
+    (void)count;
     *a->out = a->value;
     return 0;
 }
 
 static ds_kernel make_store(void) {
-    static const ds_param params[] = { PARAM(WRITE, store_args, out), PARAM(VALUE, store_args, value) };
+    static const ds_param params[] = { PARAM(WRITE, store_args, out),
+                                       PARAM(VALUE, store_args, value) };
     return harness_kernel("store", store_kernel, sizeof(store_args), params, 2, 0);
 }
 
@@ -224,7 +263,8 @@ static void test_arguments_are_copied_at_the_launch(void **state) {
     memset(&args, 0, sizeof args);
     gate_open(&g);
     ok(ds_stream_synchronize(s));
-    for (uint64_t i = 0; i < 10; i++) assert_true(out[i] == 100 + i);
+    for (uint64_t i = 0; i < 10; i++)
+        assert_true(out[i] == 100 + i);
     ok(ds_kernel_destroy(k));
     ok(ds_stream_destroy(s));
 }
@@ -236,7 +276,8 @@ typedef struct big_args {
 
 static int big_kernel(size_t first, size_t count, const void *args) {
     const big_args *a = args;
-    (void)first; (void)count;
+    (void)first;
+    (void)count;
     memcpy(a->out, a->bytes, sizeof a->bytes);
     return 0;
 }
@@ -252,43 +293,55 @@ static void test_the_largest_argument_struct_arrives_whole(void **state) {
     k = harness_kernel("big", big_kernel, sizeof args, params, 2, 0);
     void *all;
     ok(ds_host_alloc(20 * sizeof args.bytes, &all));
-    for (size_t n = 0; n < 20; n++) out[n] = (unsigned char *)all + n * sizeof args.bytes;
+    for (size_t n = 0; n < 20; n++)
+        out[n] = (unsigned char *)all + n * sizeof args.bytes;
     ok(ds_stream_create(NULL, &s));
     gate_close(s, &g); /* all are pending at once */
     for (size_t n = 0; n < 20; n++) {
         args.out = out[n];
-        for (size_t i = 0; i < sizeof args.bytes; i++) args.bytes[i] = (unsigned char)(i * 7 + n);
+        for (size_t i = 0; i < sizeof args.bytes; i++)
+            args.bytes[i] = (unsigned char)(i * 7 + n);
         ok(ds_launch(k, 1, &args, sizeof args, s));
     }
     gate_open(&g);
     ok(ds_stream_synchronize(s));
     for (size_t n = 0; n < 20; n++)
-        for (size_t i = 0; i < sizeof args.bytes; i++) assert_int_equal(out[n][i], (unsigned char)(i * 7 + n));
+        for (size_t i = 0; i < sizeof args.bytes; i++)
+            assert_int_equal(out[n][i], (unsigned char)(i * 7 + n));
     ok(ds_host_free(all));
     ok(ds_kernel_destroy(k));
     ok(ds_stream_destroy(s));
 }
 
 /* The argument struct must be usable as what it is, whatever came before it in the queue. */
-typedef struct odd_args { _Atomic uint32_t *bad; unsigned char bytes[9]; } odd_args;
+typedef struct odd_args {
+    _Atomic uint32_t *bad;
+    unsigned char bytes[9];
+} odd_args;
 
 static int odd_kernel(size_t first, size_t count, const void *args) {
     const odd_args *a = args;
-    (void)first; (void)count;
-    if ((uintptr_t)args % _Alignof(max_align_t) != 0) (*a->bad)++;
+    (void)first;
+    (void)count;
+    if ((uintptr_t)args % _Alignof(max_align_t) != 0)
+        (*a->bad)++;
     for (int i = 0; i < 9; i++)
-        if (a->bytes[i] != i) (*a->bad)++;
+        if (a->bytes[i] != i)
+            (*a->bad)++;
     return 0;
 }
 
 static int no_args_kernel(size_t first, size_t count, const void *args) {
-    (void)first; (void)count; (void)args;
+    (void)first;
+    (void)count;
+    (void)args;
     return 0;
 }
 
 static void test_arguments_are_aligned_for_every_type(void **state) {
     (void)state;
-    static const ds_param params[] = { PARAM(READ_WRITE, odd_args, bad), PARAM(VALUE, odd_args, bytes) };
+    static const ds_param params[] = { PARAM(READ_WRITE, odd_args, bad),
+                                       PARAM(VALUE, odd_args, bytes) };
     ds_kernel k, none;
     ds_stream s;
     odd_args args = { (_Atomic uint32_t *)zeroed_words(1), { 0, 1, 2, 3, 4, 5, 6, 7, 8 } };
@@ -297,7 +350,8 @@ static void test_arguments_are_aligned_for_every_type(void **state) {
     ok(ds_stream_create(NULL, &s));
     for (int i = 0; i < 500; i++) {
         ok(ds_launch(k, 1, &args, sizeof args, s));
-        if (i % 3 == 0) ok(ds_launch(none, 1, NULL, 0, s));
+        if (i % 3 == 0)
+            ok(ds_launch(none, 1, NULL, 0, s));
     }
     ok(ds_stream_synchronize(s));
     assert_int_equal(*args.bad, 0);
@@ -342,17 +396,26 @@ static void test_kernel_create_refuses_wrong_descriptions(void **state) {
     (void)state;
     ds_kernel k = { 1 };
     ds_param p = { DS_PARAM_VALUE, 0, 8 };
-    ds_kernel_desc good = { .name = "good", .cpu_fn = no_args_kernel, .args_size = 16, .params = &p, .param_count = 1 }, d;
+    ds_kernel_desc good = { .name = "good",
+                            .cpu_fn = no_args_kernel,
+                            .args_size = 16,
+                            .params = &p,
+                            .param_count = 1 },
+                   d;
     refused(ds_kernel_create(NULL, &k), DS_ERR_INVALID_VALUE);
     assert_true(k.id == 0);
     refused(ds_kernel_create(&good, NULL), DS_ERR_INVALID_VALUE);
-    d = good; d.name = NULL;
+    d = good;
+    d.name = NULL;
     refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
-    d = good; d.args_size = DS_KERNEL_MAX_ARGS + 1;
+    d = good;
+    d.args_size = DS_KERNEL_MAX_ARGS + 1;
     refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
-    d = good; d.args_size = SIZE_MAX;
+    d = good;
+    d.args_size = SIZE_MAX;
     refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
-    d = good; d.params = NULL;
+    d = good;
+    d.params = NULL;
     refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
     p = (ds_param){ DS_PARAM_VALUE, 9, 8 }; /* ends one byte behind the struct */
     refused(ds_kernel_create(&good, &k), DS_ERR_INVALID_VALUE);
@@ -386,8 +449,13 @@ static void test_name_and_parameters_are_copied(void **state) {
                       { DS_PARAM_VALUE, offsetof(store_args, value), sizeof(uint64_t) } };
     ds_kernel k;
     ds_stream s;
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = name, .cpu_fn = store_kernel, .args_size = sizeof(store_args), .params = p,
-                                           .param_count = 2, .cuda = harness_cuda_form("store") }, &k));
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = name,
+                                           .cpu_fn = store_kernel,
+                                           .args_size = sizeof(store_args),
+                                           .params = p,
+                                           .param_count = 2,
+                                           .cuda = harness_cuda_form("store") },
+                        &k));
     memset(name, 'x', sizeof name - 1);
     memset(p, 0xff, sizeof p);
     ok(ds_stream_create(NULL, &s));
@@ -410,15 +478,22 @@ static void test_a_destroyed_kernel_still_runs_its_pending_launches(void **state
     k = make_store();
     ok(ds_stream_create(NULL, &s));
     gate_close(s, &g);
-    for (uint64_t i = 0; i < 3; i++) ok(ds_launch(k, 1, &(store_args){ &out[i], 5 + i }, sizeof(store_args), s));
+    for (uint64_t i = 0; i < 3; i++)
+        ok(ds_launch(k, 1, &(store_args){ &out[i], 5 + i }, sizeof(store_args), s));
     ok(ds_kernel_destroy(k));
-    refused(ds_launch(k, 1, &(store_args){ &out[0], 9 }, sizeof(store_args), s), DS_ERR_INVALID_HANDLE);
+    refused(ds_launch(k, 1, &(store_args){ &out[0], 9 }, sizeof(store_args), s),
+            DS_ERR_INVALID_HANDLE);
     /* a kernel in the same place must not be taken for the old one */
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "other", .cpu_fn = no_args_kernel, .args_size = sizeof(store_args) }, &other));
-    refused(ds_launch(k, 1, &(store_args){ &out[0], 9 }, sizeof(store_args), s), DS_ERR_INVALID_HANDLE);
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "other",
+                                           .cpu_fn = no_args_kernel,
+                                           .args_size = sizeof(store_args) },
+                        &other));
+    refused(ds_launch(k, 1, &(store_args){ &out[0], 9 }, sizeof(store_args), s),
+            DS_ERR_INVALID_HANDLE);
     gate_open(&g);
     ok(ds_stream_synchronize(s));
-    for (uint64_t i = 0; i < 3; i++) assert_true(out[i] == 5 + i);
+    for (uint64_t i = 0; i < 3; i++)
+        assert_true(out[i] == 5 + i);
     ok(ds_kernel_destroy(other));
     ok(ds_stream_destroy(s));
 }
@@ -428,7 +503,8 @@ static void test_a_kernel_without_cpu_form_is_refused_at_launch(void **state) {
     ds_kernel k;
     ds_stream s;
     ds_grid one = { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } };
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "gpu only", .cuda = { .image = "//", .entry = "f" } }, &k));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "gpu only", .cuda = { .image = "//", .entry = "f" } }, &k));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s));
     refused(ds_launch(k, 1, NULL, 0, s), DS_ERR_UNSUPPORTED);
     refused(ds_launch_grid(k, &one, NULL, 0, s), DS_ERR_UNSUPPORTED);
@@ -441,12 +517,17 @@ static void test_a_kernel_without_cpu_form_is_refused_at_launch(void **state) {
 
 static void test_a_grid_hands_out_every_linear_index_once(void **state) {
     (void)state;
-    static const struct { ds_grid g; size_t items; } cases[] = {
+
+    static const struct {
+        ds_grid g;
+        size_t items;
+    } cases[] = {
         { { .grid = { 3, 2, 2 }, .block = { 4, 2, 1 } }, 96 },
         { { .grid = { 5, 0, 0 }, .block = { 7, 0, 0 } }, 35 }, /* 0 counts as 1 */
         { { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } }, 1 },
         { { .grid = { 100, 3, 1 }, .block = { 8, 8, 8 }, .shared_bytes = 0 }, 153600 },
     };
+
     ds_stream s;
     ok(ds_stream_create(NULL, &s));
     for (size_t grain = 0; grain < 2000; grain += 999) {
@@ -471,7 +552,8 @@ static void test_a_grid_whose_product_overflows_is_refused(void **state) {
     ok(ds_stream_create(NULL, &s));
     ds_grid huge = { .grid = { UINT_MAX, UINT_MAX, UINT_MAX }, .block = { 1, 1, 1 } };
     refused(ds_launch_grid(k, &huge, &t, sizeof t, s), DS_ERR_INVALID_VALUE);
-    huge = (ds_grid){ .grid = { 1u << 31, 1u << 31, 4 }, .block = { 1, 1, 1 } }; /* 2 to the 64th: wraps to 0 */
+    /* 2 to the 64th: wraps to 0 */
+    huge = (ds_grid){ .grid = { 1u << 31, 1u << 31, 4 }, .block = { 1, 1, 1 } };
     refused(ds_launch_grid(k, &huge, &t, sizeof t, s), DS_ERR_INVALID_VALUE);
     huge = (ds_grid){ .grid = { 1u << 31, 1u << 24, 1 }, .block = { 1u << 10, 1, 1 } };
     refused(ds_launch_grid(k, &huge, &t, sizeof t, s), DS_ERR_INVALID_VALUE);

@@ -1,5 +1,5 @@
-/* What happens around the edges of a life: threads that end, shutdowns, resets, ownership handed over, frames. Each test
-   stands for a defect that a review once found. */
+/* What happens around the edges of a life: threads that end, shutdowns, resets, ownership handed
+   over, frames. Each test stands for a defect that a review once found. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -10,7 +10,8 @@
 static void test_setuid_does_not_wait_for_the_drivers_threads(void **state) {
     (void)state;
     ok(ds_device_synchronize(harness_device(0)));
-    assert_int_equal(setuid(getuid()), 0); /* the C library asks every thread with a signal; a hang is the failure */
+    /* the C library asks every thread with a signal; a hang is the failure */
+    assert_int_equal(setuid(getuid()), 0);
 }
 
 static pthread_key_t exit_key;
@@ -19,13 +20,16 @@ static _Atomic int at_exit, reclaimed;
 
 static void destroy_at_thread_exit(void *stream) {
     at_exit = 1;
-    while (!reclaimed) sched_yield(); /* devstream's own destructor ran before, and its leavings are gone now */
+    /* devstream's own destructor ran before, and its leavings are gone now */
+    while (!reclaimed)
+        sched_yield();
     ok_thread(ds_stream_destroy(*(ds_stream *)stream));
 }
 
 static void *use_and_end(void *stream) {
     ok_thread(ds_stream_create(NULL, stream));
-    pthread_setspecific(exit_key, stream); /* made after devstream's own key: its destructor runs later */
+    /* made after devstream's own key: its destructor runs later */
+    pthread_setspecific(exit_key, stream);
     return NULL;
 }
 
@@ -38,7 +42,8 @@ static void test_devstream_may_be_called_while_a_thread_ends(void **state) {
         ds_stream s = { 0 }, other;
         at_exit = reclaimed = 0;
         assert_int_equal(pthread_create(&thread, NULL, use_and_end, &s), 0);
-        while (!at_exit) sched_yield();
+        while (!at_exit)
+            sched_yield();
         ok(ds_stream_create(NULL, &other)); /* reclaims what ended threads left */
         reclaimed = 1;
         pthread_join(thread, NULL);
@@ -48,7 +53,8 @@ static void test_devstream_may_be_called_while_a_thread_ends(void **state) {
     pthread_key_delete(exit_key);
 }
 
-static void test_an_unwrapped_stream_has_one_owner_however_late_its_first_handle_goes(void **state) {
+static void test_an_unwrapped_stream_has_one_owner_however_late_its_first_handle_goes(
+    void **state) {
     ds_stream_native native;
     ds_stream s, before, owner, second;
     (void)state;
@@ -137,7 +143,8 @@ static void test_an_event_in_failed_work_stays_failed_after_a_reset(void **state
     refused(ds_event_elapsed_ms(timed, timed, &ms), DS_ERR_FAILED); /* not "not ready" for ever */
     ok(ds_stream_record_new(s, 0, &healthy));
     ok(ds_event_synchronize(healthy));
-    for (int again = 0; again < 2; again++) { /* nor does a later failure or reset change what was */
+    /* nor does a later failure or reset change what was */
+    for (int again = 0; again < 2; again++) {
         ok(ds_launch(bad, 1, NULL, 0, s));
         refused(ds_stream_synchronize(s), DS_ERR_FAILED);
         ok(ds_device_reset(harness_device(0)));
@@ -224,24 +231,32 @@ static int look_item(size_t first, size_t count, const void *args) {
 
 enum { BACKLOG = 400000 };
 
-/* One urgent operation against a backlog on two streams. Gives how much of the backlog was done when it was surely put in,
-   and when it ran. */
+/* One urgent operation against a backlog on two streams. Gives how much of the backlog was done
+   when it was surely put in, and when it ran. */
 static void race_the_backlog(ds_kernel count, ds_kernel look, int *out_put, int *out_ran) {
     ds_stream low[2], urgent;
     gate g = { 0 };
     int ran = -1, *where = &ran;
     backlog_passed = 0;
-    for (int i = 0; i < 2; i++) ok(ds_stream_create(NULL, &low[i]));
+    for (int i = 0; i < 2; i++)
+        ok(ds_stream_create(NULL, &low[i]));
     ok(ds_stream_create(&(ds_stream_desc){ .priority = DS_PRIORITY_HIGHEST }, &urgent));
-    for (int i = 0; i < 2; i++) gate_close(low[i], &g);
-    for (int i = 0; i < BACKLOG; i++) ok(ds_launch(count, 1, NULL, 0, low[i & 1]));
+    for (int i = 0; i < 2; i++)
+        gate_close(low[i], &g);
+    for (int i = 0; i < BACKLOG; i++)
+        ok(ds_launch(count, 1, NULL, 0, low[i & 1]));
     gate_open(&g);
-    while (backlog_passed == 0) {}
-    ok(ds_launch(look, 1, &where, sizeof where, urgent)); /* after this one the worker has the stream in sight */
-    while (ds_stream_query(urgent) == DS_NOT_READY) {}
+    while (backlog_passed == 0) {
+    }
+    /* after this one the worker has the stream in sight */
+    ok(ds_launch(look, 1, &where, sizeof where, urgent));
+    while (ds_stream_query(urgent) == DS_NOT_READY) {
+    }
     ok(ds_launch(look, 1, &where, sizeof where, urgent));
     *out_put = backlog_passed;
-    while (ds_stream_query(urgent) == DS_NOT_READY) {} /* no synchronize: a waiting host might run it itself */
+    /* no synchronize: a waiting host might run it itself */
+    while (ds_stream_query(urgent) == DS_NOT_READY) {
+    }
     ok(ds_stream_synchronize(urgent));
     *out_ran = ran;
     for (int i = 0; i < 2; i++) {
@@ -251,16 +266,21 @@ static void race_the_backlog(ds_kernel count, ds_kernel look, int *out_put, int 
     ok(ds_stream_destroy(urgent));
 }
 
-/* A worker that keeps a quick stream in sight must not leave it behind streams that are always ready. */
+/* A worker that keeps a quick stream in sight must not leave it behind streams that are always
+   ready. */
 static void test_an_urgent_stream_does_not_starve_behind_a_backlog(void **state) {
     ds_kernel count, look;
     int put = BACKLOG, ran = BACKLOG;
     (void)state;
     harness_restart(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .devices = 2, .workers = 1 } });
     ok(ds_kernel_create(&(ds_kernel_desc){ .name = "count", .cpu_fn = count_item }, &count));
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "look", .cpu_fn = look_item, .args_size = sizeof(int *) }, &look));
-    /* again when this thread was held up until most of the backlog was done before it put the operation in */
-    for (int round = 0; round < 400 && put > BACKLOG / 2; round++) race_the_backlog(count, look, &put, &ran);
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "look", .cpu_fn = look_item, .args_size = sizeof(int *) },
+        &look));
+    /* again when this thread was held up until most of the backlog was done before it put the
+       operation in */
+    for (int round = 0; round < 400 && put > BACKLOG / 2; round++)
+        race_the_backlog(count, look, &put, &ran);
     ok(ds_kernel_destroy(count));
     ok(ds_kernel_destroy(look));
     harness_shutdown();

@@ -1,13 +1,22 @@
-/* Lines of the checklists about memory that no other file has: torch's and CuPy's programs with their exact numbers, and limits of sharing.
+/* Lines of the checklists about memory that no other file has: torch's and CuPy's programs with
+   their exact numbers, and limits of sharing.
 
-   Lines that have no meaning here: torch 63, 101 and 61 in part (stacks are of Python; a block has one line of one file). Not offered: peers 90 in part (one stream's cache is not emptied by itself: it may have a pool), 96, 102
-   (managed memory), 105 in part (no tree of callers), 111, 112 (nobody sleeps until another thread frees). */
+   Lines that have no meaning here: torch 63, 101 and 61 in part (stacks are of Python; a block
+   has one line of one file). Not offered: peers 90 in part (one stream's cache is not emptied by
+   itself: it may have a pool), 96, 102 (managed memory), 105 in part (no tree of callers), 111,
+   112 (nobody sleeps until another thread frees). */
 #include "layout.h"
 
 #include <unistd.h>
 
-static ds_stream stream(int device) { return harness_stream(device, 0); }
-static size_t reserved(int device) { return ds_mem_reserved(harness_device(device)); }
+static ds_stream stream(int device) {
+    return harness_stream(device, 0);
+}
+
+static size_t reserved(int device) {
+    return ds_mem_reserved(harness_device(device));
+}
+
 static const ds_pool none;
 
 static ds_mem_config config_with(int preset, const char *text) {
@@ -18,11 +27,16 @@ static ds_mem_config config_with(int preset, const char *text) {
 
 /* ---- what a snapshot says ---- */
 
-typedef struct text { char *at; size_t size; } text;
+typedef struct text {
+    char *at;
+    size_t size;
+} text;
+
 static int add_text(const char *piece, size_t size, void *user) {
     text *t = user;
     char *more = realloc(t->at, t->size + size + 1);
-    if (!more) return -1;
+    if (!more)
+        return -1;
     memcpy(more + t->size, piece, size);
     more[t->size + size] = 0;
     t->at = more;
@@ -36,28 +50,48 @@ static int64_t number_in(const char *line, const char *key) {
     const char *end = strchr(line, '\n');
     snprintf(quoted, sizeof quoted, "\"%s\":", key);
     const char *at = strstr(line, quoted);
-    if (!at || (end && at > end)) fail_msg("%s is missing in %.200s", key, line);
+    if (!at || (end && at > end))
+        fail_msg("%s is missing in %.200s", key, line);
     return strtoll(at + strlen(quoted), NULL, 10);
 }
+
 static int line_has(const char *line, const char *words) {
     const char *at = strstr(line, words), *end = strchr(line, '\n');
     return at && (!end || at < end);
 }
 
-enum { ALLOCATION, SEGMENT, ACTIVE, SPLIT, ALLOCATED_BYTES, RESERVED_BYTES, ACTIVE_BYTES, SPLIT_BYTES, REQUESTED_BYTES, QUANTITIES };
-static const char *const quantities[] = { "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
-                                          "inactive_split_bytes", "requested_bytes" };
+enum {
+    ALLOCATION,
+    SEGMENT,
+    ACTIVE,
+    SPLIT,
+    ALLOCATED_BYTES,
+    RESERVED_BYTES,
+    ACTIVE_BYTES,
+    SPLIT_BYTES,
+    REQUESTED_BYTES,
+    QUANTITIES
+};
 
-/* Adds a segment's line and those of its blocks up; device is its number in the snapshot. The next segment, or NULL. */
+static const char *const quantities[] = { "allocation",      "segment",
+                                          "active",          "inactive_split",
+                                          "allocated_bytes", "reserved_bytes",
+                                          "active_bytes",    "inactive_split_bytes",
+                                          "requested_bytes" };
+
+/* Adds a segment's line and those of its blocks up; device is its number in the snapshot. The
+   next segment, or NULL. */
 static const char *add_segment(const char *line, int64_t device, int64_t sum[QUANTITIES][3]) {
     int64_t add[QUANTITIES] = { 0 };
-    int kind = line_has(line, "\"segment_type\":\"small\"") ? DS_STAT_SMALL : DS_STAT_LARGE, plain = line_has(line, "\"is_expandable\":false"), blocks = 0;
+    int kind = line_has(line, "\"segment_type\":\"small\"") ? DS_STAT_SMALL : DS_STAT_LARGE,
+        plain = line_has(line, "\"is_expandable\":false"), blocks = 0;
     int ours = number_in(line, "device") == device;
     add[SEGMENT] = plain;
     add[RESERVED_BYTES] = number_in(line, "total_size");
     while ((line = strchr(line, '\n')) != NULL && line_has(++line, "\"state\":")) {
         int64_t size = number_in(line, "size");
-        int live = line_has(line, "\"active_allocated\""), free_block = line_has(line, "\"inactive\"");
+        int live = line_has(line, "\"active_allocated\""),
+            free_block = line_has(line, "\"inactive\"");
         blocks++;
         add[ALLOCATION] += live;
         add[ALLOCATED_BYTES] += live ? size : 0;
@@ -67,7 +101,9 @@ static const char *add_segment(const char *line, int64_t device, int64_t sum[QUA
         add[SPLIT] += free_block && plain;
         add[SPLIT_BYTES] += free_block && plain ? size : 0;
     }
-    if (blocks == 1) add[SPLIT] = add[SPLIT_BYTES] = 0; /* the whole segment is no piece of one */
+    /* the whole segment is no piece of one */
+    if (blocks == 1)
+        add[SPLIT] = add[SPLIT_BYTES] = 0;
     for (int q = 0; ours && q < QUANTITIES; q++) {
         sum[q][kind] += add[q];
         sum[q][DS_STAT_ALL] += add[q];
@@ -78,7 +114,8 @@ static const char *add_segment(const char *line, int64_t device, int64_t sum[QUA
 /* Devices are numbered with the GPUs first. */
 static int64_t number_of_device(int device) {
     int gpus = 0;
-    if (harness_is_cpu() && ds_device_count(DS_DEVICE_CUDA, &gpus) != DS_OK) gpus = 0;
+    if (harness_is_cpu() && ds_device_count(DS_DEVICE_CUDA, &gpus) != DS_OK)
+        gpus = 0;
     return harness_device(device).index + gpus;
 }
 
@@ -88,17 +125,22 @@ static void sums_are_the_statistics(int device) {
     text t = { 0 };
     ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, DS_SNAPSHOT_NO_HISTORY, none, add_text, &t));
     const char *line = strchr(t.at, '\n');
-    for (line = line && line_has(line + 1, "\"total_size\":") ? line + 1 : NULL; line; ) line = add_segment(line, number_of_device(device), sum);
+    for (line = line && line_has(line + 1, "\"total_size\":") ? line + 1 : NULL; line;)
+        line = add_segment(line, number_of_device(device), sum);
     for (int q = 0; q < QUANTITIES; q++)
         for (int k = 0; k < 3; k++) {
             char name[64];
             snprintf(name, sizeof name, "%s.%s.current", quantities[q], kinds[k]);
-            if (stat(device, name) != sum[q][k]) fail_msg("%s is %lld, and %lld in the snapshot", name, (long long)stat(device, name), (long long)sum[q][k]);
+            if (stat(device, name) != sum[q][k])
+                fail_msg("%s is %lld, and %lld in the snapshot", name,
+                         (long long)stat(device, name), (long long)sum[q][k]);
         }
     free(t.at);
 }
 
-static unsigned next_random(unsigned *seed) { return *seed = *seed * 1103515245u + 12345u, *seed >> 8; }
+static unsigned next_random(unsigned *seed) {
+    return *seed = *seed * 1103515245u + 12345u, *seed >> 8;
+}
 
 static void test_a_snapshot_adds_up_to_every_current_statistic(void **state) {
     (void)state;
@@ -113,24 +155,30 @@ static void test_a_snapshot_adds_up_to_every_current_statistic(void **state) {
         for (int i = 0; i < 300; i++) {
             unsigned k = next_random(&seed) % 40;
             if (live[k]) {
-                if (i % 7 == 0) ok(ds_mem_record_use(live[k], user)); /* which stays pending */
+                /* which stays pending */
+                if (i % 7 == 0)
+                    ok(ds_mem_record_use(live[k], user));
                 ok(ds_mem_free(live[k]));
                 live[k] = NULL;
             } else {
                 size_t size = next_random(&seed) % (k % 4 ? 9000 : 7000000) + 1;
                 live[k] = k % 10 == 9 ? block_in(pool, size, s) : block(size, k % 2 ? s : t);
             }
-            if (i % 20 == 0) sums_are_the_statistics(0);
+            if (i % 20 == 0)
+                sums_are_the_statistics(0);
         }
         sums_are_the_statistics(0);
         assert_true(stat(0, "active.all.current") > stat(0, "allocation.all.current"));
         gate_open(&g);
         ok(ds_stream_synchronize(user));
-        for (int i = 0; i < 40; i++) ok(ds_mem_free(live[i]));
+        for (int i = 0; i < 40; i++)
+            ok(ds_mem_free(live[i]));
         ok(ds_mem_empty_cache(harness_device(0), NULL));
         sums_are_the_statistics(0);
         ok(ds_pool_destroy(pool));
-        ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t)); ok(ds_stream_destroy(user));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(t));
+        ok(ds_stream_destroy(user));
         finish();
     }
 }
@@ -144,18 +192,25 @@ static void test_a_snapshot_has_the_address_the_size_and_the_line_of_a_block(voi
         begin(preset);
         ok(ds_mem_history_start(NULL));
         ds_stream s = stream(0);
-        ok(ds_mem_alloc(311 * 411 * 4, s, &p)); int line = __LINE__;
+        ok(ds_mem_alloc(311 * 411 * 4, s, &p));
+        int line = __LINE__ - 1;
         ok(ds_mem_free(block(700, s)));
         ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, none, add_text, &t));
-        snprintf(allocated_at, sizeof allocated_at, "\"filename\":\"%s\",\"line\":%d,", __FILE__, line);
+        snprintf(allocated_at, sizeof allocated_at, "\"filename\":\"%s\",\"line\":%d,", __FILE__,
+                 line);
         snprintf(words, sizeof words, "{\"address\":%llu,", (unsigned long long)(uintptr_t)p);
         const char *at = strstr(t.at, words);
-        while (at && !line_has(at, "\"state\":\"active_allocated\"")) at = strstr(at + 1, words); /* a segment may begin there too */
-        if (!at) fail_msg("there is no block at %p", p);
+        /* a segment may begin there too */
+        while (at && !line_has(at, "\"state\":\"active_allocated\""))
+            at = strstr(at + 1, words);
+        if (!at)
+            fail_msg("there is no block at %p", p);
         assert_int_equal(number_in(at, "requested_size"), 311 * 411 * 4);
         assert_int_equal(number_in(at, "size"), (int64_t)size_of(p));
         assert_true(line_has(at, allocated_at));
-        snprintf(words, sizeof words, "{\"action\":\"alloc\",\"addr\":%llu,", (unsigned long long)(uintptr_t)p); /* and so has its event */
+        /* and so has its event */
+        snprintf(words, sizeof words, "{\"action\":\"alloc\",\"addr\":%llu,",
+                 (unsigned long long)(uintptr_t)p);
         assert_non_null(at = strstr(t.at, words));
         assert_int_equal(number_in(at, "size"), 311 * 411 * 4);
         assert_true(line_has(at, allocated_at));
@@ -169,14 +224,26 @@ static void test_a_snapshot_has_the_address_the_size_and_the_line_of_a_block(voi
 
 static void test_a_snapshot_says_what_the_policy_is(void **state) {
     (void)state;
-    static const char *const words[] = {
-        "\"max_split_size\":67108864,", "\"garbage_collection_threshold\":0.600000,", "\"expandable_segments\":true,", "\"pinned_num_register_threads\":8,",
-        "\"release_lock_on_cudamalloc\":true,", "\"pinned_use_cuda_host_register\":true,", "\"graph_capture_record_stream_reuse\":true,",
-        "\"roundup_power2_divisions\":{\"1\":1099511627776,", "\"32768\":1099511627776}", "\"trace_alloc_overflowed\":false,", "\"trace_alloc_max_entries\":",
-        "\"max_round_threshold\":3145728,", "\"max_cached_size\":5242880}" };
-    ds_mem_config c = config_with(PRESET_TORCH, "max_split_size_mb:64,garbage_collection_threshold:0.6,expandable_segments:True,pinned_num_register_threads:8,"
-                                                "release_lock_on_cudamalloc:True,pinned_use_cuda_host_register:True,graph_capture_record_stream_reuse:True,"
-                                                "roundup_power2_divisions:1099511627776,pinned_max_round_threshold_mb:3,pinned_max_cached_size_mb:5");
+    static const char *const words[] = { "\"max_split_size\":67108864,",
+                                         "\"garbage_collection_threshold\":0.600000,",
+                                         "\"expandable_segments\":true,",
+                                         "\"pinned_num_register_threads\":8,",
+                                         "\"release_lock_on_cudamalloc\":true,",
+                                         "\"pinned_use_cuda_host_register\":true,",
+                                         "\"graph_capture_record_stream_reuse\":true,",
+                                         "\"roundup_power2_divisions\":{\"1\":1099511627776,",
+                                         "\"32768\":1099511627776}",
+                                         "\"trace_alloc_overflowed\":false,",
+                                         "\"trace_alloc_max_entries\":",
+                                         "\"max_round_threshold\":3145728,",
+                                         "\"max_cached_size\":5242880}" };
+    ds_mem_config c =
+        config_with(PRESET_TORCH, "max_split_size_mb:64,garbage_collection_threshold:0.6,"
+                                  "expandable_segments:True,pinned_num_register_threads:8,"
+                                  "release_lock_on_cudamalloc:True,pinned_use_cuda_host_register:"
+                                  "True,graph_capture_record_stream_reuse:True,"
+                                  "roundup_power2_divisions:1099511627776,pinned_max_round_"
+                                  "threshold_mb:3,pinned_max_cached_size_mb:5");
     text t = { 0 };
     harness_restart(NULL); /* no device was used before */
     begin_with(&c);
@@ -184,7 +251,8 @@ static void test_a_snapshot_says_what_the_policy_is(void **state) {
     const char *at = strstr(t.at, "\"allocator_settings\":{\"PYTORCH_CUDA_ALLOC_CONF\":\"");
     assert_non_null(at);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (!strstr(at, words[i])) fail_msg("%s is not in %.900s", words[i], at);
+        if (!strstr(at, words[i]))
+            fail_msg("%s is not in %.900s", words[i], at);
     free(t.at);
     t = (text){ 0 };
     c = config_with(PRESET_TORCH, "");
@@ -204,17 +272,20 @@ static void test_a_snapshot_says_what_the_policy_is(void **state) {
 static void test_free_memory_drops_by_what_is_reserved(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
-        for (int device = 0; device < harness_device_count() && device < 2; device++) { /* device 0 is current */
+        for (int device = 0; device < harness_device_count() && device < 2;
+             device++) { /* device 0 is current */
             size_t before[2], total[2], after, still;
             begin(preset);
             ds_stream s = stream(device);
-            for (int d = 0; d < harness_device_count() && d < 2; d++) ok(ds_device_memory_info(harness_device(d), &before[d], &total[d]));
+            for (int d = 0; d < harness_device_count() && d < 2; d++)
+                ok(ds_device_memory_info(harness_device(d), &before[d], &total[d]));
             void *p = block(8 * MIB * 4, s);
             ok(ds_device_memory_info(harness_device(device), &after, &still));
             assert_int_equal(still, total[device]);
             assert_true(after < before[device]);
             assert_true(before[device] - after >= 8 * MIB * 4);
-            if (harness_is_cpu()) assert_int_equal(before[device] - after, reserved(device));
+            if (harness_is_cpu())
+                assert_int_equal(before[device] - after, reserved(device));
             if (harness_device_count() > 1) { /* the other one's stays */
                 ok(ds_device_memory_info(harness_device(!device), &after, &still));
                 assert_int_equal(after, before[!device]);
@@ -239,8 +310,10 @@ static void test_less_than_half_of_the_device_fits_into_half_of_it(void **state)
         harness_restart(&init);
         begin(preset);
         ds_stream s = stream(0);
-        size_t total = device_memory(0), page = config_of(preset).large_segment_size; /* growing segments have whole pages */
-        if (harness_is_cpu()) assert_int_equal(total, 1024 * MIB + 4096);
+        /* growing segments have whole pages */
+        size_t total = device_memory(0), page = config_of(preset).large_segment_size;
+        if (harness_is_cpu())
+            assert_int_equal(total, 1024 * MIB + 4096);
         ok(ds_mem_set_fraction(harness_device(0), 0.5));
         ok(ds_mem_alloc((size_t)(0.499 * (double)total) / page * page, s, &p));
         ok(ds_mem_free(p));
@@ -260,7 +333,10 @@ static void test_less_than_half_of_the_device_fits_into_half_of_it(void **state)
 
 static void test_what_no_device_has_is_refused_with_and_without_a_split_size(void **state) {
     (void)state;
-    static const char *const texts[] = { "", "max_split_size_mb:32", "max_split_size_mb:32,garbage_collection_threshold:0.5,per_process_memory_fraction:0.9" };
+    static const char *const texts[] = {
+        "", "max_split_size_mb:32",
+        "max_split_size_mb:32,garbage_collection_threshold:0.5,per_process_memory_fraction:0.9"
+    };
     for (int preset = 0; preset < PRESETS; preset++)
         for (size_t i = HARNESS_EMULATES ? 2 : 0; i < sizeof texts / sizeof *texts; i++) {
             ds_mem_config c = config_with(preset, texts[i]);
@@ -271,7 +347,9 @@ static void test_what_no_device_has_is_refused_with_and_without_a_split_size(voi
             void *live = block(5000, s), *cached = block(40 * MIB, s);
             paint(live, 5000, 7, s);
             ok(ds_mem_free(cached));
-            no_memory(ds_mem_alloc(HARNESS_EMULATES ? 2 * device_memory(0) : (size_t)1 << 40, s, &p)); /* qemu keeps a table of all pages */
+            /* qemu keeps a table of all pages */
+            no_memory(
+                ds_mem_alloc(HARNESS_EMULATES ? 2 * device_memory(0) : (size_t)1 << 40, s, &p));
             assert_null(p);
             assert_int_equal(stat(0, "num_ooms"), 1);
             p = block(40 * MIB, s);
@@ -306,24 +384,37 @@ static void test_devices_that_were_not_used_are_not_begun_with(void **state) {
     assert_int_equal(stat(1, "num_sync_all_streams"), 0);
     ok(ds_mem_reset_peak_stats(other));
     ok(ds_mem_reset_accumulated_stats(other));
-    if (standin_contexts) assert_int_equal(standin_contexts(), before); /* no context was made for it */
+    /* no context was made for it */
+    if (standin_contexts)
+        assert_int_equal(standin_contexts(), before);
 }
 
 /* ---- where segments lie ---- */
 
 /* An upstream that hands out places of one large allocation, in the order that it is told. */
 enum { PLACES = 8, PLACE = 64 << 20 };
-static struct { char *base; int order[PLACES], given; char *at[PLACES]; } shelf;
+
+static struct {
+    char *base;
+    int order[PLACES], given;
+    char *at[PLACES];
+} shelf;
+
 static void *shelf_alloc(ptrdiff_t size, int device, void *s) {
     (void)device;
     (void)s;
-    if (size > PLACE || shelf.given == PLACES) return NULL;
+    if (size > PLACE || shelf.given == PLACES)
+        return NULL;
     char *p = shelf.base + (size_t)shelf.order[shelf.given] * PLACE;
     shelf.at[shelf.given++] = p;
     return p;
 }
+
 static void shelf_free(void *ptr, ptrdiff_t size, int device, void *s) {
-    (void)ptr; (void)size; (void)device; (void)s;
+    (void)ptr;
+    (void)size;
+    (void)device;
+    (void)s;
 }
 
 /* In which order segments are used again; they are numbered as they were made. */
@@ -342,15 +433,18 @@ static void reuse_order(int preset, const int order[PLACES], int out[PLACES]) {
         assert_int_equal(shelf.given, i + 1);
         assert_ptr_equal(p[i], shelf.at[i]);
     }
-    for (int i = 0; i < PLACES; i++) ok(ds_mem_free(p[i * 3 % PLACES]));
+    for (int i = 0; i < PLACES; i++)
+        ok(ds_mem_free(p[i * 3 % PLACES]));
     for (int i = 0; i < PLACES; i++) {
         p[i] = block_in(pool, PLACE, s);
         out[i] = -1;
         for (int k = 0; k < PLACES; k++)
-            if (p[i] == shelf.at[k]) out[i] = k;
+            if (p[i] == shelf.at[k])
+                out[i] = k;
     }
     assert_int_equal(shelf.given, PLACES);
-    for (int i = 0; i < PLACES; i++) ok(ds_mem_free(p[i]));
+    for (int i = 0; i < PLACES; i++)
+        ok(ds_mem_free(p[i]));
     ok(ds_pool_destroy(pool));
     ok(ds_free(base));
     ok(ds_stream_destroy(s));
@@ -359,28 +453,42 @@ static void reuse_order(int preset, const int order[PLACES], int out[PLACES]) {
 
 static void test_the_order_of_reuse_does_not_depend_on_addresses(void **state) {
     (void)state;
-    static const int orders[3][PLACES] = { { 0, 1, 2, 3, 4, 5, 6, 7 }, { 7, 6, 5, 4, 3, 2, 1, 0 }, { 3, 7, 0, 5, 1, 6, 2, 4 } };
+    static const int orders[3][PLACES] = { { 0, 1, 2, 3, 4, 5, 6, 7 },
+                                           { 7, 6, 5, 4, 3, 2, 1, 0 },
+                                           { 3, 7, 0, 5, 1, 6, 2, 4 } };
     for (int preset = 0; preset < PRESETS; preset++) {
         int used[3][PLACES];
-        for (int i = 0; i < 3; i++) reuse_order(preset, orders[i], used[i]);
+        for (int i = 0; i < 3; i++)
+            reuse_order(preset, orders[i], used[i]);
         for (int i = 0; i < PLACES; i++) {
             assert_true(used[0][i] >= 0);
             if (used[0][i] != used[1][i] || used[0][i] != used[2][i])
-                fail_msg("%s: the %d. block is in segment %d, %d and %d", preset_name(preset), i, used[0][i], used[1][i], used[2][i]);
+                fail_msg("%s: the %d. block is in segment %d, %d and %d", preset_name(preset), i,
+                         used[0][i], used[1][i], used[2][i]);
         }
     }
 }
 
 /* ---- pools ---- */
 
-static size_t segments_of(ds_pool pool) { return layout_of(0, pool).segments; }
+static size_t segments_of(ds_pool pool) {
+    return layout_of(0, pool).segments;
+}
 
-typedef struct in_pool { ds_pool pool; ds_stream s; void *p[3]; } in_pool;
+typedef struct in_pool {
+    ds_pool pool;
+    ds_stream s;
+    void *p[3];
+} in_pool;
+
 static void *allocate_three(void *arg) {
     in_pool *t = arg;
-    if (t->pool.id) ok_thread(ds_pool_push(t->pool));
-    for (int i = 0; i < 3; i++) t->p[i] = block(20 * MIB, t->s);
-    if (t->pool.id) ok_thread(ds_pool_pop());
+    if (t->pool.id)
+        ok_thread(ds_pool_push(t->pool));
+    for (int i = 0; i < 3; i++)
+        t->p[i] = block(20 * MIB, t->s);
+    if (t->pool.id)
+        ok_thread(ds_pool_pop());
     return NULL;
 }
 
@@ -402,7 +510,10 @@ static void test_only_the_thread_that_pushed_it_fills_a_pool(void **state) {
         assert_int_equal(segments_of(pool), 4);
         ok(ds_pool_pop());
         ok(ds_mem_free(p));
-        for (int k = 0; k < 3; k++) { ok(ds_mem_free(in.p[k])); ok(ds_mem_free(out.p[k])); }
+        for (int k = 0; k < 3; k++) {
+            ok(ds_mem_free(in.p[k]));
+            ok(ds_mem_free(out.p[k]));
+        }
         ok(ds_pool_empty_cache(pool, NULL));
         assert_int_equal(segments_of(pool), 0);
         ok(ds_pool_destroy(pool));
@@ -432,8 +543,11 @@ static void test_nested_pools_have_two_two_and_one_segments(void **state) {
     assert_int_equal(segments_of(middle), 2);
     assert_int_equal(segments_of(inner), 1);
     assert_int_equal(segments_of(none), 0);
-    for (int i = 0; i < 5; i++) ok(ds_mem_free(p[i]));
-    ok(ds_pool_destroy(outer)); ok(ds_pool_destroy(middle)); ok(ds_pool_destroy(inner));
+    for (int i = 0; i < 5; i++)
+        ok(ds_mem_free(p[i]));
+    ok(ds_pool_destroy(outer));
+    ok(ds_pool_destroy(middle));
+    ok(ds_pool_destroy(inner));
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -446,7 +560,8 @@ static void test_a_pool_with_an_upstream_helps_out_with_the_same_addresses(void 
             begin(preset);
             ds_stream s = stream(0);
             memset(&up, 0, sizeof up);
-            ds_pool pool = pool_with((ds_pool_desc){ .alloc_fn = up_alloc, .free_fn = up_free, .use_on_oom = helps });
+            ds_pool pool = pool_with(
+                (ds_pool_desc){ .alloc_fn = up_alloc, .free_fn = up_free, .use_on_oom = helps });
             void *p = block_in(pool, 20 * MIB, s), *q = NULL;
             assert_int_equal(up.allocs, 1);
             ok(ds_mem_set_limit(harness_device(0), reserved(0)));
@@ -479,9 +594,11 @@ static void test_a_pool_with_an_upstream_helps_out_with_the_same_addresses(void 
 
 /* ---- captures ---- */
 
-/* x is read by others and freed; then another block is allocated, before or after the capturing stream has waited for them. */
+/* x is read by others and freed; then another block is allocated, before or after the capturing
+   stream has waited for them. */
 static void reuse_in_capture(int preset, int streams, int joined) {
     enum { SIZE = 32 << 20 }; /* nothing that is left over beside it is as large */
+
     ds_mem_config c = config_with(preset, "graph_capture_record_stream_reuse:True");
     begin_with(&c);
     harness_warm_up();
@@ -499,12 +616,15 @@ static void reuse_in_capture(int preset, int streams, int joined) {
         ok(ds_mem_record_stream(p, t[i]));
     }
     ok(ds_mem_free(p));
-    for (int i = 0; joined && i < streams; i++) ok(ds_stream_wait_stream(s, t[i]));
+    for (int i = 0; joined && i < streams; i++)
+        ok(ds_stream_wait_stream(s, t[i]));
     void *q = block(SIZE, s);
-    if (joined && q != p) fail_msg("%s, %d streams: the memory is not used again", preset_name(preset), streams);
+    if (joined && q != p)
+        fail_msg("%s, %d streams: the memory is not used again", preset_name(preset), streams);
     paint(q, SIZE, 2, s);
     look(l, q, SIZE, 2, s);
-    for (int i = 0; !joined && i < streams; i++) ok(ds_stream_wait_stream(s, t[i]));
+    for (int i = 0; !joined && i < streams; i++)
+        ok(ds_stream_wait_stream(s, t[i]));
     ok(ds_mem_free(q));
     ok(ds_capture_end(s, &g));
     ds_graph_exec exec = instantiate_graph(g);
@@ -517,7 +637,8 @@ static void reuse_in_capture(int preset, int streams, int joined) {
     ok(ds_graph_destroy(g));
     looks_destroy(l);
     ok(ds_stream_destroy(s));
-    for (int i = 0; i < streams; i++) ok(ds_stream_destroy(t[i]));
+    for (int i = 0; i < streams; i++)
+        ok(ds_stream_destroy(t[i]));
     await_graphs_memory(0);
     finish();
 }
@@ -545,7 +666,8 @@ static void test_a_limit_of_six_units_is_for_six_whatever_they_were_before(void 
     ok(ds_mem_free(p));
     void *q = block(2 * UNIT, s), *r = block(4 * UNIT, s); /* both from what is there */
     assert_int_equal(reserved(0), 6 * UNIT);
-    ok(ds_mem_free(q)); ok(ds_mem_free(r));
+    ok(ds_mem_free(q));
+    ok(ds_mem_free(r));
     ok(ds_mem_set_limit(harness_device(0), 0));
     ok(ds_stream_destroy(s));
     finish();
@@ -587,9 +709,11 @@ static void test_used_free_and_total_bytes_of_two_streams(void **state) {
     assert_int_equal(ds_mem_reserved(d), 0);
     p = block(4 * UNIT, s);
     q = block(4 * UNIT, t);
-    ok(ds_mem_free(p)); ok(ds_mem_free(q));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(q));
     assert_int_equal(ds_mem_reserved(d), 8 * UNIT);
-    ok(ds_stream_destroy(s)); ok(ds_stream_destroy(t));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(t));
     finish();
 }
 
@@ -603,7 +727,9 @@ static void test_a_block_of_the_drivers_pool_remembers_its_stream(void **state) 
     uint64_t id;
     void *p = NULL;
     ok(ds_stream_id(s, &id));
-    DS_STREAM_SCOPE(t) { p = block(5000, s); }
+    DS_STREAM_SCOPE(t) {
+        p = block(5000, s);
+    }
     assert_true(find((char *)p + 4999).stream == id);
     ok(ds_stream_destroy(s));
     assert_true(find(p).stream == id);
@@ -642,17 +768,24 @@ static void test_most_of_a_device_and_then_the_rest_by_the_drivers_pool(void **s
     scarce_end(&sc);
 }
 
-typedef struct most { ds_stream s; size_t size; ds_result result; } most;
+typedef struct most {
+    ds_stream s;
+    size_t size;
+    ds_result result;
+} most;
+
 static void *hold_most(void *arg) {
     most *m = arg;
     void *p = NULL;
     m->result = ds_mem_alloc(m->size, m->s, &p);
-    if (p) paint(p, m->size, 3, m->s);
+    if (p)
+        paint(p, m->size, 3, m->s);
     ok_thread(ds_mem_free(p));
     return NULL;
 }
 
-/* Each thread in its turn gets three quarters of the device, on a stream of its own, by each backend; what the one before had goes back. */
+/* Each thread in its turn gets three quarters of the device, on a stream of its own, by each
+   backend; what the one before had goes back. */
 static void test_three_quarters_of_a_device_go_from_thread_to_thread(void **state) {
     (void)state;
     for (int backend = 0; backend < 3; backend++) {
@@ -664,19 +797,24 @@ static void test_three_quarters_of_a_device_go_from_thread_to_thread(void **stat
         for (int i = 0; i < 3; i++) {
             m[i] = (most){ stream(0), 75 * MIB, DS_OK };
             join(spawn(hold_most, &m[i]));
-            if (m[i].result != DS_OK) fail_msg("backend %d, thread %d: %s", backend, i, ds_result_name(m[i].result));
+            if (m[i].result != DS_OK)
+                fail_msg("backend %d, thread %d: %s", backend, i, ds_result_name(m[i].result));
         }
         assert_int_equal(stat(0, "num_ooms"), 0);
-        for (int i = 0; i < 3; i++) ok(ds_stream_destroy(m[i].s));
+        for (int i = 0; i < 3; i++)
+            ok(ds_stream_destroy(m[i].s));
         finish();
         scarce_end(&sc);
     }
 }
 
-/* Neighbours in memory, each used by a stream of its own and freed before that has come to it; one of them is held up. */
+/* Neighbours in memory, each used by a stream of its own and freed before that has come to it;
+   one of them is held up. */
 static void test_memory_of_the_drivers_pool_freed_early_on_many_streams(void **state) {
     (void)state;
+
     enum { STREAMS = 64, PER = 3, SIZE = 3 * 512 };
+
     ds_mem_config c = config_with(PRESET_DEFAULT, "backend:cudaMallocAsync");
     ds_stream s[STREAMS];
     gate g = { 0 };
@@ -684,7 +822,8 @@ static void test_memory_of_the_drivers_pool_freed_early_on_many_streams(void **s
     begin_with(&c);
     looks *l = looks_create(100000);
     ds_stream home = stream(0);
-    for (int i = 0; i < streams; i++) s[i] = stream(0);
+    for (int i = 0; i < streams; i++)
+        s[i] = stream(0);
     gate_close(s[0], &g);
     for (int i = 0; i < streams * PER; i++) {
         ds_stream t = s[i % streams];
@@ -692,7 +831,10 @@ static void test_memory_of_the_drivers_pool_freed_early_on_many_streams(void **s
         paint(p, SIZE, (uint32_t)i, home);
         ok(ds_stream_wait_stream(t, home));
         look(l, p, SIZE, (uint32_t)i, t);
-        if (i & 1) ok(ds_mem_record_use(p, t)); else ok(ds_mem_record_stream(p, t));
+        if (i & 1)
+            ok(ds_mem_record_use(p, t));
+        else
+            ok(ds_mem_record_stream(p, t));
         ok(ds_mem_free(p)); /* before the stream has read it */
         void *q = block(SIZE, home);
         paint(q, SIZE, 0xFFFFFFFFu, home);
@@ -704,7 +846,8 @@ static void test_memory_of_the_drivers_pool_freed_early_on_many_streams(void **s
     assert_true(looks_right(l));
     looks_destroy(l);
     assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
-    for (int i = 0; i < streams; i++) ok(ds_stream_destroy(s[i]));
+    for (int i = 0; i < streams; i++)
+        ok(ds_stream_destroy(s[i]));
     ok(ds_stream_destroy(home));
     finish();
 }
@@ -742,7 +885,9 @@ static void test_pinned_memory_is_used_again_with_background_threads_too(void **
 
 static void test_memory_that_the_program_registered_is_pinned(void **state) {
     (void)state;
+
     enum { SIZE = 1 << 20 };
+
     ds_pointer_info info;
     gate g = { 0 };
     ds_mem_config c = config_of(PRESET_DEFAULT);
@@ -782,13 +927,18 @@ static void test_memory_that_the_program_registered_is_pinned(void **state) {
 
 static void test_a_live_block_costs_at_most_128_bytes_of_bookkeeping(void **state) {
     (void)state;
-    enum { BLOCKS = 60000 }; /* so many that a table of 128 KiB more, which depends on addresses, does not count */
+
+    /* so many that a table of 128 KiB more, which depends on addresses, does not count */
+    enum { BLOCKS = 60000 };
+
     void **p = calloc(BLOCKS, sizeof *p);
     ds_cpu_desc cpu = { .devices = 2 };
     ds_init_desc init = { .cpu = &cpu, .allocator = { count_alloc, count_free, NULL } };
     assert_non_null(p);
     for (int preset = 0; preset < PRESETS; preset++) {
-        if (preset == PRESET_CUPY) continue; /* there each has a segment of its own */
+        /* there each has a segment of its own */
+        if (preset == PRESET_CUPY)
+            continue;
         ds_mem_config c = config_of(preset);
         c.debug = 0;
         harness_restart(&init);
@@ -796,10 +946,13 @@ static void test_a_live_block_costs_at_most_128_bytes_of_bookkeeping(void **stat
         ds_stream s = stream(0);
         ok(ds_mem_free(block(512, s)));
         size_t before = kept_bytes;
-        for (int i = 0; i < BLOCKS; i++) p[i] = block(4096, s);
+        for (int i = 0; i < BLOCKS; i++)
+            p[i] = block(4096, s);
         double each = (double)(kept_bytes - before) / BLOCKS;
-        if (each > 128) fail_msg("%s: %.1f bytes for each block", preset_name(preset), each);
-        for (int i = 0; i < BLOCKS; i++) ok(ds_mem_free(p[i]));
+        if (each > 128)
+            fail_msg("%s: %.1f bytes for each block", preset_name(preset), each);
+        for (int i = 0; i < BLOCKS; i++)
+            ok(ds_mem_free(p[i]));
         ok(ds_stream_destroy(s));
         finish();
     }
@@ -810,15 +963,20 @@ static void test_a_live_block_costs_at_most_128_bytes_of_bookkeeping(void **stat
 /* ---- limits of sharing ---- */
 
 enum { MANY = 1001 };
+
 static char told[4000];
+
 static void keep_log(const ds_log_item *item, void *user) {
     size_t n = strlen(told);
     (void)user;
-    if (item->level == DS_LOG_WARNING) snprintf(told + n, sizeof told - n, "%s\n", item->text);
+    if (item->level == DS_LOG_WARNING)
+        snprintf(told + n, sizeof told - n, "%s\n", item->text);
 }
+
 static int told_times(const char *words) {
     int n = 0;
-    for (const char *at = told; (at = strstr(at, words)) != NULL; at++) n++;
+    for (const char *at = told; (at = strstr(at, words)) != NULL; at++)
+        n++;
     return n;
 }
 
@@ -826,22 +984,27 @@ static char *path_with(char out[200], const char *path, const char *end) {
     snprintf(out, 200, "%s%s", path, end);
     return out;
 }
+
 /* Waits for a file that the other process makes; 1 when it is there. */
 static int await_file(const char *path) {
     uint64_t end = now_ns() + 60000000000u;
     while (access(path, F_OK)) {
-        if (now_ns() > end) return 0;
-        nanosleep(&(struct timespec){ 0, 5000000 }, NULL); /* more than sixty wait like this at once */
+        if (now_ns() > end)
+            return 0;
+        /* more than sixty wait like this at once */
+        nanosleep(&(struct timespec){ 0, 5000000 }, NULL);
     }
     return 1;
 }
+
 static void make_file(const char *path) {
     FILE *f = fopen(path, "w");
-    if (!f || fclose(f)) harness_die(path, DS_ERR_SYSTEM);
+    if (!f || fclose(f))
+        harness_die(path, DS_ERR_SYSTEM);
 }
 
-/* The other process: opens the blocks whose handles are in PATH, says so by PATH.openN, and closes them when PATH.close is there. It ends with 7 when
-   too many processes have a block. */
+/* The other process: opens the blocks whose handles are in PATH, says so by PATH.openN, and
+   closes them when PATH.close is there. It ends with 7 when too many processes have a block. */
 static void import_many(int number, const char *path) {
     static ds_ipc_mem_handle handle[MANY];
     static void *p[MANY];
@@ -850,19 +1013,24 @@ static void import_many(int number, const char *path) {
     ds_stream s;
     FILE *f = fopen(path, "rb");
     size_t count = f ? fread(handle, sizeof *handle, MANY, f) : 0;
-    if (!count || fclose(f)) _exit(3);
+    if (!count || fclose(f))
+        _exit(3);
     ok_thread(ds_stream_create(&(ds_stream_desc){ .device = d }, &s));
     for (size_t i = 0; i < count; i++) {
         ds_result r = ds_mem_import(d, &handle[i], s, &p[i]);
-        if (r == DS_ERR_LIMIT_EXCEEDED) _exit(7);
+        if (r == DS_ERR_LIMIT_EXCEEDED)
+            _exit(7);
         ok_thread(r);
     }
     snprintf(end, sizeof end, ".open%d", number);
     make_file(path_with(name, path, end));
     int closed = 0; /* sixty processes take their time to start, more so with a sanitizer */
-    for (int tries = 0; tries < 10 && !closed; tries++) closed = await_file(path_with(name, path, ".close"));
-    if (!closed) _exit(4);
-    for (size_t i = 0; i < count; i++) ok_thread(ds_mem_import_close(p[i], s));
+    for (int tries = 0; tries < 10 && !closed; tries++)
+        closed = await_file(path_with(name, path, ".close"));
+    if (!closed)
+        _exit(4);
+    for (size_t i = 0; i < count; i++)
+        ok_thread(ds_mem_import_close(p[i], s));
     ok_thread(ds_stream_synchronize(s));
     ok_thread(ds_shutdown());
 }
@@ -870,28 +1038,36 @@ static void import_many(int number, const char *path) {
 __attribute__((constructor)) static void child_that_imports(void) {
     const char *what = getenv("DS_TEST_CHILD");
     int number, length = 0;
-    if (!what || sscanf(what, "import_many:%d:%n", &number, &length) != 1 || !length) return;
+    if (!what || sscanf(what, "import_many:%d:%n", &number, &length) != 1 || !length)
+        return;
     import_many(number, what + length);
     exit(0);
 }
 
-typedef struct child { char setting[300]; int status; } child;
+typedef struct child {
+    char setting[300];
+    int status;
+} child;
+
 static void *run_child(void *arg) {
     child *c = arg;
     c->status = harness_respawn((const char *const[]){ c->setting, NULL }, NULL);
     return NULL;
 }
+
 static pthread_t start_child(child *c, int number, const char *path) {
     c->status = -1;
     snprintf(c->setting, sizeof c->setting, "DS_TEST_CHILD=import_many:%d:%s", number, path);
     return spawn(run_child, c);
 }
+
 static void write_handles(const char *path, const ds_ipc_mem_handle *handle, size_t count) {
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(handle, sizeof *handle, count, f), count);
     assert_int_equal(fclose(f), 0);
 }
+
 static void remove_files(const char *folder, const char *path, int children) {
     char name[200], end[20];
     assert_int_equal(unlink(path), 0);
@@ -924,12 +1100,15 @@ static void test_a_thousand_freed_blocks_that_others_keep_are_told_once(void **s
     pthread_t thread = start_child(&c, 0, path);
     assert_true(await_file(path_with(name, path, ".open0")));
     told[0] = 0;
-    for (int i = 0; i < MANY; i++) ok(ds_mem_free(p[i]));
+    for (int i = 0; i < MANY; i++)
+        ok(ds_mem_free(p[i]));
     assert_int_equal(pool_stat(pool, "allocation.all.current"), 0);
     assert_int_equal(pool_stat(pool, "active.all.current"), MANY);
-    for (int i = 0; i < 3; i++) ok(ds_mem_ipc_collect());
+    for (int i = 0; i < 3; i++)
+        ok(ds_mem_ipc_collect());
     assert_int_equal(pool_stat(pool, "active.all.current"), MANY);
-    assert_int_equal(told_times("1001 freed blocks are kept because other processes have not closed them"), 1);
+    assert_int_equal(
+        told_times("1001 freed blocks are kept because other processes have not closed them"), 1);
     assert_int_equal(told_times("\n"), 1);
     make_file(path_with(name, path, ".close"));
     join(thread);
@@ -945,7 +1124,9 @@ static void test_a_thousand_freed_blocks_that_others_keep_are_told_once(void **s
 
 static void test_so_many_processes_can_have_a_block_and_no_more(void **state) {
     (void)state;
+
     enum { MOST = 62 };
+
     static child c[MOST + 1];
     static pthread_t thread[MOST + 1];
     char folder[] = "/tmp/devstream_lines_XXXXXX", path[100], name[200], end[20];
@@ -958,11 +1139,13 @@ static void test_so_many_processes_can_have_a_block_and_no_more(void **state) {
     void *p = block_in(pool, 5000, s);
     ok(ds_mem_export(p, &handle));
     write_handles(path, &handle, 1);
-    for (int i = 0; i < MOST; i++) thread[i] = start_child(&c[i], i, path);
+    for (int i = 0; i < MOST; i++)
+        thread[i] = start_child(&c[i], i, path);
     for (int i = 0; i < MOST; i++) {
         int open = 0;
         snprintf(end, sizeof end, ".open%d", i);
-        for (int tries = 0; tries < 10 && !open; tries++) open = await_file(path_with(name, path, end));
+        for (int tries = 0; tries < 10 && !open; tries++)
+            open = await_file(path_with(name, path, end));
         assert_true(open);
     }
     join(start_child(&c[MOST], MOST, path));
@@ -985,7 +1168,9 @@ static void test_so_many_processes_can_have_a_block_and_no_more(void **state) {
 
 static void test_a_process_can_export_so_many_blocks_and_no_more(void **state) {
     (void)state;
+
     enum { MOST = 16384 };
+
     ds_ipc_mem_handle h;
     void **p = calloc(MOST + 1, sizeof *p);
     int count = 0;
@@ -1004,10 +1189,11 @@ static void test_a_process_can_export_so_many_blocks_and_no_more(void **state) {
     assert_int_equal(r, DS_ERR_LIMIT_EXCEEDED);
     harness_sentence(ds_last_error(), "ds_mem_export");
     assert_true(count > MOST - 100); /* their segments count, too */
-    ok(ds_mem_free(p[0])); /* which nobody has imported */
+    ok(ds_mem_free(p[0]));           /* which nobody has imported */
     ok(ds_mem_ipc_collect());
     ok(ds_mem_export(p[count - 1], &h));
-    for (int i = 1; i < count; i++) ok(ds_mem_free(p[i]));
+    for (int i = 1; i < count; i++)
+        ok(ds_mem_free(p[i]));
     free(p);
     ok(ds_mem_ipc_collect());
     assert_int_equal(pool_stat(pool, "active.all.current"), 0);
@@ -1040,7 +1226,8 @@ const struct CMUnitTest tests_memory_lines[] = {
     DS_TEST(test_memory_that_the_program_registered_is_pinned, "torch 106"),
     DS_TEST(test_a_live_block_costs_at_most_128_bytes_of_bookkeeping, "issue 5"),
     DS_TEST(test_a_thousand_freed_blocks_that_others_keep_are_told_once, "torch 3.15"),
-    DS_TEST_CPU(test_so_many_processes_can_have_a_block_and_no_more, "torch 3.15"), /* the stand-in lets 16 open an allocation */
+    /* the stand-in lets 16 open an allocation */
+    DS_TEST_CPU(test_so_many_processes_can_have_a_block_and_no_more, "torch 3.15"),
     DS_TEST(test_a_process_can_export_so_many_blocks_and_no_more, "torch 3.15"),
 };
 const size_t tests_memory_lines_count = sizeof tests_memory_lines / sizeof *tests_memory_lines;

@@ -1,23 +1,32 @@
-/* History and snapshots of the allocator, read as others read them: by Python's pickle and JSON modules and by a browser. */
+/* History and snapshots of the allocator, read as others read them: by Python's pickle and JSON
+   modules and by a browser. */
 #include "alloc.h"
 
 #include <errno.h>
 #include <unistd.h>
 
-static ds_stream stream(int device) { return harness_stream(device, 0); }
+static ds_stream stream(int device) {
+    return harness_stream(device, 0);
+}
 
 /* ---- where snapshots go, and what reads them ---- */
 
 /* A text that is written into, piece by piece; `most` pieces are taken, then it says 77. */
-typedef struct paper { char *text; size_t size, room; int pieces, most; } paper;
+typedef struct paper {
+    char *text;
+    size_t size, room;
+    int pieces, most;
+} paper;
 
 static int put(const char *text, size_t size, void *user) {
     paper *p = user;
-    if (p->most && ++p->pieces > p->most) return 77;
+    if (p->most && ++p->pieces > p->most)
+        return 77;
     if (p->size + size + 1 > p->room) {
         p->room = 2 * (p->size + size + 1);
         p->text = realloc(p->text, p->room);
-        if (!p->text) abort();
+        if (!p->text)
+            abort();
     }
     memcpy(p->text + p->size, text, size);
     p->size += size;
@@ -30,7 +39,8 @@ static char folder[64];
 static const char *file_in(const char *name, char path[128]) {
     if (!folder[0]) {
         snprintf(folder, sizeof folder, "/tmp/devstream_snapshot_XXXXXX");
-        if (!mkdtemp(folder)) fail_msg("%s: %s", folder, strerror(errno));
+        if (!mkdtemp(folder))
+            fail_msg("%s: %s", folder, strerror(errno));
     }
     snprintf(path, 128, "%s/%s", folder, name);
     return path;
@@ -46,7 +56,8 @@ static void save(const paper *p, const char *path) {
 /* The folder with its files, when a test does not need it any more. */
 static void clean_up(void) {
     char command[128];
-    if (!folder[0]) return;
+    if (!folder[0])
+        return;
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     assert_int_equal(system(command), 0);
     folder[0] = 0;
@@ -61,7 +72,8 @@ static char *run(const char *command, int *out_status) {
     assert_non_null(f);
     out.size = 0;
     put("", 0, &out);
-    while ((n = fread(piece, 1, sizeof piece, f)) > 0) put(piece, n, &out);
+    while ((n = fread(piece, 1, sizeof piece, f)) > 0)
+        put(piece, n, &out);
     *out_status = pclose(f);
     return out.text;
 }
@@ -78,10 +90,15 @@ static int there_is(const char *program) {
 static const char *reader(void) {
     static char path[512];
     const char *end = strrchr(__FILE__, '/');
-    snprintf(path, sizeof path, "%.*s/../support/read_snapshot.py", end ? (int)(end - __FILE__) : 1, end ? __FILE__ : ".");
-    if (access(path, R_OK) != 0) snprintf(path, sizeof path, "tests/support/read_snapshot.py");
-    if (access(path, R_OK) == 0 && there_is("python3")) return path;
-    print_message("skip: %s\n", access(path, R_OK) == 0 ? "python3 is not installed" : "tests/support/read_snapshot.py is not there");
+    snprintf(path, sizeof path, "%.*s/../support/read_snapshot.py", end ? (int)(end - __FILE__) : 1,
+             end ? __FILE__ : ".");
+    if (access(path, R_OK) != 0)
+        snprintf(path, sizeof path, "tests/support/read_snapshot.py");
+    if (access(path, R_OK) == 0 && there_is("python3"))
+        return path;
+    print_message("skip: %s\n", access(path, R_OK) == 0
+                                    ? "python3 is not installed"
+                                    : "tests/support/read_snapshot.py is not there");
     skip();
     return NULL;
 }
@@ -94,10 +111,13 @@ static int partial;
 static void read_files(const char *pickle, const char *json) {
     char command[1024];
     int status;
-    snprintf(command, sizeof command, "python3 '%s' %s '%s' %s 2>&1", reader(), partial ? "--partial" : "", pickle, json ? json : "");
+    snprintf(command, sizeof command, "python3 '%s' %s '%s' %s 2>&1", reader(),
+             partial ? "--partial" : "", pickle, json ? json : "");
     free(facts);
     facts = strdup(run(command, &status));
-    if (status != 0) fail_msg("the snapshot is not as it should be: %s", strstr(facts, "wrong=") ? strstr(facts, "wrong=") : facts);
+    if (status != 0)
+        fail_msg("the snapshot is not as it should be: %s",
+                 strstr(facts, "wrong=") ? strstr(facts, "wrong=") : facts);
 }
 
 /* Takes a snapshot and reads it. */
@@ -109,14 +129,18 @@ static void look_at(unsigned flags, ds_pool pool) {
     free(p.text);
     read_files(path, NULL);
 }
-static void look_at_all(void) { look_at(0, (ds_pool){ 0 }); }
+
+static void look_at_all(void) {
+    look_at(0, (ds_pool){ 0 });
+}
 
 static const char *fact(const char *key) {
     static char value[4][4096];
     static int next;
     char *to = value[next = (next + 1) % 4];
     size_t n = strlen(key);
-    for (const char *line = facts; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+    for (const char *line = facts; line && *line;
+         line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
         if (strncmp(line, key, n) == 0 && line[n] == '=') {
             snprintf(to, sizeof value[0], "%.*s", (int)strcspn(line + n + 1, "\n"), line + n + 1);
             return to;
@@ -132,17 +156,22 @@ static int place_of(int i) {
     ok(ds_device_print(harness_device(i), name, sizeof name));
     for (int d = 0; d < count; d++) {
         snprintf(key, sizeof key, "%d.name", d);
-        if (strcmp(fact(key), name) == 0) return d;
+        if (strcmp(fact(key), name) == 0)
+            return d;
     }
     fail_msg("%s is not in the snapshot", name);
     return -1;
 }
+
 static const char *device_text(int i, const char *key) {
     char all[128];
     snprintf(all, sizeof all, "%d.%s", place_of(i), key);
     return fact(all);
 }
-static int64_t device_number(int i, const char *key) { return strtoll(device_text(i, key), NULL, 10); }
+
+static int64_t device_number(int i, const char *key) {
+    return strtoll(device_text(i, key), NULL, 10);
+}
 
 /* ---- the state of things at the beginning and at the end ---- */
 
@@ -166,8 +195,14 @@ static void free_all(void **p, int count) {
     }
 }
 
-/* Blocks of many sizes, some freed, and one that another stream has not passed; the gate is closed. */
-typedef struct scene { ds_stream s, t; void *p[60]; void *late; gate g; } scene;
+/* Blocks of many sizes, some freed, and one that another stream has not passed; the gate is
+   closed. */
+typedef struct scene {
+    ds_stream s, t;
+    void *p[60];
+    void *late;
+    gate g;
+} scene;
 
 static void scene_make(scene *c, int device) {
     memset(c, 0, sizeof *c);
@@ -178,7 +213,8 @@ static void scene_make(scene *c, int device) {
         c->p[i] = block((size_t)(i + 1) * (size_t)(i + 1) * 700, i % 5 ? c->s : c->t);
         ds_mem_label_pop();
     }
-    for (int i = 0; i < 60; i += 4) free_all(&c->p[i], 1);
+    for (int i = 0; i < 60; i += 4)
+        free_all(&c->p[i], 1);
     gate_close(c->t, &c->g);
     gate_wait_entered(&c->g);
     c->late = block(3 * MIB, c->s);
@@ -201,18 +237,29 @@ static void same_as_statistics(int device) {
     ok(ds_mem_get_config(harness_device(device), &c));
     for (int k = 0; k < 2; k++) {
         char key[64];
-        const struct { const char *name; int64_t is; } sums[] = {
-            { "reserved", s.reserved_bytes[1 + k].current }, { "allocated", s.allocated_bytes[1 + k].current },
-            { "active", s.active_bytes[1 + k].current }, { "requested", s.requested_bytes[1 + k].current } };
+
+        const struct {
+            const char *name;
+            int64_t is;
+        } sums[] = { { "reserved", s.reserved_bytes[1 + k].current },
+                     { "allocated", s.allocated_bytes[1 + k].current },
+                     { "active", s.active_bytes[1 + k].current },
+                     { "requested", s.requested_bytes[1 + k].current } };
+
         for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
             snprintf(key, sizeof key, "%s.%s", sums[i].name, kinds[k]);
-            int kept = c.backend == DS_MEM_DRIVER_POOL && k == 1 && i == 0; /* what the driver's pool keeps is in no segment */
-            if (kept ? device_number(device, key) > sums[i].is : device_number(device, key) != sums[i].is)
-                fail_msg("%s is %lld in the snapshot and %lld in the statistics", key, (long long)device_number(device, key), (long long)sums[i].is);
+            /* what the driver's pool keeps is in no segment */
+            int kept = c.backend == DS_MEM_DRIVER_POOL && k == 1 && i == 0;
+            if (kept ? device_number(device, key) > sums[i].is
+                     : device_number(device, key) != sums[i].is)
+                fail_msg("%s is %lld in the snapshot and %lld in the statistics", key,
+                         (long long)device_number(device, key), (long long)sums[i].is);
         }
     }
     assert_int_equal(device_number(device, "active_allocated"), s.allocation[DS_STAT_ALL].current);
-    assert_int_equal(device_number(device, "active_allocated") + device_number(device, "active_pending_free"), s.active[DS_STAT_ALL].current);
+    assert_int_equal(device_number(device, "active_allocated") +
+                         device_number(device, "active_pending_free"),
+                     s.active[DS_STAT_ALL].current);
     assert_int_equal(device_number(device, "plain_segments"), s.segment[DS_STAT_ALL].current);
 }
 
@@ -241,13 +288,15 @@ static void test_the_pickle_is_what_python_and_pytorchs_viewer_read(void **state
     ds_stream s = stream(0);
     void *p;
     ds_mem_label_push("the only one");
-    ok(ds_mem_alloc(1000, s, &p)); int line = __LINE__;
+    ok(ds_mem_alloc(1000, s, &p));
+    int line = __LINE__ - 1;
     ds_mem_label_pop();
     look_at_all(); /* the reader has checked it */
     char frame[128];
     snprintf(frame, sizeof frame, "%s:%d:the only one", __FILE__, line);
     assert_string_equal(fact("labels"), "the only one");
-    assert_int_equal(device_number(0, "events"), 2); /* a segment, a block; the snapshot's own entry comes after it */
+    /* a segment, a block; the snapshot's own entry comes after it */
+    assert_int_equal(device_number(0, "events"), 2);
     assert_string_equal(device_text(0, "last"), "alloc");
     assert_int_equal(device_number(0, "last_size"), 1000);
     assert_string_equal(device_text(0, "last_frame"), frame);
@@ -265,8 +314,10 @@ static void test_a_large_snapshot_is_read_too(void **state) {
     ok(ds_mem_configure(harness_device(0), &c));
     ds_stream s = stream(0);
     char labels[300][16];
-    for (int i = 0; i < 300; i++) snprintf(labels[i], sizeof labels[i], "owner %d", i);
-    for (int i = 0; i < 4000; i++) { /* more than the reader of the viewer takes at once, and more texts than one byte can number */
+    for (int i = 0; i < 300; i++)
+        snprintf(labels[i], sizeof labels[i], "owner %d", i);
+    /* more than the reader of the viewer takes at once, and more texts than one byte can number */
+    for (int i = 0; i < 4000; i++) {
         ds_mem_label_push(labels[i % 300]);
         p[i] = block(512 + 512 * (size_t)(i % 7), s);
         ds_mem_label_pop();
@@ -303,8 +354,9 @@ static void test_texts_that_are_odd_are_written_so_that_they_can_be_read(void **
     char pickle[128], json[128], page[128];
     begin_recording(PRESET_DEFAULT, 0, 0);
     ds_stream s = stream(0);
-    const char *const labels[] = { "</script><script>document.title='owned'</script>", "\xff\xc0\x80 no UTF-8 \xed\xa0\x80", "quotes \" ' \\ \n\t\x7f", "",
-                                   "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80" };
+    const char *const labels[] = { "</script><script>document.title='owned'</script>",
+                                   "\xff\xc0\x80 no UTF-8 \xed\xa0\x80", "quotes \" ' \\ \n\t\x7f",
+                                   "", "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80" };
     void *p[5];
     for (int i = 0; i < 5; i++) {
         ds_mem_label_push(labels[i]);
@@ -320,7 +372,8 @@ static void test_texts_that_are_odd_are_written_so_that_they_can_be_read(void **
     assert_non_null(strstr(facts, "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"));
     paper text = { 0 };
     ok(ds_mem_snapshot(DS_SNAPSHOT_HTML, 0, (ds_pool){ 0 }, put, &text));
-    assert_null(strstr(text.text, "</script><script>document")); /* a label cannot become part of the page */
+    /* a label cannot become part of the page */
+    assert_null(strstr(text.text, "</script><script>document"));
     free(text.text);
     free_all(p, 5);
     ok(ds_stream_destroy(s));
@@ -377,7 +430,8 @@ static void test_the_snapshot_of_a_pool_has_only_its_own(void **state) {
     assert_int_equal(device_number(0, "active_allocated"), 1);
     assert_int_equal(device_number(0, "alloc"), 1);
     assert_int_equal(device_number(0, "last_size"), 2 * MIB);
-    assert_int_equal(device_number(0, "reserved.small") + device_number(0, "reserved.large"), pool_stat(pool, "reserved_bytes.all.current"));
+    assert_int_equal(device_number(0, "reserved.small") + device_number(0, "reserved.large"),
+                     pool_stat(pool, "reserved_bytes.all.current"));
     look_at_all();
     assert_int_equal(device_number(0, "active_allocated"), 3);
     assert_non_null(strstr(device_text(0, "pools"), "0,0"));
@@ -400,7 +454,8 @@ static void test_a_hole_in_a_growing_segment_parts_it(void **state) {
     ok(ds_mem_history_start(NULL));
     ds_stream s = stream(0);
     void *p[3];
-    for (int i = 0; i < 3; i++) p[i] = block(40 * MIB, s);
+    for (int i = 0; i < 3; i++)
+        p[i] = block(40 * MIB, s);
     before = stats_of(0);
     look_at_all();
     if (before.segment[DS_STAT_ALL].current == 0) { /* the device has virtual memory */
@@ -466,14 +521,16 @@ static void test_each_device_has_its_own_list(void **state) {
 
 static void test_the_page_needs_no_network(void **state) {
     (void)state;
-    static const char *const away[] = { "http:", "https:", "src=", "@import", "url(", "fetch(", "XMLHttp", "<link", "WebSocket" };
+    static const char *const away[] = { "http:",  "https:",  "src=",  "@import",  "url(",
+                                        "fetch(", "XMLHttp", "<link", "WebSocket" };
     begin_recording(PRESET_DEFAULT, 0, 0);
     scene c;
     scene_make(&c, 0);
     paper page = { 0 };
     ok(ds_mem_snapshot(DS_SNAPSHOT_HTML, 0, (ds_pool){ 0 }, put, &page));
     for (size_t i = 0; i < sizeof away / sizeof *away; i++)
-        if (strstr(page.text, away[i])) fail_msg("the page has %s", away[i]);
+        if (strstr(page.text, away[i]))
+            fail_msg("the page has %s", away[i]);
     assert_int_equal(strlen(page.text), page.size);
     assert_true(strncmp(page.text, "<!doctype html>", 15) == 0);
     free(page.text);
@@ -485,16 +542,22 @@ static void test_the_page_needs_no_network(void **state) {
 static char *browse(const char *path, char *errors) {
     char command[1024];
     int status;
-    const char *name = there_is("chromium") ? "chromium" : there_is("chromium-browser") ? "chromium-browser" : there_is("google-chrome") ? "google-chrome" : NULL;
+    const char *name = there_is("chromium")           ? "chromium"
+                       : there_is("chromium-browser") ? "chromium-browser"
+                       : there_is("google-chrome")    ? "google-chrome"
+                                                      : NULL;
     if (!name) {
         print_message("skip: there is no Chromium to open the page with\n");
         skip();
     }
     snprintf(command, sizeof command,
-             "timeout 45 %s --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --user-data-dir='%s/profile' --window-size=1200,1000 "
-             "--virtual-time-budget=2000 --enable-logging=stderr --dump-dom 'file://%s' 2>'%s'", name, folder, path, errors);
+             "timeout 45 %s --headless --no-sandbox --disable-gpu --disable-dev-shm-usage "
+             "--user-data-dir='%s/profile' --window-size=1200,1000 "
+             "--virtual-time-budget=2000 --enable-logging=stderr --dump-dom 'file://%s' 2>'%s'",
+             name, folder, path, errors);
     char *dom = run(command, &status);
-    if (status != 0) fail_msg("%s ended with %d", name, status);
+    if (status != 0)
+        fail_msg("%s ended with %d", name, status);
     return dom;
 }
 
@@ -503,7 +566,8 @@ static void no_errors_in(const char *errors) {
     FILE *f = fopen(errors, "r");
     assert_non_null(f);
     while (fgets(line, sizeof line, f))
-        if (strstr(line, "CONSOLE") || strstr(line, "Uncaught")) fail_msg("the page says: %s", line);
+        if (strstr(line, "CONSOLE") || strstr(line, "Uncaught"))
+            fail_msg("the page says: %s", line);
     fclose(f);
 }
 
@@ -525,8 +589,10 @@ static void test_the_page_opens_in_a_browser_without_errors(void **state) {
     char *dom = browse(page, (char *)(uintptr_t)file_in("errors", errors));
     no_errors_in(errors);
     char blocks[64];
-    snprintf(blocks, sizeof blocks, "allocated, in %lld blocks", (long long)stat(0, "allocation.all.current"));
-    if (!strstr(dom, blocks)) fail_msg("the page does not say \"%s\"", blocks);
+    snprintf(blocks, sizeof blocks, "allocated, in %lld blocks",
+             (long long)stat(0, "allocation.all.current"));
+    if (!strstr(dom, blocks))
+        fail_msg("the page does not say \"%s\"", blocks);
     assert_non_null(strstr(dom, "</i>weights</td>"));
     assert_non_null(strstr(dom, "</i>activations</td>"));
     assert_non_null(strstr(dom, "1 allocation failed"));
@@ -552,20 +618,37 @@ static void test_a_page_without_anything_opens_too(void **state) {
 
 /* ---- blocks one by one ---- */
 
-typedef struct walk { const char *next; size_t count, live, pending, bytes, requested; int ordered; ds_device device; ds_mem_block seen; const void *wanted; } walk;
+typedef struct walk {
+    const char *next;
+    size_t count, live, pending, bytes, requested;
+    int ordered;
+    ds_device device;
+    ds_mem_block seen;
+    const void *wanted;
+} walk;
 
 static void walk_block(const ds_mem_block *b, void *user) {
     walk *w = user;
     w->count++;
-    if (w->next && (const char *)b->ptr < w->next) w->ordered = 0;
+    if (w->next && (const char *)b->ptr < w->next)
+        w->ordered = 0;
     w->next = (const char *)b->ptr + b->size;
-    if (b->device.type != w->device.type || b->device.index != w->device.index) w->ordered = 0;
-    if (b->state == DS_BLOCK_LIVE) { w->live++; w->bytes += b->size; w->requested += b->requested; }
-    if (b->state == DS_BLOCK_PENDING) w->pending++;
-    if (b->state == DS_BLOCK_FREE && (b->requested || b->label || b->site.file)) w->ordered = 0;
-    if (b->ptr == w->wanted) w->seen = *b;
+    if (b->device.type != w->device.type || b->device.index != w->device.index)
+        w->ordered = 0;
+    if (b->state == DS_BLOCK_LIVE) {
+        w->live++;
+        w->bytes += b->size;
+        w->requested += b->requested;
+    }
+    if (b->state == DS_BLOCK_PENDING)
+        w->pending++;
+    if (b->state == DS_BLOCK_FREE && (b->requested || b->label || b->site.file))
+        w->ordered = 0;
+    if (b->ptr == w->wanted)
+        w->seen = *b;
     ds_device d;
-    if (ds_device_get(&d) != DS_ERR_NOT_PERMITTED) w->ordered = 0;
+    if (ds_device_get(&d) != DS_ERR_NOT_PERMITTED)
+        w->ordered = 0;
 }
 
 static void test_each_block_is_shown_in_the_order_of_addresses(void **state) {
@@ -620,10 +703,13 @@ static void test_history_can_start_before_a_device_is_used(void **state) {
 
 static void test_the_ring_keeps_the_newest_from_the_oldest_of_them(void **state) {
     (void)state;
-    begin_recording(PRESET_DEFAULT, 10, DS_HISTORY_SKIP(DS_ACTION_FREE_COMPLETED) | DS_HISTORY_SKIP(DS_ACTION_FREE_REQUESTED) |
-                                        DS_HISTORY_SKIP(DS_ACTION_SEGMENT_MAP) | DS_HISTORY_SKIP(DS_ACTION_SEGMENT_ALLOC));
+    begin_recording(
+        PRESET_DEFAULT, 10,
+        DS_HISTORY_SKIP(DS_ACTION_FREE_COMPLETED) | DS_HISTORY_SKIP(DS_ACTION_FREE_REQUESTED) |
+            DS_HISTORY_SKIP(DS_ACTION_SEGMENT_MAP) | DS_HISTORY_SKIP(DS_ACTION_SEGMENT_ALLOC));
     ds_stream s = stream(0);
-    for (size_t i = 1; i <= 25; i++) ok(ds_mem_free(block(i, s)));
+    for (size_t i = 1; i <= 25; i++)
+        ok(ds_mem_free(block(i, s)));
     look_at_all();
     assert_int_equal(device_number(0, "events"), 10);
     assert_int_equal(device_number(0, "alloc"), 10);
@@ -665,7 +751,9 @@ static void test_a_start_clears_and_a_stop_keeps(void **state) {
 
 static void test_every_action_can_be_left_out(void **state) {
     (void)state;
-    static const char *const names[] = { "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot", "oom" };
+    static const char *const names[] = { "alloc",         "free_requested", "free_completed",
+                                         "segment_alloc", "segment_free",   "segment_map",
+                                         "segment_unmap", "snapshot",       "oom" };
     for (unsigned skipped = 0; skipped < sizeof names / sizeof *names; skipped++) {
         begin_recording(skipped % 2 ? PRESET_TORCH : PRESET_DEFAULT, 0, DS_HISTORY_SKIP(skipped));
         ds_stream s = stream(0);
@@ -687,8 +775,10 @@ static void test_every_action_can_be_left_out(void **state) {
         ok(ds_stream_destroy(s));
         end_recording();
     }
-    refused(ds_mem_history_start(&(ds_mem_history_desc){ .skip = DS_HISTORY_SKIP(10) }), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_history_start(&(ds_mem_history_desc){ .entries = SIZE_MAX / 2 }), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_history_start(&(ds_mem_history_desc){ .skip = DS_HISTORY_SKIP(10) }),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_mem_history_start(&(ds_mem_history_desc){ .entries = SIZE_MAX / 2 }),
+            DS_ERR_INVALID_VALUE);
 }
 
 static void test_segments_come_and_go_in_the_history(void **state) {
@@ -703,7 +793,8 @@ static void test_segments_come_and_go_in_the_history(void **state) {
         assert_int_equal(device_number(0, "segments"), 0);
         assert_int_equal(device_number(0, "segment_alloc"), device_number(0, "segment_free"));
         assert_true(device_number(0, "segment_alloc") + device_number(0, "segment_map") > 0);
-        assert_true(strcmp(device_text(0, "last"), "segment_free") == 0 || strcmp(device_text(0, "last"), "segment_unmap") == 0);
+        assert_true(strcmp(device_text(0, "last"), "segment_free") == 0 ||
+                    strcmp(device_text(0, "last"), "segment_unmap") == 0);
         ok(ds_stream_destroy(s));
         end_recording();
     }
@@ -739,7 +830,8 @@ static void test_running_out_of_memory_is_an_entry(void **state) {
     void *none;
     ok(ds_mem_set_limit(harness_device(0), 30 * MIB));
     ds_mem_label_push("greedy");
-    no_memory(ds_mem_alloc(100 * MIB, s, &none)); int line = __LINE__;
+    no_memory(ds_mem_alloc(100 * MIB, s, &none));
+    int line = __LINE__ - 1;
     ds_mem_label_pop();
     look_at_all();
     char frame[128];
@@ -803,20 +895,28 @@ static void test_annotations_are_copied_and_kept_as_long_as_the_ring_has_them(vo
     ok(ds_mem_history_stop());
     ok(ds_mem_annotate(harness_device(0), "nobody listens"));
     look_at_all();
-    assert_int_equal(atoi(fact("annotations")), 7); /* the second snapshot's entry has taken the place of the oldest */
+    /* the second snapshot's entry has taken the place of the oldest */
+    assert_int_equal(atoi(fact("annotations")), 7);
     end_recording();
 }
 
 /* ---- observers ---- */
 
-typedef struct tally { ds_device device; int count[10]; ds_mem_event last; int wrong; } tally;
+typedef struct tally {
+    ds_device device;
+    int count[10];
+    ds_mem_event last;
+    int wrong;
+} tally;
 
 static void count_event(ds_device device, const ds_mem_event *event, void *user) {
     tally *t = user;
     ds_device d;
     t->count[event->action]++;
     t->last = *event;
-    if (device.type != t->device.type || device.index != t->device.index || ds_device_get(&d) != DS_ERR_NOT_PERMITTED) t->wrong = 1;
+    if (device.type != t->device.type || device.index != t->device.index ||
+        ds_device_get(&d) != DS_ERR_NOT_PERMITTED)
+        t->wrong = 1;
 }
 
 static void test_observers_are_told_everything_also_without_history(void **state) {
@@ -832,7 +932,8 @@ static void test_observers_are_told_everything_also_without_history(void **state
     ds_stream s = stream(0);
     void *p;
     ds_mem_label_push("seen");
-    ok(ds_mem_alloc(1000, s, &p)); int line = __LINE__;
+    ok(ds_mem_alloc(1000, s, &p));
+    int line = __LINE__ - 1;
     ds_mem_label_pop();
     assert_int_equal(one.count[DS_ACTION_SEGMENT_ALLOC], 1);
     assert_int_equal(one.count[DS_ACTION_ALLOC], 1);
@@ -867,6 +968,7 @@ static void test_observers_are_told_everything_also_without_history(void **state
 static _Atomic int over;
 
 static _Atomic int churned; /* blocks */
+
 static void *churn(void *user) {
     ds_stream s = harness_stream(0, 0);
     unsigned seed = (unsigned)(uintptr_t)user;
@@ -881,7 +983,8 @@ static void *churn(void *user) {
         churned++;
         harness_nap();
     }
-    for (int i = 0; i < 16; i++) ok_thread(ds_mem_free(p[i]));
+    for (int i = 0; i < 16; i++)
+        ok_thread(ds_mem_free(p[i]));
     ok_thread(ds_stream_destroy(s));
     return NULL;
 }
@@ -894,18 +997,22 @@ static void test_snapshots_are_taken_beside_threads_that_allocate(void **state) 
     ok(ds_mem_configure(harness_device(0), &c));
     pthread_t threads[3];
     over = 0;
-    for (uintptr_t i = 0; i < 3; i++) threads[i] = spawn(churn, (void *)(i + 1));
+    for (uintptr_t i = 0; i < 3; i++)
+        threads[i] = spawn(churn, (void *)(i + 1));
     for (int i = 0; i < 10; i++) {
         paper p = { 0 };
         ok(ds_mem_annotate(harness_device(0), "once more"));
-        ok(ds_mem_snapshot(i % 2 ? DS_SNAPSHOT_JSON : DS_SNAPSHOT_HTML, 0, (ds_pool){ 0 }, put, &p));
+        ok(ds_mem_snapshot(i % 2 ? DS_SNAPSHOT_JSON : DS_SNAPSHOT_HTML, 0, (ds_pool){ 0 }, put,
+                           &p));
         free(p.text);
-        if (i == 5) ok(ds_mem_history_start(&(ds_mem_history_desc){ .entries = 300 }));
+        if (i == 5)
+            ok(ds_mem_history_start(&(ds_mem_history_desc){ .entries = 300 }));
         harness_nap();
     }
     look_at_all();
     over = 1;
-    for (int i = 0; i < 3; i++) join(threads[i]);
+    for (int i = 0; i < 3; i++)
+        join(threads[i]);
     look_at_all();
     same_as_statistics(0);
     end_recording();
@@ -917,15 +1024,20 @@ static void test_nothing_is_recorded_after_a_stop_however_many_allocate(void **s
     pthread_t threads[3];
     over = 0;
     churned = 0;
-    for (uintptr_t i = 0; i < 3; i++) threads[i] = spawn(churn, (void *)(i + 1));
-    while (churned < 60) harness_nap(); /* on a busy machine that may take a while */
+    for (uintptr_t i = 0; i < 3; i++)
+        threads[i] = spawn(churn, (void *)(i + 1));
+    /* on a busy machine that may take a while */
+    while (churned < 60)
+        harness_nap();
     ok(ds_mem_history_stop());
     partial = 1;
     look_at_all();
     int64_t events = device_number(0, "events"), size = device_number(0, "last_size");
-    for (int i = 0; i < 20; i++) harness_nap();
+    for (int i = 0; i < 20; i++)
+        harness_nap();
     over = 1;
-    for (int i = 0; i < 3; i++) join(threads[i]);
+    for (int i = 0; i < 3; i++)
+        join(threads[i]);
     look_at_all();
     assert_int_equal(device_number(0, "events"), events);
     assert_int_equal(device_number(0, "last_size"), size);
@@ -946,7 +1058,8 @@ static void test_a_writer_that_stops_ends_the_snapshot(void **state) {
             paper p = { .most = most };
             r = ds_mem_snapshot((ds_mem_format)f, 0, (ds_pool){ 0 }, put, &p);
             free(p.text);
-            if (r == DS_OK) break;
+            if (r == DS_OK)
+                break;
             assert_int_equal(r, DS_ERR_SYSTEM);
             assert_non_null(strstr(ds_last_error(), "77"));
             assert_int_equal(p.pieces, most + 1); /* it is not asked again */
@@ -969,11 +1082,13 @@ static void test_snapshots_refuse_what_they_cannot_do(void **state) {
     (void)state;
     paper p = { 0 };
     ds_result inside = DS_OK;
-    refused(ds_mem_snapshot(DS_SNAPSHOT_PICKLE, 0, (ds_pool){ 0 }, NULL, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_snapshot(DS_SNAPSHOT_PICKLE, 0, (ds_pool){ 0 }, NULL, NULL),
+            DS_ERR_INVALID_VALUE);
     refused(ds_mem_snapshot((ds_mem_format)3, 0, (ds_pool){ 0 }, put, &p), DS_ERR_INVALID_VALUE);
     refused(ds_mem_snapshot((ds_mem_format)-1, 0, (ds_pool){ 0 }, put, &p), DS_ERR_INVALID_VALUE);
     refused(ds_mem_snapshot(DS_SNAPSHOT_JSON, 2, (ds_pool){ 0 }, put, &p), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 4711 }, put, &p), DS_ERR_INVALID_HANDLE);
+    refused(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 4711 }, put, &p),
+            DS_ERR_INVALID_HANDLE);
     refused(ds_mem_snapshot_file(DS_SNAPSHOT_JSON, 0, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_mem_snapshot_file(DS_SNAPSHOT_JSON, 0, "/no/such/folder/snapshot"), DS_ERR_SYSTEM);
     refused(ds_mem_snapshot_file(DS_SNAPSHOT_HTML, 0, "/dev/full"), DS_ERR_SYSTEM);
@@ -984,16 +1099,21 @@ static void test_snapshots_refuse_what_they_cannot_do(void **state) {
 
 /* The bookkeeping memory of devstream, of which the n-th piece can be refused. */
 static _Atomic int pieces_out, until_refusal;
+
 static void *give(size_t size, void *user) {
     (void)user;
-    if (until_refusal && --until_refusal == 0) return NULL;
+    if (until_refusal && --until_refusal == 0)
+        return NULL;
     void *p = malloc(size);
-    if (p) pieces_out++;
+    if (p)
+        pieces_out++;
     return p;
 }
+
 static void take_back(void *ptr, void *user) {
     (void)user;
-    if (ptr) pieces_out--;
+    if (ptr)
+        pieces_out--;
     free(ptr);
 }
 
@@ -1014,7 +1134,10 @@ static void test_without_memory_for_it_a_snapshot_fails_and_leaves_nothing(void 
             until_refusal = 0;
             assert_int_equal(pieces_out, before);
             free(p.text);
-            if (left > 0) { assert_int_equal(r, DS_OK); break; }
+            if (left > 0) {
+                assert_int_equal(r, DS_OK);
+                break;
+            }
             assert_int_equal(r, DS_ERR_OUT_OF_MEMORY);
             harness_sentence(ds_last_error(), "ds_mem_snapshot");
         }
@@ -1042,7 +1165,8 @@ static void test_without_memory_for_it_a_snapshot_fails_and_leaves_nothing(void 
 
 const struct CMUnitTest tests_memory_snapshot[] = {
     DS_TEST(test_totals_of_a_snapshot_are_the_statistics, "torch 47"),
-    DS_TEST(test_the_pickle_is_what_python_and_pytorchs_viewer_read, "torch 60, torch 61, torch 62, torch 63"),
+    DS_TEST(test_the_pickle_is_what_python_and_pytorchs_viewer_read,
+            "torch 60, torch 61, torch 62, torch 63"),
     DS_TEST(test_a_large_snapshot_is_read_too, "snapshots"),
     DS_TEST(test_json_says_the_same_as_the_pickle, "snapshots"),
     DS_TEST(test_texts_that_are_odd_are_written_so_that_they_can_be_read, "snapshots"),
@@ -1073,4 +1197,5 @@ const struct CMUnitTest tests_memory_snapshot[] = {
     DS_TEST(test_snapshots_refuse_what_they_cannot_do, "snapshots"),
     DS_TEST(test_without_memory_for_it_a_snapshot_fails_and_leaves_nothing, "snapshots"),
 };
-const size_t tests_memory_snapshot_count = sizeof tests_memory_snapshot / sizeof *tests_memory_snapshot;
+const size_t tests_memory_snapshot_count =
+    sizeof tests_memory_snapshot / sizeof *tests_memory_snapshot;

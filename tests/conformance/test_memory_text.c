@@ -1,21 +1,25 @@
-/* The allocator's words: options and where they go wrong, names of statistics, the summary, processes, and what an error for lack of
-   memory says. Internals and ranges are in tests/unit/test_memory_options.c. */
+/* The allocator's words: options and where they go wrong, names of statistics, the summary,
+   processes, and what an error for lack of memory says. Internals and ranges are in
+   tests/unit/test_memory_options.c. */
 #include "alloc.h"
 
 #include <unistd.h>
 
 /* ---- options ---- */
 
-/* The text must be refused with DS_ERR_INVALID_VALUE at this character, with these words, and change nothing. */
+/* The text must be refused with DS_ERR_INVALID_VALUE at this character, with these words, and
+   change nothing. */
 static void bad(const char *text, size_t character, const char *words) {
     ds_mem_config c = ds_mem_config_torch(), before = c;
     char where[40];
     snprintf(where, sizeof where, "character %zu,", character);
     refused(ds_mem_config_parse(text, &c), DS_ERR_INVALID_VALUE);
     if (!strstr(ds_last_error(), where) || !strstr(ds_last_error(), words))
-        fail_msg("'%s': neither '%s' nor '%s' may be missing: %s", text, where, words, ds_last_error());
+        fail_msg("'%s': neither '%s' nor '%s' may be missing: %s", text, where, words,
+                 ds_last_error());
     assert_memory_equal(&c, &before, sizeof c);
 }
+
 static ds_mem_config parsed(const char *text) {
     ds_mem_config c = ds_mem_config_torch();
     ok(ds_mem_config_parse(text, &c));
@@ -85,64 +89,92 @@ static void test_the_grammar_is_that_of_the_peer(void **state) {
     assert_true(c.max_split_size == SIZE_MAX && c.poison == 0);
     c = parsed("max_split_size_mb:18446744073709551615");
     assert_true(c.max_split_size == SIZE_MAX / MIB * MIB);
-    c = parsed("roundup_power2_divisions:[>:4]"); /* > is what comes behind the last interval, or behind the first one */
-    assert_true(c.roundup_power2_divisions[0] == 0 && c.roundup_power2_divisions[1] == 3 && c.roundup_power2_divisions[15] == 3);
+    /* > is what comes behind the last interval, or behind the first one */
+    c = parsed("roundup_power2_divisions:[>:4]");
+    assert_true(c.roundup_power2_divisions[0] == 0 && c.roundup_power2_divisions[1] == 3 &&
+                c.roundup_power2_divisions[15] == 3);
     c = parsed("roundup_power2_divisions:[64:8,256:4,>:1]");
     static const unsigned char coded[16] = { 4, 4, 4, 4, 4, 4, 4, 0, 3, 1, 1, 1, 1, 1, 1, 1 };
     assert_memory_equal(c.roundup_power2_divisions, coded, 16);
     c = parsed("roundup_power2_divisions:[1048576:2,]");
-    for (int i = 0; i < 16; i++) assert_int_equal(c.roundup_power2_divisions[i], 2);
+    for (int i = 0; i < 16; i++)
+        assert_int_equal(c.roundup_power2_divisions[i], 2);
 }
 
 static void test_every_option_reaches_its_member(void **state) {
     (void)state;
-    ds_mem_config c = parsed("backend:cudaMallocAsync,max_split_size_mb:64,max_non_split_rounding_mb:32,large_segment_size_mb:24,"
-                             "garbage_collection_threshold:0.6,expandable_segments:True,expandable_segments_reserve:0.5,"
-                             "release_lock_on_cudamalloc:True,per_process_memory_fraction:0.4,throw_on_cudamalloc_oom:True,"
-                             "graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,pinned_num_register_threads:8,"
-                             "pinned_use_background_threads:True,pinned_reserve_segment_size_mb:16,pinned_max_round_threshold_mb:1,"
-                             "pinned_max_cached_size_mb:512,pinned_free_catch_all:True");
-    assert_true(c.backend == DS_MEM_DRIVER_POOL && c.max_split_size == 64 * MIB && c.max_non_split_rounding == 32 * MIB);
-    assert_true(c.garbage_collection_threshold == 0.6 && c.expandable_segments && c.expandable_segments_reserve == 0.5);
+    ds_mem_config c = parsed(
+        "backend:cudaMallocAsync,max_split_size_mb:64,max_non_split_rounding_mb:32,large_segment_"
+        "size_mb:24,"
+        "garbage_collection_threshold:0.6,expandable_segments:True,expandable_segments_reserve:0.5,"
+        "release_lock_on_cudamalloc:True,per_process_memory_fraction:0.4,throw_on_cudamalloc_oom:"
+        "True,"
+        "graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,pinned_num_"
+        "register_threads:8,"
+        "pinned_use_background_threads:True,pinned_reserve_segment_size_mb:16,pinned_max_round_"
+        "threshold_mb:1,"
+        "pinned_max_cached_size_mb:512,pinned_free_catch_all:True");
+    assert_true(c.backend == DS_MEM_DRIVER_POOL && c.max_split_size == 64 * MIB &&
+                c.max_non_split_rounding == 32 * MIB);
+    assert_true(c.garbage_collection_threshold == 0.6 && c.expandable_segments &&
+                c.expandable_segments_reserve == 0.5);
     assert_true(c.release_lock_on_cudamalloc && c.large_segment_size == 24 * MIB);
-    assert_true(c.memory_fraction == 0.4 && c.throw_on_cudamalloc_oom && c.graph_capture_record_stream_reuse && c.pinned_use_cuda_host_register);
-    assert_true(c.pinned_num_register_threads == 8 && c.pinned_use_background_threads && c.pinned_reserve_segment_size == 16 * MIB);
+    assert_true(c.memory_fraction == 0.4 && c.throw_on_cudamalloc_oom &&
+                c.graph_capture_record_stream_reuse && c.pinned_use_cuda_host_register);
+    assert_true(c.pinned_num_register_threads == 8 && c.pinned_use_background_threads &&
+                c.pinned_reserve_segment_size == 16 * MIB);
     assert_true(c.pinned_max_round_threshold == MIB && c.pinned_max_cached_size == 512 * MIB);
-    c = parsed("preset:default,reuse:always,statistics:current,limit:123456789,debug:1,poison:True,guard_bytes:1024,segment_growth:4,"
+    c = parsed("preset:default,reuse:always,statistics:current,limit:123456789,debug:1,poison:True,"
+               "guard_bytes:1024,segment_growth:4,"
                "single_pool:True,best_fit_by_address:True,poll_on_alloc:True,backend:uncached");
-    assert_true(c.reuse == DS_REUSE_ALWAYS && c.statistics == DS_STATISTICS_CURRENT && c.limit == 123456789 && c.debug == 1);
+    assert_true(c.reuse == DS_REUSE_ALWAYS && c.statistics == DS_STATISTICS_CURRENT &&
+                c.limit == 123456789 && c.debug == 1);
     assert_true(c.poison && c.guard_bytes == 1024);
-    assert_true(c.segment_growth == 4 && c.single_pool && c.best_fit_by_address && c.poll_on_alloc && c.backend == DS_MEM_UNCACHED);
+    assert_true(c.segment_growth == 4 && c.single_pool && c.best_fit_by_address &&
+                c.poll_on_alloc && c.backend == DS_MEM_UNCACHED);
     assert_true(c.large_segment_size == ds_mem_config_default().large_segment_size);
     assert_true(parsed("preset:cupy").single_pool && !parsed("preset:torch").single_pool);
 }
 
 static void test_a_limit_is_bytes_or_a_part_of_the_device(void **state) {
-    static const struct { const char *text; size_t limit; double fraction; } limits[] = {
-        { "limit:0", 0, 1 }, { "limit:1073741824", (size_t)1 << 30, 1 }, { "limit:0%", 0, 1 }, { "limit:40%", 0, 0.4 },
-        { "limit:70.5%", 0, 0.705 }, { "limit:100%", 0, 1 } };
+    static const struct {
+        const char *text;
+        size_t limit;
+        double fraction;
+    } limits[] = { { "limit:0", 0, 1 },         { "limit:1073741824", (size_t)1 << 30, 1 },
+                   { "limit:0%", 0, 1 },        { "limit:40%", 0, 0.4 },
+                   { "limit:70.5%", 0, 0.705 }, { "limit:100%", 0, 1 } };
+
     (void)state;
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         ds_mem_config c = parsed(limits[i].text);
         assert_int_equal(c.limit, limits[i].limit);
         assert_true(c.memory_fraction == limits[i].fraction);
-        static const char *const before[] = { "limit:30%", "limit:77", "per_process_memory_fraction:0.3,limit:77,per_process_memory_fraction:0.3" };
-        for (size_t k = 0; k < sizeof before / sizeof before[0]; k++) { /* whatever was said before */
+        static const char *const before[] = {
+            "limit:30%", "limit:77",
+            "per_process_memory_fraction:0.3,limit:77,per_process_memory_fraction:0.3"
+        };
+        /* whatever was said before */
+        for (size_t k = 0; k < sizeof before / sizeof before[0]; k++) {
             c = parsed(before[k]);
             ok(ds_mem_config_parse(limits[i].text, &c));
             assert_true(c.limit == limits[i].limit && c.memory_fraction == limits[i].fraction);
         }
     }
-    ds_mem_config c = parsed("limit:77,per_process_memory_fraction:0.3"); /* torch's option says nothing of the other */
+    /* torch's option says nothing of the other */
+    ds_mem_config c = parsed("limit:77,per_process_memory_fraction:0.3");
     assert_true(c.limit == 77 && c.memory_fraction == 0.3);
 }
 
 static void test_a_text_forgets_three_options_and_keeps_the_others(void **state) {
     ds_mem_config c = ds_mem_config_torch();
     (void)state;
-    ok(ds_mem_config_parse("max_split_size_mb:64,roundup_power2_divisions:4,garbage_collection_threshold:0.5,expandable_segments:True,limit:5", &c));
+    ok(ds_mem_config_parse("max_split_size_mb:64,roundup_power2_divisions:4,garbage_collection_"
+                           "threshold:0.5,expandable_segments:True,limit:5",
+                           &c));
     ok(ds_mem_config_parse("poison:True", &c));
-    assert_true(c.max_split_size == SIZE_MAX && c.garbage_collection_threshold == 0 && c.roundup_power2_divisions[3] == 0);
+    assert_true(c.max_split_size == SIZE_MAX && c.garbage_collection_threshold == 0 &&
+                c.roundup_power2_divisions[3] == 0);
     assert_true(c.expandable_segments && c.poison && c.limit == 5);
     ds_mem_config zeroed;
     memset(&zeroed, 0, sizeof zeroed);
@@ -164,7 +196,8 @@ static void test_allocations_follow_the_text_that_came_last(void **state) {
     ok(ds_mem_free(p));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     ok(ds_mem_configure_text("roundup_power2_divisions:4"));
-    int64_t asked = stat(0, "requested_bytes.all.allocated"), active = stat(0, "active_bytes.all.allocated");
+    int64_t asked = stat(0, "requested_bytes.all.allocated"),
+            active = stat(0, "active_bytes.all.allocated");
     p = block(size, s);
     assert_int_equal(stat(0, "active_bytes.all.allocated") - active, 96 * MIB);
     assert_int_equal(stat(0, "requested_bytes.all.allocated") - asked, size);
@@ -175,14 +208,17 @@ static void test_allocations_follow_the_text_that_came_last(void **state) {
     assert_int_equal(size_of(p), size);
     ok(ds_mem_free(p));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
-    ok(ds_mem_configure_text("garbage_collection_threshold:0.5,roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]"));
+    ok(ds_mem_configure_text("garbage_collection_threshold:0.5,roundup_power2_divisions:[64:8,128:"
+                             "2,256:2,512:2,1024:1,>:1]"));
     p = block(size, s);
     assert_int_equal(size_of(p), 88 * MIB);
     ok(ds_mem_free(p));
     p = block(big, s);
     assert_int_equal(size_of(p), 512 * MIB);
     ok(ds_mem_free(p));
-    refused(ds_mem_configure_text("garbage_collection_threshold:0.5,pinned_num_register_threads:1024"), DS_ERR_INVALID_VALUE);
+    refused(
+        ds_mem_configure_text("garbage_collection_threshold:0.5,pinned_num_register_threads:1024"),
+        DS_ERR_INVALID_VALUE);
     ds_mem_config c;
     ok(ds_mem_get_config(harness_device(0), &c));
     assert_true(c.roundup_power2_divisions[0] == 4 && c.pinned_num_register_threads == 1);
@@ -202,8 +238,10 @@ static void test_statistics_have_123_names_in_order_and_each_gives_its_value(voi
     (void)state;
     memset(&s, 0, sizeof s);
     s.size = sizeof s;
-    int64_t *words = (int64_t *)(void *)((char *)&s + sizeof s.size); /* every member is found by exactly one name, but for the three that torch has not */
-    for (size_t i = 0; i < (sizeof s - sizeof s.size) / 8; i++) words[i] = (int64_t)i + 1;
+    /* every member is found by exactly one name, but for the three that torch has not */
+    int64_t *words = (int64_t *)(void *)((char *)&s + sizeof s.size);
+    for (size_t i = 0; i < (sizeof s - sizeof s.size) / 8; i++)
+        words[i] = (int64_t)i + 1;
     for (const char *name; (name = ds_mem_stat_name(count)) != NULL; count++) {
         assert_true(strcmp(before, name) < 0);
         ok(ds_mem_stat_by_name(&s, name, &value));
@@ -219,22 +257,33 @@ static void test_statistics_have_123_names_in_order_and_each_gives_its_value(voi
 }
 
 static void test_a_name_of_the_peers_list_gives_its_member(void **state) {
-    static const char *const arrays[] = { "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
-                                          "inactive_split_bytes", "requested_bytes" };
-    static const char *const kinds[] = { "all", "small_pool", "large_pool" }, *const metrics[] = { "current", "peak", "allocated", "freed" };
+    static const char *const arrays[] = { "allocation",      "segment",
+                                          "active",          "inactive_split",
+                                          "allocated_bytes", "reserved_bytes",
+                                          "active_bytes",    "inactive_split_bytes",
+                                          "requested_bytes" };
+    static const char *const kinds[] = { "all", "small_pool", "large_pool" }, *const metrics[] = {
+        "current", "peak", "allocated", "freed"
+    };
     ds_mem_stats s;
     int64_t value;
     char name[80];
     (void)state;
     memset(&s, 0, sizeof s);
     s.size = sizeof s;
-    ds_mem_stat *const members[] = { s.allocation, s.segment, s.active, s.inactive_split, s.allocated_bytes, s.reserved_bytes, s.active_bytes,
-                                     s.inactive_split_bytes, s.requested_bytes };
+    ds_mem_stat *const members[] = { s.allocation,      s.segment,
+                                     s.active,          s.inactive_split,
+                                     s.allocated_bytes, s.reserved_bytes,
+                                     s.active_bytes,    s.inactive_split_bytes,
+                                     s.requested_bytes };
     for (int a = 0; a < 9; a++)
         for (int k = 0; k < 3; k++)
             for (int m = 0; m < 4; m++) {
                 ds_mem_stat *at = &members[a][k];
-                int64_t *word_at = m == 0 ? &at->current : m == 1 ? &at->peak : m == 2 ? &at->allocated : &at->freed;
+                int64_t *word_at = m == 0   ? &at->current
+                                   : m == 1 ? &at->peak
+                                   : m == 2 ? &at->allocated
+                                            : &at->freed;
                 snprintf(name, sizeof name, "%s.%s.%s", arrays[a], kinds[k], metrics[m]);
                 *word_at = 7;
                 ok(ds_mem_stat_by_name(&s, name, &value));
@@ -250,8 +299,17 @@ static void test_a_name_of_the_peers_list_gives_its_member(void **state) {
     s.max_split_size = -1;
     ok(ds_mem_stat_by_name(&s, "max_split_size", &value));
     assert_int_equal(value, -1);
-    static const char *const unknown[] = { "", "allocated", "allocated.", "allocation", "allocation.all", "allocation.all.currently", "Num_ooms", "num_ooms ",
-                                           "allocated.all.current.allocated.all.current.allocated.all.current.allocated.all.current" };
+    static const char *const unknown[] = {
+        "",
+        "allocated",
+        "allocated.",
+        "allocation",
+        "allocation.all",
+        "allocation.all.currently",
+        "Num_ooms",
+        "num_ooms ",
+        "allocated.all.current.allocated.all.current.allocated.all.current.allocated.all.current"
+    };
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         value = 1;
         refused(ds_mem_stat_by_name(&s, unknown[i], &value), DS_ERR_INVALID_VALUE);
@@ -266,10 +324,16 @@ static void test_a_name_of_the_peers_list_gives_its_member(void **state) {
 
 /* ---- the summary ---- */
 
-typedef struct sheet { char text[16384]; size_t n; int stop_after; } sheet;
+typedef struct sheet {
+    char text[16384];
+    size_t n;
+    int stop_after;
+} sheet;
+
 static int write_sheet(const char *text, size_t size, void *user) {
     sheet *s = user;
-    if (s->stop_after && --s->stop_after == 0) return 5;
+    if (s->stop_after && --s->stop_after == 0)
+        return 5;
     assert_true(s->n + size < sizeof s->text);
     memcpy(s->text + s->n, text, size);
     s->n += size;
@@ -340,9 +404,11 @@ static void test_the_summary_has_the_layout_of_the_peer(void **state) {
     memset(&got, 0, sizeof got);
     ok(ds_mem_summary(harness_device(0), 1, write_sheet, &got));
     want[0] = 0;
-    for (const char *line = whole_table, *end; *line; line = end) { /* the short one is the whole one without the rows of the pools */
+    /* the short one is the whole one without the rows of the pools */
+    for (const char *line = whole_table, *end; *line; line = end) {
         end = strchr(line, '\n') + 1;
-        if (!strstr(line, "pool |") || strstr(line, "pool |") > end) strncat(want, line, (size_t)(end - line));
+        if (!strstr(line, "pool |") || strstr(line, "pool |") > end)
+            strncat(want, line, (size_t)(end - line));
     }
     assert_string_equal(got.text, want);
     memset(&got, 0, sizeof got);
@@ -370,7 +436,8 @@ static void test_a_cpu_device_is_used_by_this_process(void **state) {
     void *p = block(64 * MIB, s);
     memset(&got, 0, sizeof got);
     ok(ds_mem_list_processes(harness_device(0), write_sheet, &got));
-    assert_int_equal(sscanf(got.text, "CPU:%d\nprocess %10u uses %lf MB GPU memory\n", &index, &pid, &mb), 3);
+    assert_int_equal(
+        sscanf(got.text, "CPU:%d\nprocess %10u uses %lf MB GPU memory\n", &index, &pid, &mb), 3);
     assert_int_equal(pid, (unsigned)getpid());
     assert_true(mb >= 64);
     ok(ds_mem_free(p));
@@ -394,16 +461,19 @@ static const char *processes(const char *library, const char *mode) {
     assert_memory_equal(got.text, "GPU:0\n", 6);
     return got.text + 6;
 }
+
 static void test_nvml_tells_which_processes_use_a_gpu(void **state) {
     char folder[3000], library[3100], old[3100], line[80];
-    ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1); /* they lie beside the suite */
+    /* they lie beside the suite */
+    ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
     (void)state;
     assert_true(n > 0);
     folder[n] = 0;
     *strrchr(folder, '/') = 0;
     snprintf(library, sizeof library, "%s/nvml.so", folder);
     snprintf(old, sizeof old, "%s/nvml-old.so", folder);
-    static const char *const two = "process       4711 uses     1536.500 MB GPU memory\nprocess          5 uses an unknown amount of GPU memory\n";
+    static const char *const two = "process       4711 uses     1536.500 MB GPU memory\nprocess    "
+                                   "      5 uses an unknown amount of GPU memory\n";
     assert_string_equal(processes(library, "two"), two);
     assert_string_equal(processes(library, "by-pci"), two);
     assert_string_equal(processes(library, "mig"), two);
@@ -415,10 +485,13 @@ static void test_nvml_tells_which_processes_use_a_gpu(void **state) {
         assert_memory_equal(text, line, strlen(line));
     }
     assert_string_equal(text, "");
-    assert_string_equal(processes(library, "denied"), "processes are unknown: NVML says 4 (no permission)\n");
-    assert_string_equal(processes(library, "unknown-device"), "processes are unknown: NVML says 6 (not found)\n");
+    assert_string_equal(processes(library, "denied"),
+                        "processes are unknown: NVML says 4 (no permission)\n");
+    assert_string_equal(processes(library, "unknown-device"),
+                        "processes are unknown: NVML says 6 (not found)\n");
     assert_non_null(strstr(processes(library, "no-driver"), "cannot be initialised"));
-    assert_non_null(strstr(processes("/nonexistent/libnvidia-ml.so.1", "two"), "/nonexistent/libnvidia-ml.so.1"));
+    assert_non_null(strstr(processes("/nonexistent/libnvidia-ml.so.1", "two"),
+                           "/nonexistent/libnvidia-ml.so.1"));
     assert_non_null(strstr(processes("/nonexistent/libnvidia-ml.so.1", "two"), "cannot be loaded"));
     assert_non_null(strstr(processes("libc.so.6", "two"), "lacks functions"));
     unsetenv("DS_TEST_NVML_MODE");
@@ -428,15 +501,24 @@ static void test_nvml_tells_which_processes_use_a_gpu(void **state) {
 /* ---- out of memory ---- */
 
 static void has(const char *text, const char *words) {
-    if (!strstr(text, words)) fail_msg("'%s' is missing in:\n%s", words, text);
+    if (!strstr(text, words))
+        fail_msg("'%s' is missing in:\n%s", words, text);
 }
+
 static void *labelled(const char *label, size_t size, ds_stream s) {
     void *p = NULL;
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = size, .stream = s, .label = label }, &p));
     return p;
 }
-static void limit_to(size_t bytes) { ok(ds_mem_set_limit(harness_device(0), bytes)); }
-static char *sized(char out[40], size_t mib) { snprintf(out, 40, "%zu.00 MiB", mib); return out; }
+
+static void limit_to(size_t bytes) {
+    ok(ds_mem_set_limit(harness_device(0), bytes));
+}
+
+static char *sized(char out[40], size_t mib) {
+    snprintf(out, 40, "%zu.00 MiB", mib);
+    return out;
+}
 
 static void test_an_error_for_lack_of_memory_names_sizes_and_the_device(void **state) {
     (void)state;
@@ -445,11 +527,13 @@ static void test_an_error_for_lack_of_memory_names_sizes_and_the_device(void **s
         void *p, *q = &p, *kept;
         begin(preset);
         ds_stream s = harness_stream(0, 0);
-        snprintf(device, sizeof device, "%s:%d", harness_is_cpu() ? "cpu" : "cuda", harness_device(0).index);
+        snprintf(device, sizeof device, "%s:%d", harness_is_cpu() ? "cpu" : "cuda",
+                 harness_device(0).index);
         snprintf(total, sizeof total, "%.2f GiB", (double)device_memory(0) / 1073741824.0);
         kept = block(5 * MIB, s);
         limit_to(64 * MIB);
-        refused(ds_mem_alloc(100 * MIB, s, &q), DS_ERR_LIMIT_EXCEEDED); snprintf(place, sizeof place, "test_memory_text.c:%d", __LINE__);
+        refused(ds_mem_alloc(100 * MIB, s, &q), DS_ERR_LIMIT_EXCEEDED);
+        snprintf(place, sizeof place, "test_memory_text.c:%d", __LINE__ - 1);
         assert_null(q);
         const char *texts[] = { ds_last_error(), ds_mem_last_report() };
         for (int i = 0; i < 2; i++) {
@@ -494,14 +578,16 @@ static void test_a_device_that_is_too_small_is_named_as_such(void **state) {
 }
 
 static void test_the_ten_biggest_owners_are_listed_in_order(void **state) {
-    static const char *const names[] = { "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve" };
+    static const char *const names[] = { "one",   "two",   "three", "four", "five",   "six",
+                                         "seven", "eight", "nine",  "ten",  "eleven", "twelve" };
     void *p, *blocks[40];
     size_t count = 0;
     char line[120], size[40];
     (void)state;
     begin(PRESET_PLAIN);
     ds_stream s = harness_stream(0, 0);
-    for (size_t i = 0; i < 12; i++) { /* owner i has i + 1 MiB in two blocks; a copy of the label is the same owner */
+    /* owner i has i + 1 MiB in two blocks; a copy of the label is the same owner */
+    for (size_t i = 0; i < 12; i++) {
         char *copy = strdup(names[i]);
         blocks[count++] = labelled(copy, (i + 1) * MIB / 2, s);
         blocks[count++] = labelled(names[i], (i + 1) * MIB / 2, s);
@@ -512,7 +598,8 @@ static void test_the_ten_biggest_owners_are_listed_in_order(void **state) {
     ds_mem_label_push("pushed");
     blocks[count++] = block(20 * MIB, s);
     ds_mem_label_pop();
-    ok(ds_mem_alloc(30 * MIB, s, &blocks[count++])); int where = __LINE__;
+    ok(ds_mem_alloc(30 * MIB, s, &blocks[count++]));
+    int where = __LINE__ - 1;
     limit_to(ds_mem_reserved(harness_device(0)));
     no_memory(ds_mem_alloc(200 * MIB, s, &p));
     const char *text = ds_mem_last_report(), *at = strstr(text, "biggest owners\n");
@@ -525,13 +612,15 @@ static void test_the_ten_biggest_owners_are_listed_in_order(void **state) {
     at = strchr(at, '\n') + 1;
     for (size_t i = 11; i >= 4; i--) {
         snprintf(line, sizeof line, "  %-16s in      2 blocks %s\n", sized(size, i + 1), names[i]);
-        if (strncmp(at, line, strlen(line))) fail_msg("'%s' is not what '%s' begins with", line, at);
+        if (strncmp(at, line, strlen(line)))
+            fail_msg("'%s' is not what '%s' begins with", line, at);
         at = strchr(at, '\n') + 1;
     }
     assert_memory_equal(at, "hint: ", 6);
     has(ds_last_error(), "most: ");
     has(ds_last_error(), "pushed 20.00 MiB");
-    for (size_t i = 0; i < count; i++) ok(ds_mem_free(blocks[i]));
+    for (size_t i = 0; i < count; i++)
+        ok(ds_mem_free(blocks[i]));
     limit_to(0);
     ok(ds_stream_destroy(s));
     finish();
@@ -539,6 +628,7 @@ static void test_the_ten_biggest_owners_are_listed_in_order(void **state) {
 
 static void test_a_thousand_owners_do_not_hide_the_biggest(void **state) {
     enum { OWNERS = 1500 };
+
     static char names[OWNERS][24];
     void *p, **blocks = calloc(OWNERS + 1, sizeof *blocks);
     (void)state;
@@ -552,7 +642,8 @@ static void test_a_thousand_owners_do_not_hide_the_biggest(void **state) {
     limit_to(ds_mem_reserved(harness_device(0)));
     no_memory(ds_mem_alloc(30 * MIB, s, &p));
     has(ds_mem_last_report(), "in      1 block  weights\n");
-    for (int i = 0; i <= OWNERS; i++) ok(ds_mem_free(blocks[i]));
+    for (int i = 0; i <= OWNERS; i++)
+        ok(ds_mem_free(blocks[i]));
     free(blocks);
     limit_to(0);
     ok(ds_stream_destroy(s));
@@ -563,10 +654,16 @@ static void test_a_thousand_owners_do_not_hide_the_biggest(void **state) {
 static size_t fragment(ds_stream s, void **live) {
     void *all[26];
     size_t count = 0;
-    for (int i = 0; i < 26; i++) all[i] = block(3 * MIB / 2, s);
-    for (int i = 0; i < 26; i++) if (i % 2) ok(ds_mem_free(all[i])); else live[count++] = all[i];
+    for (int i = 0; i < 26; i++)
+        all[i] = block(3 * MIB / 2, s);
+    for (int i = 0; i < 26; i++)
+        if (i % 2)
+            ok(ds_mem_free(all[i]));
+        else
+            live[count++] = all[i];
     return count;
 }
+
 static void test_the_hint_fits_what_is_in_the_way(void **state) {
     void *live[26], *p, *q;
     ds_pool pool;
@@ -579,14 +676,16 @@ static void test_the_hint_fits_what_is_in_the_way(void **state) {
     no_memory(ds_mem_alloc(4 * MIB, s, &p));
     has(ds_last_error(), "cached in pieces too small; with expandable_segments:True");
     has(ds_mem_last_report(), "fragmentation   ");
-    while (count) ok(ds_mem_free(live[--count]));
+    while (count)
+        ok(ds_mem_free(live[--count]));
     limit_to(0);
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     /* another stream's: its segment is in use, so it is not given back */
     p = block(3 * MIB, other);
     limit_to(ds_mem_reserved(harness_device(0)));
     no_memory(ds_mem_alloc(4 * MIB, s, &q));
-    has(ds_last_error(), "a free block of 17.00 MiB belongs to another stream; with reuse:on_shortage");
+    has(ds_last_error(),
+        "a free block of 17.00 MiB belongs to another stream; with reuse:on_shortage");
     ok(ds_mem_free(p));
     limit_to(0);
     ok(ds_mem_empty_cache(harness_device(0), NULL));
@@ -601,9 +700,12 @@ static void test_the_hint_fits_what_is_in_the_way(void **state) {
     ok(ds_mem_free(p));
     ok(ds_pool_destroy(pool));
     /* the pool's own limit */
-    ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .label = "narrow", .limit = 40 * MIB }, &pool));
+    ok(ds_pool_create(
+        &(ds_pool_desc){ .device = harness_device(0), .label = "narrow", .limit = 40 * MIB },
+        &pool));
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 30 * MIB, .stream = s, .pool = pool }, &p));
-    no_memory(ds_mem_alloc_with(&(ds_mem_request){ .size = 15 * MIB, .stream = s, .pool = pool }, &q));
+    no_memory(
+        ds_mem_alloc_with(&(ds_mem_request){ .size = 15 * MIB, .stream = s, .pool = pool }, &q));
     has(ds_last_error(), "only the pool's limit of 40.00 MiB is in the way");
     has(ds_mem_last_report(), "from the pool narrow");
     ok(ds_mem_free(p));
@@ -622,7 +724,8 @@ static void test_the_hint_fits_what_is_in_the_way(void **state) {
 
 /* A free block that is large enough for what was asked, and not what the request needs. */
 static void test_the_hint_fits_what_the_request_needs(void **state) {
-    static const int presets[] = { PRESET_TORCH, PRESET_TORCH_GROWING, PRESET_PLAIN, PRESET_DEFAULT };
+    static const int presets[] = { PRESET_TORCH, PRESET_TORCH_GROWING, PRESET_PLAIN,
+                                   PRESET_DEFAULT };
     void *p, *q, *r;
     (void)state;
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++) {
@@ -651,7 +754,8 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
     p = block(512, s);
     limit_to(16 * MIB);
     no_memory(ds_mem_alloc(4 * MIB, s, &q));
-    has(ds_last_error(), "a free block of 16.00 MiB is in segments for small requests; single_pool:True");
+    has(ds_last_error(),
+        "a free block of 16.00 MiB is in segments for small requests; single_pool:True");
     ok(ds_mem_free(p));
     limit_to(0);
     finish();
@@ -659,8 +763,10 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
     p = block(3 * MIB / 2, s);
     q = block(15 * MIB, s);
     limit_to(20 * MIB);
-    no_memory(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = s, .alignment = 2 * MIB }, &r));
-    has(ds_last_error(), "a free block of 3.50 MiB would do, if the alignment did not make 5.00 MiB of the request");
+    no_memory(ds_mem_alloc_with(
+        &(ds_mem_request){ .size = 3 * MIB, .stream = s, .alignment = 2 * MIB }, &r));
+    has(ds_last_error(),
+        "a free block of 3.50 MiB would do, if the alignment did not make 5.00 MiB of the request");
     ok(ds_mem_alloc(3 * MIB, s, &r));
     ok(ds_mem_free(r));
     ok(ds_mem_free(q));
@@ -674,7 +780,8 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
     q = block(3 * MIB / 2, s);
     limit_to(20 * MIB);
     no_memory(ds_mem_alloc(9 * MIB, s, &r));
-    has(ds_last_error(), "a free block of 10.50 MiB would do, if roundup_power2_divisions did not make 12.00 MiB of the request");
+    has(ds_last_error(), "a free block of 10.50 MiB would do, if roundup_power2_divisions did not "
+                         "make 12.00 MiB of the request");
     ok(ds_mem_free(q));
     ok(ds_mem_free(p));
     limit_to(0);
@@ -685,7 +792,8 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
     p = block(3 * MIB / 2 - 512, s);
     limit_to(20 * MIB);
     no_memory(ds_mem_alloc(20 * MIB - 3 * MIB / 2, s, &r));
-    has(ds_last_error(), "a free block of 18.50 MiB would do, if guard_bytes did not make 18.50 MiB of the request");
+    has(ds_last_error(),
+        "a free block of 18.50 MiB would do, if guard_bytes did not make 18.50 MiB of the request");
     ok(ds_mem_free(p));
     limit_to(0);
     ok(ds_stream_destroy(s));
@@ -699,11 +807,13 @@ static ds_result ask_in_a_capture(ds_stream s, char words[512]) {
     ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
     ds_result r = ds_mem_alloc(40 * MIB, s, &p);
     snprintf(words, 512, "%s", ds_last_error());
-    if (r == DS_OK) ok(ds_mem_free(p));
+    if (r == DS_OK)
+        ok(ds_mem_free(p));
     ok(ds_capture_end(s, &g));
     ok(ds_graph_destroy(g));
     return r;
 }
+
 static void test_the_hint_fits_what_an_open_capture_forbids(void **state) {
     char words[512];
     void *p;
@@ -718,7 +828,8 @@ static void test_the_hint_fits_what_an_open_capture_forbids(void **state) {
         ok(ds_mem_free(p));
         ok(ds_stream_synchronize(s));
         refused(ask_in_a_capture(s, words), DS_ERR_LIMIT_EXCEEDED);
-        has(words, "80.00 MiB are cached, but while a capture is open nothing is given back; call ds_mem_empty_cache before it begins");
+        has(words, "80.00 MiB are cached, but while a capture is open nothing is given back; call "
+                   "ds_mem_empty_cache before it begins");
         ok(ds_mem_empty_cache(harness_device(0), NULL)); /* as it says */
         ok(ask_in_a_capture(s, words));
         p = block(80 * MIB, s);
@@ -726,7 +837,8 @@ static void test_the_hint_fits_what_an_open_capture_forbids(void **state) {
         ok(ds_mem_record_use(p, user));
         ok(ds_mem_free(p));
         refused(ask_in_a_capture(s, words), DS_ERR_LIMIT_EXCEEDED);
-        has(words, "80.00 MiB are freed but wait for other streams, and while a capture is open nobody asks whether these are done; empty the cache before it begins");
+        has(words, "80.00 MiB are freed but wait for other streams, and while a capture is open "
+                   "nobody asks whether these are done; empty the cache before it begins");
         gate_open(&g);
         ok(ds_mem_empty_cache(harness_device(0), NULL));
         ok(ask_in_a_capture(s, words));
@@ -736,6 +848,7 @@ static void test_the_hint_fits_what_an_open_capture_forbids(void **state) {
         finish();
     }
 }
+
 static void test_the_hint_tells_streams_of_a_capture_from_others(void **state) {
     ds_graph g;
     void *p, *q;
@@ -747,7 +860,8 @@ static void test_the_hint_tells_streams_of_a_capture_from_others(void **state) {
     limit_to(20 * MIB);
     ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
     no_memory(ds_mem_alloc(4 * MIB, s, &q));
-    has(ds_last_error(), "a free block of 17.00 MiB belongs to another stream, for which this one cannot wait while a capture is open");
+    has(ds_last_error(), "a free block of 17.00 MiB belongs to another stream, for which this one "
+                         "cannot wait while a capture is open");
     ok(ds_capture_end(other, &g));
     ok(ds_graph_destroy(g));
     no_memory(ds_mem_alloc(4 * MIB, s, &q));
@@ -764,7 +878,8 @@ static void test_the_hint_tells_streams_of_a_capture_from_others(void **state) {
     ok(ds_mem_free(p));
     ok(ds_stream_wait_stream(s, other));
     no_memory(ds_mem_alloc(40 * MIB, s, &q));
-    has(ds_last_error(), "40.00 MiB are freed, and other streams of the capture have used them; graph_capture_record_stream_reuse:True");
+    has(ds_last_error(), "40.00 MiB are freed, and other streams of the capture have used them; "
+                         "graph_capture_record_stream_reuse:True");
     has(ds_mem_last_report(), ", from the capture's own pool\n");
     limit_to(0);
     ok(ds_capture_end(s, &g));
@@ -785,7 +900,9 @@ static void test_one_big_owner_and_other_users_of_the_device_are_pointed_at(void
     ok(ds_device_memory_info(harness_device(0), &avail, NULL));
     p = labelled("weights", avail / 4 * 3, s);
     no_memory(ds_mem_alloc(avail / 2, s, &q));
-    if (harness_is_cpu()) has(ds_last_error(), "hint: weights has"); /* on CUDA others have most of the device */
+    /* on CUDA others have most of the device */
+    if (harness_is_cpu())
+        has(ds_last_error(), "hint: weights has");
     ok(ds_mem_free(p));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     ok(ds_alloc(harness_device(0), avail / 4 * 3, &rest));
@@ -799,16 +916,20 @@ static void test_one_big_owner_and_other_users_of_the_device_are_pointed_at(void
 
 static void *has_no_report(void *arg) {
     (void)arg;
-    if (ds_mem_last_report()[0]) abort();
+    if (ds_mem_last_report()[0])
+        abort();
     ok_thread(ds_device_set(harness_device(0)));
-    if (ds_mem_last_report()[0]) abort();
+    if (ds_mem_last_report()[0])
+        abort();
     void *p;
     ds_stream s;
     ok_thread(ds_stream_create(NULL, &s));
-    if (ds_mem_alloc((size_t)1 << 61, s, &p) != DS_ERR_OUT_OF_MEMORY || !ds_mem_last_report()[0]) abort();
+    if (ds_mem_alloc((size_t)1 << 61, s, &p) != DS_ERR_OUT_OF_MEMORY || !ds_mem_last_report()[0])
+        abort();
     ok_thread(ds_stream_destroy(s));
     return NULL;
 }
+
 static void test_a_report_belongs_to_its_thread_and_stays_until_the_next(void **state) {
     char kept[8000];
     void *p;
@@ -838,21 +959,27 @@ static void *keep_failing(void *label) {
     ok_thread(ds_device_set(harness_device(0)));
     ok_thread(ds_stream_create(NULL, &s));
     for (int i = 0; i < 30; i++) {
-        ok_thread(ds_mem_alloc_with(&(ds_mem_request){ .size = MIB / 2, .stream = s, .label = label }, &p));
-        if (ds_mem_alloc((size_t)900 << 20, s, &q) >= 0 || !strstr(ds_mem_last_report(), "900.00 MiB") || !strstr(ds_mem_last_report(), label)) abort();
+        ok_thread(ds_mem_alloc_with(
+            &(ds_mem_request){ .size = MIB / 2, .stream = s, .label = label }, &p));
+        if (ds_mem_alloc((size_t)900 << 20, s, &q) >= 0 ||
+            !strstr(ds_mem_last_report(), "900.00 MiB") || !strstr(ds_mem_last_report(), label))
+            abort();
         ok_thread(ds_mem_free(p));
     }
     ok_thread(ds_stream_destroy(s));
     return NULL;
 }
+
 static void test_threads_that_fail_at_once_have_a_report_each(void **state) {
     static char labels[4][8] = { "north", "east", "south", "west" };
     pthread_t threads[4];
     (void)state;
     begin(PRESET_DEFAULT);
     limit_to(512 * MIB);
-    for (int i = 0; i < 4; i++) threads[i] = spawn(keep_failing, labels[i]);
-    for (int i = 0; i < 4; i++) join(threads[i]);
+    for (int i = 0; i < 4; i++)
+        threads[i] = spawn(keep_failing, labels[i]);
+    for (int i = 0; i < 4; i++)
+        join(threads[i]);
     assert_int_equal(stat(0, "num_ooms"), 120);
     limit_to(0);
     finish();
@@ -883,11 +1010,14 @@ static void test_a_report_does_not_break_an_open_capture(void **state) {
 /* ---- leaks ---- */
 
 static char told[4000];
+
 static void keep_log(const ds_log_item *item, void *user) {
     (void)user;
     size_t n = strlen(told);
-    if (item->level == DS_LOG_WARNING) snprintf(told + n, sizeof told - n, "%s\n", item->text);
+    if (item->level == DS_LOG_WARNING)
+        snprintf(told + n, sizeof told - n, "%s\n", item->text);
 }
+
 static void test_shutdown_tells_blocks_that_were_not_freed_by_owner(void **state) {
     ds_init_desc desc = { .log_fn = keep_log, .log_level = DS_LOG_WARNING };
     char line[200];
@@ -901,12 +1031,15 @@ static void test_shutdown_tells_blocks_that_were_not_freed_by_owner(void **state
     p = labelled("leaky", MIB, s);
     p = block(100, s);
     ok(ds_mem_free(p));
-    ok(ds_mem_alloc(2048, s, &p)); int where = __LINE__;
+    ok(ds_mem_alloc(2048, s, &p));
+    int where = __LINE__ - 1;
     ok(ds_stream_destroy(s));
     harness_shutdown();
-    snprintf(line, sizeof line, "2 blocks of leaky on %s:%d, 4.00 MiB, were not freed\n", harness_is_cpu() ? "cpu" : "cuda", harness_device(0).index);
+    snprintf(line, sizeof line, "2 blocks of leaky on %s:%d, 4.00 MiB, were not freed\n",
+             harness_is_cpu() ? "cpu" : "cuda", harness_device(0).index);
     has(told, line);
-    snprintf(line, sizeof line, "test_memory_text.c:%d on %s:%d, 2.00 KiB, was not freed\n", where, harness_is_cpu() ? "cpu" : "cuda", harness_device(0).index);
+    snprintf(line, sizeof line, "test_memory_text.c:%d on %s:%d, 2.00 KiB, was not freed\n", where,
+             harness_is_cpu() ? "cpu" : "cuda", harness_device(0).index);
     has(told, line);
     has(told, "1 block of ");
     harness_restart(NULL);

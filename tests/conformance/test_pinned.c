@@ -4,19 +4,23 @@
 
 static const ds_device host = { DS_DEVICE_HOST, 0 };
 
-static ds_stream stream(int device) { return harness_stream(device, 0); }
+static ds_stream stream(int device) {
+    return harness_stream(device, 0);
+}
 
 static ds_pinned_stats stats(void) {
     ds_pinned_stats s = { .size = sizeof s };
     ok_thread(ds_pinned_get_stats(&s));
-    if (s.size != sizeof s) harness_die("ds_pinned_get_stats", DS_OK);
+    if (s.size != sizeof s)
+        harness_die("ds_pinned_get_stats", DS_OK);
     return s;
 }
 
 static void *pinned(size_t size) {
     void *p = NULL;
     ok_thread(ds_pinned_alloc(size, &p));
-    if (!p) harness_die("ds_pinned_alloc gave no address", DS_OK);
+    if (!p)
+        harness_die("ds_pinned_alloc gave no address", DS_OK);
     return p;
 }
 
@@ -34,7 +38,8 @@ static int owns(const void *p) {
 /* With this policy, and with nothing of tests before. */
 static void start_with(const ds_mem_config *config) {
     DS_IGNORE(ds_pinned_empty_cache(NULL));
-    if (stats().allocated_bytes.current) harness_shutdown();
+    if (stats().allocated_bytes.current)
+        harness_shutdown();
     begin_with(config);
     ok(ds_pinned_reset_accumulated_stats());
     ok(ds_pinned_reset_peak_stats());
@@ -119,8 +124,11 @@ static void test_blocks_are_aligned_to_512_and_from_4_kib_on_to_that(void **stat
             n++;
         }
         ok(ds_mem_validate(host));
-        for (size_t k = 0; k < n; k++) assert_int_equal(*(unsigned char *)p[k], k); /* nobody wrote over another's */
-        for (size_t k = 0; k < n; k++) ok(ds_pinned_free(p[k]));
+        /* nobody wrote over another's */
+        for (size_t k = 0; k < n; k++)
+            assert_int_equal(*(unsigned char *)p[k], k);
+        for (size_t k = 0; k < n; k++)
+            ok(ds_pinned_free(p[k]));
         over();
     }
 }
@@ -141,18 +149,22 @@ static void test_small_blocks_share_segments(void **state) {
     void *p[200];
     ds_mem_config c = config_of(PRESET_DEFAULT);
     start_with(&c);
-    for (int i = 0; i < 200; i++) p[i] = pinned(5000);
+    for (int i = 0; i < 200; i++)
+        p[i] = pinned(5000);
     assert_int_equal(stats().num_host_alloc, 2); /* of 1 MiB, 128 blocks in each */
     assert_int_equal(stats().allocated_bytes.current, 2 * MIB);
     assert_int_equal(stats().active_bytes.current, 200 * 8192);
-    for (int i = 0; i < 200; i++) ok(ds_pinned_free(p[i]));
+    for (int i = 0; i < 200; i++)
+        ok(ds_pinned_free(p[i]));
     over();
     c.pinned_reserve_segment_size = 16 * MIB;
     start_with(&c);
-    for (int i = 0; i < 4; i++) p[i] = pinned(4 * MIB);
+    for (int i = 0; i < 4; i++)
+        p[i] = pinned(4 * MIB);
     assert_int_equal(stats().num_host_alloc, 1);
     assert_int_equal(stats().allocated_bytes.current, 16 * MIB);
-    for (int i = 0; i < 4; i++) ok(ds_pinned_free(p[i]));
+    for (int i = 0; i < 4; i++)
+        ok(ds_pinned_free(p[i]));
     over();
 }
 
@@ -378,7 +390,8 @@ static void test_a_block_waits_for_every_stream_that_used_it(void **state) {
         }
         assert_ptr_equal(pinned(2 * MIB), p);
         ok(ds_pinned_free(p));
-        for (int k = 0; k < 3; k++) ok(ds_stream_destroy(s[k]));
+        for (int k = 0; k < 3; k++)
+            ok(ds_stream_destroy(s[k]));
         over();
     }
 }
@@ -388,7 +401,8 @@ static void test_a_use_is_noted_on_the_device_of_its_stream(void **state) {
     two_devices();
     EACH_PRESET(i) {
         start(presets[i]);
-        for (int round = 0; round < 4; round++) { /* what notes a use is used again on the other device */
+        /* what notes a use is used again on the other device */
+        for (int round = 0; round < 4; round++) {
             gate g = { 0 };
             ds_stream busy = stream(round % 2), other = stream(1 - round % 2);
             ds_device before;
@@ -453,7 +467,9 @@ static void test_a_use_of_a_stream_that_has_ended_is_waited_for(void **state) {
 
 static void test_a_stream_that_hangs_does_not_keep_the_blocks_of_others(void **state) {
     (void)state;
+
     enum { N = 150 };
+
     void *p[N];
     start(PRESET_TORCH);
     gate g = { 0 };
@@ -465,7 +481,8 @@ static void test_a_stream_that_hangs_does_not_keep_the_blocks_of_others(void **s
     }
     void *last = pinned(64 * KIB);
     ok(ds_pinned_record_use(last, fast));
-    for (int i = 0; i < N; i++) ok(ds_pinned_free(p[i]));
+    for (int i = 0; i < N; i++)
+        ok(ds_pinned_free(p[i]));
     ok(ds_pinned_free(last));
     ok(ds_stream_synchronize(fast));
     void *q = NULL;
@@ -494,9 +511,9 @@ static void test_copies_of_pinned_memory_do_not_block_wherever_they_begin(void *
     memset(p, 1, 2 * MIB);
     ok(ds_stream_synchronize(s));
     gate_close(s, &g);
-    ok(ds_copy(d, p + MIB + 3, MIB - 3, s));      /* from inside of the block */
-    ok(ds_copy(p + 7, d + 5, 1000, s));           /* and back */
-    p[MIB + 3 + 5] = 9;                           /* it is read when the stream comes there */
+    ok(ds_copy(d, p + MIB + 3, MIB - 3, s)); /* from inside of the block */
+    ok(ds_copy(p + 7, d + 5, 1000, s));      /* and back */
+    p[MIB + 3 + 5] = 9;                      /* it is read when the stream comes there */
     assert_int_equal(p[7], 1);
     gate_open(&g);
     ok(ds_stream_synchronize(s));
@@ -527,60 +544,61 @@ static ds_stream capturing(ds_capture_mode mode) {
 static void test_a_block_that_a_capture_did_not_use_is_used_again_in_it(void **state) {
     (void)state;
     EACH_PRESET(i)
-        for (ds_capture_mode mode = DS_CAPTURE_GLOBAL; mode <= DS_CAPTURE_RELAXED; mode++) {
-            start(presets[i]);
-            ds_stream s = capturing(mode);
-            void *p = pinned(2 * MIB); /* from the driver, while the capture is open */
-            ok(ds_pinned_free(p));
-            assert_ptr_equal(pinned(2 * MIB), p);
-            ok(ds_pinned_free(p));
-            ds_graph g = ended_capture(s);
-            ok(ds_graph_destroy(g));
-            ok(ds_stream_destroy(s));
-            over();
-        }
+    for (ds_capture_mode mode = DS_CAPTURE_GLOBAL; mode <= DS_CAPTURE_RELAXED; mode++) {
+        start(presets[i]);
+        ds_stream s = capturing(mode);
+        void *p = pinned(2 * MIB); /* from the driver, while the capture is open */
+        ok(ds_pinned_free(p));
+        assert_ptr_equal(pinned(2 * MIB), p);
+        ok(ds_pinned_free(p));
+        ds_graph g = ended_capture(s);
+        ok(ds_graph_destroy(g));
+        ok(ds_stream_destroy(s));
+        over();
+    }
 }
 
 static void test_what_a_capture_used_stays_until_its_graphs_are_gone(void **state) {
     (void)state;
     EACH_PRESET(i)
-        for (ds_capture_mode mode = DS_CAPTURE_GLOBAL; mode <= DS_CAPTURE_RELAXED; mode++) {
-            unsigned char seen = 0;
-            void *q[3];
-            start(presets[i]);
-            ds_stream s = stream(0);
-            unsigned char *d = block(2 * MIB, s), *p = pinned(2 * MIB);
-            memset(p, 7, 2 * MIB);
-            ok(ds_stream_synchronize(s));
-            harness_warm_up();
-            harness_watch(s);
-            ok(ds_capture_begin(s, mode));
-            ok(ds_copy(d, p, 2 * MIB, s));
-            ok(ds_pinned_record_use(p + MIB, s));
-            ok(ds_pinned_record_use(p, s));
-            ok(ds_pinned_free(p));
-            q[0] = pinned(2 * MIB); /* not in the capture */
-            assert_ptr_not_equal(p, q[0]);
-            ds_graph g = ended_capture(s);
-            q[1] = pinned(2 * MIB); /* and not afterwards */
-            assert_ptr_not_equal(p, q[1]);
-            memset(q[1], 9, 2 * MIB);
-            ds_graph_exec exec = instantiate_graph(g);
-            ok(ds_graph_destroy(g));
-            ok(ds_pinned_empty_cache(NULL));
-            q[2] = pinned(2 * MIB);
-            assert_ptr_not_equal(p, q[2]);
-            ok(ds_graph_launch(exec, s));
-            ok(ds_copy(&seen, d + 5, 1, s));
-            ok(ds_stream_synchronize(s));
-            assert_int_equal(seen, 7);
-            ok(ds_graph_exec_destroy(exec));
-            eventually(active_after_emptying() == 3);
-            for (int k = 0; k < 3; k++) ok(ds_pinned_free(q[k]));
-            ok(ds_mem_free(d));
-            ok(ds_stream_destroy(s));
-            over();
-        }
+    for (ds_capture_mode mode = DS_CAPTURE_GLOBAL; mode <= DS_CAPTURE_RELAXED; mode++) {
+        unsigned char seen = 0;
+        void *q[3];
+        start(presets[i]);
+        ds_stream s = stream(0);
+        unsigned char *d = block(2 * MIB, s), *p = pinned(2 * MIB);
+        memset(p, 7, 2 * MIB);
+        ok(ds_stream_synchronize(s));
+        harness_warm_up();
+        harness_watch(s);
+        ok(ds_capture_begin(s, mode));
+        ok(ds_copy(d, p, 2 * MIB, s));
+        ok(ds_pinned_record_use(p + MIB, s));
+        ok(ds_pinned_record_use(p, s));
+        ok(ds_pinned_free(p));
+        q[0] = pinned(2 * MIB); /* not in the capture */
+        assert_ptr_not_equal(p, q[0]);
+        ds_graph g = ended_capture(s);
+        q[1] = pinned(2 * MIB); /* and not afterwards */
+        assert_ptr_not_equal(p, q[1]);
+        memset(q[1], 9, 2 * MIB);
+        ds_graph_exec exec = instantiate_graph(g);
+        ok(ds_graph_destroy(g));
+        ok(ds_pinned_empty_cache(NULL));
+        q[2] = pinned(2 * MIB);
+        assert_ptr_not_equal(p, q[2]);
+        ok(ds_graph_launch(exec, s));
+        ok(ds_copy(&seen, d + 5, 1, s));
+        ok(ds_stream_synchronize(s));
+        assert_int_equal(seen, 7);
+        ok(ds_graph_exec_destroy(exec));
+        eventually(active_after_emptying() == 3);
+        for (int k = 0; k < 3; k++)
+            ok(ds_pinned_free(q[k]));
+        ok(ds_mem_free(d));
+        ok(ds_stream_destroy(s));
+        over();
+    }
 }
 
 static void test_two_graphs_keep_a_block_that_both_use(void **state) {
@@ -799,7 +817,8 @@ static void test_the_policy_that_was_set_last_counts(void **state) {
     p = pinned(3 * MIB);
     assert_int_equal(stats().active_bytes.current, 4 * MIB);
     ok(ds_pinned_free(p));
-    refused(ds_mem_configure_text("pinned_max_round_threshold_mb:0,nonsense:1"), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_configure_text("pinned_max_round_threshold_mb:0,nonsense:1"),
+            DS_ERR_INVALID_VALUE);
     p = pinned(3 * MIB);
     assert_int_equal(stats().active_bytes.current, 4 * MIB);
     ok(ds_pinned_free(p));
@@ -853,7 +872,8 @@ static void test_a_limit_counts_what_is_reserved_and_the_cache_goes_first(void *
         ok(ds_pinned_free(q));
         q = pinned(6 * MIB); /* fits or makes the other go */
         ok(ds_pinned_free(q));
-        q = pinned(12 * MIB - (presets[i] == PRESET_DEFAULT ? 0 : 4 * MIB)); /* only without the cache */
+        /* only without the cache */
+        q = pinned(12 * MIB - (presets[i] == PRESET_DEFAULT ? 0 : 4 * MIB));
         assert_true(stats().allocated_bytes.current <= (int64_t)(16 * MIB));
         refused(ds_pinned_alloc(8 * MIB, &r), DS_ERR_LIMIT_EXCEEDED);
         assert_null(r);
@@ -875,7 +895,7 @@ static void test_a_limit_that_is_set_first_is_kept(void **state) {
     ok(ds_pinned_set_limit(MIB));
     p = pinned(700 * KIB);
     refused(ds_pinned_alloc(700 * KIB, &p), DS_ERR_LIMIT_EXCEEDED);
-    harness_shutdown(); /* with a block that is not freed */
+    harness_shutdown();  /* with a block that is not freed */
     p = pinned(3 * MIB); /* another life, no limit */
     ok(ds_pinned_free(p));
     ok(ds_pinned_empty_cache(NULL));
@@ -930,7 +950,8 @@ static void test_statistics_count_as_torch_does(void **state) {
     assert_int_equal(s.num_host_alloc, 1);
     assert_int_equal(s.num_host_free, 0);
     assert_int_equal(s.host_alloc_time.count, 1);
-    assert_true(s.host_alloc_time.total >= s.host_alloc_time.max && s.host_alloc_time.max >= s.host_alloc_time.avg);
+    assert_true(s.host_alloc_time.total >= s.host_alloc_time.max &&
+                s.host_alloc_time.max >= s.host_alloc_time.avg);
     assert_true(s.host_alloc_time.avg >= s.host_alloc_time.min && s.host_alloc_time.min >= 0);
     ok(ds_pinned_free(p));
     s = stats();
@@ -984,17 +1005,32 @@ static void test_statistics_before_the_first_use_are_zero(void **state) {
     ok(ds_mem_validate(host));
 }
 
-typedef struct sums { int64_t live, pending, free, live_bytes, pending_bytes, free_bytes; const char *last; int disorder; } sums;
+typedef struct sums {
+    int64_t live, pending, free, live_bytes, pending_bytes, free_bytes;
+    const char *last;
+    int disorder;
+} sums;
+
 static void add_up(const ds_mem_block *b, void *user) {
     sums *s = user;
     int64_t size = (int64_t)b->size;
-    if (s->last && (const char *)b->ptr < s->last) s->disorder = 1;
+    if (s->last && (const char *)b->ptr < s->last)
+        s->disorder = 1;
     s->last = (const char *)b->ptr + b->size;
-    if (b->device.type != DS_DEVICE_HOST) s->disorder = 2;
-    if (b->state == DS_BLOCK_LIVE) { s->live++; s->live_bytes += size; }
-    else if (b->state == DS_BLOCK_PENDING) { s->pending++; s->pending_bytes += size; }
-    else { s->free++; s->free_bytes += size; }
+    if (b->device.type != DS_DEVICE_HOST)
+        s->disorder = 2;
+    if (b->state == DS_BLOCK_LIVE) {
+        s->live++;
+        s->live_bytes += size;
+    } else if (b->state == DS_BLOCK_PENDING) {
+        s->pending++;
+        s->pending_bytes += size;
+    } else {
+        s->free++;
+        s->free_bytes += size;
+    }
 }
+
 static void test_blocks_add_up_to_the_statistics(void **state) {
     (void)state;
     EACH_PRESET(i) {
@@ -1004,9 +1040,12 @@ static void test_blocks_add_up_to_the_statistics(void **state) {
         ds_stream s = stream(0);
         gate g = { 0 };
         gate_close(s, &g);
-        for (int k = 0; k < 20; k++) p[k] = pinned((size_t)(k * k) * 9999 + 1);
-        for (int k = 0; k < 20; k += 3) ok(ds_pinned_record_use(p[k], s));
-        for (int k = 0; k < 20; k += 2) ok(ds_pinned_free(p[k]));
+        for (int k = 0; k < 20; k++)
+            p[k] = pinned((size_t)(k * k) * 9999 + 1);
+        for (int k = 0; k < 20; k += 3)
+            ok(ds_pinned_record_use(p[k], s));
+        for (int k = 0; k < 20; k += 2)
+            ok(ds_pinned_free(p[k]));
         ok(ds_mem_each_block(host, add_up, &sum));
         ds_pinned_stats now = stats();
         assert_int_equal(sum.disorder, 0);
@@ -1015,10 +1054,12 @@ static void test_blocks_add_up_to_the_statistics(void **state) {
         assert_int_equal(sum.live + sum.pending, now.active_requests.current);
         assert_int_equal(sum.pending, 4);
         assert_int_equal(sum.live_bytes + sum.pending_bytes, now.active_bytes.current);
-        assert_int_equal(sum.live_bytes + sum.pending_bytes + sum.free_bytes, now.allocated_bytes.current);
+        assert_int_equal(sum.live_bytes + sum.pending_bytes + sum.free_bytes,
+                         now.allocated_bytes.current);
         gate_open(&g);
         ok(ds_stream_synchronize(s));
-        for (int k = 1; k < 20; k += 2) ok(ds_pinned_free(p[k]));
+        for (int k = 1; k < 20; k += 2)
+            ok(ds_pinned_free(p[k]));
         ok(ds_stream_destroy(s));
         over();
     }
@@ -1027,22 +1068,33 @@ static void test_blocks_add_up_to_the_statistics(void **state) {
 /* ---- threads ---- */
 
 enum { THREADS = 4, ROUNDS = 300 };
-typedef struct crew { ds_stream s; unsigned seed; _Atomic(void *) *shelf; } crew;
+
+typedef struct crew {
+    ds_stream s;
+    unsigned seed;
+    _Atomic(void *) *shelf;
+} crew;
+
 static void *work(void *user) { /* frees what others have left, too */
     crew *c = user;
     for (int i = 0; i < ROUNDS; i++) {
         c->seed = c->seed * 1103515245 + 12345;
-        size_t size = (c->seed >> 16) % 10 ? (c->seed >> 8) % 9000 + 1 : (c->seed >> 8) % 900000 + 1;
+        size_t size =
+            (c->seed >> 16) % 10 ? (c->seed >> 8) % 9000 + 1 : (c->seed >> 8) % 900000 + 1;
         unsigned char *p = pinned(size);
         p[0] = p[size - 1] = (unsigned char)i;
-        if (i % 3 == 0) ok_thread(ds_pinned_record_use(p, c->s));
-        if (p[0] != (unsigned char)i && size > 1) harness_die("somebody else wrote into the block", DS_OK);
+        if (i % 3 == 0)
+            ok_thread(ds_pinned_record_use(p, c->s));
+        if (p[0] != (unsigned char)i && size > 1)
+            harness_die("somebody else wrote into the block", DS_OK);
         void *old = atomic_exchange(&c->shelf[(c->seed >> 4) % 16], p);
         ok_thread(ds_pinned_free(old));
-        if (i % 100 == 99) ok_thread(ds_pinned_empty_cache(NULL));
+        if (i % 100 == 99)
+            ok_thread(ds_pinned_empty_cache(NULL));
     }
     return NULL;
 }
+
 static void test_threads_share_the_cache_and_its_statistics_stay_exact(void **state) {
     (void)state;
     EACH_PRESET(k) {
@@ -1052,10 +1104,14 @@ static void test_threads_share_the_cache_and_its_statistics_stay_exact(void **st
         pthread_t t[THREADS];
         config.debug = 0;
         start_with(&config);
-        for (int i = 0; i < THREADS; i++) c[i] = (crew){ stream(i), 77u + (unsigned)i, shelf };
-        for (int i = 0; i < THREADS; i++) t[i] = spawn(work, &c[i]);
-        for (int i = 0; i < THREADS; i++) join(t[i]);
-        for (int i = 0; i < 16; i++) ok(ds_pinned_free(atomic_exchange(&shelf[i], NULL)));
+        for (int i = 0; i < THREADS; i++)
+            c[i] = (crew){ stream(i), 77u + (unsigned)i, shelf };
+        for (int i = 0; i < THREADS; i++)
+            t[i] = spawn(work, &c[i]);
+        for (int i = 0; i < THREADS; i++)
+            join(t[i]);
+        for (int i = 0; i < 16; i++)
+            ok(ds_pinned_free(atomic_exchange(&shelf[i], NULL)));
         for (int i = 0; i < THREADS; i++) {
             ok(ds_stream_synchronize(c[i].s));
             ok(ds_stream_destroy(c[i].s));
@@ -1070,6 +1126,7 @@ static void *one_more(void *user) {
     (void)user;
     return pinned(3 * MIB);
 }
+
 static void test_peaks_are_exact_with_any_number_of_threads(void **state) {
     (void)state;
     void *p[5];
@@ -1079,7 +1136,8 @@ static void test_peaks_are_exact_with_any_number_of_threads(void **state) {
         assert_int_equal(pthread_join(t, &p[i]), 0);
         assert_int_equal(stats().active_bytes.peak, (i + 1) * (int64_t)(3 * MIB));
     }
-    for (int i = 0; i < 5; i++) ok(ds_pinned_free(p[i]));
+    for (int i = 0; i < 5; i++)
+        ok(ds_pinned_free(p[i]));
     assert_int_equal(stats().active_bytes.peak, 15 * MIB);
     assert_int_equal(stats().active_requests.peak, 5);
     over();
@@ -1089,10 +1147,14 @@ static void test_peaks_are_exact_with_any_number_of_threads(void **state) {
 
 enum { SLOTS = 24, STREAMS = 3, STEPS = 400 };
 
-/* Each block's contents go to a place of their own on a device, on streams that are held up at times; a block that is used again too early
-   leaves the wrong contents there. */
+/* Each block's contents go to a place of their own on a device, on streams that are held up at
+   times; a block that is used again too early leaves the wrong contents there. */
 static void random_program(int preset, uint32_t seed) {
-    struct { unsigned char *p; size_t size; } live[SLOTS] = { { 0 } };
+    struct {
+        unsigned char *p;
+        size_t size;
+    } live[SLOTS] = { { 0 } };
+
     static uint32_t expected[STEPS];
     ds_mem_config c = config_of(preset);
     gate g[STREAMS] = { { 0 } };
@@ -1100,11 +1162,15 @@ static void random_program(int preset, uint32_t seed) {
     ds_stream s[STREAMS];
     size_t copies = 0;
     c.debug = 2;
-    if (seed % 3 == 1) c.pinned_max_cached_size = 200 * KIB;
-    if (seed % 4 == 1) c.pinned_reserve_segment_size = 256 * KIB;
-    if (seed % 5 == 1) c.pinned_use_cuda_host_register = 1;
+    if (seed % 3 == 1)
+        c.pinned_max_cached_size = 200 * KIB;
+    if (seed % 4 == 1)
+        c.pinned_reserve_segment_size = 256 * KIB;
+    if (seed % 5 == 1)
+        c.pinned_use_cuda_host_register = 1;
     start_with(&c);
-    for (int i = 0; i < STREAMS; i++) s[i] = stream(i);
+    for (int i = 0; i < STREAMS; i++)
+        s[i] = stream(i);
     uint32_t *d = block(STEPS * 2 * sizeof *d, s[0]), n = seed;
     ok(ds_stream_synchronize(s[0]));
 #define DICE(sides) ((n = n * 1664525u + 1013904223u) >> 8) % (sides)
@@ -1125,56 +1191,81 @@ static void random_program(int preset, uint32_t seed) {
             ok(ds_pinned_free(live[at].p));
             live[at].p = NULL;
         } else if (what < 80) {
-            if (held[k]) gate_open(&g[k]);
-            else gate_close(s[k], &g[k]);
-            if (held[k]) { ok(ds_stream_synchronize(s[k])); g[k] = (gate){ 0 }; }
+            if (held[k])
+                gate_open(&g[k]);
+            else
+                gate_close(s[k], &g[k]);
+            if (held[k]) {
+                ok(ds_stream_synchronize(s[k]));
+                g[k] = (gate){ 0 };
+            }
             held[k] = !held[k];
         } else if (what < 83) {
             ok(ds_pinned_empty_cache(NULL));
         }
     }
 #undef DICE
-    for (int i = 0; i < STREAMS; i++) if (held[i]) gate_open(&g[i]);
-    for (int i = 0; i < SLOTS; i++) ok(ds_pinned_free(live[i].p));
+    for (int i = 0; i < STREAMS; i++)
+        if (held[i])
+            gate_open(&g[i]);
+    for (int i = 0; i < SLOTS; i++)
+        ok(ds_pinned_free(live[i].p));
     for (int i = 0; i < STREAMS; i++) {
         ok(ds_stream_synchronize(s[i]));
-        if (i) ok(ds_stream_destroy(s[i]));
+        if (i)
+            ok(ds_stream_destroy(s[i]));
     }
     static uint32_t seen[2 * STEPS];
-    if (copies) ok(ds_copy(seen, d, copies * 2 * sizeof *d, s[0]));
+    if (copies)
+        ok(ds_copy(seen, d, copies * 2 * sizeof *d, s[0]));
     ok(ds_stream_synchronize(s[0]));
     for (size_t i = 0; i < copies; i++)
         if (seen[2 * i] != expected[i] || seen[2 * i + 1] != expected[i])
-            fail_msg("seed %u: copy %zu found %#x and %#x, not %#x", (unsigned)seed, i, (unsigned)seen[2 * i], (unsigned)seen[2 * i + 1], (unsigned)expected[i]);
+            fail_msg("seed %u: copy %zu found %#x and %#x, not %#x", (unsigned)seed, i,
+                     (unsigned)seen[2 * i], (unsigned)seen[2 * i + 1], (unsigned)expected[i]);
     ok(ds_mem_free(d));
     ok(ds_stream_destroy(s[0]));
     over();
 }
+
 static void test_random_programs_find_in_every_copy_what_was_in_the_block(void **state) {
     (void)state;
-    for (uint32_t seed = 1; seed <= 12; seed++) random_program(presets[seed % 3], seed);
+    for (uint32_t seed = 1; seed <= 12; seed++)
+        random_program(presets[seed % 3], seed);
 }
 
 /* ---- faults ---- */
 
-static struct { _Atomic long live, calls; long fail_at; } books;
+static struct {
+    _Atomic long live, calls;
+    long fail_at;
+} books;
+
 static void *book_alloc(size_t size, void *user) {
     (void)user;
-    if (++books.calls == books.fail_at) return NULL;
+    if (++books.calls == books.fail_at)
+        return NULL;
     void *p = malloc(size);
-    if (p) books.live++;
+    if (p)
+        books.live++;
     return p;
 }
+
 static void book_free(void *p, void *user) {
     (void)user;
-    if (p) books.live--;
+    if (p)
+        books.live--;
     free(p);
 }
 
 static int failures;
 #define WENT(call) ((call) == DS_OK ? 1 : (failures++, 0))
 /* What must end is tried again. */
-#define ENDS(call) do { if ((call) != DS_OK && (failures++, (call) != DS_OK)) fail_msg("%s: %s", #call, ds_last_error()); } while (0)
+#define ENDS(call)                                            \
+    do {                                                      \
+        if ((call) != DS_OK && (failures++, (call) != DS_OK)) \
+            fail_msg("%s: %s", #call, ds_last_error());       \
+    } while (0)
 
 static void little_program(const ds_mem_config *c) {
     ds_stream s = { 0 };
@@ -1182,21 +1273,31 @@ static void little_program(const ds_mem_config *c) {
     void *p[4] = { NULL };
     static const size_t sizes[] = { 100, 9000, 3 << 20, 5 << 20 };
     failures = 0;
-    if (!WENT(ds_mem_configure(harness_device(0), c)) && !WENT(ds_mem_configure(harness_device(0), c))) fail_msg("%s", ds_last_error());
-    if (!WENT(ds_stream_create(NULL, &s))) ok(ds_stream_create(NULL, &s));
+    if (!WENT(ds_mem_configure(harness_device(0), c)) &&
+        !WENT(ds_mem_configure(harness_device(0), c)))
+        fail_msg("%s", ds_last_error());
+    if (!WENT(ds_stream_create(NULL, &s)))
+        ok(ds_stream_create(NULL, &s));
     for (int i = 0; i < 4; i++)
-        if (WENT(ds_pinned_alloc(sizes[i], &p[i]))) { memset(p[i], i, sizes[i]); (void)WENT(ds_pinned_record_use(p[i], s)); }
-        else assert_null(p[i]);
-    for (int i = 0; i < 4; i++) if (p[i]) ENDS(ds_pinned_free(p[i]));
+        if (WENT(ds_pinned_alloc(sizes[i], &p[i]))) {
+            memset(p[i], i, sizes[i]);
+            (void)WENT(ds_pinned_record_use(p[i], s));
+        } else
+            assert_null(p[i]);
+    for (int i = 0; i < 4; i++)
+        if (p[i])
+            ENDS(ds_pinned_free(p[i]));
     (void)WENT(ds_stream_synchronize(s));
     if (WENT(ds_pinned_alloc(6 << 20, &p[0]))) {
         if (WENT(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL))) {
             (void)WENT(ds_pinned_record_use(p[0], s));
-            if (!WENT(ds_capture_end(s, &g))) DS_IGNORE(ds_capture_end(s, &g));
+            if (!WENT(ds_capture_end(s, &g)))
+                DS_IGNORE(ds_capture_end(s, &g));
         }
         ENDS(ds_pinned_free(p[0]));
     }
-    if (g.id) ENDS(ds_graph_destroy(g));
+    if (g.id)
+        ENDS(ds_graph_destroy(g));
     (void)WENT(ds_stream_synchronize(s));
     ENDS(ds_pinned_empty_cache(NULL));
     if (failures) { /* uses that were not noted, or not asked for */
@@ -1212,7 +1313,10 @@ static void little_program(const ds_mem_config *c) {
 static int with_a_fault(const char *fault, long book_fault, int registers) {
     ds_cpu_desc cpu = { .devices = 2, .workers = 2 };
     ds_mem_config c = config_of(PRESET_DEFAULT);
-    ds_init_desc init = { .cpu = &cpu, .layers = fault ? "fault" : NULL, .fault = fault, .allocator = { book_alloc, book_free, NULL } };
+    ds_init_desc init = { .cpu = &cpu,
+                          .layers = fault ? "fault" : NULL,
+                          .fault = fault,
+                          .allocator = { book_alloc, book_free, NULL } };
     c.debug = 2;
     c.pinned_use_cuda_host_register = registers;
     c.pinned_max_cached_size = 4 * MIB;
@@ -1225,14 +1329,21 @@ static int with_a_fault(const char *fault, long book_fault, int registers) {
     little_program(&c);
     int met = failures > 0 || (last && books.calls >= last);
     books.fail_at = 0;
-    if (met) little_program(&c);
-    if (met && failures) fail_msg("%s %ld: the second run fails %d times: %s", fault ? fault : "bookkeeping", book_fault, failures, ds_last_error());
-    if (met) assert_int_equal(stats().allocated_bytes.current, 0);
+    if (met)
+        little_program(&c);
+    if (met && failures)
+        fail_msg("%s %ld: the second run fails %d times: %s", fault ? fault : "bookkeeping",
+                 book_fault, failures, ds_last_error());
+    if (met)
+        assert_int_equal(stats().allocated_bytes.current, 0);
     ds_result r = ds_shutdown();
-    if (r != DS_OK && !(fault && r == DS_ERR_DRIVER)) fail_msg("ds_shutdown is %s: %s", ds_result_name(r), ds_last_error());
+    if (r != DS_OK && !(fault && r == DS_ERR_DRIVER))
+        fail_msg("ds_shutdown is %s: %s", ds_result_name(r), ds_last_error());
     harness_forget();
     AWAIT(!books.live);
-    if (books.live) fail_msg("%s %ld: %ld pieces of bookkeeping are left", fault ? fault : "bookkeeping", book_fault, (long)books.live);
+    if (books.live)
+        fail_msg("%s %ld: %ld pieces of bookkeeping are left", fault ? fault : "bookkeeping",
+                 book_fault, (long)books.live);
     return met;
 }
 
@@ -1245,18 +1356,23 @@ static void test_a_fault_at_any_call_of_the_driver_spoils_no_pinned_memory(void 
             quiet = with_a_fault(fault, 0, registers) ? 0 : quiet + 1;
         }
 }
+
 static void test_a_shortage_of_bookkeeping_spoils_no_pinned_memory(void **state) {
     (void)state;
     for (int registers = 0; registers < 2; registers++)
-        for (long n = 1; with_a_fault(NULL, n, registers); n++) {}
+        for (long n = 1; with_a_fault(NULL, n, registers); n++) {
+        }
 }
 
 static char told[2000];
+
 static void listen(const ds_log_item *item, void *user) {
     (void)user;
     size_t n = strlen(told);
-    if (item->level == DS_LOG_WARNING) snprintf(told + n, sizeof told - n, "%s\n", item->text);
+    if (item->level == DS_LOG_WARNING)
+        snprintf(told + n, sizeof told - n, "%s\n", item->text);
 }
+
 static void test_what_was_not_freed_is_told_at_shutdown(void **state) {
     (void)state;
     ds_init_desc init = { .log_fn = listen, .log_level = DS_LOG_WARNING };
@@ -1307,34 +1423,48 @@ static void test_an_event_that_cannot_be_asked_for_is_not_done(void **state) {
 }
 
 const struct CMUnitTest tests_pinned[] = {
-    DS_TEST(test_a_freed_block_is_used_again_at_once, "torch: test_caching_pinned_memory, check_reuse, cupy: pinned test_free, test_malloc"),
+    DS_TEST(test_a_freed_block_is_used_again_at_once,
+            "torch: test_caching_pinned_memory, check_reuse, cupy: pinned test_free, test_malloc"),
     DS_TEST(test_nothing_is_allocated_for_size_zero, "cupy: pinned test_zero_size"),
     DS_TEST(test_blocks_are_aligned_to_512_and_from_4_kib_on_to_that, "pinned"),
     DS_TEST(test_large_blocks_are_not_rounded_to_powers_of_two, "torch: larger_than"),
     DS_TEST(test_small_blocks_share_segments, "pinned"),
     DS_TEST(test_blocks_are_split_and_merge_again, "pinned"),
     DS_TEST(test_the_smallest_block_that_fits_is_taken, "pinned"),
-    DS_TEST(test_a_block_serves_its_own_size_only_where_sizes_are_rounded, "cupy: pinned test_free_different_size"),
+    DS_TEST(test_a_block_serves_its_own_size_only_where_sizes_are_rounded,
+            "cupy: pinned test_free_different_size"),
     DS_TEST(test_wrong_calls_are_refused_and_change_nothing, "cupy: pinned test_double_free"),
     DS_TEST(test_blocks_are_found_by_any_address_in_them, "torch: test_cudart_register"),
-    DS_TEST(test_the_cache_knows_its_blocks_and_nothing_else, "torch: pinned_alias_slice, check_raw_allocation, check_unknown, check_empty_cache"),
+    DS_TEST(test_the_cache_knows_its_blocks_and_nothing_else,
+            "torch: pinned_alias_slice, check_raw_allocation, check_unknown, check_empty_cache"),
     DS_TEST(test_the_largest_segment_stays_until_the_cache_is_emptied,
-            "torch: test_pinned_memory_empty_cache, test_empty_host_cache, cupy: pinned test_free_all_blocks, paddle: TestEmptyPinnedCache"),
-    DS_TEST(test_a_block_is_not_used_again_while_a_copy_is_in_flight, "torch: test_caching_pinned_memory"),
+            "torch: test_pinned_memory_empty_cache, test_empty_host_cache, cupy: pinned "
+            "test_free_all_blocks, paddle: TestEmptyPinnedCache"),
+    DS_TEST(test_a_block_is_not_used_again_while_a_copy_is_in_flight,
+            "torch: test_caching_pinned_memory"),
     DS_TEST(test_a_block_waits_for_every_stream_that_used_it, "pinned"),
-    DS_TEST(test_a_use_is_noted_on_the_device_of_its_stream, "torch: test_caching_pinned_memory_multi_gpu"),
+    DS_TEST(test_a_use_is_noted_on_the_device_of_its_stream,
+            "torch: test_caching_pinned_memory_multi_gpu"),
     DS_TEST(test_a_use_counts_as_it_was_when_it_was_noted, "pinned"),
     DS_TEST(test_a_use_of_a_stream_that_has_ended_is_waited_for, "pinned"),
     DS_TEST(test_a_stream_that_hangs_does_not_keep_the_blocks_of_others, "pinned"),
-    DS_TEST(test_copies_of_pinned_memory_do_not_block_wherever_they_begin, "torch: test_copy_non_blocking"),
-    DS_TEST(test_a_block_that_a_capture_did_not_use_is_used_again_in_it, "torch: TestCachingHostAllocatorCudaGraph no_use"),
-    DS_TEST(test_what_a_capture_used_stays_until_its_graphs_are_gone, "torch: TestCachingHostAllocatorCudaGraph use"),
-    DS_TEST(test_two_graphs_keep_a_block_that_both_use, "torch: TestCachingHostAllocatorCudaGraph two_graphs"),
-    DS_TEST(test_uses_of_other_streams_are_not_asked_for_in_a_capture, "torch: TestCachingHostAllocatorCudaGraph"),
+    DS_TEST(test_copies_of_pinned_memory_do_not_block_wherever_they_begin,
+            "torch: test_copy_non_blocking"),
+    DS_TEST(test_a_block_that_a_capture_did_not_use_is_used_again_in_it,
+            "torch: TestCachingHostAllocatorCudaGraph no_use"),
+    DS_TEST(test_what_a_capture_used_stays_until_its_graphs_are_gone,
+            "torch: TestCachingHostAllocatorCudaGraph use"),
+    DS_TEST(test_two_graphs_keep_a_block_that_both_use,
+            "torch: TestCachingHostAllocatorCudaGraph two_graphs"),
+    DS_TEST(test_uses_of_other_streams_are_not_asked_for_in_a_capture,
+            "torch: TestCachingHostAllocatorCudaGraph"),
     DS_TEST(test_a_graph_that_is_left_at_shutdown_keeps_nobody_from_it, "pinned"),
-    DS_TEST(test_a_threshold_ends_the_rounding, "torch: test_max_round_threshold, unrounded_bucket_no_undersized_reuse"),
-    DS_TEST(test_blocks_above_the_cached_size_go_back_when_they_are_freed, "torch: test_max_cached_size, both"),
-    DS_TEST(test_pinned_memory_may_be_memory_that_is_registered, "torch: test_pinned_memory_with_cudaregister, multithread"),
+    DS_TEST(test_a_threshold_ends_the_rounding,
+            "torch: test_max_round_threshold, unrounded_bucket_no_undersized_reuse"),
+    DS_TEST(test_blocks_above_the_cached_size_go_back_when_they_are_freed,
+            "torch: test_max_cached_size, both"),
+    DS_TEST(test_pinned_memory_may_be_memory_that_is_registered,
+            "torch: test_pinned_memory_with_cudaregister, multithread"),
     DS_TEST(test_registered_memory_is_had_while_a_stream_captures, "pinned"),
     DS_TEST(test_the_policy_that_was_set_last_counts, "pinned"),
     DS_TEST(test_the_environment_sets_the_policy, "pinned"),
@@ -1342,7 +1472,8 @@ const struct CMUnitTest tests_pinned[] = {
     DS_TEST(test_a_limit_that_is_set_first_is_kept, "pinned"),
     DS_TEST(test_a_shortage_waits_for_no_stream, "pinned"),
     DS_TEST(test_small_requests_do_with_less_than_a_segment_when_there_is_no_more, "pinned"),
-    DS_TEST(test_statistics_count_as_torch_does, "torch: test_host_memory_stats, cupy: pinned counters"),
+    DS_TEST(test_statistics_count_as_torch_does,
+            "torch: test_host_memory_stats, cupy: pinned counters"),
     DS_TEST(test_statistics_before_the_first_use_are_zero, "torch: test_empty_host_cache"),
     DS_TEST(test_blocks_add_up_to_the_statistics, "pinned"),
     DS_TEST(test_threads_share_the_cache_and_its_statistics_stay_exact, "pinned"),

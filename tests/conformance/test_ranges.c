@@ -1,10 +1,12 @@
-/* Marks, ranges and labels, as the program's own hook receives them. (tests/unit/test_nvtx.c: as NVIDIA's tools do.) */
+/* Marks, ranges and labels, as the program's own hook receives them. (tests/unit/test_nvtx.c: as
+   NVIDIA's tools do.) */
 #include "harness.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { EVENTS = 64 };
+
 typedef struct heard {
     ds_range_event e[EVENTS];
     char text[EVENTS][32], domain_name[EVENTS][64], file[EVENTS][64];
@@ -18,23 +20,33 @@ static void hear(const ds_range_event *event, void *user) {
     if (h->n < EVENTS) {
         h->e[h->n] = *event;
         snprintf(h->text[h->n], sizeof h->text[0], "%s", event->text ? event->text : "-");
-        snprintf(h->domain_name[h->n], sizeof h->domain_name[0], "%s", event->domain_name ? event->domain_name : "-");
+        snprintf(h->domain_name[h->n], sizeof h->domain_name[0], "%s",
+                 event->domain_name ? event->domain_name : "-");
         const char *slash = event->file ? strrchr(event->file, '/') : NULL;
-        snprintf(h->file[h->n], sizeof h->file[0], "%s", !event->file ? "-" : slash ? slash + 1 : event->file);
+        snprintf(h->file[h->n], sizeof h->file[0], "%s",
+                 !event->file ? "-"
+                 : slash      ? slash + 1
+                              : event->file);
         h->n++;
     }
     pthread_mutex_unlock(&h->lock);
 }
+
 static heard listener = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
 static heard *listen(void) {
     listener.n = 0;
     ok(ds_range_hook(hear, &listener));
     return &listener;
 }
-static void deafen(void) { ok(ds_range_hook(NULL, NULL)); }
+
+static void deafen(void) {
+    ok(ds_range_hook(NULL, NULL));
+}
 
 static int is(const heard *h, int i, ds_range_kind kind, const char *text, int level) {
-    return i < h->n && h->e[i].kind == kind && strcmp(h->text[i], text) == 0 && h->e[i].level == level;
+    return i < h->n && h->e[i].kind == kind && strcmp(h->text[i], text) == 0 &&
+           h->e[i].level == level;
 }
 
 /* torch's own test of its nvtx module, line by line. */
@@ -82,7 +94,10 @@ static void test_ranges_nest_and_tell_their_level(void **state) {
 static void test_the_hook_gets_color_category_and_payload(void **state) {
     (void)state;
     heard *h = listen();
-    ds_range_desc d = { .text = "bytes", .color = 0xff336699, .category = 3, .payload = { DS_PAYLOAD_U64, { .u64 = 1ull << 40 } } };
+    ds_range_desc d = { .text = "bytes",
+                        .color = 0xff336699,
+                        .category = 3,
+                        .payload = { DS_PAYLOAD_U64, { .u64 = 1ull << 40 } } };
     ok(ds_range_mark_with(&d));
     d.payload = (ds_payload){ DS_PAYLOAD_F64, { .f64 = 0.25 } };
     assert_int_equal(ds_range_push_with(&d), 0);
@@ -93,7 +108,8 @@ static void test_the_hook_gets_color_category_and_payload(void **state) {
     assert_int_equal(h->e[0].color, 0xff336699);
     assert_int_equal(h->e[0].category, 3);
     assert_true(h->e[0].payload.kind == DS_PAYLOAD_U64 && h->e[0].payload.value.u64 == 1ull << 40);
-    assert_true(h->e[1].payload.kind == DS_PAYLOAD_F64 && h->e[1].payload.value.f64 >= 0.25 && h->e[1].payload.value.f64 <= 0.25);
+    assert_true(h->e[1].payload.kind == DS_PAYLOAD_F64 && h->e[1].payload.value.f64 >= 0.25 &&
+                h->e[1].payload.value.f64 <= 0.25);
     assert_int_equal(h->e[2].color, 0);
     assert_int_equal(h->e[2].payload.kind, DS_PAYLOAD_NONE);
     assert_null(h->e[3].file);
@@ -132,10 +148,12 @@ static void test_four_thousand_ranges_are_open_and_not_one_more(void **state) {
     ds_range one;
     (void)state;
     for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < 4096; i++) ok(ds_range_start("one of many", &range[i]));
+        for (int i = 0; i < 4096; i++)
+            ok(ds_range_start("one of many", &range[i]));
         refused(ds_range_start("one too many", &one), DS_ERR_LIMIT_EXCEEDED);
         assert_int_equal(one.id, 0);
-        for (int i = 0; i < 4096; i++) ok(ds_range_end(range[i]));
+        for (int i = 0; i < 4096; i++)
+            ok(ds_range_end(range[i]));
     }
 }
 
@@ -162,7 +180,8 @@ static void test_domains_have_levels_of_their_own(void **state) {
     deafen();
     assert_int_equal(h->n, 8);
     assert_string_equal(h->domain_name[0], "a");
-    assert_true(h->e[0].domain.id == a.id && h->e[4].domain.id == a.id && h->e[5].domain.id == b.id);
+    assert_true(h->e[0].domain.id == a.id && h->e[4].domain.id == a.id &&
+                h->e[5].domain.id == b.id);
     assert_string_equal(h->domain_name[1], "b");
     assert_string_equal(h->domain_name[3], "");
 }
@@ -214,7 +233,8 @@ static void test_wrong_ranges_are_refused_with_a_sentence(void **state) {
     heard *h = listen();
     memset(long_name, 'x', sizeof long_name);
     long_name[sizeof long_name - 1] = 0;
-    refused(ds_range_mark(NULL), DS_ERR_INVALID_VALUE); snprintf(place, sizeof place, "test_ranges.c:%d: ds_range_mark", __LINE__);
+    refused(ds_range_mark(NULL), DS_ERR_INVALID_VALUE);
+    snprintf(place, sizeof place, "test_ranges.c:%d: ds_range_mark", __LINE__ - 1);
     assert_non_null(strstr(ds_last_error(), place));
     refused(ds_range_mark_with(NULL), DS_ERR_INVALID_VALUE);
     refused((ds_result)ds_range_push(NULL), DS_ERR_INVALID_VALUE);
@@ -227,8 +247,11 @@ static void test_wrong_ranges_are_refused_with_a_sentence(void **state) {
     refused(ds_range_end(r), DS_ERR_INVALID_HANDLE);
     refused(ds_range_end((ds_range){ 1ull << 60 | 17 }), DS_ERR_INVALID_HANDLE);
     refused(ds_range_end((ds_range){ UINT64_MAX }), DS_ERR_INVALID_HANDLE);
-    refused(ds_range_mark_with(&(ds_range_desc){ .text = "x", .domain = { 1ull << 40 | 1 } }), DS_ERR_INVALID_HANDLE);
-    refused(ds_range_mark_with(&(ds_range_desc){ .text = "x", .payload = { (ds_payload_kind)9, { 0 } } }), DS_ERR_INVALID_VALUE);
+    refused(ds_range_mark_with(&(ds_range_desc){ .text = "x", .domain = { 1ull << 40 | 1 } }),
+            DS_ERR_INVALID_HANDLE);
+    refused(ds_range_mark_with(
+                &(ds_range_desc){ .text = "x", .payload = { (ds_payload_kind)9, { 0 } } }),
+            DS_ERR_INVALID_VALUE);
     refused(ds_domain_create(NULL, &d), DS_ERR_INVALID_VALUE);
     refused(ds_domain_create("", &d), DS_ERR_INVALID_VALUE);
     refused(ds_domain_create("x", NULL), DS_ERR_INVALID_VALUE);
@@ -242,9 +265,14 @@ static void test_wrong_ranges_are_refused_with_a_sentence(void **state) {
 
 static int leave_early(int how) {
     DS_RANGE_SCOPE("block") {
-        if (how == 0) return 0;
-        if (how == 1) break;
-        DS_RANGE_SCOPE_WITH((&(ds_range_desc){ .text = "inner" })) { if (how == 2) goto out; }
+        if (how == 0)
+            return 0;
+        if (how == 1)
+            break;
+        DS_RANGE_SCOPE_WITH((&(ds_range_desc){ .text = "inner" })) {
+            if (how == 2)
+                goto out;
+        }
     }
     return 1;
 out:
@@ -255,8 +283,10 @@ static void test_a_range_scope_is_left_however_the_block_is(void **state) {
     int ran = 0;
     (void)state;
     heard *h = listen();
-    for (int how = 0; how < 4; how++) assert_int_equal(leave_early(how), how == 1 || how == 3 ? 1 : how);
-    DS_RANGE_SCOPE(NULL) ran = 1; /* a range that cannot be does not keep its block from running */
+    for (int how = 0; how < 4; how++)
+        assert_int_equal(leave_early(how), how == 1 || how == 3 ? 1 : how);
+    DS_RANGE_SCOPE(NULL)
+        ran = 1; /* a range that cannot be does not keep its block from running */
     assert_true(ran);
     deafen();
     assert_int_equal(h->n, 4 + 8);
@@ -269,10 +299,14 @@ static void in_host_function(void *user) {
     ds_range range;
     ds_domain d;
     *level = ds_range_push("in a host function");
-    if (ds_domain_create("made there", &d) < 0 || ds_range_start("s", &range) < 0 || ds_range_end(range) < 0 || ds_thread_set_label("worker") < 0) *level = -100;
-    if (ds_range_mark(NULL) != DS_ERR_INVALID_VALUE || !strstr(ds_last_error(), "ds_range_mark")) *level = -101;
+    if (ds_domain_create("made there", &d) < 0 || ds_range_start("s", &range) < 0 ||
+        ds_range_end(range) < 0 || ds_thread_set_label("worker") < 0)
+        *level = -100;
+    if (ds_range_mark(NULL) != DS_ERR_INVALID_VALUE || !strstr(ds_last_error(), "ds_range_mark"))
+        *level = -101;
     (void)ds_range_pop();
-    if (ds_range_hook(NULL, NULL) != DS_ERR_NOT_PERMITTED) *level = -102;
+    if (ds_range_hook(NULL, NULL) != DS_ERR_NOT_PERMITTED)
+        *level = -102;
 }
 
 static void test_ranges_are_callable_in_host_functions(void **state) {
@@ -293,17 +327,26 @@ static void test_ranges_are_callable_in_host_functions(void **state) {
 static void *push_pop(void *arg) {
     ds_range range;
     for (int i = 0; i < 2000; i++) {
-        if (ds_range_push("x") != 0) harness_die("ds_range_push", DS_ERR_FAILED);
+        if (ds_range_push("x") != 0)
+            harness_die("ds_range_push", DS_ERR_FAILED);
         ok_thread(ds_range_start("y", &range));
         ok_thread(ds_range_end(range));
-        if (ds_range_pop() != 0) harness_die("ds_range_pop", DS_ERR_FAILED);
+        if (ds_range_pop() != 0)
+            harness_die("ds_range_pop", DS_ERR_FAILED);
     }
     return arg;
 }
-typedef struct tally { _Atomic long events; _Atomic int closed; } tally;
+
+typedef struct tally {
+    _Atomic long events;
+    _Atomic int closed;
+} tally;
+
 static void count(const ds_range_event *event, void *user) {
     tally *t = user;
-    if (t->closed) abort(); /* after its hook was taken away */
+    /* after its hook was taken away */
+    if (t->closed)
+        abort();
     t->events++;
     (void)event;
 }
@@ -313,22 +356,29 @@ static void test_threads_tell_at_once_and_none_is_inside_of_a_hook_that_is_gone(
     tally t[40];
     long heard_at_all = 0;
     (void)state;
-    for (int i = 0; i < 40; i++) { t[i].events = 0; t[i].closed = 0; }
-    for (int i = 0; i < 3; i++) thread[i] = spawn(push_pop, NULL);
+    for (int i = 0; i < 40; i++) {
+        t[i].events = 0;
+        t[i].closed = 0;
+    }
+    for (int i = 0; i < 3; i++)
+        thread[i] = spawn(push_pop, NULL);
     for (int i = 0; i < 40; i++) {
         ok(ds_range_hook(count, &t[i]));
-        if (i) t[i - 1].closed = 1;
+        if (i)
+            t[i - 1].closed = 1;
         harness_nap();
     }
     deafen();
     t[39].closed = 1;
-    for (int i = 0; i < 3; i++) join(thread[i]);
+    for (int i = 0; i < 3; i++)
+        join(thread[i]);
     tally last = { 0, 0 };
     ok(ds_range_hook(count, &last)); /* one is heard again after all that */
     ok(ds_range_mark("x"));
     deafen();
     assert_int_equal(last.events, 1);
-    for (int i = 0; i < 40; i++) heard_at_all += t[i].events;
+    for (int i = 0; i < 40; i++)
+        heard_at_all += t[i].events;
     assert_true(heard_at_all >= 0 && heard_at_all <= 3l * 2000 * 4);
 }
 
@@ -337,9 +387,15 @@ static void talk_back(const ds_range_event *event, void *user) {
     ds_device d;
     ds_domain domain;
     ++*calls;
-    if (event->kind == DS_RANGE_MARK && (ds_range_push("inside of the hook") != 0 || ds_domain_create("hooked", &domain) != DS_OK || ds_range_pop() != 0)) *calls = -100;
-    if (ds_device_get(&d) != DS_ERR_NOT_PERMITTED || ds_range_hook(NULL, NULL) != DS_ERR_NOT_PERMITTED) *calls = -200;
+    if (event->kind == DS_RANGE_MARK &&
+        (ds_range_push("inside of the hook") != 0 || ds_domain_create("hooked", &domain) != DS_OK ||
+         ds_range_pop() != 0))
+        *calls = -100;
+    if (ds_device_get(&d) != DS_ERR_NOT_PERMITTED ||
+        ds_range_hook(NULL, NULL) != DS_ERR_NOT_PERMITTED)
+        *calls = -200;
 }
+
 static void test_ranges_inside_of_the_hook_are_not_told(void **state) {
     int calls = 0;
     (void)state;
@@ -386,11 +442,13 @@ static void test_streams_and_devices_get_other_labels(void **state) {
     assert_string_equal(text, "");
     deafen();
     assert_int_equal(h->n, 5);
-    assert_true(is(h, 0, DS_RANGE_STREAM_LABEL, "first", 0) && h->e[0].id == id && h->e[0].device.type == d.type && h->e[0].device.index == d.index);
+    assert_true(is(h, 0, DS_RANGE_STREAM_LABEL, "first", 0) && h->e[0].id == id &&
+                h->e[0].device.type == d.type && h->e[0].device.index == d.index);
     assert_true(is(h, 1, DS_RANGE_STREAM_LABEL, "second", 0) && h->e[1].id == id);
     assert_string_equal(h->file[1], "test_ranges.c");
     assert_true(is(h, 2, DS_RANGE_STREAM_LABEL, "", 0));
-    assert_true(is(h, 3, DS_RANGE_DEVICE_LABEL, "the fast one", 0) && h->e[3].device.type == d.type && h->e[3].id == 0);
+    assert_true(is(h, 3, DS_RANGE_DEVICE_LABEL, "the fast one", 0) &&
+                h->e[3].device.type == d.type && h->e[3].id == 0);
     assert_true(is(h, 4, DS_RANGE_DEVICE_LABEL, "", 0));
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(plain));
@@ -404,17 +462,22 @@ static void *relabel(void *stream) {
     for (int i = 0; i < 300; i++) {
         ok_thread(ds_stream_set_label(*(ds_stream *)stream, i & 1 ? "odd" : "even"));
         ok_thread(ds_stream_label(*(ds_stream *)stream, text, sizeof text));
-        if (strcmp(text, "odd") && strcmp(text, "even")) harness_die("ds_stream_label", DS_ERR_FAILED);
-        if (ds_stream_id(*(ds_stream *)stream, NULL) != DS_ERR_INVALID_VALUE) harness_die("ds_stream_id", DS_ERR_FAILED);
+        if (strcmp(text, "odd") && strcmp(text, "even"))
+            harness_die("ds_stream_label", DS_ERR_FAILED);
+        if (ds_stream_id(*(ds_stream *)stream, NULL) != DS_ERR_INVALID_VALUE)
+            harness_die("ds_stream_id", DS_ERR_FAILED);
     }
     return NULL;
 }
+
 static void test_threads_relabel_a_stream_at_once(void **state) {
     pthread_t thread[3];
     (void)state;
     ds_stream s = harness_stream(0, 0);
-    for (int i = 0; i < 3; i++) thread[i] = spawn(relabel, &s);
-    for (int i = 0; i < 3; i++) join(thread[i]);
+    for (int i = 0; i < 3; i++)
+        thread[i] = spawn(relabel, &s);
+    for (int i = 0; i < 3; i++)
+        join(thread[i]);
     ok(ds_stream_destroy(s));
 }
 

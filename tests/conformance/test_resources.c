@@ -1,24 +1,30 @@
-/* Resources: where memory comes from, as tables of functions, and the adaptors that stand upon them. */
+/* Resources: where memory comes from, as tables of functions, and the adaptors that stand upon
+   them. */
 #include "alloc.h"
 #include <stdatomic.h>
 
-static ds_stream stream(int device) { return harness_stream(device, 0); }
+static ds_stream stream(int device) {
+    return harness_stream(device, 0);
+}
 
 static void *from(const ds_resource *r, size_t size, ds_stream s) {
     void *p = NULL;
     ok_thread(ds_resource_alloc(r, size, 0, s, &p));
-    if (!p) harness_die("ds_resource_alloc gave no address", DS_OK);
+    if (!p)
+        harness_die("ds_resource_alloc gave no address", DS_OK);
     return p;
 }
 
-/* A resource of the program's own: the heap. It notes what it was asked, and fails when it is told to. */
+/* A resource of the program's own: the heap. It notes what it was asked, and fails when it is
+   told to. */
 typedef struct heap {
     _Atomic int allocs, frees, fail; /* fail: so many calls from now on */
     ds_result code;
     _Atomic size_t size, alignment;
     _Atomic uint64_t stream;
-    int empty;                       /* 1: success without memory */
+    int empty; /* 1: success without memory */
 } heap;
+
 static ds_result heap_alloc(void *user, size_t size, size_t alignment, ds_stream s, void **out) {
     heap *h = user;
     h->size = size;
@@ -32,6 +38,7 @@ static ds_result heap_alloc(void *user, size_t size, size_t alignment, ds_stream
     *out = h->empty ? NULL : aligned_alloc(512, (size + 511) & ~(size_t)511);
     return DS_OK;
 }
+
 static ds_result heap_free(void *user, void *ptr, size_t size, ds_stream s) {
     heap *h = user;
     h->size = size;
@@ -44,7 +51,10 @@ static ds_result heap_free(void *user, void *ptr, size_t size, ds_stream s) {
     free(ptr);
     return DS_OK;
 }
-static ds_resource heap_resource(heap *h) { return (ds_resource){ heap_alloc, heap_free, h }; }
+
+static ds_resource heap_resource(heap *h) {
+    return (ds_resource){ heap_alloc, heap_free, h };
+}
 
 /* Text that was written. */
 typedef struct text {
@@ -52,10 +62,13 @@ typedef struct text {
     size_t n;
     int stop;
 } text;
+
 static int keep(const char *piece, size_t size, void *user) {
     text *t = user;
-    if (t->stop) return 1;
-    if (t->n + size >= sizeof t->all) return 1;
+    if (t->stop)
+        return 1;
+    if (t->n + size >= sizeof t->all)
+        return 1;
     memcpy(t->all + t->n, piece, size);
     t->n += size;
     t->all[t->n] = 0;
@@ -148,7 +161,8 @@ static void test_the_programs_own_functions_are_a_resource(void **state) {
     assert_true(h.allocs == 1 && h.frees == 1);
     h.fail = 1;
     h.code = DS_ERR_OUT_OF_MEMORY;
-    refused(ds_resource_alloc(&r, 1000, 0, s, &p), DS_ERR_OUT_OF_MEMORY); /* it says nothing: there is a sentence */
+    /* it says nothing: there is a sentence */
+    refused(ds_resource_alloc(&r, 1000, 0, s, &p), DS_ERR_OUT_OF_MEMORY);
     assert_null(p);
     h.fail = 1;
     h.code = (ds_result)5;
@@ -182,7 +196,8 @@ static void test_a_limit_lets_so_many_bytes_through(void **state) {
     refused(ds_resource_alloc(&r, 1, 0, s, &none), DS_ERR_LIMIT_EXCEEDED);
     ok(ds_resource_free(&r, q, 4000, s));
     h.fail = 1;
-    refused(ds_resource_alloc(&r, 4000, 0, s, &none), DS_ERR_DRIVER); /* which counts as not allocated */
+    /* which counts as not allocated */
+    refused(ds_resource_alloc(&r, 4000, 0, s, &none), DS_ERR_DRIVER);
     q = from(&r, 4000, s);
     ok(ds_resource_free(&r, q, 4000, s));
     ok(ds_resource_free(&r, p, 6000, s));
@@ -192,7 +207,8 @@ static void test_a_limit_lets_so_many_bytes_through(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void check(const ds_mem_stat *s, int64_t current, int64_t peak, int64_t allocated, int64_t freed) {
+static void check(const ds_mem_stat *s, int64_t current, int64_t peak, int64_t allocated,
+                  int64_t freed) {
     assert_int_equal(s->current, current);
     assert_int_equal(s->peak, peak);
     assert_int_equal(s->allocated, allocated);
@@ -233,9 +249,11 @@ static void test_statistics_count_bytes_and_allocations(void **state) {
     check(&st.bytes, 50, 1400, 1550, 1500);
     check(&st.allocations, 1, 2, 4, 3);
     refused(ds_resource_pop_stats(&r, &st), DS_ERR_ILLEGAL_STATE);
-    for (int i = 0; i < 16; i++) ok(ds_resource_push_stats(&r));
+    for (int i = 0; i < 16; i++)
+        ok(ds_resource_push_stats(&r));
     refused(ds_resource_push_stats(&r), DS_ERR_ILLEGAL_STATE);
-    for (int i = 0; i < 16; i++) ok(ds_resource_pop_stats(&r, NULL));
+    for (int i = 0; i < 16; i++)
+        ok(ds_resource_pop_stats(&r, NULL));
     refused(ds_resource_get_stats(&own, &st), DS_ERR_INVALID_VALUE);
     refused(ds_resource_get_stats(&r, NULL), DS_ERR_INVALID_VALUE);
     ok(ds_resource_free(&r, p, 50, s));
@@ -264,7 +282,9 @@ static void test_a_log_has_a_line_for_each_call(void **state) {
     assert_memory_equal(t.all, head, strlen(head));
     for (int i = 0; i < 3; i++) {
         unsigned long long us, number;
-        assert_int_equal(sscanf(line, "%llu,%19[^,],%p,%zu,%llu\n", &us, action[i], &at[i], &size[i], &number), 5);
+        assert_int_equal(
+            sscanf(line, "%llu,%19[^,],%p,%zu,%llu\n", &us, action[i], &at[i], &size[i], &number),
+            5);
         time[i] = us;
         stream_id[i] = number;
         line = strchr(line, '\n') + 1;
@@ -288,7 +308,13 @@ static void test_a_log_has_a_line_for_each_call(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-typedef struct rescue { int calls, most; size_t size; ds_resource *r; void **spare; } rescue;
+typedef struct rescue {
+    int calls, most;
+    size_t size;
+    ds_resource *r;
+    void **spare;
+} rescue;
+
 static int to_the_rescue(size_t size, void *user) {
     rescue *c = user;
     c->calls++;
@@ -299,6 +325,7 @@ static int to_the_rescue(size_t size, void *user) {
     }
     return c->calls <= c->most;
 }
+
 static void test_a_failure_callback_is_asked_until_it_gives_up(void **state) {
     (void)state;
     heap h = { .code = DS_ERR_OUT_OF_MEMORY };
@@ -349,7 +376,8 @@ static void test_alignment_is_made_where_the_upstream_has_less(void **state) {
         assert_int_equal((uintptr_t)p[i] % (size >= 2000 ? 1 << 16 : asked ? asked : 256), 0);
         ok(ds_fill(p[i], 1, 1, size, s));
     }
-    for (int i = 0; i < 40; i++) ok(ds_resource_free(&r, p[(i * 7) % 40], (size_t)((i * 7) % 40) * 100 + 1, s));
+    for (int i = 0; i < 40; i++)
+        ok(ds_resource_free(&r, p[(i * 7) % 40], (size_t)((i * 7) % 40) * 100 + 1, s));
     ok(ds_resource_destroy(&r));
     ok(ds_resource_destroy(&device));
     ok(ds_resource_aligned(&own, 4096, 0, &r));
@@ -366,7 +394,13 @@ static void test_alignment_is_made_where_the_upstream_has_less(void **state) {
 }
 
 /* All of them upon each other, three deep, in every order. */
-typedef struct tower { ds_resource at[4]; heap h; text t; rescue c; } tower;
+typedef struct tower {
+    ds_resource at[4];
+    heap h;
+    text t;
+    rescue c;
+} tower;
+
 static void build(tower *t, const int kinds[3]) {
     memset(t, 0, sizeof *t);
     t->h.code = DS_ERR_OUT_OF_MEMORY;
@@ -374,14 +408,25 @@ static void build(tower *t, const int kinds[3]) {
     for (int i = 0; i < 3; i++) {
         ds_resource *up = &t->at[i], *out = &t->at[i + 1];
         switch (kinds[i]) {
-        case 0: ok(ds_resource_limit(up, 20000, out)); break;
-        case 1: ok(ds_resource_statistics(up, out)); break;
-        case 2: ok(ds_resource_log(up, keep, &t->t, out)); break;
-        case 3: ok(ds_resource_on_failure(up, to_the_rescue, &t->c, out)); break;
-        default: ok(ds_resource_aligned(up, 4096, 1000, out)); break;
+        case 0:
+            ok(ds_resource_limit(up, 20000, out));
+            break;
+        case 1:
+            ok(ds_resource_statistics(up, out));
+            break;
+        case 2:
+            ok(ds_resource_log(up, keep, &t->t, out));
+            break;
+        case 3:
+            ok(ds_resource_on_failure(up, to_the_rescue, &t->c, out));
+            break;
+        default:
+            ok(ds_resource_aligned(up, 4096, 1000, out));
+            break;
         }
     }
 }
+
 static void test_adaptors_stand_upon_each_other_in_any_order(void **state) {
     (void)state;
     static tower t;
@@ -391,12 +436,19 @@ static void test_adaptors_stand_upon_each_other_in_any_order(void **state) {
         int limits = kinds[0] == 0 || kinds[1] == 0 || kinds[2] == 0;
         void *p[3], *none = &s;
         build(&t, kinds);
-        for (size_t i = 0; i < 3; i++) p[i] = from(&t.at[3], 500 + i * 600, s);
-        for (int i = 0; i < 3; i++) memset(p[i], i, 500);
+        for (size_t i = 0; i < 3; i++)
+            p[i] = from(&t.at[3], 500 + i * 600, s);
+        for (int i = 0; i < 3; i++)
+            memset(p[i], i, 500);
         ds_result r = ds_resource_alloc(&t.at[3], 19000, 0, s, &none);
-        if (limits) assert_int_equal(r, DS_ERR_LIMIT_EXCEEDED);
-        else { ok(r); ok(ds_resource_free(&t.at[3], none, 19000, s)); }
-        for (int k = 0; k < 3; k++) refused(ds_resource_destroy(&t.at[k + 1]), DS_ERR_ILLEGAL_STATE);
+        if (limits)
+            assert_int_equal(r, DS_ERR_LIMIT_EXCEEDED);
+        else {
+            ok(r);
+            ok(ds_resource_free(&t.at[3], none, 19000, s));
+        }
+        for (int k = 0; k < 3; k++)
+            refused(ds_resource_destroy(&t.at[k + 1]), DS_ERR_ILLEGAL_STATE);
         for (int k = 0; k < 3; k++)
             if (kinds[k] == 1) {
                 ds_resource_stats st = { .size = sizeof st };
@@ -404,11 +456,13 @@ static void test_adaptors_stand_upon_each_other_in_any_order(void **state) {
                 assert_int_equal(st.allocations.current, 3);
                 assert_true(st.bytes.current >= 3300);
             }
-        for (size_t i = 0; i < 3; i++) ok(ds_resource_free(&t.at[3], p[i], 500 + i * 600, s));
+        for (size_t i = 0; i < 3; i++)
+            ok(ds_resource_free(&t.at[3], p[i], 500 + i * 600, s));
         assert_int_equal(t.h.allocs, t.h.frees);
         refused(ds_resource_destroy(&t.at[1]), DS_ERR_ILLEGAL_STATE); /* others stand upon it */
         refused(ds_resource_destroy(&t.at[2]), DS_ERR_ILLEGAL_STATE);
-        for (int k = 2; k >= 0; k--) ok(ds_resource_destroy(&t.at[k + 1]));
+        for (int k = 2; k >= 0; k--)
+            ok(ds_resource_destroy(&t.at[k + 1]));
     }
     ok(ds_stream_destroy(s));
 }
@@ -433,7 +487,8 @@ static void test_a_fault_deep_down_passes_through_every_adaptor(void **state) {
     ok(ds_resource_free(&t.at[3], p, 5000, s));
     ok(ds_resource_get_stats(&t.at[2], &st));
     check(&st.allocations, 0, 1, 1, 1);
-    for (int k = 2; k >= 0; k--) ok(ds_resource_destroy(&t.at[k + 1]));
+    for (int k = 2; k >= 0; k--)
+        ok(ds_resource_destroy(&t.at[k + 1]));
     ok(ds_stream_destroy(s));
 }
 
@@ -531,10 +586,12 @@ static void test_a_pool_upon_the_drivers_pool(void **state) {
     ok(ds_resource_of_driver_pool(&driver));
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .upstream = &driver }, &pool));
     for (size_t i = 0; i < 3; i++) {
-        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = (i * 7 + 1) * MIB, .stream = s, .pool = pool }, &p[i]));
+        ok(ds_mem_alloc_with(
+            &(ds_mem_request){ .size = (i * 7 + 1) * MIB, .stream = s, .pool = pool }, &p[i]));
         ok(ds_fill(p[i], 1, 1, (i * 7 + 1) * MIB, s));
     }
-    for (size_t i = 0; i < 3; i++) ok(ds_mem_free(p[i]));
+    for (size_t i = 0; i < 3; i++)
+        ok(ds_mem_free(p[i]));
     ok(ds_stream_destroy(s)); /* before its memory goes */
     ok(ds_pool_destroy(pool));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
@@ -555,7 +612,8 @@ static void test_a_limit_below_a_pool_makes_it_give_its_cache_back(void **state)
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 24 * MIB, .stream = s, .pool = pool }, &p));
     ok(ds_mem_free(p));
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 36 * MIB, .stream = s, .pool = pool }, &p));
-    no_memory(ds_mem_alloc_with(&(ds_mem_request){ .size = 24 * MIB, .stream = s, .pool = pool }, &q));
+    no_memory(
+        ds_mem_alloc_with(&(ds_mem_request){ .size = 24 * MIB, .stream = s, .pool = pool }, &q));
     ok(ds_mem_free(p));
     ok(ds_pool_destroy(pool));
     ok(ds_resource_destroy(&limit));
@@ -573,19 +631,26 @@ static void test_an_upstream_must_have_memory_that_is_nobody_elses(void **state)
     void *p = &p;
     ok(ds_resource_of_pool((ds_pool){ 0 }, &other));
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .upstream = &other }, &pool));
-    refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 5000, .stream = s, .pool = pool }, &p), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 5000, .stream = s, .pool = pool }, &p),
+            DS_ERR_INVALID_VALUE);
     assert_null(p);
     assert_int_equal(ds_mem_allocated(harness_device(0)), 0); /* and gave it back */
     ok(ds_pool_destroy(pool));
     ok(ds_resource_destroy(&other));
-    refused(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .upstream = &bad }, &pool), DS_ERR_INVALID_VALUE);
+    refused(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .upstream = &bad }, &pool),
+            DS_ERR_INVALID_VALUE);
     ok(ds_resource_of_device(harness_device(0), &other));
-    refused(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .upstream = &other, .shareable = 1 }, &pool), DS_ERR_INVALID_VALUE);
+    refused(ds_pool_create(
+                &(ds_pool_desc){ .device = harness_device(0), .upstream = &other, .shareable = 1 },
+                &pool),
+            DS_ERR_INVALID_VALUE);
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .upstream = &other }, &pool));
     ok(ds_resource_destroy(&other)); /* the pool has nothing of it yet, and gets nothing */
-    refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 5000, .stream = s, .pool = pool }, &p), DS_ERR_INVALID_HANDLE);
+    refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 5000, .stream = s, .pool = pool }, &p),
+            DS_ERR_INVALID_HANDLE);
     ok(ds_pool_destroy(pool));
-    ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool)); /* the next pool has no upstream */
+    /* the next pool has no upstream */
+    ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool));
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 5000, .stream = s, .pool = pool }, &p));
     ok(ds_mem_free(p));
     ok(ds_pool_destroy(pool));
@@ -596,22 +661,31 @@ static void test_an_upstream_must_have_memory_that_is_nobody_elses(void **state)
 /* ---- threads ---- */
 
 enum { CREW = 4, TURNS = 200 };
-typedef struct hand { ds_resource *r; ds_stream s; unsigned seed; } hand;
+
+typedef struct hand {
+    ds_resource *r;
+    ds_stream s;
+    unsigned seed;
+} hand;
+
 static void *turns(void *user) {
     hand *h = user;
     void *p[4] = { NULL };
     size_t size[4] = { 0 };
     for (int i = 0; i < TURNS; i++) {
         int at = i % 4;
-        if (p[at]) ok_thread(ds_resource_free(h->r, p[at], size[at], h->s));
+        if (p[at])
+            ok_thread(ds_resource_free(h->r, p[at], size[at], h->s));
         h->seed = h->seed * 1103515245 + 12345;
         size[at] = (h->seed >> 8) % 3000 + 1;
         p[at] = from(h->r, size[at], h->s);
         memset(p[at], i, size[at]);
     }
-    for (int at = 0; at < 4; at++) ok_thread(ds_resource_free(h->r, p[at], size[at], h->s));
+    for (int at = 0; at < 4; at++)
+        ok_thread(ds_resource_free(h->r, p[at], size[at], h->s));
     return NULL;
 }
+
 static void test_adaptors_are_used_by_threads_at_the_same_time(void **state) {
     (void)state;
     static tower t;
@@ -622,15 +696,20 @@ static void test_adaptors_are_used_by_threads_at_the_same_time(void **state) {
     build(&t, kinds);
     ok(ds_resource_destroy(&t.at[3]));
     ok(ds_resource_limit(&t.at[2], MIB, &t.at[3]));
-    for (int i = 0; i < CREW; i++) h[i] = (hand){ &t.at[3], stream(i), 5u + (unsigned)i };
-    for (int i = 0; i < CREW; i++) thread[i] = spawn(turns, &h[i]);
-    for (int i = 0; i < CREW; i++) join(thread[i]);
+    for (int i = 0; i < CREW; i++)
+        h[i] = (hand){ &t.at[3], stream(i), 5u + (unsigned)i };
+    for (int i = 0; i < CREW; i++)
+        thread[i] = spawn(turns, &h[i]);
+    for (int i = 0; i < CREW; i++)
+        join(thread[i]);
     ok(ds_resource_get_stats(&t.at[1], &st));
     assert_int_equal(st.allocations.current, 0);
     assert_int_equal(st.allocations.allocated, CREW * TURNS);
     assert_int_equal(st.bytes.current, 0);
-    for (int k = 2; k >= 0; k--) ok(ds_resource_destroy(&t.at[k + 1]));
-    for (int i = 0; i < CREW; i++) ok(ds_stream_destroy(h[i].s));
+    for (int k = 2; k >= 0; k--)
+        ok(ds_resource_destroy(&t.at[k + 1]));
+    for (int i = 0; i < CREW; i++)
+        ok(ds_stream_destroy(h[i].s));
 }
 
 const struct CMUnitTest tests_resources[] = {

@@ -1,6 +1,8 @@
-/* Sharing between processes: events and blocks of other processes, and what becomes of those who wait or share when a process dies.
+/* Sharing between processes: events and blocks of other processes, and what becomes of those who
+   wait or share when a process dies.
 
-   The other process is this program again: it does what it is told through a socket, and ends when that is closed. */
+   The other process is this program again: it does what it is told through a socket, and ends
+   when that is closed. */
 #include "harness.h"
 #include "devstream_alloc.h"
 
@@ -19,10 +21,37 @@ extern char **environ;
 /* ---- what the other process does ---- */
 
 enum {
-    EVENT_MAKE = 1, EVENT_EXPORT, EVENT_IMPORT, EVENT_DESTROY, EVENT_RECORD, EVENT_WAIT, EVENT_QUERY, EVENT_SYNC, STREAM_QUERY, STREAM_SYNC,
-    STREAM_FAIL, DEVICE_RESET, GATE_CLOSE, GATE_OPEN, GATE_ENTERED, STORE, LOAD, SHUTDOWN, SLEEPER,
-    BLOCK_ALLOC, BLOCK_FREE, BLOCK_FILL, BLOCK_CHECK, BLOCK_EXPORT, BLOCK_IMPORT, BLOCK_CLOSE, BLOCK_ADDRESS, COLLECT, MAPPINGS
+    EVENT_MAKE = 1,
+    EVENT_EXPORT,
+    EVENT_IMPORT,
+    EVENT_DESTROY,
+    EVENT_RECORD,
+    EVENT_WAIT,
+    EVENT_QUERY,
+    EVENT_SYNC,
+    STREAM_QUERY,
+    STREAM_SYNC,
+    STREAM_FAIL,
+    DEVICE_RESET,
+    GATE_CLOSE,
+    GATE_OPEN,
+    GATE_ENTERED,
+    STORE,
+    LOAD,
+    SHUTDOWN,
+    SLEEPER,
+    BLOCK_ALLOC,
+    BLOCK_FREE,
+    BLOCK_FILL,
+    BLOCK_CHECK,
+    BLOCK_EXPORT,
+    BLOCK_IMPORT,
+    BLOCK_CLOSE,
+    BLOCK_ADDRESS,
+    COLLECT,
+    MAPPINGS
 };
+
 enum { SLOTS = 64 };
 
 /* a: an event, a gate, a word or a block; b: a stream. */
@@ -33,6 +62,7 @@ typedef struct order {
     ds_ipc_event_handle event;
     ds_ipc_mem_handle block;
 } order;
+
 typedef struct answer {
     ds_result result;
     uint64_t value;
@@ -56,6 +86,7 @@ static int fail_item(size_t first, size_t count, const void *args) {
     (void)args;
     return 7;
 }
+
 static void fail_on(ds_stream s) {
     ds_kernel kernel;
     ok_thread(ds_kernel_create(&(ds_kernel_desc){ .name = "fail", .cpu_fn = fail_item }, &kernel));
@@ -64,32 +95,46 @@ static void fail_on(ds_stream s) {
 }
 
 static ds_stream own_stream(int b) {
-    if (!own.stream[b].id) own.stream[b] = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    if (!own.stream[b].id)
+        own.stream[b] = harness_stream(0, DS_STREAM_NON_BLOCKING);
     return own.stream[b];
 }
 
-static void store_one(void *pointer) { *(_Atomic uint64_t *)pointer = 1; }
+static void store_one(void *pointer) {
+    *(_Atomic uint64_t *)pointer = 1;
+}
 
 /* ---- blocks ---- */
 
 static ds_pool shareable_pool(size_t limit) {
     ds_pool pool;
-    ok_thread(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .shareable = 1, .limit = limit, .label = "shareable" }, &pool));
+    ok_thread(ds_pool_create(
+        &(ds_pool_desc){
+            .device = harness_device(0), .shareable = 1, .limit = limit, .label = "shareable" },
+        &pool));
     return pool;
 }
+
 static ds_result alloc_in(ds_pool pool, size_t size, ds_stream s, void **out) {
     return ds_mem_alloc_with(&(ds_mem_request){ .size = size, .stream = s, .pool = pool }, out);
 }
-static ds_result fill_with(void *ptr, size_t size, uint64_t value, ds_stream s) { return ds_fill(ptr, (uint32_t)value, 4, size / 4, s); }
+
+static ds_result fill_with(void *ptr, size_t size, uint64_t value, ds_stream s) {
+    return ds_fill(ptr, (uint32_t)value, 4, size / 4, s);
+}
 
 /* How many of the first `size` bytes are not as fill_with has left them. */
-static ds_result count_wrong(const void *ptr, size_t size, uint64_t value, ds_stream s, uint64_t *out) {
+static ds_result count_wrong(const void *ptr, size_t size, uint64_t value, ds_stream s,
+                             uint64_t *out) {
     uint32_t *copy = malloc(size);
     *out = size;
-    if (!copy) return DS_ERR_OUT_OF_MEMORY;
+    if (!copy)
+        return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds_copy(copy, ptr, size, s);
-    if (r == DS_OK) r = ds_stream_synchronize(s);
-    for (size_t i = 0; r == DS_OK && i < size / 4; i++) *out -= 4u * (copy[i] == (uint32_t)value);
+    if (r == DS_OK)
+        r = ds_stream_synchronize(s);
+    for (size_t i = 0; r == DS_OK && i < size / 4; i++)
+        *out -= 4u * (copy[i] == (uint32_t)value);
     free(copy);
     return r;
 }
@@ -99,61 +144,103 @@ static int shared_mappings(void) {
     FILE *f = fopen("/proc/self/maps", "r");
     char line[512];
     int n = 0;
-    while (f && fgets(line, sizeof line, f)) n += strstr(line, "memfd:") != NULL;
-    if (f) fclose(f);
+    while (f && fgets(line, sizeof line, f))
+        n += strstr(line, "memfd:") != NULL;
+    if (f)
+        fclose(f);
     return n;
 }
 
 static ds_result obey(const order *o, answer *out) {
-    if (o->a < 0 || o->a >= SLOTS || o->b < 0 || o->b >= SLOTS) return DS_ERR_INVALID_VALUE;
+    if (o->a < 0 || o->a >= SLOTS || o->b < 0 || o->b >= SLOTS)
+        return DS_ERR_INVALID_VALUE;
     gate *g = &own.gate[o->a];
     switch (o->verb) {
-    case EVENT_MAKE: return ds_event_create(DS_EVENT_INTERPROCESS, NULL, &own.event[o->a]);
-    case EVENT_EXPORT: return ds_event_export(own.event[o->a], &out->event);
-    case EVENT_IMPORT: return ds_event_import(harness_device(0), &o->event, &own.event[o->a]);
-    case EVENT_DESTROY: return ds_event_destroy(own.event[o->a]);
-    case EVENT_RECORD: return ds_event_record(own.event[o->a], own_stream(o->b));
-    case EVENT_WAIT: return ds_stream_wait_event(own_stream(o->b), own.event[o->a]);
-    case EVENT_QUERY: return ds_event_query(own.event[o->a]);
-    case EVENT_SYNC: return ds_event_synchronize(own.event[o->a]);
-    case STREAM_QUERY: return ds_stream_query(own_stream(o->b));
-    case STREAM_SYNC: return ds_stream_synchronize(own_stream(o->b));
-    case STREAM_FAIL: fail_on(own_stream(o->b)); return DS_OK;
-    case DEVICE_RESET: return ds_device_reset(harness_device(0));
+    case EVENT_MAKE:
+        return ds_event_create(DS_EVENT_INTERPROCESS, NULL, &own.event[o->a]);
+    case EVENT_EXPORT:
+        return ds_event_export(own.event[o->a], &out->event);
+    case EVENT_IMPORT:
+        return ds_event_import(harness_device(0), &o->event, &own.event[o->a]);
+    case EVENT_DESTROY:
+        return ds_event_destroy(own.event[o->a]);
+    case EVENT_RECORD:
+        return ds_event_record(own.event[o->a], own_stream(o->b));
+    case EVENT_WAIT:
+        return ds_stream_wait_event(own_stream(o->b), own.event[o->a]);
+    case EVENT_QUERY:
+        return ds_event_query(own.event[o->a]);
+    case EVENT_SYNC:
+        return ds_event_synchronize(own.event[o->a]);
+    case STREAM_QUERY:
+        return ds_stream_query(own_stream(o->b));
+    case STREAM_SYNC:
+        return ds_stream_synchronize(own_stream(o->b));
+    case STREAM_FAIL:
+        fail_on(own_stream(o->b));
+        return DS_OK;
+    case DEVICE_RESET:
+        return ds_device_reset(harness_device(0));
     case GATE_CLOSE:
         memset(g, 0, sizeof *g);
         gate_close(own_stream(o->b), g);
         return DS_OK;
-    case GATE_OPEN: gate_open(g); return DS_OK;
-    case GATE_ENTERED: gate_wait_entered(g); return DS_OK;
+    case GATE_OPEN:
+        gate_open(g);
+        return DS_OK;
+    case GATE_ENTERED:
+        gate_wait_entered(g);
+        return DS_OK;
     case STORE:
-        if (!own.word[o->a]) own.word[o->a] = zeroed_words(1);
+        if (!own.word[o->a])
+            own.word[o->a] = zeroed_words(1);
         return ds_launch_host_func(own_stream(o->b), store_one, own.word[o->a], NULL);
-    case LOAD: out->value = own.word[o->a] ? *(_Atomic uint64_t *)own.word[o->a] : 0; return DS_OK;
-    case SHUTDOWN: memset(&own, 0, sizeof own); harness_forget(); return ds_shutdown();
+    case LOAD:
+        out->value = own.word[o->a] ? *(_Atomic uint64_t *)own.word[o->a] : 0;
+        return DS_OK;
+    case SHUTDOWN:
+        memset(&own, 0, sizeof own);
+        harness_forget();
+        return ds_shutdown();
     case SLEEPER: { /* a child that outlives this process */
         pid_t child = fork();
-        if (child == 0) for (;;) pause();
+        if (child == 0)
+            for (;;)
+                pause();
         out->value = (uint64_t)child;
         return DS_OK;
     }
     case BLOCK_ALLOC:
-        if (!own.pool.id) own.pool = shareable_pool(0);
+        if (!own.pool.id)
+            own.pool = shareable_pool(0);
         return alloc_in(own.pool, o->size, own_stream(o->b), &own.block[o->a]);
-    case BLOCK_FREE: return ds_mem_free(own.block[o->a]);
-    case BLOCK_FILL: return fill_with(own.block[o->a], o->size, o->value, own_stream(o->b));
-    case BLOCK_CHECK: return count_wrong(own.block[o->a], o->size, o->value, own_stream(o->b), &out->value);
-    case BLOCK_EXPORT: return ds_mem_export(own.block[o->a], &out->block);
-    case BLOCK_IMPORT: return ds_mem_import(harness_device(0), &o->block, own_stream(o->b), &own.block[o->a]);
-    case BLOCK_CLOSE: return ds_mem_import_close(own.block[o->a], own_stream(o->b));
-    case BLOCK_ADDRESS: out->value = (uint64_t)(uintptr_t)own.block[o->a]; return DS_OK;
-    case COLLECT: return ds_mem_ipc_collect();
-    case MAPPINGS: out->value = (uint64_t)shared_mappings(); return DS_OK;
-    default: return DS_ERR_UNSUPPORTED;
+    case BLOCK_FREE:
+        return ds_mem_free(own.block[o->a]);
+    case BLOCK_FILL:
+        return fill_with(own.block[o->a], o->size, o->value, own_stream(o->b));
+    case BLOCK_CHECK:
+        return count_wrong(own.block[o->a], o->size, o->value, own_stream(o->b), &out->value);
+    case BLOCK_EXPORT:
+        return ds_mem_export(own.block[o->a], &out->block);
+    case BLOCK_IMPORT:
+        return ds_mem_import(harness_device(0), &o->block, own_stream(o->b), &own.block[o->a]);
+    case BLOCK_CLOSE:
+        return ds_mem_import_close(own.block[o->a], own_stream(o->b));
+    case BLOCK_ADDRESS:
+        out->value = (uint64_t)(uintptr_t)own.block[o->a];
+        return DS_OK;
+    case COLLECT:
+        return ds_mem_ipc_collect();
+    case MAPPINGS:
+        out->value = (uint64_t)shared_mappings();
+        return DS_OK;
+    default:
+        return DS_ERR_UNSUPPORTED;
     }
 }
 
 int sharing_peer(void);
+
 int sharing_peer(void) {
     int fd = atoi(getenv("DS_TEST_PEER"));
     order o;
@@ -162,7 +249,8 @@ int sharing_peer(void) {
         memset(&a, 0, sizeof a);
         a.result = obey(&o, &a);
         snprintf(a.text, sizeof a.text, "%s", a.result < 0 ? ds_last_error() : "");
-        if (send(fd, &a, sizeof a, MSG_NOSIGNAL) != (ssize_t)sizeof a) break;
+        if (send(fd, &a, sizeof a, MSG_NOSIGNAL) != (ssize_t)sizeof a)
+            break;
     }
     _exit(0); /* as a process that crashed or was killed: nothing is drained */
 }
@@ -177,10 +265,12 @@ typedef struct peer {
 static peer start_peer(void) {
     int pair[2];
     peer p;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) fail_msg("socketpair: %s", strerror(errno));
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+        fail_msg("socketpair: %s", strerror(errno));
     char mark[] = "DS_TEST_PEER=9", **argv = harness_self();
     size_t n = 0;
-    while (environ[n]) n++;
+    while (environ[n])
+        n++;
     char **env = malloc((n + 2) * sizeof *env);
     assert_non_null(env);
     env[0] = mark;
@@ -193,28 +283,38 @@ static peer start_peer(void) {
     free(env);
     close(pair[1]);
     p.fd = pair[0];
-    if (error) fail_msg("posix_spawnp: %s", strerror(error));
+    if (error)
+        fail_msg("posix_spawnp: %s", strerror(error));
     return p;
 }
 
 static void send_order(const peer *p, order o) {
-    if (send(p->fd, &o, sizeof o, MSG_NOSIGNAL) != (ssize_t)sizeof o) fail_msg("the other process is gone");
+    if (send(p->fd, &o, sizeof o, MSG_NOSIGNAL) != (ssize_t)sizeof o)
+        fail_msg("the other process is gone");
 }
+
 static answer take_answer(const peer *p) {
     answer a;
-    if (recv(p->fd, &a, sizeof a, 0) != (ssize_t)sizeof a) fail_msg("the other process has ended");
+    if (recv(p->fd, &a, sizeof a, 0) != (ssize_t)sizeof a)
+        fail_msg("the other process has ended");
     return a;
 }
+
 static answer ask(const peer *p, order o) {
     send_order(p, o);
     return take_answer(p);
 }
+
 static answer expect(const peer *p, order o, ds_result result, const char *what) {
     answer a = ask(p, o);
-    if (a.result != result) fail_msg("over there %s is %s, not %s: %s", what, ds_result_name(a.result), ds_result_name(result), a.text);
-    if (result < 0) harness_sentence(a.text, what);
+    if (a.result != result)
+        fail_msg("over there %s is %s, not %s: %s", what, ds_result_name(a.result),
+                 ds_result_name(result), a.text);
+    if (result < 0)
+        harness_sentence(a.text, what);
     return a;
 }
+
 #define tell(p, ...) expect(&(p), (order){ __VA_ARGS__ }, DS_OK, #__VA_ARGS__)
 #define tell_expecting(p, result, ...) expect(&(p), (order){ __VA_ARGS__ }, result, #__VA_ARGS__)
 
@@ -222,6 +322,7 @@ static void end_peer(peer *p) {
     close(p->fd);
     waitpid(p->pid, NULL, 0);
 }
+
 static void kill_peer(peer *p) {
     kill(p->pid, SIGKILL);
     end_peer(p);
@@ -229,43 +330,59 @@ static void kill_peer(peer *p) {
 
 /* ---- helpers on this side ---- */
 
-static ds_stream made(void) { return harness_stream(0, DS_STREAM_NON_BLOCKING); }
+static ds_stream made(void) {
+    return harness_stream(0, DS_STREAM_NON_BLOCKING);
+}
+
 static ds_event shared_event(void) {
     ds_event e;
     ok(ds_event_create(DS_EVENT_INTERPROCESS, "shared", &e));
     return e;
 }
+
 static ds_ipc_event_handle exported(ds_event e) {
     ds_ipc_event_handle h;
     ok(ds_event_export(e, &h));
     return h;
 }
+
 static ds_event imported(ds_ipc_event_handle h) {
     ds_event e;
     ok(ds_event_import(harness_device(0), &h, &e));
     return e;
 }
+
 /* An event of the other process, and the one here that stands for it. */
 static ds_event event_over_there(const peer *p, int a) {
     expect(p, (order){ .verb = EVENT_MAKE, .a = a }, DS_OK, "EVENT_MAKE");
-    return imported(expect(p, (order){ .verb = EVENT_EXPORT, .a = a }, DS_OK, "EVENT_EXPORT").event);
+    return imported(
+        expect(p, (order){ .verb = EVENT_EXPORT, .a = a }, DS_OK, "EVENT_EXPORT").event);
 }
+
 static void give_event(const peer *p, ds_event e, int a) {
     expect(p, (order){ .verb = EVENT_IMPORT, .a = a, .event = exported(e) }, DS_OK, "EVENT_IMPORT");
 }
-static int over_there(const peer *p, int word) { return (int)expect(p, (order){ .verb = LOAD, .a = word }, DS_OK, "LOAD").value; }
+
+static int over_there(const peer *p, int word) {
+    return (int)expect(p, (order){ .verb = LOAD, .a = word }, DS_OK, "LOAD").value;
+}
 
 static int entries_of(const char *folder) {
     DIR *d = opendir(folder);
     int n = 0;
-    if (!d) return -1;
-    while (readdir(d)) n++;
+    if (!d)
+        return -1;
+    while (readdir(d))
+        n++;
     closedir(d);
     return n;
 }
 
 /* Gives the scheduler of both processes its turn. */
-static void a_moment(void) { for (int i = 0; i < 20; i++) harness_nap(); }
+static void a_moment(void) {
+    for (int i = 0; i < 20; i++)
+        harness_nap();
+}
 
 /* ---- order ---- */
 
@@ -358,7 +475,10 @@ static void test_a_wait_takes_the_record_as_of_the_call_in_all_processes(void **
     tell(p, .verb = STREAM_SYNC, .b = 1);
     end_peer(&p);
     ok(ds_event_destroy(e));
-    for (int i = 0; i < 2; i++) { ok(ds_stream_synchronize(s[i])); ok(ds_stream_destroy(s[i])); }
+    for (int i = 0; i < 2; i++) {
+        ok(ds_stream_synchronize(s[i]));
+        ok(ds_stream_destroy(s[i]));
+    }
 }
 
 static void test_a_later_record_does_not_release_who_waits_for_an_earlier_one(void **state) {
@@ -372,7 +492,9 @@ static void test_a_later_record_does_not_release_who_waits_for_an_earlier_one(vo
     ok(ds_event_record(e, s[0]));
     tell(p, .verb = EVENT_WAIT, .a = 0, .b = 0);
     tell(p, .verb = STORE, .a = 0, .b = 0);
-    for (int i = 0; i < 200; i++) ok(ds_event_record(e, s[1])); /* reached at once */
+    /* reached at once */
+    for (int i = 0; i < 200; i++)
+        ok(ds_event_record(e, s[1]));
     tell(p, .verb = EVENT_SYNC, .a = 0);
     a_moment();
     assert_int_equal(over_there(&p, 0), 0);
@@ -380,12 +502,17 @@ static void test_a_later_record_does_not_release_who_waits_for_an_earlier_one(vo
     tell(p, .verb = STREAM_SYNC, .b = 0);
     end_peer(&p);
     ok(ds_event_destroy(e));
-    for (int i = 0; i < 2; i++) { ok(ds_stream_synchronize(s[i])); ok(ds_stream_destroy(s[i])); }
+    for (int i = 0; i < 2; i++) {
+        ok(ds_stream_synchronize(s[i]));
+        ok(ds_stream_destroy(s[i]));
+    }
 }
 
 static void test_two_processes_take_turns_with_two_events(void **state) {
     (void)state;
+
     enum { ROUNDS = 200 };
+
     ds_stream s = made();
     ds_event ping = shared_event();
     peer p = start_peer();
@@ -538,7 +665,8 @@ static void test_what_cannot_be_exported_or_imported_is_refused(void **state) {
     assert_int_equal(h.bytes[0], 0);
     refused(ds_event_export(e, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_event_export((ds_event){ 77 }, &h), DS_ERR_INVALID_HANDLE);
-    refused(ds_event_import(harness_device(0), &mine, &none), DS_ERR_ILLEGAL_STATE); /* as CUDA does */
+    /* as CUDA does */
+    refused(ds_event_import(harness_device(0), &mine, &none), DS_ERR_ILLEGAL_STATE);
     assert_int_equal(none.id, 0);
     refused(ds_event_import(harness_device(0), NULL, &none), DS_ERR_INVALID_VALUE);
     refused(ds_event_import(harness_device(0), &mine, NULL), DS_ERR_INVALID_VALUE);
@@ -726,8 +854,10 @@ static peer next_peer(peer *spare) {
     return p;
 }
 
-/* Each time the other process dies between a record and its completion, and waits itself for a record of this one. */
-static void test_a_thousand_deaths_between_record_and_completion_leave_nothing_behind(void **state) {
+/* Each time the other process dies between a record and its completion, and waits itself for a
+   record of this one. */
+static void test_a_thousand_deaths_between_record_and_completion_leave_nothing_behind(
+    void **state) {
     (void)state;
     ds_stream s = made(), t = made();
     int files = 0, names = entries_of("/dev/shm"), threads = 0;
@@ -743,24 +873,28 @@ static void test_a_thousand_deaths_between_record_and_completion_leave_nothing_b
         send_order(&p, (order){ .verb = EVENT_WAIT, .a = 1, .b = 1 });
         send_order(&p, (order){ .verb = GATE_CLOSE, .a = 0, .b = 0 });
         send_order(&p, (order){ .verb = EVENT_RECORD, .a = 0, .b = 0 });
-        for (int k = 0; k < 3; k++) assert_int_equal(take_answer(&p).result, DS_OK);
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(take_answer(&p).result, DS_OK);
         ok(ds_stream_wait_event(s, theirs));
         kill(p.pid, SIGKILL);
-        if (ds_stream_synchronize(s) != DS_ERR_PEER_DIED) fail_msg("death %d: %s", i, ds_last_error());
+        if (ds_stream_synchronize(s) != DS_ERR_PEER_DIED)
+            fail_msg("death %d: %s", i, ds_last_error());
         end_peer(&p);
         gate_open(&g);
         ok(ds_event_synchronize(mine));
         ok(ds_event_destroy(mine));
         ok(ds_event_destroy(theirs));
         ok(ds_device_reset(harness_device(0)));
-        if (i != 9) continue;
+        if (i != 9)
+            continue;
         files = entries_of("/proc/self/fd");
         threads = entries_of("/proc/self/task");
         ok(ds_device_memory_info(harness_device(0), &before, NULL));
     }
     end_peer(&spare);
     a_moment();
-    ds_event e = shared_event(); /* what is not needed any more is closed when the next thing is shared or unshared */
+    /* what is not needed any more is closed when the next thing is shared or unshared */
+    ds_event e = shared_event();
     ok(ds_event_destroy(e));
     ok(ds_device_memory_info(harness_device(0), &after, NULL));
     assert_true(entries_of("/proc/self/fd") <= files);
@@ -801,20 +935,31 @@ static ds_ipc_mem_handle exported_block(const void *ptr) {
     ok(ds_mem_export(ptr, &h));
     return h;
 }
+
 static void give_block(const peer *p, const void *ptr, int a, int b) {
-    expect(p, (order){ .verb = BLOCK_IMPORT, .a = a, .b = b, .block = exported_block(ptr) }, DS_OK, "BLOCK_IMPORT");
+    expect(p, (order){ .verb = BLOCK_IMPORT, .a = a, .b = b, .block = exported_block(ptr) }, DS_OK,
+           "BLOCK_IMPORT");
 }
+
 static void expect_over_there(const peer *p, int a, int b, size_t size, uint64_t value) {
-    assert_int_equal(expect(p, (order){ .verb = BLOCK_CHECK, .a = a, .b = b, .size = size, .value = value }, DS_OK, "BLOCK_CHECK").value, 0);
+    assert_int_equal(
+        expect(p, (order){ .verb = BLOCK_CHECK, .a = a, .b = b, .size = size, .value = value },
+               DS_OK, "BLOCK_CHECK")
+            .value,
+        0);
 }
+
 static void expect_here(const void *ptr, size_t size, uint64_t value, ds_stream s) {
     uint64_t wrong = 1;
     ok(count_wrong(ptr, size, value, s, &wrong));
     assert_int_equal(wrong, 0);
 }
+
 static void test_an_importer_sees_what_was_written_before_the_export(void **state) {
     (void)state;
+
     enum { SIZE = 3 << 20 };
+
     gate g = { 0 };
     ds_stream s = made();
     ds_pool pool = shareable_pool(0);
@@ -824,13 +969,15 @@ static void test_an_importer_sees_what_was_written_before_the_export(void **stat
     gate_close(s, &g);
     ok(fill_with(ptr, SIZE, 0x1234567, s));
     give_block(&p, ptr, 0, 0); /* the fill is still to come */
-    send_order(&p, (order){ .verb = BLOCK_CHECK, .a = 0, .b = 0, .size = SIZE, .value = 0x1234567 });
+    send_order(&p,
+               (order){ .verb = BLOCK_CHECK, .a = 0, .b = 0, .size = SIZE, .value = 0x1234567 });
     a_moment();
     gate_open(&g);
     answer a = take_answer(&p);
     assert_int_equal(a.result, DS_OK);
     assert_int_equal(a.value, 0);
-    tell(p, .verb = BLOCK_FILL, .a = 0, .b = 0, .size = SIZE, .value = 0x7654321); /* and it is the same memory */
+    /* and it is the same memory */
+    tell(p, .verb = BLOCK_FILL, .a = 0, .b = 0, .size = SIZE, .value = 0x7654321);
     tell(p, .verb = STREAM_SYNC, .b = 0);
     expect_here(ptr, SIZE, 0x7654321, s);
     tell(p, .verb = BLOCK_CLOSE, .a = 0, .b = 0);
@@ -843,7 +990,9 @@ static void test_an_importer_sees_what_was_written_before_the_export(void **stat
 
 static void test_a_block_is_exported_again_behind_later_work(void **state) {
     (void)state;
+
     enum { SIZE = 1 << 20 };
+
     ds_stream s = made();
     ds_pool pool = shareable_pool(0);
     void *ptr;
@@ -872,7 +1021,9 @@ static void test_a_block_is_exported_again_behind_later_work(void **state) {
 
 static void test_addresses_inside_of_blocks_can_be_exported(void **state) {
     (void)state;
+
     enum { SIZE = 64 << 10 };
+
     ds_stream s = made();
     ds_pool pool = shareable_pool(0);
     char *a, *b;
@@ -889,10 +1040,12 @@ static void test_addresses_inside_of_blocks_can_be_exported(void **state) {
     expect_over_there(&p, 1, 0, 4096, 1);
     expect_over_there(&p, 2, 0, SIZE - 512, 3);
     uint64_t at[3];
-    for (int i = 0; i < 3; i++) at[i] = tell(p, .verb = BLOCK_ADDRESS, .a = i).value;
-    assert_true(at[0] - at[1] == 4096); /* one mapping of the block, */
+    for (int i = 0; i < 3; i++)
+        at[i] = tell(p, .verb = BLOCK_ADDRESS, .a = i).value;
+    assert_true(at[0] - at[1] == 4096);                    /* one mapping of the block, */
     assert_true(at[2] - at[1] == (uint64_t)(b + 512 - a)); /* and of the segment */
-    for (int i = 0; i < 3; i++) tell(p, .verb = BLOCK_CLOSE, .a = i, .b = 0);
+    for (int i = 0; i < 3; i++)
+        tell(p, .verb = BLOCK_CLOSE, .a = i, .b = 0);
     end_peer(&p);
     ok(ds_mem_free(a));
     ok(ds_mem_free(b));
@@ -903,7 +1056,9 @@ static void test_addresses_inside_of_blocks_can_be_exported(void **state) {
 
 static void test_a_freed_block_is_kept_until_all_importers_have_closed_it(void **state) {
     (void)state;
+
     enum { SIZE = 2 << 20 };
+
     ds_stream s = made();
     ds_pool pool = shareable_pool(0);
     void *ptr, *other;
@@ -929,7 +1084,8 @@ static void test_a_freed_block_is_kept_until_all_importers_have_closed_it(void *
     tell(q, .verb = STREAM_SYNC, .b = 0);
     ok(ds_mem_ipc_collect());
     ok(ds_pool_get_stats(pool, &stats));
-    assert_int_equal(stats.active_bytes[0].current, 2 * SIZE); /* the first has imported it once more than closed */
+    /* the first has imported it once more than closed */
+    assert_int_equal(stats.active_bytes[0].current, 2 * SIZE);
     expect_over_there(&p, 1, 0, SIZE, 5);
     tell(p, .verb = BLOCK_CLOSE, .a = 1, .b = 1); /* on another stream */
     tell(p, .verb = STREAM_SYNC, .b = 1);
@@ -950,12 +1106,15 @@ static void test_a_freed_block_is_kept_until_all_importers_have_closed_it(void *
 
 static void test_a_freed_block_is_poisoned_when_nobody_has_it_any_more(void **state) {
     (void)state;
+
     enum { SIZE = 2 << 20 };
+
     ds_stream s = made();
     ds_mem_config c = ds_mem_config_default();
     c.poison = c.poll_on_alloc = 1;
     ds_pool pool;
-    ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .config = &c, .shareable = 1 }, &pool));
+    ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .config = &c, .shareable = 1 },
+                      &pool));
     void *ptr, *again;
     uint64_t wrong = 1;
     peer p = start_peer();
@@ -981,7 +1140,9 @@ static void test_a_freed_block_is_poisoned_when_nobody_has_it_any_more(void **st
 
 static void test_closing_is_ordered_behind_the_importers_last_use(void **state) {
     (void)state;
+
     enum { SIZE = 1 << 20 };
+
     ds_stream s = made();
     ds_pool pool = shareable_pool(0);
     void *ptr, *other;
@@ -1011,7 +1172,9 @@ static void test_closing_is_ordered_behind_the_importers_last_use(void **state) 
 
 static void test_a_segment_stays_while_someone_has_it_open(void **state) {
     (void)state;
+
     enum { SIZE = 32 << 20 };
+
     ds_stream s = made();
     ds_pool pool = shareable_pool(0);
     void *ptr;
@@ -1027,7 +1190,8 @@ static void test_a_segment_stays_while_someone_has_it_open(void **state) {
     tell(p, .verb = GATE_OPEN, .a = 0);
     tell(p, .verb = STREAM_SYNC, .b = 0);
     ok(ds_mem_free(ptr));
-    ok(ds_pool_empty_cache(pool, &released)); /* the block is free, but the other process has not been in the allocator since */
+    /* the block is free, but the other process has not been in the allocator since */
+    ok(ds_pool_empty_cache(pool, &released));
     assert_true(released >= SIZE);
     ok(ds_device_memory_info(harness_device(0), &during, NULL));
     assert_true(during <= before - SIZE);
@@ -1043,7 +1207,9 @@ static void test_a_segment_stays_while_someone_has_it_open(void **state) {
 
 static void test_memory_that_comes_back_is_found_when_it_is_short(void **state) {
     (void)state;
+
     enum { SIZE = 32 << 20 };
+
     ds_stream s = made();
     ds_pool pool = shareable_pool(40 << 20);
     void *ptr, *other;
@@ -1085,7 +1251,8 @@ static void test_what_cannot_be_shared_is_refused(void **state) {
     refused(ds_mem_import(harness_device(0), &h, (ds_stream){ 0 }, &got), DS_ERR_INVALID_HANDLE);
     ds_ipc_mem_handle bad = h;
     bad.bytes[0] = 9;
-    refused(ds_mem_import(harness_device(0), &bad, s, &got), DS_ERR_UNSUPPORTED); /* of a later version */
+    /* of a later version */
+    refused(ds_mem_import(harness_device(0), &bad, s, &got), DS_ERR_UNSUPPORTED);
     memset(&bad, 0, sizeof bad);
     refused(ds_mem_import(harness_device(0), &bad, s, &got), DS_ERR_INVALID_VALUE);
     memset(&bad, 0xff, sizeof bad);
@@ -1095,8 +1262,10 @@ static void test_what_cannot_be_shared_is_refused(void **state) {
     peer p = start_peer();
     tell(p, .verb = BLOCK_ALLOC, .a = 0, .b = 0, .size = 8192);
     h = tell(p, .verb = BLOCK_EXPORT, .a = 0).block;
-    if (harness_device_count() > 1) refused(ds_mem_import(harness_device(0), &h, elsewhere, &got), DS_ERR_DEVICE_MISMATCH);
-    if (!harness_is_cpu()) refused(ds_mem_import(ds_cpu(0), &h, s, &got), DS_ERR_CROSS_DRIVER);
+    if (harness_device_count() > 1)
+        refused(ds_mem_import(harness_device(0), &h, elsewhere, &got), DS_ERR_DEVICE_MISMATCH);
+    if (!harness_is_cpu())
+        refused(ds_mem_import(ds_cpu(0), &h, s, &got), DS_ERR_CROSS_DRIVER);
     ok(ds_mem_import(harness_device(0), &h, s, &got));
     if (!harness_is_cpu()) {
         ds_stream on_cpu;
@@ -1155,7 +1324,9 @@ static void test_blocks_are_not_shared_on_a_stream_that_captures(void **state) {
 
 static void test_more_blocks_than_have_events_are_exported_in_order(void **state) {
     (void)state;
+
     enum { COUNT = 1100, SIZE = 4096 };
+
     static void *ptr[COUNT];
     ds_stream s = made();
     ds_pool pool = shareable_pool(0);
@@ -1164,13 +1335,15 @@ static void test_more_blocks_than_have_events_are_exported_in_order(void **state
         ok(alloc_in(pool, SIZE, s, &ptr[i]));
         ok(fill_with(ptr[i], SIZE, (uint64_t)i, s));
         ds_ipc_mem_handle h = exported_block(ptr[i]);
-        if (i < COUNT - 120) continue;
+        if (i < COUNT - 120)
+            continue;
         tell(p, .verb = BLOCK_IMPORT, .a = 0, .b = 0, .block = h);
         expect_over_there(&p, 0, 0, SIZE, (uint64_t)i);
         tell(p, .verb = BLOCK_CLOSE, .a = 0, .b = 0);
     }
     tell(p, .verb = STREAM_SYNC, .b = 0);
-    for (int i = 0; i < COUNT; i++) ok(ds_mem_free(ptr[i]));
+    for (int i = 0; i < COUNT; i++)
+        ok(ds_mem_free(ptr[i]));
     ok(ds_mem_ipc_collect());
     ds_mem_stats stats = { .size = sizeof stats };
     stats.size = sizeof stats;
@@ -1183,7 +1356,9 @@ static void test_more_blocks_than_have_events_are_exported_in_order(void **state
 
 static void test_an_importer_that_is_killed_gives_its_blocks_back(void **state) {
     (void)state;
+
     enum { SIZE = 1 << 20, BLOCKS = 10 };
+
     ds_stream s = made();
     ds_pool pool = shareable_pool(0);
     void *ptr[BLOCKS], *again;
@@ -1211,7 +1386,9 @@ static void test_an_importer_that_is_killed_gives_its_blocks_back(void **state) 
 /* On CUDA the memory of a process that has died is gone. */
 static void test_memory_of_a_dead_exporter_can_be_used_until_it_is_closed(void **state) {
     (void)state;
+
     enum { SIZE = 1 << 20 };
+
     ds_stream s = made();
     void *got;
     int before = shared_mappings();
@@ -1232,7 +1409,9 @@ static void test_memory_of_a_dead_exporter_can_be_used_until_it_is_closed(void *
 
 static void test_deaths_of_each_side_leave_no_block_behind(void **state) {
     (void)state;
+
     enum { SIZE = 256 << 10 };
+
     ds_stream s = made();
     ds_pool pool = shareable_pool(0);
     int files = 0, mappings = 0, names = entries_of("/dev/shm"), failed = 0;
@@ -1243,8 +1422,10 @@ static void test_deaths_of_each_side_leave_no_block_behind(void **state) {
         peer p = next_peer(&spare);
         ok(alloc_in(pool, SIZE, s, &ptr));
         ok(fill_with(ptr, SIZE, (uint64_t)i, s));
-        send_order(&p, (order){ .verb = BLOCK_IMPORT, .a = 0, .b = 0, .block = exported_block(ptr) });
-        if (harness_is_cpu()) { /* it ends with its last use before it, and what it exports not yet written */
+        send_order(&p,
+                   (order){ .verb = BLOCK_IMPORT, .a = 0, .b = 0, .block = exported_block(ptr) });
+        /* it ends with its last use before it, and what it exports not yet written */
+        if (harness_is_cpu()) {
             send_order(&p, (order){ .verb = GATE_CLOSE, .a = 0, .b = 0 });
             send_order(&p, (order){ .verb = BLOCK_ALLOC, .a = 1, .b = 0, .size = SIZE });
             send_order(&p, (order){ .verb = BLOCK_FILL, .a = 1, .b = 0, .size = SIZE, .value = 3 });
@@ -1252,7 +1433,8 @@ static void test_deaths_of_each_side_leave_no_block_behind(void **state) {
             send_order(&p, (order){ .verb = BLOCK_CLOSE, .a = 0, .b = 0 });
             for (int k = 0; k < 4; k++) {
                 answer a = take_answer(&p);
-                if (a.result != DS_OK) fail_msg("death %d, order %d: %s", i, k, a.text);
+                if (a.result != DS_OK)
+                    fail_msg("death %d, order %d: %s", i, k, a.text);
             }
             ds_ipc_mem_handle h = take_answer(&p).block;
             assert_int_equal(take_answer(&p).result, DS_OK);
@@ -1268,7 +1450,8 @@ static void test_deaths_of_each_side_leave_no_block_behind(void **state) {
             ok(ds_device_reset(harness_device(0)));
         }
         ok(ds_mem_ipc_collect());
-        if (i != 9) continue;
+        if (i != 9)
+            continue;
         files = entries_of("/proc/self/fd");
         mappings = shared_mappings();
         ok(ds_device_memory_info(harness_device(0), &before, NULL));
@@ -1278,7 +1461,8 @@ static void test_deaths_of_each_side_leave_no_block_behind(void **state) {
     ok(ds_device_memory_info(harness_device(0), &after, NULL));
     assert_int_equal(after, before);
     assert_int_equal(entries_of("/proc/self/fd"), files - 1); /* the spare one's */
-    if (harness_is_cpu()) assert_int_equal(shared_mappings(), mappings);
+    if (harness_is_cpu())
+        assert_int_equal(shared_mappings(), mappings);
     assert_int_equal(entries_of("/dev/shm"), names);
     ds_mem_stats stats = { .size = sizeof stats };
     stats.size = sizeof stats;
@@ -1296,6 +1480,7 @@ typedef struct exporter {
     ds_pool pool;
     int slot;
 } exporter;
+
 static void *export_many(void *arg) {
     const exporter *x = arg;
     ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
@@ -1306,19 +1491,29 @@ static void *export_many(void *arg) {
         ok_thread(fill_with(ptr, 65536, (uint64_t)i, s));
         ok_thread(ds_mem_export(ptr, &h));
         order o[4] = { { .verb = BLOCK_IMPORT, .a = x->slot, .b = x->slot, .block = h },
-                       { .verb = BLOCK_CHECK, .a = x->slot, .b = x->slot, .size = 65536, .value = (uint64_t)i },
-                       { .verb = BLOCK_CLOSE, .a = x->slot, .b = x->slot }, { .verb = STREAM_SYNC, .b = x->slot } };
+                       { .verb = BLOCK_CHECK,
+                         .a = x->slot,
+                         .b = x->slot,
+                         .size = 65536,
+                         .value = (uint64_t)i },
+                       { .verb = BLOCK_CLOSE, .a = x->slot, .b = x->slot },
+                       { .verb = STREAM_SYNC, .b = x->slot } };
         for (int k = 0; k < 4; k++) {
-            if (k == 2) ok_thread(ds_mem_free(ptr));
+            if (k == 2)
+                ok_thread(ds_mem_free(ptr));
             pthread_mutex_lock(x->talking);
             answer a = ask(x->p, o[k]);
             pthread_mutex_unlock(x->talking);
-            if (a.result != DS_OK || a.value) { fprintf(stderr, "order %d: %s, %zu wrong\n", k, a.text, (size_t)a.value); abort(); }
+            if (a.result != DS_OK || a.value) {
+                fprintf(stderr, "order %d: %s, %zu wrong\n", k, a.text, (size_t)a.value);
+                abort();
+            }
         }
     }
     ok_thread(ds_stream_destroy(s));
     return NULL;
 }
+
 static void test_threads_export_while_others_close(void **state) {
     (void)state;
     pthread_mutex_t talking = PTHREAD_MUTEX_INITIALIZER;
@@ -1330,7 +1525,8 @@ static void test_threads_export_while_others_close(void **state) {
         x[i] = (exporter){ &p, &talking, pool, i };
         thread[i] = spawn(export_many, &x[i]);
     }
-    for (int i = 0; i < 3; i++) join(thread[i]);
+    for (int i = 0; i < 3; i++)
+        join(thread[i]);
     ok(ds_mem_ipc_collect());
     ds_mem_stats stats = { .size = sizeof stats };
     stats.size = sizeof stats;
@@ -1366,7 +1562,9 @@ static void test_a_shutdown_ends_what_is_shared_on_both_sides(void **state) {
 
 static void test_a_pool_ends_while_others_have_its_blocks(void **state) {
     (void)state;
+
     enum { SIZE = 32 << 20 };
+
     ds_stream s = made();
     ds_pool pool = shareable_pool(0);
     void *ptr;
@@ -1397,13 +1595,16 @@ static void test_a_pool_ends_while_others_have_its_blocks(void **state) {
 
 /* Bookkeeping memory of which one block is refused. */
 static struct { _Atomic long calls, fail_at, live; } books;
+
 static void *book_alloc(size_t size, void *user) {
     (void)user;
-    if (++books.calls == books.fail_at) return NULL;
+    if (++books.calls == books.fail_at)
+        return NULL;
     void *p = malloc(size);
     books.live += p != NULL;
     return p;
 }
+
 static void book_free(void *p, void *user) {
     (void)user;
     books.live -= p != NULL;
@@ -1412,11 +1613,13 @@ static void book_free(void *p, void *user) {
 
 static int failures;
 /* A call that may meet the fault: then it has done nothing, and the next one succeeds. */
-#define in_the_end(call) \
-    do { \
-        ds_result end_result_ = (call); \
-        if (end_result_ < 0 && failures++ == 0) end_result_ = (call); \
-        if (end_result_ < 0) fail_msg("%s is %s: %s", #call, ds_result_name(end_result_), ds_last_error()); \
+#define in_the_end(call)                                                                   \
+    do {                                                                                   \
+        ds_result end_result_ = (call);                                                    \
+        if (end_result_ < 0 && failures++ == 0)                                            \
+            end_result_ = (call);                                                          \
+        if (end_result_ < 0)                                                               \
+            fail_msg("%s is %s: %s", #call, ds_result_name(end_result_), ds_last_error()); \
     } while (0)
 
 static void share_everything(const peer *p) {
@@ -1443,7 +1646,8 @@ static void share_everything(const peer *p) {
     in_the_end(ds_stream_synchronize(s));
     in_the_end(ds_event_record(theirs, s));
     in_the_end(ds_event_synchronize(theirs));
-    in_the_end(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .shareable = 1 }, &pool));
+    in_the_end(
+        ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .shareable = 1 }, &pool));
     in_the_end(alloc_in(pool, 4096, s, &ptr));
     in_the_end(fill_with(ptr, 4096, 8, s));
     in_the_end(ds_mem_export(ptr, &h));
@@ -1474,7 +1678,9 @@ static void share_everything(const peer *p) {
 
 /* 1: the fault was met. */
 static int share_with_a_fault(const peer *p, const char *fault, long book_fault) {
-    ds_init_desc init = { .layers = fault ? "fault" : NULL, .fault = fault, .allocator = { book_alloc, book_free, NULL } };
+    ds_init_desc init = { .layers = fault ? "fault" : NULL,
+                          .fault = fault,
+                          .allocator = { book_alloc, book_free, NULL } };
     failures = 0;
     ok(ds_init(&init));
     (void)harness_device_count(); /* it is started */
@@ -1482,17 +1688,22 @@ static int share_with_a_fault(const peer *p, const char *fault, long book_fault)
     books.fail_at = book_fault;
     share_everything(p);
     int met = failures > 0 || (book_fault && books.calls >= book_fault);
-    if (!met) books.fail_at = 0;
+    if (!met)
+        books.fail_at = 0;
     ok(ds_shutdown());
     harness_forget();
     books.fail_at = 0;
-    if (books.live) fail_msg("%s %ld: %ld blocks of bookkeeping are left", fault ? fault : "bookkeeping", book_fault, (long)books.live);
+    if (books.live)
+        fail_msg("%s %ld: %ld blocks of bookkeeping are left", fault ? fault : "bookkeeping",
+                 book_fault, (long)books.live);
     return met;
 }
 
 static void test_a_fault_in_any_call_loses_nothing(void **state) {
-    static const char *const entries[] = { "stream_create", "event_create", "event_export", "event_import", "event_synchronize", "submit",
-                                           "share_alloc", "share_export", "share_import", "stream_synchronize" };
+    static const char *const entries[] = { "stream_create",     "event_create",      "event_export",
+                                           "event_import",      "event_synchronize", "submit",
+                                           "share_alloc",       "share_export",      "share_import",
+                                           "stream_synchronize" };
     (void)state;
     harness_shutdown();
     peer p = start_peer();
@@ -1508,24 +1719,32 @@ static void test_a_fault_in_any_call_loses_nothing(void **state) {
     }
     assert_true(met > 10);
     int more = 1;
-    for (long n = 1; more && n < 300; n++) more = share_with_a_fault(&p, NULL, n);
+    for (long n = 1; more && n < 300; n++)
+        more = share_with_a_fault(&p, NULL, n);
     assert_int_equal(entries_of("/proc/self/fd"), files);
     assert_int_equal(shared_mappings(), mappings);
     end_peer(&p);
 }
 
-/* On the stand-in a record of a process that died never ends, and CUDA does not say what becomes of it: those tests are the CPU driver's. */
+/* On the stand-in a record of a process that died never ends, and CUDA does not say what becomes
+   of it: those tests are the CPU driver's. */
 /* ---- who shares ---- */
 
-typedef struct process_list { char text[4000]; size_t n; } process_list;
+typedef struct process_list {
+    char text[4000];
+    size_t n;
+} process_list;
+
 static int keep_text(const char *text, size_t size, void *user) {
     process_list *l = user;
-    if (size > sizeof l->text - 1 - l->n) return 1;
+    if (size > sizeof l->text - 1 - l->n)
+        return 1;
     memcpy(l->text + l->n, text, size);
     l->n += size;
     l->text[l->n] = 0;
     return 0;
 }
+
 /* MiB that a process is said to use; -1: it is not listed. */
 static double shared_with(pid_t pid) {
     process_list l = { .n = 0 };
@@ -1536,24 +1755,31 @@ static double shared_with(pid_t pid) {
     const char *at = strstr(l.text, line);
     return at && sscanf(at + strlen(line), "%lf", &mb) == 1 ? mb : -1;
 }
+
 static void test_a_process_can_have_so_many_interprocess_events_and_no_more(void **state) {
     enum { MOST = 65536 };
+
     ds_ipc_event_handle h;
     ds_event *e = calloc(MOST + 1, sizeof *e);
     (void)state;
     assert_non_null(e);
     ds_stream s = made();
-    for (int i = 0; i <= MOST; i++) ok(ds_event_create(DS_EVENT_INTERPROCESS, NULL, &e[i])); /* which takes no place */
-    for (int i = 0; i < MOST; i++) ok(ds_event_record(e[i], s));
+    /* which takes no place */
+    for (int i = 0; i <= MOST; i++)
+        ok(ds_event_create(DS_EVENT_INTERPROCESS, NULL, &e[i]));
+    for (int i = 0; i < MOST; i++)
+        ok(ds_event_record(e[i], s));
     refused(ds_event_record(e[MOST], s), DS_ERR_LIMIT_EXCEEDED);
     refused(ds_event_export(e[MOST], &h), DS_ERR_LIMIT_EXCEEDED);
     ok(ds_event_destroy(e[0]));
     ok(ds_stream_synchronize(s));
     ok(ds_event_record(e[MOST], s));
-    for (int i = 1; i <= MOST; i++) ok(ds_event_destroy(e[i]));
+    for (int i = 1; i <= MOST; i++)
+        ok(ds_event_destroy(e[i]));
     ok(ds_stream_destroy(s));
     free(e);
 }
+
 static void test_processes_that_share_a_cpu_devices_memory_are_listed(void **state) {
     (void)state;
     ds_stream s = made();
@@ -1612,7 +1838,8 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST_CPU(test_the_death_of_a_recorder_of_my_event_is_noticed, "issue 5.8"),
     DS_TEST_CPU(test_a_record_that_was_reached_outlives_its_process, "issue 5.8"),
     DS_TEST_CPU(test_a_child_of_a_dead_process_does_not_keep_it_alive, "issue 5.8"),
-    DS_TEST_CPU(test_a_thousand_deaths_between_record_and_completion_leave_nothing_behind, "issue 5.8"),
+    DS_TEST_CPU(test_a_thousand_deaths_between_record_and_completion_leave_nothing_behind,
+                "issue 5.8"),
     DS_TEST_CPU(test_a_process_that_was_killed_while_it_waited_is_forgotten, "issue 5.8"),
     DS_TEST(test_an_importer_sees_what_was_written_before_the_export, "torch 3.15"),
     DS_TEST(test_a_block_is_exported_again_behind_later_work, "torch 3.15"),

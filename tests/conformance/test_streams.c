@@ -1,4 +1,5 @@
-/* Streams: creation, ownership, query and synchronize, the legacy and per-thread streams, streams of other libraries. */
+/* Streams: creation, ownership, query and synchronize, the legacy and per-thread streams,
+   streams of other libraries. */
 #include "harness.h"
 
 #include <limits.h>
@@ -9,7 +10,9 @@
 static const ds_device nothing;
 static const ds_stream no_stream;
 
-static int same(ds_device a, ds_device b) { return a.type == b.type && a.index == b.index; }
+static int same(ds_device a, ds_device b) {
+    return a.type == b.type && a.index == b.index;
+}
 
 static ds_stream legacy(int device) {
     ds_stream s;
@@ -29,7 +32,9 @@ static uint64_t id_of(ds_stream s) {
     return id;
 }
 
-static void expect_pending(ds_stream s) { assert_int_equal(ds_stream_query(s), DS_NOT_READY); }
+static void expect_pending(ds_stream s) {
+    assert_int_equal(ds_stream_query(s), DS_NOT_READY);
+}
 
 /* ---- creation ---- */
 
@@ -58,7 +63,8 @@ static void test_a_stream_without_a_description_has_the_defaults(void **state) {
 static void test_flags_are_reported_as_given(void **state) {
     unsigned flags = 9;
     (void)state;
-    ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING), other = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING),
+              other = harness_stream(0, DS_STREAM_NON_BLOCKING);
     ok(ds_stream_flags(blocking, &flags));
     assert_int_equal(flags, DS_STREAM_BLOCKING);
     ok(ds_stream_flags(other, &flags));
@@ -72,10 +78,16 @@ static void test_flags_are_reported_as_given(void **state) {
 }
 
 static void test_presets_have_the_defaults_of_their_libraries(void **state) {
-    const struct { ds_stream_desc desc; unsigned flags; } presets[] = {
-        { ds_stream_desc_torch(), DS_STREAM_NON_BLOCKING }, { ds_stream_desc_paddle(), DS_STREAM_NON_BLOCKING },
-        { ds_stream_desc_cupy(), DS_STREAM_BLOCKING },      { ds_stream_desc_mindspore(), DS_STREAM_NON_BLOCKING },
+    const struct {
+        ds_stream_desc desc;
+        unsigned flags;
+    } presets[] = {
+        { ds_stream_desc_torch(), DS_STREAM_NON_BLOCKING },
+        { ds_stream_desc_paddle(), DS_STREAM_NON_BLOCKING },
+        { ds_stream_desc_cupy(), DS_STREAM_BLOCKING },
+        { ds_stream_desc_mindspore(), DS_STREAM_NON_BLOCKING },
     };
+
     (void)state;
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         ds_stream s;
@@ -94,7 +106,11 @@ static void test_creation_refuses_wrong_arguments_and_gives_no_stream(void **sta
     ds_device beyond = harness_device(0);
     (void)state;
     beyond.index = 100;
-    const struct { ds_stream_desc desc; ds_result code; } wrong[] = {
+
+    const struct {
+        ds_stream_desc desc;
+        ds_result code;
+    } wrong[] = {
         { { .flags = 2 }, DS_ERR_INVALID_VALUE },
         { { .flags = 0x80000000u }, DS_ERR_INVALID_VALUE },
         { { .device = beyond }, DS_ERR_DEVICE_RANGE },
@@ -104,6 +120,7 @@ static void test_creation_refuses_wrong_arguments_and_gives_no_stream(void **sta
         { { .device = { DS_DEVICE_HOST, -1 } }, DS_ERR_INVALID_DEVICE },
         { { .device = { DS_DEVICE_CURRENT, 1 } }, DS_ERR_INVALID_VALUE },
     };
+
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         ds_stream s = { 5 };
         refused(ds_stream_create(&wrong[i].desc, &s), wrong[i].code);
@@ -128,11 +145,13 @@ static void test_a_negative_index_creates_on_the_current_device(void **state) {
         }
         ok(ds_device_pop());
     }
-    if (!ds_is_available(DS_DEVICE_CPU) || harness_is_cpu()) return;
+    if (!ds_is_available(DS_DEVICE_CPU) || harness_is_cpu())
+        return;
     ds_stream s;
     ds_device d;
     ok(ds_device_push(harness_device(1)));
-    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(-1) }, &s)); /* a type that is not the current device's: its first */
+    /* a type that is not the current device's: its first */
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(-1) }, &s));
     ok(ds_stream_device(s, &d));
     assert_true(d.type == DS_DEVICE_CPU && d.index == 0);
     ok(ds_stream_destroy(s));
@@ -143,15 +162,29 @@ static void test_priorities_are_clamped_and_the_request_is_kept(void **state) {
     int least, greatest;
     (void)state;
     ok(ds_device_priority_range(harness_device(0), &least, &greatest));
-    const struct { int asked, effective; } cases[] = {
-        { 0, 0 }, { DS_PRIORITY_HIGH, -1 }, { least, least }, { greatest, greatest }, { greatest - 1, greatest },
-        { DS_PRIORITY_HIGHEST, greatest }, { DS_PRIORITY_LOWEST, least }, { 1, least }, { 2, least }, { -100, greatest },
-        { INT_MIN, greatest }, { INT_MAX, least },
+
+    const struct {
+        int asked, effective;
+    } cases[] = {
+        { 0, 0 },
+        { DS_PRIORITY_HIGH, -1 },
+        { least, least },
+        { greatest, greatest },
+        { greatest - 1, greatest },
+        { DS_PRIORITY_HIGHEST, greatest },
+        { DS_PRIORITY_LOWEST, least },
+        { 1, least },
+        { 2, least },
+        { -100, greatest },
+        { INT_MIN, greatest },
+        { INT_MAX, least },
     };
+
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ds_stream s;
         int effective = 99, requested = 99;
-        ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0), .priority = cases[i].asked }, &s));
+        ok(ds_stream_create(
+            &(ds_stream_desc){ .device = harness_device(0), .priority = cases[i].asked }, &s));
         ok(ds_stream_priority(s, &effective, &requested));
         assert_int_equal(effective, cases[i].effective);
         assert_int_equal(requested, cases[i].asked);
@@ -161,9 +194,15 @@ static void test_priorities_are_clamped_and_the_request_is_kept(void **state) {
 }
 
 static void test_paddles_priorities_are_translated_and_others_refused(void **state) {
-    static const struct { int paddle, ours; } known[] = {
-        { 1, DS_PRIORITY_HIGH }, { 2, DS_PRIORITY_NORMAL }, { -1, DS_PRIORITY_HIGH }, { 0, DS_PRIORITY_NORMAL },
+    static const struct {
+        int paddle, ours;
+    } known[] = {
+        { 1, DS_PRIORITY_HIGH },
+        { 2, DS_PRIORITY_NORMAL },
+        { -1, DS_PRIORITY_HIGH },
+        { 0, DS_PRIORITY_NORMAL },
     };
+
     static const int unknown[] = { 3, -2, 100, INT_MIN, INT_MAX };
     (void)state;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -173,7 +212,8 @@ static void test_paddles_priorities_are_translated_and_others_refused(void **sta
     }
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         int p = 99;
-        refused(ds_priority_from_paddle(unknown[i], &p), DS_ERR_INVALID_VALUE); /* (dev.) Paddle: normal */
+        /* (dev.) Paddle: normal */
+        refused(ds_priority_from_paddle(unknown[i], &p), DS_ERR_INVALID_VALUE);
         assert_int_equal(p, 0);
     }
     refused(ds_priority_from_paddle(1, NULL), DS_ERR_INVALID_VALUE);
@@ -203,7 +243,8 @@ static void test_messages_name_the_stream_by_its_label_and_the_callers_line(void
     ds_stream s;
     (void)state;
     ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0), .label = "decoder" }, &s));
-    refused(ds_stream_label(s, NULL, 10), DS_ERR_INVALID_VALUE); snprintf(place, sizeof place, "test_streams.c:%d", __LINE__);
+    refused(ds_stream_label(s, NULL, 10), DS_ERR_INVALID_VALUE);
+    snprintf(place, sizeof place, "test_streams.c:%d", __LINE__ - 1);
     assert_non_null(strstr(ds_last_error(), place));
     assert_non_null(strstr(ds_last_error(), "ds_stream_label"));
     assert_non_null(strstr(ds_last_error(), "decoder"));
@@ -214,7 +255,8 @@ static void test_messages_name_the_stream_by_its_label_and_the_callers_line(void
 
 static void test_default_streams_equal_themselves_and_nothing_else(void **state) {
     (void)state;
-    ds_stream fresh = harness_stream(0, DS_STREAM_BLOCKING), second = harness_stream(0, DS_STREAM_BLOCKING);
+    ds_stream fresh = harness_stream(0, DS_STREAM_BLOCKING),
+              second = harness_stream(0, DS_STREAM_BLOCKING);
     assert_true(ds_stream_equal(legacy(0), legacy(0)));
     assert_true(ds_stream_equal(per_thread(0), per_thread(0)));
     assert_true(ds_stream_equal(fresh, fresh));
@@ -248,6 +290,7 @@ static void test_an_invalid_handle_equals_nothing(void **state) {
 
 static void test_ids_are_never_used_again(void **state) {
     enum { MANY = 200 }; /* (dev.) torch's pool gives duplicates among 200 requests */
+
     static uint64_t ids[2 * MANY + 2];
     ds_stream s[MANY];
     int n = 0;
@@ -265,7 +308,8 @@ static void test_ids_are_never_used_again(void **state) {
         ok(ds_stream_destroy(again));
     }
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < i; j++) assert_true(ids[i] != ids[j]);
+        for (int j = 0; j < i; j++)
+            assert_true(ids[i] != ids[j]);
 }
 
 static void test_a_stream_reports_its_device_from_any_current_device(void **state) {
@@ -291,7 +335,9 @@ static void test_a_stream_reports_its_device_from_any_current_device(void **stat
 
 /* ---- handles ---- */
 
-static void never(void *user) { *(int *)user = 1; }
+static void never(void *user) {
+    *(int *)user = 1;
+}
 
 /* Every function that takes a stream. */
 static void expect_invalid(ds_stream s) {
@@ -302,7 +348,11 @@ static void expect_invalid(ds_stream s) {
     unsigned flags = 7;
     int effective = 7, requested = 7;
     char label[8] = "label";
-    struct { uint64_t *h, n; } args = { &h, 1 };
+
+    struct {
+        uint64_t *h, n;
+    } args = { &h, 1 };
+
     ds_event made = { 7 }, e;
     ds_stream previous = { 7 };
     ds_stream good = harness_stream(0, 0);
@@ -331,7 +381,8 @@ static void expect_invalid(ds_stream s) {
     assert_string_equal(label, "");
     refused(ds_stream_use(s, 0, &previous), DS_ERR_INVALID_HANDLE);
     assert_int_equal(previous.id, 0);
-    if (s.id) refused(ds_stream_push(s, 0), DS_ERR_INVALID_HANDLE);
+    if (s.id)
+        refused(ds_stream_push(s, 0), DS_ERR_INVALID_HANDLE);
     refused(ds_stream_pop(), DS_ERR_ILLEGAL_STATE);
     refused(ds_event_record(e, s), DS_ERR_INVALID_HANDLE);
     refused(ds_stream_record_new(s, 0, &made), DS_ERR_INVALID_HANDLE);
@@ -356,11 +407,18 @@ static void test_a_zeroed_handle_is_no_stream(void **state) {
 static void test_invented_handles_are_refused(void **state) {
     (void)state;
     ds_stream s = harness_stream(0, 0);
-    const uint64_t ids[] = { 1, 2, 0xdeadbeefcafef00du, UINT64_MAX, s.id + ((uint64_t)1 << 32), s.id ^ ((uint64_t)1 << 63) };
+    const uint64_t ids[] = { 1,
+                             2,
+                             0xdeadbeefcafef00du,
+                             UINT64_MAX,
+                             s.id + ((uint64_t)1 << 32),
+                             s.id ^ ((uint64_t)1 << 63) };
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
-        if (ids[i] == s.id) continue;
+        if (ids[i] == s.id)
+            continue;
         ds_result r = ds_stream_query((ds_stream){ ids[i] });
-        assert_true(r == DS_ERR_INVALID_HANDLE || (i < 2 && r == DS_OK)); /* a small number may be some other stream's */
+        /* a small number may be some other stream's */
+        assert_true(r == DS_ERR_INVALID_HANDLE || (i < 2 && r == DS_OK));
     }
     expect_invalid((ds_stream){ 0xdeadbeefcafef00du });
     expect_invalid((ds_stream){ UINT64_MAX });
@@ -372,10 +430,12 @@ static void test_a_destroyed_handle_stays_invalid_when_its_place_is_taken(void *
     ds_stream gone = harness_stream(0, 0), fresh[50];
     ok(ds_stream_destroy(gone));
     expect_invalid(gone);
-    for (int i = 0; i < 50; i++) fresh[i] = harness_stream(0, 0);
+    for (int i = 0; i < 50; i++)
+        fresh[i] = harness_stream(0, 0);
     refused(ds_stream_query(gone), DS_ERR_INVALID_HANDLE);
     refused(ds_stream_destroy(gone), DS_ERR_INVALID_HANDLE);
-    for (int i = 0; i < 50; i++) ok(ds_stream_destroy(fresh[i]));
+    for (int i = 0; i < 50; i++)
+        ok(ds_stream_destroy(fresh[i]));
 }
 
 static void test_functions_of_a_stream_refuse_missing_outputs(void **state) {
@@ -492,7 +552,8 @@ static void test_destroyed_streams_and_their_records_leave_nothing_behind(void *
         ok(ds_device_synchronize(harness_device(0)));
     }
     uint64_t end = now_ns() + 10000000000u;
-    do ok(ds_cpu_get_stats(&after));
+    do
+        ok(ds_cpu_get_stats(&after));
     while (after.streams > start.streams && now_ns() < end);
     assert_true(after.streams <= start.streams); /* fewer when an earlier test's were still going */
     assert_true(after.queue_bytes <= before.queue_bytes + 65536);
@@ -502,6 +563,7 @@ static void test_destroyed_streams_and_their_records_leave_nothing_behind(void *
 
 static void test_a_stream_runs_its_work_in_order(void **state) {
     enum { MANY = 2000 };
+
     uint64_t *h = word(1), want = 1;
     (void)state;
     ds_stream s = harness_stream(0, 0);
@@ -519,6 +581,7 @@ static void test_streams_run_side_by_side(void **state) {
     (void)state;
     for (int k = 0; k < 2; k++) {
         enum { MANY = 8 };
+
         gate g[MANY];
         ds_stream s[MANY];
         memset(g, 0, sizeof g);
@@ -526,8 +589,11 @@ static void test_streams_run_side_by_side(void **state) {
             s[i] = harness_stream(i, flags[k]);
             gate_close(s[i], &g[i]);
         }
-        for (int i = 0; i < MANY; i++) gate_wait_entered(&g[i]); /* all at once, none of them open */
-        for (int i = 0; i < MANY; i++) expect_pending(s[i]);
+        /* all at once, none of them open */
+        for (int i = 0; i < MANY; i++)
+            gate_wait_entered(&g[i]);
+        for (int i = 0; i < MANY; i++)
+            expect_pending(s[i]);
         for (int i = MANY - 1; i >= 0; i--) {
             gate_open(&g[i]);
             ok(ds_stream_synchronize(s[i]));
@@ -555,7 +621,8 @@ static void test_query_tells_pending_from_done_and_never_blocks(void **state) {
     ds_stream s = harness_stream(1, 0);
     ok(ds_stream_query(s));
     gate_close(s, &g);
-    for (int i = 0; i < 1000; i++) expect_pending(s);
+    for (int i = 0; i < 1000; i++)
+        expect_pending(s);
     gate_wait_entered(&g);
     expect_pending(s);
     gate_open(&g);
@@ -622,7 +689,10 @@ static void test_synchronize_returns_after_the_work(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-typedef struct sleeper { ds_stream s; _Atomic int inside, back; } sleeper;
+typedef struct sleeper {
+    ds_stream s;
+    _Atomic int inside, back;
+} sleeper;
 
 static void *synchronize_there(void *user) {
     sleeper *v = user;
@@ -640,7 +710,8 @@ static void test_a_thread_that_synchronizes_does_not_hold_others_up(void **state
     ds_stream mine = harness_stream(1, 0);
     gate_close(v.s, &g);
     pthread_t thread = spawn(synchronize_there, &v);
-    while (!v.inside) harness_nap();
+    while (!v.inside)
+        harness_nap();
     for (uint64_t i = 0; i < 100; i++) {
         fold(mine, h, i);
         ok(ds_stream_synchronize(mine));
@@ -657,9 +728,11 @@ static void test_a_thread_that_synchronizes_does_not_hold_others_up(void **state
 
 static void test_wait_stream_orders_a_consumer_after_its_producer(void **state) {
     enum { MANY = 300 };
+
     uint64_t *h = word(1), want = 1;
     (void)state;
-    ds_stream s[3] = { harness_stream(0, 0), harness_stream(1, DS_STREAM_BLOCKING), harness_stream(0, DS_STREAM_BLOCKING) };
+    ds_stream s[3] = { harness_stream(0, 0), harness_stream(1, DS_STREAM_BLOCKING),
+                       harness_stream(0, DS_STREAM_BLOCKING) };
     for (int i = 0; i < MANY; i++) {
         fold(s[i % 3], h, (uint64_t)i);
         want = fold_host(want, (uint64_t)i);
@@ -667,7 +740,8 @@ static void test_wait_stream_orders_a_consumer_after_its_producer(void **state) 
     }
     ok(ds_stream_synchronize(s[MANY % 3]));
     assert_int_equal(*h, want);
-    for (int i = 0; i < 3; i++) ok(ds_stream_destroy(s[i]));
+    for (int i = 0; i < 3; i++)
+        ok(ds_stream_destroy(s[i]));
 }
 
 static void test_wait_stream_covers_only_what_was_put_before_it(void **state) {
@@ -721,6 +795,7 @@ static void test_a_wait_outlives_the_stream_waited_for(void **state) {
 
 static void test_a_copy_between_devices_is_ordered_with_the_streams_of_both(void **state) {
     enum { COUNT = 100000 };
+
     void *a, *b, *out;
     (void)state;
     ds_stream s0 = harness_stream(0, 0), s1 = harness_stream(1, 0);
@@ -732,14 +807,16 @@ static void test_a_copy_between_devices_is_ordered_with_the_streams_of_both(void
         gate_close(s0, &g);
         ok(ds_fill(a, round, 4, COUNT, s0));
         ok(ds_fill(b, 99, 4, COUNT, s1));
-        ok(ds_stream_wait_stream(s0, s1)); /* (dev.) torch: the current streams of both devices, without being told */
+        /* (dev.) torch: the current streams of both devices, without being told */
+        ok(ds_stream_wait_stream(s0, s1));
         ok(ds_copy_peer(b, harness_device(1), a, harness_device(0), COUNT * 4, s0));
         ok(ds_stream_wait_stream(s1, s0));
         ok(ds_copy(out, b, COUNT * 4, s1));
         expect_pending(s1);
         gate_open(&g);
         ok(ds_stream_synchronize(s1));
-        for (int i = 0; i < COUNT; i++) assert_int_equal(((uint32_t *)out)[i], round);
+        for (int i = 0; i < COUNT; i++)
+            assert_int_equal(((uint32_t *)out)[i], round);
     }
     ok(ds_free(a));
     ok(ds_free(b));
@@ -777,6 +854,7 @@ static void test_legacy_work_is_a_barrier_between_blocking_streams(void **state)
 
 static void test_legacy_work_waits_for_all_blocking_streams(void **state) {
     enum { MANY = 6 };
+
     (void)state;
     for (int last = 0; last < MANY; last++) { /* each of them is once the one that is missing */
         gate g[MANY], after = { 0 };
@@ -789,7 +867,8 @@ static void test_legacy_work_waits_for_all_blocking_streams(void **state) {
         gate_close(legacy(0), &after);
         for (int i = 0; i < MANY; i++) {
             gate_wait_entered(&g[i]);
-            if (i == last) continue;
+            if (i == last)
+                continue;
             gate_open(&g[i]);
             ok(ds_stream_synchronize(s[i]));
         }
@@ -798,15 +877,18 @@ static void test_legacy_work_waits_for_all_blocking_streams(void **state) {
         gate_wait_entered(&after);
         gate_open(&after);
         ok(ds_stream_synchronize(legacy(0)));
-        for (int i = 0; i < MANY; i++) ok(ds_stream_destroy(s[i]));
+        for (int i = 0; i < MANY; i++)
+            ok(ds_stream_destroy(s[i]));
     }
 }
 
 static void test_legacy_and_blocking_streams_in_turns_keep_one_order(void **state) {
     enum { MANY = 500 };
+
     uint64_t *h = word(1), want = 1;
     (void)state;
-    ds_stream s[3] = { harness_stream(0, DS_STREAM_BLOCKING), harness_stream(0, DS_STREAM_BLOCKING), per_thread(0) };
+    ds_stream s[3] = { harness_stream(0, DS_STREAM_BLOCKING), harness_stream(0, DS_STREAM_BLOCKING),
+                       per_thread(0) };
     for (int i = 0; i < MANY; i++) {
         fold(i & 1 ? s[i / 2 % 3] : legacy(0), h, (uint64_t)i);
         want = fold_host(want, (uint64_t)i);
@@ -821,7 +903,8 @@ static void test_non_blocking_streams_and_the_legacy_stream_ignore_each_other(vo
     gate side = { 0 }, null = { 0 };
     uint64_t *h = word(1);
     (void)state;
-    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING), t = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING),
+              t = harness_stream(0, DS_STREAM_NON_BLOCKING);
     gate_close(s, &side);
     ok(ds_stream_query(legacy(0)));
     gate_close(legacy(0), &null);
@@ -843,7 +926,8 @@ static void test_the_legacy_streams_of_two_devices_ignore_each_other(void **stat
     uint64_t *h = word(1);
     (void)state;
     two_devices();
-    ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING), other = harness_stream(1, DS_STREAM_BLOCKING);
+    ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING),
+              other = harness_stream(1, DS_STREAM_BLOCKING);
     gate_close(legacy(0), &g);
     fold(legacy(1), h, 2);
     fold(other, h, 3);
@@ -883,7 +967,8 @@ static void test_asking_the_legacy_stream_orders_nothing(void **state) {
     gate_close(a, &g);
     expect_pending(legacy(0));
     fold(b, h, 2);
-    ok(ds_stream_synchronize(b)); /* a hang here is the failure: the question has become a barrier */
+    /* a hang here is the failure: the question has become a barrier */
+    ok(ds_stream_synchronize(b));
     gate_open(&g);
     ok(ds_stream_synchronize(a));
     ok(ds_stream_destroy(a));
@@ -894,7 +979,8 @@ static void test_an_event_on_legacy_covers_blocking_work(void **state) {
     gate g = { 0 };
     ds_event e;
     (void)state;
-    ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING), consumer = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING),
+              consumer = harness_stream(0, DS_STREAM_NON_BLOCKING);
     gate_close(blocking, &g);
     ok(ds_stream_record_new(legacy(0), 0, &e));
     ok(ds_stream_wait_event(consumer, e));
@@ -913,7 +999,8 @@ static void test_an_event_on_an_empty_blocking_stream_covers_legacy_work(void **
     gate g = { 0 };
     ds_event blocking_event, other_event;
     (void)state;
-    ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING), other = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING),
+              other = harness_stream(0, DS_STREAM_NON_BLOCKING);
     gate_close(legacy(0), &g);
     ok(ds_stream_record_new(blocking, 0, &blocking_event));
     ok(ds_stream_record_new(other, 0, &other_event));
@@ -933,7 +1020,8 @@ static void test_a_wait_on_legacy_holds_the_blocking_streams(void **state) {
     ds_event e;
     uint64_t *h = word(1);
     (void)state;
-    ds_stream producer = harness_stream(0, DS_STREAM_NON_BLOCKING), blocking = harness_stream(0, DS_STREAM_BLOCKING);
+    ds_stream producer = harness_stream(0, DS_STREAM_NON_BLOCKING),
+              blocking = harness_stream(0, DS_STREAM_BLOCKING);
     ds_stream free_one = harness_stream(0, DS_STREAM_NON_BLOCKING);
     gate_close(producer, &g);
     ok(ds_stream_record_new(producer, 0, &e));
@@ -956,7 +1044,8 @@ static void test_a_wait_on_legacy_holds_the_blocking_streams(void **state) {
 static void test_wait_stream_for_legacy_covers_blocking_work(void **state) {
     gate g = { 0 };
     (void)state;
-    ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING), consumer = harness_stream(0, DS_STREAM_NON_BLOCKING);
+    ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING),
+              consumer = harness_stream(0, DS_STREAM_NON_BLOCKING);
     gate_close(blocking, &g);
     ok(ds_stream_wait_stream(consumer, legacy(0)));
     expect_pending(consumer);
@@ -1000,7 +1089,8 @@ static void test_legacy_work_waits_for_a_destroyed_blocking_stream(void **state)
 static void test_legacy_work_waits_for_the_waits_of_blocking_streams(void **state) {
     gate g = { 0 }, after = { 0 };
     (void)state;
-    ds_stream producer = harness_stream(0, DS_STREAM_NON_BLOCKING), blocking = harness_stream(0, DS_STREAM_BLOCKING);
+    ds_stream producer = harness_stream(0, DS_STREAM_NON_BLOCKING),
+              blocking = harness_stream(0, DS_STREAM_BLOCKING);
     gate_close(producer, &g);
     ok(ds_stream_wait_stream(blocking, producer)); /* its only work is the wait */
     gate_close(legacy(0), &after);
@@ -1042,40 +1132,50 @@ static void *stay(void *user) {
         if (v->asked) {
             v->task(v);
             v->asked = 0;
-        } else harness_nap();
+        } else
+            harness_nap();
     }
-    if (v->before_leaving) v->before_leaving(v);
+    if (v->before_leaving)
+        v->before_leaving(v);
     return NULL;
 }
 
 static pthread_t invite(guest *v) {
     pthread_t thread = spawn(stay, v);
-    while (!v->ready) harness_nap();
+    while (!v->ready)
+        harness_nap();
     return thread;
 }
 
-/* Only its own thread can name a per-thread stream on every driver, so it does what is to be done there. */
+/* Only its own thread can name a per-thread stream on every driver, so it does what is to be
+   done there. */
 static void ask(guest *v, void (*task)(guest *)) {
     v->task = task;
     v->asked = 1;
-    while (v->asked) harness_nap();
+    while (v->asked)
+        harness_nap();
 }
 
-static void close_the_gate(guest *v) { gate_close(v->s, v->g); }
+static void close_the_gate(guest *v) {
+    gate_close(v->s, v->g);
+}
 
 static void close_gate_of(guest *v, gate *g) {
     v->g = g;
     ask(v, close_the_gate);
 }
 
-static void synchronize_own(guest *v) { ok_thread(ds_stream_synchronize(v->s)); }
+static void synchronize_own(guest *v) {
+    ok_thread(ds_stream_synchronize(v->s));
+}
 
 static void see_off(guest *v, pthread_t thread) {
     v->leave = 1;
     join(thread);
 }
 
-static void test_per_thread_streams_of_two_threads_run_side_by_side_and_order_with_legacy(void **state) {
+static void test_per_thread_streams_of_two_threads_run_side_by_side_and_order_with_legacy(
+    void **state) {
     guest v = { 0 }, w = { 0 };
     gate one = { 0 }, two = { 0 }, null = { 0 }, one_after = { 0 }, two_after = { 0 };
     (void)state;
@@ -1096,7 +1196,9 @@ static void test_per_thread_streams_of_two_threads_run_side_by_side_and_order_wi
     gate_open(&null);
     gate_wait_entered(&one_after);
     gate_wait_entered(&two_after);
-    if (harness_is_cpu()) expect_pending(legacy(0)); /* it counts the work of per-thread streams; on CUDA only the caller's */
+    /* it counts the work of per-thread streams; on CUDA only the caller's */
+    if (harness_is_cpu())
+        expect_pending(legacy(0));
     gate_open(&one_after);
     gate_open(&two_after);
     ask(&v, synchronize_own);
@@ -1124,7 +1226,11 @@ static void expect_unreachable(ds_stream s) {
     ds_stream_native native = { 7, { 7, 7 }, &native };
     ds_event e;
     uint64_t *h = word(7);
-    struct { uint64_t *h, n; } args = { h, 1 };
+
+    struct {
+        uint64_t *h, n;
+    } args = { h, 1 };
+
     ds_stream mine = harness_stream(0, 0);
     ok(ds_stream_record_new(mine, 0, &e));
     refused(ds_stream_query(s), DS_ERR_UNSUPPORTED);
@@ -1150,11 +1256,14 @@ static void test_a_per_thread_handle_means_its_thread_wherever_it_is_used(void *
     (void)state;
     pthread_t thread = invite(&v);
     assert_true(v.equal_inside);
-    assert_false(ds_stream_equal(v.s, per_thread(0))); /* (dev.) CuPy: equal, though they are two queues */
+    /* (dev.) CuPy: equal, though they are two queues */
+    assert_false(ds_stream_equal(v.s, per_thread(0)));
     assert_true(id_of(v.s) != id_of(per_thread(0)));
     assert_int_equal(v.native, 2); /* for its own thread only */
-    if (harness_is_cpu()) gate_close(v.s, &g);
-    else close_gate_of(&v, &g);
+    if (harness_is_cpu())
+        gate_close(v.s, &g);
+    else
+        close_gate_of(&v, &g);
     gate_wait_entered(&g);
     ok(ds_stream_query(per_thread(0)));
     if (harness_is_cpu()) {
@@ -1171,7 +1280,9 @@ static void test_a_per_thread_handle_means_its_thread_wherever_it_is_used(void *
     see_off(&v, thread);
 }
 
-static void leave_work_behind(guest *v) { gate_close(v->s, v->g); }
+static void leave_work_behind(guest *v) {
+    gate_close(v->s, v->g);
+}
 
 static void test_a_per_thread_stream_goes_with_its_thread_after_its_work(void **state) {
     gate g = { 0 }, after = { 0 };
@@ -1210,12 +1321,17 @@ static void test_the_default_stream_is_the_legacy_one_unless_opted_otherwise(voi
     ds_result r = DS_OK;
     for (int way = 0; way < 3; way++) {
         harness_shutdown();
-        if (way == 0) r = ds_init(&(ds_init_desc){ .flags = DS_INIT_PER_THREAD_DEFAULT_STREAM });
-        if (way == 1) setenv("DEVSTREAM_PER_THREAD_DEFAULT_STREAM", "1", 1);
-        if (r == DS_OK) r = ds_stream_default(harness_device(0), &s);
+        if (way == 0)
+            r = ds_init(&(ds_init_desc){ .flags = DS_INIT_PER_THREAD_DEFAULT_STREAM });
+        if (way == 1)
+            setenv("DEVSTREAM_PER_THREAD_DEFAULT_STREAM", "1", 1);
+        if (r == DS_OK)
+            r = ds_stream_default(harness_device(0), &s);
         unsetenv("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-        if (r == DS_OK) r = ds_stream_legacy(harness_device(0), &null);
-        if (r == DS_OK) r = ds_stream_per_thread(harness_device(0), &mine);
+        if (r == DS_OK)
+            r = ds_stream_legacy(harness_device(0), &null);
+        if (r == DS_OK)
+            r = ds_stream_per_thread(harness_device(0), &mine);
         is_mine[way] = ds_stream_equal(s, mine);
         is_null[way] = ds_stream_equal(s, null);
     }
@@ -1229,6 +1345,7 @@ static void test_the_default_stream_is_the_legacy_one_unless_opted_otherwise(voi
 /* ---- streams of other libraries ---- */
 
 static _Atomic int releases;
+
 static void release(void *user) {
     (void)user;
     releases++;
@@ -1361,7 +1478,8 @@ static void test_default_streams_cannot_be_wrapped_as_owned(void **state) {
     (void)state;
     for (uintptr_t handle = 0; handle < 3; handle++) {
         releases = 0;
-        refused(ds_stream_wrap(&(ds_stream_native){ 0, harness_device(0), (void *)handle }, DS_OWN, release, NULL, &w),
+        refused(ds_stream_wrap(&(ds_stream_native){ 0, harness_device(0), (void *)handle }, DS_OWN,
+                               release, NULL, &w),
                 DS_ERR_INVALID_VALUE);
         assert_int_equal(releases, 1);
         assert_int_equal(w.id, 0);
@@ -1441,7 +1559,9 @@ static void test_unwrap_hands_the_stream_over_with_its_work(void **state) {
     assert_int_equal(releases, 0);
     ok(ds_stream_destroy(w));
     eventually(releases == 1);
-    if (harness_is_cpu()) refused(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &w), DS_ERR_INVALID_VALUE); /* it is gone */
+    /* it is gone */
+    if (harness_is_cpu())
+        refused(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &w), DS_ERR_INVALID_VALUE);
 }
 
 static void test_unwrap_is_only_for_a_stream_with_one_owner_that_devstream_owns(void **state) {
@@ -1461,8 +1581,9 @@ static void test_unwrap_is_only_for_a_stream_with_one_owner_that_devstream_owns(
     ok(ds_stream_destroy(s));
 }
 
-/* Lines that have no meaning in C: peers 17: the type ds_stream_native takes the place of a protocol. peers 30: streams
-   have no order, and what is not a stream does not compile. peers 2, torch 23: the hash is the id. */
+/* Lines that have no meaning in C: peers 17: the type ds_stream_native takes the place of a
+   protocol. peers 30: streams have no order, and what is not a stream does not compile. peers 2,
+   torch 23: the hash is the id. */
 
 const struct CMUnitTest tests_streams[] = {
     DS_TEST(test_a_stream_without_a_description_has_the_defaults, "peers 12 13 46, torch 15"),
@@ -1515,19 +1636,22 @@ const struct CMUnitTest tests_streams[] = {
     DS_TEST(test_a_blocking_stream_made_after_legacy_work_waits_for_it, "peers b.2"),
     DS_TEST(test_legacy_work_waits_for_a_destroyed_blocking_stream, "peers b.2"),
     DS_TEST(test_legacy_work_waits_for_the_waits_of_blocking_streams, "peers b.2"),
-    DS_TEST(test_per_thread_streams_of_two_threads_run_side_by_side_and_order_with_legacy, "peers D8 b.2"),
+    DS_TEST(test_per_thread_streams_of_two_threads_run_side_by_side_and_order_with_legacy,
+            "peers D8 b.2"),
     DS_TEST(test_a_per_thread_stream_is_independent_of_blocking_streams, "peers b.2"),
     DS_TEST(test_a_per_thread_handle_means_its_thread_wherever_it_is_used, "peers b.2"),
     DS_TEST(test_a_per_thread_stream_goes_with_its_thread_after_its_work, "peers b.2"),
     DS_TEST(test_each_device_has_a_per_thread_stream_of_its_own, "peers b.2"),
-    DS_TEST(test_the_default_stream_is_the_legacy_one_unless_opted_otherwise, "peers b.2, torch 17"),
+    DS_TEST(test_the_default_stream_is_the_legacy_one_unless_opted_otherwise,
+            "peers b.2, torch 17"),
     DS_TEST(test_export_gives_version_zero_device_and_handle, "peers 15 45, torch 15 27 28 29"),
     DS_TEST(test_a_wrapper_is_the_stream_that_it_wraps, "peers 16 20 30 36, torch 26 27 28 29 33"),
     DS_TEST(test_small_handles_mean_the_default_streams, "peers 15 16, torch 27 33"),
     DS_TEST(test_malformed_exports_are_refused_and_released_once, "peers 18"),
     DS_TEST(test_default_streams_cannot_be_wrapped_as_owned, "peers 18"),
     DS_TEST(test_the_owner_is_released_after_the_wrapper_and_its_work, "peers 19"),
-    DS_TEST(test_popping_or_replacing_a_wrapper_never_ends_the_foreign_stream, "peers D5, torch 33"),
+    DS_TEST(test_popping_or_replacing_a_wrapper_never_ends_the_foreign_stream,
+            "peers D5, torch 33"),
     DS_TEST(test_unwrap_hands_the_stream_over_with_its_work, "streams"),
     DS_TEST(test_unwrap_is_only_for_a_stream_with_one_owner_that_devstream_owns, "streams"),
 };

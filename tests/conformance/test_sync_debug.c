@@ -10,9 +10,11 @@ typedef struct heard {
     char text[400], file[80];
     int n, line, level, id;
 } heard;
+
 static void hear(const ds_log_item *item, void *user) {
     heard *h = user;
-    if (item->id != DS_ERR_WOULD_SYNCHRONIZE) return;
+    if (item->id != DS_ERR_WOULD_SYNCHRONIZE)
+        return;
     snprintf(h->text, sizeof h->text, "%s", item->text);
     snprintf(h->file, sizeof h->file, "%s", item->file ? item->file : "");
     h->line = item->line;
@@ -20,31 +22,47 @@ static void hear(const ds_log_item *item, void *user) {
     h->id = item->id;
     h->n++;
 }
+
 static heard log_heard;
 
 static void begin(ds_sync_debug_mode mode) {
     memset(&log_heard, 0, sizeof log_heard);
-    harness_restart(&(ds_init_desc){ .log_fn = hear, .log_user = &log_heard, .log_level = DS_LOG_WARNING });
+    harness_restart(
+        &(ds_init_desc){ .log_fn = hear, .log_user = &log_heard, .log_level = DS_LOG_WARNING });
     ok(ds_sync_debug_set(mode));
 }
-static void finish(void) { harness_restart(NULL); }
+
+static void finish(void) {
+    harness_restart(NULL);
+}
 
 /* The call warns, once, of this. */
-#define warns(call, words) do { \
-        int warns_before_ = log_heard.n, warns_line_ = __LINE__; \
-        ok(call); \
-        if (log_heard.n != warns_before_ + 1) fail_msg("%s warned %d times", #call, log_heard.n - warns_before_); \
+#define warns(call, words)                                                             \
+    do {                                                                               \
+        int warns_before_ = log_heard.n, warns_line_ = __LINE__;                       \
+        ok(call);                                                                      \
+        if (log_heard.n != warns_before_ + 1)                                          \
+            fail_msg("%s warned %d times", #call, log_heard.n - warns_before_);        \
         assert_non_null(strstr(log_heard.text, "called a synchronizing operation: ")); \
-        if (!strstr(log_heard.text, words)) fail_msg("%s: \"%s\"", #call, log_heard.text); \
-        assert_int_equal(log_heard.level, DS_LOG_WARNING); \
-        assert_non_null(strstr(log_heard.file, "test_sync_debug.c")); \
-        assert_int_equal(log_heard.line, warns_line_); \
+        if (!strstr(log_heard.text, words))                                            \
+            fail_msg("%s: \"%s\"", #call, log_heard.text);                             \
+        assert_int_equal(log_heard.level, DS_LOG_WARNING);                             \
+        assert_non_null(strstr(log_heard.file, "test_sync_debug.c"));                  \
+        assert_int_equal(log_heard.line, warns_line_);                                 \
     } while (0)
-#define silent(call) do { int silent_before_ = log_heard.n; ok(call); if (log_heard.n != silent_before_) fail_msg("%s: %s", #call, log_heard.text); } while (0)
+#define silent(call)                                   \
+    do {                                               \
+        int silent_before_ = log_heard.n;              \
+        ok(call);                                      \
+        if (log_heard.n != silent_before_)             \
+            fail_msg("%s: %s", #call, log_heard.text); \
+    } while (0)
 /* It is refused. */
-#define stops(call, words) do { \
-        refused(call, DS_ERR_WOULD_SYNCHRONIZE); \
-        if (!strstr(ds_last_error(), words)) fail_msg("%s: \"%s\"", #call, ds_last_error()); \
+#define stops(call, words)                                  \
+    do {                                                    \
+        refused(call, DS_ERR_WOULD_SYNCHRONIZE);            \
+        if (!strstr(ds_last_error(), words))                \
+            fail_msg("%s: \"%s\"", #call, ds_last_error()); \
     } while (0)
 
 static void test_the_mode_is_set_by_number_and_by_word(void **state) {
@@ -70,7 +88,8 @@ static void test_the_mode_is_set_by_number_and_by_word(void **state) {
     refused(ds_sync_debug_set((ds_sync_debug_mode)3), DS_ERR_INVALID_VALUE);
     refused(ds_sync_debug_set((ds_sync_debug_mode)-1), DS_ERR_INVALID_VALUE);
     static const char *const wrong[] = { "", "Warn", "warning", "3", "-1", "00", "default " };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) refused(ds_sync_debug_set_text(wrong[i]), DS_ERR_INVALID_VALUE);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        refused(ds_sync_debug_set_text(wrong[i]), DS_ERR_INVALID_VALUE);
     refused(ds_sync_debug_set_text(NULL), DS_ERR_INVALID_VALUE);
     refused(ds_sync_debug_get(NULL), DS_ERR_INVALID_VALUE);
     ok(ds_sync_debug_get(&mode));
@@ -98,6 +117,7 @@ static void test_the_environment_sets_the_mode_at_the_first_call(void **state) {
 
 static void test_waits_of_the_host_warn_and_name_their_line(void **state) {
     enum { SIZE = 4096 };
+
     static char page[SIZE], registered[SIZE];
     void *dev, *pinned;
     ds_stream s;
@@ -121,7 +141,8 @@ static void test_waits_of_the_host_warn_and_name_their_line(void **state) {
     silent(ds_event_synchronize_for(e, 0));
     silent(ds_stream_query(s));
     silent(ds_device_synchronize(harness_device(0)));
-    warns(ds_copy(page, dev, SIZE, s), "ds_copy waits, since it touches pageable memory, for the stream \"busy\"");
+    warns(ds_copy(page, dev, SIZE, s),
+          "ds_copy waits, since it touches pageable memory, for the stream \"busy\"");
     assert_int_equal(page[7], 0); /* the registered page was copied there */
     warns(ds_copy(dev, page, SIZE, s), "ds_copy");
     warns(ds_copy_with(page, dev, SIZE, DS_COPY_HOST_STABLE, s), "ds_copy_with");
@@ -146,6 +167,7 @@ static void test_waits_of_the_host_warn_and_name_their_line(void **state) {
 
 static void test_waits_of_the_host_are_refused_before_anything_is_done(void **state) {
     enum { SIZE = 4096 };
+
     static char page[SIZE], registered[SIZE];
     static gate g;
     void *dev, *pinned;
@@ -164,7 +186,8 @@ static void test_waits_of_the_host_are_refused_before_anything_is_done(void **st
     gate_close(s, &g);
     ok(ds_event_record(e, s));
     ok(ds_sync_debug_set(DS_SYNC_DEBUG_ERROR));
-    stops(ds_stream_synchronize(s), "ds_stream_synchronize: called a synchronizing operation"); /* none of these waits for the gate */
+    /* none of these waits for the gate */
+    stops(ds_stream_synchronize(s), "ds_stream_synchronize: called a synchronizing operation");
     assert_non_null(strstr(ds_last_error(), "test_sync_debug.c"));
     stops(ds_stream_synchronize_for(s, UINT64_MAX), "waits for the stream");
     stops(ds_event_synchronize(e), "waits for an event");
@@ -185,14 +208,15 @@ static void test_waits_of_the_host_are_refused_before_anything_is_done(void **st
     assert_int_equal(info.kind, DS_MEMORY_REGISTERED);
     assert_int_equal(page[0], 3);
     gate_open(&g);
-    refused(ds_free((char *)dev + 8), DS_ERR_INVALID_VALUE); /* what is wrong in itself is told first */
+    /* what is wrong in itself is told first */
+    refused(ds_free((char *)dev + 8), DS_ERR_INVALID_VALUE);
     refused(ds_free(page), DS_ERR_INVALID_VALUE);
     refused(ds_host_free(dev), DS_ERR_INVALID_VALUE);
     refused(ds_stream_synchronize((ds_stream){ 1ull << 50 }), DS_ERR_INVALID_HANDLE);
     refused(ds_event_synchronize((ds_event){ 1ull << 50 }), DS_ERR_INVALID_HANDLE);
     refused(ds_copy((char *)dev + 8, page, SIZE, s), DS_ERR_INVALID_VALUE);
     ok(ds_device_synchronize(harness_device(0))); /* torch.cuda.synchronize works in every mode */
-    assert_int_equal(log_heard.n, 10); /* as errors */
+    assert_int_equal(log_heard.n, 10);            /* as errors */
     ok(ds_sync_debug_set(DS_SYNC_DEBUG_DEFAULT));
     ok(ds_free(dev));
     ok(ds_host_free(pinned));
@@ -254,18 +278,25 @@ static void test_collectives_wait_for_pageable_tensors_only(void **state) {
     ds_tensor *on_device, *out[2];
     (void)state;
     begin(DS_SYNC_DEBUG_ERROR);
-    const ds_tensor host = { .data = page, .device = { DS_DEVICE_HOST, 0 }, .ndim = 1, .dtype = { 2, 32, 1 }, .shape = (int64_t *)(uintptr_t)shape };
+    const ds_tensor host = { .data = page,
+                             .device = { DS_DEVICE_HOST, 0 },
+                             .ndim = 1,
+                             .dtype = { 2, 32, 1 },
+                             .shape = (int64_t *)(uintptr_t)shape };
     ds_stream s = harness_stream(0, 0);
     const ds_device to[] = { harness_device(0), harness_device(1) };
     ok(ds_tensor_alloc(host.dtype, 1, shape, s, &on_device));
     ok(ds_fill(on_device->data, 0, 4, 256, s));
     ok(ds_comm_broadcast(on_device, to, 2, NULL, out));
-    for (int i = 0; i < 2; i++) ok(ds_tensor_free(out[i]));
+    for (int i = 0; i < 2; i++)
+        ok(ds_tensor_free(out[i]));
     stops(ds_comm_broadcast(&host, to, 2, NULL, out), "a tensor is in pageable memory");
     assert_null(out[0]);
     ok(ds_sync_debug_set(DS_SYNC_DEBUG_WARN));
-    warns(ds_comm_broadcast(&host, to, 2, NULL, out), "ds_comm_broadcast waits, since a tensor is in pageable memory");
-    for (int i = 0; i < 2; i++) ok(ds_tensor_free(out[i]));
+    warns(ds_comm_broadcast(&host, to, 2, NULL, out),
+          "ds_comm_broadcast waits, since a tensor is in pageable memory");
+    for (int i = 0; i < 2; i++)
+        ok(ds_tensor_free(out[i]));
     ok(ds_tensor_free(on_device));
     ok(ds_stream_destroy(s));
     finish();

@@ -1,4 +1,5 @@
-/* Tensors: descriptions in DLPack's layout, objects and their memory, views, and the exchange with other libraries. */
+/* Tensors: descriptions in DLPack's layout, objects and their memory, views, and the exchange
+   with other libraries. */
 #include "alloc.h"
 #include "devstream_comm.h"
 #include <stdatomic.h>
@@ -9,14 +10,21 @@
 #endif
 #endif
 
-#define SHAPE(...) (int64_t[]){ __VA_ARGS__ }
+#define SHAPE(...)  \
+    (int64_t[]) {   \
+        __VA_ARGS__ \
+    }
 
-static ds_device host(void) { return (ds_device){ DS_DEVICE_HOST, 0 }; }
+static ds_device host(void) {
+    return (ds_device){ DS_DEVICE_HOST, 0 };
+}
 
 /* Whole numbers in host memory, 0, 1, 2 and so on: an element is its own position. */
 static int32_t numbers[4096];
+
 static void count_up(void) {
-    for (int i = 0; i < 4096; i++) numbers[i] = i;
+    for (int i = 0; i < 4096; i++)
+        numbers[i] = i;
 }
 
 /* The elements of a tensor of such numbers, in row-major order. */
@@ -26,23 +34,31 @@ static size_t elements(const ds_tensor *t, int32_t *out, size_t room) {
     int64_t count = ds_tensor_count(t);
     while ((int64_t)n < count && n < room) {
         int64_t where = 0;
-        for (int d = 0; d < t->ndim; d++) where += at[d] * t->strides[d];
+        for (int d = 0; d < t->ndim; d++)
+            where += at[d] * t->strides[d];
         out[n++] = ((const int32_t *)ds_tensor_address(t))[where];
-        for (int d = t->ndim - 1; d >= 0 && ++at[d] == t->shape[d]; d--) at[d] = 0;
+        for (int d = t->ndim - 1; d >= 0 && ++at[d] == t->shape[d]; d--)
+            at[d] = 0;
     }
     return n;
 }
+
 static void expect_shape(const ds_tensor *t, int ndim, const int64_t *shape) {
     assert_int_equal(t->ndim, ndim);
-    for (int d = 0; d < ndim; d++) assert_int_equal(t->shape[d], shape[d]);
+    for (int d = 0; d < ndim; d++)
+        assert_int_equal(t->shape[d], shape[d]);
 }
+
 static void expect_elements(const ds_tensor *t, int count, const int32_t *want) {
     int32_t got[64];
     assert_int_equal(elements(t, got, 64), count);
     for (int i = 0; i < count; i++)
-        if (got[i] != want[i]) fail_msg("element %d is %d, not %d", i, got[i], want[i]);
+        if (got[i] != want[i])
+            fail_msg("element %d is %d, not %d", i, got[i], want[i]);
 }
-#define ELEMENTS(t, ...) expect_elements(t, (int)(sizeof (int32_t[]){ __VA_ARGS__ } / 4), (int32_t[]){ __VA_ARGS__ })
+
+#define ELEMENTS(t, ...) \
+    expect_elements(t, (int)(sizeof(int32_t[]){ __VA_ARGS__ } / 4), (int32_t[]){ __VA_ARGS__ })
 
 /* ---- descriptions ---- */
 
@@ -78,7 +94,8 @@ static void test_a_description_has_the_bytes_of_dlpacks(void **state) {
     assert_int_equal(offsetof(DLTensor, strides), offsetof(ds_tensor, strides));
     assert_int_equal(offsetof(DLTensor, byte_offset), offsetof(ds_tensor, byte_offset));
     assert_int_equal(sizeof(DLManagedTensor), sizeof(ds_managed_tensor));
-    assert_int_equal(offsetof(DLManagedTensor, manager_ctx), offsetof(ds_managed_tensor, manager_ctx));
+    assert_int_equal(offsetof(DLManagedTensor, manager_ctx),
+                     offsetof(ds_managed_tensor, manager_ctx));
     assert_int_equal(offsetof(DLManagedTensor, deleter), offsetof(ds_managed_tensor, deleter));
     assert_int_equal(kDLCPU, DS_DEVICE_HOST);
     assert_int_equal(kDLCUDA, DS_DEVICE_CUDA);
@@ -96,16 +113,48 @@ static void test_a_description_has_the_bytes_of_dlpacks(void **state) {
 
 static void test_every_data_type_has_torchs_name(void **state) {
     (void)state;
-    static const struct { const char *name; int code, bits, lanes; size_t size; } types[] = { /* codes of DLPack 1.1 */
-        { "bool", 6, 8, 1, 1 }, { "int8", 0, 8, 1, 1 }, { "int16", 0, 16, 1, 2 }, { "int32", 0, 32, 1, 4 }, { "int64", 0, 64, 1, 8 },
-        { "uint8", 1, 8, 1, 1 }, { "uint16", 1, 16, 1, 2 }, { "uint32", 1, 32, 1, 4 }, { "uint64", 1, 64, 1, 8 }, { "float16", 2, 16, 1, 2 },
-        { "bfloat16", 4, 16, 1, 2 }, { "float32", 2, 32, 1, 4 }, { "float64", 2, 64, 1, 8 }, { "complex32", 5, 32, 1, 4 }, { "complex64", 5, 64, 1, 8 },
-        { "complex128", 5, 128, 1, 16 }, { "float8_e3m4", 7, 8, 1, 1 }, { "float8_e4m3", 8, 8, 1, 1 }, { "float8_e4m3b11fnuz", 9, 8, 1, 1 },
-        { "float8_e4m3fn", 10, 8, 1, 1 }, { "float8_e4m3fnuz", 11, 8, 1, 1 }, { "float8_e5m2", 12, 8, 1, 1 }, { "float8_e5m2fnuz", 13, 8, 1, 1 },
-        { "float8_e8m0fnu", 14, 8, 1, 1 }, { "float4_e2m1fn_x2", 17, 4, 2, 1 }, { "3:64:1", 3, 64, 1, 8 }, { "2:32:4", 2, 32, 4, 16 }, { "15:6:1", 15, 6, 1, 0 },
+
+    /* codes of DLPack 1.1 */
+    static const struct {
+        const char *name;
+        int code, bits, lanes;
+        size_t size;
+    } types[] = {
+        { "bool", 6, 8, 1, 1 },
+        { "int8", 0, 8, 1, 1 },
+        { "int16", 0, 16, 1, 2 },
+        { "int32", 0, 32, 1, 4 },
+        { "int64", 0, 64, 1, 8 },
+        { "uint8", 1, 8, 1, 1 },
+        { "uint16", 1, 16, 1, 2 },
+        { "uint32", 1, 32, 1, 4 },
+        { "uint64", 1, 64, 1, 8 },
+        { "float16", 2, 16, 1, 2 },
+        { "bfloat16", 4, 16, 1, 2 },
+        { "float32", 2, 32, 1, 4 },
+        { "float64", 2, 64, 1, 8 },
+        { "complex32", 5, 32, 1, 4 },
+        { "complex64", 5, 64, 1, 8 },
+        { "complex128", 5, 128, 1, 16 },
+        { "float8_e3m4", 7, 8, 1, 1 },
+        { "float8_e4m3", 8, 8, 1, 1 },
+        { "float8_e4m3b11fnuz", 9, 8, 1, 1 },
+        { "float8_e4m3fn", 10, 8, 1, 1 },
+        { "float8_e4m3fnuz", 11, 8, 1, 1 },
+        { "float8_e5m2", 12, 8, 1, 1 },
+        { "float8_e5m2fnuz", 13, 8, 1, 1 },
+        { "float8_e8m0fnu", 14, 8, 1, 1 },
+        { "float4_e2m1fn_x2", 17, 4, 2, 1 },
+        { "3:64:1", 3, 64, 1, 8 },
+        { "2:32:4", 2, 32, 4, 16 },
+        { "15:6:1", 15, 6, 1, 0 },
     };
-    static const char *const others[][2] = { { "float", "float32" }, { "double", "float64" }, { "half", "float16" }, { "long", "int64" },
-                                             { "int", "int32" }, { "short", "int16" }, { "cfloat", "complex64" }, { "cdouble", "complex128" }, { "chalf", "complex32" } };
+
+    static const char *const others[][2] = { { "float", "float32" },    { "double", "float64" },
+                                             { "half", "float16" },     { "long", "int64" },
+                                             { "int", "int32" },        { "short", "int16" },
+                                             { "cfloat", "complex64" }, { "cdouble", "complex128" },
+                                             { "chalf", "complex32" } };
     char text[DS_DTYPE_NAME_SIZE];
     ds_dtype t, u;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -123,7 +172,8 @@ static void test_every_data_type_has_torchs_name(void **state) {
         ok(ds_dtype_parse(others[i][1], &u));
         assert_true(ds_dtype_equal(t, u));
     }
-    assert_true(ds_dtype_equal(t, ds_complex32()) && !ds_dtype_equal(ds_float16(), ds_bfloat16()) && !ds_dtype_equal(ds_int8(), ds_bool()));
+    assert_true(ds_dtype_equal(t, ds_complex32()) && !ds_dtype_equal(ds_float16(), ds_bfloat16()) &&
+                !ds_dtype_equal(ds_int8(), ds_bool()));
     refused(ds_dtype_parse("float33", &t), DS_ERR_INVALID_VALUE);
     refused(ds_dtype_parse("2:32", &t), DS_ERR_INVALID_VALUE);
     refused(ds_dtype_parse("2:32:4x", &t), DS_ERR_INVALID_VALUE);
@@ -135,29 +185,60 @@ static void test_a_bad_description_is_refused_with_its_numbers(void **state) {
     (void)state;
     float x[8] = { 0 };
     int64_t big = INT64_MAX / 2;
-    struct { ds_tensor t; ds_result r; const char *says; } bad[] = {
-        { { x, host(), -1, ds_float32(), SHAPE(1), NULL, 0 }, DS_ERR_INVALID_VALUE, "-1 dimensions" },
-        { { x, host(), 65, ds_float32(), SHAPE(1), NULL, 0 }, DS_ERR_INVALID_VALUE, "65 dimensions" },
+
+    struct {
+        ds_tensor t;
+        ds_result r;
+        const char *says;
+    } bad[] = {
+        { { x, host(), -1, ds_float32(), SHAPE(1), NULL, 0 },
+          DS_ERR_INVALID_VALUE,
+          "-1 dimensions" },
+        { { x, host(), 65, ds_float32(), SHAPE(1), NULL, 0 },
+          DS_ERR_INVALID_VALUE,
+          "65 dimensions" },
         { { x, host(), 1, ds_float32(), NULL, NULL, 0 }, DS_ERR_INVALID_VALUE, "no shape" },
-        { { x, host(), 2, ds_float32(), SHAPE(2, -3), NULL, 0 }, DS_ERR_INVALID_VALUE, "the size -3 in dimension 1" },
-        { { x, host(), 2, ds_float32(), SHAPE(big, big), NULL, 0 }, DS_ERR_INVALID_VALUE, "larger than the address space" },
-        { { x, host(), 1, ds_float32(), SHAPE(big), NULL, 0 }, DS_ERR_INVALID_VALUE, "larger than the address space" },
-        { { x, host(), 1, ds_float32(), SHAPE(3), SHAPE(big), 0 }, DS_ERR_INVALID_VALUE, "strides" },
-        { { x, host(), 1, ds_float32(), SHAPE(3), SHAPE(-big), 0 }, DS_ERR_INVALID_VALUE, "strides" },
-        { { x, host(), 1, ds_float32(), SHAPE(3), SHAPE(-(INT64_MAX / 16)), 0 }, DS_ERR_INVALID_VALUE, "beyond the address space" },
-        { { x, host(), 1, ds_float32(), SHAPE(3), NULL, UINT64_MAX - 8 }, DS_ERR_INVALID_VALUE, "beyond the address space" },
-        { { NULL, host(), 1, ds_float32(), SHAPE(3), NULL, 0 }, DS_ERR_INVALID_VALUE, "3 elements and its data is NULL" },
-        { { NULL, host(), 0, ds_float32(), NULL, NULL, 0 }, DS_ERR_INVALID_VALUE, "1 elements and its data is NULL" },
+        { { x, host(), 2, ds_float32(), SHAPE(2, -3), NULL, 0 },
+          DS_ERR_INVALID_VALUE,
+          "the size -3 in dimension 1" },
+        { { x, host(), 2, ds_float32(), SHAPE(big, big), NULL, 0 },
+          DS_ERR_INVALID_VALUE,
+          "larger than the address space" },
+        { { x, host(), 1, ds_float32(), SHAPE(big), NULL, 0 },
+          DS_ERR_INVALID_VALUE,
+          "larger than the address space" },
+        { { x, host(), 1, ds_float32(), SHAPE(3), SHAPE(big), 0 },
+          DS_ERR_INVALID_VALUE,
+          "strides" },
+        { { x, host(), 1, ds_float32(), SHAPE(3), SHAPE(-big), 0 },
+          DS_ERR_INVALID_VALUE,
+          "strides" },
+        { { x, host(), 1, ds_float32(), SHAPE(3), SHAPE(-(INT64_MAX / 16)), 0 },
+          DS_ERR_INVALID_VALUE,
+          "beyond the address space" },
+        { { x, host(), 1, ds_float32(), SHAPE(3), NULL, UINT64_MAX - 8 },
+          DS_ERR_INVALID_VALUE,
+          "beyond the address space" },
+        { { NULL, host(), 1, ds_float32(), SHAPE(3), NULL, 0 },
+          DS_ERR_INVALID_VALUE,
+          "3 elements and its data is NULL" },
+        { { NULL, host(), 0, ds_float32(), NULL, NULL, 0 },
+          DS_ERR_INVALID_VALUE,
+          "1 elements and its data is NULL" },
         { { x, host(), 1, { 2, 0, 1 }, SHAPE(3), NULL, 0 }, DS_ERR_INVALID_VALUE, "0 bits" },
         { { x, host(), 1, { 2, 32, 0 }, SHAPE(3), NULL, 0 }, DS_ERR_INVALID_VALUE, "0 lanes" },
         { { x, host(), 1, { 15, 6, 1 }, SHAPE(3), NULL, 0 }, DS_ERR_UNSUPPORTED, "6 bits" },
         { { x, { 10, 0 }, 1, ds_float32(), SHAPE(3), NULL, 0 }, DS_ERR_UNSUPPORTED, "type 10" },
-        { { x, { harness_device(0).type, 1000 }, 1, ds_float32(), SHAPE(3), NULL, 0 }, DS_ERR_DEVICE_RANGE, ":1000" },
+        { { x, { harness_device(0).type, 1000 }, 1, ds_float32(), SHAPE(3), NULL, 0 },
+          DS_ERR_DEVICE_RANGE,
+          ":1000" },
     };
+
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ds_tensor *out = &bad[0].t;
         refused(ds_tensor_check(&bad[i].t), bad[i].r);
-        if (!strstr(ds_last_error(), bad[i].says)) fail_msg("case %zu says: %s", i, ds_last_error());
+        if (!strstr(ds_last_error(), bad[i].says))
+            fail_msg("case %zu says: %s", i, ds_last_error());
         refused(ds_tensor_wrap(&bad[i].t, 0, NULL, NULL, &out), bad[i].r);
         assert_null(out);
     }
@@ -167,8 +248,10 @@ static void test_a_bad_description_is_refused_with_its_numbers(void **state) {
     ok(ds_tensor_check(&(ds_tensor){ NULL, host(), 3, ds_float32(), SHAPE(big, big, 0), NULL, 0 }));
     ok(ds_tensor_check(&(ds_tensor){ x, host(), 0, ds_float32(), NULL, NULL, 4 }));
     ok(ds_tensor_check(&(ds_tensor){ x + 7, host(), 1, ds_float32(), SHAPE(8), SHAPE(-1), 0 }));
-    ok(ds_tensor_check(&(ds_tensor){ x, host(), 2, ds_float32(), SHAPE(1, 1), SHAPE(big, -big), 0 }));
-    ok(ds_tensor_check(&(ds_tensor){ x, { DS_TENSOR_CUDA_HOST, 0 }, 1, ds_float32(), SHAPE(8), NULL, 0 }));
+    ok(ds_tensor_check(
+        &(ds_tensor){ x, host(), 2, ds_float32(), SHAPE(1, 1), SHAPE(big, -big), 0 }));
+    ok(ds_tensor_check(
+        &(ds_tensor){ x, { DS_TENSOR_CUDA_HOST, 0 }, 1, ds_float32(), SHAPE(8), NULL, 0 }));
     ok(ds_tensor_check(&(ds_tensor){ x, { 0, 0 }, 1, ds_float32(), SHAPE(8), NULL, 0 }));
 }
 
@@ -194,11 +277,25 @@ static void test_sizes_do_not_overflow(void **state) {
 
 static void test_contiguous_and_dense_are_told_from_the_strides(void **state) {
     (void)state;
-    static const struct { int ndim; int64_t shape[4], strides[4]; int contiguous, dense; } c[] = {
-        { 2, { 3, 4 }, { 4, 1 }, 1, 1 }, { 2, { 3, 4 }, { 1, 3 }, 0, 1 }, { 2, { 3, 4 }, { 5, 1 }, 0, 0 }, { 2, { 1, 4 }, { 77, 1 }, 1, 1 },
-        { 2, { 3, 4 }, { 0, 1 }, 0, 0 }, { 2, { 0, 4 }, { 9, 9 }, 1, 1 }, { 1, { 4 }, { -1 }, 0, 0 }, { 0, { 0 }, { 0 }, 1, 1 },
-        { 4, { 2, 3, 4, 5 }, { 60, 1, 15, 3 }, 0, 1 }, { 4, { 2, 1, 4, 5 }, { 20, 1, 5, 1 }, 1, 1 }, { 2, { 4, 1 }, { 1, 99 }, 1, 1 },
+
+    static const struct {
+        int ndim;
+        int64_t shape[4], strides[4];
+        int contiguous, dense;
+    } c[] = {
+        { 2, { 3, 4 }, { 4, 1 }, 1, 1 },
+        { 2, { 3, 4 }, { 1, 3 }, 0, 1 },
+        { 2, { 3, 4 }, { 5, 1 }, 0, 0 },
+        { 2, { 1, 4 }, { 77, 1 }, 1, 1 },
+        { 2, { 3, 4 }, { 0, 1 }, 0, 0 },
+        { 2, { 0, 4 }, { 9, 9 }, 1, 1 },
+        { 1, { 4 }, { -1 }, 0, 0 },
+        { 0, { 0 }, { 0 }, 1, 1 },
+        { 4, { 2, 3, 4, 5 }, { 60, 1, 15, 3 }, 0, 1 },
+        { 4, { 2, 1, 4, 5 }, { 20, 1, 5, 1 }, 1, 1 },
+        { 2, { 4, 1 }, { 1, 99 }, 1, 1 },
     };
+
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         int64_t shape[4], strides[4];
         memcpy(shape, c[i].shape, sizeof shape);
@@ -206,7 +303,8 @@ static void test_contiguous_and_dense_are_told_from_the_strides(void **state) {
         ds_tensor t = ds_tensor_of(numbers, host(), ds_int32(), c[i].ndim, shape);
         assert_true(ds_tensor_is_contiguous(&t) && ds_tensor_is_dense(&t));
         t.strides = strides;
-        if (ds_tensor_is_contiguous(&t) != c[i].contiguous || ds_tensor_is_dense(&t) != c[i].dense) fail_msg("case %zu", i);
+        if (ds_tensor_is_contiguous(&t) != c[i].contiguous || ds_tensor_is_dense(&t) != c[i].dense)
+            fail_msg("case %zu", i);
     }
 }
 
@@ -237,7 +335,8 @@ static void test_a_tensor_is_allocated_on_its_stream(void **state) {
     void *was = t->data;
     ok(ds_tensor_free(t));
     assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
-    ok(ds_tensor_alloc(ds_int16(), 3, SHAPE(5, 7, 11), s, &u)); /* the same stream has it again at once */
+    /* the same stream has it again at once */
+    ok(ds_tensor_alloc(ds_int16(), 3, SHAPE(5, 7, 11), s, &u));
     assert_ptr_equal(u->data, was);
     ok(ds_tensor_free(u));
     refused(ds_tensor_free(u), DS_ERR_INVALID_VALUE);
@@ -267,16 +366,24 @@ static void test_a_tensor_is_allocated_on_its_stream(void **state) {
 
 static void test_a_tensor_like_another_keeps_the_order_of_its_dimensions(void **state) {
     (void)state;
-    static const struct { int ndim; int64_t shape[4], strides[4], want[4]; } c[] = {
-        { 4, { 2, 3, 4, 5 }, { 60, 1, 15, 3 }, { 60, 1, 15, 3 } },     /* channels_last */
+
+    static const struct {
+        int ndim;
+        int64_t shape[4], strides[4], want[4];
+    } c[] = {
+        { 4, { 2, 3, 4, 5 }, { 60, 1, 15, 3 }, { 60, 1, 15, 3 } }, /* channels_last */
         { 2, { 3, 4 }, { 1, 3 }, { 1, 3 } },
-        { 2, { 3, 4 }, { 8, 2 }, { 4, 1 } },                           /* gaps are closed */
+        { 2, { 3, 4 }, { 8, 2 }, { 4, 1 } }, /* gaps are closed */
         { 4, { 2, 3, 4, 5 }, { 240, 1, 60, 6 }, { 60, 1, 15, 3 } },
-        { 2, { 3, 4 }, { 1, 0 }, { 4, 1 } },                           /* torch: what is expanded comes last */
+        { 2, { 3, 4 }, { 1, 0 }, { 4, 1 } }, /* torch: what is expanded comes last */
         { 3, { 3, 1, 4 }, { 4, 4, 1 }, { 4, 4, 1 } },
-        { 4, { 2, 1, 3, 4 }, { 12, 1, 4, 1 }, { 12, 1, 4, 1 } },       /* one channel, last: its stride stays */
+        { 4,
+          { 2, 1, 3, 4 },
+          { 12, 1, 4, 1 },
+          { 12, 1, 4, 1 } }, /* one channel, last: its stride stays */
         { 1, { 6 }, { -1 }, { 1 } },
     };
+
     ds_stream s = harness_stream(0, 0);
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         int64_t shape[4], strides[4];
@@ -288,7 +395,8 @@ static void test_a_tensor_like_another_keeps_the_order_of_its_dimensions(void **
             ok(ds_tensor_alloc_like(&like, pinned ? (ds_stream){ 0 } : s, &t));
             expect_shape(t, c[i].ndim, shape);
             for (int d = 0; d < c[i].ndim; d++)
-                if (t->strides[d] != c[i].want[d]) fail_msg("case %zu: stride %d is %lld", i, d, (long long)t->strides[d]);
+                if (t->strides[d] != c[i].want[d])
+                    fail_msg("case %zu: stride %d is %lld", i, d, (long long)t->strides[d]);
             ok(ds_tensor_free(t));
         }
     }
@@ -390,7 +498,9 @@ static void test_views_show_the_elements_that_python_would(void **state) {
     refused(ds_tensor_select(&base, 0, -4, &t), DS_ERR_INVALID_VALUE);
     refused(ds_tensor_permute(&base, (int[]){ 0, -2 }, &t), DS_ERR_INVALID_VALUE);
     refused(ds_tensor_permute(&base, NULL, &t), DS_ERR_INVALID_VALUE);
-    refused(ds_tensor_select(&(ds_tensor){ numbers, host(), 0, ds_int32(), NULL, NULL, 0 }, 0, 0, &t), DS_ERR_INVALID_VALUE);
+    refused(
+        ds_tensor_select(&(ds_tensor){ numbers, host(), 0, ds_int32(), NULL, NULL, 0 }, 0, 0, &t),
+        DS_ERR_INVALID_VALUE);
     assert_null(t);
 }
 
@@ -434,7 +544,8 @@ static uint32_t dice(uint32_t *seed, uint32_t sides) {
     return (*seed >> 8) % sides;
 }
 
-/* Chains of views, at random: whatever is allowed shows what the plain rule says, and a shape that is refused has elements at uneven distances. */
+/* Chains of views, at random: whatever is allowed shows what the plain rule says, and a shape
+   that is refused has elements at uneven distances. */
 static void test_random_views_agree_with_copies(void **state) {
     (void)state;
     count_up();
@@ -443,28 +554,38 @@ static void test_random_views_agree_with_copies(void **state) {
         static int32_t before[4096], after[4096];
         int64_t shape[4];
         int ndim = 1 + (int)dice(&seed, 4);
-        for (int d = 0; d < ndim; d++) shape[d] = 1 + (int64_t)dice(&seed, 6);
+        for (int d = 0; d < ndim; d++)
+            shape[d] = 1 + (int64_t)dice(&seed, 6);
         ds_tensor base = ds_tensor_of(numbers, host(), ds_int32(), ndim, shape), *t, *u;
         ok(ds_tensor_wrap(&base, 0, NULL, NULL, &t));
         for (int step = 0; step < 4; step++) {
             int dim = (int)dice(&seed, (uint32_t)t->ndim);
             size_t n = elements(t, before, 4096);
-            if (dice(&seed, 3) == 0) ok(ds_tensor_transpose(t, dim, (int)dice(&seed, (uint32_t)t->ndim), &u));
-            else if (dice(&seed, 2) == 0) ok(ds_tensor_slice(t, dim, (int64_t)dice(&seed, 3), INT64_MAX, 1 + (int64_t)dice(&seed, 2), &u));
+            if (dice(&seed, 3) == 0)
+                ok(ds_tensor_transpose(t, dim, (int)dice(&seed, (uint32_t)t->ndim), &u));
+            else if (dice(&seed, 2) == 0)
+                ok(ds_tensor_slice(t, dim, (int64_t)dice(&seed, 3), INT64_MAX,
+                                   1 + (int64_t)dice(&seed, 2), &u));
             else {
                 int64_t cut[2] = { -1, 1 };
-                while (n % (size_t)cut[1] == 0 && cut[1] < 4 && n) cut[1]++;
-                if (n % (size_t)cut[1]) cut[1]--;
-                if (!n || !cut[1]) break;
+                while (n % (size_t)cut[1] == 0 && cut[1] < 4 && n)
+                    cut[1]++;
+                if (n % (size_t)cut[1])
+                    cut[1]--;
+                if (!n || !cut[1])
+                    break;
                 ds_result r = ds_tensor_view(t, 2, cut, &u);
                 if (r < 0) {
-                    /* Were it possible, the elements of a row would be equally far from each other, and the rows too. */
+                    /* Were it possible, the elements of a row would be equally far from each
+                       other, and the rows too. */
                     int even = 1;
                     size_t width = (size_t)cut[1], rows = n / width;
                     for (size_t i = 0; i < n; i++) {
                         size_t row = i / width, column = i % width;
-                        int32_t by_row = rows > 1 ? before[width] - before[0] : 0, by_column = width > 1 ? before[1] - before[0] : 0;
-                        even &= before[i] == before[0] + (int32_t)row * by_row + (int32_t)column * by_column;
+                        int32_t by_row = rows > 1 ? before[width] - before[0] : 0,
+                                by_column = width > 1 ? before[1] - before[0] : 0;
+                        even &= before[i] ==
+                                before[0] + (int32_t)row * by_row + (int32_t)column * by_column;
                     }
                     assert_false(even);
                     break;
@@ -483,7 +604,8 @@ static void test_random_views_agree_with_copies(void **state) {
 static void test_complex_numbers_as_pairs(void **state) {
     (void)state;
     float pairs[12];
-    for (int i = 0; i < 12; i++) pairs[i] = (float)i;
+    for (int i = 0; i < 12; i++)
+        pairs[i] = (float)i;
     ds_tensor base = ds_tensor_of(pairs, host(), ds_complex64(), 2, SHAPE(2, 3)), *t, *u;
     ok(ds_tensor_transpose(&base, 0, 1, &t));
     ok(ds_tensor_as_real(t, &u));
@@ -522,16 +644,19 @@ static void test_memory_of_a_virtual_device_as_host_memory(void **state) {
 /* ---- exchange ---- */
 
 static _Atomic int deleted;
+
 static void delete_plain(ds_managed_tensor *self) {
     assert_ptr_equal(self->manager_ctx, numbers);
     deleted++;
     free(self);
 }
+
 static void delete_versioned(ds_managed_tensor_versioned *self) {
     assert_ptr_equal(self->manager_ctx, numbers);
     deleted++;
     free(self);
 }
+
 static ds_managed_tensor *plain(int64_t *shape) {
     ds_managed_tensor *m = calloc(1, sizeof *m);
     m->tensor = ds_tensor_of(numbers, host(), ds_int32(), 1, shape);
@@ -540,6 +665,7 @@ static ds_managed_tensor *plain(int64_t *shape) {
     m->deleter = delete_plain;
     return m;
 }
+
 static ds_managed_tensor_versioned *versioned(int64_t *shape, uint64_t flags) {
     ds_managed_tensor_versioned *m = calloc(1, sizeof *m);
     m->version = (ds_dlpack_version){ 1, 3 };
@@ -577,7 +703,8 @@ static void test_an_imported_tensor_is_given_back_once(void **state) {
     ok(ds_tensor_flags(t, &flags));
     assert_int_equal(flags, 0);
     ok(ds_tensor_free(t));
-    ds_managed_tensor bare = { ds_tensor_of(numbers, host(), ds_int32(), 1, shape), NULL, NULL }; /* no deleter: nothing to do */
+    /* no deleter: nothing to do */
+    ds_managed_tensor bare = { ds_tensor_of(numbers, host(), ds_int32(), 1, shape), NULL, NULL };
     ok(ds_tensor_import(&bare, &t));
     ok(ds_tensor_free(t));
     assert_int_equal(deleted, 3);
@@ -670,10 +797,12 @@ static void delete_on_stream(void *user) {
     ds_managed_tensor *m = user;
     m->deleter(m);
 }
+
 static void *delete_on_thread(void *user) {
     delete_on_stream(user);
     return NULL;
 }
+
 static void test_a_deleter_is_called_anywhere(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
@@ -684,10 +813,13 @@ static void test_a_deleter_is_called_anywhere(void **state) {
         ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(1000), s, &t));
         ok(ds_tensor_export(t, &m));
         ok(ds_tensor_free(t));
-        if (i) join(spawn(delete_on_thread, m));
-        else ok(ds_launch_host_func(s, delete_on_stream, m, NULL));
+        if (i)
+            join(spawn(delete_on_thread, m));
+        else
+            ok(ds_launch_host_func(s, delete_on_stream, m, NULL));
         ok(ds_stream_synchronize(s));
-        ok(ds_tensor_alloc(ds_float32(), 0, NULL, s, &t)); /* what was freed inside of a host function goes with a next call */
+        /* what was freed inside of a host function goes with a next call */
+        ok(ds_tensor_alloc(ds_float32(), 0, NULL, s, &t));
         ok(ds_tensor_free(t));
         assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
     }
@@ -696,10 +828,13 @@ static void test_a_deleter_is_called_anywhere(void **state) {
 }
 
 static char told[2000];
+
 static void tell(const ds_log_item *item, void *user) {
     (void)user;
-    if (strlen(told) + strlen(item->text) + 2 < sizeof told) strcat(strcat(told, item->text), "\n");
+    if (strlen(told) + strlen(item->text) + 2 < sizeof told)
+        strcat(strcat(told, item->text), "\n");
 }
+
 static void test_shutdown_tells_what_was_not_freed_and_gives_others_theirs(void **state) {
     (void)state;
     told[0] = 0;
@@ -718,7 +853,8 @@ static void test_shutdown_tells_what_was_not_freed_and_gives_others_theirs(void 
     assert_int_equal(deleted, 1);
     int lines = 0;
     for (const char *p = told; (p = strstr(p, "test_tensors.c")) != NULL; p++)
-        if (strstr(p, "was not freed")) lines++;
+        if (strstr(p, "was not freed"))
+            lines++;
     assert_true(lines >= 3);
     m->deleter(m); /* other libraries may be later */
     harness_restart(NULL);
@@ -751,12 +887,14 @@ static void test_without_bookkeeping_memory_nothing_is_lost(void **state) {
         ds_tensor *got = NULL;
         r[2] = ds_tensor_import(m, &got);
         allowance = -1;
-        for (int i = 0; i < 3; i++) assert_true(r[i] == DS_OK || r[i] == DS_ERR_OUT_OF_MEMORY);
+        for (int i = 0; i < 3; i++)
+            assert_true(r[i] == DS_OK || r[i] == DS_ERR_OUT_OF_MEMORY);
         done = r[0] == DS_OK && r[1] == DS_OK && r[2] == DS_OK;
         ok(ds_tensor_free(v));
         ok(ds_tensor_free(t));
         assert_int_equal(deleted, 0);
-        if (r[2] < 0) delete_plain(m);
+        if (r[2] < 0)
+            delete_plain(m);
         ok(ds_tensor_free(got));
         assert_int_equal(deleted, 1);
         assert_int_equal(ds_mem_allocated(harness_device(0)), used);
@@ -767,6 +905,7 @@ static void test_without_bookkeeping_memory_nothing_is_lost(void **state) {
 
 /* Objects of one storage by several threads. */
 enum { CREW = 4, TURNS = 300 };
+
 static void *take_views(void *user) {
     const ds_tensor *t = user;
     for (int i = 0; i < TURNS; i++) {
@@ -781,6 +920,7 @@ static void *take_views(void *user) {
     }
     return NULL;
 }
+
 static void test_threads_share_a_tensor(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
@@ -788,8 +928,10 @@ static void test_threads_share_a_tensor(void **state) {
     ds_stream s = harness_stream(0, 0);
     ds_tensor *t;
     ok(ds_tensor_alloc(ds_float32(), 2, SHAPE(10, 3), s, &t));
-    for (int i = 0; i < CREW; i++) thread[i] = spawn(take_views, t);
-    for (int i = 0; i < CREW; i++) join(thread[i]);
+    for (int i = 0; i < CREW; i++)
+        thread[i] = spawn(take_views, t);
+    for (int i = 0; i < CREW; i++)
+        join(thread[i]);
     ok(ds_tensor_free(t));
     assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
     ok(ds_stream_destroy(s));
@@ -802,7 +944,9 @@ static void test_strides_that_nobody_follows_may_be_anything(void **state) {
     static float memory[16];
     const int64_t huge[] = { INT64_MAX, INT64_MIN, (int64_t)1 << 62, -((int64_t)1 << 61) };
     for (int i = 0; i < 4; i++) {
-        ds_tensor t = ds_tensor_of(memory, (ds_device){ DS_DEVICE_HOST, 0 }, ds_float32(), 2, SHAPE(1, 4)), *v, *out[2];
+        ds_tensor t = ds_tensor_of(memory, (ds_device){ DS_DEVICE_HOST, 0 }, ds_float32(), 2,
+                                   SHAPE(1, 4)),
+                  *v, *out[2];
         t.strides = (int64_t[]){ huge[i], 1 };
         ok(ds_tensor_narrow(&t, 0, 1, 0, &v));
         ok(ds_tensor_free(v));
@@ -824,7 +968,9 @@ static void test_strides_that_nobody_follows_may_be_anything(void **state) {
         ok(ds_tensor_view(&t, 1, SHAPE(2), &v));
         ok(ds_tensor_free(v));
     }
-    ds_tensor wide = ds_tensor_of(memory, (ds_device){ DS_DEVICE_HOST, 0 }, ds_uint8(), 2, SHAPE(2, 2)), *v;
+    ds_tensor wide = ds_tensor_of(memory, (ds_device){ DS_DEVICE_HOST, 0 }, ds_uint8(), 2,
+                                  SHAPE(2, 2)),
+              *v;
     wide.strides = (int64_t[]){ 1, (int64_t)1 << 62 };
     refused(ds_tensor_view(&wide, 1, SHAPE(4), &v), DS_ERR_INVALID_VALUE);
 }

@@ -1,5 +1,6 @@
-/* The CUDA driver seen from cudart's side: which calls each verb makes, what it leaves in the thread, what becomes of memory and
-   streams that cudart made, and a fault at every call in turn. Runs on the stand-in only. */
+/* The CUDA driver seen from cudart's side: which calls each verb makes, what it leaves in the
+   thread, what becomes of memory and streams that cudart made, and a fault at every call in
+   turn. Runs on the stand-in only. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,22 +20,28 @@
 #include "kernels_ptx.h"
 #include "standin/standin.h"
 
-#define ok(call) \
-    do { \
-        ds_result ok_result_ = (call); \
-        if (ok_result_ != DS_OK) fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(ok_result_), ds_last_error()); \
+#define ok(call)                                                                      \
+    do {                                                                              \
+        ds_result ok_result_ = (call);                                                \
+        if (ok_result_ != DS_OK)                                                      \
+            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(ok_result_), \
+                     ds_last_error());                                                \
     } while (0)
-#define refused(call, code) \
-    do { \
-        ds_result refused_result_ = (call); \
-        if (refused_result_ != (code)) fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(refused_result_), ds_last_error()); \
-        assert_non_null(strchr(ds_last_error(), ' ')); \
+#define refused(call, code)                                                                \
+    do {                                                                                   \
+        ds_result refused_result_ = (call);                                                \
+        if (refused_result_ != (code))                                                     \
+            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(refused_result_), \
+                     ds_last_error());                                                     \
+        assert_non_null(strchr(ds_last_error(), ' '));                                     \
     } while (0)
 #define cuda(call) assert_int_equal(call, cudaSuccess)
 
 enum { N = 4096 };
 
-typedef struct fold_args { uint64_t *h, n; } fold_args;
+typedef struct fold_args {
+    uint64_t *h, n;
+} fold_args;
 
 static int fold_item(size_t first, size_t count, const void *args) {
     const fold_args *a = args;
@@ -45,18 +52,29 @@ static int fold_item(size_t first, size_t count, const void *args) {
 }
 
 static ds_kernel make_fold(void) {
-    static const ds_param params[] = { { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
-                                       { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) } };
+    static const ds_param params[] = {
+        { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
+        { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) }
+    };
     ds_kernel k;
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "fold", .cpu_fn = fold_item, .args_size = sizeof(fold_args), .params = params,
-                                           .param_count = 2, .cuda = { .image = ptx_fold, .entry = "fold", .block = 1 } }, &k));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "fold",
+                           .cpu_fn = fold_item,
+                           .args_size = sizeof(fold_args),
+                           .params = params,
+                           .param_count = 2,
+                           .cuda = { .image = ptx_fold, .entry = "fold", .block = 1 } },
+        &k));
     return k;
 }
 
 /* Runs a test, which the pattern picks, in a process of its own. */
 static void run_alone(const char *pattern, void (*test)(void)) {
     char command[400], self[300];
-    if (getenv("FAULT_CHILD")) { test(); return; }
+    if (getenv("FAULT_CHILD")) {
+        test();
+        return;
+    }
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     assert_true(n > 0);
     self[n] = 0;
@@ -66,7 +84,7 @@ static void run_alone(const char *pattern, void (*test)(void)) {
 
 /* Everything that the verbs below work on. */
 typedef struct world {
-    ds_stream s, other, elsewhere;   /* two on one device, one on the next */
+    ds_stream s, other, elsewhere; /* two on one device, one on the next */
     ds_event e, never, timed;
     ds_kernel k;
     ds_graph_exec x;                 /* a kernel and a fill */
@@ -75,27 +93,41 @@ typedef struct world {
     int device;
 } world;
 
-static void nothing(void *user) { (void)user; }
-static void nothing_called(ds_stream s, ds_result r, void *user) { (void)s; (void)r; (void)user; }
+static void nothing(void *user) {
+    (void)user;
+}
+
+static void nothing_called(ds_stream s, ds_result r, void *user) {
+    (void)s;
+    (void)r;
+    (void)user;
+}
 
 static ds_node_desc fold_node(ds_kernel k, const fold_args *args) {
-    return (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { .kernel = k, .items = 1, .args = args, .args_size = sizeof *args } };
+    return (ds_node_desc){ .kind = DS_NODE_KERNEL,
+                           .u.kernel = {
+                               .kernel = k, .items = 1, .args = args, .args_size = sizeof *args } };
 }
+
 static ds_node_desc host_node(ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
     return (ds_node_desc){ .kind = DS_NODE_HOST, .u.host = { fn, user, dtor_fn } };
 }
+
 static ds_node_desc copy_node(void *dst, const void *src, size_t width, size_t height) {
     return (ds_node_desc){ .kind = DS_NODE_COPY, .u.copy = { dst, src, width, height, 64, 64 } };
 }
+
 static ds_node_desc fill_node(void *ptr, size_t value_size, size_t width, size_t height) {
-    return (ds_node_desc){ .kind = DS_NODE_FILL, .u.fill = { ptr, 0, value_size, width, height, 64 } };
+    return (ds_node_desc){ .kind = DS_NODE_FILL,
+                           .u.fill = { ptr, 0, value_size, width, height, 64 } };
 }
 
 static ds_graph_exec make_exec(world *w) {
     ds_graph g;
     ds_graph_node first;
     ds_graph_exec x;
-    ds_node_desc kernel = fold_node(w->k, &(fold_args){ w->pin, 1 }), fill = fill_node(w->d, 1, 16, 1);
+    ds_node_desc kernel = fold_node(w->k, &(fold_args){ w->pin, 1 }),
+                 fill = fill_node(w->d, 1, 16, 1);
     ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(w->device) }, &g));
     ok(ds_graph_add(g, &kernel, NULL, 0, &first));
     ok(ds_graph_add(g, &fill, &first, 1, NULL));
@@ -152,8 +184,10 @@ static void close_world(world *w) {
     ok(ds_host_free(w->pin2));
     ok(ds_kernel_destroy(w->k));
     ok(ds_shutdown());
-    if (standin_live(report, sizeof report) != 0) fail_msg("left behind: %s", report);
-    while (cudaGetLastError() != cudaSuccess) {}
+    if (standin_live(report, sizeof report) != 0)
+        fail_msg("left behind: %s", report);
+    while (cudaGetLastError() != cudaSuccess) {
+    }
     cuda(cudaSetDevice(0));
 }
 
@@ -161,6 +195,7 @@ static void close_world(world *w) {
 #define PEEK "cudaPeekAtLastError cudaGetDevice "
 #define HERE(call) PEEK call
 #define THERE(call) PEEK "cuCtxPushCurrent:1 " call " cuCtxPopCurrent"
+/* clang-format off */
 #define HOT_VERBS(X) \
     X(ds_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s), "cuLaunchKernel") \
     X(ds_copy(w->d, w->pin, N, w->s), "cudaMemcpyAsync:H2D") \
@@ -177,21 +212,26 @@ static void close_world(world *w) {
     X(ds_event_record(w->e, w->s), "cudaEventRecord") \
     X(ds_stream_wait_event(w->other, w->e), "cudaStreamWaitEvent") \
     X(ds_stream_wait_event(w->other, w->never), "") \
-    X(ds_launch_host_func(w->s, nothing, NULL, NULL), "cudaStreamIsCapturing cudaStreamAddCallback") \
+    X(ds_launch_host_func(w->s, nothing, NULL, NULL), \
+      "cudaStreamIsCapturing cudaStreamAddCallback") \
     X(ds_add_callback(w->s, nothing_called, NULL, NULL), "cudaStreamAddCallback") \
     X(ds_stream_synchronize(w->s), "cudaStreamSynchronize") \
     X(ds_event_synchronize(w->e), "cudaEventSynchronize") \
     X(ds_stream_query(w->s), "cuStreamQuery") \
     X(ds_event_query(w->e), "cuEventQuery") \
     X(ds_graph_launch(w->x, w->s), "cudaGraphLaunch")
+/* clang-format on */
 
-#define EXPECT_CALLS(verb, call) \
-    standin_log_begin(); \
-    result = verb; \
-    calls = standin_log_take(); \
-    want = !*call ? "" : current ? HERE(call) : THERE(call); \
-    if (result != DS_OK) fail_msg("%s is %s: %s", #verb, ds_result_name(result), ds_last_error()); \
-    if (strcmp(calls, want) != 0) fail_msg("%s with %s device current calls\n  %s, not\n  %s", #verb, current ? "its" : "another", calls, want);
+#define EXPECT_CALLS(verb, call)                                                  \
+    standin_log_begin();                                                          \
+    result = verb;                                                                \
+    calls = standin_log_take();                                                   \
+    want = !*call ? "" : current ? HERE(call) : THERE(call);                      \
+    if (result != DS_OK)                                                          \
+        fail_msg("%s is %s: %s", #verb, ds_result_name(result), ds_last_error()); \
+    if (strcmp(calls, want) != 0)                                                 \
+        fail_msg("%s with %s device current calls\n  %s, not\n  %s", #verb,       \
+                 current ? "its" : "another", calls, want);
 
 static void test_hot_verbs_make_these_calls_and_no_others(void **state) {
     (void)state;
@@ -204,8 +244,9 @@ static void test_hot_verbs_make_these_calls_and_no_others(void **state) {
         standin_log_begin(); /* two streams, two scopes */
         ok(ds_stream_wait_stream(w->other, w->s));
         calls = standin_log_take();
-        assert_string_equal(calls, current ? HERE("cudaEventRecord") " " HERE("cudaStreamWaitEvent")
-                                           : THERE("cudaEventRecord") " " THERE("cudaStreamWaitEvent"));
+        assert_string_equal(calls, current
+                                       ? HERE("cudaEventRecord") " " HERE("cudaStreamWaitEvent")
+                                       : THERE("cudaEventRecord") " " THERE("cudaStreamWaitEvent"));
         close_world(w);
     }
 }
@@ -223,7 +264,9 @@ static void cold_verbs(world *w, void (*after)(const char *verb)) {
     size_t a, b;
     int x, y;
     double ms;
-#define DO(verb) ok(verb); after(#verb);
+#define DO(verb) \
+    ok(verb);    \
+    after(#verb);
     DO(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(w->device), .priority = -1 }, &s))
     DO(ds_stream_export(s, &native))
     DO(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &t))
@@ -290,8 +333,14 @@ static void graph_verbs(world *w, void (*after)(const char *verb)) {
     size_t count;
     void *m;
     fold_args args = { w->pin, 1 };
-#define DO(verb) ok(verb); after(#verb);
-#define ADD(made, out) desc = made; DO(ds_graph_add(g, &desc, &last, last.id != 0, &n)) last = n; out = n; /* after the one before */
+#define DO(verb) \
+    ok(verb);    \
+    after(#verb);
+/* after the one before */
+#define ADD(made, out)                                            \
+    desc = made;                                                  \
+    DO(ds_graph_add(g, &desc, &last, last.id != 0, &n)) last = n; \
+    out = n;
     DO(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(w->device) }, &g))
     inner = g;
     last.id = 0;
@@ -319,7 +368,11 @@ static void graph_verbs(world *w, void (*after)(const char *verb)) {
     desc = fill_node(w->d, 4, 8, 2);
     DO(ds_graph_set_node(g, fill, &desc))
     DO(ds_graph_clone(g, &clone))
-    DO(ds_graph_instantiate(g, &(ds_graph_exec_desc){ DS_GRAPH_UPLOAD | DS_GRAPH_REPLACE_POINTERS | DS_GRAPH_USE_NODE_PRIORITY, w->s, NULL }, &x))
+    DO(ds_graph_instantiate(g,
+                            &(ds_graph_exec_desc){ DS_GRAPH_UPLOAD | DS_GRAPH_REPLACE_POINTERS |
+                                                       DS_GRAPH_USE_NODE_PRIORITY,
+                                                   w->s, NULL },
+                            &x))
     DO(ds_graph_upload(x, w->s))
     DO(ds_graph_launch(x, w->s))
     desc = fold_node(w->k, &args);
@@ -400,15 +453,19 @@ static void graph_refusals(world *w, void (*after)(const char *verb)) {
     refused(ds_capture_end(w->s, &g), DS_ERR_CAPTURE_INVALIDATED);
     after("the end of an invalid capture");
 }
+
 static void expect_some_error(const char *verb) {
-    if (cudaPeekAtLastError() == cudaSuccess) fail_msg("%s has cleared the user's error", verb);
+    if (cudaPeekAtLastError() == cudaSuccess)
+        fail_msg("%s has cleared the user's error", verb);
 }
 
 static int device_before;
+
 static void expect_device(const char *verb) {
     int now = -1;
     cuda(cudaGetDevice(&now));
-    if (now != device_before) fail_msg("%s has made device %d current, not %d", verb, now, device_before);
+    if (now != device_before)
+        fail_msg("%s has made device %d current, not %d", verb, now, device_before);
 }
 
 static void test_no_verb_changes_the_current_device(void **state) {
@@ -417,7 +474,9 @@ static void test_no_verb_changes_the_current_device(void **state) {
         cuda(cudaSetDevice(device_before));
         world *w = open_world(1);
         expect_device("making the world");
-#define THEN_EXPECT_DEVICE(verb, call) ok(verb); expect_device(#verb);
+#define THEN_EXPECT_DEVICE(verb, call) \
+    ok(verb);                          \
+    expect_device(#verb);
         HOT_VERBS(THEN_EXPECT_DEVICE)
         cold_verbs(w, expect_device);
         graph_verbs(w, expect_device);
@@ -432,11 +491,14 @@ static void test_no_verb_changes_the_current_device(void **state) {
 
 static void expect_users_error(const char *verb) {
     cudaError_t now = cudaPeekAtLastError();
-    if (now != cudaErrorInvalidDevice) fail_msg("after %s the user's error is %d", verb, (int)now);
+    if (now != cudaErrorInvalidDevice)
+        fail_msg("after %s the user's error is %d", verb, (int)now);
 }
+
 static void expect_no_error(const char *verb) {
     cudaError_t now = cudaPeekAtLastError();
-    if (now != cudaSuccess) fail_msg("%s has left the error %d", verb, (int)now);
+    if (now != cudaSuccess)
+        fail_msg("%s has left the error %d", verb, (int)now);
 }
 
 static void test_the_users_own_error_survives_and_none_of_ours_is_left(void **state) {
@@ -444,8 +506,11 @@ static void test_the_users_own_error_survives_and_none_of_ours_is_left(void **st
     for (int with_error = 0; with_error < 2; with_error++) {
         world *w = open_world(1);
         void (*expect)(const char *verb) = with_error ? expect_users_error : expect_no_error;
-        if (with_error) assert_int_equal(cudaSetDevice(99), cudaErrorInvalidDevice);
-#define THEN_EXPECT_ERROR(verb, call) ok(verb); expect(#verb);
+        if (with_error)
+            assert_int_equal(cudaSetDevice(99), cudaErrorInvalidDevice);
+#define THEN_EXPECT_ERROR(verb, call) \
+    ok(verb);                         \
+    expect(#verb);
         HOT_VERBS(THEN_EXPECT_ERROR)
         cold_verbs(w, expect);
         graph_verbs(w, expect);
@@ -498,15 +563,21 @@ static void *use_device_2(void *none) {
     ds_capture_status status;
     ds_capture_mode mode = DS_CAPTURE_THREAD_LOCAL;
     void *d, *pin;
-    if (ds_device_set(ds_cuda(2)) < 0 || ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(2) }, &s) < 0 ||
-        ds_alloc(ds_cuda(2), N, &d) < 0 || ds_host_alloc(N, &pin) < 0 || ds_fill(d, 1, 1, N, s) < 0 || ds_copy(pin, d, N, s) < 0 ||
-        ds_stream_record_new(s, 0, &e) < 0 || ds_event_query(e) < 0 || ds_stream_query(s) < 0 || ds_event_synchronize(e) < 0 ||
-        ds_capture_begin(s, DS_CAPTURE_RELAXED) < 0 || ds_copy(pin, d, N, s) < 0 || ds_launch_host_func(s, nothing, NULL, NULL) < 0 ||
-        ds_capture_query(s, &status) < 0 || ds_capture_end(s, &g) < 0 || ds_graph_instantiate(g, NULL, &x) < 0 || ds_graph_launch(x, s) < 0 ||
-        ds_capture_begin(s, DS_CAPTURE_GLOBAL) < 0 || ds_stream_synchronize(s) != DS_ERR_CAPTURE_UNSUPPORTED ||
-        ds_capture_end(s, &lost) != DS_ERR_CAPTURE_INVALIDATED || ds_capture_exchange_mode(&mode) < 0 ||
-        ds_stream_synchronize(s) < 0 || ds_graph_exec_destroy(x) < 0 || ds_graph_destroy(g) < 0 ||
-        ds_event_destroy(e) < 0 || ds_stream_destroy(s) < 0 || ds_free(d) < 0 || ds_host_free(pin) < 0) {
+    if (ds_device_set(ds_cuda(2)) < 0 ||
+        ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(2) }, &s) < 0 ||
+        ds_alloc(ds_cuda(2), N, &d) < 0 || ds_host_alloc(N, &pin) < 0 ||
+        ds_fill(d, 1, 1, N, s) < 0 || ds_copy(pin, d, N, s) < 0 ||
+        ds_stream_record_new(s, 0, &e) < 0 || ds_event_query(e) < 0 || ds_stream_query(s) < 0 ||
+        ds_event_synchronize(e) < 0 || ds_capture_begin(s, DS_CAPTURE_RELAXED) < 0 ||
+        ds_copy(pin, d, N, s) < 0 || ds_launch_host_func(s, nothing, NULL, NULL) < 0 ||
+        ds_capture_query(s, &status) < 0 || ds_capture_end(s, &g) < 0 ||
+        ds_graph_instantiate(g, NULL, &x) < 0 || ds_graph_launch(x, s) < 0 ||
+        ds_capture_begin(s, DS_CAPTURE_GLOBAL) < 0 ||
+        ds_stream_synchronize(s) != DS_ERR_CAPTURE_UNSUPPORTED ||
+        ds_capture_end(s, &lost) != DS_ERR_CAPTURE_INVALIDATED ||
+        ds_capture_exchange_mode(&mode) < 0 || ds_stream_synchronize(s) < 0 ||
+        ds_graph_exec_destroy(x) < 0 || ds_graph_destroy(g) < 0 || ds_event_destroy(e) < 0 ||
+        ds_stream_destroy(s) < 0 || ds_free(d) < 0 || ds_host_free(pin) < 0) {
         fprintf(stderr, "%s\n", ds_last_error());
         abort();
     }
@@ -516,7 +587,8 @@ static void *use_device_2(void *none) {
 static void test_work_makes_no_context_on_a_device_that_is_not_used(void **state) {
     (void)state;
     assert_int_equal(standin_contexts(), 0); /* no test before this has made one */
-    pthread_t thread;                        /* in threads whose current device is 0, as every thread begins */
+    /* in threads whose current device is 0, as every thread begins */
+    pthread_t thread;
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pthread_create(&thread, NULL, use_device_2, NULL), 0);
         pthread_join(thread, NULL);
@@ -528,7 +600,11 @@ static void test_work_makes_no_context_on_a_device_that_is_not_used(void **state
 /* ---- what cudart made ---- */
 
 static _Atomic int releases;
-static void released(void *user) { (void)user; releases++; }
+
+static void released(void *user) {
+    (void)user;
+    releases++;
+}
 
 static void test_a_stream_of_cudart_is_wrapped_and_stays_its_owners(void **state) {
     (void)state;
@@ -555,14 +631,16 @@ static void test_a_stream_of_cudart_is_wrapped_and_stays_its_owners(void **state
     ok(ds_fill(d, 0x5a, 1, N, s));
     ok(ds_copy(pin, d, N, again));
     cuda(cudaStreamSynchronize(native));
-    for (int i = 0; i < N; i++) assert_int_equal(((unsigned char *)pin)[i], 0x5a);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(((unsigned char *)pin)[i], 0x5a);
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(again));
     assert_int_equal(releases, 2);
     cuda(cudaStreamQuery(native)); /* the stand-in aborts if it was destroyed */
     ds_stream wrong;
     n.device = ds_cuda(1);
-    refused(ds_stream_wrap(&n, DS_BORROW, released, NULL, &wrong), DS_ERR_INVALID_VALUE); /* a stream of another device */
+    /* a stream of another device */
+    refused(ds_stream_wrap(&n, DS_BORROW, released, NULL, &wrong), DS_ERR_INVALID_VALUE);
     assert_int_equal(releases, 3);
     n.device = ds_cuda(2);
     ok(ds_stream_wrap(&n, DS_OWN, NULL, NULL, &s));
@@ -606,12 +684,14 @@ static void test_memory_of_cudart_is_copied_and_filled_and_not_freed(void **stat
     ok(ds_copy(pinned, far, N, s));
     ok(ds_copy(page, pinned, N, s));
     ok(ds_stream_synchronize(s));
-    for (int i = 0; i < N; i++) assert_int_equal(page[i], i < N / 2 ? 2 : 1);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(page[i], i < N / 2 ? 2 : 1);
     memset(page, 9, N);
     ok(ds_copy(theirs, page, N, cpu)); /* on a stream of the CPU driver */
     ok(ds_copy(pinned, theirs, N, cpu));
     ok(ds_stream_synchronize(cpu));
-    for (int i = 0; i < N; i++) assert_int_equal(((unsigned char *)pinned)[i], 9);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(((unsigned char *)pinned)[i], 9);
     refused(ds_fill(theirs, 1, 1, N, cpu), DS_ERR_CROSS_DRIVER);
     refused(ds_free(theirs), DS_ERR_INVALID_VALUE);
     refused(ds_host_free(pinned), DS_ERR_INVALID_VALUE);
@@ -640,20 +720,23 @@ static void test_peer_access_that_the_program_enabled_is_fine(void **state) {
     cuda(cudaSetDevice(0));
 }
 
-/* What was given away may be destroyed at any time, so asking for the legacy stream must not ask for it (the stand-in aborts). */
+/* What was given away may be destroyed at any time, so asking for the legacy stream must not ask
+   for it (the stand-in aborts). */
 static void test_the_legacy_stream_does_not_ask_for_streams_that_were_given_away(void **state) {
     (void)state;
     ds_stream s, legacy, wrapper;
     ds_stream_native n;
     cudaStream_t theirs;
     ok(ds_stream_legacy(ds_cuda(0), &legacy));
-    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0), .flags = DS_STREAM_BLOCKING }, &s));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0), .flags = DS_STREAM_BLOCKING },
+                        &s));
     ok(ds_stream_unwrap(s, &n));
     cuda(cudaStreamDestroy(n.handle));
     ok(ds_stream_query(legacy));
     ok(ds_stream_synchronize(legacy));
     cuda(cudaStreamCreateWithFlags(&theirs, cudaStreamDefault));
-    ok(ds_stream_wrap(&(ds_stream_native){ .device = ds_cuda(0), .handle = theirs }, DS_BORROW, NULL, NULL, &wrapper));
+    ok(ds_stream_wrap(&(ds_stream_native){ .device = ds_cuda(0), .handle = theirs }, DS_BORROW,
+                      NULL, NULL, &wrapper));
     ok(ds_stream_use(wrapper, 0, NULL)); /* which keeps the wrapper alive */
     ok(ds_stream_destroy(wrapper));
     cuda(cudaStreamDestroy(theirs));
@@ -663,7 +746,10 @@ static void test_the_legacy_stream_does_not_ask_for_streams_that_were_given_away
     ok(ds_shutdown());
 }
 
-static void block_until(void *flag) { while (!*(_Atomic int *)flag) sched_yield(); }
+static void block_until(void *flag) {
+    while (!*(_Atomic int *)flag)
+        sched_yield();
+}
 
 /* Fills and copies that concern another device's memory only must not tie streams together. */
 static void test_work_on_another_devices_memory_waits_for_its_own_stream_only(void **state) {
@@ -698,7 +784,8 @@ static void test_work_on_another_devices_memory_waits_for_its_own_stream_only(vo
     ok(ds_free(virtual_memory));
     ok(ds_copy(pin, far, N, b));
     ok(ds_stream_synchronize(b));
-    for (int i = 0; i < N; i++) assert_int_equal(((unsigned char *)pin)[i], i < 100 ? 1 : 3);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(((unsigned char *)pin)[i], i < 100 ? 1 : 3);
     ok(ds_stream_destroy(a));
     ok(ds_stream_destroy(b));
     ok(ds_stream_destroy(cpu));
@@ -717,9 +804,12 @@ static void test_copies_between_the_drivers_share_one_buffer_per_stream(void **s
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
     ok(ds_alloc(ds_cuda(0), 64 * 100, &d));
     ok(ds_alloc(ds_cpu(0), 64 * 100, &m));
-    for (int i = 0; i < 64 * 100; i++) ((unsigned char *)m)[i] = (unsigned char)(i / 64);
-    for (int i = 0; i < 100; i++) ok(ds_copy((char *)d + 64 * i, (char *)m + 64 * i, 64, s));
-    for (int i = 0; i < 100; i++) ok(ds_copy((char *)m + 64 * i, (char *)d + 64 * (99 - i), 64, s));
+    for (int i = 0; i < 64 * 100; i++)
+        ((unsigned char *)m)[i] = (unsigned char)(i / 64);
+    for (int i = 0; i < 100; i++)
+        ok(ds_copy((char *)d + 64 * i, (char *)m + 64 * i, 64, s));
+    for (int i = 0; i < 100; i++)
+        ok(ds_copy((char *)m + 64 * i, (char *)d + 64 * (99 - i), 64, s));
     ok(ds_stream_synchronize(s));
     assert_int_equal(standin_calls("cudaHostAlloc") - before, 1);
     for (int i = 0; i < 100; i++) {
@@ -733,7 +823,8 @@ static void test_copies_between_the_drivers_share_one_buffer_per_stream(void **s
     assert_int_equal(standin_live(NULL, 0), 0);
 }
 
-/* The stand-in's n-th call from here fails; which one that is stands in the log of calls of a run without a fault. */
+/* The stand-in's n-th call from here fails; which one that is stands in the log of calls of a
+   run without a fault. */
 static void test_calls_whose_failure_means_something_else_are_understood(void **state) {
     (void)state;
     int can = 1;
@@ -743,22 +834,26 @@ static void test_calls_whose_failure_means_something_else_are_understood(void **
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &s));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &cpu));
     cuda(cudaSetDevice(3)); /* a pair that no other test asks about: answers are kept */
-    standin_fail(4, cudaErrorTooManyPeers); /* cudaGetDevice, cudaDeviceCanAccessPeer, the thread's mode, cudaDeviceEnablePeerAccess */
+    /* cudaGetDevice, cudaDeviceCanAccessPeer, the thread's mode, cudaDeviceEnablePeerAccess */
+    standin_fail(4, cudaErrorTooManyPeers);
     ok(ds_device_can_access_peer(ds_cuda(3), ds_cuda(0), &can));
     assert_int_equal(standin_failed(), 1);
     assert_int_equal(can, 0); /* a copy is staged then */
     cuda(cudaSetDevice(1));
     ok(ds_stream_export(s, &n));
-    standin_fail(4, cudaErrorCallRequiresNewerDriver); /* cudaGetDevice, and of the stream: flags, priority, device */
+    /* cudaGetDevice, and of the stream: flags, priority, device */
+    standin_fail(4, cudaErrorCallRequiresNewerDriver);
     ok(ds_stream_wrap(&n, DS_BORROW, NULL, NULL, &wrapper));
     assert_int_equal(standin_failed(), 1);
     ok(ds_stream_destroy(wrapper));
     ok(ds_event_create(0, NULL, &e));
-    standin_fail(4, cudaErrorUnknown); /* cudaGetDevice, cudaEventCreateWithFlags, cudaGetDevice, cudaEventRecord */
+    /* cudaGetDevice, cudaEventCreateWithFlags, cudaGetDevice, cudaEventRecord */
+    standin_fail(4, cudaErrorUnknown);
     refused(ds_event_record(e, s), DS_ERR_DRIVER);
     assert_int_equal(standin_failed(), 1);
     ok(ds_event_query(e));
-    refused(ds_event_record(e, cpu), DS_ERR_CROSS_DRIVER); /* a reader may still have what was made for CUDA */
+    /* a reader may still have what was made for CUDA */
+    refused(ds_event_record(e, cpu), DS_ERR_CROSS_DRIVER);
     ok(ds_event_record(e, s));
     ok(ds_event_synchronize(e));
     standin_fail(0, 0);
@@ -773,7 +868,8 @@ static void test_calls_whose_failure_means_something_else_are_understood(void **
 
 static void *wrap_own_stream(void *out) {
     ds_stream_native n = { .device = ds_cuda(0), .handle = (void *)2 };
-    if (ds_stream_wrap(&n, DS_BORROW, NULL, NULL, out) < 0) abort();
+    if (ds_stream_wrap(&n, DS_BORROW, NULL, NULL, out) < 0)
+        abort();
     return NULL;
 }
 
@@ -794,9 +890,14 @@ static void test_a_wrapper_of_a_threads_own_stream_may_outlive_the_thread(void *
 /* ---- captures and graphs ---- */
 
 static void add_one(void *user);
-static void count_up(void *user) { ++*(_Atomic int *)user; }
+
+static void count_up(void *user) {
+    ++*(_Atomic int *)user;
+}
+
 static void await(const _Atomic int *n, int value) {
-    for (int i = 0; i < 20000 && *n != value; i++) usleep(100);
+    for (int i = 0; i < 20000 && *n != value; i++)
+        usleep(100);
     assert_int_equal(*n, value);
 }
 
@@ -837,10 +938,14 @@ static void test_a_capture_that_others_began_takes_work_and_is_theirs_to_end(voi
     cuda(cudaGraphInstantiate(&exec, graph, 0));
     cuda(cudaGraphDestroy(graph));
     assert_true(*(uint64_t *)w->pin == 5);
-    for (int i = 0; i < 2; i++) cuda(cudaGraphLaunch(exec, n.handle));
+    for (int i = 0; i < 2; i++)
+        cuda(cudaGraphLaunch(exec, n.handle));
     ok(ds_stream_synchronize(w->s));
     uint64_t v = 5, seen = 0;
-    for (int i = 0; i < 2; i++) { seen = v * 1099511628211u + 10; v = seen * 1099511628211u + 1; }
+    for (int i = 0; i < 2; i++) {
+        seen = v * 1099511628211u + 10;
+        v = seen * 1099511628211u + 1;
+    }
     assert_true(*(uint64_t *)w->pin == v && *(uint64_t *)w->pin2 == seen);
     assert_int_equal(gone, 0);
     cuda(cudaGraphExecDestroy(exec));
@@ -852,9 +957,14 @@ static void test_a_capture_that_others_began_takes_work_and_is_theirs_to_end(voi
 static void test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place(void **state) {
     (void)state;
     world *w = open_world(1);
-    static const ds_node_kind kinds[] = { DS_NODE_KERNEL, DS_NODE_NATIVE, DS_NODE_EMPTY, DS_NODE_FILL, DS_NODE_NATIVE, DS_NODE_HOST, DS_NODE_NATIVE };
-    static const int edges[][2] = { { 0, 1 }, { 0, 2 }, { 1, 3 }, { 2, 3 }, { 3, 4 }, { 4, 5 }, { 5, 6 } };
+    static const ds_node_kind kinds[] = { DS_NODE_KERNEL, DS_NODE_NATIVE, DS_NODE_EMPTY,
+                                          DS_NODE_FILL,   DS_NODE_NATIVE, DS_NODE_HOST,
+                                          DS_NODE_NATIVE };
+    static const int edges[][2] = { { 0, 1 }, { 0, 2 }, { 1, 3 }, { 2, 3 },
+                                    { 3, 4 }, { 4, 5 }, { 5, 6 } };
+
     enum { NODES = 7, EDGES = 7 };
+
     ds_stream_native n;
     ds_capture_info info;
     ds_graph g, outer;
@@ -872,7 +982,8 @@ static void test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place
     ok(ds_capture_get_dependencies(w->s, &last, 1, &count));
     assert_int_equal(count, 1);
     cuda(cudaMemsetAsync(w->d, 7, 16, n.handle));
-    ok(ds_graph_add(info.graph, &(ds_node_desc){ .kind = DS_NODE_EMPTY }, &last, 1, &empty)); /* behind what is not known yet */
+    /* behind what is not known yet */
+    ok(ds_graph_add(info.graph, &(ds_node_desc){ .kind = DS_NODE_EMPTY }, &last, 1, &empty));
     ok(ds_capture_update_dependencies(w->s, &empty, 1, DS_CAPTURE_ADD_DEPENDENCIES));
     ok(ds_fill(w->d, 8, 1, 8, w->s));
     cuda(cudaMemcpyAsync(w->pin2, w->d, 16, cudaMemcpyDeviceToHost, n.handle));
@@ -889,13 +1000,15 @@ static void test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place
     assert_int_equal(count, EDGES);
     for (size_t i = 0; i < EDGES; i++) {
         int found = 0;
-        for (size_t k = 0; k < EDGES; k++) found += from[k].id == nodes[edges[i][0]].id && to[k].id == nodes[edges[i][1]].id;
+        for (size_t k = 0; k < EDGES; k++)
+            found += from[k].id == nodes[edges[i][0]].id && to[k].id == nodes[edges[i][1]].id;
         assert_int_equal(found, 1);
     }
     ok(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_REPLACE_POINTERS }, &x));
     desc = fold_node(w->k, &(fold_args){ h, 2 });
     ok(ds_graph_exec_set_node(x, nodes[0], &desc));
-    desc = host_node(add_one, h, NULL); /* the executable is made anew: the nodes of others stay what they are */
+    /* the executable is made anew: the nodes of others stay what they are */
+    desc = host_node(add_one, h, NULL);
     ok(ds_graph_exec_set_node(x, nodes[5], &desc));
     *h = 5;
     memset(w->pin2, 0, N);
@@ -915,12 +1028,15 @@ static void test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place
     ok(ds_graph_launch(x, w->s));
     ok(ds_graph_launch(y, w->s));
     desc = (ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = g };
-    ok(ds_graph_exec_set_node(y, child, &desc)); /* its own nodes and what others captured stand in each other's order */
+    /* its own nodes and what others captured stand in each other's order */
+    ok(ds_graph_exec_set_node(y, child, &desc));
     ok(ds_graph_destroy(g));
     ok(ds_graph_destroy(outer));
     ok(ds_graph_launch(y, w->s));
     ok(ds_stream_synchronize(w->s));
-    assert_true(*h == (((5 * 1099511628211u + 3) * 1099511628211u + 2) * 1099511628211u + 2) * 1099511628211u + 5);
+    assert_true(*h == (((5 * 1099511628211u + 3) * 1099511628211u + 2) * 1099511628211u + 2) *
+                              1099511628211u +
+                          5);
     assert_memory_equal(w->pin2, bytes, 16);
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_exec_destroy(y));
@@ -937,7 +1053,8 @@ static void test_loading_during_a_capture_leaves_the_threads_mode_as_it_is(void 
         enum cudaStreamCaptureMode now = (enum cudaStreamCaptureMode)mode;
         cuda(cudaThreadExchangeStreamCaptureMode(&now));
         ok(ds_capture_begin(w->elsewhere, DS_CAPTURE_GLOBAL));
-        ok(ds_launch(fresh, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->elsewhere)); /* the first on this device */
+        /* the first on this device */
+        ok(ds_launch(fresh, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->elsewhere));
         ok(ds_device_memory_info(ds_cuda(2), &(size_t){ 0 }, &(size_t){ 0 }));
         now = cudaStreamCaptureModeGlobal;
         cuda(cudaThreadExchangeStreamCaptureMode(&now));
@@ -962,14 +1079,16 @@ static void *open_in_a_moment(void *flag) {
 }
 
 /* Waiting for the device would spoil it; the stand-in aborts when memory goes that is in use. */
-static void test_host_memory_is_freed_while_a_capture_is_open_when_other_streams_have_passed(void **state) {
+static void test_host_memory_is_freed_while_a_capture_is_open_when_other_streams_have_passed(
+    void **state) {
     (void)state;
     world *w = open_world(1);
     ds_stream blocking, own;
     ds_graph g;
     pthread_t thread;
     void *m;
-    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .flags = DS_STREAM_BLOCKING }, &blocking));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .flags = DS_STREAM_BLOCKING },
+                        &blocking));
     ok(ds_stream_per_thread(ds_cuda(1), &own));
     ok(ds_capture_begin(w->s, DS_CAPTURE_RELAXED));
     ok(ds_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s));
@@ -998,8 +1117,12 @@ static void test_a_launch_that_takes_several_is_captured_but_not_known(void **st
     ds_graph_node nodes[9];
     ds_node_desc desc;
     size_t count;
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "wide", .params = params, .param_count = 2,
-                                           .cuda = { .image = ptx_fold, .entry = "fold", .items_per_block = 1 } }, &k));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "wide",
+                           .params = params,
+                           .param_count = 2,
+                           .cuda = { .image = ptx_fold, .entry = "fold", .items_per_block = 1 } },
+        &k));
     ok(ds_capture_begin(w->s, DS_CAPTURE_GLOBAL));
     ok(ds_launch(k, ((size_t)1 << 32) + 5, NULL, 0, w->s));
     ok(ds_capture_end(w->s, &g));
@@ -1009,7 +1132,8 @@ static void test_a_launch_that_takes_several_is_captured_but_not_known(void **st
         ok(ds_graph_get_node(g, nodes[i], &desc, NULL));
         assert_int_equal(desc.kind, DS_NODE_NATIVE);
     }
-    desc = (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { .kernel = k, .items = ((size_t)1 << 32) + 5 } };
+    desc = (ds_node_desc){ .kind = DS_NODE_KERNEL,
+                           .u.kernel = { .kernel = k, .items = ((size_t)1 << 32) + 5 } };
     ok(ds_graph_destroy(g));
     ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &g));
     refused(ds_graph_add(g, &desc, NULL, 0, NULL), DS_ERR_UNSUPPORTED);
@@ -1058,7 +1182,8 @@ static void test_priorities_of_nodes_are_cudas(void **state) {
     ok(ds_capture_begin(urgent, DS_CAPTURE_GLOBAL));
     ok(ds_launch(w->k, 1, &args, sizeof args, urgent));
     ok(ds_capture_end(urgent, &captured));
-    ok(ds_graph_instantiate(captured, &(ds_graph_exec_desc){ .flags = DS_GRAPH_USE_NODE_PRIORITY }, &x));
+    ok(ds_graph_instantiate(captured, &(ds_graph_exec_desc){ .flags = DS_GRAPH_USE_NODE_PRIORITY },
+                            &x));
     ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(1) }, &made));
     ds_node_desc desc = fold_node(w->k, &args);
     desc.priority = -1;
@@ -1081,13 +1206,16 @@ static void test_a_capturing_stream_is_not_asked_for_the_legacy_stream(void **st
     world *w = open_world(1);
     ds_stream blocking, legacy;
     ds_graph g;
-    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .flags = DS_STREAM_BLOCKING }, &blocking));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .flags = DS_STREAM_BLOCKING },
+                        &blocking));
     ok(ds_stream_legacy(ds_cuda(1), &legacy));
     for (int wait = 0; wait < 2; wait++) {
         ok(ds_capture_begin(blocking, DS_CAPTURE_RELAXED));
         unsigned long queries = standin_calls("cuStreamQuery");
-        if (wait) refused(ds_stream_synchronize(legacy), DS_ERR_CAPTURE_IMPLICIT);
-        else refused(ds_stream_query(legacy), DS_ERR_CAPTURE_IMPLICIT);
+        if (wait)
+            refused(ds_stream_synchronize(legacy), DS_ERR_CAPTURE_IMPLICIT);
+        else
+            refused(ds_stream_query(legacy), DS_ERR_CAPTURE_IMPLICIT);
         assert_int_equal(standin_calls("cuStreamQuery") - queries, 1); /* of the legacy stream */
         refused(ds_capture_end(blocking, &g), DS_ERR_CAPTURE_INVALIDATED);
     }
@@ -1111,7 +1239,8 @@ static void test_a_child_whose_nodes_were_added_back_to_front_keeps_its_order(vo
     desc = fill_node(w->d, 4, 8, 1);
     ok(ds_graph_add(inner, &desc, &second, 1, &child));
     desc = fill_node(w->pin2, 4, 8, 1);
-    ok(ds_graph_set_node(inner, child, &desc)); /* CUDA has no such change: the graph is made anew */
+    /* CUDA has no such change: the graph is made anew */
+    ok(ds_graph_set_node(inner, child, &desc));
     ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(1) }, &g));
     desc = (ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = inner };
     ok(ds_graph_add(g, &desc, NULL, 0, &child));
@@ -1124,22 +1253,31 @@ static void test_a_child_whose_nodes_were_added_back_to_front_keeps_its_order(vo
     ok(ds_graph_exec_set_node(x, child, &desc));
     ok(ds_graph_launch(x, w->s));
     ok(ds_stream_synchronize(w->s));
-    assert_true(*h == (((5 * 1099511628211u + 1) * 1099511628211u + 2) * 1099511628211u + 3) * 1099511628211u + 2);
+    assert_true(*h == (((5 * 1099511628211u + 1) * 1099511628211u + 2) * 1099511628211u + 3) *
+                              1099511628211u +
+                          2);
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(g));
     ok(ds_graph_destroy(inner));
     close_world(w);
 }
 
-static void registered_node(void) {}
+static void registered_node(void) {
+}
 
 static void test_registered_functions_are_nodes(void **state) {
     (void)state;
     void (*fn)(void) = registered_node;
     const void *native;
     world *w = open_world(1);
-    ds_kernel_desc desc = { .name = "fold", .args_size = sizeof(fold_args), .params = (ds_param[]){ { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
-                            { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) } }, .param_count = 2, .cuda = { .block = 1 } };
+    ds_kernel_desc desc = {
+        .name = "fold",
+        .args_size = sizeof(fold_args),
+        .params = (ds_param[]){ { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
+                                { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) } },
+        .param_count = 2,
+        .cuda = { .block = 1 }
+    };
     ds_kernel k;
     ds_graph g;
     ds_graph_exec x;
@@ -1181,7 +1319,10 @@ static void fail_in_a_graph(void) {
     ds_graph_exec x;
     ds_kernel k;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "explode", .cuda = { .image = ptx_explode, .entry = "explode", .block = 1 } }, &k));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "explode",
+                           .cuda = { .image = ptx_explode, .entry = "explode", .block = 1 } },
+        &k));
     ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
     ok(ds_launch_host_func(s, count_up, &ran, NULL));
     ok(ds_launch(k, 1, NULL, 0, s));
@@ -1205,17 +1346,22 @@ static void test_a_graph_on_a_device_that_fails_ends_what_it_keeps_once(void **s
 
 /* ---- kernels ---- */
 
-static void registered_function(void) {}
+static void registered_function(void) {
+}
 
 static void test_cubins_fatbins_and_registered_functions_run(void **state) {
     (void)state;
     static const unsigned char cubin[64] = { 0x7f, 'E', 'L', 'F' };
     static const unsigned char fatbin[64] = { 0x50, 0xed, 0x55, 0xba };
-    static const ds_param params[] = { { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
-                                       { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) } };
-    ds_kernel_cuda forms[] = { { .image = cubin, .image_size = sizeof cubin, .entry = "fold", .block = 1 },
-                               { .image = fatbin, .image_size = sizeof fatbin, .entry = "fold", .block = 1 },
-                               { .block = 1 } };
+    static const ds_param params[] = {
+        { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
+        { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) }
+    };
+    ds_kernel_cuda forms[] = {
+        { .image = cubin, .image_size = sizeof cubin, .entry = "fold", .block = 1 },
+        { .image = fatbin, .image_size = sizeof fatbin, .entry = "fold", .block = 1 },
+        { .block = 1 }
+    };
     void (*fn)(void) = registered_function;
     const void *native;
     memcpy(&native, &fn, sizeof native);
@@ -1231,8 +1377,12 @@ static void test_cubins_fatbins_and_registered_functions_run(void **state) {
         for (size_t i = 0; i < 3; i++) {
             ds_kernel k;
             ds_stream s;
-            ok(ds_kernel_create(&(ds_kernel_desc){ .name = "fold", .args_size = sizeof(fold_args), .params = params, .param_count = 2,
-                                                   .cuda = forms[i] }, &k));
+            ok(ds_kernel_create(&(ds_kernel_desc){ .name = "fold",
+                                                   .args_size = sizeof(fold_args),
+                                                   .params = params,
+                                                   .param_count = 2,
+                                                   .cuda = forms[i] },
+                                &k));
             ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(device) }, &s));
             *h = 5;
             ok(ds_launch(k, 1, &(fold_args){ h, 9 }, sizeof(fold_args), s));
@@ -1250,7 +1400,10 @@ static void test_an_image_without_a_form_for_the_gpu_is_refused(void **state) {
     (void)state;
     static const unsigned char cubin[64] = { 0x7f, 'E', 'L', 'F', 1 };
     ds_kernel k;
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "strange", .cuda = { .image = cubin, .image_size = sizeof cubin, .entry = "x" } }, &k));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "strange",
+                           .cuda = { .image = cubin, .image_size = sizeof cubin, .entry = "x" } },
+        &k));
     refused(ds_kernel_load(k, ds_cuda(0)), DS_ERR_UNSUPPORTED);
     assert_non_null(strstr(ds_last_error(), "strange"));
     ok(ds_kernel_destroy(k));
@@ -1259,7 +1412,8 @@ static void test_an_image_without_a_form_for_the_gpu_is_refused(void **state) {
 
 static void test_kernels_of_one_image_share_its_module_and_unload_it(void **state) {
     (void)state;
-    unsigned long loads = standin_calls("cuModuleLoadDataEx"), unloads = standin_calls("cuModuleUnload");
+    unsigned long loads = standin_calls("cuModuleLoadDataEx"),
+                  unloads = standin_calls("cuModuleUnload");
     ds_kernel a = make_fold(), b = make_fold();
     ok(ds_kernel_load(a, ds_cuda(0)));
     ok(ds_kernel_load(b, ds_cuda(0)));
@@ -1289,14 +1443,23 @@ static void test_more_shared_memory_than_every_gpu_has_is_asked_for(void **state
         ds_stream s;
         uint32_t *v = pin;
         ds_kernel_cuda cuda = { .native_fn = native };
-        if (form == 0) cuda = (ds_kernel_cuda){ .image = ptx_turn_around, .entry = "turn_around" };
-        ok(ds_kernel_create(&(ds_kernel_desc){ .name = "turn_around", .args_size = sizeof v, .params = params, .param_count = 1, .cuda = cuda }, &k));
+        if (form == 0)
+            cuda = (ds_kernel_cuda){ .image = ptx_turn_around, .entry = "turn_around" };
+        ok(ds_kernel_create(&(ds_kernel_desc){ .name = "turn_around",
+                                               .args_size = sizeof v,
+                                               .params = params,
+                                               .param_count = 1,
+                                               .cuda = cuda },
+                            &k));
         ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &s));
-        for (uint32_t i = 0; i < 32; i++) v[i] = i;
+        for (uint32_t i = 0; i < 32; i++)
+            v[i] = i;
         ok(ds_launch_grid(k, &(ds_grid){ { 1, 1, 1 }, { 32, 1, 1 }, 100000 }, &v, sizeof v, s));
         ok(ds_stream_synchronize(s));
-        for (uint32_t i = 0; i < 32; i++) assert_int_equal(v[i], 31 - i);
-        refused(ds_launch_grid(k, &(ds_grid){ { 1, 1, 1 }, { 32, 1, 1 }, 300000 }, &v, sizeof v, s), DS_ERR_INVALID_VALUE);
+        for (uint32_t i = 0; i < 32; i++)
+            assert_int_equal(v[i], 31 - i);
+        refused(ds_launch_grid(k, &(ds_grid){ { 1, 1, 1 }, { 32, 1, 1 }, 300000 }, &v, sizeof v, s),
+                DS_ERR_INVALID_VALUE);
         assert_non_null(strstr(ds_last_error(), "turn_around"));
         ok(ds_stream_synchronize(s));
         ok(ds_stream_destroy(s));
@@ -1307,14 +1470,17 @@ static void test_more_shared_memory_than_every_gpu_has_is_asked_for(void **state
     assert_int_equal(standin_live(NULL, 0), 0);
 }
 
-/* A kernel that is launched and destroyed while another thread waits for the device: the wait is for earlier work only. */
+/* A kernel that is launched and destroyed while another thread waits for the device: the wait is
+   for earlier work only. */
 static void *wait_for_device_0(void *done) {
-    if (ds_device_synchronize(ds_cuda(0)) < 0) abort();
+    if (ds_device_synchronize(ds_cuda(0)) < 0)
+        abort();
     *(_Atomic int *)done = 1;
     return NULL;
 }
 
-static void test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_it_has_run(void **state) {
+static void test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_it_has_run(
+    void **state) {
     (void)state;
     ds_stream s, t;
     void *pin;
@@ -1329,13 +1495,16 @@ static void test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_i
     ok(ds_launch_host_func(s, block_until, &first, NULL));
     unsigned long calls = standin_calls("cudaDeviceSynchronize");
     assert_int_equal(pthread_create(&thread, NULL, wait_for_device_0, &done), 0);
-    while (standin_calls("cudaDeviceSynchronize") == calls) sched_yield();
+    while (standin_calls("cudaDeviceSynchronize") == calls)
+        sched_yield();
     usleep(20000); /* it waits for what was there */
     ok(ds_launch_host_func(t, block_until, &second, NULL));
     ok(ds_launch(k, 1, &(fold_args){ pin, 9 }, sizeof(fold_args), t));
     ok(ds_kernel_destroy(k));
     first = 1;
-    for (int i = 0; i < 2000 && !done; i++) usleep(100); /* the stand-in aborts when the code goes now */
+    /* the stand-in aborts when the code goes now */
+    for (int i = 0; i < 2000 && !done; i++)
+        usleep(100);
     second = 1;
     pthread_join(thread, NULL);
     ok(ds_stream_synchronize(t));
@@ -1352,8 +1521,12 @@ static void test_counts_of_four_bytes_are_never_split(void **state) {
     static const ds_param params[] = { { DS_PARAM_FIRST, 0, 4 }, { DS_PARAM_COUNT, 0, 4 } };
     ds_kernel k;
     ds_stream s;
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "narrow", .params = params, .param_count = 2,
-                                           .cuda = { .image = ptx_fold, .entry = "fold", .items_per_block = 1 } }, &k));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "narrow",
+                           .params = params,
+                           .param_count = 2,
+                           .cuda = { .image = ptx_fold, .entry = "fold", .items_per_block = 1 } },
+        &k));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
     refused(ds_launch(k, (size_t)1 << 33, NULL, 0, s), DS_ERR_INVALID_VALUE);
     assert_int_equal(ds_stream_query(s), DS_OK); /* nothing was launched */
@@ -1364,13 +1537,20 @@ static void test_counts_of_four_bytes_are_never_split(void **state) {
 
 static void test_an_image_need_not_end_with_a_zero_when_its_size_is_given(void **state) {
     (void)state;
-    size_t size = strlen(ptx_fold), page = (size_t)sysconf(_SC_PAGESIZE), pages = (size + page - 1) / page * page;
-    char *memory = mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t size = strlen(ptx_fold), page = (size_t)sysconf(_SC_PAGESIZE),
+           pages = (size + page - 1) / page * page;
+    char *memory =
+        mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(memory, MAP_FAILED);
-    char *image = memcpy(memory + pages - size, ptx_fold, size); /* who reads on meets a page that cannot be read */
+    /* who reads on meets a page that cannot be read */
+    char *image = memcpy(memory + pages - size, ptx_fold, size);
     assert_int_equal(mprotect(memory + pages, page, PROT_NONE), 0);
     ds_kernel k;
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "fold", .args_size = sizeof(fold_args), .cuda = { .image = image, .image_size = size, .entry = "fold" } }, &k));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "fold",
+                           .args_size = sizeof(fold_args),
+                           .cuda = { .image = image, .image_size = size, .entry = "fold" } },
+        &k));
     ok(ds_kernel_load(k, ds_cuda(0)));
     ok(ds_kernel_destroy(k));
     ok(ds_shutdown());
@@ -1380,7 +1560,8 @@ static void test_an_image_need_not_end_with_a_zero_when_its_size_is_given(void *
 static void test_loads_that_fail_leave_no_module(void **state) {
     (void)state;
     ds_kernel k;
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "fold", .cuda = { .image = ptx_fold, .entry = "absent" } }, &k));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "fold", .cuda = { .image = ptx_fold, .entry = "absent" } }, &k));
     for (int i = 0; i < 5; i++) {
         refused(ds_kernel_load(k, ds_cuda(0)), DS_ERR_INVALID_VALUE);
         assert_int_equal(standin_live(NULL, 0), 0);
@@ -1389,21 +1570,29 @@ static void test_loads_that_fail_leave_no_module(void **state) {
     ok(ds_shutdown());
 }
 
-/* After a failure of the device, which cannot be undone: in a process of its own, which runs this test only. */
-typedef struct slow { _Atomic int entered, done, called, ended, bad; } slow;
+/* After a failure of the device, which cannot be undone: in a process of its own, which runs
+   this test only. */
+typedef struct slow {
+    _Atomic int entered, done, called, ended, bad;
+} slow;
+
 static void slow_fn(void *user) {
     slow *x = user;
     x->entered = 1;
     usleep(300000); /* three times as long as shutdown waits for what does not move */
     x->done = 1;
 }
+
 static void slow_callback(ds_stream s, ds_result status, void *user) {
     slow *x = user;
     (void)s;
     x->bad += !x->done || status != DS_ERR_FAILED;
     x->called++;
 }
-static void slow_end(void *user) { ((slow *)user)->ended++; }
+
+static void slow_end(void *user) {
+    ((slow *)user)->ended++;
+}
 
 static void fail_and_shut_down(void) {
     static slow x;
@@ -1414,12 +1603,16 @@ static void fail_and_shut_down(void) {
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &t));
     ok(ds_alloc(ds_cuda(0), N, &d));
     ok(ds_alloc(ds_cpu(0), N, &m));
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "explode", .cuda = { .image = ptx_explode, .entry = "explode", .block = 1 } }, &k));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "explode",
+                           .cuda = { .image = ptx_explode, .entry = "explode", .block = 1 } },
+        &k));
     ok(ds_kernel_load(k, ds_cuda(0)));
     ok(ds_launch_host_func(s, slow_fn, &x, slow_end));
     ok(ds_copy(d, m, N, s)); /* host functions of the library's own */
     ok(ds_add_callback(s, slow_callback, &x, slow_end));
-    while (!x.entered) sched_yield();
+    while (!x.entered)
+        sched_yield();
     ok(ds_launch(k, 1, NULL, 0, t));
     refused(ds_stream_synchronize(t), DS_ERR_FAILED);
     refused(ds_shutdown(), DS_ERR_FAILED);
@@ -1467,6 +1660,7 @@ static void test_shutdown_releases_what_was_left(void **state) {
 
 static long taken, returned;
 static pthread_mutex_t bank = PTHREAD_MUTEX_INITIALIZER;
+
 static void *bank_alloc(size_t size, void *user) {
     (void)user;
     pthread_mutex_lock(&bank);
@@ -1474,6 +1668,7 @@ static void *bank_alloc(size_t size, void *user) {
     pthread_mutex_unlock(&bank);
     return malloc(size);
 }
+
 static void bank_free(void *ptr, void *user) {
     (void)user;
     pthread_mutex_lock(&bank);
@@ -1483,13 +1678,41 @@ static void bank_free(void *ptr, void *user) {
 }
 
 static _Atomic int payloads_made, payloads_gone;
-static void payload_gone(void *user) { (void)user; payloads_gone++; }
-static void add_one(void *user) { ++*(uint64_t *)user; }
-static void add_two(ds_stream s, ds_result status, void *user) { (void)s; if (status == DS_OK) *(uint64_t *)user += 2; }
+
+static void payload_gone(void *user) {
+    (void)user;
+    payloads_gone++;
+}
+
+static void add_one(void *user) {
+    ++*(uint64_t *)user;
+}
+
+static void add_two(ds_stream s, ds_result status, void *user) {
+    (void)s;
+    if (status == DS_OK)
+        *(uint64_t *)user += 2;
+}
+
 static int silent;
-static ds_result noted(ds_result r) { if (r < 0 && !strchr(ds_last_error(), ' ')) silent++; return r; }
-#define STEP(call) do { if ((r = noted(call)) < 0) goto done; } while (0)
-#define END(call) do { ds_result c_ = noted(call); if (c_ < 0 && r >= 0) r = c_; } while (0)
+
+static ds_result noted(ds_result r) {
+    if (r < 0 && !strchr(ds_last_error(), ' '))
+        silent++;
+    return r;
+}
+
+#define STEP(call)                 \
+    do {                           \
+        if ((r = noted(call)) < 0) \
+            goto done;             \
+    } while (0)
+#define END(call)                   \
+    do {                            \
+        ds_result c_ = noted(call); \
+        if (c_ < 0 && r >= 0)       \
+            r = c_;                 \
+    } while (0)
 
 /* Uses everything once; the first failure, or DS_OK: then *value was right. */
 static ds_result little_program(void) {
@@ -1502,17 +1725,26 @@ static ds_result little_program(void) {
     void *dev = NULL, *far = NULL, *cpu = NULL, *pin = NULL;
     int registered = 0, peer;
     double ms;
-    static const ds_param params[] = { { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
-                                       { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) } };
-    STEP(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0), .label = "a", .flags = DS_STREAM_BLOCKING }, &a));
+    static const ds_param params[] = {
+        { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
+        { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) }
+    };
+    STEP(ds_stream_create(
+        &(ds_stream_desc){ .device = ds_cuda(0), .label = "a", .flags = DS_STREAM_BLOCKING }, &a));
     STEP(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .label = "b" }, &b));
     STEP(ds_stream_export(b, &native));
     STEP(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &wrapped));
     STEP(ds_stream_legacy(ds_cuda(0), &legacy));
     STEP(ds_stream_per_thread(ds_cuda(0), &own));
     STEP(ds_event_create(DS_EVENT_TIMING, "e", &e));
-    STEP(ds_kernel_create(&(ds_kernel_desc){ .name = "fold", .cpu_fn = fold_item, .args_size = sizeof(fold_args), .params = params,
-                                             .param_count = 2, .cuda = { .image = ptx_fold, .entry = "fold", .block = 1 } }, &k));
+    STEP(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "fold",
+                           .cpu_fn = fold_item,
+                           .args_size = sizeof(fold_args),
+                           .params = params,
+                           .param_count = 2,
+                           .cuda = { .image = ptx_fold, .entry = "fold", .block = 1 } },
+        &k));
     STEP(ds_alloc(ds_cuda(0), N, &dev));
     STEP(ds_alloc(ds_cuda(1), N, &far));
     STEP(ds_alloc(ds_cpu(0), N, &cpu));
@@ -1522,7 +1754,8 @@ static ds_result little_program(void) {
     STEP(ds_device_can_access_peer(ds_cuda(0), ds_cuda(1), &peer));
     uint64_t *h = pin;
     *h = 3;
-    for (uint64_t i = 0; i < 2; i++) STEP(ds_launch(k, 1, &(fold_args){ h, i }, sizeof(fold_args), a));
+    for (uint64_t i = 0; i < 2; i++)
+        STEP(ds_launch(k, 1, &(fold_args){ h, i }, sizeof(fold_args), a));
     STEP(ds_event_record(e, a));
     STEP(ds_stream_wait_event(wrapped, e));
     STEP(ds_launch_host_func(b, add_one, h, NULL));
@@ -1547,19 +1780,28 @@ static ds_result little_program(void) {
     STEP(ds_stream_synchronize_for(b, 1000000000));
     STEP(ds_device_synchronize(ds_cuda(1)));
     uint64_t want = ((3 * 1099511628211u + 0) * 1099511628211u + 1 + 4) & 0xffffffff00000000u;
-    if (*h != want) fail_msg("the program computed %llx, not %llx", (unsigned long long)*h, (unsigned long long)want);
+    if (*h != want)
+        fail_msg("the program computed %llx, not %llx", (unsigned long long)*h,
+                 (unsigned long long)want);
 done:
-    if (wrapped.id) END(ds_stream_destroy(wrapped));
-    if (a.id) END(ds_stream_destroy(a));
-    if (b.id) END(ds_stream_destroy(b));
-    if (e.id) END(ds_event_destroy(e));
-    if (e2.id) END(ds_event_destroy(e2));
-    if (k.id) END(ds_kernel_destroy(k));
+    if (wrapped.id)
+        END(ds_stream_destroy(wrapped));
+    if (a.id)
+        END(ds_stream_destroy(a));
+    if (b.id)
+        END(ds_stream_destroy(b));
+    if (e.id)
+        END(ds_event_destroy(e));
+    if (e2.id)
+        END(ds_event_destroy(e2));
+    if (k.id)
+        END(ds_kernel_destroy(k));
     END(ds_free(dev));
     END(ds_free(far));
     END(ds_free(cpu));
     END(ds_host_free(pin));
-    if (registered) END(ds_host_unregister(page));
+    if (registered)
+        END(ds_host_unregister(page));
     END(ds_shutdown());
     return r;
 }
@@ -1578,13 +1820,21 @@ static ds_result little_graph_program(void) {
     void *dev = NULL, *far = NULL, *pin = NULL, *pin2 = NULL;
     size_t count;
     int capturing = 0, other = 0;
-    static const ds_param params[] = { { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
-                                       { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) } };
+    static const ds_param params[] = {
+        { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
+        { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) }
+    };
     STEP(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &a));
     STEP(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &b));
     STEP(ds_event_create(0, "e", &e));
-    STEP(ds_kernel_create(&(ds_kernel_desc){ .name = "fold", .cpu_fn = fold_item, .args_size = sizeof(fold_args), .params = params,
-                                             .param_count = 2, .cuda = { .image = ptx_fold, .entry = "fold", .block = 1 } }, &k));
+    STEP(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "fold",
+                           .cpu_fn = fold_item,
+                           .args_size = sizeof(fold_args),
+                           .params = params,
+                           .param_count = 2,
+                           .cuda = { .image = ptx_fold, .entry = "fold", .block = 1 } },
+        &k));
     STEP(ds_alloc(ds_cuda(0), N, &dev));
     STEP(ds_alloc(ds_cuda(1), N, &far));
     STEP(ds_host_alloc(N, &pin));
@@ -1594,7 +1844,8 @@ static ds_result little_graph_program(void) {
     /* captured, on two devices */
     STEP(ds_capture_begin(a, DS_CAPTURE_THREAD_LOCAL));
     capturing = 1;
-    STEP(ds_launch(k, 1, &(fold_args){ h, 1 }, sizeof(fold_args), a)); /* the first launch: it loads */
+    /* the first launch: it loads */
+    STEP(ds_launch(k, 1, &(fold_args){ h, 1 }, sizeof(fold_args), a));
     STEP(ds_stream_record_new(a, 0, &fork));
     STEP(ds_stream_wait_event(b, fork));
     STEP(ds_fill(far, 0, 4, N / 4, b));
@@ -1628,8 +1879,10 @@ static ds_result little_graph_program(void) {
     desc = host_node(add_one, h, payload_gone);
     STEP(ds_graph_add(made, &desc, NULL, 0, &host));
     STEP(ds_graph_add_edges(made, &kernel, &host, 1));
-    STEP(ds_graph_add(made, &(ds_node_desc){ .kind = DS_NODE_EVENT_WAIT, .u.event = e }, &host, 1, &first));
-    STEP(ds_graph_add(made, &(ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = inner }, &first, 1, &child));
+    STEP(ds_graph_add(made, &(ds_node_desc){ .kind = DS_NODE_EVENT_WAIT, .u.event = e }, &host, 1,
+                      &first));
+    STEP(ds_graph_add(made, &(ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = inner }, &first, 1,
+                      &child));
     desc = fill_node(dev, 1, 8, 1);
     STEP(ds_graph_add(made, &desc, &child, 1, &fill));
     desc = fill_node(pin2, 1, 8, 1);
@@ -1670,28 +1923,48 @@ static ds_result little_graph_program(void) {
     /* the first executable is as it was, but for the pointers */
     void *from[] = { pin }, *to[] = { pin2 };
     STEP(ds_stream_synchronize(a));
-    if (*h != v) fail_msg("the graphs computed %llx, not %llx", (unsigned long long)*h, (unsigned long long)v);
+    if (*h != v)
+        fail_msg("the graphs computed %llx, not %llx", (unsigned long long)*h,
+                 (unsigned long long)v);
     *h2 = 5;
     STEP(ds_graph_exec_replace_pointers(x, from, to, 1, &count));
     STEP(ds_graph_launch(x, a));
     STEP(ds_stream_synchronize(a));
-    if (count == 3 /* a fault may leave a captured node unknown */ && (*h2 != 5 * 1099511628211u + 1 || *h != v + 1))
+    if (count == 3 /* a fault may leave a captured node unknown */ &&
+        (*h2 != 5 * 1099511628211u + 1 || *h != v + 1))
         fail_msg("the replaced pointer gives %llx", (unsigned long long)*h2);
 done:
-    if (capturing) { DS_IGNORE(ds_capture_query(a, &info.status)); other = ds_capture_end(a, &clone) < 0; }
-    if (capturing && other) DS_IGNORE(ds_capture_end(a, &clone)); /* in case the fault hit the first one */
-    if (x.id) END(ds_graph_exec_destroy(x));
-    if (y.id) END(ds_graph_exec_destroy(y));
-    if (g.id) DS_IGNORE(ds_graph_destroy(g));
-    if (inner.id) END(ds_graph_destroy(inner));
-    if (made.id) END(ds_graph_destroy(made));
-    if (clone.id) DS_IGNORE(ds_graph_destroy(clone));
-    if (a.id) END(ds_stream_destroy(a));
-    if (b.id) END(ds_stream_destroy(b));
-    if (e.id) END(ds_event_destroy(e));
-    if (fork.id) END(ds_event_destroy(fork));
-    if (join.id) END(ds_event_destroy(join));
-    if (k.id) END(ds_kernel_destroy(k));
+    if (capturing) {
+        DS_IGNORE(ds_capture_query(a, &info.status));
+        other = ds_capture_end(a, &clone) < 0;
+    }
+    /* in case the fault hit the first one */
+    if (capturing && other)
+        DS_IGNORE(ds_capture_end(a, &clone));
+    if (x.id)
+        END(ds_graph_exec_destroy(x));
+    if (y.id)
+        END(ds_graph_exec_destroy(y));
+    if (g.id)
+        DS_IGNORE(ds_graph_destroy(g));
+    if (inner.id)
+        END(ds_graph_destroy(inner));
+    if (made.id)
+        END(ds_graph_destroy(made));
+    if (clone.id)
+        DS_IGNORE(ds_graph_destroy(clone));
+    if (a.id)
+        END(ds_stream_destroy(a));
+    if (b.id)
+        END(ds_stream_destroy(b));
+    if (e.id)
+        END(ds_event_destroy(e));
+    if (fork.id)
+        END(ds_event_destroy(fork));
+    if (join.id)
+        END(ds_event_destroy(join));
+    if (k.id)
+        END(ds_kernel_destroy(k));
     END(ds_free(dev));
     END(ds_free(far));
     END(ds_host_free(pin));
@@ -1700,7 +1973,8 @@ done:
     return r;
 }
 
-/* The allocator, in three ways to get memory: growing segments in reserved addresses, plain segments, the driver's pool. */
+/* The allocator, in three ways to get memory: growing segments in reserved addresses, plain
+   segments, the driver's pool. */
 static ds_result little_memory_program(int way) {
     ds_result r;
     ds_mem_config config = way == 0 ? ds_mem_config_default() : ds_mem_config_torch();
@@ -1709,7 +1983,8 @@ static ds_result little_memory_program(int way) {
     ds_capture_info info = { 0 };
     void *small = NULL, *large = NULL, *far = NULL, *pinned = NULL, *kept = NULL;
     size_t released;
-    if (way == 2) config.backend = DS_MEM_DRIVER_POOL;
+    if (way == 2)
+        config.backend = DS_MEM_DRIVER_POOL;
     STEP(ds_mem_configure(ds_cuda(0), &config));
     STEP(ds_mem_configure(ds_cuda(1), &config));
     STEP(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0), .label = "a" }, &a));
@@ -1744,30 +2019,51 @@ static ds_result little_memory_program(int way) {
     STEP(ds_mem_empty_cache(ds_cuda(0), &released));
     STEP(ds_mem_trim(ds_cuda(1), 0, &released));
 done:
-    if (a.id && ds_capture_get_info(a, &info) == DS_OK && info.status != DS_CAPTURE_NONE) { ds_graph g = { 0 }; DS_IGNORE(ds_capture_end(a, &g)); if (g.id) graph = g; }
-    if (a.id && ds_stream_synchronize(a) < 0) DS_IGNORE(ds_stream_synchronize(a)); /* it may have come before the use was recorded */
-    if (b.id && ds_stream_synchronize(b) < 0) DS_IGNORE(ds_stream_synchronize(b));
+    if (a.id && ds_capture_get_info(a, &info) == DS_OK && info.status != DS_CAPTURE_NONE) {
+        ds_graph g = { 0 };
+        DS_IGNORE(ds_capture_end(a, &g));
+        if (g.id)
+            graph = g;
+    }
+    /* it may have come before the use was recorded */
+    if (a.id && ds_stream_synchronize(a) < 0)
+        DS_IGNORE(ds_stream_synchronize(a));
+    if (b.id && ds_stream_synchronize(b) < 0)
+        DS_IGNORE(ds_stream_synchronize(b));
     END(ds_mem_free(small));
     END(ds_mem_free(large));
     END(ds_mem_free(far));
     END(ds_pinned_free(pinned));
-    if (graph.id) END(ds_graph_destroy(graph));
-    if (a.id) END(ds_stream_destroy(a));
-    if (b.id) END(ds_stream_destroy(b));
+    if (graph.id)
+        END(ds_graph_destroy(graph));
+    if (a.id)
+        END(ds_stream_destroy(a));
+    if (b.id)
+        END(ds_stream_destroy(b));
     END(ds_shutdown());
     return r;
 }
-static ds_result growing_memory(void) { return little_memory_program(0); }
-static ds_result plain_memory(void) { return little_memory_program(1); }
-static ds_result pool_memory(void) { return little_memory_program(2); }
+
+static ds_result growing_memory(void) {
+    return little_memory_program(0);
+}
+
+static ds_result plain_memory(void) {
+    return little_memory_program(1);
+}
+
+static ds_result pool_memory(void) {
+    return little_memory_program(2);
+}
 
 /* In turn, every call of cudart and of the driver gives this code. */
 static void fail_every_call(int code, ds_result (*program)(void)) {
     char report[200];
     unsigned long n;
     int failures = 0;
-    for (n = 1; ; n++) {
-        if (n > 5000) fail_msg("the program makes ever more calls");
+    for (n = 1;; n++) {
+        if (n > 5000)
+            fail_msg("the program makes ever more calls");
         silent = 0;
         payloads_made = 0;
         payloads_gone = 0;
@@ -1780,13 +2076,21 @@ static void fail_every_call(int code, ds_result (*program)(void)) {
         standin_fail(0, 0);
         DS_IGNORE(ds_shutdown()); /* in case the fault hit the first one */
         alarm(0);
-        if (silent) fail_msg("call %lu: %d failures without a sentence", n, silent);
-        if (standin_live(report, sizeof report) != 0) fail_msg("call %lu: left behind: %s", n, report);
-        if (taken != returned) fail_msg("call %lu: %ld blocks taken, %ld returned", n, taken, returned);
-        if (payloads_made != payloads_gone) fail_msg("call %lu: %d payloads, %d ended", n, payloads_made, payloads_gone);
-        while (cudaGetLastError() != cudaSuccess) {}
+        if (silent)
+            fail_msg("call %lu: %d failures without a sentence", n, silent);
+        if (standin_live(report, sizeof report) != 0)
+            fail_msg("call %lu: left behind: %s", n, report);
+        if (taken != returned)
+            fail_msg("call %lu: %ld blocks taken, %ld returned", n, taken, returned);
+        if (payloads_made != payloads_gone)
+            fail_msg("call %lu: %d payloads, %d ended", n, payloads_made, payloads_gone);
+        while (cudaGetLastError() != cudaSuccess) {
+        }
         failures += r < 0;
-        if (!hit) { ok(r); break; }
+        if (!hit) {
+            ok(r);
+            break;
+        }
     }
     print_message("          %lu calls, %d of them fatal to the program\n", n - 1, failures);
     assert_true(failures > 50);
@@ -1809,20 +2113,28 @@ static void test_every_call_that_runs_out_of_memory_is_a_result_and_leaks_nothin
 
 /* ---- locks, captures of others, and what a graph keeps ---- */
 
-typedef struct waiter { ds_stream s, other; int rounds; } waiter;
+typedef struct waiter {
+    ds_stream s, other;
+    int rounds;
+} waiter;
+
 static void *wait_often(void *user) {
     const waiter *w = user;
-    for (int i = 0; i < w->rounds; i++) refused(ds_stream_wait_stream(w->s, w->other), DS_ERR_CAPTURE_IMPLICIT);
+    for (int i = 0; i < w->rounds; i++)
+        refused(ds_stream_wait_stream(w->s, w->other), DS_ERR_CAPTURE_IMPLICIT);
     return NULL;
 }
 
-/* One is on a stream that captures, the other is not: each has one lock when it comes to the other one. */
-static void test_waits_that_are_refused_in_two_threads_at_once_do_not_lock_each_other_out(void **state) {
+/* One is on a stream that captures, the other is not: each has one lock when it comes to the
+   other one. */
+static void test_waits_that_are_refused_in_two_threads_at_once_do_not_lock_each_other_out(
+    void **state) {
     (void)state;
     ds_stream blocking, captures, plain, legacy;
     ds_graph g;
     pthread_t a, b;
-    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0), .flags = DS_STREAM_BLOCKING }, &blocking));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0), .flags = DS_STREAM_BLOCKING },
+                        &blocking));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &captures));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &plain));
     ok(ds_stream_legacy(ds_cuda(0), &legacy));
@@ -1849,7 +2161,8 @@ static void outlive_devstream(void) {
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
     ok(ds_stream_export(s, &n));
     cuda(cudaStreamBeginCapture(n.handle, cudaStreamCaptureModeRelaxed));
-    for (int i = 0; i < 30; i++) ok(ds_launch_host_func(s, count_up, (void *)&ran, NULL));
+    for (int i = 0; i < 30; i++)
+        ok(ds_launch_host_func(s, count_up, (void *)&ran, NULL));
     ok(ds_launch_host_func(s, nothing, (void *)&gone, count_up));
     cuda(cudaStreamEndCapture(n.handle, &graph));
     cuda(cudaGraphInstantiate(&exec, graph, 0));
@@ -1870,12 +2183,17 @@ static void outlive_devstream(void) {
     cuda(cudaGraphDestroy(graph));
     cuda(cudaStreamDestroy(own));
 }
+
 static void test_a_graph_of_others_may_be_launched_after_shutdown(void **state) {
     (void)state;
     run_alone("may_be_launched_after_shutdown", outlive_devstream);
 }
 
-typedef struct asked { world *w; ds_event later; } asked;
+typedef struct asked {
+    world *w;
+    ds_event later;
+} asked;
+
 static void *ask_all(void *user) {
     const asked *a = user;
     ds_stream legacy;
@@ -1942,7 +2260,8 @@ static void test_an_update_leaves_host_nodes_off_that_are_off(void **state) {
     close_world(w);
 }
 
-static void test_the_end_of_a_borrowed_stream_ends_its_capture_unless_it_is_given_back(void **state) {
+static void test_the_end_of_a_borrowed_stream_ends_its_capture_unless_it_is_given_back(
+    void **state) {
     (void)state;
     world *w = open_world(1);
     ds_stream wrapper, second;
@@ -1965,7 +2284,8 @@ static void test_the_end_of_a_borrowed_stream_ends_its_capture_unless_it_is_give
     ok(ds_stream_wrap(&n, DS_OWN, NULL, NULL, &wrapper));
     ok(ds_capture_begin(wrapper, DS_CAPTURE_RELAXED));
     ok(ds_stream_unwrap(wrapper, &back));
-    ok(ds_stream_wrap(&back, DS_BORROW, NULL, NULL, &wrapper)); /* and who has it ends the capture */
+    /* and who has it ends the capture */
+    ok(ds_stream_wrap(&back, DS_BORROW, NULL, NULL, &wrapper));
     ok(ds_capture_end(wrapper, &graph));
     ok(ds_graph_destroy(graph));
     ok(ds_stream_destroy(wrapper));
@@ -1974,7 +2294,8 @@ static void test_the_end_of_a_borrowed_stream_ends_its_capture_unless_it_is_give
     close_world(w);
 }
 
-static void test_a_node_that_was_off_when_its_launch_was_captured_stays_off_in_a_graph_made_anew(void **state) {
+static void test_a_node_that_was_off_when_its_launch_was_captured_stays_off_in_a_graph_made_anew(
+    void **state) {
     (void)state;
     world *w = open_world(1);
     ds_graph inner, outer;
@@ -1982,19 +2303,23 @@ static void test_a_node_that_was_off_when_its_launch_was_captured_stays_off_in_a
     ds_graph_exec x, y;
     size_t count;
     uint32_t *seen = w->pin, *other = w->pin2, value = 0;
-    ds_node_desc fill = { .kind = DS_NODE_FILL, .u.fill = { .ptr = w->d, .value = 9, .value_size = 4, .width = 1 } }, host = copy_node(other + 1, other, 4, 1);
+    ds_node_desc fill = { .kind = DS_NODE_FILL,
+                          .u.fill = { .ptr = w->d, .value = 9, .value_size = 4, .width = 1 } },
+                 host = copy_node(other + 1, other, 4, 1);
     ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(1) }, &inner));
     ok(ds_graph_add(inner, &fill, NULL, 0, &n[0]));
     ok(ds_graph_add(inner, &host, NULL, 0, &n[1]));
     ok(ds_graph_instantiate(inner, NULL, &x));
-    for (int i = 0; i < 2; i++) ok(ds_graph_exec_enable_node(x, n[i], 0));
+    for (int i = 0; i < 2; i++)
+        ok(ds_graph_exec_enable_node(x, n[i], 0));
     ok(ds_capture_begin(w->s, DS_CAPTURE_RELAXED));
     ok(ds_graph_launch(x, w->s));
     ok(ds_copy(seen, w->d, 4, w->s));
     ok(ds_capture_end(w->s, &outer));
     ok(ds_graph_get_nodes(outer, list, 4, &count));
     assert_int_equal(count, 2);
-    ds_node_desc instead = copy_node(seen + 1, seen + 2, 4, 1); /* of another type: the graph is made anew */
+    /* of another type: the graph is made anew */
+    ds_node_desc instead = copy_node(seen + 1, seen + 2, 4, 1);
     ok(ds_graph_set_node(outer, list[1], &instead));
     ok(ds_graph_instantiate(outer, NULL, &y));
     ok(ds_fill(w->d, 1, 4, 1, w->s));
@@ -2038,13 +2363,18 @@ static void test_edges_of_which_one_is_refused_are_not_in_cudas_graph_either(voi
         ds_graph_node n[3];
         ds_graph_exec x;
         ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &g));
-        for (int i = 0; i < 3; i++) ok(ds_graph_add(g, &(ds_node_desc){ .kind = DS_NODE_EMPTY, .device = ds_cuda(0) }, NULL, 0, &n[i]));
+        for (int i = 0; i < 3; i++)
+            ok(ds_graph_add(g, &(ds_node_desc){ .kind = DS_NODE_EMPTY, .device = ds_cuda(0) }, NULL,
+                            0, &n[i]));
         standin_fail(refusal, cudaErrorMemoryAllocation);
         ds_result r = ds_graph_add_edges(g, n, n + 1, 2);
         hit = standin_failed();
         standin_fail(0, 0);
-        if (!hit) ok(r);
-        if (r < 0) ok(ds_graph_add_edges(g, n, n + 1, 2)); /* CUDA takes no edge twice */
+        if (!hit)
+            ok(r);
+        /* CUDA takes no edge twice */
+        if (r < 0)
+            ok(ds_graph_add_edges(g, n, n + 1, 2));
         ok(ds_graph_instantiate(g, NULL, &x));
         ok(ds_graph_exec_destroy(x));
         ok(ds_graph_destroy(g));
@@ -2059,7 +2389,10 @@ static void test_a_copy_or_fill_of_a_graph_may_go_to_another_gpus_memory(void **
     ds_graph_exec x;
     uint32_t *value = w->pin, seen[2] = { 0, 0 };
     *value = 7;
-    ds_node_desc c = copy_node(w->d, value, 4, 1), f = { .kind = DS_NODE_FILL, .u.fill = { .ptr = (uint32_t *)w->d + 1, .value = 8, .value_size = 4, .width = 1 } };
+    ds_node_desc c = copy_node(w->d, value, 4, 1), f = {
+        .kind = DS_NODE_FILL,
+        .u.fill = { .ptr = (uint32_t *)w->d + 1, .value = 8, .value_size = 4, .width = 1 }
+    };
     ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(1) }, &g));
     ok(ds_graph_add(g, &c, NULL, 0, &copy));
     ok(ds_graph_add(g, &f, NULL, 0, &fill));
@@ -2100,7 +2433,9 @@ static void test_to_capture_an_operation_does_not_ask_for_all_nodes(void **state
     (void)state;
     world *w = open_world(1);
     ds_graph g;
+
     enum { ROUNDS = 50 };
+
     ok(ds_capture_begin(w->s, DS_CAPTURE_RELAXED));
     unsigned long before = standin_calls("cudaGraphGetNodes");
     for (int i = 0; i < ROUNDS; i++) {
@@ -2108,7 +2443,8 @@ static void test_to_capture_an_operation_does_not_ask_for_all_nodes(void **state
         ok(ds_fill(w->d, 0, 1, 16, w->s));
         ok(ds_launch_host_func(w->s, nothing, NULL, NULL));
     }
-    assert_int_equal(standin_calls("cudaGraphGetNodes") - before, 3 * ROUNDS); /* for their number only */
+    /* for their number only */
+    assert_int_equal(standin_calls("cudaGraphGetNodes") - before, 3 * ROUNDS);
     ok(ds_capture_end(w->s, &g));
     ok(ds_graph_destroy(g));
     close_world(w);
@@ -2125,8 +2461,15 @@ static void test_an_executable_keeps_the_kernels_that_it_was_made_with(void **st
     static char image[8192];
     assert_true(strlen(ptx_fold) < sizeof image);
     strcpy(image, ptx_fold); /* a module of its own */
-    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "first", .cpu_fn = fold_item, .args_size = sizeof args, .cuda = { .image = image, .entry = "fold", .block = 1 },
-                                           .params = (const ds_param[]){ { DS_PARAM_READ_WRITE, 0, 8 }, { DS_PARAM_VALUE, 8, 8 } }, .param_count = 2 }, &first));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){
+            .name = "first",
+            .cpu_fn = fold_item,
+            .args_size = sizeof args,
+            .cuda = { .image = image, .entry = "fold", .block = 1 },
+            .params = (const ds_param[]){ { DS_PARAM_READ_WRITE, 0, 8 }, { DS_PARAM_VALUE, 8, 8 } },
+            .param_count = 2 },
+        &first));
     second = w->k;
     ds_node_desc one = fold_node(first, &args), two = fold_node(second, &args);
     ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(1) }, &g));
@@ -2151,59 +2494,83 @@ static void test_an_executable_keeps_the_kernels_that_it_was_made_with(void **st
     close_world(w);
 }
 
-static int setup(void **state) { (void)state; alarm(120); return 0; }
+static int setup(void **state) {
+    (void)state;
+    alarm(120);
+    return 0;
+}
 
 int main(int argc, char **argv) {
     static char pattern[200];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_asking_makes_no_context, setup), /* first */
-        cmocka_unit_test_setup(test_work_makes_no_context_on_a_device_that_is_not_used, setup), /* second */
+        /* second */
+        cmocka_unit_test_setup(test_work_makes_no_context_on_a_device_that_is_not_used, setup),
         cmocka_unit_test_setup(test_hot_verbs_make_these_calls_and_no_others, setup),
         cmocka_unit_test_setup(test_no_verb_changes_the_current_device, setup),
         cmocka_unit_test_setup(test_the_users_own_error_survives_and_none_of_ours_is_left, setup),
         cmocka_unit_test_setup(test_a_stream_of_cudart_is_wrapped_and_stays_its_owners, setup),
         cmocka_unit_test_setup(test_memory_of_cudart_is_copied_and_filled_and_not_freed, setup),
-        cmocka_unit_test_setup(test_the_legacy_stream_does_not_ask_for_streams_that_were_given_away, setup),
-        cmocka_unit_test_setup(test_work_on_another_devices_memory_waits_for_its_own_stream_only, setup),
+        cmocka_unit_test_setup(test_the_legacy_stream_does_not_ask_for_streams_that_were_given_away,
+                               setup),
+        cmocka_unit_test_setup(test_work_on_another_devices_memory_waits_for_its_own_stream_only,
+                               setup),
         cmocka_unit_test_setup(test_copies_between_the_drivers_share_one_buffer_per_stream, setup),
         cmocka_unit_test_setup(test_calls_whose_failure_means_something_else_are_understood, setup),
-        cmocka_unit_test_setup(test_a_capture_that_others_began_takes_work_and_is_theirs_to_end, setup),
-        cmocka_unit_test_setup(test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place, setup),
-        cmocka_unit_test_setup(test_loading_during_a_capture_leaves_the_threads_mode_as_it_is, setup),
-        cmocka_unit_test_setup(test_host_memory_is_freed_while_a_capture_is_open_when_other_streams_have_passed, setup),
+        cmocka_unit_test_setup(test_a_capture_that_others_began_takes_work_and_is_theirs_to_end,
+                               setup),
+        cmocka_unit_test_setup(test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place,
+                               setup),
+        cmocka_unit_test_setup(test_loading_during_a_capture_leaves_the_threads_mode_as_it_is,
+                               setup),
+        cmocka_unit_test_setup(
+            test_host_memory_is_freed_while_a_capture_is_open_when_other_streams_have_passed,
+            setup),
         cmocka_unit_test_setup(test_a_launch_that_takes_several_is_captured_but_not_known, setup),
         cmocka_unit_test_setup(test_what_an_executable_does_not_do_any_more_is_ended, setup),
         cmocka_unit_test_setup(test_priorities_of_nodes_are_cudas, setup),
         cmocka_unit_test_setup(test_a_capturing_stream_is_not_asked_for_the_legacy_stream, setup),
-        cmocka_unit_test_setup(test_a_child_whose_nodes_were_added_back_to_front_keeps_its_order, setup),
+        cmocka_unit_test_setup(test_a_child_whose_nodes_were_added_back_to_front_keeps_its_order,
+                               setup),
         cmocka_unit_test_setup(test_registered_functions_are_nodes, setup),
         cmocka_unit_test_setup(test_a_graph_on_a_device_that_fails_ends_what_it_keeps_once, setup),
         cmocka_unit_test_setup(test_counts_of_four_bytes_are_never_split, setup),
-        cmocka_unit_test_setup(test_a_wrapper_of_a_threads_own_stream_may_outlive_the_thread, setup),
+        cmocka_unit_test_setup(test_a_wrapper_of_a_threads_own_stream_may_outlive_the_thread,
+                               setup),
         cmocka_unit_test_setup(test_peer_access_that_the_program_enabled_is_fine, setup),
         cmocka_unit_test_setup(test_cubins_fatbins_and_registered_functions_run, setup),
         cmocka_unit_test_setup(test_an_image_without_a_form_for_the_gpu_is_refused, setup),
         cmocka_unit_test_setup(test_kernels_of_one_image_share_its_module_and_unload_it, setup),
         cmocka_unit_test_setup(test_more_shared_memory_than_every_gpu_has_is_asked_for, setup),
-        cmocka_unit_test_setup(test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_it_has_run, setup),
-        cmocka_unit_test_setup(test_an_image_need_not_end_with_a_zero_when_its_size_is_given, setup),
+        cmocka_unit_test_setup(
+            test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_it_has_run, setup),
+        cmocka_unit_test_setup(test_an_image_need_not_end_with_a_zero_when_its_size_is_given,
+                               setup),
         cmocka_unit_test_setup(test_loads_that_fail_leave_no_module, setup),
         cmocka_unit_test_setup(test_shutdown_waits_for_what_a_failed_device_still_runs, setup),
         cmocka_unit_test_setup(test_shutdown_releases_what_was_left, setup),
-        cmocka_unit_test_setup(test_waits_that_are_refused_in_two_threads_at_once_do_not_lock_each_other_out, setup),
+        cmocka_unit_test_setup(
+            test_waits_that_are_refused_in_two_threads_at_once_do_not_lock_each_other_out, setup),
         cmocka_unit_test_setup(test_a_graph_of_others_may_be_launched_after_shutdown, setup),
-        cmocka_unit_test_setup(test_queries_of_what_is_not_captured_leave_every_capture_alone, setup),
+        cmocka_unit_test_setup(test_queries_of_what_is_not_captured_leave_every_capture_alone,
+                               setup),
         cmocka_unit_test_setup(test_an_update_leaves_host_nodes_off_that_are_off, setup),
-        cmocka_unit_test_setup(test_the_end_of_a_borrowed_stream_ends_its_capture_unless_it_is_given_back, setup),
-        cmocka_unit_test_setup(test_a_node_that_was_off_when_its_launch_was_captured_stays_off_in_a_graph_made_anew, setup),
-        cmocka_unit_test_setup(test_a_capture_of_a_per_thread_stream_is_asked_for_on_its_own_device, setup),
-        cmocka_unit_test_setup(test_edges_of_which_one_is_refused_are_not_in_cudas_graph_either, setup),
+        cmocka_unit_test_setup(
+            test_the_end_of_a_borrowed_stream_ends_its_capture_unless_it_is_given_back, setup),
+        cmocka_unit_test_setup(
+            test_a_node_that_was_off_when_its_launch_was_captured_stays_off_in_a_graph_made_anew,
+            setup),
+        cmocka_unit_test_setup(test_a_capture_of_a_per_thread_stream_is_asked_for_on_its_own_device,
+                               setup),
+        cmocka_unit_test_setup(test_edges_of_which_one_is_refused_are_not_in_cudas_graph_either,
+                               setup),
         cmocka_unit_test_setup(test_a_copy_or_fill_of_a_graph_may_go_to_another_gpus_memory, setup),
         cmocka_unit_test_setup(test_a_mode_that_was_set_without_devstream_is_given_back, setup),
         cmocka_unit_test_setup(test_to_capture_an_operation_does_not_ask_for_all_nodes, setup),
         cmocka_unit_test_setup(test_an_executable_keeps_the_kernels_that_it_was_made_with, setup),
         cmocka_unit_test_setup(test_every_call_that_fails_is_a_result_and_leaks_nothing, setup),
-        cmocka_unit_test_setup(test_every_call_that_runs_out_of_memory_is_a_result_and_leaks_nothing, setup),
+        cmocka_unit_test_setup(
+            test_every_call_that_runs_out_of_memory_is_a_result_and_leaks_nothing, setup),
     };
     if (argc > 1) {
         snprintf(pattern, sizeof pattern, "*%s*", argv[1]);

@@ -30,7 +30,7 @@ with="B=build/installed-cuda CUDA_HOME=$CUDA_HOME"
 version=$(sed -n 's/^#define DEVSTREAM_VERSION_[A-Z]* //p' "$root/devstream.h" | paste -sd .)
 series=${version%.*}
 case $version in 0.*) ;; *) series=${version%%.*} ;; esac
-sed -n 's/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' "$root"/devstream*.h | sort -u >declared
+sed -n '/(ds_[a-z0-9_]*)(/!s/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' "$root"/devstream*.h | sort -u >declared
 
 # The same program twice: with the implementation, and for those who link.
 cp "$root/examples/hello.c" app.c

@@ -15,6 +15,7 @@
 extern char **environ;
 
 #define FOLD_P 1099511628211u
+
 enum { WORDS = 6144, GATES = 2048 };
 
 static const char *running = "no test"; /* name and lines */
@@ -24,11 +25,13 @@ static ds_stream watched[64];
 static size_t watched_count;
 static _Atomic int gates_void; /* a failed test does not open its gates itself */
 
-/* What word and gate_close hand out, the kernels' words last. On CUDA the whole is registered at its first use. */
+/* What word and gate_close hand out, the kernels' words last. On CUDA the whole is registered at
+   its first use. */
 static struct {
     _Alignas(4096) uint64_t words[WORDS];
     _Atomic uint32_t gates[GATES][2];
 } pool;
+
 static size_t words_taken, gates_taken;
 static int pool_registered;
 static ds_kernel fold_kernel, gate_kernel;
@@ -53,8 +56,10 @@ static void use_fabric(void) {
     static const double rate = 1e9;
     static const int link = 0;
     ds_cpu_route routes[9];
-    if (!getenv("DS_TEST_FABRIC") || !harness_is_cpu()) return;
-    for (int i = 0; i < 9; i++) routes[i] = (ds_cpu_route){ 1000, 1, 1, &link };
+    if (!getenv("DS_TEST_FABRIC") || !harness_is_cpu())
+        return;
+    for (int i = 0; i < 9; i++)
+        routes[i] = (ds_cpu_route){ 1000, 1, 1, &link };
     ds_cpu_fabric fabric = { .devices = 2, .links = 1, .link_bytes_per_s = &rate, .route = routes };
     ds_cpu_desc cpu = { .fabric = &fabric };
     DS_IGNORE(ds_init(&(ds_init_desc){ .cpu = &cpu })); /* or it is in use already */
@@ -77,11 +82,13 @@ int harness_setup(void **state) {
 
 int harness_wants(const struct harness_test *test) {
     const char *alone = getenv("DS_TEST_ALONE");
-    return test->where & (harness_is_cpu() ? HARNESS_CPU : HARNESS_CUDA) && (!alone || !strcmp(alone, test->fn_name));
+    return test->where & (harness_is_cpu() ? HARNESS_CPU : HARNESS_CUDA) &&
+           (!alone || !strcmp(alone, test->fn_name));
 }
 
 static int await(pid_t child) {
-    uint64_t end = now_ns() + timeout_s() * 900000000ull; /* before the deadline of the test that waits */
+    /* before the deadline of the test that waits */
+    uint64_t end = now_ns() + timeout_s() * 900000000ull;
     int status = -1;
     while (waitpid(child, &status, WNOHANG) == 0) {
         if (now_ns() > end) { /* a child that hangs must not outlive the test */
@@ -102,7 +109,9 @@ char **harness_self(void) {
     assert_true(length > 0);
     path[length] = 0;
     snprintf(runner, sizeof runner, "%s", getenv("DS_TEST_RUNNER") ? getenv("DS_TEST_RUNNER") : "");
-    for (char *w = strtok_r(runner, " ", &rest); w && n < sizeof argv / sizeof *argv - 2; w = strtok_r(NULL, " ", &rest)) argv[n++] = w;
+    for (char *w = strtok_r(runner, " ", &rest); w && n < sizeof argv / sizeof *argv - 2;
+         w = strtok_r(NULL, " ", &rest))
+        argv[n++] = w;
     argv[n++] = path;
     argv[n] = NULL;
     return argv;
@@ -112,10 +121,13 @@ int harness_respawn(const char *const settings[], FILE *output) {
     static char no_log[] = "DS_TEST_LOG=";
     char **argv = harness_self();
     size_t n = 0, own = 0;
-    while (environ[n]) n++;
+    while (environ[n])
+        n++;
     char **env = malloc((n + 5) * sizeof *env);
     assert_non_null(env);
-    for (; settings[own]; own++) env[own] = strdup(settings[own]); /* the first of a name counts */
+    /* the first of a name counts */
+    for (; settings[own]; own++)
+        env[own] = strdup(settings[own]);
     env[own] = no_log;
     memcpy(env + own + 1, environ, (n + 1) * sizeof *env);
     pid_t child;
@@ -125,9 +137,11 @@ int harness_respawn(const char *const settings[], FILE *output) {
         posix_spawn_file_actions_adddup2(&actions, fileno(output), 1);
         posix_spawn_file_actions_adddup2(&actions, fileno(output), 2);
     }
-    int failed = posix_spawnp(&child, argv[0], &actions, NULL, argv, env), status = failed ? -1 : await(child);
+    int failed = posix_spawnp(&child, argv[0], &actions, NULL, argv, env),
+        status = failed ? -1 : await(child);
     posix_spawn_file_actions_destroy(&actions);
-    for (size_t i = 0; i < own; i++) free(env[i]);
+    for (size_t i = 0; i < own; i++)
+        free(env[i]);
     free(env);
     return status;
 }
@@ -137,44 +151,58 @@ static void run_alone(const struct harness_test *test) {
     FILE *output = tmpfile();
     assert_non_null(output);
     snprintf(mark, sizeof mark, "DS_TEST_ALONE=%s", test->fn_name);
-    int status = harness_respawn((const char *const[]){ mark, test->setting, NULL }, output), skipped = 0;
+    int status = harness_respawn((const char *const[]){ mark, test->setting, NULL }, output),
+        skipped = 0;
     rewind(output);
     while (fgets(line, sizeof line, output)) {
         skipped |= strstr(line, "SKIPPED") != NULL;
-        if (status != 0) fprintf(stderr, "    | %s", line);
+        if (status != 0)
+            fprintf(stderr, "    | %s", line);
     }
     fclose(output);
-    if (status == 0 && skipped) skip();
-    if (status == -1) fail_msg("the process of this test did not end in time");
-    if (status != 0) fail_msg("the process of this test ended with status 0x%x", (unsigned)status);
+    if (status == 0 && skipped)
+        skip();
+    if (status == -1)
+        fail_msg("the process of this test did not end in time");
+    if (status != 0)
+        fail_msg("the process of this test ended with status 0x%x", (unsigned)status);
 }
 
-static int is_alone(void) { return getenv("DS_TEST_ALONE") != NULL; }
+static int is_alone(void) {
+    return getenv("DS_TEST_ALONE") != NULL;
+}
 
 /* ---- around a test ---- */
 
 void harness_run(void **state) {
-    /* A test that fails leaves work behind that points into its frame: no later call may be as deep before it is drained. */
+    /* A test that fails leaves work behind that points into its frame: no later call may be as
+       deep before it is drained. */
     volatile char gap[256 << 10];
     const struct harness_test *test = *state;
     gap[0] = 1;
-    if (test->where & HARNESS_ALONE && !harness_is_cpu() && !is_alone()) run_alone(test);
-    else test->fn(state);
+    if (test->where & HARNESS_ALONE && !harness_is_cpu() && !is_alone())
+        run_alone(test);
+    else
+        test->fn(state);
     passed = gap[0]; /* not reached when it failed: cmocka jumps out */
 }
 
-static int type_under_test(void) { return harness_is_cpu() ? DS_DEVICE_CPU : DS_DEVICE_CUDA; }
+static int type_under_test(void) {
+    return harness_is_cpu() ? DS_DEVICE_CPU : DS_DEVICE_CUDA;
+}
 
 /* Takes what the thread has pushed from its two stacks; 1 when there was something. */
 static int pop_frames(void) {
     int popped = 0;
-    while (ds_stream_pop() == DS_OK || ds_device_pop() == DS_OK) popped = 1;
+    while (ds_stream_pop() == DS_OK || ds_device_pop() == DS_OK)
+        popped = 1;
     return popped;
 }
 
 static void open_all_gates(void) {
     gates_void = 1;
-    for (size_t i = 0; i < gates_taken && i < GATES; i++) pool.gates[i][1] = 1;
+    for (size_t i = 0; i < gates_taken && i < GATES; i++)
+        pool.gates[i][1] = 1;
 }
 
 /* Those of the test's thread, and relaxed ones. */
@@ -182,12 +210,14 @@ static void end_captures(void) {
     ds_capture_mode mode = DS_CAPTURE_GLOBAL;
     for (size_t i = 0; i < watched_count; i++) {
         ds_graph g;
-        if (ds_capture_end(watched[i], &g) == DS_OK) DS_IGNORE(ds_graph_destroy(g));
+        if (ds_capture_end(watched[i], &g) == DS_OK)
+            DS_IGNORE(ds_graph_destroy(g));
     }
     DS_IGNORE(ds_capture_exchange_mode(&mode));
 }
 
-/* Drains the devices, and what a test has made current is so no longer; 1 when something of it failed. */
+/* Drains the devices, and what a test has made current is so no longer; 1 when something of it
+   failed. */
 static int back_to_the_start(void) {
     int count = 0, bad = ds_device_count((ds_device_type)type_under_test(), &count) != DS_OK;
     for (int i = count - 1; i >= 0; i--) { /* device 0 last: use makes the device current too */
@@ -210,8 +240,11 @@ int harness_teardown(void **state) {
         fprintf(stderr, "after %s: a frame was left behind\n", running);
         bad = 1;
     }
-    if (!is_alone()) bad |= back_to_the_start(); /* alone there is no next test, and perhaps no device */
-    if (bad) fprintf(stderr, "after %s: %s\n", running, ds_last_error());
+    /* alone there is no next test, and perhaps no device */
+    if (!is_alone())
+        bad |= back_to_the_start();
+    if (bad)
+        fprintf(stderr, "after %s: %s\n", running, ds_last_error());
     alarm(0);
     gates_void = 0;
     const char *path = getenv("DS_TEST_LOG");
@@ -225,16 +258,20 @@ int harness_teardown(void **state) {
 }
 
 void harness_die(const char *call, ds_result result) {
-    if (pthread_equal(pthread_self(), test_thread)) fail_msg("%s is %s: %s", call, ds_result_name(result), ds_last_error());
+    if (pthread_equal(pthread_self(), test_thread))
+        fail_msg("%s is %s: %s", call, ds_result_name(result), ds_last_error());
     fprintf(stderr, "%s: %s is %s: %s\n", running, call, ds_result_name(result), ds_last_error());
     abort();
 }
 
 void harness_sentence(const char *text, const char *call) {
-    if (!strchr(text, ' ')) fail_msg("%s left no sentence: \"%s\"", call, text);
+    if (!strchr(text, ' '))
+        fail_msg("%s left no sentence: \"%s\"", call, text);
 }
 
-void harness_nap(void) { nanosleep(&(struct timespec){ 0, 50000 }, NULL); }
+void harness_nap(void) {
+    nanosleep(&(struct timespec){ 0, 50000 }, NULL);
+}
 
 /* ---- words and gates ---- */
 
@@ -242,13 +279,17 @@ void harness_nap(void) { nanosleep(&(struct timespec){ 0, 50000 }, NULL); }
 static size_t take(size_t *taken, size_t count, size_t limit) {
     ds_result r = DS_OK;
     pthread_mutex_lock(&mutex);
-    if (!pool_registered && !harness_is_cpu()) pool_registered = (r = ds_host_register(&pool, sizeof pool)) == DS_OK;
+    if (!pool_registered && !harness_is_cpu())
+        pool_registered = (r = ds_host_register(&pool, sizeof pool)) == DS_OK;
     size_t at = *taken;
     int fits = count <= limit - at;
-    if (fits) *taken += count;
+    if (fits)
+        *taken += count;
     pthread_mutex_unlock(&mutex);
-    if (r != DS_OK) harness_die("ds_host_register(&pool, sizeof pool)", r);
-    if (!fits) harness_die("the pool has too few words", DS_ERR_LIMIT_EXCEEDED);
+    if (r != DS_OK)
+        harness_die("ds_host_register(&pool, sizeof pool)", r);
+    if (!fits)
+        harness_die("the pool has too few words", DS_ERR_LIMIT_EXCEEDED);
     return at;
 }
 
@@ -266,31 +307,38 @@ uint64_t *word(uint64_t value) {
 
 void gate_fn(void *pointer) {
     gate *g = pointer;
-    if (gates_void) return;
+    if (gates_void)
+        return;
     g->entered++;
-    while (!gates_void && !g->open) harness_nap();
+    while (!gates_void && !g->open)
+        harness_nap();
 }
 
 typedef struct gate_args {
     _Atomic uint32_t *entered, *open;
 } gate_args;
 
-static ds_kernel get_kernel(ds_kernel *kept, const char *name, ds_kernel_fn cpu_fn, size_t args_size, const ds_param *params) {
+static ds_kernel get_kernel(ds_kernel *kept, const char *name, ds_kernel_fn cpu_fn,
+                            size_t args_size, const ds_param *params) {
     pthread_mutex_lock(&mutex);
     ds_kernel kernel = *kept;
     pthread_mutex_unlock(&mutex);
-    if (kernel.id) return kernel;
+    if (kernel.id)
+        return kernel;
     ds_kernel made = harness_kernel(name, cpu_fn, args_size, params, 2, 0);
     pthread_mutex_lock(&mutex);
-    if (!kept->id) *kept = made;
+    if (!kept->id)
+        *kept = made;
     kernel = *kept;
     pthread_mutex_unlock(&mutex);
-    if (kernel.id != made.id) ok_thread(ds_kernel_destroy(made));
+    if (kernel.id != made.id)
+        ok_thread(ds_kernel_destroy(made));
     return kernel;
 }
 
 static ds_kernel get_gate_kernel(void) {
-    static const ds_param params[] = { PARAM(WRITE, gate_args, entered), PARAM(READ, gate_args, open) };
+    static const ds_param params[] = { PARAM(WRITE, gate_args, entered),
+                                       PARAM(READ, gate_args, open) };
     return get_kernel(&gate_kernel, "gate", NULL, sizeof(gate_args), params);
 }
 
@@ -314,17 +362,24 @@ void gate_close(ds_stream s, gate *g) {
 }
 
 ds_node_desc gate_node(gate *g) {
-    if (harness_is_cpu()) return (ds_node_desc){ .kind = DS_NODE_HOST, .label = "gate", .u.host = { gate_fn, g, NULL } };
+    if (harness_is_cpu())
+        return (
+            ds_node_desc){ .kind = DS_NODE_HOST, .label = "gate", .u.host = { gate_fn, g, NULL } };
     gate_args a = words_of(g);
     g->args[0] = a.entered;
     g->args[1] = a.open;
-    return (ds_node_desc){ .kind = DS_NODE_KERNEL, .label = "gate",
-                           .u.kernel = { .kernel = get_gate_kernel(), .items = 1, .args = g->args, .args_size = sizeof a } };
+    return (ds_node_desc){ .kind = DS_NODE_KERNEL,
+                           .label = "gate",
+                           .u.kernel = { .kernel = get_gate_kernel(),
+                                         .items = 1,
+                                         .args = g->args,
+                                         .args_size = sizeof a } };
 }
 
 void gate_open(gate *g) {
     _Atomic uint32_t *words = g->words;
-    if (words) words[1] = 1;
+    if (words)
+        words[1] = 1;
     g->open = 1; /* last: the gate may be gone then */
 }
 
@@ -334,10 +389,13 @@ static int entered(const gate *g) {
 }
 
 void gate_wait_entered(gate *g) {
-    while (!entered(g)) harness_nap();
+    while (!entered(g))
+        harness_nap();
 }
 
-static void pass(void *user) { (void)user; }
+static void pass(void *user) {
+    (void)user;
+}
 
 void gate_expect_unentered(gate *g) {
     uint64_t *h = word(0);
@@ -354,11 +412,15 @@ void gate_expect_unentered(gate *g) {
 
 pthread_t spawn(void *(*fn)(void *), void *arg) {
     pthread_t thread;
-    if (pthread_create(&thread, NULL, fn, arg)) abort();
+    if (pthread_create(&thread, NULL, fn, arg))
+        abort();
     return thread;
 }
 
-void join(pthread_t thread) { if (pthread_join(thread, NULL)) abort(); }
+void join(pthread_t thread) {
+    if (pthread_join(thread, NULL))
+        abort();
+}
 
 int harness_is_cpu(void) {
     const char *driver = getenv("DS_TEST_DRIVER");
@@ -371,7 +433,9 @@ int harness_device_count(void) {
     return count;
 }
 
-ds_device harness_device(int i) { return (ds_device){ type_under_test(), i % harness_device_count() }; }
+ds_device harness_device(int i) {
+    return (ds_device){ type_under_test(), i % harness_device_count() };
+}
 
 int harness_processors(void) {
     cpu_set_t set;
@@ -387,7 +451,10 @@ void not_emulated(const char *what) {
 #endif
 }
 
-void two_devices(void) { if (harness_device_count() < 2) skip(); }
+void two_devices(void) {
+    if (harness_device_count() < 2)
+        skip();
+}
 
 ds_stream harness_stream(int device, unsigned flags) {
     ds_stream s;
@@ -404,15 +471,19 @@ uint64_t now_ns(void) {
 /* ---- kernels ---- */
 
 /* Those of one item have a block of one thread. */
+/* clang-format off */
 #define KERNELS(X) \
-    X(fold, 1) X(gate, 1) X(spin, 1) X(store, 1) X(add, 1) X(thrice, 1) X(count, 1) X(explode, 0) X(none, 0) X(big, 1) X(odd, 1) \
-    X(tally, 0) X(step, 0) X(step4, 0) X(mix, 0) X(whereabouts, 0) X(turn_around, 0) X(rows, 0) \
-    X(matmul, 0) X(add_floats, 0) X(multiply_floats, 0)
+    X(fold, 1) X(gate, 1) X(spin, 1) X(store, 1) X(add, 1) X(thrice, 1) X(count, 1) X(explode, 0) \
+    X(none, 0) X(big, 1) X(odd, 1) X(tally, 0) X(step, 0) X(step4, 0) X(mix, 0) X(whereabouts, 0) \
+    X(turn_around, 0) X(rows, 0) X(matmul, 0) X(add_floats, 0) X(multiply_floats, 0)
+
+/* clang-format on */
 
 static const struct {
     const char *name, *image;
     unsigned block;
 } cuda_forms[] = {
+
 #define CUDA_FORM(name, block) { #name, ptx_##name, block },
     KERNELS(CUDA_FORM)
 };
@@ -420,15 +491,22 @@ static const struct {
 ds_kernel_cuda harness_cuda_form(const char *name) {
     for (size_t i = 0; i < sizeof cuda_forms / sizeof *cuda_forms; i++)
         if (!strcmp(cuda_forms[i].name, name))
-            return (ds_kernel_cuda){ .image = cuda_forms[i].image, .entry = cuda_forms[i].name, .block = cuda_forms[i].block };
+            return (ds_kernel_cuda){ .image = cuda_forms[i].image,
+                                     .entry = cuda_forms[i].name,
+                                     .block = cuda_forms[i].block };
     return (ds_kernel_cuda){ 0 };
 }
 
-ds_kernel harness_kernel(const char *name, ds_kernel_fn cpu_fn, size_t args_size, const ds_param *params, size_t param_count,
-                         size_t grain) {
+ds_kernel harness_kernel(const char *name, ds_kernel_fn cpu_fn, size_t args_size,
+                         const ds_param *params, size_t param_count, size_t grain) {
     ds_kernel kernel;
-    ds_kernel_desc desc = { .name = name, .cpu_fn = cpu_fn, .args_size = args_size, .params = params, .param_count = param_count,
-                            .grain = grain, .cuda = harness_cuda_form(name) };
+    ds_kernel_desc desc = { .name = name,
+                            .cpu_fn = cpu_fn,
+                            .args_size = args_size,
+                            .params = params,
+                            .param_count = param_count,
+                            .grain = grain,
+                            .cuda = harness_cuda_form(name) };
     ok_thread(ds_kernel_create(&desc, &kernel));
 #ifdef ds_kernel_load
     for (int i = 0; i < harness_device_count() && desc.cuda.image && !harness_is_cpu(); i++)
@@ -446,7 +524,8 @@ static int fold_item(size_t first, size_t count, const void *args) {
 }
 
 ds_kernel harness_fold_kernel(void) {
-    static const ds_param params[] = { PARAM(READ_WRITE, fold_args, h), PARAM(VALUE, fold_args, n) };
+    static const ds_param params[] = { PARAM(READ_WRITE, fold_args, h),
+                                       PARAM(VALUE, fold_args, n) };
     return get_kernel(&fold_kernel, "fold", fold_item, sizeof(fold_args), params);
 }
 
@@ -461,20 +540,27 @@ ds_node_desc fold_node(uint64_t *h, uint64_t n) {
     fold_args *a = &kept[next++ % 8];
     *a = (fold_args){ h, n };
     return (ds_node_desc){ .kind = DS_NODE_KERNEL,
-                           .u.kernel = { .kernel = harness_fold_kernel(), .items = 1, .args = a, .args_size = sizeof *a } };
+                           .u.kernel = { .kernel = harness_fold_kernel(),
+                                         .items = 1,
+                                         .args = a,
+                                         .args_size = sizeof *a } };
 }
 
 void harness_warm_up(void) {
     (void)harness_fold_kernel();
-    if (!harness_is_cpu()) (void)get_gate_kernel();
+    if (!harness_is_cpu())
+        (void)get_gate_kernel();
     take(&words_taken, 0, WORDS);
 }
 
 void harness_watch(ds_stream s) {
-    if (watched_count < sizeof watched / sizeof *watched) watched[watched_count++] = s;
+    if (watched_count < sizeof watched / sizeof *watched)
+        watched[watched_count++] = s;
 }
 
-uint64_t fold_host(uint64_t h, uint64_t n) { return h * FOLD_P + n; }
+uint64_t fold_host(uint64_t h, uint64_t n) {
+    return h * FOLD_P + n;
+}
 
 void harness_forget(void) {
     fold_kernel.id = gate_kernel.id = 0;
@@ -482,9 +568,12 @@ void harness_forget(void) {
 }
 
 void harness_shutdown(void) {
-    if (fold_kernel.id) ok(ds_kernel_destroy(fold_kernel));
-    if (gate_kernel.id) ok(ds_kernel_destroy(gate_kernel));
-    if (pool_registered) ok(ds_host_unregister(&pool));
+    if (fold_kernel.id)
+        ok(ds_kernel_destroy(fold_kernel));
+    if (gate_kernel.id)
+        ok(ds_kernel_destroy(gate_kernel));
+    if (pool_registered)
+        ok(ds_host_unregister(&pool));
     ok(ds_shutdown());
     harness_forget();
 }
@@ -501,11 +590,20 @@ void harness_recover(int device) {
 
 void harness_restart(const ds_init_desc *desc) {
     harness_shutdown();
-    if (desc) ok(ds_init(desc)); else use_fabric();
+    if (desc)
+        ok(ds_init(desc));
+    else
+        use_fabric();
 }
 
-void payload_run(void *user) { ((payload *)user)->ran++; }
-void payload_destroy(void *user) { ((payload *)user)->destroyed++; }
+void payload_run(void *user) {
+    ((payload *)user)->ran++;
+}
+
+void payload_destroy(void *user) {
+    ((payload *)user)->destroyed++;
+}
+
 void payload_callback(ds_stream stream, ds_result status, void *user) {
     (void)stream;
     ((payload *)user)->status = status;
@@ -516,9 +614,14 @@ void harness_sleep_ms(int ms) {
     struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
     nanosleep(&t, NULL);
 }
+
 void await_destroyed(payload *p, int count) {
     for (int i = 0; i < count; i++)
-        while (!p[i].destroyed) sched_yield();
-    for (int i = 0; i < 100; i++) sched_yield(); /* the chance to run twice */
-    for (int i = 0; i < count; i++) assert_int_equal(p[i].destroyed, 1);
+        while (!p[i].destroyed)
+            sched_yield();
+    /* the chance to run twice */
+    for (int i = 0; i < 100; i++)
+        sched_yield();
+    for (int i = 0; i < count; i++)
+        assert_int_equal(p[i].destroyed, 1);
 }

@@ -1,5 +1,6 @@
-/* Sanitizers are slow, the thread sanitizer ten times as slow as none, and so is an emulator (HARNESS_EMULATED): there loops of many
-   rounds do each third one only. The other builds do all. */
+/* Sanitizers are slow, the thread sanitizer ten times as slow as none, and so is an emulator
+   (HARNESS_EMULATED): there loops of many rounds do each third one only. The other builds do
+   all. */
 #ifndef SLOW_H
 #define SLOW_H
 #if defined(__has_feature)

@@ -1,5 +1,6 @@
-/* The CPU driver's virtual clock: schedules that were computed by hand, from the model that devstream_cpu.h describes at ds_cpu_fabric.
-   Most links move a byte in a nanosecond, a copy holds its engine for 100 ns more, and its latency is 50 ns. */
+/* The CPU driver's virtual clock: schedules that were computed by hand, from the model that
+   devstream_cpu.h describes at ds_cpu_fabric. Most links move a byte in a nanosecond, a copy
+   holds its engine for 100 ns more, and its latency is 50 ns. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "../../devstream.h"
 #include "../../devstream_comm.h"
@@ -9,6 +10,7 @@
 /* ---- a description that grows ---- */
 
 enum { MOST = 144, ROUTES = (MOST + 1) * (MOST + 1), LINKS = ROUTES };
+
 static ds_cpu_fabric fabric;
 static ds_cpu_route routes[ROUTES];
 static double rates[LINKS];
@@ -17,12 +19,18 @@ static ds_event zeros[MOST];
 
 static void machine(int devices) {
     memset(routes, 0, sizeof routes);
-    fabric = (ds_cpu_fabric){ .devices = devices, .link_bytes_per_s = rates, .route = routes, .engine_ns = 100, .memory_bytes_per_s = 1e9 };
+    fabric = (ds_cpu_fabric){ .devices = devices,
+                              .link_bytes_per_s = rates,
+                              .route = routes,
+                              .engine_ns = 100,
+                              .memory_bytes_per_s = 1e9 };
 }
+
 static int add_link(double bytes_per_ns) {
     rates[fabric.links] = bytes_per_ns * 1e9;
     return (int)fabric.links++;
 }
+
 static ds_cpu_route *way(int from, int to, size_t count, int a, int b) {
     int at = from * (fabric.devices + 1) + to;
     hops[at][0] = a;
@@ -30,12 +38,14 @@ static ds_cpu_route *way(int from, int to, size_t count, int a, int b) {
     routes[at] = (ds_cpu_route){ 50, 1, count, hops[at] };
     return &routes[at];
 }
+
 /* A link from each device to each, and from and to the host. */
 static void full_mesh(int devices) {
     machine(devices);
     for (int i = 0; i <= devices; i++)
         for (int k = 0; k <= devices; k++)
-            if (i != k) way(i, k, 1, add_link(1), 0);
+            if (i != k)
+                way(i, k, 1, add_link(1), 0);
 }
 
 static ds_stream stream_on(int device) {
@@ -44,23 +54,28 @@ static ds_stream stream_on(int device) {
     ok(ds_stream_create(&desc, &s));
     return s;
 }
+
 static char *memory_on(int device, size_t size) {
     void *at;
     ok(ds_alloc(ds_cpu(device), size, &at));
     return at;
 }
+
 static ds_event mark(ds_stream s) {
     ds_event e;
     ok(ds_stream_record_new(s, DS_EVENT_TIMING, &e));
     return e;
 }
+
 static void start(void) {
     ds_cpu_desc cpu = { .fabric = &fabric };
     ok(ds_init(&(ds_init_desc){ .cpu = &cpu }));
-    for (int i = 0; i < fabric.devices; i++) zeros[i] = mark(stream_on(i));
+    for (int i = 0; i < fabric.devices; i++)
+        zeros[i] = mark(stream_on(i));
 }
 
-/* When the event was passed: the time since one that was recorded on its device before anything else. */
+/* When the event was passed: the time since one that was recorded on its device before anything
+   else. */
 static int64_t at(ds_event e) {
     ds_device d;
     double ms;
@@ -68,15 +83,19 @@ static int64_t at(ds_event e) {
     ok(ds_event_elapsed_ms(zeros[d.index], e, &ms));
     return (int64_t)(ms * 1e6 + 0.5);
 }
+
 static int64_t now(void) {
     int64_t ns;
     ok(ds_cpu_clock(&ns));
     return ns;
 }
+
 static int64_t finish(void) {
-    for (int i = 0; i < fabric.devices; i++) ok(ds_device_synchronize(ds_cpu(i)));
+    for (int i = 0; i < fabric.devices; i++)
+        ok(ds_device_synchronize(ds_cpu(i)));
     return now();
 }
+
 static int end(void **state) {
     (void)state;
     return ds_shutdown() != DS_OK;
@@ -86,6 +105,7 @@ static int end(void **state) {
 
 static void test_pieces_go_down_a_chain(void **state) {
     enum { N = 10000, PIECES = 3 };
+
     ds_event sent[PIECES], there[PIECES];
     (void)state;
     full_mesh(3);
@@ -100,7 +120,8 @@ static void test_pieces_go_down_a_chain(void **state) {
         there[i] = mark(s1);
     }
     assert_int_equal(now(), 0); /* nobody has waited yet */
-    /* A copy is 100 + 10000 + 50. The first stream needs three of them; the second one is always one behind. */
+    /* A copy is 100 + 10000 + 50. The first stream needs three of them; the second one is always
+       one behind. */
     assert_int_equal(finish(), 40600);
     assert_int_equal(at(sent[0]), 10150);
     assert_int_equal(at(sent[2]), 30450);
@@ -132,7 +153,8 @@ static void test_two_copies_share_a_fast_link_ahead_of_two_slow_ones(void **stat
     way(0, 3, 2, other, fast);
     start();
     ds_stream s = stream_on(0), t = stream_on(0), u = stream_on(0);
-    char *a = memory_on(0, 8000), *b = memory_on(1, 8000), *c = memory_on(2, 8000), *d = memory_on(3, 8000);
+    char *a = memory_on(0, 8000), *b = memory_on(1, 8000), *c = memory_on(2, 8000),
+         *d = memory_on(3, 8000);
     ok(ds_copy(b, a, 8000, s));
     ok(ds_copy(c, a, 8000, t));
     ok(ds_copy(d, a, 8000, u));
@@ -152,7 +174,8 @@ static void test_a_device_has_so_many_engines(void **state) {
         ds_stream s[3];
         ds_event e[3];
         char *a = memory_on(0, 8000);
-        for (int i = 0; i < 3; i++) s[i] = stream_on(0);
+        for (int i = 0; i < 3; i++)
+            s[i] = stream_on(0);
         for (int i = 0; i < 3; i++) {
             ok(ds_copy(memory_on(i + 1, 8000), a, 8000, s[i]));
             e[i] = mark(s[i]);
@@ -215,7 +238,8 @@ static void test_without_a_direct_route_a_copy_goes_through_the_host(void **stat
     void *pinned;
     int can;
     ok(ds_host_alloc(8000, &pinned));
-    for (int i = 0; i < 8000; i++) a[i] = (char)(i * 7);
+    for (int i = 0; i < 8000; i++)
+        a[i] = (char)(i * 7);
     ok(ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &can));
     assert_false(can);
     ok(ds_device_can_access_peer(ds_cpu(0), ds_cpu(2), &can));
@@ -224,7 +248,8 @@ static void test_without_a_direct_route_a_copy_goes_through_the_host(void **stat
     ok(ds_copy(pinned, a, 8000, t));
     ds_event e0 = mark(s), e1 = mark(t);
     finish();
-    /* Up in 4000 (from 0 to 4150), down in 8000 (8150 more). The other copy has the way up as soon as the first leg is over it. */
+    /* Up in 4000 (from 0 to 4150), down in 8000 (8150 more). The other copy has the way up as
+       soon as the first leg is over it. */
     assert_int_equal(at(e0), 4150 + 8150);
     assert_int_equal(at(e1), 4000 + 4150);
     assert_memory_equal(b, a, 8000);
@@ -241,7 +266,8 @@ static void test_what_is_ready_first_goes_first(void **state) {
     ok(ds_stream_wait_event(late, mark(other)));
     ok(ds_copy(b, a, 8000, late)); /* put in first, but ready at 1150 */
     ok(ds_copy(b, a, 3000, early));
-    ok(ds_copy(b, a, 3000, early)); /* ready at 3150, after that: it comes behind although the link is free before */
+    /* ready at 3150, after that: it comes behind although the link is free before */
+    ok(ds_copy(b, a, 3000, early));
     ds_event e0 = mark(late), e1 = mark(early);
     finish();
     assert_int_equal(at(e0), 3000 + 8150);
@@ -265,34 +291,50 @@ static void test_a_tie_goes_to_the_stream_that_is_older(void **state) {
 /* ---- memory, kernels, host ---- */
 
 static _Atomic int ran;
+
 static int count_items(size_t first, size_t count, const void *args) {
     (void)first;
     (void)args;
     ran += (int)count;
     return 0;
 }
-static uint64_t three_of_each(size_t items, const void *args) { return 3 * items * *(const uint64_t *)args; }
-static void count_host(void *user) { ++*(_Atomic int *)user; }
+
+static uint64_t three_of_each(size_t items, const void *args) {
+    return 3 * items * *(const uint64_t *)args;
+}
+
+static void count_host(void *user) {
+    ++*(_Atomic int *)user;
+}
 
 static void test_sums_fills_and_copies_within_a_device_share_its_memory(void **state) {
     (void)state;
     full_mesh(2);
     start();
     ds_stream s = stream_on(0), t = stream_on(0), u = stream_on(1);
-    float *x[2] = { (float *)(void *)memory_on(0, 4000), (float *)(void *)memory_on(1, 4000) }, *in[3];
-    for (int i = 0; i < 3; i++) in[i] = (float *)(void *)memory_on(0, 4000);
-    for (int i = 0; i < 1000; i++) { in[0][i] = (float)i; in[1][i] = 2; in[2][i] = 0.5f; }
+    float *x[2] = { (float *)(void *)memory_on(0, 4000), (float *)(void *)memory_on(1, 4000) },
+          *in[3];
+    for (int i = 0; i < 3; i++)
+        in[i] = (float *)(void *)memory_on(0, 4000);
+    for (int i = 0; i < 1000; i++) {
+        in[0][i] = (float)i;
+        in[1][i] = 2;
+        in[2][i] = 0.5f;
+    }
     const void *inputs[3] = { in[0], in[1], in[2] };
-    ok(ds__comm_reduce(s, DS_REDUCE_SUM, (ds_dtype){ DS_CODE_FLOAT, 32, 1 }, x[0], inputs, 3, 1000)); /* reads 12000, writes 4000 */
-    ok(ds_fill(in[0], 0, 4, 1000, s));      /* 4000, ready at 16000 */
-    ok(ds_copy(in[1], in[2], 4000, t));     /* 8000, ready at 0, so before the fill */
-    ok(ds_fill(x[1], 0, 4, 1000, u));       /* 4000 of the other device */
+    /* reads 12000, writes 4000 */
+    ok(ds__comm_reduce(s, DS_REDUCE_SUM, (ds_dtype){ DS_CODE_FLOAT, 32, 1 }, x[0], inputs, 3,
+                       1000));
+    ok(ds_fill(in[0], 0, 4, 1000, s));  /* 4000, ready at 16000 */
+    ok(ds_copy(in[1], in[2], 4000, t)); /* 8000, ready at 0, so before the fill */
+    ok(ds_fill(x[1], 0, 4, 1000, u));   /* 4000 of the other device */
     ds_event e0 = mark(s), e1 = mark(t), e2 = mark(u);
     finish();
     assert_int_equal(at(e1), 16000 + 8000);
     assert_int_equal(at(e0), 24000 + 4000);
     assert_int_equal(at(e2), 4000);
-    for (int i = 0; i < 1000; i++) assert_true(x[0][i] == (float)i + 2.5f);
+    for (int i = 0; i < 1000; i++)
+        assert_true(x[0][i] == (float)i + 2.5f);
 }
 
 static void test_kernels_take_the_time_that_they_say(void **state) {
@@ -309,7 +351,8 @@ static void test_kernels_take_the_time_that_they_say(void **state) {
     uint64_t bytes = 10;
     _Atomic int called = 0;
     ran = 0;
-    for (int i = 0; i < 10; i++) ok(ds_launch(plain, 1000000, &bytes, 8, s));
+    for (int i = 0; i < 10; i++)
+        ok(ds_launch(plain, 1000000, &bytes, 8, s));
     ds_event e0 = mark(s);
     ok(ds_launch(heavy, 100, &bytes, 8, s));
     ok(ds_launch_host_func(s, count_host, &called, NULL));
@@ -356,11 +399,13 @@ static void test_a_query_lets_run_what_can(void **state) {
     ds_event e;
     char *a = memory_on(0, 1000), *b = memory_on(1, 1000);
     ok(ds_copy(b, a, 1000, s));
-    while (ds_stream_query(s) == DS_NOT_READY) {}
+    while (ds_stream_query(s) == DS_NOT_READY) {
+    }
     assert_int_equal(now(), 1150);
     ok(ds_copy(b, a, 1000, s));
     ok(ds_stream_record_new(s, 0, &e));
-    while (ds_event_query(e) == DS_NOT_READY) {}
+    while (ds_event_query(e) == DS_NOT_READY) {
+    }
     assert_int_equal(now(), 2300);
 }
 
@@ -384,16 +429,21 @@ static void test_work_that_nobody_waits_for_runs_too(void **state) {
     ds_stream s = stream_on(0);
     ok(ds_copy(memory_on(1, 1000), memory_on(0, 1000), 1000, s));
     ok(ds_launch_host_func(s, count_host, &called, NULL));
-    while (!called) sched_yield();
+    while (!called)
+        sched_yield();
     ok(ds_stream_synchronize(s));
     assert_int_equal(now(), 1150);
 }
 
-typedef struct door { _Atomic int entered, open; } door;
+typedef struct door {
+    _Atomic int entered, open;
+} door;
+
 static void pass_door(void *user) {
     door *d = user;
     d->entered = 1;
-    while (!d->open) sched_yield();
+    while (!d->open)
+        sched_yield();
 }
 
 static void test_a_host_function_that_blocks_delays_its_own_stream_only(void **state) {
@@ -416,6 +466,7 @@ static void test_a_host_function_that_blocks_delays_its_own_stream_only(void **s
 }
 
 enum { THREADS = 4, ROUNDS = 100 };
+
 static void *submit_and_wait(void *user) {
     int me = *(const int *)user, other = (me + 1) % THREADS;
     ds_stream s = stream_on(me), t = stream_on(other);
@@ -429,11 +480,15 @@ static void *submit_and_wait(void *user) {
         ok(ds_event_record(e, s));
         ok(ds_stream_wait_event(t, e));
         ok(ds_copy(got, b, 64, t)); /* waits */
-        if (got[63] != ((i + me) & 127)) return user;
+        if (got[63] != ((i + me) & 127))
+            return user;
         ok(ds_stream_wait_stream(s, t));
-        while (i % 3 == 0 && ds_stream_query(t) == DS_NOT_READY) {}
-        if (i % 3 == 1) ok(ds_event_synchronize(e));
-        if (i % 7 == 0) ok(ds_device_synchronize(ds_cpu(other)));
+        while (i % 3 == 0 && ds_stream_query(t) == DS_NOT_READY) {
+        }
+        if (i % 3 == 1)
+            ok(ds_event_synchronize(e));
+        if (i % 7 == 0)
+            ok(ds_device_synchronize(ds_cpu(other)));
     }
     return NULL;
 }
@@ -444,7 +499,9 @@ static void test_threads_may_submit_and_wait_side_by_side(void **state) {
     (void)state;
     full_mesh(THREADS);
     start();
-    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&thread[i], NULL, submit_and_wait, (void *)(uintptr_t)&number[i]), 0);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(
+            pthread_create(&thread[i], NULL, submit_and_wait, (void *)(uintptr_t)&number[i]), 0);
     for (int i = 0; i < THREADS; i++) {
         void *wrong;
         pthread_join(thread[i], &wrong);
@@ -456,7 +513,9 @@ static void test_threads_may_submit_and_wait_side_by_side(void **state) {
 /* ---- the same every time ---- */
 
 enum { STREAMS = 10, STEPS = 600, DEVICES = 4, PLACE = 4096 };
+
 enum { COPY, FILL, SUM };
+
 typedef struct step {
     int stream, kind, from, to, wait; /* wait: for this step, or -1 */
     size_t size;
@@ -464,9 +523,13 @@ typedef struct step {
 
 static void random_machine(unsigned flags) {
     full_mesh(DEVICES);
-    for (int i = 0; i < DEVICES; i++) routes[i * (DEVICES + 1) + (i + 1) % DEVICES].direct = i % 2;
-    for (int i = 0; i < DEVICES; i++) rates[hops[i * (DEVICES + 1) + DEVICES][0]] = 3e8 * (i + 1);
-    for (int i = 1; i < DEVICES; i++) way(0, i, 2, hops[i][0], hops[1][0])->hops = i == 1 ? 1 : 2; /* all from 0 begin with the same link */
+    for (int i = 0; i < DEVICES; i++)
+        routes[i * (DEVICES + 1) + (i + 1) % DEVICES].direct = i % 2;
+    for (int i = 0; i < DEVICES; i++)
+        rates[hops[i * (DEVICES + 1) + DEVICES][0]] = 3e8 * (i + 1);
+    /* all from 0 begin with the same link */
+    for (int i = 1; i < DEVICES; i++)
+        way(0, i, 2, hops[i][0], hops[1][0])->hops = i == 1 ? 1 : 2;
     fabric.engines = 2;
     fabric.flags = flags;
 }
@@ -474,55 +537,88 @@ static void random_machine(unsigned flags) {
 static void random_steps(unsigned seed, step *out) {
     for (int i = 0; i < STEPS; i++) {
         unsigned r[6];
-        for (int k = 0; k < 6; k++) r[k] = (seed = seed * 1103515245u + 12345u) >> 10;
-        out[i] = (step){ (int)(r[0] % STREAMS), r[2] % 5 ? COPY : r[3] % 2 ? FILL : SUM, (int)(r[1] % DEVICES), (int)(r[3] % DEVICES),
-                         i && r[5] % 3 == 0 ? (int)(r[4] % (unsigned)i) : -1, r[4] % PLACE + 1 };
-        if (out[i].kind == SUM) out[i].to = out[i].stream % DEVICES;
+        for (int k = 0; k < 6; k++)
+            r[k] = (seed = seed * 1103515245u + 12345u) >> 10;
+        out[i] = (step){ (int)(r[0] % STREAMS),
+                         r[2] % 5   ? COPY
+                         : r[3] % 2 ? FILL
+                                    : SUM,
+                         (int)(r[1] % DEVICES),
+                         (int)(r[3] % DEVICES),
+                         i && r[5] % 3 == 0 ? (int)(r[4] % (unsigned)i) : -1,
+                         r[4] % PLACE + 1 };
+        if (out[i].kind == SUM)
+            out[i].to = out[i].stream % DEVICES;
     }
 }
 
-/* Does the steps, waiting for the one in the middle before the later ones are put in; when each was done. */
+/* Does the steps, waiting for the one in the middle before the later ones are put in; when each
+   was done. */
 static void run_steps(const step *steps, unsigned flags, int64_t *out) {
     ds_stream s[STREAMS];
     ds_event e[STEPS];
     char *place[DEVICES];
     ds_kernel sum;
-    ds_kernel_desc desc = { .name = "sum", .cpu_fn = count_items, .args_size = 8, .bytes_fn = three_of_each };
+    ds_kernel_desc desc = {
+        .name = "sum", .cpu_fn = count_items, .args_size = 8, .bytes_fn = three_of_each
+    };
     random_machine(flags);
     start();
     ok(ds_kernel_create(&desc, &sum));
-    for (int i = 0; i < DEVICES; i++) place[i] = memory_on(i, PLACE);
-    for (int i = 0; i < STREAMS; i++) s[i] = stream_on(i % DEVICES);
+    for (int i = 0; i < DEVICES; i++)
+        place[i] = memory_on(i, PLACE);
+    for (int i = 0; i < STREAMS; i++)
+        s[i] = stream_on(i % DEVICES);
     for (int i = 0; i < STEPS; i++) {
         const step *p = &steps[i];
         uint64_t each = 2;
-        if (p->wait >= 0) ok(ds_stream_wait_event(s[p->stream], e[p->wait]));
-        if (p->kind == COPY) ok(ds_copy(place[p->to], place[p->from], p->size, s[p->stream]));
-        if (p->kind == FILL) ok(ds_fill(place[p->to], 1, 1, p->size, s[p->stream]));
-        if (p->kind == SUM) ok(ds_launch(sum, p->size, &each, 8, s[p->stream]));
+        if (p->wait >= 0)
+            ok(ds_stream_wait_event(s[p->stream], e[p->wait]));
+        if (p->kind == COPY)
+            ok(ds_copy(place[p->to], place[p->from], p->size, s[p->stream]));
+        if (p->kind == FILL)
+            ok(ds_fill(place[p->to], 1, 1, p->size, s[p->stream]));
+        if (p->kind == SUM)
+            ok(ds_launch(sum, p->size, &each, 8, s[p->stream]));
         e[i] = mark(s[p->stream]);
-        if (i == STEPS / 2) ok(ds_event_synchronize(e[i]));
+        if (i == STEPS / 2)
+            ok(ds_event_synchronize(e[i]));
     }
     finish();
-    for (int i = 0; i < STEPS; i++) out[i] = at(e[i]);
+    for (int i = 0; i < STEPS; i++)
+        out[i] = at(e[i]);
     ok(ds_shutdown());
 }
 
 /* The model once more, step by step: the one that is ready first, of all that are. */
-static int64_t later(int64_t a, int64_t b) { return a < b ? b : a; }
-static int64_t spend(size_t bytes, double rate) { return later(1, (int64_t)((double)bytes * 1e9 / rate + 0.5)); }
-static int64_t transfer(int64_t ready, int from, int to, size_t size, int64_t *engines, int64_t *links) {
+static int64_t later(int64_t a, int64_t b) {
+    return a < b ? b : a;
+}
+
+static int64_t spend(size_t bytes, double rate) {
+    return later(1, (int64_t)((double)bytes * 1e9 / rate + 0.5));
+}
+
+static int64_t transfer(int64_t ready, int from, int to, size_t size, int64_t *engines,
+                        int64_t *links) {
     const ds_cpu_route *way_to = &routes[from * (DEVICES + 1) + to];
-    int64_t *engine = engines[1] < engines[0] ? &engines[1] : engines, begin = later(ready, *engine), slowest = 0;
-    for (size_t i = 0; i < way_to->hops; i++) begin = later(begin, links[way_to->link[i]]);
-    for (size_t i = 0; i < way_to->hops; i++) links[way_to->link[i]] = begin + spend(size, rates[way_to->link[i]]);
-    for (size_t i = 0; i < way_to->hops; i++) slowest = later(slowest, spend(size, rates[way_to->link[i]]));
+    int64_t *engine = engines[1] < engines[0] ? &engines[1] : engines,
+            begin = later(ready, *engine), slowest = 0;
+    for (size_t i = 0; i < way_to->hops; i++)
+        begin = later(begin, links[way_to->link[i]]);
+    for (size_t i = 0; i < way_to->hops; i++)
+        links[way_to->link[i]] = begin + spend(size, rates[way_to->link[i]]);
+    for (size_t i = 0; i < way_to->hops; i++)
+        slowest = later(slowest, spend(size, rates[way_to->link[i]]));
     return (*engine = begin + 100 + slowest) + 50;
 }
+
 static void model(const step *steps, int64_t *out) {
-    int64_t links[LINKS] = { 0 }, engines[DEVICES][2] = { { 0 } }, memory[DEVICES] = { 0 }, half_way[STEPS];
+    int64_t links[LINKS] = { 0 }, engines[DEVICES][2] = { { 0 } }, memory[DEVICES] = { 0 },
+            half_way[STEPS];
     int last[STREAMS], before[STEPS];
-    for (int i = 0; i < STREAMS; i++) last[i] = -1;
+    for (int i = 0; i < STREAMS; i++)
+        last[i] = -1;
     for (int i = 0; i < STEPS; i++) {
         out[i] = half_way[i] = -1;
         before[i] = last[steps[i].stream];
@@ -535,15 +631,20 @@ static void model(const step *steps, int64_t *out) {
             int64_t ready = later(half_way[i], 0);
             int waits = out[i] >= 0;
             for (int k = 0; k < 3; k++) {
-                int after = k == 0 ? before[i] : k == 1 ? steps[i].wait : i > STEPS / 2 ? STEPS / 2 : -1;
+                int after = k == 0          ? before[i]
+                            : k == 1        ? steps[i].wait
+                            : i > STEPS / 2 ? STEPS / 2
+                                            : -1;
                 waits |= after >= 0 && out[after] < 0;
                 ready = later(ready, after >= 0 ? out[after] : 0);
             }
-            if (waits || ready > first || (ready == first && steps[i].stream >= steps[best].stream)) continue;
+            if (waits || ready > first || (ready == first && steps[i].stream >= steps[best].stream))
+                continue;
             best = i;
             first = ready;
         }
-        if (best < 0) return;
+        if (best < 0)
+            return;
         const step *p = &steps[best];
         int device = p->stream % DEVICES, staged = !routes[p->from * (DEVICES + 1) + p->to].direct;
         if (p->kind != COPY || p->from == p->to) {
@@ -552,7 +653,8 @@ static void model(const step *steps, int64_t *out) {
         } else if (staged && half_way[best] < 0) {
             half_way[best] = transfer(first, p->from, DEVICES, p->size, engines[p->from], links);
         } else {
-            out[best] = transfer(first, staged ? DEVICES : p->from, p->to, p->size, engines[staged ? p->to : device], links);
+            out[best] = transfer(first, staged ? DEVICES : p->from, p->to, p->size,
+                                 engines[staged ? p->to : device], links);
         }
     }
 }
@@ -567,7 +669,9 @@ static void test_random_schedules_are_as_the_model_says(void **state) {
         random_machine(0);
         model(steps, expected);
         for (int i = 0; i < STEPS; i++)
-            if (got[i] != expected[i]) fail_msg("seed %u: step %d is done at %lld, not %lld", seed, i, (long long)got[i], (long long)expected[i]);
+            if (got[i] != expected[i])
+                fail_msg("seed %u: step %d is done at %lld, not %lld", seed, i, (long long)got[i],
+                         (long long)expected[i]);
     }
 }
 
@@ -599,7 +703,8 @@ static void test_a_graph_takes_the_time_of_what_it_was_captured_from(void **stat
         char *a = memory_on(0, 9000), *b = memory_on(1, 9000), *c = memory_on(2, 9000);
         ok(ds_event_create(0, NULL, &fork));
         ok(ds_event_create(0, NULL, &join));
-        if (captured) ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
+        if (captured)
+            ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
         for (int i = 0; i < 3; i++) {
             ok(ds_copy(b + 3000 * i, a, 3000, s));
             ok(ds_event_record(fork, s));
@@ -623,6 +728,7 @@ static void test_a_graph_takes_the_time_of_what_it_was_captured_from(void **stat
 
 static void test_a_dry_gigabyte_over_sixteen_devices_costs_nothing(void **state) {
     enum { N = 16, PIECES = 256 };
+
     const size_t piece = (size_t)4 << 20;
     char *at_device[N];
     ds_stream s[N];
@@ -630,7 +736,10 @@ static void test_a_dry_gigabyte_over_sixteen_devices_costs_nothing(void **state)
     full_mesh(N);
     fabric.flags = DS_CPU_DRY;
     start();
-    for (int i = 0; i < N; i++) { at_device[i] = memory_on(i, piece * PIECES); s[i] = stream_on(i); }
+    for (int i = 0; i < N; i++) {
+        at_device[i] = memory_on(i, piece * PIECES);
+        s[i] = stream_on(i);
+    }
     for (size_t k = 0; k < PIECES; k++)
         for (int i = 0; i + 1 < N; i++) {
             ok(ds_copy(at_device[i + 1] + k * piece, at_device[i] + k * piece, piece, s[i]));
@@ -642,19 +751,27 @@ static void test_a_dry_gigabyte_over_sixteen_devices_costs_nothing(void **state)
 
 static void test_a_ring_of_144_devices(void **state) {
     enum { N = 144, PIECE = 1 << 20 };
+
     static char *at_device[N];
     static ds_stream s[N];
     (void)state;
     machine(N);
-    for (int i = 0; i < N; i++) way(i, (i + 1) % N, 1, add_link(i == 77 ? 0.5 : 1), 0);
+    for (int i = 0; i < N; i++)
+        way(i, (i + 1) % N, 1, add_link(i == 77 ? 0.5 : 1), 0);
     fabric.flags = DS_CPU_DRY;
     start();
-    for (int i = 0; i < N; i++) { at_device[i] = memory_on(i, PIECE); s[i] = stream_on(i); }
-    for (int round = 0; round + 1 < N; round++) {
-        for (int i = 0; i < N; i++) ok(ds_copy(at_device[(i + 1) % N], at_device[i], PIECE, s[i]));
-        for (int i = 0; i < N; i++) ok(ds_stream_wait_stream(s[(i + 1) % N], s[i]));
+    for (int i = 0; i < N; i++) {
+        at_device[i] = memory_on(i, PIECE);
+        s[i] = stream_on(i);
     }
-    /* In each round all wait for the one before them, so the slow link holds up one more at a time, itself from the first. */
+    for (int round = 0; round + 1 < N; round++) {
+        for (int i = 0; i < N; i++)
+            ok(ds_copy(at_device[(i + 1) % N], at_device[i], PIECE, s[i]));
+        for (int i = 0; i < N; i++)
+            ok(ds_stream_wait_stream(s[(i + 1) % N], s[i]));
+    }
+    /* In each round all wait for the one before them, so the slow link holds up one more at a
+       time, itself from the first. */
     assert_int_equal(finish(), (N - 1) * (2 * (int64_t)PIECE + 150));
 }
 
@@ -663,7 +780,8 @@ static void test_a_ring_of_144_devices(void **state) {
 static void refuse(const char *what, ds_cpu_desc cpu) {
     cpu.fabric = &fabric;
     ds_result r = ds_init(&(ds_init_desc){ .cpu = &cpu });
-    if (r != DS_ERR_INVALID_VALUE || !strstr(ds_last_error(), what)) fail_msg("%s: %s, %s", what, ds_result_name(r), ds_last_error());
+    if (r != DS_ERR_INVALID_VALUE || !strstr(ds_last_error(), what))
+        fail_msg("%s: %s, %s", what, ds_result_name(r), ds_last_error());
     full_mesh(2);
 }
 
@@ -673,39 +791,59 @@ static void test_bad_fabrics_are_refused(void **state) {
     (void)state;
     ok(ds_shutdown());
     full_mesh(2);
-    fabric.devices = 0; refuse("a fabric of 0 devices", (ds_cpu_desc){ 0 });
-    fabric.devices = DS_CPU_MAX_DEVICES + 1; refuse("devices", (ds_cpu_desc){ 0 });
+    fabric.devices = 0;
+    refuse("a fabric of 0 devices", (ds_cpu_desc){ 0 });
+    fabric.devices = DS_CPU_MAX_DEVICES + 1;
+    refuse("devices", (ds_cpu_desc){ 0 });
     refuse("3 CPU devices, but a fabric of 2", (ds_cpu_desc){ .devices = 3 });
     refuse("peer_access", (ds_cpu_desc){ .devices = 2, .peer_access = peers });
     refuse("INLINE", (ds_cpu_desc){ .flags = DS_CPU_INLINE });
     refuse("seed", (ds_cpu_desc){ .seed = 3 });
-    fabric.route = NULL; refuse("routes", (ds_cpu_desc){ 0 });
-    fabric.link_bytes_per_s = NULL; refuse("how fast", (ds_cpu_desc){ 0 });
-    rates[1] = 0; refuse("link 1", (ds_cpu_desc){ 0 });
-    rates[1] = 0.0 / 0.0; refuse("link 1", (ds_cpu_desc){ 0 });
-    fabric.engines = 65; refuse("65 copy engines", (ds_cpu_desc){ 0 });
-    fabric.engines = -1; refuse("-1 copy engines", (ds_cpu_desc){ 0 });
-    fabric.engine_ns = -5; refuse("-5 ns", (ds_cpu_desc){ 0 });
-    fabric.memory_bytes_per_s = -1; refuse("memory of -1", (ds_cpu_desc){ 0 });
-    fabric.flags = 6; refuse("flags 0x6", (ds_cpu_desc){ 0 });
-    routes[1].latency_ns = -1; refuse("from 0 to 1 has a latency", (ds_cpu_desc){ 0 });
-    routes[5].hops = 7; refuse("from 1 to 2 has 7 of 6 links", (ds_cpu_desc){ 0 });
-    routes[5].link = NULL; refuse("from 1 to 2", (ds_cpu_desc){ 0 });
-    hops[1][0] = 6; refuse("link 6 of 6", (ds_cpu_desc){ 0 });
-    hops[1][0] = -1; refuse("link -1", (ds_cpu_desc){ 0 });
-    way(0, 1, 2, 3, 3); refuse("link 3 twice", (ds_cpu_desc){ 0 });
+    fabric.route = NULL;
+    refuse("routes", (ds_cpu_desc){ 0 });
+    fabric.link_bytes_per_s = NULL;
+    refuse("how fast", (ds_cpu_desc){ 0 });
+    rates[1] = 0;
+    refuse("link 1", (ds_cpu_desc){ 0 });
+    rates[1] = 0.0 / 0.0;
+    refuse("link 1", (ds_cpu_desc){ 0 });
+    fabric.engines = 65;
+    refuse("65 copy engines", (ds_cpu_desc){ 0 });
+    fabric.engines = -1;
+    refuse("-1 copy engines", (ds_cpu_desc){ 0 });
+    fabric.engine_ns = -5;
+    refuse("-5 ns", (ds_cpu_desc){ 0 });
+    fabric.memory_bytes_per_s = -1;
+    refuse("memory of -1", (ds_cpu_desc){ 0 });
+    fabric.flags = 6;
+    refuse("flags 0x6", (ds_cpu_desc){ 0 });
+    routes[1].latency_ns = -1;
+    refuse("from 0 to 1 has a latency", (ds_cpu_desc){ 0 });
+    routes[5].hops = 7;
+    refuse("from 1 to 2 has 7 of 6 links", (ds_cpu_desc){ 0 });
+    routes[5].link = NULL;
+    refuse("from 1 to 2", (ds_cpu_desc){ 0 });
+    hops[1][0] = 6;
+    refuse("link 6 of 6", (ds_cpu_desc){ 0 });
+    hops[1][0] = -1;
+    refuse("link -1", (ds_cpu_desc){ 0 });
+    way(0, 1, 2, 3, 3);
+    refuse("link 3 twice", (ds_cpu_desc){ 0 });
     assert_int_equal(ds_cpu_clock(&ns), DS_ERR_UNSUPPORTED);
     assert_int_equal(ns, 0);
     assert_int_equal(ds_cpu_clock(NULL), DS_ERR_INVALID_VALUE);
 }
 
 static int live, left;
+
 static void *scarce_alloc(size_t size, void *user) {
     (void)user;
-    if (left-- <= 0) return NULL;
+    if (left-- <= 0)
+        return NULL;
     live++;
     return malloc(size);
 }
+
 static void scarce_free(void *ptr, void *user) {
     (void)user;
     live--;
@@ -731,7 +869,8 @@ static void test_the_description_is_copied_and_given_back(void **state) {
         memset(routes, 255, sizeof routes);
         memset(rates, 255, sizeof rates);
         memset(hops, 255, sizeof hops);
-        if (r == DS_OK) r = ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s);
+        if (r == DS_OK)
+            r = ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s);
         if (r == DS_OK) {
             left = 1000;
             ok(ds_copy(memory_on(1, 1000), memory_on(0, 1000), 1000, s));

@@ -1,5 +1,6 @@
-/* What another thread may do while the allocator, in the middle of a step, has no lock: it is made to happen at just that point. The guest comes when a certain
-   mutex is about to be taken, or when a stream's driver is about to get an operation of some kind. */
+/* What another thread may do while the allocator, in the middle of a step, has no lock: it is
+   made to happen at just that point. The guest comes when a certain mutex is about to be taken,
+   or when a stream's driver is about to get an operation of some kind. */
 #include <pthread.h>
 
 static int lock_after_guest(pthread_mutex_t *m);
@@ -22,13 +23,15 @@ static int lock_after_guest(pthread_mutex_t *m) {
     }
     return pthread_mutex_lock(m);
 }
+
 static void guest_at_door(void (*fn)(void), pthread_mutex_t *m, int before) {
     guest = fn;
     doors_before = before;
     door = m;
 }
 
-/* The same between a check and the driver: a layer over it, for all streams of the device that go through this one. */
+/* The same between a check and the driver: a layer over it, for all streams of the device that
+   go through this one. */
 static ds__driver layer;
 static const ds__driver *below;
 static int guest_kind = -1;
@@ -40,7 +43,9 @@ static ds_result submit_after_guest(void *stream, const ds__op *op) {
     }
     return below->submit(stream, op);
 }
+
 enum { AT_WAIT = 1000 }; /* the host waits for a stream */
+
 static ds_result wait_after_guest(void *stream, uint64_t timeout_ns) {
     if (guest_kind == AT_WAIT) {
         guest_kind = -1;
@@ -48,6 +53,7 @@ static ds_result wait_after_guest(void *stream, uint64_t timeout_ns) {
     }
     return below->stream_synchronize(stream, timeout_ns);
 }
+
 static void guest_at_submit(void (*fn)(void), ds_stream stream, int kind) {
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
     below = s->driver;
@@ -59,6 +65,7 @@ static void guest_at_submit(void (*fn)(void), ds_stream stream, int kind) {
     guest_kind = kind;
     ds__stream_unpin(s);
 }
+
 static void no_guest_at_submit(ds_stream stream) {
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
     s->driver = ds__g.driver[1] = below;
@@ -74,8 +81,10 @@ static _Atomic int over;
 
 static void wait_until_over(void *user) {
     (void)user;
-    while (!over) ds__pause();
+    while (!over)
+        ds__pause();
 }
+
 static void begin(void) {
     const ds_cpu_desc cpu = { .devices = 2 };
     over = 0;
@@ -84,31 +93,43 @@ static void begin(void) {
     ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &own));
     ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &other));
 }
-static void configure(ds_mem_config c) { ok(ds_mem_configure(device, &c)); }
+
+static void configure(ds_mem_config c) {
+    ok(ds_mem_configure(device, &c));
+}
+
 static void end(void) {
     over = 1;
     ok(ds_shutdown());
     door = NULL;
 }
+
 static void *block(size_t size, ds_stream s) {
     void *p = NULL;
     ok(ds_mem_alloc(size, s, &p));
     return p;
 }
+
 static void *pool_block(size_t size, ds_stream s) {
     void *p = NULL;
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = size, .stream = s, .pool = pool }, &p));
     return p;
 }
-static ds__mdevice *memory(void) { return ds__mem_device_at(ds__backend_of(device), device.index); }
+
+static ds__mdevice *memory(void) {
+    return ds__mem_device_at(ds__backend_of(device), device.index);
+}
+
 static void share_room(void) { /* as soon as two threads allocate */
     ds__mem_lock_all(memory());
     ds__share_room(memory());
     ds__mem_unlock_all(memory());
 }
+
 static size_t done_in_all_arenas(void) {
     size_t done = 0;
-    for (ds__arena *a = memory()->main.arenas; a; a = a->next) done += ds__poll(a, 0);
+    for (ds__arena *a = memory()->main.arenas; a; a = a->next)
+        done += ds__poll(a, 0);
     return done;
 }
 
@@ -124,8 +145,8 @@ static void guest_polls(void) {
     polled = ds__poll(arena, 0);
 }
 
-/* Peaks are divided among arenas: when an arena's share is used up a request gives its lock up to get more, with the pending block chosen. Nobody else may
-   have that block meanwhile. */
+/* Peaks are divided among arenas: when an arena's share is used up a request gives its lock up
+   to get more, with the pending block chosen. Nobody else may have that block meanwhile. */
 static void test_a_pending_block_that_is_chosen_is_nobody_elses(void **state) {
     (void)state;
     const size_t size = 4 * MIB;
@@ -152,7 +173,8 @@ static void test_a_pending_block_that_is_chosen_is_nobody_elses(void **state) {
     end();
 }
 
-/* What goes to another stream as it is counts as allocated again, also when that is far more than the arena has room for. */
+/* What goes to another stream as it is counts as allocated again, also when that is far more
+   than the arena has room for. */
 static void test_a_peak_has_a_pending_block_that_another_stream_takes(void **state) {
     (void)state;
     const size_t size = 256 * MIB;
@@ -178,7 +200,8 @@ static void test_a_peak_has_a_pending_block_that_another_stream_takes(void **sta
 
 /* ---- uses of streams that end or are given away ---- */
 
-/* Nobody can record an event on it any more, and its new owner may go on using the block: it is not done before the device is. */
+/* Nobody can record an event on it any more, and its new owner may go on using the block: it is
+   not done before the device is. */
 static void test_a_use_of_a_stream_that_was_given_away_is_not_done(void **state) {
     (void)state;
     for (int lent = 0; lent < 2; lent++) {
@@ -224,7 +247,10 @@ static void test_a_stream_of_another_device_ends_with_a_use_behind_it(void **sta
 }
 
 static void *shared;
-static void guest_records_late(void) { ok(ds_mem_record_stream(shared, other)); }
+
+static void guest_records_late(void) {
+    ok(ds_mem_record_stream(shared, other));
+}
 
 /* One thread's use is over with the call, the other's with the free. */
 static void test_an_early_use_leaves_a_late_one_of_the_same_stream(void **state) {
@@ -250,10 +276,12 @@ static ds_stream captured;
 
 /* A capture begins, unless it has to wait: then it begins after the step, and not here. */
 static void guest_captures(void) {
-    if (pthread_mutex_trylock(&ds__g.begin) != 0) return;
+    if (pthread_mutex_trylock(&ds__g.begin) != 0)
+        return;
     pthread_mutex_unlock(&ds__g.begin);
     ok(ds_capture_begin(captured, DS_CAPTURE_RELAXED));
 }
+
 static void none_has_begun(void) {
     ds_capture_info info;
     ok(ds_capture_get_info(captured, &info));
@@ -361,6 +389,7 @@ static void guest_captures_in_the_pool(void) {
     ok(ds_capture_end(other, &graph));
     ok(ds_graph_instantiate(graph, NULL, &exec));
 }
+
 static void graph_has_its_memory(void) {
     uint32_t read = 0;
     ok(ds_graph_launch(exec, other));
@@ -402,7 +431,8 @@ static void test_a_pool_whose_garbage_is_collected_becomes_a_graphs(void **state
 
 static void test_a_pool_that_helps_out_becomes_a_graphs(void **state) {
     (void)state;
-    for (int before = 0; before < 12; before++) { /* at one of these it has been found to be nobody's, and its arena is not locked yet */
+    /* at one of these it has been found to be nobody's, and its arena is not locked yet */
+    for (int before = 0; before < 12; before++) {
         ds_mem_config c = ds_mem_config_default();
         void *p = NULL;
         begin();
@@ -415,8 +445,10 @@ static void test_a_pool_that_helps_out_becomes_a_graphs(void **state) {
         guest_at_door(guest_captures_in_the_pool, &memory()->lock, before);
         ds_result r = ds_mem_alloc(16 * MIB, own, &p);
         char *q = p;
-        if (!door && r == DS_OK && (q < of_graph + 4 * MIB && of_graph < q + 16 * MIB)) fail_msg("at %d: the graph's block was given out", before);
-        if (!door) graph_has_its_memory();
+        if (!door && r == DS_OK && (q < of_graph + 4 * MIB && of_graph < q + 16 * MIB))
+            fail_msg("at %d: the graph's block was given out", before);
+        if (!door)
+            graph_has_its_memory();
         end();
     }
 }
@@ -424,6 +456,7 @@ static void test_a_pool_that_helps_out_becomes_a_graphs(void **state) {
 /* ---- handles and addresses that come again ---- */
 
 static ds_pool newer;
+
 static void guest_replaces_the_pool(void) {
     ok(ds_pool_destroy(pool));
     ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &newer));
@@ -437,7 +470,8 @@ static void test_a_pool_that_came_to_the_same_place_is_another_one(void **state)
         ok(ds_mem_free(block(100, own)));
         ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &pool));
         guest_at_door(guest_replaces_the_pool, pushes ? &memory()->lock : &ds__m.lock, !pushes);
-        assert_int_equal(pushes ? ds_pool_push(pool) : ds_pool_destroy(pool), DS_ERR_INVALID_HANDLE);
+        assert_int_equal(pushes ? ds_pool_push(pool) : ds_pool_destroy(pool),
+                         DS_ERR_INVALID_HANDLE);
         assert_null(door);
         ok(ds_pool_use_count(newer, &count));
         assert_int_equal(count, 1);
@@ -449,23 +483,34 @@ static void test_a_pool_that_came_to_the_same_place_is_another_one(void **state)
 static char *area;
 static int given;
 static ds_result found[4];
+
 static void *give_area(ptrdiff_t size, int index, void *stream) {
-    (void)size; (void)index; (void)stream;
+    (void)size;
+    (void)index;
+    (void)stream;
     return given == 0 ? area + 2 * MIB : given == 1 ? area : NULL;
 }
+
 static void *get_it_again(void *unused) {
     void *p[2] = { NULL, NULL };
     given = 1;
-    for (int i = 0; i < 2; i++) found[i] = ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = other, .pool = pool }, &p[i]);
+    for (int i = 0; i < 2; i++)
+        found[i] = ds_mem_alloc_with(
+            &(ds_mem_request){ .size = 3 * MIB, .stream = other, .pool = pool }, &p[i]);
     found[2] = ds_mem_record_use(p[1], own);
     found[3] = ds_mem_free(p[1]);
     return unused;
 }
+
 /* As soon as the upstream has it back, another thread has it, as a part of a larger segment. */
 static void take_area(void *p, ptrdiff_t size, int index, void *stream) {
     pthread_t thread;
-    (void)p; (void)size; (void)index; (void)stream;
-    if (given == 0 && !pthread_create(&thread, NULL, get_it_again, NULL)) pthread_join(thread, NULL);
+    (void)p;
+    (void)size;
+    (void)index;
+    (void)stream;
+    if (given == 0 && !pthread_create(&thread, NULL, get_it_again, NULL))
+        pthread_join(thread, NULL);
 }
 
 static void test_memory_that_is_given_back_is_found_as_what_it_is_next(void **state) {
@@ -474,10 +519,12 @@ static void test_memory_that_is_given_back_is_found_as_what_it_is_next(void **st
     given = 0;
     area = aligned_alloc(2 * MIB, 64 * MIB);
     assert_non_null(area);
-    ok(ds_pool_create(&(ds_pool_desc){ .device = device, .alloc_fn = give_area, .free_fn = take_area }, &pool));
+    ok(ds_pool_create(
+        &(ds_pool_desc){ .device = device, .alloc_fn = give_area, .free_fn = take_area }, &pool));
     ok(ds_mem_free(pool_block(1000, own)));
     ok(ds_pool_empty_cache(pool, NULL));
-    for (int i = 0; i < 4; i++) assert_int_equal(found[i], DS_OK);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(found[i], DS_OK);
     ok(ds_mem_validate(device));
     end();
     free(area);
@@ -504,7 +551,9 @@ static void test_a_text_is_for_devices_too_that_come_meanwhile(void **state) {
         ok(ds_mem_get_config(device, &here));
         ok(ds_mem_get_config((ds_device){ DS_DEVICE_CPU, 1 }, &there));
         assert_int_equal(here.reuse, DS_REUSE_ALWAYS);
-        if (there.reuse != here.reuse) fail_msg("at %d: a device that %s has another policy", before, came ? "came" : "comes later");
+        if (there.reuse != here.reuse)
+            fail_msg("at %d: a device that %s has another policy", before,
+                     came ? "came" : "comes later");
         end();
     }
 }
@@ -527,20 +576,27 @@ static void test_a_block_that_a_restore_ends_has_no_guard(void **state) {
 
 static ds_pool_checkpoint *empty;
 static ds_result restored;
+
 static void *restore_inside(ptrdiff_t size, int index, void *stream) {
-    (void)index; (void)stream;
+    (void)index;
+    (void)stream;
     restored = ds_pool_restore(pool, empty, NULL, NULL);
     return aligned_alloc(2 * MIB, (size_t)size);
 }
+
 static void free_inside(void *p, ptrdiff_t size, int index, void *stream) {
-    (void)size; (void)index; (void)stream;
+    (void)size;
+    (void)index;
+    (void)stream;
     free(p);
 }
 
 static void test_an_upstream_cannot_restore_its_own_pool(void **state) {
     (void)state;
     begin();
-    ok(ds_pool_create(&(ds_pool_desc){ .device = device, .alloc_fn = restore_inside, .free_fn = free_inside }, &pool));
+    ok(ds_pool_create(
+        &(ds_pool_desc){ .device = device, .alloc_fn = restore_inside, .free_fn = free_inside },
+        &pool));
     ok(ds_pool_save(pool, &empty));
     ok(ds_mem_free(pool_block(1000, own)));
     assert_int_equal(restored, DS_ERR_NOT_PERMITTED);
@@ -553,7 +609,8 @@ static void *empty_the_cache(void *r) {
     return NULL;
 }
 
-/* Who empties the cache waits for the streams' work. Another thread's request, which has memory to take, does not. */
+/* Who empties the cache waits for the streams' work. Another thread's request, which has memory
+   to take, does not. */
 static void test_no_request_waits_for_a_thread_that_empties_the_cache(void **state) {
     (void)state;
     for (int plain = 0; plain < 2; plain++) {
@@ -567,7 +624,7 @@ static void test_no_request_waits_for_a_thread_that_empties_the_cache(void **sta
         ok(ds_launch_host_func(own, wait_until_over, NULL, NULL));
         arena = memory()->main.arenas;
         assert_int_equal(pthread_create(&thread, NULL, empty_the_cache, &r), 0);
-        for (size_t left = 1; left; ) { /* until it has taken what it gives back */
+        for (size_t left = 1; left;) { /* until it has taken what it gives back */
             ds__arena_lock(arena);
             left = arena->free_bytes || arena->parked[0] || arena->parked[1];
             ds__arena_unlock(arena);
@@ -587,12 +644,15 @@ static void test_no_request_waits_for_a_thread_that_empties_the_cache(void **sta
 
 static ds_stream wrapper;
 static int released, locked;
+
 static void look_at_the_lock(void *user) {
     (void)user;
     released = 1;
     locked = pthread_mutex_trylock(&arena->grow) != 0;
-    if (!locked) pthread_mutex_unlock(&arena->grow);
+    if (!locked)
+        pthread_mutex_unlock(&arena->grow);
 }
+
 /* A thread is just inside of a call with the stream that another one destroys. */
 static void guest_destroys_the_wrapper(void) {
     ds__stream *s = ds__pin(&ds__g.streams, wrapper.id);

@@ -1,6 +1,7 @@
-/* The drivers' entries for the allocator, and what the core makes of them: virtual memory, segments, the driver's own allocator in the
-   order of streams. On the CPU driver and, upon the stand-in, on the CUDA driver: three devices of 64 MiB, of which the first two reach
-   each other. */
+/* The drivers' entries for the allocator, and what the core makes of them: virtual memory,
+   segments, the driver's own allocator in the order of streams. On the CPU driver and, upon the
+   stand-in, on the CUDA driver: three devices of 64 MiB, of which the first two reach each
+   other. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "../../devstream.h"
 
@@ -15,31 +16,39 @@
 #define PAGE (2 * MIB)
 #define MEMORY (64 * MIB)
 
-#define ok(call) \
-    do { \
-        ds_result ok_result_ = (call); \
-        if (ok_result_ != DS_OK) fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call, ds_result_name(ok_result_), ds_last_error()); \
+#define ok(call)                                                                                   \
+    do {                                                                                           \
+        ds_result ok_result_ = (call);                                                             \
+        if (ok_result_ != DS_OK)                                                                   \
+            fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call, ds_result_name(ok_result_), \
+                     ds_last_error());                                                             \
     } while (0)
-#define refused(call, code, words) \
-    do { \
-        ds_result refused_result_ = (call); \
-        if (refused_result_ != (code)) fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call, ds_result_name(refused_result_), ds_last_error()); \
-        if (!strstr(ds_last_error(), words)) fail_msg("%s:%d: %s says: %s", __func__, __LINE__, #call, ds_last_error()); \
+#define refused(call, code, words)                                                      \
+    do {                                                                                \
+        ds_result refused_result_ = (call);                                             \
+        if (refused_result_ != (code))                                                  \
+            fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call,                  \
+                     ds_result_name(refused_result_), ds_last_error());                 \
+        if (!strstr(ds_last_error(), words))                                            \
+            fail_msg("%s:%d: %s says: %s", __func__, __LINE__, #call, ds_last_error()); \
     } while (0)
 
 static ds_device device, peer; /* of the driver under test */
 static const ds__driver *driver;
 static ds_stream stream;
-static const char *fault;      /* injected by the layer, or NULL */
+static const char *fault; /* injected by the layer, or NULL */
 
 /* Memory for bookkeeping that ends after so many blocks, and the balance. */
 static _Atomic long taken, returned, bank_left;
+
 static void *bank_alloc(size_t size, void *user) {
     (void)user;
-    if (bank_left > 0 && --bank_left == 0) return NULL;
+    if (bank_left > 0 && --bank_left == 0)
+        return NULL;
     taken++;
     return malloc(size);
 }
+
 static void bank_free(void *ptr, void *user) {
     (void)user;
     returned++;
@@ -52,7 +61,10 @@ static void configure(void) {
     static ds_cpu_desc cpu;
     cpu = (ds_cpu_desc){ .devices = 3, .memory_limit = MEMORY, .peer_access = reach };
     taken = returned = bank_left = 0;
-    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .fault = fault, .layers = fault ? "fault" : NULL, .allocator = { bank_alloc, bank_free, NULL } }));
+    ok(ds_init(&(ds_init_desc){ .cpu = &cpu,
+                                .fault = fault,
+                                .layers = fault ? "fault" : NULL,
+                                .allocator = { bank_alloc, bank_free, NULL } }));
 }
 
 static int open_on(ds_device d) {
@@ -66,9 +78,16 @@ static int open_on(ds_device d) {
     driver = ds__driver_of(device);
     return 0;
 }
-static int begin_cpu(void **state) { (void)state; return open_on(ds_cpu(0)); }
+
+static int begin_cpu(void **state) {
+    (void)state;
+    return open_on(ds_cpu(0));
+}
 #ifdef DEVSTREAM_CUDA
-static int begin_cuda(void **state) { (void)state; return open_on(ds_cuda(0)); }
+static int begin_cuda(void **state) {
+    (void)state;
+    return open_on(ds_cuda(0));
+}
 #endif
 
 static int end(void **state) {
@@ -76,14 +95,18 @@ static int end(void **state) {
     ok(ds_shutdown());
 #ifdef DEVSTREAM_CUDA
     char report[200];
-    if (standin_live(report, sizeof report) != 0) fail_msg("left behind: %s", report);
-    while (cudaGetLastError() != cudaSuccess) {}
+    if (standin_live(report, sizeof report) != 0)
+        fail_msg("left behind: %s", report);
+    while (cudaGetLastError() != cudaSuccess) {
+    }
 #endif
     assert_int_equal(taken, returned);
     return 0;
 }
 
-static int on_cuda(void) { return device.type == DS_DEVICE_CUDA; }
+static int on_cuda(void) {
+    return device.type == DS_DEVICE_CUDA;
+}
 
 /* ---- what the tests use ---- */
 
@@ -92,6 +115,7 @@ static size_t in_use(void) {
     ok(ds_device_memory_info(device, &avail, &total));
     return total - avail;
 }
+
 static char *reserve(size_t size) {
     size_t page = 0;
     void *at = NULL;
@@ -99,19 +123,27 @@ static char *reserve(size_t size) {
     assert_int_equal(page, PAGE);
     return at;
 }
-static ds_result map(char *at, size_t size) { return driver->space_map(device.index, at, size); }
-static ds_result unmap(char *at, size_t size) { return driver->space_unmap(device.index, at, size); }
+
+static ds_result map(char *at, size_t size) {
+    return driver->space_map(device.index, at, size);
+}
+
+static ds_result unmap(char *at, size_t size) {
+    return driver->space_unmap(device.index, at, size);
+}
 
 static void fill(char *at, int value, size_t size) {
     ok(ds_fill(at, (uint32_t)value, 1, size, stream));
     ok(ds_stream_synchronize(stream));
 }
+
 static int all(char *at, int value, size_t size) {
     unsigned char *bytes = malloc(size);
     int same = 1;
     ok(ds_copy(bytes, at, size, stream));
     ok(ds_stream_synchronize(stream));
-    for (size_t i = 0; i < size; i++) same &= bytes[i] == value;
+    for (size_t i = 0; i < size; i++)
+        same &= bytes[i] == value;
     free(bytes);
     return same;
 }
@@ -142,9 +174,11 @@ static void test_a_reservation_that_cannot_be_had_is_out_of_memory(void **state)
     size_t page = 0;
     void *at = &page;
     (void)state;
-    refused(ds__space_reserve(device, SIZE_MAX - 5, &page, &at), DS_ERR_OUT_OF_MEMORY, "of address space");
+    refused(ds__space_reserve(device, SIZE_MAX - 5, &page, &at), DS_ERR_OUT_OF_MEMORY,
+            "of address space");
     assert_null(at);
-    refused(ds__space_reserve(device, (size_t)1 << 60, &page, &at), DS_ERR_OUT_OF_MEMORY, "of address space");
+    refused(ds__space_reserve(device, (size_t)1 << 60, &page, &at), DS_ERR_OUT_OF_MEMORY,
+            "of address space");
     refused(ds__space_reserve(device, 0, &page, &at), DS_ERR_OUT_OF_MEMORY, "of address space");
 }
 
@@ -168,8 +202,10 @@ static void test_mapped_memory_is_used_like_any_other(void **state) {
 static void test_unmapping_and_mapping_again_leaves_the_neighbours_alone(void **state) {
     (void)state;
     char *at = reserve(4 * PAGE);
-    for (size_t i = 0; i < 4; i++) ok(map(at + i * PAGE, PAGE));
-    for (int i = 0; i < 4; i++) fill(at + (size_t)i * PAGE, i + 1, PAGE);
+    for (size_t i = 0; i < 4; i++)
+        ok(map(at + i * PAGE, PAGE));
+    for (int i = 0; i < 4; i++)
+        fill(at + (size_t)i * PAGE, i + 1, PAGE);
     ok(unmap(at + PAGE, PAGE));
     ok(unmap(at + 2 * PAGE, PAGE));
     assert_true(all(at, 1, PAGE) && all(at + 3 * PAGE, 4, PAGE));
@@ -213,7 +249,8 @@ static void test_a_device_that_is_full_says_so_and_nothing_is_mapped(void **stat
     ok(ds_alloc(device, 10 * PAGE, &plain));
     ok(map(at, 20 * PAGE));
     refused(map(at + 20 * PAGE, 3 * PAGE), DS_ERR_OUT_OF_MEMORY, "6291456 bytes");
-    if (on_cuda()) assert_non_null(strstr(ds_last_error(), "4194304 of 67108864 are free"));
+    if (on_cuda())
+        assert_non_null(strstr(ds_last_error(), "4194304 of 67108864 are free"));
     refused(ds__segment_alloc(device, 3 * PAGE, &segment), DS_ERR_OUT_OF_MEMORY, "6291456 bytes");
     assert_null(segment);
     assert_int_equal(in_use(), 30 * PAGE);
@@ -239,15 +276,22 @@ static void test_the_user_cannot_free_what_is_the_allocators(void **state) {
     ok(ds__async_alloc(s, 4096, &async));
     void *const all_of_them[] = { at, at + 4096, segment, (char *)segment + 64, async };
     for (size_t i = 0; i < sizeof all_of_them / sizeof all_of_them[0]; i++) {
-        refused(ds_free(all_of_them[i]), DS_ERR_INVALID_VALUE, "belongs to the allocator; use ds_mem_free");
-        refused(ds_host_unregister(all_of_them[i]), DS_ERR_INVALID_VALUE, "belongs to the allocator");
-        refused(ds_host_register(all_of_them[i], 64), DS_ERR_INVALID_VALUE, "registered or allocated already");
+        refused(ds_free(all_of_them[i]), DS_ERR_INVALID_VALUE,
+                "belongs to the allocator; use ds_mem_free");
+        refused(ds_host_unregister(all_of_them[i]), DS_ERR_INVALID_VALUE,
+                "belongs to the allocator");
+        refused(ds_host_register(all_of_them[i], 64), DS_ERR_INVALID_VALUE,
+                "registered or allocated already");
     }
-    refused(ds_host_free(pinned), DS_ERR_INVALID_VALUE, "belongs to the allocator; use ds_pinned_free");
+    refused(ds_host_free(pinned), DS_ERR_INVALID_VALUE,
+            "belongs to the allocator; use ds_pinned_free");
     refused(ds_free(pinned), DS_ERR_INVALID_VALUE, "belongs to the allocator; use ds_pinned_free");
-    refused(ds__segment_free(device, at, PAGE, 1), DS_ERR_INVALID_VALUE, "not the start of a segment");
-    refused(ds__segment_free(device, pinned, 4096, 1), DS_ERR_INVALID_VALUE, "not the start of a segment");
-    refused(ds__pinned_segment_free(segment, 4096, 1), DS_ERR_INVALID_VALUE, "not the start of a segment");
+    refused(ds__segment_free(device, at, PAGE, 1), DS_ERR_INVALID_VALUE,
+            "not the start of a segment");
+    refused(ds__segment_free(device, pinned, 4096, 1), DS_ERR_INVALID_VALUE,
+            "not the start of a segment");
+    refused(ds__pinned_segment_free(segment, 4096, 1), DS_ERR_INVALID_VALUE,
+            "not the start of a segment");
     refused(ds__async_free(s, segment), DS_ERR_INVALID_VALUE, "of the driver's allocator");
     ok(ds__async_free(s, async));
     refused(ds__async_free(s, async), DS_ERR_INVALID_VALUE, "of the driver's allocator");
@@ -294,7 +338,8 @@ static void test_shutdown_takes_back_what_is_left(void **state) {
 /* ---- captures ---- */
 
 static void test_a_capture_does_not_hinder_the_allocator(void **state) {
-    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL, DS_CAPTURE_RELAXED };
+    static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
+                                             DS_CAPTURE_RELAXED };
     ds_capture_info info;
     ds_graph graph;
     (void)state;
@@ -320,7 +365,8 @@ static void test_a_capture_does_not_hinder_the_allocator(void **state) {
         ok(ds_graph_destroy(graph));
         ok(ds_capture_exchange_mode(&mode)); /* it is as it was */
         assert_int_equal(mode, DS_CAPTURE_GLOBAL);
-        if (modes[i] == DS_CAPTURE_RELAXED) continue;
+        if (modes[i] == DS_CAPTURE_RELAXED)
+            continue;
         ok(ds_capture_begin(stream, modes[i])); /* the user's calls are forbidden as ever */
         refused(ds_alloc(device, 4096, &plain), DS_ERR_CAPTURE_UNSUPPORTED, "capture");
         assert_true(ds_capture_end(stream, &graph) == DS_ERR_CAPTURE_INVALIDATED);
@@ -349,7 +395,8 @@ static void test_the_drivers_allocator_refuses_a_stream_that_captures(void **sta
     ok(ds__async_free(s, before));
     ds__stream_unpin(s);
     /* the legacy stream beside one that it would wait for */
-    ok(ds_stream_create(&(ds_stream_desc){ .device = device, .flags = DS_STREAM_BLOCKING }, &blocking));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device, .flags = DS_STREAM_BLOCKING },
+                        &blocking));
     ok(ds_stream_legacy(device, &legacy));
     s = ds__stream_pin(legacy);
     ok(ds__async_alloc(s, 4096, &before));
@@ -362,7 +409,13 @@ static void test_the_drivers_allocator_refuses_a_stream_that_captures(void **sta
 
 /* ---- segments ---- */
 
-static void wait_for(void *user) { while (!*(_Atomic int *)user) { struct timespec t = { 0, 100000 }; syscall(SYS_nanosleep, &t, NULL); } }
+static void wait_for(void *user) {
+    while (!*(_Atomic int *)user) {
+        struct timespec t = { 0, 100000 };
+        syscall(SYS_nanosleep, &t, NULL);
+    }
+}
+
 static void *open_later(void *user) {
     struct timespec t = { 0, 30000000 };
     syscall(SYS_nanosleep, &t, NULL);
@@ -382,11 +435,13 @@ static void test_a_segment_that_may_be_in_use_is_waited_for(void **state) {
         ok(ds_launch_host_func(stream, wait_for, &gate, NULL));
         ok(ds_fill(segment, 1, 1, 64, stream));
         assert_int_equal(pthread_create(&opener, NULL, open_later, &gate), 0);
-        ok(host ? ds__pinned_segment_free(pinned, 4096, 0) : ds__segment_free(device, segment, 4096, 0));
+        ok(host ? ds__pinned_segment_free(pinned, 4096, 0)
+                : ds__segment_free(device, segment, 4096, 0));
         assert_int_equal(atomic_load(&gate), 1);
         pthread_join(opener, NULL);
         ok(ds_stream_synchronize(stream));
-        if (!host) ok(ds__segment_alloc(device, 4096, &segment));
+        if (!host)
+            ok(ds__segment_alloc(device, 4096, &segment));
     }
     ok(ds__segment_free(device, segment, 4096, 0));
 }
@@ -399,9 +454,12 @@ static void test_a_segment_that_is_idle_is_not_waited_for(void **state) {
     ok(ds__pinned_segment_alloc(4096, &pinned));
     ok(ds_launch_host_func(stream, wait_for, &gate, NULL));
     ok(ds__pinned_segment_free(pinned, 4096, 1));
-    if (!on_cuda()) ok(ds__segment_free(device, segment, 4096, 1)); /* cudaFree waits by itself */
+    /* cudaFree waits by itself */
+    if (!on_cuda())
+        ok(ds__segment_free(device, segment, 4096, 1));
     atomic_store(&gate, 1);
-    if (on_cuda()) ok(ds__segment_free(device, segment, 4096, 1));
+    if (on_cuda())
+        ok(ds__segment_free(device, segment, 4096, 1));
     ok(ds_stream_synchronize(stream));
 }
 
@@ -511,7 +569,12 @@ static void test_streams_of_every_kind_take_part(void **state) {
 
 /* ---- failures ---- */
 
-static int fails(size_t first, size_t count, const void *args) { (void)first; (void)count; (void)args; return 1; }
+static int fails(size_t first, size_t count, const void *args) {
+    (void)first;
+    (void)count;
+    (void)args;
+    return 1;
+}
 
 static void test_a_stream_that_failed_gives_memory_back_all_the_same(void **state) {
     size_t reserved, used;
@@ -548,7 +611,14 @@ static void test_pages_without_memory_cannot_be_touched(void **state) {
         if (!child) {
             static const int faults[] = { 11 /* SEGV */, 7 /* BUS */ };
             for (int k = 0; k < 2; k++) { /* a sanitizer would report it */
-                struct { void *handler; unsigned long flags; void *restorer; uint64_t mask; } standard = { NULL, 0, NULL, 0 };
+
+                struct {
+                    void *handler;
+                    unsigned long flags;
+                    void *restorer;
+                    uint64_t mask;
+                } standard = { NULL, 0, NULL, 0 };
+
                 syscall(SYS_rt_sigaction, faults[k], &standard, NULL, 8);
             }
             volatile char *byte = at + i * PAGE;
@@ -556,15 +626,20 @@ static void test_pages_without_memory_cannot_be_touched(void **state) {
             _exit(value ? 99 : 0);
         }
         assert_true(child > 0 && waitpid(child, &status, 0) == child);
-        if (i == 1) assert_int_equal(status, 0); /* fresh memory is zero */
-        else assert_true(WIFSIGNALED(status));
+        /* fresh memory is zero */
+        if (i == 1)
+            assert_int_equal(status, 0);
+        else
+            assert_true(WIFSIGNALED(status));
     }
     ok(unmap(at + PAGE, PAGE));
     ds__space_release(device, at, 4 * PAGE);
 }
 
 static void test_the_fault_layer_knows_the_entries(void **state) {
-    static const char *const entries[] = { "space_reserve", "space_map", "space_unmap", "async_alloc", "async_free", "async_trim", "async_info" };
+    static const char *const entries[] = { "space_reserve", "space_map",  "space_unmap",
+                                           "async_alloc",   "async_free", "async_trim",
+                                           "async_info" };
     int cuda = on_cuda();
     (void)state;
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
@@ -578,19 +653,27 @@ static void test_the_fault_layer_knows_the_entries(void **state) {
         fault = NULL;
         ds__stream *s = ds__stream_pin(stream);
         ds_result r[7] = { ds__space_reserve(device, PAGE, &page, &at) };
-        if (r[0] < 0) at = reserve(PAGE);
+        if (r[0] < 0)
+            at = reserve(PAGE);
         r[1] = map(at, PAGE);
-        if (r[1] < 0) ok(map(at, PAGE));
+        if (r[1] < 0)
+            ok(map(at, PAGE));
         r[2] = unmap(at, PAGE); /* the driver was not asked */
         r[3] = ds__async_alloc(s, 64, &ptr);
-        if (r[3] < 0) ok(ds__async_alloc(s, 64, &ptr));
+        if (r[3] < 0)
+            ok(ds__async_alloc(s, 64, &ptr));
         r[4] = ds__async_free(s, ptr);
-        if (r[4] < 0) ok(ds__async_free(s, ptr)); /* it was still there */
+        /* it was still there */
+        if (r[4] < 0)
+            ok(ds__async_free(s, ptr));
         r[5] = driver->async_trim(device.index, 0);
         r[6] = driver->async_info(device.index, &a, &b);
         ds__stream_unpin(s);
-        for (size_t k = 0; k < 7; k++) assert_int_equal(r[k], k == i ? DS_ERR_DRIVER : DS_OK);
-        if (i != 2) ds__space_release(device, at, PAGE); /* else shutdown does */
+        for (size_t k = 0; k < 7; k++)
+            assert_int_equal(r[k], k == i ? DS_ERR_DRIVER : DS_OK);
+        /* else shutdown does */
+        if (i != 2)
+            ds__space_release(device, at, PAGE);
     }
 }
 
@@ -600,10 +683,18 @@ static ds_result little_program(void) {
     size_t page = PAGE, a, b;
     void *at = NULL, *segment = NULL, *pinned = NULL, *async = NULL;
     ds_graph graph;
-#define DO(call) do { one = (call); if (one < 0 && !strchr(ds_last_error(), ' ')) fail_msg("%s: no sentence", #call); if (r == DS_OK) r = one; } while (0)
+#define DO(call)                                      \
+    do {                                              \
+        one = (call);                                 \
+        if (one < 0 && !strchr(ds_last_error(), ' ')) \
+            fail_msg("%s: no sentence", #call);       \
+        if (r == DS_OK)                               \
+            r = one;                                  \
+    } while (0)
     ds_stream s_handle;
     DO(ds_stream_create(&(ds_stream_desc){ .device = device }, &s_handle));
-    if (one < 0) return r;
+    if (one < 0)
+        return r;
     ds__stream *s = ds__stream_pin(s_handle);
     DO(ds__space_reserve(device, 4 * PAGE, &page, &at));
     if (one == DS_OK) {
@@ -613,11 +704,18 @@ static ds_result little_program(void) {
         first = one == DS_OK;
         DO(driver->space_map(device.index, c + PAGE, 2 * PAGE));
         second = one == DS_OK;
-        if (first) DO(ds_fill(c, 1, 1, PAGE, s_handle));
+        if (first)
+            DO(ds_fill(c, 1, 1, PAGE, s_handle));
         DO(ds_stream_synchronize(s_handle));
-        if (one < 0) { ds_result again = ds_stream_synchronize(s_handle); if (again < 0) fail_msg("%s", ds_last_error()); }
-        if (first && second) DO(driver->space_unmap(device.index, c, 3 * PAGE));
-        else if (second) DO(driver->space_unmap(device.index, c + PAGE, 2 * PAGE));
+        if (one < 0) {
+            ds_result again = ds_stream_synchronize(s_handle);
+            if (again < 0)
+                fail_msg("%s", ds_last_error());
+        }
+        if (first && second)
+            DO(driver->space_unmap(device.index, c, 3 * PAGE));
+        else if (second)
+            DO(driver->space_unmap(device.index, c + PAGE, 2 * PAGE));
         ds__space_release(device, at, 4 * PAGE);
     }
     DO(ds_capture_begin(s_handle, DS_CAPTURE_RELAXED));
@@ -626,10 +724,13 @@ static ds_result little_program(void) {
     DO(ds__pinned_segment_alloc(4096, &pinned));
     if (capturing) {
         DO(ds_capture_end(s_handle, &graph));
-        if (one == DS_OK) DO(ds_graph_destroy(graph));
+        if (one == DS_OK)
+            DO(ds_graph_destroy(graph));
     }
-    if (segment) DO(ds__segment_free(device, segment, 4096, 1));
-    if (pinned) DO(ds__pinned_segment_free(pinned, 4096, 0));
+    if (segment)
+        DO(ds__segment_free(device, segment, 4096, 1));
+    if (pinned)
+        DO(ds__pinned_segment_free(pinned, 4096, 0));
     DO(ds__async_alloc(s, 4096, &async));
     if (async) {
         DO(ds_fill(async, 1, 1, 4096, s_handle));
@@ -649,6 +750,7 @@ static void start_again(int cuda) {
     configure();
     device = cuda ? ds_cuda(0) : ds_cpu(0);
 }
+
 static void start_driver(void) {
     int count;
     ok(ds_device_count((ds_device_type)device.type, &count));
@@ -658,7 +760,7 @@ static void start_driver(void) {
 static void test_bookkeeping_that_runs_out_of_memory_leaves_nothing(void **state) {
     int cuda = on_cuda(), failures = 0;
     (void)state;
-    for (long n = 1; ; n++) {
+    for (long n = 1;; n++) {
         start_again(cuda);
         start_driver();
         bank_left = n;
@@ -666,13 +768,18 @@ static void test_bookkeeping_that_runs_out_of_memory_leaves_nothing(void **state
         int hit = bank_left == 0;
         bank_left = 0;
         DS_IGNORE(ds_shutdown());
-        if (taken != returned) fail_msg("block %ld: %ld blocks taken, %ld returned", n, taken, returned);
+        if (taken != returned)
+            fail_msg("block %ld: %ld blocks taken, %ld returned", n, taken, returned);
 #ifdef DEVSTREAM_CUDA
         char report[200];
-        if (standin_live(report, sizeof report) != 0) fail_msg("block %ld: left behind: %s", n, report);
+        if (standin_live(report, sizeof report) != 0)
+            fail_msg("block %ld: left behind: %s", n, report);
 #endif
         failures += r < 0;
-        if (!hit) { ok(r); break; }
+        if (!hit) {
+            ok(r);
+            break;
+        }
     }
     assert_true(failures > 3);
 }
@@ -680,24 +787,40 @@ static void test_bookkeeping_that_runs_out_of_memory_leaves_nothing(void **state
 /* ---- threads ---- */
 
 enum { THREADS = 4, ROUNDS = 40 };
-typedef struct work { char *at; int index; char failure[200]; } work;
+
+typedef struct work {
+    char *at;
+    int index;
+    char failure[200];
+} work;
 
 /* A thread of its own cannot fail the test: it notes what went wrong and ends. */
 static ds_result round_of(work *w, ds__stream *s, ds_stream own, int number) {
     unsigned char back[16] = { 0 };
     void *async = NULL, *segment = NULL;
     ds_result r = map(w->at, PAGE);
-    if (r == DS_OK) r = map(w->at + PAGE, PAGE);
-    if (r == DS_OK) r = ds__async_alloc(s, 4096, &async);
-    if (r == DS_OK) r = ds__segment_alloc(device, 4096, &segment);
-    if (r == DS_OK) r = ds_fill(w->at + PAGE - 8, (uint32_t)w->index, 1, 16, own);
-    if (r == DS_OK) r = ds_copy(async, w->at + PAGE - 8, 16, own);
-    if (r == DS_OK) r = ds_copy(segment, async, 16, own);
-    if (r == DS_OK) r = ds__async_free(s, async);
-    if (r == DS_OK) r = ds_copy(back, segment, 16, own);
-    if (r == DS_OK) r = ds_stream_synchronize(own);
-    if (r == DS_OK && (back[0] != w->index || back[15] != w->index)) r = ds__fail(DS_ERR_SYSTEM, "%d came out as %d", w->index, back[0]);
-    if (r == DS_OK) r = ds__segment_free(device, segment, 4096, number & 1);
+    if (r == DS_OK)
+        r = map(w->at + PAGE, PAGE);
+    if (r == DS_OK)
+        r = ds__async_alloc(s, 4096, &async);
+    if (r == DS_OK)
+        r = ds__segment_alloc(device, 4096, &segment);
+    if (r == DS_OK)
+        r = ds_fill(w->at + PAGE - 8, (uint32_t)w->index, 1, 16, own);
+    if (r == DS_OK)
+        r = ds_copy(async, w->at + PAGE - 8, 16, own);
+    if (r == DS_OK)
+        r = ds_copy(segment, async, 16, own);
+    if (r == DS_OK)
+        r = ds__async_free(s, async);
+    if (r == DS_OK)
+        r = ds_copy(back, segment, 16, own);
+    if (r == DS_OK)
+        r = ds_stream_synchronize(own);
+    if (r == DS_OK && (back[0] != w->index || back[15] != w->index))
+        r = ds__fail(DS_ERR_SYSTEM, "%d came out as %d", w->index, back[0]);
+    if (r == DS_OK)
+        r = ds__segment_free(device, segment, 4096, number & 1);
     return r == DS_OK ? unmap(w->at, 2 * PAGE) : r;
 }
 
@@ -707,8 +830,10 @@ static void *come_and_go(void *user) {
     ds_result r = ds_stream_create(&(ds_stream_desc){ .device = device }, &own);
     if (r == DS_OK) {
         ds__stream *s = ds__stream_pin(own);
-        for (int i = 0; i < ROUNDS && r == DS_OK; i++) r = round_of(w, s, own, i);
-        if (r < 0) snprintf(w->failure, sizeof w->failure, "%.199s", ds_last_error());
+        for (int i = 0; i < ROUNDS && r == DS_OK; i++)
+            r = round_of(w, s, own, i);
+        if (r < 0)
+            snprintf(w->failure, sizeof w->failure, "%.199s", ds_last_error());
         ds__stream_unpin(s);
     }
     DS_IGNORE(ds_stream_destroy(own));
@@ -724,9 +849,11 @@ static void test_threads_do_not_disturb_each_other(void **state) {
         works[i] = (work){ at + (size_t)i * 2 * PAGE, i + 1, "" };
         assert_int_equal(pthread_create(&threads[i], NULL, come_and_go, &works[i]), 0);
     }
-    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < THREADS; i++)
-        if (works[i].failure[0]) fail_msg("%s", works[i].failure);
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < THREADS; i++)
+        if (works[i].failure[0])
+            fail_msg("%s", works[i].failure);
     ok(driver->async_trim(device.index, 0));
     assert_int_equal(in_use(), 0);
     ds__space_release(device, at, THREADS * 2 * PAGE);
@@ -755,7 +882,8 @@ static void test_these_calls_are_made_and_no_others(void **state) {
     assert_string_equal(standin_log_take(), DEVICE RELAX " cuMemAddressReserve" RELAX);
     standin_log_begin();
     ok(map(at, PAGE));
-    assert_string_equal(standin_log_take(), DEVICE RELAX " cuMemCreate cuMemMap cuMemRelease cuMemSetAccess" RELAX);
+    assert_string_equal(standin_log_take(),
+                        DEVICE RELAX " cuMemCreate cuMemMap cuMemRelease cuMemSetAccess" RELAX);
     ok(map((char *)at + PAGE, 2 * PAGE));
     standin_log_begin();
     ok(unmap(at, 3 * PAGE));
@@ -800,7 +928,8 @@ static void test_a_gpu_without_virtual_memory_says_so(void **state) {
     void *at = &page;
     (void)state;
     standin_virtual_memory(0, 0);
-    refused(ds__space_reserve(device, PAGE, &page, &at), DS_ERR_UNSUPPORTED, "cuda:0 has no virtual memory management");
+    refused(ds__space_reserve(device, PAGE, &page, &at), DS_ERR_UNSUPPORTED,
+            "cuda:0 has no virtual memory management");
     assert_null(at);
     assert_int_equal(standin_live(NULL, 0), 1); /* the stream */
     standin_virtual_memory(0, 1);
@@ -815,7 +944,8 @@ static void test_a_gpu_without_pools_says_so(void **state) {
     standin_memory_pools(0, 0);
     refused(ds__async_alloc(s, 64, &ptr), DS_ERR_UNSUPPORTED, "cuda:0 has no memory pools");
     assert_null(ptr);
-    refused(driver->async_info(0, &reserved, &used), DS_ERR_UNSUPPORTED, "cuda:0 has no memory pools");
+    refused(driver->async_info(0, &reserved, &used), DS_ERR_UNSUPPORTED,
+            "cuda:0 has no memory pools");
     refused(driver->async_trim(0, 0), DS_ERR_UNSUPPORTED, "cuda:0 has no memory pools");
     standin_memory_pools(0, 1);
     ok(ds__async_alloc(s, 64, &ptr));
@@ -830,6 +960,7 @@ static uint64_t pool_attribute(enum cudaMemPoolAttr which) {
     assert_int_equal(cudaMemPoolGetAttribute(pool, which, &value), cudaSuccess);
     return value;
 }
+
 static void set_pool_attribute(enum cudaMemPoolAttr which, uint64_t value) {
     cudaMemPool_t pool;
     assert_int_equal(cudaDeviceGetDefaultMemPool(&pool, 0), cudaSuccess);
@@ -837,16 +968,20 @@ static void set_pool_attribute(enum cudaMemPoolAttr which, uint64_t value) {
 }
 
 static void test_the_pool_keeps_what_is_freed_until_shutdown(void **state) {
-    static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
+    static const enum cudaMemPoolAttr reuse[] = { cudaMemPoolReuseFollowEventDependencies,
+                                                  cudaMemPoolReuseAllowOpportunistic,
                                                   cudaMemPoolReuseAllowInternalDependencies };
+
     void *ptr;
     (void)state;
     set_pool_attribute(cudaMemPoolAttrReleaseThreshold, 12345);
-    for (int i = 0; i < 3; i++) set_pool_attribute(reuse[i], 0);
+    for (int i = 0; i < 3; i++)
+        set_pool_attribute(reuse[i], 0);
     ds__stream *s = ds__stream_pin(stream);
     ok(ds__async_alloc(s, MIB, &ptr));
     assert_true(pool_attribute(cudaMemPoolAttrReleaseThreshold) == UINT64_MAX);
-    for (int i = 0; i < 3; i++) assert_int_equal(pool_attribute(reuse[i]), 1);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(pool_attribute(reuse[i]), 1);
     ok(ds__async_free(s, ptr));
     ok(ds_stream_synchronize(stream));
     assert_int_equal(pool_attribute(cudaMemPoolAttrReservedMemCurrent), MIB);
@@ -867,7 +1002,8 @@ static void test_the_users_error_and_device_stay(void **state) {
     (void)state;
     for (int theirs = 0; theirs < 2; theirs++) {
         assert_int_equal(cudaSetDevice(2), cudaSuccess);
-        if (theirs) (void)cudaMalloc(NULL, 4);
+        if (theirs)
+            (void)cudaMalloc(NULL, 4);
         ds__stream *s = ds__stream_pin(stream);
         char *at = reserve(64 * PAGE);
         ok(map(at, PAGE));
@@ -889,7 +1025,8 @@ static void test_the_users_error_and_device_stay(void **state) {
         int now = -1;
         assert_int_equal(cudaGetDevice(&now), cudaSuccess);
         assert_int_equal(now, 2);
-        assert_int_equal(cudaGetLastError() != cudaSuccess, theirs); /* of two failures CUDA keeps the later */
+        /* of two failures CUDA keeps the later */
+        assert_int_equal(cudaGetLastError() != cudaSuccess, theirs);
     }
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
 }
@@ -899,7 +1036,7 @@ static void test_every_driver_call_that_fails_is_undone(void **state) {
     (void)state;
     for (size_t k = 0; k < 2; k++) {
         int failures = 0;
-        for (unsigned long n = 1; ; n++) {
+        for (unsigned long n = 1;; n++) {
             char report[200];
             size_t unused = 0, total = 0;
             start_again(1);
@@ -909,19 +1046,27 @@ static void test_every_driver_call_that_fails_is_undone(void **state) {
             int hit = standin_failed();
             standin_fail(0, 0);
             DS_IGNORE(ds_shutdown());
-            if (standin_live(report, sizeof report) != 0) fail_msg("call %lu: left behind: %s", n, report);
-            if (taken != returned) fail_msg("call %lu: %ld blocks taken, %ld returned", n, taken, returned);
+            if (standin_live(report, sizeof report) != 0)
+                fail_msg("call %lu: left behind: %s", n, report);
+            if (taken != returned)
+                fail_msg("call %lu: %ld blocks taken, %ld returned", n, taken, returned);
             if (cudaMemGetInfo(&unused, &total) != cudaSuccess || (unused != total && n > 1)) {
                 cudaMemPool_t pool; /* its end may be what has failed */
                 assert_int_equal(cudaDeviceGetDefaultMemPool(&pool, 0), cudaSuccess);
                 assert_int_equal(cudaMemPoolTrimTo(pool, 0), cudaSuccess);
                 assert_int_equal(cudaMemGetInfo(&unused, &total), cudaSuccess);
-                if (unused != total) fail_msg("call %lu: %zu bytes are missing", n, total - unused);
+                if (unused != total)
+                    fail_msg("call %lu: %zu bytes are missing", n, total - unused);
             }
             set_pool_attribute(cudaMemPoolAttrReleaseThreshold, 0);
-            while (cudaGetLastError() != cudaSuccess) {}
+            while (cudaGetLastError() != cudaSuccess) {
+            }
             failures += r < 0;
-            if (!hit) { ok(r); print_message("          %lu calls, %d of them fatal\n", n - 1, failures); break; }
+            if (!hit) {
+                ok(r);
+                print_message("          %lu calls, %d of them fatal\n", n - 1, failures);
+                break;
+            }
         }
         assert_true(failures > 30);
     }
@@ -929,13 +1074,15 @@ static void test_every_driver_call_that_fails_is_undone(void **state) {
 
 /* What space_map has made when each of its calls fails. */
 static void test_a_mapping_that_fails_half_way_is_rolled_back(void **state) {
-    static const char *const calls[] = { "cuMemCreate", "cuMemMap", "cuMemRelease", "cuMemSetAccess" };
+    static const char *const calls[] = { "cuMemCreate", "cuMemMap", "cuMemRelease",
+                                         "cuMemSetAccess" };
     (void)state;
     char *at = reserve(2 * PAGE);
     ok(map(at + PAGE, PAGE));
     fill(at + PAGE, 6, PAGE);
     for (unsigned long i = 0; i < 4; i++) {
-        standin_fail(3 + i, cudaErrorUnknown); /* cudaGetDevice and the mode of the thread come first; who reaches the device is known */
+        /* cudaGetDevice and the mode of the thread come first; who reaches the device is known */
+        standin_fail(3 + i, cudaErrorUnknown);
         refused(map(at, PAGE), DS_ERR_DRIVER, calls[i]);
         assert_true(standin_failed());
         assert_int_equal(in_use(), PAGE);
@@ -994,6 +1141,7 @@ int main(void) {
     setenv("STANDIN_PEERS", "010100000", 1);
     setenv("STANDIN_MEMORY", "67108864", 1);
     const struct CMUnitTest tests[] = {
+        /* clang-format off */
         ON_BOTH(test_a_reservation_takes_addresses_and_no_memory)
         ON_BOTH(test_a_reservation_that_cannot_be_had_is_out_of_memory)
         ON_BOTH(test_mapped_memory_is_used_like_any_other)
@@ -1027,6 +1175,7 @@ int main(void) {
         ON_CUDA(test_a_capture_of_others_is_seen_too)
         ON_CPU(test_a_stream_that_failed_gives_memory_back_all_the_same)
         ON_CPU(test_pages_without_memory_cannot_be_touched)
+        /* clang-format on */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

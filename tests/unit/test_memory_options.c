@@ -1,5 +1,5 @@
-/* The allocator's options: presets, ranges, the grammar and where it goes wrong, the sizes that follow from them. And its texts: cells of
-   the summary, sizes, hints. */
+/* The allocator's options: presets, ranges, the grammar and where it goes wrong, the sizes that
+   follow from them. And its texts: cells of the summary, sizes, hints. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "../../devstream_alloc.h"
 
@@ -28,31 +28,36 @@ static void test_presets_are_valid_and_as_documented(void **state) {
     assert_true(d.expandable_segments && !t.expandable_segments && !c.expandable_segments);
     assert_true(!d.best_fit_by_address && t.best_fit_by_address && c.best_fit_by_address);
     assert_true(!d.single_pool && !t.single_pool && c.single_pool);
-    assert_true(d.reuse == DS_REUSE_ON_SHORTAGE && t.reuse == DS_REUSE_NEVER && c.reuse == DS_REUSE_NEVER);
+    assert_true(d.reuse == DS_REUSE_ON_SHORTAGE && t.reuse == DS_REUSE_NEVER &&
+                c.reuse == DS_REUSE_NEVER);
     assert_true(!d.poll_on_alloc && t.poll_on_alloc && !c.poll_on_alloc);
     assert_int_equal(d.large_segment_size, 8 * MIB);
     assert_int_equal(t.large_segment_size, 20 * MIB);
     assert_int_equal(t.small_segment_size, 2 * MIB);
     assert_int_equal(t.max_non_split_rounding, 20 * MIB);
-    assert_true(t.max_split_size == SIZE_MAX && t.memory_fraction == 1 && t.limit == 0 && t.expandable_segments_reserve == 1.125);
-    assert_true(d.pinned_max_round_threshold == 0 && t.pinned_max_round_threshold == SIZE_MAX && t.pinned_max_cached_size == SIZE_MAX);
+    assert_true(t.max_split_size == SIZE_MAX && t.memory_fraction == 1 && t.limit == 0 &&
+                t.expandable_segments_reserve == 1.125);
+    assert_true(d.pinned_max_round_threshold == 0 && t.pinned_max_round_threshold == SIZE_MAX &&
+                t.pinned_max_cached_size == SIZE_MAX);
 }
 
 /* Changes one member, expects a refusal whose sentence has these words, and changes it back. */
-#define REFUSED(member, value, ...) \
-    do { \
-        ds_mem_config changed_ = ds_mem_config_torch(); \
-        const char *words_[] = { #member, __VA_ARGS__ }; \
-        changed_.member = (value); \
+#define REFUSED(member, value, ...)                                           \
+    do {                                                                      \
+        ds_mem_config changed_ = ds_mem_config_torch();                       \
+        const char *words_[] = { #member, __VA_ARGS__ };                      \
+        changed_.member = (value);                                            \
         assert_int_equal(ds__mconfig_check(&changed_), DS_ERR_INVALID_VALUE); \
-        for (size_t i_ = 0; i_ < sizeof words_ / sizeof words_[0]; i_++) \
-            if (!strstr(ds_last_error(), words_[i_])) fail_msg("'%s' is not in: %s", words_[i_], ds_last_error()); \
+        for (size_t i_ = 0; i_ < sizeof words_ / sizeof words_[0]; i_++)      \
+            if (!strstr(ds_last_error(), words_[i_]))                         \
+                fail_msg("'%s' is not in: %s", words_[i_], ds_last_error());  \
     } while (0)
-#define ACCEPTED(member, value) \
-    do { \
+#define ACCEPTED(member, value)                         \
+    do {                                                \
         ds_mem_config changed_ = ds_mem_config_torch(); \
-        changed_.member = (value); \
-        if (ds__mconfig_check(&changed_) != DS_OK) fail_msg("%s", ds_last_error()); \
+        changed_.member = (value);                      \
+        if (ds__mconfig_check(&changed_) != DS_OK)      \
+            fail_msg("%s", ds_last_error());            \
     } while (0)
 
 static void test_every_member_has_a_range_and_the_sentence_names_it(void **state) {
@@ -89,7 +94,8 @@ static void test_every_member_has_a_range_and_the_sentence_names_it(void **state
     REFUSED(pinned_reserve_segment_size, 4095, "4095");
     REFUSED(garbage_collection_threshold, 1, "1");
     REFUSED(garbage_collection_threshold, -0.1, "-0.1");
-    REFUSED(garbage_collection_threshold, 0.0 / (double)(torch_config.size - sizeof torch_config), "nan");
+    REFUSED(garbage_collection_threshold, 0.0 / (double)(torch_config.size - sizeof torch_config),
+            "nan");
     REFUSED(memory_fraction, 1.001, "1.001");
     REFUSED(memory_fraction, -1, "-1");
     REFUSED(expandable_segments_reserve, 0, "0");
@@ -118,25 +124,38 @@ static ds_mem_config with_divisions(unsigned char coded) {
 }
 
 static void test_sizes_are_rounded_to_512(void **state) {
-    static const size_t pairs[][2] = { { 1, 512 }, { 511, 512 }, { 512, 512 }, { 513, 1024 }, { MIB, MIB }, { MIB + 1, MIB + 512 },
-                                       { SIZE_MAX - 511, SIZE_MAX - 511 }, { SIZE_MAX - 510, SIZE_MAX - 511 }, { SIZE_MAX, SIZE_MAX - 511 } };
+    static const size_t pairs[][2] = { { 1, 512 },
+                                       { 511, 512 },
+                                       { 512, 512 },
+                                       { 513, 1024 },
+                                       { MIB, MIB },
+                                       { MIB + 1, MIB + 512 },
+                                       { SIZE_MAX - 511, SIZE_MAX - 511 },
+                                       { SIZE_MAX - 510, SIZE_MAX - 511 },
+                                       { SIZE_MAX, SIZE_MAX - 511 } };
     (void)state;
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) assert_int_equal(ds__mround(&torch_config, pairs[i][0]), pairs[i][1]);
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        assert_int_equal(ds__mround(&torch_config, pairs[i][0]), pairs[i][1]);
 }
 
 static void test_one_division_is_none(void **state) {
     ds_mem_config c = with_divisions(1);
     (void)state;
-    for (size_t n = 1; n < 10 * MIB; n = n * 3 + 1) assert_int_equal(ds__mround(&c, n), ds__mround(&torch_config, n));
+    for (size_t n = 1; n < 10 * MIB; n = n * 3 + 1)
+        assert_int_equal(ds__mround(&c, n), ds__mround(&torch_config, n));
 }
 
 static void test_a_power_of_two_is_divided_into_equal_steps(void **state) {
-    static const size_t steps[][2] = { { 1024, 1024 }, { 1025, 1280 }, { 1200, 1280 }, { 1280, 1280 }, { 1281, 1536 }, { 1793, 2048 }, { 2048, 2048 } };
+    static const size_t steps[][2] = { { 1024, 1024 }, { 1025, 1280 }, { 1200, 1280 },
+                                       { 1280, 1280 }, { 1281, 1536 }, { 1793, 2048 },
+                                       { 2048, 2048 } };
     (void)state;
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) assert_int_equal(ds__round_by_power2(steps[i][0], 2), steps[i][1]);
-    assert_int_equal(ds__round_by_power2(5, 3), 8);  /* more divisions than bytes */
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
+        assert_int_equal(ds__round_by_power2(steps[i][0], 2), steps[i][1]);
+    assert_int_equal(ds__round_by_power2(5, 3), 8); /* more divisions than bytes */
     assert_int_equal(ds__round_by_power2(5, 63), 8);
-    assert_int_equal(ds__round_by_power2(((size_t)1 << 63) + 1, 1), ((size_t)1 << 63) + ((size_t)1 << 62));
+    assert_int_equal(ds__round_by_power2(((size_t)1 << 63) + 1, 1),
+                     ((size_t)1 << 63) + ((size_t)1 << 62));
     assert_int_equal(ds__round_by_power2(SIZE_MAX, 1), SIZE_MAX - 511);
     assert_int_equal(ds__round_by_power2((size_t)1 << 63, 3), (size_t)1 << 63);
 }
@@ -144,20 +163,29 @@ static void test_a_power_of_two_is_divided_into_equal_steps(void **state) {
 /* Adds up steps, as the definition says. */
 static size_t divided(size_t n, size_t divisions) {
     size_t pow2 = 1, at;
-    while (pow2 < n) pow2 *= 2;
-    if (pow2 == n) return n;
-    for (at = pow2 / 2; at < n; at += pow2 / 2 / divisions) {}
+    while (pow2 < n)
+        pow2 *= 2;
+    if (pow2 == n)
+        return n;
+    for (at = pow2 / 2; at < n; at += pow2 / 2 / divisions) {
+    }
     return at;
 }
+
 static void test_divisions_follow_the_definition_where_they_apply(void **state) {
     uint64_t x = 88172645463325252u;
     (void)state;
     for (int i = 0; i < 20000; i++) {
-        x ^= x << 13; x ^= x >> 7; x ^= x << 17;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
         unsigned coded = (unsigned)(x >> 32) % 10 + 1;
-        size_t n = (x >> 8) % ((size_t)1 << (10 + x % 30)) + 1, divisions = (size_t)1 << (coded - 1);
+        size_t n = (x >> 8) % ((size_t)1 << (10 + x % 30)) + 1,
+               divisions = (size_t)1 << (coded - 1);
         ds_mem_config c = with_divisions((unsigned char)coded);
-        size_t want = coded > 1 && n > 512 * divisions ? divided(n, divisions) : n < 512 ? 512 : (n + 511) / 512 * 512;
+        size_t want = coded > 1 && n > 512 * divisions ? divided(n, divisions)
+                      : n < 512                        ? 512
+                                                       : (n + 511) / 512 * 512;
         assert_int_equal(ds__mround(&c, n), want);
     }
 }
@@ -165,15 +193,20 @@ static void test_divisions_follow_the_definition_where_they_apply(void **state) 
 static void test_each_interval_has_divisions_of_its_own(void **state) {
     ds_mem_config c = ds_mem_config_torch();
     (void)state;
-    assert_int_equal(ds_mem_config_parse("garbage_collection_threshold:0.5,roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]", &c), DS_OK);
-    assert_int_equal(ds__mround(&c, 84 * MIB), 88 * MIB);     /* of 8 */
-    assert_int_equal(ds__mround(&c, 3 * MIB + 1), 3 * MIB + 256 * 1024); /* the first counts for smaller ones too */
-    assert_int_equal(ds__mround(&c, 300000), 327680);         /* below 1 MiB as well */
-    assert_int_equal(ds__mround(&c, 400 * MIB), 512 * MIB);   /* of 2 */
+    assert_int_equal(ds_mem_config_parse("garbage_collection_threshold:0.5,roundup_power2_"
+                                         "divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]",
+                                         &c),
+                     DS_OK);
+    assert_int_equal(ds__mround(&c, 84 * MIB), 88 * MIB); /* of 8 */
+    /* the first counts for smaller ones too */
+    assert_int_equal(ds__mround(&c, 3 * MIB + 1), 3 * MIB + 256 * 1024);
+    assert_int_equal(ds__mround(&c, 300000), 327680);       /* below 1 MiB as well */
+    assert_int_equal(ds__mround(&c, 400 * MIB), 512 * MIB); /* of 2 */
     assert_int_equal(ds__mround(&c, 1100 * MIB + 1), 1100 * MIB + 512);
     assert_int_equal(ds__mround(&c, (size_t)100 << 30), (size_t)100 << 30);
     assert_int_equal(ds_mem_config_parse("roundup_power2_divisions:[32768:4]", &c), DS_OK);
-    assert_int_equal(ds__mround(&c, ((size_t)1 << 40) + 1), ((size_t)1 << 40) + ((size_t)1 << 38)); /* the last interval has no end */
+    /* the last interval has no end */
+    assert_int_equal(ds__mround(&c, ((size_t)1 << 40) + 1), ((size_t)1 << 40) + ((size_t)1 << 38));
 }
 
 static void test_segments_have_the_sizes_of_the_policy(void **state) {
@@ -188,8 +221,10 @@ static void test_segments_have_the_sizes_of_the_policy(void **state) {
     assert_int_equal(ds__msegment_size(&d, DS__LARGE, 4 * MIB - 512), 8 * MIB);
     assert_int_equal(ds__msegment_size(&d, DS__LARGE, 4 * MIB), 4 * MIB);
     assert_int_equal(ds__msegment_size(&d, DS__LARGE, 5 * MIB), 6 * MIB);
-    assert_int_equal(ds__msegment_size(&t, DS__LARGE, SIZE_MAX - 511), SIZE_MAX - 511); /* nothing is that large */
-    for (size_t n = 512; n < 100 * MIB; n = (n * 3 + 512) & ~(size_t)511) assert_int_equal(ds__msegment_size(&c, n <= MIB ? DS__SMALL : DS__LARGE, n), n);
+    /* nothing is that large */
+    assert_int_equal(ds__msegment_size(&t, DS__LARGE, SIZE_MAX - 511), SIZE_MAX - 511);
+    for (size_t n = 512; n < 100 * MIB; n = (n * 3 + 512) & ~(size_t)511)
+        assert_int_equal(ds__msegment_size(&c, n <= MIB ? DS__SMALL : DS__LARGE, n), n);
 }
 
 static void test_the_reserve_is_a_multiple_or_a_number_of_bytes(void **state) {
@@ -199,10 +234,14 @@ static void test_the_reserve_is_a_multiple_or_a_number_of_bytes(void **state) {
     assert_int_equal(ds__mreserve_size(&c, total, 2 * MIB), (size_t)18 << 30);
     assert_int_equal(ds_mem_config_parse("expandable_segments_reserve:0.5", &c), DS_OK);
     assert_int_equal(ds__mreserve_size(&c, total, 2 * MIB), (size_t)8 << 30);
-    assert_int_equal(ds_mem_config_parse("expandable_segments_reserve:4G,expandable_segments_reserve_by_class:[serving:0.25,other:8G]", &c), DS_OK);
+    assert_int_equal(ds_mem_config_parse("expandable_segments_reserve:4G,expandable_segments_"
+                                         "reserve_by_class:[serving:0.25,other:8G]",
+                                         &c),
+                     DS_OK);
     assert_int_equal(ds__mreserve_size(&c, total, 2 * MIB), (size_t)4 << 30);
     assert_int_equal(ds_mem_config_parse("expandable_segments_reserve:40G", &c), DS_OK);
-    assert_int_equal(ds__mreserve_size(&c, total, 2 * MIB), (size_t)18 << 30); /* more could never be used */
+    /* more could never be used */
+    assert_int_equal(ds__mreserve_size(&c, total, 2 * MIB), (size_t)18 << 30);
     c.expandable_segments_reserve = 1e-9;
     assert_int_equal(ds__mreserve_size(&c, total, 2 * MIB), 2 * MIB);
     c.expandable_segments_reserve = 1024;
@@ -212,8 +251,11 @@ static void test_the_reserve_is_a_multiple_or_a_number_of_bytes(void **state) {
 /* ---- numbers ---- */
 
 static void test_numbers_are_those_of_c_in_every_locale(void **state) {
-    static const char *const texts[] = { "0.5", "1", "0", ".25", "5e-1", "1e2", "0.1", "0.499", "3.0e+0", "0.333333333333333",
-                                         "12345678.75", "1E1", "7.", "0.3" };
+    static const char *const texts[] = {
+        "0.5",         "1",   "0",     ".25",    "5e-1",
+        "1e2",         "0.1", "0.499", "3.0e+0", "0.333333333333333",
+        "12345678.75", "1E1", "7.",    "0.3"
+    };
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         double got = -1;
@@ -222,7 +264,8 @@ static void test_numbers_are_those_of_c_in_every_locale(void **state) {
     }
     static const char *const wrong[] = { "", ".", "x", "-1", "e5", "+1", "inf", "nan" };
     double ignored = 0;
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) assert_int_equal(ds__mreal(wrong[i], &ignored), 0);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_int_equal(ds__mreal(wrong[i], &ignored), 0);
     assert_int_equal(ds__mreal("1e", &ignored), 1);
     assert_int_equal(ds__mreal("1.2.3", &ignored), 3);
     assert_int_equal(ds__mreal("123456789012345678901234567890", &ignored), 30);
@@ -231,18 +274,38 @@ static void test_numbers_are_those_of_c_in_every_locale(void **state) {
     assert_true(ignored > 1e299);
 }
 
-/* Every text of up to three of these pieces, and some of six, is read or refused; a refusal changes nothing and names a character of the text. */
+/* Every text of up to three of these pieces, and some of six, is read or refused; a refusal
+   changes nothing and names a character of the text. */
 static void test_no_text_breaks_the_parser(void **state) {
-    static const char *const pieces[] = { "", "max_split_size_mb", "roundup_power2_divisions", "expandable_segments_reserve_by_class",
-                                          "limit", ":", ",", "[", "]", "64", ">", "True", " ", "99999999999999999999", "0.5G", "%" };
+    static const char *const pieces[] = { "",
+                                          "max_split_size_mb",
+                                          "roundup_power2_divisions",
+                                          "expandable_segments_reserve_by_class",
+                                          "limit",
+                                          ":",
+                                          ",",
+                                          "[",
+                                          "]",
+                                          "64",
+                                          ">",
+                                          "True",
+                                          " ",
+                                          "99999999999999999999",
+                                          "0.5G",
+                                          "%" };
+
     enum { COUNT = sizeof pieces / sizeof pieces[0] };
+
     uint64_t x = 88172645463325252u;
     (void)state;
     for (uint64_t i = 0; i < COUNT * COUNT * COUNT + 6000; i++) {
         char text[300] = "";
         ds_mem_config c = torch_config;
-        x ^= x << 13; x ^= x >> 7; x ^= x << 17;
-        for (uint64_t n = i < COUNT * COUNT * COUNT ? i : x >> 40; n; n /= COUNT) strcat(text, pieces[n % COUNT]);
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        for (uint64_t n = i < COUNT * COUNT * COUNT ? i : x >> 40; n; n /= COUNT)
+            strcat(text, pieces[n % COUNT]);
         if (ds_mem_config_parse(text, &c) == DS_OK) {
             assert_int_equal(ds__mconfig_check(&c), DS_OK);
         } else {
@@ -258,12 +321,27 @@ static void test_no_text_breaks_the_parser(void **state) {
 /* ---- texts ---- */
 
 static void test_cells_take_the_unit_of_their_first_row(void **state) {
-    static const struct { int counts; int64_t value, unit_of; const char *want; } cells[] = {
-        { 0, 0, 0, "     0 B  " }, { 0, 786431, 786431, "786431 B  " }, { 0, 786432, 786432, "   768 KiB" }, { 0, 512, 786432, "     0 KiB" },
-        { 0, 805306367, 805306367, "786431 KiB" }, { 0, 805306368, 805306368, "   768 MiB" }, { 0, (int64_t)768 << 30, (int64_t)768 << 30, "   768 GiB" },
-        { 0, (int64_t)768 << 40, (int64_t)768 << 40, "   768 TiB" }, { 0, (int64_t)768 << 50, (int64_t)768 << 50, "   768 PiB" },
-        { 0, INT64_MAX, INT64_MAX, "  8191 PiB" }, { 1, 0, 0, "      0   " }, { 1, 749999, 749999, " 749999   " }, { 1, 750000, 750000, "    750 K " },
-        { 1, 1999, 750000, "      1 K " }, { 1, 750000000, 750000000, "    750 M " }, { 1, 7500000000000, 7500000000000, "7500000 M " } };
+    static const struct {
+        int counts;
+        int64_t value, unit_of;
+        const char *want;
+    } cells[] = { { 0, 0, 0, "     0 B  " },
+                  { 0, 786431, 786431, "786431 B  " },
+                  { 0, 786432, 786432, "   768 KiB" },
+                  { 0, 512, 786432, "     0 KiB" },
+                  { 0, 805306367, 805306367, "786431 KiB" },
+                  { 0, 805306368, 805306368, "   768 MiB" },
+                  { 0, (int64_t)768 << 30, (int64_t)768 << 30, "   768 GiB" },
+                  { 0, (int64_t)768 << 40, (int64_t)768 << 40, "   768 TiB" },
+                  { 0, (int64_t)768 << 50, (int64_t)768 << 50, "   768 PiB" },
+                  { 0, INT64_MAX, INT64_MAX, "  8191 PiB" },
+                  { 1, 0, 0, "      0   " },
+                  { 1, 749999, 749999, " 749999   " },
+                  { 1, 750000, 750000, "    750 K " },
+                  { 1, 1999, 750000, "      1 K " },
+                  { 1, 750000000, 750000000, "    750 M " },
+                  { 1, 7500000000000, 7500000000000, "7500000 M " } };
+
     (void)state;
     for (size_t i = 0; i < sizeof cells / sizeof cells[0]; i++) {
         char got[32];
@@ -273,15 +351,27 @@ static void test_cells_take_the_unit_of_their_first_row(void **state) {
 }
 
 static void test_sizes_change_their_unit_above_a_whole_one(void **state) {
-    static const struct { size_t size; const char *want; } sizes[] = {
-        { 0, "0 bytes" }, { 1024, "1024 bytes" }, { 1025, "1.00 KiB" }, { MIB, "1024.00 KiB" }, { MIB + 1, "1.00 MiB" }, { 1024 * MIB, "1024.00 MiB" },
-        { 1024 * MIB + 1, "1.00 GiB" }, { (size_t)80 << 30, "80.00 GiB" }, { SIZE_MAX, "17179869184.00 GiB" } };
+    static const struct {
+        size_t size;
+        const char *want;
+    } sizes[] = { { 0, "0 bytes" },
+                  { 1024, "1024 bytes" },
+                  { 1025, "1.00 KiB" },
+                  { MIB, "1024.00 KiB" },
+                  { MIB + 1, "1.00 MiB" },
+                  { 1024 * MIB, "1024.00 MiB" },
+                  { 1024 * MIB + 1, "1.00 GiB" },
+                  { (size_t)80 << 30, "80.00 GiB" },
+                  { SIZE_MAX, "17179869184.00 GiB" } };
+
     (void)state;
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) assert_string_equal(DS__SIZE(sizes[i].size), sizes[i].want);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        assert_string_equal(DS__SIZE(sizes[i].size), sizes[i].want);
 }
 
 /* A shortage of 100 MiB on a device of 1 GiB, of which the program has 900 MiB in live blocks. */
 static ds__mdevice device;
+
 static ds__mshortage shortage(void) {
     ds__mshortage s;
     memset(&s, 0, sizeof s);
@@ -300,9 +390,11 @@ static ds__mshortage shortage(void) {
     s.free = 50 * MIB;
     return s;
 }
+
 static void hint_of(ds__mshortage *s, const char *words) {
     ds__moom_hint(s);
-    if (!strstr(s->hint, words)) fail_msg("'%s' is not in: %s", words, s->hint);
+    if (!strstr(s->hint, words))
+        fail_msg("'%s' is not in: %s", words, s->hint);
     assert_true(strlen(s->hint) < 160); /* ds_last_error() has room for it */
 }
 
@@ -332,7 +424,9 @@ static void test_each_hint_has_its_case(void **state) {
     hint_of(&s, "roundup_power2_divisions");
     s.mine = 90 * MIB;
     s.wanted = 80 * MIB;
-    hint_of(&s, "a free block of 90.00 MiB would do, if rounding did not make 100.00 MiB of the request");
+    hint_of(
+        &s,
+        "a free block of 90.00 MiB would do, if rounding did not make 100.00 MiB of the request");
     device.main.config.roundup_power2_divisions[6] = 2;
     hint_of(&s, "if roundup_power2_divisions did not make 100.00 MiB");
     device.main.config.guard_bytes = 512;
@@ -361,9 +455,12 @@ static void test_each_hint_has_its_case(void **state) {
     s.back = s.pool_back = 40 * MIB;
     hint_of(&s, "has come back just now");
     s.awaited = s.pool_awaited = 60 * MIB;
-    hint_of(&s, "60.00 MiB are freed but wait for other streams, and while a capture is open nobody asks");
+    hint_of(
+        &s,
+        "60.00 MiB are freed but wait for other streams, and while a capture is open nobody asks");
     s.back = s.pool_back = 110 * MIB;
-    hint_of(&s, "110.00 MiB are cached, but while a capture is open nothing is given back; call ds_mem_empty_cache before it begins");
+    hint_of(&s, "110.00 MiB are cached, but while a capture is open nothing is given back; call "
+                "ds_mem_empty_cache before it begins");
     s.limit = 850 * MIB; /* that alone is not enough */
     hint_of(&s, "60.00 MiB are freed but wait for other streams, and");
     s.limit = 800 * MIB;
@@ -398,7 +495,8 @@ static void test_the_short_text_ends_with_the_hint_whatever_the_names(void **sta
         }
         ds__moom_hint(&s);
         ds__moom_line(&s, &page);
-        assert_true(page.n < sizeof line && strlen(line) == page.n && strlen(line) > strlen(s.hint));
+        assert_true(page.n < sizeof line && strlen(line) == page.n &&
+                    strlen(line) > strlen(s.hint));
         assert_string_equal(line + page.n - strlen(s.hint), s.hint);
         assert_non_null(strstr(line, "fragmentation 80 %"));
         assert_non_null(strstr(line, "; most: a"));
@@ -407,16 +505,21 @@ static void test_the_short_text_ends_with_the_hint_whatever_the_names(void **sta
 
 /* ---- debug ---- */
 
-/* 1: what asks the driver for memory or gives it back sees that something is damaged; 2: every call. Told by the result, but by a free. */
+/* 1: what asks the driver for memory or gives it back sees that something is damaged; 2: every
+   call. Told by the result, but by a free. */
 static char warned[400];
+
 static void keep_warning(const ds_log_item *item, void *user) {
     (void)user;
-    if (item->level == DS_LOG_WARNING) snprintf(warned, sizeof warned, "%s", item->text);
+    if (item->level == DS_LOG_WARNING)
+        snprintf(warned, sizeof warned, "%s", item->text);
 }
+
 static void test_each_level_of_debug_looks_at_its_calls(void **state) {
     (void)state;
     for (int level = 0; level <= 2; level++) {
-        const ds_result slow = level >= 1 ? DS_ERR_ILLEGAL_STATE : DS_OK, any = level >= 2 ? DS_ERR_ILLEGAL_STATE : DS_OK;
+        const ds_result slow = level >= 1 ? DS_ERR_ILLEGAL_STATE : DS_OK,
+                        any = level >= 2 ? DS_ERR_ILLEGAL_STATE : DS_OK;
         const ds_cpu_desc cpu = { .devices = 1 };
         const ds_device d = ds_cpu(0);
         ds_mem_config c = ds_mem_config_default();
@@ -424,7 +527,9 @@ static void test_each_level_of_debug_looks_at_its_calls(void **state) {
         ds_pool pool;
         void *p, *q, *pinned;
         c.debug = level;
-        assert_int_equal(ds_init(&(ds_init_desc){ .cpu = &cpu, .log_fn = keep_warning, .log_level = DS_LOG_WARNING }), DS_OK);
+        assert_int_equal(ds_init(&(ds_init_desc){
+                             .cpu = &cpu, .log_fn = keep_warning, .log_level = DS_LOG_WARNING }),
+                         DS_OK);
         assert_int_equal(ds_mem_configure(d, &c), DS_OK);
         assert_int_equal(ds_stream_create(&(ds_stream_desc){ .device = d }, &s), DS_OK);
         assert_int_equal(ds_stream_create(&(ds_stream_desc){ .device = d }, &t), DS_OK);
@@ -433,26 +538,31 @@ static void test_each_level_of_debug_looks_at_its_calls(void **state) {
         assert_int_equal(ds_mem_alloc(4096, s, &q), DS_OK);
         assert_int_equal(ds_mem_free(q), DS_OK); /* cached */
         assert_int_equal(ds_pinned_alloc(4096, &pinned), DS_OK);
-        ds__arena *a = ds__mem_device_at(ds__backend_of(d), 0)->main.arenas, *host = ds__host.arena[0];
+        ds__arena *a = ds__mem_device_at(ds__backend_of(d), 0)->main.arenas,
+                  *host = ds__host.arena[0];
         a->pending_bytes += 512;
         host->pending_bytes += 512;
         warned[0] = 0;
         assert_int_equal(ds_mem_trim(d, SIZE_MAX, NULL), slow);
         assert_int_equal(ds_mem_alloc(32 * MIB, s, &q), slow);
-        if (level == 0) assert_int_equal(ds_mem_free(q), DS_OK);
+        if (level == 0)
+            assert_int_equal(ds_mem_free(q), DS_OK);
         assert_int_equal(ds_mem_empty_cache(d, NULL), slow);
         assert_int_equal(ds_pool_empty_cache(pool, NULL), slow);
         assert_int_equal(ds_mem_alloc(4096, s, &q), any); /* cached */
-        if (!any) assert_int_equal(ds_mem_free(q), DS_OK);
+        if (!any)
+            assert_int_equal(ds_mem_free(q), DS_OK);
         assert_string_equal(warned, "");
         assert_int_equal(ds_mem_record_use(p, t), any);
         assert_int_equal(ds_mem_record_stream(p, t), any);
         assert_int_equal(ds_mem_free(p), DS_OK);
         assert_int_equal(strstr(warned, "bytes are pending") != NULL, level == 2);
         assert_int_equal(ds_pinned_alloc(32 * MIB, &q), slow);
-        if (!slow) assert_int_equal(ds_pinned_free(q), DS_OK);
+        if (!slow)
+            assert_int_equal(ds_pinned_free(q), DS_OK);
         assert_int_equal(ds_pinned_alloc(4096, &q), any);
-        if (!any) assert_int_equal(ds_pinned_free(q), DS_OK);
+        if (!any)
+            assert_int_equal(ds_pinned_free(q), DS_OK);
         assert_int_equal(ds_pinned_record_use(pinned, s), any);
         assert_int_equal(ds_pinned_empty_cache(NULL), slow);
         assert_int_equal(ds_pinned_free(pinned), any);
@@ -482,5 +592,6 @@ int main(void) {
         cmocka_unit_test(test_the_short_text_ends_with_the_hint_whatever_the_names),
         cmocka_unit_test(test_each_level_of_debug_looks_at_its_calls)
     };
-    return _cmocka_run_group_tests("memory options", tests, sizeof tests / sizeof tests[0], begin, NULL);
+    return _cmocka_run_group_tests("memory options", tests, sizeof tests / sizeof tests[0], begin,
+                                   NULL);
 }

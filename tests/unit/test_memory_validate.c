@@ -1,4 +1,5 @@
-/* What ds_mem_validate must see: each number and list that the allocator keeps is damaged in turn, and mended again. */
+/* What ds_mem_validate must see: each number and list that the allocator keeps is damaged in
+   turn, and mended again. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "../../devstream_alloc.h"
 
@@ -6,9 +7,10 @@
 #include <cmocka.h>
 
 #define MIB ((size_t)1 << 20)
-#define ok(call) \
-    do { \
-        if ((call) != DS_OK) fail_msg("line %d: %s: %s", __LINE__, #call, ds_last_error()); \
+#define ok(call)                                                           \
+    do {                                                                   \
+        if ((call) != DS_OK)                                               \
+            fail_msg("line %d: %s: %s", __LINE__, #call, ds_last_error()); \
     } while (0)
 
 static ds_device device;
@@ -16,7 +18,8 @@ static ds_stream stream, other;
 static ds_pool pool;
 static void *blocks[4];
 
-/* Blocks of both kinds in the device's pool and in one of its own, growing and plain segments, some of max_split_size or more, some free. */
+/* Blocks of both kinds in the device's pool and in one of its own, growing and plain segments,
+   some of max_split_size or more, some free. */
 static void begin(const char *conf) {
     device = ds_cpu(0);
     ok(ds_mem_configure_text(conf));
@@ -26,16 +29,20 @@ static void begin(const char *conf) {
     ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &pool));
     ok(ds_mem_alloc(MIB / 2, stream, &blocks[0]));
     ok(ds_mem_alloc(24 * MIB, other, &blocks[1]));
-    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = stream, .pool = pool }, &blocks[2]));
-    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 21 * MIB, .stream = stream, .pool = pool }, &blocks[3]));
+    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = stream, .pool = pool },
+                         &blocks[2]));
+    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 21 * MIB, .stream = stream, .pool = pool },
+                         &blocks[3]));
     void *p;
     ok(ds_mem_alloc(2 * MIB, stream, &p));
     ok(ds_mem_free(p));
     ok(ds_mem_validate(device));
 }
+
 static void end(void) {
     ok(ds_mem_validate(device));
-    for (int i = 0; i < 4; i++) ok(ds_mem_free(blocks[i]));
+    for (int i = 0; i < 4; i++)
+        ok(ds_mem_free(blocks[i]));
     ok(ds_pool_destroy(pool));
     ok(ds_stream_destroy(stream));
     ok(ds_stream_destroy(other));
@@ -43,20 +50,27 @@ static void end(void) {
     ok(ds_mem_validate(device));
     ok(ds_shutdown());
 }
+
 static void sees(const char *what, const char *word) {
-    if (ds_mem_validate(device) != DS_ERR_ILLEGAL_STATE) fail_msg("%s: it is not seen", what);
-    if (!strstr(ds_last_error(), word)) fail_msg("%s: '%s' is not in: %s", what, word, ds_last_error());
+    if (ds_mem_validate(device) != DS_ERR_ILLEGAL_STATE)
+        fail_msg("%s: it is not seen", what);
+    if (!strstr(ds_last_error(), word))
+        fail_msg("%s: '%s' is not in: %s", what, word, ds_last_error());
 }
-#define DAMAGED(object, by, word) \
-    do { \
-        (object) += (by); \
-        sees(#object, word); \
-        (object) -= (by); \
+
+#define DAMAGED(object, by, word)    \
+    do {                             \
+        (object) += (by);            \
+        sees(#object, word);         \
+        (object) -= (by);            \
         ok(ds_mem_validate(device)); \
     } while (0)
 
-static const char *const confs[] = { "preset:default,max_split_size_mb:20", "preset:torch,max_split_size_mb:20", "preset:default,backend:cudaMallocAsync,max_split_size_mb:20",
+static const char *const confs[] = { "preset:default,max_split_size_mb:20",
+                                     "preset:torch,max_split_size_mb:20",
+                                     "preset:default,backend:cudaMallocAsync,max_split_size_mb:20",
                                      "preset:default,backend:uncached,max_split_size_mb:20" };
+
 enum { CONFS = sizeof confs / sizeof *confs };
 
 static void test_the_validator_sees_wrong_limit_accounting(void **state) {
@@ -82,11 +96,15 @@ static void test_the_validator_sees_wrong_statistics(void **state) {
         ds__mpool *p = ds__mpool_of(pool);
         for (ds__domain *d = &dev->stats; d; d = d == &dev->stats ? &p->stats : NULL) {
             for (int k = 0; k < 2; k++) {
-                for (int m = 0; m < DS__COUNTED; m++) DAMAGED(d->tally.kind[k].now[m], 7, "counted");
-                for (int m = 0; m < 2; m++) DAMAGED(d->tally.kind[k].pending[m], 1, "counted");
-                for (int m = 0; m < DS__METERS; m++) DAMAGED(d->meter[k][m].now, 512, "counted");
+                for (int m = 0; m < DS__COUNTED; m++)
+                    DAMAGED(d->tally.kind[k].now[m], 7, "counted");
+                for (int m = 0; m < 2; m++)
+                    DAMAGED(d->tally.kind[k].pending[m], 1, "counted");
+                for (int m = 0; m < DS__METERS; m++)
+                    DAMAGED(d->meter[k][m].now, 512, "counted");
             }
-            for (int m = 0; m < DS__METERS; m++) DAMAGED(d->all[m].now, 512, "both kinds");
+            for (int m = 0; m < DS__METERS; m++)
+                DAMAGED(d->all[m].now, 512, "both kinds");
             DAMAGED(d->oversize_allocations.now, 1, "oversize");
             DAMAGED(d->oversize_segments.now, -1, "oversize");
         }
@@ -124,18 +142,28 @@ static void test_the_validator_sees_a_wrong_order_of_segments(void **state) {
     }
 }
 
-/* While another thread takes memory or gives some back the sums are not all there: that is no damage. */
-typedef struct busy { _Atomic int quit; ds_stream stream; } busy;
+/* While another thread takes memory or gives some back the sums are not all there: that is no
+   damage. */
+typedef struct busy {
+    _Atomic int quit;
+    ds_stream stream;
+} busy;
+
 static void *take_and_give(void *user) {
     busy *b = user;
     while (!atomic_load(&b->quit)) {
         void *p = NULL, *q = NULL;
-        if (ds_mem_alloc(5 * MIB, b->stream, &p) != DS_OK || ds_mem_alloc(700, b->stream, &q) != DS_OK) abort();
-        if (ds_mem_free(p) != DS_OK || ds_mem_free(q) != DS_OK) abort();
-        if (ds_mem_empty_cache(device, NULL) != DS_OK) abort();
+        if (ds_mem_alloc(5 * MIB, b->stream, &p) != DS_OK ||
+            ds_mem_alloc(700, b->stream, &q) != DS_OK)
+            abort();
+        if (ds_mem_free(p) != DS_OK || ds_mem_free(q) != DS_OK)
+            abort();
+        if (ds_mem_empty_cache(device, NULL) != DS_OK)
+            abort();
     }
     return NULL;
 }
+
 static void test_the_validator_has_no_complaint_about_what_other_threads_do(void **state) {
     (void)state;
     for (int i = 0; i < CONFS; i++) {
@@ -143,7 +171,8 @@ static void test_the_validator_has_no_complaint_about_what_other_threads_do(void
         busy b = { 0, other };
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, take_and_give, &b), 0);
-        for (int k = 0; k < 2000; k++) ok(ds_mem_validate(device));
+        for (int k = 0; k < 2000; k++)
+            ok(ds_mem_validate(device));
         atomic_store(&b.quit, 1);
         pthread_join(thread, NULL);
         end();

@@ -4,13 +4,20 @@
 #include "../../devstream_rng.h"
 #include "unit.h"
 
-/* Above 2 GiB, here 64 KiB, torch cuts a fill into halves. Each part takes its words, and the whole takes some before them: so the parts are the numbers of
-   another generator that goes the same way. A capture takes as many. */
+/* Above 2 GiB, here 64 KiB, torch cuts a fill into halves. Each part takes its words, and the
+   whole takes some before them: so the parts are the numbers of another generator that goes the
+   same way. A capture takes as many. */
 static void test_torchs_mapping_cuts_what_is_large(void **state) {
     (void)state;
-    enum { N = 50001 }; /* 100,002 bytes: parts of 25,000 and 25,001; as f32 of 12,500, 12,500, 12,500 and 12,501 */
+
+    /* 100,002 bytes: parts of 25,000 and 25,001; as f32 of 12,500, 12,500, 12,500 and 12,501 */
+    enum { N = 50001 };
+
     const ds_device device = { DS_DEVICE_CPU, 0 };
-    ds_rng_desc desc = { .device = device, .mapping = DS_RNG_TORCH, .multiprocessors = 3, .threads_per_multiprocessor = 1024 };
+    ds_rng_desc desc = { .device = device,
+                         .mapping = DS_RNG_TORCH,
+                         .multiprocessors = 3,
+                         .threads_per_multiprocessor = 1024 };
     ds_rng r, like;
     ds_stream s;
     uint64_t offset, before;
@@ -26,8 +33,10 @@ static void test_torchs_mapping_cuts_what_is_large(void **state) {
         size_t size = half ? 2 : 4;
         ok(ds_rng_uniform(r, type, whole, N, -1, 1, s));
         ok(ds_rng_get_offset(like, &offset));
-        ok(ds_rng_set_offset(like, offset + ((N - 1) / (3 * 4 * 256 * 4) + 1) * 4)); /* torch's formula, of the whole */
-        for (const size_t *n = parts[half]; *n; to += *n++ * size) ok(ds_rng_uniform(like, type, to, *n, -1, 1, s));
+        /* torch's formula, of the whole */
+        ok(ds_rng_set_offset(like, offset + ((N - 1) / (3 * 4 * 256 * 4) + 1) * 4));
+        for (const size_t *n = parts[half]; *n; to += *n++ * size)
+            ok(ds_rng_uniform(like, type, to, *n, -1, 1, s));
         ok(ds_stream_synchronize(s));
         assert_memory_equal(whole, half ? (char *)k : (char *)y, N * size);
         ok(ds_rng_get_offset(r, &before));

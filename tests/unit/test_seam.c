@@ -1,5 +1,6 @@
-/* The seam by which the allocator gives the memory of a capture to its graph (devstream.h, ds__capture_attachment): one object
-   for each capture and key, made at the first use, released with the last that may still run the graph. */
+/* The seam by which the allocator gives the memory of a capture to its graph (devstream.h,
+   ds__capture_attachment): one object for each capture and key, made at the first use, released
+   with the last that may still run the graph. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "../../devstream.h"
 
@@ -16,19 +17,26 @@ static ds_result make(uint64_t capture, void *user, void **out) {
     *(uint64_t *)user = capture;
     return DS_OK;
 }
+
 static ds_result refuse(uint64_t capture, void *user, void **out) {
     (void)capture;
     (void)user;
     *out = NULL;
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no pool");
 }
-static void release(void *user) { (void)user; released++; }
 
-static void ok(ds_result r) {
-    if (r < 0) fail_msg("%s", ds_last_error());
+static void release(void *user) {
+    (void)user;
+    released++;
 }
 
-static ds_result attach(ds_stream stream, const void *key, ds__attachment_fn fn, uint64_t *pool, void **out) {
+static void ok(ds_result r) {
+    if (r < 0)
+        fail_msg("%s", ds_last_error());
+}
+
+static ds_result attach(ds_stream stream, const void *key, ds__attachment_fn fn, uint64_t *pool,
+                        void **out) {
     ds__stream *s = ds__stream_pin(stream);
     assert_non_null(s);
     ds_result r = ds__capture_attachment(s, key, fn, pool, release, NULL, out);
@@ -38,7 +46,8 @@ static ds_result attach(ds_stream stream, const void *key, ds__attachment_fn fn,
 
 static void await_released(int count) {
     struct timespec t = { 0, 1000000 };
-    for (int i = 0; i < 10000 && released < count; i++) syscall(SYS_nanosleep, &t, NULL);
+    for (int i = 0; i < 10000 && released < count; i++)
+        syscall(SYS_nanosleep, &t, NULL);
     assert_int_equal(released, count);
 }
 
@@ -48,6 +57,7 @@ static int begin(void **state) {
     released = 0;
     return 0;
 }
+
 static int end(void **state) {
     (void)state;
     return ds_shutdown() < 0;
@@ -103,7 +113,8 @@ static void test_the_next_capture_has_an_object_of_its_own(void **state) {
     (void)state;
     ok(ds_stream_create(NULL, &s));
     for (int i = 0; i < 2; i++) { /* the second one into the same graph */
-        ok(i ? ds_capture_begin_to_graph(s, graph[0], NULL, 0, DS_CAPTURE_RELAXED) : ds_capture_begin(s, DS_CAPTURE_RELAXED));
+        ok(i ? ds_capture_begin_to_graph(s, graph[0], NULL, 0, DS_CAPTURE_RELAXED)
+             : ds_capture_begin(s, DS_CAPTURE_RELAXED));
         ok(attach(s, &key_a, make, &pool[i], &got));
         assert_ptr_equal(got, &pool[i]);
         ok(ds_capture_end(s, &graph[i]));
@@ -114,10 +125,16 @@ static void test_the_next_capture_has_an_object_of_its_own(void **state) {
     await_released(2);
 }
 
-static void nothing(void *user) { (void)user; }
+static void nothing(void *user) {
+    (void)user;
+}
+
 static void hold(void *user) {
     _Atomic int *held = user;
-    while (atomic_load(held)) { struct timespec t = { 0, 100000 }; syscall(SYS_nanosleep, &t, NULL); }
+    while (atomic_load(held)) {
+        struct timespec t = { 0, 100000 };
+        syscall(SYS_nanosleep, &t, NULL);
+    }
 }
 
 static void test_the_object_lives_until_the_last_launch_is_over(void **state) {
@@ -183,11 +200,15 @@ static void test_a_capture_that_fails_releases_its_object(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_stream_that_does_not_capture_has_no_object, begin, end),
-        cmocka_unit_test_setup_teardown(test_a_capture_has_one_object_for_each_key_on_all_of_its_streams, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_stream_that_does_not_capture_has_no_object, begin,
+                                        end),
+        cmocka_unit_test_setup_teardown(
+            test_a_capture_has_one_object_for_each_key_on_all_of_its_streams, begin, end),
         cmocka_unit_test_setup_teardown(test_the_next_capture_has_an_object_of_its_own, begin, end),
-        cmocka_unit_test_setup_teardown(test_the_object_lives_until_the_last_launch_is_over, begin, end),
-        cmocka_unit_test_setup_teardown(test_an_object_that_cannot_be_made_leaves_the_capture_alone, begin, end),
+        cmocka_unit_test_setup_teardown(test_the_object_lives_until_the_last_launch_is_over, begin,
+                                        end),
+        cmocka_unit_test_setup_teardown(test_an_object_that_cannot_be_made_leaves_the_capture_alone,
+                                        begin, end),
         cmocka_unit_test_setup_teardown(test_a_capture_that_fails_releases_its_object, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,9 @@
-/* The stand-in for cudart keeps CUDA's rules: plain cudart calls, and what the stand-in has to answer.
+/* The stand-in for cudart keeps CUDA's rules: plain cudart calls, and what the stand-in has to
+   answer.
 
-   Each test runs in a process of its own, so that a device that has failed, a setting or a hang stays its own.  Some must end
-   in abort() with a certain line.  `test_standin NAME` runs one test in this process. */
+   Each test runs in a process of its own, so that a device that has failed, a setting or a hang
+   stays its own. Some must end in abort() with a certain line. `test_standin NAME` runs one test
+   in this process. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -25,7 +27,7 @@
 
 #include "standin/standin.h"
 
-#define OK(call)         assert_int_equal((int)(call), 0)
+#define OK(call) assert_int_equal((int)(call), 0)
 #define CODE(code, call) assert_int_equal((int)(call), (int)(code))
 
 /* ---- what the tests use ---- */
@@ -35,7 +37,8 @@ static const char ptx[] = HEAD
     ".visible .entry store(.param .u64 store_0, .param .u32 store_1)\n"
     "{ .reg .b32 %r<6>; .reg .b64 %rd<5>;\n"
     "ld.param.u64 %rd1, [store_0]; cvta.to.global.u64 %rd2, %rd1; ld.param.u32 %r1, [store_1];\n"
-    "mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mov.u32 %r4, %tid.x; mad.lo.s32 %r5, %r2, %r3, %r4;\n"
+    "mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mov.u32 %r4, %tid.x; mad.lo.s32 %r5, %r2, %r3, "
+    "%r4;\n"
     "mul.wide.s32 %rd3, %r5, 4; add.s64 %rd4, %rd2, %rd3; st.global.u32 [%rd4], %r1; ret; }\n"
     ".visible .entry move(.param .u64 move_0, .param .u64 move_1)\n"
     "{ .reg .b32 %r<2>; .reg .b64 %rd<5>;\n"
@@ -52,8 +55,8 @@ static CUresult (*load_data)(CUmodule *, const void *);
 static CUresult (*load_data_ex)(CUmodule *, const void *, unsigned, CUjit_option *, void **);
 static CUresult (*unload)(CUmodule);
 static CUresult (*get_function)(CUfunction *, CUmodule, const char *);
-static CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                                 void **, void **);
+static CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                 unsigned, unsigned, CUstream, void **, void **);
 static CUresult (*address_range)(CUdeviceptr *, size_t *, CUdeviceptr);
 static CUresult (*set_d16)(CUdeviceptr, unsigned short, size_t, CUstream);
 static CUresult (*set_2d_d32)(CUdeviceptr, size_t, unsigned, size_t, size_t, CUstream);
@@ -64,7 +67,7 @@ static CUresult (*set_current)(CUcontext);
 
 static cudaError_t entry_point(const char *name, void *out, unsigned long long flags,
                                enum cudaDriverEntryPointQueryResult *found) {
-    void       *function = &function;
+    void *function = &function;
     cudaError_t code;
 #if CUDART_VERSION >= 12050
     code = cudaGetDriverEntryPointByVersion(name, &function, 12000, flags, found);
@@ -116,46 +119,66 @@ static cudaEvent_t new_event(unsigned flags) {
 
 static CUfunction kernel(CUmodule *module, const char *name) {
     CUfunction f = NULL;
-    if (!load_data) driver();
+    if (!load_data)
+        driver();
     OK(cudaFree(NULL));
-    if (!*module) OK(load_data(module, ptx));
+    if (!*module)
+        OK(load_data(module, ptx));
     OK(get_function(&f, *module, name));
     return f;
 }
 
 static CUresult launch(CUfunction f, cudaStream_t s, const void *a, const void *b) {
-    void *params[] = {&a, &b};
+    void *params[] = { &a, &b };
     return launch_kernel(f, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
 }
 
-static void pause_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
+static void pause_ms(long ms) {
+    nanosleep(&(struct timespec){ ms / 1000, ms % 1000 * 1000000 }, NULL);
+}
 
 /* A host function that stays inside until the gate is opened. */
-typedef struct gate { pthread_mutex_t lock; pthread_cond_t change; int open, entered; } gate;
-#define GATE {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0}
+typedef struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    int open, entered;
+} gate;
+
+#define GATE \
+    { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0 }
 
 static void CUDART_CB pass(void *of) {
     gate *g = of;
     pthread_mutex_lock(&g->lock);
     g->entered++;
     pthread_cond_broadcast(&g->change);
-    while (!g->open) pthread_cond_wait(&g->change, &g->lock);
+    while (!g->open)
+        pthread_cond_wait(&g->change, &g->lock);
     pthread_mutex_unlock(&g->lock);
 }
+
 static void open_gate(gate *g) {
     pthread_mutex_lock(&g->lock);
     g->open = 1;
     pthread_cond_broadcast(&g->change);
     pthread_mutex_unlock(&g->lock);
 }
+
 static void wait_entered(gate *g) {
     pthread_mutex_lock(&g->lock);
-    while (!g->entered) pthread_cond_wait(&g->change, &g->lock);
+    while (!g->entered)
+        pthread_cond_wait(&g->change, &g->lock);
     pthread_mutex_unlock(&g->lock);
 }
 
 /* A call on a thread of its own, to see whether it blocks. */
-typedef struct aside { int (*call)(void *); void *of; int result; atomic_int over; pthread_t thread; } aside;
+typedef struct aside {
+    int (*call)(void *);
+    void *of;
+    int result;
+    atomic_int over;
+    pthread_t thread;
+} aside;
 
 static void *run_aside(void *of) {
     aside *a = of;
@@ -163,19 +186,24 @@ static void *run_aside(void *of) {
     atomic_store(&a->over, 1);
     return NULL;
 }
+
 static void start_aside(aside *a, int (*call)(void *), void *of) {
     a->call = call, a->of = of;
     atomic_init(&a->over, 0);
     OK(pthread_create(&a->thread, NULL, run_aside, a));
 }
+
 static int blocks(aside *a) {
-    for (int i = 0; i < 10 && !atomic_load(&a->over); i++) pause_ms(5);
+    for (int i = 0; i < 10 && !atomic_load(&a->over); i++)
+        pause_ms(5);
     return !atomic_load(&a->over);
 }
+
 static int result_of(aside *a) {
     OK(pthread_join(a->thread, NULL));
     return a->result;
 }
+
 static int elsewhere(int (*call)(void *), void *of) {
     aside a;
     start_aside(&a, call, of);
@@ -228,9 +256,9 @@ static void test_not_ready_is_a_last_error_too(void) {
 }
 
 static int call_without_context(void *unused) {
-    CUmodule  module;
+    CUmodule module;
     CUcontext now = (CUcontext)&module;
-    int       value;
+    int value;
     (void)unused;
     OK(cudaGetDevice(&value));
     OK(cudaGetDeviceCount(&value));
@@ -257,12 +285,17 @@ static void test_driver_functions_need_a_bound_context(void) {
     OK(elsewhere(call_without_context, NULL));
 }
 
-static int synchronize(void *s) { return (int)cudaStreamSynchronize(s); }
-static int synchronize_event(void *e) { return (int)cudaEventSynchronize(e); }
+static int synchronize(void *s) {
+    return (int)cudaStreamSynchronize(s);
+}
+
+static int synchronize_event(void *e) {
+    return (int)cudaEventSynchronize(e);
+}
 
 static void test_only_devices_that_are_used_get_a_context(void) {
-    int                   value;
-    char                  text[16];
+    int value;
+    char text[16];
     struct cudaDeviceProp properties;
     OK(cudaGetDeviceCount(&value));
     assert_int_equal(value, 4);
@@ -284,7 +317,7 @@ static void test_only_devices_that_are_used_get_a_context(void) {
 
 static void test_setting_a_context_changes_the_runtimes_device(void) {
     CUcontext one = NULL;
-    int       value;
+    int value;
     driver();
     OK(cudaSetDevice(1));
     OK(get_current(&one));
@@ -315,8 +348,8 @@ static void test_device_memory_is_out_of_the_hosts_reach(void) {
 }
 
 static void test_device_memory_has_a_size_an_alignment_and_no_more(void) {
-    void       *p = &p, *q = NULL;
-    size_t      before, after, size = 0;
+    void *p = &p, *q = NULL;
+    size_t before, after, size = 0;
     CUdeviceptr base = 0;
     driver();
     OK(cudaMalloc(&p, 0));
@@ -345,8 +378,9 @@ static void test_device_memory_has_a_size_an_alignment_and_no_more(void) {
 
 static void test_an_address_comes_again_as_late_as_possible(void) {
     enum { MANY = 1000 };
+
     char *kept = device_memory(5000), *first = NULL, *seen[MANY];
-    int   i, again = 0;
+    int i, again = 0;
     for (i = 0; i < MANY && !again; i++) {
         seen[i] = device_memory(1000000);
         first = first ? first : seen[i];
@@ -359,17 +393,23 @@ static void test_an_address_comes_again_as_late_as_possible(void) {
 }
 
 static void test_a_device_has_attributes(void) {
-    const int expected[][2] = {{cudaDevAttrComputeCapabilityMajor, 9}, {cudaDevAttrMultiProcessorCount, 8},
-                               {cudaDevAttrMaxThreadsPerBlock, 1024}, {cudaDevAttrMaxGridDimX, 2147483647},
-                               {cudaDevAttrMaxGridDimY, 65535}, {cudaDevAttrMaxSharedMemoryPerBlock, 49152},
-                               {cudaDevAttrUnifiedAddressing, 1}, {cudaDevAttrWarpSize, 32}, {cudaDevAttrPciBusId, 3}};
+    const int expected[][2] = { { cudaDevAttrComputeCapabilityMajor, 9 },
+                                { cudaDevAttrMultiProcessorCount, 8 },
+                                { cudaDevAttrMaxThreadsPerBlock, 1024 },
+                                { cudaDevAttrMaxGridDimX, 2147483647 },
+                                { cudaDevAttrMaxGridDimY, 65535 },
+                                { cudaDevAttrMaxSharedMemoryPerBlock, 49152 },
+                                { cudaDevAttrUnifiedAddressing, 1 },
+                                { cudaDevAttrWarpSize, 32 },
+                                { cudaDevAttrPciBusId, 3 } };
     struct cudaDeviceProp p;
-    int                   value;
+    int value;
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         OK(cudaDeviceGetAttribute(&value, (enum cudaDeviceAttr)expected[i][0], 2));
         assert_int_equal(value, expected[i][1]);
     }
-    for (int a = 1; a < (int)cudaDevAttrMax; a++) OK(cudaDeviceGetAttribute(&value, (enum cudaDeviceAttr)a, 0));
+    for (int a = 1; a < (int)cudaDevAttrMax; a++)
+        OK(cudaDeviceGetAttribute(&value, (enum cudaDeviceAttr)a, 0));
     CODE(cudaErrorInvalidValue, cudaDeviceGetAttribute(&value, (enum cudaDeviceAttr)0, 0));
     CODE(cudaErrorInvalidDevice, cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, 4));
     OK(cudaGetDeviceProperties(&p, 2));
@@ -388,7 +428,7 @@ static void test_fresh_memory_is_not_zero(void) {
 
 static void test_a_pointer_has_attributes(void) {
     struct cudaPointerAttributes a;
-    int                          local = 0;
+    int local = 0;
     OK(cudaSetDevice(1));
     char *p = device_memory(8), *h = pinned(8), *mine = NULL;
     OK(cudaMallocHost((void **)&mine, 8));
@@ -419,10 +459,13 @@ static void test_a_pointer_has_attributes(void) {
 static void test_a_range_is_registered_once(void) {
     char *block = aligned_alloc(4096, 4 * 4096);
     OK(cudaHostRegister(block + 4096, 4096, cudaHostRegisterDefault));
-    CODE(cudaErrorHostMemoryAlreadyRegistered, cudaHostRegister(block + 4096, 1, cudaHostRegisterDefault));
-    CODE(cudaErrorHostMemoryAlreadyRegistered, cudaHostRegister(block, 4097, cudaHostRegisterDefault));
+    CODE(cudaErrorHostMemoryAlreadyRegistered,
+         cudaHostRegister(block + 4096, 1, cudaHostRegisterDefault));
+    CODE(cudaErrorHostMemoryAlreadyRegistered,
+         cudaHostRegister(block, 4097, cudaHostRegisterDefault));
     OK(cudaHostRegister(block + 2 * 4096, 10, cudaHostRegisterPortable));
-    CODE(cudaErrorHostMemoryAlreadyRegistered, cudaHostRegister(block + 2 * 4096 + 100, 10, 0)); /* the same page */
+    /* the same page */
+    CODE(cudaErrorHostMemoryAlreadyRegistered, cudaHostRegister(block + 2 * 4096 + 100, 10, 0));
     CODE(cudaErrorHostMemoryNotRegistered, cudaHostUnregister(block + 4097));
     CODE(cudaErrorInvalidValue, cudaHostRegister(block, 0, 0));
     CODE(cudaErrorInvalidValue, cudaHostRegister(NULL, 10, 0));
@@ -437,10 +480,18 @@ static void test_memory_is_freed_once(void) {
     OK(cudaFree(p));
     cudaFree(p);
 }
-static void test_host_memory_is_no_device_memory(void) { cudaFree(pinned(8)); }
-static void test_a_part_of_host_memory_cannot_be_freed(void) { cudaFreeHost((char *)pinned(8) + 1); }
 
-static int free_device(void *p) { return (int)cudaFree(p); }
+static void test_host_memory_is_no_device_memory(void) {
+    cudaFree(pinned(8));
+}
+
+static void test_a_part_of_host_memory_cannot_be_freed(void) {
+    cudaFreeHost((char *)pinned(8) + 1);
+}
+
+static int free_device(void *p) {
+    return (int)cudaFree(p);
+}
 
 static void test_device_free_waits_for_the_device(void) {
     void *p = device_memory(8), *q = device_memory(8);
@@ -484,7 +535,7 @@ static void test_host_memory_in_use_cannot_be_freed(void) {
 
 static void test_host_memory_in_use_cannot_be_unregistered(void) {
     static char h[8];
-    void       *p = device_memory(8);
+    void *p = device_memory(8);
     OK(cudaHostRegister(h, 8, 0));
     standin_hold(1);
     OK(cudaMemcpyAsync(h, p, 8, cudaMemcpyDeviceToHost, 0));
@@ -504,8 +555,9 @@ static void test_memory_given_to_a_kernel_is_in_use(void) {
 
 static void test_a_copy_keeps_every_byte(void) {
     unsigned char to[600], from[600], pitched[10 * 7];
-    char         *p = device_memory(600), *q = device_memory(600);
-    for (int i = 0; i < 600; i++) from[i] = (unsigned char)(i * 7);
+    char *p = device_memory(600), *q = device_memory(600);
+    for (int i = 0; i < 600; i++)
+        from[i] = (unsigned char)(i * 7);
     OK(cudaMemcpyAsync(p, from, 600, cudaMemcpyDefault, 0));
     OK(cudaMemcpyAsync(q, p, 600, cudaMemcpyDeviceToDevice, 0));
     OK(cudaMemcpyAsync(to, q, 600, cudaMemcpyDeviceToHost, 0));
@@ -513,7 +565,8 @@ static void test_a_copy_keeps_every_byte(void) {
     memset(pitched, 0, sizeof pitched);
     OK(cudaMemcpy2DAsync(pitched, 10, p + 3, 20, 4, 7, cudaMemcpyDeviceToHost, 0));
     for (int y = 0; y < 7; y++)
-        for (int x = 0; x < 10; x++) assert_int_equal(pitched[y * 10 + x], x < 4 ? from[3 + y * 20 + x] : 0);
+        for (int x = 0; x < 10; x++)
+            assert_int_equal(pitched[y * 10 + x], x < 4 ? from[3 + y * 20 + x] : 0);
     OK(cudaMemcpyAsync(p + 1, p, 599, cudaMemcpyDeviceToDevice, 0)); /* overlapping */
     OK(cudaMemcpy(to, p, 600, cudaMemcpyDeviceToHost));
     assert_memory_equal(to + 1, from, 599);
@@ -522,7 +575,7 @@ static void test_a_copy_keeps_every_byte(void) {
 }
 
 static void test_a_copy_is_refused_when_something_is_wrong(void) {
-    char  local[64] = {0}, *p = device_memory(64), *h = pinned(64);
+    char local[64] = { 0 }, *p = device_memory(64), *h = pinned(64);
     void *unset = NULL;
     CODE(cudaErrorInvalidValue, cudaMemcpyAsync(local, p, 8, cudaMemcpyHostToDevice, 0));
     CODE(cudaErrorInvalidValue, cudaMemcpyAsync(p, local, 8, cudaMemcpyDeviceToDevice, 0));
@@ -535,7 +588,8 @@ static void test_a_copy_is_refused_when_something_is_wrong(void) {
     CODE(cudaErrorInvalidValue, cudaMemcpyAsync(p, unset, 8, cudaMemcpyHostToDevice, 0));
     OK(cudaMemcpyAsync(p, unset, 0, cudaMemcpyHostToDevice, 0));
     CODE(cudaErrorInvalidPitchValue, cudaMemcpy2DAsync(p, 8, h, 7, 8, 2, cudaMemcpyDefault, 0));
-    CODE(cudaErrorInvalidPitchValue, cudaMemcpy2DAsync(p, (size_t)1 << 31, h, 8, 8, 2, cudaMemcpyDefault, 0));
+    CODE(cudaErrorInvalidPitchValue,
+         cudaMemcpy2DAsync(p, (size_t)1 << 31, h, 8, 8, 2, cudaMemcpyDefault, 0));
     CODE(cudaErrorInvalidValue, cudaMemcpy2DAsync(p, 32, h, 8, 8, 3, cudaMemcpyDefault, 0));
     OK(cudaMemcpy2DAsync(p, 28, h, 8, 8, 3, cudaMemcpyDefault, 0));
     OK(cudaDeviceSynchronize());
@@ -544,7 +598,7 @@ static void test_a_copy_is_refused_when_something_is_wrong(void) {
 }
 
 static void test_a_small_pageable_source_is_taken_at_the_call(void) {
-    char  local[3] = "ab", seen[3] = "";
+    char local[3] = "ab", seen[3] = "";
     void *p = device_memory(3);
     standin_hold(1);
     OK(cudaMemcpyAsync(p, local, 3, cudaMemcpyHostToDevice, 0));
@@ -555,26 +609,36 @@ static void test_a_small_pageable_source_is_taken_at_the_call(void) {
     OK(cudaFree(p));
 }
 
-typedef struct copy { void *dst, *src; size_t size; enum cudaMemcpyKind kind; int plain, device; } copy;
+typedef struct copy {
+    void *dst, *src;
+    size_t size;
+    enum cudaMemcpyKind kind;
+    int plain, device;
+} copy;
+
 static int do_copy(void *of) {
     copy *c = of;
     OK(cudaSetDevice(c->device));
-    return (int)(c->plain ? cudaMemcpy(c->dst, c->src, c->size, c->kind) : cudaMemcpyAsync(c->dst, c->src, c->size, c->kind, 0));
+    return (int)(c->plain ? cudaMemcpy(c->dst, c->src, c->size, c->kind)
+                          : cudaMemcpyAsync(c->dst, c->src, c->size, c->kind, 0));
 }
 
 static void test_copies_with_pageable_memory_block(void) {
     enum { LARGE = 64 * 1024 + 1 };
-    char *local = calloc(1, LARGE), *p = device_memory(LARGE), *h = pinned(LARGE), *other = pinned(LARGE);
-    blocks_until_done(do_copy, &(copy){p, local, LARGE, cudaMemcpyHostToDevice, 0, 0});
-    blocks_until_done(do_copy, &(copy){local, p, 4, cudaMemcpyDeviceToHost, 0, 0});
-    blocks_until_done(do_copy, &(copy){local, h, 4, cudaMemcpyHostToHost, 0, 0});
-    blocks_until_done(do_copy, &(copy){other, h, 4, cudaMemcpyHostToHost, 0, 0});
-    blocks_until_done(do_copy, &(copy){other, h, 4, cudaMemcpyDefault, 0, 0});
-    blocks_until_done(do_copy, &(copy){p, h, 4, cudaMemcpyHostToDevice, 1, 0});
-    blocks_until_done(do_copy, &(copy){h, p, 4, cudaMemcpyDeviceToHost, 1, 0});
+
+    char *local = calloc(1, LARGE), *p = device_memory(LARGE), *h = pinned(LARGE),
+         *other = pinned(LARGE);
+    blocks_until_done(do_copy, &(copy){ p, local, LARGE, cudaMemcpyHostToDevice, 0, 0 });
+    blocks_until_done(do_copy, &(copy){ local, p, 4, cudaMemcpyDeviceToHost, 0, 0 });
+    blocks_until_done(do_copy, &(copy){ local, h, 4, cudaMemcpyHostToHost, 0, 0 });
+    blocks_until_done(do_copy, &(copy){ other, h, 4, cudaMemcpyHostToHost, 0, 0 });
+    blocks_until_done(do_copy, &(copy){ other, h, 4, cudaMemcpyDefault, 0, 0 });
+    blocks_until_done(do_copy, &(copy){ p, h, 4, cudaMemcpyHostToDevice, 1, 0 });
+    blocks_until_done(do_copy, &(copy){ h, p, 4, cudaMemcpyDeviceToHost, 1, 0 });
     standin_hold(1);
     OK(cudaMemset(p, 0, 4));
-    blocks_until_done(do_copy, &(copy){p, local, 4, cudaMemcpyHostToDevice, 1, 0}); /* "a stream sync is performed before" */
+    /* "a stream sync is performed before" */
+    blocks_until_done(do_copy, &(copy){ p, local, 4, cudaMemcpyHostToDevice, 1, 0 });
     OK(cudaFree(p));
     OK(cudaFreeHost(h));
     OK(cudaFreeHost(other));
@@ -604,8 +668,8 @@ static void test_memory_pinned_for_one_device_is_pageable_for_another(void) {
     OK(cudaMallocHost((void **)&mine, 8));
     OK(cudaSetDevice(1));
     cudaStream_t s = new_stream(cudaStreamNonBlocking);
-    void        *p = device_memory(8);
-    blocks_until_done(do_copy, &(copy){mine, p, 8, cudaMemcpyDeviceToHost, 0, 1});
+    void *p = device_memory(8);
+    blocks_until_done(do_copy, &(copy){ mine, p, 8, cudaMemcpyDeviceToHost, 0, 1 });
     memcpy(mine, "before", 7);
     standin_hold(1);
     OK(cudaMemcpyAsync(p, mine, 8, cudaMemcpyHostToDevice, s));
@@ -634,14 +698,19 @@ static void test_a_copy_between_devices_needs_no_peer_access(void) {
     assert_string_equal(seen, "qqqqqqqqqqqqpppp");
     struct cudaMemcpy3DPeerParms c; /* two layers of three rows of 8 bytes; the inner 2 x 2 x 2 */
     memset(&c, 0, sizeof c);
-    c.dstDevice = 0, c.dstPtr = (struct cudaPitchedPtr){p, 8, 8, 3};
-    c.srcDevice = 1, c.srcPtr = (struct cudaPitchedPtr){q, 8, 8, 3};
-    c.dstPos = (struct cudaPos){3, 1, 0};
-    c.extent = (struct cudaExtent){2, 2, 2};
+    c.dstDevice = 0, c.dstPtr = (struct cudaPitchedPtr){ p, 8, 8, 3 };
+    c.srcDevice = 1, c.srcPtr = (struct cudaPitchedPtr){ q, 8, 8, 3 };
+    c.dstPos = (struct cudaPos){ 3, 1, 0 };
+    c.extent = (struct cudaExtent){ 2, 2, 2 };
     OK(cudaMemset(p, 'p', 48));
     OK(cudaMemcpy3DPeerAsync(&c, 0));
     OK(cudaMemcpy(seen, p, 48, cudaMemcpyDeviceToHost));
-    assert_string_equal(seen, "pppppppp" "pppqqppp" "pppqqppp" "pppppppp" "pppqqppp" "pppqqppp");
+    assert_string_equal(seen, "pppppppp"
+                              "pppqqppp"
+                              "pppqqppp"
+                              "pppppppp"
+                              "pppqqppp"
+                              "pppqqppp");
     c.dstPos.y = 2;
     CODE(cudaErrorInvalidValue, cudaMemcpy3DPeerAsync(&c, 0));
     c.dstPos.x = 7;
@@ -651,8 +720,8 @@ static void test_a_copy_between_devices_needs_no_peer_access(void) {
 }
 
 static void test_fills_take_device_memory_of_the_current_device(void) {
-    uint32_t seen[8] = {0};
-    char     local[8] = "", *p = device_memory(32), *h = pinned(8);
+    uint32_t seen[8] = { 0 };
+    char local[8] = "", *p = device_memory(32), *h = pinned(8);
     driver();
     CODE(cudaErrorInvalidValue, cudaMemset(local, 0, 8));
     CODE(cudaErrorInvalidValue, cudaMemset(h, 0, 8));
@@ -665,7 +734,8 @@ static void test_fills_take_device_memory_of_the_current_device(void) {
     OK(set_2d_d32((CUdeviceptr)(uintptr_t)p + 8, 12, 0x89abcdef, 2, 2, 0));
     OK(cudaMemset2DAsync(p + 28, 0, 0x177, 4, 1, 0));
     OK(cudaMemcpy(seen, p, 32, cudaMemcpyDeviceToHost));
-    const uint32_t expected[8] = {0x12341234, 0x1234, 0x89abcdef, 0x89abcdef, 0, 0x89abcdef, 0x89abcdef, 0x77777777};
+    const uint32_t expected[8] = { 0x12341234, 0x1234,     0x89abcdef, 0x89abcdef,
+                                   0,          0x89abcdef, 0x89abcdef, 0x77777777 };
     assert_memory_equal(seen, expected, 32);
     cudaStream_t s = new_stream(0);
     OK(cudaSetDevice(1));
@@ -679,10 +749,11 @@ static void test_fills_take_device_memory_of_the_current_device(void) {
 /* ---- streams and events ---- */
 
 static void test_the_legacy_stream_waits_for_blocking_streams_and_they_for_it(void) {
-    gate         before = GATE;
+    gate before = GATE;
     cudaStream_t a = new_stream(cudaStreamDefault), b = new_stream(cudaStreamDefault);
     cudaStream_t free_one = new_stream(cudaStreamNonBlocking);
-    cudaEvent_t  first = new_event(0), legacy = new_event(0), after = new_event(0), apart = new_event(0);
+    cudaEvent_t first = new_event(0), legacy = new_event(0), after = new_event(0),
+                apart = new_event(0);
     OK(cudaEventRecord(first, b)); /* between the two blocking streams there is no order yet */
     OK(cudaLaunchHostFunc(a, pass, &before));
     wait_entered(&before);
@@ -705,8 +776,8 @@ static int query_own_stream(void *unused) {
 }
 
 static void test_each_thread_has_a_stream_of_its_own(void) {
-    gate               hold = GATE;
-    cudaEvent_t        legacy = new_event(0);
+    gate hold = GATE;
+    cudaEvent_t legacy = new_event(0);
     unsigned long long own = 0, zero = 0;
     OK(cudaStreamGetId(cudaStreamPerThread, &own));
     OK(cudaStreamGetId(cudaStreamLegacy, &zero));
@@ -722,8 +793,8 @@ static void test_each_thread_has_a_stream_of_its_own(void) {
 
 static void test_a_stream_knows_its_device_flags_and_clamped_priority(void) {
     cudaStream_t s = NULL;
-    unsigned     flags = 9;
-    int          least = 9, greatest = 9, priority = 9;
+    unsigned flags = 9;
+    int least = 9, greatest = 9, priority = 9;
     OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     assert_int_equal(least, 0);
     assert_int_equal(greatest, -5);
@@ -747,10 +818,10 @@ static void test_a_stream_knows_its_device_flags_and_clamped_priority(void) {
 }
 
 static void test_a_wait_takes_the_record_of_its_time(void) {
-    gate         first = GATE, second = GATE;
+    gate first = GATE, second = GATE;
     cudaStream_t a = new_stream(cudaStreamNonBlocking), b = new_stream(cudaStreamNonBlocking);
     cudaStream_t c = new_stream(cudaStreamNonBlocking);
-    cudaEvent_t  e = new_event(cudaEventDisableTiming);
+    cudaEvent_t e = new_event(cudaEventDisableTiming);
     OK(cudaStreamWaitEvent(c, e, 0)); /* never recorded: nothing to wait for */
     OK(cudaEventQuery(e));
     OK(cudaEventSynchronize(e));
@@ -777,9 +848,9 @@ static void test_a_wait_takes_the_record_of_its_time(void) {
 }
 
 static void test_a_wait_crosses_devices_a_record_does_not(void) {
-    gate         hold = GATE;
+    gate hold = GATE;
     cudaStream_t zero = new_stream(cudaStreamNonBlocking);
-    cudaEvent_t  e = new_event(0);
+    cudaEvent_t e = new_event(0);
     OK(cudaSetDevice(1));
     cudaStream_t one = new_stream(cudaStreamNonBlocking);
     CODE(cudaErrorInvalidResourceHandle, cudaEventRecord(e, one));
@@ -793,7 +864,7 @@ static void test_a_wait_crosses_devices_a_record_does_not(void) {
 
 static void test_elapsed_time_needs_two_timed_records_that_have_come(void) {
     cudaEvent_t a = new_event(0), b = new_event(0), untimed = new_event(cudaEventDisableTiming);
-    float       ms = -1;
+    float ms = -1;
     CODE(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&ms, a, b));
     OK(cudaEventRecord(a, 0));
     OK(cudaEventRecord(untimed, 0));
@@ -820,8 +891,8 @@ static void test_elapsed_time_needs_two_timed_records_that_have_come(void) {
 
 static void test_work_of_a_destroyed_stream_still_runs(void) {
     cudaStream_t s = new_stream(cudaStreamNonBlocking);
-    void        *p = device_memory(4);
-    int          seen = 0;
+    void *p = device_memory(4);
+    int seen = 0;
     standin_hold(1);
     OK(cudaMemsetAsync(p, 1, 4, s));
     OK(cudaStreamDestroy(s));
@@ -839,18 +910,24 @@ static void test_a_destroyed_stream_is_no_stream(void) {
     assert_ptr_not_equal(s, next);
     cudaStreamQuery(s);
 }
+
 static void test_a_destroyed_event_is_no_event(void) {
     cudaEvent_t e = new_event(0);
     OK(cudaEventDestroy(e));
     cudaEventQuery(e);
 }
-static void test_a_stream_is_no_event(void) { cudaEventQuery((cudaEvent_t)new_stream(0)); }
+
+static void test_a_stream_is_no_event(void) {
+    cudaEventQuery((cudaEvent_t)new_stream(0));
+}
+
 static void test_a_function_goes_with_its_module(void) {
-    CUmodule   m = NULL;
+    CUmodule m = NULL;
     CUfunction f = kernel(&m, "stop");
     OK(unload(m));
     launch(f, 0, NULL, NULL);
 }
+
 static void test_a_module_with_pending_kernels_cannot_be_unloaded(void) {
     CUmodule m = NULL;
     kernel(&m, "stop");
@@ -861,15 +938,20 @@ static void test_a_module_with_pending_kernels_cannot_be_unloaded(void) {
 
 static void test_idle_streams_cost_no_threads(void) {
     enum { N = 10000 };
+
     static cudaStream_t s[N];
-    char               *p = device_memory(4 * N);
-    for (int i = 0; i < N; i++) s[i] = new_stream(cudaStreamNonBlocking);
+    char *p = device_memory(4 * N);
+    for (int i = 0; i < N; i++)
+        s[i] = new_stream(cudaStreamNonBlocking);
     assert_int_equal(standin_threads(), 0);
-    for (int i = 0; i < N; i++) OK(cudaMemsetAsync(p + 4 * i, i, 4, s[i]));
+    for (int i = 0; i < N; i++)
+        OK(cudaMemsetAsync(p + 4 * i, i, 4, s[i]));
     assert_in_range(standin_threads(), 1, 128);
     OK(cudaDeviceSynchronize());
-    for (int i = 0; i < N; i++) OK(cudaStreamDestroy(s[i]));
-    for (int i = 0; i < 100 && standin_threads(); i++) pause_ms(100);
+    for (int i = 0; i < N; i++)
+        OK(cudaStreamDestroy(s[i]));
+    for (int i = 0; i < 100 && standin_threads(); i++)
+        pause_ms(100);
     assert_int_equal(standin_threads(), 0);
     OK(cudaFree(p));
 }
@@ -878,7 +960,7 @@ static void test_idle_streams_cost_no_threads(void) {
 
 static void CUDART_CB call_cuda(void *result) {
     void *p;
-    int  *code = result;
+    int *code = result;
     code[0] = (int)cudaStreamQuery(0);
     code[1] = (int)cudaMalloc(&p, 1);
     code[2] = (int)stream_query(0);
@@ -886,18 +968,19 @@ static void CUDART_CB call_cuda(void *result) {
 }
 
 static void test_a_host_function_must_not_call_cuda(void) {
-    int code[4] = {0};
+    int code[4] = { 0 };
     driver();
     OK(cudaLaunchHostFunc(0, call_cuda, code));
     OK(cudaStreamSynchronize(0));
-    for (int i = 0; i < 4; i++) CODE(cudaErrorNotPermitted, code[i]);
+    for (int i = 0; i < 4; i++)
+        CODE(cudaErrorNotPermitted, code[i]);
     OK(cudaPeekAtLastError());
     CODE(cudaErrorInvalidValue, cudaLaunchHostFunc(0, NULL, NULL));
     CODE(cudaErrorInvalidValue, cudaStreamAddCallback(0, NULL, NULL, 0));
 }
 
 static void test_a_blocked_host_function_holds_up_those_of_its_device(void) {
-    gate         hold = GATE, behind = GATE, other = GATE;
+    gate hold = GATE, behind = GATE, other = GATE;
     cudaStream_t a = new_stream(cudaStreamNonBlocking), b = new_stream(cudaStreamNonBlocking);
     behind.open = other.open = 1;
     OK(cudaLaunchHostFunc(a, pass, &hold));
@@ -917,25 +1000,26 @@ static void test_a_blocked_host_function_holds_up_those_of_its_device(void) {
 /* ---- kernels ---- */
 
 static void test_a_kernel_runs_with_the_parameters_of_the_call(void) {
-    CUmodule   m = NULL;
+    CUmodule m = NULL;
     CUfunction f = kernel(&m, "store");
-    int        seen[64], value = 7;
-    void      *p = device_memory(sizeof seen), *params[] = {&p, &value};
+    int seen[64], value = 7;
+    void *p = device_memory(sizeof seen), *params[] = { &p, &value };
     standin_hold(1);
     OK(launch_kernel(f, 4, 1, 1, 16, 1, 1, 0, 0, params, NULL));
     value = 8;
     standin_hold(0);
     OK(cudaMemcpy(seen, p, sizeof seen, cudaMemcpyDeviceToHost));
-    for (int i = 0; i < 64; i++) assert_int_equal(seen[i], 7);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(seen[i], 7);
     OK(unload(m));
     OK(cudaFree(p));
 }
 
 static void test_a_launch_is_refused_when_something_is_wrong(void) {
-    CUmodule   m = NULL;
+    CUmodule m = NULL;
     CUfunction f = kernel(&m, "store");
-    int        value = 7;
-    void      *p = device_memory(4096), *params[] = {&p, &value};
+    int value = 7;
+    void *p = device_memory(4096), *params[] = { &p, &value };
     CODE(CUDA_ERROR_INVALID_VALUE, launch_kernel(f, 0, 1, 1, 1, 1, 1, 0, 0, params, NULL));
     CODE(CUDA_ERROR_INVALID_VALUE, launch_kernel(f, 1, 65536, 1, 1, 1, 1, 0, 0, params, NULL));
     CODE(CUDA_ERROR_INVALID_VALUE, launch_kernel(f, 1, 1, 65536, 1, 1, 1, 0, 0, params, NULL));
@@ -948,12 +1032,15 @@ static void test_a_launch_is_refused_when_something_is_wrong(void) {
     OK(launch_kernel(f, 1, 1, 1, 1024, 1, 1, 49152, 0, params, NULL));
     cudaStream_t s = new_stream(0);
     OK(cudaSetDevice(1));
-    CODE(CUDA_ERROR_INVALID_HANDLE, launch_kernel(f, 1, 1, 1, 1, 1, 1, 0, s, params, NULL)); /* stream of device 0 */
-    CODE(CUDA_ERROR_INVALID_HANDLE, launch_kernel(f, 1, 1, 1, 1, 1, 1, 0, 0, params, NULL)); /* module of device 0 */
+    /* stream of device 0 */
+    CODE(CUDA_ERROR_INVALID_HANDLE, launch_kernel(f, 1, 1, 1, 1, 1, 1, 0, s, params, NULL));
+    /* module of device 0 */
+    CODE(CUDA_ERROR_INVALID_HANDLE, launch_kernel(f, 1, 1, 1, 1, 1, 1, 0, 0, params, NULL));
     CODE(CUDA_ERROR_INVALID_CONTEXT, unload(m));
     CUmodule there = NULL;
     f = kernel(&there, "store");
-    CODE(CUDA_ERROR_INVALID_HANDLE, launch_kernel(f, 1, 1, 1, 1, 1, 1, 0, s, params, NULL)); /* stream of device 0 alone */
+    /* stream of device 0 alone */
+    CODE(CUDA_ERROR_INVALID_HANDLE, launch_kernel(f, 1, 1, 1, 1, 1, 1, 0, s, params, NULL));
     OK(unload(there));
     OK(cudaPeekAtLastError());
     OK(cudaSetDevice(0));
@@ -963,15 +1050,16 @@ static void test_a_launch_is_refused_when_something_is_wrong(void) {
 }
 
 static void test_a_module_is_ptx_or_known(void) {
-    static const unsigned cubin[16] = {0x464c457f}, fatbin[16] = {0xba55ed50};
-    char                  text[200] = "";
-    CUmodule              m = NULL;
-    CUfunction            f = NULL, again = NULL;
-    CUjit_option          options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-    void                 *values[] = {text, (void *)(uintptr_t)sizeof text};
+    static const unsigned cubin[16] = { 0x464c457f }, fatbin[16] = { 0xba55ed50 };
+    char text[200] = "";
+    CUmodule m = NULL;
+    CUfunction f = NULL, again = NULL;
+    CUjit_option options[] = { CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES };
+    void *values[] = { text, (void *)(uintptr_t)sizeof text };
     driver();
     OK(cudaFree(NULL));
-    CODE(CUDA_ERROR_INVALID_PTX, load_data_ex(&m, HEAD ".visible .entry broken() { ret", 2, options, values));
+    CODE(CUDA_ERROR_INVALID_PTX,
+         load_data_ex(&m, HEAD ".visible .entry broken() { ret", 2, options, values));
     assert_true(strlen(text) > 5 && (uintptr_t)values[1] == strlen(text));
     CODE(CUDA_ERROR_NO_BINARY_FOR_GPU, load_data(&m, cubin));
     CODE(CUDA_ERROR_NO_BINARY_FOR_GPU, load_data(&m, fatbin));
@@ -987,9 +1075,9 @@ static void test_a_module_is_ptx_or_known(void) {
 static int known, unknown; /* stand for the addresses of host stubs */
 
 static void test_the_runtime_launches_registered_functions(void) {
-    int   seen = 0, value = 5;
-    void *p = device_memory(4), *args[] = {&p, &value};
-    dim3  one = {1, 1, 1}, none = {0, 1, 1};
+    int seen = 0, value = 5;
+    void *p = device_memory(4), *args[] = { &p, &value };
+    dim3 one = { 1, 1, 1 }, none = { 0, 1, 1 };
     standin_register_function(&known, ptx, "store");
     CODE(cudaErrorInvalidDeviceFunction, cudaLaunchKernel(&unknown, one, one, args, 0, 0));
     CODE(cudaErrorInvalidConfiguration, cudaLaunchKernel(&known, one, none, args, 0, 0));
@@ -1001,7 +1089,7 @@ static void test_the_runtime_launches_registered_functions(void) {
 
 static void test_a_kernel_reaches_pinned_memory_and_its_peers(void) {
     CUmodule m = NULL;
-    int     *h = pinned(4), seen = 0;
+    int *h = pinned(4), seen = 0;
     OK(cudaSetDevice(1));
     int *q = device_memory(4);
     OK(cudaSetDevice(0));
@@ -1018,21 +1106,24 @@ static void test_a_kernel_reaches_pinned_memory_and_its_peers(void) {
 
 /* The kernel fails, and with it its device. */
 static void faults(const char *name, const void *a, const void *b, int code) {
-    CUmodule   m = NULL;
+    CUmodule m = NULL;
     CUfunction f = kernel(&m, name);
     OK(launch(f, 0, a, b));
     CODE(code, cudaStreamSynchronize(0));
 }
+
 static void test_pageable_memory_is_an_illegal_address(void) {
     int local = 0;
     faults("move", device_memory(4), &local, cudaErrorIllegalAddress);
 }
+
 static void test_memory_of_another_device_is_an_illegal_address(void) {
     OK(cudaSetDevice(1));
     void *q = device_memory(4);
     OK(cudaSetDevice(0));
     faults("move", q, device_memory(4), cudaErrorIllegalAddress);
 }
+
 static void test_memory_pinned_for_another_device_is_an_illegal_address(void) {
     void *mine = NULL;
     OK(cudaSetDevice(1));
@@ -1040,22 +1131,29 @@ static void test_memory_pinned_for_another_device_is_an_illegal_address(void) {
     OK(cudaSetDevice(0));
     faults("move", device_memory(4), mine, cudaErrorIllegalAddress);
 }
+
 static void test_behind_an_allocation_is_an_illegal_address(void) {
     faults("move", (char *)device_memory(8) + 8, device_memory(4), cudaErrorIllegalAddress);
 }
+
 static void test_across_the_end_of_an_allocation_is_an_illegal_address(void) {
     faults("move", (char *)device_memory(6) + 4, device_memory(4), cudaErrorIllegalAddress);
 }
+
 static void test_a_freed_allocation_is_an_illegal_address(void) {
     void *p = device_memory(8);
     OK(cudaFree(p));
     faults("move", p, device_memory(4), cudaErrorIllegalAddress);
 }
+
 static void test_an_odd_address_is_misaligned(void) {
     faults("move", (char *)device_memory(8) + 2, device_memory(4), cudaErrorMisalignedAddress);
 }
 
-static void CUDART_CB count_one(void *of) { ++*(int *)of; }
+static void CUDART_CB count_one(void *of) {
+    ++*(int *)of;
+}
+
 static void CUDART_CB keep_code(cudaStream_t s, cudaError_t code, void *of) {
     (void)s;
     ((int *)of)[0]++;
@@ -1063,13 +1161,13 @@ static void CUDART_CB keep_code(cudaStream_t s, cudaError_t code, void *of) {
 }
 
 static void test_a_trap_poisons_its_device_and_no_other(void) {
-    CUmodule     m = NULL;
-    CUfunction   f = kernel(&m, "stop");
+    CUmodule m = NULL;
+    CUfunction f = kernel(&m, "stop");
     cudaStream_t s = new_stream(cudaStreamNonBlocking), t = new_stream(cudaStreamNonBlocking);
-    cudaEvent_t  e = new_event(0);
-    int          called = 0, back[2] = {0, 0};
-    size_t       size;
-    void        *p = device_memory(4), *h = pinned(4), *more = NULL;
+    cudaEvent_t e = new_event(0);
+    int called = 0, back[2] = { 0, 0 };
+    size_t size;
+    void *p = device_memory(4), *h = pinned(4), *more = NULL;
     memset(h, 0, 4);
     standin_hold(1);
     OK(launch(f, s, NULL, NULL));
@@ -1105,7 +1203,9 @@ static void test_a_trap_poisons_its_device_and_no_other(void) {
     CODE(CUDA_ERROR_LAUNCH_FAILED, unload(m));
     assert_int_equal(*(int *)h, 0);
     CODE(cudaErrorLaunchFailure, cudaFreeHost(h));
-    for (int i = 0; i < 1000 && standin_threads(); i++) pause_ms(5); /* by then the callback has come */
+    /* by then the callback has come */
+    for (int i = 0; i < 1000 && standin_threads(); i++)
+        pause_ms(5);
     assert_int_equal(called, 0);
     assert_int_equal(back[0], 1);
     CODE(cudaErrorLaunchFailure, back[1]);
@@ -1114,8 +1214,8 @@ static void test_a_trap_poisons_its_device_and_no_other(void) {
 }
 
 static void test_a_kernel_sees_what_the_host_writes_and_then_ends(void) {
-    CUmodule    m = NULL;
-    CUfunction  f = kernel(&m, "spin");
+    CUmodule m = NULL;
+    CUfunction f = kernel(&m, "spin");
     atomic_int *flag = pinned(4);
     atomic_store(flag, 0);
     OK(launch(f, 0, flag, NULL));
@@ -1128,9 +1228,9 @@ static void test_a_kernel_sees_what_the_host_writes_and_then_ends(void) {
 }
 
 static void test_a_spinning_kernel_ends_when_its_device_fails(void) {
-    CUmodule     m = NULL;
+    CUmodule m = NULL;
     cudaStream_t s = new_stream(cudaStreamNonBlocking), t = new_stream(cudaStreamNonBlocking);
-    int         *flag = pinned(4);
+    int *flag = pinned(4);
     *flag = 0;
     OK(launch(kernel(&m, "spin"), s, flag, NULL));
     OK(launch(kernel(&m, "stop"), t, NULL, NULL));
@@ -1139,12 +1239,12 @@ static void test_a_spinning_kernel_ends_when_its_device_fails(void) {
 }
 
 static void test_waits_end_when_the_device_fails(void) {
-    static gate  hold = GATE; /* the function may still be in it when this one returns */
-    CUmodule     m = NULL;
+    static gate hold = GATE; /* the function may still be in it when this one returns */
+    CUmodule m = NULL;
     cudaStream_t s = new_stream(cudaStreamNonBlocking), t = new_stream(cudaStreamNonBlocking);
-    cudaEvent_t  e = new_event(0);
-    CUfunction   f = kernel(&m, "stop");
-    aside        stream_wait, event_wait;
+    cudaEvent_t e = new_event(0);
+    CUfunction f = kernel(&m, "stop");
+    aside stream_wait, event_wait;
     OK(cudaLaunchHostFunc(s, pass, &hold));
     OK(cudaEventRecord(e, s));
     start_aside(&stream_wait, synchronize, s);
@@ -1159,8 +1259,8 @@ static void test_waits_end_when_the_device_fails(void) {
 
 static void test_a_process_ends_with_work_pending(void) {
     CUmodule m = NULL;
-    int     *flag = pinned(4);
-    gate    *hold = calloc(1, sizeof *hold);
+    int *flag = pinned(4);
+    gate *hold = calloc(1, sizeof *hold);
     *flag = 0;
     pthread_mutex_init(&hold->lock, NULL);
     pthread_cond_init(&hold->change, NULL);
@@ -1183,7 +1283,8 @@ static void test_an_entry_point_is_found_by_name_version_and_kind_of_stream(void
     OK(cudaGetDriverEntryPointByVersion("cuLaunchKernel", &f, 3000, cudaEnableDefault, &found));
     assert_int_equal(found, cudaDriverEntryPointVersionNotSufficent);
     assert_null(f);
-    CODE(cudaErrorInvalidValue, cudaGetDriverEntryPointByVersion("cuLaunchKernel", &f, 99000, cudaEnableDefault, &found));
+    CODE(cudaErrorInvalidValue,
+         cudaGetDriverEntryPointByVersion("cuLaunchKernel", &f, 99000, cudaEnableDefault, &found));
 #endif
     driver();
     OK(entry_point("cuMemsetD16Async", &other, cudaEnablePerThreadDefaultStream, &found));
@@ -1236,15 +1337,18 @@ static void test_links_are_nvlink_where_the_setting_says_so(void) {
     assert_int_equal(value, 1);
     OK(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrAccessSupported, 0, 2));
     assert_int_equal(value, 1);
-    CODE(cudaErrorInvalidDevice, cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrAccessSupported, 2, 2));
-    CODE(cudaErrorInvalidDevice, cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrAccessSupported, 0, 4));
-    CODE(cudaErrorInvalidValue, cudaDeviceGetP2PAttribute(NULL, cudaDevP2PAttrAccessSupported, 0, 1));
+    CODE(cudaErrorInvalidDevice,
+         cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrAccessSupported, 2, 2));
+    CODE(cudaErrorInvalidDevice,
+         cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrAccessSupported, 0, 4));
+    CODE(cudaErrorInvalidValue,
+         cudaDeviceGetP2PAttribute(NULL, cudaDevP2PAttrAccessSupported, 0, 1));
     CODE(cudaErrorInvalidValue, cudaDeviceGetP2PAttribute(&value, (enum cudaDeviceP2PAttr)0, 0, 1));
     assert_int_equal(standin_contexts(), 0);
 }
 
 static void test_without_a_driver_every_call_says_so(void) {
-    int   n = 77, version = 77;
+    int n = 77, version = 77;
     void *p;
     CODE(35, cudaGetDeviceCount(&n));
     assert_int_equal(n, 77);
@@ -1257,7 +1361,8 @@ static void test_without_a_driver_every_call_says_so(void) {
     CODE(35, entry_point("cuLaunchKernel", &p, 0, NULL));
     CODE(35, cudaGetLastError());
     CODE(35, cudaGetLastError());
-    assert_string_equal(cudaGetErrorName(cudaErrorInsufficientDriver), "cudaErrorInsufficientDriver");
+    assert_string_equal(cudaGetErrorName(cudaErrorInsufficientDriver),
+                        "cudaErrorInsufficientDriver");
 }
 
 static void test_without_a_gpu_there_is_no_device(void) {
@@ -1303,16 +1408,18 @@ static void test_a_driver_call_fails_without_a_last_error(void) {
 }
 
 static void test_what_is_alive_is_counted(void) {
-    char         report[200], *block = aligned_alloc(4096, 4096);
+    char report[200], *block = aligned_alloc(4096, 4096);
     cudaStream_t a = new_stream(0), b = new_stream(0);
-    cudaEvent_t  e = new_event(0);
-    CUmodule     m = NULL;
-    void        *p = device_memory(4), *h = pinned(4);
+    cudaEvent_t e = new_event(0);
+    CUmodule m = NULL;
+    void *p = device_memory(4), *h = pinned(4);
     kernel(&m, "stop");
     OK(cudaHostRegister(block, 4096, 0));
     OK(cudaStreamSynchronize(cudaStreamPerThread)); /* not created, not counted */
     assert_int_equal(standin_live(report, sizeof report), 7);
-    assert_string_equal(report, "2 streams, 1 event, 1 device allocation, 1 host allocation, 1 registration, 1 module");
+    assert_string_equal(
+        report,
+        "2 streams, 1 event, 1 device allocation, 1 host allocation, 1 registration, 1 module");
     OK(cudaHostUnregister(block));
     OK(cudaStreamDestroy(a));
     OK(cudaStreamDestroy(b));
@@ -1326,7 +1433,7 @@ static void test_what_is_alive_is_counted(void) {
 }
 
 static void test_calls_are_counted_and_logged(void) {
-    int   value;
+    int value;
     void *p = device_memory(4);
     driver();
     assert_int_equal(standin_calls("cudaMalloc"), 1);
@@ -1337,7 +1444,8 @@ static void test_calls_are_counted_and_logged(void) {
     OK(cudaMemcpyAsync(p, p, 0, cudaMemcpyDeviceToDevice, 0));
     OK(stream_query(0));
     OK(cudaSetDevice(0));
-    assert_string_equal(standin_log_take(), "cudaSetDevice:1 cudaMemcpyAsync:D2D cuStreamQuery cudaSetDevice:0");
+    assert_string_equal(standin_log_take(),
+                        "cudaSetDevice:1 cudaMemcpyAsync:D2D cuStreamQuery cudaSetDevice:0");
     OK(cudaGetDevice(&value));
     standin_log_begin();
     OK(cudaGetDevice(&value));
@@ -1365,13 +1473,14 @@ static void test_in_null_mode_submissions_do_nothing(void) {
 
 /* Threads with streams, events and copies of their own, and a chain through all of them. */
 enum { THREADS = 4, ROUNDS = 200 };
-static cudaEvent_t     chain[THREADS];
+
+static cudaEvent_t chain[THREADS];
 static pthread_mutex_t chain_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int work_along(void *of) {
-    int          i = (int)(intptr_t)of;
+    int i = (int)(intptr_t)of;
     cudaStream_t s = NULL;
-    int         *p, *h = pinned(4);
+    int *p, *h = pinned(4);
     OK(cudaSetDevice(i % 2));
     OK(cudaStreamCreateWithFlags(&s, i < 2 ? cudaStreamDefault : cudaStreamNonBlocking));
     p = device_memory(4);
@@ -1400,18 +1509,29 @@ static void test_many_threads_work_at_once(void) {
         OK(cudaSetDevice(i % 2));
         chain[i] = new_event(cudaEventDisableTiming);
     }
-    for (int i = 0; i < THREADS; i++) start_aside(&a[i], work_along, (void *)(intptr_t)i);
-    for (int i = 0; i < THREADS; i++) OK(result_of(&a[i]));
-    for (int i = 0; i < THREADS; i++) OK(cudaEventDestroy(chain[i]));
+    for (int i = 0; i < THREADS; i++)
+        start_aside(&a[i], work_along, (void *)(intptr_t)i);
+    for (int i = 0; i < THREADS; i++)
+        OK(result_of(&a[i]));
+    for (int i = 0; i < THREADS; i++)
+        OK(cudaEventDestroy(chain[i]));
     assert_int_equal(standin_live(NULL, 0), 0);
 }
 
 /* ---- running them ---- */
 
-typedef struct test { const char *name; void (*body)(void); const char *setting, *line; } test;
-#define ENDS(name)             {#name, name, NULL, NULL}
-#define WITH(name, setting)    {#name, name, setting, NULL}
-#define ABORTS(name, line)     {#name, name, NULL, line}
+typedef struct test {
+    const char *name;
+    void (*body)(void);
+    const char *setting, *line;
+} test;
+
+#define ENDS(name) \
+    { #name, name, NULL, NULL }
+#define WITH(name, setting) \
+    { #name, name, setting, NULL }
+#define ABORTS(name, line) \
+    { #name, name, NULL, line }
 static test tests[] = {
     ENDS(test_a_failing_call_leaves_its_code_until_it_is_taken),
     ENDS(test_not_ready_is_a_last_error_too),
@@ -1431,7 +1551,8 @@ static test tests[] = {
     ABORTS(test_a_part_of_host_memory_cannot_be_freed, "cudaFreeHost:"),
     ENDS(test_device_free_waits_for_the_device),
     ABORTS(test_memory_that_is_being_freed_cannot_be_used, "being freed by another thread"),
-    ABORTS(test_device_memory_in_use_elsewhere_cannot_be_freed, "in use by a pending copy on device 1"),
+    ABORTS(test_device_memory_in_use_elsewhere_cannot_be_freed,
+           "in use by a pending copy on device 1"),
     ABORTS(test_host_memory_in_use_cannot_be_freed, "in use by a pending copy"),
     ABORTS(test_host_memory_in_use_cannot_be_unregistered, "in use by a pending copy"),
     ABORTS(test_memory_given_to_a_kernel_is_in_use, "in use by a pending kernel"),
@@ -1488,13 +1609,14 @@ static test tests[] = {
     ENDS(test_in_null_mode_submissions_do_nothing),
     ENDS(test_many_threads_work_at_once),
 };
+
 enum { TESTS = sizeof tests / sizeof *tests };
 
 /* What the process wrote, cut where the buffer is full, and how it ended. */
 static int spawn(const char *name, char *output, size_t size) {
-    int    ends[2], status = 0;
+    int ends[2], status = 0;
     size_t length = 0;
-    char   rest[512];
+    char rest[512];
     assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
     assert_true(child >= 0);
@@ -1504,7 +1626,7 @@ static int spawn(const char *name, char *output, size_t size) {
         close(ends[0]);
         close(ends[1]);
         const char *options = getenv("TSAN_OPTIONS"); /* it sleeps a second before each exit */
-        char        quick[1000];
+        char quick[1000];
         snprintf(quick, sizeof quick, "%s:atexit_sleep_ms=50", options ? options : "");
         setenv("TSAN_OPTIONS", quick, 1);
         execl("/proc/self/exe", "test_standin", name, (char *)NULL);
@@ -1522,16 +1644,19 @@ static int spawn(const char *name, char *output, size_t size) {
     return status;
 }
 
-static void run_here(void **state) { ((const test *)*state)->body(); }
+static void run_here(void **state) {
+    ((const test *)*state)->body();
+}
 
 static void run_apart(void **state) {
     const test *t = *state;
-    char        output[8192];
-    int         status = spawn(t->name, output, sizeof output);
+    char output[8192];
+    int status = spawn(t->name, output, sizeof output);
     if (t->line) {
         int aborted = WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
         if (*t->line ? !aborted || !strstr(output, t->line) : !status)
-            fail_msg("should have ended with \"%s\", ended with status %x and: %s", t->line, (unsigned)status, output);
+            fail_msg("should have ended with \"%s\", ended with status %x and: %s", t->line,
+                     (unsigned)status, output);
     } else if (status) {
         fail_msg("ended with status %x and: %s", (unsigned)status, output);
     }
@@ -1541,11 +1666,13 @@ int main(int argc, char **argv) {
     struct CMUnitTest all[TESTS];
     for (int i = 0; argc == 2 && i < TESTS; i++)
         if (!strcmp(argv[1], tests[i].name)) {
-            if (tests[i].setting) putenv((char *)(uintptr_t)tests[i].setting);
+            if (tests[i].setting)
+                putenv((char *)(uintptr_t)tests[i].setting);
             alarm(120);
-            *all = (struct CMUnitTest){tests[i].name, run_here, NULL, NULL, &tests[i]};
+            *all = (struct CMUnitTest){ tests[i].name, run_here, NULL, NULL, &tests[i] };
             return _cmocka_run_group_tests("stand-in", all, 1, NULL, NULL);
         }
-    for (int i = 0; i < TESTS; i++) all[i] = (struct CMUnitTest){tests[i].name, run_apart, NULL, NULL, &tests[i]};
+    for (int i = 0; i < TESTS; i++)
+        all[i] = (struct CMUnitTest){ tests[i].name, run_apart, NULL, NULL, &tests[i] };
     return cmocka_run_group_tests_name("stand-in", all, NULL, NULL);
 }

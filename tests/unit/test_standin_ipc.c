@@ -1,4 +1,5 @@
-/* The stand-in's cudaIpc functions: what they refuse, and that a handle leads to the same memory and the same event in another process. */
+/* The stand-in's cudaIpc functions: what they refuse, and that a handle leads to the same memory
+   and the same event in another process. */
 #include "standin/standin.h"
 
 #include <cuda_runtime_api.h>
@@ -15,7 +16,11 @@
 #include <cmocka.h>
 
 #define GOOD(call) assert_int_equal(call, cudaSuccess)
-#define CODE(code, call) do { assert_int_equal(call, code); assert_int_equal(cudaGetLastError(), code); } while (0)
+#define CODE(code, call)                            \
+    do {                                            \
+        assert_int_equal(call, code);               \
+        assert_int_equal(cudaGetLastError(), code); \
+    } while (0)
 
 enum { SIZE = 1 << 16 };
 
@@ -24,27 +29,39 @@ typedef struct handles {
     cudaIpcEventHandle_t event;
 } handles;
 
-/* The exporter: a process that was forked before the stand-in was used. It fills its memory, records its event behind that, and does
-   what the bytes say that come: 'f' frees, 'd' destroys the event, anything else ends it. */
+/* The exporter: a process that was forked before the stand-in was used. It fills its memory,
+   records its event behind that, and does what the bytes say that come: 'f' frees, 'd' destroys
+   the event, anything else ends it. */
 static void exporter(int from, int to) {
     handles h;
     void *p;
     cudaStream_t s;
     cudaEvent_t e;
     char order;
-    if (cudaMalloc(&p, SIZE) || cudaStreamCreate(&s) || cudaEventCreateWithFlags(&e, cudaEventDisableTiming | cudaEventInterprocess) ||
-        cudaMemsetAsync(p, 7, SIZE, s) || cudaEventRecord(e, s) || cudaIpcGetMemHandle(&h.memory, p) || cudaIpcGetEventHandle(&h.event, e) ||
-        write(to, &h, sizeof h) != (ssize_t)sizeof h) _exit(9);
+    if (cudaMalloc(&p, SIZE) || cudaStreamCreate(&s) ||
+        cudaEventCreateWithFlags(&e, cudaEventDisableTiming | cudaEventInterprocess) ||
+        cudaMemsetAsync(p, 7, SIZE, s) || cudaEventRecord(e, s) ||
+        cudaIpcGetMemHandle(&h.memory, p) || cudaIpcGetEventHandle(&h.event, e) ||
+        write(to, &h, sizeof h) != (ssize_t)sizeof h)
+        _exit(9);
     while (read(from, &order, 1) == 1) {
-        if (order == 'f') (void)cudaFree(p);
-        else if (order == 'd') (void)cudaEventDestroy(e);
-        else break;
-        if (write(to, &order, 1) != 1) break;
+        if (order == 'f')
+            (void)cudaFree(p);
+        else if (order == 'd')
+            (void)cudaEventDestroy(e);
+        else
+            break;
+        if (write(to, &order, 1) != 1)
+            break;
     }
     _exit(0);
 }
 
-typedef struct other { pid_t pid; int to, from; handles h; } other;
+typedef struct other {
+    pid_t pid;
+    int to, from;
+    handles h;
+} other;
 
 static other start_exporter(void) {
     int out[2], in[2];
@@ -52,7 +69,11 @@ static other start_exporter(void) {
     assert_int_equal(pipe(out), 0);
     assert_int_equal(pipe(in), 0);
     o.pid = fork();
-    if (o.pid == 0) { close(out[1]); close(in[0]); exporter(out[0], in[1]); }
+    if (o.pid == 0) {
+        close(out[1]);
+        close(in[0]);
+        exporter(out[0], in[1]);
+    }
     close(out[0]);
     close(in[1]);
     o.to = out[1];
@@ -60,6 +81,7 @@ static other start_exporter(void) {
     assert_int_equal(read(o.from, &o.h, sizeof o.h), sizeof o.h);
     return o;
 }
+
 static int end_exporter(other *o) {
     int status = 0;
     close(o->to);
@@ -67,6 +89,7 @@ static int end_exporter(other *o) {
     waitpid(o->pid, &status, 0);
     return status;
 }
+
 static void tell(const other *o, char order) {
     char answer;
     assert_int_equal(write(o->to, &order, 1), 1);
@@ -89,7 +112,8 @@ static void test_memory_of_another_process_is_the_same_memory(void **state) {
     GOOD(cudaStreamWaitEvent(s, e, 0));
     GOOD(cudaMemcpyAsync(copy, p, SIZE, cudaMemcpyDeviceToHost, s));
     GOOD(cudaStreamSynchronize(s));
-    for (int i = 0; i < SIZE; i++) assert_int_equal(copy[i], 7);
+    for (int i = 0; i < SIZE; i++)
+        assert_int_equal(copy[i], 7);
     GOOD(cudaEventQuery(e));
     GOOD(cudaIpcCloseMemHandle(p));
     GOOD(cudaMemsetAsync(p, 8, SIZE, s)); /* still open once */
@@ -108,7 +132,8 @@ static void test_handles_that_cannot_be_made_or_opened_are_refused(void **state)
     cudaIpcEventHandle_t event;
     cudaEvent_t e, plain, got;
     char *p, *q;
-    CODE(cudaErrorInvalidValue, cudaEventCreateWithFlags(&e, cudaEventInterprocess)); /* with timing */
+    /* with timing */
+    CODE(cudaErrorInvalidValue, cudaEventCreateWithFlags(&e, cudaEventInterprocess));
     GOOD(cudaEventCreateWithFlags(&e, cudaEventDisableTiming | cudaEventInterprocess));
     GOOD(cudaEventCreateWithFlags(&plain, cudaEventDisableTiming));
     CODE(cudaErrorInvalidResourceHandle, cudaIpcGetEventHandle(&event, plain));
@@ -117,11 +142,14 @@ static void test_handles_that_cannot_be_made_or_opened_are_refused(void **state)
     GOOD(cudaMalloc((void **)&p, SIZE));
     CODE(cudaErrorInvalidValue, cudaIpcGetMemHandle(&memory, p + 1));
     GOOD(cudaIpcGetMemHandle(&memory, p));
-    CODE(cudaErrorDeviceUninitialized, cudaIpcOpenMemHandle((void **)&q, memory, cudaIpcMemLazyEnablePeerAccess));
-    CODE(cudaErrorInvalidValue, cudaIpcOpenMemHandle((void **)&q, first.h.memory, 0)); /* "must be specified" */
+    CODE(cudaErrorDeviceUninitialized,
+         cudaIpcOpenMemHandle((void **)&q, memory, cudaIpcMemLazyEnablePeerAccess));
+    /* "must be specified" */
+    CODE(cudaErrorInvalidValue, cudaIpcOpenMemHandle((void **)&q, first.h.memory, 0));
     CODE(cudaErrorInvalidValue, cudaIpcCloseMemHandle(p));
     memset(&memory, 1, sizeof memory);
-    CODE(cudaErrorInvalidValue, cudaIpcOpenMemHandle((void **)&q, memory, cudaIpcMemLazyEnablePeerAccess));
+    CODE(cudaErrorInvalidValue,
+         cudaIpcOpenMemHandle((void **)&q, memory, cudaIpcMemLazyEnablePeerAccess));
     GOOD(cudaFree(p));
     GOOD(cudaEventDestroy(e));
     GOOD(cudaEventDestroy(plain));
@@ -134,7 +162,8 @@ static void test_a_handle_of_freed_memory_or_a_destroyed_event_is_void(void **st
     tell(&second, 'd');
     CODE(cudaErrorMapBufferObjectFailed, cudaIpcOpenEventHandle(&e, second.h.event));
     tell(&second, 'f');
-    CODE(cudaErrorMapBufferObjectFailed, cudaIpcOpenMemHandle(&p, second.h.memory, cudaIpcMemLazyEnablePeerAccess));
+    CODE(cudaErrorMapBufferObjectFailed,
+         cudaIpcOpenMemHandle(&p, second.h.memory, cudaIpcMemLazyEnablePeerAccess));
     assert_int_equal(end_exporter(&second), 0);
 }
 

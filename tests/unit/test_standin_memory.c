@@ -1,7 +1,8 @@
-/* The stand-in's virtual memory and memory pools keep CUDA's rules: plain calls, and what the stand-in has to answer.
+/* The stand-in's virtual memory and memory pools keep CUDA's rules: plain calls, and what the
+   stand-in has to answer.
 
-   Each test runs in a process of its own; some must end in abort() with a certain line.  `test_standin_memory NAME` runs one test in
-   this process. */
+   Each test runs in a process of its own; some must end in abort() with a certain line.
+   `test_standin_memory NAME` runs one test in this process. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -22,14 +23,15 @@
 
 #include "standin/standin.h"
 
-#define OK(call)         assert_int_equal((int)(call), 0)
+#define OK(call) assert_int_equal((int)(call), 0)
 #define CODE(code, call) assert_int_equal((int)(call), (int)(code))
-#define MIB              ((size_t)1 << 20)
-#define PAGE             (2 * MIB)
+#define MIB ((size_t)1 << 20)
+#define PAGE (2 * MIB)
 
 /* ---- what the tests use ---- */
 
-static const char ptx[] = ".version 5.0\n.target sm_60\n.address_size 64\n"
+static const char ptx[] =
+    ".version 5.0\n.target sm_60\n.address_size 64\n"
     ".visible .entry store(.param .u64 store_0, .param .u32 store_1)\n"
     "{ .reg .b32 %r<2>; .reg .b64 %rd<3>;\n"
     "ld.param.u64 %rd1, [store_0]; cvta.to.global.u64 %rd2, %rd1; ld.param.u32 %r1, [store_1];\n"
@@ -37,15 +39,18 @@ static const char ptx[] = ".version 5.0\n.target sm_60\n.address_size 64\n"
 
 static CUresult (*load_data)(CUmodule *, const void *);
 static CUresult (*get_function)(CUfunction *, CUmodule, const char *);
-static CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                                 void **, void **);
+static CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                 unsigned, unsigned, CUstream, void **, void **);
 static CUresult (*get_attribute)(int *, CUdevice_attribute, CUdevice);
-static CUresult (*granularity)(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags);
+static CUresult (*granularity)(size_t *, const CUmemAllocationProp *,
+                               CUmemAllocationGranularity_flags);
 static CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
 static CUresult (*address_free)(CUdeviceptr, size_t);
-static CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+static CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
+                          unsigned long long);
 static CUresult (*release)(CUmemGenericAllocationHandle);
-static CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+static CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
+                       unsigned long long);
 static CUresult (*unmap)(CUdeviceptr, size_t);
 static CUresult (*set_access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
 static CUresult (*get_access)(unsigned long long *, const CUmemLocation *, CUdeviceptr);
@@ -102,7 +107,7 @@ static CUmemGenericAllocationHandle memory(int device, size_t size) {
 }
 
 static CUresult allow(CUdeviceptr at, size_t size, int device, CUmemAccess_flags flags) {
-    CUmemAccessDesc desc = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags};
+    CUmemAccessDesc desc = { { CU_MEM_LOCATION_TYPE_DEVICE, device }, flags };
     return set_access(at, size, &desc, 1);
 }
 
@@ -114,7 +119,10 @@ static void mapped(CUdeviceptr at, size_t size, int device) {
     OK(allow(at, size, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
 }
 
-static void *pointer(CUdeviceptr at) { return (void *)(uintptr_t)at; }
+static void *pointer(CUdeviceptr at) {
+    return (void *)(uintptr_t)at;
+}
+
 static size_t used(void) {
     size_t unused = 0, total = 0;
     OK(cudaMemGetInfo(&unused, &total));
@@ -137,8 +145,9 @@ static CUresult store(CUdeviceptr at, cudaStream_t s) {
     static CUmodule module;
     CUfunction f = NULL;
     unsigned value = 7;
-    void *params[] = {&at, &value};
-    if (!module) OK(load_data(&module, ptx));
+    void *params[] = { &at, &value };
+    if (!module)
+        OK(load_data(&module, ptx));
     OK(get_function(&f, module, "store"));
     return launch_kernel(f, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
 }
@@ -228,7 +237,7 @@ static void test_a_mapping_needs_a_free_place_in_a_reservation(void) {
     CUmemGenericAllocationHandle handle = memory(0, 2 * PAGE);
     CODE(CUDA_ERROR_INVALID_VALUE, map(at + 4096, PAGE, 0, handle, 0));
     CODE(CUDA_ERROR_INVALID_VALUE, map(at, 4096, 0, handle, 0));
-    CODE(CUDA_ERROR_INVALID_VALUE, map(at, PAGE, PAGE, handle, 0)); /* "currently must be zero" */
+    CODE(CUDA_ERROR_INVALID_VALUE, map(at, PAGE, PAGE, handle, 0));  /* "currently must be zero" */
     CODE(CUDA_ERROR_INVALID_VALUE, map(at, 3 * PAGE, 0, handle, 0)); /* it has less */
     CODE(CUDA_ERROR_INVALID_VALUE, map(at + 3 * PAGE, 2 * PAGE, 0, handle, 0));
     CODE(CUDA_ERROR_INVALID_VALUE, map((CUdeviceptr)4 << 40, PAGE, 0, handle, 0));
@@ -241,7 +250,7 @@ static void test_mapped_memory_cannot_be_touched_before_access_is_set(void) {
     CUdeviceptr at = reserved(PAGE);
     CUmemGenericAllocationHandle handle = memory(0, PAGE);
     unsigned long long flags = 77;
-    CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemLocation here = { CU_MEM_LOCATION_TYPE_DEVICE, 0 };
     OK(map(at, PAGE, 0, handle, 0));
     OK(get_access(&flags, &here, at));
     assert_int_equal(flags, CU_MEM_ACCESS_FLAGS_PROT_NONE);
@@ -271,12 +280,15 @@ static void test_a_kernel_that_touches_memory_without_access_fails(void) {
 
 static void test_access_is_set_for_whole_mappings_of_devices_that_reach_them(void) {
     CUdeviceptr at = reserved(4 * PAGE);
-    CUmemAccessDesc both[2] = {{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
-                               {{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+    CUmemAccessDesc both[2] = {
+        { { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
+        { { CU_MEM_LOCATION_TYPE_DEVICE, 1 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE }
+    };
     mapped(at, 2 * PAGE, 0);
     CODE(CUDA_ERROR_INVALID_VALUE, allow(at, PAGE, 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     CODE(CUDA_ERROR_INVALID_VALUE, allow(at, 3 * PAGE, 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
-    CODE(CUDA_ERROR_INVALID_DEVICE, allow(at, 2 * PAGE, 2, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)); /* it does not reach it */
+    /* it does not reach it */
+    CODE(CUDA_ERROR_INVALID_DEVICE, allow(at, 2 * PAGE, 2, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     CODE(CUDA_ERROR_INVALID_DEVICE, allow(at, 2 * PAGE, 9, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     mapped(at + 2 * PAGE, PAGE, 0);
     OK(set_access(at, 3 * PAGE, both, 2));
@@ -307,7 +319,8 @@ static void test_a_mapping_is_unmapped_as_a_whole_and_alone(void) {
     OK(unmap(at, 2 * PAGE));
     OK(unmap(at + 2 * PAGE, PAGE));
     assert_int_equal(used(), 0);
-    CODE(cudaErrorInvalidValue, cudaMemcpyPeerAsync(pointer(at), 0, pointer(at + PAGE), 0, 4, NULL));
+    CODE(cudaErrorInvalidValue,
+         cudaMemcpyPeerAsync(pointer(at), 0, pointer(at + PAGE), 0, 4, NULL));
 }
 
 static void test_memory_keeps_its_bytes_wherever_it_is_mapped(void) {
@@ -330,7 +343,8 @@ static void test_memory_keeps_its_bytes_wherever_it_is_mapped(void) {
 static void test_mappings_side_by_side_are_one_memory(void) {
     CUdeviceptr at = reserved(5 * PAGE), other = reserved(PAGE);
     char *text = malloc(3 * PAGE), *back = malloc(3 * PAGE);
-    for (size_t i = 0; i < 3 * PAGE; i++) text[i] = (char)(i % 251);
+    for (size_t i = 0; i < 3 * PAGE; i++)
+        text[i] = (char)(i % 251);
     mapped(other, PAGE, 0);
     mapped(at, PAGE, 0);
     mapped(at + PAGE, 2 * PAGE, 0);
@@ -340,8 +354,11 @@ static void test_mappings_side_by_side_are_one_memory(void) {
     memset(text + PAGE - 8, 0, 16);
     OK(cudaMemcpy(back, pointer(at), 3 * PAGE, cudaMemcpyDeviceToHost));
     assert_memory_equal(text, back, 3 * PAGE);
-    CODE(cudaErrorInvalidValue, cudaMemcpy(back, pointer(at), 3 * PAGE + 1, cudaMemcpyDeviceToHost)); /* a gap */
-    CODE(cudaErrorInvalidValue, cudaMemcpy(back, pointer(at + 4 * PAGE), PAGE + 1, cudaMemcpyDeviceToHost));
+    /* a gap */
+    CODE(cudaErrorInvalidValue,
+         cudaMemcpy(back, pointer(at), 3 * PAGE + 1, cudaMemcpyDeviceToHost));
+    CODE(cudaErrorInvalidValue,
+         cudaMemcpy(back, pointer(at + 4 * PAGE), PAGE + 1, cudaMemcpyDeviceToHost));
     OK(unmap(at, PAGE));
     OK(cudaMemcpy(back, pointer(at + PAGE), 2 * PAGE, cudaMemcpyDeviceToHost));
     assert_memory_equal(text + PAGE, back, 2 * PAGE);
@@ -400,9 +417,14 @@ static void test_a_capture_forbids_all_of_it_unless_the_thread_is_relaxed(void) 
     cudaGraph_t graph = NULL;
     for (int i = 0; i < 7; i++) {
         OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-        CODE(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, i == 0 ? reserve(&more, PAGE, 0, 0, 0) : i == 1 ? create(&fresh, PAGE, &p, 0)
-             : i == 2 ? map(at, PAGE, 0, handle, 0) : i == 3 ? allow(at, PAGE, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-             : i == 4 ? unmap(at, PAGE) : i == 5 ? release(handle) : address_free(at, 2 * PAGE));
+        CODE(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+             i == 0   ? reserve(&more, PAGE, 0, 0, 0)
+             : i == 1 ? create(&fresh, PAGE, &p, 0)
+             : i == 2 ? map(at, PAGE, 0, handle, 0)
+             : i == 3 ? allow(at, PAGE, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+             : i == 4 ? unmap(at, PAGE)
+             : i == 5 ? release(handle)
+                      : address_free(at, 2 * PAGE));
         CODE(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(s, &graph));
     }
     OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
@@ -460,13 +482,21 @@ static cudaMemPool_t pool_of(int device) {
     OK(cudaDeviceGetDefaultMemPool(&p, device));
     return p;
 }
+
 static uint64_t pool_has(enum cudaMemPoolAttr which) {
     uint64_t value = 77;
     OK(cudaMemPoolGetAttribute(pool_of(0), which, &value));
     return value;
 }
-static void keep(uint64_t bytes) { OK(cudaMemPoolSetAttribute(pool_of(0), cudaMemPoolAttrReleaseThreshold, &bytes)); }
-static void policy(enum cudaMemPoolAttr which, int on) { OK(cudaMemPoolSetAttribute(pool_of(0), which, &on)); }
+
+static void keep(uint64_t bytes) {
+    OK(cudaMemPoolSetAttribute(pool_of(0), cudaMemPoolAttrReleaseThreshold, &bytes));
+}
+
+static void policy(enum cudaMemPoolAttr which, int on) {
+    OK(cudaMemPoolSetAttribute(pool_of(0), which, &on));
+}
+
 static void *take(size_t size, cudaStream_t s) {
     void *p = NULL;
     OK(cudaMallocAsync(&p, size, s));
@@ -574,7 +604,8 @@ static void test_memory_of_a_pool_is_not_used_after_its_free(void) {
 
 static void CUDART_CB stay(void *unused) {
     (void)unused;
-    for (;;) nanosleep(&(struct timespec){1, 0}, NULL);
+    for (;;)
+        nanosleep(&(struct timespec){ 1, 0 }, NULL);
 }
 
 static void test_memory_of_a_pool_is_not_freed_under_the_work_of_another_stream(void) {
@@ -627,7 +658,8 @@ static void test_pools_and_allocations_share_the_device(void) {
     keep(UINT64_MAX);
     OK(cudaFreeAsync(p, NULL));
     OK(cudaStreamSynchronize(NULL));
-    OK(cudaMallocAsync(&q, 4 * MIB, NULL)); /* what is kept is too large for that, but goes when it is in the way */
+    /* what is kept is too large for that, but goes when it is in the way */
+    OK(cudaMallocAsync(&q, 4 * MIB, NULL));
     OK(cudaMallocAsync(&q, 12 * MIB, NULL));
 }
 
@@ -645,9 +677,12 @@ static void test_a_device_may_have_no_pools(void) {
 
 static void test_attributes_of_a_pool(void) {
     uint64_t high = 1;
-    CODE(cudaErrorInvalidValue, cudaMemPoolSetAttribute(pool_of(0), cudaMemPoolAttrUsedMemHigh, &high));
-    CODE(cudaErrorInvalidValue, cudaMemPoolSetAttribute(pool_of(0), cudaMemPoolAttrUsedMemCurrent, &high));
-    CODE(cudaErrorInvalidValue, cudaMemPoolSetAttribute(pool_of(0), cudaMemPoolAttrReleaseThreshold, NULL));
+    CODE(cudaErrorInvalidValue,
+         cudaMemPoolSetAttribute(pool_of(0), cudaMemPoolAttrUsedMemHigh, &high));
+    CODE(cudaErrorInvalidValue,
+         cudaMemPoolSetAttribute(pool_of(0), cudaMemPoolAttrUsedMemCurrent, &high));
+    CODE(cudaErrorInvalidValue,
+         cudaMemPoolSetAttribute(pool_of(0), cudaMemPoolAttrReleaseThreshold, NULL));
     void *p = take(4096, NULL);
     OK(cudaFreeAsync(p, NULL));
     OK(cudaStreamSynchronize(NULL));
@@ -669,10 +704,18 @@ static void test_a_stream_that_captures_gets_no_memory_of_a_pool(void) {
 
 /* ---- running them ---- */
 
-typedef struct test { const char *name; void (*body)(void); const char *setting, *line; } test;
-#define ENDS(name)          {#name, name, NULL, NULL}
-#define WITH(name, setting) {#name, name, setting, NULL}
-#define ABORTS(name, line)  {#name, name, NULL, line}
+typedef struct test {
+    const char *name;
+    void (*body)(void);
+    const char *setting, *line;
+} test;
+
+#define ENDS(name) \
+    { #name, name, NULL, NULL }
+#define WITH(name, setting) \
+    { #name, name, setting, NULL }
+#define ABORTS(name, line) \
+    { #name, name, NULL, line }
 static test tests[] = {
     ENDS(test_a_reservation_has_whole_pages_and_its_alignment),
     ENDS(test_a_reservation_is_freed_as_a_whole_and_when_it_is_empty),
@@ -682,7 +725,8 @@ static test tests[] = {
     ENDS(test_a_mapping_needs_a_free_place_in_a_reservation),
     ENDS(test_mapped_memory_cannot_be_touched_before_access_is_set),
     ENDS(test_a_kernel_that_touches_memory_without_access_fails),
-    WITH(test_access_is_set_for_whole_mappings_of_devices_that_reach_them, "STANDIN_PEERS=0000100000000000"),
+    WITH(test_access_is_set_for_whole_mappings_of_devices_that_reach_them,
+         "STANDIN_PEERS=0000100000000000"),
     ENDS(test_peer_access_does_not_hold_for_mappings),
     ENDS(test_a_mapping_is_unmapped_as_a_whole_and_alone),
     ENDS(test_memory_keeps_its_bytes_wherever_it_is_mapped),
@@ -701,7 +745,8 @@ static test tests[] = {
     ENDS(test_only_memory_of_pools_is_freed_in_a_stream),
     ABORTS(test_memory_of_a_pool_is_freed_once, "is freed already"),
     ABORTS(test_memory_of_a_pool_is_not_used_after_its_free, "is freed, or being freed"),
-    ABORTS(test_memory_of_a_pool_is_not_freed_under_the_work_of_another_stream, "when the stream comes to the free"),
+    ABORTS(test_memory_of_a_pool_is_not_freed_under_the_work_of_another_stream,
+           "when the stream comes to the free"),
     ENDS(test_a_plain_free_takes_memory_of_a_pool_and_does_not_wait),
     WITH(test_a_pool_decides_who_reaches_its_memory, "STANDIN_PEERS=0000100000000000"),
     WITH(test_pools_and_allocations_share_the_device, "STANDIN_MEMORY=16777216"),
@@ -709,12 +754,13 @@ static test tests[] = {
     ENDS(test_attributes_of_a_pool),
     ABORTS(test_a_stream_that_captures_gets_no_memory_of_a_pool, "the stream captures"),
 };
+
 enum { TESTS = sizeof tests / sizeof *tests };
 
 static int spawn(const char *name, char *output, size_t size) {
-    int    ends[2], status = 0;
+    int ends[2], status = 0;
     size_t length = 0;
-    char   rest[512];
+    char rest[512];
     OK(pipe(ends));
     pid_t child = fork();
     assert_true(child >= 0);
@@ -724,7 +770,7 @@ static int spawn(const char *name, char *output, size_t size) {
         close(ends[0]);
         close(ends[1]);
         const char *options = getenv("TSAN_OPTIONS"); /* it sleeps a second before each exit */
-        char        quick[1000];
+        char quick[1000];
         snprintf(quick, sizeof quick, "%s:atexit_sleep_ms=50", options ? options : "");
         setenv("TSAN_OPTIONS", quick, 1);
         execl("/proc/self/exe", "test_standin_memory", name, (char *)NULL);
@@ -749,12 +795,13 @@ static void run_here(void **state) {
 
 static void run_apart(void **state) {
     const test *t = *state;
-    char        output[8192];
-    int         status = spawn(t->name, output, sizeof output);
+    char output[8192];
+    int status = spawn(t->name, output, sizeof output);
     if (t->line) {
         int aborted = WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
         if (!aborted || !strstr(output, t->line))
-            fail_msg("should have ended with \"%s\", ended with status %x and: %s", t->line, (unsigned)status, output);
+            fail_msg("should have ended with \"%s\", ended with status %x and: %s", t->line,
+                     (unsigned)status, output);
     } else if (status) {
         fail_msg("ended with status %x and: %s", (unsigned)status, output);
     }
@@ -764,11 +811,13 @@ int main(int argc, char **argv) {
     struct CMUnitTest all[TESTS];
     for (int i = 0; argc == 2 && i < TESTS; i++)
         if (!strcmp(argv[1], tests[i].name)) {
-            if (tests[i].setting) putenv((char *)(uintptr_t)tests[i].setting);
+            if (tests[i].setting)
+                putenv((char *)(uintptr_t)tests[i].setting);
             alarm(120);
-            *all = (struct CMUnitTest){tests[i].name, run_here, NULL, NULL, &tests[i]};
+            *all = (struct CMUnitTest){ tests[i].name, run_here, NULL, NULL, &tests[i] };
             return _cmocka_run_group_tests("stand-in", all, 1, NULL, NULL);
         }
-    for (int i = 0; i < TESTS; i++) all[i] = (struct CMUnitTest){tests[i].name, run_apart, NULL, NULL, &tests[i]};
+    for (int i = 0; i < TESTS; i++)
+        all[i] = (struct CMUnitTest){ tests[i].name, run_apart, NULL, NULL, &tests[i] };
     return cmocka_run_group_tests_name("stand-in", all, NULL, NULL);
 }

@@ -1,14 +1,20 @@
 #include "page.h"
 
-typedef struct { float *x; float factor; } scale_args;
+typedef struct {
+    float *x;
+    float factor;
+} scale_args;
+
 static int scale(size_t first, size_t count, const void *args) {
     const scale_args *a = args;
-    for (size_t i = first; i < first + count; i++) a->x[i] *= a->factor;
+    for (size_t i = first; i < first + count; i++)
+        a->x[i] *= a->factor;
     return 0;
 }
 
 int main(void) {
     enum { items = 1000 };
+
     const size_t size = items * sizeof(float);
     ds_device device = ds_device_current();
     ds_stream s, t;
@@ -18,15 +24,19 @@ int main(void) {
     CHECK(ds_stream_create(NULL, &s));
     CHECK(ds_stream_create(NULL, &t));
     CHECK(ds_event_create(DS_EVENT_DEFAULT, "fork", &fork));
-    CHECK(ds_kernel_create(&(ds_kernel_desc){ .name = "scale", .cpu_fn = scale, .args_size = sizeof(scale_args) }, &k));
+    CHECK(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "scale", .cpu_fn = scale, .args_size = sizeof(scale_args) },
+        &k));
     CHECK(ds_alloc(device, 3 * size, &x));
     CHECK(ds_host_alloc(size, &pinned));
     float *number = pinned;
     number[0] = 1;
-    scale_args args = { x, 2 }, args_s = { (float *)x + items, 2 }, args_t = { (float *)x + 2 * items, 2 };
+    scale_args args = { x, 2 }, args_s = { (float *)x + items, 2 },
+               args_t = { (float *)x + 2 * items, 2 };
 #include "1.c"
     float expected = 1;
-    for (int i = 0; i < 100; i++) expected *= 2;
+    for (int i = 0; i < 100; i++)
+        expected *= 2;
     EXPECT(number[0] == expected);
 
 #include "2.c"

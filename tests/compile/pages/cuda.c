@@ -4,9 +4,11 @@
 static int scale(size_t first, size_t count, const void *args);
 static const char scale_ptx[] = "what clang writes";
 #include "2.c"
+
 static int scale(size_t first, size_t count, const void *args) {
     const scale_args *a = args;
-    for (size_t i = first; i < first + count; i++) a->x[i] *= a->factor;
+    for (size_t i = first; i < first + count; i++)
+        a->x[i] *= a->factor;
     return 0;
 }
 

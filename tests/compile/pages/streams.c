@@ -39,4 +39,6 @@ static int machine(void) {
     return ds_shutdown() < 0;
 }
 
-int main(void) { return walk() || machine(); }
+int main(void) {
+    return walk() || machine();
+}

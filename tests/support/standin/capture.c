@@ -1,38 +1,45 @@
 /* Capture: streams whose work becomes nodes of a graph, and what may not be done meanwhile.
 
-   A capture begins in one stream, its origin; others join it by waiting for an event that was recorded in it.  An invalid
-   operation invalidates it; it stays open, of no use to anybody, until it is ended in its origin.  Where CUDA's documentation
-   leaves open whether an error invalidates, it does. */
+   A capture begins in one stream, its origin; others join it by waiting for an event that was
+   recorded in it. An invalid operation invalidates it; it stays open, of no use to anybody,
+   until it is ended in its origin. Where CUDA's documentation leaves open whether an error
+   invalidates, it does. */
 #include "core.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct capture {
-    unsigned long long         id, thread;    /* the thread that began it */
+    unsigned long long id, thread; /* the thread that began it */
     enum cudaStreamCaptureMode mode;
-    stream                    *origin, *members; /* NULL: it is over */
-    graph                     *graph;
-    int                        own_graph;     /* made for it */
-    int                        invalid;
-    nodes                      excused;       /* taken out of a stream's dependencies: they need not be joined */
-    unsigned                   refs;          /* while it is open, and of events */
-    capture                   *next;
+    stream *origin, *members; /* NULL: it is over */
+    graph *graph;
+    int own_graph; /* made for it */
+    int invalid;
+    /* taken out of a stream's dependencies: they need not be joined */
+    nodes excused;
+    unsigned refs; /* while it is open, and of events */
+    capture *next;
 };
 
-static capture           *open_captures;
+static capture *open_captures;
 static unsigned long long next_id = 1, next_thread = 1;
-atomic_int                si_captures;
+atomic_int si_captures;
 
 static void unref(capture *c) {
-    if (--c->refs) return;
+    if (--c->refs)
+        return;
     si_nodes_free(&c->excused);
     free(c);
 }
 
-static int is_open(const capture *c) { return c->members != NULL; }
+static int is_open(const capture *c) {
+    return c->members != NULL;
+}
 
-static void invalidate(capture *c) { c->invalid = 1; }
+static void invalidate(capture *c) {
+    c->invalid = 1;
+}
 
 static void join(capture *c, stream *s, const nodes *deps) {
     s->capture = c;
@@ -43,7 +50,8 @@ static void join(capture *c, stream *s, const nodes *deps) {
 
 static void leave(stream *s) {
     stream **at = &s->capture->members;
-    while (*at != s) at = &(*at)->next_member;
+    while (*at != s)
+        at = &(*at)->next_member;
     *at = s->next_member;
     s->capture = NULL;
     s->deps.count = 0;
@@ -52,8 +60,10 @@ static void leave(stream *s) {
 /* All its streams leave it.  What becomes of the graph is the caller's business. */
 static void close_capture(capture *c) {
     capture **at = &open_captures;
-    while (c->members) leave(c->members);
-    while (*at != c) at = &(*at)->next;
+    while (c->members)
+        leave(c->members);
+    while (*at != c)
+        at = &(*at)->next;
     *at = c->next;
     si_graph_capturing(c->graph, 0);
     c->origin = NULL;
@@ -61,24 +71,29 @@ static void close_capture(capture *c) {
 }
 
 static void drop_graph(capture *c) {
-    if (c->own_graph) si_free_graph(c->graph);
+    if (c->own_graph)
+        si_free_graph(c->graph);
 }
 
 /* A stream of the capture on the device; blocking: one that takes turns with the legacy stream. */
 static int has_member(const capture *c, int index, int blocking) {
     for (const stream *s = c->members; s; s = s->next_member)
-        if (s->device == index && (s->blocking || !blocking)) return 1;
+        if (s->device == index && (s->blocking || !blocking))
+            return 1;
     return 0;
 }
 
-static int is_legacy(const stream *s) { return s == &si_devices[s->device].legacy; }
+static int is_legacy(const stream *s) {
+    return s == &si_devices[s->device].legacy;
+}
 
 /* "the legacy stream is in an unusable state until the blocking stream capture is terminated" */
 static int legacy_use(const stream *s, int look) {
     int code = 0;
     for (capture *c = open_captures; c; c = c->next)
         if (has_member(c, s->device, 1)) {
-            if (!look) invalidate(c);
+            if (!look)
+                invalidate(c);
             code = cudaErrorStreamCaptureImplicit;
         }
     return code;
@@ -87,21 +102,25 @@ static int legacy_use(const stream *s, int look) {
 /* ---- what streams, events and unsafe calls do ---- */
 
 int si_capture_enqueue(stream *s) {
-    if (is_legacy(s)) return legacy_use(s, 0);
+    if (is_legacy(s))
+        return legacy_use(s, 0);
     return s->capture && s->capture->invalid ? cudaErrorStreamCaptureInvalidated : 0;
 }
 
 int si_capture_refuse(stream *s) {
     int code = si_capture_enqueue(s);
-    if (code || !s->capture) return code;
+    if (code || !s->capture)
+        return code;
     invalidate(s->capture);
     return cudaErrorStreamCaptureUnsupported;
 }
 
 /* Whether the calling thread's mode and the capture's forbid an unsafe call. */
 static int forbids(const capture *c) {
-    if (si_me.mode == cudaStreamCaptureModeRelaxed) return 0;
-    if (si_me.number && c->thread == si_me.number) return c->mode != cudaStreamCaptureModeRelaxed;
+    if (si_me.mode == cudaStreamCaptureModeRelaxed)
+        return 0;
+    if (si_me.number && c->thread == si_me.number)
+        return c->mode != cudaStreamCaptureModeRelaxed;
     return si_me.mode == cudaStreamCaptureModeGlobal && c->mode == cudaStreamCaptureModeGlobal;
 }
 
@@ -114,10 +133,18 @@ static int unsafe(int index) {
         }
     return code;
 }
-int si_capture_unsafe(void) { return unsafe(-1); }
-int si_capture_synchronize(int index) { return unsafe(index); }
 
-graph *si_capture_graph(const stream *s) { return s->capture->graph; }
+int si_capture_unsafe(void) {
+    return unsafe(-1);
+}
+
+int si_capture_synchronize(int index) {
+    return unsafe(index);
+}
+
+graph *si_capture_graph(const stream *s) {
+    return s->capture->graph;
+}
 
 void si_capture_node(stream *s, node *n) {
     s->deps.count = 0;
@@ -125,14 +152,16 @@ void si_capture_node(stream *s, node *n) {
 }
 
 void si_capture_forget(event *e) {
-    if (e->capture) unref(e->capture);
+    if (e->capture)
+        unref(e->capture);
     e->capture = NULL;
     si_nodes_free(&e->deps);
 }
 
 void si_capture_record(event *e, stream *s) {
     s->capture->refs++;
-    if (e->record) si_unref(e->record);
+    if (e->record)
+        si_unref(e->record);
     e->record = NULL;
     si_capture_forget(e);
     e->capture = s->capture;
@@ -140,7 +169,8 @@ void si_capture_record(event *e, stream *s) {
 }
 
 int si_capture_look(event *e) {
-    if (!e->capture) return 0;
+    if (!e->capture)
+        return 0;
     invalidate(e->capture);
     return cudaErrorCapturedEvent;
 }
@@ -152,7 +182,8 @@ static int fork_into(stream *s, event *e) {
         invalidate(c);
         return cudaErrorStreamCaptureImplicit;
     }
-    if (c->invalid) return cudaErrorStreamCaptureInvalidated;
+    if (c->invalid)
+        return cudaErrorStreamCaptureInvalidated;
     join(c, s, &e->deps);
     return 0;
 }
@@ -160,16 +191,22 @@ static int fork_into(stream *s, event *e) {
 int si_capture_wait(stream *s, event *e, int *done) {
     capture *mine = s->capture, *other = e->capture;
     *done = mine || other;
-    if (!mine && !other) return 0;
-    if (!mine) return is_open(other) ? fork_into(s, e) : cudaErrorCapturedEvent;
-    if (!other && !e->record && !si_ipc_is_recorded(e)) return 0;
+    if (!mine && !other)
+        return 0;
+    if (!mine)
+        return is_open(other) ? fork_into(s, e) : cudaErrorCapturedEvent;
+    if (!other && !e->record && !si_ipc_is_recorded(e))
+        return 0;
     if (mine == other) {
-        for (size_t i = 0; i < e->deps.count; i++) si_nodes_add(&s->deps, e->deps.at[i]);
+        for (size_t i = 0; i < e->deps.count; i++)
+            si_nodes_add(&s->deps, e->deps.at[i]);
         return 0;
     }
     invalidate(mine);
-    if (!other) return cudaErrorStreamCaptureIsolation;
-    if (!is_open(other)) return cudaErrorCapturedEvent;
+    if (!other)
+        return cudaErrorStreamCaptureIsolation;
+    if (!is_open(other))
+        return cudaErrorCapturedEvent;
     invalidate(other);
     return cudaErrorStreamCaptureMerge;
 }
@@ -177,7 +214,8 @@ int si_capture_wait(stream *s, event *e, int *done) {
 /* Without its origin nobody could end it. */
 void si_capture_lose(stream *s) {
     capture *c = s->capture;
-    if (!c) return;
+    if (!c)
+        return;
     invalidate(c);
     if (s != c->origin) {
         leave(s);
@@ -191,34 +229,43 @@ void si_capture_lose(stream *s) {
 int si_capture_status(stream *s, enum cudaStreamCaptureStatus *status) {
     if (is_legacy(s)) {
         int code = legacy_use(s, 1);
-        if (code) return code;
+        if (code)
+            return code;
     }
-    *status = !s->capture ? cudaStreamCaptureStatusNone
-            : s->capture->invalid ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+    *status = !s->capture           ? cudaStreamCaptureStatusNone
+              : s->capture->invalid ? cudaStreamCaptureStatusInvalidated
+                                    : cudaStreamCaptureStatusActive;
     return 0;
 }
 
 size_t si_capture_count(void) {
     size_t n = 0;
-    for (capture *c = open_captures; c; c = c->next) n++;
+    for (capture *c = open_captures; c; c = c->next)
+        n++;
     return n;
 }
 
 /* ---- the runtime's functions ---- */
 
-static int is_mode(enum cudaStreamCaptureMode mode) { return (unsigned)mode <= (unsigned)cudaStreamCaptureModeRelaxed; }
+static int is_mode(enum cudaStreamCaptureMode mode) {
+    return (unsigned)mode <= (unsigned)cudaStreamCaptureModeRelaxed;
+}
 
 static int check_begin(const stream *s, enum cudaStreamCaptureMode mode) {
     int code = sticky(s->device);
-    if (code) return code;
-    if (!is_mode(mode)) return cudaErrorInvalidValue;
-    if (is_legacy(s)) return cudaErrorStreamCaptureUnsupported;
+    if (code)
+        return code;
+    if (!is_mode(mode))
+        return cudaErrorInvalidValue;
+    if (is_legacy(s))
+        return cudaErrorStreamCaptureUnsupported;
     return s->capture ? cudaErrorIllegalState : 0;
 }
 
 static void begin(stream *s, enum cudaStreamCaptureMode mode, graph *g, const nodes *deps) {
     capture *c = si_allocate(sizeof *c);
-    if (!si_me.number) si_me.number = next_thread++;
+    if (!si_me.number)
+        si_me.number = next_thread++;
     c->id = next_id++, c->thread = si_me.number, c->mode = mode, c->origin = s, c->refs = 1;
     c->own_graph = !g;
     c->graph = g ? g : si_new_graph();
@@ -230,30 +277,36 @@ static void begin(stream *s, enum cudaStreamCaptureMode mode, graph *g, const no
 }
 
 cudaError_t si_stream_begin_capture(cudaStream_t handle, enum cudaStreamCaptureMode mode) {
-    const nodes none = {NULL, 0, 0};
+    const nodes none = { NULL, 0, 0 };
     ENTER(cudaStreamBeginCapture);
     si_bind();
     lock();
     stream *s = si_stream_of("cudaStreamBeginCapture", handle);
-    int     code = check_begin(s, mode);
-    if (!code) begin(s, mode, NULL, &none);
+    int code = check_begin(s, mode);
+    if (!code)
+        begin(s, mode, NULL, &none);
     unlock();
     return result(code);
 }
 
-cudaError_t si_stream_begin_capture_to_graph(cudaStream_t handle, cudaGraph_t graph_handle, const cudaGraphNode_t *dependencies,
-                                             const void *edge_data, size_t count, enum cudaStreamCaptureMode mode) {
+cudaError_t si_stream_begin_capture_to_graph(cudaStream_t handle, cudaGraph_t graph_handle,
+                                             const cudaGraphNode_t *dependencies,
+                                             const void *edge_data, size_t count,
+                                             enum cudaStreamCaptureMode mode) {
     static const char call[] = "cudaStreamBeginCaptureToGraph";
-    nodes             deps = {NULL, 0, 0};
+    nodes deps = { NULL, 0, 0 };
     ENTER(cudaStreamBeginCaptureToGraph);
     si_bind();
     lock();
     stream *s = si_stream_of(call, handle);
-    graph  *g = si_graph_of(call, graph_handle);
-    int     code = check_begin(s, mode);
-    if (!code && !si_plain_edges(edge_data, count)) code = cudaErrorInvalidValue;
-    if (!code) code = si_nodes_of(call, g, dependencies, count, &deps);
-    if (!code) begin(s, mode, g, &deps);
+    graph *g = si_graph_of(call, graph_handle);
+    int code = check_begin(s, mode);
+    if (!code && !si_plain_edges(edge_data, count))
+        code = cudaErrorInvalidValue;
+    if (!code)
+        code = si_nodes_of(call, g, dependencies, count, &deps);
+    if (!code)
+        begin(s, mode, g, &deps);
     si_nodes_free(&deps);
     unlock();
     return result(code);
@@ -262,26 +315,34 @@ cudaError_t si_stream_begin_capture_to_graph(cudaStream_t handle, cudaGraph_t gr
 /* Every member's work has come to be before the end of the origin's. */
 static int all_joined(const capture *c) {
     for (const stream *s = c->members; s; s = s->next_member)
-        if (s != c->origin && !si_nodes_reach(&c->origin->deps, &c->excused, &s->deps)) return 0;
+        if (s != c->origin && !si_nodes_reach(&c->origin->deps, &c->excused, &s->deps))
+            return 0;
     return 1;
 }
 
 static int end(stream *s, cudaGraph_t *out) {
-    int      failed = sticky(s->device);
+    int failed = sticky(s->device);
     capture *c = s->capture;
-    if (!c) return cudaErrorIllegalState;
+    if (!c)
+        return cudaErrorIllegalState;
     if (c->origin != s) {
         invalidate(c);
         return cudaErrorStreamCaptureUnmatched;
     }
-    if (c->mode != cudaStreamCaptureModeRelaxed && c->thread != si_me.number) return cudaErrorStreamCaptureWrongThread;
-    int code = failed ? failed : c->invalid ? (int)cudaErrorStreamCaptureInvalidated
-             : all_joined(c) ? 0 : (int)cudaErrorStreamCaptureUnjoined;
+    if (c->mode != cudaStreamCaptureModeRelaxed && c->thread != si_me.number)
+        return cudaErrorStreamCaptureWrongThread;
+    int code = failed          ? failed
+               : c->invalid    ? (int)cudaErrorStreamCaptureInvalidated
+               : all_joined(c) ? 0
+                               : (int)cudaErrorStreamCaptureUnjoined;
     si_nodes_sink(&s->deps);
     close_capture(c);
-    if (code) drop_graph(c);
-    else if (c->own_graph) si_give_graph(c->graph, out);
-    else *out = si_graph_handle(c->graph);
+    if (code)
+        drop_graph(c);
+    else if (c->own_graph)
+        si_give_graph(c->graph, out);
+    else
+        *out = si_graph_handle(c->graph);
     unref(c);
     return code;
 }
@@ -289,7 +350,8 @@ static int end(stream *s, cudaGraph_t *out) {
 cudaError_t si_stream_end_capture(cudaStream_t handle, cudaGraph_t *out) {
     ENTER(cudaStreamEndCapture);
     si_bind();
-    if (!out) return result(cudaErrorInvalidValue);
+    if (!out)
+        return result(cudaErrorInvalidValue);
     *out = NULL;
     lock();
     int code = end(si_stream_of("cudaStreamEndCapture", handle), out);
@@ -300,11 +362,13 @@ cudaError_t si_stream_end_capture(cudaStream_t handle, cudaGraph_t *out) {
 cudaError_t si_stream_is_capturing(cudaStream_t handle, enum cudaStreamCaptureStatus *out) {
     ENTER(cudaStreamIsCapturing);
     si_bind();
-    if (!out) return result(cudaErrorInvalidValue);
+    if (!out)
+        return result(cudaErrorInvalidValue);
     lock();
     stream *s = si_stream_of("cudaStreamIsCapturing", handle);
-    int     code = sticky(s->device);
-    if (!code) code = si_capture_status(s, out);
+    int code = sticky(s->device);
+    if (!code)
+        code = si_capture_status(s, out);
     unlock();
     return result(code);
 }
@@ -314,52 +378,70 @@ static void show(stream *s, const cudaGraphNode_t **dependencies, const cudaGrap
     size_t n = s->deps.count, size = n * (sizeof *s->shown + sizeof **edges);
     free(s->shown);
     s->shown = si_allocate(size);
-    for (size_t i = 0; i < n; i++) s->shown[i] = si_node_handle(s->deps.at[i]);
+    for (size_t i = 0; i < n; i++)
+        s->shown[i] = si_node_handle(s->deps.at[i]);
     *dependencies = s->shown;
-    if (edges) *edges = (const cudaGraphEdgeData *)(s->shown + n);
+    if (edges)
+        *edges = (const cudaGraphEdgeData *)(s->shown + n);
 }
 
-cudaError_t si_stream_get_capture_info(cudaStream_t handle, enum cudaStreamCaptureStatus *status, unsigned long long *id,
-                                       cudaGraph_t *graph_out, const cudaGraphNode_t **dependencies,
+cudaError_t si_stream_get_capture_info(cudaStream_t handle, enum cudaStreamCaptureStatus *status,
+                                       unsigned long long *id, cudaGraph_t *graph_out,
+                                       const cudaGraphNode_t **dependencies,
                                        const cudaGraphEdgeData **edges, size_t *count) {
     ENTER(cudaStreamGetCaptureInfo);
     si_bind();
-    if (!status || (edges && !dependencies)) return result(cudaErrorInvalidValue);
+    if (!status || (edges && !dependencies))
+        return result(cudaErrorInvalidValue);
     lock();
     stream *s = si_stream_of("cudaStreamGetCaptureInfo", handle);
-    int     code = sticky(s->device);
-    if (!code) code = si_capture_status(s, status);
+    int code = sticky(s->device);
+    if (!code)
+        code = si_capture_status(s, status);
     if (!code && *status == cudaStreamCaptureStatusActive) {
-        if (id) *id = s->capture->id;
-        if (graph_out) *graph_out = si_graph_handle(s->capture->graph);
-        if (dependencies) show(s, dependencies, edges);
-        if (count) *count = s->deps.count;
+        if (id)
+            *id = s->capture->id;
+        if (graph_out)
+            *graph_out = si_graph_handle(s->capture->graph);
+        if (dependencies)
+            show(s, dependencies, edges);
+        if (count)
+            *count = s->deps.count;
     }
     unlock();
     return result(code);
 }
 
-cudaError_t si_stream_update_capture_dependencies(cudaStream_t handle, cudaGraphNode_t *dependencies, const void *edge_data,
-                                                  size_t count, unsigned flags) {
+cudaError_t si_stream_update_capture_dependencies(cudaStream_t handle,
+                                                  cudaGraphNode_t *dependencies,
+                                                  const void *edge_data, size_t count,
+                                                  unsigned flags) {
     static const char call[] = "cudaStreamUpdateCaptureDependencies";
-    nodes             deps = {NULL, 0, 0};
+    nodes deps = { NULL, 0, 0 };
     ENTER(cudaStreamUpdateCaptureDependencies);
     si_bind();
-    if (flags > cudaStreamSetCaptureDependencies) return result(cudaErrorInvalidValue);
+    if (flags > cudaStreamSetCaptureDependencies)
+        return result(cudaErrorInvalidValue);
     lock();
-    stream  *s = si_stream_of(call, handle);
+    stream *s = si_stream_of(call, handle);
     capture *c = s->capture;
-    int      code = sticky(s->device);
-    if (!code) code = si_capture_enqueue(s);
-    if (!code && !c) code = cudaErrorIllegalState;
-    if (!code && !si_plain_edges(edge_data, count)) code = cudaErrorInvalidValue;
-    if (!code) code = si_nodes_of(call, c->graph, dependencies, count, &deps);
+    int code = sticky(s->device);
+    if (!code)
+        code = si_capture_enqueue(s);
+    if (!code && !c)
+        code = cudaErrorIllegalState;
+    if (!code && !si_plain_edges(edge_data, count))
+        code = cudaErrorInvalidValue;
+    if (!code)
+        code = si_nodes_of(call, c->graph, dependencies, count, &deps);
     if (!code && flags == cudaStreamSetCaptureDependencies) {
         si_nodes_sink(&s->deps);
-        for (size_t i = 0; i < s->deps.count; i++) si_nodes_add(&c->excused, s->deps.at[i]);
+        for (size_t i = 0; i < s->deps.count; i++)
+            si_nodes_add(&c->excused, s->deps.at[i]);
         s->deps.count = 0;
     }
-    for (size_t i = 0; !code && i < deps.count; i++) si_nodes_add(&s->deps, deps.at[i]);
+    for (size_t i = 0; !code && i < deps.count; i++)
+        si_nodes_add(&s->deps, deps.at[i]);
     si_nodes_free(&deps);
     unlock();
     return result(code);
@@ -367,7 +449,8 @@ cudaError_t si_stream_update_capture_dependencies(cudaStream_t handle, cudaGraph
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
     ENTER(cudaThreadExchangeStreamCaptureMode);
-    if (!mode || !is_mode(*mode)) return result(cudaErrorInvalidValue);
+    if (!mode || !is_mode(*mode))
+        return result(cudaErrorInvalidValue);
     enum cudaStreamCaptureMode before = si_me.mode;
     si_me.mode = *mode;
     *mode = before;

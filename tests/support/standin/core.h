@@ -1,5 +1,5 @@
-/* What the files of the stand-in share: standin.c (devices, memory, streams, events, kernels), vmm.c (virtual memory, pools), capture.c
-   and graphs.c.
+/* What the files of the stand-in share: standin.c (devices, memory, streams, events, kernels),
+   vmm.c (virtual memory, pools), capture.c and graphs.c.
 
    Everything here is guarded by one lock, unless it is said to be a thread's own or atomic. */
 #ifndef STANDIN_CORE_H
@@ -22,280 +22,505 @@
 
 enum {
     MAX_DEVICES = 16,
-    MAX_WORKERS = 128,         /* of one device; a GPU runs as many kernels at a time */
-    STAGING     = 64 * 1024,   /* a copy from pageable memory of up to this size returns before it is done */
-    PAGE        = 4096,
-    GARBAGE     = 64 * 1024,   /* so much of fresh memory is filled with what is not zero */
-    LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5,
-    MAX_SHARED  = 49152, MAX_SHARED_OPTIN = 232448 /* 227 KiB, of capability 9.0 */, MAX_BLOCK = 1024, MAX_BLOCK_Z = 64, MAX_GRID_YZ = 65535,
-    MAX_CONTEXTS = 16,         /* pushed by one thread */
-    IDLE_SECONDS = 1           /* a thread without work ends after this time */
+    MAX_WORKERS = 128, /* of one device; a GPU runs as many kernels at a time */
+    /* a copy from pageable memory of up to this size returns before it is done */
+    STAGING = 64 * 1024,
+    PAGE = 4096,
+    GARBAGE = 64 * 1024, /* so much of fresh memory is filled with what is not zero */
+    LEAST_PRIORITY = 0,
+    GREATEST_PRIORITY = -5,
+    MAX_SHARED = 49152,
+    MAX_SHARED_OPTIN = 232448 /* 227 KiB, of capability 9.0 */,
+    MAX_BLOCK = 1024,
+    MAX_BLOCK_Z = 64,
+    MAX_GRID_YZ = 65535,
+    MAX_CONTEXTS = 16, /* pushed by one thread */
+    IDLE_SECONDS = 1   /* a thread without work ends after this time */
 };
 
 /* ---- types ---- */
 
-typedef struct op      op;
-typedef struct node    node;
-typedef struct graph   graph;
-typedef struct exec    exec;
+typedef struct op op;
+typedef struct node node;
+typedef struct graph graph;
+typedef struct exec exec;
 typedef struct capture capture;
-typedef struct space   space;
-typedef struct pool    pool;
+typedef struct space space;
+typedef struct pool pool;
 
-/* A stretch of memory that CUDA knows.  Its fields stay as they are from its making on, but for `access` and the last two. */
+/* A stretch of memory that CUDA knows. Its fields stay as they are from its making on, but for
+   `access` and the last two. */
 typedef struct range {
-    uintptr_t start;    /* as the user sees it */
-    size_t    size;
-    char     *memory;   /* where it lies: for host memory at start */
+    uintptr_t start; /* as the user sees it */
+    size_t size;
+    char *memory; /* where it lies: for host memory at start */
+
     enum { DEVICE_MEMORY, HOST_MEMORY, REGISTERED_MEMORY } kind;
-    int       device;   /* the owner, or the current device when it was pinned */
-    int       portable;
-    space    *space;    /* a mapping: its reservation */
-    pool     *pool;     /* it came from cudaMallocAsync */
-    unsigned  access;   /* a mapping: bit i: device i may touch it */
+
+    int device; /* the owner, or the current device when it was pinned */
+    int portable;
+    space *space;              /* a mapping: its reservation */
+    pool *pool;                /* it came from cudaMallocAsync */
+    unsigned access;           /* a mapping: bit i: device i may touch it */
     struct physical *physical; /* what is mapped */
-    struct ipc_memory *ipc; /* it is exported, or another process's */
-    unsigned  uses;     /* by operations that have not ended */
-    int       freeing;
+    struct ipc_memory *ipc;    /* it is exported, or another process's */
+    unsigned uses;             /* by operations that have not ended */
+    int freeing;
 } range;
 
-typedef struct nodes { node **at; size_t count, capacity; } nodes;
+typedef struct nodes {
+    node **at;
+    size_t count, capacity;
+} nodes;
 
 typedef struct stream {
-    cudaStream_t       handle;
-    int                device, priority, blocking, destroyed, is_static;
-    unsigned           flags;
+    cudaStream_t handle;
+    int device, priority, blocking, destroyed, is_static;
+    unsigned flags;
     unsigned long long id;
-    op                *tail;        /* the last operation put, while it has not ended */
-    struct stream     *next, *prev; /* among the device's blocking streams with work */
-    capture           *capture;     /* that it belongs to; NULL: it does not capture */
-    nodes              deps;        /* what the next node captured depends on */
-    cudaGraphNode_t   *shown;       /* deps as last told to the user */
-    struct stream     *next_member;
+    op *tail;                   /* the last operation put, while it has not ended */
+    struct stream *next, *prev; /* among the device's blocking streams with work */
+    capture *capture;           /* that it belongs to; NULL: it does not capture */
+    nodes deps;                 /* what the next node captured depends on */
+    cudaGraphNode_t *shown;     /* deps as last told to the user */
+    struct stream *next_member;
 } stream;
 
 typedef struct event {
-    int      device;
+    int device;
     unsigned flags;
-    op      *record;  /* the last; NULL: never recorded, or last in a capture */
-    capture *capture; /* in which it was last recorded, also when that is over */
-    nodes    deps;    /* of the stream then */
+    op *record;            /* the last; NULL: never recorded, or last in a capture */
+    capture *capture;      /* in which it was last recorded, also when that is over */
+    nodes deps;            /* of the stream then */
     struct ipc_event *ipc; /* processes may share it */
 } event;
 
 typedef struct function {
-    struct module      *module;
+    struct module *module;
     const ptx_function *code;
-    CUfunction          handle;
-    char               *name;
-    size_t              most_shared; /* dynamic shared memory that a launch may ask for; 0: as much as any kernel */
+    CUfunction handle;
+    char *name;
+    /* dynamic shared memory that a launch may ask for; 0: as much as any kernel */
+    size_t most_shared;
 } function;
 
 typedef struct module {
-    int         device;
+    int device;
     ptx_module *code;
-    function  **functions;
-    size_t      count, capacity;
-    unsigned    uses;  /* kernels that have not ended */
-    unsigned    nodes; /* of graphs */
-    int         unloaded;
+    function **functions;
+    size_t count, capacity;
+    unsigned uses;  /* kernels that have not ended */
+    unsigned nodes; /* of graphs */
+    int unloaded;
 } module;
 
 /* What a test registers for a host address. */
 typedef struct registered_function {
-    const void         *host;
-    module             *module;
+    const void *host;
+    module *module;
     const ptx_function *code;
-    size_t              most_shared;
+    size_t most_shared;
 } registered_function;
 
-typedef struct side { char *pointer; size_t pitch, slice; } side;
-typedef struct shape { size_t width, height, depth; } shape;
+typedef struct side {
+    char *pointer;
+    size_t pitch, slice;
+} side;
+
+typedef struct shape {
+    size_t width, height, depth;
+} shape;
+
 typedef struct place {
     enum { PAGEABLE, PINNED, ON_DEVICE } where;
+
     range *range; /* the first; mappings side by side are one memory */
     size_t span;
-    int    device;
-    char  *memory;
+    int device;
+    char *memory;
 } place;
 
 /* A copy as it was asked for; named: the caller has named the devices. */
-typedef struct transfer { side dst, src; shape of; enum cudaMemcpyKind kind; int named; } transfer;
+typedef struct transfer {
+    side dst, src;
+    shape of;
+    enum cudaMemcpyKind kind;
+    int named;
+} transfer;
 
 typedef struct copy {
-    char  *dst, *src;
+    char *dst, *src;
     size_t dpitch, dslice, spitch, sslice, width, height, depth;
-    char  *staging; /* freed at the end; NULL: none */
+    char *staging; /* freed at the end; NULL: none */
 } copy;
 
 /* width in elements. */
 typedef struct fill {
-    char    *dst;
-    size_t   pitch, element, width, height;
+    char *dst;
+    size_t pitch, element, width, height;
     uint32_t value;
 } fill;
 
 typedef struct kernel {
-    module             *module;
+    module *module;
     const ptx_function *code;
-    unsigned            grid[3], block[3], shared;
-    void              **params; /* one block of memory with the values behind the pointers */
+    unsigned grid[3], block[3], shared;
+    void **params; /* one block of memory with the values behind the pointers */
 } kernel;
 
 typedef struct host {
-    cudaHostFn_t         function;
+    cudaHostFn_t function;
     cudaStreamCallback_t callback;
-    cudaStream_t         handle;
-    void                *data;
+    cudaStream_t handle;
+    void *data;
 } host;
 
-typedef enum { OP_COPY, OP_FILL, OP_KERNEL, OP_RECORD, OP_WAIT, OP_MARK, OP_FREE, OP_HOST, OP_CALLBACK } op_kind;
+typedef enum {
+    OP_COPY,
+    OP_FILL,
+    OP_KERNEL,
+    OP_RECORD,
+    OP_WAIT,
+    OP_MARK,
+    OP_FREE,
+    OP_HOST,
+    OP_CALLBACK
+} op_kind;
 
 struct op {
-    op_kind         kind;
-    int             device;
-    stream         *stream;          /* NULL: a node of a graph */
-    unsigned        refs, pending;
-    int             running, done;
-    uint64_t        number;          /* in the order of submission, of all devices */
-    op             *next, *prev;     /* the device's operations that have not ended */
-    op             *next_ready;
-    op            **successors;
-    size_t          successor_count, successor_capacity;
-    range         **uses;
-    size_t          use_count, use_capacity;
-    exec           *exec;            /* whose launch ends with this; NULL: none */
-    struct timespec time;            /* of a record */
-    union { copy copy; fill fill; kernel kernel; host host; struct block *block;
-            struct { struct shared_event *at; unsigned long long number; } record; } u;
+    op_kind kind;
+    int device;
+    stream *stream; /* NULL: a node of a graph */
+    unsigned refs, pending;
+    int running, done;
+    uint64_t number; /* in the order of submission, of all devices */
+    op *next, *prev; /* the device's operations that have not ended */
+    op *next_ready;
+    op **successors;
+    size_t successor_count, successor_capacity;
+    range **uses;
+    size_t use_count, use_capacity;
+    exec *exec;           /* whose launch ends with this; NULL: none */
+    struct timespec time; /* of a record */
+
+    union {
+        copy copy;
+        fill fill;
+        kernel kernel;
+        host host;
+        struct block *block;
+
+        struct {
+            struct shared_event *at;
+            unsigned long long number;
+        } record;
+    } u;
 };
 
-typedef struct queue { op *first, **last; size_t count; } queue;
+typedef struct queue {
+    op *first, **last;
+    size_t count;
+} queue;
 
 typedef struct device {
-    int            index, primary;
-    CUcontext      context;
-    atomic_int     sticky;           /* the error that poisoned it, or 0 */
-    stream         legacy;
-    stream        *busy;             /* blocking streams with work */
-    op            *first, *last;     /* operations that have not ended */
-    uint64_t       submitted;
-    queue          work, calls;      /* what is ready: for the workers, for the thread of host functions */
+    int index, primary;
+    CUcontext context;
+    atomic_int sticky; /* the error that poisoned it, or 0 */
+    stream legacy;
+    stream *busy;     /* blocking streams with work */
+    op *first, *last; /* operations that have not ended */
+    uint64_t submitted;
+    /* what is ready: for the workers, for the thread of host functions */
+    queue work, calls;
     pthread_cond_t more_work, more_calls;
-    size_t         workers, idle, starting;
-    int            caller;           /* the thread of host functions is there */
-    char          *arena, *backing;  /* all device memory, as the user sees it and where it lies */
-    int            arena_fd;         /* the file behind it */
-    size_t         arena_size, arena_next, used;
-    unsigned char  can_reach[MAX_DEVICES], reaches[MAX_DEVICES]; /* peer access: possible, enabled */
-    unsigned char  nvlink[MAX_DEVICES];
-    int            engines, memory_khz;
+    size_t workers, idle, starting;
+    int caller;            /* the thread of host functions is there */
+    char *arena, *backing; /* all device memory, as the user sees it and where it lies */
+    int arena_fd;          /* the file behind it */
+    size_t arena_size, arena_next, used;
+    /* peer access: possible, enabled */
+    unsigned char can_reach[MAX_DEVICES], reaches[MAX_DEVICES];
+    unsigned char nvlink[MAX_DEVICES];
+    int engines, memory_khz;
 } device;
 
 /* ---- functions and their calls ---- */
 
-#define RUNTIME(X)                                                                                                            \
-    X(cudaGetDeviceCount) X(cudaGetDevice) X(cudaSetDevice) X(cudaPeekAtLastError) X(cudaGetLastError) X(cudaGetErrorName)    \
-    X(cudaGetErrorString) X(cudaRuntimeGetVersion) X(cudaDriverGetVersion) X(cudaDeviceGetAttribute)                          \
-    X(cudaGetDeviceProperties) X(cudaDeviceGetPCIBusId) X(cudaDeviceSynchronize) X(cudaDeviceCanAccessPeer)                   \
-    X(cudaDeviceGetP2PAttribute)                                                                                              \
-    X(cudaDeviceEnablePeerAccess) X(cudaDeviceDisablePeerAccess) X(cudaDeviceGetStreamPriorityRange) X(cudaMemGetInfo)        \
-    X(cudaMalloc) X(cudaFree) X(cudaHostAlloc) X(cudaMallocHost) X(cudaFreeHost) X(cudaHostRegister) X(cudaHostUnregister)    \
-    X(cudaPointerGetAttributes) X(cudaStreamCreate) X(cudaStreamCreateWithFlags) X(cudaStreamCreateWithPriority)              \
-    X(cudaStreamDestroy) X(cudaStreamQuery) X(cudaStreamSynchronize) X(cudaStreamWaitEvent) X(cudaStreamGetFlags)             \
-    X(cudaStreamGetPriority) X(cudaStreamGetDevice) X(cudaStreamGetId) X(cudaStreamAddCallback) X(cudaLaunchHostFunc)         \
-    X(cudaEventCreate) X(cudaEventCreateWithFlags) X(cudaEventDestroy) X(cudaEventRecord) X(cudaEventRecordWithFlags)         \
-    X(cudaEventQuery) X(cudaEventSynchronize) X(cudaEventElapsedTime) X(cudaMemcpy) X(cudaMemcpyAsync) X(cudaMemcpy2DAsync)   \
-    X(cudaMemcpyPeerAsync) X(cudaMemcpy3DPeerAsync) X(cudaMemset) X(cudaMemsetAsync) X(cudaMemset2DAsync)                     \
-    X(cudaLaunchKernel) X(cudaFuncSetAttribute) X(cudaFuncGetAttributes) X(cudaGetDriverEntryPoint)                           \
-    X(cudaGetDriverEntryPointByVersion)                                                                                       \
-    X(cudaStreamBeginCapture) X(cudaStreamBeginCaptureToGraph) X(cudaStreamEndCapture) X(cudaStreamIsCapturing)               \
-    X(cudaStreamGetCaptureInfo) X(cudaStreamUpdateCaptureDependencies) X(cudaThreadExchangeStreamCaptureMode)                 \
-    X(cudaGraphCreate) X(cudaGraphDestroy) X(cudaGraphClone) X(cudaGraphNodeFindInClone) X(cudaGraphGetNodes)                 \
-    X(cudaGraphGetRootNodes) X(cudaGraphGetEdges) X(cudaGraphNodeGetType) X(cudaGraphNodeGetDependencies)                     \
-    X(cudaGraphNodeGetDependentNodes) X(cudaGraphDestroyNode) X(cudaGraphAddDependencies) X(cudaGraphRemoveDependencies)      \
-    X(cudaGraphAddEmptyNode) X(cudaGraphAddKernelNode) X(cudaGraphAddMemcpyNode) X(cudaGraphAddMemcpyNode1D)                  \
-    X(cudaGraphAddMemsetNode) X(cudaGraphAddHostNode) X(cudaGraphAddEventRecordNode) X(cudaGraphAddEventWaitNode)             \
-    X(cudaGraphAddChildGraphNode) X(cudaGraphChildGraphNodeGetGraph)                                                          \
-    X(cudaGraphKernelNodeGetParams) X(cudaGraphKernelNodeSetParams) X(cudaGraphKernelNodeGetAttribute)                        \
-    X(cudaGraphKernelNodeSetAttribute) X(cudaGraphMemcpyNodeGetParams) X(cudaGraphMemcpyNodeSetParams)                        \
-    X(cudaGraphMemcpyNodeSetParams1D) X(cudaGraphMemsetNodeGetParams) X(cudaGraphMemsetNodeSetParams)                         \
-    X(cudaGraphHostNodeGetParams) X(cudaGraphHostNodeSetParams) X(cudaGraphEventRecordNodeGetEvent)                           \
-    X(cudaGraphEventRecordNodeSetEvent) X(cudaGraphEventWaitNodeGetEvent) X(cudaGraphEventWaitNodeSetEvent)                   \
-    X(cudaGraphInstantiate) X(cudaGraphInstantiateWithFlags) X(cudaGraphUpload) X(cudaGraphLaunch) X(cudaGraphExecDestroy)    \
-    X(cudaGraphExecUpdate) X(cudaGraphExecKernelNodeSetParams) X(cudaGraphExecMemcpyNodeSetParams)                            \
-    X(cudaGraphExecMemcpyNodeSetParams1D) X(cudaGraphExecMemsetNodeSetParams) X(cudaGraphExecHostNodeSetParams)               \
-    X(cudaGraphExecChildGraphNodeSetParams) X(cudaGraphExecEventRecordNodeSetEvent) X(cudaGraphExecEventWaitNodeSetEvent)     \
-    X(cudaGraphNodeSetEnabled) X(cudaGraphNodeGetEnabled) X(cudaGraphDebugDotPrint) X(cudaUserObjectCreate)                   \
-    X(cudaUserObjectRetain) X(cudaUserObjectRelease) X(cudaGraphRetainUserObject) X(cudaGraphReleaseUserObject)               \
-    X(cudaMallocAsync) X(cudaFreeAsync) X(cudaDeviceGetDefaultMemPool) X(cudaMemPoolSetAttribute) X(cudaMemPoolGetAttribute)  \
-    X(cudaMemPoolTrimTo) X(cudaMemPoolSetAccess) X(cudaMemPoolGetAccess)                                                      \
-    X(cudaIpcGetEventHandle) X(cudaIpcOpenEventHandle) X(cudaIpcGetMemHandle) X(cudaIpcOpenMemHandle) X(cudaIpcCloseMemHandle)
+/* clang-format off */
+#define RUNTIME(X) \
+    X(cudaGetDeviceCount) \
+    X(cudaGetDevice) \
+    X(cudaSetDevice) \
+    X(cudaPeekAtLastError) \
+    X(cudaGetLastError) \
+    X(cudaGetErrorName) \
+    X(cudaGetErrorString) \
+    X(cudaRuntimeGetVersion) \
+    X(cudaDriverGetVersion) \
+    X(cudaDeviceGetAttribute) \
+    X(cudaGetDeviceProperties) \
+    X(cudaDeviceGetPCIBusId) \
+    X(cudaDeviceSynchronize) \
+    X(cudaDeviceCanAccessPeer) \
+    X(cudaDeviceGetP2PAttribute) \
+    X(cudaDeviceEnablePeerAccess) \
+    X(cudaDeviceDisablePeerAccess) \
+    X(cudaDeviceGetStreamPriorityRange) \
+    X(cudaMemGetInfo) \
+    X(cudaMalloc) \
+    X(cudaFree) \
+    X(cudaHostAlloc) \
+    X(cudaMallocHost) \
+    X(cudaFreeHost) \
+    X(cudaHostRegister) \
+    X(cudaHostUnregister) \
+    X(cudaPointerGetAttributes) \
+    X(cudaStreamCreate) \
+    X(cudaStreamCreateWithFlags) \
+    X(cudaStreamCreateWithPriority) \
+    X(cudaStreamDestroy) \
+    X(cudaStreamQuery) \
+    X(cudaStreamSynchronize) \
+    X(cudaStreamWaitEvent) \
+    X(cudaStreamGetFlags) \
+    X(cudaStreamGetPriority) \
+    X(cudaStreamGetDevice) \
+    X(cudaStreamGetId) \
+    X(cudaStreamAddCallback) \
+    X(cudaLaunchHostFunc) \
+    X(cudaEventCreate) \
+    X(cudaEventCreateWithFlags) \
+    X(cudaEventDestroy) \
+    X(cudaEventRecord) \
+    X(cudaEventRecordWithFlags) \
+    X(cudaEventQuery) \
+    X(cudaEventSynchronize) \
+    X(cudaEventElapsedTime) \
+    X(cudaMemcpy) \
+    X(cudaMemcpyAsync) \
+    X(cudaMemcpy2DAsync) \
+    X(cudaMemcpyPeerAsync) \
+    X(cudaMemcpy3DPeerAsync) \
+    X(cudaMemset) \
+    X(cudaMemsetAsync) \
+    X(cudaMemset2DAsync) \
+    X(cudaLaunchKernel) \
+    X(cudaFuncSetAttribute) \
+    X(cudaFuncGetAttributes) \
+    X(cudaGetDriverEntryPoint) \
+    X(cudaGetDriverEntryPointByVersion) \
+    X(cudaStreamBeginCapture) \
+    X(cudaStreamBeginCaptureToGraph) \
+    X(cudaStreamEndCapture) \
+    X(cudaStreamIsCapturing) \
+    X(cudaStreamGetCaptureInfo) \
+    X(cudaStreamUpdateCaptureDependencies) \
+    X(cudaThreadExchangeStreamCaptureMode) \
+    X(cudaGraphCreate) \
+    X(cudaGraphDestroy) \
+    X(cudaGraphClone) \
+    X(cudaGraphNodeFindInClone) \
+    X(cudaGraphGetNodes) \
+    X(cudaGraphGetRootNodes) \
+    X(cudaGraphGetEdges) \
+    X(cudaGraphNodeGetType) \
+    X(cudaGraphNodeGetDependencies) \
+    X(cudaGraphNodeGetDependentNodes) \
+    X(cudaGraphDestroyNode) \
+    X(cudaGraphAddDependencies) \
+    X(cudaGraphRemoveDependencies) \
+    X(cudaGraphAddEmptyNode) \
+    X(cudaGraphAddKernelNode) \
+    X(cudaGraphAddMemcpyNode) \
+    X(cudaGraphAddMemcpyNode1D) \
+    X(cudaGraphAddMemsetNode) \
+    X(cudaGraphAddHostNode) \
+    X(cudaGraphAddEventRecordNode) \
+    X(cudaGraphAddEventWaitNode) \
+    X(cudaGraphAddChildGraphNode) \
+    X(cudaGraphChildGraphNodeGetGraph) \
+    X(cudaGraphKernelNodeGetParams) \
+    X(cudaGraphKernelNodeSetParams) \
+    X(cudaGraphKernelNodeGetAttribute) \
+    X(cudaGraphKernelNodeSetAttribute) \
+    X(cudaGraphMemcpyNodeGetParams) \
+    X(cudaGraphMemcpyNodeSetParams) \
+    X(cudaGraphMemcpyNodeSetParams1D) \
+    X(cudaGraphMemsetNodeGetParams) \
+    X(cudaGraphMemsetNodeSetParams) \
+    X(cudaGraphHostNodeGetParams) \
+    X(cudaGraphHostNodeSetParams) \
+    X(cudaGraphEventRecordNodeGetEvent) \
+    X(cudaGraphEventRecordNodeSetEvent) \
+    X(cudaGraphEventWaitNodeGetEvent) \
+    X(cudaGraphEventWaitNodeSetEvent) \
+    X(cudaGraphInstantiate) \
+    X(cudaGraphInstantiateWithFlags) \
+    X(cudaGraphUpload) \
+    X(cudaGraphLaunch) \
+    X(cudaGraphExecDestroy) \
+    X(cudaGraphExecUpdate) \
+    X(cudaGraphExecKernelNodeSetParams) \
+    X(cudaGraphExecMemcpyNodeSetParams) \
+    X(cudaGraphExecMemcpyNodeSetParams1D) \
+    X(cudaGraphExecMemsetNodeSetParams) \
+    X(cudaGraphExecHostNodeSetParams) \
+    X(cudaGraphExecChildGraphNodeSetParams) \
+    X(cudaGraphExecEventRecordNodeSetEvent) \
+    X(cudaGraphExecEventWaitNodeSetEvent) \
+    X(cudaGraphNodeSetEnabled) \
+    X(cudaGraphNodeGetEnabled) \
+    X(cudaGraphDebugDotPrint) \
+    X(cudaUserObjectCreate) \
+    X(cudaUserObjectRetain) \
+    X(cudaUserObjectRelease) \
+    X(cudaGraphRetainUserObject) \
+    X(cudaGraphReleaseUserObject) \
+    X(cudaMallocAsync) \
+    X(cudaFreeAsync) \
+    X(cudaDeviceGetDefaultMemPool) \
+    X(cudaMemPoolSetAttribute) \
+    X(cudaMemPoolGetAttribute) \
+    X(cudaMemPoolTrimTo) \
+    X(cudaMemPoolSetAccess) \
+    X(cudaMemPoolGetAccess) \
+    X(cudaIpcGetEventHandle) \
+    X(cudaIpcOpenEventHandle) \
+    X(cudaIpcGetMemHandle) \
+    X(cudaIpcOpenMemHandle) \
+    X(cudaIpcCloseMemHandle)
+/* clang-format on */
 
-/* The driver's, with the version of CUDA that brought them; those of the second list take a stream. */
-#define DRIVER(X)                                                                                                             \
-    X(cuModuleLoadData, 2000) X(cuModuleLoadDataEx, 2010) X(cuModuleUnload, 2000) X(cuModuleGetFunction, 2000)                \
-    X(cuEventQuery, 2000) X(cuMemGetAddressRange, 3020) X(cuGetErrorName, 6000) X(cuGetErrorString, 6000)                     \
-    X(cuCtxGetCurrent, 4000) X(cuCtxSetCurrent, 4000) X(cuCtxPushCurrent, 4000) X(cuCtxPopCurrent, 4000)                      \
-    X(cuDevicePrimaryCtxRetain, 7000) X(cuFuncGetAttribute, 2020) X(cuFuncSetAttribute, 9000)
-#define DRIVER_STREAM(X)                                                                                                      \
-    X(cuLaunchKernel, 4000) X(cuStreamQuery, 2000) X(cuMemsetD8Async, 3020) X(cuMemsetD16Async, 3020)                         \
-    X(cuMemsetD32Async, 3020) X(cuMemsetD2D8Async, 3020) X(cuMemsetD2D16Async, 3020) X(cuMemsetD2D32Async, 3020)              \
+/* The driver's, with the version of CUDA that brought them; those of the second list take a
+   stream. */
+/* clang-format off */
+#define DRIVER(X) \
+    X(cuModuleLoadData, 2000) \
+    X(cuModuleLoadDataEx, 2010) \
+    X(cuModuleUnload, 2000) \
+    X(cuModuleGetFunction, 2000) \
+    X(cuEventQuery, 2000) \
+    X(cuMemGetAddressRange, 3020) \
+    X(cuGetErrorName, 6000) \
+    X(cuGetErrorString, 6000) \
+    X(cuCtxGetCurrent, 4000) \
+    X(cuCtxSetCurrent, 4000) \
+    X(cuCtxPushCurrent, 4000) \
+    X(cuCtxPopCurrent, 4000) \
+    X(cuDevicePrimaryCtxRetain, 7000) \
+    X(cuFuncGetAttribute, 2020) \
+    X(cuFuncSetAttribute, 9000)
+/* clang-format on */
+/* clang-format off */
+#define DRIVER_STREAM(X) \
+    X(cuLaunchKernel, 4000) \
+    X(cuStreamQuery, 2000) \
+    X(cuMemsetD8Async, 3020) \
+    X(cuMemsetD16Async, 3020) \
+    X(cuMemsetD32Async, 3020) \
+    X(cuMemsetD2D8Async, 3020) \
+    X(cuMemsetD2D16Async, 3020) \
+    X(cuMemsetD2D32Async, 3020) \
     X(cuStreamIsCapturing, 10000)
+/* clang-format on */
 /* Virtual memory, of vmm.c. */
-#define DRIVER_MEMORY(X)                                                                                                      \
-    X(cuDeviceGetAttribute, 2000) X(cuMemAddressReserve, 10020) X(cuMemAddressFree, 10020) X(cuMemCreate, 10020)              \
-    X(cuMemRelease, 10020) X(cuMemMap, 10020) X(cuMemUnmap, 10020) X(cuMemSetAccess, 10020) X(cuMemGetAccess, 10020)          \
+/* clang-format off */
+#define DRIVER_MEMORY(X) \
+    X(cuDeviceGetAttribute, 2000) \
+    X(cuMemAddressReserve, 10020) \
+    X(cuMemAddressFree, 10020) \
+    X(cuMemCreate, 10020) \
+    X(cuMemRelease, 10020) \
+    X(cuMemMap, 10020) \
+    X(cuMemUnmap, 10020) \
+    X(cuMemSetAccess, 10020) \
+    X(cuMemGetAccess, 10020) \
     X(cuMemGetAllocationGranularity, 10020)
+/* clang-format on */
 /* Those that have had several forms: graphs.c has each of them. */
-#define DRIVER_GRAPH(X)                                                                                                       \
-    X(cuGraphAddKernelNode) X(cuGraphKernelNodeGetParams) X(cuGraphKernelNodeSetParams) X(cuGraphExecKernelNodeSetParams)
-#define DRIVER_FORM_1(X)                                                                                                      \
-    X(add_kernel_node_v1, cuGraphAddKernelNode, 10000) X(kernel_node_get_v1, cuGraphKernelNodeGetParams, 10000)               \
-    X(kernel_node_set_v1, cuGraphKernelNodeSetParams, 10000) X(exec_kernel_node_set_v1, cuGraphExecKernelNodeSetParams, 10010)
+/* clang-format off */
+#define DRIVER_GRAPH(X) \
+    X(cuGraphAddKernelNode) \
+    X(cuGraphKernelNodeGetParams) \
+    X(cuGraphKernelNodeSetParams) \
+    X(cuGraphExecKernelNodeSetParams)
+/* clang-format on */
+/* clang-format off */
+#define DRIVER_FORM_1(X) \
+    X(add_kernel_node_v1, cuGraphAddKernelNode, 10000) \
+    X(kernel_node_get_v1, cuGraphKernelNodeGetParams, 10000) \
+    X(kernel_node_set_v1, cuGraphKernelNodeSetParams, 10000) \
+    X(exec_kernel_node_set_v1, cuGraphExecKernelNodeSetParams, 10010)
+/* clang-format on */
 #if CUDA_VERSION >= 12000
-#define DRIVER_FORMS(X) DRIVER_FORM_1(X)                                                                                      \
-    X(add_kernel_node_v2, cuGraphAddKernelNode, 12000) X(kernel_node_get_v2, cuGraphKernelNodeGetParams, 12000)               \
-    X(kernel_node_set_v2, cuGraphKernelNodeSetParams, 12000) X(exec_kernel_node_set_v2, cuGraphExecKernelNodeSetParams, 12000)
+/* clang-format off */
+#define DRIVER_FORMS(X) \
+    DRIVER_FORM_1(X) \
+    X(add_kernel_node_v2, cuGraphAddKernelNode, 12000) \
+    X(kernel_node_get_v2, cuGraphKernelNodeGetParams, 12000) \
+    X(kernel_node_set_v2, cuGraphKernelNodeSetParams, 12000) \
+    X(exec_kernel_node_set_v2, cuGraphExecKernelNodeSetParams, 12000)
+/* clang-format on */
 #else
 #define DRIVER_FORMS(X) DRIVER_FORM_1(X)
 #endif
 
 typedef enum {
+
 #define X(name) F_##name,
     RUNTIME(X) DRIVER_GRAPH(X)
 #undef X
 #define X(name, since) F_##name,
-    DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X)
+        DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X)
 #undef X
-    FUNCTIONS
+            FUNCTIONS
 } function_id;
 
 /* What a thread has. */
 extern _Thread_local struct thread {
-    int     current;                     /* device */
-    int     bound;                       /* the current device's context is bound */
-    struct { int current, bound; } under[MAX_CONTEXTS]; /* the stack of contexts, without the one on top */
-    int     depth;
-    int     last;                        /* error */
-    int     in_host_function, injected, has_key;
-    int     log_on;
-    char   *log;
-    size_t  log_length, log_capacity;
-    stream *own[MAX_DEVICES];            /* per-thread default streams */
-    unsigned long long         number;   /* 0: it has not captured yet */
-    enum cudaStreamCaptureMode mode;     /* its interaction with captures */
+    int current; /* device */
+    int bound;   /* the current device's context is bound */
+
+    /* the stack of contexts, without the one on top */
+    struct {
+        int current, bound;
+    } under[MAX_CONTEXTS];
+
+    int depth;
+    int last; /* error */
+    int in_host_function, injected, has_key;
+    int log_on;
+    char *log;
+    size_t log_length, log_capacity;
+    stream *own[MAX_DEVICES];        /* per-thread default streams */
+    unsigned long long number;       /* 0: it has not captured yet */
+    enum cudaStreamCaptureMode mode; /* its interaction with captures */
 } si_me;
 
-extern device          si_devices[MAX_DEVICES];
+extern device si_devices[MAX_DEVICES];
 extern pthread_mutex_t si_big_lock;
-extern pthread_cond_t  si_some_end;      /* an operation ended, or a device failed */
-extern struct config { int devices, error, driver_version; size_t memory; } si_config;
+extern pthread_cond_t si_some_end; /* an operation ended, or a device failed */
 
-static inline void lock(void) { pthread_mutex_lock(&si_big_lock); }
-static inline void unlock(void) { pthread_mutex_unlock(&si_big_lock); }
-static inline int  sticky(int index) { return atomic_load(&si_devices[index].sticky); }
-static inline int  is_device(int index) { return index >= 0 && index < si_config.devices; }
+extern struct config {
+    int devices, error, driver_version;
+    size_t memory;
+} si_config;
+
+static inline void lock(void) {
+    pthread_mutex_lock(&si_big_lock);
+}
+
+static inline void unlock(void) {
+    pthread_mutex_unlock(&si_big_lock);
+}
+
+static inline int sticky(int index) {
+    return atomic_load(&si_devices[index].sticky);
+}
+
+static inline int is_device(int index) {
+    return index >= 0 && index < si_config.devices;
+}
 
 /* What CUDA leaves undefined: the test that does it fails here. */
 __attribute__((format(printf, 1, 2))) _Noreturn void si_fail_test(const char *format, ...);
@@ -304,38 +529,74 @@ void *si_grown(void *array, size_t count, size_t *capacity, size_t size);
 
 /* Every function that can fail begins with this: 0, or the code with which it fails. */
 int si_enter_with(function_id f, const char *argument);
-static inline int enter(function_id f) { return si_enter_with(f, ""); }
+
+static inline int enter(function_id f) {
+    return si_enter_with(f, "");
+}
 
 /* What frees does its work although a failure is injected. */
-static inline int refused(int code) { return code && !si_me.injected; }
+static inline int refused(int code) {
+    return code && !si_me.injected;
+}
 
 /* A result of the runtime is also the thread's last error. */
 static inline cudaError_t result(int code) {
-    if (code) si_me.last = code;
+    if (code)
+        si_me.last = code;
     return (cudaError_t)code;
 }
 
-#define ENTER(f)            do { int code_ = enter(F_##f); if (code_) return result(code_); } while (0)
-#define ENTER_WITH(f, text) do { int code_ = si_enter_with(F_##f, text); if (code_) return result(code_); } while (0)
-#define ENTER_DRIVER(f)     do { int code_ = enter(F_##f); if (code_) return (CUresult)code_; } while (0)
+#define ENTER(f)                  \
+    do {                          \
+        int code_ = enter(F_##f); \
+        if (code_)                \
+            return result(code_); \
+    } while (0)
+#define ENTER_WITH(f, text)                     \
+    do {                                        \
+        int code_ = si_enter_with(F_##f, text); \
+        if (code_)                              \
+            return result(code_);               \
+    } while (0)
+#define ENTER_DRIVER(f)             \
+    do {                            \
+        int code_ = enter(F_##f);   \
+        if (code_)                  \
+            return (CUresult)code_; \
+    } while (0)
 
-void si_bind(void);    /* what the runtime does in the first call that needs a context */
-int  si_context(void); /* binds, and says what is wrong with the current device */
-int  si_null(void);    /* submissions do nothing */
+void si_bind(void);   /* what the runtime does in the first call that needs a context */
+int si_context(void); /* binds, and says what is wrong with the current device */
+int si_null(void);    /* submissions do nothing */
 
-/* A handle is a number, not an address: kind, index of the slot and its generation.  So none is ever given out twice. */
-enum { H_STREAM = 1, H_EVENT, H_MODULE, H_FUNCTION, H_CONTEXT, H_GRAPH, H_NODE, H_EXEC, H_OBJECT, H_MEMORY, H_POOL };
+/* A handle is a number, not an address: kind, index of the slot and its generation. So none is
+   ever given out twice. */
+enum {
+    H_STREAM = 1,
+    H_EVENT,
+    H_MODULE,
+    H_FUNCTION,
+    H_CONTEXT,
+    H_GRAPH,
+    H_NODE,
+    H_EXEC,
+    H_OBJECT,
+    H_MEMORY,
+    H_POOL
+};
+
 void *si_new_handle(unsigned kind, void *object);
 void *si_object_of(const char *call, unsigned kind, const void *handle);
-int   si_is_handle(unsigned kind, const void *handle); /* one that is alive */
-void  si_drop_handle(const char *call, unsigned kind, const void *handle);
+int si_is_handle(unsigned kind, const void *handle); /* one that is alive */
+void si_drop_handle(const char *call, unsigned kind, const void *handle);
 
-/* The stream of a handle, which for the two special ones depends on the thread and its current device. */
+/* The stream of a handle, which for the two special ones depends on the thread and its current
+   device. */
 stream *si_stream_of(const char *call, cudaStream_t handle);
 
-/* Operations.  A new one belongs to its device from si_prepare on and cannot start before si_release; one of a stream goes
-   through si_submit.  Whoever keeps one takes a reference. */
-op  *si_new_op(op_kind kind, stream *s, int device);
+/* Operations. A new one belongs to its device from si_prepare on and cannot start before
+   si_release; one of a stream goes through si_submit. Whoever keeps one takes a reference. */
+op *si_new_op(op_kind kind, stream *s, int device);
 void si_depend(op *o, op *on);
 void si_prepare(op *o);
 void si_release(op *o);
@@ -346,120 +607,139 @@ void si_event_is_made(event *e, cudaEvent_t *out);
 void si_start_thread(void *(*body)(void *), void *of);
 
 /* Copies, fills and kernels: what is wrong with them, and the operations that they are. */
-int  si_check_transfer(const char *call, const transfer *t, int index, place *to, place *from);
-op  *si_copy_op(const transfer *t, const place *to, const place *from, stream *s, int index);
-int  si_check_fill(const char *call, const fill *f, int index, place *at); /* dst: as the user sees it */
-op  *si_fill_op(const fill *f, const place *at, stream *s, int index);
-int  si_check_launch(const ptx_function *f, const unsigned grid[3], const unsigned block[3], size_t shared, size_t most_shared);
-op  *si_kernel_op(const kernel *k, stream *s, int index); /* copies the parameters */
-int  si_check_copy_params(const struct cudaMemcpy3DParms *p, transfer *t);
-void **si_copy_params(const ptx_function *f, void *const *params); /* one block of memory with the values */
+int si_check_transfer(const char *call, const transfer *t, int index, place *to, place *from);
+op *si_copy_op(const transfer *t, const place *to, const place *from, stream *s, int index);
+/* dst: as the user sees it */
+int si_check_fill(const char *call, const fill *f, int index, place *at);
+op *si_fill_op(const fill *f, const place *at, stream *s, int index);
+int si_check_launch(const ptx_function *f, const unsigned grid[3], const unsigned block[3],
+                    size_t shared, size_t most_shared);
+op *si_kernel_op(const kernel *k, stream *s, int index); /* copies the parameters */
+int si_check_copy_params(const struct cudaMemcpy3DParms *p, transfer *t);
+/* one block of memory with the values */
+void **si_copy_params(const ptx_function *f, void *const *params);
 void si_free_module_if_over(module *m);
 registered_function *si_registered_as(const void *host_function);
 
 /* Memory: the stretches that CUDA knows, by address. */
-static inline size_t si_round_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
+static inline size_t si_round_up(size_t size, size_t to) {
+    return (size + to - 1) / to * to;
+}
+
 range *si_add_range(void *start, size_t size, char *memory, int device); /* of device memory */
-void   si_remove_range(range *r);
+void si_remove_range(range *r);
 range *si_range_touching(uintptr_t start, size_t size);
 range *si_range_starting(const void *address);
 range *si_allocate_on(device *d, size_t size); /* NULL: out of memory */
-void   si_free_device_range(range *r);
-int    si_unsafe(void);                  /* si_capture_unsafe, with the lock */
-void   si_check_unused(const char *call, range *r);
-int    si_attribute(int device, int which);
+void si_free_device_range(range *r);
+int si_unsafe(void); /* si_capture_unsafe, with the lock */
+void si_check_unused(const char *call, range *r);
+int si_attribute(int device, int which);
 
 /* ---- vmm.c ---- */
 
-int  si_pool_reaches(const pool *p, int device); /* its memory can be touched by that one */
-void si_pool_freed(op *o);                       /* a stream has come to a cudaFreeAsync */
-void si_pool_take_back(range *r);                /* cudaFree of its memory */
-void si_pool_settle(int device);                 /* something was waited for */
-int  si_supports(int device, int which);         /* of the attributes: virtual memory, pools */
+int si_pool_reaches(const pool *p, int device); /* its memory can be touched by that one */
+void si_pool_freed(op *o);                      /* a stream has come to a cudaFreeAsync */
+void si_pool_take_back(range *r);               /* cudaFree of its memory */
+void si_pool_settle(int device);                /* something was waited for */
+int si_supports(int device, int which);         /* of the attributes: virtual memory, pools */
 void si_memory_counts(size_t *reservations, size_t *handles, size_t *freed);
 
 CUresult si_cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevice device);
-CUresult si_cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags);
+CUresult si_cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint,
+                                unsigned long long flags);
 CUresult si_cuMemAddressFree(CUdeviceptr at, size_t size);
-CUresult si_cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop, unsigned long long flags);
+CUresult si_cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
+                        const CUmemAllocationProp *prop, unsigned long long flags);
 CUresult si_cuMemRelease(CUmemGenericAllocationHandle handle);
-CUresult si_cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult si_cuMemMap(CUdeviceptr at, size_t size, size_t offset,
+                     CUmemGenericAllocationHandle handle, unsigned long long flags);
 CUresult si_cuMemUnmap(CUdeviceptr at, size_t size);
 CUresult si_cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *desc, size_t count);
 CUresult si_cuMemGetAccess(unsigned long long *out, const CUmemLocation *location, CUdeviceptr at);
-CUresult si_cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option);
+CUresult si_cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *prop,
+                                          CUmemAllocationGranularity_flags option);
 
 /* ---- ipc.c ---- */
 
 void si_ipc_new_event(event *e);
 void si_ipc_drop_event(event *e);
 void si_ipc_record(event *e, op *o);
-void si_ipc_recorded(op *o);               /* it has ended */
-int  si_ipc_is_recorded(const event *e);   /* somewhere */
-int  si_ipc_ready(const event *e);
-op  *si_record_of(event *e);               /* what a wait for the event waits for; NULL: nothing */
+void si_ipc_recorded(op *o);            /* it has ended */
+int si_ipc_is_recorded(const event *e); /* somewhere */
+int si_ipc_ready(const event *e);
+op *si_record_of(event *e); /* what a wait for the event waits for; NULL: nothing */
 void si_ipc_freed(range *r);
-int  si_ipc_imported(const range *r);
+int si_ipc_imported(const range *r);
 
 /* ---- capture.c ---- */
 
 extern atomic_int si_captures; /* open ones */
 
 /* Each answers 0 or why CUDA refuses; a refusal invalidates what the call would have harmed. */
-int  si_capture_enqueue(stream *s);        /* work for the stream; when it captures, a node must be made of it */
-int  si_capture_refuse(stream *s);         /* what no capture takes: waiting for the stream, asking it, callbacks */
-int  si_capture_unsafe(void);              /* a call that is not safe while something is captured; queries are of those */
-int  si_capture_synchronize(int index);    /* waiting for a device */
+/* work for the stream; when it captures, a node must be made of it */
+int si_capture_enqueue(stream *s);
+/* what no capture takes: waiting for the stream, asking it, callbacks */
+int si_capture_refuse(stream *s);
+/* a call that is not safe while something is captured; queries are of those */
+int si_capture_unsafe(void);
+int si_capture_synchronize(int index); /* waiting for a device */
 
 graph *si_capture_graph(const stream *s);
-void si_capture_node(stream *s, node *n);          /* the stream goes on behind the node */
+void si_capture_node(stream *s, node *n); /* the stream goes on behind the node */
 void si_capture_record(event *e, stream *s);
-void si_capture_forget(event *e);                  /* it is recorded outside, or goes away */
-int  si_capture_look(event *e);                    /* a query of the event or a wait on the host: 0 if it is none of a capture */
-int  si_capture_wait(stream *s, event *e, int *done); /* done: the wait needs no operation */
-int  si_capture_status(stream *s, enum cudaStreamCaptureStatus *status);
-void si_capture_lose(stream *s);                   /* the stream goes away */
+void si_capture_forget(event *e); /* it is recorded outside, or goes away */
+/* a query of the event or a wait on the host: 0 if it is none of a capture */
+int si_capture_look(event *e);
+int si_capture_wait(stream *s, event *e, int *done); /* done: the wait needs no operation */
+int si_capture_status(stream *s, enum cudaStreamCaptureStatus *status);
+void si_capture_lose(stream *s); /* the stream goes away */
 size_t si_capture_count(void);
 
 /* ---- graphs.c ---- */
 
 graph *si_new_graph(void);
-void   si_free_graph(graph *g);
-void   si_give_graph(const graph *g, cudaGraph_t *out); /* from now on it is the user's */
+void si_free_graph(graph *g);
+void si_give_graph(const graph *g, cudaGraph_t *out); /* from now on it is the user's */
 cudaGraph_t si_graph_handle(const graph *g);
 graph *si_graph_of(const char *call, cudaGraph_t handle);
-void   si_graph_capturing(graph *g, int on);
-int    si_nodes_of(const char *call, const graph *g, const cudaGraphNode_t *handles, size_t count, nodes *out);
+void si_graph_capturing(graph *g, int on);
+int si_nodes_of(const char *call, const graph *g, const cudaGraphNode_t *handles, size_t count,
+                nodes *out);
 cudaGraphNode_t si_node_handle(const node *n);
-void   si_nodes_sink(const nodes *all); /* they have become sinks, in this order */
-int    si_plain_edges(const void *edge_data, size_t count); /* no data that is not zero */
-int    si_nodes_add(nodes *to, node *n); /* 0: it is there already */
-void   si_nodes_set(nodes *to, const nodes *from);
-void   si_nodes_free(nodes *n);
-int    si_nodes_reach(const nodes *from, const nodes *also, const nodes *wanted); /* each wanted one is or precedes another */
+void si_nodes_sink(const nodes *all);                    /* they have become sinks, in this order */
+int si_plain_edges(const void *edge_data, size_t count); /* no data that is not zero */
+int si_nodes_add(nodes *to, node *n);                    /* 0: it is there already */
+void si_nodes_set(nodes *to, const nodes *from);
+void si_nodes_free(nodes *n);
+/* each wanted one is or precedes another */
+int si_nodes_reach(const nodes *from, const nodes *also, const nodes *wanted);
 
 /* Nodes for what streams capture: behind the nodes of `deps`. */
-node *si_node_copy(graph *g, const nodes *deps, const transfer *t, const place *to, const place *from, int index);
+node *si_node_copy(graph *g, const nodes *deps, const transfer *t, const place *to,
+                   const place *from, int index);
 node *si_node_fill(graph *g, const nodes *deps, const fill *f, const place *at, int index);
-node *si_node_kernel(graph *g, const nodes *deps, const kernel *k, const void *func, int is_host_func, int index, int priority);
+node *si_node_kernel(graph *g, const nodes *deps, const kernel *k, const void *func,
+                     int is_host_func, int index, int priority);
 node *si_node_host(graph *g, const nodes *deps, cudaHostFn_t fn, void *data, int index);
 node *si_node_event(graph *g, const nodes *deps, cudaEvent_t handle, int wait, int index);
-void  si_exec_over(exec *x); /* an operation that had it has ended */
-void  si_graph_counts(size_t *graphs, size_t *execs, size_t *objects);
+void si_exec_over(exec *x); /* an operation that had it has ended */
+void si_graph_counts(size_t *graphs, size_t *execs, size_t *objects);
 size_t si_graph_threads(void);
 
-CUresult si_add_kernel_node_v1(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                               const CUDA_KERNEL_NODE_PARAMS_v1 *p);
+CUresult si_add_kernel_node_v1(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
+                               size_t count, const CUDA_KERNEL_NODE_PARAMS_v1 *p);
 CUresult si_kernel_node_get_v1(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *out);
 CUresult si_kernel_node_set_v1(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *p);
-CUresult si_exec_kernel_node_set_v1(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *p);
+CUresult si_exec_kernel_node_set_v1(CUgraphExec exec, CUgraphNode node,
+                                    const CUDA_KERNEL_NODE_PARAMS_v1 *p);
 #if CUDA_VERSION >= 12000
-CUresult si_add_kernel_node_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                               const CUDA_KERNEL_NODE_PARAMS_v2 *p);
+CUresult si_add_kernel_node_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
+                               size_t count, const CUDA_KERNEL_NODE_PARAMS_v2 *p);
 CUresult si_kernel_node_get_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2 *out);
 CUresult si_kernel_node_set_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2 *p);
-CUresult si_exec_kernel_node_set_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2 *p);
+CUresult si_exec_kernel_node_set_v2(CUgraphExec exec, CUgraphNode node,
+                                    const CUDA_KERNEL_NODE_PARAMS_v2 *p);
 #endif
-
 
 #endif

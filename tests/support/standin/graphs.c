@@ -1,11 +1,12 @@
 /* Graphs: nodes and edges, executables and their launches, user objects.
 
-   A node has a content: what an operation does, with everything copied that it needs.  An executable is a copy of a graph whose
-   nodes have no handles; the handle of a node of the original finds its copy by the original's number.  A launch makes the
-   operations of all nodes at once, between two marks in the stream.
+   A node has a content: what an operation does, with everything copied that it needs. An executable
+   is a copy of a graph whose nodes have no handles; the handle of a node of the original finds its
+   copy by the original's number. A launch makes the operations of all nodes at once, between two
+   marks in the stream.
 
-   Contents: types; contents; nodes; graphs; user objects; making, reading and changing graphs; executables; launches; updates;
-   the driver's functions. */
+   Contents: types; contents; nodes; graphs; user objects; making, reading and changing graphs;
+   executables; launches; updates; the driver's functions. */
 #include "core.h"
 
 #include <errno.h>
@@ -18,67 +19,85 @@
 
 typedef struct content {
     enum cudaGraphNodeType type;
-    int                    device; /* where it runs */
-    int                    priority;
+    int device; /* where it runs */
+    int priority;
+
     union {
-        struct { transfer t; place to, from; } copy; /* the places as they were when it was made */
-        struct { fill f; int at; } fill;             /* at: the device that has the memory */
-        struct { kernel k; const void *func; int is_host_func; } kernel;
+        struct {
+            transfer t;
+            place to, from;
+        } copy; /* the places as they were when it was made */
+
+        struct {
+            fill f;
+            int at;
+        } fill; /* at: the device that has the memory */
+
+        struct {
+            kernel k;
+            const void *func;
+            int is_host_func;
+        } kernel;
         struct cudaHostNodeParams host;
         cudaEvent_t event;
-        graph      *child;
+        graph *child;
     } u;
 } content;
 
 struct node {
-    cudaGraphNode_t    handle; /* NULL: of an executable */
-    graph             *graph;
+    cudaGraphNode_t handle; /* NULL: of an executable */
+    graph *graph;
     unsigned long long number, from; /* from: the number of the node that it was copied from */
     unsigned long long sunk;         /* when it last became a sink, in numbers */
-    size_t             index;        /* in the graph */
-    nodes              deps;
-    content            is;
-    unsigned long long mark;         /* of the last walk that has been here */
-    int                disabled;
-    size_t             most_width;   /* of a fill in an executable: what it had room for */
+    size_t index;                    /* in the graph */
+    nodes deps;
+    content is;
+    unsigned long long mark; /* of the last walk that has been here */
+    int disabled;
+    size_t most_width; /* of a fill in an executable: what it had room for */
 };
 
 typedef struct object {
     cudaUserObject_t handle;
-    cudaHostFn_t     destroy;
-    void            *data;
-    size_t           refs, callers; /* all, and those of them that the caller owns */
-    struct object   *next;
+    cudaHostFn_t destroy;
+    void *data;
+    size_t refs, callers; /* all, and those of them that the caller owns */
+    struct object *next;
 } object;
-typedef struct holding { object *object; size_t refs; } holding;
+
+typedef struct holding {
+    object *object;
+    size_t refs;
+} holding;
 
 struct graph {
-    cudaGraph_t        handle;       /* NULL: of an executable */
+    cudaGraph_t handle;              /* NULL: of an executable */
     unsigned long long number, from; /* from: the graph that it is a clone of */
-    nodes              all;          /* in the order in which they were added */
-    node             **order;        /* of an executable: what a node depends on comes before it */
-    node              *parent;       /* that it is embedded in */
-    holding           *objects;
-    size_t             object_count, object_capacity;
-    unsigned           capturing;    /* captures that are going on */
+    nodes all;                       /* in the order in which they were added */
+    node **order;                    /* of an executable: what a node depends on comes before it */
+    node *parent;                    /* that it is embedded in */
+    holding *objects;
+    size_t object_count, object_capacity;
+    unsigned capturing; /* captures that are going on */
 };
 
 struct exec {
-    cudaGraphExec_t    handle;
-    graph             *graph;
+    cudaGraphExec_t handle;
+    graph *graph;
     unsigned long long flags;
-    unsigned           refs;         /* the user's, and launches that have not ended */
-    op                *tail;         /* the end of the last launch */
+    unsigned refs; /* the user's, and launches that have not ended */
+    op *tail;      /* the end of the last launch */
 };
 
 static unsigned long long next_number = 1, walks;
-static size_t             live_graphs, live_execs, live_objects;
+static size_t live_graphs, live_execs, live_objects;
 
 /* ---- nodes ---- */
 
 int si_nodes_add(nodes *to, node *n) {
     for (size_t i = 0; i < to->count; i++)
-        if (to->at[i] == n) return 0;
+        if (to->at[i] == n)
+            return 0;
     to->at = si_grown(to->at, to->count, &to->capacity, sizeof *to->at);
     to->at[to->count++] = n;
     return 1;
@@ -86,17 +105,19 @@ int si_nodes_add(nodes *to, node *n) {
 
 void si_nodes_set(nodes *to, const nodes *from) {
     to->count = 0;
-    for (size_t i = 0; i < from->count; i++) si_nodes_add(to, from->at[i]);
+    for (size_t i = 0; i < from->count; i++)
+        si_nodes_add(to, from->at[i]);
 }
 
 void si_nodes_free(nodes *n) {
     free(n->at);
-    *n = (nodes){NULL, 0, 0};
+    *n = (nodes){ NULL, 0, 0 };
 }
 
 static int nodes_have(const nodes *in, const node *n) {
     for (size_t i = 0; i < in->count; i++)
-        if (in->at[i] == n) return 1;
+        if (in->at[i] == n)
+            return 1;
     return 0;
 }
 
@@ -109,21 +130,26 @@ static void nodes_remove(nodes *from, const node *n) {
 }
 
 static void visit(nodes *list, node *n) {
-    if (n->mark == walks) return;
+    if (n->mark == walks)
+        return;
     n->mark = walks;
     list->at = si_grown(list->at, list->count, &list->capacity, sizeof *list->at);
     list->at[list->count++] = n;
 }
 
 int si_nodes_reach(const nodes *from, const nodes *also, const nodes *wanted) {
-    nodes seen = {NULL, 0, 0};
-    int   all = 1;
+    nodes seen = { NULL, 0, 0 };
+    int all = 1;
     walks++;
-    for (size_t i = 0; i < from->count; i++) visit(&seen, from->at[i]);
-    for (size_t i = 0; i < also->count; i++) visit(&seen, also->at[i]);
+    for (size_t i = 0; i < from->count; i++)
+        visit(&seen, from->at[i]);
+    for (size_t i = 0; i < also->count; i++)
+        visit(&seen, also->at[i]);
     for (size_t i = 0; i < seen.count; i++)
-        for (size_t j = 0; j < seen.at[i]->deps.count; j++) visit(&seen, seen.at[i]->deps.at[j]);
-    for (size_t i = 0; i < wanted->count; i++) all &= wanted->at[i]->mark == walks;
+        for (size_t j = 0; j < seen.at[i]->deps.count; j++)
+            visit(&seen, seen.at[i]->deps.at[j]);
+    for (size_t i = 0; i < wanted->count; i++)
+        all &= wanted->at[i]->mark == walks;
     si_nodes_free(&seen);
     return all;
 }
@@ -131,23 +157,32 @@ int si_nodes_reach(const nodes *from, const nodes *also, const nodes *wanted) {
 int si_plain_edges(const void *edge_data, size_t count) {
     const unsigned char *bytes = edge_data;
     for (size_t i = 0; bytes && i < count * sizeof(cudaGraphEdgeData); i++)
-        if (bytes[i]) return 0;
+        if (bytes[i])
+            return 0;
     return 1;
 }
 
-cudaGraphNode_t si_node_handle(const node *n) { return n->handle; }
-
-void si_nodes_sink(const nodes *all) {
-    for (size_t i = 0; i < all->count; i++) all->at[i]->sunk = next_number++;
+cudaGraphNode_t si_node_handle(const node *n) {
+    return n->handle;
 }
 
-static node *node_of(const char *call, cudaGraphNode_t handle) { return si_object_of(call, H_NODE, handle); }
+void si_nodes_sink(const nodes *all) {
+    for (size_t i = 0; i < all->count; i++)
+        all->at[i]->sunk = next_number++;
+}
 
-int si_nodes_of(const char *call, const graph *g, const cudaGraphNode_t *handles, size_t count, nodes *out) {
-    if (count && !handles) return cudaErrorInvalidValue;
+static node *node_of(const char *call, cudaGraphNode_t handle) {
+    return si_object_of(call, H_NODE, handle);
+}
+
+int si_nodes_of(const char *call, const graph *g, const cudaGraphNode_t *handles, size_t count,
+                nodes *out) {
+    if (count && !handles)
+        return cudaErrorInvalidValue;
     for (size_t i = 0; i < count; i++) {
         node *n = node_of(call, handles[i]);
-        if (n->graph != g || !si_nodes_add(out, n)) return cudaErrorInvalidValue;
+        if (n->graph != g || !si_nodes_add(out, n))
+            return cudaErrorInvalidValue;
     }
     return 0;
 }
@@ -188,8 +223,10 @@ static node *new_node(graph *g, const content *is, const nodes *deps, int clone)
     node *n = si_allocate(sizeof *n);
     n->graph = g, n->number = n->sunk = next_number++, n->is = *is;
     own(&n->is, n, !g->handle, clone);
-    if (g->handle) n->handle = si_new_handle(H_NODE, n);
-    if (deps) si_nodes_set(&n->deps, deps);
+    if (g->handle)
+        n->handle = si_new_handle(H_NODE, n);
+    if (deps)
+        si_nodes_set(&n->deps, deps);
     n->index = g->all.count;
     g->all.at = si_grown(g->all.at, g->all.count, &g->all.capacity, sizeof *g->all.at);
     g->all.at[g->all.count++] = n;
@@ -197,49 +234,54 @@ static node *new_node(graph *g, const content *is, const nodes *deps, int clone)
 }
 
 static void free_node(node *n) {
-    if (n->handle) si_drop_handle("a node that goes with its graph", H_NODE, n->handle);
+    if (n->handle)
+        si_drop_handle("a node that goes with its graph", H_NODE, n->handle);
     disown(&n->is);
     si_nodes_free(&n->deps);
     free(n);
 }
 
 static content copy_content(const transfer *t, const place *to, const place *from, int index) {
-    content c = {.type = cudaGraphNodeTypeMemcpy, .device = index};
+    content c = { .type = cudaGraphNodeTypeMemcpy, .device = index };
     c.u.copy.t = *t, c.u.copy.to = *to, c.u.copy.from = *from;
     return c;
 }
 
-node *si_node_copy(graph *g, const nodes *deps, const transfer *t, const place *to, const place *from, int index) {
+node *si_node_copy(graph *g, const nodes *deps, const transfer *t, const place *to,
+                   const place *from, int index) {
     content c = copy_content(t, to, from, index);
     return new_node(g, &c, deps, 0);
 }
 
 node *si_node_fill(graph *g, const nodes *deps, const fill *f, const place *at, int index) {
-    content c = {.type = cudaGraphNodeTypeMemset, .device = index};
+    content c = { .type = cudaGraphNodeTypeMemset, .device = index };
     c.u.fill.f = *f, c.u.fill.at = at->device;
     return new_node(g, &c, deps, 0);
 }
 
-node *si_node_kernel(graph *g, const nodes *deps, const kernel *k, const void *func, int is_host_func, int index, int priority) {
-    content c = {.type = cudaGraphNodeTypeKernel, .device = index, .priority = priority};
+node *si_node_kernel(graph *g, const nodes *deps, const kernel *k, const void *func,
+                     int is_host_func, int index, int priority) {
+    content c = { .type = cudaGraphNodeTypeKernel, .device = index, .priority = priority };
     c.u.kernel.k = *k, c.u.kernel.func = func, c.u.kernel.is_host_func = is_host_func;
     return new_node(g, &c, deps, 0);
 }
 
 node *si_node_host(graph *g, const nodes *deps, cudaHostFn_t fn, void *data, int index) {
-    content c = {.type = cudaGraphNodeTypeHost, .device = index, .u.host = {fn, data}};
+    content c = { .type = cudaGraphNodeTypeHost, .device = index, .u.host = { fn, data } };
     return new_node(g, &c, deps, 0);
 }
 
 node *si_node_event(graph *g, const nodes *deps, cudaEvent_t handle, int wait, int index) {
-    content c = {.type = wait ? cudaGraphNodeTypeWaitEvent : cudaGraphNodeTypeEventRecord, .device = index, .u.event = handle};
+    content c = { .type = wait ? cudaGraphNodeTypeWaitEvent : cudaGraphNodeTypeEventRecord,
+                  .device = index,
+                  .u.event = handle };
     return new_node(g, &c, deps, 0);
 }
 
 /* ---- user objects ---- */
 
 static object *over, **last_over = &over; /* to be destroyed */
-static int     destroying;                /* the thread that does it is there */
+static int destroying;                    /* the thread that does it is there */
 
 /* "executed by a shared internal thread" */
 static void *destroy_objects(void *unused) {
@@ -247,7 +289,8 @@ static void *destroy_objects(void *unused) {
     while (over) {
         object *o = over;
         over = o->next;
-        if (!over) last_over = &over;
+        if (!over)
+            last_over = &over;
         unlock();
         si_me.in_host_function = 1;
         o->destroy(o->data);
@@ -261,20 +304,23 @@ static void *destroy_objects(void *unused) {
 
 static void release_object(object *o, size_t refs) {
     o->refs -= refs;
-    if (o->refs) return;
+    if (o->refs)
+        return;
     si_drop_handle("a user object that is over", H_OBJECT, o->handle);
     live_objects--;
     o->next = NULL;
     *last_over = o;
     last_over = &o->next;
-    if (destroying) return;
+    if (destroying)
+        return;
     destroying = 1;
     si_start_thread(destroy_objects, NULL);
 }
 
 static holding *holding_of(graph *g, const object *o) {
     for (size_t i = 0; i < g->object_count; i++)
-        if (g->objects[i].object == o) return &g->objects[i];
+        if (g->objects[i].object == o)
+            return &g->objects[i];
     return NULL;
 }
 
@@ -283,7 +329,7 @@ static void hold_object(graph *g, object *o, size_t refs) {
     if (!h) {
         g->objects = si_grown(g->objects, g->object_count, &g->object_capacity, sizeof *g->objects);
         h = &g->objects[g->object_count++];
-        *h = (holding){o, 0};
+        *h = (holding){ o, 0 };
     }
     h->refs += refs;
 }
@@ -300,15 +346,22 @@ static void copy_objects(graph *to, const graph *from) {
 static graph *make_graph(int hidden) {
     graph *g = si_allocate(sizeof *g);
     g->number = next_number++;
-    if (!hidden) g->handle = si_new_handle(H_GRAPH, g);
+    if (!hidden)
+        g->handle = si_new_handle(H_GRAPH, g);
     return g;
 }
-graph *si_new_graph(void) { return make_graph(0); }
+
+graph *si_new_graph(void) {
+    return make_graph(0);
+}
 
 void si_free_graph(graph *g) {
-    for (size_t i = 0; i < g->all.count; i++) free_node(g->all.at[i]);
-    for (size_t i = 0; i < g->object_count; i++) release_object(g->objects[i].object, g->objects[i].refs);
-    if (g->handle) si_drop_handle("a graph that goes with its node", H_GRAPH, g->handle);
+    for (size_t i = 0; i < g->all.count; i++)
+        free_node(g->all.at[i]);
+    for (size_t i = 0; i < g->object_count; i++)
+        release_object(g->objects[i].object, g->objects[i].refs);
+    if (g->handle)
+        si_drop_handle("a graph that goes with its node", H_GRAPH, g->handle);
     si_nodes_free(&g->all);
     free(g->objects);
     free(g->order);
@@ -318,10 +371,11 @@ void si_free_graph(graph *g) {
 /* hidden: for an executable.  clone: nodes can be found in it. */
 static graph *clone_graph(const graph *g, int hidden, int clone) {
     graph *to = make_graph(hidden);
-    if (clone) to->from = g->number;
+    if (clone)
+        to->from = g->number;
     for (size_t i = 0; i < g->all.count; i++) {
         const node *n = g->all.at[i];
-        node       *made = new_node(to, &n->is, NULL, clone);
+        node *made = new_node(to, &n->is, NULL, clone);
         made->from = n->number, made->disabled = n->disabled, made->sunk = n->sunk;
     }
     for (size_t i = 0; i < g->all.count; i++)
@@ -335,24 +389,40 @@ void si_give_graph(const graph *g, cudaGraph_t *out) {
     *out = g->handle;
     live_graphs++;
 }
-cudaGraph_t si_graph_handle(const graph *g) { return g->handle; }
-void        si_graph_capturing(graph *g, int on) { g->capturing += on ? 1u : -1u; }
-graph      *si_graph_of(const char *call, cudaGraph_t handle) { return si_object_of(call, H_GRAPH, handle); }
-size_t      si_graph_threads(void) { return (size_t)destroying; }
+
+cudaGraph_t si_graph_handle(const graph *g) {
+    return g->handle;
+}
+
+void si_graph_capturing(graph *g, int on) {
+    g->capturing += on ? 1u : -1u;
+}
+
+graph *si_graph_of(const char *call, cudaGraph_t handle) {
+    return si_object_of(call, H_GRAPH, handle);
+}
+
+size_t si_graph_threads(void) {
+    return (size_t)destroying;
+}
 
 void si_graph_counts(size_t *graphs, size_t *execs, size_t *objects) {
     *graphs = live_graphs, *execs = live_execs, *objects = live_objects;
 }
 
-/* Everything below begins with these: the first for what needs a device, whose failure it answers. */
-#define BEGIN(f, code)                                                                                                        \
-    int code = enter(F_##f);                                                                                                  \
-    if (!code) code = si_context();                                                                                           \
-    if (code) return result(code);                                                                                            \
+/* Everything below begins with these: the first for what needs a device, whose failure it
+   answers. */
+#define BEGIN(f, code)       \
+    int code = enter(F_##f); \
+    if (!code)               \
+        code = si_context(); \
+    if (code)                \
+        return result(code); \
     lock()
-#define LOOK(f)                                                                                                               \
-    int code_ = enter(F_##f);                                                                                                 \
-    if (code_) return result(code_);                                                                                          \
+#define LOOK(f)               \
+    int code_ = enter(F_##f); \
+    if (code_)                \
+        return result(code_); \
     lock()
 
 static cudaError_t finish(int code) {
@@ -362,18 +432,22 @@ static cudaError_t finish(int code) {
 
 cudaError_t cudaGraphCreate(cudaGraph_t *out, unsigned flags) {
     BEGIN(cudaGraphCreate, code);
-    if (!out || flags) return finish(cudaErrorInvalidValue);
+    if (!out || flags)
+        return finish(cudaErrorInvalidValue);
     si_give_graph(si_new_graph(), out);
     return finish(0);
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
     int code = enter(F_cudaGraphDestroy);
-    if (refused(code)) return result(code);
+    if (refused(code))
+        return result(code);
     lock();
     graph *g = si_graph_of("cudaGraphDestroy", handle);
-    if (g->parent) si_fail_test("cudaGraphDestroy: the graph belongs to a node");
-    if (g->capturing) si_fail_test("cudaGraphDestroy: the graph is being captured into");
+    if (g->parent)
+        si_fail_test("cudaGraphDestroy: the graph belongs to a node");
+    if (g->capturing)
+        si_fail_test("cudaGraphDestroy: the graph is being captured into");
     si_free_graph(g);
     live_graphs--;
     return finish(code);
@@ -381,41 +455,52 @@ cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
 
 cudaError_t cudaGraphClone(cudaGraph_t *out, cudaGraph_t handle) {
     BEGIN(cudaGraphClone, code);
-    if (!out) return finish(cudaErrorInvalidValue);
+    if (!out)
+        return finish(cudaErrorInvalidValue);
     si_give_graph(clone_graph(si_graph_of("cudaGraphClone", handle), 0, 1), out);
     return finish(0);
 }
 
 /* The copy of a node that was copied with its graph; NULL: there is none. */
 static node *copy_of(const graph *in, const node *n) {
-    if (n->index < in->all.count && in->all.at[n->index]->from == n->number) return in->all.at[n->index];
+    if (n->index < in->all.count && in->all.at[n->index]->from == n->number)
+        return in->all.at[n->index];
     for (size_t i = 0; i < in->all.count; i++)
-        if (in->all.at[i]->from == n->number) return in->all.at[i];
+        if (in->all.at[i]->from == n->number)
+            return in->all.at[i];
     return NULL;
 }
 
-cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t *out, cudaGraphNode_t handle, cudaGraph_t clone) {
+cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t *out, cudaGraphNode_t handle,
+                                     cudaGraph_t clone) {
     LOOK(cudaGraphNodeFindInClone);
-    if (!out) return finish(cudaErrorInvalidValue);
-    node  *n = node_of("cudaGraphNodeFindInClone", handle);
+    if (!out)
+        return finish(cudaErrorInvalidValue);
+    node *n = node_of("cudaGraphNodeFindInClone", handle);
     graph *g = si_graph_of("cudaGraphNodeFindInClone", clone);
-    node  *found = g->from == n->graph->number ? copy_of(g, n) : NULL;
-    if (found) *out = found->handle;
+    node *found = g->from == n->graph->number ? copy_of(g, n) : NULL;
+    if (found)
+        *out = found->handle;
     return finish(found ? 0 : cudaErrorInvalidValue);
 }
 
 /* ---- reading graphs ---- */
 
-/* As all functions do that answer a list: out NULL: only the number; else as many as there is room for, and NULL behind. */
+/* As all functions do that answer a list: out NULL: only the number; else as many as there is
+   room for, and NULL behind. */
 static int list_nodes(const nodes *from, cudaGraphNode_t *out, size_t *count) {
-    if (!count) return cudaErrorInvalidValue;
-    for (size_t i = 0; out && i < *count; i++) out[i] = i < from->count ? from->at[i]->handle : NULL;
-    if (!out || *count > from->count) *count = from->count;
+    if (!count)
+        return cudaErrorInvalidValue;
+    for (size_t i = 0; out && i < *count; i++)
+        out[i] = i < from->count ? from->at[i]->handle : NULL;
+    if (!out || *count > from->count)
+        *count = from->count;
     return 0;
 }
 
 static void list_edges(cudaGraphEdgeData *edges, size_t count) {
-    if (edges) memset(edges, 0, count * sizeof *edges);
+    if (edges)
+        memset(edges, 0, count * sizeof *edges);
 }
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t handle, cudaGraphNode_t *out, size_t *count) {
@@ -426,53 +511,66 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t handle, cudaGraphNode_t *out, size_t *
 cudaError_t cudaGraphGetRootNodes(cudaGraph_t handle, cudaGraphNode_t *out, size_t *count) {
     LOOK(cudaGraphGetRootNodes);
     graph *g = si_graph_of("cudaGraphGetRootNodes", handle);
-    nodes  roots = {NULL, 0, 0};
+    nodes roots = { NULL, 0, 0 };
     for (size_t i = 0; i < g->all.count; i++)
-        if (!g->all.at[i]->deps.count) si_nodes_add(&roots, g->all.at[i]);
+        if (!g->all.at[i]->deps.count)
+            si_nodes_add(&roots, g->all.at[i]);
     int code = list_nodes(&roots, out, count);
     si_nodes_free(&roots);
     return finish(code);
 }
 
-static cudaError_t get_edges(cudaGraph_t handle, cudaGraphNode_t *from, cudaGraphNode_t *to, cudaGraphEdgeData *edges,
-                             size_t *count) {
+static cudaError_t get_edges(cudaGraph_t handle, cudaGraphNode_t *from, cudaGraphNode_t *to,
+                             cudaGraphEdgeData *edges, size_t *count) {
     LOOK(cudaGraphGetEdges);
     graph *g = si_graph_of("cudaGraphGetEdges", handle);
     size_t n = 0;
-    if (!count || !from != !to || (edges && !from)) return finish(cudaErrorInvalidValue);
-    for (size_t i = 0; from && i < *count; i++) from[i] = to[i] = NULL;
+    if (!count || !from != !to || (edges && !from))
+        return finish(cudaErrorInvalidValue);
+    for (size_t i = 0; from && i < *count; i++)
+        from[i] = to[i] = NULL;
     for (size_t i = 0; i < g->all.count; i++)
         for (size_t j = 0; j < g->all.at[i]->deps.count; j++, n++)
-            if (from && n < *count) from[n] = g->all.at[i]->deps.at[j]->handle, to[n] = g->all.at[i]->handle;
+            if (from && n < *count)
+                from[n] = g->all.at[i]->deps.at[j]->handle, to[n] = g->all.at[i]->handle;
     list_edges(edges, *count < n ? *count : n);
-    if (!from || *count > n) *count = n;
+    if (!from || *count > n)
+        *count = n;
     return finish(0);
 }
 
-static cudaError_t get_dependencies(cudaGraphNode_t handle, cudaGraphNode_t *out, cudaGraphEdgeData *edges, size_t *count) {
+static cudaError_t get_dependencies(cudaGraphNode_t handle, cudaGraphNode_t *out,
+                                    cudaGraphEdgeData *edges, size_t *count) {
     LOOK(cudaGraphNodeGetDependencies);
-    if (edges && !out) return finish(cudaErrorInvalidValue);
+    if (edges && !out)
+        return finish(cudaErrorInvalidValue);
     int code = list_nodes(&node_of("cudaGraphNodeGetDependencies", handle)->deps, out, count);
-    if (!code) list_edges(edges, *count);
+    if (!code)
+        list_edges(edges, *count);
     return finish(code);
 }
 
-static cudaError_t get_dependents(cudaGraphNode_t handle, cudaGraphNode_t *out, cudaGraphEdgeData *edges, size_t *count) {
+static cudaError_t get_dependents(cudaGraphNode_t handle, cudaGraphNode_t *out,
+                                  cudaGraphEdgeData *edges, size_t *count) {
     LOOK(cudaGraphNodeGetDependentNodes);
     node *n = node_of("cudaGraphNodeGetDependentNodes", handle);
-    nodes found = {NULL, 0, 0};
-    if (edges && !out) return finish(cudaErrorInvalidValue);
+    nodes found = { NULL, 0, 0 };
+    if (edges && !out)
+        return finish(cudaErrorInvalidValue);
     for (size_t i = 0; i < n->graph->all.count; i++)
-        if (nodes_have(&n->graph->all.at[i]->deps, n)) si_nodes_add(&found, n->graph->all.at[i]);
+        if (nodes_have(&n->graph->all.at[i]->deps, n))
+            si_nodes_add(&found, n->graph->all.at[i]);
     int code = list_nodes(&found, out, count);
-    if (!code) list_edges(edges, *count);
+    if (!code)
+        list_edges(edges, *count);
     si_nodes_free(&found);
     return finish(code);
 }
 
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t handle, enum cudaGraphNodeType *out) {
     LOOK(cudaGraphNodeGetType);
-    if (!out) return finish(cudaErrorInvalidValue);
+    if (!out)
+        return finish(cudaErrorInvalidValue);
     *out = node_of("cudaGraphNodeGetType", handle)->is.type;
     return finish(0);
 }
@@ -480,70 +578,88 @@ cudaError_t cudaGraphNodeGetType(cudaGraphNode_t handle, enum cudaGraphNodeType 
 cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t handle, cudaGraph_t *out) {
     LOOK(cudaGraphChildGraphNodeGetGraph);
     node *n = node_of("cudaGraphChildGraphNodeGetGraph", handle);
-    if (!out || n->is.type != cudaGraphNodeTypeGraph) return finish(cudaErrorInvalidValue);
+    if (!out || n->is.type != cudaGraphNodeTypeGraph)
+        return finish(cudaErrorInvalidValue);
     *out = n->is.u.child->handle;
     return finish(0);
 }
 
-static const char *const type_names[] = {"kernel", "memcpy", "memset", "host", "graph", "empty", "wait event", "record event"};
+static const char *const type_names[] = { "kernel", "memcpy", "memset",     "host",
+                                          "graph",  "empty",  "wait event", "record event" };
 
 static void print_node(FILE *f, const node *n, unsigned flags) {
     const content *c = &n->is;
     fprintf(f, "n%zu [label=\"%zu %s", n->index, n->index, type_names[c->type]);
-    if (flags & cudaGraphDebugDotFlagsVerbose) fprintf(f, " device %d", c->device);
-    if (c->type == cudaGraphNodeTypeKernel && flags & (cudaGraphDebugDotFlagsVerbose | cudaGraphDebugDotFlagsKernelNodeParams))
-        fprintf(f, " grid %u %u %u block %u %u %u", c->u.kernel.k.grid[0], c->u.kernel.k.grid[1], c->u.kernel.k.grid[2],
-                c->u.kernel.k.block[0], c->u.kernel.k.block[1], c->u.kernel.k.block[2]);
-    if (c->type == cudaGraphNodeTypeMemcpy && flags & (cudaGraphDebugDotFlagsVerbose | cudaGraphDebugDotFlagsMemcpyNodeParams))
-        fprintf(f, " to %p from %p", (void *)c->u.copy.t.dst.pointer, (void *)c->u.copy.t.src.pointer);
-    if (c->type == cudaGraphNodeTypeMemset && flags & (cudaGraphDebugDotFlagsVerbose | cudaGraphDebugDotFlagsMemsetNodeParams))
+    if (flags & cudaGraphDebugDotFlagsVerbose)
+        fprintf(f, " device %d", c->device);
+    if (c->type == cudaGraphNodeTypeKernel &&
+        flags & (cudaGraphDebugDotFlagsVerbose | cudaGraphDebugDotFlagsKernelNodeParams))
+        fprintf(f, " grid %u %u %u block %u %u %u", c->u.kernel.k.grid[0], c->u.kernel.k.grid[1],
+                c->u.kernel.k.grid[2], c->u.kernel.k.block[0], c->u.kernel.k.block[1],
+                c->u.kernel.k.block[2]);
+    if (c->type == cudaGraphNodeTypeMemcpy &&
+        flags & (cudaGraphDebugDotFlagsVerbose | cudaGraphDebugDotFlagsMemcpyNodeParams))
+        fprintf(f, " to %p from %p", (void *)c->u.copy.t.dst.pointer,
+                (void *)c->u.copy.t.src.pointer);
+    if (c->type == cudaGraphNodeTypeMemset &&
+        flags & (cudaGraphDebugDotFlagsVerbose | cudaGraphDebugDotFlagsMemsetNodeParams))
         fprintf(f, " at %p value %u", (void *)c->u.fill.f.dst, c->u.fill.f.value);
-    if (flags & (cudaGraphDebugDotFlagsVerbose | cudaGraphDebugDotFlagsHandles)) fprintf(f, " %p", (void *)n->handle);
+    if (flags & (cudaGraphDebugDotFlagsVerbose | cudaGraphDebugDotFlagsHandles))
+        fprintf(f, " %p", (void *)n->handle);
     fprintf(f, "\"]\n");
-    for (size_t i = 0; i < n->deps.count; i++) fprintf(f, "n%zu -> n%zu\n", n->deps.at[i]->index, n->index);
+    for (size_t i = 0; i < n->deps.count; i++)
+        fprintf(f, "n%zu -> n%zu\n", n->deps.at[i]->index, n->index);
 }
 
 cudaError_t cudaGraphDebugDotPrint(cudaGraph_t handle, const char *path, unsigned flags) {
     LOOK(cudaGraphDebugDotPrint);
     graph *g = si_graph_of("cudaGraphDebugDotPrint", handle);
-    FILE  *f = path ? fopen(path, "w") : NULL;
-    if (!f) return finish(path ? cudaErrorOperatingSystem : cudaErrorInvalidValue);
+    FILE *f = path ? fopen(path, "w") : NULL;
+    if (!f)
+        return finish(path ? cudaErrorOperatingSystem : cudaErrorInvalidValue);
     fprintf(f, "digraph dot {\n");
-    for (size_t i = 0; i < g->all.count; i++) print_node(f, g->all.at[i], flags);
+    for (size_t i = 0; i < g->all.count; i++)
+        print_node(f, g->all.at[i], flags);
     fprintf(f, "}\n");
     return finish(fclose(f) ? cudaErrorOperatingSystem : 0);
 }
 
 /* ---- changing graphs: edges ---- */
 
-static int check_edges(const char *call, const graph *g, const cudaGraphNode_t *from, const cudaGraphNode_t *to, size_t count,
-                       int there) {
-    if (count && (!from || !to)) return cudaErrorInvalidValue;
+static int check_edges(const char *call, const graph *g, const cudaGraphNode_t *from,
+                       const cudaGraphNode_t *to, size_t count, int there) {
+    if (count && (!from || !to))
+        return cudaErrorInvalidValue;
     for (size_t i = 0; i < count; i++) {
         node *a = node_of(call, from[i]), *b = node_of(call, to[i]);
-        if (a->graph != g || b->graph != g || a == b || nodes_have(&b->deps, a) != there) return cudaErrorInvalidValue;
+        if (a->graph != g || b->graph != g || a == b || nodes_have(&b->deps, a) != there)
+            return cudaErrorInvalidValue;
         for (size_t j = 0; j < i; j++)
-            if (from[j] == from[i] && to[j] == to[i]) return cudaErrorInvalidValue;
+            if (from[j] == from[i] && to[j] == to[i])
+                return cudaErrorInvalidValue;
     }
     return 0;
 }
 
-static cudaError_t add_dependencies(cudaGraph_t handle, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                    const void *edges, size_t count) {
+static cudaError_t add_dependencies(cudaGraph_t handle, const cudaGraphNode_t *from,
+                                    const cudaGraphNode_t *to, const void *edges, size_t count) {
     static const char call[] = "cudaGraphAddDependencies";
     LOOK(cudaGraphAddDependencies);
     int code = check_edges(call, si_graph_of(call, handle), from, to, count, 0);
-    if (!code && !si_plain_edges(edges, count)) code = cudaErrorInvalidValue;
-    for (size_t i = 0; !code && i < count; i++) si_nodes_add(&node_of(call, to[i])->deps, node_of(call, from[i]));
+    if (!code && !si_plain_edges(edges, count))
+        code = cudaErrorInvalidValue;
+    for (size_t i = 0; !code && i < count; i++)
+        si_nodes_add(&node_of(call, to[i])->deps, node_of(call, from[i]));
     return finish(code);
 }
 
-static cudaError_t remove_dependencies(cudaGraph_t handle, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                       const void *edges, size_t count) {
+static cudaError_t remove_dependencies(cudaGraph_t handle, const cudaGraphNode_t *from,
+                                       const cudaGraphNode_t *to, const void *edges, size_t count) {
     static const char call[] = "cudaGraphRemoveDependencies";
     LOOK(cudaGraphRemoveDependencies);
     int code = check_edges(call, si_graph_of(call, handle), from, to, count, 1);
-    if (!code && !si_plain_edges(edges, count)) code = cudaErrorInvalidValue;
+    if (!code && !si_plain_edges(edges, count))
+        code = cudaErrorInvalidValue;
     for (size_t i = 0; !code && i < count; i++) {
         nodes_remove(&node_of(call, to[i])->deps, node_of(call, from[i]));
         node_of(call, from[i])->sunk = next_number++;
@@ -551,45 +667,60 @@ static cudaError_t remove_dependencies(cudaGraph_t handle, const cudaGraphNode_t
     return finish(code);
 }
 
-/* The forms with edge data: the only ones from CUDA 13 on, and beside those without from 12.3 on. */
+/* The forms with edge data: the only ones from CUDA 13 on, and beside those without from 12.3
+   on. */
 #if CUDART_VERSION >= 13000
 #define EDGE_FORM(name) name
 #else
 #define EDGE_FORM(name) name##_v2
-cudaError_t cudaGraphGetEdges(cudaGraph_t g, cudaGraphNode_t *from, cudaGraphNode_t *to, size_t *n) {
+
+cudaError_t cudaGraphGetEdges(cudaGraph_t g, cudaGraphNode_t *from, cudaGraphNode_t *to,
+                              size_t *n) {
     return get_edges(g, from, to, NULL, n);
 }
+
 cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t n, cudaGraphNode_t *out, size_t *count) {
     return get_dependencies(n, out, NULL, count);
 }
+
 cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t n, cudaGraphNode_t *out, size_t *count) {
     return get_dependents(n, out, NULL, count);
 }
-cudaError_t cudaGraphAddDependencies(cudaGraph_t g, const cudaGraphNode_t *from, const cudaGraphNode_t *to, size_t n) {
+
+cudaError_t cudaGraphAddDependencies(cudaGraph_t g, const cudaGraphNode_t *from,
+                                     const cudaGraphNode_t *to, size_t n) {
     return add_dependencies(g, from, to, NULL, n);
 }
-cudaError_t cudaGraphRemoveDependencies(cudaGraph_t g, const cudaGraphNode_t *from, const cudaGraphNode_t *to, size_t n) {
+
+cudaError_t cudaGraphRemoveDependencies(cudaGraph_t g, const cudaGraphNode_t *from,
+                                        const cudaGraphNode_t *to, size_t n) {
     return remove_dependencies(g, from, to, NULL, n);
 }
 #endif
 #if CUDART_VERSION >= 12030
-cudaError_t EDGE_FORM(cudaGraphGetEdges)(cudaGraph_t g, cudaGraphNode_t *from, cudaGraphNode_t *to, cudaGraphEdgeData *edges,
-                                         size_t *n) {
+cudaError_t EDGE_FORM(cudaGraphGetEdges)(cudaGraph_t g, cudaGraphNode_t *from, cudaGraphNode_t *to,
+                                         cudaGraphEdgeData *edges, size_t *n) {
     return get_edges(g, from, to, edges, n);
 }
-cudaError_t EDGE_FORM(cudaGraphNodeGetDependencies)(cudaGraphNode_t n, cudaGraphNode_t *out, cudaGraphEdgeData *edges,
-                                                    size_t *count) {
+
+cudaError_t EDGE_FORM(cudaGraphNodeGetDependencies)(cudaGraphNode_t n, cudaGraphNode_t *out,
+                                                    cudaGraphEdgeData *edges, size_t *count) {
     return get_dependencies(n, out, edges, count);
 }
-cudaError_t EDGE_FORM(cudaGraphNodeGetDependentNodes)(cudaGraphNode_t n, cudaGraphNode_t *out, cudaGraphEdgeData *edges,
-                                                      size_t *count) {
+
+cudaError_t EDGE_FORM(cudaGraphNodeGetDependentNodes)(cudaGraphNode_t n, cudaGraphNode_t *out,
+                                                      cudaGraphEdgeData *edges, size_t *count) {
     return get_dependents(n, out, edges, count);
 }
-cudaError_t EDGE_FORM(cudaGraphAddDependencies)(cudaGraph_t g, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
+
+cudaError_t EDGE_FORM(cudaGraphAddDependencies)(cudaGraph_t g, const cudaGraphNode_t *from,
+                                                const cudaGraphNode_t *to,
                                                 const cudaGraphEdgeData *edges, size_t n) {
     return add_dependencies(g, from, to, edges, n);
 }
-cudaError_t EDGE_FORM(cudaGraphRemoveDependencies)(cudaGraph_t g, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
+
+cudaError_t EDGE_FORM(cudaGraphRemoveDependencies)(cudaGraph_t g, const cudaGraphNode_t *from,
+                                                   const cudaGraphNode_t *to,
                                                    const cudaGraphEdgeData *edges, size_t n) {
     return remove_dependencies(g, from, to, edges, n);
 }
@@ -597,11 +728,13 @@ cudaError_t EDGE_FORM(cudaGraphRemoveDependencies)(cudaGraph_t g, const cudaGrap
 
 cudaError_t cudaGraphDestroyNode(cudaGraphNode_t handle) {
     int code = enter(F_cudaGraphDestroyNode);
-    if (refused(code)) return result(code);
+    if (refused(code))
+        return result(code);
     lock();
-    node  *n = node_of("cudaGraphDestroyNode", handle);
+    node *n = node_of("cudaGraphDestroyNode", handle);
     graph *g = n->graph;
-    if (g->capturing) si_fail_test("cudaGraphDestroyNode: the graph is being captured into");
+    if (g->capturing)
+        si_fail_test("cudaGraphDestroyNode: the graph is being captured into");
     nodes_remove(&g->all, n);
     si_nodes_sink(&n->deps);
     for (size_t i = 0; i < g->all.count; i++) {
@@ -616,41 +749,52 @@ cudaError_t cudaGraphDestroyNode(cudaGraphNode_t handle) {
 
 static int copy_from(const char *call, const transfer *t, content *c) {
     place to, from;
-    int   code = si_check_transfer(call, t, si_me.current, &to, &from);
-    if (!code) *c = copy_content(t, &to, &from, si_me.current);
+    int code = si_check_transfer(call, t, si_me.current, &to, &from);
+    if (!code)
+        *c = copy_content(t, &to, &from, si_me.current);
     return code;
 }
 
 static int copy_from_params(const char *call, const struct cudaMemcpy3DParms *p, content *c) {
     transfer t;
-    int      code = si_check_copy_params(p, &t);
+    int code = si_check_copy_params(p, &t);
     return code ? code : copy_from(call, &t, c);
 }
 
-static int copy_from_1d(const char *call, void *dst, const void *src, size_t count, enum cudaMemcpyKind kind, content *c) {
-    transfer t = {{dst, count, 0}, {(char *)(uintptr_t)src, count, 0}, {count, 1, 1}, kind, 0};
-    if ((unsigned)kind > (unsigned)cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
+static int copy_from_1d(const char *call, void *dst, const void *src, size_t count,
+                        enum cudaMemcpyKind kind, content *c) {
+    transfer t = {
+        { dst, count, 0 }, { (char *)(uintptr_t)src, count, 0 }, { count, 1, 1 }, kind, 0
+    };
+    if ((unsigned)kind > (unsigned)cudaMemcpyDefault)
+        return cudaErrorInvalidMemcpyDirection;
     return count ? copy_from(call, &t, c) : (int)cudaErrorInvalidValue;
 }
 
 static int fill_from(const char *call, const struct cudaMemsetParams *p, content *c) {
     place at;
-    if (!p || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) || !p->width || !p->height)
+    if (!p || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) || !p->width ||
+        !p->height)
         return cudaErrorInvalidValue;
-    *c = (content){.type = cudaGraphNodeTypeMemset, .device = si_me.current};
-    c->u.fill.f = (fill){p->dst, p->pitch, p->elementSize, p->width, p->height, p->value};
+    *c = (content){ .type = cudaGraphNodeTypeMemset, .device = si_me.current };
+    c->u.fill.f = (fill){ p->dst, p->pitch, p->elementSize, p->width, p->height, p->value };
     int code = si_check_fill(call, &c->u.fill.f, si_me.current, &at);
-    if (!code) c->u.fill.at = at.device;
+    if (!code)
+        c->u.fill.at = at.device;
     return code;
 }
 
-static int kernel_from(const kernel *k, size_t most_shared, void **extra, const void *func, int is_host_func, int index,
-                       content *c) {
-    if (k->params && extra) return cudaErrorInvalidValue;
-    if (extra) return cudaErrorNotSupported;
-    if (ptx_param_count(k->code) && !k->params) return cudaErrorInvalidValue;
-    if (si_check_launch(k->code, k->grid, k->block, k->shared, most_shared)) return cudaErrorInvalidValue;
-    *c = (content){.type = cudaGraphNodeTypeKernel, .device = index};
+static int kernel_from(const kernel *k, size_t most_shared, void **extra, const void *func,
+                       int is_host_func, int index, content *c) {
+    if (k->params && extra)
+        return cudaErrorInvalidValue;
+    if (extra)
+        return cudaErrorNotSupported;
+    if (ptx_param_count(k->code) && !k->params)
+        return cudaErrorInvalidValue;
+    if (si_check_launch(k->code, k->grid, k->block, k->shared, most_shared))
+        return cudaErrorInvalidValue;
+    *c = (content){ .type = cudaGraphNodeTypeKernel, .device = index };
     c->u.kernel.k = *k, c->u.kernel.func = func, c->u.kernel.is_host_func = is_host_func;
     return 0;
 }
@@ -658,30 +802,38 @@ static int kernel_from(const kernel *k, size_t most_shared, void **extra, const 
 /* A host address means the function on the current device. */
 static int kernel_from_params(const struct cudaKernelNodeParams *p, content *c) {
     registered_function *f = p ? si_registered_as(p->func) : NULL;
-    if (!f) return p ? cudaErrorInvalidDeviceFunction : cudaErrorInvalidValue;
-    kernel k = {f->module, f->code, {p->gridDim.x, p->gridDim.y, p->gridDim.z}, {p->blockDim.x, p->blockDim.y, p->blockDim.z},
-                p->sharedMemBytes, p->kernelParams};
+    if (!f)
+        return p ? cudaErrorInvalidDeviceFunction : cudaErrorInvalidValue;
+    kernel k = { f->module,
+                 f->code,
+                 { p->gridDim.x, p->gridDim.y, p->gridDim.z },
+                 { p->blockDim.x, p->blockDim.y, p->blockDim.z },
+                 p->sharedMemBytes,
+                 p->kernelParams };
     return kernel_from(&k, f->most_shared, p->extra, p->func, 1, si_me.current, c);
 }
 
 static int host_from(const struct cudaHostNodeParams *p, content *c) {
-    if (!p || !p->fn) return cudaErrorInvalidValue;
-    *c = (content){.type = cudaGraphNodeTypeHost, .device = si_me.current, .u.host = *p};
+    if (!p || !p->fn)
+        return cudaErrorInvalidValue;
+    *c = (content){ .type = cudaGraphNodeTypeHost, .device = si_me.current, .u.host = *p };
     return 0;
 }
 
-static void event_from(const char *call, enum cudaGraphNodeType type, cudaEvent_t handle, content *c) {
+static void event_from(const char *call, enum cudaGraphNodeType type, cudaEvent_t handle,
+                       content *c) {
     event *e = si_object_of(call, H_EVENT, handle);
-    int    index = type == cudaGraphNodeTypeEventRecord ? e->device : si_me.current;
-    *c = (content){.type = type, .device = index, .u.event = handle};
+    int index = type == cudaGraphNodeTypeEventRecord ? e->device : si_me.current;
+    *c = (content){ .type = type, .device = index, .u.event = handle };
 }
 
-static int add(const char *call, cudaGraphNode_t *out, cudaGraph_t handle, const cudaGraphNode_t *dependencies, size_t count,
-               const content *c) {
-    nodes  deps = {NULL, 0, 0};
+static int add(const char *call, cudaGraphNode_t *out, cudaGraph_t handle,
+               const cudaGraphNode_t *dependencies, size_t count, const content *c) {
+    nodes deps = { NULL, 0, 0 };
     graph *g = si_graph_of(call, handle);
-    int    code = out ? si_nodes_of(call, g, dependencies, count, &deps) : cudaErrorInvalidValue;
-    if (!code) *out = new_node(g, c, &deps, 0)->handle;
+    int code = out ? si_nodes_of(call, g, dependencies, count, &deps) : cudaErrorInvalidValue;
+    if (!code)
+        *out = new_node(g, c, &deps, 0)->handle;
     si_nodes_free(&deps);
     return code;
 }
@@ -694,60 +846,71 @@ static node *typed(const char *call, cudaGraphNode_t handle, enum cudaGraphNodeT
 
 static int set(const char *call, cudaGraphNode_t handle, content *c) {
     node *n = typed(call, handle, c->type);
-    if (!n) return cudaErrorInvalidValue;
+    if (!n)
+        return cudaErrorInvalidValue;
     c->priority = n->is.priority;
     replace(n, c);
     return 0;
 }
 
-#define ADD_NODE(name, make, ...)                                                                                             \
-    cudaError_t name(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *deps, size_t n, __VA_ARGS__) {               \
-        static const char call[] = #name;                                                                                     \
-        content           c;                                                                                                  \
-        BEGIN(name, code);                                                                                                    \
-        code = make;                                                                                                          \
-        if (!code) code = add(call, out, g, deps, n, &c);                                                                     \
-        return finish(code);                                                                                                  \
+#define ADD_NODE(name, make, ...)                                                                \
+    cudaError_t name(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *deps, size_t n, \
+                     __VA_ARGS__) {                                                              \
+        static const char call[] = #name;                                                        \
+        content c;                                                                               \
+        BEGIN(name, code);                                                                       \
+        code = make;                                                                             \
+        if (!code)                                                                               \
+            code = add(call, out, g, deps, n, &c);                                               \
+        return finish(code);                                                                     \
     }
-#define SET_NODE(name, make, ...)                                                                                             \
-    cudaError_t name(cudaGraphNode_t n, __VA_ARGS__) {                                                                        \
-        static const char call[] = #name;                                                                                     \
-        content           c;                                                                                                  \
-        BEGIN(name, code);                                                                                                    \
-        code = make;                                                                                                          \
-        if (!code) code = set(call, n, &c);                                                                                   \
-        return finish(code);                                                                                                  \
+#define SET_NODE(name, make, ...)                      \
+    cudaError_t name(cudaGraphNode_t n, __VA_ARGS__) { \
+        static const char call[] = #name;              \
+        content c;                                     \
+        BEGIN(name, code);                             \
+        code = make;                                   \
+        if (!code)                                     \
+            code = set(call, n, &c);                   \
+        return finish(code);                           \
     }
 
 ADD_NODE(cudaGraphAddKernelNode, kernel_from_params(p, &c), const struct cudaKernelNodeParams *p)
 ADD_NODE(cudaGraphAddMemcpyNode, copy_from_params(call, p, &c), const struct cudaMemcpy3DParms *p)
-ADD_NODE(cudaGraphAddMemcpyNode1D, copy_from_1d(call, dst, src, count, kind, &c), void *dst, const void *src, size_t count,
-         enum cudaMemcpyKind kind)
+ADD_NODE(cudaGraphAddMemcpyNode1D, copy_from_1d(call, dst, src, count, kind, &c), void *dst,
+         const void *src, size_t count, enum cudaMemcpyKind kind)
 ADD_NODE(cudaGraphAddMemsetNode, fill_from(call, p, &c), const struct cudaMemsetParams *p)
 ADD_NODE(cudaGraphAddHostNode, host_from(p, &c), const struct cudaHostNodeParams *p)
-ADD_NODE(cudaGraphAddEventRecordNode, (event_from(call, cudaGraphNodeTypeEventRecord, e, &c), 0), cudaEvent_t e)
-ADD_NODE(cudaGraphAddEventWaitNode, (event_from(call, cudaGraphNodeTypeWaitEvent, e, &c), 0), cudaEvent_t e)
+ADD_NODE(cudaGraphAddEventRecordNode, (event_from(call, cudaGraphNodeTypeEventRecord, e, &c), 0),
+         cudaEvent_t e)
+ADD_NODE(cudaGraphAddEventWaitNode, (event_from(call, cudaGraphNodeTypeWaitEvent, e, &c), 0),
+         cudaEvent_t e)
 
-SET_NODE(cudaGraphKernelNodeSetParams, kernel_from_params(p, &c), const struct cudaKernelNodeParams *p)
-SET_NODE(cudaGraphMemcpyNodeSetParams, copy_from_params(call, p, &c), const struct cudaMemcpy3DParms *p)
-SET_NODE(cudaGraphMemcpyNodeSetParams1D, copy_from_1d(call, dst, src, count, kind, &c), void *dst, const void *src,
-         size_t count, enum cudaMemcpyKind kind)
+SET_NODE(cudaGraphKernelNodeSetParams, kernel_from_params(p, &c),
+         const struct cudaKernelNodeParams *p)
+SET_NODE(cudaGraphMemcpyNodeSetParams, copy_from_params(call, p, &c),
+         const struct cudaMemcpy3DParms *p)
+SET_NODE(cudaGraphMemcpyNodeSetParams1D, copy_from_1d(call, dst, src, count, kind, &c), void *dst,
+         const void *src, size_t count, enum cudaMemcpyKind kind)
 SET_NODE(cudaGraphMemsetNodeSetParams, fill_from(call, p, &c), const struct cudaMemsetParams *p)
 SET_NODE(cudaGraphHostNodeSetParams, host_from(p, &c), const struct cudaHostNodeParams *p)
-SET_NODE(cudaGraphEventRecordNodeSetEvent, (event_from(call, cudaGraphNodeTypeEventRecord, e, &c), 0), cudaEvent_t e)
-SET_NODE(cudaGraphEventWaitNodeSetEvent, (event_from(call, cudaGraphNodeTypeWaitEvent, e, &c), 0), cudaEvent_t e)
+SET_NODE(cudaGraphEventRecordNodeSetEvent,
+         (event_from(call, cudaGraphNodeTypeEventRecord, e, &c), 0), cudaEvent_t e)
+SET_NODE(cudaGraphEventWaitNodeSetEvent, (event_from(call, cudaGraphNodeTypeWaitEvent, e, &c), 0),
+         cudaEvent_t e)
 
-cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *deps, size_t n) {
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *deps,
+                                  size_t n) {
     BEGIN(cudaGraphAddEmptyNode, code);
-    content c = {.type = cudaGraphNodeTypeEmpty, .device = si_me.current};
+    content c = { .type = cudaGraphNodeTypeEmpty, .device = si_me.current };
     return finish(add("cudaGraphAddEmptyNode", out, g, deps, n, &c));
 }
 
-cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *deps, size_t n,
-                                       cudaGraph_t child) {
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *out, cudaGraph_t g,
+                                       const cudaGraphNode_t *deps, size_t n, cudaGraph_t child) {
     static const char call[] = "cudaGraphAddChildGraphNode";
     BEGIN(cudaGraphAddChildGraphNode, code);
-    content c = {.type = cudaGraphNodeTypeGraph, .device = si_me.current};
+    content c = { .type = cudaGraphNodeTypeGraph, .device = si_me.current };
     c.u.child = si_graph_of(call, child);
     return finish(add(call, out, g, deps, n, &c));
 }
@@ -757,9 +920,11 @@ cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *out, cudaGraph_t g, cons
 cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t handle, struct cudaKernelNodeParams *out) {
     LOOK(cudaGraphKernelNodeGetParams);
     node *n = typed("cudaGraphKernelNodeGetParams", handle, cudaGraphNodeTypeKernel);
-    if (!n || !out) return finish(cudaErrorInvalidValue);
+    if (!n || !out)
+        return finish(cudaErrorInvalidValue);
     const kernel *k = &n->is.u.kernel.k;
-    if (!n->is.u.kernel.is_host_func) return finish(cudaErrorInvalidDeviceFunction);
+    if (!n->is.u.kernel.is_host_func)
+        return finish(cudaErrorInvalidDeviceFunction);
     memset(out, 0, sizeof *out);
     out->func = (void *)(uintptr_t)n->is.u.kernel.func;
     out->gridDim.x = k->grid[0], out->gridDim.y = k->grid[1], out->gridDim.z = k->grid[2];
@@ -771,17 +936,18 @@ cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t handle, struct cudaKern
 
 static struct cudaPitchedPtr pitched_of(const side *s, const shape *of) {
     size_t rows = s->pitch && s->slice ? s->slice / s->pitch : of->height;
-    return (struct cudaPitchedPtr){s->pointer, s->pitch, of->width, rows};
+    return (struct cudaPitchedPtr){ s->pointer, s->pitch, of->width, rows };
 }
 
 cudaError_t cudaGraphMemcpyNodeGetParams(cudaGraphNode_t handle, struct cudaMemcpy3DParms *out) {
     LOOK(cudaGraphMemcpyNodeGetParams);
     node *n = typed("cudaGraphMemcpyNodeGetParams", handle, cudaGraphNodeTypeMemcpy);
-    if (!n || !out) return finish(cudaErrorInvalidValue);
+    if (!n || !out)
+        return finish(cudaErrorInvalidValue);
     const transfer *t = &n->is.u.copy.t;
     memset(out, 0, sizeof *out);
     out->dstPtr = pitched_of(&t->dst, &t->of), out->srcPtr = pitched_of(&t->src, &t->of);
-    out->extent = (struct cudaExtent){t->of.width, t->of.height, t->of.depth};
+    out->extent = (struct cudaExtent){ t->of.width, t->of.height, t->of.depth };
     out->kind = t->kind;
     return finish(0);
 }
@@ -789,37 +955,44 @@ cudaError_t cudaGraphMemcpyNodeGetParams(cudaGraphNode_t handle, struct cudaMemc
 cudaError_t cudaGraphMemsetNodeGetParams(cudaGraphNode_t handle, struct cudaMemsetParams *out) {
     LOOK(cudaGraphMemsetNodeGetParams);
     node *n = typed("cudaGraphMemsetNodeGetParams", handle, cudaGraphNodeTypeMemset);
-    if (!n || !out) return finish(cudaErrorInvalidValue);
+    if (!n || !out)
+        return finish(cudaErrorInvalidValue);
     const fill *f = &n->is.u.fill.f;
-    *out = (struct cudaMemsetParams){f->dst, f->pitch, f->value, (unsigned)f->element, f->width, f->height};
+    *out = (struct cudaMemsetParams){ f->dst,   f->pitch, f->value, (unsigned)f->element,
+                                      f->width, f->height };
     return finish(0);
 }
 
 cudaError_t cudaGraphHostNodeGetParams(cudaGraphNode_t handle, struct cudaHostNodeParams *out) {
     LOOK(cudaGraphHostNodeGetParams);
     node *n = typed("cudaGraphHostNodeGetParams", handle, cudaGraphNodeTypeHost);
-    if (n && out) *out = n->is.u.host;
+    if (n && out)
+        *out = n->is.u.host;
     return finish(n && out ? 0 : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGraphEventRecordNodeGetEvent(cudaGraphNode_t handle, cudaEvent_t *out) {
     LOOK(cudaGraphEventRecordNodeGetEvent);
     node *n = typed("cudaGraphEventRecordNodeGetEvent", handle, cudaGraphNodeTypeEventRecord);
-    if (n && out) *out = n->is.u.event;
+    if (n && out)
+        *out = n->is.u.event;
     return finish(n && out ? 0 : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGraphEventWaitNodeGetEvent(cudaGraphNode_t handle, cudaEvent_t *out) {
     LOOK(cudaGraphEventWaitNodeGetEvent);
     node *n = typed("cudaGraphEventWaitNodeGetEvent", handle, cudaGraphNodeTypeWaitEvent);
-    if (n && out) *out = n->is.u.event;
+    if (n && out)
+        *out = n->is.u.event;
     return finish(n && out ? 0 : cudaErrorInvalidValue);
 }
 
-cudaError_t cudaGraphKernelNodeGetAttribute(cudaGraphNode_t handle, cudaKernelNodeAttrID which, cudaKernelNodeAttrValue *out) {
+cudaError_t cudaGraphKernelNodeGetAttribute(cudaGraphNode_t handle, cudaKernelNodeAttrID which,
+                                            cudaKernelNodeAttrValue *out) {
     LOOK(cudaGraphKernelNodeGetAttribute);
     node *n = typed("cudaGraphKernelNodeGetAttribute", handle, cudaGraphNodeTypeKernel);
-    if (!n || !out || which != cudaLaunchAttributePriority) return finish(cudaErrorInvalidValue);
+    if (!n || !out || which != cudaLaunchAttributePriority)
+        return finish(cudaErrorInvalidValue);
     memset(out, 0, sizeof *out);
     out->priority = n->is.priority;
     return finish(0);
@@ -829,18 +1002,23 @@ cudaError_t cudaGraphKernelNodeSetAttribute(cudaGraphNode_t handle, cudaKernelNo
                                             const cudaKernelNodeAttrValue *value) {
     LOOK(cudaGraphKernelNodeSetAttribute);
     node *n = typed("cudaGraphKernelNodeSetAttribute", handle, cudaGraphNodeTypeKernel);
-    if (!n || !value || which != cudaLaunchAttributePriority) return finish(cudaErrorInvalidValue);
+    if (!n || !value || which != cudaLaunchAttributePriority)
+        return finish(cudaErrorInvalidValue);
     n->is.priority = value->priority;
     return finish(0);
 }
 
 /* ---- user objects, as the user has them ---- */
 
-static int is_count(unsigned count) { return count && count <= INT_MAX; }
+static int is_count(unsigned count) {
+    return count && count <= INT_MAX;
+}
 
-cudaError_t cudaUserObjectCreate(cudaUserObject_t *out, void *data, cudaHostFn_t destroy, unsigned refs, unsigned flags) {
+cudaError_t cudaUserObjectCreate(cudaUserObject_t *out, void *data, cudaHostFn_t destroy,
+                                 unsigned refs, unsigned flags) {
     LOOK(cudaUserObjectCreate);
-    if (!out || !destroy || !is_count(refs) || flags != cudaUserObjectNoDestructorSync) return finish(cudaErrorInvalidValue);
+    if (!out || !destroy || !is_count(refs) || flags != cudaUserObjectNoDestructorSync)
+        return finish(cudaErrorInvalidValue);
     object *o = si_allocate(sizeof *o);
     o->destroy = destroy, o->data = data, o->refs = o->callers = refs;
     *out = o->handle = si_new_handle(H_OBJECT, o);
@@ -851,50 +1029,63 @@ cudaError_t cudaUserObjectCreate(cudaUserObject_t *out, void *data, cudaHostFn_t
 cudaError_t cudaUserObjectRetain(cudaUserObject_t handle, unsigned count) {
     LOOK(cudaUserObjectRetain);
     object *o = si_object_of("cudaUserObjectRetain", H_OBJECT, handle);
-    if (!is_count(count)) return finish(cudaErrorInvalidValue);
+    if (!is_count(count))
+        return finish(cudaErrorInvalidValue);
     o->refs += count, o->callers += count;
     return finish(0);
 }
 
 static void give_up(const char *call, object *o, unsigned count) {
-    if (count > o->callers) si_fail_test("%s: %u references of a user object, but the caller owns %zu", call, count, o->callers);
+    if (count > o->callers)
+        si_fail_test("%s: %u references of a user object, but the caller owns %zu", call, count,
+                     o->callers);
     o->callers -= count;
 }
 
 cudaError_t cudaUserObjectRelease(cudaUserObject_t handle, unsigned count) {
     int code = enter(F_cudaUserObjectRelease);
-    if (refused(code)) return result(code);
+    if (refused(code))
+        return result(code);
     lock();
     object *o = si_object_of("cudaUserObjectRelease", H_OBJECT, handle);
-    if (!is_count(count)) return finish(cudaErrorInvalidValue);
+    if (!is_count(count))
+        return finish(cudaErrorInvalidValue);
     give_up("cudaUserObjectRelease", o, count);
     release_object(o, count);
     return finish(code);
 }
 
-cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph_handle, cudaUserObject_t handle, unsigned count, unsigned flags) {
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph_handle, cudaUserObject_t handle,
+                                      unsigned count, unsigned flags) {
     static const char call[] = "cudaGraphRetainUserObject";
     LOOK(cudaGraphRetainUserObject);
-    graph  *g = si_graph_of(call, graph_handle);
+    graph *g = si_graph_of(call, graph_handle);
     object *o = si_object_of(call, H_OBJECT, handle);
-    if (!is_count(count) || flags & ~(unsigned)cudaGraphUserObjectMove) return finish(cudaErrorInvalidValue);
-    if (flags & cudaGraphUserObjectMove) give_up(call, o, count);
-    else o->refs += count;
+    if (!is_count(count) || flags & ~(unsigned)cudaGraphUserObjectMove)
+        return finish(cudaErrorInvalidValue);
+    if (flags & cudaGraphUserObjectMove)
+        give_up(call, o, count);
+    else
+        o->refs += count;
     hold_object(g, o, count);
     return finish(0);
 }
 
-cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph_handle, cudaUserObject_t handle, unsigned count) {
+cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph_handle, cudaUserObject_t handle,
+                                       unsigned count) {
     static const char call[] = "cudaGraphReleaseUserObject";
-    int               code = enter(F_cudaGraphReleaseUserObject);
-    if (refused(code)) return result(code);
+    int code = enter(F_cudaGraphReleaseUserObject);
+    if (refused(code))
+        return result(code);
     lock();
-    graph   *g = si_graph_of(call, graph_handle);
-    object  *o = si_object_of(call, H_OBJECT, handle);
+    graph *g = si_graph_of(call, graph_handle);
+    object *o = si_object_of(call, H_OBJECT, handle);
     holding *h = holding_of(g, o);
-    if (!is_count(count) || !h || h->refs < count) return finish(cudaErrorInvalidValue);
+    if (!is_count(count) || !h || h->refs < count)
+        return finish(cudaErrorInvalidValue);
     h->refs -= count;
-    if (!h->refs) *h = g->objects[--g->object_count];
+    if (!h->refs)
+        *h = g->objects[--g->object_count];
     release_object(o, count);
     return finish(code);
 }
@@ -909,32 +1100,42 @@ static int sort(graph *g) {
     do {
         before = sorted;
         for (size_t i = 0; i < n; i++) {
-            node  *at = g->all.at[i];
+            node *at = g->all.at[i];
             size_t ready = 0;
-            if (at->mark == walks) continue;
-            while (ready < at->deps.count && at->deps.at[ready]->mark == walks) ready++;
-            if (ready < at->deps.count) continue;
+            if (at->mark == walks)
+                continue;
+            while (ready < at->deps.count && at->deps.at[ready]->mark == walks)
+                ready++;
+            if (ready < at->deps.count)
+                continue;
             at->mark = walks;
             g->order[sorted++] = at;
         }
     } while (sorted > before);
     for (size_t i = 0; i < n; i++)
-        if (g->all.at[i]->is.type == cudaGraphNodeTypeGraph && !sort(g->all.at[i]->is.u.child)) return 0;
+        if (g->all.at[i]->is.type == cudaGraphNodeTypeGraph && !sort(g->all.at[i]->is.u.child))
+            return 0;
     return sorted == n;
 }
 
-/* What a graph that is launched from a device may have: nodes of one device, and no memory of the host that is not pinned. */
+/* What a graph that is launched from a device may have: nodes of one device, and no memory of
+   the host that is not pinned. */
 static int fits_device_launch(const graph *g, int *index, size_t *work) {
     for (size_t i = 0; i < g->all.count; i++) {
         const content *c = &g->all.at[i]->is;
         if (c->type == cudaGraphNodeTypeGraph) {
-            if (!fits_device_launch(c->u.child, index, work)) return 0;
+            if (!fits_device_launch(c->u.child, index, work))
+                return 0;
             continue;
         }
-        if (c->type != cudaGraphNodeTypeKernel && c->type != cudaGraphNodeTypeMemcpy && c->type != cudaGraphNodeTypeMemset)
+        if (c->type != cudaGraphNodeTypeKernel && c->type != cudaGraphNodeTypeMemcpy &&
+            c->type != cudaGraphNodeTypeMemset)
             return 0;
-        if (c->type == cudaGraphNodeTypeMemcpy && (c->u.copy.to.where == PAGEABLE || c->u.copy.from.where == PAGEABLE)) return 0;
-        if ((*work)++ && c->device != *index) return 0;
+        if (c->type == cudaGraphNodeTypeMemcpy &&
+            (c->u.copy.to.where == PAGEABLE || c->u.copy.from.where == PAGEABLE))
+            return 0;
+        if ((*work)++ && c->device != *index)
+            return 0;
         *index = c->device;
     }
     return 1;
@@ -943,18 +1144,24 @@ static int fits_device_launch(const graph *g, int *index, size_t *work) {
 static void note_widths(graph *g) {
     for (size_t i = 0; i < g->all.count; i++) {
         node *n = g->all.at[i];
-        if (n->is.type == cudaGraphNodeTypeMemset) n->most_width = n->is.u.fill.f.width;
-        if (n->is.type == cudaGraphNodeTypeGraph) note_widths(n->is.u.child);
+        if (n->is.type == cudaGraphNodeTypeMemset)
+            n->most_width = n->is.u.fill.f.width;
+        if (n->is.type == cudaGraphNodeTypeGraph)
+            note_widths(n->is.u.child);
     }
 }
 
-static int instantiate(const char *call, cudaGraphExec_t *out, cudaGraph_t handle, unsigned long long flags) {
-    const unsigned long long device_launch = 4, auto_free = cudaGraphInstantiateFlagAutoFreeOnLaunch;
+static int instantiate(const char *call, cudaGraphExec_t *out, cudaGraph_t handle,
+                       unsigned long long flags) {
+    const unsigned long long device_launch = 4,
+                             auto_free = cudaGraphInstantiateFlagAutoFreeOnLaunch;
     graph *g = si_graph_of(call, handle);
     size_t work = 0;
-    int    index = 0;
-    if (!out || flags & ~(device_launch | auto_free | cudaGraphInstantiateFlagUseNodePriority)) return cudaErrorInvalidValue;
-    if (flags & device_launch && (flags & auto_free || !fits_device_launch(g, &index, &work) || !work))
+    int index = 0;
+    if (!out || flags & ~(device_launch | auto_free | cudaGraphInstantiateFlagUseNodePriority))
+        return cudaErrorInvalidValue;
+    if (flags & device_launch &&
+        (flags & auto_free || !fits_device_launch(g, &index, &work) || !work))
         return cudaErrorInvalidValue;
     graph *own_copy = clone_graph(g, 1, 0);
     if (!sort(own_copy)) {
@@ -969,7 +1176,8 @@ static int instantiate(const char *call, cudaGraphExec_t *out, cudaGraph_t handl
     return 0;
 }
 
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t g, unsigned long long flags) {
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t g,
+                                          unsigned long long flags) {
     BEGIN(cudaGraphInstantiateWithFlags, code);
     return finish(instantiate("cudaGraphInstantiateWithFlags", out, g, flags));
 }
@@ -980,26 +1188,32 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned l
     return finish(instantiate("cudaGraphInstantiate", out, g, flags));
 }
 #else
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, cudaGraphNode_t *bad, char *text, size_t size) {
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, cudaGraphNode_t *bad,
+                                 char *text, size_t size) {
     BEGIN(cudaGraphInstantiate, code);
-    if (bad) *bad = NULL;
-    if (text && size) *text = 0;
+    if (bad)
+        *bad = NULL;
+    if (text && size)
+        *text = 0;
     return finish(instantiate("cudaGraphInstantiate", out, g, 0));
 }
 #endif
 
 void si_exec_over(exec *x) {
-    if (--x->refs) return;
+    if (--x->refs)
+        return;
     op *tail = x->tail;
     si_free_graph(x->graph);
     free(x);
-    if (tail) si_unref(tail);
+    if (tail)
+        si_unref(tail);
 }
 
 /* What has been launched still runs. */
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
     int code = enter(F_cudaGraphExecDestroy);
-    if (refused(code)) return result(code);
+    if (refused(code))
+        return result(code);
     lock();
     exec *x = si_object_of("cudaGraphExecDestroy", H_EXEC, handle);
     si_drop_handle("cudaGraphExecDestroy", H_EXEC, handle);
@@ -1013,33 +1227,40 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
 /* What is wrong with a node now: 0 or a device's failure.  What it uses must be there. */
 static int check_node(const char *call, node *n) {
     content *c = &n->is;
-    int      code = sticky(c->device);
-    place    to, from;
-    event   *e;
-    if (code || n->disabled) return code;
+    int code = sticky(c->device);
+    place to, from;
+    event *e;
+    if (code || n->disabled)
+        return code;
     switch (c->type) {
     case cudaGraphNodeTypeMemcpy:
         code = si_check_transfer(call, &c->u.copy.t, c->device, &to, &from);
-        if (code && code != cudaErrorInvalidValue) return code;
+        if (code && code != cudaErrorInvalidValue)
+            return code;
         if (code || (to.where == ON_DEVICE) != (c->u.copy.to.where == ON_DEVICE) ||
             (from.where == ON_DEVICE) != (c->u.copy.from.where == ON_DEVICE))
-            si_fail_test("%s: memory of a copy (%p, %p) is not what it was, or freed", call, (void *)c->u.copy.t.dst.pointer,
-                         (void *)c->u.copy.t.src.pointer);
+            si_fail_test("%s: memory of a copy (%p, %p) is not what it was, or freed", call,
+                         (void *)c->u.copy.t.dst.pointer, (void *)c->u.copy.t.src.pointer);
         break;
     case cudaGraphNodeTypeMemset:
         code = si_check_fill(call, &c->u.fill.f, c->device, &to);
-        if (code == cudaErrorInvalidValue) si_fail_test("%s: memory of a fill (%p) is freed", call, (void *)c->u.fill.f.dst);
+        if (code == cudaErrorInvalidValue)
+            si_fail_test("%s: memory of a fill (%p) is freed", call, (void *)c->u.fill.f.dst);
         break;
     case cudaGraphNodeTypeKernel:
-        if (c->u.kernel.k.module->unloaded) si_fail_test("%s: the module of a kernel is unloaded", call);
+        if (c->u.kernel.k.module->unloaded)
+            si_fail_test("%s: the module of a kernel is unloaded", call);
         break;
-    case cudaGraphNodeTypeEventRecord: case cudaGraphNodeTypeWaitEvent:
+    case cudaGraphNodeTypeEventRecord:
+    case cudaGraphNodeTypeWaitEvent:
         e = si_object_of(call, H_EVENT, c->u.event);
         code = sticky(e->device);
-        if (!code && c->type == cudaGraphNodeTypeWaitEvent && e->capture) code = cudaErrorCapturedEvent;
+        if (!code && c->type == cudaGraphNodeTypeWaitEvent && e->capture)
+            code = cudaErrorCapturedEvent;
         break;
     case cudaGraphNodeTypeGraph:
-        for (size_t i = 0; !code && i < c->u.child->all.count; i++) code = check_node(call, c->u.child->all.at[i]);
+        for (size_t i = 0; !code && i < c->u.child->all.count; i++)
+            code = check_node(call, c->u.child->all.at[i]);
         break;
     default:
         break;
@@ -1049,37 +1270,54 @@ static int check_node(const char *call, node *n) {
 
 static op *copy_op(const content *c) {
     place to, from;
-    if (si_check_transfer("cudaGraphLaunch", &c->u.copy.t, c->device, &to, &from)) return NULL;
+    if (si_check_transfer("cudaGraphLaunch", &c->u.copy.t, c->device, &to, &from))
+        return NULL;
     return si_copy_op(&c->u.copy.t, &to, &from, NULL, c->device);
 }
 
 static op *fill_op(const content *c) {
     place at;
-    if (si_check_fill("cudaGraphLaunch", &c->u.fill.f, c->device, &at)) return NULL;
+    if (si_check_fill("cudaGraphLaunch", &c->u.fill.f, c->device, &at))
+        return NULL;
     return si_fill_op(&c->u.fill.f, &at, NULL, c->device);
 }
 
 /* The operation of a node that is no graph, without what it waits for. */
 static op *op_of(node *n) {
     const content *c = &n->is;
-    op            *o = NULL;
-    if (n->disabled) return si_new_op(OP_MARK, NULL, c->device);
+    op *o = NULL;
+    if (n->disabled)
+        return si_new_op(OP_MARK, NULL, c->device);
     switch (c->type) {
-    case cudaGraphNodeTypeMemcpy: o = copy_op(c); break;
-    case cudaGraphNodeTypeMemset: o = fill_op(c); break;
-    case cudaGraphNodeTypeKernel: o = si_kernel_op(&c->u.kernel.k, NULL, c->device); break;
+    case cudaGraphNodeTypeMemcpy:
+        o = copy_op(c);
+        break;
+    case cudaGraphNodeTypeMemset:
+        o = fill_op(c);
+        break;
+    case cudaGraphNodeTypeKernel:
+        o = si_kernel_op(&c->u.kernel.k, NULL, c->device);
+        break;
     case cudaGraphNodeTypeHost:
         o = si_new_op(OP_HOST, NULL, c->device);
-        o->u.host = (host){c->u.host.fn, NULL, NULL, c->u.host.userData};
+        o->u.host = (host){ c->u.host.fn, NULL, NULL, c->u.host.userData };
         break;
-    case cudaGraphNodeTypeEventRecord: o = si_new_op(OP_RECORD, NULL, c->device); break;
-    default: o = si_new_op(OP_MARK, NULL, c->device); break;
+    case cudaGraphNodeTypeEventRecord:
+        o = si_new_op(OP_RECORD, NULL, c->device);
+        break;
+    default:
+        o = si_new_op(OP_MARK, NULL, c->device);
+        break;
     }
-    if (!o) si_fail_test("cudaGraphLaunch: a node has changed while it was launched");
+    if (!o)
+        si_fail_test("cudaGraphLaunch: a node has changed while it was launched");
     return o;
 }
 
-typedef struct ops { op **at; size_t count, capacity; } ops;
+typedef struct ops {
+    op **at;
+    size_t count, capacity;
+} ops;
 
 static void keep(ops *list, op *o) {
     o->refs++;
@@ -1088,7 +1326,8 @@ static void keep(ops *list, op *o) {
 }
 
 static void let_go(ops *list) {
-    for (size_t i = 0; i < list->count; i++) si_unref(list->at[i]);
+    for (size_t i = 0; i < list->count; i++)
+        si_unref(list->at[i]);
     free(list->at);
 }
 
@@ -1098,31 +1337,39 @@ static op *gather(const ops *all, op *also, int index) {
     o->refs++;
     si_prepare(o);
     si_depend(o, also);
-    for (size_t i = 0; i < all->count; i++) si_depend(o, all->at[i]);
+    for (size_t i = 0; i < all->count; i++)
+        si_depend(o, all->at[i]);
     si_release(o);
     return o;
 }
 
-/* Puts all nodes behind `start`, and returns a mark behind them, of which the caller has a reference. */
+/* Puts all nodes behind `start`, and returns a mark behind them, of which the caller has a
+   reference. */
 static op *put_graph(const graph *g, op *start, int index) {
-    ops  before, leaves = {NULL, 0, 0};
+    ops before, leaves = { NULL, 0, 0 };
     op **of = si_allocate(g->all.count * sizeof *of); /* by the node's index: its end */
     char *inner = si_allocate(g->all.count);
     for (size_t i = 0; i < g->all.count; i++) {
-        node  *n = g->order[i];
-        event *e = n->is.type == cudaGraphNodeTypeEventRecord || n->is.type == cudaGraphNodeTypeWaitEvent
-                 ? si_object_of("cudaGraphLaunch", H_EVENT, n->is.u.event) : NULL;
-        op    *o = op_of(n);
+        node *n = g->order[i];
+        event *e =
+            n->is.type == cudaGraphNodeTypeEventRecord || n->is.type == cudaGraphNodeTypeWaitEvent
+                ? si_object_of("cudaGraphLaunch", H_EVENT, n->is.u.event)
+                : NULL;
+        op *o = op_of(n);
         si_prepare(o);
-        before = (ops){NULL, 0, 0};
+        before = (ops){ NULL, 0, 0 };
         for (size_t j = 0; j < n->deps.count; j++) {
             keep(&before, of[n->deps.at[j]->index]);
             inner[n->deps.at[j]->index] = 1;
         }
-        if (!before.count) keep(&before, start);
-        for (size_t j = 0; j < before.count; j++) si_depend(o, before.at[j]);
-        if (e && n->is.type == cudaGraphNodeTypeWaitEvent) si_depend(o, si_record_of(e));
-        if (e && n->is.type == cudaGraphNodeTypeEventRecord) si_record_in(e, o);
+        if (!before.count)
+            keep(&before, start);
+        for (size_t j = 0; j < before.count; j++)
+            si_depend(o, before.at[j]);
+        if (e && n->is.type == cudaGraphNodeTypeWaitEvent)
+            si_depend(o, si_record_of(e));
+        if (e && n->is.type == cudaGraphNodeTypeEventRecord)
+            si_record_in(e, o);
         o->refs++;
         si_release(o);
         of[n->index] = o;
@@ -1133,7 +1380,8 @@ static op *put_graph(const graph *g, op *start, int index) {
         let_go(&before);
     }
     for (size_t i = 0; i < g->all.count; i++) {
-        if (!inner[i]) keep(&leaves, of[i]);
+        if (!inner[i])
+            keep(&leaves, of[i]);
         si_unref(of[i]);
     }
     op *end = gather(&leaves, start, index);
@@ -1145,7 +1393,8 @@ static op *put_graph(const graph *g, op *start, int index) {
 
 static void remember(exec *x, op *end) {
     end->refs++;
-    if (x->tail) si_unref(x->tail);
+    if (x->tail)
+        si_unref(x->tail);
     x->tail = end;
 }
 
@@ -1166,20 +1415,24 @@ static void put_launch(exec *x, stream *s) {
 
 static int launch(const char *call, exec *x, stream *s) {
     int code = sticky(s->device);
-    if (!code) code = si_capture_enqueue(s);
+    if (!code)
+        code = si_capture_enqueue(s);
     if (!code && s->capture) {
-        content c = {.type = cudaGraphNodeTypeGraph, .device = s->device, .u.child = x->graph};
+        content c = { .type = cudaGraphNodeTypeGraph, .device = s->device, .u.child = x->graph };
         si_capture_node(s, new_node(si_capture_graph(s), &c, &s->deps, 0));
         return 0;
     }
-    for (size_t i = 0; !code && i < x->graph->all.count; i++) code = check_node(call, x->graph->all.at[i]);
-    if (!code) put_launch(x, s);
+    for (size_t i = 0; !code && i < x->graph->all.count; i++)
+        code = check_node(call, x->graph->all.at[i]);
+    if (!code)
+        put_launch(x, s);
     return code;
 }
 
 cudaError_t si_graph_launch(cudaGraphExec_t handle, cudaStream_t stream_handle) {
     ENTER(cudaGraphLaunch);
-    if (si_null()) return cudaSuccess;
+    if (si_null())
+        return cudaSuccess;
     si_bind();
     lock();
     exec *x = si_object_of("cudaGraphLaunch", H_EXEC, handle);
@@ -1188,60 +1441,79 @@ cudaError_t si_graph_launch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
 
 cudaError_t si_graph_upload(cudaGraphExec_t handle, cudaStream_t stream_handle) {
     ENTER(cudaGraphUpload);
-    if (si_null()) return cudaSuccess;
+    if (si_null())
+        return cudaSuccess;
     si_bind();
     lock();
-    exec   *x = si_object_of("cudaGraphUpload", H_EXEC, handle);
+    exec *x = si_object_of("cudaGraphUpload", H_EXEC, handle);
     stream *s = si_stream_of("cudaGraphUpload", stream_handle);
-    int     code = sticky(s->device);
-    if (!code) code = si_capture_refuse(s);
+    int code = sticky(s->device);
+    if (!code)
+        code = si_capture_refuse(s);
     if (!code) {
         op *o = si_new_op(OP_MARK, s, s->device);
         op *before = x->tail;
         o->exec = x;
         x->refs++;
-        if (before) before->refs++;
+        if (before)
+            before->refs++;
         remember(x, o);
         si_submit(o, before);
-        if (before) si_unref(before);
+        if (before)
+            si_unref(before);
     }
     return finish(code);
 }
 
 /* ---- changing executables ---- */
 
-static int is_flat(const transfer *t) { return t->of.height == 1 && t->of.depth == 1; }
+static int is_flat(const transfer *t) {
+    return t->of.height == 1 && t->of.depth == 1;
+}
 
-static int same_place(const place *a, const place *b) { return a->where == b->where && a->device == b->device; }
+static int same_place(const place *a, const place *b) {
+    return a->where == b->where && a->device == b->device;
+}
 
 static int same_side(const side *a, const side *b) {
     return a->pointer == b->pointer && a->pitch == b->pitch && a->slice == b->slice;
 }
+
 static int same_copy(const transfer *a, const transfer *b) {
-    return same_side(&a->dst, &b->dst) && same_side(&a->src, &b->src) && a->of.width == b->of.width &&
-           a->of.height == b->of.height && a->of.depth == b->of.depth;
+    return same_side(&a->dst, &b->dst) && same_side(&a->src, &b->src) &&
+           a->of.width == b->of.width && a->of.height == b->of.height && a->of.depth == b->of.depth;
 }
 
-/* Whether a node of an executable may get this content: an answer of cudaGraphExecUpdate.  alone: by a function for one node. */
-static enum cudaGraphExecUpdateResult judge(const node *n, const content *to, unsigned long long flags, int alone) {
+/* Whether a node of an executable may get this content: an answer of cudaGraphExecUpdate. alone:
+   by a function for one node. */
+static enum cudaGraphExecUpdateResult judge(const node *n, const content *to,
+                                            unsigned long long flags, int alone) {
     const content *is = &n->is;
-    const fill    *f = &is->u.fill.f, *g = &to->u.fill.f;
-    if (is->type != to->type) return cudaGraphExecUpdateErrorNodeTypeChanged;
+    const fill *f = &is->u.fill.f, *g = &to->u.fill.f;
+    if (is->type != to->type)
+        return cudaGraphExecUpdateErrorNodeTypeChanged;
     switch (is->type) {
     case cudaGraphNodeTypeKernel:
-        if (is->device != to->device) return cudaGraphExecUpdateErrorUnsupportedFunctionChange;
-        if (!alone && flags & cudaGraphInstantiateFlagUseNodePriority && is->priority != to->priority)
+        if (is->device != to->device)
+            return cudaGraphExecUpdateErrorUnsupportedFunctionChange;
+        if (!alone && flags & cudaGraphInstantiateFlagUseNodePriority &&
+            is->priority != to->priority)
             return cudaGraphExecUpdateErrorAttributesChanged;
         return cudaGraphExecUpdateSuccess;
     case cudaGraphNodeTypeMemcpy:
         if (is->device != to->device || !same_place(&is->u.copy.to, &to->u.copy.to) ||
-            !same_place(&is->u.copy.from, &to->u.copy.from) || is->u.copy.t.kind != to->u.copy.t.kind ||
-            (!(is_flat(&is->u.copy.t) && is_flat(&to->u.copy.t)) && (alone || !same_copy(&is->u.copy.t, &to->u.copy.t))))
+            !same_place(&is->u.copy.from, &to->u.copy.from) ||
+            is->u.copy.t.kind != to->u.copy.t.kind ||
+            (!(is_flat(&is->u.copy.t) && is_flat(&to->u.copy.t)) &&
+             (alone || !same_copy(&is->u.copy.t, &to->u.copy.t))))
             return cudaGraphExecUpdateErrorParametersChanged;
         return cudaGraphExecUpdateSuccess;
-    case cudaGraphNodeTypeMemset: /* a row may change as far as it "maps onto the work resources already allocated" */
-        if (is->device != to->device || is->u.fill.at != to->u.fill.at || f->element != g->element || f->height != g->height ||
-            (f->height > 1 ? f->width != g->width || f->pitch != g->pitch : g->width > n->most_width))
+    /* a row may change as far as it "maps onto the work resources already allocated" */
+    case cudaGraphNodeTypeMemset:
+        if (is->device != to->device || is->u.fill.at != to->u.fill.at ||
+            f->element != g->element || f->height != g->height ||
+            (f->height > 1 ? f->width != g->width || f->pitch != g->pitch
+                           : g->width > n->most_width))
             return cudaGraphExecUpdateErrorParametersChanged;
         return cudaGraphExecUpdateSuccess;
     default:
@@ -1249,7 +1521,10 @@ static enum cudaGraphExecUpdateResult judge(const node *n, const content *to, un
     }
 }
 
-typedef struct verdict { enum cudaGraphExecUpdateResult result; const node *at, *from; } verdict;
+typedef struct verdict {
+    enum cudaGraphExecUpdateResult result;
+    const node *at, *from;
+} verdict;
 
 static int by_sinking(const void *a, const void *b) {
     const node *const *x = a, *const *y = b;
@@ -1258,24 +1533,29 @@ static int by_sinking(const void *a, const void *b) {
 
 /* The nodes that no other depends on, in the order in which they came to be such. */
 static nodes sinks_of(const graph *g) {
-    nodes sinks = {NULL, 0, 0};
+    nodes sinks = { NULL, 0, 0 };
     walks++;
     for (size_t i = 0; i < g->all.count; i++)
-        for (size_t j = 0; j < g->all.at[i]->deps.count; j++) g->all.at[i]->deps.at[j]->mark = walks;
+        for (size_t j = 0; j < g->all.at[i]->deps.count; j++)
+            g->all.at[i]->deps.at[j]->mark = walks;
     for (size_t i = 0; i < g->all.count; i++)
-        if (g->all.at[i]->mark != walks) visit(&sinks, g->all.at[i]);
-    if (sinks.count) qsort(sinks.at, sinks.count, sizeof *sinks.at, by_sinking);
+        if (g->all.at[i]->mark != walks)
+            visit(&sinks, g->all.at[i]);
+    if (sinks.count)
+        qsort(sinks.at, sinks.count, sizeof *sinks.at, by_sinking);
     return sinks;
 }
 
-/* to: by the index of a node in `have`, the one in `want` that it is paired with.  Sinks are paired in their order, other nodes
-   in the order of the edges that lead to them; `have` has no circles, so these are all. */
+/* to: by the index of a node in `have`, the one in `want` that it is paired with. Sinks are
+   paired in their order, other nodes in the order of the edges that lead to them; `have` has no
+   circles, so these are all. */
 static verdict pair(const graph *have, const graph *want, node **to) {
-    verdict changed = {cudaGraphExecUpdateErrorTopologyChanged, NULL, NULL};
-    nodes   paired = sinks_of(have), others = sinks_of(want);
-    char   *taken = si_allocate(want->all.count);
-    int     same = have->all.count == want->all.count;
-    if (same && others.count > paired.count) changed.at = others.at[paired.count];
+    verdict changed = { cudaGraphExecUpdateErrorTopologyChanged, NULL, NULL };
+    nodes paired = sinks_of(have), others = sinks_of(want);
+    char *taken = si_allocate(want->all.count);
+    int same = have->all.count == want->all.count;
+    if (same && others.count > paired.count)
+        changed.at = others.at[paired.count];
     same = same && paired.count == others.count;
     for (size_t i = 0; same && i < paired.count; i++) {
         to[paired.at[i]->index] = others.at[i];
@@ -1294,23 +1574,26 @@ static verdict pair(const graph *have, const graph *want, node **to) {
                 paired.at[paired.count++] = a->at[j];
             }
             same = *at == b->at[j];
-            if (!same) changed.from = b->at[j];
+            if (!same)
+                changed.from = b->at[j];
         }
     }
     si_nodes_free(&paired);
     si_nodes_free(&others);
     free(taken);
-    return same ? (verdict){cudaGraphExecUpdateSuccess, NULL, NULL} : changed;
+    return same ? (verdict){ cudaGraphExecUpdateSuccess, NULL, NULL } : changed;
 }
 
 static verdict judge_graph(const graph *have, const graph *want, unsigned long long flags) {
-    node  **to = si_allocate(have->all.count * sizeof *to);
+    node **to = si_allocate(have->all.count * sizeof *to);
     verdict v = pair(have, want, to);
     for (size_t i = 0; !v.result && i < have->all.count; i++) {
         const node *n = have->all.at[i];
         v.result = judge(n, &to[i]->is, flags, 0);
-        if (v.result) v.at = to[i];
-        else if (n->is.type == cudaGraphNodeTypeGraph) v = judge_graph(n->is.u.child, to[i]->is.u.child, flags);
+        if (v.result)
+            v.at = to[i];
+        else if (n->is.type == cudaGraphNodeTypeGraph)
+            v = judge_graph(n->is.u.child, to[i]->is.u.child, flags);
     }
     free(to);
     return v;
@@ -1319,7 +1602,7 @@ static verdict judge_graph(const graph *have, const graph *want, unsigned long l
 /* What an executable held until now it holds until its launches are over. */
 static void hold_until_over(exec *x, holding *objects, size_t count) {
     exec *held = si_allocate(sizeof *held);
-    op   *o = si_new_op(OP_MARK, NULL, x->tail ? x->tail->device : si_me.current);
+    op *o = si_new_op(OP_MARK, NULL, x->tail ? x->tail->device : si_me.current);
     held->refs = 1;
     held->graph = make_graph(1);
     held->graph->objects = objects, held->graph->object_count = count;
@@ -1329,55 +1612,68 @@ static void hold_until_over(exec *x, holding *objects, size_t count) {
     si_release(o);
 }
 
-/* "the references in the new source graph are cloned and replace the references in the target graph" */
+/* "the references in the new source graph are cloned and replace the references in the target
+   graph" */
 static void take_over(exec *x, graph *have, const graph *want) {
-    node   **to = si_allocate(have->all.count * sizeof *to);
+    node **to = si_allocate(have->all.count * sizeof *to);
     holding *before = have->objects;
-    size_t   count = have->object_count;
+    size_t count = have->object_count;
     pair(have, want, to);
     for (size_t i = 0; i < have->all.count; i++) {
         node *n = have->all.at[i];
-        if (n->is.type == cudaGraphNodeTypeGraph) take_over(x, n->is.u.child, to[i]->is.u.child);
-        else replace(n, &to[i]->is);
+        if (n->is.type == cudaGraphNodeTypeGraph)
+            take_over(x, n->is.u.child, to[i]->is.u.child);
+        else
+            replace(n, &to[i]->is);
     }
     free(to);
     have->objects = NULL, have->object_count = have->object_capacity = 0;
     copy_objects(have, want);
-    if (count) hold_until_over(x, before, count);
-    else free(before);
+    if (count)
+        hold_until_over(x, before, count);
+    else
+        free(before);
 }
 
 static int update(const char *call, cudaGraphExec_t exec_handle, cudaGraph_t handle, verdict *v) {
-    exec  *x = si_object_of(call, H_EXEC, exec_handle);
+    exec *x = si_object_of(call, H_EXEC, exec_handle);
     graph *g = si_graph_of(call, handle);
     *v = judge_graph(x->graph, g, x->flags);
-    if (v->result) return cudaErrorGraphExecUpdateFailure;
+    if (v->result)
+        return cudaErrorGraphExecUpdateFailure;
     take_over(x, x->graph, g);
     return 0;
 }
 
 #if CUDART_VERSION >= 12000
-cudaError_t cudaGraphExecUpdate(cudaGraphExec_t x, cudaGraph_t g, cudaGraphExecUpdateResultInfo *info) {
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t x, cudaGraph_t g,
+                                cudaGraphExecUpdateResultInfo *info) {
     verdict v;
     BEGIN(cudaGraphExecUpdate, code);
-    if (!info) return finish(cudaErrorInvalidValue);
+    if (!info)
+        return finish(cudaErrorInvalidValue);
     code = update("cudaGraphExecUpdate", x, g, &v);
-    *info = (cudaGraphExecUpdateResultInfo){v.result, v.at ? v.at->handle : NULL, v.from ? v.from->handle : NULL};
+    *info = (cudaGraphExecUpdateResultInfo){ v.result, v.at ? v.at->handle : NULL,
+                                             v.from ? v.from->handle : NULL };
     return finish(code);
 }
 #else
-cudaError_t cudaGraphExecUpdate(cudaGraphExec_t x, cudaGraph_t g, cudaGraphNode_t *bad, enum cudaGraphExecUpdateResult *why) {
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t x, cudaGraph_t g, cudaGraphNode_t *bad,
+                                enum cudaGraphExecUpdateResult *why) {
     verdict v;
     BEGIN(cudaGraphExecUpdate, code);
-    if (!bad || !why) return finish(cudaErrorInvalidValue);
+    if (!bad || !why)
+        return finish(cudaErrorInvalidValue);
     code = update("cudaGraphExecUpdate", x, g, &v);
     *bad = v.at ? v.at->handle : NULL, *why = v.result;
     return finish(code);
 }
 #endif
 
-/* The executable's node for one of the graph that it was made from; NULL: it has none of this type. */
-static node *exec_node(const char *call, cudaGraphExec_t exec_handle, cudaGraphNode_t handle, enum cudaGraphNodeType type) {
+/* The executable's node for one of the graph that it was made from; NULL: it has none of this
+   type. */
+static node *exec_node(const char *call, cudaGraphExec_t exec_handle, cudaGraphNode_t handle,
+                       enum cudaGraphNodeType type) {
     exec *x = si_object_of(call, H_EXEC, exec_handle);
     node *n = node_of(call, handle), *found = copy_of(x->graph, n);
     return found && (found->is.type == type || (int)type < 0) ? found : NULL;
@@ -1385,86 +1681,109 @@ static node *exec_node(const char *call, cudaGraphExec_t exec_handle, cudaGraphN
 
 static int set_exec(const char *call, cudaGraphExec_t x, cudaGraphNode_t handle, content *c) {
     node *n = exec_node(call, x, handle, c->type);
-    if (!n || judge(n, c, 0, 1)) return cudaErrorInvalidValue;
+    if (!n || judge(n, c, 0, 1))
+        return cudaErrorInvalidValue;
     c->priority = n->is.priority;
     replace(n, c);
     return 0;
 }
 
-#define SET_EXEC(name, make, ...)                                                                                             \
-    cudaError_t name(cudaGraphExec_t x, cudaGraphNode_t n, __VA_ARGS__) {                                                     \
-        static const char call[] = #name;                                                                                     \
-        content           c;                                                                                                  \
-        BEGIN(name, code);                                                                                                    \
-        code = make;                                                                                                          \
-        if (!code) code = set_exec(call, x, n, &c);                                                                           \
-        return finish(code);                                                                                                  \
+#define SET_EXEC(name, make, ...)                                         \
+    cudaError_t name(cudaGraphExec_t x, cudaGraphNode_t n, __VA_ARGS__) { \
+        static const char call[] = #name;                                 \
+        content c;                                                        \
+        BEGIN(name, code);                                                \
+        code = make;                                                      \
+        if (!code)                                                        \
+            code = set_exec(call, x, n, &c);                              \
+        return finish(code);                                              \
     }
-SET_EXEC(cudaGraphExecKernelNodeSetParams, kernel_from_params(p, &c), const struct cudaKernelNodeParams *p)
-SET_EXEC(cudaGraphExecMemcpyNodeSetParams, copy_from_params(call, p, &c), const struct cudaMemcpy3DParms *p)
-SET_EXEC(cudaGraphExecMemcpyNodeSetParams1D, copy_from_1d(call, dst, src, count, kind, &c), void *dst, const void *src,
-         size_t count, enum cudaMemcpyKind kind)
+SET_EXEC(cudaGraphExecKernelNodeSetParams, kernel_from_params(p, &c),
+         const struct cudaKernelNodeParams *p)
+SET_EXEC(cudaGraphExecMemcpyNodeSetParams, copy_from_params(call, p, &c),
+         const struct cudaMemcpy3DParms *p)
+SET_EXEC(cudaGraphExecMemcpyNodeSetParams1D, copy_from_1d(call, dst, src, count, kind, &c),
+         void *dst, const void *src, size_t count, enum cudaMemcpyKind kind)
 SET_EXEC(cudaGraphExecMemsetNodeSetParams, fill_from(call, p, &c), const struct cudaMemsetParams *p)
 SET_EXEC(cudaGraphExecHostNodeSetParams, host_from(p, &c), const struct cudaHostNodeParams *p)
-SET_EXEC(cudaGraphExecEventRecordNodeSetEvent, (event_from(call, cudaGraphNodeTypeEventRecord, e, &c), 0), cudaEvent_t e)
-SET_EXEC(cudaGraphExecEventWaitNodeSetEvent, (event_from(call, cudaGraphNodeTypeWaitEvent, e, &c), 0), cudaEvent_t e)
+SET_EXEC(cudaGraphExecEventRecordNodeSetEvent,
+         (event_from(call, cudaGraphNodeTypeEventRecord, e, &c), 0), cudaEvent_t e)
+SET_EXEC(cudaGraphExecEventWaitNodeSetEvent,
+         (event_from(call, cudaGraphNodeTypeWaitEvent, e, &c), 0), cudaEvent_t e)
 
-cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t x, cudaGraphNode_t handle, cudaGraph_t child) {
+cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t x, cudaGraphNode_t handle,
+                                                 cudaGraph_t child) {
     static const char call[] = "cudaGraphExecChildGraphNodeSetParams";
     BEGIN(cudaGraphExecChildGraphNodeSetParams, code);
     graph *g = si_graph_of(call, child);
-    node  *n = exec_node(call, x, handle, cudaGraphNodeTypeGraph);
-    exec  *of = si_object_of(call, H_EXEC, x);
-    if (!n || judge_graph(n->is.u.child, g, of->flags).result) return finish(cudaErrorInvalidValue);
+    node *n = exec_node(call, x, handle, cudaGraphNodeTypeGraph);
+    exec *of = si_object_of(call, H_EXEC, x);
+    if (!n || judge_graph(n->is.u.child, g, of->flags).result)
+        return finish(cudaErrorInvalidValue);
     take_over(of, n->is.u.child, g);
     return finish(0);
 }
 
 /* "Currently only kernel, memset and memcpy nodes are supported." */
 static node *switchable(const char *call, cudaGraphExec_t x, cudaGraphNode_t handle) {
-    node *n = exec_node(call, x, handle, (enum cudaGraphNodeType)-1);
-    if (!n) return NULL;
-    return n->is.type == cudaGraphNodeTypeKernel || n->is.type == cudaGraphNodeTypeMemset || n->is.type == cudaGraphNodeTypeMemcpy
-         ? n : NULL;
+    node *n = exec_node(call, x, handle, (enum cudaGraphNodeType) - 1);
+    if (!n)
+        return NULL;
+    return n->is.type == cudaGraphNodeTypeKernel || n->is.type == cudaGraphNodeTypeMemset ||
+                   n->is.type == cudaGraphNodeTypeMemcpy
+               ? n
+               : NULL;
 }
 
 cudaError_t cudaGraphNodeSetEnabled(cudaGraphExec_t x, cudaGraphNode_t handle, unsigned on) {
     LOOK(cudaGraphNodeSetEnabled);
     node *n = switchable("cudaGraphNodeSetEnabled", x, handle);
-    if (n) n->disabled = !on;
+    if (n)
+        n->disabled = !on;
     return finish(n ? 0 : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t x, cudaGraphNode_t handle, unsigned *on) {
     LOOK(cudaGraphNodeGetEnabled);
     node *n = switchable("cudaGraphNodeGetEnabled", x, handle);
-    if (n && on) *on = !n->disabled;
+    if (n && on)
+        *on = !n->disabled;
     return finish(n && on ? 0 : cudaErrorInvalidValue);
 }
 
 /* ---- the driver's functions ---- */
 
-static int driver_context(void) { return si_me.bound ? sticky(si_me.current) : (int)CUDA_ERROR_INVALID_CONTEXT; }
+static int driver_context(void) {
+    return si_me.bound ? sticky(si_me.current) : (int)CUDA_ERROR_INVALID_CONTEXT;
+}
 
 static CUresult finish_driver(int code) {
     unlock();
     return (CUresult)code;
 }
 
-#define BEGIN_DRIVER(f, code)                                                                                                 \
-    int code = enter(F_##f);                                                                                                  \
-    if (!code) code = driver_context();                                                                                       \
-    if (code) return (CUresult)code;                                                                                          \
+#define BEGIN_DRIVER(f, code)    \
+    int code = enter(F_##f);     \
+    if (!code)                   \
+        code = driver_context(); \
+    if (code)                    \
+        return (CUresult)code;   \
     lock()
 
 /* The function's own context counts, not the current one. */
 static int kernel_from_driver(const char *call, const CUDA_KERNEL_NODE_PARAMS_v1 *p, content *c) {
-    if (!p || !p->func) return CUDA_ERROR_INVALID_VALUE;
+    if (!p || !p->func)
+        return CUDA_ERROR_INVALID_VALUE;
     function *f = si_object_of(call, H_FUNCTION, p->func);
-    int       code = sticky(f->module->device);
-    kernel    k = {f->module, f->code, {p->gridDimX, p->gridDimY, p->gridDimZ}, {p->blockDimX, p->blockDimY, p->blockDimZ},
-                   p->sharedMemBytes, p->kernelParams};
-    return code ? code : kernel_from(&k, f->most_shared, p->extra, p->func, 0, f->module->device, c);
+    int code = sticky(f->module->device);
+    kernel k = { f->module,
+                 f->code,
+                 { p->gridDimX, p->gridDimY, p->gridDimZ },
+                 { p->blockDimX, p->blockDimY, p->blockDimZ },
+                 p->sharedMemBytes,
+                 p->kernelParams };
+    return code ? code
+                : kernel_from(&k, f->most_shared, p->extra, p->func, 0, f->module->device, c);
 }
 
 CUresult si_add_kernel_node_v1(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t n,
@@ -1472,7 +1791,8 @@ CUresult si_add_kernel_node_v1(CUgraphNode *out, CUgraph g, const CUgraphNode *d
     content c;
     BEGIN_DRIVER(cuGraphAddKernelNode, code);
     code = kernel_from_driver("cuGraphAddKernelNode", p, &c);
-    if (!code) code = add("cuGraphAddKernelNode", out, g, deps, n, &c);
+    if (!code)
+        code = add("cuGraphAddKernelNode", out, g, deps, n, &c);
     return finish_driver(code);
 }
 
@@ -1480,15 +1800,18 @@ CUresult si_kernel_node_set_v1(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS_v1 *
     content c;
     BEGIN_DRIVER(cuGraphKernelNodeSetParams, code);
     code = kernel_from_driver("cuGraphKernelNodeSetParams", p, &c);
-    if (!code) code = set("cuGraphKernelNodeSetParams", n, &c);
+    if (!code)
+        code = set("cuGraphKernelNodeSetParams", n, &c);
     return finish_driver(code);
 }
 
-CUresult si_exec_kernel_node_set_v1(CUgraphExec x, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
+CUresult si_exec_kernel_node_set_v1(CUgraphExec x, CUgraphNode n,
+                                    const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
     content c;
     BEGIN_DRIVER(cuGraphExecKernelNodeSetParams, code);
     code = kernel_from_driver("cuGraphExecKernelNodeSetParams", p, &c);
-    if (!code) code = set_exec("cuGraphExecKernelNodeSetParams", x, n, &c);
+    if (!code)
+        code = set_exec("cuGraphExecKernelNodeSetParams", x, n, &c);
     return finish_driver(code);
 }
 
@@ -1497,50 +1820,69 @@ CUresult si_kernel_node_get_v1(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1 *o
     ENTER_DRIVER(cuGraphKernelNodeGetParams);
     lock();
     node *n = typed("cuGraphKernelNodeGetParams", handle, cudaGraphNodeTypeKernel);
-    if (!n || !out) return finish_driver(CUDA_ERROR_INVALID_VALUE);
-    if (n->is.u.kernel.is_host_func) return finish_driver(CUDA_ERROR_NOT_SUPPORTED);
+    if (!n || !out)
+        return finish_driver(CUDA_ERROR_INVALID_VALUE);
+    if (n->is.u.kernel.is_host_func)
+        return finish_driver(CUDA_ERROR_NOT_SUPPORTED);
     const kernel *k = &n->is.u.kernel.k;
-    *out = (CUDA_KERNEL_NODE_PARAMS_v1){.func = (CUfunction)(uintptr_t)n->is.u.kernel.func, .gridDimX = k->grid[0],
-                                        .gridDimY = k->grid[1], .gridDimZ = k->grid[2], .blockDimX = k->block[0],
-                                        .blockDimY = k->block[1], .blockDimZ = k->block[2], .sharedMemBytes = k->shared,
-                                        .kernelParams = k->params};
+    *out = (CUDA_KERNEL_NODE_PARAMS_v1){ .func = (CUfunction)(uintptr_t)n->is.u.kernel.func,
+                                         .gridDimX = k->grid[0],
+                                         .gridDimY = k->grid[1],
+                                         .gridDimZ = k->grid[2],
+                                         .blockDimX = k->block[0],
+                                         .blockDimY = k->block[1],
+                                         .blockDimZ = k->block[2],
+                                         .sharedMemBytes = k->shared,
+                                         .kernelParams = k->params };
     return finish_driver(0);
 }
 
 /* The second form begins as the first does, and adds what counts when there is no function. */
 #if CUDA_VERSION >= 12000
 static CUDA_KERNEL_NODE_PARAMS_v1 first_form(const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
-    return (CUDA_KERNEL_NODE_PARAMS_v1){p->func, p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY, p->blockDimZ,
-                                        p->sharedMemBytes, p->kernelParams, p->extra};
+    return (CUDA_KERNEL_NODE_PARAMS_v1){ p->func,      p->gridDimX,       p->gridDimY,
+                                         p->gridDimZ,  p->blockDimX,      p->blockDimY,
+                                         p->blockDimZ, p->sharedMemBytes, p->kernelParams,
+                                         p->extra };
 }
 
 CUresult si_add_kernel_node_v2(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t n,
                                const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
     CUDA_KERNEL_NODE_PARAMS_v1 first;
-    if (p) first = first_form(p);
+    if (p)
+        first = first_form(p);
     return si_add_kernel_node_v1(out, g, deps, n, p ? &first : NULL);
 }
 
 CUresult si_kernel_node_set_v2(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
     CUDA_KERNEL_NODE_PARAMS_v1 first;
-    if (p) first = first_form(p);
+    if (p)
+        first = first_form(p);
     return si_kernel_node_set_v1(n, p ? &first : NULL);
 }
 
-CUresult si_exec_kernel_node_set_v2(CUgraphExec x, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
+CUresult si_exec_kernel_node_set_v2(CUgraphExec x, CUgraphNode n,
+                                    const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
     CUDA_KERNEL_NODE_PARAMS_v1 first;
-    if (p) first = first_form(p);
+    if (p)
+        first = first_form(p);
     return si_exec_kernel_node_set_v1(x, n, p ? &first : NULL);
 }
 
 CUresult si_kernel_node_get_v2(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS_v2 *out) {
     CUDA_KERNEL_NODE_PARAMS_v1 first;
-    CUresult                   code = si_kernel_node_get_v1(n, out ? &first : NULL);
-    if (code) return code;
-    *out = (CUDA_KERNEL_NODE_PARAMS_v2){.func = first.func, .gridDimX = first.gridDimX, .gridDimY = first.gridDimY,
-                                        .gridDimZ = first.gridDimZ, .blockDimX = first.blockDimX, .blockDimY = first.blockDimY,
-                                        .blockDimZ = first.blockDimZ, .sharedMemBytes = first.sharedMemBytes,
-                                        .kernelParams = first.kernelParams};
+    CUresult code = si_kernel_node_get_v1(n, out ? &first : NULL);
+    if (code)
+        return code;
+    *out = (CUDA_KERNEL_NODE_PARAMS_v2){ .func = first.func,
+                                         .gridDimX = first.gridDimX,
+                                         .gridDimY = first.gridDimY,
+                                         .gridDimZ = first.gridDimZ,
+                                         .blockDimX = first.blockDimX,
+                                         .blockDimY = first.blockDimY,
+                                         .blockDimZ = first.blockDimZ,
+                                         .sharedMemBytes = first.sharedMemBytes,
+                                         .kernelParams = first.kernelParams };
     return CUDA_SUCCESS;
 }
 #endif

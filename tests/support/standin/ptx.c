@@ -1,22 +1,26 @@
 /* A PTX interpreter, see ptx.h.
 
-   Loading.  The text becomes tokens, and each instruction one or more operations of a small register machine.  A frame of that
-   machine is an array of 64-bit slots: special registers, constants, registers, scratch.  So an operand is always a slot number.
-   A register holds its value zero-extended; that makes one operation serve several widths wherever the upper bits do not matter.
-   A guard becomes a branch around the instruction, an instruction that is rare a sequence of simple ones.
+   Loading. The text becomes tokens, and each instruction one or more operations of a small register
+   machine. A frame of that machine is an array of 64-bit slots: special registers, constants,
+   registers, scratch. So an operand is always a slot number. A register holds its value
+   zero-extended; that makes one operation serve several widths wherever the upper bits do not
+   matter. A guard becomes a branch around the instruction, an instruction that is rare a sequence
+   of simple ones.
 
-   Unwritten registers.  A data flow analysis finds the reads that some path reaches without a write.  Only registers with such
-   reads get a shadow slot that says "written" at run time, so ordinary code pays nothing.
+   Unwritten registers. A data flow analysis finds the reads that some path reaches without a write.
+   Only registers with such reads get a shadow slot that says "written" at run time, so ordinary
+   code pays nothing.
 
-   Addresses.  Global addresses are those of the caller, or for .global variables the host's own.  All other spaces are windows:
-   small offsets in their own space, with a mark in the upper 16 bits as generic addresses.  Nothing below 1024 is ever valid.
+   Addresses. Global addresses are those of the caller, or for .global variables the host's own. All
+   other spaces are windows: small offsets in their own space, with a mark in the upper 16 bits as
+   generic addresses. Nothing below 1024 is ever valid.
 
-   Running.  Blocks run in order.  The threads of a block take turns, each until it waits or has used its slice.
+   Running. Blocks run in order. The threads of a block take turns, each until it waits or has used
+   its slice.
 
-   Where NVIDIA documents no result, what its GPUs give is taken: integer division and remainder by zero give all ones, f32
-   operations give the NaN 0x7fffffff.  rcp.approx, sqrt.approx, div.full are correctly rounded here, a GPU may differ in the
-   last place.  No flush to zero.
-*/
+   Where NVIDIA documents no result, what its GPUs give is taken: integer division and remainder by
+   zero give all ones, f32 operations give the NaN 0x7fffffff. rcp.approx, sqrt.approx, div.full are
+   correctly rounded here, a GPU may differ in the last place. No flush to zero. */
 #include "ptx.h"
 
 #include <fenv.h>
@@ -30,7 +34,7 @@
 #include <time.h>
 
 __extension__ typedef unsigned __int128 u128;
-__extension__ typedef __int128          s128;
+__extension__ typedef __int128 s128;
 
 /* ---- operations ---- */
 
@@ -38,35 +42,42 @@ __extension__ typedef __int128          s128;
 enum { D = 1, A = 2, B = 4, C = 8, WRITES_LIST = 16, READS_LIST = 32 };
 
 #define THREE(X, name, use) X(name##_16, use) X(name##_32, use) X(name##_64, use)
-#define TWO(X, name, use)   X(name##_32, use) X(name##_64, use)
+#define TWO(X, name, use) X(name##_32, use) X(name##_64, use)
+/* clang-format off */
 #define OPERATIONS(X) \
-    X(NOP, 0) X(MOV, D | A) X(SELP, D | A | B | C) X(PACK, D | A | B) \
-    X(AND, D | A | B) X(OR, D | A | B) X(XOR, D | A | B) X(LOP3, D | A | B | C) \
-    THREE(X, ADD, D | A | B) THREE(X, SUB, D | A | B) THREE(X, MULLO, D | A | B) THREE(X, MADLO, D | A | B | C) \
-    THREE(X, MULHIU, D | A | B) THREE(X, MULHIS, D | A | B) X(MULWIDES_16, D | A | B) X(MULWIDES_32, D | A | B) \
-    THREE(X, DIVU, D | A | B) THREE(X, DIVS, D | A | B) THREE(X, REMU, D | A | B) THREE(X, REMS, D | A | B) \
-    X(MINU, D | A | B) X(MAXU, D | A | B) THREE(X, MINS, D | A | B) THREE(X, MAXS, D | A | B) THREE(X, ABS, D | A) \
+    X(NOP, 0) X(MOV, D | A) X(SELP, D | A | B | C) X(PACK, D | A | B) X(AND, D | A | B) \
+    X(OR, D | A | B) X(XOR, D | A | B) X(LOP3, D | A | B | C) THREE(X, ADD, D | A | B) \
+    THREE(X, SUB, D | A | B) THREE(X, MULLO, D | A | B) THREE(X, MADLO, D | A | B | C) \
+    THREE(X, MULHIU, D | A | B) THREE(X, MULHIS, D | A | B) X(MULWIDES_16, D | A | B) \
+    X(MULWIDES_32, D | A | B) THREE(X, DIVU, D | A | B) THREE(X, DIVS, D | A | B) \
+    THREE(X, REMU, D | A | B) THREE(X, REMS, D | A | B) X(MINU, D | A | B) X(MAXU, D | A | B) \
+    THREE(X, MINS, D | A | B) THREE(X, MAXS, D | A | B) THREE(X, ABS, D | A) \
     THREE(X, SHL, D | A | B) X(SHRU, D | A | B) THREE(X, SHRS, D | A | B) THREE(X, SEXT, D | A) \
-    X(EQ, D | A | B) X(NE, D | A | B) X(LTU, D | A | B) X(LEU, D | A | B) THREE(X, LTS, D | A | B) THREE(X, LES, D | A | B) \
-    TWO(X, ADDC, D | A | B) TWO(X, SUBC, D | A | B) X(ADDSAT, D | A | B) X(SUBSAT, D | A | B) \
-    X(POPC, D | A) TWO(X, CLZ, D | A) TWO(X, BREV, D | A) TWO(X, BFEU, D | A | B | C) TWO(X, BFES, D | A | B | C) \
-    TWO(X, BFI, D | A | B | C) TWO(X, BFIND, D | A) X(PRMT, D | A | B | C) X(FUNNEL, D | A | B | C) X(DP4A, D | A | B | C) \
-    TWO(X, ADDF, D | A | B) TWO(X, SUBF, D | A | B) TWO(X, MULF, D | A | B) TWO(X, DIVF, D | A | B) TWO(X, FMAF, D | A | B | C) \
-    TWO(X, SQRTF, D | A) TWO(X, MINF, D | A | B) TWO(X, MAXF, D | A | B) TWO(X, SATF, D | A) TWO(X, SETF, D | A | B) \
+    X(EQ, D | A | B) X(NE, D | A | B) X(LTU, D | A | B) X(LEU, D | A | B) THREE(X, LTS, D | A | B) \
+    THREE(X, LES, D | A | B) TWO(X, ADDC, D | A | B) TWO(X, SUBC, D | A | B) X(ADDSAT, D | A | B) \
+    X(SUBSAT, D | A | B) X(POPC, D | A) TWO(X, CLZ, D | A) TWO(X, BREV, D | A) \
+    TWO(X, BFEU, D | A | B | C) TWO(X, BFES, D | A | B | C) TWO(X, BFI, D | A | B | C) \
+    TWO(X, BFIND, D | A) X(PRMT, D | A | B | C) X(FUNNEL, D | A | B | C) X(DP4A, D | A | B | C) \
+    TWO(X, ADDF, D | A | B) TWO(X, SUBF, D | A | B) TWO(X, MULF, D | A | B) \
+    TWO(X, DIVF, D | A | B) TWO(X, FMAF, D | A | B | C) TWO(X, SQRTF, D | A) \
+    TWO(X, MINF, D | A | B) TWO(X, MAXF, D | A | B) TWO(X, SATF, D | A) TWO(X, SETF, D | A | B) \
     X(ROUNDED, D | A | B | C) X(TESTP, D | A) X(CVT, D | A) X(FMA16, D | A | B | C) \
-    X(LD_GENERIC, D | A) X(LD_GLOBAL, D | A) X(LD_SHARED, D | A) X(LD_OTHER, D | A) X(LD_FRAME, D) X(LD_ENTRY, D) \
-    X(ST_GENERIC, A | B) X(ST_GLOBAL, A | B) X(ST_SHARED, A | B) X(ST_OTHER, A | B) X(ST_FRAME, B) \
-    X(LD_VECTOR, A | WRITES_LIST) X(ST_VECTOR, A | READS_LIST) X(ATOM, D | A | B | C) X(FENCE, 0) \
-    X(LOCAL_ADDRESS, D) X(FRAME_ADDRESS, D) X(ISSPACE, D | A) X(CLOCK, D) \
-    X(BRA, 0) X(BRA_IF, A) X(BRA_IFNOT, A) X(BRX, A) X(CALL, 0) X(CALL_REGISTER, A) X(RET, 0) X(EXIT, 0) X(TRAP, 0) X(YIELD, 0) \
-    X(BAR, D | A | B | C) X(SHFL, D | A | B | C) X(VOTE, D | A | B) X(WARP_BAR, A) \
-    X(CHECK, 0) X(MARK, 0) X(MARK_COPY, 0)
+    X(LD_GENERIC, D | A) X(LD_GLOBAL, D | A) X(LD_SHARED, D | A) X(LD_OTHER, D | A) X(LD_FRAME, D) \
+    X(LD_ENTRY, D) X(ST_GENERIC, A | B) X(ST_GLOBAL, A | B) X(ST_SHARED, A | B) X(ST_OTHER, A | B) \
+    X(ST_FRAME, B) X(LD_VECTOR, A | WRITES_LIST) X(ST_VECTOR, A | READS_LIST) \
+    X(ATOM, D | A | B | C) X(FENCE, 0) X(LOCAL_ADDRESS, D) X(FRAME_ADDRESS, D) X(ISSPACE, D | A) \
+    X(CLOCK, D) X(BRA, 0) X(BRA_IF, A) X(BRA_IFNOT, A) X(BRX, A) X(CALL, 0) X(CALL_REGISTER, A) \
+    X(RET, 0) X(EXIT, 0) X(TRAP, 0) X(YIELD, 0) X(BAR, D | A | B | C) X(SHFL, D | A | B | C) \
+    X(VOTE, D | A | B) X(WARP_BAR, A) X(CHECK, 0) X(MARK, 0) X(MARK_COPY, 0)
+
+/* clang-format on */
 
 enum {
+
 #define X(name, use) OP_##name,
     OPERATIONS(X)
 #undef X
-    OP_COUNT
+        OP_COUNT
 };
 static const unsigned char op_use[OP_COUNT] = {
 #define X(name, use) (use),
@@ -76,138 +87,206 @@ static const unsigned char op_use[OP_COUNT] = {
 
 typedef struct insn {
     uint16_t op, d, a, b, c, x;
-    int32_t  imm;
+    int32_t imm;
 } insn;
 
 /* Slots that every frame has. */
 enum {
-    S_TID, S_NTID = S_TID + 3, S_CTAID = S_NTID + 3, S_NCTAID = S_CTAID + 3, S_LANEID = S_NCTAID + 3, S_WARPID, S_NWARPID,
-    S_SMID, S_NSMID, S_GRIDID, S_LANEMASK_EQ, S_LANEMASK_LE, S_LANEMASK_LT, S_LANEMASK_GE, S_LANEMASK_GT,
-    S_DYNAMIC_SHARED, S_TOTAL_SHARED, S_CARRY, S_SPECIAL
+    S_TID,
+    S_NTID = S_TID + 3,
+    S_CTAID = S_NTID + 3,
+    S_NCTAID = S_CTAID + 3,
+    S_LANEID = S_NCTAID + 3,
+    S_WARPID,
+    S_NWARPID,
+    S_SMID,
+    S_NSMID,
+    S_GRIDID,
+    S_LANEMASK_EQ,
+    S_LANEMASK_LE,
+    S_LANEMASK_LT,
+    S_LANEMASK_GE,
+    S_LANEMASK_GT,
+    S_DYNAMIC_SHARED,
+    S_TOTAL_SHARED,
+    S_CARRY,
+    S_SPECIAL
 };
 
 /* Mark of a space in the upper 16 bits of a generic address. */
-enum { W_GLOBAL = 0, W_SHARED = 0x5300, W_LOCAL = 0x7c00, W_CONST = 0xc000, W_PARAM = 0x9a00, W_FUNCTION = 0xf000 };
-enum { GENERIC, GLOBAL, SHARED, LOCAL, CONST, PARAM };          /* spaces */
-static const unsigned windows[] = {0, W_GLOBAL, W_SHARED, W_LOCAL, W_CONST, W_PARAM};
+enum {
+    W_GLOBAL = 0,
+    W_SHARED = 0x5300,
+    W_LOCAL = 0x7c00,
+    W_CONST = 0xc000,
+    W_PARAM = 0x9a00,
+    W_FUNCTION = 0xf000
+};
+
+enum { GENERIC, GLOBAL, SHARED, LOCAL, CONST, PARAM }; /* spaces */
+
+static const unsigned windows[] = { 0, W_GLOBAL, W_SHARED, W_LOCAL, W_CONST, W_PARAM };
 
 #define FIRST_ADDRESS 1024u
-#define REGION_BITS   20        /* shared memory has three regions, so that running over the end of one is seen */
-enum { OWN, COMMON, DYNAMIC };  /* a function's own variables, those of the module, the launch's */
-#define FRAME_PARAM   0x100000u /* addresses of a device function's parameters; a kernel's start at FIRST_ADDRESS */
-#define MAX_DEPTH     10000
+/* shared memory has three regions, so that running over the end of one is seen */
+#define REGION_BITS 20
+
+enum { OWN, COMMON, DYNAMIC }; /* a function's own variables, those of the module, the launch's */
+
+/* addresses of a device function's parameters; a kernel's start at FIRST_ADDRESS */
+#define FRAME_PARAM 0x100000u
+#define MAX_DEPTH 10000
 
 enum { RN, RZ, RM, RP };
+
 enum { AT_ADD, AT_AND, AT_OR, AT_XOR, AT_EXCH, AT_MIN, AT_MAX, AT_INC, AT_DEC, AT_CAS };
+
 enum { BAR_SYNC, BAR_ARRIVE, BAR_POPC, BAR_AND, BAR_OR };
+
 enum { VOTE_ALL, VOTE_ANY, VOTE_UNI, VOTE_BALLOT };
+
 enum { SHFL_UP, SHFL_DOWN, SHFL_BFLY, SHFL_IDX };
 
 /* ---- types ---- */
 
 typedef enum { K_NONE, K_B, K_U, K_S, K_F, K_PRED } kind;
-typedef struct type { kind kind; unsigned bits; } type;
 
-typedef struct token { const char *s; unsigned length, line; char kind; } token;    /* i: name, n: number, s: string, else itself */
+typedef struct type {
+    kind kind;
+    unsigned bits;
+} type;
 
-typedef struct declaration {    /* of a register, or with count of prefix0 .. prefix<count-1> */
+/* i: name, n: number, s: string, else itself */
+typedef struct token {
+    const char *s;
+    unsigned length, line;
+    char kind;
+} token;
+
+typedef struct declaration { /* of a register, or with count of prefix0 .. prefix<count-1> */
     const char *name;
-    size_t      length;
-    unsigned    count, first, scope;
-    type        type;
+    size_t length;
+    unsigned count, first, scope;
+    type type;
 } declaration;
 
 typedef struct symbol {
     const char *name;
-    int         space, entry_param, unknown_size;
-    unsigned    scope, align;
-    size_t      size;
-    uint64_t    address;        /* in its space; for parameters and locals the offset in the frame */
+    int space, entry_param, unknown_size;
+    unsigned scope, align;
+    size_t size;
+    /* in its space; for parameters and locals the offset in the frame */
+    uint64_t address;
 } symbol;
 
-typedef struct param { size_t size, offset; } param;
+typedef struct param {
+    size_t size, offset;
+} param;
 
-typedef struct block { struct block *next; } block;
+typedef struct block {
+    struct block *next;
+} block;
 
 struct ptx_function {
-    const char  *name;
-    ptx_module  *module;
-    int          entry, defined, index;
-    unsigned     line;                              /* of the first mention */
-    param       *params;                            /* the results first */
-    unsigned     results, count, max_threads, exact[3];
-    size_t       param_bytes, frame_bytes, local_bytes, shared_bytes;
-    unsigned     start, slots;
-    uint64_t    *init;                              /* what a new frame holds */
-    declaration *declarations;                      /* for messages */
-    size_t       declaration_count;
+    const char *name;
+    ptx_module *module;
+    int entry, defined, index;
+    unsigned line; /* of the first mention */
+    param *params; /* the results first */
+    unsigned results, count, max_threads, exact[3];
+    size_t param_bytes, frame_bytes, local_bytes, shared_bytes;
+    unsigned start, slots;
+    uint64_t *init;            /* what a new frame holds */
+    declaration *declarations; /* for messages */
+    size_t declaration_count;
 };
 
-typedef struct variable { unsigned char *data; size_t size; } variable;
+typedef struct variable {
+    unsigned char *data;
+    size_t size;
+} variable;
 
 struct ptx_module {
-    block         *blocks;                          /* everything the module owns */
-    const char    *text;
-    insn          *code;
-    unsigned      *lines;
-    uint32_t      *lists;
+    block *blocks; /* everything the module owns */
+    const char *text;
+    insn *code;
+    unsigned *lines;
+    uint32_t *lists;
     ptx_function **functions;
-    variable      *globals;                         /* ascending */
+    variable *globals; /* ascending */
     unsigned char *consts;
-    size_t         code_count, code_cap, line_cap, list_count, list_cap, function_count, function_cap, global_count, global_cap;
-    size_t         const_size, const_cap, common_shared;
+    size_t code_count, code_cap, line_cap, list_count, list_cap, function_count, function_cap,
+        global_count, global_cap;
+    size_t const_size, const_cap, common_shared;
 };
 
 /* ---- loading: tokens, memory, errors ---- */
 
-typedef struct label { const char *name; unsigned line; long at; const uint32_t *targets; size_t count; char kind; } label;
-typedef struct fix { size_t at; unsigned line; } fix;
-typedef struct relocation {     /* an initial value that is the address of `name` */
+typedef struct label {
+    const char *name;
+    unsigned line;
+    long at;
+    const uint32_t *targets;
+    size_t count;
+    char kind;
+} label;
+
+typedef struct fix {
+    size_t at;
+    unsigned line;
+} fix;
+
+typedef struct relocation { /* an initial value that is the address of `name` */
     unsigned char *data;
-    size_t         const_offset;
-    int            in_const, generic;
-    const char    *name;
-    uint64_t       add;
-    unsigned       line;
+    size_t const_offset;
+    int in_const, generic;
+    const char *name;
+    uint64_t add;
+    unsigned line;
 } relocation;
 
 typedef struct parser {
-    ptx_module   *m;
-    token        *tokens;
-    size_t        at, token_count, token_cap;
-    jmp_buf       fail;
-    char         *error;
-    size_t        error_size;
-    ptx_function *f;            /* that is being read */
-    declaration  *declarations;
-    symbol       *symbols;      /* of the module first, then of the function */
-    label        *labels;       /* branch targets, and named lists of targets and prototypes */
-    relocation   *relocations;
-    uint64_t     *init;
-    char         *constant;     /* which slots are constants */
-    uint16_t     *scratch;
-    size_t        declaration_count, declaration_cap, symbol_count, symbol_cap;
-    size_t        label_count, label_cap, relocation_count, relocation_cap;
-    size_t        slots, init_cap, constant_cap, scratch_count, scratch_used, scratch_cap, visible_declarations;
-    unsigned      scope, line;
-    unsigned      scope_ids[64], depth;
+    ptx_module *m;
+    token *tokens;
+    size_t at, token_count, token_cap;
+    jmp_buf fail;
+    char *error;
+    size_t error_size;
+    ptx_function *f; /* that is being read */
+    declaration *declarations;
+    symbol *symbols; /* of the module first, then of the function */
+    label *labels;   /* branch targets, and named lists of targets and prototypes */
+    relocation *relocations;
+    uint64_t *init;
+    char *constant; /* which slots are constants */
+    uint16_t *scratch;
+    size_t declaration_count, declaration_cap, symbol_count, symbol_cap;
+    size_t label_count, label_cap, relocation_count, relocation_cap;
+    size_t slots, init_cap, constant_cap, scratch_count, scratch_used, scratch_cap,
+        visible_declarations;
+    unsigned scope, line;
+    unsigned scope_ids[64], depth;
     /* the instruction that is being read */
-    char          mnemonic[128];
-    const char   *base, *mods[24];
-    unsigned      mod_count, mod_used;
+    char mnemonic[128];
+    const char *base, *mods[24];
+    unsigned mod_count, mod_used;
 } parser;
 
-_Noreturn __attribute__((format(printf, 3, 4))) static void refuse(parser *p, unsigned line, const char *format, ...) {
-    char    why[300];
+_Noreturn __attribute__((format(printf, 3, 4))) static void refuse(parser *p, unsigned line,
+                                                                   const char *format, ...) {
+    char why[300];
     va_list list;
     va_start(list, format);
     vsnprintf(why, sizeof why, format, list);
     va_end(list);
     const char *s = p->m->text;
-    for (unsigned l = 1; s && l < line && (s = strchr(s, '\n')); l++) s++;
-    if (s) s += strspn(s, " \t");
+    for (unsigned l = 1; s && l < line && (s = strchr(s, '\n')); l++)
+        s++;
+    if (s)
+        s += strspn(s, " \t");
     if (p->error && p->error_size) {
-        snprintf(p->error, p->error_size, "line %u: %s: %.*s", line, why, s ? (int)strcspn(s, "\r\n") : 0, s ? s : "");
+        snprintf(p->error, p->error_size, "line %u: %s: %.*s", line, why,
+                 s ? (int)strcspn(s, "\r\n") : 0, s ? s : "");
     }
     longjmp(p->fail, 1);
 }
@@ -216,7 +295,8 @@ _Noreturn __attribute__((format(printf, 3, 4))) static void refuse(parser *p, un
 static void *take(parser *p, size_t size) {
     size_t head = (sizeof(block) + 63) / 64 * 64;
     block *b = aligned_alloc(64, (head + size + 63) / 64 * 64);
-    if (!b) refuse(p, p->line, "out of memory");
+    if (!b)
+        refuse(p, p->line, "out of memory");
     memset(b, 0, head + size);
     b->next = p->m->blocks;
     p->m->blocks = b;
@@ -224,12 +304,15 @@ static void *take(parser *p, size_t size) {
 }
 
 static void *extend(parser *p, void *old, size_t count, size_t *cap, size_t element) {
-    if (count < *cap) return old;
+    if (count < *cap)
+        return old;
     *cap = *cap ? 2 * *cap : 64;
     void *fresh = take(p, *cap * element);
-    if (count) memcpy(fresh, old, count * element);
+    if (count)
+        memcpy(fresh, old, count * element);
     return fresh;
 }
+
 #define PUSH(p, array, count, cap) \
     ((array) = extend((p), (array), (count), &(cap), sizeof *(array)), &(array)[(count)++])
 
@@ -240,38 +323,59 @@ static char *copy_name(parser *p, const token *t) {
 }
 
 static int name_start(int c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' || c == '%' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' || c == '%' ||
+           c == '.';
 }
-static int name_part(int c) { return name_start(c) || (c >= '0' && c <= '9'); }
+
+static int name_part(int c) {
+    return name_start(c) || (c >= '0' && c <= '9');
+}
 
 static void tokenise(parser *p) {
     const char *s = p->m->text;
-    unsigned    line = 1;
+    unsigned line = 1;
     for (;;) {
-        if (*s == '\n') { line++, s++; continue; }
-        if (*s == ' ' || *s == '\t' || *s == '\r') { s++; continue; }
-        if (s[0] == '/' && s[1] == '/') { s += strcspn(s, "\n"); continue; }
+        if (*s == '\n') {
+            line++, s++;
+            continue;
+        }
+        if (*s == ' ' || *s == '\t' || *s == '\r') {
+            s++;
+            continue;
+        }
+        if (s[0] == '/' && s[1] == '/') {
+            s += strcspn(s, "\n");
+            continue;
+        }
         if (s[0] == '/' && s[1] == '*') {
             unsigned begin = line;
-            for (s += 2; *s && !(s[0] == '*' && s[1] == '/'); s++) line += *s == '\n';
-            if (!*s) refuse(p, begin, "a comment without an end");
+            for (s += 2; *s && !(s[0] == '*' && s[1] == '/'); s++)
+                line += *s == '\n';
+            if (!*s)
+                refuse(p, begin, "a comment without an end");
             s += 2;
             continue;
         }
         token *t = PUSH(p, p->tokens, p->token_count, p->token_cap);
-        *t = (token){s, 1, line, *s};
-        if (!*s) return;        /* the end is a token of kind 0 */
+        *t = (token){ s, 1, line, *s };
+        /* the end is a token of kind 0 */
+        if (!*s)
+            return;
         const char *e = s + 1;
         if (name_start(*s)) {
-            while (name_part(*e) || (e[0] == ':' && e[1] == ':') || (e[0] == ':' && e[-1] == ':')) e++;
+            while (name_part(*e) || (e[0] == ':' && e[1] == ':') || (e[0] == ':' && e[-1] == ':'))
+                e++;
             t->kind = 'i';
         } else if (*s >= '0' && *s <= '9') {
             int hex = s[0] == '0' && strchr("xXfFdD", s[1]) && s[1];
-            while (name_part(*e) || (!hex && (*e == '+' || *e == '-') && (e[-1] == 'e' || e[-1] == 'E'))) e++;
+            while (name_part(*e) ||
+                   (!hex && (*e == '+' || *e == '-') && (e[-1] == 'e' || e[-1] == 'E')))
+                e++;
             t->kind = 'n';
         } else if (*s == '"') {
             e = s + 1 + strcspn(s + 1, "\"\n");
-            if (*e != '"') refuse(p, line, "a string without an end");
+            if (*e != '"')
+                refuse(p, line, "a string without an end");
             e++;
             t->kind = 's';
         } else if (!strchr("{}()[]<>,;:=+-@!|*", *s)) {
@@ -282,72 +386,112 @@ static void tokenise(parser *p) {
     }
 }
 
-static const token *peek(parser *p) { return &p->tokens[p->at]; }
-static int text_is(const token *t, const char *s) { return t->length == strlen(s) && !memcmp(t->s, s, t->length); }
-static int is(parser *p, const char *s) { return peek(p)->kind && peek(p)->kind != 's' && text_is(peek(p), s); }
-static int accept(parser *p, const char *s) { return is(p, s) ? (p->at++, 1) : 0; }
+static const token *peek(parser *p) {
+    return &p->tokens[p->at];
+}
+
+static int text_is(const token *t, const char *s) {
+    return t->length == strlen(s) && !memcmp(t->s, s, t->length);
+}
+
+static int is(parser *p, const char *s) {
+    return peek(p)->kind && peek(p)->kind != 's' && text_is(peek(p), s);
+}
+
+static int accept(parser *p, const char *s) {
+    return is(p, s) ? (p->at++, 1) : 0;
+}
+
 static void expect(parser *p, const char *s) {
     const token *t = peek(p);
-    if (!accept(p, s)) refuse(p, t->kind ? t->line : p->line, "expected '%s' before '%.*s'", s, (int)t->length, t->s);
+    if (!accept(p, s))
+        refuse(p, t->kind ? t->line : p->line, "expected '%s' before '%.*s'", s, (int)t->length,
+               t->s);
 }
+
 static const token *take_name(parser *p) {
     const token *t = peek(p);
-    if (t->kind != 'i') refuse(p, t->line, "expected a name before '%.*s'", (int)t->length, t->s);
+    if (t->kind != 'i')
+        refuse(p, t->line, "expected a name before '%.*s'", (int)t->length, t->s);
     p->at++;
     return t;
 }
 
-typedef struct number { uint64_t bits; double value; int floating; } number;   /* floating: 0, or 32, 64, 1 for decimal */
+/* floating: 0, or 32, 64, 1 for decimal */
+typedef struct number {
+    uint64_t bits;
+    double value;
+    int floating;
+} number;
 
 static number take_number(parser *p) {
-    int          minus = 0;
-    number       n = {0, 0, 0};
+    int minus = 0;
+    number n = { 0, 0, 0 };
     const token *t;
-    while (is(p, "-") || is(p, "+")) minus ^= *p->tokens[p->at++].s == '-';
+    while (is(p, "-") || is(p, "+"))
+        minus ^= *p->tokens[p->at++].s == '-';
     t = peek(p);
-    if (t->kind != 'n') refuse(p, t->line, "expected a number before '%.*s'", (int)t->length, t->s);
+    if (t->kind != 'n')
+        refuse(p, t->line, "expected a number before '%.*s'", (int)t->length, t->s);
     p->at++;
     char text[64], *end;
-    if (t->length >= sizeof text) refuse(p, t->line, "a number that is too long");
+    if (t->length >= sizeof text)
+        refuse(p, t->line, "a number that is too long");
     memcpy(text, t->s, t->length);
     text[t->length] = 0;
     if (text[0] == '0' && strchr("fFdD", text[1]) && text[1]) {
         n.floating = text[1] == 'f' || text[1] == 'F' ? 32 : 64;
         n.bits = strtoull(text + 2, &end, 16);
-        if (*end || strlen(text + 2) != (n.floating == 32 ? 8 : 16)) refuse(p, t->line, "bad floating-point constant %s", text);
-        if (minus) n.bits ^= (uint64_t)1 << (n.floating - 1);
+        if (*end || strlen(text + 2) != (n.floating == 32 ? 8 : 16))
+            refuse(p, t->line, "bad floating-point constant %s", text);
+        if (minus)
+            n.bits ^= (uint64_t)1 << (n.floating - 1);
     } else if (strchr(text, '.') || (text[1] != 'x' && text[1] != 'X' && strpbrk(text, "eE"))) {
         n.floating = 1;
         n.value = strtod(text, &end) * (minus ? -1 : 1);
-        if (*end) refuse(p, t->line, "bad number %s", text);
+        if (*end)
+            refuse(p, t->line, "bad number %s", text);
     } else {
         int binary = text[0] == '0' && (text[1] == 'b' || text[1] == 'B');
         n.bits = strtoull(text + 2 * binary, &end, binary ? 2 : 0);
-        if (*end == 'U') end++;
-        if (*end) refuse(p, t->line, "bad number %s", text);
-        if (minus) n.bits = 0 - n.bits;
+        if (*end == 'U')
+            end++;
+        if (*end)
+            refuse(p, t->line, "bad number %s", text);
+        if (minus)
+            n.bits = 0 - n.bits;
     }
     return n;
 }
 
 static long take_small(parser *p, long most) {
     unsigned line = peek(p)->line;
-    number   n = take_number(p);
-    if (n.floating || n.bits > (uint64_t)most) refuse(p, line, "a number from 0 to %ld is needed", most);
+    number n = take_number(p);
+    if (n.floating || n.bits > (uint64_t)most)
+        refuse(p, line, "a number from 0 to %ld is needed", most);
     return (long)n.bits;
 }
 
-static uint64_t mask(unsigned bits) { return bits >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << bits) - 1; }
+static uint64_t mask(unsigned bits) {
+    return bits >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << bits) - 1;
+}
 
 static int parse_type(const char *s, type *t) {
-    static const struct { const char *name; type type; } all[] = {
-        {"pred", {K_PRED, 1}}, {"b8", {K_B, 8}}, {"b16", {K_B, 16}}, {"b32", {K_B, 32}}, {"b64", {K_B, 64}},
-        {"u8", {K_U, 8}}, {"u16", {K_U, 16}}, {"u32", {K_U, 32}}, {"u64", {K_U, 64}},
-        {"s8", {K_S, 8}}, {"s16", {K_S, 16}}, {"s32", {K_S, 32}}, {"s64", {K_S, 64}},
-        {"f16", {K_F, 16}}, {"f32", {K_F, 32}}, {"f64", {K_F, 64}},
+    static const struct {
+        const char *name;
+        type type;
+    } all[] = {
+        { "pred", { K_PRED, 1 } }, { "b8", { K_B, 8 } },   { "b16", { K_B, 16 } },
+        { "b32", { K_B, 32 } },    { "b64", { K_B, 64 } }, { "u8", { K_U, 8 } },
+        { "u16", { K_U, 16 } },    { "u32", { K_U, 32 } }, { "u64", { K_U, 64 } },
+        { "s8", { K_S, 8 } },      { "s16", { K_S, 16 } }, { "s32", { K_S, 32 } },
+        { "s64", { K_S, 64 } },    { "f16", { K_F, 16 } }, { "f32", { K_F, 32 } },
+        { "f64", { K_F, 64 } },
     };
+
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (!strcmp(s, all[i].name)) return *t = all[i].type, 1;
+        if (!strcmp(s, all[i].name))
+            return *t = all[i].type, 1;
     }
     return 0;
 }
@@ -355,23 +499,29 @@ static int parse_type(const char *s, type *t) {
 /* The value of a constant operand of a type. */
 static uint64_t constant_bits(parser *p, unsigned line, number n, type t) {
     if (!n.floating) {
-        if (t.kind == K_F) refuse(p, line, "an integer where a floating-point constant is needed");
-        if (t.bits < 64 && n.bits > mask(t.bits) && n.bits < (uint64_t)0 - ((uint64_t)1 << (t.bits - 1))) {
+        if (t.kind == K_F)
+            refuse(p, line, "an integer where a floating-point constant is needed");
+        if (t.bits < 64 && n.bits > mask(t.bits) &&
+            n.bits < (uint64_t)0 - ((uint64_t)1 << (t.bits - 1))) {
             refuse(p, line, "the constant does not fit %u bits", t.bits);
         }
         return n.bits & mask(t.bits);
     }
-    if (t.kind != K_F && t.kind != K_B) refuse(p, line, "a floating-point constant where an integer is needed");
+    if (t.kind != K_F && t.kind != K_B)
+        refuse(p, line, "a floating-point constant where an integer is needed");
     if (n.floating == 1 || (n.floating == 32 && t.bits == 64)) {
-        float  f;
+        float f;
         double d = n.value;
-        if (n.floating == 32) memcpy(&f, &(uint32_t){(uint32_t)n.bits}, 4), d = (double)f;
+        if (n.floating == 32)
+            memcpy(&f, &(uint32_t){ (uint32_t)n.bits }, 4), d = (double)f;
         f = (float)d;
         uint32_t u32;
         memcpy(&u32, &f, 4);
         memcpy(&n.bits, &d, 8);
-        if (t.bits == 32) return u32;
-        if (t.bits == 64) return n.bits;
+        if (t.bits == 32)
+            return u32;
+        if (t.bits == 64)
+            return n.bits;
     } else if ((unsigned)n.floating == t.bits) {
         return n.bits;
     }
@@ -381,7 +531,8 @@ static uint64_t constant_bits(parser *p, unsigned line, number n, type t) {
 /* ---- loading: slots, names, operands ---- */
 
 static uint16_t new_slot(parser *p, int constant, uint64_t value) {
-    if (p->slots >= 65000) refuse(p, p->line, "the function has too many registers and constants");
+    if (p->slots >= 65000)
+        refuse(p, p->line, "the function has too many registers and constants");
     size_t n = p->slots;
     *PUSH(p, p->init, n, p->init_cap) = value;
     *PUSH(p, p->constant, p->slots, p->constant_cap) = (char)constant;
@@ -390,12 +541,13 @@ static uint16_t new_slot(parser *p, int constant, uint64_t value) {
 
 static uint16_t constant_slot(parser *p, uint64_t value) {
     for (size_t i = S_SPECIAL; i < p->slots; i++) {
-        if (p->constant[i] && p->init[i] == value) return (uint16_t)i;
+        if (p->constant[i] && p->init[i] == value)
+            return (uint16_t)i;
     }
     return new_slot(p, 1, value);
 }
 
-static uint16_t scratch(parser *p) {    /* for the rest of the instruction */
+static uint16_t scratch(parser *p) { /* for the rest of the instruction */
     if (p->scratch_used == p->scratch_count) {
         uint16_t slot = new_slot(p, 0, 0);
         *PUSH(p, p->scratch, p->scratch_count, p->scratch_cap) = slot;
@@ -403,12 +555,14 @@ static uint16_t scratch(parser *p) {    /* for the rest of the instruction */
     return p->scratch[p->scratch_used++];
 }
 
-static size_t emit(parser *p, unsigned op, unsigned d, unsigned a, unsigned b, unsigned c, unsigned x, long imm) {
+static size_t emit(parser *p, unsigned op, unsigned d, unsigned a, unsigned b, unsigned c,
+                   unsigned x, long imm) {
     ptx_module *m = p->m;
-    size_t      n = m->code_count;
+    size_t n = m->code_count;
     *PUSH(p, m->lines, n, m->line_cap) = p->line;
     *PUSH(p, m->code, m->code_count, m->code_cap) =
-        (insn){(uint16_t)op, (uint16_t)d, (uint16_t)a, (uint16_t)b, (uint16_t)c, (uint16_t)x, (int32_t)imm};
+        (insn){ (uint16_t)op, (uint16_t)d, (uint16_t)a, (uint16_t)b,
+                (uint16_t)c,  (uint16_t)x, (int32_t)imm };
     return m->code_count - 1;
 }
 
@@ -419,51 +573,81 @@ static size_t list_add(parser *p, uint32_t value) {
 
 static int in_scope(const parser *p, unsigned scope) {
     for (unsigned i = 0; i <= p->depth; i++) {
-        if (p->scope_ids[i] == scope) return 1;
+        if (p->scope_ids[i] == scope)
+            return 1;
     }
     return 0;
 }
 
 static int find_special(const token *t, uint16_t *slot, type *type_) {
-    static const struct { const char *name; uint16_t slot; unsigned bits; } all[] = {
-        {"%laneid", S_LANEID, 32}, {"%warpid", S_WARPID, 32}, {"%nwarpid", S_NWARPID, 32}, {"%smid", S_SMID, 32},
-        {"%nsmid", S_NSMID, 32}, {"%gridid", S_GRIDID, 64}, {"%lanemask_eq", S_LANEMASK_EQ, 32},
-        {"%lanemask_le", S_LANEMASK_LE, 32}, {"%lanemask_lt", S_LANEMASK_LT, 32}, {"%lanemask_ge", S_LANEMASK_GE, 32},
-        {"%lanemask_gt", S_LANEMASK_GT, 32}, {"%dynamic_smem_size", S_DYNAMIC_SHARED, 32},
-        {"%total_smem_size", S_TOTAL_SHARED, 32},
+    static const struct {
+        const char *name;
+        uint16_t slot;
+        unsigned bits;
+    } all[] = {
+        { "%laneid", S_LANEID, 32 },
+        { "%warpid", S_WARPID, 32 },
+        { "%nwarpid", S_NWARPID, 32 },
+        { "%smid", S_SMID, 32 },
+        { "%nsmid", S_NSMID, 32 },
+        { "%gridid", S_GRIDID, 64 },
+        { "%lanemask_eq", S_LANEMASK_EQ, 32 },
+        { "%lanemask_le", S_LANEMASK_LE, 32 },
+        { "%lanemask_lt", S_LANEMASK_LT, 32 },
+        { "%lanemask_ge", S_LANEMASK_GE, 32 },
+        { "%lanemask_gt", S_LANEMASK_GT, 32 },
+        { "%dynamic_smem_size", S_DYNAMIC_SHARED, 32 },
+        { "%total_smem_size", S_TOTAL_SHARED, 32 },
     };
-    static const struct { const char *name; uint16_t slot; } triples[] = {
-        {"%tid.", S_TID}, {"%ntid.", S_NTID}, {"%ctaid.", S_CTAID}, {"%nctaid.", S_NCTAID},
+
+    static const struct {
+        const char *name;
+        uint16_t slot;
+    } triples[] = {
+        { "%tid.", S_TID },
+        { "%ntid.", S_NTID },
+        { "%ctaid.", S_CTAID },
+        { "%nctaid.", S_NCTAID },
     };
-    *type_ = (type){K_U, 32};
+
+    *type_ = (type){ K_U, 32 };
     for (size_t i = 0; i < sizeof triples / sizeof triples[0]; i++) {
         size_t n = strlen(triples[i].name);
-        if (t->length == n + 1 && !memcmp(t->s, triples[i].name, n) && t->s[n] >= 'x' && t->s[n] <= 'z') {
+        if (t->length == n + 1 && !memcmp(t->s, triples[i].name, n) && t->s[n] >= 'x' &&
+            t->s[n] <= 'z') {
             return *slot = (uint16_t)(triples[i].slot + (t->s[n] - 'x')), 1;
         }
     }
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (text_is(t, all[i].name)) return *slot = all[i].slot, type_->bits = all[i].bits, 1;
+        if (text_is(t, all[i].name))
+            return *slot = all[i].slot, type_->bits = all[i].bits, 1;
     }
     return 0;
 }
 
 static int find_register(const parser *p, const token *t, uint16_t *slot, type *type_) {
     size_t digits = t->length;
-    while (digits && t->s[digits - 1] >= '0' && t->s[digits - 1] <= '9') digits--;
+    while (digits && t->s[digits - 1] >= '0' && t->s[digits - 1] <= '9')
+        digits--;
     for (size_t i = p->declaration_count; i-- > 0;) {
         const declaration *d = &p->declarations[i];
-        if (!in_scope(p, d->scope)) continue;
+        if (!in_scope(p, d->scope))
+            continue;
         if (!d->count) {
-            if (d->length != t->length || memcmp(d->name, t->s, t->length)) continue;
+            if (d->length != t->length || memcmp(d->name, t->s, t->length))
+                continue;
             *slot = (uint16_t)d->first;
         } else {
             /* A prefix may end in digits itself. */
-            if (d->length >= t->length || d->length < digits || memcmp(d->name, t->s, d->length)) continue;
-            if (t->s[d->length] == '0' && t->length > d->length + 1) continue;
+            if (d->length >= t->length || d->length < digits || memcmp(d->name, t->s, d->length))
+                continue;
+            if (t->s[d->length] == '0' && t->length > d->length + 1)
+                continue;
             unsigned long n = 0;
-            for (size_t k = d->length; k < t->length && n < 100000; k++) n = 10 * n + (unsigned long)(t->s[k] - '0');
-            if (n >= d->count) continue;
+            for (size_t k = d->length; k < t->length && n < 100000; k++)
+                n = 10 * n + (unsigned long)(t->s[k] - '0');
+            if (n >= d->count)
+                continue;
             *slot = (uint16_t)(d->first + n);
         }
         *type_ = d->type;
@@ -475,7 +659,8 @@ static int find_register(const parser *p, const token *t, uint16_t *slot, type *
 static symbol *find_symbol(const parser *p, const token *t) {
     for (size_t i = p->symbol_count; i-- > 0;) {
         symbol *s = &p->symbols[i];
-        if ((!s->scope || in_scope(p, s->scope)) && text_is(t, s->name)) return s;
+        if ((!s->scope || in_scope(p, s->scope)) && text_is(t, s->name))
+            return s;
     }
     return NULL;
 }
@@ -483,7 +668,8 @@ static symbol *find_symbol(const parser *p, const token *t) {
 static ptx_function *find_function(parser *p, const token *t) { /* made when it is new */
     ptx_module *m = p->m;
     for (size_t i = 0; i < m->function_count; i++) {
-        if (text_is(t, m->functions[i]->name)) return m->functions[i];
+        if (text_is(t, m->functions[i]->name))
+            return m->functions[i];
     }
     ptx_function *f = take(p, sizeof *f);
     f->name = copy_name(p, t);
@@ -494,36 +680,47 @@ static ptx_function *find_function(parser *p, const token *t) { /* made when it 
     return f;
 }
 
-static uint64_t function_address(const ptx_function *f) { return (uint64_t)W_FUNCTION << 48 | (uint64_t)(f->index + 1); }
+static uint64_t function_address(const ptx_function *f) {
+    return (uint64_t)W_FUNCTION << 48 | (uint64_t)(f->index + 1);
+}
 
-/* A register's type and an instruction's: the same size, and not one an integer and the other floating-point. */
+/* A register's type and an instruction's: the same size, and not one an integer and the other
+   floating-point. */
 static int fits(type reg, type want) {
-    if (reg.bits != want.bits || (reg.kind == K_PRED) != (want.kind == K_PRED)) return 0;
+    if (reg.bits != want.bits || (reg.kind == K_PRED) != (want.kind == K_PRED))
+        return 0;
     return reg.kind == K_B || want.kind == K_B || (reg.kind == K_F) == (want.kind == K_F);
 }
+
 /* ld, st and cvt take registers that are wider than the type. */
 static int fits_wide(type reg, type want) {
-    if (fits(reg, want)) return 1;
-    return reg.kind != K_PRED && want.kind != K_PRED && reg.kind != K_F && want.kind != K_F && reg.bits > want.bits;
+    if (fits(reg, want))
+        return 1;
+    return reg.kind != K_PRED && want.kind != K_PRED && reg.kind != K_F && want.kind != K_F &&
+           reg.bits > want.bits;
 }
 
 static const char *type_name(type t) {
-    static const char *const names[][4] = {{"b8", "b16", "b32", "b64"}, {"u8", "u16", "u32", "u64"}, {"s8", "s16", "s32", "s64"},
-                                           {"f8", "f16", "f32", "f64"}};
-    if (t.kind == K_PRED) return "pred";
+    static const char *const names[][4] = { { "b8", "b16", "b32", "b64" },
+                                            { "u8", "u16", "u32", "u64" },
+                                            { "s8", "s16", "s32", "s64" },
+                                            { "f8", "f16", "f32", "f64" } };
+    if (t.kind == K_PRED)
+        return "pred";
     return names[t.kind - K_B][t.bits == 8 ? 0 : t.bits == 16 ? 1 : t.bits == 32 ? 2 : 3];
 }
 
 static void check_type(parser *p, const token *t, type reg, type want, int wide) {
     if (wide ? !fits_wide(reg, want) : !fits(reg, want)) {
-        refuse(p, t->line, "%.*s is a .%s register, which .%s cannot take", (int)t->length, t->s, type_name(reg), type_name(want));
+        refuse(p, t->line, "%.*s is a .%s register, which .%s cannot take", (int)t->length, t->s,
+               type_name(reg), type_name(want));
     }
 }
 
 static uint16_t destination_of(parser *p, type want, int wide, type *actual) {
     const token *t = take_name(p);
-    uint16_t     slot;
-    type         reg = want;
+    uint16_t slot;
+    type reg = want;
     if (text_is(t, "_")) {
         slot = scratch(p);
     } else if (!find_register(p, t, &slot, &reg)) {
@@ -531,135 +728,215 @@ static uint16_t destination_of(parser *p, type want, int wide, type *actual) {
     } else {
         check_type(p, t, reg, want, wide);
     }
-    if (actual) *actual = reg;
+    if (actual)
+        *actual = reg;
     return slot;
 }
-static uint16_t destination(parser *p, type want) { return destination_of(p, want, 0, NULL); }
+
+static uint16_t destination(parser *p, type want) {
+    return destination_of(p, want, 0, NULL);
+}
 
 static uint16_t source_of(parser *p, type want, int wide, type *actual) {
     const token *t = peek(p);
-    uint16_t     slot;
-    type         reg = want;
-    if (actual) *actual = want;
+    uint16_t slot;
+    type reg = want;
+    if (actual)
+        *actual = want;
     if (t->kind == 'n' || t->kind == '-') {
         number n = take_number(p);
-        if (want.kind == K_PRED) want = (type){K_U, 1};
+        if (want.kind == K_PRED)
+            want = (type){ K_U, 1 };
         return constant_slot(p, constant_bits(p, t->line, n, want));
     }
-    if (is(p, "WARP_SZ")) return p->at++, constant_slot(p, 32);
+    if (is(p, "WARP_SZ"))
+        return p->at++, constant_slot(p, 32);
     if (is(p, "!") && want.kind == K_PRED) {
         p->at++;
         uint16_t not = scratch(p), from = source_of(p, want, 0, NULL);
         emit(p, OP_XOR, not, from, constant_slot(p, 1), 0, 0, 0);
-        return not;
+        return not ;
     }
     take_name(p);
     if (!find_register(p, t, &slot, &reg) && !find_special(t, &slot, &reg)) {
         refuse(p, t->line, "%.*s is not a declared register", (int)t->length, t->s);
     }
     check_type(p, t, reg, want, wide);
-    if (actual) *actual = reg;
+    if (actual)
+        *actual = reg;
     return slot;
 }
-static uint16_t source(parser *p, type want) { return source_of(p, want, 0, NULL); }
-static uint16_t next_source(parser *p, type want) { return expect(p, ","), source(p, want); }
+
+static uint16_t source(parser *p, type want) {
+    return source_of(p, want, 0, NULL);
+}
+
+static uint16_t next_source(parser *p, type want) {
+    return expect(p, ","), source(p, want);
+}
 
 /* ---- loading: instructions ---- */
 
 /* Takes a modifier if the instruction has it. */
 static int mod(parser *p, const char *name) {
     for (unsigned i = 0; i < p->mod_count; i++) {
-        if (!(p->mod_used >> i & 1) && !strcmp(p->mods[i], name)) return p->mod_used |= 1u << i, 1;
+        if (!(p->mod_used >> i & 1) && !strcmp(p->mods[i], name))
+            return p->mod_used |= 1u << i, 1;
     }
     return 0;
 }
+
 static int mod_of(parser *p, const char *const *names, int none) {
     for (int i = 0; names[i]; i++) {
-        if (mod(p, names[i])) return i;
+        if (mod(p, names[i]))
+            return i;
     }
     return none;
 }
+
 static type mod_type(parser *p) {
-    type t = {K_NONE, 0};
+    type t = { K_NONE, 0 };
     for (unsigned i = 0; i < p->mod_count; i++) {
-        if (!(p->mod_used >> i & 1) && parse_type(p->mods[i], &t)) return p->mod_used |= 1u << i, t;
+        if (!(p->mod_used >> i & 1) && parse_type(p->mods[i], &t))
+            return p->mod_used |= 1u << i, t;
     }
     refuse(p, p->line, "the instruction lacks a type");
 }
+
 static void mods_done(parser *p) {
     for (unsigned i = 0; i < p->mod_count; i++) {
-        if (p->mod_used >> i & 1) continue;
-        if (!strcmp(p->mods[i], "ftz")) refuse(p, p->line, "flushing to zero is not supported");
-        if (!strcmp(p->mods[i], "approx")) refuse(p, p->line, "approximations differ from GPU to GPU");
+        if (p->mod_used >> i & 1)
+            continue;
+        if (!strcmp(p->mods[i], "ftz"))
+            refuse(p, p->line, "flushing to zero is not supported");
+        if (!strcmp(p->mods[i], "approx"))
+            refuse(p, p->line, "approximations differ from GPU to GPU");
         refuse(p, p->line, "unknown instruction or modifier .%s", p->mods[i]);
     }
 }
+
 static void need(parser *p, int ok) {
-    if (!ok) refuse(p, p->line, "unknown instruction (%s has no such type or form)", p->base);
+    if (!ok)
+        refuse(p, p->line, "unknown instruction (%s has no such type or form)", p->base);
 }
+
 static int rounding(parser *p) {
-    static const char *const names[] = {"rn", "rz", "rm", "rp", NULL};
+    static const char *const names[] = { "rn", "rz", "rm", "rp", NULL };
     return mod_of(p, names, -1);
 }
 
-static unsigned by_width(unsigned op16, type t) { return op16 + (t.bits == 16 ? 0 : t.bits == 32 ? 1 : 2); }
-static unsigned by_half(unsigned op32, type t) { return op32 + (t.bits == 64); }
-static int integer(type t) { return (t.kind == K_U || t.kind == K_S) && t.bits >= 16; }
-static uint64_t sign_bit(type t) { return (uint64_t)1 << (t.bits - 1); }
+static unsigned by_width(unsigned op16, type t) {
+    return op16 + (t.bits == 16 ? 0 : t.bits == 32 ? 1 : 2);
+}
+
+static unsigned by_half(unsigned op32, type t) {
+    return op32 + (t.bits == 64);
+}
+
+static int integer(type t) {
+    return (t.kind == K_U || t.kind == K_S) && t.bits >= 16;
+}
+
+static uint64_t sign_bit(type t) {
+    return (uint64_t)1 << (t.bits - 1);
+}
 
 /* Operations that the instruction table parametrises. */
-enum { ADD, SUB, MUL, MAD, FMA, DIV, RCP, SQRT, MIN, MAX, ABS, NEG, AND, OR, XOR, NOT, CNOT, SHL, SHR, ADDC, SUBC, MADC };
+enum {
+    ADD,
+    SUB,
+    MUL,
+    MAD,
+    FMA,
+    DIV,
+    RCP,
+    SQRT,
+    MIN,
+    MAX,
+    ABS,
+    NEG,
+    AND,
+    OR,
+    XOR,
+    NOT,
+    CNOT,
+    SHL,
+    SHR,
+    ADDC,
+    SUBC,
+    MADC
+};
 
 /* Codes for rounded() and convert(). */
 enum { R_ADD, R_SUB, R_MUL, R_DIV, R_FMA, R_SQRT };
+
 enum { T_U8, T_U16, T_U32, T_U64, T_S8, T_S16, T_S32, T_S64, T_F16, T_F32, T_F64 };
+
 enum { CVT_INTEGRAL = 1 << 10, CVT_SAT = 1 << 11 };
 
-static unsigned log2_bytes(unsigned bits) { return bits == 8 ? 0 : bits == 16 ? 1 : bits == 32 ? 2 : 3; }
+static unsigned log2_bytes(unsigned bits) {
+    return bits == 8 ? 0 : bits == 16 ? 1 : bits == 32 ? 2 : 3;
+}
+
 static unsigned type_code(type t) {
-    if (t.kind == K_F) return t.bits == 16 ? T_F16 : t.bits == 32 ? T_F32 : T_F64;
+    if (t.kind == K_F)
+        return t.bits == 16 ? T_F16 : t.bits == 32 ? T_F32 : T_F64;
     return (t.kind == K_S ? T_S8 : T_U8) + log2_bytes(t.bits);
 }
+
 static unsigned cvt_code(type from, type to, type reg, int mode) {
     return type_code(from) | type_code(to) << 4 | (unsigned)mode << 8 | log2_bytes(reg.bits) << 12;
 }
 
-static const type b16 = {K_B, 16}, b32 = {K_B, 32}, b64 = {K_B, 64}, u32 = {K_U, 32};
-static const type f16 = {K_F, 16}, f32 = {K_F, 32}, pred = {K_PRED, 1};
+static const type b16 = { K_B, 16 }, b32 = { K_B, 32 }, b64 = { K_B, 64 }, u32 = { K_U, 32 };
+static const type f16 = { K_F, 16 }, f32 = { K_F, 32 }, pred = { K_PRED, 1 };
 
 static uint16_t widen_half(parser *p, uint16_t from) {
     uint16_t wide = scratch(p);
     emit(p, OP_CVT, wide, from, 0, 0, cvt_code(f16, f32, f32, RN), 0);
     return wide;
 }
-static void narrow_half(parser *p, uint16_t to, uint16_t from) { emit(p, OP_CVT, to, from, 0, 0, cvt_code(f32, f16, b16, RN), 0); }
+
+static void narrow_half(parser *p, uint16_t to, uint16_t from) {
+    emit(p, OP_CVT, to, from, 0, 0, cvt_code(f32, f16, b16, RN), 0);
+}
 
 /* add sub mul fma div rcp sqrt of floating-point types; `d` is read, `a` comes next. */
 static void floating_operation(parser *p, int what, type t) {
-    static const unsigned plain[] = {OP_ADDF_32, OP_SUBF_32, OP_MULF_32, 0, OP_FMAF_32, OP_DIVF_32, OP_DIVF_32, OP_SQRTF_32};
-    static const unsigned coded[] = {R_ADD, R_SUB, R_MUL, 0, R_FMA, R_DIV, R_DIV, R_SQRT};
+    static const unsigned plain[] = { OP_ADDF_32, OP_SUBF_32, OP_MULF_32, 0,
+                                      OP_FMAF_32, OP_DIVF_32, OP_DIVF_32, OP_SQRTF_32 };
+    static const unsigned coded[] = { R_ADD, R_SUB, R_MUL, 0, R_FMA, R_DIV, R_DIV, R_SQRT };
     int mode = rounding(p), sat = t.bits != 64 && mod(p, "sat");
     if (t.bits == 16) {
         need(p, what <= FMA && mode <= RN);
     } else if (mode < 0) {
         if (what == ADD || what == SUB || what == MUL) {
-            refuse(p, p->line, "without .rn ptxas may fuse the instruction with others, so its result is not defined");
+            refuse(p, p->line,
+                   "without .rn ptxas may fuse the instruction with others, so its result is not "
+                   "defined");
         }
-        if (!(what == DIV && t.bits == 32 ? mod(p, "full") : what != DIV && t.bits == 32 && mod(p, "approx"))) {
-            refuse(p, p->line, "%s needs a rounding mode (or is an approximation that differs from GPU to GPU)", p->base);
+        if (!(what == DIV && t.bits == 32 ? mod(p, "full")
+                                          : what != DIV && t.bits == 32 && mod(p, "approx"))) {
+            refuse(p, p->line,
+                   "%s needs a rounding mode (or is an approximation that differs from GPU to GPU)",
+                   p->base);
         }
     }
-    if (mode < 0) mode = RN;
+    if (mode < 0)
+        mode = RN;
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = a, c = 0, to = sat || t.bits == 16 ? scratch(p) : d;
+    uint16_t d = destination(p, t), a = next_source(p, t), b = a, c = 0,
+             to = sat || t.bits == 16 ? scratch(p) : d;
     if (what == RCP) {
-        float  one = 1;
+        float one = 1;
         double one_d = 1;
-        a = constant_slot(p, constant_bits(p, p->line, (number){0, t.bits == 32 ? (double)one : one_d, 1}, t));
+        a = constant_slot(
+            p, constant_bits(p, p->line, (number){ 0, t.bits == 32 ? (double)one : one_d, 1 }, t));
     } else if (what != SQRT) {
         b = next_source(p, t);
     }
-    if (what == FMA) c = next_source(p, t);
+    if (what == FMA)
+        c = next_source(p, t);
     if (t.bits == 16) {
         if (what == FMA) {
             emit(p, OP_FMA16, d, a, b, c, 0, 0);
@@ -671,54 +948,82 @@ static void floating_operation(parser *p, int what, type t) {
         need(p, !sat);
         return;
     }
-    if (mode == RN) emit(p, by_half(plain[what], t), to, a, b, c, 0, 0);
-    else emit(p, OP_ROUNDED, to, a, b, c, coded[what] | (unsigned)mode << 4 | (unsigned)(t.bits == 64) << 8, 0);
-    if (sat) emit(p, OP_SATF_32, d, to, 0, 0, 0, 0);
+    if (mode == RN)
+        emit(p, by_half(plain[what], t), to, a, b, c, 0, 0);
+    else
+        emit(p, OP_ROUNDED, to, a, b, c,
+             coded[what] | (unsigned)mode << 4 | (unsigned)(t.bits == 64) << 8, 0);
+    if (sat)
+        emit(p, OP_SATF_32, d, to, 0, 0, 0, 0);
 }
 
 enum { CARRY_IN = 1, CARRY_OUT = 2 };
 
-static void i_add(parser *p, int what) {    /* add sub addc subc */
+static void i_add(parser *p, int what) { /* add sub addc subc */
     type t = mod_type(p);
-    if (t.kind == K_F) { need(p, what == ADD || what == SUB); floating_operation(p, what, t); return; }
-    int      cc = mod(p, "cc"), sat = mod(p, "sat"), subtract = what == SUB || what == SUBC;
+    if (t.kind == K_F) {
+        need(p, what == ADD || what == SUB);
+        floating_operation(p, what, t);
+        return;
+    }
+    int cc = mod(p, "cc"), sat = mod(p, "sat"), subtract = what == SUB || what == SUBC;
     unsigned flags = (what == ADDC || what == SUBC ? CARRY_IN : 0u) | (cc ? CARRY_OUT : 0u);
-    need(p, integer(t) && (!flags || t.bits >= 32) && (!sat || (t.kind == K_S && t.bits == 32 && !flags)));
+    need(p, integer(t) && (!flags || t.bits >= 32) &&
+                (!sat || (t.kind == K_S && t.bits == 32 && !flags)));
     mods_done(p);
     uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t);
-    if (flags) emit(p, by_half(subtract ? OP_SUBC_32 : OP_ADDC_32, t), d, a, b, 0, flags, 0);
-    else if (sat) emit(p, subtract ? OP_SUBSAT : OP_ADDSAT, d, a, b, 0, 0, 0);
-    else emit(p, by_width(subtract ? OP_SUB_16 : OP_ADD_16, t), d, a, b, 0, 0, 0);
+    if (flags)
+        emit(p, by_half(subtract ? OP_SUBC_32 : OP_ADDC_32, t), d, a, b, 0, flags, 0);
+    else if (sat)
+        emit(p, subtract ? OP_SUBSAT : OP_ADDSAT, d, a, b, 0, 0, 0);
+    else
+        emit(p, by_width(subtract ? OP_SUB_16 : OP_ADD_16, t), d, a, b, 0, 0, 0);
 }
 
-static void i_mul(parser *p, int what) {    /* mul mad madc */
+static void i_mul(parser *p, int what) { /* mul mad madc */
     type t = mod_type(p);
     if (t.kind == K_F) {
         need(p, what == MUL || t.bits != 16);
         floating_operation(p, what == MUL ? MUL : FMA, t);
         return;
     }
-    int lo = mod(p, "lo"), hi = mod(p, "hi"), wide = mod(p, "wide"), cc = what != MUL && mod(p, "cc");
-    need(p, integer(t) && lo + hi + wide == 1 && (!wide || t.bits < 64) && ((what != MADC && !cc) || (!wide && t.bits >= 32)));
+    int lo = mod(p, "lo"), hi = mod(p, "hi"), wide = mod(p, "wide"),
+        cc = what != MUL && mod(p, "cc");
+    need(p, integer(t) && lo + hi + wide == 1 && (!wide || t.bits < 64) &&
+                ((what != MADC && !cc) || (!wide && t.bits >= 32)));
     mods_done(p);
-    type     result = wide ? (type){t.kind, 2 * t.bits} : t;
-    uint16_t d = destination(p, result), a = next_source(p, t), b = next_source(p, t), c = 0, to = d;
-    if (what != MUL) c = next_source(p, result), to = scratch(p);
-    if (what == MAD && lo && !cc) { emit(p, by_width(OP_MADLO_16, t), d, a, b, c, 0, 0); return; }
+    type result = wide ? (type){ t.kind, 2 * t.bits } : t;
+    uint16_t d = destination(p, result), a = next_source(p, t), b = next_source(p, t), c = 0,
+             to = d;
+    if (what != MUL)
+        c = next_source(p, result), to = scratch(p);
+    if (what == MAD && lo && !cc) {
+        emit(p, by_width(OP_MADLO_16, t), d, a, b, c, 0, 0);
+        return;
+    }
     unsigned op = lo ? OP_MULLO_16 : t.kind == K_S ? OP_MULHIS_16 : OP_MULHIU_16;
-    if (wide) emit(p, t.kind == K_U ? OP_MULLO_64 : t.bits == 16 ? OP_MULWIDES_16 : OP_MULWIDES_32, to, a, b, 0, 0, 0);
-    else emit(p, by_width(op, t), to, a, b, 0, 0, 0);
+    if (wide)
+        emit(p,
+             t.kind == K_U  ? OP_MULLO_64
+             : t.bits == 16 ? OP_MULWIDES_16
+                            : OP_MULWIDES_32,
+             to, a, b, 0, 0, 0);
+    else
+        emit(p, by_width(op, t), to, a, b, 0, 0, 0);
     unsigned flags = (what == MADC ? CARRY_IN : 0u) | (cc ? CARRY_OUT : 0u);
-    if (flags) emit(p, by_half(OP_ADDC_32, t), d, to, c, 0, flags, 0);
-    else if (what == MAD) emit(p, by_width(OP_ADD_16, result), d, to, c, 0, 0, 0);
+    if (flags)
+        emit(p, by_half(OP_ADDC_32, t), d, to, c, 0, flags, 0);
+    else if (what == MAD)
+        emit(p, by_width(OP_ADD_16, result), d, to, c, 0, 0, 0);
 }
 
 static void i_mul24(parser *p, int what) {
     type t = mod_type(p);
-    int  lo = mod(p, "lo"), hi = mod(p, "hi");
+    int lo = mod(p, "lo"), hi = mod(p, "hi");
     need(p, integer(t) && t.bits == 32 && lo + hi == 1);
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), x = scratch(p), y = scratch(p);
+    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), x = scratch(p),
+             y = scratch(p);
     if (t.kind == K_S) {
         emit(p, OP_SEXT_64, x, a, 0, 0, 40, 0);
         emit(p, OP_SEXT_64, y, b, 0, 0, 40, 0);
@@ -727,10 +1032,13 @@ static void i_mul24(parser *p, int what) {
         emit(p, OP_AND, y, b, constant_slot(p, 0xffffff), 0, 0, 0);
     }
     emit(p, OP_MULLO_64, x, x, y, 0, 0, 0);
-    if (hi) emit(p, OP_SHRU, x, x, constant_slot(p, 16), 0, 0, 0);
+    if (hi)
+        emit(p, OP_SHRU, x, x, constant_slot(p, 16), 0, 0, 0);
     emit(p, OP_AND, x, x, constant_slot(p, mask(32)), 0, 0, 0);
-    if (what == MAD) emit(p, OP_ADD_32, d, x, next_source(p, t), 0, 0, 0);
-    else emit(p, OP_MOV, d, x, 0, 0, 0, 0);
+    if (what == MAD)
+        emit(p, OP_ADD_32, d, x, next_source(p, t), 0, 0, 0);
+    else
+        emit(p, OP_MOV, d, x, 0, 0, 0, 0);
 }
 
 static void i_fma(parser *p, int what) {
@@ -741,7 +1049,10 @@ static void i_fma(parser *p, int what) {
 
 static void i_div(parser *p, int what) {
     type t = mod_type(p);
-    if (t.kind == K_F) { floating_operation(p, what, t); return; }
+    if (t.kind == K_F) {
+        floating_operation(p, what, t);
+        return;
+    }
     need(p, integer(t));
     mods_done(p);
     uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t);
@@ -762,7 +1073,8 @@ static void i_sad(parser *p, int what) {
     (void)what;
     need(p, integer(t));
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), c = next_source(p, t);
+    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t),
+             c = next_source(p, t);
     uint16_t lo = scratch(p), hi = scratch(p);
     emit(p, t.kind == K_S ? by_width(OP_MINS_16, t) : OP_MINU, lo, a, b, 0, 0, 0);
     emit(p, t.kind == K_S ? by_width(OP_MAXS_16, t) : OP_MAXU, hi, a, b, 0, 0, 0);
@@ -770,9 +1082,9 @@ static void i_sad(parser *p, int what) {
     emit(p, by_width(OP_ADD_16, t), d, hi, c, 0, 0, 0);
 }
 
-static void i_min(parser *p, int what) {    /* min max */
+static void i_min(parser *p, int what) { /* min max */
     type t = mod_type(p);
-    int  nan = t.kind == K_F && mod(p, "NaN");
+    int nan = t.kind == K_F && mod(p, "NaN");
     need(p, integer(t) || t.kind == K_F);
     mods_done(p);
     uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t);
@@ -784,7 +1096,8 @@ static void i_min(parser *p, int what) {    /* min max */
     } else if (t.kind == K_F) {
         emit(p, by_half(what == MIN ? OP_MINF_32 : OP_MAXF_32, t), d, a, b, 0, (unsigned)nan, 0);
     } else {
-        unsigned of_signed = by_width(what == MIN ? OP_MINS_16 : OP_MAXS_16, t), of_unsigned = what == MIN ? OP_MINU : OP_MAXU;
+        unsigned of_signed = by_width(what == MIN ? OP_MINS_16 : OP_MAXS_16, t),
+                 of_unsigned = what == MIN ? OP_MINU : OP_MAXU;
         emit(p, t.kind == K_S ? of_signed : of_unsigned, d, a, b, 0, 0, 0);
     }
 }
@@ -794,10 +1107,14 @@ static void i_negate(parser *p, int what) { /* neg abs */
     need(p, t.kind == K_F || (t.kind == K_S && integer(t)));
     mods_done(p);
     uint16_t d = destination(p, t), a = next_source(p, t);
-    if (t.kind == K_F && what == NEG) emit(p, OP_XOR, d, a, constant_slot(p, sign_bit(t)), 0, 0, 0);
-    else if (t.kind == K_F) emit(p, OP_AND, d, a, constant_slot(p, sign_bit(t) - 1), 0, 0, 0);
-    else if (what == NEG) emit(p, by_width(OP_SUB_16, t), d, constant_slot(p, 0), a, 0, 0, 0);
-    else emit(p, by_width(OP_ABS_16, t), d, a, 0, 0, 0, 0);
+    if (t.kind == K_F && what == NEG)
+        emit(p, OP_XOR, d, a, constant_slot(p, sign_bit(t)), 0, 0, 0);
+    else if (t.kind == K_F)
+        emit(p, OP_AND, d, a, constant_slot(p, sign_bit(t) - 1), 0, 0, 0);
+    else if (what == NEG)
+        emit(p, by_width(OP_SUB_16, t), d, constant_slot(p, 0), a, 0, 0, 0);
+    else
+        emit(p, by_width(OP_ABS_16, t), d, a, 0, 0, 0, 0);
 }
 
 static void i_copysign(parser *p, int what) {
@@ -805,20 +1122,28 @@ static void i_copysign(parser *p, int what) {
     (void)what;
     need(p, t.kind == K_F && t.bits >= 32);
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), x = scratch(p), y = scratch(p);
+    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), x = scratch(p),
+             y = scratch(p);
     emit(p, OP_AND, x, a, constant_slot(p, sign_bit(t)), 0, 0, 0);
     emit(p, OP_AND, y, b, constant_slot(p, sign_bit(t) - 1), 0, 0, 0);
     emit(p, OP_OR, d, x, y, 0, 0, 0);
 }
 
-static void i_logic(parser *p, int what) {  /* and or xor not cnot */
+static void i_logic(parser *p, int what) { /* and or xor not cnot */
     type t = mod_type(p);
     need(p, (t.kind == K_B && t.bits >= 16) || (t.kind == K_PRED && what != CNOT));
     mods_done(p);
     uint16_t d = destination(p, t), a = next_source(p, t);
-    if (what == CNOT) emit(p, OP_EQ, d, a, constant_slot(p, 0), 0, 0, 0);
-    else if (what == NOT) emit(p, OP_XOR, d, a, constant_slot(p, mask(t.bits)), 0, 0, 0);
-    else emit(p, what == AND ? OP_AND : what == OR ? OP_OR : OP_XOR, d, a, next_source(p, t), 0, 0, 0);
+    if (what == CNOT)
+        emit(p, OP_EQ, d, a, constant_slot(p, 0), 0, 0, 0);
+    else if (what == NOT)
+        emit(p, OP_XOR, d, a, constant_slot(p, mask(t.bits)), 0, 0, 0);
+    else
+        emit(p,
+             what == AND  ? OP_AND
+             : what == OR ? OP_OR
+                          : OP_XOR,
+             d, a, next_source(p, t), 0, 0, 0);
 }
 
 static void i_lop3(parser *p, int what) {
@@ -826,7 +1151,8 @@ static void i_lop3(parser *p, int what) {
     (void)what;
     need(p, t.kind == K_B && t.bits == 32);
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), c = next_source(p, t);
+    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t),
+             c = next_source(p, t);
     expect(p, ",");
     emit(p, OP_LOP3, d, a, b, c, (unsigned)take_small(p, 255), 0);
 }
@@ -836,7 +1162,11 @@ static void i_shift(parser *p, int what) {
     need(p, t.bits >= 16 && (t.kind == K_B || (what == SHR && integer(t))));
     mods_done(p);
     uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, u32);
-    emit(p, what == SHL ? by_width(OP_SHL_16, t) : t.kind == K_S ? by_width(OP_SHRS_16, t) : OP_SHRU, d, a, b, 0, 0, 0);
+    emit(p,
+         what == SHL     ? by_width(OP_SHL_16, t)
+         : t.kind == K_S ? by_width(OP_SHRS_16, t)
+                         : OP_SHRU,
+         d, a, b, 0, 0, 0);
 }
 
 static void i_funnel(parser *p, int what) {
@@ -845,11 +1175,12 @@ static void i_funnel(parser *p, int what) {
     (void)what;
     need(p, t.kind == K_B && t.bits == 32 && left + right == 1 && wrap + clamp == 1);
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), c = next_source(p, u32);
+    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t),
+             c = next_source(p, u32);
     emit(p, OP_FUNNEL, d, a, b, c, (unsigned)(right | wrap << 1), 0);
 }
 
-static void i_count(parser *p, int op32) {  /* popc clz brev */
+static void i_count(parser *p, int op32) { /* popc clz brev */
     type t = mod_type(p);
     need(p, t.kind == K_B && t.bits >= 32);
     mods_done(p);
@@ -858,7 +1189,7 @@ static void i_count(parser *p, int op32) {  /* popc clz brev */
 }
 
 static void i_bfind(parser *p, int what) {
-    int  shift = mod(p, "shiftamt");
+    int shift = mod(p, "shiftamt");
     type t = mod_type(p);
     (void)what;
     need(p, integer(t) && t.bits >= 32);
@@ -872,11 +1203,13 @@ static void i_bfe(parser *p, int what) {
     (void)what;
     need(p, integer(t) && t.bits >= 32);
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, u32), c = next_source(p, u32);
+    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, u32),
+             c = next_source(p, u32);
     emit(p, by_half(t.kind == K_S ? OP_BFES_32 : OP_BFEU_32, t), d, a, b, c, 0, 0);
 }
 
-static void i_bfi(parser *p, int what) {    /* f = b with a's low bits inserted: five operands, so position and length are packed */
+/* f = b with a's low bits inserted: five operands, so position and length are packed */
+static void i_bfi(parser *p, int what) {
     type t = mod_type(p);
     (void)what;
     need(p, t.kind == K_B && t.bits >= 32);
@@ -890,13 +1223,14 @@ static void i_bfi(parser *p, int what) {    /* f = b with a's low bits inserted:
 }
 
 static void i_prmt(parser *p, int what) {
-    static const char *const modes[] = {"f4e", "b4e", "rc8", "ecl", "ecr", "rc16", NULL};
+    static const char *const modes[] = { "f4e", "b4e", "rc8", "ecl", "ecr", "rc16", NULL };
     type t = mod_type(p);
-    int  mode = mod_of(p, modes, -1);
+    int mode = mod_of(p, modes, -1);
     (void)what;
     need(p, t.kind == K_B && t.bits == 32);
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), c = next_source(p, t);
+    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t),
+             c = next_source(p, t);
     emit(p, OP_PRMT, d, a, b, c, (unsigned)(mode + 1), 0);
 }
 
@@ -905,70 +1239,88 @@ static void i_dp4a(parser *p, int what) {
     (void)what;
     need(p, integer(t) && integer(u) && t.bits == 32 && u.bits == 32);
     mods_done(p);
-    type     result = {t.kind == K_S || u.kind == K_S ? K_S : K_U, 32};
-    uint16_t d = destination(p, result), a = next_source(p, t), b = next_source(p, u), c = next_source(p, result);
+    type result = { t.kind == K_S || u.kind == K_S ? K_S : K_U, 32 };
+    uint16_t d = destination(p, result), a = next_source(p, t), b = next_source(p, u),
+             c = next_source(p, result);
     emit(p, OP_DP4A, d, a, b, c, (unsigned)((t.kind == K_S) | (u.kind == K_S) << 1), 0);
 }
 
 /* A comparison of the next two operands. Bits of the code: less, equal, greater, unordered. */
 static void comparison(parser *p, type t, uint16_t to) {
-    static const char *const names[] = {"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs",
-                                        "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan", NULL};
-    static const unsigned char codes[] = {2, 5, 1, 3, 4, 6, 1, 3, 4, 6, 10, 13, 9, 11, 12, 14, 7, 8};
-    int      name = mod_of(p, names, -1);
+    static const char *const names[] = { "eq",  "ne",  "lt",  "le",  "gt",  "ge",  "lo",
+                                         "ls",  "hi",  "hs",  "equ", "neu", "ltu", "leu",
+                                         "gtu", "geu", "num", "nan", NULL };
+    static const unsigned char codes[] = {
+        2, 5, 1, 3, 4, 6, 1, 3, 4, 6, 10, 13, 9, 11, 12, 14, 7, 8
+    };
+    int name = mod_of(p, names, -1);
     uint16_t a, b;
     need(p, name >= 0 && t.kind != K_PRED && t.bits >= 16);
-    need(p, t.kind == K_F ? name < 6 || name > 9 : t.kind == K_B ? name < 2 : name < 6 || (name < 10 && t.kind == K_U));
+    need(p, t.kind == K_F   ? name < 6 || name > 9
+            : t.kind == K_B ? name < 2
+                            : name < 6 || (name < 10 && t.kind == K_U));
     mods_done(p);
     a = source(p, t), b = next_source(p, t);
     unsigned code = codes[name];
     if (t.kind == K_F) {
-        if (t.bits == 16) a = widen_half(p, a), b = widen_half(p, b);
+        if (t.bits == 16)
+            a = widen_half(p, a), b = widen_half(p, b);
         emit(p, t.bits == 64 ? OP_SETF_64 : OP_SETF_32, to, a, b, 0, code, 0);
     } else if (code == 2 || code == 5) {
         emit(p, code == 2 ? OP_EQ : OP_NE, to, a, b, 0, 0, 0);
     } else {
         unsigned less = t.kind == K_S ? by_width(OP_LTS_16, t) : OP_LTU;
         unsigned less_equal = t.kind == K_S ? by_width(OP_LES_16, t) : OP_LEU;
-        if (code & 1) emit(p, code & 2 ? less_equal : less, to, a, b, 0, 0, 0);
-        else emit(p, code & 2 ? less_equal : less, to, b, a, 0, 0, 0);
+        if (code & 1)
+            emit(p, code & 2 ? less_equal : less, to, a, b, 0, 0, 0);
+        else
+            emit(p, code & 2 ? less_equal : less, to, b, a, 0, 0, 0);
     }
 }
 
 static unsigned combination(parser *p) {
-    static const char *const names[] = {"and", "or", "xor", NULL};
-    static const unsigned    ops[] = {OP_AND, OP_OR, OP_XOR, 0};
-    int                      which = mod_of(p, names, 3);
+    static const char *const names[] = { "and", "or", "xor", NULL };
+    static const unsigned ops[] = { OP_AND, OP_OR, OP_XOR, 0 };
+    int which = mod_of(p, names, 3);
     return ops[which];
 }
 
 static void i_setp(parser *p, int what) {
-    type     t = mod_type(p);
+    type t = mod_type(p);
     unsigned with = combination(p);
-    int      two = 0;
+    int two = 0;
     (void)what;
     uint16_t d = destination(p, pred), q = 0;
-    if (accept(p, "|")) two = 1, q = destination(p, pred);
+    if (accept(p, "|"))
+        two = 1, q = destination(p, pred);
     expect(p, ",");
-    if (!with && !two) { comparison(p, t, d); return; }
+    if (!with && !two) {
+        comparison(p, t, d);
+        return;
+    }
     uint16_t is_true = scratch(p), is_false = scratch(p), keep = scratch(p);
     comparison(p, t, is_true);
-    if (with) emit(p, OP_MOV, keep, next_source(p, pred), 0, 0, 0, 0);      /* it may be the register that is written first */
+    /* it may be the register that is written first */
+    if (with)
+        emit(p, OP_MOV, keep, next_source(p, pred), 0, 0, 0, 0);
     emit(p, OP_XOR, is_false, is_true, constant_slot(p, 1), 0, 0, 0);
     emit(p, with ? with : OP_MOV, d, is_true, keep, 0, 0, 0);
-    if (two) emit(p, with ? with : OP_MOV, q, is_false, keep, 0, 0, 0);
+    if (two)
+        emit(p, with ? with : OP_MOV, q, is_false, keep, 0, 0, 0);
 }
 
 static void i_set(parser *p, int what) {
-    type     to = mod_type(p), t = mod_type(p);
+    type to = mod_type(p), t = mod_type(p);
     unsigned with = combination(p);
     (void)what;
     need(p, to.bits == 32);
     uint16_t d = destination(p, to), is_true = scratch(p);
     expect(p, ",");
     comparison(p, t, is_true);
-    if (with) emit(p, with, is_true, is_true, next_source(p, pred), 0, 0, 0);
-    emit(p, OP_SELP, d, constant_slot(p, to.kind == K_F ? 0x3f800000 : mask(32)), constant_slot(p, 0), is_true, 0, 0);
+    if (with)
+        emit(p, with, is_true, is_true, next_source(p, pred), 0, 0, 0);
+    emit(p, OP_SELP, d, constant_slot(p, to.kind == K_F ? 0x3f800000 : mask(32)),
+         constant_slot(p, 0), is_true, 0, 0);
 }
 
 static void i_selp(parser *p, int what) {
@@ -976,24 +1328,30 @@ static void i_selp(parser *p, int what) {
     (void)what;
     need(p, t.kind != K_PRED && t.bits >= 16);
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), c = next_source(p, pred);
+    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t),
+             c = next_source(p, pred);
     emit(p, OP_SELP, d, a, b, c, 0, 0);
 }
 
 static void i_slct(parser *p, int what) {
     type t = mod_type(p), by = mod_type(p);
     (void)what;
-    need(p, t.kind != K_PRED && t.bits >= 16 && by.bits == 32 && (by.kind == K_S || by.kind == K_F));
+    need(p,
+         t.kind != K_PRED && t.bits >= 16 && by.bits == 32 && (by.kind == K_S || by.kind == K_F));
     mods_done(p);
-    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t), c = next_source(p, by), to = scratch(p);
-    if (by.kind == K_F) emit(p, OP_SETF_32, to, c, constant_slot(p, 0), 0, 6, 0);
-    else emit(p, OP_LES_32, to, constant_slot(p, 0), c, 0, 0, 0);
+    uint16_t d = destination(p, t), a = next_source(p, t), b = next_source(p, t),
+             c = next_source(p, by), to = scratch(p);
+    if (by.kind == K_F)
+        emit(p, OP_SETF_32, to, c, constant_slot(p, 0), 0, 6, 0);
+    else
+        emit(p, OP_LES_32, to, constant_slot(p, 0), c, 0, 0, 0);
     emit(p, OP_SELP, d, a, b, to, 0, 0);
 }
 
 static void i_testp(parser *p, int what) {
-    static const char *const names[] = {"finite", "infinite", "number", "notanumber", "normal", "subnormal", NULL};
-    int  which = mod_of(p, names, -1);
+    static const char *const names[] = { "finite", "infinite",  "number", "notanumber",
+                                         "normal", "subnormal", NULL };
+    int which = mod_of(p, names, -1);
     type t = mod_type(p);
     (void)what;
     need(p, which >= 0 && t.kind == K_F && t.bits >= 32);
@@ -1003,43 +1361,54 @@ static void i_testp(parser *p, int what) {
 }
 
 static void address_of(parser *p, uint16_t d, const symbol *s, uint64_t add) {
-    if (s->space == LOCAL) emit(p, OP_LOCAL_ADDRESS, d, 0, 0, 0, 0, (long)(s->address + add));
-    else if (s->space == PARAM && !s->entry_param) emit(p, OP_FRAME_ADDRESS, d, 0, 0, 0, 0, (long)(s->address + add));
-    else emit(p, OP_MOV, d, constant_slot(p, s->address + add + (s->space == PARAM ? FIRST_ADDRESS : 0)), 0, 0, 0, 0);
+    if (s->space == LOCAL)
+        emit(p, OP_LOCAL_ADDRESS, d, 0, 0, 0, 0, (long)(s->address + add));
+    else if (s->space == PARAM && !s->entry_param)
+        emit(p, OP_FRAME_ADDRESS, d, 0, 0, 0, 0, (long)(s->address + add));
+    else
+        emit(p, OP_MOV, d,
+             constant_slot(p, s->address + add + (s->space == PARAM ? FIRST_ADDRESS : 0)), 0, 0, 0,
+             0);
 }
 
-static void mov_pack(parser *p, type t, uint16_t d) {   /* mov.b64 d, {lo, hi} */
+static void mov_pack(parser *p, type t, uint16_t d) { /* mov.b64 d, {lo, hi} */
     uint16_t parts[4] = { 0 };
-    size_t   first = p->at;
+    size_t first = p->at;
     unsigned commas = 0;
-    for (; !is(p, "}") && peek(p)->kind; p->at++) commas += is(p, ",") ? 1 : 0;
+    for (; !is(p, "}") && peek(p)->kind; p->at++)
+        commas += is(p, ",") ? 1 : 0;
     p->at = first;
     unsigned n = commas + 1;
     need(p, (n == 2 || n == 4) && t.kind == K_B && t.bits / n >= 16);
     for (unsigned i = 0; i < n; i++) {
-        if (i) expect(p, ",");
-        parts[i] = source(p, (type){K_B, t.bits / n});
+        if (i)
+            expect(p, ",");
+        parts[i] = source(p, (type){ K_B, t.bits / n });
     }
     expect(p, "}");
     uint16_t to = scratch(p);
     emit(p, OP_MOV, to, parts[0], 0, 0, 0, 0);
-    for (unsigned i = 1; i < n; i++) emit(p, OP_PACK, i + 1 == n ? d : to, to, parts[i], 0, 0, (long)(i * (t.bits / n)));
+    for (unsigned i = 1; i < n; i++)
+        emit(p, OP_PACK, i + 1 == n ? d : to, to, parts[i], 0, 0, (long)(i * (t.bits / n)));
 }
 
-static void mov_unpack(parser *p, type t) {             /* mov.b64 {lo, hi}, a */
-    size_t   first = p->at;
+static void mov_unpack(parser *p, type t) { /* mov.b64 {lo, hi}, a */
+    size_t first = p->at;
     unsigned commas = 0;
-    for (; !is(p, "}") && peek(p)->kind; p->at++) commas += is(p, ",") ? 1 : 0;
+    for (; !is(p, "}") && peek(p)->kind; p->at++)
+        commas += is(p, ",") ? 1 : 0;
     expect(p, "}");
     unsigned n = commas + 1, bits = t.bits / n;
     need(p, (n == 2 || n == 4) && t.kind == K_B && bits >= 16);
     uint16_t a = next_source(p, t), to = scratch(p);
-    size_t   end = p->at;
+    size_t end = p->at;
     p->at = first;
     for (unsigned i = 0; i < n; i++) {
-        if (i) expect(p, ",");
+        if (i)
+            expect(p, ",");
         emit(p, OP_SHRU, to, a, constant_slot(p, (uint64_t)i * bits), 0, 0, 0);
-        emit(p, OP_AND, destination(p, (type){K_B, bits}), to, constant_slot(p, mask(bits)), 0, 0, 0);
+        emit(p, OP_AND, destination(p, (type){ K_B, bits }), to, constant_slot(p, mask(bits)), 0, 0,
+             0);
     }
     p->at = end;
 }
@@ -1049,61 +1418,82 @@ static void i_mov(parser *p, int what) {
     (void)what;
     need(p, t.bits >= 16 || t.kind == K_PRED);
     mods_done(p);
-    if (accept(p, "{")) { mov_unpack(p, t); return; }
+    if (accept(p, "{")) {
+        mov_unpack(p, t);
+        return;
+    }
     uint16_t d = destination(p, t), slot;
-    type     reg;
+    type reg;
     expect(p, ",");
-    if (accept(p, "{")) { mov_pack(p, t, d); return; }
+    if (accept(p, "{")) {
+        mov_pack(p, t, d);
+        return;
+    }
     const token *n = peek(p);
-    if (text_is(n, "%clock") || text_is(n, "%clock64") || text_is(n, "%globaltimer") || text_is(n, "%clock_hi") ||
-        text_is(n, "%globaltimer_lo") || text_is(n, "%globaltimer_hi")) {
-        int wide = n->s[n->length - 1] == '4' || n->s[n->length - 1] == 'r', upper = n->s[n->length - 1] == 'i';
+    if (text_is(n, "%clock") || text_is(n, "%clock64") || text_is(n, "%globaltimer") ||
+        text_is(n, "%clock_hi") || text_is(n, "%globaltimer_lo") || text_is(n, "%globaltimer_hi")) {
+        int wide = n->s[n->length - 1] == '4' || n->s[n->length - 1] == 'r',
+            upper = n->s[n->length - 1] == 'i';
         need(p, t.bits == (wide ? 64 : 32) && t.kind != K_F);
         p->at++;
         emit(p, OP_CLOCK, d, 0, 0, 0, wide ? 0 : upper ? 2 : 1, 0);
         return;
     }
-    if (n->kind == 'i' && !text_is(n, "WARP_SZ") && !find_register(p, n, &slot, &reg) && !find_special(n, &slot, &reg)) {
+    if (n->kind == 'i' && !text_is(n, "WARP_SZ") && !find_register(p, n, &slot, &reg) &&
+        !find_special(n, &slot, &reg)) {
         const symbol *s = find_symbol(p, n);
         p->at++;
-        if (!s && n->s[0] == '%') refuse(p, n->line, "%.*s is not a declared register", (int)n->length, n->s);
+        if (!s && n->s[0] == '%')
+            refuse(p, n->line, "%.*s is not a declared register", (int)n->length, n->s);
         need(p, t.kind != K_F && (t.bits == 64 || (t.bits == 32 && s && s->space != GLOBAL)));
-        number add = {0, 0, 0};
-        if (is(p, "+")) add = take_number(p);
-        if (s) address_of(p, d, s, add.bits);
-        else emit(p, OP_MOV, d, constant_slot(p, function_address(find_function(p, n))), 0, 0, 0, 0);
+        number add = { 0, 0, 0 };
+        if (is(p, "+"))
+            add = take_number(p);
+        if (s)
+            address_of(p, d, s, add.bits);
+        else
+            emit(p, OP_MOV, d, constant_slot(p, function_address(find_function(p, n))), 0, 0, 0, 0);
         return;
     }
     emit(p, OP_MOV, d, source(p, t), 0, 0, 0, 0);
 }
 
 static void i_cvt(parser *p, int what) {
-    static const char *const integral[] = {"rni", "rzi", "rmi", "rpi", NULL};
-    int  to_integer = mod_of(p, integral, -1), mode = rounding(p), sat = mod(p, "sat");
+    static const char *const integral[] = { "rni", "rzi", "rmi", "rpi", NULL };
+    int to_integer = mod_of(p, integral, -1), mode = rounding(p), sat = mod(p, "sat");
     type to = mod_type(p), from = mod_type(p), reg, from_reg;
-    int  int_int = to.kind != K_F && from.kind != K_F, narrows = to.kind == K_F && (from.kind != K_F || to.bits < from.bits);
+    int int_int = to.kind != K_F && from.kind != K_F,
+        narrows = to.kind == K_F && (from.kind != K_F || to.bits < from.bits);
     (void)what;
     need(p, to.kind != K_B && from.kind != K_B && to.kind != K_PRED && from.kind != K_PRED);
-    int  float_int = from.kind == K_F && to.kind != K_F, same = from.kind == K_F && to.kind == K_F && to.bits == from.bits;
+    int float_int = from.kind == K_F && to.kind != K_F,
+        same = from.kind == K_F && to.kind == K_F && to.bits == from.bits;
     need(p, (to_integer >= 0) == float_int || (to_integer >= 0 && same));
-    if ((mode >= 0) != narrows) refuse(p, p->line, narrows ? "cvt needs a rounding mode here" : "cvt takes no rounding mode here");
+    if ((mode >= 0) != narrows)
+        refuse(p, p->line,
+               narrows ? "cvt needs a rounding mode here" : "cvt takes no rounding mode here");
     mods_done(p);
     uint16_t d = destination_of(p, to, 1, &reg);
     expect(p, ",");
     uint16_t a = source_of(p, from, 1, &from_reg);
     if (!int_int || sat) {
         unsigned x = cvt_code(from, to, reg, to_integer >= 0 ? to_integer : mode >= 0 ? mode : RN);
-        if (to_integer >= 0 && to.kind == K_F) x |= CVT_INTEGRAL;
-        if (sat) x |= CVT_SAT;
+        if (to_integer >= 0 && to.kind == K_F)
+            x |= CVT_INTEGRAL;
+        if (sat)
+            x |= CVT_SAT;
         emit(p, OP_CVT, d, a, 0, 0, x, 0);
         return;
     }
-    /* The narrower of both types counts; above it the sign of the source, or of the destination's own type, fills the register. */
+    /* The narrower of both types counts; above it the sign of the source, or of the
+       destination's own type, fills the register. */
     type narrow = to.bits < from.bits || (to.bits == from.bits && reg.bits > to.bits) ? to : from;
     if (narrow.kind == K_S && reg.bits > narrow.bits) {
-        int keep_upper = to.bits < reg.bits && to.kind == K_U && from.bits < to.bits;   /* such as cvt.u16.s8 into 32 bits */
+        /* such as cvt.u16.s8 into 32 bits */
+        int keep_upper = to.bits < reg.bits && to.kind == K_U && from.bits < to.bits;
         emit(p, by_width(OP_SEXT_16, reg), d, a, 0, 0, 64 - narrow.bits, 0);
-        if (keep_upper) emit(p, OP_AND, d, d, constant_slot(p, mask(to.bits)), 0, 0, 0);
+        if (keep_upper)
+            emit(p, OP_AND, d, d, constant_slot(p, mask(to.bits)), 0, 0, 0);
     } else if (from_reg.bits > narrow.bits) {
         emit(p, OP_AND, d, a, constant_slot(p, mask(narrow.bits)), 0, 0, 0);
     } else {
@@ -1111,27 +1501,32 @@ static void i_cvt(parser *p, int what) {
     }
 }
 
-static const char *const space_names[] = {"", "global", "shared", "local", "const", "param", NULL};
+static const char *const space_names[] = {
+    "", "global", "shared", "local", "const", "param", NULL
+};
 
 static int space_mod(parser *p) {
     int s = mod_of(p, space_names + 1, -1) + 1;
-    if (!s && mod(p, "shared::cta")) s = SHARED;
+    if (!s && mod(p, "shared::cta"))
+        s = SHARED;
     return s;
 }
 
 static void i_cvta(parser *p, int what) {
-    int  to = mod(p, "to"), space = space_mod(p);
+    int to = mod(p, "to"), space = space_mod(p);
     type t = mod_type(p);
     (void)what;
     need(p, space && t.kind == K_U && t.bits == 64);
     mods_done(p);
-    uint16_t d = destination(p, t), window = constant_slot(p, (uint64_t)windows[space] << 48), a, slot;
-    type     reg;
+    uint16_t d = destination(p, t), window = constant_slot(p, (uint64_t)windows[space] << 48), a,
+             slot;
+    type reg;
     expect(p, ",");
     if (peek(p)->kind == 'i' && !find_register(p, peek(p), &slot, &reg)) {
-        const token  *n = take_name(p);
+        const token *n = take_name(p);
         const symbol *s = find_symbol(p, n);
-        if (!s || s->space != space || to) refuse(p, n->line, "unknown symbol %.*s", (int)n->length, n->s);
+        if (!s || s->space != space || to)
+            refuse(p, n->line, "unknown symbol %.*s", (int)n->length, n->s);
         a = scratch(p);
         address_of(p, a, s, 0);
     } else {
@@ -1150,13 +1545,17 @@ static void i_isspacep(parser *p, int what) {
 }
 
 /* direct: in the frame (1), in the kernel's parameters (2) */
-typedef struct place { int direct; uint16_t base; long offset; } place;
+typedef struct place {
+    int direct;
+    uint16_t base;
+    long offset;
+} place;
 
 /* [register], [symbol], with an offset; what can be checked now is. */
 static place take_address(parser *p, int space, size_t size) {
-    place        r = {0, 0, 0};
-    type         reg;
-    symbol      *s = NULL;
+    place r = { 0, 0, 0 };
+    type reg;
+    symbol *s = NULL;
     const token *t;
     expect(p, "[");
     t = peek(p);
@@ -1166,8 +1565,10 @@ static place take_address(parser *p, int space, size_t size) {
         take_name(p);
         if (find_register(p, t, &r.base, &reg)) {
             int narrow_ok = space != GENERIC && space != GLOBAL;
-            if (reg.kind == K_F || reg.kind == K_PRED || !(reg.bits == 64 || (reg.bits == 32 && narrow_ok))) {
-                refuse(p, t->line, "%.*s is a .%s register, which cannot be an address here", (int)t->length, t->s, type_name(reg));
+            if (reg.kind == K_F || reg.kind == K_PRED ||
+                !(reg.bits == 64 || (reg.bits == 32 && narrow_ok))) {
+                refuse(p, t->line, "%.*s is a .%s register, which cannot be an address here",
+                       (int)t->length, t->s, type_name(reg));
             }
         } else if (!(s = find_symbol(p, t))) {
             refuse(p, t->line, "unknown symbol %.*s", (int)t->length, t->s);
@@ -1177,16 +1578,20 @@ static place take_address(parser *p, int space, size_t size) {
     }
     if (is(p, "+")) {
         number n = take_number(p);
-        if (n.floating || (int64_t)n.bits > INT32_MAX || (int64_t)n.bits < INT32_MIN) refuse(p, t->line, "bad offset");
+        if (n.floating || (int64_t)n.bits > INT32_MAX || (int64_t)n.bits < INT32_MIN)
+            refuse(p, t->line, "bad offset");
         r.offset = (long)(int64_t)n.bits;
     }
     expect(p, "]");
-    if (!s) return r;
+    if (!s)
+        return r;
     if (!s->unknown_size && (r.offset < 0 || (size_t)r.offset + size > s->size)) {
-        refuse(p, t->line, "%zu bytes at %ld are not in %s, which has %zu", size, r.offset, s->name, s->size);
+        refuse(p, t->line, "%zu bytes at %ld are not in %s, which has %zu", size, r.offset, s->name,
+               s->size);
     }
     if (s->space == PARAM) {
-        if ((s->address + (uint64_t)r.offset) % size) refuse(p, t->line, "misaligned access to %s", s->name);
+        if ((s->address + (uint64_t)r.offset) % size)
+            refuse(p, t->line, "misaligned access to %s", s->name);
         r.direct = s->entry_param ? 2 : 1;
         r.offset += (long)s->address;
     } else if (s->space == LOCAL) {
@@ -1197,25 +1602,50 @@ static place take_address(parser *p, int space, size_t size) {
     return r;
 }
 
-/* x of an access: bits 0-1 log2 of the size, 2-3 sign extension to 16, 32, 64 bits, 4 volatile, 5-7 the space. */
+/* x of an access: bits 0-1 log2 of the size, 2-3 sign extension to 16, 32, 64 bits, 4 volatile,
+   5-7 the space. */
 enum { M_VOLATILE = 16 };
 
 static void memory_mods(parser *p, int *space, int *ordered, unsigned *count) {
-    static const char *const weak[] = {"weak", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal",
-        "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B",
-        "cta", "cluster", "gpu", "sys", NULL};
-    static const char *const strong[] = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio", NULL};
+    static const char *const weak[] = { "weak",
+                                        "nc",
+                                        "ca",
+                                        "cg",
+                                        "cs",
+                                        "lu",
+                                        "cv",
+                                        "wb",
+                                        "wt",
+                                        "L1::evict_normal",
+                                        "L1::evict_unchanged",
+                                        "L1::evict_first",
+                                        "L1::evict_last",
+                                        "L1::no_allocate",
+                                        "L2::64B",
+                                        "L2::128B",
+                                        "L2::256B",
+                                        "cta",
+                                        "cluster",
+                                        "gpu",
+                                        "sys",
+                                        NULL };
+    static const char *const strong[] = { "volatile", "relaxed", "acquire", "release",
+                                          "acq_rel",  "mmio",    NULL };
     *space = space_mod(p);
     *ordered = mod_of(p, strong, -1) >= 0;
-    while (mod_of(p, weak, -1) >= 0) { }
+    while (mod_of(p, weak, -1) >= 0) {
+    }
     *count = mod(p, "v2") ? 2 : mod(p, "v4") ? 4 : 1;
 }
 
-static unsigned extension(type t, type reg) { return t.kind == K_S && reg.bits > t.bits ? log2_bytes(reg.bits) : 0; }
+static unsigned extension(type t, type reg) {
+    return t.kind == K_S && reg.bits > t.bits ? log2_bytes(reg.bits) : 0;
+}
 
 static void i_ld(parser *p, int what) {
-    static const unsigned ops[] = {OP_LD_GENERIC, OP_LD_GLOBAL, OP_LD_SHARED, OP_LD_OTHER, OP_LD_OTHER, OP_LD_OTHER};
-    int      space, ordered;
+    static const unsigned ops[] = { OP_LD_GENERIC, OP_LD_GLOBAL, OP_LD_SHARED,
+                                    OP_LD_OTHER,   OP_LD_OTHER,  OP_LD_OTHER };
+    int space, ordered;
     unsigned n;
     (void)what;
     memory_mods(p, &space, &ordered, &n);
@@ -1224,59 +1654,74 @@ static void i_ld(parser *p, int what) {
     mods_done(p);
     uint16_t d[4];
     unsigned x = log2_bytes(t.bits) | (ordered ? M_VOLATILE : 0u) | (unsigned)space << 5;
-    size_t   list = 0;
-    if (n > 1) expect(p, "{");
+    size_t list = 0;
+    if (n > 1)
+        expect(p, "{");
     for (unsigned i = 0; i < n; i++) {
-        if (i) expect(p, ",");
+        if (i)
+            expect(p, ",");
         d[i] = destination_of(p, t, 1, &reg);
         if (n > 1) {
             size_t at = list_add(p, d[i] | extension(t, reg) << 18);
-            if (!i) list = at;
+            if (!i)
+                list = at;
         }
     }
-    if (n > 1) expect(p, "}");
+    if (n > 1)
+        expect(p, "}");
     expect(p, ",");
     place a = take_address(p, space, n * t.bits / 8);
     if (a.direct) {
         for (unsigned i = 0; i < n; i++) {
             unsigned e = n > 1 ? p->m->lists[list + i] >> 16 : extension(t, reg) << 2;
-            emit(p, a.direct == 2 ? OP_LD_ENTRY : OP_LD_FRAME, d[i], 0, 0, 0, x | e, a.offset + (long)(i * t.bits / 8));
+            emit(p, a.direct == 2 ? OP_LD_ENTRY : OP_LD_FRAME, d[i], 0, 0, 0, x | e,
+                 a.offset + (long)(i * t.bits / 8));
         }
     } else if (n > 1) {
-        emit(p, OP_LD_VECTOR, n, a.base, (unsigned)list & 0xffff, (unsigned)(list >> 16), x, a.offset);
+        emit(p, OP_LD_VECTOR, n, a.base, (unsigned)list & 0xffff, (unsigned)(list >> 16), x,
+             a.offset);
     } else {
         emit(p, ops[space], d[0], a.base, 0, 0, x | extension(t, reg) << 2, a.offset);
     }
 }
 
 static void i_st(parser *p, int what) {
-    static const unsigned ops[] = {OP_ST_GENERIC, OP_ST_GLOBAL, OP_ST_SHARED, OP_ST_OTHER};
-    int      space, ordered;
+    static const unsigned ops[] = { OP_ST_GENERIC, OP_ST_GLOBAL, OP_ST_SHARED, OP_ST_OTHER };
+    int space, ordered;
     unsigned n;
     (void)what;
     memory_mods(p, &space, &ordered, &n);
     type t = mod_type(p);
     need(p, t.kind != K_PRED && n * t.bits <= 128);
-    if (space == CONST) refuse(p, p->line, "constant memory cannot be written");
+    if (space == CONST)
+        refuse(p, p->line, "constant memory cannot be written");
     mods_done(p);
     place a = take_address(p, space, n * t.bits / 8);
-    if (a.direct == 2) refuse(p, p->line, "a kernel cannot write its parameters");
-    if (space == PARAM && !a.direct) refuse(p, p->line, "a parameter's address cannot be written through");
+    if (a.direct == 2)
+        refuse(p, p->line, "a kernel cannot write its parameters");
+    if (space == PARAM && !a.direct)
+        refuse(p, p->line, "a parameter's address cannot be written through");
     expect(p, ",");
     unsigned x = log2_bytes(t.bits) | (ordered ? M_VOLATILE : 0u) | (unsigned)space << 5;
     uint16_t v[4];
-    if (n > 1) expect(p, "{");
+    if (n > 1)
+        expect(p, "{");
     for (unsigned i = 0; i < n; i++) {
-        if (i) expect(p, ",");
+        if (i)
+            expect(p, ",");
         v[i] = source_of(p, t, 1, NULL);
     }
-    if (n > 1) expect(p, "}");
+    if (n > 1)
+        expect(p, "}");
     if (a.direct) {
-        for (unsigned i = 0; i < n; i++) emit(p, OP_ST_FRAME, 0, 0, v[i], 0, x, a.offset + (long)(i * t.bits / 8));
+        for (unsigned i = 0; i < n; i++)
+            emit(p, OP_ST_FRAME, 0, 0, v[i], 0, x, a.offset + (long)(i * t.bits / 8));
     } else if (n > 1) {
         size_t list = p->m->list_count;
-        for (unsigned i = 0; i < n; i++) list_add(p, v[i]);
-        emit(p, OP_ST_VECTOR, n, a.base, (unsigned)list & 0xffff, (unsigned)(list >> 16), x, a.offset);
+        for (unsigned i = 0; i < n; i++)
+            list_add(p, v[i]);
+        emit(p, OP_ST_VECTOR, n, a.base, (unsigned)list & 0xffff, (unsigned)(list >> 16), x,
+             a.offset);
     } else {
         emit(p, ops[space], 0, a.base, v[0], 0, x, a.offset);
     }
@@ -1284,44 +1729,62 @@ static void i_st(parser *p, int what) {
 
 /* x of an ATOM: bits 0-3 the operation, 4-7 the type's code, 8 ordered, 9-11 the space. */
 static void i_atom(parser *p, int reduction) {
-    static const char *const names[] = {"add", "and", "or", "xor", "exch", "min", "max", "inc", "dec", "cas", NULL};
-    int      space, ordered, what = mod_of(p, names, -1);
+    static const char *const names[] = { "add", "and", "or",  "xor", "exch", "min",
+                                         "max", "inc", "dec", "cas", NULL };
+    int space, ordered, what = mod_of(p, names, -1);
     unsigned n;
     memory_mods(p, &space, &ordered, &n);
     type t = mod_type(p);
-    int  is_int = t.kind == K_U || t.kind == K_S;
-    need(p, what >= 0 && n == 1 && t.bits >= 32 && space <= SHARED && !(reduction && (what == AT_EXCH || what == AT_CAS)));
+    int is_int = t.kind == K_U || t.kind == K_S;
+    need(p, what >= 0 && n == 1 && t.bits >= 32 && space <= SHARED &&
+                !(reduction && (what == AT_EXCH || what == AT_CAS)));
     switch (what) {
-    case AT_ADD: need(p, t.kind == K_F || (is_int && !(t.kind == K_S && t.bits == 64))); break;
-    case AT_MIN: case AT_MAX: need(p, is_int); break;
-    case AT_INC: case AT_DEC: need(p, t.kind == K_U && t.bits == 32); break;
-    default: need(p, t.kind == K_B); break;
+    case AT_ADD:
+        need(p, t.kind == K_F || (is_int && !(t.kind == K_S && t.bits == 64)));
+        break;
+    case AT_MIN:
+    case AT_MAX:
+        need(p, is_int);
+        break;
+    case AT_INC:
+    case AT_DEC:
+        need(p, t.kind == K_U && t.bits == 32);
+        break;
+    default:
+        need(p, t.kind == K_B);
+        break;
     }
     mods_done(p);
     uint16_t d = reduction ? scratch(p) : destination(p, t), b, c;
-    if (!reduction) expect(p, ",");
+    if (!reduction)
+        expect(p, ",");
     place a = take_address(p, space, t.bits / 8);
     b = c = next_source(p, t);
-    if (what == AT_CAS) c = next_source(p, t);
-    emit(p, OP_ATOM, d, a.base, b, c, (unsigned)what | type_code(t) << 4 | (unsigned)ordered << 8 | (unsigned)space << 9, a.offset);
+    if (what == AT_CAS)
+        c = next_source(p, t);
+    emit(p, OP_ATOM, d, a.base, b, c,
+         (unsigned)what | type_code(t) << 4 | (unsigned)ordered << 8 | (unsigned)space << 9,
+         a.offset);
 }
 
 static void i_fence(parser *p, int what) {
-    static const char *const any[] = {"cta", "gl", "sys", "gpu", "sc", "acq_rel", NULL};
+    static const char *const any[] = { "cta", "gl", "sys", "gpu", "sc", "acq_rel", NULL };
     (void)what;
-    while (mod_of(p, any, -1) >= 0) { }
+    while (mod_of(p, any, -1) >= 0) {
+    }
     mods_done(p);
     emit(p, OP_FENCE, 0, 0, 0, 0, 0, 0);
 }
 
-static void i_prefetch(parser *p, int what) {   /* does nothing */
+static void i_prefetch(parser *p, int what) { /* does nothing */
     (void)what;
     p->mod_used = ~0u;
-    while (!is(p, ";") && peek(p)->kind) p->at++;
+    while (!is(p, ";") && peek(p)->kind)
+        p->at++;
 }
 
-static void i_bar(parser *p, int what) {    /* bar and barrier */
-    static const char *const red[] = {"popc", "and", "or", NULL};
+static void i_bar(parser *p, int what) { /* bar and barrier */
+    static const char *const red[] = { "popc", "and", "or", NULL };
     int sync = mod(p, "sync"), arrive = mod(p, "arrive"), reduce = mod(p, "red");
     (void)what;
     if (mod(p, "warp")) {
@@ -1334,7 +1797,8 @@ static void i_bar(parser *p, int what) {    /* bar and barrier */
     mod(p, "aligned"), mod(p, "cta");
     int which = reduce ? mod_of(p, red, -1) : 0;
     need(p, which >= 0);
-    if (reduce) mod_type(p);
+    if (reduce)
+        mod_type(p);
     mods_done(p);
     uint16_t d = scratch(p), count, c;
     count = c = constant_slot(p, 0);
@@ -1343,7 +1807,7 @@ static void i_bar(parser *p, int what) {    /* bar and barrier */
         expect(p, ",");
     }
     uint16_t id = source(p, u32);
-    type     reg = pred;
+    type reg = pred;
     uint16_t slot;
     if (reduce) {
         expect(p, ",");
@@ -1356,12 +1820,17 @@ static void i_bar(parser *p, int what) {    /* bar and barrier */
         count = source(p, u32);
     }
     need(p, !arrive || count != constant_slot(p, 0));
-    emit(p, OP_BAR, d, id, count, c, (unsigned)(reduce ? BAR_POPC + which : arrive ? BAR_ARRIVE : BAR_SYNC), 0);
+    emit(p, OP_BAR, d, id, count, c,
+         (unsigned)(reduce   ? BAR_POPC + which
+                    : arrive ? BAR_ARRIVE
+                             : BAR_SYNC),
+         0);
 }
 
-/* A thread waits for its warp. Bits 0-1 of x: the kind; 3: with a mask. The slots of the predicate and mask are in a list. */
+/* A thread waits for its warp. Bits 0-1 of x: the kind; 3: with a mask. The slots of the
+   predicate and mask are in a list. */
 static void i_shfl(parser *p, int what) {
-    static const char *const names[] = {"up", "down", "bfly", "idx", NULL};
+    static const char *const names[] = { "up", "down", "bfly", "idx", NULL };
     int which = mod_of(p, names, -1), sync = mod(p, "sync");
     (void)what;
     need(p, which >= 0 && mod(p, "b32"));
@@ -1369,20 +1838,23 @@ static void i_shfl(parser *p, int what) {
     uint16_t d = destination(p, b32), q = accept(p, "|") ? destination(p, pred) : scratch(p);
     uint16_t a = next_source(p, b32), b = next_source(p, u32), c = next_source(p, u32);
     uint16_t members = constant_slot(p, mask(32));
-    if (sync) members = next_source(p, u32);
+    if (sync)
+        members = next_source(p, u32);
     size_t list = list_add(p, q);
     list_add(p, members);
     emit(p, OP_SHFL, d, a, b, c, (unsigned)(which | sync << 3), (long)list);
 }
 
 static void i_vote(parser *p, int what) {
-    static const char *const names[] = {"all", "any", "uni", "ballot", NULL};
+    static const char *const names[] = { "all", "any", "uni", "ballot", NULL };
     int sync = mod(p, "sync"), which = mod_of(p, names, -1);
     (void)what;
     need(p, which >= 0 && mod(p, which == VOTE_BALLOT ? "b32" : "pred"));
     mods_done(p);
-    uint16_t d = destination(p, which == VOTE_BALLOT ? b32 : pred), a = next_source(p, pred), members = constant_slot(p, mask(32));
-    if (sync) members = next_source(p, u32);
+    uint16_t d = destination(p, which == VOTE_BALLOT ? b32 : pred), a = next_source(p, pred),
+             members = constant_slot(p, mask(32));
+    if (sync)
+        members = next_source(p, u32);
     emit(p, OP_VOTE, d, a, members, 0, (unsigned)(which | sync << 3), 0);
 }
 
@@ -1390,13 +1862,15 @@ static void i_vote(parser *p, int what) {
 
 static size_t find_label(parser *p, const token *t) {
     for (size_t i = 0; i < p->label_count; i++) {
-        if (text_is(t, p->labels[i].name)) return i;
+        if (text_is(t, p->labels[i].name))
+            return i;
     }
-    *PUSH(p, p->labels, p->label_count, p->label_cap) = (label){copy_name(p, t), t->line, -1, NULL, 0, 'l'};
+    *PUSH(p, p->labels, p->label_count, p->label_cap) =
+        (label){ copy_name(p, t), t->line, -1, NULL, 0, 'l' };
     return p->label_count - 1;
 }
 
-enum { TO_LABEL = 1 };  /* x of a branch whose imm is a label still */
+enum { TO_LABEL = 1 }; /* x of a branch whose imm is a label still */
 
 static void i_bra(parser *p, int what) {
     (void)what;
@@ -1415,15 +1889,17 @@ static void i_brx(parser *p, int what) {
     emit(p, OP_BRX, 0, a, 0, 0, TO_LABEL, (long)find_label(p, take_name(p)));
 }
 
-static void call_list(parser *p) {      /* (param, param): a count, then offset and size of each */
-    size_t   at = list_add(p, 0);
+static void call_list(parser *p) { /* (param, param): a count, then offset and size of each */
+    size_t at = list_add(p, 0);
     uint32_t n = 0;
     expect(p, "(");
     while (!accept(p, ")")) {
-        if (n++) expect(p, ",");
-        const token  *t = take_name(p);
+        if (n++)
+            expect(p, ",");
+        const token *t = take_name(p);
         const symbol *s = find_symbol(p, t);
-        if (!s || s->space != PARAM || s->entry_param) refuse(p, t->line, "%.*s is not a .param variable", (int)t->length, t->s);
+        if (!s || s->space != PARAM || s->entry_param)
+            refuse(p, t->line, "%.*s is not a .param variable", (int)t->length, t->s);
         list_add(p, (uint32_t)s->address);
         list_add(p, (uint32_t)s->size);
     }
@@ -1435,61 +1911,129 @@ static void i_call(parser *p, int what) {
     mod(p, "uni");
     mods_done(p);
     size_t list = p->m->list_count;
-    if (is(p, "(")) call_list(p), expect(p, ",");
-    else list_add(p, 0);
+    if (is(p, "("))
+        call_list(p), expect(p, ",");
+    else
+        list_add(p, 0);
     const token *t = take_name(p);
-    uint16_t     slot;
-    type         reg;
-    int          direct = !find_register(p, t, &slot, &reg), called = direct ? find_function(p, t)->index : 0;
-    if (!direct) check_type(p, t, reg, b64, 0);
+    uint16_t slot;
+    type reg;
+    int direct = !find_register(p, t, &slot, &reg),
+        called = direct ? find_function(p, t)->index : 0;
+    if (!direct)
+        check_type(p, t, reg, b64, 0);
     int more = accept(p, ",");
-    if (more && is(p, "(")) call_list(p), more = accept(p, ",");
-    else list_add(p, 0);
-    if (more) take_name(p);     /* the prototype; what is called is compared with the call itself */
-    emit(p, direct ? OP_CALL : OP_CALL_REGISTER, 0, direct ? 0 : slot, (unsigned)list & 0xffff, (unsigned)(list >> 16), 0, called);
+    if (more && is(p, "("))
+        call_list(p), more = accept(p, ",");
+    else
+        list_add(p, 0);
+    /* the prototype; what is called is compared with the call itself */
+    if (more)
+        take_name(p);
+    emit(p, direct ? OP_CALL : OP_CALL_REGISTER, 0, direct ? 0 : slot, (unsigned)list & 0xffff,
+         (unsigned)(list >> 16), 0, called);
 }
 
-static void i_plain(parser *p, int op) {    /* ret exit trap nanosleep */
-    if (op == OP_RET) mod(p, "uni");
-    if (op == OP_YIELD) mod_type(p), source(p, u32);
+static void i_plain(parser *p, int op) { /* ret exit trap nanosleep */
+    if (op == OP_RET)
+        mod(p, "uni");
+    if (op == OP_YIELD)
+        mod_type(p), source(p, u32);
     mods_done(p);
     emit(p, (unsigned)op, 0, 0, 0, 0, 0, 0);
 }
 
-static const struct { const char *name; void (*decode)(parser *, int); int what; } instructions[] = {
-    {"add", i_add, ADD}, {"sub", i_add, SUB}, {"addc", i_add, ADDC}, {"subc", i_add, SUBC},
-    {"mul", i_mul, MUL}, {"mad", i_mul, MAD}, {"madc", i_mul, MADC}, {"mul24", i_mul24, MUL}, {"mad24", i_mul24, MAD},
-    {"fma", i_fma, FMA}, {"rcp", i_fma, RCP}, {"sqrt", i_fma, SQRT}, {"div", i_div, DIV}, {"rem", i_rem, 0}, {"sad", i_sad, 0},
-    {"min", i_min, MIN}, {"max", i_min, MAX}, {"neg", i_negate, NEG}, {"abs", i_negate, ABS}, {"copysign", i_copysign, 0},
-    {"and", i_logic, AND}, {"or", i_logic, OR}, {"xor", i_logic, XOR}, {"not", i_logic, NOT}, {"cnot", i_logic, CNOT},
-    {"lop3", i_lop3, 0}, {"shl", i_shift, SHL}, {"shr", i_shift, SHR}, {"shf", i_funnel, 0},
-    {"popc", i_count, OP_POPC}, {"clz", i_count, OP_CLZ_32}, {"brev", i_count, OP_BREV_32}, {"bfind", i_bfind, 0},
-    {"bfe", i_bfe, 0}, {"bfi", i_bfi, 0}, {"prmt", i_prmt, 0}, {"dp4a", i_dp4a, 0},
-    {"setp", i_setp, 0}, {"set", i_set, 0}, {"selp", i_selp, 0}, {"slct", i_slct, 0}, {"testp", i_testp, 0},
-    {"mov", i_mov, 0}, {"cvt", i_cvt, 0}, {"cvta", i_cvta, 0}, {"isspacep", i_isspacep, 0},
-    {"ld", i_ld, 0}, {"ldu", i_ld, 0}, {"st", i_st, 0}, {"atom", i_atom, 0}, {"red", i_atom, 1},
-    {"membar", i_fence, 0}, {"fence", i_fence, 0}, {"prefetch", i_prefetch, 0}, {"prefetchu", i_prefetch, 0},
-    {"bar", i_bar, 0}, {"barrier", i_bar, 0}, {"shfl", i_shfl, 0}, {"vote", i_vote, 0},
-    {"bra", i_bra, 0}, {"brx", i_brx, 0}, {"call", i_call, 0}, {"ret", i_plain, OP_RET}, {"exit", i_plain, OP_EXIT},
-    {"trap", i_plain, OP_TRAP}, {"nanosleep", i_plain, OP_YIELD},
+static const struct {
+    const char *name;
+    void (*decode)(parser *, int);
+    int what;
+} instructions[] = {
+    { "add", i_add, ADD },
+    { "sub", i_add, SUB },
+    { "addc", i_add, ADDC },
+    { "subc", i_add, SUBC },
+    { "mul", i_mul, MUL },
+    { "mad", i_mul, MAD },
+    { "madc", i_mul, MADC },
+    { "mul24", i_mul24, MUL },
+    { "mad24", i_mul24, MAD },
+    { "fma", i_fma, FMA },
+    { "rcp", i_fma, RCP },
+    { "sqrt", i_fma, SQRT },
+    { "div", i_div, DIV },
+    { "rem", i_rem, 0 },
+    { "sad", i_sad, 0 },
+    { "min", i_min, MIN },
+    { "max", i_min, MAX },
+    { "neg", i_negate, NEG },
+    { "abs", i_negate, ABS },
+    { "copysign", i_copysign, 0 },
+    { "and", i_logic, AND },
+    { "or", i_logic, OR },
+    { "xor", i_logic, XOR },
+    { "not", i_logic, NOT },
+    { "cnot", i_logic, CNOT },
+    { "lop3", i_lop3, 0 },
+    { "shl", i_shift, SHL },
+    { "shr", i_shift, SHR },
+    { "shf", i_funnel, 0 },
+    { "popc", i_count, OP_POPC },
+    { "clz", i_count, OP_CLZ_32 },
+    { "brev", i_count, OP_BREV_32 },
+    { "bfind", i_bfind, 0 },
+    { "bfe", i_bfe, 0 },
+    { "bfi", i_bfi, 0 },
+    { "prmt", i_prmt, 0 },
+    { "dp4a", i_dp4a, 0 },
+    { "setp", i_setp, 0 },
+    { "set", i_set, 0 },
+    { "selp", i_selp, 0 },
+    { "slct", i_slct, 0 },
+    { "testp", i_testp, 0 },
+    { "mov", i_mov, 0 },
+    { "cvt", i_cvt, 0 },
+    { "cvta", i_cvta, 0 },
+    { "isspacep", i_isspacep, 0 },
+    { "ld", i_ld, 0 },
+    { "ldu", i_ld, 0 },
+    { "st", i_st, 0 },
+    { "atom", i_atom, 0 },
+    { "red", i_atom, 1 },
+    { "membar", i_fence, 0 },
+    { "fence", i_fence, 0 },
+    { "prefetch", i_prefetch, 0 },
+    { "prefetchu", i_prefetch, 0 },
+    { "bar", i_bar, 0 },
+    { "barrier", i_bar, 0 },
+    { "shfl", i_shfl, 0 },
+    { "vote", i_vote, 0 },
+    { "bra", i_bra, 0 },
+    { "brx", i_brx, 0 },
+    { "call", i_call, 0 },
+    { "ret", i_plain, OP_RET },
+    { "exit", i_plain, OP_EXIT },
+    { "trap", i_plain, OP_TRAP },
+    { "nanosleep", i_plain, OP_YIELD },
 };
 
 static void split_mnemonic(parser *p, const token *t) {
-    if (t->length >= sizeof p->mnemonic) refuse(p, t->line, "unknown instruction");
+    if (t->length >= sizeof p->mnemonic)
+        refuse(p, t->line, "unknown instruction");
     memcpy(p->mnemonic, t->s, t->length);
     p->mnemonic[t->length] = 0;
     p->base = p->mnemonic;
     p->mod_count = p->mod_used = 0;
     for (char *s = strchr(p->mnemonic, '.'); s; s = strchr(s, '.')) {
         *s++ = 0;
-        if (p->mod_count == sizeof p->mods / sizeof p->mods[0]) refuse(p, t->line, "unknown instruction");
+        if (p->mod_count == sizeof p->mods / sizeof p->mods[0])
+            refuse(p, t->line, "unknown instruction");
         p->mods[p->mod_count++] = s;
     }
 }
 
 static void read_instruction(parser *p) {
     size_t guard = 0;
-    int    guarded = 0, negated = 0;
+    int guarded = 0, negated = 0;
     uint16_t slot = 0;
     p->line = peek(p)->line;
     p->scratch_used = 0;
@@ -1497,18 +2041,24 @@ static void read_instruction(parser *p) {
         guarded = 1;
         negated = accept(p, "!");
         const token *t = take_name(p);
-        type         reg;
-        if (!find_register(p, t, &slot, &reg)) refuse(p, t->line, "%.*s is not a declared register", (int)t->length, t->s);
+        type reg;
+        if (!find_register(p, t, &slot, &reg))
+            refuse(p, t->line, "%.*s is not a declared register", (int)t->length, t->s);
         check_type(p, t, reg, pred, 0);
-        guard = emit(p, negated ? OP_BRA_IF : OP_BRA_IFNOT, 0, slot, 0, 0, 0, 0);   /* around the instruction */
+        /* around the instruction */
+        guard = emit(p, negated ? OP_BRA_IF : OP_BRA_IFNOT, 0, slot, 0, 0, 0, 0);
     }
     const token *t = take_name(p);
     split_mnemonic(p, t);
     size_t i = 0, n = sizeof instructions / sizeof instructions[0];
-    while (i < n && strcmp(instructions[i].name, p->base)) i++;
-    if (i == n) refuse(p, t->line, "unknown instruction %s", p->base);
+    while (i < n && strcmp(instructions[i].name, p->base))
+        i++;
+    if (i == n)
+        refuse(p, t->line, "unknown instruction %s", p->base);
     instructions[i].decode(p, instructions[i].what);
-    if (!accept(p, ";")) refuse(p, p->line, "unexpected '%.*s' in the instruction", (int)peek(p)->length, peek(p)->s);
+    if (!accept(p, ";"))
+        refuse(p, p->line, "unexpected '%.*s' in the instruction", (int)peek(p)->length,
+               peek(p)->s);
     insn *code = p->m->code;
     size_t end = p->m->code_count;
     if (guarded && end == guard + 2 && code[guard + 1].op == OP_BRA) {
@@ -1525,72 +2075,105 @@ static void read_instruction(parser *p) {
 
 static unsigned reads_of(const ptx_module *m, const insn *i, uint16_t *out) {
     unsigned n = 0, use = op_use[i->op];
-    if (use & A) out[n++] = i->a;
-    if (use & B) out[n++] = i->b;
-    if (use & C) out[n++] = i->c;
+    if (use & A)
+        out[n++] = i->a;
+    if (use & B)
+        out[n++] = i->b;
+    if (use & C)
+        out[n++] = i->c;
     if (use & READS_LIST) {
-        for (unsigned k = 0; k < i->d; k++) out[n++] = (uint16_t)m->lists[((size_t)i->c << 16 | i->b) + k];
+        for (unsigned k = 0; k < i->d; k++)
+            out[n++] = (uint16_t)m->lists[((size_t)i->c << 16 | i->b) + k];
     }
-    if (i->op == OP_SHFL) out[n++] = (uint16_t)m->lists[i->imm + 1];
+    if (i->op == OP_SHFL)
+        out[n++] = (uint16_t)m->lists[i->imm + 1];
     return n;
 }
+
 static unsigned writes_of(const ptx_module *m, const insn *i, uint16_t *out) {
     unsigned n = 0, use = op_use[i->op];
-    if (use & D) out[n++] = i->d;
+    if (use & D)
+        out[n++] = i->d;
     if (use & WRITES_LIST) {
-        for (unsigned k = 0; k < i->d; k++) out[n++] = (uint16_t)m->lists[((size_t)i->c << 16 | i->b) + k];
+        for (unsigned k = 0; k < i->d; k++)
+            out[n++] = (uint16_t)m->lists[((size_t)i->c << 16 | i->b) + k];
     }
-    if (i->op == OP_SHFL) out[n++] = (uint16_t)m->lists[i->imm];
+    if (i->op == OP_SHFL)
+        out[n++] = (uint16_t)m->lists[i->imm];
     return n;
 }
 
-typedef struct basic { size_t first, end; uint64_t *in; int reached; } basic;
+typedef struct basic {
+    size_t first, end;
+    uint64_t *in;
+    int reached;
+} basic;
+
 typedef struct flow {
-    basic  *blocks;
-    size_t  count, words, *block_of;
-    int     changed;
+    basic *blocks;
+    size_t count, words, *block_of;
+    int changed;
 } flow;
 
-static int has(const uint64_t *set, unsigned i) { return set[i / 64] >> (i % 64) & 1; }
-static void put(uint64_t *set, unsigned i, int on) {
-    if (on) set[i / 64] |= (uint64_t)1 << (i % 64);
-    else set[i / 64] &= ~((uint64_t)1 << (i % 64));
+static int has(const uint64_t *set, unsigned i) {
+    return set[i / 64] >> (i % 64) & 1;
 }
+
+static void put(uint64_t *set, unsigned i, int on) {
+    if (on)
+        set[i / 64] |= (uint64_t)1 << (i % 64);
+    else
+        set[i / 64] &= ~((uint64_t)1 << (i % 64));
+}
+
 static void apply(const ptx_module *m, const insn *i, uint64_t *written) {
     uint16_t out[8];
-    if (i->op == OP_MOV) { put(written, i->d, has(written, i->a)); return; }
-    for (unsigned n = writes_of(m, i, out); n-- > 0;) put(written, out[n], 1);
+    if (i->op == OP_MOV) {
+        put(written, i->d, has(written, i->a));
+        return;
+    }
+    for (unsigned n = writes_of(m, i, out); n-- > 0;)
+        put(written, out[n], 1);
 }
+
 static void meet(flow *f, size_t target, const uint64_t *written) {
     basic *b = &f->blocks[target];
     for (size_t w = 0; w < f->words; w++) {
         uint64_t in = b->reached ? b->in[w] & written[w] : written[w];
-        if (!b->reached || in != b->in[w]) f->changed = 1;
+        if (!b->reached || in != b->in[w])
+            f->changed = 1;
         b->in[w] = in;
     }
     b->reached = 1;
 }
+
 static int ends_block(unsigned op) {
-    return op == OP_BRA || op == OP_BRA_IF || op == OP_BRA_IFNOT || op == OP_BRX || op == OP_RET || op == OP_EXIT || op == OP_TRAP;
+    return op == OP_BRA || op == OP_BRA_IF || op == OP_BRA_IFNOT || op == OP_BRX || op == OP_RET ||
+           op == OP_EXIT || op == OP_TRAP;
 }
 
 static void find_blocks(parser *p, flow *f, size_t start) {
     const ptx_module *m = p->m;
-    size_t            n = m->code_count - start;
-    char             *leader = take(p, n + 1);
+    size_t n = m->code_count - start;
+    char *leader = take(p, n + 1);
     leader[0] = 1;
     for (size_t i = 0; i < n; i++) {
         const insn *c = &m->code[start + i];
-        if (c->op == OP_BRA || c->op == OP_BRA_IF || c->op == OP_BRA_IFNOT) leader[(size_t)c->imm - start] = 1;
-        for (uint32_t k = 1; c->op == OP_BRX && k <= m->lists[c->imm]; k++) leader[m->lists[(uint32_t)c->imm + k] - start] = 1;
-        if (ends_block(c->op)) leader[i + 1] = 1;
+        if (c->op == OP_BRA || c->op == OP_BRA_IF || c->op == OP_BRA_IFNOT)
+            leader[(size_t)c->imm - start] = 1;
+        for (uint32_t k = 1; c->op == OP_BRX && k <= m->lists[c->imm]; k++)
+            leader[m->lists[(uint32_t)c->imm + k] - start] = 1;
+        if (ends_block(c->op))
+            leader[i + 1] = 1;
     }
     f->block_of = take(p, (n + 1) * sizeof *f->block_of);
-    for (size_t i = 0; i < n; i++) f->count += (size_t)leader[i];
+    for (size_t i = 0; i < n; i++)
+        f->count += (size_t)leader[i];
     f->blocks = take(p, f->count * sizeof *f->blocks);
     size_t b = (size_t)-1;
     for (size_t i = 0; i < n; i++) {
-        if (leader[i]) f->blocks[++b] = (basic){start + i, 0, take(p, f->words * 8), 0};
+        if (leader[i])
+            f->blocks[++b] = (basic){ start + i, 0, take(p, f->words * 8), 0 };
         f->blocks[b].end = start + i + 1;
         f->block_of[i] = b;
     }
@@ -1599,44 +2182,52 @@ static void find_blocks(parser *p, flow *f, size_t start) {
 /* After this blocks[i].in holds what is surely written at the block's start. */
 static void solve(parser *p, flow *f, size_t start) {
     const ptx_module *m = p->m;
-    uint64_t         *written = take(p, f->words * 8);
-    for (size_t s = 0; s < p->slots; s++) put(written, (unsigned)s, s < S_SPECIAL || p->constant[s]);
+    uint64_t *written = take(p, f->words * 8);
+    for (size_t s = 0; s < p->slots; s++)
+        put(written, (unsigned)s, s < S_SPECIAL || p->constant[s]);
     meet(f, 0, written);
     while (f->changed) {
         f->changed = 0;
         for (size_t b = 0; b < f->count; b++) {
-            if (!f->blocks[b].reached) continue;
+            if (!f->blocks[b].reached)
+                continue;
             memcpy(written, f->blocks[b].in, f->words * 8);
-            for (size_t i = f->blocks[b].first; i < f->blocks[b].end; i++) apply(m, &m->code[i], written);
+            for (size_t i = f->blocks[b].first; i < f->blocks[b].end; i++)
+                apply(m, &m->code[i], written);
             const insn *last = &m->code[f->blocks[b].end - 1];
-            int         branch = last->op == OP_BRA || last->op == OP_BRA_IF || last->op == OP_BRA_IFNOT;
-            if (branch) meet(f, f->block_of[(size_t)last->imm - start], written);
+            int branch = last->op == OP_BRA || last->op == OP_BRA_IF || last->op == OP_BRA_IFNOT;
+            if (branch)
+                meet(f, f->block_of[(size_t)last->imm - start], written);
             for (uint32_t k = 1; last->op == OP_BRX && k <= m->lists[last->imm]; k++) {
                 meet(f, f->block_of[m->lists[(uint32_t)last->imm + k] - start], written);
             }
             if (!ends_block(last->op) || last->op == OP_BRA_IF || last->op == OP_BRA_IFNOT) {
-                if (b + 1 < f->count) meet(f, b + 1, written);
+                if (b + 1 < f->count)
+                    meet(f, b + 1, written);
             }
         }
     }
 }
 
-/* A register that is read where it may not be written gets a shadow. Its copies do not count as reads, they carry the shadow on:
-   compilers copy what they then do not use. */
+/* A register that is read where it may not be written gets a shadow. Its copies do not count as
+   reads, they carry the shadow on: compilers copy what they then do not use. */
 static int find_tracked(parser *p, flow *f, uint16_t *shadow) {
     const ptx_module *m = p->m;
-    uint64_t         *written = take(p, f->words * 8);
-    int               any = 0, again;
+    uint64_t *written = take(p, f->words * 8);
+    int any = 0, again;
     do {
         again = 0;
         for (size_t b = 0; b < f->count; b++) {
-            if (!f->blocks[b].reached) continue;
+            if (!f->blocks[b].reached)
+                continue;
             memcpy(written, f->blocks[b].in, f->words * 8);
             for (size_t i = f->blocks[b].first; i < f->blocks[b].end; i++) {
-                uint16_t    out[8];
+                uint16_t out[8];
                 const insn *c = &m->code[i];
                 for (unsigned n = reads_of(m, c, out); n-- > 0;) {
-                    if (has(written, out[n]) || shadow[out[n]] || (c->op == OP_MOV && !shadow[c->d])) continue;
+                    if (has(written, out[n]) || shadow[out[n]] ||
+                        (c->op == OP_MOV && !shadow[c->d]))
+                        continue;
                     shadow[out[n]] = new_slot(p, 0, 0);
                     any = again = 1;
                 }
@@ -1649,15 +2240,16 @@ static int find_tracked(parser *p, flow *f, uint16_t *shadow) {
 
 static void track_unwritten(parser *p, size_t start) {
     ptx_module *m = p->m;
-    flow        f = {NULL, 0, (p->slots + 63) / 64, NULL, 0};
-    uint16_t   *shadow = take(p, 65536 * sizeof *shadow);
+    flow f = { NULL, 0, (p->slots + 63) / 64, NULL, 0 };
+    uint16_t *shadow = take(p, 65536 * sizeof *shadow);
     find_blocks(p, &f, start);
     solve(p, &f, start);
-    if (!find_tracked(p, &f, shadow)) return;
-    size_t    n = m->code_count - start;
-    insn     *old = take(p, n * sizeof *old);
+    if (!find_tracked(p, &f, shadow))
+        return;
+    size_t n = m->code_count - start;
+    insn *old = take(p, n * sizeof *old);
     unsigned *old_lines = take(p, n * sizeof *old_lines);
-    size_t   *moved = take(p, (n + 1) * sizeof *moved);
+    size_t *moved = take(p, (n + 1) * sizeof *moved);
     uint64_t *written = take(p, f.words * 8);
     memcpy(old, m->code + start, n * sizeof *old);
     memcpy(old_lines, m->lines + start, n * sizeof *old_lines);
@@ -1666,18 +2258,22 @@ static void track_unwritten(parser *p, size_t start) {
         memcpy(written, f.blocks[b].in, f.words * 8);
         for (size_t i = f.blocks[b].first - start; i < f.blocks[b].end - start; i++) {
             uint16_t out[8];
-            insn     c = old[i];
+            insn c = old[i];
             moved[i] = m->code_count;
             p->line = old_lines[i];
             for (unsigned k = reads_of(m, &c, out); k-- > 0;) {
-                if (!shadow[out[k]] || c.op == OP_MOV || has(written, out[k])) continue;
+                if (!shadow[out[k]] || c.op == OP_MOV || has(written, out[k]))
+                    continue;
                 emit(p, OP_CHECK, 0, shadow[out[k]], 0, 0, 0, out[k]);
             }
             emit(p, c.op, c.d, c.a, c.b, c.c, c.x, c.imm);
             for (unsigned k = writes_of(m, &c, out); k-- > 0;) {
-                if (!shadow[out[k]]) continue;
-                if (c.op == OP_MOV && shadow[c.a]) emit(p, OP_MARK_COPY, shadow[out[k]], shadow[c.a], 0, 0, 0, 0);
-                else emit(p, OP_MARK, shadow[out[k]], 0, 0, 0, 0, 0);
+                if (!shadow[out[k]])
+                    continue;
+                if (c.op == OP_MOV && shadow[c.a])
+                    emit(p, OP_MARK_COPY, shadow[out[k]], shadow[c.a], 0, 0, 0, 0);
+                else
+                    emit(p, OP_MARK, shadow[out[k]], 0, 0, 0, 0, 0);
             }
             apply(m, &c, written);
         }
@@ -1685,7 +2281,8 @@ static void track_unwritten(parser *p, size_t start) {
     moved[n] = m->code_count;
     for (size_t i = start; i < m->code_count; i++) {
         insn *c = &m->code[i];
-        if (c->op == OP_BRA || c->op == OP_BRA_IF || c->op == OP_BRA_IFNOT) c->imm = (int32_t)moved[(size_t)c->imm - start];
+        if (c->op == OP_BRA || c->op == OP_BRA_IF || c->op == OP_BRA_IFNOT)
+            c->imm = (int32_t)moved[(size_t)c->imm - start];
         for (uint32_t k = 1; c->op == OP_BRX && k <= m->lists[c->imm]; k++) {
             uint32_t *target = &m->lists[(uint32_t)c->imm + k];
             *target = (uint32_t)moved[*target - start];
@@ -1697,57 +2294,77 @@ static void track_unwritten(parser *p, size_t start) {
 
 static type take_type(parser *p) {
     const token *t = take_name(p);
-    char         name[16] = "";
-    type         r;
-    if (t->length < sizeof name && t->s[0] == '.') memcpy(name, t->s + 1, t->length - 1);
-    if (!parse_type(name, &r)) refuse(p, t->line, "expected a type before '%.*s'", (int)t->length, t->s);
+    char name[16] = "";
+    type r;
+    if (t->length < sizeof name && t->s[0] == '.')
+        memcpy(name, t->s + 1, t->length - 1);
+    if (!parse_type(name, &r))
+        refuse(p, t->line, "expected a type before '%.*s'", (int)t->length, t->s);
     return r;
 }
 
-static void read_registers(parser *p) {     /* .reg .b32 %r<9>, %x; */
+static void read_registers(parser *p) { /* .reg .b32 %r<9>, %x; */
     type t = take_type(p);
     do {
         const token *n = take_name(p);
-        declaration  d = {copy_name(p, n), n->length, 0, 0, p->scope_ids[p->depth], t};
-        unsigned     slots = 1;
+        declaration d = { copy_name(p, n), n->length, 0, 0, p->scope_ids[p->depth], t };
+        unsigned slots = 1;
         if (accept(p, "<")) {
             d.count = slots = (unsigned)take_small(p, 60000);
             expect(p, ">");
         }
         d.first = (unsigned)p->slots;
-        for (unsigned i = 0; i < slots; i++) new_slot(p, 0, 0);
+        for (unsigned i = 0; i < slots; i++)
+            new_slot(p, 0, 0);
         *PUSH(p, p->declarations, p->declaration_count, p->declaration_cap) = d;
     } while (accept(p, ","));
     expect(p, ";");
 }
 
-typedef struct shape { type type; unsigned align; size_t size; const token *name; int unknown_size; } shape;
+typedef struct shape {
+    type type;
+    unsigned align;
+    size_t size;
+    const token *name;
+    int unknown_size;
+} shape;
 
-static shape take_shape(parser *p) {        /* .align 8 .b8 name[24] */
-    shape s = {{K_NONE, 0}, 0, 0, NULL, 0};
+static shape take_shape(parser *p) { /* .align 8 .b8 name[24] */
+    shape s = { { K_NONE, 0 }, 0, 0, NULL, 0 };
     p->line = peek(p)->line;
-    if (accept(p, ".align")) s.align = (unsigned)take_small(p, 4096);
+    if (accept(p, ".align"))
+        s.align = (unsigned)take_small(p, 4096);
     s.type = take_type(p);
-    if (s.type.kind == K_PRED) refuse(p, p->line, "predicates cannot be in memory");
+    if (s.type.kind == K_PRED)
+        refuse(p, p->line, "predicates cannot be in memory");
     if (accept(p, ".ptr")) {
-        while (accept(p, ".global") || accept(p, ".shared") || accept(p, ".local") || accept(p, ".const") || accept(p, ".align")) {
-            if (peek(p)->kind == 'n') take_small(p, 4096);
+        while (accept(p, ".global") || accept(p, ".shared") || accept(p, ".local") ||
+               accept(p, ".const") || accept(p, ".align")) {
+            if (peek(p)->kind == 'n')
+                take_small(p, 4096);
         }
     }
     s.name = take_name(p);
     s.size = s.type.bits / 8;
     while (accept(p, "[")) {
-        if (is(p, "]")) s.unknown_size = 1;
-        else s.size *= (size_t)take_small(p, 1 << 30);
+        if (is(p, "]"))
+            s.unknown_size = 1;
+        else
+            s.size *= (size_t)take_small(p, 1 << 30);
         expect(p, "]");
     }
-    if (s.align < s.type.bits / 8) s.align = s.type.bits / 8;
-    if (s.align & (s.align - 1)) refuse(p, p->line, "an alignment must be a power of two");
-    if (s.size > (size_t)1 << 30) refuse(p, p->line, "%.*s is too large", (int)s.name->length, s.name->s);
+    if (s.align < s.type.bits / 8)
+        s.align = s.type.bits / 8;
+    if (s.align & (s.align - 1))
+        refuse(p, p->line, "an alignment must be a power of two");
+    if (s.size > (size_t)1 << 30)
+        refuse(p, p->line, "%.*s is too large", (int)s.name->length, s.name->s);
     return s;
 }
 
-static size_t aligned(size_t offset, size_t align) { return (offset + align - 1) / align * align; }
+static size_t aligned(size_t offset, size_t align) {
+    return (offset + align - 1) / align * align;
+}
 
 static symbol *add_symbol(parser *p, const shape *s, int space, uint64_t address) {
     for (size_t i = 0; i < p->symbol_count; i++) {
@@ -1756,77 +2373,95 @@ static symbol *add_symbol(parser *p, const shape *s, int space, uint64_t address
         }
     }
     symbol *r = PUSH(p, p->symbols, p->symbol_count, p->symbol_cap);
-    *r = (symbol){copy_name(p, s->name), space, 0, s->unknown_size, p->scope_ids[p->depth], s->align, s->size, address};
+    *r = (symbol){ copy_name(p, s->name),  space,    0,       s->unknown_size,
+                   p->scope_ids[p->depth], s->align, s->size, address };
     return r;
 }
 
-static void read_initialiser(parser *p, const shape *s, unsigned char *data, size_t const_offset, int in_const) {
-    size_t   at = 0, element = s->type.bits / 8;
+static void read_initialiser(parser *p, const shape *s, unsigned char *data, size_t const_offset,
+                             int in_const) {
+    size_t at = 0, element = s->type.bits / 8;
     unsigned depth = 0;
     do {
-        while (accept(p, "{")) depth++;
+        while (accept(p, "{"))
+            depth++;
         const token *t = peek(p);
-        if (at + element > s->size) refuse(p, t->line, "more values than elements");
+        if (at + element > s->size)
+            refuse(p, t->line, "more values than elements");
         if (t->kind == 'i') {
-            relocation r = {data, const_offset + at, in_const, 0, NULL, 0, t->line};
-            if (data) r.data = data + at;
+            relocation r = { data, const_offset + at, in_const, 0, NULL, 0, t->line };
+            if (data)
+                r.data = data + at;
             r.generic = accept(p, "generic");
-            if (r.generic) expect(p, "(");
+            if (r.generic)
+                expect(p, "(");
             r.name = copy_name(p, take_name(p));
-            if (r.generic) expect(p, ")");
-            if (is(p, "+")) r.add = take_number(p).bits;
-            if (element != 8) refuse(p, t->line, "an address needs 64 bits");
+            if (r.generic)
+                expect(p, ")");
+            if (is(p, "+"))
+                r.add = take_number(p).bits;
+            if (element != 8)
+                refuse(p, t->line, "an address needs 64 bits");
             *PUSH(p, p->relocations, p->relocation_count, p->relocation_cap) = r;
         } else {
             uint64_t v = constant_bits(p, t->line, take_number(p), s->type);
             memcpy((in_const ? p->m->consts + const_offset : data) + at, &v, element);
         }
         at += element;
-        while (depth && accept(p, "}")) depth--;
+        while (depth && accept(p, "}"))
+            depth--;
     } while (accept(p, ","));
-    if (depth) refuse(p, peek(p)->line, "expected '}'");
+    if (depth)
+        refuse(p, peek(p)->line, "expected '}'");
 }
 
 static uint64_t shared_address(parser *p, int region, size_t *used, const shape *s) {
     *used = aligned(*used, s->align);
     uint64_t address = FIRST_ADDRESS + ((uint64_t)region << REGION_BITS) + *used;
     *used += s->size;
-    if (*used > ((size_t)1 << REGION_BITS) - 2 * FIRST_ADDRESS) refuse(p, p->line, "too much shared memory");
+    if (*used > ((size_t)1 << REGION_BITS) - 2 * FIRST_ADDRESS)
+        refuse(p, p->line, "too much shared memory");
     return address;
 }
 
 static void read_variable(parser *p, int space, int external) {
-    ptx_module    *m = p->m;
-    shape          s = take_shape(p);
+    ptx_module *m = p->m;
+    shape s = take_shape(p);
     unsigned char *data = NULL;
-    uint64_t       address = 0;
-    size_t         at = 0;
-    if (s.unknown_size && !(external && space == SHARED)) refuse(p, p->line, "the size is missing");
+    uint64_t address = 0;
+    size_t at = 0;
+    if (s.unknown_size && !(external && space == SHARED))
+        refuse(p, p->line, "the size is missing");
     if (space == SHARED) {
-        address = s.unknown_size ? FIRST_ADDRESS + ((uint64_t)DYNAMIC << REGION_BITS)
+        address = s.unknown_size        ? FIRST_ADDRESS + ((uint64_t)DYNAMIC << REGION_BITS)
                   : p->f && p->f->entry ? shared_address(p, OWN, &p->f->shared_bytes, &s)
                                         : shared_address(p, COMMON, &m->common_shared, &s);
     } else if (external) {
         refuse(p, p->line, "variables of other modules are not supported");
     } else if (space == LOCAL) {
-        if (!p->f) refuse(p, p->line, ".local variables belong into functions");
+        if (!p->f)
+            refuse(p, p->line, ".local variables belong into functions");
         address = p->f->local_bytes = aligned(p->f->local_bytes, s.align);
         p->f->local_bytes += s.size;
-        if (p->f->local_bytes > 512 * 1024) refuse(p, p->line, "too much local memory");
+        if (p->f->local_bytes > 512 * 1024)
+            refuse(p, p->line, "too much local memory");
     } else if (space == GLOBAL) {
         data = take(p, s.size + s.align);
         data += (s.align - (uintptr_t)data % s.align) % s.align;
         address = (uintptr_t)data;
-        *PUSH(p, m->globals, m->global_count, m->global_cap) = (variable){data, s.size};
+        *PUSH(p, m->globals, m->global_count, m->global_cap) = (variable){ data, s.size };
     } else {
         at = aligned(m->const_size, s.align);
-        if (at + s.size > 65536) refuse(p, p->line, "too much constant memory");
-        while (m->const_size < at + s.size) *PUSH(p, m->consts, m->const_size, m->const_cap) = 0;
+        if (at + s.size > 65536)
+            refuse(p, p->line, "too much constant memory");
+        while (m->const_size < at + s.size)
+            *PUSH(p, m->consts, m->const_size, m->const_cap) = 0;
         address = FIRST_ADDRESS + at;
     }
     add_symbol(p, &s, space, address);
     if (accept(p, "=")) {
-        if (space != GLOBAL && space != CONST) refuse(p, p->line, "only .global and .const have initial values");
+        if (space != GLOBAL && space != CONST)
+            refuse(p, p->line, "only .global and .const have initial values");
         read_initialiser(p, &s, data, at, space == CONST);
     }
     expect(p, ";");
@@ -1838,16 +2473,20 @@ static param *read_params(parser *p, ptx_function *f, int define, unsigned *coun
     *count = 0;
     expect(p, "(");
     while (!accept(p, ")")) {
-        if (*count) expect(p, ",");
-        if (*count == 256) refuse(p, peek(p)->line, "too many parameters");
+        if (*count)
+            expect(p, ",");
+        if (*count == 256)
+            refuse(p, peek(p)->line, "too many parameters");
         expect(p, ".param");
-        shape   s = take_shape(p);
+        shape s = take_shape(p);
         size_t *used = f->entry ? &f->param_bytes : &f->frame_bytes;
         *used = aligned(*used, s.align);
-        params[(*count)++] = (param){s.size, *used};
-        if (define) add_symbol(p, &s, PARAM, *used)->entry_param = f->entry;
+        params[(*count)++] = (param){ s.size, *used };
+        if (define)
+            add_symbol(p, &s, PARAM, *used)->entry_param = f->entry;
         *used += s.size;
-        if (*used > 32764) refuse(p, p->line, "too many bytes of parameters");
+        if (*used > 32764)
+            refuse(p, p->line, "too many bytes of parameters");
     }
     param *r = take(p, (*count + 1) * sizeof *r);
     memcpy(r, params, *count * sizeof *r);
@@ -1856,21 +2495,27 @@ static param *read_params(parser *p, ptx_function *f, int define, unsigned *coun
 
 static void skip_line(parser *p) {
     unsigned line = peek(p)->line;
-    while (peek(p)->kind && peek(p)->line == line) p->at++;
+    while (peek(p)->kind && peek(p)->line == line)
+        p->at++;
 }
 
 static void read_label(parser *p) {
     const token *t = take_name(p);
     expect(p, ":");
     if (accept(p, ".callprototype")) {
-        while (peek(p)->kind && !is(p, ";")) p->at++;
+        while (peek(p)->kind && !is(p, ";"))
+            p->at++;
         expect(p, ";");
         return;
     }
-    size_t   n = find_label(p, t);
-    int      targets = accept(p, ".branchtargets");
-    if (p->labels[n].at >= 0 || p->labels[n].targets) refuse(p, t->line, "the label %s stands twice", p->labels[n].name);
-    if (!targets) { p->labels[n].at = (long)p->m->code_count; return; }
+    size_t n = find_label(p, t);
+    int targets = accept(p, ".branchtargets");
+    if (p->labels[n].at >= 0 || p->labels[n].targets)
+        refuse(p, t->line, "the label %s stands twice", p->labels[n].name);
+    if (!targets) {
+        p->labels[n].at = (long)p->m->code_count;
+        return;
+    }
     size_t list = list_add(p, 0);
     do {
         uint32_t target = (uint32_t)find_label(p, take_name(p));
@@ -1883,38 +2528,51 @@ static void read_label(parser *p) {
 }
 
 static void enter_scope(parser *p) {
-    if (p->depth + 1 == sizeof p->scope_ids / sizeof p->scope_ids[0]) refuse(p, peek(p)->line, "too many nested scopes");
+    if (p->depth + 1 == sizeof p->scope_ids / sizeof p->scope_ids[0])
+        refuse(p, peek(p)->line, "too many nested scopes");
     p->scope_ids[++p->depth] = ++p->scope;
 }
 
 static void read_statement(parser *p) {
     const token *t = peek(p);
-    if (!t->kind) refuse(p, t->line, "the function's end is missing");
-    if (accept(p, "{")) enter_scope(p);
-    else if (accept(p, "}")) p->depth--;
-    else if (accept(p, ";")) { }
-    else if (accept(p, ".reg")) read_registers(p);
-    else if (accept(p, ".shared")) read_variable(p, SHARED, 0);
-    else if (accept(p, ".local")) read_variable(p, LOCAL, 0);
+    if (!t->kind)
+        refuse(p, t->line, "the function's end is missing");
+    if (accept(p, "{"))
+        enter_scope(p);
+    else if (accept(p, "}"))
+        p->depth--;
+    else if (accept(p, ";")) {
+    } else if (accept(p, ".reg"))
+        read_registers(p);
+    else if (accept(p, ".shared"))
+        read_variable(p, SHARED, 0);
+    else if (accept(p, ".local"))
+        read_variable(p, LOCAL, 0);
     else if (accept(p, ".param")) {
         shape s = take_shape(p);
         p->f->frame_bytes = aligned(p->f->frame_bytes, s.align);
         add_symbol(p, &s, PARAM, p->f->frame_bytes);
         p->f->frame_bytes += s.size;
-        if (p->f->frame_bytes > 65000) refuse(p, p->line, "too many bytes of parameters");
+        if (p->f->frame_bytes > 65000)
+            refuse(p, p->line, "too many bytes of parameters");
         expect(p, ";");
-    } else if (is(p, ".loc") || is(p, ".file")) skip_line(p);
+    } else if (is(p, ".loc") || is(p, ".file"))
+        skip_line(p);
     else if (accept(p, ".pragma")) {
-        while (peek(p)->kind && !accept(p, ";")) p->at++;
+        while (peek(p)->kind && !accept(p, ";"))
+            p->at++;
     } else if (t->kind == 'i' && t->s[0] == '.') {
         refuse(p, t->line, "unknown directive %.*s", (int)t->length, t->s);
-    } else if (t->kind == 'i' && p->tokens[p->at + 1].kind == ':') read_label(p);
-    else read_instruction(p);
+    } else if (t->kind == 'i' && p->tokens[p->at + 1].kind == ':')
+        read_label(p);
+    else
+        read_instruction(p);
 }
 
 static long label_at(parser *p, size_t n, char want) {
     const label *l = &p->labels[n];
-    if (l->at < 0 || l->kind != want) refuse(p, l->line, "%s is not a label of this function", l->name);
+    if (l->at < 0 || l->kind != want)
+        refuse(p, l->line, "%s is not a label of this function", l->name);
     return l->at;
 }
 
@@ -1922,14 +2580,17 @@ static void link_branches(parser *p, size_t start) {
     ptx_module *m = p->m;
     for (size_t i = start; i < m->code_count; i++) {
         insn *c = &m->code[i];
-        int   branch = c->op == OP_BRA || c->op == OP_BRA_IF || c->op == OP_BRA_IFNOT;
-        if (branch && c->x == TO_LABEL) c->imm = (int32_t)label_at(p, (size_t)c->imm, 'l');
-        if (c->op == OP_BRX) {      /* several may share a table */
+        int branch = c->op == OP_BRA || c->op == OP_BRA_IF || c->op == OP_BRA_IFNOT;
+        if (branch && c->x == TO_LABEL)
+            c->imm = (int32_t)label_at(p, (size_t)c->imm, 'l');
+        if (c->op == OP_BRX) { /* several may share a table */
             uint32_t table = (uint32_t)label_at(p, (size_t)c->imm, 't');
             c->imm = (int32_t)list_add(p, m->lists[table]);
-            for (uint32_t k = 1; k <= m->lists[table]; k++) list_add(p, (uint32_t)label_at(p, m->lists[table + k], 'l'));
+            for (uint32_t k = 1; k <= m->lists[table]; k++)
+                list_add(p, (uint32_t)label_at(p, m->lists[table + k], 'l'));
         }
-        if (branch) c->x = 0;
+        if (branch)
+            c->x = 0;
     }
 }
 
@@ -1937,12 +2598,14 @@ static void read_body(parser *p, ptx_function *f) {
     ptx_module *m = p->m;
     p->f = f;
     p->slots = p->declaration_count = p->label_count = p->scratch_count = 0;
-    for (int i = 0; i < S_SPECIAL; i++) new_slot(p, 0, 0);
+    for (int i = 0; i < S_SPECIAL; i++)
+        new_slot(p, 0, 0);
     f->start = (unsigned)m->code_count;
     unsigned outside = p->depth;
     expect(p, "{");
     enter_scope(p);
-    while (p->depth > outside) read_statement(p);
+    while (p->depth > outside)
+        read_statement(p);
     p->line = p->tokens[p->at - 1].line;
     emit(p, OP_RET, 0, 0, 0, 0, 0, 0);
     link_branches(p, f->start);
@@ -1951,7 +2614,8 @@ static void read_body(parser *p, ptx_function *f) {
     f->init = take(p, p->slots * sizeof *f->init);
     memcpy(f->init, p->init, p->slots * sizeof *f->init);
     f->declarations = take(p, (p->declaration_count + 1) * sizeof *f->declarations);
-    if (p->declaration_count) memcpy(f->declarations, p->declarations, p->declaration_count * sizeof *f->declarations);
+    if (p->declaration_count)
+        memcpy(f->declarations, p->declarations, p->declaration_count * sizeof *f->declarations);
     f->declaration_count = p->declaration_count;
     p->f = NULL;
 }
@@ -1963,41 +2627,50 @@ static void read_bounds(parser *p, unsigned *out) {
 }
 
 static void read_function(parser *p, int entry) {
-    unsigned      count = 0, results = 0, bounds[3];
-    size_t        first_symbol = p->symbol_count;
-    ptx_function  scratch_function = {0}, *f = &scratch_function;
-    param        *result_params = NULL, *params = NULL;
+    unsigned count = 0, results = 0, bounds[3];
+    size_t first_symbol = p->symbol_count;
+    ptx_function scratch_function = { 0 }, *f = &scratch_function;
+    param *result_params = NULL, *params = NULL;
     f->entry = entry;
     enter_scope(p);
-    if (!entry && is(p, "(")) result_params = read_params(p, f, 1, &results);
-    const token  *t = take_name(p);
+    if (!entry && is(p, "("))
+        result_params = read_params(p, f, 1, &results);
+    const token *t = take_name(p);
     ptx_function *known = find_function(p, t);
-    if (is(p, "(")) params = read_params(p, f, 1, &count);
+    if (is(p, "("))
+        params = read_params(p, f, 1, &count);
     while (!is(p, "{") && !is(p, ";")) {
         if (accept(p, ".maxntid")) {
             read_bounds(p, bounds);
             f->max_threads = bounds[0] * bounds[1] * bounds[2];
         } else if (accept(p, ".reqntid")) {
             read_bounds(p, f->exact);
-        } else if (accept(p, ".minnctapersm") || accept(p, ".maxnctapersm") || accept(p, ".maxnreg")) {
+        } else if (accept(p, ".minnctapersm") || accept(p, ".maxnctapersm") ||
+                   accept(p, ".maxnreg")) {
             take_small(p, 1 << 30);
         } else if (accept(p, ".pragma")) {
-            while (peek(p)->kind && !accept(p, ";")) p->at++;
+            while (peek(p)->kind && !accept(p, ";"))
+                p->at++;
         } else if (!accept(p, ".noreturn")) {
             const token *u = peek(p);
-            refuse(p, u->kind ? u->line : t->line, "unexpected '%.*s' in the function's head", (int)u->length, u->s);
+            refuse(p, u->kind ? u->line : t->line, "unexpected '%.*s' in the function's head",
+                   (int)u->length, u->s);
         }
     }
-    if (known->defined && is(p, "{")) refuse(p, t->line, "%s is defined twice", known->name);
-    if (known->params && (known->results != results || known->count != results + count || known->entry != entry)) {
+    if (known->defined && is(p, "{"))
+        refuse(p, t->line, "%s is defined twice", known->name);
+    if (known->params &&
+        (known->results != results || known->count != results + count || known->entry != entry)) {
         refuse(p, t->line, "%s was declared differently", known->name);
     }
     if (!known->defined) {
         f->name = known->name, f->module = p->m, f->line = known->line, f->index = known->index;
         f->results = results, f->count = results + count;
         f->params = take(p, (f->count + 1) * sizeof *f->params);
-        if (results) memcpy(f->params, result_params, results * sizeof *params);
-        if (count) memcpy(f->params + results, params, count * sizeof *params);
+        if (results)
+            memcpy(f->params, result_params, results * sizeof *params);
+        if (count)
+            memcpy(f->params + results, params, count * sizeof *params);
         *known = *f;
     }
     if (!accept(p, ";")) {
@@ -2009,38 +2682,51 @@ static void read_function(parser *p, int entry) {
 }
 
 static void read_module(parser *p) {
-    if (!is(p, ".version")) refuse(p, peek(p)->line, "a module begins with .version");
+    if (!is(p, ".version"))
+        refuse(p, peek(p)->line, "a module begins with .version");
     while (peek(p)->kind) {
         const token *t = peek(p);
-        int          external = 0;
+        int external = 0;
         p->line = t->line;
         if (accept(p, ".version")) {
             number n = take_number(p);
             double v = n.floating ? n.value : (double)n.bits;
-            if (v < 3 || v >= 10) refuse(p, t->line, "unknown version");
+            if (v < 3 || v >= 10)
+                refuse(p, t->line, "unknown version");
         } else if (accept(p, ".target")) {
-            do take_name(p); while (accept(p, ","));
+            do
+                take_name(p);
+            while (accept(p, ","));
         } else if (accept(p, ".address_size")) {
-            if (take_small(p, 64) != 64) refuse(p, t->line, "only 64-bit addresses are supported");
+            if (take_small(p, 64) != 64)
+                refuse(p, t->line, "only 64-bit addresses are supported");
         } else if (is(p, ".file") || is(p, ".loc")) {
             skip_line(p);
         } else if (accept(p, ".section")) {
             take_name(p);
             expect(p, "{");
-            while (peek(p)->kind && !is(p, "}")) p->at++;
+            while (peek(p)->kind && !is(p, "}"))
+                p->at++;
             expect(p, "}");
         } else {
             while (is(p, ".visible") || is(p, ".extern") || is(p, ".weak") || is(p, ".common")) {
                 external |= is(p, ".extern");
                 p->at++;
             }
-            if (accept(p, ".entry")) read_function(p, 1);
-            else if (accept(p, ".func")) read_function(p, 0);
-            else if (accept(p, ".global")) read_variable(p, GLOBAL, external);
-            else if (accept(p, ".const")) read_variable(p, CONST, external);
-            else if (accept(p, ".shared")) read_variable(p, SHARED, external);
-            else if (accept(p, ".local")) read_variable(p, LOCAL, external);
-            else refuse(p, t->line, "unknown directive '%.*s'", (int)t->length, t->s);
+            if (accept(p, ".entry"))
+                read_function(p, 1);
+            else if (accept(p, ".func"))
+                read_function(p, 0);
+            else if (accept(p, ".global"))
+                read_variable(p, GLOBAL, external);
+            else if (accept(p, ".const"))
+                read_variable(p, CONST, external);
+            else if (accept(p, ".shared"))
+                read_variable(p, SHARED, external);
+            else if (accept(p, ".local"))
+                read_variable(p, LOCAL, external);
+            else
+                refuse(p, t->line, "unknown directive '%.*s'", (int)t->length, t->s);
         }
     }
 }
@@ -2050,41 +2736,49 @@ static void link_module(parser *p) {
     ptx_module *m = p->m;
     for (size_t i = 0; i < p->relocation_count; i++) {
         const relocation *r = &p->relocations[i];
-        token             t = {r->name, (unsigned)strlen(r->name), r->line, 'i'};
-        const symbol     *s = find_symbol(p, &t);
-        uint64_t          v;
-        if (s) v = s->address + (r->generic ? (uint64_t)windows[s->space] << 48 : 0);
-        else v = function_address(find_function(p, &t));
+        token t = { r->name, (unsigned)strlen(r->name), r->line, 'i' };
+        const symbol *s = find_symbol(p, &t);
+        uint64_t v;
+        if (s)
+            v = s->address + (r->generic ? (uint64_t)windows[s->space] << 48 : 0);
+        else
+            v = function_address(find_function(p, &t));
         v += r->add;
         memcpy(r->in_const ? m->consts + r->const_offset : r->data, &v, 8);
     }
     for (size_t i = 0; i < m->function_count; i++) {
-        if (!m->functions[i]->defined) refuse(p, m->functions[i]->line, "unknown symbol %s", m->functions[i]->name);
+        if (!m->functions[i]->defined)
+            refuse(p, m->functions[i]->line, "unknown symbol %s", m->functions[i]->name);
     }
     for (size_t i = 0; i < m->code_count; i++) {
         const insn *c = &m->code[i];
-        if (c->op != OP_CALL) continue;
+        if (c->op != OP_CALL)
+            continue;
         const ptx_function *f = m->functions[c->imm];
-        const uint32_t     *l = &m->lists[(size_t)c->c << 16 | c->b];
-        int                 ok = !f->entry && l[0] == f->results && l[1 + 2 * l[0]] == f->count - f->results;
+        const uint32_t *l = &m->lists[(size_t)c->c << 16 | c->b];
+        int ok = !f->entry && l[0] == f->results && l[1 + 2 * l[0]] == f->count - f->results;
         for (unsigned k = 0; ok && k < f->count; k++) {
             ok = l[2 * k + 2 + (k >= f->results)] == f->params[k].size;
         }
-        if (!ok) refuse(p, m->lines[i], "the call does not match %s", f->name);
+        if (!ok)
+            refuse(p, m->lines[i], "the call does not match %s", f->name);
     }
 }
 
 static int by_address(const void *a, const void *b) {
-    uintptr_t x = (uintptr_t)((const variable *)a)->data, y = (uintptr_t)((const variable *)b)->data;
+    uintptr_t x = (uintptr_t)((const variable *)a)->data,
+              y = (uintptr_t)((const variable *)b)->data;
     return x < y ? -1 : x > y;
 }
 
 ptx_module *ptx_load(const char *text, char *error, size_t error_size) {
     parser *p = calloc(1, sizeof *p);
-    if (error && error_size) *error = 0;
+    if (error && error_size)
+        *error = 0;
     if (!p || !(p->m = calloc(1, sizeof *p->m))) {
         free(p);
-        if (error) snprintf(error, error_size, "line 1: out of memory");
+        if (error)
+            snprintf(error, error_size, "line 1: out of memory");
         return NULL;
     }
     ptx_module *m = p->m;
@@ -2097,19 +2791,21 @@ ptx_module *ptx_load(const char *text, char *error, size_t error_size) {
         return NULL;
     }
     size_t length = strlen(text);
-    char  *own = take(p, length + 1);
+    char *own = take(p, length + 1);
     memcpy(own, text, length);
     m->text = own;
     tokenise(p);
     read_module(p);
     link_module(p);
-    if (m->global_count) qsort(m->globals, m->global_count, sizeof *m->globals, by_address);
+    if (m->global_count)
+        qsort(m->globals, m->global_count, sizeof *m->globals, by_address);
     free(p);
     return m;
 }
 
 void ptx_unload(ptx_module *m) {
-    if (!m) return;
+    if (!m)
+        return;
     for (block *b = m->blocks, *next; b; b = next) {
         next = b->next;
         free(b);
@@ -2119,13 +2815,20 @@ void ptx_unload(ptx_module *m) {
 
 const ptx_function *ptx_find(const ptx_module *m, const char *name) {
     for (size_t i = 0; i < m->function_count; i++) {
-        if (m->functions[i]->entry && !strcmp(m->functions[i]->name, name)) return m->functions[i];
+        if (m->functions[i]->entry && !strcmp(m->functions[i]->name, name))
+            return m->functions[i];
     }
     return NULL;
 }
 
-size_t ptx_param_count(const ptx_function *f) { return f->count; }
-size_t ptx_param_size(const ptx_function *f, size_t i) { return i < f->count ? f->params[i].size : 0; }
+size_t ptx_param_count(const ptx_function *f) {
+    return f->count;
+}
+
+size_t ptx_param_size(const ptx_function *f, size_t i) {
+    return i < f->count ? f->params[i].size : 0;
+}
+
 size_t ptx_static_shared(const ptx_function *f) {
     size_t common = f->module->common_shared;
     return common ? aligned(f->shared_bytes, 16) + common : f->shared_bytes;
@@ -2133,41 +2836,67 @@ size_t ptx_static_shared(const ptx_function *f) {
 
 /* ---- running: arithmetic that is not one C expression ---- */
 
-static float    as_f32(uint64_t v) { uint32_t u = (uint32_t)v; float f; memcpy(&f, &u, 4); return f; }
-static double   as_f64(uint64_t v) { double d; memcpy(&d, &v, 8); return d; }
-static uint64_t of_f64(double d) { uint64_t u; memcpy(&u, &d, 8); return u; }
+static float as_f32(uint64_t v) {
+    uint32_t u = (uint32_t)v;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static double as_f64(uint64_t v) {
+    double d;
+    memcpy(&d, &v, 8);
+    return d;
+}
+
+static uint64_t of_f64(double d) {
+    uint64_t u;
+    memcpy(&u, &d, 8);
+    return u;
+}
+
 static uint64_t of_f32(float f) {
     uint32_t u;
-    if (f != f) return 0x7fffffff;
+    if (f != f)
+        return 0x7fffffff;
     memcpy(&u, &f, 4);
     return u;
 }
 
 static double half_value(uint64_t h) {
     unsigned exponent = (unsigned)h >> 10 & 31, mantissa = (unsigned)h & 0x3ff;
-    double   v = exponent == 31 ? (mantissa ? (double)NAN : (double)INFINITY)
-               : exponent ? ldexp(1024 + (double)mantissa, (int)exponent - 25) : ldexp(mantissa, -24);
+    double v = exponent == 31 ? (mantissa ? (double)NAN : (double)INFINITY)
+               : exponent     ? ldexp(1024 + (double)mantissa, (int)exponent - 25)
+                              : ldexp(mantissa, -24);
     return h & 0x8000 ? -v : v;
 }
 
 /* Rounds to f16. */
 static uint64_t half_bits(double v, int mode) {
     uint64_t sign = signbit(v) ? 0x8000 : 0;
-    double   a = fabs(v);
-    int      e = -14;
-    if (v != v) return 0x7fff;
-    if (isinf(v)) return sign | 0x7c00;
-    if (a >= 65536) a = 65536 + 1;      /* all the same, and the bits below fit */
-    if (a >= 0x1p-14) e = ilogb(a);
-    double   scaled = ldexp(a, 10 - e), whole = floor(scaled), rest = scaled - whole;
+    double a = fabs(v);
+    int e = -14;
+    if (v != v)
+        return 0x7fff;
+    if (isinf(v))
+        return sign | 0x7c00;
+    /* all the same, and the bits below fit */
+    if (a >= 65536)
+        a = 65536 + 1;
+    if (a >= 0x1p-14)
+        e = ilogb(a);
+    double scaled = ldexp(a, 10 - e), whole = floor(scaled), rest = scaled - whole;
     uint64_t n = (uint64_t)whole;
-    int      up = mode == RN ? rest > 0.5 || (rest == 0.5 && (n & 1)) : mode == RZ ? 0 : (mode == RP) == !sign && rest > 0;
+    int up = mode == RN   ? rest > 0.5 || (rest == 0.5 && (n & 1))
+             : mode == RZ ? 0
+                          : (mode == RP) == !sign && rest > 0;
     uint64_t bits = ((uint64_t)(e + 14) << 10) + n + (uint64_t)up;
-    if (bits < 0x7c00) return sign | bits;
+    if (bits < 0x7c00)
+        return sign | bits;
     return sign | (mode == RN || (mode != RZ && (mode == RP) == !sign) ? 0x7c00u : 0x7bffu);
 }
 
-static const int host_modes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
+static const int host_modes[] = { FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD };
 
 /* Volatile keeps the operations between the calls that set the mode. */
 static uint64_t rounded(unsigned x, uint64_t va, uint64_t vb, uint64_t vc) {
@@ -2177,23 +2906,47 @@ static uint64_t rounded(unsigned x, uint64_t va, uint64_t vb, uint64_t vc) {
     if (x >> 8) {
         volatile double a = as_f64(va), b = as_f64(vb), c = as_f64(vc), r;
         switch (what) {
-        case R_ADD: r = a + b; break;
-        case R_SUB: r = a - b; break;
-        case R_MUL: r = a * b; break;
-        case R_DIV: r = a / b; break;
-        case R_FMA: r = fma(a, b, c); break;
-        default: r = sqrt(a); break;
+        case R_ADD:
+            r = a + b;
+            break;
+        case R_SUB:
+            r = a - b;
+            break;
+        case R_MUL:
+            r = a * b;
+            break;
+        case R_DIV:
+            r = a / b;
+            break;
+        case R_FMA:
+            r = fma(a, b, c);
+            break;
+        default:
+            r = sqrt(a);
+            break;
         }
         result = of_f64(r);
     } else {
         volatile float a = as_f32(va), b = as_f32(vb), c = as_f32(vc), r;
         switch (what) {
-        case R_ADD: r = a + b; break;
-        case R_SUB: r = a - b; break;
-        case R_MUL: r = a * b; break;
-        case R_DIV: r = a / b; break;
-        case R_FMA: r = fmaf(a, b, c); break;
-        default: r = sqrtf(a); break;
+        case R_ADD:
+            r = a + b;
+            break;
+        case R_SUB:
+            r = a - b;
+            break;
+        case R_MUL:
+            r = a * b;
+            break;
+        case R_DIV:
+            r = a / b;
+            break;
+        case R_FMA:
+            r = fmaf(a, b, c);
+            break;
+        default:
+            r = sqrtf(a);
+            break;
         }
         result = of_f32(r);
     }
@@ -2201,34 +2954,44 @@ static uint64_t rounded(unsigned x, uint64_t va, uint64_t vb, uint64_t vc) {
     return result;
 }
 
-/* f64 holds the product exactly, and the sum too unless one of both is far too small to matter for f16. */
+/* f64 holds the product exactly, and the sum too unless one of both is far too small to matter
+   for f16. */
 static uint64_t half_fma(uint64_t a, uint64_t b, uint64_t c) {
     return half_bits(half_value(a) * half_value(b) + half_value(c), RN);
 }
 
 static uint64_t to_integer(double v, int from_double, unsigned to, int mode) {
     unsigned bits = 8u << (to & 3);
-    int      is_signed = to >= T_S8;
-    if (v != v) return from_double || bits == 64 ? (uint64_t)1 << (bits - 1) : 0;
+    int is_signed = to >= T_S8;
+    if (v != v)
+        return from_double || bits == 64 ? (uint64_t)1 << (bits - 1) : 0;
     v = mode == RN ? rint(v) : mode == RZ ? trunc(v) : mode == RM ? floor(v) : ceil(v);
     double limit = ldexp(1, (int)bits - is_signed);
-    if (v >= limit) return mask(bits - (unsigned)is_signed);
-    if (!is_signed) return v <= 0 ? 0 : (uint64_t)v;
+    if (v >= limit)
+        return mask(bits - (unsigned)is_signed);
+    if (!is_signed)
+        return v <= 0 ? 0 : (uint64_t)v;
     return v <= -limit ? 0 - ((uint64_t)1 << (bits - 1)) : (uint64_t)(int64_t)v;
 }
 
-static uint64_t clamp_integer(uint64_t v, int negative, unsigned to) {      /* v sign-extended when negative */
+/* v sign-extended when negative */
+static uint64_t clamp_integer(uint64_t v, int negative, unsigned to) {
     unsigned bits = 8u << (to & 3);
-    if (to < T_S8) return negative ? 0 : v > mask(bits) ? mask(bits) : v;
-    if (!negative) return v > mask(bits - 1) ? mask(bits - 1) : v;
+    if (to < T_S8)
+        return negative ? 0 : v > mask(bits) ? mask(bits) : v;
+    if (!negative)
+        return v > mask(bits - 1) ? mask(bits - 1) : v;
     return (int64_t)v < -(int64_t)mask(bits - 1) - 1 ? 0 - ((uint64_t)1 << (bits - 1)) : v;
 }
 
 static uint64_t from_integer(uint64_t v, int negative, unsigned to, int mode) {
     uint64_t result;
-    if (to == T_F16) return half_bits(negative ? (double)(int64_t)v : (double)v, mode);     /* inexact only where it is infinite */
-    /* Compilers' own conversions of 64 unsigned bits do not suit all modes: half the value has the same digits. */
-    int              large = !negative && v >> 63;
+    /* inexact only where it is infinite */
+    if (to == T_F16)
+        return half_bits(negative ? (double)(int64_t)v : (double)v, mode);
+    /* Compilers' own conversions of 64 unsigned bits do not suit all modes: half the value has
+       the same digits. */
+    int large = !negative && v >> 63;
     volatile int64_t s = (int64_t)(large ? v >> 1 | (v & 1) : v);
     fesetround(host_modes[mode]);
     if (to == T_F64) {
@@ -2244,24 +3007,32 @@ static uint64_t from_integer(uint64_t v, int negative, unsigned to, int mode) {
 
 static uint64_t convert(unsigned x, uint64_t v) {
     unsigned from = x & 15, to = x >> 4 & 15, bits = 8u << (x >> 12 & 3);
-    int      mode = (int)(x >> 8 & 3);
+    int mode = (int)(x >> 8 & 3);
     if (from < T_F16) {
         unsigned n = 8u << (from & 3);
-        int      negative = from >= T_S8 && (v >> (n - 1) & 1);
+        int negative = from >= T_S8 && (v >> (n - 1) & 1);
         v = negative ? v | ~mask(n) : v & mask(n);
-        return (to < T_F16 ? clamp_integer(v, negative, to) : from_integer(v, negative, to, mode)) & mask(bits);
+        return (to < T_F16 ? clamp_integer(v, negative, to) : from_integer(v, negative, to, mode)) &
+               mask(bits);
     }
-    if (from == T_F64 && to == T_F64 && !(x & CVT_INTEGRAL) && !(x & CVT_SAT)) return v;
+    if (from == T_F64 && to == T_F64 && !(x & CVT_INTEGRAL) && !(x & CVT_SAT))
+        return v;
     double d = from == T_F64 ? as_f64(v) : from == T_F32 ? (double)as_f32(v) : half_value(v);
-    if (to < T_F16) return to_integer(d, from == T_F64, to, mode) & mask(bits);
-    if (x & CVT_INTEGRAL) d = mode == RN ? rint(d) : mode == RZ ? trunc(d) : mode == RM ? floor(d) : ceil(d);
-    if (x & CVT_SAT) d = d > 0 ? (d < 1 ? d : 1) : 0;
-    if (to == T_F64) return of_f64(d);
-    if (to == T_F16) return half_bits(d, mode);
-    if (mode == RN || from != T_F64) return of_f32((float)d);
+    if (to < T_F16)
+        return to_integer(d, from == T_F64, to, mode) & mask(bits);
+    if (x & CVT_INTEGRAL)
+        d = mode == RN ? rint(d) : mode == RZ ? trunc(d) : mode == RM ? floor(d) : ceil(d);
+    if (x & CVT_SAT)
+        d = d > 0 ? (d < 1 ? d : 1) : 0;
+    if (to == T_F64)
+        return of_f64(d);
+    if (to == T_F16)
+        return half_bits(d, mode);
+    if (mode == RN || from != T_F64)
+        return of_f32((float)d);
     fesetround(host_modes[mode]);
     volatile double input = d;
-    volatile float  f = (float)input;
+    volatile float f = (float)input;
     fesetround(FE_TONEAREST);
     return of_f32(f);
 }
@@ -2270,43 +3041,54 @@ static uint64_t bit_field(uint64_t v, uint64_t pos, uint64_t len, unsigned bits,
     pos &= 255, len &= 255;
     uint64_t last = pos + len - 1 < bits - 1 && len ? pos + len - 1 : bits - 1;
     uint64_t sign = is_signed && len ? v >> last & 1 : 0, r = 0;
-    if (pos < bits) r = v >> pos;
+    if (pos < bits)
+        r = v >> pos;
     uint64_t kept = pos < bits ? (pos + len < bits ? len : bits - pos) : 0;
-    if (kept < 64) r = (r & mask((unsigned)kept)) | (sign ? ~mask((unsigned)kept) : 0);
+    if (kept < 64)
+        r = (r & mask((unsigned)kept)) | (sign ? ~mask((unsigned)kept) : 0);
     return r & mask(bits);
 }
 
 static uint64_t insert_field(uint64_t field, uint64_t v, uint64_t packed, unsigned bits) {
     uint64_t pos = packed & 255, len = packed >> 8 & 255;
-    if (pos >= bits || !len) return v;
-    if (len > bits - pos) len = bits - pos;
+    if (pos >= bits || !len)
+        return v;
+    if (len > bits - pos)
+        len = bits - pos;
     uint64_t m = mask((unsigned)len) << pos;
     return (v & ~m) | (field << pos & m);
 }
 
 static uint64_t reverse(uint64_t v, unsigned bits) {
     uint64_t r = 0;
-    for (unsigned i = 0; i < bits; i++) r |= (v >> i & 1) << (bits - 1 - i);
+    for (unsigned i = 0; i < bits; i++)
+        r |= (v >> i & 1) << (bits - 1 - i);
     return r;
 }
 
 static uint64_t find_high(uint64_t v, unsigned bits, unsigned x) {
-    if (x & 2 && v >> (bits - 1)) v = ~v & mask(bits);
-    if (!v) return mask(32);
+    if (x & 2 && v >> (bits - 1))
+        v = ~v & mask(bits);
+    if (!v)
+        return mask(32);
     uint64_t at = 63 - (uint64_t)__builtin_clzll(v);
     return x & 1 ? bits - 1 - at : at;
 }
 
 static uint64_t permute(uint64_t a, uint64_t b, uint64_t c, unsigned mode) {
-    static const uint16_t select[6][4] = {  /* f4e b4e rc8 ecl ecr rc16 */
-        {0x3210, 0x4321, 0x5432, 0x6543}, {0x5670, 0x6701, 0x7012, 0x0123}, {0x0000, 0x1111, 0x2222, 0x3333},
-        {0x3210, 0x3211, 0x3222, 0x3333}, {0x0000, 0x1110, 0x2210, 0x3210}, {0x1010, 0x3232, 0x1010, 0x3232},
+    static const uint16_t select[6][4] = {
+        /* f4e b4e rc8 ecl ecr rc16 */
+        { 0x3210, 0x4321, 0x5432, 0x6543 }, { 0x5670, 0x6701, 0x7012, 0x0123 },
+        { 0x0000, 0x1111, 0x2222, 0x3333 }, { 0x3210, 0x3211, 0x3222, 0x3333 },
+        { 0x0000, 0x1110, 0x2210, 0x3210 }, { 0x1010, 0x3232, 0x1010, 0x3232 },
     };
     uint64_t all = b << 32 | a, r = 0;
-    if (mode) c = select[mode - 1][c & 3];
+    if (mode)
+        c = select[mode - 1][c & 3];
     for (unsigned i = 0; i < 4; i++) {
         uint64_t byte = all >> (c >> (4 * i) & 7) * 8 & 255;
-        if (c >> (4 * i) & 8) byte = byte & 128 ? 255 : 0;
+        if (c >> (4 * i) & 8)
+            byte = byte & 128 ? 255 : 0;
         r |= byte << (8 * i);
     }
     return r;
@@ -2320,7 +3102,8 @@ static uint64_t funnel(uint64_t a, uint64_t b, uint64_t c, unsigned x) {
 static uint64_t dot4(uint64_t a, uint64_t b, uint64_t c, unsigned x) {
     int64_t sum = 0;
     for (unsigned i = 0; i < 32; i += 8) {
-        int64_t u = x & 1 ? (int8_t)(a >> i) : (uint8_t)(a >> i), v = x & 2 ? (int8_t)(b >> i) : (uint8_t)(b >> i);
+        int64_t u = x & 1 ? (int8_t)(a >> i) : (uint8_t)(a >> i),
+                v = x & 2 ? (int8_t)(b >> i) : (uint8_t)(b >> i);
         sum += u * v;
     }
     return (c + (uint64_t)sum) & mask(32);
@@ -2329,59 +3112,100 @@ static uint64_t dot4(uint64_t a, uint64_t b, uint64_t c, unsigned x) {
 static uint64_t lop3(uint64_t a, uint64_t b, uint64_t c, unsigned table) {
     uint64_t r = 0;
     for (unsigned i = 0; i < 8; i++) {
-        if (table >> i & 1) r |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+        if (table >> i & 1)
+            r |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
     }
     return r & mask(32);
 }
 
 static uint64_t add_carry(uint64_t *carry, uint64_t a, uint64_t b, unsigned flags, unsigned bits) {
     u128 sum = (u128)a + b + (flags & CARRY_IN ? *carry : 0);
-    if (flags & CARRY_OUT) *carry = (uint64_t)(sum >> bits) & 1;
+    if (flags & CARRY_OUT)
+        *carry = (uint64_t)(sum >> bits) & 1;
     return (uint64_t)sum & mask(bits);
 }
+
 static uint64_t sub_borrow(uint64_t *carry, uint64_t a, uint64_t b, unsigned flags, unsigned bits) {
     u128 difference = (u128)a - b - (flags & CARRY_IN ? *carry : 0);
-    if (flags & CARRY_OUT) *carry = (uint64_t)(difference >> bits) & 1;
+    if (flags & CARRY_OUT)
+        *carry = (uint64_t)(difference >> bits) & 1;
     return (uint64_t)difference & mask(bits);
 }
 
-static int64_t divide(int64_t a, int64_t b) { return !b ? -1 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b; }
-static int64_t remainder_of(int64_t a, int64_t b) { return !b ? -1 : b == -1 ? 0 : a % b; }
-static uint64_t magnitude(int64_t a) { return a < 0 ? 0 - (uint64_t)a : (uint64_t)a; }
+static int64_t divide(int64_t a, int64_t b) {
+    return !b ? -1 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
+}
 
-static uint64_t saturated(int64_t v) { return (uint32_t)(v > INT32_MAX ? INT32_MAX : v < INT32_MIN ? INT32_MIN : v); }
+static int64_t remainder_of(int64_t a, int64_t b) {
+    return !b ? -1 : b == -1 ? 0 : a % b;
+}
+
+static uint64_t magnitude(int64_t a) {
+    return a < 0 ? 0 - (uint64_t)a : (uint64_t)a;
+}
+
+static uint64_t saturated(int64_t v) {
+    return (uint32_t)(v > INT32_MAX ? INT32_MAX : v < INT32_MIN ? INT32_MIN : v);
+}
 
 /* -0 is below +0, a NaN gives the other operand. */
-static float min_f32(float a, float b) { return a != a ? b : b != b ? a : a < b || (a == b && signbit(a)) ? a : b; }
-static float max_f32(float a, float b) { return a != a ? b : b != b ? a : a > b || (a == b && !signbit(a)) ? a : b; }
-static double min_f64(double a, double b) { return a != a ? b : b != b ? a : a < b || (a == b && signbit(a)) ? a : b; }
-static double max_f64(double a, double b) { return a != a ? b : b != b ? a : a > b || (a == b && !signbit(a)) ? a : b; }
+static float min_f32(float a, float b) {
+    return a != a ? b : b != b ? a : a < b || (a == b && signbit(a)) ? a : b;
+}
+
+static float max_f32(float a, float b) {
+    return a != a ? b : b != b ? a : a > b || (a == b && !signbit(a)) ? a : b;
+}
+
+static double min_f64(double a, double b) {
+    return a != a ? b : b != b ? a : a < b || (a == b && signbit(a)) ? a : b;
+}
+
+static double max_f64(double a, double b) {
+    return a != a ? b : b != b ? a : a > b || (a == b && !signbit(a)) ? a : b;
+}
 
 static int test_property(uint64_t v, unsigned x) {
-    double   d = x & 8 ? as_f64(v) : (double)as_f32(v);
+    double d = x & 8 ? as_f64(v) : (double)as_f32(v);
     uint64_t exponent = x & 8 ? v >> 52 & 0x7ff : v >> 23 & 0xff;
     switch (x & 7) {
-    case 0: return isfinite(d) != 0;
-    case 1: return isinf(d) != 0;
-    case 2: return d == d;
-    case 3: return d != d;
-    case 4: return isfinite(d) && exponent;
-    default: return !exponent && d != 0;
+    case 0:
+        return isfinite(d) != 0;
+    case 1:
+        return isinf(d) != 0;
+    case 2:
+        return d == d;
+    case 3:
+        return d != d;
+    case 4:
+        return isfinite(d) && exponent;
+    default:
+        return !exponent && d != 0;
     }
 }
 
 /* ---- running: memory ---- */
 
-/* What the host or another launch may touch at the same time is accessed atomically; volatile also orders. */
+/* What the host or another launch may touch at the same time is accessed atomically; volatile
+   also orders. */
 static uint64_t load_value(const void *p, unsigned x) {
     uint64_t v;
-#define LOAD(T) \
-    (x & M_VOLATILE ? __atomic_load_n((const T *)p, __ATOMIC_ACQUIRE) : __atomic_load_n((const T *)p, __ATOMIC_RELAXED))
+#define LOAD(T)                                                       \
+    (x & M_VOLATILE ? __atomic_load_n((const T *)p, __ATOMIC_ACQUIRE) \
+                    : __atomic_load_n((const T *)p, __ATOMIC_RELAXED))
     switch (x & 3) {
-    case 0: v = LOAD(uint8_t); break;
-    case 1: v = LOAD(uint16_t); break;
-    case 2: v = LOAD(uint32_t); break;
-    default: v = LOAD(uint64_t); break;
+    case 0:
+        v = LOAD(uint8_t);
+        break;
+    case 1:
+        v = LOAD(uint16_t);
+        break;
+    case 2:
+        v = LOAD(uint32_t);
+        break;
+    default:
+        v = LOAD(uint64_t);
+        break;
     }
 #undef LOAD
     if (x & 12) {
@@ -2392,52 +3216,79 @@ static uint64_t load_value(const void *p, unsigned x) {
 }
 
 static void store_value(void *p, uint64_t v, unsigned x) {
-#define STORE(T) \
-    (x & M_VOLATILE ? __atomic_store_n((T *)p, (T)v, __ATOMIC_RELEASE) : __atomic_store_n((T *)p, (T)v, __ATOMIC_RELAXED))
+#define STORE(T)                                                       \
+    (x & M_VOLATILE ? __atomic_store_n((T *)p, (T)v, __ATOMIC_RELEASE) \
+                    : __atomic_store_n((T *)p, (T)v, __ATOMIC_RELAXED))
     switch (x & 3) {
-    case 0: STORE(uint8_t); break;
-    case 1: STORE(uint16_t); break;
-    case 2: STORE(uint32_t); break;
-    default: STORE(uint64_t); break;
+    case 0:
+        STORE(uint8_t);
+        break;
+    case 1:
+        STORE(uint16_t);
+        break;
+    case 2:
+        STORE(uint32_t);
+        break;
+    default:
+        STORE(uint64_t);
+        break;
     }
 #undef STORE
 }
 
 static uint64_t combine(unsigned what, unsigned t, uint64_t old, uint64_t b, uint64_t c) {
     switch (what) {
-    case AT_ADD: return t == T_F32 ? of_f32(as_f32(old) + as_f32(b)) : of_f64(as_f64(old) + as_f64(b));
+    case AT_ADD:
+        return t == T_F32 ? of_f32(as_f32(old) + as_f32(b)) : of_f64(as_f64(old) + as_f64(b));
     case AT_MIN:
-        if (t >= T_S8) return (t == T_S32 ? (int32_t)old < (int32_t)b : (int64_t)old < (int64_t)b) ? old : b;
+        if (t >= T_S8)
+            return (t == T_S32 ? (int32_t)old < (int32_t)b : (int64_t)old < (int64_t)b) ? old : b;
         return old < b ? old : b;
     case AT_MAX:
-        if (t >= T_S8) return (t == T_S32 ? (int32_t)old > (int32_t)b : (int64_t)old > (int64_t)b) ? old : b;
+        if (t >= T_S8)
+            return (t == T_S32 ? (int32_t)old > (int32_t)b : (int64_t)old > (int64_t)b) ? old : b;
         return old > b ? old : b;
-    case AT_INC: return old >= b ? 0 : old + 1;
-    case AT_DEC: return old == 0 || old > b ? b : old - 1;
-    default: return old == b ? c : old;
+    case AT_INC:
+        return old >= b ? 0 : old + 1;
+    case AT_DEC:
+        return old == 0 || old > b ? b : old - 1;
+    default:
+        return old == b ? c : old;
     }
 }
 
 static uint64_t atomic_operation(void *p, unsigned x, uint64_t b, uint64_t c) {
     unsigned what = x & 15, t = x >> 4 & 15;
-    int      order = x >> 8 & 1 ? __ATOMIC_ACQ_REL : __ATOMIC_RELAXED;
-#define ATOMIC(T, ORDER) do { \
-        if (what == AT_ADD && t < T_F16) return __atomic_fetch_add((T *)p, (T)b, ORDER); \
-        if (what == AT_AND) return __atomic_fetch_and((T *)p, (T)b, ORDER); \
-        if (what == AT_OR) return __atomic_fetch_or((T *)p, (T)b, ORDER); \
-        if (what == AT_XOR) return __atomic_fetch_xor((T *)p, (T)b, ORDER); \
-        if (what == AT_EXCH) return __atomic_exchange_n((T *)p, (T)b, ORDER); \
-        T old = __atomic_load_n((T *)p, __ATOMIC_RELAXED); \
-        while (!__atomic_compare_exchange_n((T *)p, &old, (T)combine(what, t, old, b, c), 1, ORDER, __ATOMIC_RELAXED)) { } \
-        return old; \
+    int order = x >> 8 & 1 ? __ATOMIC_ACQ_REL : __ATOMIC_RELAXED;
+#define ATOMIC(T, ORDER)                                                                     \
+    do {                                                                                     \
+        if (what == AT_ADD && t < T_F16)                                                     \
+            return __atomic_fetch_add((T *)p, (T)b, ORDER);                                  \
+        if (what == AT_AND)                                                                  \
+            return __atomic_fetch_and((T *)p, (T)b, ORDER);                                  \
+        if (what == AT_OR)                                                                   \
+            return __atomic_fetch_or((T *)p, (T)b, ORDER);                                   \
+        if (what == AT_XOR)                                                                  \
+            return __atomic_fetch_xor((T *)p, (T)b, ORDER);                                  \
+        if (what == AT_EXCH)                                                                 \
+            return __atomic_exchange_n((T *)p, (T)b, ORDER);                                 \
+        T old = __atomic_load_n((T *)p, __ATOMIC_RELAXED);                                   \
+        while (!__atomic_compare_exchange_n((T *)p, &old, (T)combine(what, t, old, b, c), 1, \
+                                            ORDER, __ATOMIC_RELAXED)) {                      \
+        }                                                                                    \
+        return old;                                                                          \
     } while (0)
     int wide = t == T_F64 || (t < T_F16 && (t & 3) == 3);
     if (order == __ATOMIC_RELAXED) {
-        if (wide) ATOMIC(uint64_t, __ATOMIC_RELAXED);
-        else ATOMIC(uint32_t, __ATOMIC_RELAXED);
+        if (wide)
+            ATOMIC(uint64_t, __ATOMIC_RELAXED);
+        else
+            ATOMIC(uint32_t, __ATOMIC_RELAXED);
     } else {
-        if (wide) ATOMIC(uint64_t, __ATOMIC_ACQ_REL);
-        else ATOMIC(uint32_t, __ATOMIC_ACQ_REL);
+        if (wide)
+            ATOMIC(uint64_t, __ATOMIC_ACQ_REL);
+        else
+            ATOMIC(uint32_t, __ATOMIC_ACQ_REL);
     }
 #undef ATOMIC
 }
@@ -2445,45 +3296,48 @@ static uint64_t atomic_operation(void *p, unsigned x, uint64_t b, uint64_t c) {
 /* ---- running: state ---- */
 
 typedef struct frame {
-    struct frame       *caller;
+    struct frame *caller;
     const ptx_function *f;
-    uint64_t           *r;
-    unsigned char      *memory;         /* .param variables and a device function's parameters */
-    size_t              local, kept;    /* where the function's .local variables start, what the caller used */
-    uint32_t            back;           /* the caller's next operation */
-    uint32_t            results;        /* list of where results go */
-    unsigned            depth;
+    uint64_t *r;
+    unsigned char *memory; /* .param variables and a device function's parameters */
+    /* where the function's .local variables start, what the caller used */
+    size_t local, kept;
+    uint32_t back;    /* the caller's next operation */
+    uint32_t results; /* list of where results go */
+    unsigned depth;
 } frame;
 
 enum { READY, AT_BARRIER, AT_WARP, ENDED };
 
 typedef struct thread {
-    frame          first, *top;
-    uint32_t       pc;
-    int            state, spins;
-    unsigned       barrier, wanted;
+    frame first, *top;
+    uint32_t pc;
+    int state, spins;
+    unsigned barrier, wanted;
     unsigned char *local;
-    size_t         local_size, local_used;
-    uint64_t       seen;                /* hash of the registers when the last slice ended */
+    size_t local_size, local_used;
+    uint64_t seen; /* hash of the registers when the last slice ended */
 } thread;
 
 typedef struct run {
     const ptx_function *f;
-    const ptx_module   *m;
-    const ptx_launch   *launch;
-    thread             *threads;
-    unsigned            count, block[3], arrived[16], at;   /* at: the thread that runs, or failed */
-    int                 stopped;
-    uint64_t           *registers;
-    unsigned char      *entry_params, *frames, *regions[4];
-    size_t              region_sizes[4];
-    ptx_status          status;
-    char                why[300];
+    const ptx_module *m;
+    const ptx_launch *launch;
+    thread *threads;
+    /* at: the thread that runs, or failed */
+    unsigned count, block[3], arrived[16], at;
+    int stopped;
+    uint64_t *registers;
+    unsigned char *entry_params, *frames, *regions[4];
+    size_t region_sizes[4];
+    ptx_status status;
+    char why[300];
 } run;
 
 static uint64_t fence_word;
 
-__attribute__((format(printf, 3, 4))) static void *fail(run *r, ptx_status status, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void *fail(run *r, ptx_status status,
+                                                        const char *format, ...) {
     va_list list;
     va_start(list, format);
     vsnprintf(r->why, sizeof r->why, format, list);
@@ -2493,33 +3347,44 @@ __attribute__((format(printf, 3, 4))) static void *fail(run *r, ptx_status statu
 }
 
 static void *bad_address(run *r, const char *space, uint64_t address, size_t size, int write) {
-    return fail(r, PTX_BAD_ADDRESS, "%s %zu bytes at 0x%llx%s is not allowed", write ? "a write of" : "a read of", size,
-                (unsigned long long)address, space);
+    return fail(r, PTX_BAD_ADDRESS, "%s %zu bytes at 0x%llx%s is not allowed",
+                write ? "a write of" : "a read of", size, (unsigned long long)address, space);
 }
+
 static void *misaligned(run *r, uint64_t address, size_t size) {
-    return fail(r, PTX_MISALIGNED, "address 0x%llx is not a multiple of %zu", (unsigned long long)address, size);
+    return fail(r, PTX_MISALIGNED, "address 0x%llx is not a multiple of %zu",
+                (unsigned long long)address, size);
 }
 
 static void *reach_global(run *r, uint64_t address, size_t size, int write) {
     const ptx_module *m = r->m;
-    void             *p = NULL;
-    if (address & (size - 1)) return misaligned(r, address, size);
-    if (address >> 48) return bad_address(r, " (global)", address, size, write);
+    void *p = NULL;
+    if (address & (size - 1))
+        return misaligned(r, address, size);
+    if (address >> 48)
+        return bad_address(r, " (global)", address, size, write);
     for (size_t low = 0, high = m->global_count; low < high;) {
-        size_t          at = (low + high) / 2;
+        size_t at = (low + high) / 2;
         const variable *v = &m->globals[at];
-        if (address < (uintptr_t)v->data) high = at;
-        else if (address - (uintptr_t)v->data >= v->size) low = at + 1;
-        else if (address - (uintptr_t)v->data + size <= v->size) return v->data + (address - (uintptr_t)v->data);
-        else break;
+        if (address < (uintptr_t)v->data)
+            high = at;
+        else if (address - (uintptr_t)v->data >= v->size)
+            low = at + 1;
+        else if (address - (uintptr_t)v->data + size <= v->size)
+            return v->data + (address - (uintptr_t)v->data);
+        else
+            break;
     }
-    if (r->launch->memory.reach) p = r->launch->memory.reach(r->launch->memory.user, address, size, write);
+    if (r->launch->memory.reach)
+        p = r->launch->memory.reach(r->launch->memory.user, address, size, write);
     return p ? p : bad_address(r, " (global)", address, size, write);
 }
 
 static void *reach_shared(run *r, uint64_t address, size_t size, int write) {
-    uint64_t region = address >> REGION_BITS, at = (address & (((uint64_t)1 << REGION_BITS) - 1)) - FIRST_ADDRESS;
-    if (address & (size - 1)) return misaligned(r, address, size);
+    uint64_t region = address >> REGION_BITS,
+             at = (address & (((uint64_t)1 << REGION_BITS) - 1)) - FIRST_ADDRESS;
+    if (address & (size - 1))
+        return misaligned(r, address, size);
     if (region > DYNAMIC || at >= r->region_sizes[region] || size > r->region_sizes[region] - at) {
         return bad_address(r, " (shared)", address, size, write);
     }
@@ -2527,13 +3392,18 @@ static void *reach_shared(run *r, uint64_t address, size_t size, int write) {
 }
 
 static void *reach_other(run *r, thread *t, int space, uint64_t address, size_t size, int write) {
-    static const char *const names[] = {"", "", "", " (local)", " (const)", " (param)"};
+    static const char *const names[] = { "", "", "", " (local)", " (const)", " (param)" };
     uint64_t at = address - FIRST_ADDRESS, in_frame = address - FRAME_PARAM;
-    if (address & (size - 1)) return misaligned(r, address, size);
-    if (space == LOCAL && at < t->local_used && size <= t->local_used - at) return t->local + at;
-    if (space == CONST && !write && at < r->m->const_size && size <= r->m->const_size - at) return r->m->consts + at;
-    if (space == PARAM && !write && at < r->f->param_bytes && size <= r->f->param_bytes - at) return r->entry_params + at;
-    if (space == PARAM && !write && in_frame < t->top->f->frame_bytes && size <= t->top->f->frame_bytes - in_frame) {
+    if (address & (size - 1))
+        return misaligned(r, address, size);
+    if (space == LOCAL && at < t->local_used && size <= t->local_used - at)
+        return t->local + at;
+    if (space == CONST && !write && at < r->m->const_size && size <= r->m->const_size - at)
+        return r->m->consts + at;
+    if (space == PARAM && !write && at < r->f->param_bytes && size <= r->f->param_bytes - at)
+        return r->entry_params + at;
+    if (space == PARAM && !write && in_frame < t->top->f->frame_bytes &&
+        size <= t->top->f->frame_bytes - in_frame) {
         return t->top->memory + in_frame;
     }
     return bad_address(r, names[space], address, size, write);
@@ -2542,31 +3412,42 @@ static void *reach_other(run *r, thread *t, int space, uint64_t address, size_t 
 static void *reach_generic(run *r, thread *t, uint64_t address, size_t size, int write) {
     uint64_t inside = address & mask(48);
     switch (address >> 48) {
-    case W_SHARED: return reach_shared(r, inside, size, write);
-    case W_LOCAL: return reach_other(r, t, LOCAL, inside, size, write);
-    case W_CONST: return reach_other(r, t, CONST, inside, size, write);
-    case W_PARAM: return reach_other(r, t, PARAM, inside, size, write);
-    default: return reach_global(r, address, size, write);
+    case W_SHARED:
+        return reach_shared(r, inside, size, write);
+    case W_LOCAL:
+        return reach_other(r, t, LOCAL, inside, size, write);
+    case W_CONST:
+        return reach_other(r, t, CONST, inside, size, write);
+    case W_PARAM:
+        return reach_other(r, t, PARAM, inside, size, write);
+    default:
+        return reach_global(r, address, size, write);
     }
 }
 
 static void *reach(run *r, thread *t, unsigned space, uint64_t address, size_t size, int write) {
     switch (space) {
-    case GENERIC: return reach_generic(r, t, address, size, write);
-    case GLOBAL: return reach_global(r, address, size, write);
-    case SHARED: return reach_shared(r, address, size, write);
-    default: return reach_other(r, t, (int)space, address, size, write);
+    case GENERIC:
+        return reach_generic(r, t, address, size, write);
+    case GLOBAL:
+        return reach_global(r, address, size, write);
+    case SHARED:
+        return reach_shared(r, address, size, write);
+    default:
+        return reach_other(r, t, (int)space, address, size, write);
     }
 }
 
 /* Local memory starts at FIRST_ADDRESS, one thread's functions stacked. */
 static int grow_local(run *r, thread *t, size_t bytes) {
     size_t need = aligned(t->local_used, 64) + bytes;
-    if (!bytes) return 1;
+    if (!bytes)
+        return 1;
     if (need > t->local_size) {
-        size_t         size = 2 * need;
+        size_t size = 2 * need;
         unsigned char *fresh = need > (size_t)1 << 24 ? NULL : realloc(t->local, size);
-        if (!fresh) return fail(r, PTX_BAD_PROGRAM, "too much local memory"), 0;
+        if (!fresh)
+            return fail(r, PTX_BAD_PROGRAM, "too much local memory"), 0;
         t->local = fresh;
         t->local_size = size;
     }
@@ -2577,37 +3458,51 @@ static int grow_local(run *r, thread *t, size_t bytes) {
 
 static int enter_function(run *r, thread *t, const ptx_function *f, uint32_t list, uint32_t back) {
     const uint32_t *args = &r->m->lists[list];
-    const frame    *caller = t->top;
-    unsigned        results = args[0], k = 0;
+    const frame *caller = t->top;
+    unsigned results = args[0], k = 0;
     args += 1 + 2 * results;
     int matches = !f->entry && results == f->results && args[0] == f->count - f->results;
     for (k = 0; matches && k < f->count; k++) {
-        matches = f->params[k].size == (k < results ? r->m->lists[list + 2 + 2 * k] : args[2 + 2 * (k - results)]);
+        matches = f->params[k].size ==
+                  (k < results ? r->m->lists[list + 2 + 2 * k] : args[2 + 2 * (k - results)]);
     }
-    if (!matches) return fail(r, PTX_BAD_PROGRAM, "the call does not match %s", f->name), 0;
-    if (caller->depth >= MAX_DEPTH) return fail(r, PTX_BAD_PROGRAM, "the calls are nested too deep"), 0;
-    size_t         head = aligned(sizeof(frame), 16), registers = aligned(f->slots * sizeof(uint64_t), 16);
+    if (!matches)
+        return fail(r, PTX_BAD_PROGRAM, "the call does not match %s", f->name), 0;
+    if (caller->depth >= MAX_DEPTH)
+        return fail(r, PTX_BAD_PROGRAM, "the calls are nested too deep"), 0;
+    size_t head = aligned(sizeof(frame), 16), registers = aligned(f->slots * sizeof(uint64_t), 16);
     unsigned char *memory = malloc(head + registers + f->frame_bytes + 16);
-    if (!memory) return fail(r, PTX_BAD_PROGRAM, "out of memory"), 0;
+    if (!memory)
+        return fail(r, PTX_BAD_PROGRAM, "out of memory"), 0;
     frame *n = (frame *)(void *)memory;
-    *n = (frame){t->top, f, (uint64_t *)(void *)(memory + head), memory + head + registers, aligned(t->local_used, 64),
-                 t->local_used, back, list, caller->depth + 1};
-    if (!grow_local(r, t, f->local_bytes)) return free(memory), 0;
+    *n = (frame){ t->top,
+                  f,
+                  (uint64_t *)(void *)(memory + head),
+                  memory + head + registers,
+                  aligned(t->local_used, 64),
+                  t->local_used,
+                  back,
+                  list,
+                  caller->depth + 1 };
+    if (!grow_local(r, t, f->local_bytes))
+        return free(memory), 0;
     memcpy(n->r, f->init, f->slots * sizeof(uint64_t));
     memcpy(n->r, caller->r, S_SPECIAL * sizeof(uint64_t));
     memset(n->memory, 0xA5, f->frame_bytes);
     for (k = results; k < f->count; k++) {
-        memcpy(n->memory + f->params[k].offset, caller->memory + args[1 + 2 * (k - results)], f->params[k].size);
+        memcpy(n->memory + f->params[k].offset, caller->memory + args[1 + 2 * (k - results)],
+               f->params[k].size);
     }
     t->top = n;
     return 1;
 }
 
 static void leave_function(run *r, thread *t) {
-    frame          *n = t->top, *caller = n->caller;
+    frame *n = t->top, *caller = n->caller;
     const uint32_t *list = &r->m->lists[n->results];
     for (unsigned k = 0; k < list[0]; k++) {
-        memcpy(caller->memory + list[1 + 2 * k], n->memory + n->f->params[k].offset, n->f->params[k].size);
+        memcpy(caller->memory + list[1 + 2 * k], n->memory + n->f->params[k].offset,
+               n->f->params[k].size);
     }
     t->local_used = n->kept;
     t->top = caller;
@@ -2633,9 +3528,13 @@ static uint64_t read_clock(unsigned x) {
 static void name_register(run *r, const ptx_function *f, unsigned slot) {
     for (size_t i = 0; i < f->declaration_count; i++) {
         const declaration *d = &f->declarations[i];
-        if (slot < d->first || slot >= d->first + (d->count ? d->count : 1)) continue;
-        if (d->count) fail(r, PTX_BAD_PROGRAM, "register %s%u is read before it is written", d->name, slot - d->first);
-        else fail(r, PTX_BAD_PROGRAM, "register %s is read before it is written", d->name);
+        if (slot < d->first || slot >= d->first + (d->count ? d->count : 1))
+            continue;
+        if (d->count)
+            fail(r, PTX_BAD_PROGRAM, "register %s%u is read before it is written", d->name,
+                 slot - d->first);
+        else
+            fail(r, PTX_BAD_PROGRAM, "register %s is read before it is written", d->name);
         return;
     }
     fail(r, PTX_BAD_PROGRAM, "a register is read before it is written");
@@ -2643,125 +3542,172 @@ static void name_register(run *r, const ptx_function *f, unsigned slot) {
 
 /* ---- running: the loop ---- */
 
-/* Taken branches and calls between two turns. Loops of 1 to 10 branches end each slice at the same place, which shows a thread
-   that only waits: its registers are the same then. */
+/* Taken branches and calls between two turns. Loops of 1 to 10 branches end each slice at the
+   same place, which shows a thread that only waits: its registers are the same then. */
 enum { SLICE = 5040, SLICE_OF_SPINNING = 60 };
 
 /* Runs a thread until it waits, ends, fails (r->status) or has used its slice. */
 static void execute(run *run_, thread *t) {
     const ptx_module *m = run_->m;
-    const insn       *code = m->code, *i = code + t->pc;
-    uint64_t         *r = t->top->r;
-    int               budget = t->spins ? SLICE_OF_SPINNING : SLICE;
-    void             *p;
+    const insn *code = m->code, *i = code + t->pc;
+    uint64_t *r = t->top->r;
+    int budget = t->spins ? SLICE_OF_SPINNING : SLICE;
+    void *p;
 
-#define CASE_U16(NAME, EXPR) case OP_##NAME##_16: { \
-        uint32_t a = (uint16_t)r[i->a], b = (uint16_t)r[i->b], c = (uint16_t)r[i->c]; (void)a, (void)b, (void)c; \
-        r[i->d] = (uint16_t)(EXPR); } continue;
-#define CASE_U32(NAME, EXPR) case OP_##NAME##_32: { \
-        uint32_t a = (uint32_t)r[i->a], b = (uint32_t)r[i->b], c = (uint32_t)r[i->c]; (void)a, (void)b, (void)c; \
-        r[i->d] = (uint32_t)(EXPR); } continue;
-#define CASE_U64(NAME, EXPR) case OP_##NAME##_64: { \
-        uint64_t a = r[i->a], b = r[i->b], c = r[i->c]; (void)a, (void)b, (void)c; \
-        r[i->d] = (uint64_t)(EXPR); } continue;
-#define CASE_S16(NAME, EXPR) case OP_##NAME##_16: { \
-        int32_t a = (int16_t)r[i->a], b = (int16_t)r[i->b]; (void)a, (void)b; r[i->d] = (uint16_t)(EXPR); } continue;
-#define CASE_S32(NAME, EXPR) case OP_##NAME##_32: { \
-        int32_t a = (int32_t)r[i->a], b = (int32_t)r[i->b]; (void)a, (void)b; r[i->d] = (uint32_t)(EXPR); } continue;
-#define CASE_S64(NAME, EXPR) case OP_##NAME##_64: { \
-        int64_t a = (int64_t)r[i->a], b = (int64_t)r[i->b]; (void)a, (void)b; r[i->d] = (uint64_t)(EXPR); } continue;
+#define CASE_U16(NAME, EXPR)                                                          \
+    case OP_##NAME##_16: {                                                            \
+        uint32_t a = (uint16_t)r[i->a], b = (uint16_t)r[i->b], c = (uint16_t)r[i->c]; \
+        (void)a, (void)b, (void)c;                                                    \
+        r[i->d] = (uint16_t)(EXPR);                                                   \
+    }                                                                                 \
+        continue;
+#define CASE_U32(NAME, EXPR)                                                          \
+    case OP_##NAME##_32: {                                                            \
+        uint32_t a = (uint32_t)r[i->a], b = (uint32_t)r[i->b], c = (uint32_t)r[i->c]; \
+        (void)a, (void)b, (void)c;                                                    \
+        r[i->d] = (uint32_t)(EXPR);                                                   \
+    }                                                                                 \
+        continue;
+#define CASE_U64(NAME, EXPR)                            \
+    case OP_##NAME##_64: {                              \
+        uint64_t a = r[i->a], b = r[i->b], c = r[i->c]; \
+        (void)a, (void)b, (void)c;                      \
+        r[i->d] = (uint64_t)(EXPR);                     \
+    }                                                   \
+        continue;
+#define CASE_S16(NAME, EXPR)                                \
+    case OP_##NAME##_16: {                                  \
+        int32_t a = (int16_t)r[i->a], b = (int16_t)r[i->b]; \
+        (void)a, (void)b;                                   \
+        r[i->d] = (uint16_t)(EXPR);                         \
+    }                                                       \
+        continue;
+#define CASE_S32(NAME, EXPR)                                \
+    case OP_##NAME##_32: {                                  \
+        int32_t a = (int32_t)r[i->a], b = (int32_t)r[i->b]; \
+        (void)a, (void)b;                                   \
+        r[i->d] = (uint32_t)(EXPR);                         \
+    }                                                       \
+        continue;
+#define CASE_S64(NAME, EXPR)                                \
+    case OP_##NAME##_64: {                                  \
+        int64_t a = (int64_t)r[i->a], b = (int64_t)r[i->b]; \
+        (void)a, (void)b;                                   \
+        r[i->d] = (uint64_t)(EXPR);                         \
+    }                                                       \
+        continue;
 #define CASES_U(NAME, EXPR) CASE_U16(NAME, EXPR) CASE_U32(NAME, EXPR) CASE_U64(NAME, EXPR)
 #define CASES_S(NAME, EXPR) CASE_S16(NAME, EXPR) CASE_S32(NAME, EXPR) CASE_S64(NAME, EXPR)
-#define CASE(NAME, EXPR) case OP_##NAME: r[i->d] = (uint64_t)(EXPR); continue;
-#define CASES_F(NAME, EXPR32, EXPR64) \
-    case OP_##NAME##_32: { float a = as_f32(r[i->a]), b = as_f32(r[i->b]), c = as_f32(r[i->c]); (void)b, (void)c; \
-        r[i->d] = of_f32(EXPR32); } continue; \
-    case OP_##NAME##_64: { double a = as_f64(r[i->a]), b = as_f64(r[i->b]), c = as_f64(r[i->c]); (void)b, (void)c; \
-        r[i->d] = of_f64(EXPR64); } continue;
-#define JUMP(TARGET) { i = code + (TARGET); if (--budget <= 0) goto out; goto again; }
+#define CASE(NAME, EXPR)            \
+    case OP_##NAME:                 \
+        r[i->d] = (uint64_t)(EXPR); \
+        continue;
+#define CASES_F(NAME, EXPR32, EXPR64)                                         \
+    case OP_##NAME##_32: {                                                    \
+        float a = as_f32(r[i->a]), b = as_f32(r[i->b]), c = as_f32(r[i->c]);  \
+        (void)b, (void)c;                                                     \
+        r[i->d] = of_f32(EXPR32);                                             \
+    }                                                                         \
+        continue;                                                             \
+    case OP_##NAME##_64: {                                                    \
+        double a = as_f64(r[i->a]), b = as_f64(r[i->b]), c = as_f64(r[i->c]); \
+        (void)b, (void)c;                                                     \
+        r[i->d] = of_f64(EXPR64);                                             \
+    }                                                                         \
+        continue;
+#define JUMP(TARGET)         \
+    {                        \
+        i = code + (TARGET); \
+        if (--budget <= 0)   \
+            goto out;        \
+        goto again;          \
+    }
 #define ADDRESS (r[i->a] + (uint64_t)(int64_t)i->imm)
-#define SIZE    ((size_t)1 << (i->x & 3))
+#define SIZE ((size_t)1 << (i->x & 3))
 
     for (;; i++) {
     again:
         switch (i->op) {
-        case OP_NOP: continue;
-        CASE(MOV, r[i->a])
-        CASE(SELP, r[i->c] ? r[i->a] : r[i->b])
-        CASE(PACK, r[i->a] | r[i->b] << i->imm)
-        CASE(AND, r[i->a] & r[i->b])
-        CASE(OR, r[i->a] | r[i->b])
-        CASE(XOR, r[i->a] ^ r[i->b])
-        CASE(LOP3, lop3(r[i->a], r[i->b], r[i->c], i->x))
-        CASES_U(ADD, a + b)
-        CASES_U(SUB, a - b)
-        CASES_U(MULLO, a * b)
-        CASES_U(MADLO, a * b + c)
-        CASE_U16(MULHIU, a * b >> 16)
-        CASE_U32(MULHIU, (uint64_t)a * b >> 32)
-        CASE_U64(MULHIU, (u128)a * b >> 64)
-        CASE_S16(MULHIS, a * b >> 16)
-        CASE_S32(MULHIS, (int64_t)a * b >> 32)
-        CASE_S64(MULHIS, (s128)a * b >> 64)
-        CASE(MULWIDES_16, (uint32_t)((int16_t)r[i->a] * (int16_t)r[i->b]))
-        CASE(MULWIDES_32, (int64_t)(int32_t)r[i->a] * (int32_t)r[i->b])
-        CASES_U(DIVU, b ? a / b : ~b)
-        CASES_U(REMU, b ? a % b : ~b)
-        CASES_S(DIVS, divide(a, b))
-        CASES_S(REMS, remainder_of(a, b))
-        CASE(MINU, r[i->a] < r[i->b] ? r[i->a] : r[i->b])
-        CASE(MAXU, r[i->a] > r[i->b] ? r[i->a] : r[i->b])
-        CASES_S(MINS, a < b ? a : b)
-        CASES_S(MAXS, a > b ? a : b)
-        CASES_S(ABS, magnitude(a))
-        CASE(SHL_16, r[i->b] > 15 ? 0 : r[i->a] << r[i->b] & 0xffff)
-        CASE(SHL_32, r[i->b] > 31 ? 0 : (uint32_t)(r[i->a] << r[i->b]))
-        CASE(SHL_64, r[i->b] > 63 ? 0 : r[i->a] << r[i->b])
-        CASE(SHRU, r[i->b] > 63 ? 0 : r[i->a] >> r[i->b])
-        CASE(SHRS_16, (uint16_t)((int16_t)r[i->a] >> (r[i->b] > 15 ? 15 : r[i->b])))
-        CASE(SHRS_32, (uint32_t)((int32_t)r[i->a] >> (r[i->b] > 31 ? 31 : r[i->b])))
-        CASE(SHRS_64, (int64_t)r[i->a] >> (r[i->b] > 63 ? 63 : r[i->b]))
-        CASE(SEXT_16, (uint16_t)((int64_t)(r[i->a] << i->x) >> i->x))
-        CASE(SEXT_32, (uint32_t)((int64_t)(r[i->a] << i->x) >> i->x))
-        CASE(SEXT_64, (int64_t)(r[i->a] << i->x) >> i->x)
-        CASE(EQ, r[i->a] == r[i->b])
-        CASE(NE, r[i->a] != r[i->b])
-        CASE(LTU, r[i->a] < r[i->b])
-        CASE(LEU, r[i->a] <= r[i->b])
-        CASES_S(LTS, a < b)
-        CASES_S(LES, a <= b)
-        CASE(ADDC_32, add_carry(&r[S_CARRY], r[i->a], r[i->b], i->x, 32))
-        CASE(ADDC_64, add_carry(&r[S_CARRY], r[i->a], r[i->b], i->x, 64))
-        CASE(SUBC_32, sub_borrow(&r[S_CARRY], r[i->a], r[i->b], i->x, 32))
-        CASE(SUBC_64, sub_borrow(&r[S_CARRY], r[i->a], r[i->b], i->x, 64))
-        CASE(ADDSAT, saturated((int64_t)(int32_t)r[i->a] + (int32_t)r[i->b]))
-        CASE(SUBSAT, saturated((int64_t)(int32_t)r[i->a] - (int32_t)r[i->b]))
-        CASE(POPC, __builtin_popcountll(r[i->a]))
-        CASE(CLZ_32, r[i->a] ? __builtin_clzll(r[i->a]) - 32 : 32)
-        CASE(CLZ_64, r[i->a] ? __builtin_clzll(r[i->a]) : 64)
-        CASE(BREV_32, reverse(r[i->a], 32))
-        CASE(BREV_64, reverse(r[i->a], 64))
-        CASE(BFEU_32, bit_field(r[i->a], r[i->b], r[i->c], 32, 0))
-        CASE(BFEU_64, bit_field(r[i->a], r[i->b], r[i->c], 64, 0))
-        CASE(BFES_32, bit_field(r[i->a], r[i->b], r[i->c], 32, 1))
-        CASE(BFES_64, bit_field(r[i->a], r[i->b], r[i->c], 64, 1))
-        CASE(BFI_32, insert_field(r[i->a], r[i->b], r[i->c], 32))
-        CASE(BFI_64, insert_field(r[i->a], r[i->b], r[i->c], 64))
-        CASE(BFIND_32, find_high(r[i->a], 32, i->x))
-        CASE(BFIND_64, find_high(r[i->a], 64, i->x))
-        CASE(PRMT, permute(r[i->a], r[i->b], r[i->c], i->x))
-        CASE(FUNNEL, funnel(r[i->a], r[i->b], r[i->c], i->x))
-        CASE(DP4A, dot4(r[i->a], r[i->b], r[i->c], i->x))
+        case OP_NOP:
+            continue;
+            CASE(MOV, r[i->a])
+            CASE(SELP, r[i->c] ? r[i->a] : r[i->b])
+            CASE(PACK, r[i->a] | r[i->b] << i->imm)
+            CASE(AND, r[i->a] & r[i->b])
+            CASE(OR, r[i->a] | r[i->b])
+            CASE(XOR, r[i->a] ^ r[i->b])
+            CASE(LOP3, lop3(r[i->a], r[i->b], r[i->c], i->x))
+            CASES_U(ADD, a + b)
+            CASES_U(SUB, a - b)
+            CASES_U(MULLO, a * b)
+            CASES_U(MADLO, a * b + c)
+            CASE_U16(MULHIU, a * b >> 16)
+            CASE_U32(MULHIU, (uint64_t)a * b >> 32)
+            CASE_U64(MULHIU, (u128)a * b >> 64)
+            CASE_S16(MULHIS, a * b >> 16)
+            CASE_S32(MULHIS, (int64_t)a * b >> 32)
+            CASE_S64(MULHIS, (s128)a * b >> 64)
+            CASE(MULWIDES_16, (uint32_t)((int16_t)r[i->a] * (int16_t)r[i->b]))
+            CASE(MULWIDES_32, (int64_t)(int32_t)r[i->a] * (int32_t)r[i->b])
+            CASES_U(DIVU, b ? a / b : ~b)
+            CASES_U(REMU, b ? a % b : ~b)
+            CASES_S(DIVS, divide(a, b))
+            CASES_S(REMS, remainder_of(a, b))
+            CASE(MINU, r[i->a] < r[i->b] ? r[i->a] : r[i->b])
+            CASE(MAXU, r[i->a] > r[i->b] ? r[i->a] : r[i->b])
+            CASES_S(MINS, a < b ? a : b)
+            CASES_S(MAXS, a > b ? a : b)
+            CASES_S(ABS, magnitude(a))
+            CASE(SHL_16, r[i->b] > 15 ? 0 : r[i->a] << r[i->b] & 0xffff)
+            CASE(SHL_32, r[i->b] > 31 ? 0 : (uint32_t)(r[i->a] << r[i->b]))
+            CASE(SHL_64, r[i->b] > 63 ? 0 : r[i->a] << r[i->b])
+            CASE(SHRU, r[i->b] > 63 ? 0 : r[i->a] >> r[i->b])
+            CASE(SHRS_16, (uint16_t)((int16_t)r[i->a] >> (r[i->b] > 15 ? 15 : r[i->b])))
+            CASE(SHRS_32, (uint32_t)((int32_t)r[i->a] >> (r[i->b] > 31 ? 31 : r[i->b])))
+            CASE(SHRS_64, (int64_t)r[i->a] >> (r[i->b] > 63 ? 63 : r[i->b]))
+            CASE(SEXT_16, (uint16_t)((int64_t)(r[i->a] << i->x) >> i->x))
+            CASE(SEXT_32, (uint32_t)((int64_t)(r[i->a] << i->x) >> i->x))
+            CASE(SEXT_64, (int64_t)(r[i->a] << i->x) >> i->x)
+            CASE(EQ, r[i->a] == r[i->b])
+            CASE(NE, r[i->a] != r[i->b])
+            CASE(LTU, r[i->a] < r[i->b])
+            CASE(LEU, r[i->a] <= r[i->b])
+            CASES_S(LTS, a < b)
+            CASES_S(LES, a <= b)
+            CASE(ADDC_32, add_carry(&r[S_CARRY], r[i->a], r[i->b], i->x, 32))
+            CASE(ADDC_64, add_carry(&r[S_CARRY], r[i->a], r[i->b], i->x, 64))
+            CASE(SUBC_32, sub_borrow(&r[S_CARRY], r[i->a], r[i->b], i->x, 32))
+            CASE(SUBC_64, sub_borrow(&r[S_CARRY], r[i->a], r[i->b], i->x, 64))
+            CASE(ADDSAT, saturated((int64_t)(int32_t)r[i->a] + (int32_t)r[i->b]))
+            CASE(SUBSAT, saturated((int64_t)(int32_t)r[i->a] - (int32_t)r[i->b]))
+            CASE(POPC, __builtin_popcountll(r[i->a]))
+            CASE(CLZ_32, r[i->a] ? __builtin_clzll(r[i->a]) - 32 : 32)
+            CASE(CLZ_64, r[i->a] ? __builtin_clzll(r[i->a]) : 64)
+            CASE(BREV_32, reverse(r[i->a], 32))
+            CASE(BREV_64, reverse(r[i->a], 64))
+            CASE(BFEU_32, bit_field(r[i->a], r[i->b], r[i->c], 32, 0))
+            CASE(BFEU_64, bit_field(r[i->a], r[i->b], r[i->c], 64, 0))
+            CASE(BFES_32, bit_field(r[i->a], r[i->b], r[i->c], 32, 1))
+            CASE(BFES_64, bit_field(r[i->a], r[i->b], r[i->c], 64, 1))
+            CASE(BFI_32, insert_field(r[i->a], r[i->b], r[i->c], 32))
+            CASE(BFI_64, insert_field(r[i->a], r[i->b], r[i->c], 64))
+            CASE(BFIND_32, find_high(r[i->a], 32, i->x))
+            CASE(BFIND_64, find_high(r[i->a], 64, i->x))
+            CASE(PRMT, permute(r[i->a], r[i->b], r[i->c], i->x))
+            CASE(FUNNEL, funnel(r[i->a], r[i->b], r[i->c], i->x))
+            CASE(DP4A, dot4(r[i->a], r[i->b], r[i->c], i->x))
 
-        CASES_F(ADDF, a + b, a + b)
-        CASES_F(SUBF, a - b, a - b)
-        CASES_F(MULF, a * b, a * b)
-        CASES_F(DIVF, a / b, a / b)
-        CASES_F(FMAF, fmaf(a, b, c), fma(a, b, c))
-        CASES_F(SQRTF, sqrtf(a), sqrt(a))
-        CASES_F(MINF, i->x && (a != a || b != b) ? NAN : min_f32(a, b), i->x && (a != a || b != b) ? (double)NAN : min_f64(a, b))
-        CASES_F(MAXF, i->x && (a != a || b != b) ? NAN : max_f32(a, b), i->x && (a != a || b != b) ? (double)NAN : max_f64(a, b))
-        CASES_F(SATF, a > 0 ? (a < 1 ? a : 1) : 0, a > 0 ? (a < 1 ? a : 1) : 0)
+            CASES_F(ADDF, a + b, a + b)
+            CASES_F(SUBF, a - b, a - b)
+            CASES_F(MULF, a * b, a * b)
+            CASES_F(DIVF, a / b, a / b)
+            CASES_F(FMAF, fmaf(a, b, c), fma(a, b, c))
+            CASES_F(SQRTF, sqrtf(a), sqrt(a))
+            CASES_F(MINF, i->x && (a != a || b != b) ? NAN : min_f32(a, b),
+                    i->x && (a != a || b != b) ? (double)NAN : min_f64(a, b))
+            CASES_F(MAXF, i->x && (a != a || b != b) ? NAN : max_f32(a, b),
+                    i->x && (a != a || b != b) ? (double)NAN : max_f64(a, b))
+            CASES_F(SATF, a > 0 ? (a < 1 ? a : 1) : 0, a > 0 ? (a < 1 ? a : 1) : 0)
         case OP_SETF_32: {
             float a = as_f32(r[i->a]), b = as_f32(r[i->b]);
             r[i->d] = (i->x & (a < b ? 1 : a == b ? 2 : a > b ? 4 : 8)) != 0;
@@ -2772,27 +3718,38 @@ static void execute(run *run_, thread *t) {
             r[i->d] = (i->x & (a < b ? 1 : a == b ? 2 : a > b ? 4 : 8)) != 0;
             continue;
         }
-        CASE(ROUNDED, rounded(i->x, r[i->a], r[i->b], r[i->c]))
-        CASE(TESTP, test_property(r[i->a], i->x))
-        CASE(CVT, convert(i->x, r[i->a]))
-        CASE(FMA16, half_fma(r[i->a], r[i->b], r[i->c]))
+            CASE(ROUNDED, rounded(i->x, r[i->a], r[i->b], r[i->c]))
+            CASE(TESTP, test_property(r[i->a], i->x))
+            CASE(CVT, convert(i->x, r[i->a]))
+            CASE(FMA16, half_fma(r[i->a], r[i->b], r[i->c]))
 
-#define LOAD(NAME, REACH) case OP_##NAME: if (!(p = REACH)) goto out; r[i->d] = load_value(p, i->x); continue;
-#define STORE(NAME, REACH) case OP_##NAME: if (!(p = REACH)) goto out; store_value(p, r[i->b], i->x); continue;
-        LOAD(LD_GENERIC, reach_generic(run_, t, ADDRESS, SIZE, 0))
-        LOAD(LD_GLOBAL, reach_global(run_, ADDRESS, SIZE, 0))
-        LOAD(LD_SHARED, reach_shared(run_, ADDRESS, SIZE, 0))
-        LOAD(LD_OTHER, reach_other(run_, t, i->x >> 5, ADDRESS, SIZE, 0))
-        LOAD(LD_FRAME, t->top->memory + i->imm)
-        LOAD(LD_ENTRY, run_->entry_params + i->imm)
-        STORE(ST_GENERIC, reach_generic(run_, t, ADDRESS, SIZE, 1))
-        STORE(ST_GLOBAL, reach_global(run_, ADDRESS, SIZE, 1))
-        STORE(ST_SHARED, reach_shared(run_, ADDRESS, SIZE, 1))
-        STORE(ST_OTHER, reach_other(run_, t, i->x >> 5, ADDRESS, SIZE, 1))
-        STORE(ST_FRAME, t->top->memory + i->imm)
+#define LOAD(NAME, REACH)              \
+    case OP_##NAME:                    \
+        if (!(p = REACH))              \
+            goto out;                  \
+        r[i->d] = load_value(p, i->x); \
+        continue;
+#define STORE(NAME, REACH)             \
+    case OP_##NAME:                    \
+        if (!(p = REACH))              \
+            goto out;                  \
+        store_value(p, r[i->b], i->x); \
+        continue;
+            LOAD(LD_GENERIC, reach_generic(run_, t, ADDRESS, SIZE, 0))
+            LOAD(LD_GLOBAL, reach_global(run_, ADDRESS, SIZE, 0))
+            LOAD(LD_SHARED, reach_shared(run_, ADDRESS, SIZE, 0))
+            LOAD(LD_OTHER, reach_other(run_, t, i->x >> 5, ADDRESS, SIZE, 0))
+            LOAD(LD_FRAME, t->top->memory + i->imm)
+            LOAD(LD_ENTRY, run_->entry_params + i->imm)
+            STORE(ST_GENERIC, reach_generic(run_, t, ADDRESS, SIZE, 1))
+            STORE(ST_GLOBAL, reach_global(run_, ADDRESS, SIZE, 1))
+            STORE(ST_SHARED, reach_shared(run_, ADDRESS, SIZE, 1))
+            STORE(ST_OTHER, reach_other(run_, t, i->x >> 5, ADDRESS, SIZE, 1))
+            STORE(ST_FRAME, t->top->memory + i->imm)
         case OP_LD_VECTOR: {
             const uint32_t *list = &m->lists[(size_t)i->c << 16 | i->b];
-            if (!(p = reach(run_, t, i->x >> 5, ADDRESS, i->d * SIZE, 0))) goto out;
+            if (!(p = reach(run_, t, i->x >> 5, ADDRESS, i->d * SIZE, 0)))
+                goto out;
             for (unsigned k = 0; k < i->d; k++) {
                 r[list[k] & 0xffff] = load_value((char *)p + k * SIZE, i->x | list[k] >> 16);
             }
@@ -2800,36 +3757,54 @@ static void execute(run *run_, thread *t) {
         }
         case OP_ST_VECTOR: {
             const uint32_t *list = &m->lists[(size_t)i->c << 16 | i->b];
-            if (!(p = reach(run_, t, i->x >> 5, ADDRESS, i->d * SIZE, 1))) goto out;
-            for (unsigned k = 0; k < i->d; k++) store_value((char *)p + k * SIZE, r[list[k]], i->x);
+            if (!(p = reach(run_, t, i->x >> 5, ADDRESS, i->d * SIZE, 1)))
+                goto out;
+            for (unsigned k = 0; k < i->d; k++)
+                store_value((char *)p + k * SIZE, r[list[k]], i->x);
             continue;
         }
         case OP_ATOM: {
             unsigned what = i->x >> 4 & 15;
-            p = reach(run_, t, i->x >> 9, ADDRESS, what == T_F64 || (what < T_F16 && (what & 3) == 3) ? 8 : 4, 1);
-            if (!p) goto out;
+            p = reach(run_, t, i->x >> 9, ADDRESS,
+                      what == T_F64 || (what < T_F16 && (what & 3) == 3) ? 8 : 4, 1);
+            if (!p)
+                goto out;
             r[i->d] = atomic_operation(p, i->x, r[i->b], r[i->c]);
             continue;
         }
-        case OP_FENCE:  /* in this form ThreadSanitizer understands it */
+        case OP_FENCE: /* in this form ThreadSanitizer understands it */
             __atomic_fetch_add(&fence_word, 1, __ATOMIC_SEQ_CST);
             continue;
-        CASE(LOCAL_ADDRESS, FIRST_ADDRESS + t->top->local + (size_t)i->imm)
-        CASE(FRAME_ADDRESS, FRAME_PARAM + (size_t)i->imm)
-        CASE(ISSPACE, i->x ? r[i->a] >> 48 == i->x : r[i->a] >> 48 == 0)
-        CASE(CLOCK, read_clock(i->x))
+            CASE(LOCAL_ADDRESS, FIRST_ADDRESS + t->top->local + (size_t)i->imm)
+            CASE(FRAME_ADDRESS, FRAME_PARAM + (size_t)i->imm)
+            CASE(ISSPACE, i->x ? r[i->a] >> 48 == i->x : r[i->a] >> 48 == 0)
+            CASE(CLOCK, read_clock(i->x))
 
-        case OP_BRA: JUMP(i->imm)
-        case OP_BRA_IF: if (r[i->a]) JUMP(i->imm) continue;
-        case OP_BRA_IFNOT: if (!r[i->a]) JUMP(i->imm) continue;
+        case OP_BRA:
+            JUMP(i->imm)
+        case OP_BRA_IF:
+            if (r[i->a])
+                JUMP(i->imm) continue;
+        case OP_BRA_IFNOT:
+            if (!r[i->a])
+                JUMP(i->imm) continue;
         case OP_BRX:
-            if (r[i->a] >= m->lists[i->imm]) { fail(run_, PTX_BAD_PROGRAM, "the index is outside of the table"); goto out; }
+            if (r[i->a] >= m->lists[i->imm]) {
+                fail(run_, PTX_BAD_PROGRAM, "the index is outside of the table");
+                goto out;
+            }
             JUMP(m->lists[(uint32_t)i->imm + 1 + r[i->a]])
-        case OP_CALL: case OP_CALL_REGISTER: {
-            uint64_t which = i->op == OP_CALL ? (uint64_t)i->imm : r[i->a] - ((uint64_t)W_FUNCTION << 48) - 1;
-            if (which >= m->function_count) { fail(run_, PTX_BAD_PROGRAM, "a call of what is not a function"); goto out; }
+        case OP_CALL:
+        case OP_CALL_REGISTER: {
+            uint64_t which =
+                i->op == OP_CALL ? (uint64_t)i->imm : r[i->a] - ((uint64_t)W_FUNCTION << 48) - 1;
+            if (which >= m->function_count) {
+                fail(run_, PTX_BAD_PROGRAM, "a call of what is not a function");
+                goto out;
+            }
             const ptx_function *f = m->functions[which];
-            if (!enter_function(run_, t, f, (uint32_t)i->c << 16 | i->b, (uint32_t)(i - code) + 1)) goto out;
+            if (!enter_function(run_, t, f, (uint32_t)i->c << 16 | i->b, (uint32_t)(i - code) + 1))
+                goto out;
             r = t->top->r;
             JUMP(f->start)
         }
@@ -2842,24 +3817,50 @@ static void execute(run *run_, thread *t) {
             }
             end_thread(t);
             goto out;
-        case OP_EXIT: end_thread(t); goto out;
-        case OP_TRAP: fail(run_, PTX_TRAP, "trap"); goto out;
-        case OP_YIELD: i++; goto out;
+        case OP_EXIT:
+            end_thread(t);
+            goto out;
+        case OP_TRAP:
+            fail(run_, PTX_TRAP, "trap");
+            goto out;
+        case OP_YIELD:
+            i++;
+            goto out;
         case OP_BAR:
             t->barrier = (unsigned)r[i->a], t->wanted = (unsigned)r[i->b];
-            if (t->barrier > 15) { fail(run_, PTX_BAD_PROGRAM, "there is no barrier %u", t->barrier); goto out; }
-            if (t->wanted % 32) { fail(run_, PTX_BAD_PROGRAM, "%u threads are not a multiple of 32", t->wanted); goto out; }
-            if (i->x == BAR_ARRIVE) { run_->arrived[t->barrier]++; continue; }
+            if (t->barrier > 15) {
+                fail(run_, PTX_BAD_PROGRAM, "there is no barrier %u", t->barrier);
+                goto out;
+            }
+            if (t->wanted % 32) {
+                fail(run_, PTX_BAD_PROGRAM, "%u threads are not a multiple of 32", t->wanted);
+                goto out;
+            }
+            if (i->x == BAR_ARRIVE) {
+                run_->arrived[t->barrier]++;
+                continue;
+            }
             t->state = AT_BARRIER;
             goto out;
-        case OP_SHFL: case OP_VOTE: case OP_WARP_BAR: t->state = AT_WARP; goto out;
+        case OP_SHFL:
+        case OP_VOTE:
+        case OP_WARP_BAR:
+            t->state = AT_WARP;
+            goto out;
         case OP_CHECK:
-            if (r[i->a]) continue;
+            if (r[i->a])
+                continue;
             name_register(run_, t->top->f, (unsigned)i->imm);
             goto out;
-        case OP_MARK: r[i->d] = 1; continue;
-        case OP_MARK_COPY: r[i->d] = r[i->a]; continue;
-        default: fail(run_, PTX_BAD_PROGRAM, "unknown operation"); goto out;
+        case OP_MARK:
+            r[i->d] = 1;
+            continue;
+        case OP_MARK_COPY:
+            r[i->d] = r[i->a];
+            continue;
+        default:
+            fail(run_, PTX_BAD_PROGRAM, "unknown operation");
+            goto out;
         }
     }
 out:
@@ -2873,36 +3874,46 @@ static void step_over(thread *t) {
     t->state = READY;
 }
 
-/* Lets those go who wait at a barrier that is complete. Threads that have ended count as arrived. */
+/* Lets those go who wait at a barrier that is complete. Threads that have ended count as
+   arrived. */
 static int release_barriers(run *r) {
-    unsigned waiting[16] = {0}, wanted[16] = {0}, true_count[16] = {0}, ended = 0;
-    uint32_t at[16] = {0};
-    int      released = 0;
+    unsigned waiting[16] = { 0 }, wanted[16] = { 0 }, true_count[16] = { 0 }, ended = 0;
+    uint32_t at[16] = { 0 };
+    int released = 0;
     for (unsigned n = 0; n < r->count; n++) {
-        thread     *t = &r->threads[n];
+        thread *t = &r->threads[n];
         const insn *i = &r->m->code[t->pc];
-        unsigned    b = t->barrier;
+        unsigned b = t->barrier;
         ended += t->state == ENDED;
-        if (t->state != AT_BARRIER) continue;
-        if (!waiting[b]++) at[b] = t->pc, wanted[b] = t->wanted;
+        if (t->state != AT_BARRIER)
+            continue;
+        if (!waiting[b]++)
+            at[b] = t->pc, wanted[b] = t->wanted;
         true_count[b] += t->top->r[i->c] != 0;
         if (wanted[b] != t->wanted || (!wanted[b] && at[b] != t->pc)) {
             r->at = n;
-            fail(r, PTX_BAD_PROGRAM, "barrier divergence: threads of a block wait at different instructions, here and in line %u",
+            fail(r, PTX_BAD_PROGRAM,
+                 "barrier divergence: threads of a block wait at different instructions, here and "
+                 "in line %u",
                  r->m->lines[at[b]]);
             return 0;
         }
     }
     for (unsigned b = 0; b < 16; b++) {
         unsigned needed = wanted[b] ? wanted[b] : r->count - ended;
-        if (!waiting[b] || waiting[b] + r->arrived[b] < needed) continue;
+        if (!waiting[b] || waiting[b] + r->arrived[b] < needed)
+            continue;
         for (unsigned n = 0; n < r->count; n++) {
-            thread     *t = &r->threads[n];
+            thread *t = &r->threads[n];
             const insn *i = &r->m->code[t->pc];
-            if (t->state != AT_BARRIER || t->barrier != b) continue;
-            if (i->x == BAR_POPC) t->top->r[i->d] = true_count[b];
-            if (i->x == BAR_AND) t->top->r[i->d] = true_count[b] == waiting[b];
-            if (i->x == BAR_OR) t->top->r[i->d] = true_count[b] != 0;
+            if (t->state != AT_BARRIER || t->barrier != b)
+                continue;
+            if (i->x == BAR_POPC)
+                t->top->r[i->d] = true_count[b];
+            if (i->x == BAR_AND)
+                t->top->r[i->d] = true_count[b] == waiting[b];
+            if (i->x == BAR_OR)
+                t->top->r[i->d] = true_count[b] != 0;
             step_over(t);
         }
         r->arrived[b] = 0;
@@ -2913,43 +3924,61 @@ static int release_barriers(run *r) {
 
 static uint32_t members_of(const run *r, const thread *t) {
     const insn *i = &r->m->code[t->pc];
-    return (uint32_t)t->top->r[i->op == OP_SHFL ? r->m->lists[i->imm + 1] : i->op == OP_VOTE ? i->b : i->a];
+    return (uint32_t)t->top->r[i->op == OP_SHFL   ? r->m->lists[i->imm + 1]
+                               : i->op == OP_VOTE ? i->b
+                                                  : i->a];
 }
 
 static void shuffle(run *r, thread *warp, unsigned lane, uint32_t present, const uint64_t *values) {
-    thread     *t = &warp[lane];
+    thread *t = &warp[lane];
     const insn *i = &r->m->code[t->pc];
-    uint64_t   *regs = t->top->r;
-    unsigned    b = (unsigned)regs[i->b] & 31, c = (unsigned)regs[i->c] & 31, segment = (unsigned)regs[i->c] >> 8 & 31;
-    unsigned    from = lane, ok, highest = (lane & segment) | (c & ~segment), lowest = lane & segment;
+    uint64_t *regs = t->top->r;
+    unsigned b = (unsigned)regs[i->b] & 31, c = (unsigned)regs[i->c] & 31,
+             segment = (unsigned)regs[i->c] >> 8 & 31;
+    unsigned from = lane, ok, highest = (lane & segment) | (c & ~segment), lowest = lane & segment;
     switch (i->x & 3) {
-    case SHFL_UP: ok = lane >= b + highest, from = lane - b; break;
-    case SHFL_DOWN: from = lane + b, ok = from <= highest; break;
-    case SHFL_BFLY: from = lane ^ b, ok = from <= highest; break;
-    default: from = lowest | (b & ~segment), ok = from <= highest; break;
+    case SHFL_UP:
+        ok = lane >= b + highest, from = lane - b;
+        break;
+    case SHFL_DOWN:
+        from = lane + b, ok = from <= highest;
+        break;
+    case SHFL_BFLY:
+        from = lane ^ b, ok = from <= highest;
+        break;
+    default:
+        from = lowest | (b & ~segment), ok = from <= highest;
+        break;
     }
-    if (!ok) from = lane;
+    if (!ok)
+        from = lane;
     regs[r->m->lists[i->imm]] = ok;
-    regs[i->d] = present >> from & 1 ? values[from] : 0xa5a5a5a5;   /* undefined: that lane does not take part */
+    /* undefined: that lane does not take part */
+    regs[i->d] = present >> from & 1 ? values[from] : 0xa5a5a5a5;
 }
 
 static void meet_in_warp(run *r, thread *warp, uint32_t present) {
-    uint64_t values[32] = {0};
+    uint64_t values[32] = { 0 };
     uint32_t ballot = 0;
     for (unsigned n = 0; n < 32; n++) {
-        if (!(present >> n & 1)) continue;
+        if (!(present >> n & 1))
+            continue;
         values[n] = warp[n].top->r[r->m->code[warp[n].pc].a];
         ballot |= (uint32_t)(values[n] != 0) << n;
     }
     for (unsigned n = 0; n < 32; n++) {
-        if (!(present >> n & 1)) continue;
-        thread     *t = &warp[n];
+        if (!(present >> n & 1))
+            continue;
+        thread *t = &warp[n];
         const insn *i = &r->m->code[t->pc];
-        if (i->op == OP_SHFL) shuffle(r, warp, n, present, values);
+        if (i->op == OP_SHFL)
+            shuffle(r, warp, n, present, values);
         if (i->op == OP_VOTE) {
             unsigned which = i->x & 3;
-            t->top->r[i->d] = which == VOTE_ALL ? ballot == present : which == VOTE_ANY ? ballot != 0
-                              : which == VOTE_UNI ? ballot == present || !ballot : ballot;
+            t->top->r[i->d] = which == VOTE_ALL   ? ballot == present
+                              : which == VOTE_ANY ? ballot != 0
+                              : which == VOTE_UNI ? ballot == present || !ballot
+                                                  : ballot;
         }
         step_over(t);
     }
@@ -2958,23 +3987,27 @@ static void meet_in_warp(run *r, thread *warp, uint32_t present) {
 static int release_warps(run *r) {
     int released = 0;
     for (unsigned first = 0; first < r->count; first += 32) {
-        thread  *warp = &r->threads[first];
+        thread *warp = &r->threads[first];
         unsigned size = r->count - first < 32 ? r->count - first : 32;
         for (unsigned n = 0; n < size; n++) {
-            if (warp[n].state != AT_WARP) continue;
+            if (warp[n].state != AT_WARP)
+                continue;
             uint32_t members = members_of(r, &warp[n]), present = 0;
-            int      all = 1;
+            int all = 1;
             if (!(members >> n & 1)) {
                 r->at = first + n;
                 fail(r, PTX_BAD_PROGRAM, "the thread is not in its own member mask");
                 return 0;
             }
             for (unsigned k = 0; k < size; k++) {
-                if (!(members >> k & 1) || warp[k].state == ENDED) continue;
+                if (!(members >> k & 1) || warp[k].state == ENDED)
+                    continue;
                 present |= (uint32_t)1 << k;
-                all &= warp[k].state == AT_WARP && warp[k].pc == warp[n].pc && members_of(r, &warp[k]) == members;
+                all &= warp[k].state == AT_WARP && warp[k].pc == warp[n].pc &&
+                       members_of(r, &warp[k]) == members;
             }
-            if (all) meet_in_warp(r, warp, present), released = 1;
+            if (all)
+                meet_in_warp(r, warp, present), released = 1;
         }
     }
     return released;
@@ -2983,7 +4016,8 @@ static int release_warps(run *r) {
 /* ---- running: blocks and grids ---- */
 
 static int cancelled(run *r) {
-    if (!r->launch->cancelled || !r->launch->cancelled(r->launch->cancel_user)) return 0;
+    if (!r->launch->cancelled || !r->launch->cancelled(r->launch->cancel_user))
+        return 0;
     r->stopped = 1;
     fail(r, PTX_TRAP, "cancelled");
     return 1;
@@ -2991,7 +4025,8 @@ static int cancelled(run *r) {
 
 static int only_waits(thread *t) {
     uint64_t hash = 14695981039346656037u ^ t->pc;
-    for (unsigned i = 0; i < t->top->f->slots; i++) hash = (hash ^ t->top->r[i]) * 1099511628211u;
+    for (unsigned i = 0; i < t->top->f->slots; i++)
+        hash = (hash ^ t->top->r[i]) * 1099511628211u;
     t->spins = hash == t->seen;
     t->seen = hash;
     return t->spins;
@@ -2999,40 +4034,49 @@ static int only_waits(thread *t) {
 
 static void start_block(run *r) {
     const ptx_function *f = r->f;
-    const unsigned     *dim = r->launch->block;
+    const unsigned *dim = r->launch->block;
     for (unsigned k = 0; k < DYNAMIC + 1; k++) {
-        if (r->region_sizes[k]) memset(r->regions[k], 0xA5, r->region_sizes[k]);
+        if (r->region_sizes[k])
+            memset(r->regions[k], 0xA5, r->region_sizes[k]);
     }
     memset(r->arrived, 0, sizeof r->arrived);
     for (unsigned n = 0; n < r->count; n++) {
-        thread   *t = &r->threads[n];
+        thread *t = &r->threads[n];
         uint64_t *s = t->first.r;
         memcpy(s, f->init, f->slots * sizeof *s);
         for (unsigned k = 0; k < 3; k++) {
-            s[S_NTID + k] = dim[k], s[S_NCTAID + k] = r->launch->grid[k], s[S_CTAID + k] = r->block[k];
+            s[S_NTID + k] = dim[k], s[S_NCTAID + k] = r->launch->grid[k],
+                       s[S_CTAID + k] = r->block[k];
         }
         unsigned lane = n % 32;
-        s[S_TID] = n % dim[0], s[S_TID + 1] = n / dim[0] % dim[1], s[S_TID + 2] = n / dim[0] / dim[1];
+        s[S_TID] = n % dim[0], s[S_TID + 1] = n / dim[0] % dim[1],
+        s[S_TID + 2] = n / dim[0] / dim[1];
         s[S_LANEID] = lane, s[S_WARPID] = n / 32, s[S_NWARPID] = 64, s[S_NSMID] = 1;
-        s[S_LANEMASK_EQ] = (uint64_t)1 << lane, s[S_LANEMASK_LT] = mask(lane), s[S_LANEMASK_LE] = mask(lane + 1);
+        s[S_LANEMASK_EQ] = (uint64_t)1 << lane, s[S_LANEMASK_LT] = mask(lane),
+        s[S_LANEMASK_LE] = mask(lane + 1);
         s[S_LANEMASK_GE] = mask(32) & ~mask(lane), s[S_LANEMASK_GT] = mask(32) & ~mask(lane + 1);
-        s[S_DYNAMIC_SHARED] = r->launch->shared_bytes, s[S_TOTAL_SHARED] = ptx_static_shared(f) + r->launch->shared_bytes;
-        if (f->frame_bytes) memset(t->first.memory, 0xA5, f->frame_bytes);
+        s[S_DYNAMIC_SHARED] = r->launch->shared_bytes,
+        s[S_TOTAL_SHARED] = ptx_static_shared(f) + r->launch->shared_bytes;
+        if (f->frame_bytes)
+            memset(t->first.memory, 0xA5, f->frame_bytes);
         t->top = &t->first;
         t->pc = f->start;
         t->state = READY;
         t->seen = 0;
         t->spins = 0;
         t->local_used = 0;
-        if (!grow_local(r, t, f->local_bytes)) return;
+        if (!grow_local(r, t, f->local_bytes))
+            return;
     }
 }
 
 static void report_deadlock(run *r) {
     unsigned left = 0;
     for (unsigned n = 0; n < r->count; n++) {
-        if (r->threads[n].state == ENDED) continue;
-        if (!left++) r->at = n;
+        if (r->threads[n].state == ENDED)
+            continue;
+        if (!left++)
+            r->at = n;
     }
     fail(r, PTX_BAD_PROGRAM, "barrier divergence: %u of %u threads wait for ever", left, r->count);
 }
@@ -3040,18 +4084,20 @@ static void report_deadlock(run *r) {
 static void run_block(run *r) {
     start_block(r);
     for (unsigned idle = 0; !r->status;) {
-        int      moved = 0, spinning = 1;
+        int moved = 0, spinning = 1;
         unsigned slices = 0, ended = 0;
         for (unsigned n = 0; n < r->count; n++) {
             thread *t = &r->threads[n];
             if (t->state == READY) {
                 r->at = n;
                 execute(r, t);
-                if (r->status) return;
+                if (r->status)
+                    return;
                 if (t->state == READY) {
                     slices++;
                     spinning &= only_waits(t);
-                    if (cancelled(r)) return;
+                    if (cancelled(r))
+                        return;
                     sched_yield();
                 } else {
                     moved = 1;
@@ -3060,28 +4106,42 @@ static void run_block(run *r) {
             }
             ended += t->state == ENDED;
         }
-        if (ended == r->count) return;
-        if (cancelled(r)) return;       /* here too, for threads that meet at a barrier for ever */
+        if (ended == r->count)
+            return;
+        /* here too, for threads that meet at a barrier for ever */
+        if (cancelled(r))
+            return;
         int released = release_barriers(r);
-        if (!r->status) released |= release_warps(r);
-        if (r->status) return;
-        if (!slices && !released) { report_deadlock(r); return; }
+        if (!r->status)
+            released |= release_warps(r);
+        if (r->status)
+            return;
+        if (!slices && !released) {
+            report_deadlock(r);
+            return;
+        }
         idle = moved || released ? 0 : idle + 1;
-        if (idle && (spinning || idle > 1000)) nanosleep(&(struct timespec){0, 50000}, NULL);
+        if (idle && (spinning || idle > 1000))
+            nanosleep(&(struct timespec){ 0, 50000 }, NULL);
     }
 }
 
 static int prepare(run *r) {
     const ptx_function *f = r->f;
-    const ptx_launch   *l = r->launch;
-    uint64_t            threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
+    const ptx_launch *l = r->launch;
+    uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
     for (int k = 0; k < 3; k++) {
-        if (!l->grid[k] || !l->block[k] || l->block[k] > 1024) return fail(r, PTX_BAD_PROGRAM, "bad size of a grid or block"), 0;
-        if (f->exact[0] && f->exact[k] != l->block[k]) return fail(r, PTX_BAD_PROGRAM, "not the block size of .reqntid"), 0;
+        if (!l->grid[k] || !l->block[k] || l->block[k] > 1024)
+            return fail(r, PTX_BAD_PROGRAM, "bad size of a grid or block"), 0;
+        if (f->exact[0] && f->exact[k] != l->block[k])
+            return fail(r, PTX_BAD_PROGRAM, "not the block size of .reqntid"), 0;
     }
-    if (threads > 1024) return fail(r, PTX_BAD_PROGRAM, "more than 1024 threads in a block"), 0;
+    if (threads > 1024)
+        return fail(r, PTX_BAD_PROGRAM, "more than 1024 threads in a block"), 0;
     if (f->max_threads && threads > f->max_threads) {
-        return fail(r, PTX_BAD_PROGRAM, "%u threads in a block, .maxntid allows %u", (unsigned)threads, f->max_threads), 0;
+        return fail(r, PTX_BAD_PROGRAM, "%u threads in a block, .maxntid allows %u",
+                    (unsigned)threads, f->max_threads),
+               0;
     }
     if (l->shared_bytes > ((size_t)1 << REGION_BITS) - 2 * FIRST_ADDRESS) {
         return fail(r, PTX_BAD_PROGRAM, "too much shared memory"), 0;
@@ -3100,20 +4160,26 @@ static int prepare(run *r) {
         r->regions[k] = malloc(r->region_sizes[k] + 1);
         ok = ok && r->regions[k];
     }
-    if (!ok) return fail(r, PTX_BAD_PROGRAM, "out of memory"), 0;
+    if (!ok)
+        return fail(r, PTX_BAD_PROGRAM, "out of memory"), 0;
     for (unsigned n = 0; n < r->count; n++) {
-        r->threads[n].first = (frame){NULL, f, r->registers + (size_t)n * f->slots, r->frames + n * stride, 0, 0, 0, 0, 0};
+        r->threads[n].first =
+            (frame){ NULL, f, r->registers + (size_t)n * f->slots, r->frames + n * stride, 0, 0, 0,
+                     0,    0 };
     }
-    for (unsigned k = 0; k < f->count; k++) memcpy(r->entry_params + f->params[k].offset, l->params[k], f->params[k].size);
+    for (unsigned k = 0; k < f->count; k++)
+        memcpy(r->entry_params + f->params[k].offset, l->params[k], f->params[k].size);
     return 1;
 }
 
 static void clean_up(run *r) {
     for (unsigned n = 0; r->threads && n < r->count; n++) {
-        if (r->threads[n].top) end_thread(&r->threads[n]);
+        if (r->threads[n].top)
+            end_thread(&r->threads[n]);
         free(r->threads[n].local);
     }
-    for (int k = 0; k <= DYNAMIC; k++) free(r->regions[k]);
+    for (int k = 0; k <= DYNAMIC; k++)
+        free(r->regions[k]);
     free(r->threads);
     free(r->registers);
     free(r->frames);
@@ -3122,32 +4188,42 @@ static void clean_up(run *r) {
 
 static void explain(const run *r, char *error, size_t error_size) {
     const thread *t = r->threads && r->at < r->count ? &r->threads[r->at] : NULL;
-    if (r->stopped || !t || !t->top) { snprintf(error, error_size, "%s", r->why); return; }
-    unsigned        line = r->m->lines[t->pc];
-    const char     *s = r->m->text;
+    if (r->stopped || !t || !t->top) {
+        snprintf(error, error_size, "%s", r->why);
+        return;
+    }
+    unsigned line = r->m->lines[t->pc];
+    const char *s = r->m->text;
     const uint64_t *id = t->first.r + S_TID;
-    for (unsigned l = 1; l < line; l++) s = strchr(s, '\n') + 1;
+    for (unsigned l = 1; l < line; l++)
+        s = strchr(s, '\n') + 1;
     s += strspn(s, " \t");
-    snprintf(error, error_size, "line %u, block (%u, %u, %u), thread (%u, %u, %u): %s: %.*s", line, r->block[0], r->block[1],
-             r->block[2], (unsigned)id[0], (unsigned)id[1], (unsigned)id[2], r->why, (int)strcspn(s, "\r\n"), s);
+    snprintf(error, error_size, "line %u, block (%u, %u, %u), thread (%u, %u, %u): %s: %.*s", line,
+             r->block[0], r->block[1], r->block[2], (unsigned)id[0], (unsigned)id[1],
+             (unsigned)id[2], r->why, (int)strcspn(s, "\r\n"), s);
 }
 
-ptx_status ptx_run(const ptx_function *f, const ptx_launch *launch, char *error, size_t error_size) {
-    run r = {.f = f, .m = f->module, .launch = launch};
-    if (error && error_size) *error = 0;
+ptx_status ptx_run(const ptx_function *f, const ptx_launch *launch, char *error,
+                   size_t error_size) {
+    run r = { .f = f, .m = f->module, .launch = launch };
+    if (error && error_size)
+        *error = 0;
     if (prepare(&r)) {
         for (unsigned z = 0; z < launch->grid[2]; z++) {
             for (unsigned y = 0; y < launch->grid[1]; y++) {
                 for (unsigned x = 0; x < launch->grid[0]; x++) {
                     r.block[0] = x, r.block[1] = y, r.block[2] = z;
-                    if (!cancelled(&r)) run_block(&r);
-                    if (r.status) goto done;
+                    if (!cancelled(&r))
+                        run_block(&r);
+                    if (r.status)
+                        goto done;
                 }
             }
         }
     }
 done:
-    if (r.status && error && error_size) explain(&r, error, error_size);
+    if (r.status && error && error_size)
+        explain(&r, error, error_size);
     clean_up(&r);
     return r.status;
 }

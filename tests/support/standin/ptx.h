@@ -1,45 +1,51 @@
 /* A PTX interpreter: runs the device code that clang emits for CUDA C on machines without a GPU.
 
-   It takes the PTX of `clang -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib -ffp-contract=off -S`
-   and computes, bit for bit, what a GPU computes.  It is stricter than ptxas and a GPU: registers are used at their declared
-   width only, no register is read before it is written, every access is checked for alignment and bounds.
-*/
+   It takes the PTX of `clang -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib
+   -ffp-contract=off -S` and computes, bit for bit, what a GPU computes. It is stricter than ptxas
+   and a GPU: registers are used at their declared width only, no register is read before it is
+   written, every access is checked for alignment and bounds. */
 #ifndef PTX_H
 #define PTX_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct ptx_module   ptx_module;
+typedef struct ptx_module ptx_module;
 typedef struct ptx_function ptx_function;
 
 /* Parses and checks a whole module.  NULL: `error` says which line and why. */
-ptx_module         *ptx_load(const char *text, char *error, size_t error_size);
-void                ptx_unload(ptx_module *m);                              /* no launch of it may be running */
-const ptx_function *ptx_find(const ptx_module *m, const char *name);        /* an .entry; NULL: none */
-size_t              ptx_param_count(const ptx_function *f);
-size_t              ptx_param_size(const ptx_function *f, size_t i);
-size_t              ptx_static_shared(const ptx_function *f);               /* bytes of statically declared shared memory */
+ptx_module *ptx_load(const char *text, char *error, size_t error_size);
+/* no launch of it may be running */
+void ptx_unload(ptx_module *m);
+/* an .entry; NULL: none */
+const ptx_function *ptx_find(const ptx_module *m, const char *name);
+size_t ptx_param_count(const ptx_function *f);
+size_t ptx_param_size(const ptx_function *f, size_t i);
+/* bytes of statically declared shared memory */
+size_t ptx_static_shared(const ptx_function *f);
 
 typedef enum { PTX_OK, PTX_TRAP, PTX_BAD_ADDRESS, PTX_MISALIGNED, PTX_BAD_PROGRAM } ptx_status;
 
 typedef struct ptx_memory {
-    /* The host's pointer for an access of the device to `size` bytes at a global address; NULL: not allowed.
-       Called by the thread that runs the launch, any number of times; the pointer is used for this one access. */
+    /* The host's pointer for an access of the device to `size` bytes at a global address; NULL:
+       not allowed. Called by the thread that runs the launch, any number of times; the pointer
+       is used for this one access. */
     void *(*reach)(void *user, uint64_t address, size_t size, int write);
     void *user;
 } ptx_memory;
 
 typedef struct ptx_launch {
-    unsigned           grid[3], block[3];
-    unsigned           shared_bytes;                /* dynamic shared memory */
-    const void *const *params;                      /* one pointer for each parameter */
-    ptx_memory         memory;
-    int              (*cancelled)(void *user);      /* may be NULL; polled now and then: true ends the launch with PTX_TRAP */
-    void              *cancel_user;
+    unsigned grid[3], block[3];
+    unsigned shared_bytes;     /* dynamic shared memory */
+    const void *const *params; /* one pointer for each parameter */
+    ptx_memory memory;
+    /* may be NULL; polled now and then: true ends the launch with PTX_TRAP */
+    int (*cancelled)(void *user);
+    void *cancel_user;
 } ptx_launch;
 
-/* Runs the whole grid on the calling thread.  Launches may run at the same time, of one module too. */
+/* Runs the whole grid on the calling thread. Launches may run at the same time, of one module
+   too. */
 ptx_status ptx_run(const ptx_function *f, const ptx_launch *launch, char *error, size_t error_size);
 
 #endif

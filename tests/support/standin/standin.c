@@ -1,16 +1,21 @@
-/* A strict stand-in for cudart: devices, streams, events, memory and modules on threads.  standin.h says what it is for.
+/* A strict stand-in for cudart: devices, streams, events, memory and modules on threads. standin.h
+   says what it is for.
 
-   How it works.  Work put into streams is a graph: an operation counts those that it still waits for (the one before it in its
-   stream, the legacy stream or all blocking streams, an event's record) and is ready when none is left.  Ready work is run by a
-   few threads of its device, host functions by one more thread for each device.  One lock guards everything but the running of
-   an operation; whoever waits, waits for the end of an operation.
+   How it works. Work put into streams is a graph: an operation counts those that it still waits for
+   (the one before it in its stream, the legacy stream or all blocking streams, an event's record)
+   and is ready when none is left. Ready work is run by a few threads of its device, host functions
+   by one more thread for each device. One lock guards everything but the running of an operation;
+   whoever waits, waits for the end of an operation.
 
-   Device memory has two addresses: the user's, where nothing can be touched, and the device's, where it really lies.
+   Device memory has two addresses: the user's, where nothing can be touched, and the device's,
+   where it really lies.
 
-   A stream that captures gets nodes in place of operations: capture.c has the rules, graphs.c the graphs.
+   A stream that captures gets nodes in place of operations: capture.c has the rules, graphs.c the
+   graphs.
 
-   Contents: settings; functions and their calls; threads and errors; handles; memory; operations; running them; waiting;
-   copies and fills; kernels; the runtime's functions; the driver's functions; entry points; control.  */
+   Contents: settings; functions and their calls; threads and errors; handles; memory;
+   operations; running them; waiting; copies and fills; kernels; the runtime's functions; the
+   driver's functions; entry points; control. */
 #include "core.h"
 #include "standin.h"
 
@@ -23,8 +28,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* CUDA does not say whether cudaStreamQuery and cudaStreamSynchronize of the legacy stream count the earlier work of blocking
-   streams.  1: they do. */
+/* CUDA does not say whether cudaStreamQuery and cudaStreamSynchronize of the legacy stream count
+   the earlier work of blocking streams. 1: they do. */
 #ifndef STANDIN_LEGACY_COUNTS
 #define STANDIN_LEGACY_COUNTS 0
 #endif
@@ -32,7 +37,7 @@
 static const size_t MAX_PITCH = 2147483647;
 
 pthread_mutex_t si_big_lock = PTHREAD_MUTEX_INITIALIZER;
-pthread_cond_t  si_some_end = PTHREAD_COND_INITIALIZER;
+pthread_cond_t si_some_end = PTHREAD_COND_INITIALIZER;
 
 _Noreturn void si_fail_test(const char *format, ...) {
     va_list list;
@@ -46,46 +51,54 @@ _Noreturn void si_fail_test(const char *format, ...) {
 
 void *si_allocate(size_t size) {
     void *p = calloc(1, size ? size : 1);
-    if (!p) si_fail_test("out of memory");
+    if (!p)
+        si_fail_test("out of memory");
     return p;
 }
 
 void *si_grown(void *array, size_t count, size_t *capacity, size_t size) {
-    if (count < *capacity) return array;
+    if (count < *capacity)
+        return array;
     *capacity = *capacity ? *capacity * 2 : 4;
     array = realloc(array, *capacity * size);
-    if (!array) si_fail_test("out of memory");
+    if (!array)
+        si_fail_test("out of memory");
     return array;
 }
 
-static const char *const op_names[] = {"copy", "fill", "kernel", "record", "wait", "mark", "free", "host function", "callback"};
+static const char *const op_names[] = { "copy", "fill", "kernel",        "record",  "wait",
+                                        "mark", "free", "host function", "callback" };
 
 device si_devices[MAX_DEVICES];
 
 /* ---- settings ---- */
 
-struct config         si_config;
-static atomic_int     null_mode;
-static int            held;
+struct config si_config;
+static atomic_int null_mode;
+static int held;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pthread_key_t  thread_key;
+static pthread_key_t thread_key;
 
 static void thread_ends(void *unused);
 
-static unsigned long long setting(const char *name, unsigned long long standard, unsigned long long most) {
+static unsigned long long setting(const char *name, unsigned long long standard,
+                                  unsigned long long most) {
     const char *text = getenv(name);
-    char       *end;
-    if (!text || !*text) return standard;
+    char *end;
+    if (!text || !*text)
+        return standard;
     unsigned long long value = strtoull(text, &end, 0);
-    if (*end || value > most) si_fail_test("%s=%s: not a number up to %llu", name, text, most);
+    if (*end || value > most)
+        si_fail_test("%s=%s: not a number up to %llu", name, text, most);
     return value;
 }
 
 static void read_peers(int n) {
     const char *text = getenv("STANDIN_PEERS");
-    int         all = !text || !*text || !strcmp(text, "all"), none = !all && !strcmp(text, "none");
+    int all = !text || !*text || !strcmp(text, "all"), none = !all && !strcmp(text, "none");
     if (!all && !none && (strlen(text) != (size_t)(n * n) || strspn(text, "01") != (size_t)(n * n)))
-        si_fail_test("STANDIN_PEERS=%s: neither all nor none nor %d characters 0 and 1", text, n * n);
+        si_fail_test("STANDIN_PEERS=%s: neither all nor none nor %d characters 0 and 1", text,
+                     n * n);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
             si_devices[i].can_reach[j] = i != j && (all || (!none && text[i * n + j] == '1'));
@@ -93,41 +106,50 @@ static void read_peers(int n) {
 
 static void read_nvlinks(int n) {
     const char *text = getenv("STANDIN_NVLINK"), *at = text;
-    int         all = text && !strcmp(text, "all"), a, b, end = 0;
+    int all = text && !strcmp(text, "all"), a, b, end = 0;
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) si_devices[i].nvlink[j] = all && i != j;
-    if (all || !text || !*text || !strcmp(text, "none")) return;
+        for (int j = 0; j < n; j++)
+            si_devices[i].nvlink[j] = all && i != j;
+    if (all || !text || !*text || !strcmp(text, "none"))
+        return;
     for (;; at++, end = 0) {
-        if (sscanf(at, "%2d-%2d%n", &a, &b, &end) != 2 || a < 0 || b < 0 || a >= n || b >= n || a == b || (at[end] && at[end] != ','))
-            si_fail_test("STANDIN_NVLINK=%s: neither all nor none nor pairs of devices, as 0-1,1-2", text);
+        if (sscanf(at, "%2d-%2d%n", &a, &b, &end) != 2 || a < 0 || b < 0 || a >= n || b >= n ||
+            a == b || (at[end] && at[end] != ','))
+            si_fail_test("STANDIN_NVLINK=%s: neither all nor none nor pairs of devices, as 0-1,1-2",
+                         text);
         si_devices[a].nvlink[b] = si_devices[b].nvlink[a] = 1;
         at += end;
-        if (!*at) return;
+        if (!*at)
+            return;
     }
 }
 
 /* The i-th number of a list. */
 static int nth_number(const char *name, int i, int standard) {
     const char *text = getenv(name);
-    char       *end;
-    if (!text || !*text) return standard;
+    char *end;
+    if (!text || !*text)
+        return standard;
     for (;; text = end + 1) {
         long value = strtol(text, &end, 10);
-        if (end == text || value < 0 || value > 100000000 || (i ? *end != ',' : *end && *end != ','))
+        if (end == text || value < 0 || value > 100000000 ||
+            (i ? *end != ',' : *end && *end != ','))
             si_fail_test("%s: not a number for each device, with commas", name);
-        if (!i--) return (int)value;
+        if (!i--)
+            return (int)value;
     }
 }
 
 static unsigned long long next_stream_id = 1;
 
 static void start(void) {
-    si_config.devices        = (int)setting("STANDIN_DEVICES", 4, MAX_DEVICES);
-    si_config.memory         = (size_t)setting("STANDIN_MEMORY", 8ULL << 30, 1ULL << 40);
-    si_config.error          = (int)setting("STANDIN_ERROR", 0, 9999);
+    si_config.devices = (int)setting("STANDIN_DEVICES", 4, MAX_DEVICES);
+    si_config.memory = (size_t)setting("STANDIN_MEMORY", 8ULL << 30, 1ULL << 40);
+    si_config.error = (int)setting("STANDIN_ERROR", 0, 9999);
     si_config.driver_version = (int)setting("STANDIN_DRIVER_VERSION", 13000, 99999);
     atomic_store(&null_mode, (int)setting("STANDIN_NULL", 0, 1));
-    if (!si_config.devices && !si_config.error) si_config.error = cudaErrorNoDevice;
+    if (!si_config.devices && !si_config.error)
+        si_config.error = cudaErrorNoDevice;
     read_peers(si_config.devices);
     read_nvlinks(si_config.devices);
     pthread_condattr_t monotonic;
@@ -136,15 +158,18 @@ static void start(void) {
     for (int i = 0; i < si_config.devices; i++) {
         device *d = &si_devices[i];
         d->index = i;
-        d->engines = nth_number("STANDIN_ENGINES", i, 3), d->memory_khz = nth_number("STANDIN_MEMORY_CLOCK", i, 2619000);
+        d->engines = nth_number("STANDIN_ENGINES", i, 3),
+        d->memory_khz = nth_number("STANDIN_MEMORY_CLOCK", i, 2619000);
         d->work.last = &d->work.first, d->calls.last = &d->calls.first;
-        d->legacy.device = i, d->legacy.blocking = d->legacy.is_static = 1, d->legacy.id = next_stream_id++;
+        d->legacy.device = i, d->legacy.blocking = d->legacy.is_static = 1,
+        d->legacy.id = next_stream_id++;
         d->legacy.handle = cudaStreamLegacy;
         pthread_cond_init(&d->more_work, &monotonic);
         pthread_cond_init(&d->more_calls, &monotonic);
     }
     pthread_condattr_destroy(&monotonic);
-    if (pthread_key_create(&thread_key, thread_ends)) si_fail_test("no thread key");
+    if (pthread_key_create(&thread_key, thread_ends))
+        si_fail_test("no thread key");
 }
 
 /* ---- functions and their calls ---- */
@@ -154,7 +179,7 @@ static const char *const function_names[FUNCTIONS] = {
     RUNTIME(X) DRIVER_GRAPH(X)
 #undef X
 #define X(name, since) #name,
-    DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X)
+        DRIVER(X) DRIVER_STREAM(X) DRIVER_MEMORY(X)
 #undef X
 };
 static atomic_ulong calls[FUNCTIONS];
@@ -163,30 +188,36 @@ static atomic_ulong calls[FUNCTIONS];
 
 _Thread_local struct thread si_me;
 
-static atomic_ulong fail_in;   /* calls until the one that fails; 0: off */
-static atomic_int   fail_code, fail_came;
+static atomic_ulong fail_in; /* calls until the one that fails; 0: off */
+static atomic_int fail_code, fail_came;
 
 static void remember_thread(void) {
-    if (si_me.has_key) return;
+    if (si_me.has_key)
+        return;
     si_me.has_key = 1;
     pthread_setspecific(thread_key, &si_me);
 }
 
 static void log_call(const char *name, const char *argument) {
-    if (!si_me.log_on) return;
+    if (!si_me.log_on)
+        return;
     size_t need = si_me.log_length + strlen(name) + strlen(argument) + 3;
     while (si_me.log_capacity < need) {
         si_me.log_capacity = si_me.log_capacity ? si_me.log_capacity * 2 : 1024;
         si_me.log = realloc(si_me.log, si_me.log_capacity);
-        if (!si_me.log) si_fail_test("out of memory");
+        if (!si_me.log)
+            si_fail_test("out of memory");
     }
-    si_me.log_length += (size_t)snprintf(si_me.log + si_me.log_length, si_me.log_capacity - si_me.log_length, "%s%s%s%s",
-                                      si_me.log_length ? " " : "", name, *argument ? ":" : "", argument);
+    si_me.log_length += (size_t)snprintf(
+        si_me.log + si_me.log_length, si_me.log_capacity - si_me.log_length, "%s%s%s%s",
+        si_me.log_length ? " " : "", name, *argument ? ":" : "", argument);
 }
 
 static void count_call(function_id f, const char *argument) {
     pthread_once(&once, start);
-    if (atomic_load_explicit(&null_mode, memory_order_relaxed)) return; /* what is measured then is not this */
+    /* what is measured then is not this */
+    if (atomic_load_explicit(&null_mode, memory_order_relaxed))
+        return;
     atomic_fetch_add_explicit(&calls[f], 1, memory_order_relaxed);
     log_call(function_names[f], argument);
 }
@@ -195,7 +226,8 @@ static int injected_failure(void) {
     unsigned long left = atomic_load_explicit(&fail_in, memory_order_relaxed);
     while (left)
         if (atomic_compare_exchange_weak(&fail_in, &left, left - 1)) {
-            if (left > 1) return 0;
+            if (left > 1)
+                return 0;
             atomic_store(&fail_came, 1);
             si_me.injected = 1;
             return atomic_load(&fail_code);
@@ -206,24 +238,30 @@ static int injected_failure(void) {
 int si_enter_with(function_id f, const char *argument) {
     count_call(f, argument);
     si_me.injected = 0;
-    if (si_me.in_host_function) return cudaErrorNotPermitted;
-    if (si_config.error) return si_config.error;
+    if (si_me.in_host_function)
+        return cudaErrorNotPermitted;
+    if (si_config.error)
+        return si_config.error;
     return injected_failure();
 }
+
 int si_null(void) {
-    return atomic_load_explicit(&null_mode, memory_order_relaxed) && !atomic_load_explicit(&si_captures, memory_order_relaxed);
+    return atomic_load_explicit(&null_mode, memory_order_relaxed) &&
+           !atomic_load_explicit(&si_captures, memory_order_relaxed);
 }
 
 static int is_sticky(int code) {
     for (int i = 0; i < si_config.devices; i++)
-        if (sticky(i) == code) return 1;
+        if (sticky(i) == code)
+            return 1;
     return 0;
 }
 
 static void make_primary(int index);
 
 void si_bind(void) {
-    if (si_me.bound) return;
+    if (si_me.bound)
+        return;
     lock();
     make_primary(si_me.current);
     unlock();
@@ -237,10 +275,19 @@ int si_context(void) {
 
 /* ---- handles ---- */
 
-static const char *const handle_kinds[] = {"", "stream", "event", "module", "function", "context", "graph", "node",
-                                           "executable graph", "user object", "handle of memory", "memory pool"};
-typedef struct slot { void *object; uint32_t generation; unsigned kind; size_t next_free; } slot;
-static slot  *slots;
+static const char *const handle_kinds[] = {
+    "",     "stream",           "event",       "module",           "function",   "context", "graph",
+    "node", "executable graph", "user object", "handle of memory", "memory pool"
+};
+
+typedef struct slot {
+    void *object;
+    uint32_t generation;
+    unsigned kind;
+    size_t next_free;
+} slot;
+
+static slot *slots;
 static size_t slot_count, slot_capacity, free_slot; /* free_slot: index + 1 */
 
 void *si_new_handle(unsigned kind, void *object) {
@@ -249,7 +296,7 @@ void *si_new_handle(unsigned kind, void *object) {
         free_slot = slots[i].next_free;
     } else {
         slots = si_grown(slots, slot_count, &slot_capacity, sizeof *slots);
-        slots[slot_count++] = (slot){NULL, 0, 0, 0};
+        slots[slot_count++] = (slot){ NULL, 0, 0, 0 };
     }
     slots[i].object = object, slots[i].kind = kind, slots[i].generation++;
     return (void *)((uintptr_t)slots[i].generation << 36 | (uintptr_t)i << 4 | kind);
@@ -261,7 +308,8 @@ int si_is_handle(unsigned kind, const void *handle) {
 }
 
 static size_t slot_of(const char *call, unsigned kind, const void *handle) {
-    if (!si_is_handle(kind, handle)) si_fail_test("%s: %p is no %s, or it is destroyed", call, handle, handle_kinds[kind]);
+    if (!si_is_handle(kind, handle))
+        si_fail_test("%s: %p is no %s, or it is destroyed", call, handle, handle_kinds[kind]);
     return (uintptr_t)handle >> 4 & 0xffffffff;
 }
 
@@ -277,7 +325,8 @@ void si_drop_handle(const char *call, unsigned kind, const void *handle) {
 }
 
 static void make_primary(int index) {
-    if (si_devices[index].primary) return;
+    if (si_devices[index].primary)
+        return;
     si_devices[index].primary = 1;
     si_devices[index].context = si_new_handle(H_CONTEXT, &si_devices[index]);
 }
@@ -290,8 +339,10 @@ static stream *new_stream(int index, unsigned flags, int priority) {
 }
 
 stream *si_stream_of(const char *call, cudaStream_t handle) {
-    if (!handle || handle == cudaStreamLegacy) return &si_devices[si_me.current].legacy;
-    if (handle != cudaStreamPerThread) return si_object_of(call, H_STREAM, handle);
+    if (!handle || handle == cudaStreamLegacy)
+        return &si_devices[si_me.current].legacy;
+    if (handle != cudaStreamPerThread)
+        return si_object_of(call, H_STREAM, handle);
     if (!si_me.own[si_me.current]) {
         remember_thread();
         si_me.own[si_me.current] = new_stream(si_me.current, cudaStreamDefault, 0);
@@ -301,7 +352,8 @@ stream *si_stream_of(const char *call, cudaStream_t handle) {
 }
 
 static void free_stream_if_over(stream *s) {
-    if (!s->destroyed || s->tail || s->is_static) return;
+    if (!s->destroyed || s->tail || s->is_static)
+        return;
     si_nodes_free(&s->deps);
     free(s->shown);
     free(s);
@@ -325,15 +377,17 @@ static void thread_ends(void *unused) {
 /* ---- memory ---- */
 
 static range **ranges; /* by start */
-static size_t  range_count, range_capacity;
+static size_t range_count, range_capacity;
 
 /* The first range that ends after the address. */
 static size_t range_after(uintptr_t address) {
     size_t low = 0, high = range_count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (ranges[middle]->start + ranges[middle]->size <= address) low = middle + 1;
-        else high = middle;
+        if (ranges[middle]->start + ranges[middle]->size <= address)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low;
 }
@@ -341,7 +395,8 @@ static size_t range_after(uintptr_t address) {
 /* A range that has a byte in [start, start + size). */
 static range *range_touching(uintptr_t start, size_t size) {
     size_t i = range_after(start);
-    if (i == range_count || !size) return NULL;
+    if (i == range_count || !size)
+        return NULL;
     return ranges[i]->start <= start || ranges[i]->start - start < size ? ranges[i] : NULL;
 }
 
@@ -352,8 +407,11 @@ static range *range_starting(const void *address) {
 
 static range *add_range(void *start, size_t size, void *memory, int kind, int index, int portable) {
     range *r = si_allocate(sizeof *r);
-    r->start = (uintptr_t)start, r->size = size, r->memory = memory, r->device = index, r->portable = portable;
-    r->kind = kind == DEVICE_MEMORY ? DEVICE_MEMORY : kind == HOST_MEMORY ? HOST_MEMORY : REGISTERED_MEMORY;
+    r->start = (uintptr_t)start, r->size = size, r->memory = memory, r->device = index,
+    r->portable = portable;
+    r->kind = kind == DEVICE_MEMORY ? DEVICE_MEMORY
+              : kind == HOST_MEMORY ? HOST_MEMORY
+                                    : REGISTERED_MEMORY;
     ranges = si_grown(ranges, range_count, &range_capacity, sizeof *ranges);
     size_t i = range_after(r->start);
     memmove(ranges + i + 1, ranges + i, (range_count++ - i) * sizeof *ranges);
@@ -368,43 +426,60 @@ static void remove_range(range *r) {
 }
 
 static int reachable(const range *r, int index) {
-    if (r->space) return (int)(r->access >> index & 1);
-    if (r->device == index) return 1;
-    if (r->pool) return si_pool_reaches(r->pool, index);
+    if (r->space)
+        return (int)(r->access >> index & 1);
+    if (r->device == index)
+        return 1;
+    if (r->pool)
+        return si_pool_reaches(r->pool, index);
     return r->kind == DEVICE_MEMORY ? si_devices[index].reaches[r->device] : r->portable;
 }
 
-static size_t round_up(size_t size, size_t to) { return si_round_up(size, to); }
+static size_t round_up(size_t size, size_t to) {
+    return si_round_up(size, to);
+}
 
 static void make_arena(device *d) {
-    if (d->arena) return;
+    if (d->arena)
+        return;
     d->arena_size = round_up(2 * si_config.memory + (256u << 20), PAGE);
-    d->arena = mmap(NULL, d->arena_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    d->arena_fd = memfd_create("standin-memory", MFD_CLOEXEC); /* so that other processes can open it */
-    if (d->arena_fd < 0 || ftruncate(d->arena_fd, (off_t)d->arena_size)) si_fail_test("no file for a device's memory");
-    d->backing = mmap(NULL, d->arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, d->arena_fd, 0);
-    if (d->arena == MAP_FAILED || d->backing == MAP_FAILED) si_fail_test("no address space for a device's memory");
+    d->arena =
+        mmap(NULL, d->arena_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    /* so that other processes can open it */
+    d->arena_fd = memfd_create("standin-memory", MFD_CLOEXEC);
+    if (d->arena_fd < 0 || ftruncate(d->arena_fd, (off_t)d->arena_size))
+        si_fail_test("no file for a device's memory");
+    d->backing = mmap(NULL, d->arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                      d->arena_fd, 0);
+    if (d->arena == MAP_FAILED || d->backing == MAP_FAILED)
+        si_fail_test("no address space for a device's memory");
     madvise(d->backing, d->arena_size, MADV_DONTDUMP);
 }
 
 /* A gap of so many bytes in the arena, from `from` on; arena_size: none. */
 static size_t gap_from(const device *d, size_t from, size_t size) {
     uintptr_t base = (uintptr_t)d->arena;
-    for (size_t i = range_after(base + from); i < range_count && ranges[i]->start < base + d->arena_size; i++) {
-        if (ranges[i]->start - base >= from + size) break;
+    for (size_t i = range_after(base + from);
+         i < range_count && ranges[i]->start < base + d->arena_size; i++) {
+        if (ranges[i]->start - base >= from + size)
+            break;
         from = round_up(ranges[i]->start + ranges[i]->size - base, PAGE) + PAGE;
     }
     return from + size <= d->arena_size ? from : d->arena_size;
 }
 
-/* Each allocation has pages of its own with one between two, and begins 512 bytes into a page: CUDA promises no more.  The
-   search goes on after the last allocation, so that an address comes again as late as possible. */
+/* Each allocation has pages of its own with one between two, and begins 512 bytes into a page:
+   CUDA promises no more. The search goes on after the last allocation, so that an address comes
+   again as late as possible. */
 static range *allocate_on(device *d, size_t size) {
-    if (size > si_config.memory || d->used + round_up(size, 512) > si_config.memory) return NULL;
+    if (size > si_config.memory || d->used + round_up(size, 512) > si_config.memory)
+        return NULL;
     make_arena(d);
     size_t whole = round_up(size + 512, PAGE) + PAGE, at = gap_from(d, d->arena_next, whole);
-    if (at == d->arena_size) at = gap_from(d, 0, whole);
-    if (at == d->arena_size) return NULL;
+    if (at == d->arena_size)
+        at = gap_from(d, 0, whole);
+    if (at == d->arena_size)
+        return NULL;
     d->arena_next = at + whole;
     d->used += round_up(size, 512);
     memset(d->backing + at + 512, 0xa5, size < GARBAGE ? size : GARBAGE);
@@ -419,12 +494,29 @@ static void free_device_range(range *r) {
     remove_range(r);
 }
 
-range *si_add_range(void *at, size_t size, char *memory, int index) { return add_range(at, size, memory, DEVICE_MEMORY, index, 0); }
-void   si_remove_range(range *r) { remove_range(r); }
-range *si_range_touching(uintptr_t at, size_t size) { return range_touching(at, size); }
-range *si_range_starting(const void *address) { return range_starting(address); }
-range *si_allocate_on(device *d, size_t size) { return allocate_on(d, size); }
-void   si_free_device_range(range *r) { free_device_range(r); }
+range *si_add_range(void *at, size_t size, char *memory, int index) {
+    return add_range(at, size, memory, DEVICE_MEMORY, index, 0);
+}
+
+void si_remove_range(range *r) {
+    remove_range(r);
+}
+
+range *si_range_touching(uintptr_t at, size_t size) {
+    return range_touching(at, size);
+}
+
+range *si_range_starting(const void *address) {
+    return range_starting(address);
+}
+
+range *si_allocate_on(device *d, size_t size) {
+    return allocate_on(d, size);
+}
+
+void si_free_device_range(range *r) {
+    free_device_range(r);
+}
 
 /* The range behind this one, when the two are one memory: mappings of one reservation. */
 static range *range_behind(const range *r) {
@@ -432,13 +524,17 @@ static range *range_behind(const range *r) {
     return next && next->space == r->space ? next : NULL;
 }
 
-/* Whether the memory from an address in the range on has so many bytes, and the device reaches them all (-1: any does). */
+/* Whether the memory from an address in the range on has so many bytes, and the device reaches
+   them all (-1: any does). */
 static int range_holds(const range *r, uintptr_t address, size_t size, int index) {
     for (size_t left; r; address += left, size -= left, r = range_behind(r)) {
-        if (r->space && !r->access) return 0;
-        if (index >= 0 && !reachable(r, index)) return 0;
+        if (r->space && !r->access)
+            return 0;
+        if (index >= 0 && !reachable(r, index))
+            return 0;
         left = r->size - (address - r->start);
-        if (left >= size) return 1;
+        if (left >= size)
+            return 1;
     }
     return 0;
 }
@@ -453,16 +549,21 @@ op *si_new_op(op_kind kind, stream *s, int device_index) {
 
 static void unref_times(op *o, unsigned times) {
     o->refs -= times;
-    if (o->refs) return;
+    if (o->refs)
+        return;
     free(o->successors);
     free(o->uses);
     free(o);
 }
-void si_unref(op *o) { unref_times(o, 1); }
+
+void si_unref(op *o) {
+    unref_times(o, 1);
+}
 
 static void use(op *o, range *r) {
     for (size_t i = 0; i < o->use_count; i++)
-        if (o->uses[i] == r) return;
+        if (o->uses[i] == r)
+            return;
     o->uses = si_grown(o->uses, o->use_count, &o->use_capacity, sizeof *o->uses);
     o->uses[o->use_count++] = r;
     r->uses++;
@@ -470,7 +571,8 @@ static void use(op *o, range *r) {
 
 static int uses(const op *o, const range *r) {
     for (size_t i = 0; i < o->use_count; i++)
-        if (o->uses[i] == r) return 1;
+        if (o->uses[i] == r)
+            return 1;
     return 0;
 }
 
@@ -484,7 +586,8 @@ static void drop_use(op *o, range *r) {
 }
 
 void si_free_module_if_over(module *m) {
-    if (!m->unloaded || m->uses || m->nodes) return;
+    if (!m->unloaded || m->uses || m->nodes)
+        return;
     ptx_unload(m->code);
     free(m->functions);
     free(m);
@@ -494,26 +597,32 @@ static void use_place(op *o, const place *p) {
     size_t span = p->span, offset = p->range ? (size_t)(p->memory - p->range->memory) : 0;
     for (range *r = p->range; r; r = range_behind(r), offset = 0) {
         use(o, r);
-        if (r->size - offset >= span) return;
+        if (r->size - offset >= span)
+            return;
         span -= r->size - offset;
     }
 }
 
 static void let_go(op *o) {
-    while (o->use_count) drop_use(o, o->uses[0]);
-    if (o->kind == OP_COPY) free(o->u.copy.staging);
+    while (o->use_count)
+        drop_use(o, o->uses[0]);
+    if (o->kind == OP_COPY)
+        free(o->u.copy.staging);
     if (o->kind == OP_KERNEL) {
         free(o->u.kernel.params);
         o->u.kernel.module->uses--;
         si_free_module_if_over(o->u.kernel.module);
     }
-    if (o->exec) si_exec_over(o->exec);
+    if (o->exec)
+        si_exec_over(o->exec);
     o->exec = NULL;
 }
 
 void si_depend(op *o, op *on) {
-    if (!on || on->done) return;
-    on->successors = si_grown(on->successors, on->successor_count, &on->successor_capacity, sizeof *on->successors);
+    if (!on || on->done)
+        return;
+    on->successors = si_grown(on->successors, on->successor_count, &on->successor_capacity,
+                              sizeof *on->successors);
     on->successors[on->successor_count++] = o;
     o->pending++;
 }
@@ -528,7 +637,8 @@ static void push(queue *q, op *o) {
 static op *pop(queue *q) {
     op *o = q->first;
     q->first = o->next_ready;
-    if (!q->first) q->last = &q->first;
+    if (!q->first)
+        q->last = &q->first;
     q->count--;
     return o;
 }
@@ -536,9 +646,9 @@ static op *pop(queue *q) {
 static void *run_work(void *of), *run_calls(void *of);
 
 void si_start_thread(void *(*body)(void *), void *of) {
-    pthread_t      thread;
+    pthread_t thread;
     pthread_attr_t detached;
-    sigset_t       all, before;
+    sigset_t all, before;
     sigfillset(&all);
     pthread_attr_init(&detached);
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
@@ -546,17 +656,21 @@ void si_start_thread(void *(*body)(void *), void *of) {
     int failed = pthread_create(&thread, &detached, body, of);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&detached);
-    if (failed) si_fail_test("no thread: %s", strerror(failed));
+    if (failed)
+        si_fail_test("no thread: %s", strerror(failed));
 }
 
 static void call_workers(device *d) {
-    if (held) return;
-    if (d->work.count) pthread_cond_signal(&d->more_work);
+    if (held)
+        return;
+    if (d->work.count)
+        pthread_cond_signal(&d->more_work);
     while (d->work.count > d->idle + d->starting && d->workers < MAX_WORKERS) {
         d->workers++, d->starting++;
         si_start_thread(run_work, d);
     }
-    if (!d->calls.count) return;
+    if (!d->calls.count)
+        return;
     pthread_cond_signal(&d->more_calls);
     if (!d->caller) {
         d->caller = 1;
@@ -564,16 +678,22 @@ static void call_workers(device *d) {
     }
 }
 
-static int is_instant(const op *o) { return o->kind == OP_WAIT || o->kind == OP_MARK || o->kind == OP_FREE; }
+static int is_instant(const op *o) {
+    return o->kind == OP_WAIT || o->kind == OP_MARK || o->kind == OP_FREE;
+}
 
 /* Returns how many references the stream gave up. */
 static unsigned leave_stream(op *o) {
     stream *s = o->stream;
-    if (!s || s->tail != o) return 0;
+    if (!s || s->tail != o)
+        return 0;
     s->tail = NULL;
-    if (s->prev) s->prev->next = s->next;
-    else if (si_devices[s->device].busy == s) si_devices[s->device].busy = s->next;
-    if (s->next) s->next->prev = s->prev;
+    if (s->prev)
+        s->prev->next = s->next;
+    else if (si_devices[s->device].busy == s)
+        si_devices[s->device].busy = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
     s->next = s->prev = NULL;
     free_stream_if_over(s);
     return 1;
@@ -585,25 +705,30 @@ static void leave_device(op *o) {
     *(o->next ? &o->next->prev : &d->last) = o->prev;
 }
 
-/* The operation has ended: what waited for it alone is ready; if that takes no time, it has ended too, and so on. */
+/* The operation has ended: what waited for it alone is ready; if that takes no time, it has
+   ended too, and so on. */
 static void end_op(op *o) {
-    queue over = {NULL, &over.first, 0};
+    queue over = { NULL, &over.first, 0 };
     push(&over, o);
     while (over.count) {
         o = pop(&over);
         o->done = 1, o->running = 0;
         let_go(o);
-        if (o->kind == OP_FREE) si_pool_freed(o);
-        if (o->kind == OP_RECORD) si_ipc_recorded(o);
+        if (o->kind == OP_FREE)
+            si_pool_freed(o);
+        if (o->kind == OP_RECORD)
+            si_ipc_recorded(o);
         leave_device(o);
         for (size_t i = 0; i < o->successor_count; i++) {
-            op     *next = o->successors[i];
+            op *next = o->successors[i];
             device *d = &si_devices[next->device];
-            if (--next->pending) continue;
+            if (--next->pending)
+                continue;
             if (is_instant(next)) {
                 push(&over, next);
             } else {
-                push(next->kind == OP_HOST || next->kind == OP_CALLBACK ? &d->calls : &d->work, next);
+                push(next->kind == OP_HOST || next->kind == OP_CALLBACK ? &d->calls : &d->work,
+                     next);
                 call_workers(d);
             }
         }
@@ -625,7 +750,8 @@ void si_prepare(op *o) {
 
 void si_release(op *o) {
     device *d = &si_devices[o->device];
-    if (--o->pending) return;
+    if (--o->pending)
+        return;
     if (is_instant(o)) {
         end_op(o);
         return;
@@ -642,21 +768,26 @@ void si_submit(op *o, op *also) {
     si_depend(o, s->tail);
     si_depend(o, also);
     if (s == &d->legacy)
-        for (stream *b = d->busy; b; b = b->next) si_depend(o, b->tail);
+        for (stream *b = d->busy; b; b = b->next)
+            si_depend(o, b->tail);
     else if (s->blocking)
         si_depend(o, d->legacy.tail);
     if (s->tail) {
         si_unref(s->tail);
     } else if (s->blocking && s != &d->legacy) {
         s->next = d->busy;
-        if (s->next) s->next->prev = s;
+        if (s->next)
+            s->next->prev = s;
         d->busy = s;
     }
     s->tail = o;
     o->refs++;
     si_release(o);
 }
-static void submit(op *o) { si_submit(o, NULL); }
+
+static void submit(op *o) {
+    si_submit(o, NULL);
+}
 
 /* ---- running them ---- */
 
@@ -671,28 +802,39 @@ static void poison(int index, int code) {
 static void run_copy(const copy *c) {
     for (size_t z = 0; z < c->depth; z++) {
         char *dst = c->dst + z * c->dslice, *src = c->src + z * c->sslice;
-        if (c->dpitch == c->width && c->spitch == c->width) memmove(dst, src, c->width * c->height);
+        if (c->dpitch == c->width && c->spitch == c->width)
+            memmove(dst, src, c->width * c->height);
         else
-            for (size_t y = 0; y < c->height; y++) memmove(dst + y * c->dpitch, src + y * c->spitch, c->width);
+            for (size_t y = 0; y < c->height; y++)
+                memmove(dst + y * c->dpitch, src + y * c->spitch, c->width);
     }
 }
 
 static void run_fill(const fill *f) {
     for (size_t y = 0; y < f->height; y++) {
         char *row = f->dst + y * f->pitch;
-        if (f->element == 1) memset(row, (int)(f->value & 0xff), f->width);
+        if (f->element == 1)
+            memset(row, (int)(f->value & 0xff), f->width);
         else
-            for (size_t x = 0; x < f->width; x++) memcpy(row + x * f->element, &f->value, f->element); /* little-endian */
+            for (size_t x = 0; x < f->width; x++)
+                memcpy(row + x * f->element, &f->value, f->element); /* little-endian */
     }
 }
 
-/* The ranges that a kernel has touched stay in use until it ends, so they can be remembered without a lock. */
-typedef struct kernel_run { op *o; range *recent[4]; unsigned next; } kernel_run;
+/* The ranges that a kernel has touched stay in use until it ends, so they can be remembered
+   without a lock. */
+typedef struct kernel_run {
+    op *o;
+    range *recent[4];
+    unsigned next;
+} kernel_run;
 
 static void *reach_slowly(kernel_run *k, uintptr_t address, size_t size) {
     lock();
     range *r = range_touching(address, size);
-    if (r && (address < r->start || size > r->size - (address - r->start) || !reachable(r, k->o->device))) r = NULL;
+    if (r && (address < r->start || size > r->size - (address - r->start) ||
+              !reachable(r, k->o->device)))
+        r = NULL;
     if (r) {
         use(k->o, r);
         k->recent[k->next++ % 4] = r;
@@ -705,18 +847,21 @@ static void *reach(void *user, uint64_t address, size_t size, int write) {
     kernel_run *k = user;
     (void)write;
     for (int i = 0; i < 4; i++) {
-        range    *r = k->recent[i];
+        range *r = k->recent[i];
         uintptr_t offset = r ? (uintptr_t)address - r->start : 0;
-        if (r && offset < r->size && size <= r->size - offset) return r->memory + offset;
+        if (r && offset < r->size && size <= r->size - offset)
+            return r->memory + offset;
     }
     return reach_slowly(k, (uintptr_t)address, size);
 }
 
-static int is_cancelled(void *user) { return sticky(((kernel_run *)user)->o->device); }
+static int is_cancelled(void *user) {
+    return sticky(((kernel_run *)user)->o->device);
+}
 
 static int run_kernel(op *o, char *error, size_t size) {
-    kernel    *k = &o->u.kernel;
-    kernel_run run = {o, {NULL, NULL, NULL, NULL}, 0};
+    kernel *k = &o->u.kernel;
+    kernel_run run = { o, { NULL, NULL, NULL, NULL }, 0 };
     ptx_launch launch;
     memset(&launch, 0, sizeof launch);
     memcpy(launch.grid, k->grid, sizeof launch.grid);
@@ -726,11 +871,16 @@ static int run_kernel(op *o, char *error, size_t size) {
     launch.memory.reach = reach, launch.memory.user = &run;
     launch.cancelled = is_cancelled, launch.cancel_user = &run;
     switch (ptx_run(k->code, &launch, error, size)) {
-    case PTX_OK: return 0;
-    case PTX_TRAP: return cudaErrorLaunchFailure;
-    case PTX_BAD_ADDRESS: return cudaErrorIllegalAddress;
-    case PTX_MISALIGNED: return cudaErrorMisalignedAddress;
-    case PTX_BAD_PROGRAM: break;
+    case PTX_OK:
+        return 0;
+    case PTX_TRAP:
+        return cudaErrorLaunchFailure;
+    case PTX_BAD_ADDRESS:
+        return cudaErrorIllegalAddress;
+    case PTX_MISALIGNED:
+        return cudaErrorMisalignedAddress;
+    case PTX_BAD_PROGRAM:
+        break;
     }
     si_fail_test("a kernel does what the interpreter does not know: %s", error);
 }
@@ -738,19 +888,24 @@ static int run_kernel(op *o, char *error, size_t size) {
 /* Called and left with the lock held, which is given up while the work is done. */
 static void run(op *o) {
     char error[sizeof kernel_error] = "";
-    int  code = 0;
-    if (sticky(o->device)) return;
+    int code = 0;
+    if (sticky(o->device))
+        return;
     if (o->kind == OP_RECORD) {
         clock_gettime(CLOCK_MONOTONIC, &o->time);
         return;
     }
     o->running = 1;
     unlock();
-    if (o->kind == OP_COPY) run_copy(&o->u.copy);
-    if (o->kind == OP_FILL) run_fill(&o->u.fill);
-    if (o->kind == OP_KERNEL) code = run_kernel(o, error, sizeof error);
+    if (o->kind == OP_COPY)
+        run_copy(&o->u.copy);
+    if (o->kind == OP_FILL)
+        run_fill(&o->u.fill);
+    if (o->kind == OP_KERNEL)
+        code = run_kernel(o, error, sizeof error);
     lock();
-    if (!code || sticky(o->device)) return;
+    if (!code || sticky(o->device))
+        return;
     memcpy(kernel_error, error, sizeof error);
     poison(o->device, code);
 }
@@ -764,7 +919,7 @@ static int wait_idle(pthread_cond_t *for_more) {
 
 static void *run_work(void *of) {
     device *d = of;
-    int     late = 0;
+    int late = 0;
     lock();
     d->starting--;
     while (!late || (d->work.count && !held)) {
@@ -788,20 +943,23 @@ static void *run_work(void *of) {
 
 static void call_host(op *o) {
     host h = o->u.host;
-    int  code = sticky(o->device);
-    if (code && o->kind == OP_HOST) return;
+    int code = sticky(o->device);
+    if (code && o->kind == OP_HOST)
+        return;
     o->running = 1;
     unlock();
     si_me.in_host_function = 1;
-    if (o->kind == OP_HOST) h.function(h.data);
-    else h.callback(h.handle, (cudaError_t)code, h.data);
+    if (o->kind == OP_HOST)
+        h.function(h.data);
+    else
+        h.callback(h.handle, (cudaError_t)code, h.data);
     si_me.in_host_function = 0;
     lock();
 }
 
 static void *run_calls(void *of) {
     device *d = of;
-    int     late = 0;
+    int late = 0;
     lock();
     while (!late || (d->calls.count && !held)) {
         if (d->calls.count && !held) {
@@ -820,17 +978,21 @@ static void *run_calls(void *of) {
 
 /* ---- waiting ---- */
 
-static void wait_some(void) { pthread_cond_wait(&si_some_end, &si_big_lock); }
+static void wait_some(void) {
+    pthread_cond_wait(&si_some_end, &si_big_lock);
+}
 
 /* Until the operation has ended or its device has failed; with `quiet` not while it still runs. */
 static void wait_for(op *o, int quiet) {
-    if (!o) return;
+    if (!o)
+        return;
     o->refs++;
-    while (!o->done && (!sticky(o->device) || (quiet && o->running))) wait_some();
+    while (!o->done && (!sticky(o->device) || (quiet && o->running)))
+        wait_some();
     si_unref(o);
 }
 
-/* A mark at the end of the stream: it ends when all that was put before has.  The caller owns it. */
+/* A mark at the end of the stream: it ends when all that was put before has. The caller owns it. */
 static op *mark(stream *s) {
     op *o = si_new_op(OP_MARK, s, s->device);
     o->refs++;
@@ -840,15 +1002,21 @@ static op *mark(stream *s) {
 
 static int stream_result(stream *s, int wait) {
     int index = s->device, code = sticky(index), ready;
-    if (!code) code = si_capture_refuse(s);
-    if (!code && !wait) code = si_capture_unsafe();
-    if (code) return code;
+    if (!code)
+        code = si_capture_refuse(s);
+    if (!code && !wait)
+        code = si_capture_unsafe();
+    if (code)
+        return code;
     int mine = s != &si_devices[index].legacy || !STANDIN_LEGACY_COUNTS;
     op *last = mine ? s->tail : mark(s);
-    if (wait) wait_for(last, 0);
-    if (wait) si_pool_settle(index);
+    if (wait)
+        wait_for(last, 0);
+    if (wait)
+        si_pool_settle(index);
     ready = wait || !last || last->done;
-    if (!mine) si_unref(last);
+    if (!mine)
+        si_unref(last);
     code = sticky(index);
     return code ? code : ready ? 0 : cudaErrorNotReady;
 }
@@ -856,18 +1024,21 @@ static int stream_result(stream *s, int wait) {
 /* Until all that was put on the device before has ended. */
 static void wait_device(device *d) {
     uint64_t until = d->submitted;
-    while (d->first && d->first->number <= until && !sticky(d->index)) wait_some();
+    while (d->first && d->first->number <= until && !sticky(d->index))
+        wait_some();
 }
 
-/* Nothing that is pending may use memory that goes away.  On a device that has failed pending work is never run, and what runs
-   is about to end. */
+/* Nothing that is pending may use memory that goes away. On a device that has failed pending
+   work is never run, and what runs is about to end. */
 static void check_unused(const char *call, range *r) {
     for (int i = 0; i < si_config.devices && r->uses; i++)
         for (op *o = si_devices[i].first, *next; o; o = next) {
             next = o->next;
-            if (!uses(o, r)) continue;
+            if (!uses(o, r))
+                continue;
             if (!sticky(i))
-                si_fail_test("%s: %p is in use by a pending %s on device %d", call, (void *)r->start, op_names[o->kind], i);
+                si_fail_test("%s: %p is in use by a pending %s on device %d", call,
+                             (void *)r->start, op_names[o->kind], i);
             if (!o->running) {
                 drop_use(o, r);
             } else {
@@ -876,27 +1047,36 @@ static void check_unused(const char *call, range *r) {
             }
         }
 }
-void si_check_unused(const char *call, range *r) { check_unused(call, r); }
+
+void si_check_unused(const char *call, range *r) {
+    check_unused(call, r);
+}
 
 /* ---- copies and fills ---- */
 
 static int span_of(const side *s, const shape *of, size_t *span) {
     size_t rows, slices;
-    return __builtin_mul_overflow(s->pitch, of->height - 1, &rows) || __builtin_mul_overflow(s->slice, of->depth - 1, &slices) ||
-           __builtin_add_overflow(rows, slices, &rows) || __builtin_add_overflow(rows, of->width, span) ||
+    return __builtin_mul_overflow(s->pitch, of->height - 1, &rows) ||
+           __builtin_mul_overflow(s->slice, of->depth - 1, &slices) ||
+           __builtin_add_overflow(rows, slices, &rows) ||
+           __builtin_add_overflow(rows, of->width, span) ||
            __builtin_add_overflow((uintptr_t)s->pointer, *span, &rows);
 }
 
 /* Where the memory is, seen from a device.  Memory that is partly in an allocation is invalid. */
 static int locate(const char *call, place *p, const side *s, const shape *of, int index) {
     size_t span;
-    if (!s->pointer || span_of(s, of, &span)) return cudaErrorInvalidValue;
+    if (!s->pointer || span_of(s, of, &span))
+        return cudaErrorInvalidValue;
     uintptr_t start = (uintptr_t)s->pointer;
-    range    *r = range_touching(start, span);
-    *p = (place){PAGEABLE, r, span, index, s->pointer};
-    if (!r) return 0;
-    if (start < r->start || !range_holds(r, start, span, -1)) return cudaErrorInvalidValue;
-    if (r->freeing) si_fail_test("%s: %p is freed, or being freed by another thread", call, (void *)s->pointer);
+    range *r = range_touching(start, span);
+    *p = (place){ PAGEABLE, r, span, index, s->pointer };
+    if (!r)
+        return 0;
+    if (start < r->start || !range_holds(r, start, span, -1))
+        return cudaErrorInvalidValue;
+    if (r->freeing)
+        si_fail_test("%s: %p is freed, or being freed by another thread", call, (void *)s->pointer);
     p->memory = r->memory + (start - r->start);
     p->device = r->device;
     p->where = r->kind == DEVICE_MEMORY ? ON_DEVICE : reachable(r, index) ? PINNED : PAGEABLE;
@@ -905,9 +1085,13 @@ static int locate(const char *call, place *p, const side *s, const shape *of, in
 
 static int check_kind(enum cudaMemcpyKind kind, const place *dst, const place *src) {
     int to_device = dst->where == ON_DEVICE, from_device = src->where == ON_DEVICE;
-    if (kind == cudaMemcpyDefault) return 0;
+    if (kind == cudaMemcpyDefault)
+        return 0;
     return to_device == (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) &&
-           from_device == (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice) ? 0 : cudaErrorInvalidValue;
+                   from_device ==
+                       (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice)
+               ? 0
+               : cudaErrorInvalidValue;
 }
 
 /* Takes the source as it is now; the rows come to lie without gaps. */
@@ -921,43 +1105,53 @@ static void take_source(copy *c) {
 
 int si_check_transfer(const char *call, const transfer *t, int index, place *to, place *from) {
     int code = locate(call, to, &t->dst, &t->of, index);
-    if (!code) code = locate(call, from, &t->src, &t->of, index);
-    if (!code) code = check_kind(t->kind, to, from);
-    if (code) return code;
+    if (!code)
+        code = locate(call, from, &t->src, &t->of, index);
+    if (!code)
+        code = check_kind(t->kind, to, from);
+    if (code)
+        return code;
     /* CUDA does not say whether a stream may copy what its device neither has nor reaches. */
     int any = to->where == ON_DEVICE || from->where == ON_DEVICE;
-    int near = (to->where == ON_DEVICE && range_holds(to->range, (uintptr_t)t->dst.pointer, to->span, index)) ||
-               (from->where == ON_DEVICE && range_holds(from->range, (uintptr_t)t->src.pointer, from->span, index));
+    int near = (to->where == ON_DEVICE &&
+                range_holds(to->range, (uintptr_t)t->dst.pointer, to->span, index)) ||
+               (from->where == ON_DEVICE &&
+                range_holds(from->range, (uintptr_t)t->src.pointer, from->span, index));
     return any && !near && !t->named ? cudaErrorInvalidValue : 0;
 }
 
 op *si_copy_op(const transfer *t, const place *to, const place *from, stream *s, int index) {
     op *o = si_new_op(OP_COPY, s, index);
-    o->u.copy = (copy){to->memory, from->memory, t->dst.pitch, t->dst.slice, t->src.pitch, t->src.slice, t->of.width,
-                       t->of.height, t->of.depth, NULL};
+    o->u.copy = (copy){ to->memory,   from->memory, t->dst.pitch, t->dst.slice, t->src.pitch,
+                        t->src.slice, t->of.width,  t->of.height, t->of.depth,  NULL };
     use_place(o, to);
     use_place(o, from);
     return o;
 }
 
-/* When the call may return.  Pageable to device: with the source taken, so up to a size at once.  To pageable memory, and
-   between host addresses: when the copy is done.  Else at once; a plain cudaMemcpy only when it is between devices. */
+/* When the call may return. Pageable to device: with the source taken, so up to a size at once.
+   To pageable memory, and between host addresses: when the copy is done. Else at once; a plain
+   cudaMemcpy only when it is between devices. */
 static int put_transfer(const char *call, const transfer *t, cudaStream_t handle, int plain) {
-    place        to, from;
+    place to, from;
     const shape *of = &t->of;
-    stream      *s = si_stream_of(call, handle);
-    int          index = s->device, code = sticky(index);
-    if (!code) code = plain ? si_capture_refuse(s) : si_capture_enqueue(s);
-    if (code || !of->width || !of->height || !of->depth) return code;
+    stream *s = si_stream_of(call, handle);
+    int index = s->device, code = sticky(index);
+    if (!code)
+        code = plain ? si_capture_refuse(s) : si_capture_enqueue(s);
+    if (code || !of->width || !of->height || !of->depth)
+        return code;
     code = si_check_transfer(call, t, index, &to, &from);
-    if (code) return code;
+    if (code)
+        return code;
     if (s->capture) {
         si_capture_node(s, si_node_copy(si_capture_graph(s), &s->deps, t, &to, &from, index));
         return 0;
     }
     op *o = si_copy_op(t, &to, &from, s, index);
     int to_device = to.where == ON_DEVICE, from_device = from.where == ON_DEVICE;
-    int wait = plain ? !(to_device && from_device) : !to_device && (!from_device || to.where == PAGEABLE);
+    int wait =
+        plain ? !(to_device && from_device) : !to_device && (!from_device || to.where == PAGEABLE);
     if (to_device && from.where == PAGEABLE) {
         wait = of->width * of->height * of->depth > STAGING;
         if (plain && !wait) { /* "a stream sync is performed before the copy is initiated" */
@@ -965,70 +1159,91 @@ static int put_transfer(const char *call, const transfer *t, cudaStream_t handle
             wait_for(before, 0);
             si_unref(before);
         }
-        if (!wait) take_source(&o->u.copy);
+        if (!wait)
+            take_source(&o->u.copy);
     }
     o->refs++;
     submit(o);
-    if (wait) wait_for(o, 1);
+    if (wait)
+        wait_for(o, 1);
     si_unref(o);
     return wait || plain ? sticky(index) : 0;
 }
 
-static int copy_kind_known(enum cudaMemcpyKind kind) { return (unsigned)kind <= (unsigned)cudaMemcpyDefault; }
+static int copy_kind_known(enum cudaMemcpyKind kind) {
+    return (unsigned)kind <= (unsigned)cudaMemcpyDefault;
+}
 
 static const char *kind_name(enum cudaMemcpyKind kind) {
-    static const char *const names[] = {"H2H", "H2D", "D2H", "D2D", "Default"};
+    static const char *const names[] = { "H2H", "H2D", "D2H", "D2D", "Default" };
     return copy_kind_known(kind) ? names[kind] : "?";
 }
 
-static int transfer_2d(const char *call, void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
-                       enum cudaMemcpyKind kind, cudaStream_t handle, int plain) {
-    transfer t = {{dst, dpitch, 0}, {(char *)(uintptr_t)src, spitch, 0}, {width, height, 1}, kind, 0};
-    if (!copy_kind_known(kind)) return cudaErrorInvalidMemcpyDirection;
-    if (si_null()) return 0;
+static int transfer_2d(const char *call, void *dst, size_t dpitch, const void *src, size_t spitch,
+                       size_t width, size_t height, enum cudaMemcpyKind kind, cudaStream_t handle,
+                       int plain) {
+    transfer t = {
+        { dst, dpitch, 0 }, { (char *)(uintptr_t)src, spitch, 0 }, { width, height, 1 }, kind, 0
+    };
+    if (!copy_kind_known(kind))
+        return cudaErrorInvalidMemcpyDirection;
+    if (si_null())
+        return 0;
     si_bind();
     lock();
     int code = plain ? si_capture_unsafe() : 0;
-    if (!code) code = put_transfer(call, &t, handle, plain);
+    if (!code)
+        code = put_transfer(call, &t, handle, plain);
     unlock();
     return code;
 }
 
 /* Between the memories of two devices that the caller names: never waits. */
-static int transfer_peer(const char *call, const side *dst, int dst_device, const side *src, int src_device, const shape *of,
-                         cudaStream_t handle) {
-    if (!is_device(dst_device) || !is_device(src_device)) return cudaErrorInvalidDevice;
-    if (si_null()) return 0;
+static int transfer_peer(const char *call, const side *dst, int dst_device, const side *src,
+                         int src_device, const shape *of, cudaStream_t handle) {
+    if (!is_device(dst_device) || !is_device(src_device))
+        return cudaErrorInvalidDevice;
+    if (si_null())
+        return 0;
     si_bind();
     lock();
     make_primary(dst_device);
     make_primary(src_device);
-    stream  *s = si_stream_of(call, handle);
-    transfer t = {*dst, *src, *of, cudaMemcpyDeviceToDevice, 1};
-    place    to, from;
-    int      code = sticky(s->device);
-    if (!code) code = sticky(dst_device);
-    if (!code) code = sticky(src_device);
+    stream *s = si_stream_of(call, handle);
+    transfer t = { *dst, *src, *of, cudaMemcpyDeviceToDevice, 1 };
+    place to, from;
+    int code = sticky(s->device);
+    if (!code)
+        code = sticky(dst_device);
+    if (!code)
+        code = sticky(src_device);
     if (!code && of->width && of->height && of->depth) {
         code = locate(call, &to, dst, of, s->device);
-        if (!code) code = locate(call, &from, src, of, s->device);
-        if (!code && (to.where != ON_DEVICE || from.where != ON_DEVICE || to.device != dst_device || from.device != src_device))
+        if (!code)
+            code = locate(call, &from, src, of, s->device);
+        if (!code && (to.where != ON_DEVICE || from.where != ON_DEVICE || to.device != dst_device ||
+                      from.device != src_device))
             code = cudaErrorInvalidValue;
     }
-    if (!code) code = put_transfer(call, &t, handle, 0);
+    if (!code)
+        code = put_transfer(call, &t, handle, 0);
     unlock();
     return code;
 }
 
 int si_check_fill(const char *call, const fill *f, int index, place *at) {
-    side  to = {f->dst, f->pitch, 0};
-    shape of = {f->width * f->element, f->height, 1};
-    if (f->width > SIZE_MAX / f->element || (f->height > 1 && f->pitch < of.width) || (uintptr_t)f->dst % f->element ||
-        (f->height > 1 && f->pitch % f->element))
+    side to = { f->dst, f->pitch, 0 };
+    shape of = { f->width * f->element, f->height, 1 };
+    if (f->width > SIZE_MAX / f->element || (f->height > 1 && f->pitch < of.width) ||
+        (uintptr_t)f->dst % f->element || (f->height > 1 && f->pitch % f->element))
         return cudaErrorInvalidValue;
-    if (!f->width || !f->height) return 0;
+    if (!f->width || !f->height)
+        return 0;
     int code = locate(call, at, &to, &of, index);
-    return code || (at->where == ON_DEVICE && range_holds(at->range, (uintptr_t)f->dst, at->span, index)) ? code : cudaErrorInvalidValue;
+    return code || (at->where == ON_DEVICE &&
+                    range_holds(at->range, (uintptr_t)f->dst, at->span, index))
+               ? code
+               : cudaErrorInvalidValue;
 }
 
 op *si_fill_op(const fill *f, const place *at, stream *s, int index) {
@@ -1040,21 +1255,28 @@ op *si_fill_op(const fill *f, const place *at, stream *s, int index) {
 }
 
 /* plain: cudaMemset, which is not safe during a capture. */
-static int put_fill(const char *call, void *dst, size_t pitch, uint32_t value, size_t element, size_t width, size_t height,
-                    cudaStream_t handle, int plain) {
-    fill  f = {dst, pitch, element, width, height, value};
+static int put_fill(const char *call, void *dst, size_t pitch, uint32_t value, size_t element,
+                    size_t width, size_t height, cudaStream_t handle, int plain) {
+    fill f = { dst, pitch, element, width, height, value };
     place at;
-    if (si_null()) return 0;
+    if (si_null())
+        return 0;
     lock();
     stream *s = si_stream_of(call, handle);
-    int     code = sticky(s->device);
-    if (!code && plain) code = si_capture_unsafe();
-    if (!code) code = plain ? si_capture_refuse(s) : si_capture_enqueue(s);
-    if (!code && s->device != si_me.current) code = cudaErrorInvalidResourceHandle;
-    if (!code) code = si_check_fill(call, &f, s->device, &at);
+    int code = sticky(s->device);
+    if (!code && plain)
+        code = si_capture_unsafe();
+    if (!code)
+        code = plain ? si_capture_refuse(s) : si_capture_enqueue(s);
+    if (!code && s->device != si_me.current)
+        code = cudaErrorInvalidResourceHandle;
+    if (!code)
+        code = si_check_fill(call, &f, s->device, &at);
     if (!code && width && height) {
-        if (s->capture) si_capture_node(s, si_node_fill(si_capture_graph(s), &s->deps, &f, &at, s->device));
-        else submit(si_fill_op(&f, &at, s, s->device));
+        if (s->capture)
+            si_capture_node(s, si_node_fill(si_capture_graph(s), &s->deps, &f, &at, s->device));
+        else
+            submit(si_fill_op(&f, &at, s, s->device));
     }
     unlock();
     return code;
@@ -1063,24 +1285,32 @@ static int put_fill(const char *call, void *dst, size_t pitch, uint32_t value, s
 /* ---- kernels ---- */
 
 /* What a test registers for host addresses: images, and functions that cudaLaunchKernel knows. */
-typedef struct registered_image { const void *image; const char *text; } registered_image;
-static registered_image    *images;
-static size_t               image_count, image_capacity;
-static registered_function *registered;
-static size_t               registered_count, registered_capacity;
+typedef struct registered_image {
+    const void *image;
+    const char *text;
+} registered_image;
 
-int si_check_launch(const ptx_function *f, const unsigned grid[3], const unsigned block[3], size_t shared, size_t most_shared) {
+static registered_image *images;
+static size_t image_count, image_capacity;
+static registered_function *registered;
+static size_t registered_count, registered_capacity;
+
+int si_check_launch(const ptx_function *f, const unsigned grid[3], const unsigned block[3],
+                    size_t shared, size_t most_shared) {
     size_t most = most_shared ? most_shared + ptx_static_shared(f) : MAX_SHARED;
-    return !grid[0] || !grid[1] || !grid[2] || grid[0] > 2147483647u || grid[1] > MAX_GRID_YZ || grid[2] > MAX_GRID_YZ ||
-           !block[0] || !block[1] || !block[2] || block[0] > MAX_BLOCK || block[1] > MAX_BLOCK || block[2] > MAX_BLOCK_Z ||
-           block[0] * block[1] * block[2] > MAX_BLOCK || shared > most || ptx_static_shared(f) + shared > most;
+    return !grid[0] || !grid[1] || !grid[2] || grid[0] > 2147483647u || grid[1] > MAX_GRID_YZ ||
+           grid[2] > MAX_GRID_YZ || !block[0] || !block[1] || !block[2] || block[0] > MAX_BLOCK ||
+           block[1] > MAX_BLOCK || block[2] > MAX_BLOCK_Z ||
+           block[0] * block[1] * block[2] > MAX_BLOCK || shared > most ||
+           ptx_static_shared(f) + shared > most;
 }
 
 void **si_copy_params(const ptx_function *f, void *const *params) {
     size_t n = ptx_param_count(f), size = round_up(n * sizeof(void *), 16);
-    for (size_t i = 0; i < n; i++) size += round_up(ptx_param_size(f, i), 16);
+    for (size_t i = 0; i < n; i++)
+        size += round_up(ptx_param_size(f, i), 16);
     void **pointers = si_allocate(size);
-    char  *next = (char *)pointers + round_up(n * sizeof(void *), 16);
+    char *next = (char *)pointers + round_up(n * sizeof(void *), 16);
     for (size_t i = 0; i < n; i++) {
         pointers[i] = memcpy(next, params[i], ptx_param_size(f, i));
         next += round_up(ptx_param_size(f, i), 16);
@@ -1091,11 +1321,13 @@ void **si_copy_params(const ptx_function *f, void *const *params) {
 /* Every address among a kernel's parameters that CUDA knows counts as used. */
 static void use_params(op *o, const ptx_function *f, void *const *params) {
     for (size_t i = 0; i < ptx_param_count(f); i++)
-        for (size_t at = 0; at + sizeof(uintptr_t) <= ptx_param_size(f, i); at += sizeof(uintptr_t)) {
+        for (size_t at = 0; at + sizeof(uintptr_t) <= ptx_param_size(f, i);
+             at += sizeof(uintptr_t)) {
             uintptr_t value;
             memcpy(&value, (const char *)params[i] + at, sizeof value);
             range *r = range_touching(value, 1);
-            if (r && !r->freeing && reachable(r, o->device)) use(o, r);
+            if (r && !r->freeing && reachable(r, o->device))
+                use(o, r);
         }
 }
 
@@ -1110,9 +1342,11 @@ op *si_kernel_op(const kernel *k, stream *s, int index) {
 
 /* func: the handle or the host address of the kernel's function. */
 static int launch(const kernel *k, const void *func, int is_host_func, stream *s) {
-    if (ptx_param_count(k->code) && !k->params) return CUDA_ERROR_INVALID_VALUE;
+    if (ptx_param_count(k->code) && !k->params)
+        return CUDA_ERROR_INVALID_VALUE;
     if (s->capture)
-        si_capture_node(s, si_node_kernel(si_capture_graph(s), &s->deps, k, func, is_host_func, s->device, s->priority));
+        si_capture_node(s, si_node_kernel(si_capture_graph(s), &s->deps, k, func, is_host_func,
+                                          s->device, s->priority));
     else
         submit(si_kernel_op(k, s, s->device));
     return 0;
@@ -1122,14 +1356,16 @@ static int launch(const kernel *k, const void *func, int is_host_func, stream *s
 
 cudaError_t cudaGetDeviceCount(int *count) {
     ENTER(cudaGetDeviceCount);
-    if (!count) return result(cudaErrorInvalidValue);
+    if (!count)
+        return result(cudaErrorInvalidValue);
     *count = si_config.devices;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *index) {
     ENTER(cudaGetDevice);
-    if (!index) return result(cudaErrorInvalidValue);
+    if (!index)
+        return result(cudaErrorInvalidValue);
     *index = si_me.current;
     return cudaSuccess;
 }
@@ -1138,7 +1374,8 @@ cudaError_t cudaSetDevice(int index) {
     char text[16];
     snprintf(text, sizeof text, "%d", index);
     ENTER_WITH(cudaSetDevice, text);
-    if (!is_device(index)) return result(cudaErrorInvalidDevice);
+    if (!is_device(index))
+        return result(cudaErrorInvalidDevice);
     lock();
     make_primary(index);
     unlock();
@@ -1149,76 +1386,114 @@ cudaError_t cudaSetDevice(int index) {
 /* Without a driver there is one error, and it stays. */
 static cudaError_t last_error(function_id f, int clear) {
     count_call(f, "");
-    if (si_config.error) return (cudaError_t)si_config.error;
+    if (si_config.error)
+        return (cudaError_t)si_config.error;
     int code = si_me.last;
-    if (clear && code && !is_sticky(code)) si_me.last = 0;
+    if (clear && code && !is_sticky(code))
+        si_me.last = 0;
     return (cudaError_t)code;
 }
-cudaError_t cudaPeekAtLastError(void) { return last_error(F_cudaPeekAtLastError, 0); }
-cudaError_t cudaGetLastError(void) { return last_error(F_cudaGetLastError, 1); }
 
-#define ERRORS(X)                                                                                                             \
-    X(0, cudaSuccess, CUDA_SUCCESS, "no error")                                                                               \
-    X(1, cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE, "invalid argument")                                                 \
-    X(2, cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY, "out of memory")                                                \
-    X(3, cudaErrorInitializationError, CUDA_ERROR_NOT_INITIALIZED, "initialization error")                                    \
-    X(4, cudaErrorCudartUnloading, CUDA_ERROR_DEINITIALIZED, "driver shutting down")                                          \
-    X(9, cudaErrorInvalidConfiguration, NULL, "invalid configuration argument")                                               \
-    X(12, cudaErrorInvalidPitchValue, NULL, "invalid pitch argument")                                                         \
-    X(21, cudaErrorInvalidMemcpyDirection, NULL, "invalid copy direction")                                                    \
-    X(34, cudaErrorStubLibrary, CUDA_ERROR_STUB_LIBRARY, "CUDA driver is a stub library")                                     \
-    X(35, cudaErrorInsufficientDriver, NULL, "CUDA driver version is insufficient for CUDA runtime version")                  \
-    X(46, cudaErrorDevicesUnavailable, CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA-capable devices are busy or unavailable")         \
-    X(98, cudaErrorInvalidDeviceFunction, NULL, "invalid device function")                                                    \
-    X(100, cudaErrorNoDevice, CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected")                                     \
-    X(101, cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal")                                       \
-    X(200, cudaErrorInvalidKernelImage, CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid")                           \
-    X(201, cudaErrorDeviceUninitialized, CUDA_ERROR_INVALID_CONTEXT, "invalid device context")                                \
-    X(209, cudaErrorNoKernelImageForDevice, CUDA_ERROR_NO_BINARY_FOR_GPU, "no kernel image for this device")                  \
-    X(214, cudaErrorECCUncorrectable, CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error encountered")                    \
-    X(217, cudaErrorPeerAccessUnsupported, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported")                \
-    X(218, cudaErrorInvalidPtx, CUDA_ERROR_INVALID_PTX, "a PTX JIT compilation failed")                                       \
-    X(222, cudaErrorUnsupportedPtxVersion, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "unsupported PTX version")                     \
-    X(304, cudaErrorOperatingSystem, CUDA_ERROR_OPERATING_SYSTEM, "an operating system call failed")                          \
-    X(400, cudaErrorInvalidResourceHandle, CUDA_ERROR_INVALID_HANDLE, "invalid resource handle")                              \
-    X(500, cudaErrorSymbolNotFound, CUDA_ERROR_NOT_FOUND, "named symbol not found")                                           \
-    X(600, cudaErrorNotReady, CUDA_ERROR_NOT_READY, "device not ready")                                                       \
-    X(700, cudaErrorIllegalAddress, CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")                   \
-    X(701, cudaErrorLaunchOutOfResources, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "too many resources requested for launch")      \
-    X(702, cudaErrorLaunchTimeout, CUDA_ERROR_LAUNCH_TIMEOUT, "the launch timed out")                                         \
-    X(704, cudaErrorPeerAccessAlreadyEnabled, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled")       \
-    X(705, cudaErrorPeerAccessNotEnabled, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer access has not been enabled")             \
-    X(709, cudaErrorContextIsDestroyed, CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed")                              \
-    X(710, cudaErrorAssert, CUDA_ERROR_ASSERT, "device-side assert triggered")                                                \
-    X(712, cudaErrorHostMemoryAlreadyRegistered, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,                                   \
-      "part or all of the requested memory range is already mapped")                                                          \
-    X(713, cudaErrorHostMemoryNotRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,                                           \
-      "pointer does not correspond to a registered memory region")                                                            \
-    X(714, cudaErrorHardwareStackError, CUDA_ERROR_HARDWARE_STACK_ERROR, "hardware stack error")                              \
-    X(715, cudaErrorIllegalInstruction, CUDA_ERROR_ILLEGAL_INSTRUCTION, "an illegal instruction was encountered")             \
-    X(716, cudaErrorMisalignedAddress, CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned address")                                   \
-    X(719, cudaErrorLaunchFailure, CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure")                                    \
-    X(800, cudaErrorNotPermitted, CUDA_ERROR_NOT_PERMITTED, "operation not permitted")                                        \
-    X(801, cudaErrorNotSupported, CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                        \
-    X(802, cudaErrorSystemNotReady, CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized")                                \
-    X(401, cudaErrorIllegalState, CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state")         \
-    X(900, cudaErrorStreamCaptureUnsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "not permitted when capturing")          \
-    X(901, cudaErrorStreamCaptureInvalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the capture was invalidated")           \
-    X(902, cudaErrorStreamCaptureMerge, CUDA_ERROR_STREAM_CAPTURE_MERGE, "two captures would be merged")                      \
-    X(903, cudaErrorStreamCaptureUnmatched, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "the capture began in another stream")       \
-    X(904, cudaErrorStreamCaptureUnjoined, CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "a fork was not joined")                       \
-    X(905, cudaErrorStreamCaptureIsolation, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "a dependency would leave the capture")      \
-    X(906, cudaErrorStreamCaptureImplicit, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,                                                \
-      "the legacy stream would depend on a capture")                                                                          \
-    X(907, cudaErrorCapturedEvent, CUDA_ERROR_CAPTURED_EVENT, "the event was last recorded in a capture")                     \
-    X(908, cudaErrorStreamCaptureWrongThread, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "the capture began in another thread")  \
-    X(910, cudaErrorGraphExecUpdateFailure, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "the graph update was not performed")       \
+cudaError_t cudaPeekAtLastError(void) {
+    return last_error(F_cudaPeekAtLastError, 0);
+}
+
+cudaError_t cudaGetLastError(void) {
+    return last_error(F_cudaGetLastError, 1);
+}
+
+/* clang-format off */
+#define ERRORS(X) \
+    X(0, cudaSuccess, CUDA_SUCCESS, "no error") \
+    X(1, cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE, "invalid argument") \
+    X(2, cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY, "out of memory") \
+    X(3, cudaErrorInitializationError, CUDA_ERROR_NOT_INITIALIZED, "initialization error") \
+    X(4, cudaErrorCudartUnloading, CUDA_ERROR_DEINITIALIZED, "driver shutting down") \
+    X(9, cudaErrorInvalidConfiguration, NULL, "invalid configuration argument") \
+    X(12, cudaErrorInvalidPitchValue, NULL, "invalid pitch argument") \
+    X(21, cudaErrorInvalidMemcpyDirection, NULL, "invalid copy direction") \
+    X(34, cudaErrorStubLibrary, CUDA_ERROR_STUB_LIBRARY, "CUDA driver is a stub library") \
+    X(35, cudaErrorInsufficientDriver, NULL, \
+      "CUDA driver version is insufficient for CUDA runtime version") \
+    X(46, cudaErrorDevicesUnavailable, CUDA_ERROR_DEVICE_UNAVAILABLE, \
+      "CUDA-capable devices are busy or unavailable") \
+    X(98, cudaErrorInvalidDeviceFunction, NULL, "invalid device function") \
+    X(100, cudaErrorNoDevice, CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected") \
+    X(101, cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal") \
+    X(200, cudaErrorInvalidKernelImage, CUDA_ERROR_INVALID_IMAGE, \
+      "device kernel image is invalid") \
+    X(201, cudaErrorDeviceUninitialized, CUDA_ERROR_INVALID_CONTEXT, "invalid device context") \
+    X(209, cudaErrorNoKernelImageForDevice, CUDA_ERROR_NO_BINARY_FOR_GPU, \
+      "no kernel image for this device") \
+    X(214, cudaErrorECCUncorrectable, CUDA_ERROR_ECC_UNCORRECTABLE, \
+      "uncorrectable ECC error encountered") \
+    X(217, cudaErrorPeerAccessUnsupported, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, \
+      "peer access is not supported") \
+    X(218, cudaErrorInvalidPtx, CUDA_ERROR_INVALID_PTX, "a PTX JIT compilation failed") \
+    X(222, cudaErrorUnsupportedPtxVersion, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \
+      "unsupported PTX version") \
+    X(304, cudaErrorOperatingSystem, CUDA_ERROR_OPERATING_SYSTEM, \
+      "an operating system call failed") \
+    X(400, cudaErrorInvalidResourceHandle, CUDA_ERROR_INVALID_HANDLE, "invalid resource handle") \
+    X(500, cudaErrorSymbolNotFound, CUDA_ERROR_NOT_FOUND, "named symbol not found") \
+    X(600, cudaErrorNotReady, CUDA_ERROR_NOT_READY, "device not ready") \
+    X(700, cudaErrorIllegalAddress, CUDA_ERROR_ILLEGAL_ADDRESS, \
+      "an illegal memory access was encountered") \
+    X(701, cudaErrorLaunchOutOfResources, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, \
+      "too many resources requested for launch") \
+    X(702, cudaErrorLaunchTimeout, CUDA_ERROR_LAUNCH_TIMEOUT, "the launch timed out") \
+    X(704, cudaErrorPeerAccessAlreadyEnabled, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, \
+      "peer access is already enabled") \
+    X(705, cudaErrorPeerAccessNotEnabled, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, \
+      "peer access has not been enabled") \
+    X(709, cudaErrorContextIsDestroyed, CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed") \
+    X(710, cudaErrorAssert, CUDA_ERROR_ASSERT, "device-side assert triggered") \
+    X(712, cudaErrorHostMemoryAlreadyRegistered, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, \
+      "part or all of the requested memory range is already mapped") \
+    X(713, cudaErrorHostMemoryNotRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, \
+      "pointer does not correspond to a registered memory region") \
+    X(714, cudaErrorHardwareStackError, CUDA_ERROR_HARDWARE_STACK_ERROR, "hardware stack error") \
+    X(715, cudaErrorIllegalInstruction, CUDA_ERROR_ILLEGAL_INSTRUCTION, \
+      "an illegal instruction was encountered") \
+    X(716, cudaErrorMisalignedAddress, CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned address") \
+    X(719, cudaErrorLaunchFailure, CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure") \
+    X(800, cudaErrorNotPermitted, CUDA_ERROR_NOT_PERMITTED, "operation not permitted") \
+    X(801, cudaErrorNotSupported, CUDA_ERROR_NOT_SUPPORTED, "operation not supported") \
+    X(802, cudaErrorSystemNotReady, CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized") \
+    X(401, cudaErrorIllegalState, CUDA_ERROR_ILLEGAL_STATE, \
+      "the operation cannot be performed in the present state") \
+    X(900, cudaErrorStreamCaptureUnsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, \
+      "not permitted when capturing") \
+    X(901, cudaErrorStreamCaptureInvalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, \
+      "the capture was invalidated") \
+    X(902, cudaErrorStreamCaptureMerge, CUDA_ERROR_STREAM_CAPTURE_MERGE, \
+      "two captures would be merged") \
+    X(903, cudaErrorStreamCaptureUnmatched, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, \
+      "the capture began in another stream") \
+    X(904, cudaErrorStreamCaptureUnjoined, CUDA_ERROR_STREAM_CAPTURE_UNJOINED, \
+      "a fork was not joined") \
+    X(905, cudaErrorStreamCaptureIsolation, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, \
+      "a dependency would leave the capture") \
+    X(906, cudaErrorStreamCaptureImplicit, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, \
+      "the legacy stream would depend on a capture") \
+    X(907, cudaErrorCapturedEvent, CUDA_ERROR_CAPTURED_EVENT, \
+      "the event was last recorded in a capture") \
+    X(908, cudaErrorStreamCaptureWrongThread, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, \
+      "the capture began in another thread") \
+    X(910, cudaErrorGraphExecUpdateFailure, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, \
+      "the graph update was not performed") \
     X(999, cudaErrorUnknown, CUDA_ERROR_UNKNOWN, "unknown error")
 
-typedef struct error_text { int code; const char *runtime, *driver, *text; } error_text;
+/* clang-format on */
+
+typedef struct error_text {
+    int code;
+    const char *runtime, *driver, *text;
+} error_text;
+
 static const error_text error_texts[] = {
 #define NAME_OF(name) #name
-#define X(code, runtime, driver, text) {code, #runtime, NAME_OF(driver), text},
+#define X(code, runtime, driver, text) { code, #runtime, NAME_OF(driver), text },
     ERRORS(X)
 #undef X
 };
@@ -1228,7 +1503,8 @@ ERRORS(X)
 
 static const error_text *text_of(int code) {
     for (size_t i = 0; i < sizeof error_texts / sizeof *error_texts; i++)
-        if (error_texts[i].code == code) return &error_texts[i];
+        if (error_texts[i].code == code)
+            return &error_texts[i];
     return NULL;
 }
 
@@ -1247,71 +1523,121 @@ const char *cudaGetErrorString(cudaError_t error) {
 /* These two work without a driver too. */
 cudaError_t cudaRuntimeGetVersion(int *version) {
     int code = enter(F_cudaRuntimeGetVersion);
-    if (code && code != si_config.error) return result(code);
-    if (!version) return result(cudaErrorInvalidValue);
+    if (code && code != si_config.error)
+        return result(code);
+    if (!version)
+        return result(cudaErrorInvalidValue);
     *version = CUDART_VERSION;
     return cudaSuccess;
 }
 
 cudaError_t cudaDriverGetVersion(int *version) {
     int code = enter(F_cudaDriverGetVersion);
-    if (code && code != si_config.error) return result(code);
-    if (!version) return result(cudaErrorInvalidValue);
+    if (code && code != si_config.error)
+        return result(code);
+    if (!version)
+        return result(cudaErrorInvalidValue);
     *version = si_config.error == cudaErrorInsufficientDriver ? 0 : si_config.driver_version;
     return cudaSuccess;
 }
 
 int si_attribute(int index, int which) {
     switch (which) {
-    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: case cudaDevAttrMemoryPoolsSupported: return si_supports(index, which);
-    case cudaDevAttrMaxThreadsPerBlock: case cudaDevAttrMaxBlockDimX: case cudaDevAttrMaxBlockDimY: return MAX_BLOCK;
-    case cudaDevAttrMaxBlockDimZ: return MAX_BLOCK_Z;
-    case cudaDevAttrMaxGridDimX: return 2147483647;
-    case cudaDevAttrMaxGridDimY: case cudaDevAttrMaxGridDimZ: return MAX_GRID_YZ;
-    case cudaDevAttrMaxSharedMemoryPerBlock: return MAX_SHARED;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return 232448;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return 233472;
-    case cudaDevAttrReservedSharedMemoryPerBlock: return 1024;
-    case cudaDevAttrTotalConstantMemory: return 65536;
-    case cudaDevAttrWarpSize: return 32;
-    case cudaDevAttrMaxPitch: return (int)MAX_PITCH;
-    case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: return 65536;
-    case cudaDevAttrClockRate: return 1755000;
-    case cudaDevAttrMemoryClockRate: return si_devices[index].memory_khz;
-    case cudaDevAttrTextureAlignment: case cudaDevAttrSurfaceAlignment: return 512;
-    case cudaDevAttrTexturePitchAlignment: case cudaDevAttrMaxBlocksPerMultiprocessor: return 32;
-    case cudaDevAttrMultiProcessorCount: return 8;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: return 2048;
-    case cudaDevAttrGlobalMemoryBusWidth: return 5120;
-    case cudaDevAttrL2CacheSize: return 50 << 20;
-    case cudaDevAttrAsyncEngineCount: return si_devices[index].engines;
-    case cudaDevAttrPciBusId: return index + 1;
-    case cudaDevAttrComputeCapabilityMajor: return 9;
-    case cudaDevAttrComputeCapabilityMinor: return 0;
-    case cudaDevAttrSingleToDoublePrecisionPerfRatio: return 2;
-    case cudaDevAttrGpuOverlap: case cudaDevAttrCanMapHostMemory: case cudaDevAttrConcurrentKernels: case cudaDevAttrEccEnabled:
-    case cudaDevAttrUnifiedAddressing: case cudaDevAttrStreamPrioritiesSupported: case cudaDevAttrGlobalL1CacheSupported:
-    case cudaDevAttrLocalL1CacheSupported: case cudaDevAttrCanUseHostPointerForRegisteredMem:
-    case cudaDevAttrHostRegisterSupported: return 1;
-    default: return 0;
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case cudaDevAttrMemoryPoolsSupported:
+        return si_supports(index, which);
+    case cudaDevAttrMaxThreadsPerBlock:
+    case cudaDevAttrMaxBlockDimX:
+    case cudaDevAttrMaxBlockDimY:
+        return MAX_BLOCK;
+    case cudaDevAttrMaxBlockDimZ:
+        return MAX_BLOCK_Z;
+    case cudaDevAttrMaxGridDimX:
+        return 2147483647;
+    case cudaDevAttrMaxGridDimY:
+    case cudaDevAttrMaxGridDimZ:
+        return MAX_GRID_YZ;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+        return MAX_SHARED;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        return 232448;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+        return 233472;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+        return 1024;
+    case cudaDevAttrTotalConstantMemory:
+        return 65536;
+    case cudaDevAttrWarpSize:
+        return 32;
+    case cudaDevAttrMaxPitch:
+        return (int)MAX_PITCH;
+    case cudaDevAttrMaxRegistersPerBlock:
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+        return 65536;
+    case cudaDevAttrClockRate:
+        return 1755000;
+    case cudaDevAttrMemoryClockRate:
+        return si_devices[index].memory_khz;
+    case cudaDevAttrTextureAlignment:
+    case cudaDevAttrSurfaceAlignment:
+        return 512;
+    case cudaDevAttrTexturePitchAlignment:
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+        return 32;
+    case cudaDevAttrMultiProcessorCount:
+        return 8;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+        return 2048;
+    case cudaDevAttrGlobalMemoryBusWidth:
+        return 5120;
+    case cudaDevAttrL2CacheSize:
+        return 50 << 20;
+    case cudaDevAttrAsyncEngineCount:
+        return si_devices[index].engines;
+    case cudaDevAttrPciBusId:
+        return index + 1;
+    case cudaDevAttrComputeCapabilityMajor:
+        return 9;
+    case cudaDevAttrComputeCapabilityMinor:
+        return 0;
+    case cudaDevAttrSingleToDoublePrecisionPerfRatio:
+        return 2;
+    case cudaDevAttrGpuOverlap:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrEccEnabled:
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrStreamPrioritiesSupported:
+    case cudaDevAttrGlobalL1CacheSupported:
+    case cudaDevAttrLocalL1CacheSupported:
+    case cudaDevAttrCanUseHostPointerForRegisteredMem:
+    case cudaDevAttrHostRegisterSupported:
+        return 1;
+    default:
+        return 0;
     }
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr which, int index) {
     ENTER(cudaDeviceGetAttribute);
-    if (!is_device(index)) return result(cudaErrorInvalidDevice);
-    if (!value || (int)which <= 0 || (int)which >= (int)cudaDevAttrMax) return result(cudaErrorInvalidValue);
+    if (!is_device(index))
+        return result(cudaErrorInvalidDevice);
+    if (!value || (int)which <= 0 || (int)which >= (int)cudaDevAttrMax)
+        return result(cudaErrorInvalidValue);
     *value = si_attribute(index, (int)which);
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int index) {
     ENTER(cudaGetDeviceProperties);
-    if (!is_device(index)) return result(cudaErrorInvalidDevice);
-    if (!p) return result(cudaErrorInvalidValue);
+    if (!is_device(index))
+        return result(cudaErrorInvalidDevice);
+    if (!p)
+        return result(cudaErrorInvalidValue);
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "Stand-in GPU %d", index);
-    for (int i = 0; i < 16; i++) p->uuid.bytes[i] = (char)(0x10 * index + i);
+    for (int i = 0; i < 16; i++)
+        p->uuid.bytes[i] = (char)(0x10 * index + i);
     p->totalGlobalMem = si_config.memory;
     p->sharedMemPerBlock = MAX_SHARED;
     p->regsPerBlock = p->regsPerMultiprocessor = 65536;
@@ -1329,7 +1655,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int index) {
     p->asyncEngineCount = si_devices[index].engines;
     p->memoryBusWidth = 5120;
     p->l2CacheSize = 50 << 20;
-    p->canMapHostMemory = p->concurrentKernels = p->unifiedAddressing = p->streamPrioritiesSupported = 1;
+    p->canMapHostMemory = p->concurrentKernels = p->unifiedAddressing =
+        p->streamPrioritiesSupported = 1;
     p->canUseHostPointerForRegisteredMem = p->ECCEnabled = 1;
 #if CUDART_VERSION >= 12000
     p->hostRegisterSupported = 1;
@@ -1339,8 +1666,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int index) {
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int index) {
     ENTER(cudaDeviceGetPCIBusId);
-    if (!is_device(index)) return result(cudaErrorInvalidDevice);
-    if (!text || length < 13) return result(cudaErrorInvalidValue);
+    if (!is_device(index))
+        return result(cudaErrorInvalidDevice);
+    if (!text || length < 13)
+        return result(cudaErrorInvalidValue);
     snprintf(text, (size_t)length, "0000:%02X:00.0", (unsigned)index + 1);
     return cudaSuccess;
 }
@@ -1348,45 +1677,61 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int index) {
 cudaError_t cudaDeviceSynchronize(void) {
     ENTER(cudaDeviceSynchronize);
     int code = si_context();
-    if (code) return result(code);
+    if (code)
+        return result(code);
     lock();
     code = si_capture_synchronize(si_me.current);
-    if (!code) wait_device(&si_devices[si_me.current]);
-    if (!code) si_pool_settle(si_me.current);
+    if (!code)
+        wait_device(&si_devices[si_me.current]);
+    if (!code)
+        si_pool_settle(si_me.current);
     unlock();
     return result(code ? code : sticky(si_me.current));
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int index, int peer) {
     ENTER(cudaDeviceCanAccessPeer);
-    if (!is_device(index) || !is_device(peer)) return result(cudaErrorInvalidDevice);
-    if (!can) return result(cudaErrorInvalidValue);
+    if (!is_device(index) || !is_device(peer))
+        return result(cudaErrorInvalidDevice);
+    if (!can)
+        return result(cudaErrorInvalidValue);
     *can = si_devices[index].can_reach[peer];
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr which, int index, int peer) {
+cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr which, int index,
+                                      int peer) {
     ENTER(cudaDeviceGetP2PAttribute);
-    if (!is_device(index) || !is_device(peer) || index == peer) return result(cudaErrorInvalidDevice);
-    if (!value || which < cudaDevP2PAttrPerformanceRank || which > cudaDevP2PAttrCudaArrayAccessSupported)
+    if (!is_device(index) || !is_device(peer) || index == peer)
+        return result(cudaErrorInvalidDevice);
+    if (!value || which < cudaDevP2PAttrPerformanceRank ||
+        which > cudaDevP2PAttrCudaArrayAccessSupported)
         return result(cudaErrorInvalidValue);
     int reach = si_devices[index].can_reach[peer], nvlink = reach && si_devices[index].nvlink[peer];
-    *value = which == cudaDevP2PAttrPerformanceRank ? !nvlink : which == cudaDevP2PAttrNativeAtomicSupported ? nvlink : reach;
+    *value = which == cudaDevP2PAttrPerformanceRank         ? !nvlink
+             : which == cudaDevP2PAttrNativeAtomicSupported ? nvlink
+                                                            : reach;
     return cudaSuccess;
 }
 
 static int set_peer(int peer, int on) {
     device *d = &si_devices[si_me.current];
-    int     code = si_context();
-    if (code) return code;
-    if (!is_device(peer) || peer == si_me.current) return cudaErrorInvalidDevice;
-    if (on && !d->can_reach[peer]) return cudaErrorPeerAccessUnsupported;
+    int code = si_context();
+    if (code)
+        return code;
+    if (!is_device(peer) || peer == si_me.current)
+        return cudaErrorInvalidDevice;
+    if (on && !d->can_reach[peer])
+        return cudaErrorPeerAccessUnsupported;
     lock();
     make_primary(peer);
     code = sticky(peer);
-    if (!code) code = si_capture_unsafe();
-    if (!code && d->reaches[peer] == on) code = on ? cudaErrorPeerAccessAlreadyEnabled : cudaErrorPeerAccessNotEnabled;
-    if (!code) d->reaches[peer] = (unsigned char)on;
+    if (!code)
+        code = si_capture_unsafe();
+    if (!code && d->reaches[peer] == on)
+        code = on ? cudaErrorPeerAccessAlreadyEnabled : cudaErrorPeerAccessNotEnabled;
+    if (!code)
+        d->reaches[peer] = (unsigned char)on;
     unlock();
     return code;
 }
@@ -1404,9 +1749,12 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     ENTER(cudaDeviceGetStreamPriorityRange);
     int code = si_context();
-    if (code) return result(code);
-    if (least) *least = LEAST_PRIORITY;
-    if (greatest) *greatest = GREATEST_PRIORITY;
+    if (code)
+        return result(code);
+    if (least)
+        *least = LEAST_PRIORITY;
+    if (greatest)
+        *greatest = GREATEST_PRIORITY;
     return cudaSuccess;
 }
 
@@ -1415,8 +1763,10 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 cudaError_t cudaMemGetInfo(size_t *unused, size_t *total) {
     ENTER(cudaMemGetInfo);
     int code = si_context();
-    if (code) return result(code);
-    if (!unused || !total) return result(cudaErrorInvalidValue);
+    if (code)
+        return result(code);
+    if (!unused || !total)
+        return result(cudaErrorInvalidValue);
     lock();
     *unused = si_config.memory - si_devices[si_me.current].used;
     *total = si_config.memory;
@@ -1427,17 +1777,22 @@ cudaError_t cudaMemGetInfo(size_t *unused, size_t *total) {
 cudaError_t cudaMalloc(void **pointer, size_t size) {
     ENTER(cudaMalloc);
     int code = si_context();
-    if (code) return result(code);
-    if (!pointer) return result(cudaErrorInvalidValue);
+    if (code)
+        return result(code);
+    if (!pointer)
+        return result(cudaErrorInvalidValue);
     *pointer = NULL;
-    if (!size) return cudaSuccess;
+    if (!size)
+        return cudaSuccess;
     lock();
     range *r = NULL;
     code = si_capture_unsafe();
     if (!code) {
         r = allocate_on(&si_devices[si_me.current], size);
-        if (r) *pointer = (void *)r->start;
-        else code = cudaErrorMemoryAllocation;
+        if (r)
+            *pointer = (void *)r->start;
+        else
+            code = cudaErrorMemoryAllocation;
     }
     unlock();
     return result(code);
@@ -1450,31 +1805,43 @@ static int unsafe(void) {
     unlock();
     return code;
 }
-int si_unsafe(void) { return unsafe(); }
+
+int si_unsafe(void) {
+    return unsafe();
+}
 
 static range *range_to_free(const char *call, const void *pointer, int kind) {
     range *r = range_starting(pointer);
     if (!r || (int)r->kind != kind || r->space || r->freeing || si_ipc_imported(r))
-        si_fail_test("%s: %p is not what the matching allocation returned, or it is freed", call, pointer);
+        si_fail_test("%s: %p is not what the matching allocation returned, or it is freed", call,
+                     pointer);
     r->freeing = 1;
     return r;
 }
 
 cudaError_t cudaFree(void *pointer) {
     int code = enter(F_cudaFree);
-    if (refused(code)) return result(code);
+    if (refused(code))
+        return result(code);
     si_bind();
     int not_now = pointer ? unsafe() : 0;
-    if (not_now) return result(not_now);
+    if (not_now)
+        return result(not_now);
     lock();
     if (pointer) {
         range *r = range_to_free("cudaFree", pointer, DEVICE_MEMORY);
-        if (!code) code = sticky(r->device);
-        if (!r->pool) wait_device(&si_devices[r->device]); /* "will not perform any implicit synchronization" for that of pools */
-        if (!code) code = sticky(r->device);
+        if (!code)
+            code = sticky(r->device);
+        /* "will not perform any implicit synchronization" for that of pools */
+        if (!r->pool)
+            wait_device(&si_devices[r->device]);
+        if (!code)
+            code = sticky(r->device);
         check_unused("cudaFree", r);
-        if (r->pool) si_pool_take_back(r);
-        else free_device_range(r);
+        if (r->pool)
+            si_pool_take_back(r);
+        else
+            free_device_range(r);
     } else if (!code) {
         code = sticky(si_me.current);
     }
@@ -1484,19 +1851,27 @@ cudaError_t cudaFree(void *pointer) {
 
 static int allocate_host(void **pointer, size_t size, unsigned flags) {
     int code = si_context();
-    if (code) return code;
-    if (!pointer || flags & ~(unsigned)(cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined))
+    if (code)
+        return code;
+    if (!pointer || flags & ~(unsigned)(cudaHostAllocPortable | cudaHostAllocMapped |
+                                        cudaHostAllocWriteCombined))
         return cudaErrorInvalidValue;
     *pointer = NULL;
-    if (!size) return 0;
-    if (size > SIZE_MAX - PAGE) return cudaErrorMemoryAllocation;
+    if (!size)
+        return 0;
+    if (size > SIZE_MAX - PAGE)
+        return cudaErrorMemoryAllocation;
     code = unsafe();
-    if (code) return code;
-    void *memory = mmap(NULL, round_up(size, PAGE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return cudaErrorMemoryAllocation;
+    if (code)
+        return code;
+    void *memory = mmap(NULL, round_up(size, PAGE), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return cudaErrorMemoryAllocation;
     memset(memory, 0xa5, size < GARBAGE ? size : GARBAGE);
     lock();
-    add_range(memory, size, memory, HOST_MEMORY, si_me.current, (flags & cudaHostAllocPortable) != 0);
+    add_range(memory, size, memory, HOST_MEMORY, si_me.current,
+              (flags & cudaHostAllocPortable) != 0);
     unlock();
     *pointer = memory;
     return 0;
@@ -1514,13 +1889,16 @@ cudaError_t cudaMallocHost(void **pointer, size_t size) {
 
 cudaError_t cudaFreeHost(void *pointer) {
     int code = enter(F_cudaFreeHost);
-    if (refused(code)) return result(code);
+    if (refused(code))
+        return result(code);
     si_bind();
     int not_now = unsafe();
-    if (not_now) return result(not_now);
+    if (not_now)
+        return result(not_now);
     lock();
     range *r = range_to_free("cudaFreeHost", pointer, HOST_MEMORY);
-    if (!code) code = sticky(r->device);
+    if (!code)
+        code = sticky(r->device);
     check_unused("cudaFreeHost", r);
     munmap(r->memory, round_up(r->size, PAGE));
     remove_range(r);
@@ -1532,37 +1910,47 @@ cudaError_t cudaFreeHost(void *pointer) {
 cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned flags) {
     ENTER(cudaHostRegister);
     int code = si_context();
-    if (code) return result(code);
+    if (code)
+        return result(code);
     const unsigned known = cudaHostRegisterPortable | cudaHostRegisterMapped;
     const unsigned unsupported = cudaHostRegisterIoMemory | cudaHostRegisterReadOnly;
-    if (flags & ~(known | unsupported)) return result(cudaErrorInvalidValue);
-    if (flags & unsupported) return result(cudaErrorNotSupported);
+    if (flags & ~(known | unsupported))
+        return result(cudaErrorInvalidValue);
+    if (flags & unsupported)
+        return result(cudaErrorNotSupported);
     uintptr_t first = (uintptr_t)pointer / PAGE * PAGE, last;
-    if (!pointer || !size || __builtin_add_overflow((uintptr_t)pointer, size, &last) || last > UINTPTR_MAX - PAGE)
+    if (!pointer || !size || __builtin_add_overflow((uintptr_t)pointer, size, &last) ||
+        last > UINTPTR_MAX - PAGE)
         return result(cudaErrorInvalidValue);
     lock();
     size_t i = range_after(first);
     code = si_capture_unsafe();
     if (!code && i < range_count && ranges[i]->start < round_up(last, PAGE))
-        code = ranges[i]->kind == DEVICE_MEMORY ? cudaErrorInvalidValue : cudaErrorHostMemoryAlreadyRegistered;
-    if (!code) add_range(pointer, size, pointer, REGISTERED_MEMORY, si_me.current, 1);
+        code = ranges[i]->kind == DEVICE_MEMORY ? cudaErrorInvalidValue
+                                                : cudaErrorHostMemoryAlreadyRegistered;
+    if (!code)
+        add_range(pointer, size, pointer, REGISTERED_MEMORY, si_me.current, 1);
     unlock();
     return result(code);
 }
 
 cudaError_t cudaHostUnregister(void *pointer) {
     int code = enter(F_cudaHostUnregister);
-    if (refused(code)) return result(code);
+    if (refused(code))
+        return result(code);
     si_bind();
     int not_now = unsafe();
-    if (not_now) return result(not_now);
+    if (not_now)
+        return result(not_now);
     lock();
     range *r = range_starting(pointer);
     if (!r || r->kind != REGISTERED_MEMORY || r->freeing) {
-        if (!code) code = cudaErrorHostMemoryNotRegistered;
+        if (!code)
+            code = cudaErrorHostMemoryNotRegistered;
     } else {
         r->freeing = 1;
-        if (!code) code = sticky(r->device);
+        if (!code)
+            code = sticky(r->device);
         check_unused("cudaHostUnregister", r);
         remove_range(r);
     }
@@ -1573,8 +1961,10 @@ cudaError_t cudaHostUnregister(void *pointer) {
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *pointer) {
     ENTER(cudaPointerGetAttributes);
     int code = si_context();
-    if (code) return result(code);
-    if (!a) return result(cudaErrorInvalidValue);
+    if (code)
+        return result(code);
+    if (!a)
+        return result(cudaErrorInvalidValue);
     memset(a, 0, sizeof *a);
     a->type = cudaMemoryTypeUnregistered;
     a->device = cudaInvalidDeviceId;
@@ -1585,7 +1975,8 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
         a->type = r->kind == DEVICE_MEMORY ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
         a->device = r->device;
         a->devicePointer = reachable(r, si_me.current) ? (void *)(uintptr_t)pointer : NULL;
-        if (r->kind == DEVICE_MEMORY) a->hostPointer = NULL;
+        if (r->kind == DEVICE_MEMORY)
+            a->hostPointer = NULL;
     }
     unlock();
     return cudaSuccess;
@@ -1597,10 +1988,14 @@ static size_t live_streams, live_events, live_modules;
 
 static int create_stream(cudaStream_t *out, unsigned flags, int priority) {
     int code = si_context();
-    if (code) return code;
-    if (!out || (flags != cudaStreamDefault && flags != cudaStreamNonBlocking)) return cudaErrorInvalidValue;
-    if (priority > LEAST_PRIORITY) priority = LEAST_PRIORITY;
-    if (priority < GREATEST_PRIORITY) priority = GREATEST_PRIORITY;
+    if (code)
+        return code;
+    if (!out || (flags != cudaStreamDefault && flags != cudaStreamNonBlocking))
+        return cudaErrorInvalidValue;
+    if (priority > LEAST_PRIORITY)
+        priority = LEAST_PRIORITY;
+    if (priority < GREATEST_PRIORITY)
+        priority = GREATEST_PRIORITY;
     lock();
     stream *s = new_stream(si_me.current, flags, priority);
     *out = s->handle = si_new_handle(H_STREAM, s);
@@ -1613,10 +2008,12 @@ cudaError_t cudaStreamCreate(cudaStream_t *out) {
     ENTER(cudaStreamCreate);
     return result(create_stream(out, cudaStreamDefault, 0));
 }
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     ENTER(cudaStreamCreateWithFlags);
     return result(create_stream(out, flags, 0));
 }
+
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
     ENTER(cudaStreamCreateWithPriority);
     return result(create_stream(out, flags, priority));
@@ -1624,13 +2021,15 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
 
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     int code = enter(F_cudaStreamDestroy);
-    if (refused(code)) return result(code);
+    if (refused(code))
+        return result(code);
     si_bind();
     if (!handle || handle == cudaStreamLegacy || handle == cudaStreamPerThread)
         return result(code ? code : (int)cudaErrorInvalidResourceHandle);
     lock();
     stream *s = si_stream_of("cudaStreamDestroy", handle);
-    if (!code) code = sticky(s->device);
+    if (!code)
+        code = sticky(s->device);
     si_capture_lose(s);
     si_drop_handle("cudaStreamDestroy", H_STREAM, handle);
     live_streams--;
@@ -1661,7 +2060,8 @@ cudaError_t si_stream_synchronize(cudaStream_t handle) {
 /* What the stream is, with its device's failure. */
 static int inspect(const char *call, cudaStream_t handle, const void *out, stream *copied) {
     si_bind();
-    if (!out) return cudaErrorInvalidValue;
+    if (!out)
+        return cudaErrorInvalidValue;
     lock();
     *copied = *si_stream_of(call, handle);
     unlock();
@@ -1672,7 +2072,8 @@ cudaError_t si_stream_get_flags(cudaStream_t handle, unsigned *flags) {
     stream s;
     ENTER(cudaStreamGetFlags);
     int code = inspect("cudaStreamGetFlags", handle, flags, &s);
-    if (!code) *flags = s.flags;
+    if (!code)
+        *flags = s.flags;
     return result(code);
 }
 
@@ -1680,7 +2081,8 @@ cudaError_t si_stream_get_priority(cudaStream_t handle, int *priority) {
     stream s;
     ENTER(cudaStreamGetPriority);
     int code = inspect("cudaStreamGetPriority", handle, priority, &s);
-    if (!code) *priority = s.priority;
+    if (!code)
+        *priority = s.priority;
     return result(code);
 }
 
@@ -1688,7 +2090,8 @@ cudaError_t si_stream_get_device(cudaStream_t handle, int *index) {
     stream s;
     ENTER(cudaStreamGetDevice);
     int code = inspect("cudaStreamGetDevice", handle, index, &s);
-    if (!code) *index = s.device;
+    if (!code)
+        *index = s.device;
     return result(code);
 }
 
@@ -1696,7 +2099,8 @@ cudaError_t si_stream_get_id(cudaStream_t handle, unsigned long long *id) {
     stream s;
     ENTER(cudaStreamGetId);
     int code = inspect("cudaStreamGetId", handle, id, &s);
-    if (!code) *id = s.id;
+    if (!code)
+        *id = s.id;
     return result(code);
 }
 
@@ -1704,10 +2108,12 @@ static int put_call(const char *call, cudaStream_t handle, op_kind kind, host h)
     si_bind();
     lock();
     stream *s = si_stream_of(call, handle);
-    int     code = sticky(s->device);
-    if (!code) code = kind == OP_CALLBACK ? si_capture_refuse(s) : si_capture_enqueue(s);
+    int code = sticky(s->device);
+    if (!code)
+        code = kind == OP_CALLBACK ? si_capture_refuse(s) : si_capture_enqueue(s);
     if (!code && s->capture) {
-        si_capture_node(s, si_node_host(si_capture_graph(s), &s->deps, h.function, h.data, s->device));
+        si_capture_node(s,
+                        si_node_host(si_capture_graph(s), &s->deps, h.function, h.data, s->device));
     } else if (!code) {
         op *o = si_new_op(kind, s, s->device);
         o->u.host = h;
@@ -1720,32 +2126,41 @@ static int put_call(const char *call, cudaStream_t handle, op_kind kind, host h)
 
 cudaError_t si_launch_host_func(cudaStream_t handle, cudaHostFn_t fn, void *data) {
     ENTER(cudaLaunchHostFunc);
-    if (!fn) return result(cudaErrorInvalidValue);
-    return result(put_call("cudaLaunchHostFunc", handle, OP_HOST, (host){fn, NULL, NULL, data}));
+    if (!fn)
+        return result(cudaErrorInvalidValue);
+    return result(put_call("cudaLaunchHostFunc", handle, OP_HOST, (host){ fn, NULL, NULL, data }));
 }
 
-cudaError_t si_stream_add_callback(cudaStream_t handle, cudaStreamCallback_t callback, void *data, unsigned flags) {
+cudaError_t si_stream_add_callback(cudaStream_t handle, cudaStreamCallback_t callback, void *data,
+                                   unsigned flags) {
     ENTER(cudaStreamAddCallback);
-    if (!callback || flags) return result(cudaErrorInvalidValue);
-    return result(put_call("cudaStreamAddCallback", handle, OP_CALLBACK, (host){NULL, callback, NULL, data}));
+    if (!callback || flags)
+        return result(cudaErrorInvalidValue);
+    return result(put_call("cudaStreamAddCallback", handle, OP_CALLBACK,
+                           (host){ NULL, callback, NULL, data }));
 }
 
 /* ---- the runtime's functions: events ---- */
 
 static int create_event(cudaEvent_t *out, unsigned flags) {
     const unsigned known = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
-    int            code = si_context();
-    if (code) return code;
-    if (!out || flags & ~known) return cudaErrorInvalidValue;
-    if (flags & cudaEventInterprocess && !(flags & cudaEventDisableTiming)) return cudaErrorInvalidValue;
+    int code = si_context();
+    if (code)
+        return code;
+    if (!out || flags & ~known)
+        return cudaErrorInvalidValue;
+    if (flags & cudaEventInterprocess && !(flags & cudaEventDisableTiming))
+        return cudaErrorInvalidValue;
     event *e = si_allocate(sizeof *e);
     e->device = si_me.current, e->flags = flags;
     lock();
-    if (flags & cudaEventInterprocess) si_ipc_new_event(e);
+    if (flags & cudaEventInterprocess)
+        si_ipc_new_event(e);
     si_event_is_made(e, out);
     unlock();
     return 0;
 }
+
 void si_event_is_made(event *e, cudaEvent_t *out) {
     *out = si_new_handle(H_EVENT, e);
     live_events++;
@@ -1755,6 +2170,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *out) {
     ENTER(cudaEventCreate);
     return result(create_event(out, cudaEventDefault));
 }
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     ENTER(cudaEventCreateWithFlags);
     return result(create_event(out, flags));
@@ -1762,14 +2178,17 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
 
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
     int code = enter(F_cudaEventDestroy);
-    if (refused(code)) return result(code);
+    if (refused(code))
+        return result(code);
     si_bind();
     lock();
     event *e = si_object_of("cudaEventDestroy", H_EVENT, handle);
-    if (!code) code = sticky(e->device);
+    if (!code)
+        code = sticky(e->device);
     si_drop_handle("cudaEventDestroy", H_EVENT, handle);
     live_events--;
-    if (e->record) si_unref(e->record);
+    if (e->record)
+        si_unref(e->record);
     si_capture_forget(e);
     si_ipc_drop_event(e);
     free(e);
@@ -1777,19 +2196,26 @@ cudaError_t cudaEventDestroy(cudaEvent_t handle) {
     return result(code);
 }
 
-static int record(const char *call, cudaEvent_t handle, cudaStream_t stream_handle, unsigned flags) {
+static int record(const char *call, cudaEvent_t handle, cudaStream_t stream_handle,
+                  unsigned flags) {
     int external = flags == cudaEventRecordExternal;
-    if (flags & ~(unsigned)cudaEventRecordExternal) return cudaErrorInvalidValue;
-    if (si_null()) return 0;
+    if (flags & ~(unsigned)cudaEventRecordExternal)
+        return cudaErrorInvalidValue;
+    if (si_null())
+        return 0;
     si_bind();
     lock();
-    event  *e = si_object_of(call, H_EVENT, handle);
+    event *e = si_object_of(call, H_EVENT, handle);
     stream *s = si_stream_of(call, stream_handle);
-    int     code = sticky(s->device);
-    if (!code) code = sticky(e->device);
-    if (!code) code = si_capture_enqueue(s);
-    if (!code && e->device != s->device) code = cudaErrorInvalidResourceHandle;
-    if (!code && external && !s->capture) code = cudaErrorInvalidValue;
+    int code = sticky(s->device);
+    if (!code)
+        code = sticky(e->device);
+    if (!code)
+        code = si_capture_enqueue(s);
+    if (!code && e->device != s->device)
+        code = cudaErrorInvalidResourceHandle;
+    if (!code && external && !s->capture)
+        code = cudaErrorInvalidValue;
     if (!code && external) {
         si_capture_node(s, si_node_event(si_capture_graph(s), &s->deps, handle, 0, s->device));
     } else if (!code && s->capture) {
@@ -1806,7 +2232,8 @@ static int record(const char *call, cudaEvent_t handle, cudaStream_t stream_hand
 /* The event's record is now this one. */
 void si_record_in(event *e, op *o) {
     o->refs++;
-    if (e->record) si_unref(e->record);
+    if (e->record)
+        si_unref(e->record);
     e->record = o;
     si_capture_forget(e);
     si_ipc_record(e, o);
@@ -1817,7 +2244,8 @@ cudaError_t si_event_record(cudaEvent_t handle, cudaStream_t stream_handle) {
     return result(record("cudaEventRecord", handle, stream_handle, cudaEventRecordDefault));
 }
 
-cudaError_t si_event_record_with_flags(cudaEvent_t handle, cudaStream_t stream_handle, unsigned flags) {
+cudaError_t si_event_record_with_flags(cudaEvent_t handle, cudaStream_t stream_handle,
+                                       unsigned flags) {
     ENTER(cudaEventRecordWithFlags);
     return result(record("cudaEventRecordWithFlags", handle, stream_handle, flags));
 }
@@ -1825,20 +2253,28 @@ cudaError_t si_event_record_with_flags(cudaEvent_t handle, cudaStream_t stream_h
 cudaError_t si_stream_wait_event(cudaStream_t stream_handle, cudaEvent_t handle, unsigned flags) {
     int external = flags == cudaEventWaitExternal, done = 0;
     ENTER(cudaStreamWaitEvent);
-    if (flags & ~(unsigned)cudaEventWaitExternal) return result(cudaErrorInvalidValue);
-    if (si_null()) return cudaSuccess;
+    if (flags & ~(unsigned)cudaEventWaitExternal)
+        return result(cudaErrorInvalidValue);
+    if (si_null())
+        return cudaSuccess;
     si_bind();
     lock();
-    event  *e = si_object_of("cudaStreamWaitEvent", H_EVENT, handle);
+    event *e = si_object_of("cudaStreamWaitEvent", H_EVENT, handle);
     stream *s = si_stream_of("cudaStreamWaitEvent", stream_handle);
-    int     code = sticky(s->device);
-    if (!code) code = sticky(e->device);
-    if (!code) code = si_capture_enqueue(s);
-    if (!code && external && !s->capture) code = cudaErrorInvalidValue;
-    if (!code && external) si_capture_node(s, si_node_event(si_capture_graph(s), &s->deps, handle, 1, s->device));
-    else if (!code) code = si_capture_wait(s, e, &done);
+    int code = sticky(s->device);
+    if (!code)
+        code = sticky(e->device);
+    if (!code)
+        code = si_capture_enqueue(s);
+    if (!code && external && !s->capture)
+        code = cudaErrorInvalidValue;
+    if (!code && external)
+        si_capture_node(s, si_node_event(si_capture_graph(s), &s->deps, handle, 1, s->device));
+    else if (!code)
+        code = si_capture_wait(s, e, &done);
     op *behind = !code && !external && !done ? si_record_of(e) : NULL;
-    if (behind) si_submit(si_new_op(OP_WAIT, s, s->device), behind);
+    if (behind)
+        si_submit(si_new_op(OP_WAIT, s, s->device), behind);
     unlock();
     return result(code);
 }
@@ -1847,14 +2283,16 @@ cudaError_t si_stream_wait_event(cudaStream_t stream_handle, cudaEvent_t handle,
 static int event_result(const char *call, const void *handle, int wait) {
     lock();
     event *e = si_object_of(call, H_EVENT, handle);
-    int    index = e->device, code = sticky(index);
-    int    captured = code ? 0 : si_capture_look(e);
-    if (!code && !captured && !wait) captured = si_capture_unsafe(); /* PyTorch's pull requests 104487 and 104555 report so */
-    op    *o = code || e->ipc ? NULL : e->record;
-    int    ready = e->ipc && !code ? si_ipc_ready(e) : !o || o->done;
+    int index = e->device, code = sticky(index);
+    int captured = code ? 0 : si_capture_look(e);
+    /* PyTorch's pull requests 104487 and 104555 report so */
+    if (!code && !captured && !wait)
+        captured = si_capture_unsafe();
+    op *o = code || e->ipc ? NULL : e->record;
+    int ready = e->ipc && !code ? si_ipc_ready(e) : !o || o->done;
     while (wait && !ready && e->ipc && !sticky(index)) {
         unlock();
-        nanosleep(&(struct timespec){0, 100000}, NULL);
+        nanosleep(&(struct timespec){ 0, 100000 }, NULL);
         lock();
         ready = si_ipc_ready(e);
     }
@@ -1884,14 +2322,20 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     ENTER(cudaEventElapsedTime);
     si_bind();
     lock();
-    event *a = si_object_of("cudaEventElapsedTime", H_EVENT, from), *b = si_object_of("cudaEventElapsedTime", H_EVENT, to);
-    int    code = ms ? sticky(a->device) : cudaErrorInvalidValue;
-    if (!code) code = sticky(b->device);
-    if (!code && (a->capture || b->capture)) code = cudaErrorCapturedEvent;
-    if (!code) code = si_capture_unsafe();
-    if (!code && ((a->flags | b->flags) & cudaEventDisableTiming || !a->record || !b->record || a->device != b->device))
+    event *a = si_object_of("cudaEventElapsedTime", H_EVENT, from),
+          *b = si_object_of("cudaEventElapsedTime", H_EVENT, to);
+    int code = ms ? sticky(a->device) : cudaErrorInvalidValue;
+    if (!code)
+        code = sticky(b->device);
+    if (!code && (a->capture || b->capture))
+        code = cudaErrorCapturedEvent;
+    if (!code)
+        code = si_capture_unsafe();
+    if (!code && ((a->flags | b->flags) & cudaEventDisableTiming || !a->record || !b->record ||
+                  a->device != b->device))
         code = cudaErrorInvalidResourceHandle;
-    if (!code && (!a->record->done || !b->record->done)) code = cudaErrorNotReady;
+    if (!code && (!a->record->done || !b->record->done))
+        code = cudaErrorNotReady;
     if (!code)
         *ms = (float)((double)(b->record->time.tv_sec - a->record->time.tv_sec) * 1e3 +
                       (double)(b->record->time.tv_nsec - a->record->time.tv_nsec) / 1e6);
@@ -1901,49 +2345,71 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
 
 /* ---- the runtime's functions: copies, fills, launches ---- */
 
-cudaError_t si_memcpy(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind, cudaStream_t handle) {
+cudaError_t si_memcpy(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind,
+                      cudaStream_t handle) {
     ENTER_WITH(cudaMemcpy, kind_name(kind));
     return result(transfer_2d("cudaMemcpy", dst, count, src, count, count, 1, kind, handle, 1));
 }
 
-cudaError_t si_memcpy_async(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind, cudaStream_t handle) {
+cudaError_t si_memcpy_async(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind,
+                            cudaStream_t handle) {
     ENTER_WITH(cudaMemcpyAsync, kind_name(kind));
-    return result(transfer_2d("cudaMemcpyAsync", dst, count, src, count, count, 1, kind, handle, 0));
+    return result(
+        transfer_2d("cudaMemcpyAsync", dst, count, src, count, count, 1, kind, handle, 0));
 }
 
-cudaError_t si_memcpy_2d_async(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
-                               enum cudaMemcpyKind kind, cudaStream_t handle) {
+cudaError_t si_memcpy_2d_async(void *dst, size_t dpitch, const void *src, size_t spitch,
+                               size_t width, size_t height, enum cudaMemcpyKind kind,
+                               cudaStream_t handle) {
     ENTER_WITH(cudaMemcpy2DAsync, kind_name(kind));
-    if (dpitch < width || spitch < width || dpitch > MAX_PITCH || spitch > MAX_PITCH) return result(cudaErrorInvalidPitchValue);
-    return result(transfer_2d("cudaMemcpy2DAsync", dst, dpitch, src, spitch, width, height, kind, handle, 0));
+    if (dpitch < width || spitch < width || dpitch > MAX_PITCH || spitch > MAX_PITCH)
+        return result(cudaErrorInvalidPitchValue);
+    return result(
+        transfer_2d("cudaMemcpy2DAsync", dst, dpitch, src, spitch, width, height, kind, handle, 0));
 }
 
-cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device, size_t count, cudaStream_t handle) {
+cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device,
+                                size_t count, cudaStream_t handle) {
     ENTER(cudaMemcpyPeerAsync);
-    side  to = {dst, count, 0}, from = {(char *)(uintptr_t)src, count, 0};
-    shape of = {count, 1, 1};
-    return result(transfer_peer("cudaMemcpyPeerAsync", &to, dst_device, &from, src_device, &of, handle));
+    side to = { dst, count, 0 }, from = { (char *)(uintptr_t)src, count, 0 };
+    shape of = { count, 1, 1 };
+    return result(
+        transfer_peer("cudaMemcpyPeerAsync", &to, dst_device, &from, src_device, &of, handle));
 }
 
-/* The side of a three-dimensional copy; positions and width are in bytes, as the memory has no elements. */
+/* The side of a three-dimensional copy; positions and width are in bytes, as the memory has no
+   elements. */
 static int pitched(struct cudaPitchedPtr p, struct cudaPos at, struct cudaExtent of, side *out) {
     size_t offset, more;
-    *out = (side){p.ptr, p.pitch, 0};
-    if (p.pitch > MAX_PITCH || at.x > p.pitch || of.width > p.pitch - at.x) return cudaErrorInvalidPitchValue;
-    if (of.depth > 1 && (at.y > p.ysize || of.height > p.ysize - at.y)) return cudaErrorInvalidValue;
-    if (__builtin_mul_overflow(p.pitch, p.ysize, &out->slice) || __builtin_mul_overflow(out->slice, at.z, &offset) ||
-        __builtin_mul_overflow(p.pitch, at.y, &more) || __builtin_add_overflow(offset, more, &offset) ||
-        __builtin_add_overflow(offset, at.x, &offset) || __builtin_add_overflow((uintptr_t)p.ptr, offset, &more))
+    *out = (side){ p.ptr, p.pitch, 0 };
+    if (p.pitch > MAX_PITCH || at.x > p.pitch || of.width > p.pitch - at.x)
+        return cudaErrorInvalidPitchValue;
+    if (of.depth > 1 && (at.y > p.ysize || of.height > p.ysize - at.y))
         return cudaErrorInvalidValue;
-    if (p.ptr) out->pointer += offset;
+    if (__builtin_mul_overflow(p.pitch, p.ysize, &out->slice) ||
+        __builtin_mul_overflow(out->slice, at.z, &offset) ||
+        __builtin_mul_overflow(p.pitch, at.y, &more) ||
+        __builtin_add_overflow(offset, more, &offset) ||
+        __builtin_add_overflow(offset, at.x, &offset) ||
+        __builtin_add_overflow((uintptr_t)p.ptr, offset, &more))
+        return cudaErrorInvalidValue;
+    if (p.ptr)
+        out->pointer += offset;
     return 0;
 }
 
 int si_check_copy_params(const struct cudaMemcpy3DParms *p, transfer *t) {
-    if (!p || p->srcArray || p->dstArray) return cudaErrorInvalidValue;
-    *t = (transfer){{NULL, 0, 0}, {NULL, 0, 0}, {p->extent.width, p->extent.height, p->extent.depth}, p->kind, 0};
-    if (!copy_kind_known(p->kind)) return cudaErrorInvalidMemcpyDirection;
-    if (!t->of.width || !t->of.height || !t->of.depth) return cudaErrorInvalidValue;
+    if (!p || p->srcArray || p->dstArray)
+        return cudaErrorInvalidValue;
+    *t = (transfer){ { NULL, 0, 0 },
+                     { NULL, 0, 0 },
+                     { p->extent.width, p->extent.height, p->extent.depth },
+                     p->kind,
+                     0 };
+    if (!copy_kind_known(p->kind))
+        return cudaErrorInvalidMemcpyDirection;
+    if (!t->of.width || !t->of.height || !t->of.depth)
+        return cudaErrorInvalidValue;
     int code = pitched(p->dstPtr, p->dstPos, p->extent, &t->dst);
     return code ? code : pitched(p->srcPtr, p->srcPos, p->extent, &t->src);
 }
@@ -1951,11 +2417,15 @@ int si_check_copy_params(const struct cudaMemcpy3DParms *p, transfer *t) {
 cudaError_t si_memcpy_3d_peer_async(const struct cudaMemcpy3DPeerParms *p, cudaStream_t handle) {
     ENTER(cudaMemcpy3DPeerAsync);
     side to, from;
-    if (!p || p->srcArray || p->dstArray) return result(cudaErrorInvalidValue);
-    shape of = {p->extent.width, p->extent.height, p->extent.depth};
-    int   code = pitched(p->dstPtr, p->dstPos, p->extent, &to);
-    if (!code) code = pitched(p->srcPtr, p->srcPos, p->extent, &from);
-    if (!code) code = transfer_peer("cudaMemcpy3DPeerAsync", &to, p->dstDevice, &from, p->srcDevice, &of, handle);
+    if (!p || p->srcArray || p->dstArray)
+        return result(cudaErrorInvalidValue);
+    shape of = { p->extent.width, p->extent.height, p->extent.depth };
+    int code = pitched(p->dstPtr, p->dstPos, p->extent, &to);
+    if (!code)
+        code = pitched(p->srcPtr, p->srcPos, p->extent, &from);
+    if (!code)
+        code = transfer_peer("cudaMemcpy3DPeerAsync", &to, p->dstDevice, &from, p->srcDevice, &of,
+                             handle);
     return result(code);
 }
 
@@ -1971,33 +2441,48 @@ cudaError_t si_memset_async(void *dst, int value, size_t count, cudaStream_t han
     return result(put_fill("cudaMemsetAsync", dst, count, (uint32_t)value, 1, count, 1, handle, 0));
 }
 
-cudaError_t si_memset_2d_async(void *dst, size_t pitch, int value, size_t width, size_t height, cudaStream_t handle) {
+cudaError_t si_memset_2d_async(void *dst, size_t pitch, int value, size_t width, size_t height,
+                               cudaStream_t handle) {
     ENTER(cudaMemset2DAsync);
     si_bind();
-    return result(put_fill("cudaMemset2DAsync", dst, pitch, (uint32_t)value, 1, width, height, handle, 0));
+    return result(
+        put_fill("cudaMemset2DAsync", dst, pitch, (uint32_t)value, 1, width, height, handle, 0));
 }
 
 registered_function *si_registered_as(const void *host_function) {
     for (size_t i = 0; i < registered_count; i++)
-        if (registered[i].host == host_function) return &registered[i];
+        if (registered[i].host == host_function)
+            return &registered[i];
     return NULL;
 }
 
-cudaError_t si_launch_kernel(const void *func, dim3 grid_dim, dim3 block_dim, void **args, size_t shared, cudaStream_t handle) {
-    unsigned grid[3] = {grid_dim.x, grid_dim.y, grid_dim.z}, block[3] = {block_dim.x, block_dim.y, block_dim.z};
+cudaError_t si_launch_kernel(const void *func, dim3 grid_dim, dim3 block_dim, void **args,
+                             size_t shared, cudaStream_t handle) {
+    unsigned grid[3] = { grid_dim.x, grid_dim.y, grid_dim.z },
+             block[3] = { block_dim.x, block_dim.y, block_dim.z };
     ENTER(cudaLaunchKernel);
-    if (si_null()) return cudaSuccess;
+    if (si_null())
+        return cudaSuccess;
     si_bind();
     lock();
-    stream              *s = si_stream_of("cudaLaunchKernel", handle);
+    stream *s = si_stream_of("cudaLaunchKernel", handle);
     registered_function *f = si_registered_as(func);
-    int                  code = sticky(s->device);
-    if (!code) code = si_capture_enqueue(s);
-    if (!code && !f) code = cudaErrorInvalidDeviceFunction;
-    if (!code && s->device != si_me.current) code = cudaErrorInvalidResourceHandle;
-    if (!code && si_check_launch(f->code, grid, block, shared, f->most_shared)) code = cudaErrorInvalidConfiguration;
+    int code = sticky(s->device);
+    if (!code)
+        code = si_capture_enqueue(s);
+    if (!code && !f)
+        code = cudaErrorInvalidDeviceFunction;
+    if (!code && s->device != si_me.current)
+        code = cudaErrorInvalidResourceHandle;
+    if (!code && si_check_launch(f->code, grid, block, shared, f->most_shared))
+        code = cudaErrorInvalidConfiguration;
     if (!code) {
-        kernel k = {f->module, f->code, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, (unsigned)shared, args};
+        kernel k = { f->module,
+                     f->code,
+                     { grid[0], grid[1], grid[2] },
+                     { block[0], block[1], block[2] },
+                     (unsigned)shared,
+                     args };
         code = launch(&k, func, 1, s);
     }
     unlock();
@@ -2007,16 +2492,19 @@ cudaError_t si_launch_kernel(const void *func, dim3 grid_dim, dim3 block_dim, vo
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *func) {
     ENTER(cudaFuncGetAttributes);
     si_bind();
-    if (!out) return result(cudaErrorInvalidValue);
+    if (!out)
+        return result(cudaErrorInvalidValue);
     lock();
     registered_function *f = si_registered_as(func);
-    int                  code = sticky(si_me.current);
-    if (!code && !f) code = cudaErrorInvalidDeviceFunction;
+    int code = sticky(si_me.current);
+    if (!code && !f)
+        code = cudaErrorInvalidDeviceFunction;
     memset(out, 0, sizeof *out);
     if (!code) {
         out->sharedSizeBytes = ptx_static_shared(f->code);
         out->maxThreadsPerBlock = MAX_BLOCK;
-        out->maxDynamicSharedSizeBytes = (int)(f->most_shared ? f->most_shared : MAX_SHARED - ptx_static_shared(f->code));
+        out->maxDynamicSharedSizeBytes =
+            (int)(f->most_shared ? f->most_shared : MAX_SHARED - ptx_static_shared(f->code));
     }
     unlock();
     return result(code);
@@ -2027,18 +2515,22 @@ cudaError_t cudaFuncSetAttribute(const void *func, enum cudaFuncAttribute attrib
     si_bind();
     lock();
     registered_function *f = si_registered_as(func);
-    int                  code = sticky(si_me.current);
-    if (!code && !f) code = cudaErrorInvalidDeviceFunction;
+    int code = sticky(si_me.current);
+    if (!code && !f)
+        code = cudaErrorInvalidDeviceFunction;
     if (!code && (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-                  ptx_static_shared(f->code) + (size_t)value > MAX_SHARED_OPTIN)) code = cudaErrorInvalidValue;
-    if (!code) f->most_shared = (size_t)value;
+                  ptx_static_shared(f->code) + (size_t)value > MAX_SHARED_OPTIN))
+        code = cudaErrorInvalidValue;
+    if (!code)
+        f->most_shared = (size_t)value;
     unlock();
     return result(code);
 }
 
 /* ---- the driver's functions ---- */
 
-/* The declarations check the types against the header.  Those with a stream get two forms, which differ in what NULL means. */
+/* The declarations check the types against the header. Those with a stream get two forms, which
+   differ in what NULL means. */
 #define X(name, since) static __typeof__(name) d_##name;
 DRIVER(X)
 #undef X
@@ -2046,11 +2538,14 @@ DRIVER(X)
 DRIVER_STREAM(X)
 #undef X
 
-static CUresult driver_context(void) { return si_me.bound ? (CUresult)sticky(si_me.current) : CUDA_ERROR_INVALID_CONTEXT; }
+static CUresult driver_context(void) {
+    return si_me.bound ? (CUresult)sticky(si_me.current) : CUDA_ERROR_INVALID_CONTEXT;
+}
 
 static CUresult d_cuCtxGetCurrent(CUcontext *out) {
     ENTER_DRIVER(cuCtxGetCurrent);
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    if (!out)
+        return CUDA_ERROR_INVALID_VALUE;
     lock();
     *out = si_me.bound ? si_devices[si_me.current].context : NULL;
     unlock();
@@ -2060,15 +2555,19 @@ static CUresult d_cuCtxGetCurrent(CUcontext *out) {
 /* What the runtime does then goes to the context on top, and cudaGetDevice tells its device. */
 static CUresult d_cuCtxPushCurrent(CUcontext handle) {
     char text[16] = "";
-    int  index = -1;
+    int index = -1;
     lock();
-    if (handle) index = ((device *)si_object_of("cuCtxPushCurrent", H_CONTEXT, handle))->index;
+    if (handle)
+        index = ((device *)si_object_of("cuCtxPushCurrent", H_CONTEXT, handle))->index;
     unlock();
     snprintf(text, sizeof text, "%d", index);
     int code = si_enter_with(F_cuCtxPushCurrent, text);
-    if (code) return (CUresult)code;
-    if (!handle) return CUDA_ERROR_INVALID_VALUE;
-    if (si_me.depth == MAX_CONTEXTS) si_fail_test("cuCtxPushCurrent: more contexts than any program needs: one was not popped");
+    if (code)
+        return (CUresult)code;
+    if (!handle)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (si_me.depth == MAX_CONTEXTS)
+        si_fail_test("cuCtxPushCurrent: more contexts than any program needs: one was not popped");
     si_me.under[si_me.depth].current = si_me.current;
     si_me.under[si_me.depth++].bound = si_me.bound;
     si_me.current = index;
@@ -2079,9 +2578,12 @@ static CUresult d_cuCtxPushCurrent(CUcontext handle) {
 
 static CUresult d_cuCtxPopCurrent(CUcontext *out) {
     int code = enter(F_cuCtxPopCurrent);
-    if (refused(code)) return (CUresult)code;
-    if (!si_me.depth) return CUDA_ERROR_INVALID_CONTEXT;
-    if (out) *out = si_devices[si_me.current].context;
+    if (refused(code))
+        return (CUresult)code;
+    if (!si_me.depth)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (out)
+        *out = si_devices[si_me.current].context;
     si_me.depth--;
     si_me.current = si_me.under[si_me.depth].current;
     si_me.bound = si_me.under[si_me.depth].bound;
@@ -2091,8 +2593,10 @@ static CUresult d_cuCtxPopCurrent(CUcontext *out) {
 /* Never released here, as by the runtime itself. */
 static CUresult d_cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice index) {
     ENTER_DRIVER(cuDevicePrimaryCtxRetain);
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(index)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!out)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(index))
+        return CUDA_ERROR_INVALID_DEVICE;
     lock();
     make_primary(index);
     *out = si_devices[index].context;
@@ -2103,7 +2607,8 @@ static CUresult d_cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice index) {
 static CUresult d_cuCtxSetCurrent(CUcontext handle) {
     ENTER_DRIVER(cuCtxSetCurrent);
     lock();
-    if (handle) si_me.current = ((device *)si_object_of("cuCtxSetCurrent", H_CONTEXT, handle))->index;
+    if (handle)
+        si_me.current = ((device *)si_object_of("cuCtxSetCurrent", H_CONTEXT, handle))->index;
     unlock();
     si_me.bound = handle != NULL;
     return CUDA_SUCCESS;
@@ -2111,15 +2616,18 @@ static CUresult d_cuCtxSetCurrent(CUcontext handle) {
 
 static CUresult error_name(CUresult error, const char **out, int text) {
     const error_text *t = text_of((int)error);
-    const char       *name = t ? text ? t->text : t->driver : NULL;
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    const char *name = t ? text ? t->text : t->driver : NULL;
+    if (!out)
+        return CUDA_ERROR_INVALID_VALUE;
     *out = name && strcmp(name, "NULL") ? name : NULL;
     return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+
 static CUresult d_cuGetErrorName(CUresult error, const char **out) {
     count_call(F_cuGetErrorName, "");
     return error_name(error, out, 0);
 }
+
 static CUresult d_cuGetErrorString(CUresult error, const char **out) {
     count_call(F_cuGetErrorString, "");
     return error_name(error, out, 1);
@@ -2128,28 +2636,39 @@ static CUresult d_cuGetErrorString(CUresult error, const char **out) {
 /* NULL: an image that is no PTX and that no test has registered. */
 static const char *text_of_image(const void *image) {
     const char *text = NULL;
-    uint32_t    magic;
+    uint32_t magic;
     lock();
     for (size_t i = 0; i < image_count; i++)
-        if (images[i].image == image) text = images[i].text;
+        if (images[i].image == image)
+            text = images[i].text;
     unlock();
-    if (text || !*(const char *)image) return text ? text : image;
+    if (text || !*(const char *)image)
+        return text ? text : image;
     for (size_t i = 0; i < sizeof magic; i++)
-        if (!((const char *)image)[i]) return image; /* a text shorter than a magic number */
+        if (!((const char *)image)[i])
+            return image; /* a text shorter than a magic number */
     memcpy(&magic, image, sizeof magic);
-    return magic == 0x464c457fu /* ELF */ || magic == 0xba55ed50u || magic == 0x466243b1u /* fatbin */ ? NULL : image;
+    return magic == 0x464c457fu /* ELF */ || magic == 0xba55ed50u ||
+                   magic == 0x466243b1u /* fatbin */
+               ? NULL
+               : image;
 }
 
 static CUresult load(CUmodule *out, const void *image, char *error, size_t size) {
     CUresult code = driver_context();
-    if (code) return code;
-    if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
+    if (code)
+        return code;
+    if (!out || !image)
+        return CUDA_ERROR_INVALID_VALUE;
     code = (CUresult)unsafe();
-    if (code) return code;
+    if (code)
+        return code;
     const char *text = text_of_image(image);
-    if (!text) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    if (!text)
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
     ptx_module *loaded = ptx_load(text, error, size);
-    if (!loaded) return CUDA_ERROR_INVALID_PTX;
+    if (!loaded)
+        return CUDA_ERROR_INVALID_PTX;
     module *m = si_allocate(sizeof *m);
     m->device = si_me.current, m->code = loaded;
     lock();
@@ -2165,14 +2684,18 @@ static CUresult d_cuModuleLoadData(CUmodule *out, const void *image) {
     return load(out, image, error, sizeof error);
 }
 
-static CUresult d_cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned count, CUjit_option *options, void **values) {
-    char   error[256] = "", *buffer = NULL;
+static CUresult d_cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned count,
+                                     CUjit_option *options, void **values) {
+    char error[256] = "", *buffer = NULL;
     size_t size = 0, at = count;
     ENTER_DRIVER(cuModuleLoadDataEx);
-    if (count && (!options || !values)) return CUDA_ERROR_INVALID_VALUE;
+    if (count && (!options || !values))
+        return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; i++) {
-        if (options[i] == CU_JIT_ERROR_LOG_BUFFER) buffer = values[i];
-        if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) size = (size_t)(uintptr_t)values[i], at = i;
+        if (options[i] == CU_JIT_ERROR_LOG_BUFFER)
+            buffer = values[i];
+        if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+            size = (size_t)(uintptr_t)values[i], at = i;
     }
     CUresult code = load(out, image, error, sizeof error);
     if (at < count) { /* the option comes back as the length of what was written */
@@ -2185,19 +2708,24 @@ static CUresult d_cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned 
 static CUresult d_cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name) {
     ENTER_DRIVER(cuModuleGetFunction);
     CUresult code = driver_context();
-    if (code) return code;
-    if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
+    if (code)
+        return code;
+    if (!out || !name)
+        return CUDA_ERROR_INVALID_VALUE;
     lock();
-    module             *m = si_object_of("cuModuleGetFunction", H_MODULE, handle);
+    module *m = si_object_of("cuModuleGetFunction", H_MODULE, handle);
     const ptx_function *f = NULL;
     *out = NULL;
     code = (CUresult)sticky(m->device);
     for (size_t i = 0; i < m->count; i++)
-        if (!strcmp(m->functions[i]->name, name)) *out = m->functions[i]->handle;
-    if (!code && !*out && !(f = ptx_find(m->code, name))) code = CUDA_ERROR_NOT_FOUND;
+        if (!strcmp(m->functions[i]->name, name))
+            *out = m->functions[i]->handle;
+    if (!code && !*out && !(f = ptx_find(m->code, name)))
+        code = CUDA_ERROR_NOT_FOUND;
     if (!code && !*out) {
         function *made = si_allocate(sizeof *made);
-        made->module = m, made->code = f, made->name = memcpy(si_allocate(strlen(name) + 1), name, strlen(name));
+        made->module = m, made->code = f,
+        made->name = memcpy(si_allocate(strlen(name) + 1), name, strlen(name));
         *out = made->handle = si_new_handle(H_FUNCTION, made);
         m->functions = si_grown(m->functions, m->count, &m->capacity, sizeof *m->functions);
         m->functions[m->count++] = made;
@@ -2208,12 +2736,15 @@ static CUresult d_cuModuleGetFunction(CUfunction *out, CUmodule handle, const ch
 
 static CUresult d_cuFuncGetAttribute(int *out, CUfunction_attribute attribute, CUfunction handle) {
     ENTER_DRIVER(cuFuncGetAttribute);
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    if (!out)
+        return CUDA_ERROR_INVALID_VALUE;
     lock();
     function *f = si_object_of("cuFuncGetAttribute", H_FUNCTION, handle);
     CUresult code = (CUresult)sticky(f->module->device);
-    if (!code && attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) code = CUDA_ERROR_INVALID_VALUE;
-    if (!code) *out = (int)(f->most_shared ? f->most_shared : MAX_SHARED - ptx_static_shared(f->code));
+    if (!code && attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
+        code = CUDA_ERROR_INVALID_VALUE;
+    if (!code)
+        *out = (int)(f->most_shared ? f->most_shared : MAX_SHARED - ptx_static_shared(f->code));
     unlock();
     return code;
 }
@@ -2221,13 +2752,16 @@ static CUresult d_cuFuncGetAttribute(int *out, CUfunction_attribute attribute, C
 static CUresult d_cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
     ENTER_DRIVER(cuFuncSetAttribute);
     CUresult code = driver_context();
-    if (code) return code;
+    if (code)
+        return code;
     lock();
     function *f = si_object_of("cuFuncSetAttribute", H_FUNCTION, handle);
     code = (CUresult)sticky(f->module->device);
     if (!code && (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
-                  ptx_static_shared(f->code) + (size_t)value > MAX_SHARED_OPTIN)) code = CUDA_ERROR_INVALID_VALUE;
-    if (!code) f->most_shared = (size_t)value;
+                  ptx_static_shared(f->code) + (size_t)value > MAX_SHARED_OPTIN))
+        code = CUDA_ERROR_INVALID_VALUE;
+    if (!code)
+        f->most_shared = (size_t)value;
     unlock();
     return code;
 }
@@ -2235,18 +2769,23 @@ static CUresult d_cuFuncSetAttribute(CUfunction handle, CUfunction_attribute att
 /* "Unloads a module from the current context": so its context has to be current. */
 static CUresult d_cuModuleUnload(CUmodule handle) {
     int code = enter(F_cuModuleUnload);
-    if (refused(code)) return (CUresult)code;
-    if (!si_me.bound) return code ? (CUresult)code : CUDA_ERROR_INVALID_CONTEXT;
+    if (refused(code))
+        return (CUresult)code;
+    if (!si_me.bound)
+        return code ? (CUresult)code : CUDA_ERROR_INVALID_CONTEXT;
     int not_now = unsafe();
-    if (not_now) return (CUresult)not_now;
+    if (not_now)
+        return (CUresult)not_now;
     lock();
     module *m = si_object_of("cuModuleUnload", H_MODULE, handle);
     if (!code && m->device != si_me.current) {
         unlock();
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (!code) code = sticky(m->device);
-    if (m->uses && !sticky(m->device)) si_fail_test("cuModuleUnload: kernels of the module are pending");
+    if (!code)
+        code = sticky(m->device);
+    if (m->uses && !sticky(m->device))
+        si_fail_test("cuModuleUnload: kernels of the module are pending");
     si_drop_handle("cuModuleUnload", H_MODULE, handle);
     for (size_t i = 0; i < m->count; i++) {
         si_drop_handle("cuModuleUnload", H_FUNCTION, m->functions[i]->handle);
@@ -2260,24 +2799,32 @@ static CUresult d_cuModuleUnload(CUmodule handle) {
     return (CUresult)code;
 }
 
-static CUresult d_cuLaunchKernel(CUfunction handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                                 unsigned shared, CUstream stream_handle, void **params, void **extra) {
-    unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
+static CUresult d_cuLaunchKernel(CUfunction handle, unsigned gx, unsigned gy, unsigned gz,
+                                 unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                 CUstream stream_handle, void **params, void **extra) {
+    unsigned grid[3] = { gx, gy, gz }, block[3] = { bx, by, bz };
     ENTER_DRIVER(cuLaunchKernel);
-    if (params && extra) return CUDA_ERROR_INVALID_VALUE;
-    if (extra) return CUDA_ERROR_NOT_SUPPORTED;
-    if (si_null()) return CUDA_SUCCESS;
+    if (params && extra)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (extra)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (si_null())
+        return CUDA_SUCCESS;
     CUresult code = driver_context();
-    if (code) return code;
+    if (code)
+        return code;
     lock();
     function *f = si_object_of("cuLaunchKernel", H_FUNCTION, handle);
-    stream   *s = si_stream_of("cuLaunchKernel", stream_handle);
+    stream *s = si_stream_of("cuLaunchKernel", stream_handle);
     code = (CUresult)sticky(s->device);
-    if (!code) code = (CUresult)si_capture_enqueue(s);
-    if (!code && (s->device != si_me.current || f->module->device != si_me.current)) code = CUDA_ERROR_INVALID_HANDLE;
-    if (!code && si_check_launch(f->code, grid, block, shared, f->most_shared)) code = CUDA_ERROR_INVALID_VALUE;
+    if (!code)
+        code = (CUresult)si_capture_enqueue(s);
+    if (!code && (s->device != si_me.current || f->module->device != si_me.current))
+        code = CUDA_ERROR_INVALID_HANDLE;
+    if (!code && si_check_launch(f->code, grid, block, shared, f->most_shared))
+        code = CUDA_ERROR_INVALID_VALUE;
     if (!code) {
-        kernel k = {f->module, f->code, {gx, gy, gz}, {bx, by, bz}, shared, params};
+        kernel k = { f->module, f->code, { gx, gy, gz }, { bx, by, bz }, shared, params };
         code = (CUresult)launch(&k, handle, 0, s);
     }
     unlock();
@@ -2286,7 +2833,8 @@ static CUresult d_cuLaunchKernel(CUfunction handle, unsigned gx, unsigned gy, un
 
 static CUresult d_cuStreamQuery(CUstream handle) {
     ENTER_DRIVER(cuStreamQuery);
-    if (!si_me.bound) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!si_me.bound)
+        return CUDA_ERROR_INVALID_CONTEXT;
     lock();
     int code = stream_result(si_stream_of("cuStreamQuery", handle), 0);
     unlock();
@@ -2296,60 +2844,72 @@ static CUresult d_cuStreamQuery(CUstream handle) {
 static CUresult d_cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status) {
     enum cudaStreamCaptureStatus found = cudaStreamCaptureStatusNone;
     ENTER_DRIVER(cuStreamIsCapturing);
-    if (!si_me.bound) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!status) return CUDA_ERROR_INVALID_VALUE;
+    if (!si_me.bound)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!status)
+        return CUDA_ERROR_INVALID_VALUE;
     lock();
     int code = si_capture_status(si_stream_of("cuStreamIsCapturing", handle), &found);
     unlock();
     *status = (CUstreamCaptureStatus)found;
     return (CUresult)code;
 }
+
 static CUresult t_cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status) {
     return d_cuStreamIsCapturing(handle ? handle : CU_STREAM_PER_THREAD, status);
 }
 
 static CUresult d_cuEventQuery(CUevent handle) {
     ENTER_DRIVER(cuEventQuery);
-    if (!si_me.bound) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!si_me.bound)
+        return CUDA_ERROR_INVALID_CONTEXT;
     return (CUresult)event_result("cuEventQuery", handle, 0);
 }
 
 static CUresult d_cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr pointer) {
     ENTER_DRIVER(cuMemGetAddressRange);
     CUresult code = driver_context();
-    if (code) return code;
+    if (code)
+        return code;
     lock();
     range *r = range_touching((uintptr_t)pointer, 1);
     if (!r || r->kind != DEVICE_MEMORY) {
         code = CUDA_ERROR_NOT_FOUND;
     } else {
-        if (base) *base = (CUdeviceptr)r->start;
-        if (size) *size = r->size;
+        if (base)
+            *base = (CUdeviceptr)r->start;
+        if (size)
+            *size = r->size;
     }
     unlock();
     return code;
 }
 
-#define FILL(name, type, element)                                                                                             \
-    static CUresult d_##name(CUdeviceptr dst, type value, size_t count, CUstream handle) {                                    \
-        ENTER_DRIVER(name);                                                                                                   \
-        CUresult code = driver_context();                                                                                     \
-        if (!code) code = (CUresult)put_fill(#name, (void *)(uintptr_t)dst, 0, value, element, count, 1, handle, 0);          \
-        return code;                                                                                                          \
-    }                                                                                                                         \
-    static CUresult t_##name(CUdeviceptr dst, type value, size_t count, CUstream handle) {                                    \
-        return d_##name(dst, value, count, handle ? handle : CU_STREAM_PER_THREAD);                                           \
+#define FILL(name, type, element)                                                                 \
+    static CUresult d_##name(CUdeviceptr dst, type value, size_t count, CUstream handle) {        \
+        ENTER_DRIVER(name);                                                                       \
+        CUresult code = driver_context();                                                         \
+        if (!code)                                                                                \
+            code = (CUresult)put_fill(#name, (void *)(uintptr_t)dst, 0, value, element, count, 1, \
+                                      handle, 0);                                                 \
+        return code;                                                                              \
+    }                                                                                             \
+    static CUresult t_##name(CUdeviceptr dst, type value, size_t count, CUstream handle) {        \
+        return d_##name(dst, value, count, handle ? handle : CU_STREAM_PER_THREAD);               \
     }
-#define FILL_2D(name, type, element)                                                                                          \
-    static CUresult d_##name(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height, CUstream handle) {       \
-        ENTER_DRIVER(name);                                                                                                   \
-        CUresult code = driver_context();                                                                                     \
-        if (!code)                                                                                                            \
-            code = (CUresult)put_fill(#name, (void *)(uintptr_t)dst, pitch, value, element, width, height, handle, 0);        \
-        return code;                                                                                                          \
-    }                                                                                                                         \
-    static CUresult t_##name(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height, CUstream handle) {       \
-        return d_##name(dst, pitch, value, width, height, handle ? handle : CU_STREAM_PER_THREAD);                            \
+#define FILL_2D(name, type, element)                                                               \
+    static CUresult d_##name(CUdeviceptr dst, size_t pitch, type value, size_t width,              \
+                             size_t height, CUstream handle) {                                     \
+        ENTER_DRIVER(name);                                                                        \
+        CUresult code = driver_context();                                                          \
+        if (!code)                                                                                 \
+            code = (CUresult)put_fill(#name, (void *)(uintptr_t)dst, pitch, value, element, width, \
+                                      height, handle, 0);                                          \
+        return code;                                                                               \
+    }                                                                                              \
+    static CUresult t_##name(CUdeviceptr dst, size_t pitch, type value, size_t width,              \
+                             size_t height, CUstream handle) {                                     \
+        return d_##name(dst, pitch, value, width, height, handle ? handle : CU_STREAM_PER_THREAD); \
     }
 FILL(cuMemsetD8Async, unsigned char, 1)
 FILL(cuMemsetD16Async, unsigned short, 2)
@@ -2358,48 +2918,66 @@ FILL_2D(cuMemsetD2D8Async, unsigned char, 1)
 FILL_2D(cuMemsetD2D16Async, unsigned short, 2)
 FILL_2D(cuMemsetD2D32Async, unsigned, 4)
 
-static CUresult t_cuStreamQuery(CUstream handle) { return d_cuStreamQuery(handle ? handle : CU_STREAM_PER_THREAD); }
-static CUresult t_cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                                 unsigned shared, CUstream handle, void **params, void **extra) {
-    return d_cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, handle ? handle : CU_STREAM_PER_THREAD, params, extra);
+static CUresult t_cuStreamQuery(CUstream handle) {
+    return d_cuStreamQuery(handle ? handle : CU_STREAM_PER_THREAD);
+}
+
+static CUresult t_cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                 unsigned by, unsigned bz, unsigned shared, CUstream handle,
+                                 void **params, void **extra) {
+    return d_cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared,
+                            handle ? handle : CU_STREAM_PER_THREAD, params, extra);
 }
 
 /* ---- entry points ---- */
 
 typedef void (*any_function)(void);
-typedef struct entry { const char *name; unsigned since; any_function legacy, per_thread; } entry;
+
+typedef struct entry {
+    const char *name;
+    unsigned since;
+    any_function legacy, per_thread;
+} entry;
+
 static const entry entries[] = {
-#define X(name, since) {#name, since, (any_function)d_##name, (any_function)d_##name},
+#define X(name, since) { #name, since, (any_function)d_##name, (any_function)d_##name },
     DRIVER(X)
 #undef X
-#define X(name, since) {#name, since, (any_function)d_##name, (any_function)t_##name},
-    DRIVER_STREAM(X)
+#define X(name, since) { #name, since, (any_function)d_##name, (any_function)t_##name },
+        DRIVER_STREAM(X)
 #undef X
-#define X(name, since) {#name, since, (any_function)si_##name, (any_function)si_##name},
-    DRIVER_MEMORY(X)
+#define X(name, since) { #name, since, (any_function)si_##name, (any_function)si_##name },
+            DRIVER_MEMORY(X)
 #undef X
-#define X(form, name, since) {#name, since, (any_function)si_##form, (any_function)si_##form},
-    DRIVER_FORMS(X)
+#define X(form, name, since) { #name, since, (any_function)si_##form, (any_function)si_##form },
+                DRIVER_FORMS(X)
 #undef X
 };
 
-cudaError_t si_entry_point(const char *symbol, void **out, unsigned version, unsigned long long flags,
-                           enum cudaDriverEntryPointQueryResult *status, int per_thread) {
+cudaError_t si_entry_point(const char *symbol, void **out, unsigned version,
+                           unsigned long long flags, enum cudaDriverEntryPointQueryResult *status,
+                           int per_thread) {
     int code = enter(version ? F_cudaGetDriverEntryPointByVersion : F_cudaGetDriverEntryPoint);
-    if (code) return result(code);
-    if (!symbol || !out || flags > cudaEnablePerThreadDefaultStream || (version && version > (unsigned)si_config.driver_version))
+    if (code)
+        return result(code);
+    if (!symbol || !out || flags > cudaEnablePerThreadDefaultStream ||
+        (version && version > (unsigned)si_config.driver_version))
         return result(cudaErrorInvalidValue);
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    any_function                         f = NULL;
-    if (flags != cudaEnableDefault) per_thread = flags == cudaEnablePerThreadDefaultStream;
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) /* of several forms the last that is known */
+    any_function f = NULL;
+    if (flags != cudaEnableDefault)
+        per_thread = flags == cudaEnablePerThreadDefaultStream;
+    /* of several forms the last that is known */
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
         if (!strcmp(entries[i].name, symbol)) {
             int known = entries[i].since <= (version ? version : CUDART_VERSION);
-            if (known) f = per_thread ? entries[i].per_thread : entries[i].legacy;
+            if (known)
+                f = per_thread ? entries[i].per_thread : entries[i].legacy;
             found = f ? cudaDriverEntryPointSuccess : cudaDriverEntryPointVersionNotSufficent;
         }
     memcpy(out, &f, sizeof *out);
-    if (status) *status = found;
+    if (status)
+        *status = found;
     return cudaSuccess;
 }
 
@@ -2407,7 +2985,8 @@ cudaError_t si_entry_point(const char *symbol, void **out, unsigned version, uns
 
 unsigned long standin_calls(const char *name) {
     for (size_t i = 0; i < FUNCTIONS; i++)
-        if (!strcmp(function_names[i], name)) return atomic_load_explicit(&calls[i], memory_order_relaxed);
+        if (!strcmp(function_names[i], name))
+            return atomic_load_explicit(&calls[i], memory_order_relaxed);
     si_fail_test("standin_calls: there is no %s", name);
 }
 
@@ -2415,7 +2994,8 @@ void standin_log_begin(void) {
     pthread_once(&once, start);
     remember_thread();
     si_me.log_on = 1, si_me.log_length = 0;
-    if (si_me.log) *si_me.log = 0;
+    if (si_me.log)
+        *si_me.log = 0;
 }
 
 const char *standin_log_take(void) {
@@ -2428,26 +3008,36 @@ void standin_fail(unsigned long nth, int code) {
     atomic_store(&fail_code, code);
     atomic_store(&fail_in, nth);
 }
-int standin_failed(void) { return atomic_load(&fail_came); }
+
+int standin_failed(void) {
+    return atomic_load(&fail_came);
+}
 
 size_t standin_live(char *report, size_t size) {
     enum { KINDS = 14 };
-    static const char *const kinds[KINDS] = {"stream", "event", "device allocation", "host allocation", "registration", "module",
-                                             "open capture", "graph", "executable", "user object", "reservation",
-                                             "handle of memory", "mapping", "pool allocation"};
-    size_t                   counts[KINDS] = {0}, total = 0, at = 0;
+
+    static const char *const kinds[KINDS] = {
+        "stream",       "event",          "device allocation", "host allocation",
+        "registration", "module",         "open capture",      "graph",
+        "executable",   "user object",    "reservation",       "handle of memory",
+        "mapping",      "pool allocation"
+    };
+    size_t counts[KINDS] = { 0 }, total = 0, at = 0;
     lock();
-    counts[0] = live_streams, counts[1] = live_events, counts[5] = live_modules, counts[6] = si_capture_count();
-    for (size_t i = 0; i < range_count; i++) counts[ranges[i]->space ? 12 : ranges[i]->pool ? 13 : 2 + (int)ranges[i]->kind]++;
+    counts[0] = live_streams, counts[1] = live_events, counts[5] = live_modules,
+    counts[6] = si_capture_count();
+    for (size_t i = 0; i < range_count; i++)
+        counts[ranges[i]->space ? 12 : ranges[i]->pool ? 13 : 2 + (int)ranges[i]->kind]++;
     si_graph_counts(&counts[7], &counts[8], &counts[9]);
     si_memory_counts(&counts[10], &counts[11], &counts[13]);
     unlock();
-    if (report && size) *report = 0;
+    if (report && size)
+        *report = 0;
     for (int i = 0; i < KINDS; i++) {
         total += counts[i];
         if (counts[i] && report && at < size)
-            at += (size_t)snprintf(report + at, size - at, "%s%zu %s%s", at ? ", " : "", counts[i], kinds[i],
-                                   counts[i] > 1 ? "s" : "");
+            at += (size_t)snprintf(report + at, size - at, "%s%zu %s%s", at ? ", " : "", counts[i],
+                                   kinds[i], counts[i] > 1 ? "s" : "");
     }
     return total;
 }
@@ -2455,7 +3045,8 @@ size_t standin_live(char *report, size_t size) {
 unsigned standin_contexts(void) {
     unsigned bits = 0;
     lock();
-    for (int i = 0; i < MAX_DEVICES; i++) bits |= (unsigned)si_devices[i].primary << i;
+    for (int i = 0; i < MAX_DEVICES; i++)
+        bits |= (unsigned)si_devices[i].primary << i;
     unlock();
     return bits;
 }
@@ -2479,18 +3070,20 @@ void standin_hold(int on) {
 void standin_register_image(const void *image, const char *ptx_text) {
     lock();
     images = si_grown(images, image_count, &image_capacity, sizeof *images);
-    images[image_count++] = (registered_image){image, ptx_text};
+    images[image_count++] = (registered_image){ image, ptx_text };
     unlock();
 }
 
 void standin_register_function(const void *host_function, const char *ptx_text, const char *name) {
-    char                error[256] = "";
-    module             *m = si_allocate(sizeof *m);
-    registered_function new = {host_function, m, NULL, 0};
+    char error[256] = "";
+    module *m = si_allocate(sizeof *m);
+    registered_function new = { host_function, m, NULL, 0 };
     m->code = ptx_load(ptx_text, error, sizeof error);
-    if (!m->code) si_fail_test("standin_register_function: %s", error);
+    if (!m->code)
+        si_fail_test("standin_register_function: %s", error);
     new.code = ptx_find(m->code, name);
-    if (!new.code) si_fail_test("standin_register_function: no entry %s", name);
+    if (!new.code)
+        si_fail_test("standin_register_function: no entry %s", name);
     lock();
     registered_function *old = si_registered_as(host_function);
     if (old) {
@@ -2498,7 +3091,8 @@ void standin_register_function(const void *host_function, const char *ptx_text, 
         si_free_module_if_over(old->module);
         *old = new;
     } else {
-        registered = si_grown(registered, registered_count, &registered_capacity, sizeof *registered);
+        registered =
+            si_grown(registered, registered_count, &registered_capacity, sizeof *registered);
         registered[registered_count++] = new;
     }
     unlock();
@@ -2513,7 +3107,8 @@ void standin_kernel_error(char *text, size_t size) {
 size_t standin_threads(void) {
     size_t n = 0;
     lock();
-    for (int i = 0; i < MAX_DEVICES; i++) n += si_devices[i].workers + (size_t)si_devices[i].caller;
+    for (int i = 0; i < MAX_DEVICES; i++)
+        n += si_devices[i].workers + (size_t)si_devices[i].caller;
     n += si_graph_threads();
     unlock();
     return n;

@@ -1,81 +1,88 @@
 /* The strict stand-in for cudart: how a test steers and watches it.
 
-   The stand-in is a test double of libcudart that carries out CUDA's rules on threads, on a machine without a GPU.  It is
-   written from CUDA's headers and documentation.  It refuses what CUDA refuses and blocks where CUDA blocks; where CUDA leaves
-   something open, it takes the least convenient behaviour that is allowed.  What is undefined in CUDA (a handle that was never
-   given out or is destroyed, memory freed under pending work, a graph launched whose memory, events or modules are gone) fails
-   the test: one line on stderr, then abort().
+   The stand-in is a test double of libcudart that carries out CUDA's rules on threads, on a machine
+   without a GPU. It is written from CUDA's headers and documentation. It refuses what CUDA refuses
+   and blocks where CUDA blocks; where CUDA leaves something open, it takes the least convenient
+   behaviour that is allowed. What is undefined in CUDA (a handle that was never given out or is
+   destroyed, memory freed under pending work, a graph launched whose memory, events or modules are
+   gone) fails the test: one line on stderr, then abort().
 
-   Streams capture, graphs are built, changed and launched as documented.  What CUDA leaves open there: an error that a call in
-   a capturing stream meets invalidates the capture, unless it is about the call's own arguments; an event that was last
-   recorded in a capture cannot be used when that is over; an update of an executable lets a fill grow no further than it was
-   when instantiated.
+   Streams capture, graphs are built, changed and launched as documented. What CUDA leaves open
+   there: an error that a call in a capturing stream meets invalidates the capture, unless it is
+   about the call's own arguments; an event that was last recorded in a capture cannot be used when
+   that is over; an update of an executable lets a fill grow no further than it was when
+   instantiated.
 
    Read once, at the first call into it:
-     STANDIN_DEVICES         number of devices, 1 to 16 (4)
-     STANDIN_PEERS           which devices reach each other: "all" (the default), "none", or n*n characters 0 and 1, row by row:
+     STANDIN_DEVICES number of devices, 1 to 16 (4) STANDIN_PEERS which devices reach each other:
+     "all" (the default), "none", or n*n characters 0 and 1, row by row:
                              character i*n+j says whether device i can reach the memory of device j
-     STANDIN_NVLINK          which of them do so over NVLink: "all", "none" (the default), or pairs: "0-1,1-2"
-     STANDIN_ENGINES         copy engines of each device: a number for each, with commas (3 each)
-     STANDIN_MEMORY_CLOCK    kHz of the memory of each, likewise (2619000)
-     STANDIN_MEMORY          bytes of memory of each device (8 GiB)
-     STANDIN_ERROR           a number: every call answers it, as on a machine without a driver (35, 34) or without a GPU (100)
-     STANDIN_NULL            1: as after standin_null(1)
-     STANDIN_DRIVER_VERSION  what cudaDriverGetVersion answers (13000)
+     STANDIN_NVLINK which of them do so over NVLink: "all", "none" (the default), or pairs:
+     "0-1,1-2" STANDIN_ENGINES copy engines of each device: a number for each, with commas (3 each)
+     STANDIN_MEMORY_CLOCK kHz of the memory of each, likewise (2619000) STANDIN_MEMORY bytes of
+     memory of each device (8 GiB) STANDIN_ERROR a number: every call answers it, as on a machine
+     without a driver (35, 34) or without a GPU (100) STANDIN_NULL 1: as after standin_null(1)
+     STANDIN_DRIVER_VERSION what cudaDriverGetVersion answers (13000)
 
-   All of it may be called from any thread, also where the program is linked with the real cudart and meets the stand-in as a
-   shared library: look the names up with dlsym then.
-*/
+   All of it may be called from any thread, also where the program is linked with the real cudart
+   and meets the stand-in as a shared library: look the names up with dlsym then. */
 #ifndef STANDIN_H
 #define STANDIN_H
 
 #include <stddef.h>
 
-/* Calls so far, by all threads, of a runtime or driver function.  A name that the stand-in does not have fails the test. */
+/* Calls so far, by all threads, of a runtime or driver function. A name that the stand-in does
+   not have fails the test. */
 unsigned long standin_calls(const char *name);
 
-/* The log of the calling thread: from begin on the name of every runtime and driver function that it calls, in order, one
-   space between two.  Some carry an argument: cudaSetDevice:1, and the copies their kind, as cudaMemcpyAsync:H2D, D2H, D2D, H2H
-   or Default.  Take ends the log; its text stays valid until the thread's next begin. */
-void        standin_log_begin(void);
+/* The log of the calling thread: from begin on the name of every runtime and driver function
+   that it calls, in order, one space between two. Some carry an argument: cudaSetDevice:1, and
+   the copies their kind, as cudaMemcpyAsync:H2D, D2H, D2D, H2H or Default. Take ends the log;
+   its text stays valid until the thread's next begin. */
+void standin_log_begin(void);
 const char *standin_log_take(void);
 
-/* The nth call from now, counted over all threads, fails with `code` and has no effect; but what frees or destroys does so and
-   returns the code all the same (cudaFreeAsync, which is work for a stream, does not).  Everything that returns an error code counts, except cudaGetLastError, cudaPeekAtLastError
-   and those that ask for the name or text of an error.  nth 0 switches it off. */
+/* The nth call from now, counted over all threads, fails with `code` and has no effect; but what
+   frees or destroys does so and returns the code all the same (cudaFreeAsync, which is work for
+   a stream, does not). Everything that returns an error code counts, except cudaGetLastError,
+   cudaPeekAtLastError and those that ask for the name or text of an error. nth 0 switches it
+   off. */
 void standin_fail(unsigned long nth, int code);
-int  standin_failed(void); /* whether that call has come */
+int standin_failed(void); /* whether that call has come */
 
-/* Created streams, events, allocations of device and host memory, registrations, modules, open captures, graphs (without those
-   of nodes), executables, user objects, reservations of addresses, mappings and handles of memory, and allocations of pools
-   (until the stream has come to the free) that are alive: their number, and the kinds as one line ("2 graphs, 1 executable").
-   report may be NULL. */
+/* Created streams, events, allocations of device and host memory, registrations, modules, open
+   captures, graphs (without those of nodes), executables, user objects, reservations of
+   addresses, mappings and handles of memory, and allocations of pools (until the stream has come
+   to the free) that are alive: their number, and the kinds as one line ("2 graphs, 1
+   executable"). report may be NULL. */
 size_t standin_live(char *report, size_t size);
 
 /* Bit i: device i has its primary context. */
 unsigned standin_contexts(void);
 
-/* On: copies, fills, launches (of graphs too), records and waits return success after their cheapest checks and do nothing;
-   but while anything is captured they are as ever. */
+/* On: copies, fills, launches (of graphs too), records and waits return success after their
+   cheapest checks and do nothing; but while anything is captured they are as ever. */
 void standin_null(int on);
 
-/* On: no device starts another operation or host function; what runs goes on.  Off again: they start. */
+/* On: no device starts another operation or host function; what runs goes on. Off again: they
+   start. */
 void standin_hold(int on);
 
-/* An image that is no PTX (a cubin or fatbin), and a function known by its host address: the PTX that stands for them.
-   The text of an image must stay as long as it may be loaded. */
+/* An image that is no PTX (a cubin or fatbin), and a function known by its host address: the PTX
+   that stands for them. The text of an image must stay as long as it may be loaded. */
 void standin_register_image(const void *image, const char *ptx_text);
 void standin_register_function(const void *function, const char *ptx_text, const char *entry);
 
-/* Whether a device has virtual memory management (cuMemCreate and its like) and memory pools (cudaMallocAsync); both are on at
-   first. */
+/* Whether a device has virtual memory management (cuMemCreate and its like) and memory pools
+   (cudaMallocAsync); both are on at first. */
 void standin_virtual_memory(int device, int on);
 void standin_memory_pools(int device, int on);
 
 /* Why the last kernel that failed did so, in the interpreter's words; "" if none has. */
 void standin_kernel_error(char *text, size_t size);
 
-/* Threads that run work of the devices or destructors of user objects at this moment; they end when idle for a second. */
+/* Threads that run work of the devices or destructors of user objects at this moment; they end
+   when idle for a second. */
 size_t standin_threads(void);
 
 #endif

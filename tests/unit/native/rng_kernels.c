@@ -1,4 +1,5 @@
-/* The CPU forms of the generators' kernels alone, so that they can be built once more with all that this processor and the optimiser have. */
+/* The CPU forms of the generators' kernels alone, so that they can be built once more with all
+   that this processor and the optimiser have. */
 #include "../../../kernels/rng.h"
 
 void native_rng_part(const ds__rng_args *args, uint64_t at, uint64_t end, int vector);
@@ -8,4 +9,7 @@ void native_rng_part(const ds__rng_args *args, uint64_t at, uint64_t end, int ve
     (void)ds__rng_items; /* the same, for vectors of the width that there is */
     ds__rng_part(args, at, end, vector);
 }
-int native_rng_permutation(size_t first, size_t count, const void *args) { return ds__rng_permutation_items(first, count, args); }
+
+int native_rng_permutation(size_t first, size_t count, const void *args) {
+    return ds__rng_permutation_items(first, count, args);
+}

@@ -1,39 +1,42 @@
 /* Floating point and conversions. */
 #include "device.h"
 
-#define FLOATING(name, T, s, half_of) \
-    KERNEL name(T *out, const T *a, const T *b, const T *c, u32 n) { \
-        u32 i = ITEM; \
-        if (i >= n) return; \
-        T x = a[i], y = b[i], z = c[i]; \
-        out += (u64)i * 20; \
-        out[0] = x + y; \
-        out[1] = x - y; \
-        out[2] = x * y; \
-        out[3] = x / y; \
-        out[4] = __builtin_fma##s(x, y, z); \
-        out[5] = x * y + z; \
-        out[6] = __nvvm_sqrt_rn_##half_of(x); \
-        out[7] = __nvvm_rcp_rn_##half_of(x); \
-        out[8] = -x; \
-        out[9] = __builtin_fabs##s(x); \
-        out[10] = __builtin_fmin##s(x, y); \
-        out[11] = __builtin_fmax##s(x, y); \
-        out[12] = __builtin_copysign##s(x, y); \
-        out[13] = __builtin_floor##s(x); \
-        out[14] = __builtin_ceil##s(x); \
-        out[15] = __builtin_trunc##s(x); \
-        out[16] = __builtin_rint##s(x); \
-        out[17] = x < y ? (T)1 : x > y ? (T)2 : x == y ? (T)3 : (T)4; \
-        out[18] = (T)((x >= y) + 2 * (x <= y) + 4 * (x != y) + 8 * !(x < y) + 16 * !(x >= y) + 32 * __builtin_isunordered(x, y)); \
-        out[19] = x != x ? y : __builtin_round##s(x); \
+#define FLOATING(name, T, s, half_of)                                                          \
+    KERNEL name(T *out, const T *a, const T *b, const T *c, u32 n) {                           \
+        u32 i = ITEM;                                                                          \
+        if (i >= n)                                                                            \
+            return;                                                                            \
+        T x = a[i], y = b[i], z = c[i];                                                        \
+        out += (u64)i * 20;                                                                    \
+        out[0] = x + y;                                                                        \
+        out[1] = x - y;                                                                        \
+        out[2] = x * y;                                                                        \
+        out[3] = x / y;                                                                        \
+        out[4] = __builtin_fma##s(x, y, z);                                                    \
+        out[5] = x * y + z;                                                                    \
+        out[6] = __nvvm_sqrt_rn_##half_of(x);                                                  \
+        out[7] = __nvvm_rcp_rn_##half_of(x);                                                   \
+        out[8] = -x;                                                                           \
+        out[9] = __builtin_fabs##s(x);                                                         \
+        out[10] = __builtin_fmin##s(x, y);                                                     \
+        out[11] = __builtin_fmax##s(x, y);                                                     \
+        out[12] = __builtin_copysign##s(x, y);                                                 \
+        out[13] = __builtin_floor##s(x);                                                       \
+        out[14] = __builtin_ceil##s(x);                                                        \
+        out[15] = __builtin_trunc##s(x);                                                       \
+        out[16] = __builtin_rint##s(x);                                                        \
+        out[17] = x < y ? (T)1 : x > y ? (T)2 : x == y ? (T)3 : (T)4;                          \
+        out[18] = (T)((x >= y) + 2 * (x <= y) + 4 * (x != y) + 8 * !(x < y) + 16 * !(x >= y) + \
+                      32 * __builtin_isunordered(x, y));                                       \
+        out[19] = x != x ? y : __builtin_round##s(x);                                          \
     }
 FLOATING(floating_f32, float, f, f)
 FLOATING(floating_f64, double, , d)
 
 KERNEL directed_f32(float *out, const float *a, const float *b, u32 n) {
     u32 i = ITEM;
-    if (i >= n) return;
+    if (i >= n)
+        return;
     float x = a[i], y = b[i];
     out += (u64)i * 18;
     out[0] = __nvvm_add_rz_f(x, y);
@@ -58,7 +61,8 @@ KERNEL directed_f32(float *out, const float *a, const float *b, u32 n) {
 
 KERNEL directed_f64(double *out, const double *a, const double *b, u32 n) {
     u32 i = ITEM;
-    if (i >= n) return;
+    if (i >= n)
+        return;
     double x = a[i], y = b[i];
     out += (u64)i * 10;
     out[0] = __nvvm_add_rz_d(x, y);
@@ -76,7 +80,8 @@ KERNEL directed_f64(double *out, const double *a, const double *b, u32 n) {
 /* Out of range a C conversion is undefined, the builtins are not. */
 KERNEL to_integer(s64 *out, const float *a, const double *b, u32 n) {
     u32 i = ITEM;
-    if (i >= n) return;
+    if (i >= n)
+        return;
     float x = a[i];
     double y = b[i];
     out += (u64)i * 18;
@@ -102,7 +107,8 @@ KERNEL to_integer(s64 *out, const float *a, const double *b, u32 n) {
 
 KERNEL from_integer(double *out, const s64 *a, u32 n) {
     u32 i = ITEM;
-    if (i >= n) return;
+    if (i >= n)
+        return;
     s64 x = a[i];
     out += (u64)i * 20;
     out[0] = (float)x;
@@ -129,7 +135,8 @@ KERNEL from_integer(double *out, const s64 *a, u32 n) {
 
 KERNEL narrow(float *out, const double *a, u32 n) {
     u32 i = ITEM;
-    if (i >= n) return;
+    if (i >= n)
+        return;
     double x = a[i];
     out += (u64)i * 8;
     out[0] = (float)x;
@@ -144,14 +151,23 @@ KERNEL narrow(float *out, const double *a, u32 n) {
 
 /* f16 is a storage type: computed in f32 and rounded. bf16 is done with integers. */
 #ifdef __CUDA__
-static __device__ float half_at(const u16 *p) { return *(const __fp16 *)p; }
-static __device__ void store_half(u16 *p, float x) { *(__fp16 *)p = (__fp16)x; }
-static __device__ void store_half_of_double(u16 *p, double x) { *(__fp16 *)p = (__fp16)x; }
+static __device__ float half_at(const u16 *p) {
+    return *(const __fp16 *)p;
+}
+
+static __device__ void store_half(u16 *p, float x) {
+    *(__fp16 *)p = (__fp16)x;
+}
+
+static __device__ void store_half_of_double(u16 *p, double x) {
+    *(__fp16 *)p = (__fp16)x;
+}
 #endif
 
 KERNEL halves(u16 *out, const u16 *a, const u16 *b, u32 n) {
     u32 i = ITEM;
-    if (i >= n) return;
+    if (i >= n)
+        return;
     float x = half_at(a + i), y = half_at(b + i);
     out += (u64)i * 6;
     store_half(out, x + y);

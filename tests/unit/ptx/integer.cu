@@ -1,28 +1,29 @@
 /* Integer arithmetic of all widths. */
 #include "device.h"
 
-#define ARITHMETIC(name, T, bits) \
+#define ARITHMETIC(name, T, bits)                        \
     KERNEL name(T *out, const T *a, const T *b, u32 n) { \
-        u32 i = ITEM; \
-        if (i >= n) return; \
-        T x = a[i], y = b[i]; \
-        out += (u64)i * 16; \
-        out[0] = (T)(x + y); \
-        out[1] = (T)(x - y); \
-        out[2] = (T)(x * y); \
-        out[3] = (T)(!y ? y : y == (T)-1 ? -x : x / y); \
-        out[4] = (T)(!y || y == (T)-1 ? x : x % y); \
-        out[5] = x < y ? x : y; \
-        out[6] = x > y ? x : y; \
-        out[7] = (T)(x & y); \
-        out[8] = (T)(x | y); \
-        out[9] = (T)(x ^ y); \
-        out[10] = (T)~x; \
-        out[11] = (T)-x; \
-        out[12] = (T)(x << ((u32)y % bits)); \
-        out[13] = (T)(x >> ((u32)y % bits)); \
-        out[14] = (T)(x * y + x); \
-        out[15] = (T)(x < 0 ? -x : x); \
+        u32 i = ITEM;                                    \
+        if (i >= n)                                      \
+            return;                                      \
+        T x = a[i], y = b[i];                            \
+        out += (u64)i * 16;                              \
+        out[0] = (T)(x + y);                             \
+        out[1] = (T)(x - y);                             \
+        out[2] = (T)(x * y);                             \
+        out[3] = (T)(!y ? y : y == (T)-1 ? -x : x / y);  \
+        out[4] = (T)(!y || y == (T)-1 ? x : x % y);      \
+        out[5] = x < y ? x : y;                          \
+        out[6] = x > y ? x : y;                          \
+        out[7] = (T)(x & y);                             \
+        out[8] = (T)(x | y);                             \
+        out[9] = (T)(x ^ y);                             \
+        out[10] = (T)~x;                                 \
+        out[11] = (T)-x;                                 \
+        out[12] = (T)(x << ((u32)y % bits));             \
+        out[13] = (T)(x >> ((u32)y % bits));             \
+        out[14] = (T)(x * y + x);                        \
+        out[15] = (T)(x < 0 ? -x : x);                   \
     }
 ARITHMETIC(arithmetic_s8, s8, 8)
 ARITHMETIC(arithmetic_u8, u8, 8)
@@ -35,7 +36,8 @@ ARITHMETIC(arithmetic_u64, u64, 64)
 
 KERNEL multiply(u64 *out, const u64 *a, const u64 *b, u32 n) {
     u32 i = ITEM;
-    if (i >= n) return;
+    if (i >= n)
+        return;
     u64 x = a[i], y = b[i];
     out += (u64)i * 10;
     out[0] = (u64)(u32)x * (u32)y;
@@ -52,7 +54,8 @@ KERNEL multiply(u64 *out, const u64 *a, const u64 *b, u32 n) {
 
 KERNEL constants(u64 *out, const u64 *a, u32 n) {
     u32 i = ITEM;
-    if (i >= n) return;
+    if (i >= n)
+        return;
     u64 x = a[i];
     out += (u64)i * 10;
     out[0] = x / 10;
@@ -69,7 +72,8 @@ KERNEL constants(u64 *out, const u64 *a, u32 n) {
 
 KERNEL bits(u64 *out, const u64 *a, u32 n) {
     u32 i = ITEM;
-    if (i >= n) return;
+    if (i >= n)
+        return;
     u64 x = a[i];
     u32 w = (u32)x, r = (u32)(x >> 40) & 31;
     out += (u64)i * 20;
@@ -97,7 +101,8 @@ KERNEL bits(u64 *out, const u64 *a, u32 n) {
 
 KERNEL compare(u32 *out, const s64 *a, const s64 *b, u32 n) {
     u32 i = ITEM;
-    if (i >= n) return;
+    if (i >= n)
+        return;
     s64 x = a[i], y = b[i];
     u32 m = 0;
     m |= (u32)(x < y) << 0;
