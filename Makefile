@@ -14,7 +14,11 @@ MODE_aarch64 := -O1 -DHARNESS_EMULATED
 QUICK  := -O0
 B      := build/$(notdir $(firstword $(CC)))$(if $(filter-out musl aarch64,$(MODE)),-$(MODE))
 # -MMD: a header that changes rebuilds what includes it. The flags file does the same for the flags.
-COMPILE  = $(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN) -I. -MMD -MP -MF $@.d -MT $@
+# Tests are built from src/, so that debuggers and sanitizers name the lines of the rooms. COMPILE_USER builds what users build, from
+# the headers in this folder.
+COMPILE_WITH = $(CC) $(CPPFLAGS) $(CFLAGS) $(MODE_$(MODE)) $(WARN) $(1) -MMD -MP -MF $@.d -MT $@
+COMPILE      = $(call COMPILE_WITH,-Isrc)
+COMPILE_USER = $(call COMPILE_WITH,-I.)
 COMPILE_TEST = $(COMPILE) $(QUICK) -std=gnu11 -Itests/support $(CMOCKA:%=-I%/include)
 LINK     = $(CC) $(CFLAGS) $(MODE_$(MODE)) $(LDFLAGS)
 JOBS   := $(shell nproc 2>/dev/null || echo 2)
@@ -58,7 +62,7 @@ ifneq ($(SHARE),)
 UNIT        := $(shell tests/turn.sh $(UNIT))
 endif
 
-HEADERS     := devstream.h devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h
+HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h
 # Versions of a series can stand for each other; before 1.0 a minor version is a series.
 VERSION     := $(shell sed -n 's/^.define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .)
 SERIES      := $(if $(filter 0.%,$(VERSION)),$(basename $(VERSION)),$(firstword $(subst ., ,$(VERSION))))
@@ -75,8 +79,8 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault mutants kernels check-gpu headers format format-check features build-tests compile-matrix pages asan tsan model bench docs \
-        amalgamate lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
+.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault defects kernels check-gpu headers format format-check features build-tests compile-matrix pages asan tsan model bench docs \
+        lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -84,7 +88,8 @@ help:
 	@echo "targets:"
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  \1	/p' Makefile | expand -t 20
 
-demo: $(B)/examples/demo $(B)/examples/train ## build the demo and run it; FILE=... reads that file; then train
+demo: ## build the demo and run it; FILE=... reads that file; then train
+	$(SUBMAKE) -j$(JOBS) $(B)/examples/demo $(B)/examples/train
 	@$(B)/examples/demo $(if $(FILE),'$(FILE)')
 	@echo && $(B)/examples/train
 
@@ -98,7 +103,8 @@ check: cmocka ## all tests with the default compiler
 	$(SUBMAKE) -j$(JOBS) build-tests
 	$(SUBMAKE) -j$(JOBS) --output-sync=target conformance conformance-cuda unit fault
 	$(SUBMAKE) features
-	@JOBS=$(JOBS) OBJECT=$(abspath $(B)/devstream.o) tests/compile/run.sh --fast
+	$(SUBMAKE) headers
+	@JOBS=$(JOBS) tests/compile/run.sh --fast
 
 build-tests: $(B)/conformance $(PLUGINS) $(UNIT) $(FAULT) $(ON_CUDA)
 
@@ -140,9 +146,9 @@ endif
 fault: cmocka $(FAULT) ## which calls the CUDA driver makes, and a fault at each of them
 	@for test in $(FAULT); do $(RUN) $$test || exit 1; done
 
-mutants: cmocka ## seeded defects of the CUDA driver: the tests must catch each
+defects: cmocka ## seeded defects: the tests must catch each
 	$(SUBMAKE) -j$(JOBS) build-tests
-	@B=$(B) JOBS=$$(($(JOBS) + 1)) tests/fault/mutants/run.sh # some sleep until their deadline
+	@B=$(B) JOBS=$$(($(JOBS) + 1)) tests/defects/run.sh # some sleep until their deadline
 
 kernels: ## compile kernels/ to PTX and write it into the files that hold it (clang 14); assemble it (ptxas)
 	@tools/kernels.sh && tools/kernels.sh --assemble
@@ -150,7 +156,7 @@ kernels: ## compile kernels/ to PTX and write it into the files that hold it (cl
 check-gpu: cmocka $(PLUGINS) $(ON_CUDA) $(B)/bench-cuda ## the same tests, probes and benchmarks on a real GPU; writes docs/gpu/
 	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda
 
-headers: ## write the headers from src/
+headers: ## write the headers and single/devstream.h from src/ (in a git checkout)
 	@tools/headers.sh
 
 format: ## format everything that is written by hand (clang-format 14)
@@ -161,16 +167,16 @@ format-check: ## fail if something is not formatted
 features: ## compare docs/features.md with its names, the headers and the tests that were executed
 	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt docs/migration.md $(HEADERS)
 
-check-install: ## install into a folder of its own and build programs against that (pkg-config, CMake)
+check-install: headers ## install into a folder of its own and build programs against that (pkg-config, CMake)
 	@tests/install/run.sh
 
-newcomer: ## the first steps that README describes, in empty folders
+newcomer: headers ## the first steps that README describes, in empty folders
 	@tests/newcomer.sh
 
-compile-matrix: build/single/devstream.h ## every way to include the headers, and the single file
-	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh build/single && [ $$two -eq 0 ]
+compile-matrix: headers ## every way to include the headers, and the single file
+	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh single && [ $$two -eq 0 ]
 
-pages: ## what README and the guide pages show: compile and run it, look up what it names
+pages: headers ## what README and the guide pages show: compile and run it, look up what it names
 	@ONLY='pages\|\.md:' tests/compile/run.sh
 
 # Where addresses are too random for ThreadSanitizer it dies at its start, so randomisation is off if that is allowed.
@@ -209,10 +215,10 @@ conformance-groups:
 model: ## check the model of the lock-free section (spin)
 	@if [ -x tests/model/run.sh ]; then tests/model/run.sh; else echo "model: tests/model/run.sh is not there"; fi
 
-bench: ## measure against the limits and peers, write docs/bench.md
+bench: headers ## measure against the limits and peers, write docs/bench.md
 	@bench/run.sh
 
-docs: ## pages of the reference in build/docs/html; a warning is an error
+docs: headers ## pages of the reference in build/docs/html; a warning is an error
 	@command -v doxygen >/dev/null || tools/install-deps.sh docs
 	@mkdir -p build/docs
 	@cd docs && doxygen -l ../build/docs/default.xml && awk -f layout.awk ../build/docs/default.xml >../build/docs/layout.xml && \
@@ -221,9 +227,6 @@ docs: ## pages of the reference in build/docs/html; a warning is an error
 	@cat build/docs/html/*_8h.html >build/docs/headers.html && for name in $$(sed -n '/(ds_[a-z0-9_]*)(/!s/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' $(HEADERS)); do \
 	    grep -q "</span>$$name()" build/docs/headers.html || { echo "docs: $$name is not in the reference"; exit 1; }; done
 	@echo "docs: build/docs/html/index.html"
-
-amalgamate: build/single/devstream.h ## write the single file build/single/devstream.h
-	@wc -l $<
 
 lint: ## what cppcheck and clang-tidy say; not part of check
 	@if command -v cppcheck >/dev/null; then cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr \
@@ -266,14 +269,14 @@ $(B)/flags: force
 	@mkdir -p $(B)
 	@echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN)' >$@
 
-$(B)/devstream.o: devstream.c $(B)/flags
+$(B)/devstream.o: src/devstream.c $(B)/flags
 	$(COMPILE) -std=c11 -c $< -o $@
 
 # One object for both libraries. What a stranger's compiler warns of does not stop him.
 $(LIBRARY)/devstream.o: private WARN := $(filter-out -Werror,$(WARN))
-$(LIBRARY)/devstream.o: devstream.c $(B)/flags
+$(LIBRARY)/devstream.o: devstream.c $(B)/flags | headers
 	@mkdir -p $(@D)
-	$(COMPILE) -std=c11 -fPIC -fvisibility=hidden '-DDEVSTREAM_API=__attribute__((visibility("default")))' $(EXAMPLE_FLAGS) -c $< -o $@
+	$(COMPILE_USER) -std=c11 -fPIC -fvisibility=hidden '-DDEVSTREAM_API=__attribute__((visibility("default")))' $(EXAMPLE_FLAGS) -c $< -o $@
 $(LIBRARY)/libdevstream.a: $(LIBRARY)/devstream.o
 	@rm -f $@
 	$(AR) rcs $@ $<
@@ -302,7 +305,7 @@ $(B)/nvtx.so: tests/support/nvtx.c $(B)/flags
 	$(COMPILE) -std=gnu11 $(CUDA_FLAGS) -fPIC -shared $< -o $@ $(LDFLAGS) -pthread
 $(B)/unit/test_nvtx: | $(B)/nvtx.so
 
-$(B)/cuda/devstream.o: devstream.c $(B)/flags
+$(B)/cuda/devstream.o: src/devstream.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) -std=c11 $(CUDA_FLAGS) -c $< -o $@
 
@@ -330,10 +333,10 @@ $(B)/conformance-static: $(CONFORMANCE) $(B)/cuda/devstream.o
 	$(LINK) $^ -o $@ -lcmocka -L$(CUDA_HOME)/lib64 -lcudart_static -pthread -ldl -lrt -lm
 
 $(B)/bench-cuda: bench/cuda.c $(B)/flags
-	$(COMPILE) -std=gnu11 -Ibench $(CUDA_FLAGS) $< -o $@ $(LDFLAGS) -L$(CUDA_HOME)/lib64 -lcudart_static -pthread -ldl -lrt -lm
+	$(COMPILE_USER) -std=gnu11 -Ibench $(CUDA_FLAGS) $< -o $@ $(LDFLAGS) -L$(CUDA_HOME)/lib64 -lcudart_static -pthread -ldl -lrt -lm
 
 $(B)/bench-standin: bench/cuda.c $(STANDIN) $(B)/flags
-	$(COMPILE) -std=gnu11 -Ibench $(CUDA_FLAGS) $< $(STANDIN) -o $@ $(LDFLAGS) -pthread -ldl -lm
+	$(COMPILE_USER) -std=gnu11 -Ibench $(CUDA_FLAGS) $< $(STANDIN) -o $@ $(LDFLAGS) -pthread -ldl -lm
 
 # Tests of the stand-in and of the device code, and of the CUDA driver upon the stand-in.
 $(B)/unit/%: tests/unit/%.c $(STANDIN) $(B)/flags
@@ -358,12 +361,14 @@ $(B)/fault/%: $(B)/fault/objects/%.o $(B)/cuda/devstream.o $(STANDIN)
 	$(LINK) $^ -o $@ -lcmocka -pthread -ldl -lm
 
 # With CUDA compiled in where its toolkit is; they run without a GPU too.
-$(B)/examples/%: examples/%.c $(B)/flags
+# They link one object, so they do not implement the headers, although their sources do.
+LINKED := -DDEVSTREAM_H_IMPLEMENTED -DDEVSTREAM_ALLOC_H_IMPLEMENTED -DDEVSTREAM_COMM_H_IMPLEMENTED -DDEVSTREAM_RNG_H_IMPLEMENTED
+$(B)/examples/%: examples/%.c $(LIBRARY)/libdevstream.a
 	@mkdir -p $(@D)
-	$(COMPILE) -std=c11 $(EXAMPLE_FLAGS) $< -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -lm
-
-build/single/devstream.h: $(HEADERS) tools/amalgamate.awk
+	$(COMPILE_USER) -std=c11 $(LINKED) $< $(LIBRARY)/libdevstream.a -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -ldl -lm
+# These two are the first that anybody builds: each alone, with little optimisation, side by side.
+$(B)/examples/demo $(B)/examples/train: $(B)/examples/%: examples/%.c $(B)/flags | headers
 	@mkdir -p $(@D)
-	@awk -f tools/amalgamate.awk $(HEADERS) >$@
+	$(COMPILE_USER) -std=c11 -O1 -DDEVSTREAM_STATIC $(EXAMPLE_FLAGS) $< -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -ldl -lm
 
 -include $(wildcard $(B)/*.d $(B)/*/*.d $(B)/*/*/*.d)

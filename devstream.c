@@ -1,4 +1,5 @@
-/* All of devstream as one object: cc -c devstream.c. For programs in C++ or CUDA, and for those who link instead of include. */
+/* devstream.c - all of devstream as one object: cc -c devstream.c. For programs in C++ or CUDA, and
+   for programs that link instead of include. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_alloc.h"
 #include "devstream_comm.h"

@@ -1,13 +1,15 @@
+/* Generated from src/devstream_alloc.h by `make headers`. Edit the files in src/, not this one. */
 /* devstream_alloc.h - a caching allocator for device and pinned memory.
 
    Do this:
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream_alloc.h"
-   in exactly one C file, and #include "devstream_alloc.h" wherever else it is used. devstream.h and devstream_cpu.h must lie
-   beside it; link as devstream.h says.
+   in exactly one C file, and #include "devstream_alloc.h" in all other files that use it. Put
+   devstream.h beside it, and link as devstream.h says.
 
-   Allocation is ordered on a stream: memory that is allocated on a stream may be used by what is enqueued there afterwards,
-   and memory that is freed is used again by later allocations of the same stream at once, without waiting for anything.
+   Allocation is ordered on a stream. Work that is enqueued on the stream after the allocation may
+   use the memory. Later allocations of the same stream may reuse freed memory at once, without
+   waiting.
 
    Example (compiles as it stands):
        #define DEVSTREAM_IMPLEMENTATION
@@ -16,28 +18,33 @@
        int main(void) {
            ds_stream s;
            void *p;
-           if (ds_stream_create(NULL, &s) < 0 || ds_mem_alloc(1 << 20, s, &p) < 0 || ds_fill(p, 0, 1, 1 << 20, s) < 0 ||
-               ds_mem_free(p) < 0) { fprintf(stderr, "%s\n", ds_last_error()); return 1; }
+           if (ds_stream_create(NULL, &s) < 0 || ds_mem_alloc(1 << 20, s, &p) < 0 ||
+               ds_fill(p, 0, 1, 1 << 20, s) < 0 || ds_mem_free(p) < 0) {
+               fprintf(stderr, "%s\n", ds_last_error());
+               return 1;
+           }
            printf("%zu bytes are cached\n", ds_mem_reserved(ds_device_current()));
            return ds_shutdown() < 0;
        }
 
-   Environment, read once at the first call: DEVSTREAM_ALLOC_CONF, "option:value,option:value" in the grammar of
-       PYTORCH_CUDA_ALLOC_CONF (ds_mem_configure_text lists the options).
+   Environment, read once at the first call: DEVSTREAM_ALLOC_CONF, "option:value,option:value" in
+   the
+       grammar of PYTORCH_CUDA_ALLOC_CONF (ds_mem_configure_text lists the options).
 
-   Contents: configuration; allocation; pools; limits and shortage; statistics; history and snapshots; pinned host memory;
-   resources; sharing between processes; debugging; implementation.
+   Contents: configuration; allocation; pools; limits and shortage; statistics; history and
+   snapshots; pinned host memory; resources; sharing between processes; debugging; implementation.
 
    Rules beyond devstream.h's:
-   - A block may be freed by any thread, in any place of its stream's program order, and at once: nobody waits.
-   - A block that other streams used is theirs too until they have passed their last use: ds_mem_record_use says so.
-   - During a capture, memory comes from a pool that belongs to the graph (ds_pool_desc, ds_capture_pool).
-   - Functions are not callable inside host functions and callbacks unless they say so. */
+   - Any thread may free a block, at any place in the stream's program order. The call never waits.
+   - If other streams use a block, tell the allocator by ds_mem_record_use. The block is reused when
+     they have passed their last use.
+   - During a capture, memory comes from a pool that belongs to the graph (ds_pool_desc,
+     ds_capture_pool).
+   - Host functions and callbacks may only call functions marked "Callable anywhere". */
+#include "devstream.h"
 
 #ifndef DEVSTREAM_ALLOC_H_INCLUDED
 #define DEVSTREAM_ALLOC_H_INCLUDED
-
-#include "devstream.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -169,6 +176,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_configure_text(const char *text);
 DSDEF DS_MUST_USE ds_result ds_mem_config_parse(const char *text, ds_mem_config *config);
 /** The policy of a device as it stands. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_config(ds_device device, ds_mem_config *out);
+
 /* ---- allocation ------------------------------------------------------------------------------ */
 
 /** A pool of memory with blocks and segments of its own. 0 is the device's default pool. */
@@ -257,6 +265,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_rel
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache_of(ds_stream stream, size_t *out_released);
 /** The same as ds_mem_empty_cache until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
+
 /* ---- pools ----------------------------------------------------------------------------------- */
 
 /** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream`
@@ -340,6 +349,7 @@ DSDEF void ds_pool_checkpoint_free(ds_pool_checkpoint *checkpoint);
 /** DS_OK when these are the starts of all live blocks of the pool, in any order; else
     DS_ERR_ILLEGAL_STATE and a sentence with the first one that is too many or missing. */
 DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, size_t count);
+
 /* ---- limits and shortage --------------------------------------------------------------------- */
 
 /** Limits what the allocator reserves on a device, beside ds_mem_set_fraction: the smaller
@@ -376,6 +386,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_remove_on_out_of_memory(ds_mem_oom_fn fn, voi
     short: sums, largest free block, fragmentation, the ten biggest owners, a hint. "" when there
     was none. Valid until the thread's next. */
 DSDEF const char *ds_mem_last_report(void);
+
 /* ---- statistics ------------------------------------------------------------------------------ */
 
 /** One quantity: now, at most, and in all. */
@@ -481,6 +492,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds
     ds_mem_import), with how much they share. */
 DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn,
                                                   void *user);
+
 /* ---- history and snapshots ------------------------------------------------------------------- */
 
 /** What ds_mem_history_start takes; zero means default. */
@@ -555,6 +567,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned 
 /** Calls fn with every block of a device, live or not, in the order of addresses;
     DS_DEVICE_HOST: of pinned memory. Under the allocator's locks: fn must not call devstream. */
 DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn fn, void *user);
+
 /* ---- pinned host memory ---------------------------------------------------------------------- */
 
 /** Allocates pinned host memory from a cache, for all devices; aligned to 512 (to 4 KiB from 4
@@ -612,6 +625,7 @@ DSDEF DS_MUST_USE ds_result ds_pinned_get_stats(ds_pinned_stats *out);
 DSDEF DS_MUST_USE ds_result ds_pinned_reset_peak_stats(void);
 /** Totals become 0. */
 DSDEF DS_MUST_USE ds_result ds_pinned_reset_accumulated_stats(void);
+
 /* ---- resources ------------------------------------------------------------------------------- */
 
 /** Gives size bytes (never 0) that are aligned to `alignment`, a power of two (0: what is usual,
@@ -700,6 +714,7 @@ DSDEF DS_MUST_USE ds_result ds_resource_pop_stats(const ds_resource *resource,
     DS_ERR_ILLEGAL_STATE while something of it is allocated (by a pool, too) or an adaptor stands
     upon it. A resource of the program's own is only zeroed. */
 DSDEF DS_MUST_USE ds_result ds_resource_destroy(ds_resource *resource);
+
 /* ---- sharing between processes --------------------------------------------------------------- */
 
 /** A block for other processes: bytes to send to them. */
@@ -738,17 +753,20 @@ DSDEF DS_MUST_USE ds_result ds_mem_import_close(void *ptr, ds_stream stream);
     segments of others that are not needed. That is done by the way too, when blocks are
     exported, imported, closed or freed and when memory is short. Callable at any time. */
 DSDEF DS_MUST_USE ds_result ds_mem_ipc_collect(void);
+
 /* ---- debugging ------------------------------------------------------------------------------- */
 
 /** Checks all structures of the allocator of a device (DS_DEVICE_HOST: of pinned memory), and
     that its statistics, those of its pools and what limits go by are the sums of its blocks:
     DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
 DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
 
 #ifndef DEVSTREAM_NO_SITES
+
 #define ds_mem_configure(...) (DS_HERE_, ds_mem_configure(__VA_ARGS__))
 #define ds_mem_configure_text(...) (DS_HERE_, ds_mem_configure_text(__VA_ARGS__))
 #define ds_mem_config_parse(...) (DS_HERE_, ds_mem_config_parse(__VA_ARGS__))
@@ -828,16 +846,17 @@ DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 #define ds_mem_import_close(...) (DS_HERE_, ds_mem_import_close(__VA_ARGS__))
 #define ds_mem_ipc_collect() (DS_HERE_, ds_mem_ipc_collect())
 #define ds_mem_validate(...) (DS_HERE_, ds_mem_validate(__VA_ARGS__))
-#endif /* DEVSTREAM_NO_SITES */
+
+#endif
 
 #endif /* DEVSTREAM_ALLOC_H_INCLUDED */
 
-/* ================================================================================================================ */
+/* ============================================================================================= */
 #if defined(DEVSTREAM_IMPLEMENTATION) && !defined(DEVSTREAM_ALLOC_H_IMPLEMENTED)
 #define DEVSTREAM_ALLOC_H_IMPLEMENTED
 #ifndef __cplusplus
 
-/* ---- >>memory types -------------------------------------------------------------------------- */
+/* alloc/types.h - memory types. */
 
 /* Policy.
     1. An arena holds the free memory of one stream in one pool, under a lock of its own; a pool has
@@ -1208,7 +1227,8 @@ struct ds__mdevice {
        needed yet */
     _Atomic uint64_t giver;
 };
-/* ---- >>memory options ------------------------------------------------------------------------ */
+
+/* alloc/config.h - memory options. */
 
 DSDEF ds_mem_config(ds_mem_config_default)(void) {
     ds_mem_config c;
@@ -1388,6 +1408,9 @@ DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, s
     size_t pages = bytes < 1e18 ? (size_t)(bytes / (double)page) : (size_t)1e18 / page;
     return (pages ? pages : 1) * page;
 }
+
+/* alloc/config_text.h - config text. */
+
 /* The grammar of options. A text is read token by token: one of , : [ ] or a word, in which as
    everywhere white space does not count. */
 typedef struct ds__mtext {
@@ -1939,7 +1962,8 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds_result r = ds__mconfig_check(config);
     return r < 0 ? r : ds__mconfig_read(text, config);
 }
-/* ---- >>memory engine ------------------------------------------------------------------------- */
+
+/* alloc/state.h - memory engine. */
 
 static struct {
     pthread_mutex_t lock; /* of what follows, but what is atomic */
@@ -2029,7 +2053,8 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *event);
 static void ds__mem_history_join(ds__mdevice *dev);
 struct ds__wanted;
 static void ds__oom_report(const struct ds__wanted *q, size_t segment, ds_result why);
-/* ---- small things ---- */
+
+/* alloc/util.h - small things. */
 
 /* Orders blocks: by segment in the order in which they were made, so that a program sees the
    same order wherever its memory lies; then by address. */
@@ -2178,7 +2203,8 @@ DSDEF void(ds_mem_label_pop)(void) {
     if (ds__mtls.labels)
         ds__mtls.labels--;
 }
-/* ---- devices and pools ---- */
+
+/* alloc/pool.h - devices and pools. */
 
 /* A device's memory, if it was ever used. */
 static ds__mdevice *ds__mem_device_at(int backend, int index) {
@@ -2434,7 +2460,8 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
     ds__release(copy);
     return NULL;
 }
-/* ---- locks ---- */
+
+/* alloc/locks.h - locks. */
 
 static void ds__arena_lock(ds__arena *a) {
     ds__lock_take(&a->lock);
@@ -2460,7 +2487,8 @@ static void ds__mem_unlock_all(ds__mdevice *dev) {
             ds__arena_unlock(a);
     ds__mdevice_unlock(dev);
 }
-/* ---- history ---- */
+
+/* alloc/history_ring.h - history. */
 
 /* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone
    reads them. */
@@ -2552,7 +2580,8 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
     }
     ds__lock_give(&a->dev->history_lock);
 }
-/* ---- counting ---- */
+
+/* alloc/counters.h - counting. */
 
 /* Policy. While one thread allocates on a device, every call counts in the device's tally and
    knows the peaks. As soon as a second one comes, arenas count for themselves, and have room for
@@ -2911,7 +2940,8 @@ static void ds__count_end(ds__arena *a, int all) { /* unlocks */
     ds__share_room(a->dev);
     ds__mem_unlock_all(a->dev);
 }
-/* ---- addresses ---- */
+
+/* alloc/address.h - addresses. */
 
 #define DS__GRANULE_BITS 21
 
@@ -2989,7 +3019,8 @@ static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
     }
     return 1;
 }
-/* ---- blocks ---- */
+
+/* alloc/bins.h - blocks. */
 
 static inline unsigned ds__bin(size_t size) {
     size_t u = size / DS__UNIT;
@@ -3108,6 +3139,9 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
         return NULL;
     return best;
 }
+
+/* alloc/block.h - block. */
+
 /* A description of a block; NULL: no memory. */
 static ds__mblock *ds__mblock_new(ds__arena *a) {
     ds__mblock *b = a->spare_blocks;
@@ -3439,7 +3473,8 @@ __attribute__((always_inline)) static inline ds__mblock *ds__find_live(const voi
     *out_arena = a;
     return b;
 }
-/* ---- arenas ---- */
+
+/* alloc/arena.h - arenas. */
 
 /* A stream has several handles when it was wrapped: its arena knows some of them, so that it
    stays in use when one ends. The device is locked. */
@@ -3660,7 +3695,8 @@ static void ds__mem_stream_gone(ds__stream *s) {
         }
     ds__mdevice_unlock(dev);
 }
-/* ---- uses of other streams ---- */
+
+/* alloc/stream_use.h - uses of other streams. */
 
 static void ds__event_drop(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
@@ -3813,6 +3849,9 @@ static int ds__uses_awaited(ds__muse *u) {
     }
     return 1;
 }
+
+/* alloc/pending.h - pending. */
+
 /* Takes a block out of the pending ones. The arena is locked. */
 static void ds__pending_out(ds__arena *a, ds__mblock *b) {
     if (b->list_prev)
@@ -3974,7 +4013,8 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
     ds__count_end(a, all);
     return r == DS_OK;
 }
-/* ---- segments ---- */
+
+/* alloc/segment.h - segments. */
 
 /* Adds unless the sum would pass the limit, 0: none. */
 static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
@@ -4150,6 +4190,9 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
     if (a->pool != &a->dev->main)
         ds__meter_add(&a->pool->stats.oversize_segments, sign);
 }
+
+/* alloc/upstream.h - upstream. */
+
 /* An upstream is the user's: it may call devstream and CUDA, also while something captures. */
 /* whose segments this thread is changing meanwhile */
 typedef struct ds__inside {
@@ -4271,6 +4314,9 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
         return ds__segment_free(a->dev->device, s->base, s->size, 1);
     }
 }
+
+/* alloc/segment_plain.h - segment plain. */
+
 /* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
 static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__policy(a->pool);
@@ -4384,7 +4430,8 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     ds__unreserve(a, size);
     return DS_OK;
 }
-/* ---- growing segments ---- */
+
+/* alloc/segment_grow.h - growing segments. */
 
 /* A hole goes back into the list, in the order of addresses, with its neighbours that are holes.
    The arena is locked. */
@@ -4662,7 +4709,8 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     }
     return done;
 }
-/* ---- giving back ---- */
+
+/* alloc/trim.h - giving back. */
 
 /* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
    not known to be done. */
@@ -4952,7 +5000,8 @@ static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
             freed += ds__collect_older(a, ages, count);
     }
 }
-/* ---- when nothing fits ---- */
+
+/* alloc/reuse.h - when nothing fits. */
 
 /* One request on its way. */
 struct ds__wanted {
@@ -5136,6 +5185,9 @@ static int ds__borrow_pools(ds__wanted *q) {
             return 1;
     return 0;
 }
+
+/* alloc/fallback.h - fallback. */
+
 static ds_result ds__grow(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__mdevice *dev = a->dev;
@@ -5313,7 +5365,8 @@ static ds_result ds__ask_slow(ds__wanted *q) {
                    r);
     return r;
 }
-/* ---- requests ---- */
+
+/* alloc/allocate.h - requests. */
 
 /* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
    capture's. */
@@ -5513,7 +5566,8 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
     ds__stream_unpin(s);
     return r;
 }
-/* ---- frees ---- */
+
+/* alloc/free.h - frees. */
 
 /* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
    and ready. */
@@ -5709,6 +5763,9 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
     ds__lock_give(&a->lock);
     return DS_OK;
 }
+
+/* alloc/record_use.h - record use. */
+
 /* Notes a use of the block; `now`: with an event at once. Its event is recorded without the
    lock, so the block is looked at again afterwards. */
 static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, int pinned) {
@@ -5813,7 +5870,8 @@ DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_record_stream");
     return ptr ? ds__note_use(ptr, stream, 0, 0, 0) : DS_OK;
 }
-/* ---- special requests ---- */
+
+/* alloc/align.h - special requests. */
 
 /* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
    request was larger by the alignment. 0: no memory. */
@@ -5861,6 +5919,9 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
     ds__arena_unlock(a);
     return 1;
 }
+
+/* alloc/watched.h - watched. */
+
 /* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is
    none there. A guard lies directly behind what was asked for, rounded up to its words, and is
    looked at only where one was filled: the policy may have changed since, or a capture was open
@@ -5981,6 +6042,9 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
         ds__warn("%s", ds__tls.aside);
     ds__tls.mute--;
 }
+
+/* alloc/direct_alloc.h - direct alloc. */
+
 /* Waits for frees that are on their way to the driver's pool. */
 static void ds__direct_drain(ds__mdevice *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
@@ -6140,6 +6204,9 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     ds__oom_report(q, q->size, r);
     return r;
 }
+
+/* alloc/direct_free.h - direct free. */
+
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
 static int ds__direct_record(ds__mblock *b) {
     int done = 1;
@@ -6371,7 +6438,8 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
     ds__tls.mute--;
     return DS_OK;
 }
-/* ---- public: blocks ---- */
+
+/* alloc/api_block.h - public: blocks. */
 
 static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
     memset(out, 0, sizeof *out);
@@ -6493,7 +6561,8 @@ DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released
     DS__ENTER("ds_mem_trim");
     return ds__mem_empty(device, keep, out_released);
 }
-/* ---- public: configuration and limits ---- */
+
+/* alloc/api_config.h - public: configuration and limits. */
 
 /* The smaller of a configuration's limits; 0: none. */
 static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
@@ -6755,7 +6824,8 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
 DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
 DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
 #undef DS__CALLBACKS
-/* ---- public: pools ---- */
+
+/* alloc/api_pool.h - public: pools. */
 
 /* Of pools whose upstream is a resource. */
 static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
@@ -6938,7 +7008,8 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
         *out_released = done;
     return DS_OK;
 }
-/* ---- public: checkpoints of pools ---- */
+
+/* alloc/checkpoint.h - public: checkpoints of pools. */
 
 typedef struct ds__saved {
     char *ptr;
@@ -7296,6 +7367,9 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
     ds__release(sorted);
     return r;
 }
+
+/* alloc/capture_pool.h - capture pool. */
+
 /* A capture has a pool: one of its own, made at the first allocation, or one that was named
    before. Its graph owns it. */
 typedef struct ds__capture_wish {
@@ -7388,7 +7462,8 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
     ds__stream_unpin(s);
     return r;
 }
-/* ---- public: statistics ---- */
+
+/* alloc/stats.h - public: statistics. */
 
 static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
     ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0,
@@ -7658,7 +7733,8 @@ DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved,
         *out_used = used;
     return DS_OK;
 }
-/* ---- checking all structures ---- */
+
+/* alloc/validate.h - checking all structures. */
 
 #define DS__SOUND(condition, ...)                               \
     do {                                                        \
@@ -7981,7 +8057,8 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
     ds_result r = ds__mem_asked(device, &dev);
     return dev ? ds__validate(dev) : r;
 }
-/* ---- >>memory reports ------------------------------------------------------------------------ */
+
+/* alloc/report_names.h - memory reports. */
 
 /* torch's names, in the order of strcmp. */
 #define DS__STAT4(name, member)                                      \
@@ -8057,7 +8134,8 @@ DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name
     return ds__fail(DS_ERR_INVALID_VALUE,
                     "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
 }
-/* ---- >>memory reports: the table ---- */
+
+/* alloc/report_table.h - memory reports: the table. */
 
 /* The unit of a column is that of its first row, of all sizes. */
 static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
@@ -8148,7 +8226,8 @@ DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn w
     ds__mtable(&pen, device.index, &stats, abbreviated);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
-/* ---- >>memory reports: processes ---- */
+
+/* alloc/report_processes.h - memory reports: processes. */
 
 static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
     if (bytes == ~0ull)
@@ -8238,7 +8317,8 @@ DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, v
                ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped)
                : r;
 }
-/* ---- >>memory reports: out of memory ---- */
+
+/* alloc/oom_owners.h - memory reports: out of memory. */
 
 typedef struct ds__msize {
     char text[24];
@@ -8341,6 +8421,9 @@ static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const
     else
         snprintf(out, 80, "(unknown)");
 }
+
+/* alloc/oom_walk.h - oom walk. */
+
 #define DS__TOP 10
 
 typedef struct ds__mshortage {
@@ -8550,6 +8633,9 @@ static void ds__moom_collect(ds__mshortage *s) {
     if (s->known && s->total > s->free && s->total - s->free > s->reserved)
         s->outside = s->total - s->free - s->reserved;
 }
+
+/* alloc/oom_hint.h - oom hint. */
+
 static int ds__moom_fragmentation(const ds__mshortage *s) {
     return s->cached ? (int)(100.0 * (1.0 - (double)s->largest / (double)s->cached) + 0.5) : 0;
 }
@@ -8728,6 +8814,9 @@ static void ds__moom_hint(ds__mshortage *s) {
     else
         snprintf(out, room, "live blocks need it all; free some, or work on smaller pieces");
 }
+
+/* alloc/oom_report.h - oom report. */
+
 typedef struct ds__mpage {
     char *text;
     size_t room;
@@ -8852,7 +8941,8 @@ DSDEF const char *(ds_mem_last_report)(void) {
     const ds__thread *t = ds__tls.thread;
     return t && ds__tls.epoch == ds__g.epoch && t->report ? t->report : "";
 }
-/* ---- >>memory reports: leaks ---- */
+
+/* alloc/leaks.h - memory reports: leaks. */
 
 /* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
 static void ds__tell_leaks(ds__mdevice *dev) {
@@ -8878,7 +8968,8 @@ static void ds__tell_leaks(ds__mdevice *dev) {
     }
     ds__release(owners.slot);
 }
-/* ---- >>memory snapshots ---------------------------------------------------------------------- */
+
+/* alloc/history.h - memory snapshots. */
 
 /* Policy.
    1. The history is a ring per device. The engine writes it; here it is made, cleared and read.
@@ -9100,7 +9191,8 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     pthread_mutex_unlock(&ds__mh.lock);
     return DS_OK;
 }
-/* ---- observers ---- */
+
+/* alloc/observer.h - observers. */
 
 /* Around code of the user's that may not call devstream: when it does it is told so, and the
    call that runs keeps its name and place. */
@@ -9204,7 +9296,8 @@ static void ds__snapshot_shutdown(void) {
     ds__mh.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
 }
-/* ---- what a snapshot has collected ---- */
+
+/* alloc/snapshot_types.h - what a snapshot has collected. */
 
 typedef struct ds__sframe {
     uint32_t file;
@@ -9404,7 +9497,8 @@ static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, con
     s->frames[s->frame_count] = f;
     return *slot = (uint32_t)++s->frame_count;
 }
-/* ---- collecting ---- */
+
+/* alloc/snapshot_collect.h - collecting. */
 
 /* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots.
    All is locked. */
@@ -9615,7 +9709,8 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
     ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     return NULL;
 }
-/* ---- writing: pickle and JSON ---- */
+
+/* alloc/snapshot_format.h - writing: pickle and JSON. */
 
 /* What both use again and again. */
 /* clang-format off */
@@ -9952,6 +10047,9 @@ static void ds__put_real(ds__ink *k, int word, double value) {
     snprintf(text, sizeof text, "%u.%06u", millionths / 1000000, millionths % 1000000);
     ds__ink_plain(k, text);
 }
+
+/* alloc/snapshot_write.h - snapshot write. */
+
 static void ds__put_pool(ds__ink *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
     ds__ink_key(k, DS__WORD_segment_pool_id);
@@ -10162,7 +10260,8 @@ static void ds__write_snapshot(ds__ink *k) {
     ds__ink_close(k);
     ds__ink_plain(k, k->pickle ? "." : "\n");
 }
-/* ---- writing: the page ---- */
+
+/* alloc/snapshot_page_data.h - writing: the page. */
 
 static void ds__page_numbers(ds__ink *k, const uint64_t *n, size_t count, int first) {
     for (size_t i = 0; i < count; i++) {
@@ -10235,16 +10334,16 @@ static void ds__page_data(ds__ink *k) {
     }
     ds__ink_plain(k, "]}");
 }
-/* What stands before the data, and after it. Texts reach the page as text, never as markup. */
+
+/* Generated by tools/page.awk from src/alloc/snapshot_page.html. */
+
 static const char *const ds__page_head[] = {
     "<!doctype html>\n"
     "<html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width,initial-scale=1'>\n"
     "<title>Memory snapshot - devstream</title>\n"
     "<style>\n"
-    ":root{color-scheme:light dark;--back:#f6f7f9;--card:#fff;--text:#1c2230;--soft:#5c6575;--line:#d9dde4;--free:#e6e9ef;--other:#9aa3b2;--bad:#c62828;--m"
-    "ark:#1c2230}\n"
-    "@media(prefers-color-scheme:dark){:root{--back:#14171d;--card:#1c2028;--text:#e6e9ef;--soft:#98a1b3;--line:#343b48;--free:#2b313c;--other:#6b7485;--ba"
-    "d:#ff6b6b;--mark:#fff}}\n"
+    ":root{color-scheme:light dark;--back:#f6f7f9;--card:#fff;--text:#1c2230;--soft:#5c6575;--line:#d9dde4;--free:#e6e9ef;--other:#9aa3b2;--bad:#c62828;--mark:#1c2230}\n"
+    "@media(prefers-color-scheme:dark){:root{--back:#14171d;--card:#1c2028;--text:#e6e9ef;--soft:#98a1b3;--line:#343b48;--free:#2b313c;--other:#6b7485;--bad:#ff6b6b;--mark:#fff}}\n"
     "*{box-sizing:border-box}\n"
     "body{margin:0 auto;padding:20px;max-width:1400px;background:var(--back);color:var(--text);font:14px/1.45 system-ui,sans-serif}\n"
     "h1{font-size:20px;margin:0}h2{font-size:16px;margin:0 0 2px}\n"
@@ -10267,8 +10366,7 @@ static const char *const ds__page_head[] = {
     "th{color:var(--soft);font-weight:600;cursor:pointer}\n"
     "th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere}\n"
     "tbody tr{cursor:pointer}tbody tr:hover,tr.on{background:var(--back)}\n"
-    "#tip{position:fixed;z-index:9;pointer-events:none;background:var(--card);border:1px solid var(--soft);padding:6px 10px;font-size:12px;white-space:pre-"
-    "line;max-width:460px;display:none}\n"
+    "#tip{position:fixed;z-index:9;pointer-events:none;background:var(--card);border:1px solid var(--soft);padding:6px 10px;font-size:12px;white-space:pre-line;max-width:460px;display:none}\n"
     ".bad{color:var(--bad)}\n"
     "</style></head>\n"
     "<body>\n"
@@ -10278,17 +10376,14 @@ static const char *const ds__page_head[] = {
     "<section id=ooms><h2 class=bad>Out of memory</h2><p></p><ul></ul></section>\n"
     "<section><header><h2>Memory over time</h2><label>Scale <select id=scale><option value=1>time<option value=0>events</select></label></header>\n"
     "<p id=about></p><div id=legend></div><canvas id=time height=260 role=img aria-label='Memory by owner over time'></canvas></section>\n"
-    "<section><h2>Segments</h2><p>A bar is one stretch of memory reserved from the device, from its first address to its last, drawn at full width whatever"
-    " its size; one with many blocks goes on in the next lines. Colours are owners, as above; <i style='background:var(--free);border:1px solid var(--line)"
-    "'></i>is free memory in the cache; <i id=striped></i>was freed, but another stream is not past it yet. Point at a block to read it, click to see all o"
-    "f its owner&rsquo;s.</p>\n"
+    "<section><h2>Segments</h2><p>A bar is one stretch of memory reserved from the device, from its first address to its last, drawn at full width whatever its size; one with many blocks goes on in the next lines. Colours are owners, as above; <i style='background:var(--free);border:1px solid var(--line)'></i>is free memory in the cache; <i id=striped></i>was freed, but another stream is not past it yet. Point at a block to read it, click to see all of its owner&rsquo;s.</p>\n"
     "<div id=box><canvas id=map role=img aria-label='Segments and their blocks'></canvas><div id=space></div></div></section>\n"
-    "<section><h2>Owners</h2><p>Who has how much now, had when most was allocated in all, and had at most. Click a heading to sort, a line to see only that"
-    " owner.</p>\n"
+    "<section><h2>Owners</h2><p>Who has how much now, had when most was allocated in all, and had at most. Click a heading to sort, a line to see only that owner.</p>\n"
     "<table><thead></thead><tbody id=rows></tbody></table><p id=more></p></section>\n"
     "<div id=tip></div>\n"
     "<script type=application/json id=data>\n"
 };
+
 static const char *const ds__page_code[] = {
     "</script>\n"
     "<script>\n"
@@ -10300,360 +10395,347 @@ static const char *const ds__page_code[] = {
     "const el = (tag, text = '', more) => Object.assign(document.createElement(tag), {textContent: text}, more);\n"
     "const css = name => getComputedStyle(document.body).getPropertyValue(name).trim();\n"
     "const size = n => {\n"
-      "let u = 0, v = abs(n);\n"
-      "while (v >= 1024 && u < 5) { v /= 1024; u++; }\n"
-      "return (n < 0 ? '-' : '') + (u ? v.toFixed(v < 99.95 ? 1 : 0) : v) + ' ' + ' KMGTP'[u].trim() + (u ? 'iB' : 'B');\n"
+    "let u = 0, v = abs(n);\n"
+    "while (v >= 1024 && u < 5) { v /= 1024; u++; }\n"
+    "return (n < 0 ? '-' : '') + (u ? v.toFixed(v < 99.95 ? 1 : 0) : v) + ' ' + ' KMGTP'[u].trim() + (u ? 'iB' : 'B');\n"
     "};\n"
-    "const span = us => us < 1e3 ? us.toFixed(0) + (us ? ' us' : '') : us < 1e6 ? (us / 1e3).toFixed(1) + ' ms' : us < 6e8 ? (us / 1e6).toFixed(2) + ' s' :"
-    " (us / 6e7).toFixed(1) + ' min';\n"
+    "const span = us => us < 1e3 ? us.toFixed(0) + (us ? ' us' : '') : us < 1e6 ? (us / 1e3).toFixed(1) + ' ms' : us < 6e8 ? (us / 1e6).toFixed(2) + ' s' : (us / 6e7).toFixed(1) + ' min';\n"
     "const part = (a, b) => b ? (100 * a / b).toFixed(a && a < b / 100 ? 1 : 0) + ' %' : '-';\n"
     "const many = n => n.toLocaleString('en'), plural = (n, what) => many(n) + ' ' + what + (n === 1 ? '' : 's');\n"
     "\n"
-    /* Owners: a label, else the line that allocated. */
     "const owners = [], ownerOf = [], site = f => D.frames[3 * f] ? D.texts[D.frames[3 * f]] + ':' + D.frames[3 * f + 1] : '';\n"
     "{\n"
-      "const known = new Map();\n"
-      "for (let f = 0; 3 * f < D.frames.length; f++) {\n"
-        "const name = D.frames[3 * f + 2] ? D.texts[D.frames[3 * f + 2]] : site(f).split('/').pop() || '(unknown)';\n"
-        "if (!known.has(name)) { known.set(name, owners.length); owners.push({name}); }\n"
-        "ownerOf.push(known.get(name));\n"
-      "}\n"
+    "const known = new Map();\n"
+    "for (let f = 0; 3 * f < D.frames.length; f++) {\n"
+    "const name = D.frames[3 * f + 2] ? D.texts[D.frames[3 * f + 2]] : site(f).split('/').pop() || '(unknown)';\n"
+    "if (!known.has(name)) { known.set(name, owners.length); owners.push({name}); }\n"
+    "ownerOf.push(known.get(name));\n"
+    "}\n"
     "}\n"
     "const starts = new Float64Array(D.blocks.length / 4);\n"
     "let M, chosen = -1, wanted = '', sortBy = 1, cols = null;\n"
     "\n"
-    /* Everything about one device. What is there now, less what the history allocated, was there before it. */
     "function load(d) {\n"
-      "const v = D.devices[d], E = v.events, n = E.length / 5;\n"
-      "M = {v, E, n, segments: [], reserved: 0, live: 0, pending: 0, free: 0, largest: 0, blocks: 0, ooms: [], notes: []};\n"
-      "for (const o of owners) Object.assign(o, {live: 0, blocks: 0, atPeak: 0, most: 0, count: 0, first: 0, churn: 0, rank: TOP});\n"
-      "for (let i = 0; i < D.segments.length; i += 9) {\n"
-        "const [dev, addr, bytes, stream, kind, growing, pool, first, count] = D.segments.slice(i, i + 9);\n"
-        "if (dev !== d) continue;\n"
-        "let at = 0, free = 0;\n"
-        "for (let b = first; b < first + count; b++) {\n"
-          "const w = D.blocks[4 * b], asked = D.blocks[4 * b + 1], state = D.blocks[4 * b + 2], o = owners[ownerOf[D.blocks[4 * b + 3]]];\n"
-          "starts[b] = at;\n"
-          "at += w;\n"
-          "if (state === 0) { free += w; M.largest = max(M.largest, w); }\n"
-          "if (state === 1) { M.live += w; M.blocks++; o.live += asked; o.blocks++; }\n"
-          "if (state === 2) M.pending += w;\n"
-        "}\n"
-        "M.free += free;\n"
-        "M.reserved += bytes;\n"
-        "M.segments.push({addr, bytes, stream, kind, growing, pool, first, count, free, lines: min(80, ceil(count / 120)) || 1});\n"
-      "}\n"
-      "M.segments.sort((x, y) => y.bytes - x.bytes);\n"
-      "M.times = new Float64Array(n);\n"
-      "let time = 0, delta = 0, total = 0, grown = 0, peakAt = -1, high = 0;\n"
-      "M.freed = FREE;\n"
-      "for (let i = 0; i < n; i++) if (E[5 * i] === DONE) M.freed = DONE; else if (E[5 * i] === FREE) { M.freed = FREE; break; }\n"
-      "for (const o of owners) { o.now = 0; o.top = 0; total += o.live; }\n"
-      "for (let i = 0; i < n; i++) {\n"
-        "const a = E[5 * i], bytes = E[5 * i + 2];\n"
-        "M.times[i] = time += E[5 * i + 4] / 1e3;\n"
-        "if (a === ALLOC || a === M.freed) {\n"
-          "const o = owners[ownerOf[E[5 * i + 3]]];\n"
-          "o.now += a === ALLOC ? bytes : -bytes;\n"
-          "delta += a === ALLOC ? bytes : -bytes;\n"
-          "if (a === ALLOC) o.count++;\n"
-          "o.top = max(o.top, o.now);\n"
-          "if (a !== ALLOC) o.churn += bytes;\n"
-          "if (delta > high) { high = delta; peakAt = i; }\n"
-        "} else if (a >= 3 && a <= 6) grown += a % 2 ? bytes : -bytes;\n"
-        "else if (a === OOM) M.ooms.push(i);\n"
-        "else if (a === NOTE) M.notes.push(i);\n"
-      "}\n"
-      "for (const o of owners) { o.first = max(0, o.live - o.now); o.most = o.first + o.top; o.atPeak = o.first; }\n"
-      "const middle = M.times[n >> 1] / time;\n"
-      /* Most of it in a short time is seen better by events. */
-      "$('scale').value = middle < 0.1 || middle > 0.9 ? 0 : 1;\n"
-      "M.marks = M.ooms.concat(M.notes);\n",
-      "M.before = max(0, total - delta);\n"
-      "M.reservedBefore = max(0, M.reserved - grown);\n"
-      "M.peak = M.before + high;\n"
-      "for (let i = 0; i <= peakAt; i++) {\n"
-        "const a = E[5 * i];\n"
-        "if (a === ALLOC || a === M.freed) owners[ownerOf[E[5 * i + 3]]].atPeak += a === ALLOC ? E[5 * i + 2] : -E[5 * i + 2];\n"
-      "}\n"
-      "M.ranked = owners.filter(o => o.live || o.most).sort((x, y) => max(y.atPeak, y.live) - max(x.atPeak, x.live) || y.most - x.most);\n"
-      /* What does not change lies at the bottom. */
-      "M.top = M.ranked.slice(0, TOP).sort((x, y) => x.churn / x.most - y.churn / y.most);\n"
-      "M.top.forEach((o, i) => { o.rank = i; });\n"
+    "const v = D.devices[d], E = v.events, n = E.length / 5;\n"
+    "M = {v, E, n, segments: [], reserved: 0, live: 0, pending: 0, free: 0, largest: 0, blocks: 0, ooms: [], notes: []};\n"
+    "for (const o of owners) Object.assign(o, {live: 0, blocks: 0, atPeak: 0, most: 0, count: 0, first: 0, churn: 0, rank: TOP});\n"
+    "for (let i = 0; i < D.segments.length; i += 9) {\n"
+    "const [dev, addr, bytes, stream, kind, growing, pool, first, count] = D.segments.slice(i, i + 9);\n"
+    "if (dev !== d) continue;\n"
+    "let at = 0, free = 0;\n"
+    "for (let b = first; b < first + count; b++) {\n"
+    "const w = D.blocks[4 * b], asked = D.blocks[4 * b + 1], state = D.blocks[4 * b + 2], o = owners[ownerOf[D.blocks[4 * b + 3]]];\n"
+    "starts[b] = at;\n"
+    "at += w;\n"
+    "if (state === 0) { free += w; M.largest = max(M.largest, w); }\n"
+    "if (state === 1) { M.live += w; M.blocks++; o.live += asked; o.blocks++; }\n"
+    "if (state === 2) M.pending += w;\n"
+    "}\n"
+    "M.free += free;\n"
+    "M.reserved += bytes;\n"
+    "M.segments.push({addr, bytes, stream, kind, growing, pool, first, count, free, lines: min(80, ceil(count / 120)) || 1});\n"
+    "}\n"
+    "M.segments.sort((x, y) => y.bytes - x.bytes);\n"
+    "M.times = new Float64Array(n);\n"
+    "let time = 0, delta = 0, total = 0, grown = 0, peakAt = -1, high = 0;\n"
+    "M.freed = FREE;\n"
+    "for (let i = 0; i < n; i++) if (E[5 * i] === DONE) M.freed = DONE; else if (E[5 * i] === FREE) { M.freed = FREE; break; }\n"
+    "for (const o of owners) { o.now = 0; o.top = 0; total += o.live; }\n"
+    "for (let i = 0; i < n; i++) {\n"
+    "const a = E[5 * i], bytes = E[5 * i + 2];\n"
+    "M.times[i] = time += E[5 * i + 4] / 1e3;\n"
+    "if (a === ALLOC || a === M.freed) {\n"
+    "const o = owners[ownerOf[E[5 * i + 3]]];\n"
+    "o.now += a === ALLOC ? bytes : -bytes;\n"
+    "delta += a === ALLOC ? bytes : -bytes;\n"
+    "if (a === ALLOC) o.count++;\n"
+    "o.top = max(o.top, o.now);\n"
+    "if (a !== ALLOC) o.churn += bytes;\n"
+    "if (delta > high) { high = delta; peakAt = i; }\n"
+    "} else if (a >= 3 && a <= 6) grown += a % 2 ? bytes : -bytes;\n"
+    "else if (a === OOM) M.ooms.push(i);\n"
+    "else if (a === NOTE) M.notes.push(i);\n"
+    "}\n"
+    "for (const o of owners) { o.first = max(0, o.live - o.now); o.most = o.first + o.top; o.atPeak = o.first; }\n"
+    "const middle = M.times[n >> 1] / time;\n"
+    "$('scale').value = middle < 0.1 || middle > 0.9 ? 0 : 1;\n"
+    "M.marks = M.ooms.concat(M.notes);\n"
+    "M.before = max(0, total - delta);\n"
+    "M.reservedBefore = max(0, M.reserved - grown);\n"
+    "M.peak = M.before + high;\n"
+    "for (let i = 0; i <= peakAt; i++) {\n"
+    "const a = E[5 * i];\n",
+    "if (a === ALLOC || a === M.freed) owners[ownerOf[E[5 * i + 3]]].atPeak += a === ALLOC ? E[5 * i + 2] : -E[5 * i + 2];\n"
+    "}\n"
+    "M.ranked = owners.filter(o => o.live || o.most).sort((x, y) => max(y.atPeak, y.live) - max(x.atPeak, x.live) || y.most - x.most);\n"
+    "M.top = M.ranked.slice(0, TOP).sort((x, y) => x.churn / x.most - y.churn / y.most);\n"
+    "M.top.forEach((o, i) => { o.rank = i; });\n"
     "}\n"
     "\n"
     "const shown = o => chosen >= 0 ? o === owners[chosen] : !wanted || o.name.toLowerCase().includes(wanted);\n"
     "const colour = o => COLOURS[o.rank] || css('--other');\n"
     "\n"
     "function pen(canvas, height) {\n"
-      "const r = devicePixelRatio || 1, w = canvas.clientWidth, g = canvas.getContext('2d');\n"
-      "canvas.style.height = height + 'px';\n"
-      "canvas.width = w * r;\n"
-      "canvas.height = height * r;\n"
-      "g.scale(r, r);\n"
-      "g.font = '11px system-ui,sans-serif';\n"
-      "g.textBaseline = 'middle';\n"
-      "return [g, w];\n"
+    "const r = devicePixelRatio || 1, w = canvas.clientWidth, g = canvas.getContext('2d');\n"
+    "canvas.style.height = height + 'px';\n"
+    "canvas.width = w * r;\n"
+    "canvas.height = height * r;\n"
+    "g.scale(r, r);\n"
+    "g.font = '11px system-ui,sans-serif';\n"
+    "g.textBaseline = 'middle';\n"
+    "return [g, w];\n"
     "}\n"
     "\n"
-    /* One column per pixel: the state at the moment within it when most was allocated, so that no peak is lost. */
     "function columns(w) {\n"
-      "const E = M.E, K = TOP + 1, end = M.times[M.n - 1] || 1, byTime = +$('scale').value;\n"
-      "cols = {w, end, byTime, now: new Float64Array(w * K), total: new Float64Array(w), reserved: new Float64Array(w)};\n"
-      "const now = new Float64Array(K);\n"
-      "let total = M.before, reserved = M.reservedBefore, c = 0, hidden = 0;\n"
-      "for (const o of owners) if (shown(o)) now[o.rank] += o.first; else hidden += o.first;\n"
-      "total -= hidden;\n"
-      "const put = () => { cols.now.set(now, c * K); cols.total[c] = total; cols.reserved[c] = max(cols.reserved[c], reserved); };\n"
-      "put();\n"
-      "for (let i = 0; i < M.n; i++) {\n"
-        "const a = E[5 * i], bytes = E[5 * i + 2], to = min(w - 1, floor((byTime ? M.times[i] / end : i / M.n) * w));\n"
-        "while (c < to) { c++; put(); }\n"
-        "if (a === ALLOC || a === M.freed) {\n"
-          "const o = owners[ownerOf[E[5 * i + 3]]], by = a === ALLOC ? bytes : -bytes;\n"
-          "if (!shown(o)) continue;\n"
-          "now[o.rank] += by;\n"
-          "total += by;\n"
-        "} else if (a >= 3 && a <= 6) reserved += a % 2 ? bytes : -bytes;\n"
-        "if (total >= cols.total[c]) put(); else cols.reserved[c] = max(cols.reserved[c], reserved);\n"
-      "}\n"
-      "while (c < w - 1) { c++; put(); }\n"
+    "const E = M.E, K = TOP + 1, end = M.times[M.n - 1] || 1, byTime = +$('scale').value;\n"
+    "cols = {w, end, byTime, now: new Float64Array(w * K), total: new Float64Array(w), reserved: new Float64Array(w)};\n"
+    "const now = new Float64Array(K);\n"
+    "let total = M.before, reserved = M.reservedBefore, c = 0, hidden = 0;\n"
+    "for (const o of owners) if (shown(o)) now[o.rank] += o.first; else hidden += o.first;\n"
+    "total -= hidden;\n"
+    "const put = () => { cols.now.set(now, c * K); cols.total[c] = total; cols.reserved[c] = max(cols.reserved[c], reserved); };\n"
+    "put();\n"
+    "for (let i = 0; i < M.n; i++) {\n"
+    "const a = E[5 * i], bytes = E[5 * i + 2], to = min(w - 1, floor((byTime ? M.times[i] / end : i / M.n) * w));\n"
+    "while (c < to) { c++; put(); }\n"
+    "if (a === ALLOC || a === M.freed) {\n"
+    "const o = owners[ownerOf[E[5 * i + 3]]], by = a === ALLOC ? bytes : -bytes;\n"
+    "if (!shown(o)) continue;\n"
+    "now[o.rank] += by;\n"
+    "total += by;\n"
+    "} else if (a >= 3 && a <= 6) reserved += a % 2 ? bytes : -bytes;\n"
+    "if (total >= cols.total[c]) put(); else cols.reserved[c] = max(cols.reserved[c], reserved);\n"
+    "}\n"
+    "while (c < w - 1) { c++; put(); }\n"
     "}\n"
     "\n"
     "const LEFT = 64, place = i => (cols.byTime ? M.times[i] / cols.end : i / M.n) * cols.w;\n"
     "function drawTime() {\n"
-      "const H = 260, base = H - 20, [g, all] = pen($('time'), H), w = max(10, floor(all - LEFT - 6));\n"
-      "columns(w);\n"
-      "const soft = css('--soft'), every = chosen < 0 && !wanted, most = max(1, ...(every ? cols.reserved : []), ...cols.total), K = TOP + 1;\n"
-      "const step = 2 ** ceil(log2(most / 4));\n"
-      "const y = v => base - (base - 22) * v / most;\n"
-      "g.fillStyle = soft;\n"
-      "g.textAlign = 'right';\n"
-      "for (let v = 0; v <= most; v += step) {\n"
-        "g.fillText(size(v), LEFT - 6, y(v));\n"
-        "g.fillRect(LEFT, y(v), w, 0.25);\n"
-      "}\n"
-      "for (let k = 0; k < K; k++) {\n"
-        "g.fillStyle = COLOURS[k] || css('--other');\n"
-        "for (let c = 0; c < w; c++) {\n"
-          "let under = 0;\n"
-          "for (let j = 0; j < k; j++) under += max(0, cols.now[c * K + j]);\n"
-          "const h = max(0, cols.now[c * K + k]);\n"
-          "if (h) g.fillRect(LEFT + c, y(under + h), 1, y(under) - y(under + h));\n"
-        "}\n"
-      "}\n"
-      "g.strokeStyle = css('--text');\n"
-      "g.setLineDash([5, 3]);\n"
-      "g.beginPath();\n"
-      "for (let c = 0; every && c < w; c++) g.lineTo(LEFT + c + 0.5, y(cols.reserved[c]));\n"
-      "g.stroke();\n"
-      "g.setLineDash([]);\n"
-      "g.fillStyle = soft;\n"
-      "for (let i = 0; i <= 4; i++) {\n"
-        "g.textAlign = i === 4 ? 'right' : i ? 'center' : 'left';\n"
-        "g.fillText(!M.n ? '' : cols.byTime ? span(cols.end * i / 4) : many(round(M.n * i / 4)), LEFT + w * i / 4, H - 7);\n"
-      "}\n"
-      "const taken = [];\n"
-      "for (const i of M.marks) {\n"
-        "const a = M.E[5 * i];\n"
-        "const at = LEFT + min(w - 1, place(i)), text = a === OOM ? 'out of memory' : D.texts[M.E[5 * i + 3]], wide = g.measureText(text).width;\n"
-        "g.fillStyle = a === OOM ? css('--bad') : soft;\n"
-        "g.fillRect(at, 16, a === OOM ? 1.5 : 0.5, base - 16);\n"
-        "if (a === OOM) { g.beginPath(); g.moveTo(at - 5, 10); g.lineTo(at + 5, 10); g.lineTo(at, 18); g.fill(); }\n"
-        "const to = at + 7 + wide > LEFT + w ? at - wide - 8 : at + 7;\n",
-        "if (wide > 200 || taken.some(([l, r]) => l < to + wide && to < r)) continue;\n"
-        "g.textAlign = 'left';\n"
-        "g.fillText(text, to, 9);\n"
-        "taken.push([to, to + wide + 8]);\n"
-      "}\n"
+    "const H = 260, base = H - 20, [g, all] = pen($('time'), H), w = max(10, floor(all - LEFT - 6));\n"
+    "columns(w);\n"
+    "const soft = css('--soft'), every = chosen < 0 && !wanted, most = max(1, ...(every ? cols.reserved : []), ...cols.total), K = TOP + 1;\n"
+    "const step = 2 ** ceil(log2(most / 4));\n"
+    "const y = v => base - (base - 22) * v / most;\n"
+    "g.fillStyle = soft;\n"
+    "g.textAlign = 'right';\n"
+    "for (let v = 0; v <= most; v += step) {\n"
+    "g.fillText(size(v), LEFT - 6, y(v));\n"
+    "g.fillRect(LEFT, y(v), w, 0.25);\n"
+    "}\n"
+    "for (let k = 0; k < K; k++) {\n"
+    "g.fillStyle = COLOURS[k] || css('--other');\n"
+    "for (let c = 0; c < w; c++) {\n"
+    "let under = 0;\n"
+    "for (let j = 0; j < k; j++) under += max(0, cols.now[c * K + j]);\n"
+    "const h = max(0, cols.now[c * K + k]);\n"
+    "if (h) g.fillRect(LEFT + c, y(under + h), 1, y(under) - y(under + h));\n"
+    "}\n"
+    "}\n"
+    "g.strokeStyle = css('--text');\n"
+    "g.setLineDash([5, 3]);\n"
+    "g.beginPath();\n"
+    "for (let c = 0; every && c < w; c++) g.lineTo(LEFT + c + 0.5, y(cols.reserved[c]));\n"
+    "g.stroke();\n"
+    "g.setLineDash([]);\n"
+    "g.fillStyle = soft;\n"
+    "for (let i = 0; i <= 4; i++) {\n"
+    "g.textAlign = i === 4 ? 'right' : i ? 'center' : 'left';\n"
+    "g.fillText(!M.n ? '' : cols.byTime ? span(cols.end * i / 4) : many(round(M.n * i / 4)), LEFT + w * i / 4, H - 7);\n"
+    "}\n"
+    "const taken = [];\n"
+    "for (const i of M.marks) {\n"
+    "const a = M.E[5 * i];\n"
+    "const at = LEFT + min(w - 1, place(i)), text = a === OOM ? 'out of memory' : D.texts[M.E[5 * i + 3]], wide = g.measureText(text).width;\n"
+    "g.fillStyle = a === OOM ? css('--bad') : soft;\n"
+    "g.fillRect(at, 16, a === OOM ? 1.5 : 0.5, base - 16);\n"
+    "if (a === OOM) { g.beginPath(); g.moveTo(at - 5, 10); g.lineTo(at + 5, 10); g.lineTo(at, 18); g.fill(); }\n"
+    "const to = at + 7 + wide > LEFT + w ? at - wide - 8 : at + 7;\n"
+    "if (wide > 200 || taken.some(([l, r]) => l < to + wide && to < r)) continue;\n"
+    "g.textAlign = 'left';\n"
+    "g.fillText(text, to, 9);\n"
+    "taken.push([to, to + wide + 8]);\n"
+    "}\n"
     "}\n"
     "\n"
     "const ROW = 24, NAMES = 250;\n"
     "function layout() {\n"
-      "M.lines = [];\n"
-      "M.segments.forEach((s, i) => { for (let l = 0; l < s.lines; l++) M.lines.push([i, l]); });\n"
-      "$('space').style.height = max(0, M.lines.length * ROW - min(560, M.lines.length * ROW)) + 'px';\n"
+    "M.lines = [];\n"
+    "M.segments.forEach((s, i) => { for (let l = 0; l < s.lines; l++) M.lines.push([i, l]); });\n",
+    "$('space').style.height = max(0, M.lines.length * ROW - min(560, M.lines.length * ROW)) + 'px';\n"
     "}\n"
-    /* The first block of a segment that ends after an offset. */
     "function blockAt(s, offset) {\n"
-      "let low = s.first, high = s.first + s.count - 1;\n"
-      "while (low < high) {\n"
-        "const mid = (low + high + 1) >> 1;\n"
-        "if (starts[mid] <= offset) low = mid; else high = mid - 1;\n"
-      "}\n"
-      "return low;\n"
+    "let low = s.first, high = s.first + s.count - 1;\n"
+    "while (low < high) {\n"
+    "const mid = (low + high + 1) >> 1;\n"
+    "if (starts[mid] <= offset) low = mid; else high = mid - 1;\n"
+    "}\n"
+    "return low;\n"
     "}\n"
     "function stripes(g) {\n"
-      "const c = document.createElement('canvas'), p = c.getContext('2d');\n"
-      "c.width = c.height = 6;\n"
-      "p.strokeStyle = css('--card');\n"
-      "p.lineWidth = 2.2;\n"
-      "p.beginPath();\n"
-      "for (const k of [-6, 0, 6]) { p.moveTo(k - 1, 7); p.lineTo(k + 7, -1); }\n"
-      "p.stroke();\n"
-      "return g.createPattern(c, 'repeat');\n"
+    "const c = document.createElement('canvas'), p = c.getContext('2d');\n"
+    "c.width = c.height = 6;\n"
+    "p.strokeStyle = css('--card');\n"
+    "p.lineWidth = 2.2;\n"
+    "p.beginPath();\n"
+    "for (const k of [-6, 0, 6]) { p.moveTo(k - 1, 7); p.lineTo(k + 7, -1); }\n"
+    "p.stroke();\n"
+    "return g.createPattern(c, 'repeat');\n"
     "}\n"
     "function drawMap() {\n"
-      "const H = max(ROW, min(560, M.lines.length * ROW)), [g, all] = pen($('map'), H), w = all - NAMES - 4;\n"
-      "const top = $('box').scrollTop, first = floor(top / ROW), text = css('--text'), soft = css('--soft'), free = css('--free'), line = css('--line'), patt"
-      "ern = stripes(g);\n"
-      "for (let l = first; l < M.lines.length && (l - first) * ROW < H + ROW; l++) {\n"
-        "const [i, k] = M.lines[l], s = M.segments[i], y = l * ROW - top, each = s.bytes / s.lines, from = k * each;\n"
-        "if (k === 0) {\n"
-          "const pool = D.texts[D.pools[3 * s.pool + 2]] || (D.pools[3 * s.pool] || D.pools[3 * s.pool + 1] ? 'pool ' + D.pools[3 * s.pool] + ',' + D.pools[3 * s"
-          ".pool + 1] : '');\n"
-          "g.fillStyle = text;\n"
-          "g.fillText(size(s.bytes), 0, y + ROW / 2);\n"
-          "g.fillStyle = soft;\n"
-          "g.fillText(part(s.free, s.bytes) + ' free, stream ' + s.stream + (pool ? ', ' + pool : ''), 62, y + ROW / 2, NAMES - 70);\n"
-        "}\n"
-        "const bar = (a, z, fill) => { g.fillStyle = fill; g.fillRect(a, y + 3, z - a, ROW - 6); };\n"
-        "bar(NAMES, NAMES + w, free);\n"
-        "for (let b = blockAt(s, from); b < s.first + s.count && starts[b] < from + each; b++) {\n"
-          "const state = D.blocks[4 * b + 2];\n"
-          "const a = NAMES + w * max(0, (starts[b] - from) / each), z = NAMES + w * min(1, (starts[b] + D.blocks[4 * b] - from) / each);\n"
-          "if (state) {\n"
-            "const o = owners[ownerOf[D.blocks[4 * b + 3]]];\n"
-            "g.globalAlpha = shown(o) ? 1 : 0.15;\n"
-            "bar(a, max(a + 0.6, z - a > 3 ? z - 0.7 : z), colour(o));\n"
-            "if (state === 2) bar(a, z, pattern);\n"
-            "g.globalAlpha = 1;\n"
-          "}\n"
-        "}\n"
-        "g.strokeStyle = line;\n"
-        "g.strokeRect(NAMES + 0.5, y + 3, w - 1, ROW - 6);\n"
-      "}\n"
+    "const H = max(ROW, min(560, M.lines.length * ROW)), [g, all] = pen($('map'), H), w = all - NAMES - 4;\n"
+    "const top = $('box').scrollTop, first = floor(top / ROW), text = css('--text'), soft = css('--soft'), free = css('--free'), line = css('--line'), pattern = stripes(g);\n"
+    "for (let l = first; l < M.lines.length && (l - first) * ROW < H + ROW; l++) {\n"
+    "const [i, k] = M.lines[l], s = M.segments[i], y = l * ROW - top, each = s.bytes / s.lines, from = k * each;\n"
+    "if (k === 0) {\n"
+    "const pool = D.texts[D.pools[3 * s.pool + 2]] || (D.pools[3 * s.pool] || D.pools[3 * s.pool + 1] ? 'pool ' + D.pools[3 * s.pool] + ',' + D.pools[3 * s.pool + 1] : '');\n"
+    "g.fillStyle = text;\n"
+    "g.fillText(size(s.bytes), 0, y + ROW / 2);\n"
+    "g.fillStyle = soft;\n"
+    "g.fillText(part(s.free, s.bytes) + ' free, stream ' + s.stream + (pool ? ', ' + pool : ''), 62, y + ROW / 2, NAMES - 70);\n"
+    "}\n"
+    "const bar = (a, z, fill) => { g.fillStyle = fill; g.fillRect(a, y + 3, z - a, ROW - 6); };\n"
+    "bar(NAMES, NAMES + w, free);\n"
+    "for (let b = blockAt(s, from); b < s.first + s.count && starts[b] < from + each; b++) {\n"
+    "const state = D.blocks[4 * b + 2];\n"
+    "const a = NAMES + w * max(0, (starts[b] - from) / each), z = NAMES + w * min(1, (starts[b] + D.blocks[4 * b] - from) / each);\n"
+    "if (state) {\n"
+    "const o = owners[ownerOf[D.blocks[4 * b + 3]]];\n"
+    "g.globalAlpha = shown(o) ? 1 : 0.15;\n"
+    "bar(a, max(a + 0.6, z - a > 3 ? z - 0.7 : z), colour(o));\n"
+    "if (state === 2) bar(a, z, pattern);\n"
+    "g.globalAlpha = 1;\n"
+    "}\n"
+    "}\n"
+    "g.strokeStyle = line;\n"
+    "g.strokeRect(NAMES + 0.5, y + 3, w - 1, ROW - 6);\n"
+    "}\n"
     "}\n"
     "\n"
     "function tiles() {\n"
-      "const box = $('tiles'), v = M.v, scattered = M.free ? 1 - M.largest / M.free : 0;\n"
-      "const tile = (value, what) => { const t = el('div'); t.append(el('b', value), el('span', what)); box.append(t); };\n"
-      "box.textContent = '';\n"
-      "tile(size(M.reserved), 'reserved from ' + size(v.total) + (v.limit ? ', limit ' + size(v.limit) : ''));\n"
-      "tile(size(M.live), 'allocated, in ' + plural(M.blocks, 'block'));\n"
-      "if (M.pending) tile(size(M.pending), 'pending: freed, still in use');\n"
-      "tile(size(M.free), 'free in the cache');\n"
-      "tile(size(M.largest), 'largest free block');\n"
-      "tile(part(scattered, 1), 'fragmentation: free memory outside of it');\n"
-      "if (M.n) tile(size(M.peak), 'allocated at most in the history');\n"
-      "$('when').textContent = new Date(D.time / 1e3).toLocaleString();\n"
-      "$('about').textContent = M.n\n"
-        "? 'What was allocated (as requested), by owner; the dashed line is what was reserved. ' + plural(M.n, 'event') + (v.seen > M.n ? ', the newest of ' + "
-        "many(v.seen) : '') + '.'\n"
-        ": 'No history was recorded: call ds_mem_history_start before the allocations. What is allocated now:';\n"
-      "$('ooms').style.display = M.ooms.length ? '' : 'none';\n"
-      "$('ooms').querySelector('p').textContent = plural(M.ooms.length, 'allocation') + ' failed:';\n"
-      "const list = $('ooms').querySelector('ul');\n"
-      "list.textContent = '';\n"
-      "for (const i of M.ooms.slice(-10)) {\n"
-        "const f = M.E[5 * i + 3], name = D.texts[D.frames[3 * f + 2]];\n",
-        "list.append(el('li', size(M.E[5 * i + 2]) + ' at ' + (site(f) || 'an unknown place') + (name ? ' for ' + name : '') + ', ' + span(M.times[i]) + ' afte"
-        "r the start of the history; the device had ' + size(M.E[5 * i + 1]) + ' free' + (v.limit ? ', the limit is ' + size(v.limit) : '')));\n"
-      "}\n"
+    "const box = $('tiles'), v = M.v, scattered = M.free ? 1 - M.largest / M.free : 0;\n"
+    "const tile = (value, what) => { const t = el('div'); t.append(el('b', value), el('span', what)); box.append(t); };\n"
+    "box.textContent = '';\n"
+    "tile(size(M.reserved), 'reserved from ' + size(v.total) + (v.limit ? ', limit ' + size(v.limit) : ''));\n"
+    "tile(size(M.live), 'allocated, in ' + plural(M.blocks, 'block'));\n"
+    "if (M.pending) tile(size(M.pending), 'pending: freed, still in use');\n"
+    "tile(size(M.free), 'free in the cache');\n"
+    "tile(size(M.largest), 'largest free block');\n"
+    "tile(part(scattered, 1), 'fragmentation: free memory outside of it');\n"
+    "if (M.n) tile(size(M.peak), 'allocated at most in the history');\n"
+    "$('when').textContent = new Date(D.time / 1e3).toLocaleString();\n"
+    "$('about').textContent = M.n\n"
+    "? 'What was allocated (as requested), by owner; the dashed line is what was reserved. ' + plural(M.n, 'event') + (v.seen > M.n ? ', the newest of ' + many(v.seen) : '') + '.'\n"
+    ": 'No history was recorded: call ds_mem_history_start before the allocations. What is allocated now:';\n"
+    "$('ooms').style.display = M.ooms.length ? '' : 'none';\n"
+    "$('ooms').querySelector('p').textContent = plural(M.ooms.length, 'allocation') + ' failed:';\n"
+    "const list = $('ooms').querySelector('ul');\n"
+    "list.textContent = '';\n"
+    "for (const i of M.ooms.slice(-10)) {\n"
+    "const f = M.E[5 * i + 3], name = D.texts[D.frames[3 * f + 2]];\n"
+    "list.append(el('li', size(M.E[5 * i + 2]) + ' at ' + (site(f) || 'an unknown place') + (name ? ' for ' + name : '') + ', ' + span(M.times[i]) + ' after the start of the history; the device had ' + size(M.E[5 * i + 1]) + ' free' + (v.limit ? ', the limit is ' + size(v.limit) : '')));\n"
+    "}\n"
     "}\n"
     "\n"
     "const choose = o => { chosen = chosen === o ? -1 : o; draw(); };\n"
     "const swatch = o => { const i = el('i'); i.style.background = colour(o); return i; };\n"
     "function legend() {\n"
-      "const box = $('legend');\n"
-      "box.textContent = '';\n"
-      "M.top.forEach(o => {\n"
-        "const k = owners.indexOf(o), b = el('button', '', {onclick: () => choose(k), className: k === chosen ? 'on' : '', title: o.name});\n"
-        "b.append(swatch(o), o.name);\n"
-        "box.append(b);\n"
-      "});\n"
-      "if (M.ranked.length > TOP) {\n"
-        "const b = el('button', plural(M.ranked.length - TOP, 'other'), {disabled: true});\n"
-        "b.prepend(swatch({}));\n"
-        "box.append(b);\n"
-      "}\n"
+    "const box = $('legend');\n"
+    "box.textContent = '';\n"
+    "M.top.forEach(o => {\n",
+    "const k = owners.indexOf(o), b = el('button', '', {onclick: () => choose(k), className: k === chosen ? 'on' : '', title: o.name});\n"
+    "b.append(swatch(o), o.name);\n"
+    "box.append(b);\n"
+    "});\n"
+    "if (M.ranked.length > TOP) {\n"
+    "const b = el('button', plural(M.ranked.length - TOP, 'other'), {disabled: true});\n"
+    "b.prepend(swatch({}));\n"
+    "box.append(b);\n"
+    "}\n"
     "}\n"
     "function table() {\n"
-      "const heads = [['Owner', o => o.name], ['Now', o => o.live, size], ['Blocks', o => o.blocks], ['Share', o => o.live / M.live, x => part(x, 1)], ['At t"
-      "he peak', o => o.atPeak, size], ['At most', o => o.most, size], ['Allocations', o => o.count]]\n"
-        ".filter((h, i) => M.n || i < 4);\n"
-      "const row = el('tr'), rows = $('rows'), f = (heads[sortBy] || heads[1])[1];\n"
-      "heads.forEach((h, i) => row.append(el('th', h[0] + (i === sortBy ? ' \\u25be' : ''), {onclick: () => { sortBy = i; table(); }})));\n"
-      "document.querySelector('thead').replaceChildren(row);\n"
-      "rows.textContent = '';\n"
-      "const list = M.ranked.filter(o => chosen >= 0 || shown(o)).sort((x, y) => sortBy ? f(y) - f(x) : f(x) < f(y) ? -1 : 1);\n"
-      "for (const o of list.slice(0, 100)) {\n"
-        "const k = owners.indexOf(o), tr = el('tr', '', {onclick: () => choose(k), className: k === chosen ? 'on' : ''});\n"
-        "heads.forEach((h, i) => {\n"
-          "const td = el('td');\n"
-          "td.append(i ? '' : swatch(o), h[2] ? h[2](h[1](o)) : many(h[1](o)));\n"
-          "tr.append(td);\n"
-        "});\n"
-        "rows.append(tr);\n"
-      "}\n"
-      "$('more').textContent = list.length > 100 ? 'and ' + plural(list.length - 100, 'more owner') + ': use the search' : '';\n"
+    "const heads = [['Owner', o => o.name], ['Now', o => o.live, size], ['Blocks', o => o.blocks], ['Share', o => o.live / M.live, x => part(x, 1)], ['At the peak', o => o.atPeak, size], ['At most', o => o.most, size], ['Allocations', o => o.count]]\n"
+    ".filter((h, i) => M.n || i < 4);\n"
+    "const row = el('tr'), rows = $('rows'), f = (heads[sortBy] || heads[1])[1];\n"
+    "heads.forEach((h, i) => row.append(el('th', h[0] + (i === sortBy ? ' \\u25be' : ''), {onclick: () => { sortBy = i; table(); }})));\n"
+    "document.querySelector('thead').replaceChildren(row);\n"
+    "rows.textContent = '';\n"
+    "const list = M.ranked.filter(o => chosen >= 0 || shown(o)).sort((x, y) => sortBy ? f(y) - f(x) : f(x) < f(y) ? -1 : 1);\n"
+    "for (const o of list.slice(0, 100)) {\n"
+    "const k = owners.indexOf(o), tr = el('tr', '', {onclick: () => choose(k), className: k === chosen ? 'on' : ''});\n"
+    "heads.forEach((h, i) => {\n"
+    "const td = el('td');\n"
+    "td.append(i ? '' : swatch(o), h[2] ? h[2](h[1](o)) : many(h[1](o)));\n"
+    "tr.append(td);\n"
+    "});\n"
+    "rows.append(tr);\n"
+    "}\n"
+    "$('more').textContent = list.length > 100 ? 'and ' + plural(list.length - 100, 'more owner') + ': use the search' : '';\n"
     "}\n"
     "function draw() {\n"
-      "$('striped').style.background = 'repeating-linear-gradient(135deg,' + COLOURS[0] + ' 0 2px,var(--card) 2px 4px)';\n"
-      "legend();\n"
-      "drawTime();\n"
-      "drawMap();\n"
-      "table();\n"
+    "$('striped').style.background = 'repeating-linear-gradient(135deg,' + COLOURS[0] + ' 0 2px,var(--card) 2px 4px)';\n"
+    "legend();\n"
+    "drawTime();\n"
+    "drawMap();\n"
+    "table();\n"
     "}\n"
     "\n"
     "function tip(e, text) {\n"
-      "const t = $('tip');\n"
-      "t.style.display = text ? 'block' : 'none';\n"
-      "if (!text) return;\n"
-      "t.textContent = text;\n"
-      "t.style.left = min(e.clientX + 14, innerWidth - t.offsetWidth - 8) + 'px';\n"
-      "t.style.top = (e.clientY + 16 + t.offsetHeight > innerHeight ? e.clientY - t.offsetHeight - 10 : e.clientY + 16) + 'px';\n"
+    "const t = $('tip');\n"
+    "t.style.display = text ? 'block' : 'none';\n"
+    "if (!text) return;\n"
+    "t.textContent = text;\n"
+    "t.style.left = min(e.clientX + 14, innerWidth - t.offsetWidth - 8) + 'px';\n"
+    "t.style.top = (e.clientY + 16 + t.offsetHeight > innerHeight ? e.clientY - t.offsetHeight - 10 : e.clientY + 16) + 'px';\n"
     "}\n"
     "function hit(e) {\n"
-      "const r = $('map').getBoundingClientRect(), l = floor((e.clientY - r.top + $('box').scrollTop) / ROW), x = (e.clientX - r.left - NAMES) / (r.width - N"
-      "AMES - 4);\n"
-      "if (!M.lines[l] || x < 0 || x >= 1) return null;\n"
-      "const s = M.segments[M.lines[l][0]];\n"
-      "return [s, blockAt(s, (M.lines[l][1] + x) * s.bytes / s.lines)];\n"
+    "const r = $('map').getBoundingClientRect(), l = floor((e.clientY - r.top + $('box').scrollTop) / ROW), x = (e.clientX - r.left - NAMES) / (r.width - NAMES - 4);\n"
+    "if (!M.lines[l] || x < 0 || x >= 1) return null;\n"
+    "const s = M.segments[M.lines[l][0]];\n"
+    "return [s, blockAt(s, (M.lines[l][1] + x) * s.bytes / s.lines)];\n"
     "}\n"
     "$('map').onmousemove = e => {\n"
-      "const h = hit(e);\n"
-      "if (!h) return tip(e);\n"
-      "const [s, b] = h, [w, asked, state, f] = D.blocks.slice(4 * b, 4 * b + 4);\n"
-      "tip(e, (state ? owners[ownerOf[f]].name + '\\n' : '') + size(w) + ['  free', '  allocated', '  pending: freed, another stream is not past it'][state] +\n"
-        "(state && size(w) !== size(asked) ? ' (' + size(asked) + ' requested)' : '') + (state && site(f) ? '\\n' + site(f) : '') + '\\nat 0x' + (s.addr + starts"
-        "[b]).toString(16) +\n"
-        "', stream ' + s.stream + '\\nin a ' + (s.growing ? 'growing ' : '') + 'segment of ' + size(s.bytes) + (s.kind ? '' : ' for small blocks'));\n"
+    "const h = hit(e);\n"
+    "if (!h) return tip(e);\n"
+    "const [s, b] = h, [w, asked, state, f] = D.blocks.slice(4 * b, 4 * b + 4);\n"
+    "tip(e, (state ? owners[ownerOf[f]].name + '\\n' : '') + size(w) + ['  free', '  allocated', '  pending: freed, another stream is not past it'][state] +\n"
+    "(state && size(w) !== size(asked) ? ' (' + size(asked) + ' requested)' : '') + (state && site(f) ? '\\n' + site(f) : '') + '\\nat 0x' + (s.addr + starts[b]).toString(16) +\n"
+    "', stream ' + s.stream + '\\nin a ' + (s.growing ? 'growing ' : '') + 'segment of ' + size(s.bytes) + (s.kind ? '' : ' for small blocks'));\n"
     "};\n"
     "$('map').onclick = e => {\n"
-      "const h = hit(e);\n"
-      "if (h && D.blocks[4 * h[1] + 2]) choose(ownerOf[D.blocks[4 * h[1] + 3]]);\n"
+    "const h = hit(e);\n"
+    "if (h && D.blocks[4 * h[1] + 2]) choose(ownerOf[D.blocks[4 * h[1] + 3]]);\n"
     "};\n"
     "$('time').onmousemove = e => {\n"
-      "const c = floor(e.clientX - $('time').getBoundingClientRect().left - LEFT), K = TOP + 1;\n"
-      "if (!M.n || c < 0 || c >= cols.w) return tip(e);\n"
-      "let text = (cols.byTime ? span(cols.end * c / cols.w) : 'event ' + round(M.n * c / cols.w)) + '\\n' + size(cols.total[c]) + ' allocated, ' + size(cols."
-      "reserved[c]) + ' reserved';\n",
-      "for (let k = 0; k < K; k++) {\n"
-        "const n = cols.now[c * K + k];\n"
-        "if (n > cols.total[c] / 50) text += '\\n' + size(n) + '  ' + (M.top[k] || {name: 'others'}).name;\n"
-      "}\n"
-      "for (const i of M.marks) {\n"
-        "const a = M.E[5 * i];\n"
-        "if (abs(place(i) - c) < 4) text += '\\n' + (a === OOM ? 'out of memory: ' + size(M.E[5 * i + 2]) : D.texts[M.E[5 * i + 3]]);\n"
-      "}\n"
-      "tip(e, text);\n"
+    "const c = floor(e.clientX - $('time').getBoundingClientRect().left - LEFT), K = TOP + 1;\n"
+    "if (!M.n || c < 0 || c >= cols.w) return tip(e);\n"
+    "let text = (cols.byTime ? span(cols.end * c / cols.w) : 'event ' + round(M.n * c / cols.w)) + '\\n' + size(cols.total[c]) + ' allocated, ' + size(cols.reserved[c]) + ' reserved';\n"
+    "for (let k = 0; k < K; k++) {\n"
+    "const n = cols.now[c * K + k];\n"
+    "if (n > cols.total[c] / 50) text += '\\n' + size(n) + '  ' + (M.top[k] || {name: 'others'}).name;\n"
+    "}\n"
+    "for (const i of M.marks) {\n"
+    "const a = M.E[5 * i];\n"
+    "if (abs(place(i) - c) < 4) text += '\\n' + (a === OOM ? 'out of memory: ' + size(M.E[5 * i + 2]) : D.texts[M.E[5 * i + 3]]);\n"
+    "}\n"
+    "tip(e, text);\n"
     "};\n"
     "$('map').onmouseleave = $('time').onmouseleave = e => tip(e);\n"
     "$('box').onscroll = drawMap;\n"
     "$('find').oninput = e => { wanted = e.target.value.toLowerCase(); chosen = -1; draw(); };\n"
     "$('scale').onchange = drawTime;\n"
-    "$('device').onchange = e => { chosen = -1; load(+e.target.value); layout(); tiles(); draw(); };\n"
+    "$('device').onchange = e => { chosen = -1; load(+e.target.value); layout(); tiles(); draw(); };\n",
     "D.devices.forEach((v, d) => $('device').append(el('option', v.name, {value: d})));\n"
     "{\n"
-      "const used = D.devices.map((v, d) => v.events.length + D.segments.filter((x, i) => i % 9 === 0 && x === d).length);\n"
-      "$('device').value = max(0, used.findIndex(n => n));\n"
+    "const used = D.devices.map((v, d) => v.events.length + D.segments.filter((x, i) => i % 9 === 0 && x === d).length);\n"
+    "$('device').value = max(0, used.findIndex(n => n));\n"
     "}\n"
     "$('device').onchange({target: $('device')});\n"
     "onresize = draw;\n"
     "matchMedia('(prefers-color-scheme: dark)').onchange = draw;\n"
     "</script></body></html>\n"
 };
+
+/* alloc/snapshot.h - snapshot. */
 
 static void ds__write_page(ds__ink *k) {
     for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++)
@@ -10772,7 +10854,8 @@ DSDEF ds_result(ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *u
     ds__mem_unlock_all(dev);
     return r;
 }
-/* ---- >>pinned memory ------------------------------------------------------------------------- */
+
+/* alloc/pinned.h - pinned memory. */
 
 /* Policy.
    1. The host is a device of the engine's with one pool and two arenas: for blocks below 4 KiB, and
@@ -10911,7 +10994,8 @@ static ds__mdevice *ds__pinned_device(void) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
     return dev;
 }
-/* ---- where it comes from ---- */
+
+/* alloc/pinned_source.h - where it comes from. */
 
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
@@ -11020,7 +11104,8 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
     ds__clock_add(&ds__host.ended, since);
     return DS_OK;
 }
-/* ---- blocks ---- */
+
+/* alloc/pinned_block.h - blocks. */
 
 static void ds__hold_drop(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
@@ -11280,7 +11365,8 @@ static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
                ? ds__validate(dev)
                : DS_OK;
 }
-/* ---- public ---- */
+
+/* alloc/pinned_api.h - public. */
 
 DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     if (out)
@@ -11522,7 +11608,8 @@ static void ds__pinned_shutdown(void) {
     memset(&ds__host.made, 0, sizeof ds__host.made);
     memset(&ds__host.ended, 0, sizeof ds__host.ended);
 }
-/* ---- >>resources ----------------------------------------------------------------------------- */
+
+/* alloc/resource.h - resources. */
 
 /* Policy.
    1. What devstream makes is numbered, and `user` is the number: so a copy of one that has ended is
@@ -11656,7 +11743,8 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
     ds__return(o);
     return ds__res_said(r, "free_fn");
 }
-/* ---- what each does ---- */
+
+/* alloc/resource_kinds.h - what each does. */
 
 static void ds__stat_add(ds_mem_stat *s, int64_t by) {
     s->current += by;
@@ -11898,7 +11986,8 @@ static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stre
     ds__res_leave(r, result == DS_OK ? 2 : 1);
     return result;
 }
-/* ---- public ---- */
+
+/* alloc/resource_api.h - public. */
 
 static ds_result ds__res_check(const ds_resource *resource, size_t alignment) {
     ds_result r = ds__res_good(resource, "resource");
@@ -12194,7 +12283,8 @@ static void ds__resource_shutdown(void) {
     ds__rs.at = NULL;
     ds__rs.count = 0;
 }
-/* ---- >>sharing ------------------------------------------------------------------------------- */
+
+/* alloc/ipc_types.h - sharing. */
 
 /* Policy.
    1. A segment of a shareable pool is memory that other processes can open. A block is exported as
@@ -12310,7 +12400,8 @@ typedef struct ds__parcel {
 } ds__parcel;
 
 enum { DS__PARCEL_VERSION = 1 };
-/* ---- stakes and leases ---- */
+
+/* alloc/ipc_lease.h - stakes and leases. */
 
 /* A stake on the own board. The boards' mutex is held. */
 static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_generation) {
@@ -12391,7 +12482,8 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
 static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
     atomic_store(&b->sheet->stake[stake].lease[lease], 0);
 }
-/* ---- exporting ---- */
+
+/* alloc/ipc_export.h - exporting. */
 
 static ds__sent **ds__sent_bucket(const char *ptr) {
     return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
@@ -12717,7 +12809,8 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     memcpy(out, &p, sizeof p);
     return DS_OK;
 }
-/* ---- importing ---- */
+
+/* alloc/ipc_import.h - importing. */
 
 /* The import whose block holds the address and that is not closed; NULL: none. The mutex is
    held. */
@@ -12993,7 +13086,8 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     ds__share_collect_by_the_way();
     return r;
 }
-/* ---- collecting ---- */
+
+/* alloc/ipc_collect.h - collecting. */
 
 /* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
    is held. */
@@ -13173,7 +13267,8 @@ static void ds__share_shutdown(void) {
     ds__share.warned = 0;
     pthread_mutex_unlock(&ds__share.mutex);
 }
-/* ---- >>memory end ---------------------------------------------------------------------------- */
+
+/* alloc/shutdown.h - memory end. */
 
 /* What was not freed is told by owner, then all memory of a device goes. */
 static void ds__mem_end(ds__mdevice *dev) {

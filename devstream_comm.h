@@ -1,13 +1,15 @@
-/* devstream_comm.h - tensors, and collectives over several devices: broadcast, scatter, gather, reduce.
+/* Generated from src/devstream_comm.h by `make headers`. Edit the files in src/, not this one. */
+/* devstream_comm.h - tensors, and collectives over several devices.
 
    Do this:
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream_comm.h"
-   in exactly one C file, and #include "devstream_comm.h" wherever else it is used. devstream.h, devstream_cpu.h and
-   devstream_alloc.h must lie beside it; link as devstream.h says.
+   in exactly one C file, and #include "devstream_comm.h" in all other files that use it. Put
+   devstream.h and devstream_alloc.h beside it, and link as devstream.h says.
 
-   A tensor is a DLPack tensor: what PyTorch, CuPy, JAX or Paddle export is taken as it is, without a copy. A collective is one
-   call for all devices of the process: it checks everything first, then puts copies and sums on the streams and returns.
+   A tensor is a DLPack tensor: tensors that PyTorch, CuPy, JAX or Paddle export are imported
+   without a copy. A collective is one call for all devices of the process. It checks all arguments
+   first, then enqueues copies and sums on the streams and returns.
 
    Example (compiles as it stands):
        #define DEVSTREAM_IMPLEMENTATION
@@ -17,24 +19,29 @@
            ds_tensor *t;
            int64_t shape[2] = { 4, 1000 };
            ds_stream s;
-           if (ds_stream_current(ds_device_current(), &s) < 0 || ds_tensor_alloc(ds_float32(), 2, shape, s, &t) < 0 ||
-               ds_fill(t->data, 0, 4, 4000, s) < 0) { fprintf(stderr, "%s\n", ds_last_error()); return 1; }
+           if (ds_stream_current(ds_device_current(), &s) < 0 ||
+               ds_tensor_alloc(ds_float32(), 2, shape, s, &t) < 0 ||
+               ds_fill(t->data, 0, 4, 4000, s) < 0) {
+               fprintf(stderr, "%s\n", ds_last_error());
+               return 1;
+           }
            printf("%lld elements\n", (long long)ds_tensor_count(t));
            return ds_tensor_free(t) < 0 || ds_shutdown() < 0;
        }
 
-   Contents: tensors; exchange with other libraries; reductions; collectives; topologies; plans; implementation (tensors, kernels, topology,
-   plans, collectives).
+   Contents: tensors; exchange with other libraries; reductions; collectives; topologies; plans;
+   implementation.
 
-   Known gaps: a plan needs one tensor on each of its ranks, and pieces of one size. Pageable host memory whose elements do not lie in rows is copied piece by piece. Sparse tensors have no form in
-   DLPack and none here. Types of less than a byte are taken only where whole bytes hold their elements (float4 in pairs, for
-   example). On CUDA a stream that waits for a device that has failed may go on without a word. A tensor of the CPU driver's devices has DLPack's extension type 12, which
-   other libraries do not know: export a view of it as host memory (ds_tensor_as_host). */
+   Known gaps: a plan needs one tensor on each of its ranks, and pieces of one size. Pageable
+   host memory whose elements do not lie in rows is copied piece by piece. Sparse tensors are not
+   supported, as in DLPack. Types of less than a byte are supported only where whole bytes hold
+   their elements (float4 in pairs, for example). On CUDA, a stream that waits for a failed
+   device may continue without an error. A tensor of a CPU device has DLPack's extension type 12,
+   which other libraries do not know: export a view of it as host memory (ds_tensor_as_host). */
+#include "devstream_alloc.h"
 
 #ifndef DEVSTREAM_COMM_H_INCLUDED
 #define DEVSTREAM_COMM_H_INCLUDED
-
-#include "devstream_alloc.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -161,6 +168,7 @@ DSDEF DS_MUST_USE ds_result ds_tensor_as_real(const ds_tensor *tensor, ds_tensor
 /** Memory of a device of the CPU driver, or pinned or managed memory, as plain host memory: for
     libraries that know no other. Whoever uses it there must wait for the stream first. */
 DSDEF DS_MUST_USE ds_result ds_tensor_as_host(const ds_tensor *tensor, ds_tensor **out);
+
 /* ---- exchange with other libraries ----------------------------------------------------------- */
 
 /** DLPack's DLManagedTensor (capsule "dltensor"): a tensor with the function that ends it. */
@@ -215,6 +223,7 @@ DSDEF DS_MUST_USE ds_result ds_tensor_export(const ds_tensor *tensor, ds_managed
 /** The same in the versioned form. */
 DSDEF DS_MUST_USE ds_result ds_tensor_export_versioned(const ds_tensor *tensor,
                                                        ds_managed_tensor_versioned **out);
+
 /* ---- reductions ------------------------------------------------------------------------------ */
 
 /** How elements are put together; the numbers are NCCL's. */
@@ -226,6 +235,7 @@ typedef enum ds_reduce_op {
     /** the sum divided by the number of tensors; not of bool; integers: towards zero */
     DS_REDUCE_AVERAGE = 4
 } ds_reduce_op;
+
 /* ---- collectives ----------------------------------------------------------------------------- */
 
 /* A collective is one call for all that take part. It checks everything, then puts copies and sums
@@ -381,6 +391,7 @@ DSDEF DS_MUST_USE ds_result ds_comm_all_to_all(const ds_tensor *const *tensors,
 /** What is put on any of the streams afterwards begins when what was put on all of them before
     is done. Returns at once. */
 DSDEF DS_MUST_USE ds_result ds_comm_barrier(const ds_stream *streams, size_t count);
+
 /* ---- topologies ------------------------------------------------------------------------------ */
 
 /* A topology says which devices there are, what lies between them and how fast that is; plans are
@@ -476,6 +487,7 @@ DSDEF DS_MUST_USE ds_result ds_topology_write(const ds_topology *topology,
     driver is rank i. flags is 0: DS_CPU_DRY may be set in it. */
 DSDEF DS_MUST_USE ds_result ds_topology_fabric(const ds_topology *topology, ds_cpu_fabric *out);
 #endif
+
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 /* A plan says in which order copies and sums make a collective on the devices of a topology: for
@@ -588,11 +600,13 @@ DSDEF DS_MUST_USE ds_result ds_plan_explain(const ds_topology *topology, const d
                                             ds_write_fn write_fn, void *user);
 /** A collective's name. Callable anywhere. */
 DSDEF const char *ds_collective_name(ds_collective what);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
 
 #ifndef DEVSTREAM_NO_SITES
+
 #define ds_tensor_check(...) (DS_HERE_, ds_tensor_check(__VA_ARGS__))
 #define ds_tensor_alloc(...) (DS_HERE_, ds_tensor_alloc(__VA_ARGS__))
 #define ds_tensor_alloc_host(...) (DS_HERE_, ds_tensor_alloc_host(__VA_ARGS__))
@@ -635,16 +649,17 @@ DSDEF const char *ds_collective_name(ds_collective what);
 #define ds_topology_fabric(...) (DS_HERE_, ds_topology_fabric(__VA_ARGS__))
 #define ds_plan_make(...) (DS_HERE_, ds_plan_make(__VA_ARGS__))
 #define ds_plan_explain(...) (DS_HERE_, ds_plan_explain(__VA_ARGS__))
-#endif /* DEVSTREAM_NO_SITES */
+
+#endif
 
 #endif /* DEVSTREAM_COMM_H_INCLUDED */
 
-/* ================================================================================================================ */
+/* ============================================================================================= */
 #if defined(DEVSTREAM_IMPLEMENTATION) && !defined(DEVSTREAM_COMM_H_IMPLEMENTED)
 #define DEVSTREAM_COMM_H_IMPLEMENTED
 #ifndef __cplusplus
 
-/* ---- >>tensors ------------------------------------------------------------------------------- */
+/* tensor/types.h - tensors. */
 
 /* Policy.
    1. A tensor of devstream's is an object that a table knows by its address, so that it is told
@@ -717,7 +732,8 @@ static ds_result ds__comm_setup(void) {
     ds__lock_give(&ds__c.lock);
     return DS_OK;
 }
-/* ---- reading descriptions ---- */
+
+/* tensor/dims.h - reading descriptions. */
 
 /* "input tensor at index 3"; of index -1 only the words. */
 static const char *ds__nth(const char *what, int64_t index) {
@@ -902,7 +918,8 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
                          : i + 1 < d->ndim ? strides[i + 1] * d->shape[i + 1]
                                            : 1;
 }
-/* ---- storages ---- */
+
+/* tensor/storage.h - storages. */
 
 static int ds__of_now(uint32_t epoch) {
     return atomic_load_explicit(&ds__g.state, memory_order_acquire) == DS__READY &&
@@ -982,7 +999,8 @@ static void ds__storages_catch_up(void) {
         s = next;
     }
 }
-/* ---- objects ---- */
+
+/* tensor/tensor.h - objects. */
 
 /* locked: where it hangs, or where its bucket ends */
 static ds__tensor **ds__tensor_place(const void *t) {
@@ -1207,7 +1225,8 @@ DSDEF ds_result(ds_tensor_flags)(const ds_tensor *tensor, unsigned *out) {
     (void)ds__tensor_share(tensor, NULL, out);
     return DS_OK;
 }
-/* ---- views ---- */
+
+/* tensor/view.h - views. */
 
 /* A dimension from the front; -1 and the sentence: there is none. */
 static int ds__tensor_dim(int dim, int ndim) {
@@ -1472,7 +1491,8 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
     d.given = (ds_device){ DS_DEVICE_HOST, 0 };
     return ds__tensor_show(tensor, &d, out);
 }
-/* ---- exchange ---- */
+
+/* tensor/dlpack.h - exchange. */
 
 static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags,
                             ds_tensor **out) {
@@ -1621,25 +1641,46 @@ static void ds__tensors_end(void) {
     }
     atomic_store(&ds__c.waits, 0);
 }
-/* ---- >>comm kernels ---------------------------------------------------------------------------------------------- */
 
-/* >>device-code kernels/comm.cu: written by make kernels */
+/* comm/kernel_arith.h - kernel arith. */
 
 /* What a reduction gives, bit for bit, on every device:
-   - ((in[0] op in[1]) op in[2]) op ...: each step rounded as IEEE 754 says, nothing fused. f16 and bf16 are widened to f32 and
-     rounded once, at the end, to nearest even. Integers wrap. bool is or (sum, max) and and (product, min).
+   - ((in[0] op in[1]) op in[2]) op ...: each step rounded as IEEE 754 says, nothing fused. f16 and
+     bf16 are widened to f32 and rounded once, at the end, to nearest even. Integers wrap. bool is
+     or (sum, max) and and (product, min).
    - Largest and smallest are NaN if one of the numbers is; +0 is larger than -0.
-   - The average is the sum divided by the number of inputs, rounded; that of integers is cut towards zero.
-   - Whatever is NaN is written as one and the same: positive, quiet, no payload.
-   More inputs than a launch takes are cut into several; then in[0] of a later launch is what the one before gave, which for f16
-   and bf16 is kept in f32 (DS__COMM_WIDE_*), and only the last divides. So the result does not depend on how it was cut. */
+   - The average is the sum divided by the number of inputs, rounded; that of integers is cut
+     towards zero.
+   - Whatever is NaN is written as one and the same: positive, quiet, no payload. More inputs
+     than a launch takes are cut into several; then in[0] of a later launch is what the one
+     before gave, which for f16 and bf16 is kept in f32 (DS__COMM_WIDE_*), and only the last
+     divides. So the result does not depend on how it was cut. */
 enum { DS__COMM_SUM, DS__COMM_PRODUCT, DS__COMM_MAX, DS__COMM_MIN };
-enum { DS__COMM_U8, DS__COMM_U16, DS__COMM_U32, DS__COMM_U64, DS__COMM_I8, DS__COMM_I16, DS__COMM_I32, DS__COMM_I64,
-       DS__COMM_F16, DS__COMM_BF16, DS__COMM_F32, DS__COMM_F64, DS__COMM_C64, DS__COMM_C128 }; /* complex: only the product */
+
+enum {
+    DS__COMM_U8,
+    DS__COMM_U16,
+    DS__COMM_U32,
+    DS__COMM_U64,
+    DS__COMM_I8,
+    DS__COMM_I16,
+    DS__COMM_I32,
+    DS__COMM_I64,
+    DS__COMM_F16,
+    DS__COMM_BF16,
+    DS__COMM_F32,
+    DS__COMM_F64,
+    DS__COMM_C64,
+    DS__COMM_C128
+}; /* complex: only the product */
+
 enum { DS__COMM_WIDE_IN = 1, DS__COMM_WIDE_OUT = 2 };
+
 enum { DS__COMM_INPUTS = 8, DS__COMM_DIMS = 8 };
 
-typedef struct ds__comm_inputs { const void *at[DS__COMM_INPUTS]; } ds__comm_inputs;
+typedef struct ds__comm_inputs {
+    const void *at[DS__COMM_INPUTS];
+} ds__comm_inputs;
 
 /* Of a copy, the innermost dimension last; distances in bytes. */
 typedef struct ds__comm_dims {
@@ -1649,10 +1690,14 @@ typedef struct ds__comm_dims {
 
 /* How the device compares numbers of `bits` that lie side by side in a word, and adds integers. */
 typedef struct ds__comm_masks {
-    uint64_t top;   /* the highest bit of each */
-    uint64_t sign;  /* the same of floats, else 0 */
-    uint64_t flip;  /* what is turned over so that they compare as without a sign, and the other way round for the smallest */
-    uint64_t room;  /* added to a float without its sign it reaches the highest bit if, and only if, that is NaN; else 0 */
+    uint64_t top;  /* the highest bit of each */
+    uint64_t sign; /* the same of floats, else 0 */
+    /* what is turned over so that they compare as without a sign, and the other way round for
+       the smallest */
+    uint64_t flip;
+    /* added to a float without its sign it reaches the highest bit if, and only if, that is NaN;
+       else 0 */
+    uint64_t room;
     uint64_t quiet; /* NaN; else 0 */
     uint32_t shift; /* bits - 1 */
     uint32_t skew;  /* 16 - bytes of a number */
@@ -1660,7 +1705,8 @@ typedef struct ds__comm_masks {
 
 #ifndef DS__COMM_FN
 #define DS__COMM_FN static inline __attribute__((always_inline))
-/* A product that is not to be fused with the sum it goes into, whatever the compiler was told about contraction. */
+/* A product that is not to be fused with the sum it goes into, whatever the compiler was told
+   about contraction. */
 #if defined(__x86_64__)
 #define DS__COMM_ROUNDED(x) __asm__("" : "+x"(x))
 #elif defined(__aarch64__)
@@ -1670,60 +1716,108 @@ typedef struct ds__comm_masks {
 #endif
 #endif
 
-static inline float ds__f32_of(uint32_t bits) { union { uint32_t u; float f; } x; x.u = bits; return x.f; }
-static inline double ds__f64_of(uint64_t bits) { union { uint64_t u; double f; } x; x.u = bits; return x.f; }
-static inline uint32_t ds__f32_bits(float value) { union { uint32_t u; float f; } x; x.f = value; return x.u; }
-static inline uint64_t ds__f64_bits(double value) { union { uint64_t u; double f; } x; x.f = value; return x.u; }
+DS__DEVICE float ds__f32_of(uint32_t bits) {
+    union {
+        uint32_t u;
+        float f;
+    } x;
+
+    x.u = bits;
+    return x.f;
+}
+
+DS__DEVICE double ds__f64_of(uint64_t bits) {
+    union {
+        uint64_t u;
+        double f;
+    } x;
+
+    x.u = bits;
+    return x.f;
+}
+
+DS__DEVICE uint32_t ds__f32_bits(float value) {
+    union {
+        uint32_t u;
+        float f;
+    } x;
+
+    x.f = value;
+    return x.u;
+}
+
+DS__DEVICE uint64_t ds__f64_bits(double value) {
+    union {
+        uint64_t u;
+        double f;
+    } x;
+
+    x.f = value;
+    return x.u;
+}
 
 /* The last step, which divides an average and makes one NaN of all. */
 DS__COMM_FN void ds__comm_end_f32(uint32_t divisor, uint32_t *a) {
     float f = ds__f32_of(*a);
-    if (divisor > 1) f = f / (float)divisor;
+    if (divisor > 1)
+        f = f / (float)divisor;
     uint32_t nan = 0u - (uint32_t)(f != f);
     *a = (ds__f32_bits(f) & ~nan) | (nan & 0x7fc00000u);
 }
+
 DS__COMM_FN void ds__comm_end_f64(uint32_t divisor, uint64_t *a) {
     double f = ds__f64_of(*a);
-    if (divisor > 1) f = f / (double)divisor;
+    if (divisor > 1)
+        f = f / (double)divisor;
     uint64_t nan = (uint64_t)0 - (uint64_t)(f != f);
     *a = (ds__f64_bits(f) & ~nan) | (nan & 0x7ff8000000000000u);
 }
 
 /* bf16 in the low half of a word, to f32 and back. */
-DS__COMM_FN void ds__comm_widen_bf16_f32(uint32_t *x) { *x = *x << 16; }
+DS__COMM_FN void ds__comm_widen_bf16_f32(uint32_t *x) {
+    *x = *x << 16;
+}
+
 DS__COMM_FN void ds__comm_narrow_bf16_f32(uint32_t *x) {
     uint32_t nan = (uint32_t)((int32_t)(0x7f800000u - (*x & 0x7fffffffu)) >> 31);
     *x = (nan & 0x7fc0u) | (~nan & ((*x + 0x7fffu + (*x >> 16 & 1u)) >> 16));
 }
 
 /* a *= x, as the definition has it: of infinities it may make NaN. */
-#define DS__COMM_MULTIPLY(NAME, T) \
-    DS__COMM_FN void NAME(T *a, const T *x) { \
+#define DS__COMM_MULTIPLY(NAME, T)                                                \
+    DS__COMM_FN void NAME(T *a, const T *x) {                                     \
         T rr = a[0] * x[0], ii = a[1] * x[1], ri = a[0] * x[1], ir = a[1] * x[0]; \
-        DS__COMM_ROUNDED(rr); DS__COMM_ROUNDED(ii); DS__COMM_ROUNDED(ri); DS__COMM_ROUNDED(ir); \
-        a[0] = rr - ii; \
-        a[1] = ri + ir; \
+        DS__COMM_ROUNDED(rr);                                                     \
+        DS__COMM_ROUNDED(ii);                                                     \
+        DS__COMM_ROUNDED(ri);                                                     \
+        DS__COMM_ROUNDED(ir);                                                     \
+        a[0] = rr - ii;                                                           \
+        a[1] = ri + ir;                                                           \
     }
 DS__COMM_MULTIPLY(ds__comm_multiply_c64, float)
 DS__COMM_MULTIPLY(ds__comm_multiply_c128, double)
 
-/* f16 in the low half of a word, to f32 and back, which on a GPU are instructions; of single words and of vectors of them, U without a
-   sign and S with one. What is subnormal in f16 is brought in place by
-   an addition or subtraction of floats in which nothing is subnormal, so that no flushing of those to zero can be seen. */
-#define DS__COMM_F16_MATH(FN, SET, U, S, FLOAT, BITS) \
-    FN void ds__comm_widen_f16_##SET(U *x) { \
-        U sign = (*x & 0x8000u) << 16, m = (*x & 0x7fffu) << 13; \
+/* comm/kernel_args.h - kernel args. */
+
+/* f16 in the low half of a word, to f32 and back, which on a GPU are instructions; of single
+   words and of vectors of them, U without a sign and S with one. What is subnormal in f16 is
+   brought in place by an addition or subtraction of floats in which nothing is subnormal, so
+   that no flushing of those to zero can be seen. */
+#define DS__COMM_F16_MATH(FN, SET, U, S, FLOAT, BITS)                                         \
+    FN void ds__comm_widen_f16_##SET(U *x) {                                                  \
+        U sign = (*x & 0x8000u) << 16, m = (*x & 0x7fffu) << 13;                              \
         U special = (U)((S)(0x0f7fffffu - m) >> 31), small = (U)((S)(m - 0x00800000u) >> 31); \
-        m += 0x38000000u + (special & 0x38000000u) + (small & 0x00800000u); \
-        *x = sign | BITS(FLOAT(m) - FLOAT(small & 0x38800000u)); \
-    } \
-    FN void ds__comm_narrow_f16_##SET(U *x) { \
-        U sign = *x >> 16 & 0x8000u, m = *x & 0x7fffffffu, tiny; \
-        U nan = (U)((S)(0x7f800000u - m) >> 31), big = (U)((S)(0x47800000u - m) >> 31), small = (U)((S)(m - 0x38800000u) >> 31); \
-        m = (m & ~big) | (big & 0x47800000u); \
-        tiny = BITS(FLOAT(m) + FLOAT((m & 0u) + 0x3f000000u)) - 0x3f000000u; \
-        m = (m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13; \
-        *x = (nan & 0x7e00u) | (~nan & (sign | (small & tiny) | (~small & m))); \
+        m += 0x38000000u + (special & 0x38000000u) + (small & 0x00800000u);                   \
+        *x = sign | BITS(FLOAT(m) - FLOAT(small & 0x38800000u));                              \
+    }                                                                                         \
+    FN void ds__comm_narrow_f16_##SET(U *x) {                                                 \
+        U sign = *x >> 16 & 0x8000u, m = *x & 0x7fffffffu, tiny;                              \
+        U nan = (U)((S)(0x7f800000u - m) >> 31), big = (U)((S)(0x47800000u - m) >> 31),       \
+          small = (U)((S)(m - 0x38800000u) >> 31);                                            \
+        m = (m & ~big) | (big & 0x47800000u);                                                 \
+        tiny = BITS(FLOAT(m) + FLOAT((m & 0u) + 0x3f000000u)) - 0x3f000000u;                  \
+        m = (m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13;                                \
+        *x = (nan & 0x7e00u) | (~nan & (sign | (small & tiny) | (~small & m)));               \
     }
 DS__COMM_F16_MATH(DS__COMM_FN, f32, uint32_t, int32_t, ds__f32_of, ds__f32_bits)
 
@@ -1731,15 +1825,16 @@ DS__COMM_F16_MATH(DS__COMM_FN, f32, uint32_t, int32_t, ds__f32_of, ds__f32_bits)
 enum { DS__COMM_ITEM = 16 << 10 };
 
 typedef struct ds__comm_reduce_args {
-    void *out;             /* may be one of the inputs, but with DS__COMM_WIDE_OUT none after the first */
+    /* may be one of the inputs, but with DS__COMM_WIDE_OUT none after the first */
+    void *out;
     ds__comm_inputs in;
-    uint64_t bytes;        /* of the result; in halves, even if it is wide */
+    uint64_t bytes; /* of the result; in halves, even if it is wide */
     ds__comm_masks masks;
-    uint32_t inputs;       /* 1 to DS__COMM_INPUTS */
+    uint32_t inputs; /* 1 to DS__COMM_INPUTS */
     uint32_t op;
-    uint32_t divisor;      /* 0 and 1: none; of integers always */
+    uint32_t divisor; /* 0 and 1: none; of integers always */
     uint32_t kind;
-    uint32_t wide;         /* DS__COMM_WIDE_*, of halves only */
+    uint32_t wide; /* DS__COMM_WIDE_*, of halves only */
 } ds__comm_reduce_args;
 
 typedef struct ds__comm_divide_args {
@@ -1754,17 +1849,23 @@ typedef struct ds__comm_pack_args {
     const char *src;
     ds__comm_dims dims;
     uint64_t elements;
-    uint32_t ndim;         /* 1 to DS__COMM_DIMS */
-    uint32_t size;         /* bytes of an element: 1, 2, 4, 8 or 16 */
+    uint32_t ndim; /* 1 to DS__COMM_DIMS */
+    uint32_t size; /* bytes of an element: 1, 2, 4, 8 or 16 */
 } ds__comm_pack_args;
 
-static const unsigned char ds__comm_size[] = { 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16 }; /* by kind */
+/* by kind */
+static const unsigned char ds__comm_size[] = { 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16 };
 
 static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
-    uint32_t size = ds__comm_size[kind], mantissa = kind == DS__COMM_F16 ? 10 : kind == DS__COMM_BF16 ? 7 : kind == DS__COMM_F32 ? 23 : 52;
+    uint32_t size = ds__comm_size[kind], mantissa = kind == DS__COMM_F16    ? 10
+                                                    : kind == DS__COMM_BF16 ? 7
+                                                    : kind == DS__COMM_F32  ? 23
+                                                                            : 52;
     ds__comm_masks m = { 0, 0, 0, 0, 0, 8 * size - 1, 16 - size };
     uint64_t each;
-    if (size > 8 || kind == DS__COMM_C64) return m; /* complex numbers are not compared */
+    /* complex numbers are not compared */
+    if (size > 8 || kind == DS__COMM_C64)
+        return m;
     each = UINT64_MAX / (UINT64_MAX >> (64 - 8 * size));
     m.top = each << (8 * size - 1);
     if (kind >= DS__COMM_F16) {
@@ -1773,29 +1874,33 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
         m.quiet = m.top - each - each * (((uint64_t)1 << (mantissa - 1)) - 1);
     }
     m.flip = kind >= DS__COMM_I8 && kind <= DS__COMM_I64 ? m.top : 0;
-    if (op == DS__COMM_MIN) m.flip = ~m.flip;
+    if (op == DS__COMM_MIN)
+        m.flip = ~m.flip;
     return m;
 }
 
+/* comm/kernel_vector.h - kernel vector. */
+
 /* Vectors of W bytes that may lie anywhere, over any memory. */
-#define DS__COMM_TYPES(W) \
-    typedef uint8_t ds__vu8_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
+#define DS__COMM_TYPES(W)                                                                 \
+    typedef uint8_t ds__vu8_##W __attribute__((vector_size(W), aligned(1), may_alias));   \
     typedef uint16_t ds__vu16_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
     typedef uint32_t ds__vu32_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
     typedef uint64_t ds__vu64_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef int8_t ds__vi8_##W __attribute__((vector_size(W))); \
-    typedef int16_t ds__vi16_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef int32_t ds__vi32_##W __attribute__((vector_size(W))); \
-    typedef int64_t ds__vi64_##W __attribute__((vector_size(W))); \
-    typedef float ds__vf32_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef double ds__vf64_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
+    typedef int8_t ds__vi8_##W __attribute__((vector_size(W)));                           \
+    typedef int16_t ds__vi16_##W __attribute__((vector_size(W), aligned(1), may_alias));  \
+    typedef int32_t ds__vi32_##W __attribute__((vector_size(W)));                         \
+    typedef int64_t ds__vi64_##W __attribute__((vector_size(W)));                         \
+    typedef float ds__vf32_##W __attribute__((vector_size(W), aligned(1), may_alias));    \
+    typedef double ds__vf64_##W __attribute__((vector_size(W), aligned(1), may_alias));   \
     typedef float ds__vf32_whole_##W __attribute__((vector_size(W)));
 
 /* Stores that go around the caches, for results that do not fit there. */
 #if defined(__x86_64__) && !defined(DS__SANITIZED)
 #define DS__COMM_CAN_STREAM 1
 #ifdef __clang__
-#define DS__COMM_STREAM(W, to, v) __builtin_nontemporal_store((ds__vf32_whole_##W)(v), (ds__vf32_whole_##W *)(void *)(to))
+#define DS__COMM_STREAM(W, to, v) \
+    __builtin_nontemporal_store((ds__vf32_whole_##W)(v), (ds__vf32_whole_##W *)(void *)(to))
 #else
 #define DS__COMM_MOVNT_16 __builtin_ia32_movntps
 #define DS__COMM_MOVNT_32 __builtin_ia32_movntps256
@@ -1815,118 +1920,145 @@ enum { DS__COMM_STREAM_BYTES = 32 << 20 };
 #define DS__COMM_ANY_16(mask) ((((ds__vu64_16)(mask))[0] | ((ds__vu64_16)(mask))[1]) != 0)
 #endif
 
-/* A function for each kind of number, and not one for each operation too: compilers take their time with vectors. All inputs are read
-   side by side, so that they stream, and what is computed stays in registers. Every input is read before its place in the result is
-   written. bytes is a multiple of DS__COMM_BLOCK; around: `out` lies on a multiple of W. */
+/* A function for each kind of number, and not one for each operation too: compilers take their
+   time with vectors. All inputs are read side by side, so that they stream, and what is computed
+   stays in registers. Every input is read before its place in the result is written. bytes is a
+   multiple of DS__COMM_BLOCK; around: `out` lies on a multiple of W. */
 enum { DS__COMM_BLOCK = 128 };
-#define DS__COMM_RUN(KIND, W) \
-    void ds__comm_run_##KIND##_##W(const ds__comm_reduce_args *r, char *out, const char *const *in, size_t bytes, int around)
-typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const char *const *in, size_t bytes, int around);
 
-#define DS__COMM_PUT(W, V, to, v) \
-    do { \
-        if (around) DS__COMM_STREAM(W, to, v); \
-        else *(V *)(void *)(to) = (v); \
+#define DS__COMM_RUN(KIND, W)                                                \
+    void ds__comm_run_##KIND##_##W(const ds__comm_reduce_args *r, char *out, \
+                                   const char *const *in, size_t bytes, int around)
+typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const char *const *in,
+                                size_t bytes, int around);
+
+#define DS__COMM_PUT(W, V, to, v)      \
+    do {                               \
+        if (around)                    \
+            DS__COMM_STREAM(W, to, v); \
+        else                           \
+            *(V *)(void *)(to) = (v);  \
     } while (0)
 
-/* Sums and products of what is computed as it lies in memory. END sees to averages and NaN, which integers do not have. */
-#define DS__COMM_WHOLES(STATIC, KIND, W, V, END) \
-    STATIC DS__COMM_RUN(KIND, W) { \
+/* Sums and products of what is computed as it lies in memory. END sees to averages and NaN,
+   which integers do not have. */
+#define DS__COMM_WHOLES(STATIC, KIND, W, V, END)                                              \
+    STATIC DS__COMM_RUN(KIND, W) {                                                            \
         const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM; \
-        for (size_t at = 0; at < bytes; at += 4 * (W)) { \
-            const V *p = (const V *)(const void *)(in[0] + at); \
-            V a = p[0], b = p[1], c = p[2], d = p[3]; \
-            for (uint32_t k = 1; k < inputs; k++) { \
-                p = (const V *)(const void *)(in[k] + at); \
-                if (sum) a += p[0], b += p[1], c += p[2], d += p[3]; \
-                else a *= p[0], b *= p[1], c *= p[2], d *= p[3]; \
-            } \
-            END(W, divisor) \
-            DS__COMM_PUT(W, V, out + at, a); \
-            DS__COMM_PUT(W, V, out + at + (W), b); \
-            DS__COMM_PUT(W, V, out + at + 2 * (W), c); \
-            DS__COMM_PUT(W, V, out + at + 3 * (W), d); \
-        } \
+        for (size_t at = 0; at < bytes; at += 4 * (W)) {                                      \
+            const V *p = (const V *)(const void *)(in[0] + at);                               \
+            V a = p[0], b = p[1], c = p[2], d = p[3];                                         \
+            for (uint32_t k = 1; k < inputs; k++) {                                           \
+                p = (const V *)(const void *)(in[k] + at);                                    \
+                if (sum)                                                                      \
+                    a += p[0], b += p[1], c += p[2], d += p[3];                               \
+                else                                                                          \
+                    a *= p[0], b *= p[1], c *= p[2], d *= p[3];                               \
+            }                                                                                 \
+            END(W, divisor)                                                                   \
+            DS__COMM_PUT(W, V, out + at, a);                                                  \
+            DS__COMM_PUT(W, V, out + at + (W), b);                                            \
+            DS__COMM_PUT(W, V, out + at + 2 * (W), c);                                        \
+            DS__COMM_PUT(W, V, out + at + 3 * (W), d);                                        \
+        }                                                                                     \
     }
 
 /* Of floats of type T, whose bits are a U: most of the time there is nothing to do. */
-#define DS__COMM_ONE_NAN(V, U, x, value) x = (V)(((U)(x) & ~(U)((x) != (x))) | ((U)((x) != (x)) & (value)));
-#define DS__COMM_END(W, V, U, T, value, divisor) \
-    if (divisor > 1) { \
-        T n = (T)divisor; \
-        a /= n, b /= n, c /= n, d /= n; \
-    } \
-    if (DS__COMM_ANY_##W((a != a) | (b != b) | (c != c) | (d != d))) { \
-        DS__COMM_ONE_NAN(V, U, a, value) DS__COMM_ONE_NAN(V, U, b, value) DS__COMM_ONE_NAN(V, U, c, value) DS__COMM_ONE_NAN(V, U, d, value) \
+#define DS__COMM_ONE_NAN(V, U, x, value) \
+    x = (V)(((U)(x) & ~(U)((x) != (x))) | ((U)((x) != (x)) & (value)));
+#define DS__COMM_END(W, V, U, T, value, divisor)                          \
+    if (divisor > 1) {                                                    \
+        T n = (T)divisor;                                                 \
+        a /= n, b /= n, c /= n, d /= n;                                   \
+    }                                                                     \
+    if (DS__COMM_ANY_##W((a != a) | (b != b) | (c != c) | (d != d))) {    \
+        DS__COMM_ONE_NAN(V, U, a, value)                                  \
+        DS__COMM_ONE_NAN(V, U, b, value)                                  \
+        DS__COMM_ONE_NAN(V, U, c, value) DS__COMM_ONE_NAN(V, U, d, value) \
     }
 
-#define DS__COMM_END_F32(W, divisor) DS__COMM_END(W, ds__vf32_##W, ds__vu32_##W, float, 0x7fc00000u, divisor)
-#define DS__COMM_END_F64(W, divisor) DS__COMM_END(W, ds__vf64_##W, ds__vu64_##W, double, 0x7ff8000000000000u, divisor)
+#define DS__COMM_END_F32(W, divisor) \
+    DS__COMM_END(W, ds__vf32_##W, ds__vu32_##W, float, 0x7fc00000u, divisor)
+#define DS__COMM_END_F64(W, divisor) \
+    DS__COMM_END(W, ds__vf64_##W, ds__vu64_##W, double, 0x7ff8000000000000u, divisor)
 #define DS__COMM_END_INTEGER(W, divisor) (void)(divisor);
 
 /* Sums and products of halves. TAKE makes two vectors of floats of W bytes, GIVE turns two back. */
-#define DS__COMM_HALVES_OF(STATIC, KIND, W, TAKE, GIVE) \
-    STATIC DS__COMM_RUN(KIND, W) { \
+#define DS__COMM_HALVES_OF(STATIC, KIND, W, TAKE, GIVE)                                       \
+    STATIC DS__COMM_RUN(KIND, W) {                                                            \
         const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM; \
-        for (size_t at = 0; at < bytes; at += 2 * (W)) { \
-            ds__vf32_##W a, b, c, d, x, y; \
-            TAKE(W, in[0] + at, a, b) \
-            TAKE(W, in[0] + at + (W), c, d) \
-            for (uint32_t k = 1; k < inputs; k++) { \
-                TAKE(W, in[k] + at, x, y) \
-                if (sum) a += x, b += y; else a *= x, b *= y; \
-                TAKE(W, in[k] + at + (W), x, y) \
-                if (sum) c += x, d += y; else c *= x, d *= y; \
-            } \
-            DS__COMM_END_F32(W, divisor) \
-            GIVE(W, out + at, a, b) \
-            GIVE(W, out + at + (W), c, d) \
-        } \
+        for (size_t at = 0; at < bytes; at += 2 * (W)) {                                      \
+            ds__vf32_##W a, b, c, d, x, y;                                                    \
+            TAKE(W, in[0] + at, a, b)                                                         \
+            TAKE(W, in[0] + at + (W), c, d)                                                   \
+            for (uint32_t k = 1; k < inputs; k++) {                                           \
+                TAKE(W, in[k] + at, x, y)                                                     \
+                if (sum)                                                                      \
+                    a += x, b += y;                                                           \
+                else                                                                          \
+                    a *= x, b *= y;                                                           \
+                TAKE(W, in[k] + at + (W), x, y)                                               \
+                if (sum)                                                                      \
+                    c += x, d += y;                                                           \
+                else                                                                          \
+                    c *= x, d *= y;                                                           \
+            }                                                                                 \
+            DS__COMM_END_F32(W, divisor)                                                      \
+            GIVE(W, out + at, a, b)                                                           \
+            GIVE(W, out + at + (W), c, d)                                                     \
+        }                                                                                     \
     }
 
-/* The two halves of a word are taken apart and put together where they are: no number leaves its lane. What is NaN has no bits that
-   rounding could carry into the sign. */
-#define DS__COMM_TAKE_BF16(W, from, x, y) { \
+/* The two halves of a word are taken apart and put together where they are: no number leaves its
+   lane. What is NaN has no bits that rounding could carry into the sign. */
+#define DS__COMM_TAKE_BF16(W, from, x, y)                                \
+    {                                                                    \
         ds__vu32_##W word = *(const ds__vu32_##W *)(const void *)(from); \
-        x = (ds__vf32_##W)(word << 16); \
-        y = (ds__vf32_##W)(word & 0xffff0000u); \
+        x = (ds__vf32_##W)(word << 16);                                  \
+        y = (ds__vf32_##W)(word & 0xffff0000u);                          \
     }
-#define DS__COMM_GIVE_BF16(W, to, x, y) { \
+#define DS__COMM_GIVE_BF16(W, to, x, y)                                 \
+    {                                                                   \
         ds__vu32_##W low = (ds__vu32_##W)(x), high = (ds__vu32_##W)(y); \
-        low += 0x7fffu + (low >> 16 & 1u); \
-        high += 0x7fffu + (high >> 16 & 1u); \
-        low = low >> 16 | (high & 0xffff0000u); \
-        DS__COMM_PUT(W, ds__vu32_##W, to, low); \
+        low += 0x7fffu + (low >> 16 & 1u);                              \
+        high += 0x7fffu + (high >> 16 & 1u);                            \
+        low = low >> 16 | (high & 0xffff0000u);                         \
+        DS__COMM_PUT(W, ds__vu32_##W, to, low);                         \
     }
 
-#define DS__COMM_TAKE_F16(W, from, x, y) { \
+#define DS__COMM_TAKE_F16(W, from, x, y)                                                  \
+    {                                                                                     \
         ds__vu32_##W low = *(const ds__vu32_##W *)(const void *)(from), high = low >> 16; \
-        low &= 0xffffu; \
-        ds__comm_widen_f16_f32_##W(&low); \
-        ds__comm_widen_f16_f32_##W(&high); \
-        x = (ds__vf32_##W)low; \
-        y = (ds__vf32_##W)high; \
+        low &= 0xffffu;                                                                   \
+        ds__comm_widen_f16_f32_##W(&low);                                                 \
+        ds__comm_widen_f16_f32_##W(&high);                                                \
+        x = (ds__vf32_##W)low;                                                            \
+        y = (ds__vf32_##W)high;                                                           \
     }
-#define DS__COMM_GIVE_F16(W, to, x, y) { \
+#define DS__COMM_GIVE_F16(W, to, x, y)                                  \
+    {                                                                   \
         ds__vu32_##W low = (ds__vu32_##W)(x), high = (ds__vu32_##W)(y); \
-        ds__comm_narrow_f16_f32_##W(&low); \
-        ds__comm_narrow_f16_f32_##W(&high); \
-        low |= high << 16; \
-        DS__COMM_PUT(W, ds__vu32_##W, to, low); \
+        ds__comm_narrow_f16_f32_##W(&low);                              \
+        ds__comm_narrow_f16_f32_##W(&high);                             \
+        low |= high << 16;                                              \
+        DS__COMM_PUT(W, ds__vu32_##W, to, low);                         \
     }
 
 /* f16 by instructions, which give what the arithmetic gives. */
-#define DS__COMM_TAKE_NATIVE(W, from, x, y) \
+#define DS__COMM_TAKE_NATIVE(W, from, x, y)                                                   \
     x = (ds__vf32_32)__builtin_ia32_vcvtph2ps256(*(const ds__vi16_16 *)(const void *)(from)); \
     y = (ds__vf32_32)__builtin_ia32_vcvtph2ps256(*(const ds__vi16_16 *)(const void *)((from) + 16));
-#define DS__COMM_GIVE_NATIVE(W, to, x, y) { \
-        ds__vi16_16 low = __builtin_ia32_vcvtps2ph256(x, 0), high = __builtin_ia32_vcvtps2ph256(y, 0); \
-        DS__COMM_PUT(16, ds__vi16_16, to, low); \
-        DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high); \
+#define DS__COMM_GIVE_NATIVE(W, to, x, y)                     \
+    {                                                         \
+        ds__vi16_16 low = __builtin_ia32_vcvtps2ph256(x, 0),  \
+                    high = __builtin_ia32_vcvtps2ph256(y, 0); \
+        DS__COMM_PUT(16, ds__vi16_16, to, low);               \
+        DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);       \
     }
 
-/* The largest and smallest of integers, and of halves too, which are compared as they are: they become keys that compare with a sign,
-   of which the largest is taken. The key of NaN is larger than any other. S has a sign, U has none. */
+/* The largest and smallest of integers, and of halves too, which are compared as they are: they
+   become keys that compare with a sign, of which the largest is taken. The key of NaN is larger
+   than any other. S has a sign, U has none. */
 typedef struct ds__comm_order {
     uint64_t fold;     /* what is turned over of a half whose sign is set */
     uint64_t flip;     /* and then of every number */
@@ -1938,146 +2070,184 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
     uint32_t bits = 8u * ds__comm_size[kind];
     uint64_t all = ~(uint64_t)0 >> (64 - bits), top = all - (all >> 1);
     ds__comm_order o = { 0, kind <= DS__COMM_U64 ? top : 0, 0, 0 };
-    if (kind == DS__COMM_F16) o.fold = 0x7fff, o.infinity = 0x7c00, o.quiet = 0x7e00;
-    if (kind == DS__COMM_BF16) o.fold = 0x7fff, o.infinity = 0x7f80, o.quiet = 0x7fc0;
-    if (op == DS__COMM_MIN) o.flip ^= all;
+    if (kind == DS__COMM_F16)
+        o.fold = 0x7fff, o.infinity = 0x7c00, o.quiet = 0x7e00;
+    if (kind == DS__COMM_BF16)
+        o.fold = 0x7fff, o.infinity = 0x7f80, o.quiet = 0x7fc0;
+    if (op == DS__COMM_MIN)
+        o.flip ^= all;
     return o;
 }
 
 #define DS__COMM_KEY(U, S, from, key) key = (S)(*(const U *)(const void *)(from) ^ flip);
-#define DS__COMM_UNKEY(W, U, S, to, key) { \
-        U v = (U)(key) ^ flip; \
-        DS__COMM_PUT(W, U, to, v); \
+#define DS__COMM_UNKEY(W, U, S, to, key) \
+    {                                    \
+        U v = (U)(key) ^ flip;           \
+        DS__COMM_PUT(W, U, to, v);       \
     }
-#define DS__COMM_KEY_HALF(U, S, from, key) { \
+#define DS__COMM_KEY_HALF(U, S, from, key)                                          \
+    {                                                                               \
         U v = *(const U *)(const void *)(from), nan = (U)((S)(v & abs) > infinity); \
-        v ^= ((U)((S)v < 0) & fold) ^ flip; \
-        key = (S)((v & ~nan) | (nan & abs)); \
+        v ^= ((U)((S)v < 0) & fold) ^ flip;                                         \
+        key = (S)((v & ~nan) | (nan & abs));                                        \
     }
-#define DS__COMM_UNKEY_HALF(W, U, S, to, key) { \
+#define DS__COMM_UNKEY_HALF(W, U, S, to, key)               \
+    {                                                       \
         U v = (U)(key) ^ flip, nan = (U)((key) > infinity); \
-        v ^= (U)((S)v < 0) & fold; \
-        v = (v & ~nan) | (nan & quiet); \
-        DS__COMM_PUT(W, U, to, v); \
+        v ^= (U)((S)v < 0) & fold;                          \
+        v = (v & ~nan) | (nan & quiet);                     \
+        DS__COMM_PUT(W, U, to, v);                          \
     }
-#define DS__COMM_LARGER(U, S, a, x) { \
-        U more = (U)((x) > (a)); \
-        a = (S)(((U)(x) & more) | ((U)(a) & ~more)); \
+#define DS__COMM_LARGER(U, S, a, x)                \
+    {                                              \
+        U more = (U)((x) > (a));                   \
+        a = (S)(((U)(x)&more) | ((U)(a) & ~more)); \
     }
-#define DS__COMM_LARGEST(STATIC, KIND, W, U, S, T, KEY, UNKEY) \
-    STATIC DS__COMM_RUN(KIND, W) { \
-        const uint32_t inputs = r->inputs; \
-        ds__comm_order o = ds__comm_order_of(r->kind, r->op); \
-        U zero = { 0 }, fold = zero + (T)o.fold, flip = zero + (T)o.flip, quiet = zero + (T)o.quiet, abs = ~zero >> 1; \
-        S infinity = (S)(zero + (T)o.infinity); \
-        (void)fold, (void)quiet, (void)abs, (void)infinity; \
-        for (size_t at = 0; at < bytes; at += 2 * (W)) { \
-            S a, b, x, y; \
-            KEY(U, S, in[0] + at, a) \
-            KEY(U, S, in[0] + at + (W), b) \
-            for (uint32_t k = 1; k < inputs; k++) { \
-                KEY(U, S, in[k] + at, x) \
-                KEY(U, S, in[k] + at + (W), y) \
-                DS__COMM_LARGER(U, S, a, x) \
-                DS__COMM_LARGER(U, S, b, y) \
-            } \
-            UNKEY(W, U, S, out + at, a) \
-            UNKEY(W, U, S, out + at + (W), b) \
-        } \
+#define DS__COMM_LARGEST(STATIC, KIND, W, U, S, T, KEY, UNKEY)            \
+    STATIC DS__COMM_RUN(KIND, W) {                                        \
+        const uint32_t inputs = r->inputs;                                \
+        ds__comm_order o = ds__comm_order_of(r->kind, r->op);             \
+        U zero = { 0 }, fold = zero + (T)o.fold, flip = zero + (T)o.flip, \
+          quiet = zero + (T)o.quiet, abs = ~zero >> 1;                    \
+        S infinity = (S)(zero + (T)o.infinity);                           \
+        (void)fold, (void)quiet, (void)abs, (void)infinity;               \
+        for (size_t at = 0; at < bytes; at += 2 * (W)) {                  \
+            S a, b, x, y;                                                 \
+            KEY(U, S, in[0] + at, a)                                      \
+            KEY(U, S, in[0] + at + (W), b)                                \
+            for (uint32_t k = 1; k < inputs; k++) {                       \
+                KEY(U, S, in[k] + at, x)                                  \
+                KEY(U, S, in[k] + at + (W), y)                            \
+                DS__COMM_LARGER(U, S, a, x)                               \
+                DS__COMM_LARGER(U, S, b, y)                               \
+            }                                                             \
+            UNKEY(W, U, S, out + at, a)                                   \
+            UNKEY(W, U, S, out + at + (W), b)                             \
+        }                                                                 \
     }
 
-/* Of floats of type V, whose bits are a U; the smallest is the largest with all signs turned. Zeros are equal to a comparison: where the
-   largest is one nothing is larger, and it is -0 if all signs are set. `all` is what is set in all numbers, so there nothing but the sign. */
-#define DS__COMM_LARGER_REAL(V, U, from, a, all, nan) { \
+/* Of floats of type V, whose bits are a U; the smallest is the largest with all signs turned.
+   Zeros are equal to a comparison: where the largest is one nothing is larger, and it is -0 if
+   all signs are set. `all` is what is set in all numbers, so there nothing but the sign. */
+#define DS__COMM_LARGER_REAL(V, U, from, a, all, nan)           \
+    {                                                           \
         U bits = *(const U *)(const void *)(from) ^ flip, more; \
-        V x = (V)bits; \
-        more = (U)(x > a); \
-        all &= bits; \
-        nan |= (U)(x != x); \
-        a = (V)((bits & more) | ((U)a & ~more)); \
+        V x = (V)bits;                                          \
+        more = (U)(x > a);                                      \
+        all &= bits;                                            \
+        nan |= (U)(x != x);                                     \
+        a = (V)((bits & more) | ((U)a & ~more));                \
     }
-#define DS__COMM_LARGEST_REAL(STATIC, KIND, W, V, U, T, quiet) \
-    STATIC DS__COMM_RUN(KIND, W) { \
-        const uint32_t inputs = r->inputs; \
-        const T top = ~((T)~(T)0 >> 1); \
-        U zero = { 0 }, flip = zero + (r->op == DS__COMM_MIN ? top : 0); \
-        for (size_t at = 0; at < bytes; at += 2 * (W)) { \
-            U first = *(const U *)(const void *)(in[0] + at) ^ flip, second = *(const U *)(const void *)(in[0] + at + (W)) ^ flip; \
-            V a = (V)first, b = (V)second; \
-            U nan = (U)(a != a), not = (U)(b != b); \
-            for (uint32_t k = 1; k < inputs; k++) { \
-                DS__COMM_LARGER_REAL(V, U, in[k] + at, a, first, nan) \
-                DS__COMM_LARGER_REAL(V, U, in[k] + at + (W), b, second, not) \
-            } \
-            first = ((U)a & (first | (U)(a != 0))) ^ flip; \
-            second = ((U)b & (second | (U)(b != 0))) ^ flip; \
-            if (DS__COMM_ANY_##W(nan | not)) { \
-                first = (first & ~nan) | (nan & (quiet)); \
-                second = (second & ~not) | (not & (quiet)); \
-            } \
-            DS__COMM_PUT(W, U, out + at, first); \
-            DS__COMM_PUT(W, U, out + at + (W), second); \
-        } \
+#define DS__COMM_LARGEST_REAL(STATIC, KIND, W, V, U, T, quiet)                \
+    STATIC DS__COMM_RUN(KIND, W) {                                            \
+        const uint32_t inputs = r->inputs;                                    \
+        const T top = ~((T) ~(T)0 >> 1);                                      \
+        U zero = { 0 }, flip = zero + (r->op == DS__COMM_MIN ? top : 0);      \
+        for (size_t at = 0; at < bytes; at += 2 * (W)) {                      \
+            U first = *(const U *)(const void *)(in[0] + at) ^ flip,          \
+              second = *(const U *)(const void *)(in[0] + at + (W)) ^ flip;   \
+            V a = (V)first, b = (V)second;                                    \
+            U nan = (U)(a != a), not = (U)(b != b);                           \
+            for (uint32_t k = 1; k < inputs; k++) {                           \
+                DS__COMM_LARGER_REAL(V, U, in[k] + at, a, first, nan)         \
+                DS__COMM_LARGER_REAL(V, U, in[k] + at + (W), b, second, not ) \
+            }                                                                 \
+            first = ((U)a & (first | (U)(a != 0))) ^ flip;                    \
+            second = ((U)b & (second | (U)(b != 0))) ^ flip;                  \
+            if (DS__COMM_ANY_##W(nan | not )) {                               \
+                first = (first & ~nan) | (nan & (quiet));                     \
+                second = (second & ~not ) | (not &(quiet));                   \
+            }                                                                 \
+            DS__COMM_PUT(W, U, out + at, first);                              \
+            DS__COMM_PUT(W, U, out + at + (W), second);                       \
+        }                                                                     \
     }
 
 /* All of it for vectors of W bytes; F16: that of f16. */
-#define DS__COMM_SET(STATIC, W, F16) \
-    DS__COMM_WHOLES(STATIC, u8, W, ds__vu8_##W, DS__COMM_END_INTEGER) \
-    DS__COMM_WHOLES(STATIC, u16, W, ds__vu16_##W, DS__COMM_END_INTEGER) \
-    DS__COMM_WHOLES(STATIC, u32, W, ds__vu32_##W, DS__COMM_END_INTEGER) \
-    DS__COMM_WHOLES(STATIC, u64, W, ds__vu64_##W, DS__COMM_END_INTEGER) \
-    DS__COMM_WHOLES(STATIC, f32, W, ds__vf32_##W, DS__COMM_END_F32) \
-    DS__COMM_WHOLES(STATIC, f64, W, ds__vf64_##W, DS__COMM_END_F64) \
-    F16 \
-    DS__COMM_HALVES_OF(STATIC, bf16, W, DS__COMM_TAKE_BF16, DS__COMM_GIVE_BF16) \
-    DS__COMM_LARGEST(STATIC, largest_i8, W, ds__vu8_##W, ds__vi8_##W, uint8_t, DS__COMM_KEY, DS__COMM_UNKEY) \
-    DS__COMM_LARGEST(STATIC, largest_i16, W, ds__vu16_##W, ds__vi16_##W, uint16_t, DS__COMM_KEY, DS__COMM_UNKEY) \
-    DS__COMM_LARGEST(STATIC, largest_f16, W, ds__vu16_##W, ds__vi16_##W, uint16_t, DS__COMM_KEY_HALF, DS__COMM_UNKEY_HALF) \
-    DS__COMM_LARGEST(STATIC, largest_i32, W, ds__vu32_##W, ds__vi32_##W, uint32_t, DS__COMM_KEY, DS__COMM_UNKEY) \
-    DS__COMM_LARGEST_REAL(STATIC, largest_f32, W, ds__vf32_##W, ds__vu32_##W, uint32_t, 0x7fc00000u) \
-    DS__COMM_LARGEST(STATIC, largest_i64, W, ds__vu64_##W, ds__vi64_##W, uint64_t, DS__COMM_KEY, DS__COMM_UNKEY) \
-    DS__COMM_LARGEST_REAL(STATIC, largest_f64, W, ds__vf64_##W, ds__vu64_##W, uint64_t, 0x7ff8000000000000u) \
-    static const ds__comm_run_fn ds__comm_runs_##W[][DS__COMM_F64 + 1] = { { /* by kind */ \
-        ds__comm_run_u8_##W, ds__comm_run_u16_##W, ds__comm_run_u32_##W, ds__comm_run_u64_##W, \
-        ds__comm_run_u8_##W, ds__comm_run_u16_##W, ds__comm_run_u32_##W, ds__comm_run_u64_##W, \
-        ds__comm_run_f16_##W, ds__comm_run_bf16_##W, ds__comm_run_f32_##W, ds__comm_run_f64_##W \
-    }, { \
-        ds__comm_run_largest_i8_##W, ds__comm_run_largest_i16_##W, ds__comm_run_largest_i32_##W, ds__comm_run_largest_i64_##W, \
-        ds__comm_run_largest_i8_##W, ds__comm_run_largest_i16_##W, ds__comm_run_largest_i32_##W, ds__comm_run_largest_i64_##W, \
-        ds__comm_run_largest_f16_##W, ds__comm_run_largest_f16_##W, ds__comm_run_largest_f32_##W, ds__comm_run_largest_f64_##W \
-    } };
+#define DS__COMM_SET(STATIC, W, F16)                                                               \
+    DS__COMM_WHOLES(STATIC, u8, W, ds__vu8_##W, DS__COMM_END_INTEGER)                              \
+    DS__COMM_WHOLES(STATIC, u16, W, ds__vu16_##W, DS__COMM_END_INTEGER)                            \
+    DS__COMM_WHOLES(STATIC, u32, W, ds__vu32_##W, DS__COMM_END_INTEGER)                            \
+    DS__COMM_WHOLES(STATIC, u64, W, ds__vu64_##W, DS__COMM_END_INTEGER)                            \
+    DS__COMM_WHOLES(STATIC, f32, W, ds__vf32_##W, DS__COMM_END_F32)                                \
+    DS__COMM_WHOLES(STATIC, f64, W, ds__vf64_##W, DS__COMM_END_F64)                                \
+    F16 DS__COMM_HALVES_OF(STATIC, bf16, W, DS__COMM_TAKE_BF16, DS__COMM_GIVE_BF16)                \
+        DS__COMM_LARGEST(STATIC, largest_i8, W, ds__vu8_##W, ds__vi8_##W, uint8_t, DS__COMM_KEY,   \
+                         DS__COMM_UNKEY) DS__COMM_LARGEST(STATIC, largest_i16, W, ds__vu16_##W,    \
+                                                          ds__vi16_##W, uint16_t, DS__COMM_KEY,    \
+                                                          DS__COMM_UNKEY)                          \
+            DS__COMM_LARGEST(STATIC, largest_f16, W, ds__vu16_##W, ds__vi16_##W, uint16_t,         \
+                             DS__COMM_KEY_HALF, DS__COMM_UNKEY_HALF)                               \
+                DS__COMM_LARGEST(                                                                  \
+                    STATIC, largest_i32, W, ds__vu32_##W, ds__vi32_##W, uint32_t, DS__COMM_KEY,    \
+                    DS__COMM_UNKEY) DS__COMM_LARGEST_REAL(STATIC, largest_f32, W, ds__vf32_##W,    \
+                                                          ds__vu32_##W, uint32_t, 0x7fc00000u)     \
+                    DS__COMM_LARGEST(STATIC, largest_i64, W, ds__vu64_##W, ds__vi64_##W, uint64_t, \
+                                     DS__COMM_KEY, DS__COMM_UNKEY)                                 \
+                        DS__COMM_LARGEST_REAL(STATIC, largest_f64, W, ds__vf64_##W, ds__vu64_##W,  \
+                                              uint64_t,                                            \
+                                              0x7ff8000000000000u) static const ds__comm_run_fn    \
+                            ds__comm_runs_##W[][DS__COMM_F64 + 1] = {                              \
+                                { /* by kind */                                                    \
+                                  ds__comm_run_u8_##W, ds__comm_run_u16_##W, ds__comm_run_u32_##W, \
+                                  ds__comm_run_u64_##W, ds__comm_run_u8_##W, ds__comm_run_u16_##W, \
+                                  ds__comm_run_u32_##W, ds__comm_run_u64_##W,                      \
+                                  ds__comm_run_f16_##W, ds__comm_run_bf16_##W,                     \
+                                  ds__comm_run_f32_##W, ds__comm_run_f64_##W },                    \
+                                { ds__comm_run_largest_i8_##W, ds__comm_run_largest_i16_##W,       \
+                                  ds__comm_run_largest_i32_##W, ds__comm_run_largest_i64_##W,      \
+                                  ds__comm_run_largest_i8_##W, ds__comm_run_largest_i16_##W,       \
+                                  ds__comm_run_largest_i32_##W, ds__comm_run_largest_i64_##W,      \
+                                  ds__comm_run_largest_f16_##W, ds__comm_run_largest_f16_##W,      \
+                                  ds__comm_run_largest_f32_##W, ds__comm_run_largest_f64_##W }     \
+                            };
 
 DS__COMM_TYPES(16)
 DS__COMM_F16_MATH(DS__COMM_FN, f32_16, ds__vu32_16, ds__vi32_16, (ds__vf32_16), (ds__vu32_16))
 DS__COMM_SET(static, 16, DS__COMM_HALVES_OF(static, f16, 16, DS__COMM_TAKE_F16, DS__COMM_GIVE_F16))
 
-/* Every processor with AVX2 and FMA has the conversions of f16; gcc and clang have no common name to ask for those. */
+/* Every processor with AVX2 and FMA has the conversions of f16; gcc and clang have no common
+   name to ask for those. */
 #if defined(__x86_64__)
 DS__COMM_TYPES(32)
 #define DS__COMM_STATIC_32 static __attribute__((target("avx2,f16c")))
-DS__COMM_SET(DS__COMM_STATIC_32, 32, DS__COMM_HALVES_OF(DS__COMM_STATIC_32, f16, 32, DS__COMM_TAKE_NATIVE, DS__COMM_GIVE_NATIVE))
-static int ds__comm_has_32(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+DS__COMM_SET(DS__COMM_STATIC_32, 32,
+             DS__COMM_HALVES_OF(DS__COMM_STATIC_32, f16, 32, DS__COMM_TAKE_NATIVE,
+                                DS__COMM_GIVE_NATIVE))
+
+static int ds__comm_has_32(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 #else
-static int ds__comm_has_32(void) { return 0; }
+static int ds__comm_has_32(void) {
+    return 0;
+}
 #endif
 
+/* comm/kernel_cpu.h - kernel cpu. */
+
 /* vector: bytes of the vectors to use, 16 or, where they exist, 32. */
-static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in, size_t bytes, int around, int vector) {
+static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
+                                   size_t bytes, int around, int vector) {
 #if defined(__x86_64__)
-    if (vector == 32) ds__comm_runs_32[r->op >= DS__COMM_MAX][r->kind](r, out, in, bytes, around);
+    if (vector == 32)
+        ds__comm_runs_32[r->op >= DS__COMM_MAX][r->kind](r, out, in, bytes, around);
     else
 #endif
-    ds__comm_runs_16[r->op >= DS__COMM_MAX][r->kind](r, out, in, bytes, around);
+        ds__comm_runs_16[r->op >= DS__COMM_MAX][r->kind](r, out, in, bytes, around);
     (void)vector;
 #if DS__COMM_CAN_STREAM
-    if (around) __asm__ __volatile__("sfence" ::: "memory");
+    if (around)
+        __asm__ __volatile__("sfence" ::: "memory");
 #endif
 }
 
-/* Halves of which the first input or the result is in f32, as cut reductions of many inputs have them: widened, computed as f32 and
-   narrowed block by block. Numbers first to end - 1. */
-static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, uint64_t end, int vector) {
+/* Halves of which the first input or the result is in f32, as cut reductions of many inputs have
+   them: widened, computed as f32 and narrowed block by block. Numbers first to end - 1. */
+static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, uint64_t end,
+                                 int vector) {
     enum { NUMBERS = 256 };
+
     uint32_t block[DS__COMM_INPUTS][NUMBERS];
     uint16_t halves[NUMBERS];
     const char *in[DS__COMM_INPUTS];
@@ -2095,54 +2265,80 @@ static void ds__comm_reduce_wide(const ds__comm_reduce_args *r, uint64_t first, 
                 continue;
             }
             memcpy(halves, (const char *)r->in.at[k] + 2 * first, 2 * n);
-            for (int i = 0; i < NUMBERS; i++) b[i] = halves[i];
-            if (r->kind == DS__COMM_F16) for (int i = 0; i < NUMBERS; i++) ds__comm_widen_f16_f32(&b[i]);
-            else for (int i = 0; i < NUMBERS; i++) ds__comm_widen_bf16_f32(&b[i]);
+            for (int i = 0; i < NUMBERS; i++)
+                b[i] = halves[i];
+            if (r->kind == DS__COMM_F16)
+                for (int i = 0; i < NUMBERS; i++)
+                    ds__comm_widen_f16_f32(&b[i]);
+            else
+                for (int i = 0; i < NUMBERS; i++)
+                    ds__comm_widen_bf16_f32(&b[i]);
         }
         ds__comm_reduce_blocks(&whole, (char *)block[0], in, sizeof block[0], 0, vector);
         if (r->wide & DS__COMM_WIDE_OUT) {
             memcpy((char *)r->out + 4 * first, block[0], 4 * n);
             continue;
         }
-        if (r->kind == DS__COMM_F16) for (int i = 0; i < NUMBERS; i++) ds__comm_narrow_f16_f32(&block[0][i]);
-        else for (int i = 0; i < NUMBERS; i++) ds__comm_narrow_bf16_f32(&block[0][i]);
-        for (int i = 0; i < NUMBERS; i++) halves[i] = (uint16_t)block[0][i];
+        if (r->kind == DS__COMM_F16)
+            for (int i = 0; i < NUMBERS; i++)
+                ds__comm_narrow_f16_f32(&block[0][i]);
+        else
+            for (int i = 0; i < NUMBERS; i++)
+                ds__comm_narrow_bf16_f32(&block[0][i]);
+        for (int i = 0; i < NUMBERS; i++)
+            halves[i] = (uint16_t)block[0][i];
         memcpy((char *)r->out + 2 * first, halves, 2 * n);
     }
 }
 
 /* Products of complex numbers. */
-#define DS__COMM_PRODUCTS(NAME, T, U, MULTIPLY, END) \
+#define DS__COMM_PRODUCTS(NAME, T, U, MULTIPLY, END)                                \
     static void NAME(const ds__comm_reduce_args *r, uint64_t first, uint64_t end) { \
-        for (uint64_t i = first; i < end; i++) { \
-            T a[2], x[2]; \
-            U bits[2]; \
-            memcpy(a, (const char *)r->in.at[0] + sizeof a * i, sizeof a); \
-            for (uint32_t k = 1; k < r->inputs; k++) { \
-                memcpy(x, (const char *)r->in.at[k] + sizeof x * i, sizeof x); \
-                MULTIPLY(a, x); \
-            } \
-            memcpy(bits, a, sizeof a); \
-            END(0, &bits[0]); \
-            END(0, &bits[1]); \
-            memcpy((char *)r->out + sizeof bits * i, bits, sizeof bits); \
-        } \
+        for (uint64_t i = first; i < end; i++) {                                    \
+            T a[2], x[2];                                                           \
+            U bits[2];                                                              \
+            memcpy(a, (const char *)r->in.at[0] + sizeof a * i, sizeof a);          \
+            for (uint32_t k = 1; k < r->inputs; k++) {                              \
+                memcpy(x, (const char *)r->in.at[k] + sizeof x * i, sizeof x);      \
+                MULTIPLY(a, x);                                                     \
+            }                                                                       \
+            memcpy(bits, a, sizeof a);                                              \
+            END(0, &bits[0]);                                                       \
+            END(0, &bits[1]);                                                       \
+            memcpy((char *)r->out + sizeof bits * i, bits, sizeof bits);            \
+        }                                                                           \
     }
 DS__COMM_PRODUCTS(ds__comm_products_c64, float, uint32_t, ds__comm_multiply_c64, ds__comm_end_f32)
-DS__COMM_PRODUCTS(ds__comm_products_c128, double, uint64_t, ds__comm_multiply_c128, ds__comm_end_f64)
+DS__COMM_PRODUCTS(ds__comm_products_c128, double, uint64_t, ds__comm_multiply_c128,
+                  ds__comm_end_f64)
 
 /* Bytes first to end - 1 of the result; vector as before. */
-static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce_args *r, uint64_t first, uint64_t end, int vector) {
+static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce_args *r,
+                                                           uint64_t first, uint64_t end,
+                                                           int vector) {
     const char *in[DS__COMM_INPUTS];
     char *out = (char *)r->out + first;
-    int around = DS__COMM_CAN_STREAM && r->bytes >= DS__COMM_STREAM_BYTES && ((uintptr_t)out & 31) == 0;
-    if (first >= end) return;
-    if (r->wide) { ds__comm_reduce_wide(r, first / 2, end / 2, vector); return; }
-    if (r->kind == DS__COMM_C64) { ds__comm_products_c64(r, first / 8, end / 8); return; }
-    if (r->kind == DS__COMM_C128) { ds__comm_products_c128(r, first / 16, end / 16); return; }
+    int around =
+        DS__COMM_CAN_STREAM && r->bytes >= DS__COMM_STREAM_BYTES && ((uintptr_t)out & 31) == 0;
+    if (first >= end)
+        return;
+    if (r->wide) {
+        ds__comm_reduce_wide(r, first / 2, end / 2, vector);
+        return;
+    }
+    if (r->kind == DS__COMM_C64) {
+        ds__comm_products_c64(r, first / 8, end / 8);
+        return;
+    }
+    if (r->kind == DS__COMM_C128) {
+        ds__comm_products_c128(r, first / 16, end / 16);
+        return;
+    }
     for (uint32_t k = 0; k < r->inputs; k++) {
         in[k] = (const char *)r->in.at[k] + first;
-        if (in[k] == out) around = 0; /* its lines are in the cache anyway */
+        /* its lines are in the cache anyway */
+        if (in[k] == out)
+            around = 0;
     }
     size_t rest = (size_t)(end - first) % DS__COMM_BLOCK, whole = (size_t)(end - first) - rest;
     ds__comm_reduce_blocks(r, out, in, whole, around, vector);
@@ -2158,135 +2354,200 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
     }
 }
 
-/* A program may have its threads round otherwise, take what is subnormal as zero (linked with -ffast-math, gcc sets that for the whole
-   process) or trap. The bits of a reduction do not depend on it. */
+/* A program may have its threads round otherwise, take what is subnormal as zero (linked with
+   -ffast-math, gcc sets that for the whole process) or trap. The bits of a reduction do not
+   depend on it. */
 #if defined(__x86_64__)
 enum { DS__COMM_PLAIN_FLOATS = 0x1f80, DS__COMM_FLOAT_STATE = 0xffc0 };
-static uint64_t ds__comm_floats(void) { return __builtin_ia32_stmxcsr(); }
-static void ds__comm_set_floats(uint64_t state) { __builtin_ia32_ldmxcsr((unsigned)state); }
+
+static uint64_t ds__comm_floats(void) {
+    return __builtin_ia32_stmxcsr();
+}
+
+static void ds__comm_set_floats(uint64_t state) {
+    __builtin_ia32_ldmxcsr((unsigned)state);
+}
 #elif defined(__aarch64__)
 enum { DS__COMM_PLAIN_FLOATS = 0, DS__COMM_FLOAT_STATE = 0x7ffffff };
-static uint64_t ds__comm_floats(void) { uint64_t state; __asm__ __volatile__("mrs %0, fpcr" : "=r"(state)); return state; }
-static void ds__comm_set_floats(uint64_t state) { __asm__ __volatile__("msr fpcr, %0" :: "r"(state) : "memory"); }
+
+static uint64_t ds__comm_floats(void) {
+    uint64_t state;
+    __asm__ __volatile__("mrs %0, fpcr" : "=r"(state));
+    return state;
+}
+
+static void ds__comm_set_floats(uint64_t state) {
+    __asm__ __volatile__("msr fpcr, %0" ::"r"(state) : "memory");
+}
 #else
 enum { DS__COMM_PLAIN_FLOATS = 0, DS__COMM_FLOAT_STATE = 0 };
-static uint64_t ds__comm_floats(void) { return 0; }
-static void ds__comm_set_floats(uint64_t state) { (void)state; }
+
+static uint64_t ds__comm_floats(void) {
+    return 0;
+}
+
+static void ds__comm_set_floats(uint64_t state) {
+    (void)state;
+}
 #endif
 
 static int ds__comm_reduce_items(size_t first, size_t count, const void *args) {
     const ds__comm_reduce_args *r = args;
     uint64_t end = (uint64_t)(first + count) * DS__COMM_ITEM, state = ds__comm_floats();
     int plain = (state & DS__COMM_FLOAT_STATE) == DS__COMM_PLAIN_FLOATS;
-    if (!plain) ds__comm_set_floats(DS__COMM_PLAIN_FLOATS);
-    ds__comm_reduce_part(r, (uint64_t)first * DS__COMM_ITEM, end < r->bytes ? end : r->bytes, ds__comm_has_32() ? 32 : 16);
-    if (!plain) ds__comm_set_floats(state);
+    if (!plain)
+        ds__comm_set_floats(DS__COMM_PLAIN_FLOATS);
+    ds__comm_reduce_part(r, (uint64_t)first * DS__COMM_ITEM, end < r->bytes ? end : r->bytes,
+                         ds__comm_has_32() ? 32 : 16);
+    if (!plain)
+        ds__comm_set_floats(state);
     return 0;
 }
 
-/* An average of integers is their sum, divided by this one: by a multiplication with 1 / divisor, after which one may be missing. */
+/* An average of integers is their sum, divided by this one: by a multiplication with 1 /
+   divisor, after which one may be missing. */
 __extension__ typedef unsigned __int128 ds__comm_u128;
-#define DS__COMM_DIVIDE(T) \
-    for (; at < end; at += sizeof(T)) { \
-        T v, sign; \
-        memcpy(&v, p + at, sizeof v); \
-        sign = (T)(0 - (v >> (8 * sizeof v - 1) & is_signed)); \
-        v = (T)((v ^ sign) - sign); \
+#define DS__COMM_DIVIDE(T)                                            \
+    for (; at < end; at += sizeof(T)) {                               \
+        T v, sign;                                                    \
+        memcpy(&v, p + at, sizeof v);                                 \
+        sign = (T)(0 - (v >> (8 * sizeof v - 1) & is_signed));        \
+        v = (T)((v ^ sign) - sign);                                   \
         uint64_t q = (uint64_t)((ds__comm_u128)v * reciprocal >> 64); \
-        q += v - q * divisor >= divisor; \
-        v = (T)(((T)q ^ sign) - sign); \
-        memcpy(p + at, &v, sizeof v); \
+        q += v - q * divisor >= divisor;                              \
+        v = (T)(((T)q ^ sign) - sign);                                \
+        memcpy(p + at, &v, sizeof v);                                 \
     }
+
 static int ds__comm_divide_items(size_t first, size_t count, const void *args) {
     const ds__comm_divide_args *d = args;
     uint64_t at = (uint64_t)first * DS__COMM_ITEM, end = (uint64_t)(first + count) * DS__COMM_ITEM;
     uint64_t divisor = d->divisor, reciprocal = UINT64_MAX / divisor;
     unsigned is_signed = d->kind >= DS__COMM_I8;
     char *p = d->out;
-    if (end > d->bytes) end = d->bytes;
+    if (end > d->bytes)
+        end = d->bytes;
     switch (d->kind & 3) {
-    case DS__COMM_U8: DS__COMM_DIVIDE(uint8_t) break;
-    case DS__COMM_U16: DS__COMM_DIVIDE(uint16_t) break;
-    case DS__COMM_U32: DS__COMM_DIVIDE(uint32_t) break;
-    default: DS__COMM_DIVIDE(uint64_t) break;
+    case DS__COMM_U8:
+        DS__COMM_DIVIDE(uint8_t) break;
+    case DS__COMM_U16:
+        DS__COMM_DIVIDE(uint16_t) break;
+    case DS__COMM_U32:
+        DS__COMM_DIVIDE(uint32_t) break;
+    default:
+        DS__COMM_DIVIDE(uint64_t) break;
     }
     return 0;
 }
 
-#define DS__COMM_COPY_ROW(BYTES) { \
+/* comm/kernel_pack.h - kernel pack. */
+
+#define DS__COMM_COPY_ROW(BYTES)                                           \
+    {                                                                      \
         for (; n >= 4; n -= 4, dst += 4 * dst_step, src += 4 * src_step) { \
-            memcpy(dst, src, (BYTES)); \
-            memcpy(dst + dst_step, src + src_step, (BYTES)); \
-            memcpy(dst + 2 * dst_step, src + 2 * src_step, (BYTES)); \
-            memcpy(dst + 3 * dst_step, src + 3 * src_step, (BYTES)); \
-        } \
-        for (; n > 0; n--, dst += dst_step, src += src_step) memcpy(dst, src, (BYTES)); \
+            memcpy(dst, src, (BYTES));                                     \
+            memcpy(dst + dst_step, src + src_step, (BYTES));               \
+            memcpy(dst + 2 * dst_step, src + 2 * src_step, (BYTES));       \
+            memcpy(dst + 3 * dst_step, src + 3 * src_step, (BYTES));       \
+        }                                                                  \
+        for (; n > 0; n--, dst += dst_step, src += src_step)               \
+            memcpy(dst, src, (BYTES));                                     \
     }
-static void ds__comm_copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_step, uint32_t size, uint64_t n) {
-    if (dst_step == (int64_t)size && src_step == (int64_t)size) memcpy(dst, src, (size_t)(n * size));
-    else if (size == 1) DS__COMM_COPY_ROW(1)
-    else if (size == 2) DS__COMM_COPY_ROW(2)
-    else if (size == 4) DS__COMM_COPY_ROW(4)
-    else if (size == 8) DS__COMM_COPY_ROW(8)
-    else DS__COMM_COPY_ROW(16)
+
+static void ds__comm_copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_step,
+                              uint32_t size, uint64_t n) {
+    if (dst_step == (int64_t)size && src_step == (int64_t)size)
+        memcpy(dst, src, (size_t)(n * size));
+    else if (size == 1)
+        DS__COMM_COPY_ROW(1)
+    else if (size == 2)
+        DS__COMM_COPY_ROW(2)
+    else if (size == 4)
+        DS__COMM_COPY_ROW(4)
+    else if (size == 8)
+        DS__COMM_COPY_ROW(8)
+    else
+        DS__COMM_COPY_ROW(16)
 }
 
-/* Rows of a transposition, a multiple of DS__COMM_LINE / size: where a row of the result lies in a column of the source, both are read and
-   written by whole cache lines, in tiles that are turned in between; down the columns first, since each may be in a page of its own. */
+/* Rows of a transposition, a multiple of DS__COMM_LINE / size: where a row of the result lies in
+   a column of the source, both are read and written by whole cache lines, in tiles that are
+   turned in between; down the columns first, since each may be in a page of its own. */
 enum { DS__COMM_LINE = 64, DS__COMM_TILES = 8 };
-#define DS__COMM_TURN(BYTES) \
-    for (uint64_t column = 0; column < columns; column += (uint64_t)side) { \
+
+#define DS__COMM_TURN(BYTES)                                                        \
+    for (uint64_t column = 0; column < columns; column += (uint64_t)side) {         \
         int n = columns - column < (uint64_t)side ? (int)(columns - column) : side; \
-        for (uint64_t row = 0; row < rows; row += (uint64_t)side) { \
-            const char *from = src + (int64_t)column * src_column + row * (BYTES); \
-            char *to = dst + (int64_t)row * dst_row + column * (BYTES), *turned = n < side ? to : tile; \
-            int64_t pitch = n < side ? dst_row : DS__COMM_LINE; \
-            for (int c = 0; c < n; c++, from += src_column) { \
-                char *at = turned + c * (BYTES); \
-                for (int r = 0; r < DS__COMM_LINE / (BYTES); r += 4) { \
-                    memcpy(at, from + r * (BYTES), (BYTES)); \
-                    memcpy(at + pitch, from + (r + 1) * (BYTES), (BYTES)); \
-                    memcpy(at + 2 * pitch, from + (r + 2) * (BYTES), (BYTES)); \
-                    memcpy(at + 3 * pitch, from + (r + 3) * (BYTES), (BYTES)); \
-                    at += 4 * pitch; \
-                } \
-            } \
-            for (int r = 0; r < side && n == side; r++) memcpy(to + r * dst_row, tile + r * DS__COMM_LINE, DS__COMM_LINE); \
-        } \
+        for (uint64_t row = 0; row < rows; row += (uint64_t)side) {                 \
+            const char *from = src + (int64_t)column * src_column + row * (BYTES);  \
+            char *to = dst + (int64_t)row * dst_row + column * (BYTES),             \
+                 *turned = n < side ? to : tile;                                    \
+            int64_t pitch = n < side ? dst_row : DS__COMM_LINE;                     \
+            for (int c = 0; c < n; c++, from += src_column) {                       \
+                char *at = turned + c * (BYTES);                                    \
+                for (int r = 0; r < DS__COMM_LINE / (BYTES); r += 4) {              \
+                    memcpy(at, from + r * (BYTES), (BYTES));                        \
+                    memcpy(at + pitch, from + (r + 1) * (BYTES), (BYTES));          \
+                    memcpy(at + 2 * pitch, from + (r + 2) * (BYTES), (BYTES));      \
+                    memcpy(at + 3 * pitch, from + (r + 3) * (BYTES), (BYTES));      \
+                    at += 4 * pitch;                                                \
+                }                                                                   \
+            }                                                                       \
+            for (int r = 0; r < side && n == side; r++)                             \
+                memcpy(to + r * dst_row, tile + r * DS__COMM_LINE, DS__COMM_LINE);  \
+        }                                                                           \
     }
-static void ds__comm_turn_rows(char *dst, int64_t dst_row, const char *src, int64_t src_column, uint32_t size, uint64_t rows, uint64_t columns) {
+
+static void ds__comm_turn_rows(char *dst, int64_t dst_row, const char *src, int64_t src_column,
+                               uint32_t size, uint64_t rows, uint64_t columns) {
     char tile[DS__COMM_LINE * DS__COMM_LINE];
     const int side = DS__COMM_LINE / (int)size;
-    if (size == 1) DS__COMM_TURN(1)
-    else if (size == 2) DS__COMM_TURN(2)
-    else if (size == 4) DS__COMM_TURN(4)
-    else DS__COMM_TURN(8)
+    if (size == 1)
+        DS__COMM_TURN(1)
+    else if (size == 2)
+        DS__COMM_TURN(2)
+    else if (size == 4)
+        DS__COMM_TURN(4)
+    else
+        DS__COMM_TURN(8)
 }
 
-/* How many rows a tile has, 0 where the rows are better copied one by one: a column's cache line holds what the next rows want, and most of
-   the time it stays in the cache until then. It does not where there are many columns, or where they are so far apart that they compete
-   for the same places. */
+/* How many rows a tile has, 0 where the rows are better copied one by one: a column's cache line
+   holds what the next rows want, and most of the time it stays in the cache until then. It does
+   not where there are many columns, or where they are so far apart that they compete for the
+   same places. */
 static uint64_t ds__comm_tile(const ds__comm_pack_args *p) {
     int last = (int)p->ndim - 1;
-    if (last == 0 || p->size > 8 || p->dims.dst[last] != (int64_t)p->size || p->dims.src[last - 1] != (int64_t)p->size) return 0;
-    uint64_t side = DS__COMM_LINE / p->size, columns = p->dims.size[last], apart = (uint64_t)p->dims.src[last];
+    if (last == 0 || p->size > 8 || p->dims.dst[last] != (int64_t)p->size ||
+        p->dims.src[last - 1] != (int64_t)p->size)
+        return 0;
+    uint64_t side = DS__COMM_LINE / p->size, columns = p->dims.size[last],
+             apart = (uint64_t)p->dims.src[last];
     apart &= 0 - apart;
-    if (apart < DS__COMM_LINE) apart = DS__COMM_LINE;
+    if (apart < DS__COMM_LINE)
+        apart = DS__COMM_LINE;
     return columns > ((uint64_t)512 << 10) / apart ? side : 0;
 }
 
-/* Row by row; rows that are very short by columns, and those of some transpositions by tiles. The position is computed once and then
-   counted on. */
+/* Row by row; rows that are very short by columns, and those of some transpositions by tiles.
+   The position is computed once and then counted on. */
 enum { DS__COMM_SHORT = 8, DS__COMM_ROWS = 256 };
+
 static int ds__comm_pack_items(size_t first, size_t count, const void *args) {
     const ds__comm_pack_args *p = args;
     const ds__comm_dims *d = &p->dims;
-    uint64_t block = DS__COMM_ITEM / p->size, i = first * block, end = (first + count) * block, rest = i, index[DS__COMM_DIMS];
+    uint64_t block = DS__COMM_ITEM / p->size, i = first * block, end = (first + count) * block,
+             rest = i, index[DS__COMM_DIMS];
     int64_t to = 0, from = 0;
     uint32_t last = p->ndim - 1;
-    uint64_t row = d->size[last], tile = ds__comm_tile(p), most = tile ? tile * DS__COMM_TILES : row < DS__COMM_SHORT && last > 0 ? DS__COMM_ROWS : 0;
-    if (end > p->elements) end = p->elements;
-    if (i >= end) return 0;
+    uint64_t row = d->size[last], tile = ds__comm_tile(p),
+             most = tile                               ? tile * DS__COMM_TILES
+                    : row < DS__COMM_SHORT && last > 0 ? DS__COMM_ROWS
+                                                       : 0;
+    if (end > p->elements)
+        end = p->elements;
+    if (i >= end)
+        return 0;
     for (uint32_t k = p->ndim; k-- > 0; rest /= d->size[k]) {
         index[k] = rest % d->size[k];
         to += (int64_t)index[k] * d->dst[k];
@@ -2296,9 +2557,12 @@ static int ds__comm_pack_items(size_t first, size_t count, const void *args) {
         uint64_t rows = 0;
         if (most && index[last] == 0) { /* whole ones, of one plane */
             rows = d->size[last - 1] - index[last - 1];
-            if (rows > (end - i) / row) rows = (end - i) / row;
-            if (rows > most) rows = most;
-            if (tile) rows -= rows % tile;
+            if (rows > (end - i) / row)
+                rows = (end - i) / row;
+            if (rows > most)
+                rows = most;
+            if (tile)
+                rows -= rows % tile;
         }
         if (rows == 0) {
             uint64_t n = row - index[last] < end - i ? row - index[last] : end - i;
@@ -2310,15 +2574,21 @@ static int ds__comm_pack_items(size_t first, size_t count, const void *args) {
             rows = 1;
         } else {
             i += rows * row;
-            if (tile) ds__comm_turn_rows(p->dst + to, d->dst[last - 1], p->src + from, d->src[last], p->size, rows, row);
-            else for (int64_t c = 0; c < (int64_t)row; c++)
-                ds__comm_copy_row(p->dst + to + c * d->dst[last], d->dst[last - 1], p->src + from + c * d->src[last], d->src[last - 1], p->size, rows);
+            if (tile)
+                ds__comm_turn_rows(p->dst + to, d->dst[last - 1], p->src + from, d->src[last],
+                                   p->size, rows, row);
+            else
+                for (int64_t c = 0; c < (int64_t)row; c++)
+                    ds__comm_copy_row(p->dst + to + c * d->dst[last], d->dst[last - 1],
+                                      p->src + from + c * d->src[last], d->src[last - 1], p->size,
+                                      rows);
         }
         for (uint32_t k = last; k-- > 0; index[k] = 0, rows = 1) {
             to += (int64_t)rows * d->dst[k];
             from += (int64_t)rows * d->src[k];
             index[k] += rows;
-            if (index[k] < d->size[k]) break;
+            if (index[k] < d->size[k])
+                break;
             to -= (int64_t)d->size[k] * d->dst[k];
             from -= (int64_t)d->size[k] * d->src[k];
         }
@@ -2326,6 +2596,7 @@ static int ds__comm_pack_items(size_t first, size_t count, const void *args) {
     return 0;
 }
 
+/* >>device-code kernels/comm.cu: written by make kernels */
 static const char ds__ptx_comm_select[] =
     ".version 5.0\n"
     ".target sm_60\n"
@@ -2689,6 +2960,8 @@ static const char ds__ptx_comm_pack[] =
     "L18: ret; }\n"; /* 2326 characters */
 /* <<device-code kernels/comm.cu */
 
+/* comm/kernel.h - kernel. */
+
 /* One module, and one kernel, for each way to compute; made when first used, for all devices. On
    a GPU a block of threads walks over 4 KiB of the result at a time, or over 256 numbers; both
    forms do any number of items. The inputs are one parameter of the CUDA form, an array. They
@@ -2919,6 +3192,9 @@ enum { DS__COMM_EXACT = 0 };
 #else
 enum { DS__COMM_EXACT = 1 };
 #endif
+
+/* comm/reduce.h - reduce. */
+
 /* 1: there is a reduction of this type. */
 __attribute__((unused)) static int ds__comm_can_reduce(ds_reduce_op op, ds_dtype dtype) {
     uint32_t o = op == DS_REDUCE_AVERAGE ? DS__COMM_SUM : (uint32_t)op;
@@ -3009,6 +3285,9 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
     }
     return r;
 }
+
+/* comm/pack.h - pack. */
+
 /* The dimensions of a copy, while they are made as few and wide as they can be. */
 typedef struct ds__comm_shape {
     int ndim;
@@ -3133,7 +3412,8 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
     }
     return r;
 }
-/* ---- >>topology ------------------------------------------------------------------------------ */
+
+/* topology/types.h - topology. */
 
 /* Policy.
    1. Nodes are devices, switches, sockets and host memory; links join them, and each is a wire for
@@ -3251,7 +3531,8 @@ static void *ds__grown(void *array, size_t count, size_t *room, size_t size) {
 static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
     return &t->route[from * (t->devices + 1) + to];
 }
-/* ---- routes ---- */
+
+/* topology/route.h - routes. */
 
 /* from: the node before */
 typedef struct ds__way {
@@ -3468,7 +3749,8 @@ static ds_result ds__routes_make(ds_topology *t) {
     return DS_OK;
 #endif
 }
-/* ---- making ---- */
+
+/* topology/build.h - making. */
 
 static int ds__tnode_find(const ds_topology *t, const char *name) {
     for (int i = 0; i < t->nodes; i++)
@@ -3570,7 +3852,8 @@ DSDEF void(ds_topology_free)(ds_topology *t) {
 DSDEF int(ds_topology_size)(const ds_topology *t) {
     return t->devices;
 }
-/* ---- the text ---- */
+
+/* topology/parse.h - the text. */
 
 #define DS__TWORDS 512
 
@@ -3925,7 +4208,8 @@ DSDEF ds_result(ds_topology_read)(const char *path, ds_topology **out) {
     ds__release(text);
     return r;
 }
-/* ---- writing ---- */
+
+/* topology/write.h - writing. */
 
 static void ds__topology_matrix(const ds_topology *t, ds__pen *pen) {
     ds__pen_print(pen, "%-10s", "GB/s us");
@@ -4041,7 +4325,8 @@ DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *
     return DS_OK;
 }
 #endif
-/* ---- the devices that are here ---- */
+
+/* topology/sysfs.h - the devices that are here. */
 
 /* Policy.
    1. The PCIe tree is what /sys says: a bridge from which ways to several of the devices part is a
@@ -4179,6 +4464,9 @@ static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int
             return 1;
     return 0;
 }
+
+/* topology/measure.h - measure. */
+
 #define DS__PROBE_BYTES ((size_t)2 << 20)
 
 /* What was measured of two devices; [0] is from the first to the second, [1] back. A little copy
@@ -4337,6 +4625,9 @@ static ds_result ds__probe(const ds_device *device, size_t count) {
     ds__release(memory);
     return r < 0 ? r : end;
 }
+
+/* topology/here.h - here. */
+
 static ds_result ds__here_link(ds_topology *t, int a, int b, int kind, double there, double back) {
     return ds__tlink_add(
         t, (ds__tlink){ a, b, kind, 0, { 0, 0 }, { there, back }, ds__link_kinds[kind].latency });
@@ -4588,7 +4879,8 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
         (ds_topology_free)(t);
     return r;
 }
-/* ---- >>plans --------------------------------------------------------------------------------- */
+
+/* plan/types.h - plans. */
 
 /* Policy.
    1. A collective is a set of flows. A flow carries some bytes up a tree to its owner, summing on
@@ -4741,7 +5033,8 @@ static void ds__draft_end(ds__draft *d) {
     ds__release(d->scratch);
     ds__release(d->place);
 }
-/* ---- heaps ---- */
+
+/* plan/heap.h - heaps. */
 
 typedef struct ds__due {
     int64_t at;
@@ -4788,7 +5081,8 @@ static ds__due ds__due_take(ds__dues *h) {
     h->due[i] = last;
     return first;
 }
-/* ---- the model ---- */
+
+/* plan/cost_model.h - the model. */
 
 /* Nanoseconds for so many bytes: the nearest, but for any at least one. */
 static int64_t ds__ns(double bytes, double rate) {
@@ -4904,7 +5198,8 @@ static int ds__predict(ds__draft *d) {
     }
     return ok;
 }
-/* ---- order and lanes ---- */
+
+/* plan/schedule.h - order and lanes. */
 
 typedef struct ds__sorted {
     uint64_t key;
@@ -5111,6 +5406,9 @@ static void ds__after(ds__draft *d, uint32_t step, uint32_t before) {
     *one = (ds__dlink){ before, d->step[step].after };
     d->step[step].after = (uint32_t)d->links - 1;
 }
+
+/* plan/settle.h - settle. */
+
 /* The virtual clock serves whoever is ready first, not whose turn it is, and what it serves
    holds all it needs from then on. So the steps are gone through in the order that is wanted,
    with the times that they get: each takes a lane, and if need be comes after one more step, so
@@ -5342,7 +5640,8 @@ static int ds__lanes_in_turn(ds__draft *d) {
     ds__release(end);
     return ok && !d->failed;
 }
-/* ---- flows to steps ---- */
+
+/* plan/emit.h - flows to steps. */
 
 static size_t ds__block(const ds_plan_desc *w, size_t i, size_t of) {
     size_t item = w->item ? w->item : 1;
@@ -5642,7 +5941,8 @@ static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__hel
         ds__emit_down(d, &part, tree, order, ds__by_depth(tree, d->p + 1, order), h, depth0);
     }
 }
-/* ---- grids ---- */
+
+/* plan/grid.h - grids. */
 
 /* Many ranks in groups of one size, where nothing needs the host. The leads of a group stand in
    rows of `run`, and each has a slice of its own. Sums: those of a column first, each for the
@@ -6071,7 +6371,8 @@ static int ds__emit(ds__draft *d, size_t pieces, int wave) {
     ds__release(up);
     return !d->failed;
 }
-/* ---- rounds ---- */
+
+/* plan/cycle.h - rounds. */
 
 /* What is cut into pieces goes in rounds: a piece of each flow, then the next one of each. The
    steps of one round are put down on a circle as long as the busiest of wires, engines and
@@ -6465,7 +6766,8 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
     ds__cycle_end(&r);
     return ok;
 }
-/* ---- trees ---- */
+
+/* plan/tree.h - trees. */
 
 /* How trees are made. A group is all ranks (level 0), those of one switch (1) or of one side of
    the slow links (2). */
@@ -6611,6 +6913,9 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
     }
     return at;
 }
+
+/* plan/mesh.h - mesh. */
+
 /* Trees on a mesh whose devices are joined by links of their own, so many that no more can leave
    the narrowest cut (Edmonds), found as Lovasz's proof finds them: an edge is taken if the rest
    still reaches everyone often enough. Edges that other roots have used less come first. */
@@ -6788,7 +7093,8 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     }
     return 1;
 }
-/* ---- algorithms to flows ---- */
+
+/* plan/flow.h - algorithms to flows. */
 
 static void ds__flow_add(ds__draft *d, size_t begin, size_t end, size_t in, size_t out, int owner,
                          int dest, ptrdiff_t up, ptrdiff_t down) {
@@ -6902,7 +7208,8 @@ static int ds__flows_leads(ds__draft *d, int split) {
     }
     return !d->failed;
 }
-/* ---- trees by the load of the wires ---- */
+
+/* plan/packed_tree.h - trees by the load of the wires. */
 
 /* Trees and ways over whatever there is, one after the other: each takes the routes that cost
    the least, where a route costs the more the longer its wires are busy already; then each
@@ -7115,6 +7422,9 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
     d->ways = a->ways;
     return ok && !d->failed;
 }
+
+/* plan/flows.h - flows. */
+
 /* 1: these are the flows; 0: this algorithm does not do it here. */
 static int ds__flows(ds__draft *d, const ds__algo *a) {
     static const ds__algo star = { "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, 1 << 20, 1, 0 };
@@ -7315,7 +7625,8 @@ static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
             most = load[i] / t->wire[i] * 1e9;
     return (int64_t)most;
 }
-/* ---- the bound ---- */
+
+/* plan/bound.h - the bound. */
 
 /* Max-flow on the links, by Dinic's algorithm; devices and the host pass on what comes. */
 typedef struct ds__net {
@@ -7544,7 +7855,8 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
     }
     return (int64_t)(worst * 1e9) + rounds * ds__alpha(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
 }
-/* ---- choosing ---- */
+
+/* plan/search.h - choosing. */
 
 #define DS__ALGO_NAMES 7
 static const char *const ds__algo_names[DS__ALGO_NAMES] = { "direct", "binomial", "chain",
@@ -7691,7 +8003,8 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
         ds__search_note(s, id);
     return !d->failed;
 }
-/* ---- many ranks ---- */
+
+/* plan/guess.h - many ranks. */
 
 #define DS__GUESS_LEVELS 16
 
@@ -7940,6 +8253,9 @@ static int ds__search_this(ds__search *s, const ds__guess *g) {
         ds__search_keep(s);
     return 1;
 }
+
+/* plan/search_large.h - search large. */
+
 static int ds__search_large(ds__search *s) {
     enum { ALL = 1 << 20 };
 
@@ -8086,6 +8402,9 @@ static int ds__search_twice(ds__search *s) {
     s->pass = 1;
     return ds__search_all(s);
 }
+
+/* plan/plan.h - plan. */
+
 /* What is left of a draft when nobody changes it any more: one block of memory. A step comes
    after the last of each lane only. */
 static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
@@ -8311,7 +8630,8 @@ DSDEF ds_result(ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_w
                           o->best[i].pieces == 1 ? "" : "s");
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
-/* ---- >>collectives --------------------------------------------------------------------------- */
+
+/* comm/types.h - collectives. */
 
 /* Policy.
    1. A collective reads all descriptions into parties, checks them, makes its results and writes a
@@ -8462,7 +8782,8 @@ typedef struct ds__sides {
 
 /* under ds__c.lock, as what they point to */
 static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-/* ---- lists ---- */
+
+/* comm/step.h - lists. */
 
 /* Member by member, here and in ds__step_add: what compilers make of a memset of this size takes
    longer than a small step. */
@@ -8752,7 +9073,8 @@ static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
         w->r = r;
     return r == DS_OK && reach;
 }
-/* ---- moving tensors ---- */
+
+/* comm/move.h - moving tensors. */
 
 /* A copy between strides in bytes: `width` bytes that lie together on both sides, ndim times. */
 typedef struct ds__moves {
@@ -8952,7 +9274,8 @@ static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
     return (ds__spot){ part->region,
                        part->d.count ? part->d.first - w->region[part->region].at : 0 };
 }
-/* ---- submission ---- */
+
+/* comm/submit.h - submission. */
 
 static char *ds__spot_at(const ds__work *w, ds__spot s) {
     return w->region[s.region].at + s.offset;
@@ -9119,6 +9442,9 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
     DS_IGNORE(l->s->driver->stream_synchronize(l->s->native, DS__FOREVER));
     ds__tls.mute--;
 }
+
+/* comm/join.h - join. */
+
 /* One lane waits for the others that had steps, and all wait for it. The last step's lane is
    that one: often no other had any. `all`: as if all had some. */
 static ds_result ds__join(const ds__work *w, int all) {
@@ -9346,7 +9672,8 @@ static ds_result ds__work_run(ds__work *w) {
         r = end < 0 ? end : noted;
     return r < 0 && part ? ds__also(r, " (a part of the collective was put on the streams)") : r;
 }
-/* ---- results and checks ---- */
+
+/* comm/result.h - results and checks. */
 
 /* A dimension of a party's tensor, or the sentence. */
 static ds_result ds__comm_dim(int *dim, int ndim) {
@@ -9512,7 +9839,8 @@ static ds__addend *ds__addends(ds__work *w, size_t count) {
         if (ds__r < 0)                                \
             return ds__r;                             \
     } while (0)
-/* ---- by plan ---- */
+
+/* comm/side_stream.h - by plan. */
 
 /* A collective that has a topology: what the plan is to be, and where the data of each rank
    lies. */
@@ -9655,6 +9983,9 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
         ds__stream_unpin(s);
     return lane ? (uint32_t)w->lanes - 1 : 0;
 }
+
+/* comm/follow_plan.h - follow plan. */
+
 /* The plan cannot be followed: an error if it is the caller's. */
 __attribute__((format(printf, 3, 4))) static int ds__follow_not(ds__work *w,
                                                                 const ds_comm_options *o,
@@ -9920,7 +10251,8 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
     if (w->r == DS_OK)
         ds__follow_steps(w, f, plan);
 }
-/* ---- broadcast ---- */
+
+/* comm/broadcast.h - broadcast. */
 
 /* By plan: one result on each rank but the tensor's, and the others there. ready: the step that
    makes the tensor. */
@@ -10080,7 +10412,8 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
     ds__work_end(&w);
     return r;
 }
-/* ---- scatter and gather ---- */
+
+/* comm/scatter_gather.h - scatter and gather. */
 
 /* torch.chunk: how many pieces, and how long they are. */
 static size_t ds__chunks(int64_t size, size_t count, int64_t *out_length) {
@@ -10370,7 +10703,8 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
     ds__work_end(&w);
     return r;
 }
-/* ---- reductions ---- */
+
+/* comm/reduction.h - reductions. */
 
 static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
     char name[DS_DTYPE_NAME_SIZE];
@@ -10631,7 +10965,8 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
     ds__work_end(&w);
     return r;
 }
-/* ---- everyone with everyone ---- */
+
+/* comm/all_to_all.h - everyone with everyone. */
 
 /* Inputs and outputs, one of each for every device. */
 typedef struct ds__all {
@@ -10962,7 +11297,8 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
     ds__work_end(&w);
     return r;
 }
-/* ---- many tensors at once ---- */
+
+/* comm/coalesced.h - many tensors at once. */
 
 /* Tensors that travel in one buffer are packed at the source, each without gaps, and copied to a
    buffer on each device, of which the results are parts. */

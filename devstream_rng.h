@@ -1,13 +1,15 @@
+/* Generated from src/devstream_rng.h by `make headers`. Edit the files in src/, not this one. */
 /* devstream_rng.h - random numbers on devices: generators, and fills on a stream.
 
    Do this:
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream_rng.h"
-   in exactly one C file, and #include "devstream_rng.h" wherever else it is used. devstream.h and devstream_cpu.h must lie beside it;
-   link as devstream.h says.
+   in exactly one C file, and #include "devstream_rng.h" in all other files that use it. Put
+   devstream.h beside it, and link as devstream.h says.
 
-   A generator is a seed and an offset. A fill takes the next numbers of the sequence that the seed gives, on a stream, and moves the offset on.
-   Every device has a generator of its own, which a zeroed ds_rng stands for; a program may make more.
+   A generator is a seed and an offset. A fill takes the next numbers of the seed's sequence, on a
+   stream, and advances the offset. Every device has its own generator, which a zeroed ds_rng names;
+   a program may create more.
 
    Example (compiles as it stands):
        #define DEVSTREAM_IMPLEMENTATION
@@ -18,39 +20,52 @@
            void *x;
            ds_stream s;
            ds_rng rng = { 0 };
-           if (ds_stream_current(ds_device_current(), &s) < 0 || ds_alloc(ds_device_current(), sizeof y, &x) < 0 ||
-               ds_rng_manual_seed(ds_device_current(), 42) < 0 || ds_rng_uniform(rng, ds_float32(), x, 4, 0, 1, s) < 0 ||
-               ds_copy(y, x, sizeof y, s) < 0 || ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_last_error()); return 1; }
+           if (ds_stream_current(ds_device_current(), &s) < 0 ||
+               ds_alloc(ds_device_current(), sizeof y, &x) < 0 ||
+               ds_rng_manual_seed(ds_device_current(), 42) < 0 ||
+               ds_rng_uniform(rng, ds_float32(), x, 4, 0, 1, s) < 0 ||
+               ds_copy(y, x, sizeof y, s) < 0 || ds_stream_synchronize(s) < 0) {
+               fprintf(stderr, "%s\n", ds_last_error());
+               return 1;
+           }
            printf("%g %g %g %g\n", y[0], y[1], y[2], y[3]);
            return ds_shutdown() < 0;
        }
 
-   Contents: generators; seeds and states; fills; implementation (kernels, generators, fills).
+   Contents: generators; seeds and states; fills; implementation.
 
-   Numbers are words of Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11). Which words an element gets
-   is the generator's mapping:
-   - DS_RNG_ELEMENT: it depends on the seed, the offset and the element's index only. The bits are the same on every device and driver, however a fill is
-     cut into parts, and two fills one after the other give what one of both lengths gives, if the first one's words end with a block (of four).
-   - DS_RNG_TORCH: the numbers of torch.cuda for the same seed and GPU. They depend on how many multiprocessors it has, which can be given, so that any
-     device reproduces any GPU. Uniform numbers (float32 in [0, 1)) and integers are torch's bit for bit; normal and exponential ones are near, to about
-     1e-6 of a deviation, since torch takes the GPU's fast sine, cosine and logarithm. See docs/random.md for what was compared with a GPU.
+   Numbers are words of Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy
+   as 1, 2, 3; SC11). The generator's mapping decides which words an element gets:
+   - DS_RNG_ELEMENT: the words depend on the seed, the offset and the element's index only. The bits
+     are the same on every device and driver, and for every way to cut a fill into parts. Two fills,
+     one after the other, give the same as one of both lengths if the first one's words end with a
+     block of four.
+   - DS_RNG_TORCH: the numbers of torch.cuda for the same seed and GPU. They depend on the number of
+     multiprocessors, which can be set, so that any device reproduces any GPU. Uniform numbers
+     (float32 in [0, 1)) and integers are torch's bit for bit. Normal and exponential numbers differ
+     by about 1e-6 of a deviation, since torch uses the GPU's fast sine, cosine and logarithm.
+     docs/random.md lists the comparisons with a GPU.
 
    Rules beyond devstream.h's:
-   - Several threads may use a generator at once: each fill has numbers of its own, in the order of the calls.
-   - Fills may be captured: each launch of the graph takes numbers anew, from where the generator is at the launch. The graph keeps what it needs of
-     the generator; seeds that are set between launches count.
-   - Nothing here calls the C library's mathematics, and results are not contracted: gcc, clang and a GPU give the same bits. Under -ffast-math and its
-     like normal and exponential fills, and uniform ones in torch's mapping, are refused.
+   - Several threads may use a generator concurrently: each fill gets numbers of its own, in the
+     order of the calls.
+   - Fills may be captured. Each launch of the graph takes new numbers, from the generator's offset
+     at the launch. The graph keeps the generator's data alive; seeds that are set between launches
+     count.
+   - No function of the C library's mathematics is used, and results are not contracted: gcc, clang
+     and a GPU give the same bits. Under -ffast-math, normal and exponential fills, and uniform
+     fills with torch's mapping, are refused.
 
-   Known gaps: random numbers are not for secrets. torch's randperm, multinomial and dropout take numbers in ways of their own, so ds_rng_permutation is
-   the same in both mappings. Launching a graph that has fills while its stream captures is refused: add it as a child graph; as a child twice it gives
-   the same numbers twice in a launch. All fills of a graph must be of the device of the stream that launches it. A capture that devstream did not
-   begin (of a wrapped stream) has the same numbers at each replay. */
+   Known gaps: the generators are not cryptographically secure. torch's randperm, multinomial and
+   dropout consume numbers in other ways, so ds_rng_permutation is the same in both mappings. A
+   graph with fills cannot be launched while its stream captures: add it as a child graph. A
+   graph that is added twice as a child gives the same numbers twice in a launch. All fills of a
+   graph must belong to the device of the launching stream. A capture of a wrapped stream that
+   devstream did not begin gives the same numbers at each replay. */
+#include "devstream.h"
 
 #ifndef DEVSTREAM_RNG_H_INCLUDED
 #define DEVSTREAM_RNG_H_INCLUDED
-
-#include "devstream.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -120,6 +135,7 @@ DSDEF DS_MUST_USE ds_result ds_rng_get_info(ds_rng rng, ds_rng_info *out);
 /** Changes the mapping of later fills; as in ds_rng_desc. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_mapping(ds_rng rng, ds_rng_mapping mapping,
                                                int multiprocessors, int threads_per_multiprocessor);
+
 /* ---- seeds and states ------------------------------------------------------------------------ */
 
 /* A zeroed generator is that of the current device in this section. While a capture that uses a
@@ -166,6 +182,7 @@ DSDEF DS_MUST_USE ds_result ds_rng_get_state_all(ds_device_type type, void *out,
     are devices. All are checked before the first is set. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_state_all(ds_device_type type, const void *states,
                                                  size_t count);
+
 /* ---- fills ----------------------------------------------------------------------------------- */
 
 /* Each fill puts a kernel on the stream, which writes count elements at out, memory that the
@@ -242,11 +259,13 @@ typedef struct ds_rng_fill_desc {
 
 /** Fills as the functions above do. */
 DSDEF DS_MUST_USE ds_result ds_rng_fill(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
 
 #ifndef DEVSTREAM_NO_SITES
+
 #define ds_rng_create(...) (DS_HERE_, ds_rng_create(__VA_ARGS__))
 #define ds_rng_clone(...) (DS_HERE_, ds_rng_clone(__VA_ARGS__))
 #define ds_rng_destroy(...) (DS_HERE_, ds_rng_destroy(__VA_ARGS__))
@@ -275,60 +294,97 @@ DSDEF DS_MUST_USE ds_result ds_rng_fill(ds_rng rng, const ds_rng_fill_desc *desc
 #define ds_rng_bits(...) (DS_HERE_, ds_rng_bits(__VA_ARGS__))
 #define ds_rng_permutation(...) (DS_HERE_, ds_rng_permutation(__VA_ARGS__))
 #define ds_rng_fill(...) (DS_HERE_, ds_rng_fill(__VA_ARGS__))
-#endif /* DEVSTREAM_NO_SITES */
+
+#endif
 
 #endif /* DEVSTREAM_RNG_H_INCLUDED */
 
-/* ================================================================================================================ */
+/* ============================================================================================= */
 #if defined(DEVSTREAM_IMPLEMENTATION) && !defined(DEVSTREAM_RNG_H_IMPLEMENTED)
 #define DEVSTREAM_RNG_H_IMPLEMENTED
 #ifndef __cplusplus
 
-/* ---- >>rng kernels ----------------------------------------------------------------------------------------------- */
+/* rng/kernel_arith.h - kernel arith. */
 
-/* >>device-code kernels/rng.cu: written by make kernels */
+/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11)
+   makes four words of a counter of 128 bits and a key of 64, the seed. How counters and words
+   belong to elements is the mapping:
+   - torch's: `stride` threads t, each with the counters (k, t), k = 0, 1, ... Word or pair of words
+     i of a thread's counter k is element t + (U k + i) stride, where U is how many elements a block
+     has: 4, or 2 of 64-bit numbers; two normal numbers share two words, or four.
+   - by element: the same with one thread. Elements lie in the blocks one behind the other, so an
+     element's number depends on the seed, on the offset and on its index only. A block's words
+     become U numbers (ds__rng_*_of), and the rest is where they go. */
+typedef struct ds__rng_words {
+    uint32_t w[4];
+} ds__rng_words;
 
-/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11) makes four words of a counter of 128 bits
-   and a key of 64, the seed. How counters and words belong to elements is the mapping:
-   - torch's: `stride` threads t, each with the counters (k, t), k = 0, 1, ... Word or pair of words i of a thread's counter k is element
-     t + (U k + i) stride, where U is how many elements a block has: 4, or 2 of 64-bit numbers; two normal numbers share two words, or four.
-   - by element: the same with one thread. Elements lie in the blocks one behind the other, so an element's number depends on the seed, on the
-     offset and on its index only.
-   A block's words become U numbers (ds__rng_*_of), and the rest is where they go. */
-typedef struct ds__rng_words { uint32_t w[4]; } ds__rng_words;
-typedef struct ds__rng_floats { float v[4]; } ds__rng_floats;
-typedef struct ds__rng_doubles { double v[2]; } ds__rng_doubles;
+typedef struct ds__rng_floats {
+    float v[4];
+} ds__rng_floats;
 
-enum { DS__RNG_8, DS__RNG_16, DS__RNG_32, DS__RNG_64, DS__RNG_F16, DS__RNG_BF16, DS__RNG_F32, DS__RNG_F64 }; /* what is written */
+typedef struct ds__rng_doubles {
+    double v[2];
+} ds__rng_doubles;
 
-/* What a fill is: `rows` times `stride` blocks, of which block (k, t) has the counter (start + k, t) and the elements t + (U k + i) stride - before
-   for i < U, as far as they are less than count. By element: stride is 1. */
+/* what is written */
+enum {
+    DS__RNG_8,
+    DS__RNG_16,
+    DS__RNG_32,
+    DS__RNG_64,
+    DS__RNG_F16,
+    DS__RNG_BF16,
+    DS__RNG_F32,
+    DS__RNG_F64
+};
+
+/* What a fill is: `rows` times `stride` blocks, of which block (k, t) has the counter (start +
+   k, t) and the elements t + (U k + i) stride - before for i < U, as far as they are less than
+   count. By element: stride is 1. */
 typedef struct ds__rng_args {
     void *out;
-    const uint64_t *state; /* of a graph: the seed and the offset, in words, that count when it runs; the offset is added to `start`. Else NULL */
+    /* of a graph: the seed and the offset, in words, that count when it runs; the offset is
+       added to `start`. Else NULL */
+    const uint64_t *state;
     uint64_t seed, start, before, count, rows;
     uint32_t stride;
-    uint32_t kind;         /* DS__RNG_* */
+    uint32_t kind;               /* DS__RNG_* */
     uint32_t from_bits, to_bits; /* from and to as they are written */
-    float from32, to32;    /* from, to; mean, deviation; rate */
-    double from, to;       /* the same */
-    uint64_t low, range;   /* integers: the smallest, and how many there are, 0: 2^64; 0 and 1: what is written for 1, and how many words of 2^32 give
-                              it; permutations: the bits of n - 1, 0 where there are few, and n */
-    uint32_t what;         /* DS__RNG_UNIFORM and so on */
-    float scale32;         /* uniform: to - from, of torch's mapping rounded to the type */
+    float from32, to32;          /* from, to; mean, deviation; rate */
+    double from, to;             /* the same */
+    /* integers: the smallest, and how many there are, 0: 2^64; 0 and 1: what is written for 1,
+       and how many words of 2^32 give it; permutations: the bits of n - 1, 0 where there are
+       few, and n */
+    uint64_t low, range;
+    uint32_t what; /* DS__RNG_UNIFORM and so on */
+    float scale32; /* uniform: to - from, of torch's mapping rounded to the type */
 } ds__rng_args;
-enum { DS__RNG_UNIFORM, DS__RNG_NORMAL, DS__RNG_EXPONENTIAL, DS__RNG_INTEGERS, DS__RNG_WIDE_INTEGERS, DS__RNG_BERNOULLI, DS__RNG_PERMUTATION };
 
-/* A product that is not to be fused with the sum it goes into, whatever the compiler was told about contraction. */
+enum {
+    DS__RNG_UNIFORM,
+    DS__RNG_NORMAL,
+    DS__RNG_EXPONENTIAL,
+    DS__RNG_INTEGERS,
+    DS__RNG_WIDE_INTEGERS,
+    DS__RNG_BERNOULLI,
+    DS__RNG_PERMUTATION
+};
+
+/* A product that is not to be fused with the sum it goes into, whatever the compiler was told
+   about contraction. */
 #ifndef DS__RNG_ROLLED
 #define DS__RNG_ROLLED
 #if defined(__x86_64__)
 #define DS__RNG_ROUNDED(x) __asm__("" : "+x"(x))
+
 static inline float ds__rng_sqrt32(float x) {
     float r;
-    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x)); /* the C library's function might be called for it */
+    /* the C library's function might be called for it */
+    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
     return r;
 }
+
 static inline double ds__rng_sqrt64(double x) {
     double r;
     __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
@@ -336,21 +392,28 @@ static inline double ds__rng_sqrt64(double x) {
 }
 #else
 #define DS__RNG_ROUNDED(x) __asm__("" : "+w"(x))
+
 static inline float ds__rng_sqrt32(float x) {
     float r;
     __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
     return r;
 }
+
 static inline double ds__rng_sqrt64(double x) {
     double r;
     __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
     return r;
 }
 #endif
-/* a b + c, rounded once. The product is exact in f64; the sum is made odd where it is not, so that rounding it again changes nothing
-   (Boldo, Melquiond: Emulation of FMA and correctly rounded sums, 2008). */
+/* a b + c, rounded once. The product is exact in f64; the sum is made odd where it is not, so
+   that rounding it again changes nothing (Boldo, Melquiond: Emulation of FMA and correctly
+   rounded sums, 2008). */
 static inline float ds__rng_fma32(float a, float b, float c) {
-    union { double f; uint64_t u; } s;
+    union {
+        double f;
+        uint64_t u;
+    } s;
+
     double p = (double)a * b, d, rest;
     DS__RNG_ROUNDED(p);
     s.f = p + c;
@@ -358,32 +421,87 @@ static inline float ds__rng_fma32(float a, float b, float c) {
     d = s.f - p;
     DS__RNG_ROUNDED(d);
     rest = (p - (s.f - d)) + (c - d);
-    if (rest != 0 && !(s.u & 1)) s.u += (uint64_t)((rest > 0) == (s.f > 0) ? 1 : -1);
+    if (rest != 0 && !(s.u & 1))
+        s.u += (uint64_t)((rest > 0) == (s.f > 0) ? 1 : -1);
     return (float)s.f;
 }
-/* To f16, to nearest even; not of NaN. What is smaller than the smallest normal number of f16 is added to one whose last place is that of f16's. */
+
+/* To f16, to nearest even; not of NaN. What is smaller than the smallest normal number of f16 is
+   added to one whose last place is that of f16's. */
 static inline uint32_t ds__rng_to_f16(float x) {
-    union { float f; uint32_t u; } v, small;
+    union {
+        float f;
+        uint32_t u;
+    } v, small;
+
     v.f = x;
     uint32_t sign = v.u >> 16 & 0x8000u, m = v.u & 0x7fffffffu;
     small.f = (x < 0 ? -x : x) + 0.5f;
-    if (m >= 0x477ff000u) return sign | 0x7c00u;
-    if (m < 0x38800000u) return sign | (small.u & 0xffffu);
+    if (m >= 0x477ff000u)
+        return sign | 0x7c00u;
+    if (m < 0x38800000u)
+        return sign | (small.u & 0xffffu);
     return sign | ((m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13);
 }
 #endif
 
-static inline float ds__rng_mul(float a, float b) { float p = a * b; DS__RNG_ROUNDED(p); return p; }
-static inline double ds__rng_mul64(double a, double b) { double p = a * b; DS__RNG_ROUNDED(p); return p; }
-static inline uint32_t ds__rng_bits(float x) { union { float f; uint32_t u; } v; v.f = x; return v.u; }
-static inline float ds__rng_float(uint32_t x) { union { float f; uint32_t u; } v; v.u = x; return v.f; }
-static inline uint64_t ds__rng_bits64(double x) { union { double f; uint64_t u; } v; v.f = x; return v.u; }
-static inline double ds__rng_double(uint64_t x) { union { double f; uint64_t u; } v; v.u = x; return v.f; }
+DS__DEVICE float ds__rng_mul(float a, float b) {
+    float p = a * b;
+    DS__RNG_ROUNDED(p);
+    return p;
+}
 
-static inline ds__rng_words ds__rng_philox(uint64_t seed, uint64_t counter, uint64_t thread) {
+DS__DEVICE double ds__rng_mul64(double a, double b) {
+    double p = a * b;
+    DS__RNG_ROUNDED(p);
+    return p;
+}
+
+DS__DEVICE uint32_t ds__rng_bits(float x) {
+    union {
+        float f;
+        uint32_t u;
+    } v;
+
+    v.f = x;
+    return v.u;
+}
+
+DS__DEVICE float ds__rng_float(uint32_t x) {
+    union {
+        float f;
+        uint32_t u;
+    } v;
+
+    v.u = x;
+    return v.f;
+}
+
+DS__DEVICE uint64_t ds__rng_bits64(double x) {
+    union {
+        double f;
+        uint64_t u;
+    } v;
+
+    v.f = x;
+    return v.u;
+}
+
+DS__DEVICE double ds__rng_double(uint64_t x) {
+    union {
+        double f;
+        uint64_t u;
+    } v;
+
+    v.u = x;
+    return v.f;
+}
+
+DS__DEVICE ds__rng_words ds__rng_philox(uint64_t seed, uint64_t counter, uint64_t thread) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     ds__rng_words x;
-    x.w[0] = (uint32_t)counter, x.w[1] = (uint32_t)(counter >> 32), x.w[2] = (uint32_t)thread, x.w[3] = (uint32_t)(thread >> 32);
+    x.w[0] = (uint32_t)counter, x.w[1] = (uint32_t)(counter >> 32), x.w[2] = (uint32_t)thread,
+    x.w[3] = (uint32_t)(thread >> 32);
     DS__RNG_ROLLED for (int i = 0; i < 10; i++) {
         uint64_t p = (uint64_t)0xD2511F53u * x.w[0], q = (uint64_t)0xCD9E8D57u * x.w[2];
         x.w[0] = (uint32_t)(q >> 32) ^ x.w[1] ^ k0;
@@ -396,46 +514,64 @@ static inline ds__rng_words ds__rng_philox(uint64_t seed, uint64_t counter, uint
 }
 
 /* To nearest even; not of NaN. */
-static inline uint32_t ds__rng_to_bf16(float x) {
+DS__DEVICE uint32_t ds__rng_to_bf16(float x) {
     uint32_t u = ds__rng_bits(x);
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
-static inline uint32_t ds__rng_narrow(float x, uint32_t kind) {
-    return kind == DS__RNG_F32 ? ds__rng_bits(x) : kind == DS__RNG_F16 ? ds__rng_to_f16(x) : ds__rng_to_bf16(x);
+
+DS__DEVICE uint32_t ds__rng_narrow(float x, uint32_t kind) {
+    return kind == DS__RNG_F32   ? ds__rng_bits(x)
+           : kind == DS__RNG_F16 ? ds__rng_to_f16(x)
+                                 : ds__rng_to_bf16(x);
 }
 
 /* ---- numbers in [from, to), from in (0, 1] turned over in torch's mapping ---- */
 
 /* In (0, 1], as torch and cuRAND have it. */
-static inline float ds__rng_above_0(uint32_t w) { return (float)w * 0x1p-32f + 0x1p-33f; }
-static inline double ds__rng_above_0_64(uint32_t low, uint32_t high) { return (double)(low ^ (uint64_t)high << 21) * 0x1p-53 + 0x1p-54; }
+DS__DEVICE float ds__rng_above_0(uint32_t w) {
+    return (float)w * 0x1p-32f + 0x1p-33f;
+}
 
-/* The bits of what is written. By element: as many bits of the word as the type's fraction has, so that u is exact. Rounding may reach `to`, which is
-   never written as -0; what is less may become that, and is not in the interval then if `to` is 0. */
-static inline uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits, uint32_t to_bits, uint32_t kind, uint32_t torch) {
+DS__DEVICE double ds__rng_above_0_64(uint32_t low, uint32_t high) {
+    return (double)(low ^ (uint64_t)high << 21) * 0x1p-53 + 0x1p-54;
+}
+
+/* The bits of what is written. By element: as many bits of the word as the type's fraction has,
+   so that u is exact. Rounding may reach `to`, which is never written as -0; what is less may
+   become that, and is not in the interval then if `to` is 0. */
+DS__DEVICE uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits,
+                                       uint32_t to_bits, uint32_t kind, uint32_t torch) {
     uint32_t bits;
     float u;
     if (torch) {
         u = ds__rng_fma32(ds__rng_above_0(w), scale, from);
     } else {
-        u = kind == DS__RNG_F32 ? (float)(w >> 8) * 0x1p-24f : kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f : (float)(w >> 24) * 0x1p-8f;
+        u = kind == DS__RNG_F32   ? (float)(w >> 8) * 0x1p-24f
+            : kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f
+                                  : (float)(w >> 24) * 0x1p-8f;
         u = from + ds__rng_mul(u, scale);
     }
     bits = ds__rng_narrow(u, kind);
-    return (bits == (kind == DS__RNG_F32 ? 0x80000000u : 0x8000u) ? 0 : bits) == to_bits ? from_bits : bits;
+    return (bits == (kind == DS__RNG_F32 ? 0x80000000u : 0x8000u) ? 0 : bits) == to_bits ? from_bits
+                                                                                         : bits;
 }
-static inline double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from, double to, uint32_t torch) {
-    double u = torch ? ds__rng_above_0_64(low, high) : (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53;
+
+DS__DEVICE double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from, double to,
+                                       uint32_t torch) {
+    double u = torch ? ds__rng_above_0_64(low, high)
+                     : (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53;
     u = from + ds__rng_mul64(u, to - from);
     return u >= to ? from : u;
 }
 
 /* ---- logarithm, sine and cosine ---- */
 
-/* ln x for normal x in (0, 1]: x = m 2^e, sqrt(1/2) <= m < sqrt(2), and for m the polynomial of Cephes' logf. */
-static inline float ds__rng_log(float x) {
+/* ln x for normal x in (0, 1]: x = m 2^e, sqrt(1/2) <= m < sqrt(2), and for m the polynomial of
+   Cephes' logf. */
+DS__DEVICE float ds__rng_log(float x) {
     uint32_t u = ds__rng_bits(x) + (0x3f800000u - 0x3f3504f3u), s = (u & 0x7fffffu) + 0x3f3504f3u;
-    float e = (float)((int32_t)(u >> 23) - 127), f = ds__rng_float(s) - 1.0f, z = ds__rng_mul(f, f), y = 7.0376836292e-2f;
+    float e = (float)((int32_t)(u >> 23) - 127), f = ds__rng_float(s) - 1.0f, z = ds__rng_mul(f, f),
+          y = 7.0376836292e-2f;
     y = ds__rng_mul(y, f) - 1.1514610310e-1f;
     y = ds__rng_mul(y, f) + 1.1676998740e-1f;
     y = ds__rng_mul(y, f) - 1.2420140846e-1f;
@@ -450,9 +586,11 @@ static inline float ds__rng_log(float x) {
 }
 
 /* The same in f64, with the polynomial of fdlibm's e_log.c. */
-static inline double ds__rng_log64(double x) {
-    uint64_t u = ds__rng_bits64(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu), s = (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu;
-    double e = (double)((int64_t)(u >> 52) - 1023), f = ds__rng_double(s) - 1.0, t = f / (2.0 + f), z = ds__rng_mul64(t, t), r = 1.479819860511658591e-01, h = 0.5 * ds__rng_mul64(f, f);
+DS__DEVICE double ds__rng_log64(double x) {
+    uint64_t u = ds__rng_bits64(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu),
+             s = (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu;
+    double e = (double)((int64_t)(u >> 52) - 1023), f = ds__rng_double(s) - 1.0, t = f / (2.0 + f),
+           z = ds__rng_mul64(t, t), r = 1.479819860511658591e-01, h = 0.5 * ds__rng_mul64(f, f);
     r = ds__rng_mul64(r, z) + 1.531383769920937332e-01;
     r = ds__rng_mul64(r, z) + 1.818357216161805012e-01;
     r = ds__rng_mul64(r, z) + 2.222219843214978396e-01;
@@ -464,11 +602,13 @@ static inline double ds__rng_log64(double x) {
     return ds__rng_mul64(e, 6.93147180369123816490e-01) - ((h - r) - f);
 }
 
-/* Sine and cosine of w + 1/2 of 2^32 parts of a turn: of what is left of an eighth of a turn on either side of a quarter, with the polynomials of
-   Cephes' sinf and cosf. */
-static inline void ds__rng_turn(uint32_t w, float *sine, float *cosine) {
+/* Sine and cosine of w + 1/2 of 2^32 parts of a turn: of what is left of an eighth of a turn on
+   either side of a quarter, with the polynomials of Cephes' sinf and cosf. */
+DS__DEVICE void ds__rng_turn(uint32_t w, float *sine, float *cosine) {
     uint32_t at = w + 0x20000000u, quarter = at >> 30;
-    float r = ds__rng_mul((float)((int32_t)(at & 0x3fffffffu) - 0x20000000) + 0.5f, 1.46291807927e-9f), z = ds__rng_mul(r, r), s = -1.9515295891e-4f, c = 2.443315711809948e-5f, swap;
+    float r = ds__rng_mul((float)((int32_t)(at & 0x3fffffffu) - 0x20000000) + 0.5f,
+                          1.46291807927e-9f),
+          z = ds__rng_mul(r, r), s = -1.9515295891e-4f, c = 2.443315711809948e-5f, swap;
     s = ds__rng_mul(s, z) + 8.3321608736e-3f;
     s = ds__rng_mul(s, z) - 1.6666654611e-1f;
     s = ds__rng_mul(ds__rng_mul(s, z), r) + r;
@@ -480,11 +620,15 @@ static inline void ds__rng_turn(uint32_t w, float *sine, float *cosine) {
     *sine = quarter & 2 ? -s : s;
     *cosine = (quarter + 1) & 2 ? -swap : swap;
 }
+
 /* The same of z + 1/2 of 2^53 parts, with the polynomials of fdlibm's k_sin.c and k_cos.c. */
-static inline void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
+DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
     uint64_t at = w + ((uint64_t)1 << 50);
     uint32_t quarter = (uint32_t)(at >> 51) & 3;
-    double r = ds__rng_mul64((double)((int64_t)(at & (((uint64_t)1 << 51) - 1)) - ((int64_t)1 << 50)) + 0.5, 6.9757369960172635e-16), z = ds__rng_mul64(r, r);
+    double r = ds__rng_mul64(
+               (double)((int64_t)(at & (((uint64_t)1 << 51) - 1)) - ((int64_t)1 << 50)) + 0.5,
+               6.9757369960172635e-16),
+           z = ds__rng_mul64(r, r);
     double s = 1.58969099521155010221e-10, c = -1.13596475577881948265e-11, swap;
     s = ds__rng_mul64(s, z) - 2.50507602534068634195e-08;
     s = ds__rng_mul64(s, z) + 2.75573137070700676789e-06;
@@ -506,15 +650,17 @@ static inline void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
 }
 
 /* Two normal numbers of two uniform ones (Box, Muller 1958). */
-static inline void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
+DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
     float s = ds__rng_sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a))), sine, cosine;
     ds__rng_turn(b, &sine, &cosine);
     out[0] = ds__rng_mul(ds__rng_mul(s, sine), deviation) + mean;
     out[1] = ds__rng_mul(ds__rng_mul(s, cosine), deviation) + mean;
 }
-static inline ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
+
+DS__DEVICE ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
     ds__rng_doubles d;
-    double s = ds__rng_sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine, cosine;
+    double s = ds__rng_sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine,
+           cosine;
     ds__rng_turn64(x.w[2] ^ (uint64_t)x.w[3] << 21, &sine, &cosine);
     d.v[0] = ds__rng_mul64(ds__rng_mul64(s, sine), deviation) + mean;
     d.v[1] = ds__rng_mul64(ds__rng_mul64(s, cosine), deviation) + mean;
@@ -522,11 +668,12 @@ static inline ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, do
 }
 
 /* -ln u / rate; u that is next to 1 gives half an epsilon, so that 0 does not occur. */
-static inline float ds__rng_exponential_of(uint32_t w, float rate) {
+DS__DEVICE float ds__rng_exponential_of(uint32_t w, float rate) {
     float u = ds__rng_above_0(w);
     return (u >= 1.0f - 0x1p-24f ? 0x1p-24f : -ds__rng_log(u)) / rate;
 }
-static inline double ds__rng_exponential64_of(uint32_t low, uint32_t high, double rate) {
+
+DS__DEVICE double ds__rng_exponential64_of(uint32_t low, uint32_t high, double rate) {
     double u = ds__rng_above_0_64(low, high);
     return (u >= 1.0 - 0x1p-53 ? 0x1p-53 : -ds__rng_log64(u)) / rate;
 }
@@ -534,16 +681,19 @@ static inline double ds__rng_exponential64_of(uint32_t low, uint32_t high, doubl
 /* ---- integers ---- */
 
 /* The highest 64 bits of a product. */
-static inline uint64_t ds__rng_high(uint64_t a, uint64_t b) {
-    uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32, middle = ah * bl + (al * bl >> 32), other = al * bh + (uint32_t)middle;
+DS__DEVICE uint64_t ds__rng_high(uint64_t a, uint64_t b) {
+    uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32,
+             middle = ah * bl + (al * bl >> 32), other = al * bh + (uint32_t)middle;
     return ah * bh + (middle >> 32) + (other >> 32);
 }
 
-/* Integers below `range`, 0: 2^64. By element: a part of the range that is as large as the number is of 2^32, or of 2^64. */
-static inline uint64_t ds__rng_below(uint32_t w, uint64_t range, uint32_t torch) {
+/* Integers below `range`, 0: 2^64. By element: a part of the range that is as large as the
+   number is of 2^32, or of 2^64. */
+DS__DEVICE uint64_t ds__rng_below(uint32_t w, uint64_t range, uint32_t torch) {
     return torch && range >> 32 == 0 ? w % (uint32_t)range : (uint32_t)((w * range) >> 32);
 }
-static inline uint64_t ds__rng_below64(uint32_t high, uint32_t low, uint64_t range, uint32_t torch) {
+
+DS__DEVICE uint64_t ds__rng_below64(uint32_t high, uint32_t low, uint64_t range, uint32_t torch) {
     uint64_t z = (uint64_t)high << 32 | low;
     return range == 0 ? z : torch ? z % range : ds__rng_high(z, range);
 }
@@ -552,22 +702,27 @@ static inline uint64_t ds__rng_below64(uint32_t high, uint32_t low, uint64_t ran
 
 /* Of few: the rank of number i's key among the keys of all, each of two words. */
 enum { DS__RNG_FEW = 256 };
-static inline uint64_t ds__rng_key(uint64_t seed, uint64_t start, uint64_t i) {
+
+DS__DEVICE uint64_t ds__rng_key(uint64_t seed, uint64_t start, uint64_t i) {
     ds__rng_words x = ds__rng_philox(seed, start + i / 2, 0);
     return i & 1 ? (uint64_t)x.w[2] << 32 | x.w[3] : (uint64_t)x.w[0] << 32 | x.w[1];
 }
 
-/* Of many: a Feistel network with 24 rounds over so many bits as there are numbers, walked until it gives one of them; that is a
-   permutation, and each place can be computed alone (Mitchell, Stokes, Frank, Holmes: Bandwidth-optimal random shuffling for GPUs, 2021; its
-   round function is another). keys: one block's words. */
-static inline uint32_t ds__rng_round(uint32_t x, uint32_t key) {
+/* Of many: a Feistel network with 24 rounds over so many bits as there are numbers, walked until
+   it gives one of them; that is a permutation, and each place can be computed alone (Mitchell,
+   Stokes, Frank, Holmes: Bandwidth-optimal random shuffling for GPUs, 2021; its round function
+   is another). keys: one block's words. */
+DS__DEVICE uint32_t ds__rng_round(uint32_t x, uint32_t key) {
     x = (x ^ key) * 0xD2511F53u;
     x = (x ^ x >> 15) * 0xCD9E8D57u;
     return x ^ x >> 16;
 }
-static inline uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n, uint32_t bits) {
+
+DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n, uint32_t bits) {
     uint32_t low = bits / 2, a, b, key;
-    if (i < 2) i ^= (keys.w[0] ^ keys.w[1] ^ keys.w[2] ^ keys.w[3]) & 1; /* such a network alone gives even permutations only */
+    /* such a network alone gives even permutations only */
+    if (i < 2)
+        i ^= (keys.w[0] ^ keys.w[1] ^ keys.w[2] ^ keys.w[3]) & 1;
     do {
         a = (uint32_t)(i >> low), b = (uint32_t)i & ((1u << low) - 1);
         key = 0;
@@ -582,24 +737,30 @@ static inline uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t
     return i;
 }
 
-/* ---- the CPU forms ---- */
+/* rng/kernel_cpu.h - the CPU forms. */
 
-/* Vectors of W bytes. A lane of 64 bits has a block; its words are in the lower halves, so that one instruction multiplies. Neighbours in a
-   pair of lanes are LANES / 2 blocks apart: then a block's words are put together by instructions that do not leave the pair. */
-#define DS__RNG_TYPES(W) \
+/* Vectors of W bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
+   one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
+   block's words are put together by instructions that do not leave the pair. */
+#define DS__RNG_TYPES(W)                                              \
     typedef uint64_t ds__rng_v64_##W __attribute__((vector_size(W))); \
     typedef uint32_t ds__rng_v32_##W __attribute__((vector_size(W))); \
-    typedef int32_t ds__rng_vi_##W __attribute__((vector_size(W))); \
-    typedef float ds__rng_vf_##W __attribute__((vector_size(W))); \
-    typedef float ds__rng_any_##W __attribute__((vector_size(W), aligned(4), may_alias)); /* that may lie anywhere */
+    typedef int32_t ds__rng_vi_##W __attribute__((vector_size(W)));   \
+    typedef float ds__rng_vf_##W __attribute__((vector_size(W)));     \
+    typedef float ds__rng_any_##W                                     \
+        __attribute__((vector_size(W), aligned(4), may_alias)); /* that may lie anywhere */
 #if defined(__clang__) || !defined(__x86_64__)
-#define DS__RNG_TIMES(W, a, b) (((a) & 0xffffffffu) * (ds__rng_v64_##W)((a) * 0 + (b)))
+#define DS__RNG_TIMES(W, a, b) (((a)&0xffffffffu) * (ds__rng_v64_##W)((a)*0 + (b)))
 #else
-#define DS__RNG_TIMES(W, a, b) DS__RNG_TIMES_##W(a, (ds__rng_v64_##W)((a) * 0 + (b)))
-#define DS__RNG_TIMES_16(a, b) (ds__rng_v64_16)__builtin_ia32_pmuludq128((ds__rng_vi_16)(a), (ds__rng_vi_16)(b))
-#define DS__RNG_TIMES_32(a, b) (ds__rng_v64_32)__builtin_ia32_pmuludq256((ds__rng_vi_32)(a), (ds__rng_vi_32)(b))
+#define DS__RNG_TIMES(W, a, b) DS__RNG_TIMES_##W(a, (ds__rng_v64_##W)((a)*0 + (b)))
+#define DS__RNG_TIMES_16(a, b) \
+    (ds__rng_v64_16) __builtin_ia32_pmuludq128((ds__rng_vi_16)(a), (ds__rng_vi_16)(b))
+#define DS__RNG_TIMES_32(a, b) \
+    (ds__rng_v64_32) __builtin_ia32_pmuludq256((ds__rng_vi_32)(a), (ds__rng_vi_32)(b))
 typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
-#define DS__RNG_TIMES_64(a, b) (ds__rng_v64_64)__builtin_ia32_pmuludq512_mask((ds__rng_vi_64)(a), (ds__rng_vi_64)(b), (ds__rng_vl_64)(a), (unsigned char)-1)
+#define DS__RNG_TIMES_64(a, b)                                                              \
+    (ds__rng_v64_64) __builtin_ia32_pmuludq512_mask((ds__rng_vi_64)(a), (ds__rng_vi_64)(b), \
+                                                    (ds__rng_vl_64)(a), (unsigned char)-1)
 #endif
 #ifdef __clang__
 #define DS__RNG_EVEN_16(a, b) __builtin_shufflevector(a, b, 0, 2)
@@ -617,17 +778,20 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
 #define DS__RNG_ODD_64(a, b) __builtin_shuffle(a, b, (ds__rng_v64_64){ 1, 9, 3, 11, 5, 13, 7, 15 })
 #endif
 
-/* The upper halves of lanes, in both halves: processors shuffle where they do not multiply, but shift where they do. */
+/* The upper halves of lanes, in both halves: processors shuffle where they do not multiply, but
+   shift where they do. */
 #ifdef __clang__
 #define DS__RNG_HIGH_16(x) __builtin_shufflevector(x, x, 1, 1, 3, 3)
 #define DS__RNG_HIGH_32(x) __builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7)
-#define DS__RNG_HIGH_64(x) __builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15)
+#define DS__RNG_HIGH_64(x) \
+    __builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15)
 #else
 #define DS__RNG_HIGH_16(x) __builtin_shuffle(x, (ds__rng_v32_16){ 1, 1, 3, 3 })
 #define DS__RNG_HIGH_32(x) __builtin_shuffle(x, (ds__rng_v32_32){ 1, 1, 3, 3, 5, 5, 7, 7 })
-#define DS__RNG_HIGH_64(x) __builtin_shuffle(x, (ds__rng_v32_64){ 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15 })
+#define DS__RNG_HIGH_64(x) \
+    __builtin_shuffle(x, (ds__rng_v32_64){ 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15 })
 #endif
-#define DS__RNG_HIGH(W, x) (ds__rng_v64_##W)DS__RNG_HIGH_##W((ds__rng_v32_##W)(x))
+#define DS__RNG_HIGH(W, x) (ds__rng_v64_##W) DS__RNG_HIGH_##W((ds__rng_v32_##W)(x))
 
 /* Stores that go around the caches, for results that do not fit there. */
 #if defined(__x86_64__) && !defined(DS__SANITIZED)
@@ -646,86 +810,123 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
 #endif
 #define DS__RNG_STREAM_BYTES ((uint64_t)32 << 20)
 
-#define DS__RNG_PUT(W, to, v) \
-    do { \
-        if (around) DS__RNG_STREAM(W, to, v); \
-        else *(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v); \
+#define DS__RNG_PUT(W, to, v)                                        \
+    do {                                                             \
+        if (around)                                                  \
+            DS__RNG_STREAM(W, to, v);                                \
+        else                                                         \
+            *(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v); \
     } while (0)
 
-/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is the thread that goes on. As they are, or as
-   uniform numbers in f32, which with `plain` are those of 0 to 1. */
-#define DS__RNG_ROUND(W, i) \
+/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
+   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
+   those of 0 to 1. */
+#define DS__RNG_ROUND(W, i)                                                       \
     p = DS__RNG_TIMES(W, x0, 0xD2511F53u), q = DS__RNG_TIMES(W, x2, 0xCD9E8D57u); \
-    x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q, x2 = DS__RNG_HIGH(W, p) ^ x3 ^ key[2 * (i) + 1], x3 = p;
-#define DS__RNG_FLOATS(W, v) { \
-        ds__rng_vf_##W u = __builtin_convertvector((ds__rng_vi_##W)((ds__rng_v32_##W)(v) >> 8), ds__rng_vf_##W) * 0x1p-24f; \
-        if (!plain) { \
-            u *= scale; \
-            DS__RNG_ROUNDED_VECTOR(u); \
-            u += from; \
-            ds__rng_vi_##W end = u == to_; \
-            u = (ds__rng_vf_##W)(((ds__rng_vi_##W)u & ~end) | ((ds__rng_vi_##W)(u * 0 + from) & end)); \
-        } \
-        v = (ds__rng_v64_##W)u; \
+    x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                          \
+    x2 = DS__RNG_HIGH(W, p) ^ x3 ^ key[2 * (i) + 1], x3 = p;
+#define DS__RNG_FLOATS(W, v)                                                                       \
+    {                                                                                              \
+        ds__rng_vf_##W u =                                                                         \
+            __builtin_convertvector((ds__rng_vi_##W)((ds__rng_v32_##W)(v) >> 8), ds__rng_vf_##W) * \
+            0x1p-24f;                                                                              \
+        if (!plain) {                                                                              \
+            u *= scale;                                                                            \
+            DS__RNG_ROUNDED_VECTOR(u);                                                             \
+            u += from;                                                                             \
+            ds__rng_vi_##W end = u == to_;                                                         \
+            u = (ds__rng_vf_##W)(((ds__rng_vi_##W)u & ~end) |                                      \
+                                 ((ds__rng_vi_##W)(u * 0 + from) & end));                          \
+        }                                                                                          \
+        v = (ds__rng_v64_##W)u;                                                                    \
     }
 #if defined(__x86_64__)
 #define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+x"(x))
 #else
 #define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+w"(x))
 #endif
-#define DS__RNG_RUN(STATIC, W) \
-    DS__RNG_TYPES(W) \
-    STATIC void ds__rng_run_##W(const ds__rng_args *a, uint64_t seed, uint64_t counter, uint64_t thread, int across, void *out, size_t blocks, int floats, int around) { \
-        enum { LANES = (W) / 8 }; \
-        char *to = (char *)out; \
-        const float from = a->from32, scale = a->to32 - a->from32; \
-        const ds__rng_vf_##W to_ = (ds__rng_vf_##W){ 0 } + a->to32; \
-        const int plain = from == 0 && a->to32 == 1; \
-        ds__rng_v64_##W index, key[20]; \
-        for (uint32_t i = 0; i < 10; i++) { \
-            key[2 * i] = (ds__rng_v64_##W){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u); \
-            key[2 * i + 1] = (ds__rng_v64_##W){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u); \
-        } \
-        for (int i = 0; i < LANES; i++) index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2)); \
-        for (size_t at = 0; at < blocks; at += LANES, to += 2 * (W)) { \
-            ds__rng_v64_##W x0 = index * 0, x2 = x0, x1, x3, p, q; \
-            x0 += counter, x2 += thread; \
-            if (across) x2 += index + at; else x0 += index + at; \
-            x1 = x0 >> 32, x3 = x2 >> 32; \
-            DS__RNG_ROUND(W, 0) DS__RNG_ROUND(W, 1) DS__RNG_ROUND(W, 2) DS__RNG_ROUND(W, 3) DS__RNG_ROUND(W, 4) \
-            DS__RNG_ROUND(W, 5) DS__RNG_ROUND(W, 6) DS__RNG_ROUND(W, 7) DS__RNG_ROUND(W, 8) DS__RNG_ROUND(W, 9) \
-            x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32; \
-            p = DS__RNG_EVEN_##W(x0, x2), q = DS__RNG_ODD_##W(x0, x2); \
-            if (floats) { \
-                DS__RNG_FLOATS(W, p) \
-                DS__RNG_FLOATS(W, q) \
-            } \
-            DS__RNG_PUT(W, to, (ds__rng_vf_##W)p); \
-            DS__RNG_PUT(W, to + (W), (ds__rng_vf_##W)q); \
-        } \
+#define DS__RNG_RUN(STATIC, W)                                                                     \
+    DS__RNG_TYPES(W)                                                                               \
+    STATIC void ds__rng_run_##W(const ds__rng_args *a, uint64_t seed, uint64_t counter,            \
+                                uint64_t thread, int across, void *out, size_t blocks, int floats, \
+                                int around) {                                                      \
+        enum { LANES = (W) / 8 };                                                                  \
+        char *to = (char *)out;                                                                    \
+        const float from = a->from32, scale = a->to32 - a->from32;                                 \
+        const ds__rng_vf_##W to_ = (ds__rng_vf_##W){ 0 } + a->to32;                                \
+        const int plain = from == 0 && a->to32 == 1;                                               \
+        ds__rng_v64_##W index, key[20];                                                            \
+        for (uint32_t i = 0; i < 10; i++) {                                                        \
+            key[2 * i] = (ds__rng_v64_##W){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);              \
+            key[2 * i + 1] = (ds__rng_v64_##W){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);  \
+        }                                                                                          \
+        for (int i = 0; i < LANES; i++)                                                            \
+            index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));                                    \
+        for (size_t at = 0; at < blocks; at += LANES, to += 2 * (W)) {                             \
+            ds__rng_v64_##W x0 = index * 0, x2 = x0, x1, x3, p, q;                                 \
+            x0 += counter, x2 += thread;                                                           \
+            if (across)                                                                            \
+                x2 += index + at;                                                                  \
+            else                                                                                   \
+                x0 += index + at;                                                                  \
+            x1 = x0 >> 32, x3 = x2 >> 32;                                                          \
+            DS__RNG_ROUND(W, 0);                                                                   \
+            DS__RNG_ROUND(W, 1);                                                                   \
+            DS__RNG_ROUND(W, 2);                                                                   \
+            DS__RNG_ROUND(W, 3);                                                                   \
+            DS__RNG_ROUND(W, 4);                                                                   \
+            DS__RNG_ROUND(W, 5);                                                                   \
+            DS__RNG_ROUND(W, 6);                                                                   \
+            DS__RNG_ROUND(W, 7);                                                                   \
+            DS__RNG_ROUND(W, 8);                                                                   \
+            DS__RNG_ROUND(W, 9);                                                                   \
+            x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;                \
+            p = DS__RNG_EVEN_##W(x0, x2), q = DS__RNG_ODD_##W(x0, x2);                             \
+            if (floats) {                                                                          \
+                DS__RNG_FLOATS(W, p)                                                               \
+                DS__RNG_FLOATS(W, q)                                                               \
+            }                                                                                      \
+            DS__RNG_PUT(W, to, (ds__rng_vf_##W)p);                                                 \
+            DS__RNG_PUT(W, to + (W), (ds__rng_vf_##W)q);                                           \
+        }                                                                                          \
     }
 
 DS__RNG_RUN(static, 16)
 #if defined(__x86_64__)
 DS__RNG_RUN(static __attribute__((target("avx2"))), 32)
 DS__RNG_RUN(static __attribute__((target("avx512f"))), 64)
-static int ds__rng_vector(void) { return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16; }
+
+static int ds__rng_vector(void) {
+    return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
+}
 #else
-static int ds__rng_vector(void) { return 16; }
+static int ds__rng_vector(void) {
+    return 16;
+}
 #endif
 
 enum { DS__RNG_LANES = 8 }; /* blocks are made in multiples of it */
-static void ds__rng_run(const ds__rng_args *a, uint64_t seed, uint64_t counter, uint64_t thread, int across, void *out, size_t blocks, int floats, int around, int vector) {
+
+static void ds__rng_run(const ds__rng_args *a, uint64_t seed, uint64_t counter, uint64_t thread,
+                        int across, void *out, size_t blocks, int floats, int around, int vector) {
 #if defined(__x86_64__)
-    if (vector == 64) ds__rng_run_64(a, seed, counter, thread, across, out, blocks, floats, around);
-    else if (vector == 32) ds__rng_run_32(a, seed, counter, thread, across, out, blocks, floats, around);
+    if (vector == 64)
+        ds__rng_run_64(a, seed, counter, thread, across, out, blocks, floats, around);
+    else if (vector == 32)
+        ds__rng_run_32(a, seed, counter, thread, across, out, blocks, floats, around);
     else
 #endif
-    ds__rng_run_16(a, seed, counter, thread, across, out, blocks, floats, around);
+        ds__rng_run_16(a, seed, counter, thread, across, out, blocks, floats, around);
     (void)vector;
 }
 
-static int ds__rng_shift(const ds__rng_args *a) { return a->what == DS__RNG_WIDE_INTEGERS || (a->what <= DS__RNG_EXPONENTIAL && a->kind == DS__RNG_F64) ? 1 : 2; }
+static int ds__rng_shift(const ds__rng_args *a) {
+    return a->what == DS__RNG_WIDE_INTEGERS ||
+                   (a->what <= DS__RNG_EXPONENTIAL && a->kind == DS__RNG_F64)
+               ? 1
+               : 2;
+}
+
 static size_t ds__rng_size(uint32_t kind) {
     static const unsigned char size[] = { 1, 2, 4, 8, 2, 2, 4, 8 };
     return size[kind];
@@ -738,8 +939,14 @@ static void ds__rng_values(const ds__rng_args *a, ds__rng_words x, uint64_t *v) 
     ds__rng_doubles d;
     switch (a->what) {
     case DS__RNG_UNIFORM:
-        if (kind == DS__RNG_F64) for (int i = 0; i < 2; i++) v[i] = ds__rng_bits64(ds__rng_uniform64_of(x.w[2 * i], x.w[2 * i + 1], a->from, a->to, torch));
-        else for (int i = 0; i < 4; i++) v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->scale32, a->from_bits, a->to_bits, kind, torch);
+        if (kind == DS__RNG_F64)
+            for (int i = 0; i < 2; i++)
+                v[i] = ds__rng_bits64(
+                    ds__rng_uniform64_of(x.w[2 * i], x.w[2 * i + 1], a->from, a->to, torch));
+        else
+            for (int i = 0; i < 4; i++)
+                v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->scale32, a->from_bits, a->to_bits,
+                                          kind, torch);
         break;
     case DS__RNG_NORMAL:
         if (kind == DS__RNG_F64) {
@@ -749,54 +956,79 @@ static void ds__rng_values(const ds__rng_args *a, ds__rng_words x, uint64_t *v) 
         }
         ds__rng_normals(x.w[0], x.w[1], a->from32, a->to32, f);
         ds__rng_normals(x.w[2], x.w[3], a->from32, a->to32, f + 2);
-        for (int i = 0; i < 4; i++) v[i] = ds__rng_narrow(f[i], kind);
+        for (int i = 0; i < 4; i++)
+            v[i] = ds__rng_narrow(f[i], kind);
         break;
     case DS__RNG_EXPONENTIAL:
-        if (kind == DS__RNG_F64) for (int i = 0; i < 2; i++) v[i] = ds__rng_bits64(ds__rng_exponential64_of(x.w[2 * i], x.w[2 * i + 1], a->from));
-        else for (int i = 0; i < 4; i++) v[i] = ds__rng_narrow(ds__rng_exponential_of(x.w[i], a->from32), kind);
+        if (kind == DS__RNG_F64)
+            for (int i = 0; i < 2; i++)
+                v[i] =
+                    ds__rng_bits64(ds__rng_exponential64_of(x.w[2 * i], x.w[2 * i + 1], a->from));
+        else
+            for (int i = 0; i < 4; i++)
+                v[i] = ds__rng_narrow(ds__rng_exponential_of(x.w[i], a->from32), kind);
         break;
     case DS__RNG_INTEGERS:
-        for (int i = 0; i < 4; i++) v[i] = a->low + ds__rng_below(x.w[i], a->range, torch);
+        for (int i = 0; i < 4; i++)
+            v[i] = a->low + ds__rng_below(x.w[i], a->range, torch);
         break;
     case DS__RNG_WIDE_INTEGERS:
-        for (int i = 0; i < 2; i++) v[i] = a->low + ds__rng_below64(x.w[2 * i], x.w[2 * i + 1], a->range, torch);
+        for (int i = 0; i < 2; i++)
+            v[i] = a->low + ds__rng_below64(x.w[2 * i], x.w[2 * i + 1], a->range, torch);
         break;
     default:
-        for (int i = 0; i < 4; i++) v[i] = x.w[i] < a->range ? a->low : 0;
+        for (int i = 0; i < 4; i++)
+            v[i] = x.w[i] < a->range ? a->low : 0;
         break;
     }
 }
+
 static char *ds__rng_store(char *to, uint64_t bits, size_t size) {
     uint8_t b = (uint8_t)bits;
     uint16_t h = (uint16_t)bits;
     uint32_t w = (uint32_t)bits;
-    memcpy(to, size == 1 ? (const void *)&b : size == 2 ? (const void *)&h : size == 4 ? (const void *)&w : (const void *)&bits, size);
+    memcpy(to,
+           size == 1   ? (const void *)&b
+           : size == 2 ? (const void *)&h
+           : size == 4 ? (const void *)&w
+                       : (const void *)&bits,
+           size);
     return to + size;
 }
 
 /* Items are so many elements. */
 enum { DS__RNG_ITEM = 1024, DS__RNG_BATCH = 128 };
+
 static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int vector) {
-    const uint64_t seed = a->state ? a->state[0] : a->seed, start = a->start + (a->state ? a->state[1] / 4 : 0), each = (uint64_t)1 << ds__rng_shift(a);
+    const uint64_t seed = a->state ? a->state[0] : a->seed,
+                   start = a->start + (a->state ? a->state[1] / 4 : 0),
+                   each = (uint64_t)1 << ds__rng_shift(a);
     const size_t size = ds__rng_size(a->kind);
     char *to = (char *)a->out + at * size;
     ds__rng_words x[DS__RNG_BATCH];
     uint64_t v[4];
-    if (a->what == DS__RNG_UNIFORM && a->kind == DS__RNG_F32 && a->stride == 1 && a->before == 0) { /* whole blocks at once */
+    /* whole blocks at once */
+    if (a->what == DS__RNG_UNIFORM && a->kind == DS__RNG_F32 && a->stride == 1 && a->before == 0) {
         size_t blocks = (size_t)((end - at) / 4 / DS__RNG_LANES * DS__RNG_LANES);
         int around = a->count * 4 >= DS__RNG_STREAM_BYTES && (uintptr_t)to % 64 == 0;
         ds__rng_run(a, seed, start + at / 4, 0, 0, to, blocks, 1, around, vector);
-        if (around) DS__RNG_FENCE();
+        if (around)
+            DS__RNG_FENCE();
         at += blocks * 4;
         to += blocks * 16;
     }
     while (at < end) {
-        uint64_t row = a->stride > 1 ? at / a->stride : at, first = (row + a->before) / each, skip = (row + a->before) % each, n; /* of a thread, or all there is */
+        /* of a thread, or all there is */
+        uint64_t row = a->stride > 1 ? at / a->stride : at, first = (row + a->before) / each,
+                 skip = (row + a->before) % each, n;
         uint64_t thread = a->stride > 1 ? at % a->stride : 0;
         if (a->stride > 1) { /* one element of each block */
             n = a->stride - thread < end - at ? a->stride - thread : end - at;
-            if (n > DS__RNG_BATCH) n = DS__RNG_BATCH;
-            ds__rng_run(a, seed, start + first, thread, 1, x, (size_t)(n + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES, 0, 0, vector);
+            if (n > DS__RNG_BATCH)
+                n = DS__RNG_BATCH;
+            ds__rng_run(a, seed, start + first, thread, 1, x,
+                        (size_t)(n + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES, 0, 0,
+                        vector);
             for (uint64_t i = 0; i < n; i++) {
                 ds__rng_values(a, x[i], v);
                 to = ds__rng_store(to, v[skip], size);
@@ -804,16 +1036,19 @@ static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int v
         } else {
             n = DS__RNG_BATCH * each - skip < end - at ? DS__RNG_BATCH * each - skip : end - at;
             size_t blocks = (size_t)((skip + n + each - 1) / each);
-            ds__rng_run(a, seed, start + first, 0, 0, x, (blocks + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES, 0, 0, vector);
+            ds__rng_run(a, seed, start + first, 0, 0, x,
+                        (blocks + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES, 0, 0, vector);
             for (uint64_t i = 0, b = 0; i < skip + n; b++) {
                 ds__rng_values(a, x[b], v);
                 for (uint64_t k = 0; k < each && i < skip + n; k++, i++)
-                    if (i >= skip) to = ds__rng_store(to, v[k], size);
+                    if (i >= skip)
+                        to = ds__rng_store(to, v[k], size);
             }
         }
         at += n;
     }
 }
+
 static int ds__rng_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = (const ds__rng_args *)args;
     uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM;
@@ -823,22 +1058,31 @@ static int ds__rng_items(size_t first, size_t count, const void *args) {
 
 static int ds__rng_permutation_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = (const ds__rng_args *)args;
-    const uint64_t seed = a->state ? a->state[0] : a->seed, start = a->start + (a->state ? a->state[1] / 4 : 0), n = a->range;
+    const uint64_t seed = a->state ? a->state[0] : a->seed,
+                   start = a->start + (a->state ? a->state[1] / 4 : 0), n = a->range;
     const size_t size = ds__rng_size(a->kind);
-    uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM, keys[DS__RNG_FEW];
+    uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM,
+             keys[DS__RNG_FEW];
     char *to = (char *)a->out + at * size;
     ds__rng_words x = ds__rng_philox(seed, start, 0);
-    if (end > a->count) end = a->count;
-    if (!a->low) for (uint64_t i = 0; i < n; i++) keys[i] = ds__rng_key(seed, start, i);
+    if (end > a->count)
+        end = a->count;
+    if (!a->low)
+        for (uint64_t i = 0; i < n; i++)
+            keys[i] = ds__rng_key(seed, start, i);
     for (; at < end; at++) {
         uint64_t i = a->before + at, rank = 0;
-        if (a->low) rank = ds__rng_shuffled(x, i, n, (uint32_t)a->low);
-        else for (uint64_t j = 0; j < n; j++) rank += (keys[j] < keys[i]) | ((keys[j] == keys[i]) & (j < i));
+        if (a->low)
+            rank = ds__rng_shuffled(x, i, n, (uint32_t)a->low);
+        else
+            for (uint64_t j = 0; j < n; j++)
+                rank += (keys[j] < keys[i]) | ((keys[j] == keys[i]) & (j < i));
         to = ds__rng_store(to, rank, size);
     }
     return 0;
 }
 
+/* >>device-code kernels/rng.cu: written by make kernels */
 static const char ds__ptx_rng_uniform32[] =
     ".version 5.0\n"
     ".target sm_60\n"
@@ -1417,6 +1661,8 @@ static const char *const ds__ptx_rng_permutation[] = {
     0 };
 /* <<device-code kernels/rng.cu */
 
+/* rng/kernel.h - kernel. */
+
 enum {
     DS__RNG_STATE,
     DS__RNG_UNIFORM32,
@@ -1519,7 +1765,8 @@ static const struct {
                                    NULL, ds__ptx_rng_permutation),
 #undef DS__RNG_FORM
 };
-/* ---- >>generators ---------------------------------------------------------------------------- */
+
+/* rng/generator.h - generators. */
 
 /* Policy.
    1. A generator has a lock, which is held while a fill takes its words and is put on its stream:
@@ -1689,6 +1936,9 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     ds__generator_free(fresh);
     return DS_OK;
 }
+
+/* rng/generator_api.h - generator api. */
+
 enum { DS__RNG_OWN = 1 << 30 }; /* index of a device's: its type and index in it */
 
 static ds_rng ds__generator_handle(const ds__generator *g) {
@@ -1875,7 +2125,8 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
     ds__generator_drop(g);
     return r;
 }
-/* ---- >>seeds and states ---------------------------------------------------------------------- */
+
+/* rng/state.h - seeds and states. */
 
 /* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at
    any time. Takes the reference back. check: changes nothing. */
@@ -2158,7 +2409,8 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
         }
     return r;
 }
-/* ---- >>fills --------------------------------------------------------------------------------- */
+
+/* rng/fill_types.h - fills. */
 
 /* Built so, logarithms and sums of floats would not have the bits that are promised. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
@@ -2229,7 +2481,8 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
     ds__unpin(&ds__g.kernels, k);
     return r;
 }
-/* ---- in a graph ---- */
+
+/* rng/graph.h - in a graph. */
 
 /* Whether so many words are left of the sequence. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
@@ -2421,7 +2674,8 @@ static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
     *out = u;
     return DS_OK;
 }
-/* ---- what a fill is ---- */
+
+/* rng/order.h - what a fill is. */
 
 static ds_result ds__rng_no_type(ds_dtype dtype, const char *what) {
     char name[DS_DTYPE_NAME_SIZE];
@@ -2635,6 +2889,9 @@ static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
         return ((total - 1) / (each * a->stride) + 1) * 4;
     return (total + each - 1) / each * 4;
 }
+
+/* rng/fill.h - fill. */
+
 /* A fill on its way: its kernel, and where its words come from, the generator or the graph that
    its stream captures. The generator is locked. */
 typedef struct ds__rng_way {

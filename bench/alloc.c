@@ -4,7 +4,6 @@
    as an object of its own, as a program's other files are. */
 #include "bench.h"
 #include "../devstream_alloc.h"
-#include "../devstream_cpu.h"
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>

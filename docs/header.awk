@@ -2,7 +2,7 @@
 # - the opening comment becomes the page's text, a "---- section ----" a heading over what is declared in it, and a plain comment that
 #   stands by itself the text under that heading, or a heading of its own with its first words;
 # - lists of X(...) become the names that they make; macros that end with _, which are nobody's business, go.
-# Only the declarations: the rest is not looked at.
+# Only the declarations: the rest is not looked at. The first line says that the header is generated.
 
 # Prose as it is, with what doxygen would take for its own escaped; what is indented deeper is a table or code, and stays as it is.
 function prose(line,    deep, apart) {
@@ -21,7 +21,8 @@ function plain(line) { sub(/^   /, "", line); gsub(/[\\<>@#*]/, "\\\\&", line); 
 function over(    s) { s = verbatim ? "\n@endverbatim" : ""; verbatim = item = 0; return s }
 
 BEGIN { verbatim = item = 0 }
-FNR == 1 { n = split(FILENAME, part, "/"); sub(/^\/\* [a-z_.]* - /, ""); print "/** @file " part[n] "\n@brief " plain($0) "\n"; text = 1; next }
+FNR == 1 && /Generated from/ { next }
+!begun { begun = 1; n = split(FILENAME, part, "/"); sub(/^\/\* [a-z_.]* - /, ""); print "/** @file " part[n] "\n@brief " plain($0) "\n"; text = 1; next }
 text && /\*\/$/ { sub(/ *\*\/$/, ""); $0 = prose($0); print $0 over() (group ? "\n@{" : "") "\n*/"; text = 0; next }
 text { print prose($0); next }
 

@@ -30,7 +30,6 @@
 #define _POSIX_C_SOURCE 200809L
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_alloc.h"
-#include "devstream_cpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>

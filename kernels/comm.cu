@@ -1,14 +1,47 @@
-/* comm.cu - the kernels of the collectives. Written so that it also compiles as C, which is how the tests run it on the host.
+/* comm.cu - the kernels of the collectives. Written so that it also compiles as C, which is how the
+   tests run it on the host.
 
-   A reduction is launched with any number of blocks of THREADS threads. All threads walk over the result side by side, 16 bytes
-   each at a time, beginning where 16 of them begin on a multiple of 16. An input whose bytes for them begin on one too is read as
-   one vector, any other number by number, and so are both ends. A number must lie on a multiple of its size, a complex one of
-   its parts'; integers, and what is compared, anywhere. */
-#include "comm.h"
+   A reduction is launched with any number of blocks of THREADS threads. All threads walk over
+   the result side by side, 16 bytes each at a time, beginning where 16 of them begin on a
+   multiple of 16. An input whose bytes for them begin on one too is read as one vector, any
+   other number by number, and so are both ends. A number must lie on a multiple of its size, a
+   complex one of its parts'; integers, and what is compared, anywhere. */
+#include "device.h"
+
+#ifdef __CUDA__
+#define DS__COMM_FN DEVICE
+#define DS__COMM_ROUNDED(x) (void)0
+#endif
+#include "../src/comm/kernel_arith.h"
+
+#ifdef __CUDA__
+/* The same as the CPU's, by the instructions; only NaN must be made the one. */
+DEVICE void ds__comm_widen_f16_f32(uint32_t *x) {
+    union {
+        uint16_t u;
+        __fp16 f;
+    } half;
+
+    half.u = (uint16_t)*x;
+    *x = ds__f32_bits(half.f);
+}
+
+DEVICE void ds__comm_narrow_f16_f32(uint32_t *x) {
+    union {
+        uint16_t u;
+        __fp16 f;
+    } half;
+
+    float f = ds__f32_of(*x);
+    half.f = f;
+    *x = f != f ? 0x7e00 : half.u;
+}
+#endif
 
 enum { THREADS = 256 };
 
-/* A thread's next 16 bytes of an operand, from its start; before it and behind its end nothing is touched. */
+/* A thread's next 16 bytes of an operand, from its start; before it and behind its end nothing
+   is touched. */
 typedef struct walk {
     int64_t at, step, bytes;
     uint64_t wholes; /* 16 bytes from any place before this one are in the operand */
@@ -29,41 +62,55 @@ DEVICE walk walk_of(const void *out, uint64_t bytes, uint32_t mask) {
 DEVICE uint32_t fits(const walk *w, const void *operand) {
     return ((uint64_t)w->at < w->wholes) & ((((uint64_t)operand + (uint64_t)w->at) & 15) == 0);
 }
-DEVICE uint32_t is_inside(const walk *w, int32_t i) { return (uint64_t)(w->at + i) < (uint64_t)w->bytes; }
+
+DEVICE uint32_t is_inside(const walk *w, int32_t i) {
+    return (uint64_t)(w->at + i) < (uint64_t)w->bytes;
+}
 
 /* As two words; numbers of T. What is outside reads as zero. */
-#define WORDS(T, NAME, UP, DOWN) \
-    DEVICE pair8 NAME##_get(const void *operand, const walk *w) { \
-        const char *p = (const char *)operand + w->at; \
-        pair8 v = {0, 0}; \
-        if (fits(w, operand)) return *(const pair8 *)p; \
-        _Pragma("nounroll") for (int32_t i = 16 - (int32_t)sizeof(T); i >= 0; i -= (int32_t)sizeof(T)) { \
-            UP; \
-            if (is_inside(w, i)) v[0] |= *(const T *)(p + i); \
-        } \
-        return v; \
-    } \
-    DEVICE void NAME##_put(void *operand, const walk *w, pair8 v) { \
-        char *p = (char *)operand + w->at; \
-        if (fits(w, operand)) { *(pair8 *)p = v; return; } \
+#define WORDS(T, NAME, UP, DOWN)                                                   \
+    DEVICE pair8 NAME##_get(const void *operand, const walk *w) {                  \
+        const char *p = (const char *)operand + w->at;                             \
+        pair8 v = { 0, 0 };                                                        \
+        if (fits(w, operand))                                                      \
+            return *(const pair8 *)p;                                              \
+        _Pragma("nounroll") for (int32_t i = 16 - (int32_t)sizeof(T); i >= 0;      \
+                                 i -= (int32_t)sizeof(T)) {                        \
+            UP;                                                                    \
+            if (is_inside(w, i))                                                   \
+                v[0] |= *(const T *)(p + i);                                       \
+        }                                                                          \
+        return v;                                                                  \
+    }                                                                              \
+    DEVICE void NAME##_put(void *operand, const walk *w, pair8 v) {                \
+        char *p = (char *)operand + w->at;                                         \
+        if (fits(w, operand)) {                                                    \
+            *(pair8 *)p = v;                                                       \
+            return;                                                                \
+        }                                                                          \
         _Pragma("nounroll") for (int32_t i = 0; i < 16; i += (int32_t)sizeof(T)) { \
-            if (is_inside(w, i)) *(T *)(p + i) = (T)v[0]; \
-            DOWN; \
-        } \
+            if (is_inside(w, i))                                                   \
+                *(T *)(p + i) = (T)v[0];                                           \
+            DOWN;                                                                  \
+        }                                                                          \
     }
 #define UP(n) v[1] = v[1] << (n) | v[0] >> (64 - (n)), v[0] <<= (n)
 #define DOWN(n) v[0] = v[0] >> (n) | v[1] << (64 - (n)), v[1] >>= (n)
 WORDS(uint8_t, bytes, UP(8), DOWN(8))
 WORDS(uint64_t, longs, (v[1] = v[0], v[0] = 0), v[0] = v[1])
 
-/* ---- the largest or smallest of any kind: numbers of `bits` side by side in a word, by the masks of ds__comm_masks_of ---- */
+/* ---- the largest or smallest of any kind: several numbers in a word, by ds__comm_masks_of ---- */
 
 /* Ones in every number whose highest bit is set in x, which has no other. */
-DEVICE uint64_t spread(uint64_t x, uint32_t shift) { return (x << 1) - (x >> shift); }
+DEVICE uint64_t spread(uint64_t x, uint32_t shift) {
+    return (x << 1) - (x >> shift);
+}
 
-/* A word of numbers with their keys, which compare without a sign: of a float whose sign is set all bits are turned over, of one
-   without it the sign; NaN is the largest. */
-typedef struct keyed { uint64_t value, key; } keyed;
+/* A word of numbers with their keys, which compare without a sign: of a float whose sign is set
+   all bits are turned over, of one without it the sign; NaN is the largest. */
+typedef struct keyed {
+    uint64_t value, key;
+} keyed;
 
 /* Takes the numbers of x that are larger. */
 DEVICE void take_larger(keyed *a, uint64_t x, ds__comm_masks m) {
@@ -76,11 +123,13 @@ DEVICE void take_larger(keyed *a, uint64_t x, ds__comm_masks m) {
     a->value = (x & less) | (a->value & ~less);
 }
 
-KERNEL(ds__comm_select)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, ds__comm_masks m) {
+KERNEL(ds__comm_select)
+
+(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, ds__comm_masks m) {
     walk w = walk_of(out, bytes, m.skew);
 #pragma nounroll
     for (; w.at < w.bytes; w.at += w.step) {
-        keyed low = {m.flip, 0}, high = {m.flip, 0}; /* less than anything, or equal */
+        keyed low = { m.flip, 0 }, high = { m.flip, 0 }; /* less than anything, or equal */
         uint32_t k = 0;
 #pragma nounroll
         do {
@@ -93,7 +142,7 @@ KERNEL(ds__comm_select)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t 
                 x[0] = x[1];
             }
         } while (++k < inputs);
-        pair8 a = {low.value, high.value};
+        pair8 a = { low.value, high.value };
         bytes_put(out, &w, a);
     }
 }
@@ -102,18 +151,22 @@ KERNEL(ds__comm_select)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t 
 
 DEVICE uint64_t integers_step(uint32_t op, uint64_t a, uint64_t x, ds__comm_masks m) {
     uint64_t r = 0, lane = ~(uint64_t)0 >> (63 - m.shift);
-    if (op == DS__COMM_SUM) return ((a & ~m.top) + (x & ~m.top)) ^ ((a ^ x) & m.top);
+    if (op == DS__COMM_SUM)
+        return ((a & ~m.top) + (x & ~m.top)) ^ ((a ^ x) & m.top);
 #pragma nounroll
-    for (uint32_t s = 0; s < 64; s += m.shift + 1) r |= ((a >> s) * (x >> s) & lane) << s;
+    for (uint32_t s = 0; s < 64; s += m.shift + 1)
+        r |= ((a >> s) * (x >> s) & lane) << s;
     return r;
 }
 
-KERNEL(ds__comm_integers)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, ds__comm_masks m, uint32_t op) {
+KERNEL(ds__comm_integers)
+
+(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, ds__comm_masks m, uint32_t op) {
     walk w = walk_of(out, bytes, m.skew);
     uint64_t start = op == DS__COMM_SUM ? 0 : m.top >> m.shift;
 #pragma nounroll
     for (; w.at < w.bytes; w.at += w.step) {
-        pair8 a = {start, start};
+        pair8 a = { start, start };
         uint32_t k = 0;
 #pragma nounroll
         do {
@@ -141,16 +194,25 @@ DEVICE uint64_t quotient(uint64_t v, uint32_t kind, uint32_t divisor) {
 KERNEL(ds__comm_divide)(char *out, uint64_t bytes, uint32_t kind, uint32_t divisor) {
     uint64_t step = (uint64_t)BLOCK_COUNT * THREADS, shift = kind & 3, v;
 #pragma nounroll
-    for (uint64_t i = (uint64_t)BLOCK_INDEX * THREADS + THREAD_INDEX; i < bytes >> shift; i += step) {
-        if (shift == 0) v = ((const uint8_t *)out)[i];
-        else if (shift == 1) v = ((const uint16_t *)out)[i];
-        else if (shift == 2) v = ((const uint32_t *)out)[i];
-        else v = ((const uint64_t *)out)[i];
+    for (uint64_t i = (uint64_t)BLOCK_INDEX * THREADS + THREAD_INDEX; i < bytes >> shift;
+         i += step) {
+        if (shift == 0)
+            v = ((const uint8_t *)out)[i];
+        else if (shift == 1)
+            v = ((const uint16_t *)out)[i];
+        else if (shift == 2)
+            v = ((const uint32_t *)out)[i];
+        else
+            v = ((const uint64_t *)out)[i];
         v = quotient(v, kind, divisor);
-        if (shift == 0) ((uint8_t *)out)[i] = (uint8_t)v;
-        else if (shift == 1) ((uint16_t *)out)[i] = (uint16_t)v;
-        else if (shift == 2) ((uint32_t *)out)[i] = (uint32_t)v;
-        else ((uint64_t *)out)[i] = v;
+        if (shift == 0)
+            ((uint8_t *)out)[i] = (uint8_t)v;
+        else if (shift == 1)
+            ((uint16_t *)out)[i] = (uint16_t)v;
+        else if (shift == 2)
+            ((uint32_t *)out)[i] = (uint32_t)v;
+        else
+            ((uint64_t *)out)[i] = v;
     }
 }
 
@@ -158,32 +220,42 @@ KERNEL(ds__comm_divide)(char *out, uint64_t bytes, uint32_t kind, uint32_t divis
 
 DEVICE void reals_step_f32(uint32_t op, uint32_t *a, const uint32_t *x) {
     float f = ds__f32_of(*a), g = ds__f32_of(*x);
-    if (op == DS__COMM_SUM) *a = ds__f32_bits(f + g); else *a = ds__f32_bits(f * g);
-}
-DEVICE void reals_step_f64(uint32_t op, uint64_t *a, const uint64_t *x) {
-    double f = ds__f64_of(*a), g = ds__f64_of(*x);
-    if (op == DS__COMM_SUM) *a = ds__f64_bits(f + g); else *a = ds__f64_bits(f * g);
+    if (op == DS__COMM_SUM)
+        *a = ds__f32_bits(f + g);
+    else
+        *a = ds__f32_bits(f * g);
 }
 
-KERNEL(ds__comm_f32)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t op, uint32_t divisor) {
+DEVICE void reals_step_f64(uint32_t op, uint64_t *a, const uint64_t *x) {
+    double f = ds__f64_of(*a), g = ds__f64_of(*x);
+    if (op == DS__COMM_SUM)
+        *a = ds__f64_bits(f + g);
+    else
+        *a = ds__f64_bits(f * g);
+}
+
+KERNEL(ds__comm_f32)
+
+(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t op, uint32_t divisor) {
     walk w = walk_of(out, bytes, 12);
     uint32_t start = op == DS__COMM_SUM ? 0x80000000u : 0x3f800000u;
 #pragma nounroll
     for (; w.at < w.bytes; w.at += w.step) {
-        uint32_t a[4] = {start, start, start, start};
+        uint32_t a[4] = { start, start, start, start };
         char *to = out + w.at;
         uint32_t k = 0;
 #pragma nounroll
         do {
             const char *p = (const char *)in.at[k] + w.at;
-            vector4 v = {0, 0, 0, 0};
+            vector4 v = { 0, 0, 0, 0 };
             if (fits(&w, in.at[k])) {
                 v = *(const vector4 *)p;
             } else {
 #pragma nounroll
                 for (int32_t i = 0; i < 16; i += 4) {
                     v[0] = v[1], v[1] = v[2], v[2] = v[3], v[3] = 0;
-                    if (is_inside(&w, i)) v[3] = *(const uint32_t *)(p + i);
+                    if (is_inside(&w, i))
+                        v[3] = *(const uint32_t *)(p + i);
                 }
             }
             for (uint32_t j = 0; j < 4; j++) {
@@ -199,21 +271,25 @@ KERNEL(ds__comm_f32)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inp
                 a[0] = a[1], a[1] = a[2], a[2] = a[3], a[3] = r;
             }
         }
-        for (uint32_t j = 0; j < 4; j++) ds__comm_end_f32(0, &a[j]);
+        for (uint32_t j = 0; j < 4; j++)
+            ds__comm_end_f32(0, &a[j]);
         if (fits(&w, out)) {
-            vector4 v = {a[0], a[1], a[2], a[3]};
+            vector4 v = { a[0], a[1], a[2], a[3] };
             *(vector4 *)to = v;
         } else {
 #pragma nounroll
             for (int32_t i = 0; i < 16; i += 4) {
-                if (is_inside(&w, i)) *(uint32_t *)(to + i) = a[0];
+                if (is_inside(&w, i))
+                    *(uint32_t *)(to + i) = a[0];
                 a[0] = a[1], a[1] = a[2], a[2] = a[3];
             }
         }
     }
 }
 
-KERNEL(ds__comm_f64)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t op, uint32_t divisor) {
+KERNEL(ds__comm_f64)
+
+(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t op, uint32_t divisor) {
     walk w = walk_of(out, bytes, 8);
     uint64_t start = op == DS__COMM_SUM ? (uint64_t)1 << 63 : 0x3ff0000000000000u;
 #pragma nounroll
@@ -244,22 +320,32 @@ KERNEL(ds__comm_f64)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inp
 }
 
 DEVICE void widen(uint32_t kind, uint32_t *x) {
-    if (kind == DS__COMM_F16) ds__comm_widen_f16_f32(x); else ds__comm_widen_bf16_f32(x);
+    if (kind == DS__COMM_F16)
+        ds__comm_widen_f16_f32(x);
+    else
+        ds__comm_widen_bf16_f32(x);
 }
 
 DEVICE void narrow(uint32_t kind, uint32_t *x) {
-    if (kind == DS__COMM_F16) ds__comm_narrow_f16_f32(x); else ds__comm_narrow_bf16_f32(x);
+    if (kind == DS__COMM_F16)
+        ds__comm_narrow_f16_f32(x);
+    else
+        ds__comm_narrow_bf16_f32(x);
 }
 
-/* Eight sums a thread lie in shared memory, so that one piece of code does them one after the other. */
-KERNEL(ds__comm_halves)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t op, uint32_t divisor, uint32_t kind) {
+/* Eight sums a thread lie in shared memory, so that one piece of code does them one after the
+   other. */
+KERNEL(ds__comm_halves)
+
+(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t op, uint32_t divisor,
+ uint32_t kind) {
     SHARED uint32_t sums[8 * THREADS];
     uint32_t *mine = sums + THREAD_INDEX;
     walk w = walk_of(out, bytes, 14);
     uint32_t start = op == DS__COMM_SUM ? 0x80000000u : 0x3f800000u;
 #pragma nounroll
     for (; w.at < w.bytes; w.at += w.step) {
-        pair8 v = {0, 0};
+        pair8 v = { 0, 0 };
         char *to = out + w.at;
         uint32_t whole;
         uint32_t k = 0;
@@ -267,14 +353,16 @@ KERNEL(ds__comm_halves)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t 
         do {
             const char *p = (const char *)in.at[k] + w.at;
             whole = fits(&w, in.at[k]);
-            if (whole) v = *(const pair8 *)p;
+            if (whole)
+                v = *(const pair8 *)p;
 #pragma nounroll
             for (int32_t i = 0; i < 16; i += 2) {
                 uint32_t a = k ? mine[i / 2 * THREADS] : start, x = (uint32_t)v[0] & 0xffff;
                 DOWN(16);
                 if (!whole) {
                     x = 0;
-                    if (is_inside(&w, i)) x = *(const uint16_t *)(p + i);
+                    if (is_inside(&w, i))
+                        x = *(const uint16_t *)(p + i);
                 }
                 widen(kind, &x);
                 reals_step_f32(op, &a, &x);
@@ -285,19 +373,25 @@ KERNEL(ds__comm_halves)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t 
 #pragma nounroll
         for (int32_t i = 0; i < 16; i += 2) {
             uint32_t a = mine[i / 2 * THREADS];
-            if (divisor > 1) ds__comm_end_f32(divisor, &a);
+            if (divisor > 1)
+                ds__comm_end_f32(divisor, &a);
             narrow(kind, &a);
-            if (!whole && is_inside(&w, i)) *(uint16_t *)(to + i) = (uint16_t)a;
+            if (!whole && is_inside(&w, i))
+                *(uint16_t *)(to + i) = (uint16_t)a;
             DOWN(16);
             v[1] |= (uint64_t)a << 48;
         }
-        if (whole) *(pair8 *)to = v;
+        if (whole)
+            *(pair8 *)to = v;
     }
 }
 
-/* The same where a reduction is cut: the first input, or the result, is in f32. A number a thread. */
-KERNEL(ds__comm_halves_cut)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t op, uint32_t divisor, uint32_t kind,
-                            uint32_t wide) {
+/* The same where a reduction is cut: the first input, or the result, is in f32. A number a
+   thread. */
+KERNEL(ds__comm_halves_cut)
+
+(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t op, uint32_t divisor,
+ uint32_t kind, uint32_t wide) {
     uint64_t step = (uint64_t)BLOCK_COUNT * THREADS;
 #pragma nounroll
     for (uint64_t i = (uint64_t)BLOCK_INDEX * THREADS + THREAD_INDEX; i < bytes / 2; i += step) {
@@ -324,8 +418,11 @@ KERNEL(ds__comm_halves_cut)(char *out, ds__comm_inputs in, uint64_t bytes, uint3
 
 /* ---- products of complex numbers: one a thread ---- */
 
-KERNEL(ds__comm_complex)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t kind) {
-    uint64_t step = (uint64_t)BLOCK_COUNT * THREADS, i = (uint64_t)BLOCK_INDEX * THREADS + THREAD_INDEX;
+KERNEL(ds__comm_complex)
+
+(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t inputs, uint32_t kind) {
+    uint64_t step = (uint64_t)BLOCK_COUNT * THREADS,
+             i = (uint64_t)BLOCK_INDEX * THREADS + THREAD_INDEX;
     if (kind == DS__COMM_C64) {
 #pragma nounroll
         for (; i < bytes / 8; i += step) {
@@ -333,7 +430,8 @@ KERNEL(ds__comm_complex)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t
             a[0] = ((const float *)in.at[0])[2 * i], a[1] = ((const float *)in.at[0])[2 * i + 1];
 #pragma nounroll
             for (uint32_t k = 1; k < inputs; k++) {
-                x[0] = ((const float *)in.at[k])[2 * i], x[1] = ((const float *)in.at[k])[2 * i + 1];
+                x[0] = ((const float *)in.at[k])[2 * i],
+                x[1] = ((const float *)in.at[k])[2 * i + 1];
                 ds__comm_multiply_c64(a, x);
             }
             uint32_t re = ds__f32_bits(a[0]), im = ds__f32_bits(a[1]);
@@ -363,7 +461,9 @@ KERNEL(ds__comm_complex)(char *out, ds__comm_inputs in, uint64_t bytes, uint32_t
 
 /* ---- copies between tensors of any strides: an element a thread ---- */
 
-KERNEL(ds__comm_pack)(char *dst, const char *src, ds__comm_dims dims, uint64_t elements, uint32_t ndim, uint32_t size) {
+KERNEL(ds__comm_pack)
+
+(char *dst, const char *src, ds__comm_dims dims, uint64_t elements, uint32_t ndim, uint32_t size) {
     uint64_t step = (uint64_t)BLOCK_COUNT * THREADS;
 #pragma nounroll
     for (uint64_t i = (uint64_t)BLOCK_INDEX * THREADS + THREAD_INDEX; i < elements; i += step) {
@@ -380,10 +480,15 @@ KERNEL(ds__comm_pack)(char *dst, const char *src, ds__comm_dims dims, uint64_t e
         }
         to += (int64_t)rest * dims.dst[0];
         from += (int64_t)rest * dims.src[0];
-        if (size == 1) *(uint8_t *)to = *(const uint8_t *)from;
-        else if (size == 2) *(uint16_t *)to = *(const uint16_t *)from;
-        else if (size == 4) *(uint32_t *)to = *(const uint32_t *)from;
-        else if (size == 8) *(uint64_t *)to = *(const uint64_t *)from;
-        else *(pair8 *)to = *(const pair8 *)from;
+        if (size == 1)
+            *(uint8_t *)to = *(const uint8_t *)from;
+        else if (size == 2)
+            *(uint16_t *)to = *(const uint16_t *)from;
+        else if (size == 4)
+            *(uint32_t *)to = *(const uint32_t *)from;
+        else if (size == 8)
+            *(uint64_t *)to = *(const uint64_t *)from;
+        else
+            *(pair8 *)to = *(const pair8 *)from;
     }
 }

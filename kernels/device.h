@@ -24,6 +24,8 @@ typedef __SIZE_TYPE__ size_t;
 
 #define DEVICE static inline __attribute__((device, always_inline))
 #define CONSTANT static __attribute__((constant)) const
+#define DS__DEVICE DEVICE /* the same, in rooms of src/ that device code includes */
+#define DS__CONSTANT CONSTANT
 #define KERNEL(name) extern "C" __attribute__((global)) void name
 /* in front of an array inside of a kernel; not initialised */
 #define SHARED static __attribute__((shared))

@@ -1,15 +1,44 @@
 #!/bin/sh
-# Writes the headers from their rooms: for each src/NAME.rooms the listed files one after the other become NAME.h.
-# headers.sh --check: writes nothing, fails when a header differs.
+# Writes what sh and awk make of src/: the call-site macros and the page of the memory report in
+# src/, then the headers and devstream.c in the top folder, and the single file. Only what differs is written.
+#     headers.sh            writes; does nothing outside of a git checkout, as in a release archive
+#     headers.sh --check    writes nothing, and fails when something differs
 set -eu
-cd "$(dirname "$0")/../src"
+cd "$(dirname "$0")/.."
+entries="devstream devstream_alloc devstream_comm devstream_rng"
+check=; [ "${1:-}" != --check ] || check=1
+if [ ! -e .git ] && [ -z "$check" ]; then
+    echo "headers: this is no git checkout; the headers are taken as they are"
+    exit 0
+fi
+new=$(mktemp -d)
+trap 'rm -rf "$new"' EXIT
 status=0
-for list in *.rooms; do
-    header=../${list%.rooms}.h
-    # shellcheck disable=SC2046
-    if cat $(cat "$list") | cmp -s - "$header"; then continue; fi
-    if [ "${1:-}" = --check ]; then echo "headers: ${header#../} differs from its rooms" && status=1; continue; fi
-    cat $(cat "$list") >"$header"
-    echo "headers: ${header#../} written"
+
+take() { # take FILE PLACE: the new file becomes the one at that place
+    if cmp -s "$1" "$2"; then return; fi
+    if [ -n "$check" ]; then
+        echo "headers: $2 is not what src/ gives: run make headers"
+        diff "$2" "$1" 2>/dev/null | head -n 10 || true
+        status=1
+        return
+    fi
+    mkdir -p "$(dirname "$2")"
+    cat "$1" >"$2"
+    echo "headers: $2 written"
+}
+
+for entry in $entries; do
+    awk -f tools/sites.awk src=src "$entry" >"$new/sites"
+    take "$new/sites" "src/api/${entry}_sites.gen.h"
 done
+awk -f tools/page.awk path=src/alloc/snapshot_page.html >"$new/page"
+take "$new/page" src/alloc/snapshot_page.gen.h
+
+mkdir "$new/single"
+# shellcheck disable=SC2086
+awk -f tools/amalgamate.awk src=src out="$new" $entries
+for entry in $entries; do take "$new/$entry.h" "$entry.h"; done
+take "$new/single/devstream.h" single/devstream.h
+take src/devstream.c devstream.c
 exit $status

@@ -33,7 +33,8 @@ missing() { # missing WHAT
     exit 0
 }
 blocks() { # the files that have one
-    grep -rl --include='*.[ch]' '^/\* >>device-code ' . --exclude-dir=build --exclude-dir=src --exclude-dir=.git | sed 's/^..//' | sort
+    grep -rl --include='*.[ch]' '^/\* >>device-code ' . --exclude-dir=build --exclude-dir=.git | sed 's/^..//' |
+        grep -v '^devstream\|^single/' | sort # those are generated from src/
 }
 
 # ---- PTX: clang's text to C strings ----------------------------------------------------------------------------------

@@ -1,4 +1,10 @@
-/* ---- addresses ---- */
+/* alloc/address.h - addresses. */
+#ifndef DS__ALLOC_ADDRESS_H
+#define DS__ALLOC_ADDRESS_H
+
+#include "types.h"
+#include "state.h"
+#include "util.h"
 
 #define DS__GRANULE_BITS 21
 
@@ -76,3 +82,5 @@ static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
     }
     return 1;
 }
+
+#endif

@@ -1,4 +1,13 @@
-/* ---- special requests ---- */
+/* alloc/align.h - special requests. */
+#ifndef DS__ALLOC_ALIGN_H
+#define DS__ALLOC_ALIGN_H
+
+#include "types.h"
+#include "util.h"
+#include "locks.h"
+#include "counters.h"
+#include "block.h"
+#include "reuse.h"
 
 /* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
    request was larger by the alignment. 0: no memory. */
@@ -46,3 +55,5 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
     ds__arena_unlock(a);
     return 1;
 }
+
+#endif

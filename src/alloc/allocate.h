@@ -1,4 +1,22 @@
-/* ---- requests ---- */
+/* alloc/allocate.h - requests. */
+#ifndef DS__ALLOC_ALLOCATE_H
+#define DS__ALLOC_ALLOCATE_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "../core/stream.h"
+#include "types.h"
+#include "config.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "block.h"
+#include "arena.h"
+#include "pending.h"
+#include "reuse.h"
+#include "fallback.h"
 
 /* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
    capture's. */
@@ -198,3 +216,5 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
     ds__stream_unpin(s);
     return r;
 }
+
+#endif

@@ -1,4 +1,22 @@
-/* ---- public: blocks ---- */
+/* alloc/api_block.h - public: blocks. */
+#ifndef DS__ALLOC_API_BLOCK_H
+#define DS__ALLOC_API_BLOCK_H
+
+#include "../core/init.h"
+#include "../core/sync_debug.h"
+#include "../core/device.h"
+#include "../core/stream.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "locks.h"
+#include "history_ring.h"
+#include "block.h"
+#include "arena.h"
+#include "pending.h"
+#include "trim.h"
 
 static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
     memset(out, 0, sizeof *out);
@@ -120,3 +138,5 @@ DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released
     DS__ENTER("ds_mem_trim");
     return ds__mem_empty(device, keep, out_released);
 }
+
+#endif

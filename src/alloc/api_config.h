@@ -1,4 +1,21 @@
-/* ---- public: configuration and limits ---- */
+/* alloc/api_config.h - public: configuration and limits. */
+#ifndef DS__ALLOC_API_CONFIG_H
+#define DS__ALLOC_API_CONFIG_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "config.h"
+#include "config_text.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "locks.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "arena.h"
+#include "direct_free.h"
 
 /* The smaller of a configuration's limits; 0: none. */
 static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
@@ -260,3 +277,5 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
 DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
 DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
 #undef DS__CALLBACKS
+
+#endif

@@ -1,4 +1,18 @@
-/* ---- public: pools ---- */
+/* alloc/api_pool.h - public: pools. */
+#ifndef DS__ALLOC_API_POOL_H
+#define DS__ALLOC_API_POOL_H
+
+#include "../core/init.h"
+#include "../core/sync_debug.h"
+#include "../core/device.h"
+#include "types.h"
+#include "config.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "upstream.h"
+#include "trim.h"
+#include "api_config.h"
 
 /* Of pools whose upstream is a resource. */
 static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
@@ -181,3 +195,5 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
         *out_released = done;
     return DS_OK;
 }
+
+#endif

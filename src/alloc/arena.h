@@ -1,4 +1,17 @@
-/* ---- arenas ---- */
+/* alloc/arena.h - arenas. */
+#ifndef DS__ALLOC_ARENA_H
+#define DS__ALLOC_ARENA_H
+
+#include "../core/stream.h"
+#include "../core/stream_default.h"
+#include "../core/event.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "locks.h"
+#include "counters.h"
 
 /* A stream has several handles when it was wrapped: its arena knows some of them, so that it
    stays in use when one ends. The device is locked. */
@@ -219,3 +232,5 @@ static void ds__mem_stream_gone(ds__stream *s) {
         }
     ds__mdevice_unlock(dev);
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- blocks ---- */
+/* alloc/bins.h - blocks. */
+#ifndef DS__ALLOC_BINS_H
+#define DS__ALLOC_BINS_H
+
+#include "types.h"
+#include "util.h"
 
 static inline unsigned ds__bin(size_t size) {
     size_t u = size / DS__UNIT;
@@ -117,3 +122,5 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
         return NULL;
     return best;
 }
+
+#endif

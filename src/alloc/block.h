@@ -1,3 +1,16 @@
+/* alloc/block.h - block. */
+#ifndef DS__ALLOC_BLOCK_H
+#define DS__ALLOC_BLOCK_H
+
+#include "types.h"
+#include "state.h"
+#include "util.h"
+#include "locks.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "address.h"
+#include "bins.h"
+
 /* A description of a block; NULL: no memory. */
 static ds__mblock *ds__mblock_new(ds__arena *a) {
     ds__mblock *b = a->spare_blocks;
@@ -329,3 +342,5 @@ __attribute__((always_inline)) static inline ds__mblock *ds__find_live(const voi
     *out_arena = a;
     return b;
 }
+
+#endif

@@ -1,3 +1,16 @@
+/* alloc/capture_pool.h - capture pool. */
+#ifndef DS__ALLOC_CAPTURE_POOL_H
+#define DS__ALLOC_CAPTURE_POOL_H
+
+#include "../core/init.h"
+#include "../core/stream.h"
+#include "../core/capture.h"
+#include "types.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "api_pool.h"
+
 /* A capture has a pool: one of its own, made at the first allocation, or one that was named
    before. Its graph owns it. */
 typedef struct ds__capture_wish {
@@ -90,3 +103,5 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
     ds__stream_unpin(s);
     return r;
 }
+
+#endif

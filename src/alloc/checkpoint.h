@@ -1,4 +1,21 @@
-/* ---- public: checkpoints of pools ---- */
+/* alloc/checkpoint.h - public: checkpoints of pools. */
+#ifndef DS__ALLOC_CHECKPOINT_H
+#define DS__ALLOC_CHECKPOINT_H
+
+#include "../core/init.h"
+#include "types.h"
+#include "pool.h"
+#include "locks.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "address.h"
+#include "bins.h"
+#include "block.h"
+#include "pending.h"
+#include "upstream.h"
+#include "trim.h"
+#include "free.h"
+#include "api_block.h"
 
 typedef struct ds__saved {
     char *ptr;
@@ -356,3 +373,5 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
     ds__release(sorted);
     return r;
 }
+
+#endif

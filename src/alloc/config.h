@@ -1,4 +1,9 @@
-/* ---- >>memory options ------------------------------------------------------------------------ */
+/* alloc/config.h - memory options. */
+#ifndef DS__ALLOC_CONFIG_H
+#define DS__ALLOC_CONFIG_H
+
+#include "../base/error.h"
+#include "types.h"
 
 DSDEF ds_mem_config(ds_mem_config_default)(void) {
     ds_mem_config c;
@@ -178,3 +183,5 @@ DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, s
     size_t pages = bytes < 1e18 ? (size_t)(bytes / (double)page) : (size_t)1e18 / page;
     return (pages ? pages : 1) * page;
 }
+
+#endif

@@ -1,3 +1,10 @@
+/* alloc/config_text.h - config text. */
+#ifndef DS__ALLOC_CONFIG_TEXT_H
+#define DS__ALLOC_CONFIG_TEXT_H
+
+#include "types.h"
+#include "config.h"
+
 /* The grammar of options. A text is read token by token: one of , : [ ] or a word, in which as
    everywhere white space does not count. */
 typedef struct ds__mtext {
@@ -549,3 +556,5 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds_result r = ds__mconfig_check(config);
     return r < 0 ? r : ds__mconfig_read(text, config);
 }
+
+#endif

@@ -1,4 +1,10 @@
-/* ---- counting ---- */
+/* alloc/counters.h - counting. */
+#ifndef DS__ALLOC_COUNTERS_H
+#define DS__ALLOC_COUNTERS_H
+
+#include "types.h"
+#include "state.h"
+#include "locks.h"
 
 /* Policy. While one thread allocates on a device, every call counts in the device's tally and
    knows the peaks. As soon as a second one comes, arenas count for themselves, and have room for
@@ -357,3 +363,5 @@ static void ds__count_end(ds__arena *a, int all) { /* unlocks */
     ds__share_room(a->dev);
     ds__mem_unlock_all(a->dev);
 }
+
+#endif

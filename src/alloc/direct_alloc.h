@@ -1,3 +1,25 @@
+/* alloc/direct_alloc.h - direct alloc. */
+#ifndef DS__ALLOC_DIRECT_ALLOC_H
+#define DS__ALLOC_DIRECT_ALLOC_H
+
+#include "../core/stream_sync.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "locks.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "block.h"
+#include "segment.h"
+#include "trim.h"
+#include "reuse.h"
+#include "fallback.h"
+#include "allocate.h"
+#include "free.h"
+#include "watched.h"
+
 /* Waits for frees that are on their way to the driver's pool. */
 static void ds__direct_drain(ds__mdevice *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
@@ -157,3 +179,5 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     ds__oom_report(q, q->size, r);
     return r;
 }
+
+#endif

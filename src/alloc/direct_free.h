@@ -1,3 +1,24 @@
+/* alloc/direct_free.h - direct free. */
+#ifndef DS__ALLOC_DIRECT_FREE_H
+#define DS__ALLOC_DIRECT_FREE_H
+
+#include "../core/stream.h"
+#include "../core/event.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "util.h"
+#include "locks.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "address.h"
+#include "block.h"
+#include "stream_use.h"
+#include "pending.h"
+#include "segment.h"
+#include "trim.h"
+#include "free.h"
+#include "watched.h"
+
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
 static int ds__direct_record(ds__mblock *b) {
     int done = 1;
@@ -229,3 +250,5 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
     ds__tls.mute--;
     return DS_OK;
 }
+
+#endif

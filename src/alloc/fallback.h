@@ -1,3 +1,23 @@
+/* alloc/fallback.h - fallback. */
+#ifndef DS__ALLOC_FALLBACK_H
+#define DS__ALLOC_FALLBACK_H
+
+#include "../core/thread.h"
+#include "types.h"
+#include "config.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "stream_use.h"
+#include "pending.h"
+#include "upstream.h"
+#include "segment_plain.h"
+#include "segment_grow.h"
+#include "trim.h"
+#include "reuse.h"
+
 static ds_result ds__grow(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__mdevice *dev = a->dev;
@@ -175,3 +195,5 @@ static ds_result ds__ask_slow(ds__wanted *q) {
                    r);
     return r;
 }
+
+#endif

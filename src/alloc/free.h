@@ -1,4 +1,20 @@
-/* ---- frees ---- */
+/* alloc/free.h - frees. */
+#ifndef DS__ALLOC_FREE_H
+#define DS__ALLOC_FREE_H
+
+#include "../core/init.h"
+#include "../core/event.h"
+#include "types.h"
+#include "state.h"
+#include "util.h"
+#include "locks.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "block.h"
+#include "arena.h"
+#include "stream_use.h"
+#include "pending.h"
+#include "allocate.h"
 
 /* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
    and ready. */
@@ -194,3 +210,5 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
     ds__lock_give(&a->lock);
     return DS_OK;
 }
+
+#endif

@@ -1,4 +1,13 @@
-/* ---- >>memory snapshots ---------------------------------------------------------------------- */
+/* alloc/history.h - memory snapshots. */
+#ifndef DS__ALLOC_HISTORY_H
+#define DS__ALLOC_HISTORY_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "pool.h"
+#include "history_ring.h"
 
 /* Policy.
    1. The history is a ring per device. The engine writes it; here it is made, cleared and read.
@@ -220,3 +229,5 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     pthread_mutex_unlock(&ds__mh.lock);
     return DS_OK;
 }
+
+#endif

@@ -1,4 +1,10 @@
-/* ---- history ---- */
+/* alloc/history_ring.h - history. */
+#ifndef DS__ALLOC_HISTORY_RING_H
+#define DS__ALLOC_HISTORY_RING_H
+
+#include "../api/snapshot.h"
+#include "types.h"
+#include "state.h"
 
 /* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone
    reads them. */
@@ -90,3 +96,5 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
     }
     ds__lock_give(&a->dev->history_lock);
 }
+
+#endif

@@ -1,4 +1,17 @@
-/* ---- collecting ---- */
+/* alloc/ipc_collect.h - collecting. */
+#ifndef DS__ALLOC_IPC_COLLECT_H
+#define DS__ALLOC_IPC_COLLECT_H
+
+#include "../core/init.h"
+#include "../core/memory.h"
+#include "../core/graph_dot.h"
+#include "types.h"
+#include "free.h"
+#include "report_processes.h"
+#include "ipc_types.h"
+#include "ipc_lease.h"
+#include "ipc_export.h"
+#include "ipc_import.h"
 
 /* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
    is held. */
@@ -178,3 +191,5 @@ static void ds__share_shutdown(void) {
     ds__share.warned = 0;
     pthread_mutex_unlock(&ds__share.mutex);
 }
+
+#endif

@@ -1,4 +1,25 @@
-/* ---- exporting ---- */
+/* alloc/ipc_export.h - exporting. */
+#ifndef DS__ALLOC_IPC_EXPORT_H
+#define DS__ALLOC_IPC_EXPORT_H
+
+#include "../api/share.h"
+#include "../core/init.h"
+#include "../core/thread.h"
+#include "../core/stream.h"
+#include "../core/stream_sync.h"
+#include "../core/event.h"
+#include "../core/event_sync.h"
+#include "../core/memory_table.h"
+#include "../core/memory.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "util.h"
+#include "locks.h"
+#include "block.h"
+#include "stream_use.h"
+#include "capture_pool.h"
+#include "ipc_types.h"
+#include "ipc_lease.h"
 
 static ds__sent **ds__sent_bucket(const char *ptr) {
     return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
@@ -324,3 +345,5 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     memcpy(out, &p, sizeof p);
     return DS_OK;
 }
+
+#endif

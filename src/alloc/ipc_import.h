@@ -1,4 +1,20 @@
-/* ---- importing ---- */
+/* alloc/ipc_import.h - importing. */
+#ifndef DS__ALLOC_IPC_IMPORT_H
+#define DS__ALLOC_IPC_IMPORT_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "../core/stream.h"
+#include "../core/submit.h"
+#include "../core/event.h"
+#include "../core/event_sync.h"
+#include "../core/segment.h"
+#include "stream_use.h"
+#include "api_config.h"
+#include "capture_pool.h"
+#include "ipc_types.h"
+#include "ipc_lease.h"
+#include "ipc_export.h"
 
 /* The import whose block holds the address and that is not closed; NULL: none. The mutex is
    held. */
@@ -274,3 +290,5 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     ds__share_collect_by_the_way();
     return r;
 }
+
+#endif

@@ -1,4 +1,8 @@
-/* ---- stakes and leases ---- */
+/* alloc/ipc_lease.h - stakes and leases. */
+#ifndef DS__ALLOC_IPC_LEASE_H
+#define DS__ALLOC_IPC_LEASE_H
+
+#include "../base/ipc_board.h"
 
 /* A stake on the own board. The boards' mutex is held. */
 static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_generation) {
@@ -79,3 +83,5 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
 static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
     atomic_store(&b->sheet->stake[stake].lease[lease], 0);
 }
+
+#endif

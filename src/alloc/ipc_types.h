@@ -1,4 +1,9 @@
-/* ---- >>sharing ------------------------------------------------------------------------------- */
+/* alloc/ipc_types.h - sharing. */
+#ifndef DS__ALLOC_IPC_TYPES_H
+#define DS__ALLOC_IPC_TYPES_H
+
+#include "../base/ipc_board.h"
+#include "types.h"
 
 /* Policy.
    1. A segment of a shareable pool is memory that other processes can open. A block is exported as
@@ -114,3 +119,5 @@ typedef struct ds__parcel {
 } ds__parcel;
 
 enum { DS__PARCEL_VERSION = 1 };
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- >>memory reports: leaks ---- */
+/* alloc/leaks.h - memory reports: leaks. */
+#ifndef DS__ALLOC_LEAKS_H
+#define DS__ALLOC_LEAKS_H
+
+#include "../core/device.h"
+#include "../core/memory.h"
+#include "types.h"
+#include "oom_owners.h"
+#include "oom_walk.h"
 
 /* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
 static void ds__tell_leaks(ds__mdevice *dev) {
@@ -24,3 +32,5 @@ static void ds__tell_leaks(ds__mdevice *dev) {
     }
     ds__release(owners.slot);
 }
+
+#endif

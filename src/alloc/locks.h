@@ -1,4 +1,9 @@
-/* ---- locks ---- */
+/* alloc/locks.h - locks. */
+#ifndef DS__ALLOC_LOCKS_H
+#define DS__ALLOC_LOCKS_H
+
+#include "types.h"
+#include "util.h"
 
 static void ds__arena_lock(ds__arena *a) {
     ds__lock_take(&a->lock);
@@ -24,3 +29,5 @@ static void ds__mem_unlock_all(ds__mdevice *dev) {
             ds__arena_unlock(a);
     ds__mdevice_unlock(dev);
 }
+
+#endif

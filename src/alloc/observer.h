@@ -1,4 +1,11 @@
-/* ---- observers ---- */
+/* alloc/observer.h - observers. */
+#ifndef DS__ALLOC_OBSERVER_H
+#define DS__ALLOC_OBSERVER_H
+
+#include "../core/init.h"
+#include "types.h"
+#include "pool.h"
+#include "history.h"
 
 /* Around code of the user's that may not call devstream: when it does it is told so, and the
    call that runs keeps its name and place. */
@@ -102,3 +109,5 @@ static void ds__snapshot_shutdown(void) {
     ds__mh.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
 }
+
+#endif

@@ -1,3 +1,15 @@
+/* alloc/oom_hint.h - oom hint. */
+#ifndef DS__ALLOC_OOM_HINT_H
+#define DS__ALLOC_OOM_HINT_H
+
+#include "../core/segment.h"
+#include "types.h"
+#include "state.h"
+#include "pool.h"
+#include "allocate.h"
+#include "oom_owners.h"
+#include "oom_walk.h"
+
 static int ds__moom_fragmentation(const ds__mshortage *s) {
     return s->cached ? (int)(100.0 * (1.0 - (double)s->largest / (double)s->cached) + 0.5) : 0;
 }
@@ -176,3 +188,5 @@ static void ds__moom_hint(ds__mshortage *s) {
     else
         snprintf(out, room, "live blocks need it all; free some, or work on smaller pieces");
 }
+
+#endif

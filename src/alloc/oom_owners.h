@@ -1,4 +1,9 @@
-/* ---- >>memory reports: out of memory ---- */
+/* alloc/oom_owners.h - memory reports: out of memory. */
+#ifndef DS__ALLOC_OOM_OWNERS_H
+#define DS__ALLOC_OOM_OWNERS_H
+
+#include "../base/capture_list.h"
+#include "types.h"
 
 typedef struct ds__msize {
     char text[24];
@@ -101,3 +106,5 @@ static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const
     else
         snprintf(out, 80, "(unknown)");
 }
+
+#endif

@@ -1,3 +1,17 @@
+/* alloc/oom_report.h - oom report. */
+#ifndef DS__ALLOC_OOM_REPORT_H
+#define DS__ALLOC_OOM_REPORT_H
+
+#include "../core/thread.h"
+#include "../core/device.h"
+#include "types.h"
+#include "util.h"
+#include "pool.h"
+#include "reuse.h"
+#include "oom_owners.h"
+#include "oom_walk.h"
+#include "oom_hint.h"
+
 typedef struct ds__mpage {
     char *text;
     size_t room;
@@ -122,3 +136,5 @@ DSDEF const char *(ds_mem_last_report)(void) {
     const ds__thread *t = ds__tls.thread;
     return t && ds__tls.epoch == ds__g.epoch && t->report ? t->report : "";
 }
+
+#endif

@@ -1,3 +1,14 @@
+/* alloc/oom_walk.h - oom walk. */
+#ifndef DS__ALLOC_OOM_WALK_H
+#define DS__ALLOC_OOM_WALK_H
+
+#include "../core/thread.h"
+#include "types.h"
+#include "locks.h"
+#include "bins.h"
+#include "block.h"
+#include "oom_owners.h"
+
 #define DS__TOP 10
 
 typedef struct ds__mshortage {
@@ -207,3 +218,5 @@ static void ds__moom_collect(ds__mshortage *s) {
     if (s->known && s->total > s->free && s->total - s->free > s->reserved)
         s->outside = s->total - s->free - s->reserved;
 }
+
+#endif

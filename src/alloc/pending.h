@@ -1,3 +1,17 @@
+/* alloc/pending.h - pending. */
+#ifndef DS__ALLOC_PENDING_H
+#define DS__ALLOC_PENDING_H
+
+#include "../core/event.h"
+#include "types.h"
+#include "util.h"
+#include "locks.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "bins.h"
+#include "block.h"
+#include "stream_use.h"
+
 /* Takes a block out of the pending ones. The arena is locked. */
 static void ds__pending_out(ds__arena *a, ds__mblock *b) {
     if (b->list_prev)
@@ -159,3 +173,5 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
     ds__count_end(a, all);
     return r == DS_OK;
 }
+
+#endif

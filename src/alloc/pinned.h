@@ -1,4 +1,15 @@
-/* ---- >>pinned memory ------------------------------------------------------------------------- */
+/* alloc/pinned.h - pinned memory. */
+#ifndef DS__ALLOC_PINNED_H
+#define DS__ALLOC_PINNED_H
+
+#include "types.h"
+#include "config.h"
+#include "config_text.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "counters.h"
+#include "api_config.h"
 
 /* Policy.
    1. The host is a device of the engine's with one pool and two arenas: for blocks below 4 KiB, and
@@ -137,3 +148,5 @@ static ds__mdevice *ds__pinned_device(void) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
     return dev;
 }
+
+#endif

@@ -1,4 +1,25 @@
-/* ---- public ---- */
+/* alloc/pinned_api.h - public. */
+#ifndef DS__ALLOC_PINNED_API_H
+#define DS__ALLOC_PINNED_API_H
+
+#include "../api/pinned.h"
+#include "../core/init.h"
+#include "../core/stream.h"
+#include "../core/capture.h"
+#include "types.h"
+#include "util.h"
+#include "locks.h"
+#include "counters.h"
+#include "block.h"
+#include "stream_use.h"
+#include "pending.h"
+#include "segment_plain.h"
+#include "fallback.h"
+#include "record_use.h"
+#include "api_config.h"
+#include "stats.h"
+#include "pinned.h"
+#include "pinned_block.h"
 
 DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     if (out)
@@ -240,3 +261,5 @@ static void ds__pinned_shutdown(void) {
     memset(&ds__host.made, 0, sizeof ds__host.made);
     memset(&ds__host.ended, 0, sizeof ds__host.ended);
 }
+
+#endif

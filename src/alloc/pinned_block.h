@@ -1,4 +1,20 @@
-/* ---- blocks ---- */
+/* alloc/pinned_block.h - blocks. */
+#ifndef DS__ALLOC_PINNED_BLOCK_H
+#define DS__ALLOC_PINNED_BLOCK_H
+
+#include "types.h"
+#include "locks.h"
+#include "counters.h"
+#include "bins.h"
+#include "block.h"
+#include "stream_use.h"
+#include "pending.h"
+#include "segment_plain.h"
+#include "trim.h"
+#include "fallback.h"
+#include "validate.h"
+#include "oom_owners.h"
+#include "pinned.h"
 
 static void ds__hold_drop(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
@@ -258,3 +274,5 @@ static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
                ? ds__validate(dev)
                : DS_OK;
 }
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- where it comes from ---- */
+/* alloc/pinned_source.h - where it comes from. */
+#ifndef DS__ALLOC_PINNED_SOURCE_H
+#define DS__ALLOC_PINNED_SOURCE_H
+
+#include "../core/memory_table.h"
+#include "../core/memory.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "pinned.h"
 
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
@@ -107,3 +115,5 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
     ds__clock_add(&ds__host.ended, since);
     return DS_OK;
 }
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- devices and pools ---- */
+/* alloc/pool.h - devices and pools. */
+#ifndef DS__ALLOC_POOL_H
+#define DS__ALLOC_POOL_H
+
+#include "../core/thread.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "state.h"
+#include "util.h"
 
 /* A device's memory, if it was ever used. */
 static ds__mdevice *ds__mem_device_at(int backend, int index) {
@@ -254,3 +262,5 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
     ds__release(copy);
     return NULL;
 }
+
+#endif

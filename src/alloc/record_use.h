@@ -1,3 +1,18 @@
+/* alloc/record_use.h - record use. */
+#ifndef DS__ALLOC_RECORD_USE_H
+#define DS__ALLOC_RECORD_USE_H
+
+#include "../core/init.h"
+#include "../core/thread.h"
+#include "../core/stream.h"
+#include "../core/event.h"
+#include "types.h"
+#include "util.h"
+#include "locks.h"
+#include "block.h"
+#include "arena.h"
+#include "stream_use.h"
+
 /* Notes a use of the block; `now`: with an event at once. Its event is recorded without the
    lock, so the block is looked at again afterwards. */
 static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, int pinned) {
@@ -102,3 +117,5 @@ DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
     DS__ENTER("ds_mem_record_stream");
     return ptr ? ds__note_use(ptr, stream, 0, 0, 0) : DS_OK;
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- >>memory reports ------------------------------------------------------------------------ */
+/* alloc/report_names.h - memory reports. */
+#ifndef DS__ALLOC_REPORT_NAMES_H
+#define DS__ALLOC_REPORT_NAMES_H
+
+#include "../api/mem_stats.h"
+#include "../core/init.h"
 
 /* torch's names, in the order of strcmp. */
 #define DS__STAT4(name, member)                                      \
@@ -74,3 +79,5 @@ DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name
     return ds__fail(DS_ERR_INVALID_VALUE,
                     "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
 }
+
+#endif

@@ -1,4 +1,13 @@
-/* ---- >>memory reports: processes ---- */
+/* alloc/report_processes.h - memory reports: processes. */
+#ifndef DS__ALLOC_REPORT_PROCESSES_H
+#define DS__ALLOC_REPORT_PROCESSES_H
+
+#include "../core/init.h"
+#include "../core/thread.h"
+#include "../core/device.h"
+#include "../core/nvml.h"
+#include "../core/graph_dot.h"
+#include "types.h"
 
 static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
     if (bytes == ~0ull)
@@ -88,3 +97,5 @@ DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, v
                ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped)
                : r;
 }
+
+#endif

@@ -1,4 +1,11 @@
-/* ---- >>memory reports: the table ---- */
+/* alloc/report_table.h - memory reports: the table. */
+#ifndef DS__ALLOC_REPORT_TABLE_H
+#define DS__ALLOC_REPORT_TABLE_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "../core/graph_dot.h"
+#include "stats.h"
 
 /* The unit of a column is that of its first row, of all sizes. */
 static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
@@ -89,3 +96,5 @@ DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn w
     ds__mtable(&pen, device.index, &stats, abbreviated);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
+
+#endif

@@ -1,4 +1,8 @@
-/* ---- >>resources ----------------------------------------------------------------------------- */
+/* alloc/resource.h - resources. */
+#ifndef DS__ALLOC_RESOURCE_H
+#define DS__ALLOC_RESOURCE_H
+
+#include "upstream.h"
 
 /* Policy.
    1. What devstream makes is numbered, and `user` is the number: so a copy of one that has ended is
@@ -132,3 +136,5 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
     ds__return(o);
     return ds__res_said(r, "free_fn");
 }
+
+#endif

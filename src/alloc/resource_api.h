@@ -1,4 +1,15 @@
-/* ---- public ---- */
+/* alloc/resource_api.h - public. */
+#ifndef DS__ALLOC_RESOURCE_API_H
+#define DS__ALLOC_RESOURCE_API_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "../core/memory.h"
+#include "pool.h"
+#include "api_config.h"
+#include "stats.h"
+#include "resource.h"
+#include "resource_kinds.h"
 
 static ds_result ds__res_check(const ds_resource *resource, size_t alignment) {
     ds_result r = ds__res_good(resource, "resource");
@@ -294,3 +305,5 @@ static void ds__resource_shutdown(void) {
     ds__rs.at = NULL;
     ds__rs.count = 0;
 }
+
+#endif

@@ -1,4 +1,20 @@
-/* ---- what each does ---- */
+/* alloc/resource_kinds.h - what each does. */
+#ifndef DS__ALLOC_RESOURCE_KINDS_H
+#define DS__ALLOC_RESOURCE_KINDS_H
+
+#include "../core/stream.h"
+#include "../core/memory_table.h"
+#include "../core/memory.h"
+#include "../core/segment.h"
+#include "../core/user_memory.h"
+#include "util.h"
+#include "upstream.h"
+#include "fallback.h"
+#include "allocate.h"
+#include "free.h"
+#include "record_use.h"
+#include "oom_owners.h"
+#include "resource.h"
 
 static void ds__stat_add(ds_mem_stat *s, int64_t by) {
     s->current += by;
@@ -240,3 +256,5 @@ static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stre
     ds__res_leave(r, result == DS_OK ? 2 : 1);
     return result;
 }
+
+#endif

@@ -1,4 +1,17 @@
-/* ---- when nothing fits ---- */
+/* alloc/reuse.h - when nothing fits. */
+#ifndef DS__ALLOC_REUSE_H
+#define DS__ALLOC_REUSE_H
+
+#include "../core/event.h"
+#include "types.h"
+#include "util.h"
+#include "locks.h"
+#include "counters.h"
+#include "bins.h"
+#include "block.h"
+#include "stream_use.h"
+#include "pending.h"
+#include "trim.h"
 
 /* One request on its way. */
 struct ds__wanted {
@@ -182,3 +195,5 @@ static int ds__borrow_pools(ds__wanted *q) {
             return 1;
     return 0;
 }
+
+#endif

@@ -1,4 +1,14 @@
-/* ---- segments ---- */
+/* alloc/segment.h - segments. */
+#ifndef DS__ALLOC_SEGMENT_H
+#define DS__ALLOC_SEGMENT_H
+
+#include "types.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "locks.h"
+#include "counters.h"
+#include "address.h"
 
 /* Adds unless the sum would pass the limit, 0: none. */
 static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
@@ -174,3 +184,5 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
     if (a->pool != &a->dev->main)
         ds__meter_add(&a->pool->stats.oversize_segments, sign);
 }
+
+#endif

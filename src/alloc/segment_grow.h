@@ -1,4 +1,21 @@
-/* ---- growing segments ---- */
+/* alloc/segment_grow.h - growing segments. */
+#ifndef DS__ALLOC_SEGMENT_GROW_H
+#define DS__ALLOC_SEGMENT_GROW_H
+
+#include "../core/thread.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "config.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "locks.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "address.h"
+#include "bins.h"
+#include "block.h"
+#include "segment.h"
 
 /* A hole goes back into the list, in the order of addresses, with its neighbours that are holes.
    The arena is locked. */
@@ -276,3 +293,5 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     }
     return done;
 }
+
+#endif

@@ -1,3 +1,20 @@
+/* alloc/segment_plain.h - segment plain. */
+#ifndef DS__ALLOC_SEGMENT_PLAIN_H
+#define DS__ALLOC_SEGMENT_PLAIN_H
+
+#include "types.h"
+#include "config.h"
+#include "util.h"
+#include "pool.h"
+#include "locks.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "address.h"
+#include "bins.h"
+#include "block.h"
+#include "segment.h"
+#include "upstream.h"
+
 /* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
 static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__policy(a->pool);
@@ -111,3 +128,5 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     ds__unreserve(a, size);
     return DS_OK;
 }
+
+#endif

@@ -1,4 +1,21 @@
-/* ---- >>memory end ---------------------------------------------------------------------------- */
+/* alloc/shutdown.h - memory end. */
+#ifndef DS__ALLOC_SHUTDOWN_H
+#define DS__ALLOC_SHUTDOWN_H
+
+#include "../core/stream.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "stream_use.h"
+#include "upstream.h"
+#include "api_config.h"
+#include "leaks.h"
+#include "observer.h"
+#include "pinned_api.h"
+#include "resource_api.h"
+#include "ipc_collect.h"
 
 /* What was not freed is told by owner, then all memory of a device goes. */
 static void ds__mem_end(ds__mdevice *dev) {
@@ -70,3 +87,5 @@ static void ds__mem_shutdown(void) {
     atomic_store(&ds__upper.stream_gone_fn, (void (*)(ds__stream *))0);
     atomic_store(&ds__upper.shutdown_fn, (void (*)(void))0);
 }
+
+#endif

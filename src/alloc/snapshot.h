@@ -1,3 +1,21 @@
+/* alloc/snapshot.h - snapshot. */
+#ifndef DS__ALLOC_SNAPSHOT_H
+#define DS__ALLOC_SNAPSHOT_H
+
+#include "../core/init.h"
+#include "../core/graph_dot.h"
+#include "types.h"
+#include "pool.h"
+#include "locks.h"
+#include "api_block.h"
+#include "observer.h"
+#include "snapshot_types.h"
+#include "snapshot_collect.h"
+#include "snapshot_format.h"
+#include "snapshot_write.h"
+#include "snapshot_page_data.h"
+#include "snapshot_page.gen.h"
+
 static void ds__write_page(ds__ink *k) {
     for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++)
         ds__ink_plain(k, ds__page_head[i]);
@@ -115,3 +133,5 @@ DSDEF ds_result(ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *u
     ds__mem_unlock_all(dev);
     return r;
 }
+
+#endif

@@ -1,4 +1,17 @@
-/* ---- collecting ---- */
+/* alloc/snapshot_collect.h - collecting. */
+#ifndef DS__ALLOC_SNAPSHOT_COLLECT_H
+#define DS__ALLOC_SNAPSHOT_COLLECT_H
+
+#include "../core/device.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "state.h"
+#include "pool.h"
+#include "locks.h"
+#include "history_ring.h"
+#include "history.h"
+#include "observer.h"
+#include "snapshot_types.h"
 
 /* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots.
    All is locked. */
@@ -209,3 +222,5 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
     ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     return NULL;
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- writing: pickle and JSON ---- */
+/* alloc/snapshot_format.h - writing: pickle and JSON. */
+#ifndef DS__ALLOC_SNAPSHOT_FORMAT_H
+#define DS__ALLOC_SNAPSHOT_FORMAT_H
+
+#include "observer.h"
+#include "snapshot_types.h"
 
 /* What both use again and again. */
 /* clang-format off */
@@ -335,3 +340,5 @@ static void ds__put_real(ds__ink *k, int word, double value) {
     snprintf(text, sizeof text, "%u.%06u", millionths / 1000000, millionths % 1000000);
     ds__ink_plain(k, text);
 }
+
+#endif

@@ -1,4 +1,11 @@
-/* ---- writing: the page ---- */
+/* alloc/snapshot_page_data.h - writing: the page. */
+#ifndef DS__ALLOC_SNAPSHOT_PAGE_DATA_H
+#define DS__ALLOC_SNAPSHOT_PAGE_DATA_H
+
+#include "types.h"
+#include "snapshot_types.h"
+#include "snapshot_format.h"
+#include "snapshot_write.h"
 
 static void ds__page_numbers(ds__ink *k, const uint64_t *n, size_t count, int first) {
     for (size_t i = 0; i < count; i++) {
@@ -71,3 +78,5 @@ static void ds__page_data(ds__ink *k) {
     }
     ds__ink_plain(k, "]}");
 }
+
+#endif

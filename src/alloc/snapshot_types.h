@@ -1,4 +1,10 @@
-/* ---- what a snapshot has collected ---- */
+/* alloc/snapshot_types.h - what a snapshot has collected. */
+#ifndef DS__ALLOC_SNAPSHOT_TYPES_H
+#define DS__ALLOC_SNAPSHOT_TYPES_H
+
+#include "types.h"
+#include "history.h"
+#include "observer.h"
 
 typedef struct ds__sframe {
     uint32_t file;
@@ -198,3 +204,5 @@ static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, con
     s->frames[s->frame_count] = f;
     return *slot = (uint32_t)++s->frame_count;
 }
+
+#endif

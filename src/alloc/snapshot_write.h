@@ -1,3 +1,13 @@
+/* alloc/snapshot_write.h - snapshot write. */
+#ifndef DS__ALLOC_SNAPSHOT_WRITE_H
+#define DS__ALLOC_SNAPSHOT_WRITE_H
+
+#include "../core/device.h"
+#include "types.h"
+#include "history.h"
+#include "snapshot_types.h"
+#include "snapshot_format.h"
+
 static void ds__put_pool(ds__ink *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
     ds__ink_key(k, DS__WORD_segment_pool_id);
@@ -208,3 +218,5 @@ static void ds__write_snapshot(ds__ink *k) {
     ds__ink_close(k);
     ds__ink_plain(k, k->pickle ? "." : "\n");
 }
+
+#endif

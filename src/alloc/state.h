@@ -1,4 +1,11 @@
-/* ---- >>memory engine ------------------------------------------------------------------------- */
+/* alloc/state.h - memory engine. */
+#ifndef DS__ALLOC_STATE_H
+#define DS__ALLOC_STATE_H
+
+#include "../api/mem_limit.h"
+#include "../base/operation.h"
+#include "../base/state.h"
+#include "types.h"
 
 static struct {
     pthread_mutex_t lock; /* of what follows, but what is atomic */
@@ -88,3 +95,5 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *event);
 static void ds__mem_history_join(ds__mdevice *dev);
 struct ds__wanted;
 static void ds__oom_report(const struct ds__wanted *q, size_t segment, ds_result why);
+
+#endif

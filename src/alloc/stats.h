@@ -1,4 +1,17 @@
-/* ---- public: statistics ---- */
+/* alloc/stats.h - public: statistics. */
+#ifndef DS__ALLOC_STATS_H
+#define DS__ALLOC_STATS_H
+
+#include "../core/init.h"
+#include "../core/thread.h"
+#include "../core/device.h"
+#include "types.h"
+#include "state.h"
+#include "pool.h"
+#include "locks.h"
+#include "counters.h"
+#include "trim.h"
+#include "api_block.h"
 
 static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
     ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0,
@@ -268,3 +281,5 @@ DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved,
         *out_used = used;
     return DS_OK;
 }
+
+#endif

@@ -1,4 +1,15 @@
-/* ---- uses of other streams ---- */
+/* alloc/stream_use.h - uses of other streams. */
+#ifndef DS__ALLOC_STREAM_USE_H
+#define DS__ALLOC_STREAM_USE_H
+
+#include "../core/thread.h"
+#include "../core/stream.h"
+#include "../core/event.h"
+#include "../core/event_sync.h"
+#include "types.h"
+#include "util.h"
+#include "locks.h"
+#include "arena.h"
 
 static void ds__event_drop(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
@@ -151,3 +162,5 @@ static int ds__uses_awaited(ds__muse *u) {
     }
     return 1;
 }
+
+#endif

@@ -1,4 +1,22 @@
-/* ---- giving back ---- */
+/* alloc/trim.h - giving back. */
+#ifndef DS__ALLOC_TRIM_H
+#define DS__ALLOC_TRIM_H
+
+#include "../core/thread.h"
+#include "../core/event.h"
+#include "../core/event_sync.h"
+#include "types.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "locks.h"
+#include "bins.h"
+#include "block.h"
+#include "stream_use.h"
+#include "pending.h"
+#include "upstream.h"
+#include "segment_plain.h"
+#include "segment_grow.h"
 
 /* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
    not known to be done. */
@@ -288,3 +306,5 @@ static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
             freed += ds__collect_older(a, ages, count);
     }
 }
+
+#endif

@@ -1,4 +1,11 @@
-/* ---- >>memory types -------------------------------------------------------------------------- */
+/* alloc/types.h - memory types. */
+#ifndef DS__ALLOC_TYPES_H
+#define DS__ALLOC_TYPES_H
+
+#include "../api/resource.h"
+#include "../api/event.h"
+#include "../api/pool.h"
+#include "../os/os.h"
 
 /* Policy.
     1. An arena holds the free memory of one stream in one pool, under a lock of its own; a pool has
@@ -369,3 +376,5 @@ struct ds__mdevice {
        needed yet */
     _Atomic uint64_t giver;
 };
+
+#endif

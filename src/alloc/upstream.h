@@ -1,3 +1,16 @@
+/* alloc/upstream.h - upstream. */
+#ifndef DS__ALLOC_UPSTREAM_H
+#define DS__ALLOC_UPSTREAM_H
+
+#include "../api/resource.h"
+#include "../core/memory_table.h"
+#include "../core/memory.h"
+#include "../core/segment.h"
+#include "../core/capture.h"
+#include "types.h"
+#include "state.h"
+#include "util.h"
+
 /* An upstream is the user's: it may call devstream and CUDA, also while something captures. */
 /* whose segments this thread is changing meanwhile */
 typedef struct ds__inside {
@@ -119,3 +132,5 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
         return ds__segment_free(a->dev->device, s->base, s->size, 1);
     }
 }
+
+#endif

@@ -1,4 +1,13 @@
-/* ---- small things ---- */
+/* alloc/util.h - small things. */
+#ifndef DS__ALLOC_UTIL_H
+#define DS__ALLOC_UTIL_H
+
+#include "../api/mem_stats.h"
+#include "../core/stream.h"
+#include "../core/stream_default.h"
+#include "../core/copy.h"
+#include "types.h"
+#include "state.h"
 
 /* Orders blocks: by segment in the order in which they were made, so that a program sees the
    same order wherever its memory lies; then by address. */
@@ -147,3 +156,5 @@ DSDEF void(ds_mem_label_pop)(void) {
     if (ds__mtls.labels)
         ds__mtls.labels--;
 }
+
+#endif

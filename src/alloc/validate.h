@@ -1,4 +1,18 @@
-/* ---- checking all structures ---- */
+/* alloc/validate.h - checking all structures. */
+#ifndef DS__ALLOC_VALIDATE_H
+#define DS__ALLOC_VALIDATE_H
+
+#include "../core/init.h"
+#include "types.h"
+#include "state.h"
+#include "util.h"
+#include "pool.h"
+#include "locks.h"
+#include "counters.h"
+#include "address.h"
+#include "bins.h"
+#include "block.h"
+#include "api_block.h"
 
 #define DS__SOUND(condition, ...)                               \
     do {                                                        \
@@ -321,3 +335,5 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
     ds_result r = ds__mem_asked(device, &dev);
     return dev ? ds__validate(dev) : r;
 }
+
+#endif

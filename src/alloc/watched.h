@@ -1,3 +1,20 @@
+/* alloc/watched.h - watched. */
+#ifndef DS__ALLOC_WATCHED_H
+#define DS__ALLOC_WATCHED_H
+
+#include "../core/stream.h"
+#include "../core/stream_sync.h"
+#include "../core/event.h"
+#include "../core/event_sync.h"
+#include "../core/memory.h"
+#include "../core/copy.h"
+#include "types.h"
+#include "util.h"
+#include "pool.h"
+#include "stream_use.h"
+#include "trim.h"
+#include "reuse.h"
+
 /* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is
    none there. A guard lies directly behind what was asked for, rounded up to its words, and is
    looked at only where one was filled: the policy may have changed since, or a capture was open
@@ -118,3 +135,5 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
         ds__warn("%s", ds__tls.aside);
     ds__tls.mute--;
 }
+
+#endif

@@ -1,3 +1,7 @@
+/* api/base.h - base. */
+#ifndef DS__API_BASE_H
+#define DS__API_BASE_H
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +36,4 @@
         (void)ds_ignored_;              \
     } while (0)
 
-#ifdef __cplusplus
-extern "C" {
 #endif

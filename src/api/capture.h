@@ -1,3 +1,9 @@
+/* api/capture.h - capture. */
+#ifndef DS__API_CAPTURE_H
+#define DS__API_CAPTURE_H
+
+#include "graph.h"
+
 /* ---- capture --------------------------------------------------------------------------------- */
 
 /* While a stream captures, what is put on it becomes nodes of a graph and does not run. Waiting
@@ -83,3 +89,5 @@ typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
     is ended and its result returned; the stream is as before in any case. */
 DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user,
                                                 ds_graph *out);
+
+#endif

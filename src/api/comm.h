@@ -1,3 +1,10 @@
+/* api/comm.h - comm. */
+#ifndef DS__API_COMM_H
+#define DS__API_COMM_H
+
+#include "tensor.h"
+#include "reduce_op.h"
+
 /* ---- collectives ----------------------------------------------------------------------------- */
 
 /* A collective is one call for all that take part. It checks everything, then puts copies and sums
@@ -153,3 +160,5 @@ DSDEF DS_MUST_USE ds_result ds_comm_all_to_all(const ds_tensor *const *tensors,
 /** What is put on any of the streams afterwards begins when what was put on all of them before
     is done. Returns at once. */
 DSDEF DS_MUST_USE ds_result ds_comm_barrier(const ds_stream *streams, size_t count);
+
+#endif

@@ -1,3 +1,9 @@
+/* api/copy.h - copy. */
+#ifndef DS__API_COPY_H
+#define DS__API_COPY_H
+
+#include "stream.h"
+
 /* ---- copies and fills ------------------------------------------------------------------------ */
 
 /** Copies size bytes, in stream order, between any memory: host and device, within and between
@@ -41,3 +47,5 @@ DSDEF DS_MUST_USE ds_result ds_fill(void *ptr, uint32_t value, size_t value_size
     multiple of value_size. */
 DSDEF DS_MUST_USE ds_result ds_fill_2d(void *ptr, size_t pitch, uint32_t value, size_t value_size,
                                        size_t width, size_t height, ds_stream stream);
+
+#endif

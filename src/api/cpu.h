@@ -1,3 +1,9 @@
+/* api/cpu.h - cpu. */
+#ifndef DS__API_CPU_H
+#define DS__API_CPU_H
+
+#include "result.h"
+
 /** Most virtual devices. */
 #define DS_CPU_MAX_DEVICES 160
 
@@ -119,3 +125,5 @@ DSDEF DS_MUST_USE ds_result ds_cpu_get_stats(ds_cpu_stats *out);
 /** The virtual time now, in nanoseconds: all that the program has waited for so far was done by
     then. Runs nothing itself. DS_ERR_UNSUPPORTED without a fabric. */
 DSDEF DS_MUST_USE ds_result ds_cpu_clock(int64_t *out_ns);
+
+#endif

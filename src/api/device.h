@@ -1,3 +1,9 @@
+/* api/device.h - device. */
+#ifndef DS__API_DEVICE_H
+#define DS__API_DEVICE_H
+
+#include "result.h"
+
 /* ---- devices --------------------------------------------------------------------------------- */
 
 /** Kinds of devices; the numbers are DLPack's (12 is its extension device). */
@@ -36,7 +42,7 @@ DSDEF DS_MUST_USE ds_result ds_backend_get(int index, ds_backend_info *out);
 DSDEF DS_MUST_USE ds_result ds_backend_report(char *out, size_t size);
 /** 1 when there is a device of the type that can be used, else 0 (the host is none);
     ds_backend_get has the reason. Starts devstream. */
-DSDEF int ds_is_available(ds_device_type type);
+DSDEF int ds_is_available(ds_device_type type); /* takes a call site */
 /** 1 from the first call that starts devstream until ds_shutdown, else 0. Starts nothing.
     Callable anywhere. */
 DSDEF int ds_is_initialized(void);
@@ -157,3 +163,5 @@ DSDEF DS_MUST_USE ds_result ds_device_clock_rate(ds_device device, unsigned *out
 DSDEF DS_MUST_USE ds_result ds_device_set_label(ds_device device, const char *label);
 /** The device's label, copied into out (at most size bytes, always terminated); "" without one. */
 DSDEF DS_MUST_USE ds_result ds_device_label(ds_device device, char *out, size_t size);
+
+#endif

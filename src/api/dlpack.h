@@ -1,3 +1,9 @@
+/* api/dlpack.h - dlpack. */
+#ifndef DS__API_DLPACK_H
+#define DS__API_DLPACK_H
+
+#include "tensor.h"
+
 /* ---- exchange with other libraries ----------------------------------------------------------- */
 
 /** DLPack's DLManagedTensor (capsule "dltensor"): a tensor with the function that ends it. */
@@ -52,3 +58,5 @@ DSDEF DS_MUST_USE ds_result ds_tensor_export(const ds_tensor *tensor, ds_managed
 /** The same in the versioned form. */
 DSDEF DS_MUST_USE ds_result ds_tensor_export_versioned(const ds_tensor *tensor,
                                                        ds_managed_tensor_versioned **out);
+
+#endif

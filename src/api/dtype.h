@@ -1,3 +1,9 @@
+/* api/dtype.h - dtype. */
+#ifndef DS__API_DTYPE_H
+#define DS__API_DTYPE_H
+
+#include "result.h"
+
 /* ---- data types ------------------------------------------------------------------------------ */
 
 /** What an element is, with DLPack's numbers. */
@@ -86,3 +92,5 @@ DSDEF DS_MUST_USE ds_result ds_dtype_print(ds_dtype dtype, char *out, size_t siz
 /** Reads such a name, or one of torch's others: float, double, half, short, int, long, chalf,
     cfloat, cdouble. */
 DSDEF DS_MUST_USE ds_result ds_dtype_parse(const char *text, ds_dtype *out);
+
+#endif

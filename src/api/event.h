@@ -1,3 +1,9 @@
+/* api/event.h - event. */
+#ifndef DS__API_EVENT_H
+#define DS__API_EVENT_H
+
+#include "stream.h"
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /** An event: a point in a stream's work. Zeroed: none. */
@@ -83,3 +89,5 @@ DSDEF DS_MUST_USE ds_result ds_event_export(ds_event event, ds_ipc_event_handle 
     the event. DS_ERR_ILLEGAL_STATE: it is this process. */
 DSDEF DS_MUST_USE ds_result ds_event_import(ds_device device, const ds_ipc_event_handle *handle,
                                             ds_event *out);
+
+#endif

@@ -1,3 +1,11 @@
+/* api/graph.h - graph. */
+#ifndef DS__API_GRAPH_H
+#define DS__API_GRAPH_H
+
+#include "event.h"
+#include "host_func.h"
+#include "kernel.h"
+
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
 /* A graph is work with its dependencies, an executable is a copy of it that can be launched
@@ -251,3 +259,5 @@ DSDEF DS_MUST_USE ds_result ds_graph_exec_replace_pointers(ds_graph_exec exec,
                                                            void *const *old_pointers,
                                                            void *const *new_pointers, size_t count,
                                                            size_t *out_replaced);
+
+#endif

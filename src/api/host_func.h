@@ -1,3 +1,9 @@
+/* api/host_func.h - host func. */
+#ifndef DS__API_HOST_FUNC_H
+#define DS__API_HOST_FUNC_H
+
+#include "stream.h"
+
 /* ---- host functions -------------------------------------------------------------------------- */
 
 /** Runs on a thread of devstream's. */
@@ -16,3 +22,5 @@ DSDEF DS_MUST_USE ds_result ds_launch_host_func(ds_stream stream, ds_host_fn fn,
     else as ds_launch_host_func. When the call itself fails, fn does not run, dtor_fn does. */
 DSDEF DS_MUST_USE ds_result ds_add_callback(ds_stream stream, ds_callback_fn fn, void *user,
                                             ds_host_fn dtor_fn);
+
+#endif

@@ -1,3 +1,9 @@
+/* api/init.h - init. */
+#ifndef DS__API_INIT_H
+#define DS__API_INIT_H
+
+#include "result.h"
+
 /* ---- initialisation -------------------------------------------------------------------------- */
 
 /** Levels of log items. */
@@ -32,7 +38,7 @@ typedef struct ds_allocator {
     void *user;                             /**< handed to both */
 } ds_allocator;
 
-struct ds_cpu_desc; /* devstream_cpu.h */
+struct ds_cpu_desc; /* of the CPU driver, below */
 
 enum {
     /** ds_stream_default() is the per-thread stream instead of the legacy one */
@@ -93,3 +99,5 @@ DSDEF DS_MUST_USE ds_result ds_sync_debug_set(ds_sync_debug_mode mode);
 DSDEF DS_MUST_USE ds_result ds_sync_debug_set_text(const char *text);
 /** The mode in effect, for all threads. */
 DSDEF DS_MUST_USE ds_result ds_sync_debug_get(ds_sync_debug_mode *out);
+
+#endif

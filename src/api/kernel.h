@@ -1,3 +1,9 @@
+/* api/kernel.h - kernel. */
+#ifndef DS__API_KERNEL_H
+#define DS__API_KERNEL_H
+
+#include "stream.h"
+
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 /** A kernel: a function over many items. Zeroed: none. */
@@ -101,3 +107,5 @@ DSDEF DS_MUST_USE ds_result ds_launch(ds_kernel kernel, size_t items, const void
     block by block (x fastest), as its item. */
 DSDEF DS_MUST_USE ds_result ds_launch_grid(ds_kernel kernel, const ds_grid *grid, const void *args,
                                            size_t args_size, ds_stream stream);
+
+#endif

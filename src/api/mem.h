@@ -1,3 +1,9 @@
+/* api/mem.h - mem. */
+#ifndef DS__API_MEM_H
+#define DS__API_MEM_H
+
+#include "stream.h"
+
 /* ---- allocation ------------------------------------------------------------------------------ */
 
 /** A pool of memory with blocks and segments of its own. 0 is the device's default pool. */
@@ -86,3 +92,5 @@ DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_rel
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache_of(ds_stream stream, size_t *out_released);
 /** The same as ds_mem_empty_cache until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
+
+#endif

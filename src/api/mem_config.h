@@ -1,3 +1,9 @@
+/* api/mem_config.h - mem config. */
+#ifndef DS__API_MEM_CONFIG_H
+#define DS__API_MEM_CONFIG_H
+
+#include "device.h"
+
 /* ---- configuration --------------------------------------------------------------------------- */
 
 /** What an allocation does when its own stream has no fitting block but others have freed some. */
@@ -124,3 +130,5 @@ DSDEF DS_MUST_USE ds_result ds_mem_configure_text(const char *text);
 DSDEF DS_MUST_USE ds_result ds_mem_config_parse(const char *text, ds_mem_config *config);
 /** The policy of a device as it stands. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_config(ds_device device, ds_mem_config *out);
+
+#endif

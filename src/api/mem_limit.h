@@ -1,3 +1,9 @@
+/* api/mem_limit.h - mem limit. */
+#ifndef DS__API_MEM_LIMIT_H
+#define DS__API_MEM_LIMIT_H
+
+#include "device.h"
+
 /* ---- limits and shortage --------------------------------------------------------------------- */
 
 /** Limits what the allocator reserves on a device, beside ds_mem_set_fraction: the smaller
@@ -34,3 +40,5 @@ DSDEF DS_MUST_USE ds_result ds_mem_remove_on_out_of_memory(ds_mem_oom_fn fn, voi
     short: sums, largest free block, fragmentation, the ten biggest owners, a hint. "" when there
     was none. Valid until the thread's next. */
 DSDEF const char *ds_mem_last_report(void);
+
+#endif

@@ -1,3 +1,10 @@
+/* api/mem_stats.h - mem stats. */
+#ifndef DS__API_MEM_STATS_H
+#define DS__API_MEM_STATS_H
+
+#include "graph.h"
+#include "mem.h"
+
 /* ---- statistics ------------------------------------------------------------------------------ */
 
 /** One quantity: now, at most, and in all. */
@@ -103,3 +110,5 @@ DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds
     ds_mem_import), with how much they share. */
 DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn,
                                                   void *user);
+
+#endif

@@ -1,3 +1,9 @@
+/* api/memory.h - memory. */
+#ifndef DS__API_MEMORY_H
+#define DS__API_MEMORY_H
+
+#include "stream.h"
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /** Kinds of memory a pointer may point to. */
@@ -48,3 +54,5 @@ DSDEF DS_MUST_USE ds_result ds_pointer_query(const void *ptr, ds_pointer_info *o
 DSDEF DS_MUST_USE ds_result ds_device_of(const void *ptr, ds_device *out);
 /** Enters a scope; used by DS_DEVICE_OF_SCOPE. */
 DSDEF ds_scope ds_device_of_scope_enter(const void *ptr);
+
+#endif

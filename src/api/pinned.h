@@ -1,3 +1,9 @@
+/* api/pinned.h - pinned. */
+#ifndef DS__API_PINNED_H
+#define DS__API_PINNED_H
+
+#include "mem_stats.h"
+
 /* ---- pinned host memory ---------------------------------------------------------------------- */
 
 /** Allocates pinned host memory from a cache, for all devices; aligned to 512 (to 4 KiB from 4
@@ -55,3 +61,5 @@ DSDEF DS_MUST_USE ds_result ds_pinned_get_stats(ds_pinned_stats *out);
 DSDEF DS_MUST_USE ds_result ds_pinned_reset_peak_stats(void);
 /** Totals become 0. */
 DSDEF DS_MUST_USE ds_result ds_pinned_reset_accumulated_stats(void);
+
+#endif

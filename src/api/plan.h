@@ -1,3 +1,9 @@
+/* api/plan.h - plan. */
+#ifndef DS__API_PLAN_H
+#define DS__API_PLAN_H
+
+#include "topology.h"
+
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 /* A plan says in which order copies and sums make a collective on the devices of a topology: for
@@ -110,3 +116,5 @@ DSDEF DS_MUST_USE ds_result ds_plan_explain(const ds_topology *topology, const d
                                             ds_write_fn write_fn, void *user);
 /** A collective's name. Callable anywhere. */
 DSDEF const char *ds_collective_name(ds_collective what);
+
+#endif

@@ -1,3 +1,10 @@
+/* api/pool.h - pool. */
+#ifndef DS__API_POOL_H
+#define DS__API_POOL_H
+
+#include "mem_config.h"
+#include "mem.h"
+
 /* ---- pools ----------------------------------------------------------------------------------- */
 
 /** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream`
@@ -81,3 +88,5 @@ DSDEF void ds_pool_checkpoint_free(ds_pool_checkpoint *checkpoint);
 /** DS_OK when these are the starts of all live blocks of the pool, in any order; else
     DS_ERR_ILLEGAL_STATE and a sentence with the first one that is too many or missing. */
 DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, size_t count);
+
+#endif

@@ -1,3 +1,9 @@
+/* api/range.h - range. */
+#ifndef DS__API_RANGE_H
+#define DS__API_RANGE_H
+
+#include "device.h"
+
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
 /* What the program is doing, in words, for a timeline: marks, nested ranges of a thread, ranges
@@ -55,15 +61,15 @@ DSDEF ds_result ds_range_mark(const char *text);
 DSDEF ds_result ds_range_mark_with(const ds_range_desc *desc);
 /** Begins a range of the calling thread, inside of those that it has begun and not ended. Gives
     its level, from 0, as nvtxRangePush does, or a negative ds_result. Callable anywhere. */
-DSDEF int ds_range_push(const char *text);
+DSDEF int ds_range_push(const char *text); /* takes a call site */
 /** The same with everything that a range may have. Each domain has levels of its own. Callable
     anywhere. */
-DSDEF int ds_range_push_with(const ds_range_desc *desc);
+DSDEF int ds_range_push_with(const ds_range_desc *desc); /* takes a call site */
 /** Ends the thread's innermost range of the default domain and gives its level.
     DS_ERR_ILLEGAL_STATE without one. Callable anywhere. */
-DSDEF int ds_range_pop(void);
+DSDEF int ds_range_pop(void); /* takes a call site */
 /** The same in any domain. Callable anywhere. */
-DSDEF int ds_range_pop_in(ds_domain domain);
+DSDEF int ds_range_pop_in(ds_domain domain); /* takes a call site */
 /** Starts a range that any thread may end, and that nests with no other. At most 4,096 are open
     at a time (DS_ERR_LIMIT_EXCEEDED). Callable anywhere. */
 DSDEF ds_result ds_range_start(const char *text, ds_range *out);
@@ -130,3 +136,5 @@ DSDEF ds_range_scope ds_range_scope_enter(const char *text);
 DSDEF ds_range_scope ds_range_scope_enter_with(const ds_range_desc *desc);
 /** Leaves it; used by DS_RANGE_SCOPE. */
 DSDEF void ds_range_scope_leave(ds_range_scope *scope);
+
+#endif

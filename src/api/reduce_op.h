@@ -1,3 +1,7 @@
+/* api/reduce_op.h - reduce op. */
+#ifndef DS__API_REDUCE_OP_H
+#define DS__API_REDUCE_OP_H
+
 /* ---- reductions ------------------------------------------------------------------------------ */
 
 /** How elements are put together; the numbers are NCCL's. */
@@ -9,3 +13,5 @@ typedef enum ds_reduce_op {
     /** the sum divided by the number of tensors; not of bool; integers: towards zero */
     DS_REDUCE_AVERAGE = 4
 } ds_reduce_op;
+
+#endif

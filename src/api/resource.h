@@ -1,3 +1,10 @@
+/* api/resource.h - resource. */
+#ifndef DS__API_RESOURCE_H
+#define DS__API_RESOURCE_H
+
+#include "pool.h"
+#include "mem_stats.h"
+
 /* ---- resources ------------------------------------------------------------------------------- */
 
 /** Gives size bytes (never 0) that are aligned to `alignment`, a power of two (0: what is usual,
@@ -86,3 +93,5 @@ DSDEF DS_MUST_USE ds_result ds_resource_pop_stats(const ds_resource *resource,
     DS_ERR_ILLEGAL_STATE while something of it is allocated (by a pool, too) or an adaptor stands
     upon it. A resource of the program's own is only zeroed. */
 DSDEF DS_MUST_USE ds_result ds_resource_destroy(ds_resource *resource);
+
+#endif

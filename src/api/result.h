@@ -1,3 +1,9 @@
+/* api/result.h - result. */
+#ifndef DS__API_RESULT_H
+#define DS__API_RESULT_H
+
+#include "base.h"
+
 /* ---- results --------------------------------------------------------------------------------- */
 
 /** X(name, value, what it means and what to do next) */
@@ -72,3 +78,5 @@ DSDEF const char *ds_result_text(ds_result result);
     which function, which object, what was wrong. "" when there was none. Valid until the
     thread's next failing call. Callable anywhere. */
 DSDEF const char *ds_last_error(void);
+
+#endif

@@ -1,3 +1,9 @@
+/* api/rng.h - rng. */
+#ifndef DS__API_RNG_H
+#define DS__API_RNG_H
+
+#include "device.h"
+
 /* ---- generators ------------------------------------------------------------------------------ */
 
 /** A generator. Zeroed: the one of the device that it is used on. */
@@ -62,3 +68,5 @@ DSDEF DS_MUST_USE ds_result ds_rng_get_info(ds_rng rng, ds_rng_info *out);
 /** Changes the mapping of later fills; as in ds_rng_desc. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_mapping(ds_rng rng, ds_rng_mapping mapping,
                                                int multiprocessors, int threads_per_multiprocessor);
+
+#endif

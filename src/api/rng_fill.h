@@ -1,3 +1,11 @@
+/* api/rng_fill.h - rng fill. */
+#ifndef DS__API_RNG_FILL_H
+#define DS__API_RNG_FILL_H
+
+#include "stream.h"
+#include "dtype.h"
+#include "rng.h"
+
 /* ---- fills ----------------------------------------------------------------------------------- */
 
 /* Each fill puts a kernel on the stream, which writes count elements at out, memory that the
@@ -74,3 +82,5 @@ typedef struct ds_rng_fill_desc {
 
 /** Fills as the functions above do. */
 DSDEF DS_MUST_USE ds_result ds_rng_fill(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream);
+
+#endif

@@ -1,3 +1,9 @@
+/* api/rng_state.h - rng state. */
+#ifndef DS__API_RNG_STATE_H
+#define DS__API_RNG_STATE_H
+
+#include "rng.h"
+
 /* ---- seeds and states ------------------------------------------------------------------------ */
 
 /* A zeroed generator is that of the current device in this section. While a capture that uses a
@@ -44,3 +50,5 @@ DSDEF DS_MUST_USE ds_result ds_rng_get_state_all(ds_device_type type, void *out,
     are devices. All are checked before the first is set. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_state_all(ds_device_type type, const void *states,
                                                  size_t count);
+
+#endif

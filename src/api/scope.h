@@ -1,11 +1,9 @@
-/* ---- call sites ------------------------------------------------------------------------------ */
+/* api/scope.h - scope. */
+#ifndef DS__API_SCOPE_H
+#define DS__API_SCOPE_H
 
-/** The calling thread's site for its next call. */
-DSDATA __thread ds_site ds_call_site;
-
-#ifdef __cplusplus
-} /* extern "C" */
-#endif
+#include "result.h"
+#include "site.h"
 
 #define DS_JOIN2_(a, b) a##b
 #define DS_JOIN_(a, b) DS_JOIN2_(a, b)
@@ -108,3 +106,5 @@ struct ds_range_guard_ {
 /** The same with ds_range_push_with. */
 #define DS_RANGE_SCOPE_WITH(desc) \
     DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter_with(desc))
+
+#endif

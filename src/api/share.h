@@ -1,3 +1,9 @@
+/* api/share.h - share. */
+#ifndef DS__API_SHARE_H
+#define DS__API_SHARE_H
+
+#include "stream.h"
+
 /* ---- sharing between processes --------------------------------------------------------------- */
 
 /** A block for other processes: bytes to send to them. */
@@ -36,3 +42,5 @@ DSDEF DS_MUST_USE ds_result ds_mem_import_close(void *ptr, ds_stream stream);
     segments of others that are not needed. That is done by the way too, when blocks are
     exported, imported, closed or freed and when memory is short. Callable at any time. */
 DSDEF DS_MUST_USE ds_result ds_mem_ipc_collect(void);
+
+#endif

@@ -1,3 +1,10 @@
+/* api/snapshot.h - snapshot. */
+#ifndef DS__API_SNAPSHOT_H
+#define DS__API_SNAPSHOT_H
+
+#include "graph.h"
+#include "mem.h"
+
 /* ---- history and snapshots ------------------------------------------------------------------- */
 
 /** What ds_mem_history_start takes; zero means default. */
@@ -72,3 +79,5 @@ DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned 
 /** Calls fn with every block of a device, live or not, in the order of addresses;
     DS_DEVICE_HOST: of pinned memory. Under the allocator's locks: fn must not call devstream. */
 DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn fn, void *user);
+
+#endif

@@ -1,3 +1,9 @@
+/* api/stream.h - stream. */
+#ifndef DS__API_STREAM_H
+#define DS__API_STREAM_H
+
+#include "device.h"
+
 /* ---- streams --------------------------------------------------------------------------------- */
 
 /** A stream. Zeroed: no stream (it is not the default stream). */
@@ -191,3 +197,5 @@ DSDEF void ds_stream_scope_leave(ds_scope *scope);
 DSDEF ds_scope ds_device_scope_enter(ds_device device);
 /** Leaves it; used by DS_DEVICE_SCOPE. */
 DSDEF void ds_device_scope_leave(ds_scope *scope);
+
+#endif

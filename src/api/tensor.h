@@ -1,3 +1,10 @@
+/* api/tensor.h - tensor. */
+#ifndef DS__API_TENSOR_H
+#define DS__API_TENSOR_H
+
+#include "stream.h"
+#include "dtype.h"
+
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 /** Most dimensions of a tensor (torch's limit). */
@@ -119,3 +126,5 @@ DSDEF DS_MUST_USE ds_result ds_tensor_as_real(const ds_tensor *tensor, ds_tensor
 /** Memory of a device of the CPU driver, or pinned or managed memory, as plain host memory: for
     libraries that know no other. Whoever uses it there must wait for the stream first. */
 DSDEF DS_MUST_USE ds_result ds_tensor_as_host(const ds_tensor *tensor, ds_tensor **out);
+
+#endif

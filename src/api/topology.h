@@ -1,3 +1,11 @@
+/* api/topology.h - topology. */
+#ifndef DS__API_TOPOLOGY_H
+#define DS__API_TOPOLOGY_H
+
+#include "graph.h"
+#include "cpu.h"
+#include "comm.h"
+
 /* ---- topologies ------------------------------------------------------------------------------ */
 
 /* A topology says which devices there are, what lies between them and how fast that is; plans are
@@ -92,4 +100,6 @@ DSDEF DS_MUST_USE ds_result ds_topology_write(const ds_topology *topology,
     into the topology. After ds_init, which copies it, the topology may be freed. Device i of the
     driver is rank i. flags is 0: DS_CPU_DRY may be set in it. */
 DSDEF DS_MUST_USE ds_result ds_topology_fabric(const ds_topology *topology, ds_cpu_fabric *out);
+#endif
+
 #endif

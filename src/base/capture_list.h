@@ -1,4 +1,12 @@
-/* ---- >>capture: what both drivers know of open captures -------------------------------------- */
+/* base/capture_list.h - capture: what both drivers know of open captures. */
+#ifndef DS__BASE_CAPTURE_LIST_H
+#define DS__BASE_CAPTURE_LIST_H
+
+#include "thread_block.h"
+#include "error.h"
+#include "object.h"
+#include "driver.h"
+#include "state.h"
 
 /* Policy. CUDA keeps the rules of capture on a GPU, the CPU driver on its devices. Both enter
    each capture here, so that errors can say which capture, where it began, and which call was
@@ -136,3 +144,5 @@ DS__SEAM static void ds__capture_unlist(ds__capture *c) {
         atomic_fetch_sub(&ds__g.capture_count, 1);
     }
 }
+
+#endif

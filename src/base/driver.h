@@ -1,3 +1,12 @@
+/* base/driver.h - driver. */
+#ifndef DS__BASE_DRIVER_H
+#define DS__BASE_DRIVER_H
+
+#include "../api/memory.h"
+#include "../api/capture.h"
+#include "object.h"
+#include "operation.h"
+
 /* X(entry, parameters, arguments): everything a driver does, but starting, reporting and ending.
    Stream and event arguments are the driver's own objects; device is an index. Makes the table, the
    fault layer and its names. Of what a device is like, which switches nothing on: device_link 1:
@@ -161,3 +170,5 @@ DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
     return op->kind == DS__OP_COPY ? op->u.copy.width * op->u.copy.height
                                    : op->u.fill.width * op->u.fill.height * op->u.fill.value_size;
 }
+
+#endif

@@ -1,3 +1,11 @@
+/* base/error.h - error. */
+#ifndef DS__BASE_ERROR_H
+#define DS__BASE_ERROR_H
+
+#include "../api/init.h"
+#include "../os/os.h"
+#include "thread_block.h"
+
 static void ds__log(ds_log_level level, int id, const char *text);
 
 DSDEF const char *(ds_result_name)(ds_result result) {
@@ -70,3 +78,5 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
     va_end(args);
     return r;
 }
+
+#endif

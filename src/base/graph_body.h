@@ -1,4 +1,15 @@
-/* ---- >>graphs: nodes, dependencies, and what a graph keeps alive ----------------------------- */
+/* base/graph_body.h - graphs: nodes, dependencies, and what a graph keeps alive. */
+#ifndef DS__BASE_GRAPH_BODY_H
+#define DS__BASE_GRAPH_BODY_H
+
+#include "thread_block.h"
+#include "error.h"
+#include "handle.h"
+#include "pin.h"
+#include "object.h"
+#include "operation.h"
+#include "driver.h"
+#include "state.h"
 
 /* Policy. The core has the picture of every graph: nodes with copies of their arguments,
    dependencies, what is kept. The CPU driver runs it from there; the CUDA driver keeps its own
@@ -369,3 +380,5 @@ static const char *ds__node_text(const ds__node *n, uint32_t index, char *out, s
 static const char *ds__node_print(const ds__body *b, uint32_t index, char *out, size_t size) {
     return ds__node_text(b->node[index], index, out, size);
 }
+
+#endif

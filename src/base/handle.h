@@ -1,4 +1,8 @@
-/* ---- >>bookkeeping memory -------------------------------------------------------------------- */
+/* base/handle.h - bookkeeping memory. */
+#ifndef DS__BASE_HANDLE_H
+#define DS__BASE_HANDLE_H
+
+#include "../os/os.h"
 
 static void *ds__alloc(size_t size); /* zeroed; NULL when out of memory */
 static void ds__release(void *ptr);
@@ -110,3 +114,5 @@ static void *ds__table_add(ds__table *t) {
     }
     return slot;
 }
+
+#endif

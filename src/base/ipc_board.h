@@ -1,4 +1,9 @@
-/* ---- >>boards: what several processes look at ------------------------------------------------ */
+/* base/ipc_board.h - boards: what several processes look at. */
+#ifndef DS__BASE_IPC_BOARD_H
+#define DS__BASE_IPC_BOARD_H
+
+#include "error.h"
+#include "state.h"
 
 /* Policy. A process that shares something has a board: shared memory that others open, and that
    goes with the last of them. On it stand its interprocess events (marks), how far the streams
@@ -345,3 +350,5 @@ static void ds__boards_end(void) {
     ds__boards.own = NULL;
     ds__boards_unlock();
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- >>mappings: what is mapped in reserved address space, of both drivers ------------------- */
+/* base/mapping.h - mappings: what is mapped in reserved address space, of both drivers. */
+#ifndef DS__BASE_MAPPING_H
+#define DS__BASE_MAPPING_H
+
+#include "error.h"
+#include "state.h"
 
 /* Policy. A driver enters a mapping before it makes it and takes it out before it ends it. So
    two that touch are refused, and an unmapping is known to end at the bounds of mappings:
@@ -77,3 +82,5 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
                              : ds__fail(DS_ERR_INVALID_VALUE,
                                         "%zu bytes at %p are not what was mapped", size, ptr);
 }
+
+#endif

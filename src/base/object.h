@@ -1,4 +1,9 @@
-/* ---- >>objects ------------------------------------------------------------------------------- */
+/* base/object.h - objects. */
+#ifndef DS__BASE_OBJECT_H
+#define DS__BASE_OBJECT_H
+
+#include "../api/kernel.h"
+#include "handle.h"
 
 typedef struct ds__driver ds__driver;
 typedef struct ds__ranges ds__ranges;
@@ -95,3 +100,5 @@ typedef struct ds__exec {
     char *label;
     ds_site made;
 } ds__exec;
+
+#endif

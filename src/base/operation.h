@@ -1,4 +1,9 @@
-/* ---- >>operations and the driver table ------------------------------------------------------- */
+/* base/operation.h - operations and the driver table. */
+#ifndef DS__BASE_OPERATION_H
+#define DS__BASE_OPERATION_H
+
+#include "../api/host_func.h"
+#include "object.h"
 
 enum {
     DS__OP_JUMP = 0,
@@ -144,3 +149,5 @@ static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
     return (op->flags & DS__OP_OUTSIDE && capture) ||
            (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
 }
+
+#endif

@@ -1,3 +1,9 @@
+/* base/pin.h - pin. */
+#ifndef DS__BASE_PIN_H
+#define DS__BASE_PIN_H
+
+#include "handle.h"
+
 /* What pins: at most this many nested in one call. */
 #define DS__PINS 8
 
@@ -141,3 +147,5 @@ static void ds__table_destroy(ds__table *t) {
     }
     t->used = t->free_head = t->zombies = 0;
 }
+
+#endif

@@ -1,4 +1,11 @@
-/* ---- >>state --------------------------------------------------------------------------------- */
+/* base/state.h - state. */
+#ifndef DS__BASE_STATE_H
+#define DS__BASE_STATE_H
+
+#include "../api/init.h"
+#include "thread_block.h"
+#include "handle.h"
+#include "object.h"
 
 enum { DS__COLD = 0, DS__READY = 1, DS__FORKED = 2 };
 
@@ -100,3 +107,5 @@ static uint64_t ds__env_number(const char *name) {
     const char *text = getenv(name);
     return text && *text && !strchr(text, '-') ? strtoull(text, NULL, 0) : 0;
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- >>errors -------------------------------------------------------------------------------- */
+/* base/thread_block.h - errors. */
+#ifndef DS__BASE_THREAD_BLOCK_H
+#define DS__BASE_THREAD_BLOCK_H
+
+#include "../api/memory.h"
+#include "../api/capture.h"
 
 typedef struct ds__thread ds__thread;
 
@@ -58,4 +63,6 @@ static __thread ds__tls_block ds__tls;
 
 #ifndef DEVSTREAM_STATIC
 __thread ds_site ds_call_site;
+#endif
+
 #endif

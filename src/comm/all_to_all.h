@@ -1,4 +1,19 @@
-/* ---- everyone with everyone ---- */
+/* comm/all_to_all.h - everyone with everyone. */
+#ifndef DS__COMM_ALL_TO_ALL_H
+#define DS__COMM_ALL_TO_ALL_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "../tensor/types.h"
+#include "../tensor/dims.h"
+#include "types.h"
+#include "step.h"
+#include "move.h"
+#include "join.h"
+#include "result.h"
+#include "side_stream.h"
+#include "follow_plan.h"
+#include "reduction.h"
 
 /* Inputs and outputs, one of each for every device. */
 typedef struct ds__all {
@@ -329,3 +344,5 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
     ds__work_end(&w);
     return r;
 }
+
+#endif

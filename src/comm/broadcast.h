@@ -1,4 +1,20 @@
-/* ---- broadcast ---- */
+/* comm/broadcast.h - broadcast. */
+#ifndef DS__COMM_BROADCAST_H
+#define DS__COMM_BROADCAST_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "../tensor/types.h"
+#include "../tensor/dims.h"
+#include "../tensor/view.h"
+#include "../topology/types.h"
+#include "types.h"
+#include "step.h"
+#include "move.h"
+#include "join.h"
+#include "result.h"
+#include "side_stream.h"
+#include "follow_plan.h"
 
 /* By plan: one result on each rank but the tensor's, and the others there. ready: the step that
    makes the tensor. */
@@ -158,3 +174,5 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
     ds__work_end(&w);
     return r;
 }
+
+#endif

@@ -1,4 +1,24 @@
-/* ---- many tensors at once ---- */
+/* comm/coalesced.h - many tensors at once. */
+#ifndef DS__COMM_COALESCED_H
+#define DS__COMM_COALESCED_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "../core/dtype.h"
+#include "../alloc/shutdown.h"
+#include "../tensor/types.h"
+#include "../tensor/dims.h"
+#include "../tensor/view.h"
+#include "../tensor/dlpack.h"
+#include "../topology/measure.h"
+#include "kernel.h"
+#include "types.h"
+#include "step.h"
+#include "move.h"
+#include "join.h"
+#include "result.h"
+#include "side_stream.h"
+#include "broadcast.h"
 
 /* Tensors that travel in one buffer are packed at the source, each without gaps, and copied to a
    buffer on each device, of which the results are parts. */
@@ -188,3 +208,5 @@ static void ds__comm_shutdown(void) {
     atomic_store(&ds__c.ready, 0);
     ds__mem_shutdown();
 }
+
+#endif

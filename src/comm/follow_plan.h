@@ -1,3 +1,20 @@
+/* comm/follow_plan.h - follow plan. */
+#ifndef DS__COMM_FOLLOW_PLAN_H
+#define DS__COMM_FOLLOW_PLAN_H
+
+#include "../core/device.h"
+#include "../alloc/util.h"
+#include "../tensor/types.h"
+#include "../topology/types.h"
+#include "../plan/types.h"
+#include "../plan/plan.h"
+#include "types.h"
+#include "step.h"
+#include "move.h"
+#include "submit.h"
+#include "result.h"
+#include "side_stream.h"
+
 /* The plan cannot be followed: an error if it is the caller's. */
 __attribute__((format(printf, 3, 4))) static int ds__follow_not(ds__work *w,
                                                                 const ds_comm_options *o,
@@ -263,3 +280,5 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
     if (w->r == DS_OK)
         ds__follow_steps(w, f, plan);
 }
+
+#endif

@@ -1,3 +1,24 @@
+/* comm/join.h - join. */
+#ifndef DS__COMM_JOIN_H
+#define DS__COMM_JOIN_H
+
+#include "../core/sync_debug.h"
+#include "../core/event.h"
+#include "../alloc/types.h"
+#include "../alloc/util.h"
+#include "../alloc/locks.h"
+#include "../alloc/block.h"
+#include "../alloc/stream_use.h"
+#include "../alloc/allocate.h"
+#include "../alloc/free.h"
+#include "../alloc/record_use.h"
+#include "../alloc/pinned_api.h"
+#include "../tensor/types.h"
+#include "kernel_arith.h"
+#include "types.h"
+#include "step.h"
+#include "submit.h"
+
 /* One lane waits for the others that had steps, and all wait for it. The last step's lane is
    that one: often no other had any. `all`: as if all had some. */
 static ds_result ds__join(const ds__work *w, int all) {
@@ -225,3 +246,5 @@ static ds_result ds__work_run(ds__work *w) {
         r = end < 0 ? end : noted;
     return r < 0 && part ? ds__also(r, " (a part of the collective was put on the streams)") : r;
 }
+
+#endif

@@ -1,4 +1,15 @@
-/* <<device-code kernels/comm.cu */
+/* comm/kernel.h - kernel. */
+#ifndef DS__COMM_KERNEL_H
+#define DS__COMM_KERNEL_H
+
+#include "../api/dtype.h"
+#include "../core/stream_info.h"
+#include "../core/kernel.h"
+#include "../alloc/util.h"
+#include "kernel_arith.h"
+#include "kernel_cpu.h"
+#include "kernel_pack.h"
+#include "kernels.gen.h"
 
 /* One module, and one kernel, for each way to compute; made when first used, for all devices. On
    a GPU a block of threads walks over 4 KiB of the result at a time, or over 256 numbers; both
@@ -229,4 +240,6 @@ static int ds__comm_which(uint32_t kind, uint32_t op, uint32_t wide) {
 enum { DS__COMM_EXACT = 0 };
 #else
 enum { DS__COMM_EXACT = 1 };
+#endif
+
 #endif

@@ -1,22 +1,46 @@
-/* ---- >>comm kernels ---------------------------------------------------------------------------------------------- */
+/* comm/kernel_arith.h - kernel arith. */
+#ifndef DS__COMM_KERNEL_ARITH_H
+#define DS__COMM_KERNEL_ARITH_H
 
-/* >>device-code kernels/comm.cu: written by make kernels */
+#include "../base/device_code.h"
 
 /* What a reduction gives, bit for bit, on every device:
-   - ((in[0] op in[1]) op in[2]) op ...: each step rounded as IEEE 754 says, nothing fused. f16 and bf16 are widened to f32 and
-     rounded once, at the end, to nearest even. Integers wrap. bool is or (sum, max) and and (product, min).
+   - ((in[0] op in[1]) op in[2]) op ...: each step rounded as IEEE 754 says, nothing fused. f16 and
+     bf16 are widened to f32 and rounded once, at the end, to nearest even. Integers wrap. bool is
+     or (sum, max) and and (product, min).
    - Largest and smallest are NaN if one of the numbers is; +0 is larger than -0.
-   - The average is the sum divided by the number of inputs, rounded; that of integers is cut towards zero.
-   - Whatever is NaN is written as one and the same: positive, quiet, no payload.
-   More inputs than a launch takes are cut into several; then in[0] of a later launch is what the one before gave, which for f16
-   and bf16 is kept in f32 (DS__COMM_WIDE_*), and only the last divides. So the result does not depend on how it was cut. */
+   - The average is the sum divided by the number of inputs, rounded; that of integers is cut
+     towards zero.
+   - Whatever is NaN is written as one and the same: positive, quiet, no payload. More inputs
+     than a launch takes are cut into several; then in[0] of a later launch is what the one
+     before gave, which for f16 and bf16 is kept in f32 (DS__COMM_WIDE_*), and only the last
+     divides. So the result does not depend on how it was cut. */
 enum { DS__COMM_SUM, DS__COMM_PRODUCT, DS__COMM_MAX, DS__COMM_MIN };
-enum { DS__COMM_U8, DS__COMM_U16, DS__COMM_U32, DS__COMM_U64, DS__COMM_I8, DS__COMM_I16, DS__COMM_I32, DS__COMM_I64,
-       DS__COMM_F16, DS__COMM_BF16, DS__COMM_F32, DS__COMM_F64, DS__COMM_C64, DS__COMM_C128 }; /* complex: only the product */
+
+enum {
+    DS__COMM_U8,
+    DS__COMM_U16,
+    DS__COMM_U32,
+    DS__COMM_U64,
+    DS__COMM_I8,
+    DS__COMM_I16,
+    DS__COMM_I32,
+    DS__COMM_I64,
+    DS__COMM_F16,
+    DS__COMM_BF16,
+    DS__COMM_F32,
+    DS__COMM_F64,
+    DS__COMM_C64,
+    DS__COMM_C128
+}; /* complex: only the product */
+
 enum { DS__COMM_WIDE_IN = 1, DS__COMM_WIDE_OUT = 2 };
+
 enum { DS__COMM_INPUTS = 8, DS__COMM_DIMS = 8 };
 
-typedef struct ds__comm_inputs { const void *at[DS__COMM_INPUTS]; } ds__comm_inputs;
+typedef struct ds__comm_inputs {
+    const void *at[DS__COMM_INPUTS];
+} ds__comm_inputs;
 
 /* Of a copy, the innermost dimension last; distances in bytes. */
 typedef struct ds__comm_dims {
@@ -26,10 +50,14 @@ typedef struct ds__comm_dims {
 
 /* How the device compares numbers of `bits` that lie side by side in a word, and adds integers. */
 typedef struct ds__comm_masks {
-    uint64_t top;   /* the highest bit of each */
-    uint64_t sign;  /* the same of floats, else 0 */
-    uint64_t flip;  /* what is turned over so that they compare as without a sign, and the other way round for the smallest */
-    uint64_t room;  /* added to a float without its sign it reaches the highest bit if, and only if, that is NaN; else 0 */
+    uint64_t top;  /* the highest bit of each */
+    uint64_t sign; /* the same of floats, else 0 */
+    /* what is turned over so that they compare as without a sign, and the other way round for
+       the smallest */
+    uint64_t flip;
+    /* added to a float without its sign it reaches the highest bit if, and only if, that is NaN;
+       else 0 */
+    uint64_t room;
     uint64_t quiet; /* NaN; else 0 */
     uint32_t shift; /* bits - 1 */
     uint32_t skew;  /* 16 - bytes of a number */
@@ -37,7 +65,8 @@ typedef struct ds__comm_masks {
 
 #ifndef DS__COMM_FN
 #define DS__COMM_FN static inline __attribute__((always_inline))
-/* A product that is not to be fused with the sum it goes into, whatever the compiler was told about contraction. */
+/* A product that is not to be fused with the sum it goes into, whatever the compiler was told
+   about contraction. */
 #if defined(__x86_64__)
 #define DS__COMM_ROUNDED(x) __asm__("" : "+x"(x))
 #elif defined(__aarch64__)
@@ -47,124 +76,85 @@ typedef struct ds__comm_masks {
 #endif
 #endif
 
-static inline float ds__f32_of(uint32_t bits) { union { uint32_t u; float f; } x; x.u = bits; return x.f; }
-static inline double ds__f64_of(uint64_t bits) { union { uint64_t u; double f; } x; x.u = bits; return x.f; }
-static inline uint32_t ds__f32_bits(float value) { union { uint32_t u; float f; } x; x.f = value; return x.u; }
-static inline uint64_t ds__f64_bits(double value) { union { uint64_t u; double f; } x; x.f = value; return x.u; }
+DS__DEVICE float ds__f32_of(uint32_t bits) {
+    union {
+        uint32_t u;
+        float f;
+    } x;
+
+    x.u = bits;
+    return x.f;
+}
+
+DS__DEVICE double ds__f64_of(uint64_t bits) {
+    union {
+        uint64_t u;
+        double f;
+    } x;
+
+    x.u = bits;
+    return x.f;
+}
+
+DS__DEVICE uint32_t ds__f32_bits(float value) {
+    union {
+        uint32_t u;
+        float f;
+    } x;
+
+    x.f = value;
+    return x.u;
+}
+
+DS__DEVICE uint64_t ds__f64_bits(double value) {
+    union {
+        uint64_t u;
+        double f;
+    } x;
+
+    x.f = value;
+    return x.u;
+}
 
 /* The last step, which divides an average and makes one NaN of all. */
 DS__COMM_FN void ds__comm_end_f32(uint32_t divisor, uint32_t *a) {
     float f = ds__f32_of(*a);
-    if (divisor > 1) f = f / (float)divisor;
+    if (divisor > 1)
+        f = f / (float)divisor;
     uint32_t nan = 0u - (uint32_t)(f != f);
     *a = (ds__f32_bits(f) & ~nan) | (nan & 0x7fc00000u);
 }
+
 DS__COMM_FN void ds__comm_end_f64(uint32_t divisor, uint64_t *a) {
     double f = ds__f64_of(*a);
-    if (divisor > 1) f = f / (double)divisor;
+    if (divisor > 1)
+        f = f / (double)divisor;
     uint64_t nan = (uint64_t)0 - (uint64_t)(f != f);
     *a = (ds__f64_bits(f) & ~nan) | (nan & 0x7ff8000000000000u);
 }
 
 /* bf16 in the low half of a word, to f32 and back. */
-DS__COMM_FN void ds__comm_widen_bf16_f32(uint32_t *x) { *x = *x << 16; }
+DS__COMM_FN void ds__comm_widen_bf16_f32(uint32_t *x) {
+    *x = *x << 16;
+}
+
 DS__COMM_FN void ds__comm_narrow_bf16_f32(uint32_t *x) {
     uint32_t nan = (uint32_t)((int32_t)(0x7f800000u - (*x & 0x7fffffffu)) >> 31);
     *x = (nan & 0x7fc0u) | (~nan & ((*x + 0x7fffu + (*x >> 16 & 1u)) >> 16));
 }
 
 /* a *= x, as the definition has it: of infinities it may make NaN. */
-#define DS__COMM_MULTIPLY(NAME, T) \
-    DS__COMM_FN void NAME(T *a, const T *x) { \
+#define DS__COMM_MULTIPLY(NAME, T)                                                \
+    DS__COMM_FN void NAME(T *a, const T *x) {                                     \
         T rr = a[0] * x[0], ii = a[1] * x[1], ri = a[0] * x[1], ir = a[1] * x[0]; \
-        DS__COMM_ROUNDED(rr); DS__COMM_ROUNDED(ii); DS__COMM_ROUNDED(ri); DS__COMM_ROUNDED(ir); \
-        a[0] = rr - ii; \
-        a[1] = ri + ir; \
+        DS__COMM_ROUNDED(rr);                                                     \
+        DS__COMM_ROUNDED(ii);                                                     \
+        DS__COMM_ROUNDED(ri);                                                     \
+        DS__COMM_ROUNDED(ir);                                                     \
+        a[0] = rr - ii;                                                           \
+        a[1] = ri + ir;                                                           \
     }
 DS__COMM_MULTIPLY(ds__comm_multiply_c64, float)
 DS__COMM_MULTIPLY(ds__comm_multiply_c128, double)
 
-/* f16 in the low half of a word, to f32 and back, which on a GPU are instructions; of single words and of vectors of them, U without a
-   sign and S with one. What is subnormal in f16 is brought in place by
-   an addition or subtraction of floats in which nothing is subnormal, so that no flushing of those to zero can be seen. */
-#define DS__COMM_F16_MATH(FN, SET, U, S, FLOAT, BITS) \
-    FN void ds__comm_widen_f16_##SET(U *x) { \
-        U sign = (*x & 0x8000u) << 16, m = (*x & 0x7fffu) << 13; \
-        U special = (U)((S)(0x0f7fffffu - m) >> 31), small = (U)((S)(m - 0x00800000u) >> 31); \
-        m += 0x38000000u + (special & 0x38000000u) + (small & 0x00800000u); \
-        *x = sign | BITS(FLOAT(m) - FLOAT(small & 0x38800000u)); \
-    } \
-    FN void ds__comm_narrow_f16_##SET(U *x) { \
-        U sign = *x >> 16 & 0x8000u, m = *x & 0x7fffffffu, tiny; \
-        U nan = (U)((S)(0x7f800000u - m) >> 31), big = (U)((S)(0x47800000u - m) >> 31), small = (U)((S)(m - 0x38800000u) >> 31); \
-        m = (m & ~big) | (big & 0x47800000u); \
-        tiny = BITS(FLOAT(m) + FLOAT((m & 0u) + 0x3f000000u)) - 0x3f000000u; \
-        m = (m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13; \
-        *x = (nan & 0x7e00u) | (~nan & (sign | (small & tiny) | (~small & m))); \
-    }
-DS__COMM_F16_MATH(DS__COMM_FN, f32, uint32_t, int32_t, ds__f32_of, ds__f32_bits)
-
-/* The arguments of both forms. An item of the CPU's is DS__COMM_ITEM bytes of the result. */
-enum { DS__COMM_ITEM = 16 << 10 };
-
-typedef struct ds__comm_reduce_args {
-    void *out;             /* may be one of the inputs, but with DS__COMM_WIDE_OUT none after the first */
-    ds__comm_inputs in;
-    uint64_t bytes;        /* of the result; in halves, even if it is wide */
-    ds__comm_masks masks;
-    uint32_t inputs;       /* 1 to DS__COMM_INPUTS */
-    uint32_t op;
-    uint32_t divisor;      /* 0 and 1: none; of integers always */
-    uint32_t kind;
-    uint32_t wide;         /* DS__COMM_WIDE_*, of halves only */
-} ds__comm_reduce_args;
-
-typedef struct ds__comm_divide_args {
-    void *out;
-    uint64_t bytes;
-    uint32_t kind;
-    uint32_t divisor;
-} ds__comm_divide_args;
-
-typedef struct ds__comm_pack_args {
-    char *dst;
-    const char *src;
-    ds__comm_dims dims;
-    uint64_t elements;
-    uint32_t ndim;         /* 1 to DS__COMM_DIMS */
-    uint32_t size;         /* bytes of an element: 1, 2, 4, 8 or 16 */
-} ds__comm_pack_args;
-
-static const unsigned char ds__comm_size[] = { 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16 }; /* by kind */
-
-static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
-    uint32_t size = ds__comm_size[kind], mantissa = kind == DS__COMM_F16 ? 10 : kind == DS__COMM_BF16 ? 7 : kind == DS__COMM_F32 ? 23 : 52;
-    ds__comm_masks m = { 0, 0, 0, 0, 0, 8 * size - 1, 16 - size };
-    uint64_t each;
-    if (size > 8 || kind == DS__COMM_C64) return m; /* complex numbers are not compared */
-    each = UINT64_MAX / (UINT64_MAX >> (64 - 8 * size));
-    m.top = each << (8 * size - 1);
-    if (kind >= DS__COMM_F16) {
-        m.sign = m.top;
-        m.room = each * (((uint64_t)1 << mantissa) - 1);
-        m.quiet = m.top - each - each * (((uint64_t)1 << (mantissa - 1)) - 1);
-    }
-    m.flip = kind >= DS__COMM_I8 && kind <= DS__COMM_I64 ? m.top : 0;
-    if (op == DS__COMM_MIN) m.flip = ~m.flip;
-    return m;
-}
-
-/* Vectors of W bytes that may lie anywhere, over any memory. */
-#define DS__COMM_TYPES(W) \
-    typedef uint8_t ds__vu8_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef uint16_t ds__vu16_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef uint32_t ds__vu32_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef uint64_t ds__vu64_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef int8_t ds__vi8_##W __attribute__((vector_size(W))); \
-    typedef int16_t ds__vi16_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef int32_t ds__vi32_##W __attribute__((vector_size(W))); \
-    typedef int64_t ds__vi64_##W __attribute__((vector_size(W))); \
-    typedef float ds__vf32_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef double ds__vf64_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef float ds__vf32_whole_##W __attribute__((vector_size(W)));
-
+#endif

@@ -1,3 +1,7 @@
+#ifndef DS__COMM_KERNELS_GEN_H
+#define DS__COMM_KERNELS_GEN_H
+
+/* >>device-code kernels/comm.cu: written by make kernels */
 static const char ds__ptx_comm_select[] =
     ".version 5.0\n"
     ".target sm_60\n"
@@ -359,3 +363,6 @@ static const char ds__ptx_comm_pack[] =
     "L14: ld.global.u8 %rs2,[%d15]; st.global.u8 [%d14],%rs2; bra.uni L17;\n"
     "L15: ld.global.u32 %r12,[%d15]; st.global.u32 [%d14],%r12; bra.uni L17;\n"
     "L18: ret; }\n"; /* 2326 characters */
+/* <<device-code kernels/comm.cu */
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- moving tensors ---- */
+/* comm/move.h - moving tensors. */
+#ifndef DS__COMM_MOVE_H
+#define DS__COMM_MOVE_H
+
+#include "../tensor/types.h"
+#include "../tensor/dims.h"
+#include "../tensor/view.h"
+#include "types.h"
+#include "step.h"
 
 /* A copy between strides in bytes: `width` bytes that lie together on both sides, ndim times. */
 typedef struct ds__moves {
@@ -198,3 +206,5 @@ static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
     return (ds__spot){ part->region,
                        part->d.count ? part->d.first - w->region[part->region].at : 0 };
 }
+
+#endif

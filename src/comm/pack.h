@@ -1,3 +1,11 @@
+/* comm/pack.h - pack. */
+#ifndef DS__COMM_PACK_H
+#define DS__COMM_PACK_H
+
+#include "../api/tensor.h"
+#include "kernel_arith.h"
+#include "kernel.h"
+
 /* The dimensions of a copy, while they are made as few and wide as they can be. */
 typedef struct ds__comm_shape {
     int ndim;
@@ -122,3 +130,5 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
     }
     return r;
 }
+
+#endif

@@ -1,3 +1,14 @@
+/* comm/reduce.h - reduce. */
+#ifndef DS__COMM_REDUCE_H
+#define DS__COMM_REDUCE_H
+
+#include "../api/reduce_op.h"
+#include "../alloc/util.h"
+#include "../alloc/allocate.h"
+#include "../alloc/free.h"
+#include "kernel_arith.h"
+#include "kernel.h"
+
 /* 1: there is a reduction of this type. */
 __attribute__((unused)) static int ds__comm_can_reduce(ds_reduce_op op, ds_dtype dtype) {
     uint32_t o = op == DS_REDUCE_AVERAGE ? DS__COMM_SUM : (uint32_t)op;
@@ -88,3 +99,5 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
     }
     return r;
 }
+
+#endif

@@ -1,4 +1,21 @@
-/* ---- reductions ---- */
+/* comm/reduction.h - reductions. */
+#ifndef DS__COMM_REDUCTION_H
+#define DS__COMM_REDUCTION_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "../core/dtype.h"
+#include "../tensor/types.h"
+#include "../tensor/dims.h"
+#include "../tensor/view.h"
+#include "kernel.h"
+#include "types.h"
+#include "step.h"
+#include "move.h"
+#include "join.h"
+#include "result.h"
+#include "side_stream.h"
+#include "follow_plan.h"
 
 static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
     char name[DS_DTYPE_NAME_SIZE];
@@ -259,3 +276,5 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
     ds__work_end(&w);
     return r;
 }
+
+#endif

@@ -1,4 +1,19 @@
-/* ---- results and checks ---- */
+/* comm/result.h - results and checks. */
+#ifndef DS__COMM_RESULT_H
+#define DS__COMM_RESULT_H
+
+#include "../core/device.h"
+#include "../core/dtype.h"
+#include "../alloc/util.h"
+#include "../tensor/types.h"
+#include "../tensor/dims.h"
+#include "../tensor/tensor.h"
+#include "../tensor/view.h"
+#include "../topology/types.h"
+#include "../plan/search.h"
+#include "types.h"
+#include "step.h"
+#include "join.h"
 
 /* A dimension of a party's tensor, or the sentence. */
 static ds_result ds__comm_dim(int *dim, int ndim) {
@@ -164,3 +179,5 @@ static ds__addend *ds__addends(ds__work *w, size_t count) {
         if (ds__r < 0)                                \
             return ds__r;                             \
     } while (0)
+
+#endif

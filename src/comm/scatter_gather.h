@@ -1,4 +1,18 @@
-/* ---- scatter and gather ---- */
+/* comm/scatter_gather.h - scatter and gather. */
+#ifndef DS__COMM_SCATTER_GATHER_H
+#define DS__COMM_SCATTER_GATHER_H
+
+#include "../core/init.h"
+#include "../tensor/types.h"
+#include "../tensor/dims.h"
+#include "../tensor/view.h"
+#include "types.h"
+#include "step.h"
+#include "move.h"
+#include "join.h"
+#include "result.h"
+#include "side_stream.h"
+#include "follow_plan.h"
 
 /* torch.chunk: how many pieces, and how long they are. */
 static size_t ds__chunks(int64_t size, size_t count, int64_t *out_length) {
@@ -288,3 +302,5 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
     ds__work_end(&w);
     return r;
 }
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- by plan ---- */
+/* comm/side_stream.h - by plan. */
+#ifndef DS__COMM_SIDE_STREAM_H
+#define DS__COMM_SIDE_STREAM_H
+
+#include "../api/plan.h"
+#include "../core/stream.h"
+#include "../tensor/types.h"
+#include "types.h"
+#include "step.h"
 
 /* A collective that has a topology: what the plan is to be, and where the data of each rank
    lies. */
@@ -141,3 +149,5 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
         ds__stream_unpin(s);
     return lane ? (uint32_t)w->lanes - 1 : 0;
 }
+
+#endif

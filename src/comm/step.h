@@ -1,4 +1,17 @@
-/* ---- lists ---- */
+/* comm/step.h - lists. */
+#ifndef DS__COMM_STEP_H
+#define DS__COMM_STEP_H
+
+#include "../core/drivers.h"
+#include "../core/thread.h"
+#include "../core/device.h"
+#include "../core/stream.h"
+#include "../core/current_stream.h"
+#include "../core/memory.h"
+#include "../tensor/types.h"
+#include "../tensor/dims.h"
+#include "../tensor/tensor.h"
+#include "types.h"
 
 /* Member by member, here and in ds__step_add: what compilers make of a memset of this size takes
    longer than a small step. */
@@ -288,3 +301,5 @@ static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
         w->r = r;
     return r == DS_OK && reach;
 }
+
+#endif

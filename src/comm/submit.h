@@ -1,4 +1,17 @@
-/* ---- submission ---- */
+/* comm/submit.h - submission. */
+#ifndef DS__COMM_SUBMIT_H
+#define DS__COMM_SUBMIT_H
+
+#include "../core/drivers.h"
+#include "../core/submit.h"
+#include "../core/copy.h"
+#include "../core/dtype.h"
+#include "../alloc/util.h"
+#include "../tensor/dims.h"
+#include "kernel_arith.h"
+#include "reduce.h"
+#include "pack.h"
+#include "types.h"
 
 static char *ds__spot_at(const ds__work *w, ds__spot s) {
     return w->region[s.region].at + s.offset;
@@ -165,3 +178,5 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
     DS_IGNORE(l->s->driver->stream_synchronize(l->s->native, DS__FOREVER));
     ds__tls.mute--;
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- >>collectives --------------------------------------------------------------------------- */
+/* comm/types.h - collectives. */
+#ifndef DS__COMM_TYPES_H
+#define DS__COMM_TYPES_H
+
+#include "../api/comm.h"
+#include "../tensor/types.h"
 
 /* Policy.
    1. A collective reads all descriptions into parties, checks them, makes its results and writes a
@@ -149,3 +154,5 @@ typedef struct ds__sides {
 
 /* under ds__c.lock, as what they point to */
 static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+
+#endif

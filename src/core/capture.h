@@ -1,4 +1,12 @@
-/* ---- >>core: capture ------------------------------------------------------------------------- */
+/* core/capture.h - core: capture. */
+#ifndef DS__CORE_CAPTURE_H
+#define DS__CORE_CAPTURE_H
+
+#include "init.h"
+#include "thread.h"
+#include "stream.h"
+#include "stream_sync.h"
+#include "graph.h"
 
 /* The capture is over: its graph becomes the caller's, or goes. */
 static void ds__capture_over(ds__capture *c, int failed) {
@@ -277,3 +285,5 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
     }
     return ds__graph_give(g, r);
 }
+
+#endif

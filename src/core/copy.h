@@ -1,4 +1,16 @@
-/* ---- >>core: copies and fills ---------------------------------------------------------------- */
+/* core/copy.h - core: copies and fills. */
+#ifndef DS__CORE_COPY_H
+#define DS__CORE_COPY_H
+
+#include "../api/copy.h"
+#include "init.h"
+#include "sync_debug.h"
+#include "device.h"
+#include "stream.h"
+#include "stream_sync.h"
+#include "submit.h"
+#include "memory_table.h"
+#include "memory.h"
 
 /* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a
    size_t. */
@@ -323,3 +335,5 @@ DSDEF ds_result(ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t valu
     DS__ENTER("ds_fill_2d");
     return ds__fill_rows(stream, ptr, pitch, value, value_size, width, height);
 }
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- >>core: the current stream -------------------------------------------------------------- */
+/* core/current_stream.h - core: the current stream. */
+#ifndef DS__CORE_CURRENT_STREAM_H
+#define DS__CORE_CURRENT_STREAM_H
+
+#include "init.h"
+#include "thread.h"
+#include "device.h"
+#include "stream.h"
+#include "stream_default.h"
 
 /* The thread's current stream of a device, the default one at first; the slot keeps its
    reference. */
@@ -173,3 +181,5 @@ DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
         DS_IGNORE(ds__stream_pop());
     scope->pushed = 0;
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- >>core: devices ------------------------------------------------------------------------- */
+/* core/device.h - core: devices. */
+#ifndef DS__CORE_DEVICE_H
+#define DS__CORE_DEVICE_H
+
+#include "init.h"
+#include "thread.h"
 
 static const char *ds__type_name(int type) {
     return type == DS_DEVICE_CUDA   ? "cuda"
@@ -297,3 +302,5 @@ DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
         DS_IGNORE(ds__device_pop());
     scope->pushed = 0;
 }
+
+#endif

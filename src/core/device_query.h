@@ -1,3 +1,12 @@
+/* core/device_query.h - device query. */
+#ifndef DS__CORE_DEVICE_QUERY_H
+#define DS__CORE_DEVICE_QUERY_H
+
+#include "init.h"
+#include "thread.h"
+#include "range_api.h"
+#include "device.h"
+
 /* Adds the device's label to an error's sentence. */
 __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device,
                                                                         ds_result r) {
@@ -152,3 +161,5 @@ DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     ds__tell_device_label(device, label ? label : "");
     return DS_OK;
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- >>core: data types ---------------------------------------------------------------------- */
+/* core/dtype.h - core: data types. */
+#ifndef DS__CORE_DTYPE_H
+#define DS__CORE_DTYPE_H
+
+#include "../api/dtype.h"
+#include "init.h"
 
 static const struct {
     const char *name;
@@ -72,3 +77,5 @@ DSDEF ds_result(ds_dtype_parse)(const char *text, ds_dtype *out) {
     *out = (ds_dtype){ (uint8_t)n[0], (uint8_t)n[1], (uint16_t)n[2] };
     return DS_OK;
 }
+
+#endif

@@ -1,4 +1,13 @@
-/* ---- >>core: events -------------------------------------------------------------------------- */
+/* core/event.h - core: events. */
+#ifndef DS__CORE_EVENT_H
+#define DS__CORE_EVENT_H
+
+#include "init.h"
+#include "thread.h"
+#include "device.h"
+#include "stream.h"
+#include "stream_sync.h"
+#include "submit.h"
 
 static ds__event *ds__event_pin(ds_event handle) {
     ds__event *e = ds__pin(&ds__g.events, handle.id);
@@ -259,3 +268,5 @@ DSDEF ds_result(ds_stream_wait_stream)(ds_stream stream, ds_stream other) {
     DS__ENTER("ds_stream_wait_stream");
     return ds__wait_stream(stream, other);
 }
+
+#endif

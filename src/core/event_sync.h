@@ -1,3 +1,14 @@
+/* core/event_sync.h - event sync. */
+#ifndef DS__CORE_EVENT_SYNC_H
+#define DS__CORE_EVENT_SYNC_H
+
+#include "init.h"
+#include "thread.h"
+#include "sync_debug.h"
+#include "device.h"
+#include "stream_sync.h"
+#include "event.h"
+
 static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     ds__event *e = ds__event_pin(event);
     if (!e)
@@ -169,3 +180,5 @@ DSDEF ds_result(ds_event_import)(ds_device device, const ds_ipc_event_handle *ha
     DS__RESOLVE(device);
     return ds__event_open(device, handle->bytes, out);
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- >>fault: a layer that makes the n-th call of an entry fail ------------------------------ */
+/* core/fault.h - fault: a layer that makes the n-th call of an entry fail. */
+#ifndef DS__CORE_FAULT_H
+#define DS__CORE_FAULT_H
+
+#include "../base/error.h"
+#include "../base/driver.h"
 
 static struct {
     const ds__driver *next[DS_BACKEND_COUNT];
@@ -65,3 +70,5 @@ static ds_result ds__fault_parse(const char *text) {
     return ds__fail(DS_ERR_INVALID_VALUE,
                     "the fault \"%s\" is not entry:n with an entry of the driver", text);
 }
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- >>core: graphs -------------------------------------------------------------------------- */
+/* core/graph.h - core: graphs. */
+#ifndef DS__CORE_GRAPH_H
+#define DS__CORE_GRAPH_H
+
+#include "../base/graph_body.h"
+#include "init.h"
+#include "thread.h"
+#include "device.h"
+#include "stream_sync.h"
 
 static void ds__graph_free(void *object) {
     ds__graph *g = object;
@@ -208,3 +216,5 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
         *out = ds__node_handle(g->body, index);
     return ds__graph_give(g, r);
 }
+
+#endif

@@ -1,3 +1,16 @@
+/* core/graph_add.h - graph add. */
+#ifndef DS__CORE_GRAPH_ADD_H
+#define DS__CORE_GRAPH_ADD_H
+
+#include "init.h"
+#include "device.h"
+#include "submit.h"
+#include "event.h"
+#include "copy.h"
+#include "host_func.h"
+#include "kernel.h"
+#include "graph.h"
+
 /* The parts of a description. Each fills an operation that ds__node_make takes copies from; what
    it pins is *pinned, to be unpinned then. */
 static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
@@ -283,3 +296,5 @@ DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t r
     ds__lock_give(&ds__g.capture_lock);
     return ds__graph_give(g, DS_OK);
 }
+
+#endif

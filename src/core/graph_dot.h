@@ -1,4 +1,10 @@
-/* ---- >>core: pictures of graphs ---- */
+/* core/graph_dot.h - core: pictures of graphs. */
+#ifndef DS__CORE_GRAPH_DOT_H
+#define DS__CORE_GRAPH_DOT_H
+
+#include "init.h"
+#include "device.h"
+#include "graph.h"
 
 typedef struct ds__pen {
     ds_write_fn write_fn;
@@ -164,3 +170,5 @@ DSDEF ds_result(ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *p
         r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;
 }
+
+#endif

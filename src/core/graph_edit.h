@@ -1,3 +1,12 @@
+/* core/graph_edit.h - graph edit. */
+#ifndef DS__CORE_GRAPH_EDIT_H
+#define DS__CORE_GRAPH_EDIT_H
+
+#include "init.h"
+#include "host_func.h"
+#include "graph.h"
+#include "graph_add.h"
+
 DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_graph_node *out_to,
                                     size_t room, size_t *out_count) {
     if (out_count)
@@ -253,3 +262,5 @@ DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn)
         r = ds__graph_attach(graph, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
 }
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- >>core: executables ---- */
+/* core/graph_exec.h - core: executables. */
+#ifndef DS__CORE_GRAPH_EXEC_H
+#define DS__CORE_GRAPH_EXEC_H
+
+#include "init.h"
+#include "thread.h"
+#include "stream.h"
+#include "submit.h"
+#include "graph.h"
 
 static ds_result ds__upload(ds__exec *x, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
@@ -174,3 +182,5 @@ DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
     ds__reclaim();
     return r;
 }
+
+#endif

@@ -1,3 +1,14 @@
+/* core/graph_exec_update.h - graph exec update. */
+#ifndef DS__CORE_GRAPH_EXEC_UPDATE_H
+#define DS__CORE_GRAPH_EXEC_UPDATE_H
+
+#include "init.h"
+#include "copy.h"
+#include "host_func.h"
+#include "graph.h"
+#include "graph_add.h"
+#include "graph_edit.h"
+
 /* *out_old is to be freed without a lock, since the user's destructors may run. */
 static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out,
                                  ds__body **out_old) {
@@ -283,3 +294,5 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
         *out_replaced = places;
     return r;
 }
+
+#endif

@@ -1,4 +1,10 @@
-/* ---- >>core: host functions ------------------------------------------------------------------ */
+/* core/host_func.h - core: host functions. */
+#ifndef DS__CORE_HOST_FUNC_H
+#define DS__CORE_HOST_FUNC_H
+
+#include "init.h"
+#include "stream.h"
+#include "submit.h"
 
 static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callback_fn callback,
                              void *user, ds_host_fn dtor_fn) {
@@ -43,3 +49,5 @@ DSDEF ds_result(ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user
         r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
 }
+
+#endif

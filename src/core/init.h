@@ -1,4 +1,12 @@
-/* ---- >>core: initialisation ------------------------------------------------------------------ */
+/* core/init.h - core: initialisation. */
+#ifndef DS__CORE_INIT_H
+#define DS__CORE_INIT_H
+
+#include "../base/core_calls.h"
+#include "../base/pin.h"
+#include "../base/state.h"
+#include "drivers.h"
+#include "fault.h"
 
 /* X(name, apply) */
 #define DS__LAYERS(X) X("fault", ds__fault_layer)
@@ -286,3 +294,5 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- >>core: kernels ------------------------------------------------------------------------- */
+/* core/kernel.h - core: kernels. */
+#ifndef DS__CORE_KERNEL_H
+#define DS__CORE_KERNEL_H
+
+#include "init.h"
+#include "thread.h"
+#include "device.h"
+#include "stream.h"
+#include "submit.h"
 
 static void ds__kernel_free(void *object) {
     ds__kernel *k = object;
@@ -174,3 +182,5 @@ DSDEF ds_result(ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const voi
     ds_result r = ds__grid_items(grid, &items);
     return r < 0 ? r : ds__launch(kernel, items, grid, args, args_size, stream);
 }
+
+#endif

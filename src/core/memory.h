@@ -1,3 +1,12 @@
+/* core/memory.h - memory. */
+#ifndef DS__CORE_MEMORY_H
+#define DS__CORE_MEMORY_H
+
+#include "../base/core_calls.h"
+#include "../base/driver.h"
+#include "../base/mapping.h"
+#include "memory_table.h"
+
 /* The driver that host memory belongs to: the first that is available. */
 static int ds__host_backend(void) {
     return ds__g.driver[0] ? 0 : 1;
@@ -125,3 +134,5 @@ __attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, .
     va_end(args);
     ds__log(DS_LOG_WARNING, 0, text);
 }
+
+#endif

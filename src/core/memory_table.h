@@ -1,4 +1,8 @@
-/* ---- >>core: memory -------------------------------------------------------------------------- */
+/* core/memory_table.h - core: memory. */
+#ifndef DS__CORE_MEMORY_TABLE_H
+#define DS__CORE_MEMORY_TABLE_H
+
+#include "../base/state.h"
 
 /* Policy. One sorted table holds all memory that was allocated or registered here, of both
    drivers, so that copies can be checked and sorted without asking anyone. A range is taken out
@@ -167,3 +171,5 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     ds__lock_give(&ds__g.range_lock);
     return found;
 }
+
+#endif

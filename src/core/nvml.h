@@ -1,4 +1,11 @@
-/* ---- >>core: what NVML knows of a GPU ---- */
+/* core/nvml.h - core: what NVML knows of a GPU. */
+#ifndef DS__CORE_NVML_H
+#define DS__CORE_NVML_H
+
+#include "init.h"
+#include "thread.h"
+#include "device.h"
+#include "device_query.h"
 
 /* NVML is the library of NVIDIA's driver. It is loaded by the first question, which takes the
    lock; it is kept until shutdown, since to initialise it takes milliseconds, and may be asked
@@ -226,3 +233,5 @@ DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
     DS__RESOLVE(device);
     return ds__nvml_read(device, "clock rate", ds__nvml_clock, out_sm_mhz, out_memory_mhz);
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- >>core: ranges -------------------------------------------------------------------------- */
+/* core/range.h - core: ranges. */
+#ifndef DS__CORE_RANGE_H
+#define DS__CORE_RANGE_H
+
+#include "../api/range.h"
+#include "../base/capture_list.h"
 
 /* Policy. A range is told to NVTX, whose functions do nothing unless a tool has brought its own,
    and to the hook. Nothing here starts devstream, takes memory or reads what the first call
@@ -224,3 +229,5 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
     int domain = ds__range_domain_of(fn, site, d->domain);
     return domain < 0 ? DS_ERR_INVALID_HANDLE : domain;
 }
+
+#endif

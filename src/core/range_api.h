@@ -1,3 +1,10 @@
+/* core/range_api.h - range api. */
+#ifndef DS__CORE_RANGE_API_H
+#define DS__CORE_RANGE_API_H
+
+#include "drivers.h"
+#include "range.h"
+
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
     ds_site site = ds__range_site();
     int domain = ds__range_check(fn, site, d);
@@ -333,3 +340,5 @@ static void ds__ranges_end(void) {
         atomic_fetch_add(&ds__notes.generation, 1);
     atomic_store(&ds__notes.domains, 0);
 }
+
+#endif

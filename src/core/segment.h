@@ -1,4 +1,10 @@
-/* ---- >>core: memory of the allocator ---- */
+/* core/segment.h - core: memory of the allocator. */
+#ifndef DS__CORE_SEGMENT_H
+#define DS__CORE_SEGMENT_H
+
+#include "thread.h"
+#include "memory_table.h"
+#include "memory.h"
 
 /* Policy. What the allocator has of a driver stands in the table like the user's memory, so that
    copies know it, and only it can give it back. Devices are resolved ones. Neither making nor
@@ -187,3 +193,5 @@ DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
     ds__driver_of(device)->share_close(device.index, ptr, f.end - f.base);
     ds__tls.quiet--;
 }
+
+#endif

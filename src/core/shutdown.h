@@ -1,4 +1,15 @@
-/* ---- >>core: shutdown ------------------------------------------------------------------------ */
+/* core/shutdown.h - core: shutdown. */
+#ifndef DS__CORE_SHUTDOWN_H
+#define DS__CORE_SHUTDOWN_H
+
+#include "../base/ipc_board.h"
+#include "init.h"
+#include "thread.h"
+#include "range_api.h"
+#include "nvml.h"
+#include "memory.h"
+#include "kernel.h"
+#include "capture.h"
 
 static void ds__capture_give_up(ds__capture *c) {
     ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,
@@ -121,3 +132,5 @@ DSDEF ds_result(ds_shutdown)(void) {
     pthread_mutex_unlock(&ds__g.mutex);
     return r;
 }
+
+#endif

@@ -1,4 +1,11 @@
-/* ---- >>core: streams ------------------------------------------------------------------------- */
+/* core/stream.h - core: streams. */
+#ifndef DS__CORE_STREAM_H
+#define DS__CORE_STREAM_H
+
+#include "init.h"
+#include "thread.h"
+#include "range_api.h"
+#include "device.h"
 
 __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
@@ -170,3 +177,5 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
     ds__reclaim();
     return r;
 }
+
+#endif

@@ -1,3 +1,12 @@
+/* core/stream_default.h - stream default. */
+#ifndef DS__CORE_STREAM_DEFAULT_H
+#define DS__CORE_STREAM_DEFAULT_H
+
+#include "init.h"
+#include "thread.h"
+#include "device.h"
+#include "stream.h"
+
 static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
     ds_result r = DS_OK;
@@ -56,3 +65,5 @@ DSDEF ds_result(ds_stream_default)(ds_device device, ds_stream *out) {
     DS__RESOLVE(device);
     return ds__default(device, out);
 }
+
+#endif

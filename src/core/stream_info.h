@@ -1,3 +1,13 @@
+/* core/stream_info.h - stream info. */
+#ifndef DS__CORE_STREAM_INFO_H
+#define DS__CORE_STREAM_INFO_H
+
+#include "init.h"
+#include "range_api.h"
+#include "stream.h"
+#include "stream_sync.h"
+#include "stream_wrap.h"
+
 DSDEF ds_result(ds_stream_device)(ds_stream stream, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
@@ -60,3 +70,5 @@ DSDEF int(ds_stream_equal)(ds_stream a, ds_stream b) {
         ds__stream_unpin(y);
     return equal;
 }
+
+#endif

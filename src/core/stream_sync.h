@@ -1,3 +1,14 @@
+/* core/stream_sync.h - stream sync. */
+#ifndef DS__CORE_STREAM_SYNC_H
+#define DS__CORE_STREAM_SYNC_H
+
+#include "../base/core_calls.h"
+#include "init.h"
+#include "thread.h"
+#include "sync_debug.h"
+#include "device.h"
+#include "stream.h"
+
 /* Adds to an error's sentence which object it was about. */
 static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
     return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
@@ -87,3 +98,5 @@ DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns
     return r < 0 ? r
                  : ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
+
+#endif

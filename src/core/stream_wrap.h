@@ -1,3 +1,14 @@
+/* core/stream_wrap.h - stream wrap. */
+#ifndef DS__CORE_STREAM_WRAP_H
+#define DS__CORE_STREAM_WRAP_H
+
+#include "init.h"
+#include "thread.h"
+#include "device.h"
+#include "stream.h"
+#include "stream_sync.h"
+#include "stream_default.h"
+
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
 /* The native handles 0 and 1 name the legacy stream, 2 the calling thread's. */
@@ -139,3 +150,5 @@ DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
         *out = 0;
     DS__STREAM_GETTER("ds_stream_id", out, *out = s->id);
 }
+
+#endif

@@ -1,4 +1,8 @@
-/* ---- >>core: sync debug mode ----------------------------------------------------------------- */
+/* core/sync_debug.h - core: sync debug mode. */
+#ifndef DS__CORE_SYNC_DEBUG_H
+#define DS__CORE_SYNC_DEBUG_H
+
+#include "init.h"
 
 /* Only public functions ask, before they do anything: what the library itself waits for on their
    behalf is not the user's wait. */
@@ -64,3 +68,5 @@ DSDEF ds_result(ds_sync_debug_get)(ds_sync_debug_mode *out) {
     *out = (ds_sync_debug_mode)atomic_load(&ds__g.sync_debug);
     return DS_OK;
 }
+
+#endif

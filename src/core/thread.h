@@ -1,4 +1,9 @@
-/* ---- >>core: threads ------------------------------------------------------------------------- */
+/* core/thread.h - core: threads. */
+#ifndef DS__CORE_THREAD_H
+#define DS__CORE_THREAD_H
+
+#include "../base/core_calls.h"
+#include "init.h"
 
 enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
 
@@ -171,3 +176,5 @@ static ds__thread *ds__thread_state(void) {
     tls->epoch = ds__g.epoch;
     return t;
 }
+
+#endif

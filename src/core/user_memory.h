@@ -1,4 +1,14 @@
-/* ---- >>core: the memory of the user ---- */
+/* core/user_memory.h - core: the memory of the user. */
+#ifndef DS__CORE_USER_MEMORY_H
+#define DS__CORE_USER_MEMORY_H
+
+#include "init.h"
+#include "thread.h"
+#include "sync_debug.h"
+#include "device.h"
+#include "device_query.h"
+#include "memory_table.h"
+#include "memory.h"
 
 /* A free that waits; the pointer may be none that can be freed, which the free says. */
 static ds_result ds__sync_watch_free(const void *ptr, int kind) {
@@ -138,3 +148,5 @@ DSDEF ds_scope(ds_device_of_scope_enter)(const void *ptr) {
         scope.pushed = scope.once = 1;
     return scope;
 }
+
+#endif

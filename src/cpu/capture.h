@@ -1,4 +1,12 @@
-/* ---- >>cpu capture --------------------------------------------------------------------------- */
+/* cpu/capture.h - cpu capture. */
+#ifndef DS__CPU_CAPTURE_H
+#define DS__CPU_CAPTURE_H
+
+#include "../base/graph_body.h"
+#include "../base/capture_list.h"
+#include "types.h"
+#include "failure.h"
+#include "submit.h"
 
 /* Policy. All state of captures stands under the core's capture lock: a stream's capture, the
    nodes that its next one depends on, an event's nodes. Outside of captures nobody takes it:
@@ -253,3 +261,5 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     ds__release(list);
     return r;
 }
+
+#endif

@@ -1,3 +1,12 @@
+/* cpu/capture_op.h - capture op. */
+#ifndef DS__CPU_CAPTURE_OP_H
+#define DS__CPU_CAPTURE_OP_H
+
+#include "types.h"
+#include "run.h"
+#include "submit.h"
+#include "capture.h"
+
 /* the core keeps it */
 static ds_result ds__cpu_capture_mode(ds_capture_mode mode) {
     (void)mode;
@@ -289,3 +298,5 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     if (over)
         ds__capture_over(over, 1);
 }
+
+#endif

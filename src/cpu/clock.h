@@ -1,4 +1,11 @@
-/* ---- >>cpu virtual clock --------------------------------------------------------------------- */
+/* cpu/clock.h - cpu virtual clock. */
+#ifndef DS__CPU_CLOCK_H
+#define DS__CPU_CLOCK_H
+
+#include "../base/driver.h"
+#include "types.h"
+#include "queue.h"
+#include "scheduler.h"
 
 /* Policy. With a fabric there is one worker, which after each operation takes the ready stream
    whose time is the lowest. A stream's time is when its next operation is ready, or earlier as
@@ -142,3 +149,5 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
         ds__cpu.latest = v->time;
     return again;
 }
+
+#endif

@@ -1,4 +1,8 @@
-/* ---- >>cpu virtual clock: who comes next ----------------------------------------------------- */
+/* cpu/clock_order.h - cpu virtual clock: who comes next. */
+#ifndef DS__CPU_CLOCK_ORDER_H
+#define DS__CPU_CLOCK_ORDER_H
+
+#include "types.h"
 
 /* The worker runs only while somebody wants something; the monitor sees to it that this is not
    never. */
@@ -67,3 +71,5 @@ static ds__cpu_stream *ds__cpu_heap_take(void) {
         atomic_store(&ds__cpu.ready_mask, 0);
     return first;
 }
+
+#endif

@@ -1,4 +1,11 @@
-/* ---- >>cpu copies and fills ------------------------------------------------------------------ */
+/* cpu/copy.h - cpu copies and fills. */
+#ifndef DS__CPU_COPY_H
+#define DS__CPU_COPY_H
+
+#include "../base/driver.h"
+#include "types.h"
+#include "scheduler.h"
+#include "job.h"
 
 /* Copies with stores that go around the caches; on Intel's processors four pages side by side:
    more than one row of memory is open then, which is what the hardware prefetchers and the
@@ -229,3 +236,5 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
     }
     ds__cpu_long(w, 0);
 }
+
+#endif

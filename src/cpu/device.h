@@ -1,4 +1,12 @@
-/* ---- >>cpu devices --------------------------------------------------------------------------- */
+/* cpu/device.h - cpu devices. */
+#ifndef DS__CPU_DEVICE_H
+#define DS__CPU_DEVICE_H
+
+#include "types.h"
+#include "submit.h"
+#include "stream_wait.h"
+#include "capture_op.h"
+#include "graph_launch.h"
 
 static ds_result ds__cpu_device_properties(int device, ds_device_properties *out) {
     memset(out, 0, sizeof *out);
@@ -94,3 +102,5 @@ static ds_result ds__cpu_priority_range(int device, int *out_least, int *out_gre
     *out_greatest = 1 - DS__CPU_LEVELS;
     return DS_OK;
 }
+
+#endif

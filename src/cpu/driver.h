@@ -1,3 +1,24 @@
+/* cpu/driver.h - driver. */
+#ifndef DS__CPU_DRIVER_H
+#define DS__CPU_DRIVER_H
+
+#include "../base/core_calls.h"
+#include "types.h"
+#include "worker.h"
+#include "submit.h"
+#include "stream.h"
+#include "stream_wait.h"
+#include "event.h"
+#include "watcher.h"
+#include "capture.h"
+#include "capture_op.h"
+#include "graph.h"
+#include "memory.h"
+#include "share.h"
+#include "host_memory.h"
+#include "device.h"
+#include "options.h"
+
 static void ds__cpu_probe(ds_backend_info *out) {
     out->name = "cpu";
     out->type = DS_DEVICE_CPU;
@@ -224,3 +245,5 @@ DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
     *out_ns = atomic_load(&ds__cpu.clock);
     return DS_OK;
 }
+
+#endif

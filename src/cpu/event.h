@@ -1,4 +1,14 @@
-/* ---- >>cpu events ---------------------------------------------------------------------------- */
+/* cpu/event.h - cpu events. */
+#ifndef DS__CPU_EVENT_H
+#define DS__CPU_EVENT_H
+
+#include "types.h"
+#include "failure.h"
+#include "queue.h"
+#include "run.h"
+#include "wait.h"
+#include "submit.h"
+#include "stream_wait.h"
 
 static ds_result ds__cpu_event_share(ds__cpu_event *e);
 static void ds__cpu_event_unshare(ds__cpu_event *e);
@@ -214,3 +224,5 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
     *out_ms = (double)(int64_t)(ns[1] - ns[0]) / 1e6;
     return DS_OK;
 }
+
+#endif

@@ -1,4 +1,8 @@
-/* ---- >>cpu failures -------------------------------------------------------------------------- */
+/* cpu/failure.h - cpu failures. */
+#ifndef DS__CPU_FAILURE_H
+#define DS__CPU_FAILURE_H
+
+#include "types.h"
 
 static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
                                              "out of memory while recording a failure" };
@@ -53,3 +57,5 @@ static void ds__cpu_fail_stream(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t 
     atomic_store_explicit(&s->failed_from, from, memory_order_relaxed);
     atomic_store_explicit(&s->failure, f, memory_order_release);
 }
+
+#endif

@@ -1,3 +1,12 @@
+/* cpu/graph.h - graph. */
+#ifndef DS__CPU_GRAPH_H
+#define DS__CPU_GRAPH_H
+
+#include "types.h"
+#include "queue.h"
+#include "stream.h"
+#include "graph_plan.h"
+
 static void ds__cpu_plan_drop(ds__cpu_plan *p) {
     if (!p || atomic_fetch_sub(&p->users, 1) != 1)
         return;
@@ -258,3 +267,5 @@ static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
     (void)enabled;
     return ds__cpu_exec_changed(exec);
 }
+
+#endif

@@ -1,4 +1,22 @@
-/* ---- >>cpu graphs: launching ---- */
+/* cpu/graph_launch.h - cpu graphs: launching. */
+#ifndef DS__CPU_GRAPH_LAUNCH_H
+#define DS__CPU_GRAPH_LAUNCH_H
+
+#include "types.h"
+#include "failure.h"
+#include "queue.h"
+#include "scheduler.h"
+#include "host_func.h"
+#include "clock.h"
+#include "run.h"
+#include "submit.h"
+#include "stream_wait.h"
+#include "event.h"
+#include "shared_event.h"
+#include "watcher.h"
+#include "capture_op.h"
+#include "graph_plan.h"
+#include "graph.h"
 
 static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
@@ -239,3 +257,5 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
         t.upto = t.stream->lane_base + op->u.wait.upto;
     return t.stream ? ds__cpu_wait_step(w, s, t.stream, t.upto, number, who) : DS__CPU_EMPTY;
 }
+
+#endif

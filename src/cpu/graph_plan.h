@@ -1,4 +1,11 @@
-/* ---- >>cpu graphs ---------------------------------------------------------------------------- */
+/* cpu/graph_plan.h - cpu graphs. */
+#ifndef DS__CPU_GRAPH_PLAN_H
+#define DS__CPU_GRAPH_PLAN_H
+
+#include "../base/graph_body.h"
+#include "types.h"
+#include "stream.h"
+#include "stream_wait.h"
 
 /* Policy. An executable is a set of lanes, chains of nodes of which each depends on the one
    before. A lane is a stream of its own whose queue is not filled by a producer but stands ready
@@ -270,3 +277,5 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
     x->gate_base = atomic_load(&x->gate->submitted);
     return 1;
 }
+
+#endif

@@ -1,4 +1,10 @@
-/* ---- >>cpu host functions -------------------------------------------------------------------- */
+/* cpu/host_func.h - cpu host functions. */
+#ifndef DS__CPU_HOST_FUNC_H
+#define DS__CPU_HOST_FUNC_H
+
+#include "types.h"
+#include "failure.h"
+#include "scheduler.h"
 
 static void *ds__cpu_host_main(void *unused);
 
@@ -74,3 +80,5 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
         op->u.host.dtor_fn(op->u.host.user);
     ds__tls.in_callback = outer;
 }
+
+#endif

@@ -1,3 +1,13 @@
+/* cpu/host_memory.h - host memory. */
+#ifndef DS__CPU_HOST_MEMORY_H
+#define DS__CPU_HOST_MEMORY_H
+
+#include "types.h"
+#include "wait.h"
+#include "stream_wait.h"
+#include "capture_op.h"
+#include "memory.h"
+
 static ds_result ds__cpu_host_alloc(size_t size, void **out) {
     ds_result r = ds__cpu_unsafe(
         "pinned memory cannot be allocated in this thread while the capture is open");
@@ -56,3 +66,5 @@ static void ds__cpu_drain(void) {
         } while (t.stream);
     }
 }
+
+#endif

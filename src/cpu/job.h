@@ -1,4 +1,9 @@
-/* ---- >>cpu jobs: one operation on several threads -------------------------------------------- */
+/* cpu/job.h - cpu jobs: one operation on several threads. */
+#ifndef DS__CPU_JOB_H
+#define DS__CPU_JOB_H
+
+#include "types.h"
+#include "scheduler.h"
 
 /* Waiting host threads take pieces from the front and workers from the back, so that each
    processor meets much the same memory every time. `taken` says that one is left; front and back
@@ -96,3 +101,5 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
             syscall(SYS_sched_yield);
     }
 }
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- >>cpu kernels --------------------------------------------------------------------------- */
+/* cpu/kernel.h - cpu kernels. */
+#ifndef DS__CPU_KERNEL_H
+#define DS__CPU_KERNEL_H
+
+#include "types.h"
+#include "failure.h"
+#include "queue.h"
+#include "scheduler.h"
+#include "job.h"
 
 static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
     const ds__op *op = job->op;
@@ -91,3 +99,5 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
                  op->u.kernel.kernel->name, site, s->device, status);
     ds__cpu_fail_stream(s, ds__cpu_fail_device(s->device, text), number);
 }
+
+#endif

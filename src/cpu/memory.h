@@ -1,4 +1,13 @@
-/* ---- >>cpu memory ---------------------------------------------------------------------------- */
+/* cpu/memory.h - cpu memory. */
+#ifndef DS__CPU_MEMORY_H
+#define DS__CPU_MEMORY_H
+
+#include "../base/mapping.h"
+#include "types.h"
+#include "failure.h"
+#include "submit.h"
+#include "capture.h"
+#include "capture_op.h"
 
 /* The core keeps the table of all memory; what it does not know is ordinary host memory. */
 static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
@@ -167,3 +176,5 @@ static ds_result ds__cpu_async_info(int device, size_t *out_reserved, size_t *ou
     *out_reserved = *out_used = atomic_load(&ds__cpu.device[device].async_used);
     return DS_OK;
 }
+
+#endif

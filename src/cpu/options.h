@@ -1,4 +1,10 @@
-/* ---- >>cpu start and stop -------------------------------------------------------------------- */
+/* cpu/options.h - cpu start and stop. */
+#ifndef DS__CPU_OPTIONS_H
+#define DS__CPU_OPTIONS_H
+
+#include "../api/cpu.h"
+#include "../base/error.h"
+#include "../base/state.h"
 
 static int ds__cpu_option(int value, const char *name, int fallback, int most) {
     uint64_t n = value > 0 ? (uint64_t)value : ds__env_number(name);
@@ -134,3 +140,5 @@ static ds_result ds__cpu_keep_desc(const ds_cpu_desc *desc) {
                   : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a fabric of %d devices",
                              desc->fabric->devices);
 }
+
+#endif

@@ -1,4 +1,8 @@
-/* ---- >>cpu queue memory ---------------------------------------------------------------------- */
+/* cpu/queue.h - cpu queue memory. */
+#ifndef DS__CPU_QUEUE_H
+#define DS__CPU_QUEUE_H
+
+#include "types.h"
 
 /* Memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64, freed at
    shutdown only. */
@@ -159,3 +163,5 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
     atomic_store(&s->submitted, n);
     return DS_OK;
 }
+
+#endif

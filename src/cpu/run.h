@@ -1,4 +1,15 @@
-/* ---- >>cpu running a stream ------------------------------------------------------------------ */
+/* cpu/run.h - cpu running a stream. */
+#ifndef DS__CPU_RUN_H
+#define DS__CPU_RUN_H
+
+#include "types.h"
+#include "failure.h"
+#include "queue.h"
+#include "scheduler.h"
+#include "copy.h"
+#include "kernel.h"
+#include "host_func.h"
+#include "clock.h"
 
 static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
     if (!stamp || atomic_fetch_sub_explicit(&stamp->refs, 1, memory_order_acq_rel) != 1)
@@ -249,3 +260,5 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     }
     return 1;
 }
+
+#endif

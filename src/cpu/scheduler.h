@@ -1,4 +1,10 @@
-/* ---- >>cpu lock-free: idle, ready, parked, asleep -------------------------------------------- */
+/* cpu/scheduler.h - cpu lock-free: idle, ready, parked, asleep. */
+#ifndef DS__CPU_SCHEDULER_H
+#define DS__CPU_SCHEDULER_H
+
+#include "types.h"
+#include "queue.h"
+#include "clock_order.h"
 
 /* The part that tests/model checks: four hand-shakes, each a store, then a load of what the
    other side stores first. publish/idle: ds__cpu_put stores submitted, then ds__cpu_kick loads
@@ -335,3 +341,5 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
         atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
 }
+
+#endif

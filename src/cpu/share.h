@@ -1,3 +1,11 @@
+/* cpu/share.h - share. */
+#ifndef DS__CPU_SHARE_H
+#define DS__CPU_SHARE_H
+
+#include "types.h"
+#include "capture_op.h"
+#include "memory.h"
+
 /* Memory that other processes can open; it is all there before anybody touches it. */
 typedef struct ds__cpu_share {
     struct ds__cpu_share *next;
@@ -103,3 +111,5 @@ static void ds__cpu_share_close(int device, void *base, size_t size) {
     (void)device;
     ds__os_unmap(base, size);
 }
+
+#endif

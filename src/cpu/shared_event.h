@@ -1,4 +1,11 @@
-/* ---- >>cpu events that processes share ------------------------------------------------------- */
+/* cpu/shared_event.h - cpu events that processes share. */
+#ifndef DS__CPU_SHARED_EVENT_H
+#define DS__CPU_SHARED_EVENT_H
+
+#include "types.h"
+#include "failure.h"
+#include "queue.h"
+#include "scheduler.h"
 
 /* Policy. The latest record of such an event stands on its owner's board: a lane and a number
    there, for "everything up to here" of a stream of some process. A record is an operation of
@@ -184,3 +191,5 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
     *out = p;
     return DS_OK;
 }
+
+#endif

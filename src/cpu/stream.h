@@ -1,4 +1,11 @@
-/* ---- >>cpu streams --------------------------------------------------------------------------- */
+/* cpu/stream.h - cpu streams. */
+#ifndef DS__CPU_STREAM_H
+#define DS__CPU_STREAM_H
+
+#include "types.h"
+#include "queue.h"
+#include "scheduler.h"
+#include "submit.h"
 
 static int ds__cpu_clamp(int priority) {
     return priority > 0 ? 0 : priority < 1 - DS__CPU_LEVELS ? 1 - DS__CPU_LEVELS : priority;
@@ -171,3 +178,5 @@ static ds_result ds__cpu_copy_now(const ds__op *op) {
     (void)op;
     return ds__fail(DS_ERR_UNSUPPORTED, "only a GPU's memory needs this");
 }
+
+#endif

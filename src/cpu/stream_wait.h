@@ -1,3 +1,12 @@
+/* cpu/stream_wait.h - stream wait. */
+#ifndef DS__CPU_STREAM_WAIT_H
+#define DS__CPU_STREAM_WAIT_H
+
+#include "types.h"
+#include "failure.h"
+#include "wait.h"
+#include "submit.h"
+
 /* A token for the last operation of a stream. */
 typedef struct ds__cpu_token {
     ds__cpu_stream *stream;
@@ -107,3 +116,5 @@ static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
                 : DS_NOT_READY;
     return r == DS_OK ? ds__cpu_settled(s) : r;
 }
+
+#endif

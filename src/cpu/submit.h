@@ -1,4 +1,15 @@
-/* ---- >>cpu submission ------------------------------------------------------------------------ */
+/* cpu/submit.h - cpu submission. */
+#ifndef DS__CPU_SUBMIT_H
+#define DS__CPU_SUBMIT_H
+
+#include "types.h"
+#include "failure.h"
+#include "queue.h"
+#include "scheduler.h"
+#include "copy.h"
+#include "host_func.h"
+#include "run.h"
+#include "wait.h"
 
 static ds_result ds__cpu_report(const ds__cpu_failure *f) {
     return ds__fail(f->code, "%s", f->text);
@@ -326,3 +337,5 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
     r = ds__cpu_mark(other, &upto);
     return r < 0 ? r : ds__cpu_submit_wait(s, op, other, upto);
 }
+
+#endif

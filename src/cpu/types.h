@@ -1,4 +1,11 @@
-/* ---- >>cpu policy ---------------------------------------------------------------------------- */
+/* cpu/types.h - cpu policy. */
+#ifndef DS__CPU_TYPES_H
+#define DS__CPU_TYPES_H
+
+#include "../base/driver.h"
+#include "../api/cpu.h"
+#include "../base/operation.h"
+#include "../base/ipc_board.h"
 
 /* A stream is a queue that at most one thread at a time takes from. Its operations are numbered;
    `submitted` is the last number put in, `done` the last one passed. So (stream, number) is a
@@ -360,3 +367,5 @@ static inline int ds__cpu_explores(void) {
 static const ds__driver ds__cpu_driver;
 static void ds__cpu_push_ready(ds__cpu_stream *s);
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- >>cpu waiting --------------------------------------------------------------------------- */
+/* cpu/wait.h - cpu waiting. */
+#ifndef DS__CPU_WAIT_H
+#define DS__CPU_WAIT_H
+
+#include "types.h"
+#include "scheduler.h"
+#include "job.h"
+#include "clock.h"
+#include "run.h"
 
 /* A waiting thread runs what the awaited operation depends on, and nothing else: the stream
    itself up to that operation, or the stream on which it is parked, and so on. Returns 1 when it
@@ -154,3 +162,5 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
     atomic_fetch_sub_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);
     return over;
 }
+
+#endif

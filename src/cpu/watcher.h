@@ -1,4 +1,11 @@
-/* ---- >>cpu watcher ---- */
+/* cpu/watcher.h - cpu watcher. */
+#ifndef DS__CPU_WATCHER_H
+#define DS__CPU_WATCHER_H
+
+#include "types.h"
+#include "stream_wait.h"
+#include "event.h"
+#include "shared_event.h"
 
 /* Looks at all that is watched and lists what to sleep on; the mutex is held. */
 static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
@@ -266,3 +273,5 @@ static void ds__cpu_event_unshare(ds__cpu_event *e) {
     e->imported = 0;
     e->word = 0;
 }
+
+#endif

@@ -1,4 +1,14 @@
-/* ---- >>cpu threads --------------------------------------------------------------------------- */
+/* cpu/worker.h - cpu threads. */
+#ifndef DS__CPU_WORKER_H
+#define DS__CPU_WORKER_H
+
+#include "types.h"
+#include "clock_order.h"
+#include "scheduler.h"
+#include "job.h"
+#include "host_func.h"
+#include "clock.h"
+#include "run.h"
 
 /* Looks once at what the worker polls; 1: there was work. */
 static int ds__cpu_poll(ds__cpu_worker *w) {
@@ -279,3 +289,5 @@ static void *ds__cpu_monitor_main(void *unused) {
     (void)unused;
     return NULL;
 }
+
+#endif

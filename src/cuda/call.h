@@ -1,4 +1,9 @@
-/* ---- >>cuda calls and errors ---- */
+/* cuda/call.h - cuda calls and errors. */
+#ifndef DS__CUDA_CALL_H
+#define DS__CUDA_CALL_H
+
+#include "../base/capture_list.h"
+#include "types.h"
 
 /* After these the device cannot be used by this process any more (driver_types.h says so at
    each). */
@@ -251,3 +256,5 @@ static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream
         scope->capture = atomic_load_explicit(&s->capture, memory_order_relaxed);
     return r;
 }
+
+#endif

@@ -1,4 +1,13 @@
-/* ---- >>cuda begin and end of captures ---- */
+/* cuda/capture.h - cuda begin and end of captures. */
+#ifndef DS__CUDA_CAPTURE_H
+#define DS__CUDA_CAPTURE_H
+
+#include "types.h"
+#include "call.h"
+#include "stream.h"
+#include "graph_types.h"
+#include "capture_info.h"
+#include "graph_read.h"
 
 /* The lock is held. */
 static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
@@ -192,3 +201,5 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
     ds__cuda_end_siblings(streams);
     return r;
 }
+
+#endif

@@ -1,4 +1,11 @@
-/* ---- >>cuda open captures ---- */
+/* cuda/capture_info.h - cuda open captures. */
+#ifndef DS__CUDA_CAPTURE_INFO_H
+#define DS__CUDA_CAPTURE_INFO_H
+
+#include "types.h"
+#include "call.h"
+#include "stream_wait.h"
+#include "graph_types.h"
 
 typedef struct ds__cuda_look {
     enum cudaStreamCaptureStatus status;
@@ -261,3 +268,5 @@ static ds_result ds__cuda_wait_streams(void) {
     }
     return r;
 }
+
+#endif

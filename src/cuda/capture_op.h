@@ -1,4 +1,21 @@
-/* ---- >>cuda work that is captured ---- */
+/* cuda/capture_op.h - cuda work that is captured. */
+#ifndef DS__CUDA_CAPTURE_OP_H
+#define DS__CUDA_CAPTURE_OP_H
+
+#include "types.h"
+#include "call.h"
+#include "stream.h"
+#include "host_func.h"
+#include "copy_plain.h"
+#include "copy.h"
+#include "module.h"
+#include "launch.h"
+#include "graph_types.h"
+#include "capture_info.h"
+#include "graph_read.h"
+#include "graph_keep.h"
+#include "graph_exec.h"
+#include "submit.h"
 
 static const char *const ds__cuda_pageable =
     "the graph would use pageable memory at each launch: pin it, register it, or copy with "
@@ -336,3 +353,5 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
     ds__cuda_leave(&scope);
     return r;
 }
+
+#endif

@@ -1,3 +1,16 @@
+/* cuda/capture_query.h - capture query. */
+#ifndef DS__CUDA_CAPTURE_QUERY_H
+#define DS__CUDA_CAPTURE_QUERY_H
+
+#include "types.h"
+#include "call.h"
+#include "graph_types.h"
+#include "capture_info.h"
+#include "graph_read.h"
+#include "submit.h"
+#include "capture_op.h"
+#include "capture.h"
+
 static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
@@ -185,3 +198,5 @@ static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
                ? ds__cuda_put(stream, op)
                : ds__cuda_submit_watched(stream, op);
 }
+
+#endif

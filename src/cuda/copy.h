@@ -1,3 +1,16 @@
+/* cuda/copy.h - copy. */
+#ifndef DS__CUDA_COPY_H
+#define DS__CUDA_COPY_H
+
+#include "../base/core_calls.h"
+#include "types.h"
+#include "call.h"
+#include "stream.h"
+#include "stream_wait.h"
+#include "host_func.h"
+#include "copy_plain.h"
+#include "staging.h"
+
 /* capture: in which the event was recorded last. */
 static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event, uint64_t capture) {
     ds__cuda_scope scope;
@@ -187,3 +200,5 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
     ds__cuda_leave(&scope);
     return r;
 }
+
+#endif

@@ -1,4 +1,11 @@
-/* ---- >>cuda copies and fills ---- */
+/* cuda/copy_plain.h - cuda copies and fills. */
+#ifndef DS__CUDA_COPY_PLAIN_H
+#define DS__CUDA_COPY_PLAIN_H
+
+#include "types.h"
+#include "call.h"
+#include "stream_wait.h"
+#include "host_func.h"
 
 /* Where an operand of a copy is: a device's index, or one of these. */
 enum { DS__CUDA_HOST = -1, DS__CUDA_ASK = -2 /* cudart sees for itself */ };
@@ -97,3 +104,5 @@ static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__o
                ? ds__cuda_stream_synchronize((void *)(uintptr_t)s, DS__FOREVER)
                : DS_OK;
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- >>cuda start and devices ---- */
+/* cuda/device.h - cuda start and devices. */
+#ifndef DS__CUDA_DEVICE_H
+#define DS__CUDA_DEVICE_H
+
+#include "types.h"
+#include "call.h"
 
 static cudaError_t ds__cuda_entry_point(const char *name, void **out) {
 #if CUDART_VERSION >= 12000
@@ -225,3 +230,5 @@ static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_gr
     ds__cuda_leave(&scope);
     return r;
 }
+
+#endif

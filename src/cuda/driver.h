@@ -1,4 +1,28 @@
-/* ---- >>cuda end ---- */
+/* cuda/driver.h - cuda end. */
+#ifndef DS__CUDA_DRIVER_H
+#define DS__CUDA_DRIVER_H
+
+#include "types.h"
+#include "call.h"
+#include "device.h"
+#include "stream.h"
+#include "stream_wait.h"
+#include "event.h"
+#include "host_func.h"
+#include "staging.h"
+#include "copy.h"
+#include "module.h"
+#include "graph.h"
+#include "graph_set.h"
+#include "graph_keep.h"
+#include "graph_exec.h"
+#include "capture.h"
+#include "capture_query.h"
+#include "memory.h"
+#include "virtual_memory.h"
+#include "pool.h"
+#include "share.h"
+#include "host_memory.h"
 
 /* CUDA has copied what a launch needs, but the module */
 static int ds__cuda_passed(void **mark) {
@@ -112,4 +136,5 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
 };
-#endif /* DEVSTREAM_CUDA */
+
+#endif

@@ -1,4 +1,10 @@
-/* ---- >>cuda events ---- */
+/* cuda/event.h - cuda events. */
+#ifndef DS__CUDA_EVENT_H
+#define DS__CUDA_EVENT_H
+
+#include "types.h"
+#include "call.h"
+#include "stream_wait.h"
 
 static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags,
                                      cudaEvent_t *out) {
@@ -155,3 +161,5 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
     *out = e;
     return DS_OK;
 }
+
+#endif

@@ -1,3 +1,13 @@
+/* cuda/graph.h - graph. */
+#ifndef DS__CUDA_GRAPH_H
+#define DS__CUDA_GRAPH_H
+
+#include "call.h"
+#include "graph_types.h"
+#include "capture_info.h"
+#include "graph_read.h"
+#include "graph_node.h"
+
 static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph,
                                   const cudaGraphNode_t *from, const cudaGraphNode_t *to,
                                   size_t count) {
@@ -250,3 +260,5 @@ static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) {
     (void)o;
     return DS_OK;
 }
+
+#endif

@@ -1,3 +1,16 @@
+/* cuda/graph_exec.h - graph exec. */
+#ifndef DS__CUDA_GRAPH_EXEC_H
+#define DS__CUDA_GRAPH_EXEC_H
+
+#include "types.h"
+#include "call.h"
+#include "host_func.h"
+#include "graph_types.h"
+#include "graph_node.h"
+#include "graph.h"
+#include "graph_set.h"
+#include "graph_keep.h"
+
 /* Holds the kernels and events of a graph and of graphs in it. */
 static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
     ds_result r = DS_OK;
@@ -366,3 +379,5 @@ static void ds__cuda_end_keeps(void) {
         }
     }
 }
+
+#endif

@@ -1,4 +1,10 @@
-/* ---- >>cuda executables ---- */
+/* cuda/graph_keep.h - cuda executables. */
+#ifndef DS__CUDA_GRAPH_KEEP_H
+#define DS__CUDA_GRAPH_KEEP_H
+
+#include "types.h"
+#include "call.h"
+#include "graph_types.h"
 
 static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
     ds__lock_take(&ds__cuda.host_lock);
@@ -109,3 +115,5 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
 static void ds__cuda_exec_destroy(void *exec) {
     ds__cuda_exec_end(exec);
 }
+
+#endif

@@ -1,3 +1,14 @@
+/* cuda/graph_node.h - graph node. */
+#ifndef DS__CUDA_GRAPH_NODE_H
+#define DS__CUDA_GRAPH_NODE_H
+
+#include "types.h"
+#include "call.h"
+#include "copy_plain.h"
+#include "module.h"
+#include "launch.h"
+#include "graph_types.h"
+
 /* Which type of CUDA's the node is. */
 static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
     unsigned to = n->op.places >> DS__OP_DST & 255u;
@@ -248,3 +259,5 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
     ds__cuda_leave(&scope);
     return r;
 }
+
+#endif

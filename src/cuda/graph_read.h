@@ -1,4 +1,9 @@
-/* ---- >>cuda native graphs beside pictures ---- */
+/* cuda/graph_read.h - cuda native graphs beside pictures. */
+#ifndef DS__CUDA_GRAPH_READ_H
+#define DS__CUDA_GRAPH_READ_H
+
+#include "call.h"
+#include "graph_types.h"
 
 static cudaGraphNode_t ds__cuda_native(const ds__node *n) {
     return n->native;
@@ -117,3 +122,5 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
         r = ds__cuda_read_after(scope, b, i);
     return r;
 }
+
+#endif

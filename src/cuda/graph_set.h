@@ -1,3 +1,14 @@
+/* cuda/graph_set.h - graph set. */
+#ifndef DS__CUDA_GRAPH_SET_H
+#define DS__CUDA_GRAPH_SET_H
+
+#include "types.h"
+#include "call.h"
+#include "graph_types.h"
+#include "graph_read.h"
+#include "graph_node.h"
+#include "graph.h"
+
 /* Sets a native node of a graph, or with exec of an executable, which knows it by that node.
    device: the one on which the node was made. task: of a host node. */
 static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exec,
@@ -187,3 +198,5 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
     ds__cuda_leave(&scope);
     return r;
 }
+
+#endif

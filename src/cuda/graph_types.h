@@ -1,4 +1,10 @@
-/* ---- >>cuda capture and graphs ---- */
+/* cuda/graph_types.h - cuda capture and graphs. */
+#ifndef DS__CUDA_GRAPH_TYPES_H
+#define DS__CUDA_GRAPH_TYPES_H
+
+#include "../base/graph_body.h"
+#include "types.h"
+#include "copy_plain.h"
 
 /* Policy. CUDA captures, keeps the rules and runs graphs; beside each native graph stands the
    core's picture, whose node i is the native graph's i-th. After each operation of ours on a
@@ -169,3 +175,5 @@ static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
             return list->at[i].object;
     return NULL;
 }
+
+#endif

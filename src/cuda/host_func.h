@@ -1,4 +1,9 @@
-/* ---- >>cuda host functions ---- */
+/* cuda/host_func.h - cuda host functions. */
+#ifndef DS__CUDA_HOST_FUNC_H
+#define DS__CUDA_HOST_FUNC_H
+
+#include "types.h"
+#include "call.h"
 
 static void ds__cuda_unlist_host(ds__cuda_host *h) {
     ds__lock_take(&ds__cuda.host_lock);
@@ -112,3 +117,5 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
         ds__release(h);
     return r;
 }
+
+#endif

@@ -1,3 +1,14 @@
+/* cuda/host_memory.h - host memory. */
+#ifndef DS__CUDA_HOST_MEMORY_H
+#define DS__CUDA_HOST_MEMORY_H
+
+#include "../base/core_calls.h"
+#include "types.h"
+#include "call.h"
+#include "device.h"
+#include "capture_info.h"
+#include "memory.h"
+
 /* The device whose context pinned memory is made in: the thread's, or one that is in use anyway. */
 static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
     ds_device current = ds__thread_device();
@@ -102,3 +113,5 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     }
     return DS_OK;
 }
+
+#endif

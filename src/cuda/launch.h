@@ -1,3 +1,11 @@
+/* cuda/launch.h - launch. */
+#ifndef DS__CUDA_LAUNCH_H
+#define DS__CUDA_LAUNCH_H
+
+#include "types.h"
+#include "call.h"
+#include "module.h"
+
 /* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in
    first and count (which have offset 0 in the kernel's list). Of a number in 4 bytes the low
    half comes first. */
@@ -173,3 +181,5 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_leave(&scope);
     return r;
 }
+
+#endif

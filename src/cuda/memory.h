@@ -1,4 +1,9 @@
-/* ---- >>cuda memory ---- */
+/* cuda/memory.h - cuda memory. */
+#ifndef DS__CUDA_MEMORY_H
+#define DS__CUDA_MEMORY_H
+
+#include "types.h"
+#include "call.h"
 
 /* What is the allocator's comes and goes while something captures. */
 static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
@@ -71,3 +76,5 @@ static ds__cuda_memory ds__cuda_memory_of(int device) {
     m.device = device;
     return m;
 }
+
+#endif

@@ -1,4 +1,11 @@
-/* ---- >>cuda kernels ---- */
+/* cuda/module.h - cuda kernels. */
+#ifndef DS__CUDA_MODULE_H
+#define DS__CUDA_MODULE_H
+
+#include "../base/core_calls.h"
+#include "types.h"
+#include "call.h"
+#include "device.h"
 
 /* PTX without its terminating zero, which the driver needs; cubins begin with ELF's four bytes,
    fatbins with one of two others. */
@@ -192,3 +199,5 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
     }
     ds__cuda_unrelax(scope, relaxed, mode);
 }
+
+#endif

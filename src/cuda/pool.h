@@ -1,3 +1,14 @@
+/* cuda/pool.h - pool. */
+#ifndef DS__CUDA_POOL_H
+#define DS__CUDA_POOL_H
+
+#include "types.h"
+#include "call.h"
+#include "host_func.h"
+#include "capture_info.h"
+#include "capture_op.h"
+#include "memory.h"
+
 /* The device's default pool, which keeps what is freed and gives it out again on any stream, as
    PyTorch sets it up. The mutex is held: its threshold is read once. Inside of a scope. */
 static ds_result ds__cuda_pool_make(const ds__cuda_scope *scope, cudaMemPool_t *out) {
@@ -144,3 +155,5 @@ static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
                                                    &ds__cuda.threshold[device]));
     ds__cuda_ignore(scope, cudaMemPoolTrimTo(pool, 0));
 }
+
+#endif

@@ -1,3 +1,11 @@
+/* cuda/share.h - share. */
+#ifndef DS__CUDA_SHARE_H
+#define DS__CUDA_SHARE_H
+
+#include "call.h"
+#include "event.h"
+#include "memory.h"
+
 static ds_result ds__cuda_share_alloc(int device, size_t size, void **out) {
     return ds__cuda_memory_alloc(device, size, out);
 }
@@ -60,3 +68,5 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
 }
+
+#endif

@@ -1,3 +1,12 @@
+/* cuda/staging.h - staging. */
+#ifndef DS__CUDA_STAGING_H
+#define DS__CUDA_STAGING_H
+
+#include "types.h"
+#include "call.h"
+#include "host_func.h"
+#include "copy_plain.h"
+
 /* A copy between a GPU and a CPU device's memory, which is host memory that may be touched in
    stream order only: piece by piece through one pinned buffer, host functions between the buffer
    and that memory, cudart between it and the GPU. */
@@ -193,3 +202,5 @@ static ds_result ds__cuda_staged_to_gpu(ds__cuda_stream *s, const ds__op *op) {
 static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) {
     return ds__cuda_submit_staged(s, op, 0);
 }
+
+#endif

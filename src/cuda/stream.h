@@ -1,4 +1,9 @@
-/* ---- >>cuda streams ---- */
+/* cuda/stream.h - cuda streams. */
+#ifndef DS__CUDA_STREAM_H
+#define DS__CUDA_STREAM_H
+
+#include "types.h"
+#include "call.h"
 
 /* The lock is held. */
 static void ds__cuda_link_stream(ds__cuda_stream *s) {
@@ -220,3 +225,5 @@ static const void *ds__cuda_stream_identity(void *stream) {
     const ds__cuda_stream *s = stream;
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
 }
+
+#endif

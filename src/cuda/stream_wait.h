@@ -1,3 +1,10 @@
+/* cuda/stream_wait.h - stream wait. */
+#ifndef DS__CUDA_STREAM_WAIT_H
+#define DS__CUDA_STREAM_WAIT_H
+
+#include "types.h"
+#include "call.h"
+
 /* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
    counts its own work only, and to put something on it would be a barrier for all of them. So
    they are asked one by one, those of other threads excepted. */
@@ -161,3 +168,5 @@ static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) 
     ds__cuda_leave(&scope);
     return r;
 }
+
+#endif

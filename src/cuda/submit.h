@@ -1,4 +1,13 @@
-/* ---- >>cuda submission ---- */
+/* cuda/submit.h - cuda submission. */
+#ifndef DS__CUDA_SUBMIT_H
+#define DS__CUDA_SUBMIT_H
+
+#include "types.h"
+#include "call.h"
+#include "host_func.h"
+#include "copy.h"
+#include "launch.h"
+#include "graph_exec.h"
 
 static ds_result ds__cuda_record(const ds__cuda_stream *s, ds__cuda_event *e) {
     ds__cuda_scope scope;
@@ -67,3 +76,5 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
                         op->kind);
     }
 }
+
+#endif

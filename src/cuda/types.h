@@ -1,6 +1,8 @@
-/* ---- >>cuda: the CUDA driver, over cudart ---------------------------------------------------- */
+/* cuda/types.h - cuda: the CUDA driver, over cudart. */
+#ifndef DS__CUDA_TYPES_H
+#define DS__CUDA_TYPES_H
 
-#ifdef DEVSTREAM_CUDA
+#include "../base/operation.h"
 
 /* Policy. Streams, events, copies and memory are cudart's. What goes through the driver's own
    entry points, which cudart hands out, so that nothing links to libcuda: kernel images,
@@ -244,3 +246,5 @@ static struct {
 } ds__cuda = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
+
+#endif

@@ -1,3 +1,12 @@
+/* cuda/virtual_memory.h - virtual memory. */
+#ifndef DS__CUDA_VIRTUAL_MEMORY_H
+#define DS__CUDA_VIRTUAL_MEMORY_H
+
+#include "../base/mapping.h"
+#include "types.h"
+#include "call.h"
+#include "memory.h"
+
 /* The unit in which memory is mapped. Inside of a scope. */
 static ds_result ds__cuda_space_page(const ds__cuda_scope *scope, size_t *out) {
     ds__cuda_memory m = ds__cuda_memory_of(scope->device);
@@ -139,3 +148,5 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     ds__cuda_leave(&scope);
     return DS_OK;
 }
+
+#endif

@@ -1,3 +1,9 @@
+/* os/linux.h - linux. */
+#ifndef DS__OS_LINUX_H
+#define DS__OS_LINUX_H
+
+#include "../api/base.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -287,3 +293,5 @@ DS__SEAM static void ds__os_block_signals(void) {
         set &= ~((uint64_t)1 << (open[i] - 1));
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
+
+#endif

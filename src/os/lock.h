@@ -1,3 +1,9 @@
+/* os/lock.h - lock. */
+#ifndef DS__OS_LOCK_H
+#define DS__OS_LOCK_H
+
+#include "linux.h"
+
 /* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may
    be off the processor. */
 typedef struct ds__lock {
@@ -27,3 +33,5 @@ static inline void ds__lock_take(ds__lock *lock) {
 static inline void ds__lock_give(ds__lock *lock) {
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- the bound ---- */
+/* plan/bound.h - the bound. */
+#ifndef DS__PLAN_BOUND_H
+#define DS__PLAN_BOUND_H
+
+#include "../topology/types.h"
+#include "tree.h"
 
 /* Max-flow on the links, by Dinic's algorithm; devices and the host pass on what comes. */
 typedef struct ds__net {
@@ -227,3 +232,5 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
     }
     return (int64_t)(worst * 1e9) + rounds * ds__alpha(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
 }
+
+#endif

@@ -1,4 +1,10 @@
-/* ---- the model ---- */
+/* plan/cost_model.h - the model. */
+#ifndef DS__PLAN_COST_MODEL_H
+#define DS__PLAN_COST_MODEL_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "heap.h"
 
 /* Nanoseconds for so many bytes: the nearest, but for any at least one. */
 static int64_t ds__ns(double bytes, double rate) {
@@ -114,3 +120,5 @@ static int ds__predict(ds__draft *d) {
     }
     return ok;
 }
+
+#endif

@@ -1,4 +1,13 @@
-/* ---- rounds ---- */
+/* plan/cycle.h - rounds. */
+#ifndef DS__PLAN_CYCLE_H
+#define DS__PLAN_CYCLE_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "cost_model.h"
+#include "schedule.h"
+#include "settle.h"
+#include "grid.h"
 
 /* What is cut into pieces goes in rounds: a piece of each flow, then the next one of each. The
    steps of one round are put down on a circle as long as the busiest of wires, engines and
@@ -392,3 +401,5 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
     ds__cycle_end(&r);
     return ok;
 }
+
+#endif

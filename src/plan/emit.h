@@ -1,4 +1,10 @@
-/* ---- flows to steps ---- */
+/* plan/emit.h - flows to steps. */
+#ifndef DS__PLAN_EMIT_H
+#define DS__PLAN_EMIT_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "schedule.h"
 
 static size_t ds__block(const ds_plan_desc *w, size_t i, size_t of) {
     size_t item = w->item ? w->item : 1;
@@ -298,3 +304,5 @@ static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__hel
         ds__emit_down(d, &part, tree, order, ds__by_depth(tree, d->p + 1, order), h, depth0);
     }
 }
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- algorithms to flows ---- */
+/* plan/flow.h - algorithms to flows. */
+#ifndef DS__PLAN_FLOW_H
+#define DS__PLAN_FLOW_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "emit.h"
+#include "tree.h"
+#include "mesh.h"
 
 static void ds__flow_add(ds__draft *d, size_t begin, size_t end, size_t in, size_t out, int owner,
                          int dest, ptrdiff_t up, ptrdiff_t down) {
@@ -112,3 +120,5 @@ static int ds__flows_leads(ds__draft *d, int split) {
     }
     return !d->failed;
 }
+
+#endif

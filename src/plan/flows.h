@@ -1,3 +1,16 @@
+/* plan/flows.h - flows. */
+#ifndef DS__PLAN_FLOWS_H
+#define DS__PLAN_FLOWS_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "emit.h"
+#include "grid.h"
+#include "tree.h"
+#include "mesh.h"
+#include "flow.h"
+#include "packed_tree.h"
+
 /* 1: these are the flows; 0: this algorithm does not do it here. */
 static int ds__flows(ds__draft *d, const ds__algo *a) {
     static const ds__algo star = { "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, 1 << 20, 1, 0 };
@@ -198,3 +211,5 @@ static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
             most = load[i] / t->wire[i] * 1e9;
     return (int64_t)most;
 }
+
+#endif

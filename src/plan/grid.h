@@ -1,4 +1,11 @@
-/* ---- grids ---- */
+/* plan/grid.h - grids. */
+#ifndef DS__PLAN_GRID_H
+#define DS__PLAN_GRID_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "schedule.h"
+#include "emit.h"
 
 /* Many ranks in groups of one size, where nothing needs the host. The leads of a group stand in
    rows of `run`, and each has a slice of its own. Sums: those of a column first, each for the
@@ -427,3 +434,5 @@ static int ds__emit(ds__draft *d, size_t pieces, int wave) {
     ds__release(up);
     return !d->failed;
 }
+
+#endif

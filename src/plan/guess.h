@@ -1,4 +1,17 @@
-/* ---- many ranks ---- */
+/* plan/guess.h - many ranks. */
+#ifndef DS__PLAN_GUESS_H
+#define DS__PLAN_GUESS_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "cost_model.h"
+#include "schedule.h"
+#include "settle.h"
+#include "emit.h"
+#include "grid.h"
+#include "tree.h"
+#include "flows.h"
+#include "search.h"
 
 #define DS__GUESS_LEVELS 16
 
@@ -247,3 +260,5 @@ static int ds__search_this(ds__search *s, const ds__guess *g) {
         ds__search_keep(s);
     return 1;
 }
+
+#endif

@@ -1,4 +1,8 @@
-/* ---- heaps ---- */
+/* plan/heap.h - heaps. */
+#ifndef DS__PLAN_HEAP_H
+#define DS__PLAN_HEAP_H
+
+#include "../topology/types.h"
 
 typedef struct ds__due {
     int64_t at;
@@ -45,3 +49,5 @@ static ds__due ds__due_take(ds__dues *h) {
     h->due[i] = last;
     return first;
 }
+
+#endif

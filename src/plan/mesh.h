@@ -1,3 +1,12 @@
+/* plan/mesh.h - mesh. */
+#ifndef DS__PLAN_MESH_H
+#define DS__PLAN_MESH_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "emit.h"
+#include "tree.h"
+
 /* Trees on a mesh whose devices are joined by links of their own, so many that no more can leave
    the narrowest cut (Edmonds), found as Lovasz's proof finds them: an edge is taken if the rest
    still reaches everyone often enough. Edges that other roots have used less come first. */
@@ -175,3 +184,5 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     }
     return 1;
 }
+
+#endif

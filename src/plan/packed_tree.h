@@ -1,4 +1,13 @@
-/* ---- trees by the load of the wires ---- */
+/* plan/packed_tree.h - trees by the load of the wires. */
+#ifndef DS__PLAN_PACKED_TREE_H
+#define DS__PLAN_PACKED_TREE_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "emit.h"
+#include "tree.h"
+#include "mesh.h"
+#include "flow.h"
 
 /* Trees and ways over whatever there is, one after the other: each takes the routes that cost
    the least, where a route costs the more the longer its wires are busy already; then each
@@ -211,3 +220,5 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
     d->ways = a->ways;
     return ok && !d->failed;
 }
+
+#endif

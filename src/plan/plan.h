@@ -1,3 +1,16 @@
+/* plan/plan.h - plan. */
+#ifndef DS__PLAN_PLAN_H
+#define DS__PLAN_PLAN_H
+
+#include "../core/init.h"
+#include "../core/graph_dot.h"
+#include "../tensor/types.h"
+#include "../topology/types.h"
+#include "types.h"
+#include "bound.h"
+#include "search.h"
+#include "search_large.h"
+
 /* What is left of a draft when nobody changes it any more: one block of memory. A step comes
    after the last of each lane only. */
 static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
@@ -223,3 +236,5 @@ DSDEF ds_result(ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_w
                           o->best[i].pieces == 1 ? "" : "s");
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
+
+#endif

@@ -1,4 +1,11 @@
-/* ---- order and lanes ---- */
+/* plan/schedule.h - order and lanes. */
+#ifndef DS__PLAN_SCHEDULE_H
+#define DS__PLAN_SCHEDULE_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "heap.h"
+#include "cost_model.h"
 
 typedef struct ds__sorted {
     uint64_t key;
@@ -205,3 +212,5 @@ static void ds__after(ds__draft *d, uint32_t step, uint32_t before) {
     *one = (ds__dlink){ before, d->step[step].after };
     d->step[step].after = (uint32_t)d->links - 1;
 }
+
+#endif

@@ -1,4 +1,16 @@
-/* ---- choosing ---- */
+/* plan/search.h - choosing. */
+#ifndef DS__PLAN_SEARCH_H
+#define DS__PLAN_SEARCH_H
+
+#include "types.h"
+#include "cost_model.h"
+#include "schedule.h"
+#include "settle.h"
+#include "grid.h"
+#include "cycle.h"
+#include "tree.h"
+#include "mesh.h"
+#include "flows.h"
 
 #define DS__ALGO_NAMES 7
 static const char *const ds__algo_names[DS__ALGO_NAMES] = { "direct", "binomial", "chain",
@@ -145,3 +157,5 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
         ds__search_note(s, id);
     return !d->failed;
 }
+
+#endif

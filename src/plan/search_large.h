@@ -1,3 +1,14 @@
+/* plan/search_large.h - search large. */
+#ifndef DS__PLAN_SEARCH_LARGE_H
+#define DS__PLAN_SEARCH_LARGE_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "tree.h"
+#include "mesh.h"
+#include "search.h"
+#include "guess.h"
+
 static int ds__search_large(ds__search *s) {
     enum { ALL = 1 << 20 };
 
@@ -144,3 +155,5 @@ static int ds__search_twice(ds__search *s) {
     s->pass = 1;
     return ds__search_all(s);
 }
+
+#endif

@@ -1,3 +1,13 @@
+/* plan/settle.h - settle. */
+#ifndef DS__PLAN_SETTLE_H
+#define DS__PLAN_SETTLE_H
+
+#include "../topology/types.h"
+#include "types.h"
+#include "heap.h"
+#include "cost_model.h"
+#include "schedule.h"
+
 /* The virtual clock serves whoever is ready first, not whose turn it is, and what it serves
    holds all it needs from then on. So the steps are gone through in the order that is wanted,
    with the times that they get: each takes a lane, and if need be comes after one more step, so
@@ -229,3 +239,5 @@ static int ds__lanes_in_turn(ds__draft *d) {
     ds__release(end);
     return ok && !d->failed;
 }
+
+#endif

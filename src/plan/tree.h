@@ -1,4 +1,9 @@
-/* ---- trees ---- */
+/* plan/tree.h - trees. */
+#ifndef DS__PLAN_TREE_H
+#define DS__PLAN_TREE_H
+
+#include "../topology/types.h"
+#include "types.h"
 
 /* How trees are made. A group is all ranks (level 0), those of one switch (1) or of one side of
    the slow links (2). */
@@ -144,3 +149,5 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
     }
     return at;
 }
+
+#endif

@@ -1,4 +1,9 @@
-/* ---- >>plans --------------------------------------------------------------------------------- */
+/* plan/types.h - plans. */
+#ifndef DS__PLAN_TYPES_H
+#define DS__PLAN_TYPES_H
+
+#include "../api/plan.h"
+#include "../topology/types.h"
 
 /* Policy.
    1. A collective is a set of flows. A flow carries some bytes up a tree to its owner, summing on
@@ -151,3 +156,5 @@ static void ds__draft_end(ds__draft *d) {
     ds__release(d->scratch);
     ds__release(d->place);
 }
+
+#endif

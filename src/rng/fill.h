@@ -1,3 +1,23 @@
+/* rng/fill.h - fill. */
+#ifndef DS__RNG_FILL_H
+#define DS__RNG_FILL_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "../core/stream.h"
+#include "../core/memory.h"
+#include "../core/segment.h"
+#include "../core/copy.h"
+#include "../core/capture.h"
+#include "kernel_arith.h"
+#include "kernel_cpu.h"
+#include "kernel.h"
+#include "generator.h"
+#include "generator_api.h"
+#include "fill_types.h"
+#include "graph.h"
+#include "order.h"
+
 /* A fill on its way: its kernel, and where its words come from, the generator or the graph that
    its stream captures. The generator is locked. */
 typedef struct ds__rng_way {
@@ -282,3 +302,5 @@ static void ds__rng_shutdown(void) {
     ds__rng.ready = 0;
     atomic_store(&ds__upper.rng_shutdown_fn, (void (*)(void))0);
 }
+
+#endif

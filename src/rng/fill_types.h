@@ -1,4 +1,12 @@
-/* ---- >>fills --------------------------------------------------------------------------------- */
+/* rng/fill_types.h - fills. */
+#ifndef DS__RNG_FILL_TYPES_H
+#define DS__RNG_FILL_TYPES_H
+
+#include "../core/submit.h"
+#include "../core/kernel.h"
+#include "kernel_arith.h"
+#include "kernel.h"
+#include "generator.h"
 
 /* Built so, logarithms and sums of floats would not have the bits that are promised. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
@@ -69,3 +77,5 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
     ds__unpin(&ds__g.kernels, k);
     return r;
 }
+
+#endif

@@ -1,4 +1,13 @@
-/* ---- >>generators ---------------------------------------------------------------------------- */
+/* rng/generator.h - generators. */
+#ifndef DS__RNG_GENERATOR_H
+#define DS__RNG_GENERATOR_H
+
+#include "../api/rng.h"
+#include "../core/thread.h"
+#include "../core/device.h"
+#include "../core/device_query.h"
+#include "../core/segment.h"
+#include "kernel.h"
 
 /* Policy.
    1. A generator has a lock, which is held while a fill takes its words and is put on its stream:
@@ -168,3 +177,5 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     ds__generator_free(fresh);
     return DS_OK;
 }
+
+#endif

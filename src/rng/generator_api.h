@@ -1,3 +1,14 @@
+/* rng/generator_api.h - generator api. */
+#ifndef DS__RNG_GENERATOR_API_H
+#define DS__RNG_GENERATOR_API_H
+
+#include "../base/graph_body.h"
+#include "../core/init.h"
+#include "../core/thread.h"
+#include "../core/device.h"
+#include "../core/segment.h"
+#include "generator.h"
+
 enum { DS__RNG_OWN = 1 << 30 }; /* index of a device's: its type and index in it */
 
 static ds_rng ds__generator_handle(const ds__generator *g) {
@@ -184,3 +195,5 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
     ds__generator_drop(g);
     return r;
 }
+
+#endif

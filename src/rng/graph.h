@@ -1,4 +1,16 @@
-/* ---- in a graph ---- */
+/* rng/graph.h - in a graph. */
+#ifndef DS__RNG_GRAPH_H
+#define DS__RNG_GRAPH_H
+
+#include "../core/device.h"
+#include "../core/device_query.h"
+#include "../core/stream.h"
+#include "../core/event.h"
+#include "../core/segment.h"
+#include "kernel_arith.h"
+#include "kernel.h"
+#include "generator.h"
+#include "fill_types.h"
 
 /* Whether so many words are left of the sequence. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
@@ -190,3 +202,5 @@ static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
     *out = u;
     return DS_OK;
 }
+
+#endif

@@ -1,4 +1,11 @@
-/* <<device-code kernels/rng.cu */
+/* rng/kernel.h - kernel. */
+#ifndef DS__RNG_KERNEL_H
+#define DS__RNG_KERNEL_H
+
+#include "../api/kernel.h"
+#include "kernel_arith.h"
+#include "kernel_cpu.h"
+#include "kernels.gen.h"
 
 enum {
     DS__RNG_STATE,
@@ -102,3 +109,5 @@ static const struct {
                                    NULL, ds__ptx_rng_permutation),
 #undef DS__RNG_FORM
 };
+
+#endif

@@ -1,48 +1,88 @@
-/* ---- >>rng kernels ----------------------------------------------------------------------------------------------- */
+/* rng/kernel_arith.h - kernel arith. */
+#ifndef DS__RNG_KERNEL_ARITH_H
+#define DS__RNG_KERNEL_ARITH_H
 
-/* >>device-code kernels/rng.cu: written by make kernels */
+#include "../base/device_code.h"
 
-/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11) makes four words of a counter of 128 bits
-   and a key of 64, the seed. How counters and words belong to elements is the mapping:
-   - torch's: `stride` threads t, each with the counters (k, t), k = 0, 1, ... Word or pair of words i of a thread's counter k is element
-     t + (U k + i) stride, where U is how many elements a block has: 4, or 2 of 64-bit numbers; two normal numbers share two words, or four.
-   - by element: the same with one thread. Elements lie in the blocks one behind the other, so an element's number depends on the seed, on the
-     offset and on its index only.
-   A block's words become U numbers (ds__rng_*_of), and the rest is where they go. */
-typedef struct ds__rng_words { uint32_t w[4]; } ds__rng_words;
-typedef struct ds__rng_floats { float v[4]; } ds__rng_floats;
-typedef struct ds__rng_doubles { double v[2]; } ds__rng_doubles;
+/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11)
+   makes four words of a counter of 128 bits and a key of 64, the seed. How counters and words
+   belong to elements is the mapping:
+   - torch's: `stride` threads t, each with the counters (k, t), k = 0, 1, ... Word or pair of words
+     i of a thread's counter k is element t + (U k + i) stride, where U is how many elements a block
+     has: 4, or 2 of 64-bit numbers; two normal numbers share two words, or four.
+   - by element: the same with one thread. Elements lie in the blocks one behind the other, so an
+     element's number depends on the seed, on the offset and on its index only. A block's words
+     become U numbers (ds__rng_*_of), and the rest is where they go. */
+typedef struct ds__rng_words {
+    uint32_t w[4];
+} ds__rng_words;
 
-enum { DS__RNG_8, DS__RNG_16, DS__RNG_32, DS__RNG_64, DS__RNG_F16, DS__RNG_BF16, DS__RNG_F32, DS__RNG_F64 }; /* what is written */
+typedef struct ds__rng_floats {
+    float v[4];
+} ds__rng_floats;
 
-/* What a fill is: `rows` times `stride` blocks, of which block (k, t) has the counter (start + k, t) and the elements t + (U k + i) stride - before
-   for i < U, as far as they are less than count. By element: stride is 1. */
+typedef struct ds__rng_doubles {
+    double v[2];
+} ds__rng_doubles;
+
+/* what is written */
+enum {
+    DS__RNG_8,
+    DS__RNG_16,
+    DS__RNG_32,
+    DS__RNG_64,
+    DS__RNG_F16,
+    DS__RNG_BF16,
+    DS__RNG_F32,
+    DS__RNG_F64
+};
+
+/* What a fill is: `rows` times `stride` blocks, of which block (k, t) has the counter (start +
+   k, t) and the elements t + (U k + i) stride - before for i < U, as far as they are less than
+   count. By element: stride is 1. */
 typedef struct ds__rng_args {
     void *out;
-    const uint64_t *state; /* of a graph: the seed and the offset, in words, that count when it runs; the offset is added to `start`. Else NULL */
+    /* of a graph: the seed and the offset, in words, that count when it runs; the offset is
+       added to `start`. Else NULL */
+    const uint64_t *state;
     uint64_t seed, start, before, count, rows;
     uint32_t stride;
-    uint32_t kind;         /* DS__RNG_* */
+    uint32_t kind;               /* DS__RNG_* */
     uint32_t from_bits, to_bits; /* from and to as they are written */
-    float from32, to32;    /* from, to; mean, deviation; rate */
-    double from, to;       /* the same */
-    uint64_t low, range;   /* integers: the smallest, and how many there are, 0: 2^64; 0 and 1: what is written for 1, and how many words of 2^32 give
-                              it; permutations: the bits of n - 1, 0 where there are few, and n */
-    uint32_t what;         /* DS__RNG_UNIFORM and so on */
-    float scale32;         /* uniform: to - from, of torch's mapping rounded to the type */
+    float from32, to32;          /* from, to; mean, deviation; rate */
+    double from, to;             /* the same */
+    /* integers: the smallest, and how many there are, 0: 2^64; 0 and 1: what is written for 1,
+       and how many words of 2^32 give it; permutations: the bits of n - 1, 0 where there are
+       few, and n */
+    uint64_t low, range;
+    uint32_t what; /* DS__RNG_UNIFORM and so on */
+    float scale32; /* uniform: to - from, of torch's mapping rounded to the type */
 } ds__rng_args;
-enum { DS__RNG_UNIFORM, DS__RNG_NORMAL, DS__RNG_EXPONENTIAL, DS__RNG_INTEGERS, DS__RNG_WIDE_INTEGERS, DS__RNG_BERNOULLI, DS__RNG_PERMUTATION };
 
-/* A product that is not to be fused with the sum it goes into, whatever the compiler was told about contraction. */
+enum {
+    DS__RNG_UNIFORM,
+    DS__RNG_NORMAL,
+    DS__RNG_EXPONENTIAL,
+    DS__RNG_INTEGERS,
+    DS__RNG_WIDE_INTEGERS,
+    DS__RNG_BERNOULLI,
+    DS__RNG_PERMUTATION
+};
+
+/* A product that is not to be fused with the sum it goes into, whatever the compiler was told
+   about contraction. */
 #ifndef DS__RNG_ROLLED
 #define DS__RNG_ROLLED
 #if defined(__x86_64__)
 #define DS__RNG_ROUNDED(x) __asm__("" : "+x"(x))
+
 static inline float ds__rng_sqrt32(float x) {
     float r;
-    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x)); /* the C library's function might be called for it */
+    /* the C library's function might be called for it */
+    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
     return r;
 }
+
 static inline double ds__rng_sqrt64(double x) {
     double r;
     __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
@@ -50,21 +90,28 @@ static inline double ds__rng_sqrt64(double x) {
 }
 #else
 #define DS__RNG_ROUNDED(x) __asm__("" : "+w"(x))
+
 static inline float ds__rng_sqrt32(float x) {
     float r;
     __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
     return r;
 }
+
 static inline double ds__rng_sqrt64(double x) {
     double r;
     __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
     return r;
 }
 #endif
-/* a b + c, rounded once. The product is exact in f64; the sum is made odd where it is not, so that rounding it again changes nothing
-   (Boldo, Melquiond: Emulation of FMA and correctly rounded sums, 2008). */
+/* a b + c, rounded once. The product is exact in f64; the sum is made odd where it is not, so
+   that rounding it again changes nothing (Boldo, Melquiond: Emulation of FMA and correctly
+   rounded sums, 2008). */
 static inline float ds__rng_fma32(float a, float b, float c) {
-    union { double f; uint64_t u; } s;
+    union {
+        double f;
+        uint64_t u;
+    } s;
+
     double p = (double)a * b, d, rest;
     DS__RNG_ROUNDED(p);
     s.f = p + c;
@@ -72,32 +119,87 @@ static inline float ds__rng_fma32(float a, float b, float c) {
     d = s.f - p;
     DS__RNG_ROUNDED(d);
     rest = (p - (s.f - d)) + (c - d);
-    if (rest != 0 && !(s.u & 1)) s.u += (uint64_t)((rest > 0) == (s.f > 0) ? 1 : -1);
+    if (rest != 0 && !(s.u & 1))
+        s.u += (uint64_t)((rest > 0) == (s.f > 0) ? 1 : -1);
     return (float)s.f;
 }
-/* To f16, to nearest even; not of NaN. What is smaller than the smallest normal number of f16 is added to one whose last place is that of f16's. */
+
+/* To f16, to nearest even; not of NaN. What is smaller than the smallest normal number of f16 is
+   added to one whose last place is that of f16's. */
 static inline uint32_t ds__rng_to_f16(float x) {
-    union { float f; uint32_t u; } v, small;
+    union {
+        float f;
+        uint32_t u;
+    } v, small;
+
     v.f = x;
     uint32_t sign = v.u >> 16 & 0x8000u, m = v.u & 0x7fffffffu;
     small.f = (x < 0 ? -x : x) + 0.5f;
-    if (m >= 0x477ff000u) return sign | 0x7c00u;
-    if (m < 0x38800000u) return sign | (small.u & 0xffffu);
+    if (m >= 0x477ff000u)
+        return sign | 0x7c00u;
+    if (m < 0x38800000u)
+        return sign | (small.u & 0xffffu);
     return sign | ((m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13);
 }
 #endif
 
-static inline float ds__rng_mul(float a, float b) { float p = a * b; DS__RNG_ROUNDED(p); return p; }
-static inline double ds__rng_mul64(double a, double b) { double p = a * b; DS__RNG_ROUNDED(p); return p; }
-static inline uint32_t ds__rng_bits(float x) { union { float f; uint32_t u; } v; v.f = x; return v.u; }
-static inline float ds__rng_float(uint32_t x) { union { float f; uint32_t u; } v; v.u = x; return v.f; }
-static inline uint64_t ds__rng_bits64(double x) { union { double f; uint64_t u; } v; v.f = x; return v.u; }
-static inline double ds__rng_double(uint64_t x) { union { double f; uint64_t u; } v; v.u = x; return v.f; }
+DS__DEVICE float ds__rng_mul(float a, float b) {
+    float p = a * b;
+    DS__RNG_ROUNDED(p);
+    return p;
+}
 
-static inline ds__rng_words ds__rng_philox(uint64_t seed, uint64_t counter, uint64_t thread) {
+DS__DEVICE double ds__rng_mul64(double a, double b) {
+    double p = a * b;
+    DS__RNG_ROUNDED(p);
+    return p;
+}
+
+DS__DEVICE uint32_t ds__rng_bits(float x) {
+    union {
+        float f;
+        uint32_t u;
+    } v;
+
+    v.f = x;
+    return v.u;
+}
+
+DS__DEVICE float ds__rng_float(uint32_t x) {
+    union {
+        float f;
+        uint32_t u;
+    } v;
+
+    v.u = x;
+    return v.f;
+}
+
+DS__DEVICE uint64_t ds__rng_bits64(double x) {
+    union {
+        double f;
+        uint64_t u;
+    } v;
+
+    v.f = x;
+    return v.u;
+}
+
+DS__DEVICE double ds__rng_double(uint64_t x) {
+    union {
+        double f;
+        uint64_t u;
+    } v;
+
+    v.u = x;
+    return v.f;
+}
+
+DS__DEVICE ds__rng_words ds__rng_philox(uint64_t seed, uint64_t counter, uint64_t thread) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     ds__rng_words x;
-    x.w[0] = (uint32_t)counter, x.w[1] = (uint32_t)(counter >> 32), x.w[2] = (uint32_t)thread, x.w[3] = (uint32_t)(thread >> 32);
+    x.w[0] = (uint32_t)counter, x.w[1] = (uint32_t)(counter >> 32), x.w[2] = (uint32_t)thread,
+    x.w[3] = (uint32_t)(thread >> 32);
     DS__RNG_ROLLED for (int i = 0; i < 10; i++) {
         uint64_t p = (uint64_t)0xD2511F53u * x.w[0], q = (uint64_t)0xCD9E8D57u * x.w[2];
         x.w[0] = (uint32_t)(q >> 32) ^ x.w[1] ^ k0;
@@ -110,46 +212,64 @@ static inline ds__rng_words ds__rng_philox(uint64_t seed, uint64_t counter, uint
 }
 
 /* To nearest even; not of NaN. */
-static inline uint32_t ds__rng_to_bf16(float x) {
+DS__DEVICE uint32_t ds__rng_to_bf16(float x) {
     uint32_t u = ds__rng_bits(x);
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
-static inline uint32_t ds__rng_narrow(float x, uint32_t kind) {
-    return kind == DS__RNG_F32 ? ds__rng_bits(x) : kind == DS__RNG_F16 ? ds__rng_to_f16(x) : ds__rng_to_bf16(x);
+
+DS__DEVICE uint32_t ds__rng_narrow(float x, uint32_t kind) {
+    return kind == DS__RNG_F32   ? ds__rng_bits(x)
+           : kind == DS__RNG_F16 ? ds__rng_to_f16(x)
+                                 : ds__rng_to_bf16(x);
 }
 
 /* ---- numbers in [from, to), from in (0, 1] turned over in torch's mapping ---- */
 
 /* In (0, 1], as torch and cuRAND have it. */
-static inline float ds__rng_above_0(uint32_t w) { return (float)w * 0x1p-32f + 0x1p-33f; }
-static inline double ds__rng_above_0_64(uint32_t low, uint32_t high) { return (double)(low ^ (uint64_t)high << 21) * 0x1p-53 + 0x1p-54; }
+DS__DEVICE float ds__rng_above_0(uint32_t w) {
+    return (float)w * 0x1p-32f + 0x1p-33f;
+}
 
-/* The bits of what is written. By element: as many bits of the word as the type's fraction has, so that u is exact. Rounding may reach `to`, which is
-   never written as -0; what is less may become that, and is not in the interval then if `to` is 0. */
-static inline uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits, uint32_t to_bits, uint32_t kind, uint32_t torch) {
+DS__DEVICE double ds__rng_above_0_64(uint32_t low, uint32_t high) {
+    return (double)(low ^ (uint64_t)high << 21) * 0x1p-53 + 0x1p-54;
+}
+
+/* The bits of what is written. By element: as many bits of the word as the type's fraction has,
+   so that u is exact. Rounding may reach `to`, which is never written as -0; what is less may
+   become that, and is not in the interval then if `to` is 0. */
+DS__DEVICE uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits,
+                                       uint32_t to_bits, uint32_t kind, uint32_t torch) {
     uint32_t bits;
     float u;
     if (torch) {
         u = ds__rng_fma32(ds__rng_above_0(w), scale, from);
     } else {
-        u = kind == DS__RNG_F32 ? (float)(w >> 8) * 0x1p-24f : kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f : (float)(w >> 24) * 0x1p-8f;
+        u = kind == DS__RNG_F32   ? (float)(w >> 8) * 0x1p-24f
+            : kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f
+                                  : (float)(w >> 24) * 0x1p-8f;
         u = from + ds__rng_mul(u, scale);
     }
     bits = ds__rng_narrow(u, kind);
-    return (bits == (kind == DS__RNG_F32 ? 0x80000000u : 0x8000u) ? 0 : bits) == to_bits ? from_bits : bits;
+    return (bits == (kind == DS__RNG_F32 ? 0x80000000u : 0x8000u) ? 0 : bits) == to_bits ? from_bits
+                                                                                         : bits;
 }
-static inline double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from, double to, uint32_t torch) {
-    double u = torch ? ds__rng_above_0_64(low, high) : (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53;
+
+DS__DEVICE double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from, double to,
+                                       uint32_t torch) {
+    double u = torch ? ds__rng_above_0_64(low, high)
+                     : (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53;
     u = from + ds__rng_mul64(u, to - from);
     return u >= to ? from : u;
 }
 
 /* ---- logarithm, sine and cosine ---- */
 
-/* ln x for normal x in (0, 1]: x = m 2^e, sqrt(1/2) <= m < sqrt(2), and for m the polynomial of Cephes' logf. */
-static inline float ds__rng_log(float x) {
+/* ln x for normal x in (0, 1]: x = m 2^e, sqrt(1/2) <= m < sqrt(2), and for m the polynomial of
+   Cephes' logf. */
+DS__DEVICE float ds__rng_log(float x) {
     uint32_t u = ds__rng_bits(x) + (0x3f800000u - 0x3f3504f3u), s = (u & 0x7fffffu) + 0x3f3504f3u;
-    float e = (float)((int32_t)(u >> 23) - 127), f = ds__rng_float(s) - 1.0f, z = ds__rng_mul(f, f), y = 7.0376836292e-2f;
+    float e = (float)((int32_t)(u >> 23) - 127), f = ds__rng_float(s) - 1.0f, z = ds__rng_mul(f, f),
+          y = 7.0376836292e-2f;
     y = ds__rng_mul(y, f) - 1.1514610310e-1f;
     y = ds__rng_mul(y, f) + 1.1676998740e-1f;
     y = ds__rng_mul(y, f) - 1.2420140846e-1f;
@@ -164,9 +284,11 @@ static inline float ds__rng_log(float x) {
 }
 
 /* The same in f64, with the polynomial of fdlibm's e_log.c. */
-static inline double ds__rng_log64(double x) {
-    uint64_t u = ds__rng_bits64(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu), s = (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu;
-    double e = (double)((int64_t)(u >> 52) - 1023), f = ds__rng_double(s) - 1.0, t = f / (2.0 + f), z = ds__rng_mul64(t, t), r = 1.479819860511658591e-01, h = 0.5 * ds__rng_mul64(f, f);
+DS__DEVICE double ds__rng_log64(double x) {
+    uint64_t u = ds__rng_bits64(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu),
+             s = (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu;
+    double e = (double)((int64_t)(u >> 52) - 1023), f = ds__rng_double(s) - 1.0, t = f / (2.0 + f),
+           z = ds__rng_mul64(t, t), r = 1.479819860511658591e-01, h = 0.5 * ds__rng_mul64(f, f);
     r = ds__rng_mul64(r, z) + 1.531383769920937332e-01;
     r = ds__rng_mul64(r, z) + 1.818357216161805012e-01;
     r = ds__rng_mul64(r, z) + 2.222219843214978396e-01;
@@ -178,11 +300,13 @@ static inline double ds__rng_log64(double x) {
     return ds__rng_mul64(e, 6.93147180369123816490e-01) - ((h - r) - f);
 }
 
-/* Sine and cosine of w + 1/2 of 2^32 parts of a turn: of what is left of an eighth of a turn on either side of a quarter, with the polynomials of
-   Cephes' sinf and cosf. */
-static inline void ds__rng_turn(uint32_t w, float *sine, float *cosine) {
+/* Sine and cosine of w + 1/2 of 2^32 parts of a turn: of what is left of an eighth of a turn on
+   either side of a quarter, with the polynomials of Cephes' sinf and cosf. */
+DS__DEVICE void ds__rng_turn(uint32_t w, float *sine, float *cosine) {
     uint32_t at = w + 0x20000000u, quarter = at >> 30;
-    float r = ds__rng_mul((float)((int32_t)(at & 0x3fffffffu) - 0x20000000) + 0.5f, 1.46291807927e-9f), z = ds__rng_mul(r, r), s = -1.9515295891e-4f, c = 2.443315711809948e-5f, swap;
+    float r = ds__rng_mul((float)((int32_t)(at & 0x3fffffffu) - 0x20000000) + 0.5f,
+                          1.46291807927e-9f),
+          z = ds__rng_mul(r, r), s = -1.9515295891e-4f, c = 2.443315711809948e-5f, swap;
     s = ds__rng_mul(s, z) + 8.3321608736e-3f;
     s = ds__rng_mul(s, z) - 1.6666654611e-1f;
     s = ds__rng_mul(ds__rng_mul(s, z), r) + r;
@@ -194,11 +318,15 @@ static inline void ds__rng_turn(uint32_t w, float *sine, float *cosine) {
     *sine = quarter & 2 ? -s : s;
     *cosine = (quarter + 1) & 2 ? -swap : swap;
 }
+
 /* The same of z + 1/2 of 2^53 parts, with the polynomials of fdlibm's k_sin.c and k_cos.c. */
-static inline void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
+DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
     uint64_t at = w + ((uint64_t)1 << 50);
     uint32_t quarter = (uint32_t)(at >> 51) & 3;
-    double r = ds__rng_mul64((double)((int64_t)(at & (((uint64_t)1 << 51) - 1)) - ((int64_t)1 << 50)) + 0.5, 6.9757369960172635e-16), z = ds__rng_mul64(r, r);
+    double r = ds__rng_mul64(
+               (double)((int64_t)(at & (((uint64_t)1 << 51) - 1)) - ((int64_t)1 << 50)) + 0.5,
+               6.9757369960172635e-16),
+           z = ds__rng_mul64(r, r);
     double s = 1.58969099521155010221e-10, c = -1.13596475577881948265e-11, swap;
     s = ds__rng_mul64(s, z) - 2.50507602534068634195e-08;
     s = ds__rng_mul64(s, z) + 2.75573137070700676789e-06;
@@ -220,15 +348,17 @@ static inline void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
 }
 
 /* Two normal numbers of two uniform ones (Box, Muller 1958). */
-static inline void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
+DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
     float s = ds__rng_sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a))), sine, cosine;
     ds__rng_turn(b, &sine, &cosine);
     out[0] = ds__rng_mul(ds__rng_mul(s, sine), deviation) + mean;
     out[1] = ds__rng_mul(ds__rng_mul(s, cosine), deviation) + mean;
 }
-static inline ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
+
+DS__DEVICE ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
     ds__rng_doubles d;
-    double s = ds__rng_sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine, cosine;
+    double s = ds__rng_sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine,
+           cosine;
     ds__rng_turn64(x.w[2] ^ (uint64_t)x.w[3] << 21, &sine, &cosine);
     d.v[0] = ds__rng_mul64(ds__rng_mul64(s, sine), deviation) + mean;
     d.v[1] = ds__rng_mul64(ds__rng_mul64(s, cosine), deviation) + mean;
@@ -236,11 +366,12 @@ static inline ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, do
 }
 
 /* -ln u / rate; u that is next to 1 gives half an epsilon, so that 0 does not occur. */
-static inline float ds__rng_exponential_of(uint32_t w, float rate) {
+DS__DEVICE float ds__rng_exponential_of(uint32_t w, float rate) {
     float u = ds__rng_above_0(w);
     return (u >= 1.0f - 0x1p-24f ? 0x1p-24f : -ds__rng_log(u)) / rate;
 }
-static inline double ds__rng_exponential64_of(uint32_t low, uint32_t high, double rate) {
+
+DS__DEVICE double ds__rng_exponential64_of(uint32_t low, uint32_t high, double rate) {
     double u = ds__rng_above_0_64(low, high);
     return (u >= 1.0 - 0x1p-53 ? 0x1p-53 : -ds__rng_log64(u)) / rate;
 }
@@ -248,16 +379,19 @@ static inline double ds__rng_exponential64_of(uint32_t low, uint32_t high, doubl
 /* ---- integers ---- */
 
 /* The highest 64 bits of a product. */
-static inline uint64_t ds__rng_high(uint64_t a, uint64_t b) {
-    uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32, middle = ah * bl + (al * bl >> 32), other = al * bh + (uint32_t)middle;
+DS__DEVICE uint64_t ds__rng_high(uint64_t a, uint64_t b) {
+    uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32,
+             middle = ah * bl + (al * bl >> 32), other = al * bh + (uint32_t)middle;
     return ah * bh + (middle >> 32) + (other >> 32);
 }
 
-/* Integers below `range`, 0: 2^64. By element: a part of the range that is as large as the number is of 2^32, or of 2^64. */
-static inline uint64_t ds__rng_below(uint32_t w, uint64_t range, uint32_t torch) {
+/* Integers below `range`, 0: 2^64. By element: a part of the range that is as large as the
+   number is of 2^32, or of 2^64. */
+DS__DEVICE uint64_t ds__rng_below(uint32_t w, uint64_t range, uint32_t torch) {
     return torch && range >> 32 == 0 ? w % (uint32_t)range : (uint32_t)((w * range) >> 32);
 }
-static inline uint64_t ds__rng_below64(uint32_t high, uint32_t low, uint64_t range, uint32_t torch) {
+
+DS__DEVICE uint64_t ds__rng_below64(uint32_t high, uint32_t low, uint64_t range, uint32_t torch) {
     uint64_t z = (uint64_t)high << 32 | low;
     return range == 0 ? z : torch ? z % range : ds__rng_high(z, range);
 }
@@ -266,22 +400,27 @@ static inline uint64_t ds__rng_below64(uint32_t high, uint32_t low, uint64_t ran
 
 /* Of few: the rank of number i's key among the keys of all, each of two words. */
 enum { DS__RNG_FEW = 256 };
-static inline uint64_t ds__rng_key(uint64_t seed, uint64_t start, uint64_t i) {
+
+DS__DEVICE uint64_t ds__rng_key(uint64_t seed, uint64_t start, uint64_t i) {
     ds__rng_words x = ds__rng_philox(seed, start + i / 2, 0);
     return i & 1 ? (uint64_t)x.w[2] << 32 | x.w[3] : (uint64_t)x.w[0] << 32 | x.w[1];
 }
 
-/* Of many: a Feistel network with 24 rounds over so many bits as there are numbers, walked until it gives one of them; that is a
-   permutation, and each place can be computed alone (Mitchell, Stokes, Frank, Holmes: Bandwidth-optimal random shuffling for GPUs, 2021; its
-   round function is another). keys: one block's words. */
-static inline uint32_t ds__rng_round(uint32_t x, uint32_t key) {
+/* Of many: a Feistel network with 24 rounds over so many bits as there are numbers, walked until
+   it gives one of them; that is a permutation, and each place can be computed alone (Mitchell,
+   Stokes, Frank, Holmes: Bandwidth-optimal random shuffling for GPUs, 2021; its round function
+   is another). keys: one block's words. */
+DS__DEVICE uint32_t ds__rng_round(uint32_t x, uint32_t key) {
     x = (x ^ key) * 0xD2511F53u;
     x = (x ^ x >> 15) * 0xCD9E8D57u;
     return x ^ x >> 16;
 }
-static inline uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n, uint32_t bits) {
+
+DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n, uint32_t bits) {
     uint32_t low = bits / 2, a, b, key;
-    if (i < 2) i ^= (keys.w[0] ^ keys.w[1] ^ keys.w[2] ^ keys.w[3]) & 1; /* such a network alone gives even permutations only */
+    /* such a network alone gives even permutations only */
+    if (i < 2)
+        i ^= (keys.w[0] ^ keys.w[1] ^ keys.w[2] ^ keys.w[3]) & 1;
     do {
         a = (uint32_t)(i >> low), b = (uint32_t)i & ((1u << low) - 1);
         key = 0;
@@ -296,3 +435,4 @@ static inline uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t
     return i;
 }
 
+#endif

@@ -1,3 +1,7 @@
+#ifndef DS__RNG_KERNELS_GEN_H
+#define DS__RNG_KERNELS_GEN_H
+
+/* >>device-code kernels/rng.cu: written by make kernels */
 static const char ds__ptx_rng_uniform32[] =
     ".version 5.0\n"
     ".target sm_60\n"
@@ -574,3 +578,6 @@ static const char *const ds__ptx_rng_permutation[] = {
     "L25: shl.b64 %d84,%d90,3; add.s64 %d85,%d2,%d84; st.global.u64 [%d85],%d97; bra.uni L26;\n"
     "L27: ret; }\n", /* 2990 characters */
     0 };
+/* <<device-code kernels/rng.cu */
+
+#endif

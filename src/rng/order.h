@@ -1,4 +1,13 @@
-/* ---- what a fill is ---- */
+/* rng/order.h - what a fill is. */
+#ifndef DS__RNG_ORDER_H
+#define DS__RNG_ORDER_H
+
+#include "../api/rng_fill.h"
+#include "../core/dtype.h"
+#include "kernel_arith.h"
+#include "kernel_cpu.h"
+#include "kernel.h"
+#include "fill_types.h"
 
 static ds_result ds__rng_no_type(ds_dtype dtype, const char *what) {
     char name[DS_DTYPE_NAME_SIZE];
@@ -212,3 +221,5 @@ static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
         return ((total - 1) / (each * a->stride) + 1) * 4;
     return (total + each - 1) / each * 4;
 }
+
+#endif

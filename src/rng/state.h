@@ -1,4 +1,11 @@
-/* ---- >>seeds and states ---------------------------------------------------------------------- */
+/* rng/state.h - seeds and states. */
+#ifndef DS__RNG_STATE_H
+#define DS__RNG_STATE_H
+
+#include "../core/init.h"
+#include "../core/device.h"
+#include "generator.h"
+#include "generator_api.h"
 
 /* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at
    any time. Takes the reference back. check: changes nothing. */
@@ -281,3 +288,5 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
         }
     return r;
 }
+
+#endif

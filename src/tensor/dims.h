@@ -1,4 +1,10 @@
-/* ---- reading descriptions ---- */
+/* tensor/dims.h - reading descriptions. */
+#ifndef DS__TENSOR_DIMS_H
+#define DS__TENSOR_DIMS_H
+
+#include "../core/device.h"
+#include "../core/dtype.h"
+#include "types.h"
 
 /* "input tensor at index 3"; of index -1 only the words. */
 static const char *ds__nth(const char *what, int64_t index) {
@@ -183,3 +189,5 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
                          : i + 1 < d->ndim ? strides[i + 1] * d->shape[i + 1]
                                            : 1;
 }
+
+#endif

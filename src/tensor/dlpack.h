@@ -1,4 +1,13 @@
-/* ---- exchange ---- */
+/* tensor/dlpack.h - exchange. */
+#ifndef DS__TENSOR_DLPACK_H
+#define DS__TENSOR_DLPACK_H
+
+#include "../core/init.h"
+#include "../core/memory.h"
+#include "types.h"
+#include "dims.h"
+#include "storage.h"
+#include "tensor.h"
 
 static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags,
                             ds_tensor **out) {
@@ -147,3 +156,5 @@ static void ds__tensors_end(void) {
     }
     atomic_store(&ds__c.waits, 0);
 }
+
+#endif

@@ -1,4 +1,13 @@
-/* ---- storages ---- */
+/* tensor/storage.h - storages. */
+#ifndef DS__TENSOR_STORAGE_H
+#define DS__TENSOR_STORAGE_H
+
+#include "../api/dlpack.h"
+#include "../alloc/util.h"
+#include "../alloc/upstream.h"
+#include "../alloc/free.h"
+#include "../alloc/pinned_api.h"
+#include "types.h"
 
 static int ds__of_now(uint32_t epoch) {
     return atomic_load_explicit(&ds__g.state, memory_order_acquire) == DS__READY &&
@@ -78,3 +87,5 @@ static void ds__storages_catch_up(void) {
         s = next;
     }
 }
+
+#endif

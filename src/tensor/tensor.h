@@ -1,4 +1,18 @@
-/* ---- objects ---- */
+/* tensor/tensor.h - objects. */
+#ifndef DS__TENSOR_TENSOR_H
+#define DS__TENSOR_TENSOR_H
+
+#include "../core/init.h"
+#include "../core/stream.h"
+#include "../core/dtype.h"
+#include "../alloc/util.h"
+#include "../alloc/upstream.h"
+#include "../alloc/allocate.h"
+#include "../alloc/free.h"
+#include "../alloc/pinned_api.h"
+#include "types.h"
+#include "dims.h"
+#include "storage.h"
 
 /* locked: where it hangs, or where its bucket ends */
 static ds__tensor **ds__tensor_place(const void *t) {
@@ -223,3 +237,5 @@ DSDEF ds_result(ds_tensor_flags)(const ds_tensor *tensor, unsigned *out) {
     (void)ds__tensor_share(tensor, NULL, out);
     return DS_OK;
 }
+
+#endif

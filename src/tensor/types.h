@@ -1,4 +1,9 @@
-/* ---- >>tensors ------------------------------------------------------------------------------- */
+/* tensor/types.h - tensors. */
+#ifndef DS__TENSOR_TYPES_H
+#define DS__TENSOR_TYPES_H
+
+#include "../api/tensor.h"
+#include "../alloc/api_config.h"
 
 /* Policy.
    1. A tensor of devstream's is an object that a table knows by its address, so that it is told
@@ -71,3 +76,5 @@ static ds_result ds__comm_setup(void) {
     ds__lock_give(&ds__c.lock);
     return DS_OK;
 }
+
+#endif

@@ -1,4 +1,12 @@
-/* ---- views ---- */
+/* tensor/view.h - views. */
+#ifndef DS__TENSOR_VIEW_H
+#define DS__TENSOR_VIEW_H
+
+#include "../core/init.h"
+#include "../core/dtype.h"
+#include "types.h"
+#include "dims.h"
+#include "tensor.h"
 
 /* A dimension from the front; -1 and the sentence: there is none. */
 static int ds__tensor_dim(int dim, int ndim) {
@@ -263,3 +271,5 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
     d.given = (ds_device){ DS_DEVICE_HOST, 0 };
     return ds__tensor_show(tensor, &d, out);
 }
+
+#endif

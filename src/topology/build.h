@@ -1,4 +1,8 @@
-/* ---- making ---- */
+/* topology/build.h - making. */
+#ifndef DS__TOPOLOGY_BUILD_H
+#define DS__TOPOLOGY_BUILD_H
+
+#include "types.h"
 
 static int ds__tnode_find(const ds_topology *t, const char *name) {
     for (int i = 0; i < t->nodes; i++)
@@ -100,3 +104,5 @@ DSDEF void(ds_topology_free)(ds_topology *t) {
 DSDEF int(ds_topology_size)(const ds_topology *t) {
     return t->devices;
 }
+
+#endif

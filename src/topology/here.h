@@ -1,3 +1,19 @@
+/* topology/here.h - here. */
+#ifndef DS__TOPOLOGY_HERE_H
+#define DS__TOPOLOGY_HERE_H
+
+#include "../core/init.h"
+#include "../core/thread.h"
+#include "../core/device.h"
+#include "../core/device_query.h"
+#include "../alloc/util.h"
+#include "../tensor/types.h"
+#include "types.h"
+#include "route.h"
+#include "build.h"
+#include "sysfs.h"
+#include "measure.h"
+
 static ds_result ds__here_link(ds_topology *t, int a, int b, int kind, double there, double back) {
     return ds__tlink_add(
         t, (ds__tlink){ a, b, kind, 0, { 0, 0 }, { there, back }, ds__link_kinds[kind].latency });
@@ -249,3 +265,5 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
         (ds_topology_free)(t);
     return r;
 }
+
+#endif

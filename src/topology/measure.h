@@ -1,3 +1,16 @@
+/* topology/measure.h - measure. */
+#ifndef DS__TOPOLOGY_MEASURE_H
+#define DS__TOPOLOGY_MEASURE_H
+
+#include "../core/stream.h"
+#include "../core/stream_sync.h"
+#include "../core/copy.h"
+#include "../alloc/util.h"
+#include "../alloc/allocate.h"
+#include "../alloc/free.h"
+#include "../tensor/types.h"
+#include "types.h"
+
 #define DS__PROBE_BYTES ((size_t)2 << 20)
 
 /* What was measured of two devices; [0] is from the first to the second, [1] back. A little copy
@@ -156,3 +169,5 @@ static ds_result ds__probe(const ds_device *device, size_t count) {
     ds__release(memory);
     return r < 0 ? r : end;
 }
+
+#endif

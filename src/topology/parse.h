@@ -1,4 +1,11 @@
-/* ---- the text ---- */
+/* topology/parse.h - the text. */
+#ifndef DS__TOPOLOGY_PARSE_H
+#define DS__TOPOLOGY_PARSE_H
+
+#include "../core/init.h"
+#include "types.h"
+#include "route.h"
+#include "build.h"
 
 #define DS__TWORDS 512
 
@@ -353,3 +360,5 @@ DSDEF ds_result(ds_topology_read)(const char *path, ds_topology **out) {
     ds__release(text);
     return r;
 }
+
+#endif

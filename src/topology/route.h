@@ -1,4 +1,8 @@
-/* ---- routes ---- */
+/* topology/route.h - routes. */
+#ifndef DS__TOPOLOGY_ROUTE_H
+#define DS__TOPOLOGY_ROUTE_H
+
+#include "types.h"
 
 /* from: the node before */
 typedef struct ds__way {
@@ -215,3 +219,5 @@ static ds_result ds__routes_make(ds_topology *t) {
     return DS_OK;
 #endif
 }
+
+#endif

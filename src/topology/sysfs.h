@@ -1,4 +1,8 @@
-/* ---- the devices that are here ---- */
+/* topology/sysfs.h - the devices that are here. */
+#ifndef DS__TOPOLOGY_SYSFS_H
+#define DS__TOPOLOGY_SYSFS_H
+
+#include "types.h"
 
 /* Policy.
    1. The PCIe tree is what /sys says: a bridge from which ways to several of the devices part is a
@@ -136,3 +140,5 @@ static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int
             return 1;
     return 0;
 }
+
+#endif

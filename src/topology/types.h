@@ -1,4 +1,10 @@
-/* ---- >>topology ------------------------------------------------------------------------------ */
+/* topology/types.h - topology. */
+#ifndef DS__TOPOLOGY_TYPES_H
+#define DS__TOPOLOGY_TYPES_H
+
+#include "../api/topology.h"
+#include "../base/error.h"
+#include "../base/state.h"
 
 /* Policy.
    1. Nodes are devices, switches, sockets and host memory; links join them, and each is a wire for
@@ -116,3 +122,5 @@ static void *ds__grown(void *array, size_t count, size_t *room, size_t size) {
 static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
     return &t->route[from * (t->devices + 1) + to];
 }
+
+#endif

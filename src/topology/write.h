@@ -1,4 +1,10 @@
-/* ---- writing ---- */
+/* topology/write.h - writing. */
+#ifndef DS__TOPOLOGY_WRITE_H
+#define DS__TOPOLOGY_WRITE_H
+
+#include "../core/init.h"
+#include "../core/graph_dot.h"
+#include "types.h"
 
 static void ds__topology_matrix(const ds_topology *t, ds__pen *pen) {
     ds__pen_print(pen, "%-10s", "GB/s us");
@@ -113,4 +119,6 @@ DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *
                             topology->memory,  0 };
     return DS_OK;
 }
+#endif
+
 #endif

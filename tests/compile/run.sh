@@ -11,7 +11,7 @@ tests=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$tests/../.." && pwd)
 fast=; [ "${1:-}" = --fast ] && { fast=1; shift; }
 I=$(cd "${1:-$root}" && pwd) || exit 1
-label=; [ -e "$I/devstream_cpu.h" ] || label="single file: "
+label=; [ -e "$I/devstream_alloc.h" ] || label="single file: "
 CC=${CC:-cc} CUDA_HOME=${CUDA_HOME:-}
 began=$(date +%s)
 
@@ -49,7 +49,7 @@ skipped=0
 
 cxx_of() { echo "$1" | sed 's/clang/clang++/; t; s/gcc/g++/; t; s/cc$/c++/'; }
 header_names=devstream.h
-[ -n "$label" ] || header_names="$header_names devstream_cpu.h devstream_alloc.h devstream_comm.h devstream_rng.h"
+[ -n "$label" ] || header_names="$header_names devstream_alloc.h devstream_comm.h devstream_rng.h"
 alloc=devstream_alloc.h; [ -z "$label" ] || alloc=devstream.h
 rng=devstream_rng.h
 
@@ -117,22 +117,23 @@ compiler() { # compiler CC: what is done with each compiler
         $cc -std=c11 \$C app.c -o app -pthread && ./app >out && grep -q 'hello from the stream, world' out"
 }
 
-# The single file: whatever is defined, the compiler sees the same text and macros as with the several headers, so what was
-# shown of those holds. (Only the mark that a header was included stands elsewhere.)
+# The single file: whatever is defined, it has the same lines as the several headers, with all declarations in front, and the same object code.
 single() {
     cc=$1
     declarations "$cc"
     for d in -DDEVSTREAM_IMPLEMENTATION -DDEVSTREAM_NO_NVTX -DDEVSTREAM_STATIC -DDEVSTREAM_NO_SITES '-DDEVSTREAM_STATIC -DDEVSTREAM_NO_SITES' \
         -DDEVSTREAM_NO_CPU -DDEVSTREAM_API=extern "-DDEVSTREAM_CUDA -I$CUDA_HOME/include"; do
         case $d in *CUDA*) [ -n "$CUDA_HOME" ] || continue ;; esac
-        t "$cc ${d%% -I*}, the same as the several headers" "
-            same() {
-                \"\$@\" -I\$root -E -P -dD \$root/devstream.c | grep -v '_INCLUDED *\$' >several
-                \"\$@\" -I\$I -E -P -dD \$T/impl.c | grep -v '_INCLUDED *\$' >single
-                [ \$(wc -l <several) -gt 1000 ] && diff several single
-            }
-            same $cc -std=c11 $d"
+        t "$cc ${d%% -I*}, the same lines as the several headers" "
+            lines() { \"\$@\" -E -P -dD | grep -v '_INCLUDED *\$\|^ *\$' | sort; }
+            lines $cc -std=c11 $d -I\$root \$root/devstream.c >several
+            lines $cc -std=c11 $d -I\$I \$T/impl.c >single
+            [ \$(wc -l <several) -gt 1000 ] && diff several single"
     done
+    t "$cc, the same object code as of the several headers" "
+        $cc -std=c11 -O0 -I\$root -c \$root/devstream.c -o several.o && $cc -std=c11 -O0 -I\$I -c \$T/impl.c -o single.o
+        for o in several single; do nm -g --defined-only \$o.o | awk '{ print \$2, \$3 }' | sort >\$o.names; size \$o.o | awk 'END { print \$1, \$2, \$3 }' >>\$o.names; done
+        diff several.names single.names"
 }
 compilers=
 for cc in $([ -n "$fast" ] && echo "$CC" || echo gcc clang); do
@@ -163,8 +164,34 @@ t "macros begin with DS or ds_" "
 [ -n "$label" ] || t "DEVSTREAM_API stands in front of every function" "
     $CC -std=c11 -fPIC -shared '-DDEVSTREAM_API=__attribute__((visibility(\"hidden\")))' \$C \$T/impl.c -o lib.so -pthread
     nm -D --defined-only lib.so | grep ' ds_' && exit 1 || true"
-[ -n "$label" ] || t "without devstream_cpu.h: refused" "
-    cp \$I/devstream.h \$T/decl.c . && fails 'needs devstream_cpu.h beside it' $CC -std=c11 -I. -c decl.c"
+
+# The headers against the source tree: whatever is defined, and in whatever order the headers are included, the compiler sees the same text.
+same_text='same_text() { # same_text FOLDER FOLDER FILE OPTIONS...: both give the same text
+        one=$1 two=$2 file=$3; shift 3
+        '"$CC"' -std=c11 "$@" -I$one -E -P $file >one && '"$CC"' -std=c11 "$@" -I$two -E -P $file >two
+        [ $(wc -l <one) -gt 1000 ] && cmp one two
+    }'
+if [ -z "$label" ]; then
+    for d in '' "-DDEVSTREAM_CUDA -I$CUDA_HOME/include" -DDEVSTREAM_NO_CPU -DDEVSTREAM_NO_SITES -DDEVSTREAM_STATIC; do
+        case $d in *CUDA*) [ -n "$CUDA_HOME" ] || continue ;; esac
+        t "headers are what src/ has: ${d%% -I*}" "$same_text
+            sed 's/^/ /' \$I/devstream.c >all.c && same_text \$I \$root/src all.c $d"
+    done
+    t "headers in every order, implementation at the first, the last and a second include" "$same_text
+        for order in 'alloc comm rng' 'alloc rng comm' 'comm alloc rng' 'comm rng alloc' 'rng alloc comm' 'rng comm alloc'; do
+            for first in 1 3 4; do # before which of the includes, of which there are six, it is requested
+                n=0
+                for name in \$order \$order; do
+                    n=\$((n + 1))
+                    [ \$n != \$first ] || echo '#define DEVSTREAM_IMPLEMENTATION'
+                    [ \$n -le 3 ] || [ \$first = 4 ] || continue
+                    echo \"#include \\\"devstream_\$name.h\\\"\"
+                done >order.c
+                same_text \$I \$root/src order.c
+                [ \$first != 4 ] || $CC -std=c11 \$C -fsyntax-only order.c
+            done
+        done"
+fi
 
 if [ -n "$label" ]; then :
 elif [ -e "$root/README.md" ]; then

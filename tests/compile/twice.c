@@ -8,7 +8,3 @@
 #include "devstream_alloc.h"
 #include "devstream_alloc.h"
 #endif
-#if __has_include("devstream_cpu.h")
-#include "devstream_cpu.h"
-#include "devstream_cpu.h"
-#endif

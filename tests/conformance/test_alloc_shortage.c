@@ -952,7 +952,8 @@ static void test_poison_comes_behind_all_who_used_the_block(void **state) {
     }
 }
 
-/* Where it gives the stream the same memory again, as CUDA does. */
+/* CUDA's pool may give the stream the same memory again. (The CPU driver's gives memory back to the
+   system, which writes into it: the same address tells nothing there.) */
 static void test_the_drivers_pool_gets_poisoned_blocks_back(void **state) {
     (void)state;
 
@@ -976,7 +977,7 @@ static void test_the_drivers_pool_gets_poisoned_blocks_back(void **state) {
             ok(ds_stream_wait_stream(s, user));
         ok(ds_mem_free(p));
         q = block(SIZE, s);
-        if (q == p)
+        if (q == p && !harness_is_cpu())
             look(l, q, SIZE, 0xDBDBDBDBu, s);
         ok(ds_stream_synchronize(s));
         ok(ds_stream_synchronize(user));

@@ -1,6 +1,5 @@
 /* Collectives: torch.cuda.comm, and what it lacks. */
 #include "comm.h"
-#include "devstream_cpu.h"
 #include <stdatomic.h>
 #include <sys/mman.h>
 

@@ -1,7 +1,6 @@
 /* Collectives that follow plans: whatever way data takes, every byte is what the direct way
    makes of it. */
 #include "comm.h"
-#include "devstream_cpu.h"
 
 enum { RANKS = 40, ROWS = 3, ROW = 37 };
 

@@ -9,7 +9,6 @@
    DS_RANDOM_SEEDS: how many rounds (600; 150 on CUDA); DS_RANDOM_FIRST: the first, to run a
    failing one again. */
 #include "comm.h"
-#include "devstream_cpu.h"
 #include <math.h>
 
 enum { DIMS = 5, AREAS = 80, STAGE = 64 << 20 };

@@ -11,7 +11,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "devstream_cpu.h"
 
 static uint64_t draw(uint64_t *rng) { /* splitmix64 */
     uint64_t z = *rng += 0x9e3779b97f4a7c15u;

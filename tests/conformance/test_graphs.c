@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "devstream_cpu.h"
 
 static ds_stream made(int device) {
     return harness_stream(device, DS_STREAM_NON_BLOCKING);

@@ -1,4 +1,4 @@
-/* The lock-free section of devstream_cpu.h, checked by spin: a stream with submitted, done and a state; a submitter, two
+/* The lock-free rooms src/cpu/scheduler.h and src/cpu/queue.h, checked by spin: a stream with submitted, done and a state; a submitter, two
    workers that run, poll, let go and sleep; a waiter that enlists and sleeps until its number is done; a destroyer.
    Each statement is one atomic operation of the C code, in its order; seq_cst operations are plain steps, since spin
    explores interleavings. The one weaker store, ds__cpu_pass_short, goes through a store buffer of one entry, which

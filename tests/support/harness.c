@@ -9,7 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 #include "harness.h"
-#include "devstream_cpu.h"
 #include "kernels_ptx.h"
 
 extern char **environ;

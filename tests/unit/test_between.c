@@ -40,8 +40,8 @@ static cudaError_t begin_before_guest(cudaStream_t stream, enum cudaStreamCaptur
 
 #define cudaStreamBeginCapture begin_before_guest
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream_rng.h"
-#include "../../devstream_alloc.h"
+#include "devstream_rng.h"
+#include "devstream_alloc.h"
 #include "unit.h"
 #ifdef DEVSTREAM_CUDA
 #include "standin/standin.h"

@@ -4,7 +4,7 @@
    numbers that are written here once more. Memory is as tight as it can be: a byte read or
    written outside of what a kernel was given fails. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream_comm.h"
+#include "devstream_comm.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,7 +15,6 @@
 /* ---- the device's source on the host ---- */
 
 #define DEVICE_H_INCLUDED
-#define COMM_H_INCLUDED
 #define DEVICE static inline
 #define KERNEL(name) static void host_##name
 #define SHARED static

@@ -1,9 +1,9 @@
 /* The CPU driver's virtual clock: schedules that were computed by hand, from the model that
-   devstream_cpu.h describes at ds_cpu_fabric. Most links move a byte in a nanosecond, a copy
+   devstream.h describes at ds_cpu_fabric. Most links move a byte in a nanosecond, a copy
    holds its engine for 100 ns more, and its latency is 50 ns. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream.h"
-#include "../../devstream_comm.h"
+#include "devstream.h"
+#include "devstream_comm.h"
 
 #include "unit.h"
 

@@ -6,7 +6,7 @@
 static int lock_after_guest(pthread_mutex_t *m);
 #define pthread_mutex_lock(m) lock_after_guest(m)
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream_alloc.h"
+#include "devstream_alloc.h"
 #include "unit.h"
 #undef pthread_mutex_lock
 

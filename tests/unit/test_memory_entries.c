@@ -3,7 +3,7 @@
    stand-in, on the CUDA driver: three devices of 64 MiB, of which the first two reach each
    other. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream.h"
+#include "devstream.h"
 
 #include <setjmp.h>
 #include <sys/wait.h>

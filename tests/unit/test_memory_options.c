@@ -1,7 +1,7 @@
 /* The allocator's options: presets, ranges, the grammar and where it goes wrong, the sizes that
    follow from them. And its texts: cells of the summary, sizes, hints. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream_alloc.h"
+#include "devstream_alloc.h"
 
 #include <locale.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* What ds_mem_validate must see: each number and list that the allocator keeps is damaged in
    turn, and mended again. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream_alloc.h"
+#include "devstream_alloc.h"
 
 #include <setjmp.h>
 #include <cmocka.h>

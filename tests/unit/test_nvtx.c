@@ -2,7 +2,7 @@
    lies beside DS_TEST_PLUGIN if that is set, else one folder above this program. */
 #define _GNU_SOURCE
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream.h"
+#include "devstream.h"
 
 #include <dlfcn.h>
 #include <sched.h>

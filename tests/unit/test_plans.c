@@ -2,7 +2,7 @@
    that it is the sum of, and in which order; any two steps that touch the same bytes, one of
    them writing, must be in an order that the plan itself gives. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream_comm.h"
+#include "devstream_comm.h"
 
 #include "unit.h"
 

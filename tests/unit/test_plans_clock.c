@@ -2,7 +2,7 @@
    driver under the virtual clock, with the topology's wires as links. Nothing is moved
    (DS_CPU_DRY); test_plans.c checks that the steps are right. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream_comm.h"
+#include "devstream_comm.h"
 
 #include "unit.h"
 

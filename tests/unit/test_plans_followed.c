@@ -1,7 +1,7 @@
 /* Collectives on the CPU driver's virtual clock: by plan they take as long as the plan is
    predicted to, and never longer than the direct way. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream_comm.h"
+#include "devstream_comm.h"
 
 #include "unit.h"
 

@@ -1,7 +1,7 @@
 /* Fills that are so large that torch cuts them, made small by a constant of the implementation. */
 #define DEVSTREAM_IMPLEMENTATION
 #define DS__RNG_INDEXED 65536
-#include "../../devstream_rng.h"
+#include "devstream_rng.h"
 #include "unit.h"
 
 /* Above 2 GiB, here 64 KiB, torch cuts a fill into halves. Each part takes its words, and the

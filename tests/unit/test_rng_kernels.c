@@ -3,7 +3,7 @@
    compiled for the host. (The conformance suite compares their PTX, run by the interpreter, with
    the CPU's form.) And what the numbers are worth: tests over 2^30 bytes. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream_rng.h"
+#include "devstream_rng.h"
 #include "unit.h"
 
 #include <math.h>
@@ -11,7 +11,6 @@
 /* ---- the device's source on the host ---- */
 
 #define DEVICE_H_INCLUDED
-#define RNG_H_INCLUDED
 #define DEVICE static inline
 #define KERNEL(name) static void host_##name
 #define THREAD_INDEX host_thread

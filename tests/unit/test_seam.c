@@ -2,7 +2,7 @@
    ds__capture_attachment): one object for each capture and key, made at the first use, released
    with the last that may still run the graph. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream.h"
+#include "devstream.h"
 
 #include <setjmp.h>
 #include <cmocka.h>

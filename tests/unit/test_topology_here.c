@@ -2,7 +2,7 @@
    attributes of the stand-in for cudart. The stand-in reads its settings once, so each test runs
    in a process of its own. */
 #define DEVSTREAM_IMPLEMENTATION
-#include "../../devstream_comm.h"
+#include "devstream_comm.h"
 
 #include "unit.h"
 #include <sys/stat.h>

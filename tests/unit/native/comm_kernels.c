@@ -1,6 +1,7 @@
 /* The CPU forms of the collectives' kernels alone, so that they can be built once more with all
    that this processor and the optimiser have. */
-#include "../../../kernels/comm.h"
+#include "comm/kernel_cpu.h"
+#include "comm/kernel_pack.h"
 
 void native_reduce_part(const ds__comm_reduce_args *args, uint64_t first, uint64_t end, int vector);
 int native_reduce_items(size_t first, size_t count, const void *args);

@@ -1,6 +1,6 @@
 /* The CPU forms of the generators' kernels alone, so that they can be built once more with all
    that this processor and the optimiser have. */
-#include "../../../kernels/rng.h"
+#include "rng/kernel_cpu.h"
 
 void native_rng_part(const ds__rng_args *args, uint64_t at, uint64_t end, int vector);
 int native_rng_permutation(size_t first, size_t count, const void *args);

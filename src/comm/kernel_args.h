@@ -1,0 +1,88 @@
+/* comm/kernel_args.h - kernel args. */
+#ifndef DS__COMM_KERNEL_ARGS_H
+#define DS__COMM_KERNEL_ARGS_H
+
+#include "../os/os.h"
+#include "kernel_arith.h"
+
+/* f16 in the low half of a word, to f32 and back, which on a GPU are instructions; of single
+   words and of vectors of them, U without a sign and S with one. What is subnormal in f16 is
+   brought in place by an addition or subtraction of floats in which nothing is subnormal, so
+   that no flushing of those to zero can be seen. */
+#define DS__COMM_F16_MATH(FN, SET, U, S, FLOAT, BITS)                                         \
+    FN void ds__comm_widen_f16_##SET(U *x) {                                                  \
+        U sign = (*x & 0x8000u) << 16, m = (*x & 0x7fffu) << 13;                              \
+        U special = (U)((S)(0x0f7fffffu - m) >> 31), small = (U)((S)(m - 0x00800000u) >> 31); \
+        m += 0x38000000u + (special & 0x38000000u) + (small & 0x00800000u);                   \
+        *x = sign | BITS(FLOAT(m) - FLOAT(small & 0x38800000u));                              \
+    }                                                                                         \
+    FN void ds__comm_narrow_f16_##SET(U *x) {                                                 \
+        U sign = *x >> 16 & 0x8000u, m = *x & 0x7fffffffu, tiny;                              \
+        U nan = (U)((S)(0x7f800000u - m) >> 31), big = (U)((S)(0x47800000u - m) >> 31),       \
+          small = (U)((S)(m - 0x38800000u) >> 31);                                            \
+        m = (m & ~big) | (big & 0x47800000u);                                                 \
+        tiny = BITS(FLOAT(m) + FLOAT((m & 0u) + 0x3f000000u)) - 0x3f000000u;                  \
+        m = (m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13;                                \
+        *x = (nan & 0x7e00u) | (~nan & (sign | (small & tiny) | (~small & m)));               \
+    }
+DS__COMM_F16_MATH(DS__COMM_FN, f32, uint32_t, int32_t, ds__f32_of, ds__f32_bits)
+
+/* The arguments of both forms. An item of the CPU's is DS__COMM_ITEM bytes of the result. */
+enum { DS__COMM_ITEM = 16 << 10 };
+
+typedef struct ds__comm_reduce_args {
+    /* may be one of the inputs, but with DS__COMM_WIDE_OUT none after the first */
+    void *out;
+    ds__comm_inputs in;
+    uint64_t bytes; /* of the result; in halves, even if it is wide */
+    ds__comm_masks masks;
+    uint32_t inputs; /* 1 to DS__COMM_INPUTS */
+    uint32_t op;
+    uint32_t divisor; /* 0 and 1: none; of integers always */
+    uint32_t kind;
+    uint32_t wide; /* DS__COMM_WIDE_*, of halves only */
+} ds__comm_reduce_args;
+
+typedef struct ds__comm_divide_args {
+    void *out;
+    uint64_t bytes;
+    uint32_t kind;
+    uint32_t divisor;
+} ds__comm_divide_args;
+
+typedef struct ds__comm_pack_args {
+    char *dst;
+    const char *src;
+    ds__comm_dims dims;
+    uint64_t elements;
+    uint32_t ndim; /* 1 to DS__COMM_DIMS */
+    uint32_t size; /* bytes of an element: 1, 2, 4, 8 or 16 */
+} ds__comm_pack_args;
+
+/* by kind */
+static const unsigned char ds__comm_size[] = { 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16 };
+
+static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
+    uint32_t size = ds__comm_size[kind], mantissa = kind == DS__COMM_F16    ? 10
+                                                    : kind == DS__COMM_BF16 ? 7
+                                                    : kind == DS__COMM_F32  ? 23
+                                                                            : 52;
+    ds__comm_masks m = { 0, 0, 0, 0, 0, 8 * size - 1, 16 - size };
+    uint64_t each;
+    /* complex numbers are not compared */
+    if (size > 8 || kind == DS__COMM_C64)
+        return m;
+    each = UINT64_MAX / (UINT64_MAX >> (64 - 8 * size));
+    m.top = each << (8 * size - 1);
+    if (kind >= DS__COMM_F16) {
+        m.sign = m.top;
+        m.room = each * (((uint64_t)1 << mantissa) - 1);
+        m.quiet = m.top - each - each * (((uint64_t)1 << (mantissa - 1)) - 1);
+    }
+    m.flip = kind >= DS__COMM_I8 && kind <= DS__COMM_I64 ? m.top : 0;
+    if (op == DS__COMM_MIN)
+        m.flip = ~m.flip;
+    return m;
+}
+
+#endif

@@ -1,0 +1,210 @@
+/* devstream.h - streams, events, copies and kernels for C, with a GPU and without.
+
+   Do this:
+       #define DEVSTREAM_IMPLEMENTATION
+       #include "devstream.h"
+   in exactly one C file, and #include "devstream.h" in all other files that use it.
+   Link:  cc app.c -pthread
+   With NVIDIA GPUs (the same program also starts and runs without a GPU):
+          cc -DDEVSTREAM_CUDA app.c -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart_static \
+              -ldl -lrt -pthread
+
+   A stream is a queue of work on a device. Work on one stream runs in order. Work on different
+   streams runs concurrently, and events order one stream after another. The CUDA driver runs the
+   work on GPUs through cudart. The CPU driver runs it on threads and keeps CUDA's ordering rules,
+   so that a program behaves the same with a GPU and without.
+
+   Example (compiles as it stands):
+       #define DEVSTREAM_IMPLEMENTATION
+       #include "devstream.h"
+       #include <stdio.h>
+       static void hello(void *who) { printf("hello from the stream, %s\n", (char *)who); }
+       int main(void) {
+           ds_stream s;
+           if (ds_stream_create(NULL, &s) < 0 || ds_launch_host_func(s, hello, "world", NULL) < 0 ||
+               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_last_error()); return 1; }
+           return ds_shutdown() < 0;
+       }
+
+   Macros that you may define, in every file that includes this header unless stated otherwise:
+       DEVSTREAM_IMPLEMENTATION  in one C file: implements every devstream header that the file
+                                 includes
+       DEVSTREAM_STATIC          all functions are static (declare and implement in the same file)
+       DEVSTREAM_API             a prefix of every function, e.g.
+                                 __attribute__((visibility("default")))
+       DEVSTREAM_NO_SITES        verbs are plain functions; errors do not name the caller's file and
+                                 line
+       DEVSTREAM_NO_CPU          with the implementation: leaves the CPU driver out
+       DEVSTREAM_CUDA            with the implementation: adds the CUDA driver. Needs the headers of
+                                 cudart 11.8 or newer and its library, static or shared; needs no
+                                 nvcc, and no libcuda at link time
+       DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_default() is the
+                                 per-thread stream
+       DEVSTREAM_NO_NVTX         with the implementation: ranges are not sent to NVIDIA's tools. By
+                                 default they are sent if the compiler finds <nvtx3/nvToolsExt.h>,
+                                 which needs no library (before glibc 2.34: -ldl)
+   Environment, read once at the first call:
+       DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
+       DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
+       DEVSTREAM_LOG (0 to 4: silent, error, warning, info, debug),
+       DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
+   Environment, read when needed:
+       DEVSTREAM_NVML (another name of libnvidia-ml.so.1)
+
+   Contents: results; initialisation; devices; streams; the current stream; events; memory; copies
+   and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver; call
+   sites; implementation.
+
+   Rules that hold everywhere:
+   - Any thread may call any function at any time, except ds_init and ds_shutdown, which may not run
+     concurrently with other calls.
+   - Host functions, callbacks, payload destructors and kernels may only call functions marked
+     "Callable anywhere". Other functions return DS_ERR_NOT_PERMITTED there (CUDA returns 800).
+   - Bad input gets a negative result and a sentence in ds_last_error(), and nothing is enqueued.
+   - A call blocks only where its comment says so.
+   - Handles are small structs, passed by value. A destroyed or invented handle gives
+     DS_ERR_INVALID_HANDLE, never a crash.
+   - On failure, outputs are set to 0 or NULL.
+   - Errors common to all calls: DS_ERR_INVALID_VALUE for a NULL pointer, a text buffer that is too
+     small, an unknown flag, or a number outside of the range in the comment; the results for a
+     device that does not exist; DS_ERR_OUT_OF_MEMORY; DS_ERR_DRIVER and DS_ERR_SYSTEM with the code
+     in the sentence; DS_ERR_FAILED on a device that has failed; DS_ERR_FORKED; the errors of
+     capture (ds_capture_mode).
+
+   Known gaps: Linux on x86-64 and aarch64 only. Collectives stay within one process. CPU devices
+   share one address space, so a wrong pointer between "devices" is not detected. The CUDA driver
+   has run against a stand-in for cudart that keeps CUDA's documented rules; docs/gpu lists the runs
+   on real GPUs.
+
+   Licence: MIT or public domain, at your choice; see the end of this file. */
+#ifndef DEVSTREAM_H_INCLUDED
+#define DEVSTREAM_H_INCLUDED
+
+#include "api/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "api/result.h"
+#include "api/init.h"
+#include "api/device.h"
+#include "api/stream.h"
+#include "api/event.h"
+#include "api/memory.h"
+#include "api/copy.h"
+#include "api/host_func.h"
+#include "api/dtype.h"
+#include "api/kernel.h"
+#include "api/graph.h"
+#include "api/capture.h"
+#include "api/range.h"
+#include "api/cpu.h"
+#include "api/site.h"
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#include "api/scope.h"
+
+#ifndef DEVSTREAM_NO_SITES
+#include "api/devstream_sites.gen.h"
+#endif
+
+#endif /* DEVSTREAM_H_INCLUDED */
+
+/* ============================================================================================= */
+#if defined(DEVSTREAM_IMPLEMENTATION) && !defined(DEVSTREAM_H_IMPLEMENTED)
+#define DEVSTREAM_H_IMPLEMENTED
+#ifdef __cplusplus
+#error "devstream is implemented in C: compile devstream.c with a C compiler and link it"
+#else
+
+#include "os/os.h"
+
+#include "base/device_code.h"
+#include "base/thread_block.h"
+#include "base/error.h"
+#include "base/handle.h"
+#include "base/pin.h"
+#include "base/object.h"
+#include "base/operation.h"
+#include "base/driver.h"
+#include "base/state.h"
+#include "base/graph_body.h"
+#include "base/capture_list.h"
+#include "base/mapping.h"
+#include "base/ipc_board.h"
+#include "base/core_calls.h"
+
+#include "core/drivers.h"
+#include "core/fault.h"
+#include "core/init.h"
+#include "core/thread.h"
+#include "core/sync_debug.h"
+#include "core/range.h"
+#include "core/range_api.h"
+#include "core/device.h"
+#include "core/device_query.h"
+#include "core/nvml.h"
+#include "core/stream.h"
+#include "core/stream_sync.h"
+#include "core/stream_default.h"
+#include "core/stream_wrap.h"
+#include "core/stream_info.h"
+#include "core/current_stream.h"
+#include "core/submit.h"
+#include "core/event.h"
+#include "core/event_sync.h"
+#include "core/memory_table.h"
+#include "core/memory.h"
+#include "core/segment.h"
+#include "core/user_memory.h"
+#include "core/copy.h"
+#include "core/host_func.h"
+#include "core/kernel.h"
+#include "core/graph.h"
+#include "core/graph_add.h"
+#include "core/graph_edit.h"
+#include "core/graph_dot.h"
+#include "core/graph_exec.h"
+#include "core/graph_exec_update.h"
+#include "core/capture.h"
+#include "core/dtype.h"
+#include "core/shutdown.h"
+
+#endif /* C */
+#endif /* DEVSTREAM_IMPLEMENTATION */
+
+/* ----------------------------------------------------------------------------------------------
+This software is available under two licences; choose whichever you prefer.
+
+ALTERNATIVE A - MIT License. Copyright (c) 2026 the devstream authors
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+associated documentation files (the "Software"), to deal in the Software without restriction,
+including without limitation the rights to use, copy, modify, merge, publish, distribute,
+sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
+furnished to do so, subject to the following conditions: The above copyright notice and this
+permission notice shall be included in all copies or substantial portions of the Software.
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
+NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES
+OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
+CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+
+ALTERNATIVE B - Public Domain (www.unlicense.org)
+This is free and unencumbered software released into the public domain. Anyone is free to copy,
+modify, publish, use, compile, sell, or distribute this software, either in source code form or as a
+compiled binary, for any purpose, commercial or non-commercial, and by any means. In jurisdictions
+that recognize copyright laws, the author or authors of this software dedicate any and all copyright
+interest in the software to the public domain. We make this dedication for the benefit of the public
+at large and to the detriment of our heirs and successors. We intend this dedication to be an overt
+act of relinquishment in perpetuity of all present and future rights to this software under
+copyright law.
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
+NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY,
+WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE
+SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+---------------------------------------------------------------------------------------------- */

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Seeded defects: each is put into a copy of src/, the tests are built with it, and one must fail.
+#     run.sh [PART]     the defects whose file or title contains PART
+# Prints a table; exit 1 if a defect survives, does not compile, or does not fit the code any more
+# (regenerate it with tests/defects/refit.py). A file has the defects of one room; each is a title, the
+# tests that are run first, and a unified diff, which must apply without fuzz:
+#     by: fault | suite | cpu PART      the fault tests, the suite on the CUDA driver or on the CPU driver
+#     by: unit NAME                     that unit test
+# Environment: SHARE: only some of the defects (tests/turn.sh), but all must fit the code; FIT=1: only
+# checks that; CUDA_HOME; JOBS at once (2); B: the folder of the make that has built the suite
+# (build/cc); MUTANT_CC: the compiler for the library with a defect (clang if it is installed, since it is
+# three times as fast as gcc without the optimiser).
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/../.." || exit 2
+jobs=${JOBS:-2} part=${1:-} built=${B:-build/cc}
+cc=${MUTANT_CC:-$(command -v clang || echo "${CC:-cc}")}
+if [ -z "${CUDA_HOME:-}" ] && [ -z "${FIT:-}" ]; then echo "skip  defects: no toolkit found (CUDA_HOME)"; exit 0; fi
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+
+# One folder per defect, with its title, tests, room and diff in files.
+find tests/defects -name '*.diff' | sort | xargs awk -v work="$work" '
+    /^title: / { n++; dir = sprintf("%s/%03d", work, n); system("mkdir -p " dir); keep("title", substr($0, 8)); next }
+    /^by: / { keep("by", substr($0, 5)); next }
+    FNR == 1 || !n { next }
+    /^--- a\// { keep("room", substr($0, 7)) }
+    { print >(dir "/diff") }
+    function keep(name, text) { print text >(dir "/" name); close(dir "/" name) }'
+
+verdict() { printf '%-9s %s\n' "$1" "$2" >"$dir/result"; } # WORD TEXT
+
+# Puts the defect into a copy of the source tree, whose other files are links.
+mutate() { # FOLDER
+    cp -al src "$1/src" && cp "$1/src/${room#src/}" "$1/own" && mv "$1/own" "$1/src/${room#src/}" &&
+        (cd "$1" && GIT_CEILING_DIRECTORIES=$work git apply -p1 diff 2>/dev/null)
+}
+
+# Runs tests until one fails, which `caught` names then: the program is ended there, since the next test may hang on what that one left locked.
+run() { # PROGRAM [PART]; fails when no test was run
+    local out status ran failed running
+    out=$({ timeout 300 stdbuf -oL "$@" 2>&1 & echo "process $!"; wait $!; echo "status $?"; } | awk '
+        $1 == "process" && !process { process = $2 }
+        $1 == "status" { status = $2 }
+        /^\[ RUN      \]/ { ran++; running = $4 }
+        /^\[       OK \]/ { running = "the end" }
+        /^\[  (FAILED|ERROR)  *\] test_/ && !failed { failed = $4; system("kill " process " 2>/dev/null") }
+        END { print ran + 0, failed ? failed : "-", running ? running : "the start"; print status }')
+    { read -r ran failed running; read -r status; } <<<"$out"
+    if [ "$failed" != - ]; then caught=$failed
+    elif [ "$status" -ne 0 ]; then caught="$running (ended with $status)"; fi
+    [ -n "$caught" ] || [ "$ran" -gt 0 ]
+}
+
+compile() { $cc -O0 -w -I"$dir/src" "$@" 2>"$dir/log" || { verdict BROKEN "$title: $(head -n 1 "$dir/log")"; return 1; }; }
+
+program() { # cpu, suite, fault, or unit TEST, which has the library in it: builds it in the folder, unless it is there
+    [ -e "$dir/$1" ] && return
+    local with="-DDEVSTREAM_CUDA -I$CUDA_HOME/include" object=$dir/cuda.o objects=("$built"/standin/*.o)
+    if [ "$1" = cpu ]; then with='' object=$dir/cpu.o objects=(); fi
+    case $1 in
+    unit) compile -std=gnu11 $with -Itests/support "tests/unit/$2.c" "${objects[@]}" -o "$dir/unit" -lcmocka -pthread -ldl -lm; return ;;
+    fault) objects+=("$built"/fault/objects/test_cuda.o) ;;
+    *) objects+=("$built"/tests/conformance/*.o "$built"/tests/support/*.o) ;;
+    esac
+    [ -e "$object" ] || compile -std=c11 $with -c "$dir/src/devstream.c" -o "$object" || return
+    compile "$object" "${objects[@]}" -o "$dir/$1" -lcmocka -pthread -ldl -lm
+}
+
+one() { # FOLDER: writes its line of the table to FOLDER/result
+    local test part others caught='' began=$SECONDS driver
+    dir=$1 title=$(cat "$1/title") room=$(cat "$1/room")
+    mutate "$dir" || return
+    # The tests that are named, then the others.
+    read -r test part <"$dir/by" || true
+    case $test in
+    unit) others=() ;;
+    cpu) others=(cpu) ;;
+    *) others=(fault suite) ;;
+    esac
+    for tests in "$test $part" "${others[@]}" "$test $part" "$test $part"; do # some show in some interleavings only
+        read -r test part <<<"$tests"
+        driver=cuda; [ "$test" = cpu ] && driver=cpu
+        program "$test" "$part" || return
+        [ "$test" = unit ] && part=
+        DS_TEST_DRIVER=$driver DS_TEST_TIMEOUT=20 DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG= DS_TEST_PLUGIN="$(realpath "$built/plugin.so")" \
+            run "$dir/$test" $part || { verdict BROKEN "$title: no test is called so: $tests"; return; }
+        [ -z "$caught" ] || break
+    done
+    if [ -n "$caught" ]; then verdict caught "$(printf '%-24s %-62s %s' "${room#src/}" "$title" "$caught")"; else verdict SURVIVED "$room: $title"; fi
+    echo "$((SECONDS - began)) s $title" >"$dir/seconds"
+    rm -rf "$dir"/*.o "$dir"/{cpu,suite,fault,unit} "$dir/src"
+}
+# Whether the defect can be put into the code.
+fits() { # FOLDER
+    git apply --check -p1 "$1/diff" 2>/dev/null || printf '%-9s %s\n' STALE "$(cat "$1/room"): $(cat "$1/title")" >"$1/result"
+}
+export -f one program compile run verdict mutate fits
+export cc built work CUDA_HOME
+
+find "$work" -mindepth 1 -maxdepth 1 -type d | xargs -P "$jobs" -I{} bash -c 'fits {}'
+if [ -n "${FIT:-}" ]; then
+    cat "$work"/*/result 2>/dev/null && exit 1
+    echo "defects: all of $(ls "$work" | wc -l) fit the code in $SECONDS s"
+    exit 0
+fi
+
+chosen=()
+for dir in "$work"/*/; do
+    if grep -q -- "$part" "$dir/title" "$dir/room" && [ ! -e "$dir/result" ]; then chosen+=("${dir%/}"); fi
+done
+tests/turn.sh "${chosen[@]}" | xargs -P "$jobs" -I{} bash -c 'one {}'
+
+cat "$work"/*/result 2>/dev/null
+all=$(cat "$work"/*/result 2>/dev/null | wc -l)
+caught=$(cat "$work"/*/result 2>/dev/null | grep -c '^caught')
+echo "the slowest: $(sort -nr "$work"/*/seconds 2>/dev/null | head -n 3 | paste -sd ,)"
+echo "defects: $caught passed, $((all - caught)) failed in $SECONDS s"
+[ "$all" -gt 0 ] && [ "$caught" -eq "$all" ]
