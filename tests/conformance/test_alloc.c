@@ -2007,11 +2007,11 @@ static void test_an_aligned_block_has_everything_that_its_request_said(void **st
             void *front = block(5000, from), *low = block(3 * MIB, from);
             void *room = block(17 * MIB, from);
             ok(ds_mem_free(room));
+            ds_mem_request request = {
+                .size = SIZE - 100, .stream = t, .alignment = ALIGNMENT, .label = "aligned"
+            };
             int line = __LINE__ + 1;
-            ok(ds_mem_alloc_with(
-                &(ds_mem_request){
-                    .size = SIZE - 100, .stream = t, .alignment = ALIGNMENT, .label = "aligned" },
-                &p));
+            ok(ds_mem_alloc_with(&request, &p));
             assert_int_equal((uintptr_t)p % ALIGNMENT, 0);
             ds_mem_block b = find((char *)p + SIZE - 200);
             assert_ptr_equal(b.ptr, p);
