@@ -36,7 +36,8 @@ static void finish(void) {
     harness_restart(NULL);
 }
 
-/* The call warns, once, of this. */
+/* The call warns, once, of this. Each use stands on one line: compilers differ in the line of a macro
+   that stands on several. */
 #define warns(call, words)                                                             \
     do {                                                                               \
         int warns_before_ = log_heard.n, warns_line_ = __LINE__;                       \
@@ -141,8 +142,9 @@ static void test_waits_of_the_host_warn_and_name_their_line(void **state) {
     silent(ds_event_synchronize_for(e, 0));
     silent(ds_stream_query(s));
     silent(ds_device_synchronize(harness_device(0)));
-    warns(ds_copy(page, dev, SIZE, s),
-          "ds_copy waits, since it touches pageable memory, for the stream \"busy\"");
+    const char *pageable =
+        "ds_copy waits, since it touches pageable memory, for the stream \"busy\"";
+    warns(ds_copy(page, dev, SIZE, s), pageable);
     assert_int_equal(page[7], 0); /* the registered page was copied there */
     warns(ds_copy(dev, page, SIZE, s), "ds_copy");
     warns(ds_copy_with(page, dev, SIZE, DS_COPY_HOST_STABLE, s), "ds_copy_with");
@@ -293,8 +295,8 @@ static void test_collectives_wait_for_pageable_tensors_only(void **state) {
     stops(ds_comm_broadcast(&host, to, 2, NULL, out), "a tensor is in pageable memory");
     assert_null(out[0]);
     ok(ds_sync_debug_set(DS_SYNC_DEBUG_WARN));
-    warns(ds_comm_broadcast(&host, to, 2, NULL, out),
-          "ds_comm_broadcast waits, since a tensor is in pageable memory");
+    const char *pageable = "ds_comm_broadcast waits, since a tensor is in pageable memory";
+    warns(ds_comm_broadcast(&host, to, 2, NULL, out), pageable);
     for (int i = 0; i < 2; i++)
         ok(ds_tensor_free(out[i]));
     ok(ds_tensor_free(on_device));
