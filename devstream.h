@@ -855,10 +855,10 @@ typedef enum ds_type_code {
     DS_CODE_BFLOAT = 4,  /**< bfloat16 */
     DS_CODE_COMPLEX = 5, /**< two floats, of which bits counts both */
     DS_CODE_BOOL = 6,    /**< 0 or 1 in a byte */
-    /** the following: bits of exponent (E) and mantissa (M); FN: no infinities; */
+    /** the following: bits of exponent (E) and mantissa (M); FN: no infinities; UZ: no negative
+        zero; B11: bias 11; E8M0FNU: a power of two without a sign */
     DS_CODE_FLOAT8_E3M4 = 7,
-    /** UZ: no negative zero; B11: bias 11; E8M0FNU: a power of two without a sign */
-    DS_CODE_FLOAT8_E4M3 = 8,
+    DS_CODE_FLOAT8_E4M3 = 8,        /**< see DS_CODE_FLOAT8_E3M4 */
     DS_CODE_FLOAT8_E4M3B11FNUZ = 9, /**< see DS_CODE_FLOAT8_E3M4 */
     DS_CODE_FLOAT8_E4M3FN = 10,     /**< see DS_CODE_FLOAT8_E3M4 */
     DS_CODE_FLOAT8_E4M3FNUZ = 11,   /**< see DS_CODE_FLOAT8_E3M4 */
@@ -1554,11 +1554,11 @@ enum {
      the library's own have, take the bytes that they read and write / memory_bytes_per_s; one at a
      time on a device, without engine or link. Other kernels take no time.
    - Host functions, records, waits, and what only touches host memory take no time. While a host
-     function runs the clock stands, unless it takes longer than some hundredths of a second:
-     then it may be waiting for something, others go on, and times depend on it. Bytes / a speed
-     is the nearest number of nanoseconds to bytes * 1e9 / bytes_per_s, at least 1. Times of
-     events (ds_event_elapsed_ms) are the clock's. One worker runs everything, so kernels that
-     wait for each other never end. */
+     function runs the clock stands, unless it takes longer than some hundredths of a second: then
+     it may be waiting for something, others go on, and times depend on it.
+   Bytes / a speed is the nearest number of nanoseconds to bytes * 1e9 / bytes_per_s, at least 1.
+   Times of events (ds_event_elapsed_ms) are the clock's. One worker runs everything, so kernels
+   that wait for each other never end. */
 
 /** The way of a copy from one device, or from the host, to another. */
 typedef struct ds_cpu_route {
@@ -1904,7 +1904,15 @@ struct ds_range_guard_ {
 #error "devstream is implemented in C: compile devstream.c with a C compiler and link it"
 #else
 
-/* os/os.h - os. */
+/* os/os.h - entry to the operating-system layer.
+
+   Refuses unsupported processors and compilers, and includes the rooms of this layer. Other
+   layers include this file and not linux.h or lock.h.
+
+   Invariants: except for entry files and the list of drivers, no other room may have a
+   conditional around an include. Linux on x86-64 and aarch64 is the only platform so far.
+   Locks: none.
+   Threads: any. */
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #error "devstream is implemented for x86-64 and aarch64 only, so far"
@@ -1913,7 +1921,21 @@ struct ds_range_guard_ {
 #error "devstream needs C11 with atomics: compile with -std=c11 or newer"
 #endif
 
-/* os/linux.h - linux. */
+/* os/linux.h - Linux, C library and processor.
+
+   Wraps the calls that depend on Linux, the C library or the processor. They concern the clock,
+   futexes, address space, shared memory, byte locks of files and signal masks. The main users
+   are the CPU driver and the shared-memory registry (base/ipc_board.h).
+
+   Invariants: sizes and alignments of reserved address space are multiples of a page. A shared
+   memory object (ds__os_memfd) has no name in the file system and never changes its size.
+   ds__os_memfd_open opens only an object with the given cookie and size. Both report the cause
+   of a failure in errno.
+   Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
+   requested without waiting. The kernel releases it when the file is closed or the process
+   ends.
+   Threads: any; no function keeps state of its own. ds__os_block_signals changes the mask of
+   the calling thread only, which must be a thread of the library. */
 
 #include <dirent.h>
 #include <errno.h>
@@ -2205,7 +2227,15 @@ DS__SEAM static void ds__os_block_signals(void) {
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
 
-/* os/lock.h - lock. */
+/* os/lock.h - spin lock.
+
+   Provides ds__lock, a lock for critical sections of a few dozen instructions. A waiter spins
+   64 times and then yields the processor before each further attempt.
+
+   Invariants: a zeroed lock is free and needs no other initialisation. The lock is not
+   recursive, and waiters get it in no particular order.
+   Locks: each ds__lock is one. Its holder must not sleep, wait for a driver or run user code.
+   Threads: any. Writes of one holder are visible to the next holder. */
 
 /* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may
    be off the processor. */
@@ -2237,7 +2267,15 @@ static inline void ds__lock_give(ds__lock *lock) {
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
 
-/* base/device_code.h - device code. */
+/* base/device_code.h - markers of functions shared with device code.
+
+   Defines DS__DEVICE and DS__CONSTANT for rooms that are compiled both as C and as device code:
+   the arithmetic of the kernels in comm/ and rng/. For device code kernels/device.h defines both
+   macros before it includes such a room; in C they mean `static inline` and `static const`.
+
+   Invariants: a room that uses the markers includes nothing else but this room.
+   Locks: none.
+   Threads: any. */
 
 #ifndef DS__DEVICE
 #include <stdint.h>
@@ -2246,17 +2284,28 @@ static inline void ds__lock_give(ds__lock *lock) {
 #define DS__CONSTANT static const
 #endif
 
-/* base/thread_block.h - errors. */
+/* base/thread_block.h - thread-local block of the library.
+
+   Defines the state that every thread has in thread-local memory (ds__tls): the running public
+   function and its call site, the last error, the capture mode, and recent results of pointer
+   look-ups (ds__found). The public thread-local call site (ds_call_site) is defined here, too.
+
+   Invariants: ds__tls.thread is valid only if `epoch` equals ds__g.epoch. While in_callback is
+   set, public calls are refused, except those callable anywhere. While upper_locked is not 0,
+   nothing is reclaimed. The entries of `hit` are valid only for the table version in
+   hit_version.
+   Locks: none.
+   Threads: each thread uses its own block only. Threads of the library have a block, too, but no
+   thread state (`thread`). */
 
 typedef struct ds__thread ds__thread;
 
 /* A range of memory as a look-up finds it. */
-/* held: DS__HELD_* or 0 */
 typedef struct ds__found {
     uintptr_t base;
     uintptr_t end;
     ds_memory_kind kind;
-    int held;
+    int held; /* DS__HELD_* or 0 */
     int backend;
     int device;
 } ds__found;
@@ -2286,9 +2335,8 @@ typedef struct ds__tls_block {
     struct ds__arena *arena;
     uint32_t epoch; /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
-    /* hit_version, hit_next: the table's version for which these are right; which goes next */
-    uint32_t hit_version;
-    uint32_t hit_next;
+    uint32_t hit_version;    /* the table's version for which the entries of `hit` are right */
+    uint32_t hit_next;       /* the entry that is replaced next */
     ds__found hit[DS__HITS]; /* ranges found last */
     ds_result code;          /* of the last failure */
     /* failures go to `aside` and not to the log: they are not the user's, or not yet */
@@ -2308,7 +2356,18 @@ static __thread ds__tls_block ds__tls;
 __thread ds_site ds_call_site;
 #endif
 
-/* base/error.h - error. */
+/* base/error.h - error codes, error sentences and checks of arguments.
+
+   Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
+   front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
+   argument. The public functions ds_result_name, ds_result_text and ds_last_error are here, too.
+
+   Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
+   errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
+   log at once, so text of ds__also does not appear there.
+   Locks: none. ds__fail invokes the user's log function under all locks that the caller holds;
+   the function must not call devstream.
+   Threads: any, the library's own included. */
 
 static void ds__log(ds_log_level level, int id, const char *text);
 
@@ -2383,7 +2442,30 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
     return r;
 }
 
-/* base/handle.h - bookkeeping memory. */
+/* base/handle.h - handles and their tables.
+
+   Turns a handle into the address of an object and back. A table (ds__table) has a slot for
+   every object of one kind; ds__table_add gives out a slot, ds__slot_at finds one, and
+   ds__handle makes the public handle. base/pin.h destroys objects and reclaims them. The room
+   also declares the functions for bookkeeping memory (ds__alloc, ds__release).
+
+   Policy:
+   1. A handle is index + 1 and generation. A slot's word is generation (32 bits), state (2 bits)
+      and references (30 bits): one for the owners, and one for each other holder, such as a
+      current-stream slot or a graph node.
+   2. Destroying an object makes its handle stale at once and drops the owners' reference. An
+      object without references is freed when no call uses it.
+   3. A call that uses an object stores its address in the thread's hazard pointers, with a plain
+      store. A thread that wants to free objects makes all processors pass a barrier
+      (membarrier), then reads all hazard pointers. So a call pays two stores and no locked
+      instruction; the freeing thread pays for both.
+   4. Slots are in chunks that do not move before ds_shutdown, so a look-up takes no lock.
+
+   Invariants: an object begins with its ds__slot. The generation of a slot in use is not 0, and
+   it rises each time the slot is given out. Chunk i has DS__FIRST_CHUNK << i objects.
+   Locks: ds__table_add takes the table's lock, and calls the user's allocator under it. The
+   other functions take none.
+   Threads: any thread, concurrently. */
 
 static void *ds__alloc(size_t size); /* zeroed; NULL when out of memory */
 static void ds__release(void *ptr);
@@ -2400,14 +2482,6 @@ static char *ds__copy_text(const char *text, size_t longest) {
 
 /* ---- >>handles ------------------------------------------------------------------------------- */
 
-/* Policy. A handle is index + 1 and generation. A slot's word is generation (32) | state (2) |
-   references (30): one for the owners, one per current-stream slot that holds the object.
-   Destroying makes the handle stale at once and drops the owners' reference; an object without
-   references is freed when no call is inside of it. A call that is inside says so in its
-   thread's list of pins, a plain store; who wants to free makes all processors pass a barrier
-   (membarrier) and then reads all lists. So a call pays two stores for its pin and no locked
-   instruction, and destroying pays for both. Slots live in chunks that never move before
-   ds_shutdown, so a look-up takes no lock. */
 enum {
     DS__FREE = 0,
     DS__ALIVE = 1,
@@ -2496,7 +2570,24 @@ static void *ds__table_add(ds__table *t) {
     return slot;
 }
 
-/* base/pin.h - pin. */
+/* base/pin.h - hazard pointers, references and reclaiming.
+
+   Protects an object from being freed while a call uses it, and frees destroyed objects. ds__pin
+   sets a hazard pointer and returns the object of a handle, ds__unpin clears it. ds__ref and
+   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__bury retires an object
+   without references, and ds__table_reap reclaims retired objects.
+
+   Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
+   reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed only
+   without hazard pointers, without references, and if may_free_fn agrees. A thread has at most
+   DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
+   Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
+   ds__is_pinned takes ds__g.lock. may_free_fn and free_fn run without these locks; they may call
+   the driver and user destructors. So a caller of ds__table_reap must hold no lock that these
+   take.
+   Threads: hazard pointers need a thread state, so threads of the library do not set them.
+   References may be counted on any thread. Several threads may reclaim at once.
+   ds__table_destroy is for shutdown only. */
 
 /* What pins: at most this many nested in one call. */
 #define DS__PINS 8
@@ -2642,7 +2733,18 @@ static void ds__table_destroy(ds__table *t) {
     t->used = t->free_head = t->zombies = 0;
 }
 
-/* base/object.h - objects. */
+/* base/object.h - structs behind the handles.
+
+   Defines the objects that a handle stands for: ds__stream, ds__event, ds__kernel, ds__graph and
+   ds__exec. It also declares the struct names that rooms of base/ need from each other.
+
+   Invariants: every object begins with its ds__slot, so the tables of base/handle.h can hold it.
+   A stream's `id` is unique for the life of the process. An event's `driver` is set before its
+   `native`. Launching threads read the first part of a kernel, workers write the part behind the
+   padding.
+   Locks: none are taken here. ds__g.label_lock guards the labels of streams. `lock` of a graph
+   or executable guards its body, and `bind` of an event its device until the device is settled.
+   Threads: any thread. Most other fields do not change after creation, or they are atomic. */
 
 typedef struct ds__driver ds__driver;
 typedef struct ds__ranges ds__ranges;
@@ -2667,9 +2769,8 @@ typedef struct ds__stream {
     int priority;
     int requested;
     unsigned flags;
-    /* kind, borrowed: DS__STREAM_*; 1: a wrapper that must not end the native stream */
-    uint8_t kind;
-    uint8_t borrowed;
+    uint8_t kind;      /* DS__STREAM_* */
+    uint8_t borrowed;  /* 1: a wrapper that must not end the native stream */
     uint8_t of_legacy; /* 1: a wrapper of the legacy stream */
     /* a wrapper of a default stream has that one's native form, and a reference to it */
     ds_stream base;
@@ -2740,7 +2841,17 @@ typedef struct ds__exec {
     ds_site made;
 } ds__exec;
 
-/* base/operation.h - operations and the driver table. */
+/* base/operation.h - operations on streams.
+
+   Defines ds__op, one piece of stream work: its kind (DS__OP_*), flags, call site and arguments.
+   The core hands an operation to submit of a driver. The CPU driver queues operations, graph
+   nodes keep copies of them, and layers see them.
+
+   Invariants: the kind selects the member of the union. Only the CPU driver creates kinds and
+   members that are marked as its own. Flags share bits across kinds: DS__OP_STAGED is for
+   copies, DS__OP_GIVEN for graphs. DS__CHANGED never leaves the library.
+   Locks: none.
+   Threads: an operation belongs to the thread that built it, until it is submitted. */
 
 enum {
     DS__OP_JUMP = 0,
@@ -2757,12 +2868,14 @@ enum {
     DS__OP_UPLOAD,
     DS__OP_EXTERNAL_RECORD,
     DS__OP_EXTERNAL_WAIT,
+    /* LANE_WAIT, NODE_RECORD, NODE_WAIT: the CPU driver's, in its executables */
     DS__OP_LANE_WAIT,
     DS__OP_NODE_RECORD,
     DS__OP_NODE_WAIT,
-    DS__OP_SHARED_RECORD /* the CPU driver's: in its executables */,
+    /* SHARED_RECORD, FREE, CLOCK: the CPU driver's */
+    DS__OP_SHARED_RECORD,
     DS__OP_FREE,
-    DS__OP_CLOCK /* the CPU driver's */
+    DS__OP_CLOCK
 };
 
 enum {
@@ -2783,9 +2896,9 @@ enum {
 enum {
     DS__AT_UNKNOWN = 0,
     DS__AT_PAGEABLE,
-    DS__AT_STABLE /* pageable, but it stays as long as a graph may need it */,
+    DS__AT_STABLE, /* pageable, but it stays as long as a graph may need it */
     DS__AT_PINNED,
-    DS__AT_OTHER /* device memory of the CPU driver, for the CUDA driver */,
+    DS__AT_OTHER, /* device memory of the CPU driver, for the CUDA driver */
     DS__AT_DEVICE /* and the index */
 };
 
@@ -2813,7 +2926,7 @@ typedef struct ds__op {
             uint64_t capture;
         } kernel;
 
-        /* bytes */
+        /* pitches and width: bytes */
         struct {
             void *dst;
             const void *src;
@@ -2823,12 +2936,11 @@ typedef struct ds__op {
             size_t height;
         } copy;
 
-        /* width: elements */
         struct {
             void *dst;
             size_t pitch;
             size_t value_size;
-            size_t width;
+            size_t width; /* elements */
             size_t height;
             uint32_t value;
         } fill;
@@ -2887,40 +2999,63 @@ static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
            (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
 }
 
-/* base/driver.h - driver. */
+/* base/driver.h - driver table.
 
-/* X(entry, parameters, arguments): everything a driver does, but starting, reporting and ending.
-   Stream and event arguments are the driver's own objects; device is an index. Makes the table, the
-   fault layer and its names. Of what a device is like, which switches nothing on: device_link 1:
-   the two, which differ, are joined by NVLink. device_speed copy engines, and bytes per second of
-   its memory; 0: nobody says. Of virtual memory, which no open capture forbids: space_reserve
-   addresses without memory. *out_page is the unit in which memory is mapped, and they are aligned
-   to it; the
-                  driver rounds the size up to it. DS_ERR_UNSUPPORTED: the device has no virtual
-                  memory.
-   space_map memory behind [at, at + size), whole pages of a reservation behind which there is none.
-   This device and all
-                  that reach it as peers read and write it. When it fails everything is as it was.
-   space_unmap takes the memory of one or several space_maps back, all of it and nothing else. It
-   waits for nothing: no work
-                  uses the memory any more. When it fails nothing was done (DS_ERR_INVALID_VALUE:
-                  the range is not that).
-   Of the driver's own allocator, which keeps what is given back for later: async_alloc memory of
-   the stream's device; work that is put on the stream from now on may use it, and what comes after
-   that. async_free gives it back when the stream has come there, on any stream of the driver. When
-   it fails nothing was given back.
-                  A stream that captures is refused both (DS_ERR_CAPTURE_UNSUPPORTED), and the
-                  capture goes on.
-   async_trim returns what the allocator keeps to the device, down to so many bytes. async_info
-   *out_reserved: what the allocator has of the device, *out_used: what of it is in use.
-   run_together the inline rule for several streams: when nothing is pending on any of them run_fn
-   is called, and until it returns
-                  nobody can put work on them; *out_ran is 1 then. It copies and adds up,
-                  DS__INLINE_BYTES in each step, and calls no entry. *out_ran 0: the work has to be
-                  put on the streams, which is always right.
-   Of memory for several processes: share_alloc like memory_alloc, for all that follows.
-   share_export 64 bytes that name it, always the same. share_import it appears here, under some
-   address, until share_close. DS_ERR_ILLEGAL_STATE: it is this process's own. */
+   Defines the table of functions (ds__driver) by which the core calls a driver. Each driver
+   fills in one table. The X-list DS__ENTRIES has all entries that can fail. The list generates
+   the table's members, the fault layer and its names. The inline rule's limit (DS__INLINE_BYTES)
+   is defined here, too.
+
+   Invariants: stream and event arguments are the driver's own objects, and a device is an index.
+   Entries outside of the list cannot fail or must be carried out in any case, so no fault can be
+   injected there. `start` is called before the first entry, `stop` after the last one.
+   Locks: the two functions of this room take none. The core calls capture_begin with ds__g.begin
+   held. It calls most entries for graphs and executables, and the submit of a launch, with the
+   lock of that graph or executable held. An entry may block only if the public call may.
+   Threads: any thread may call an entry, several at once. drain and stop are called by
+   ds_shutdown only. */
+
+/* X(entry, parameters, arguments): everything that a driver does, except starting, reporting and
+   ending. The list makes the driver's table, the fault layer and its names. Stream and event
+   arguments are the driver's own objects; device is an index.
+
+   Properties of a device; these entries enable nothing on the device:
+   device_link    1: the two devices, which differ, are joined by NVLink.
+   device_speed   Copy engines of the device, and bytes per second of its memory; 0: not known.
+
+   Virtual memory; an open capture forbids none of these entries:
+   space_reserve  Reserves addresses without memory. *out_page is the unit in which memory is
+                  mapped. The addresses are aligned to it, and the driver rounds the size up to it.
+                  DS_ERR_UNSUPPORTED: the device has no virtual memory.
+   space_map      Maps memory behind [at, at + size), whole pages of a reservation without memory
+                  behind them. This device and all devices that reach it as peers read and write
+                  the memory. On failure, everything is as before.
+   space_unmap    Takes the memory of one or several space_maps back, all of it and nothing else.
+                  Waits for nothing: no work uses the memory any more. On failure, nothing was done
+                  (DS_ERR_INVALID_VALUE: the range is not that of such space_maps).
+
+   The driver's own allocator, which keeps freed memory for later:
+   async_alloc    Allocates memory of the stream's device. Work that is enqueued on the stream from
+                  now on may use it, and so may all work ordered after that work.
+   async_free     Frees the memory when the stream arrives there, on any stream of the driver. On
+                  failure, nothing was freed. If the stream captures, both entries are refused
+                  (DS_ERR_CAPTURE_UNSUPPORTED), and the capture goes on.
+   async_trim     Returns to the device what the allocator keeps, down to `keep` bytes.
+   async_info     *out_reserved: memory that the allocator has of the device. *out_used: the part
+                  of it that is in use.
+
+   Several streams at once:
+   run_together   The inline rule for several streams. If nothing is pending on any of them, run_fn
+                  is called and *out_ran is 1. Until run_fn returns, no thread can enqueue work on
+                  these streams. run_fn copies and sums, DS__INLINE_BYTES in each step, and calls no
+                  entry. *out_ran 0: the caller must enqueue the work on the streams. That is always
+                  correct.
+
+   Memory for several processes:
+   share_alloc    Like memory_alloc, for the entries that follow.
+   share_export   Writes the 64 bytes that name the memory, always the same.
+   share_import   Maps the memory at some address, until share_close. DS_ERR_ILLEGAL_STATE: the
+                  memory is this process's own. */
 /* clang-format off */
 #define DS__ENTRIES(X) \
     X(device_properties, (int device, ds_device_properties *out), (device, out)) \
@@ -3053,7 +3188,22 @@ DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
                                    : op->u.fill.width * op->u.fill.height * op->u.fill.value_size;
 }
 
-/* base/state.h - state. */
+/* base/state.h - global state, bookkeeping memory and log.
+
+   Holds the state of the library (ds__g): configuration, drivers, object tables, the locks of
+   the core and the lists that they guard. ds__upper has the functions that the allocator and the
+   generators register for the end of streams and for shutdown. The room also defines ds__alloc,
+   ds__release and ds__log.
+
+   Invariants: configuration, drivers and tables are written by initialisation and shutdown only,
+   and read without a lock. A thread state is valid only if its epoch equals ds__g.epoch. `dead`
+   counts ended threads and retired objects. range_version is odd while the ranges are changed.
+   Locks: the functions take none. `mutex` is held for all of initialisation and shutdown, driver
+   calls included. `begin` is taken before capture_lock and must not be held over a wait. `lock`,
+   label_lock, range_lock and mapping_lock protect short steps; no driver call is made under
+   them. ds__alloc, ds__release and ds__log call functions of the user, under all locks of the
+   caller.
+   Threads: any thread. ds_init and ds_shutdown must not run concurrently with other calls. */
 
 enum { DS__COLD = 0, DS__READY = 1, DS__FORKED = 2 };
 
@@ -3156,13 +3306,24 @@ static uint64_t ds__env_number(const char *name) {
     return text && *text && !strchr(text, '-') ? strtoull(text, NULL, 0) : 0;
 }
 
-/* base/graph_body.h - graphs: nodes, dependencies, and what a graph keeps alive. */
+/* base/graph_body.h - shadow graph: nodes, dependencies and attached objects.
 
-/* Policy. The core has the picture of every graph: nodes with copies of their arguments,
-   dependencies, what is kept. The CPU driver runs it from there; the CUDA driver keeps its own
-   graph beside it, node for node. A node holds its kernel or event by a reference; what the user
-   gave (host functions' arguments, attached objects) has a count of owners: graphs, executables,
-   and launches on their way. */
+   The core keeps a shadow graph (ds__body) of every graph: nodes with copies of their arguments,
+   their dependencies, and the objects that the graph keeps alive. The CPU driver runs the shadow
+   graph itself; the CUDA driver keeps a CUDA graph beside it, node for node. ds__node_make,
+   ds__body_append and ds__body_copy build shadow graphs, ds__body_free ends one.
+
+   Invariants: a node holds its kernel or event by a reference. A user's object (ds__object: a
+   host function's argument, an attached object) counts its owners: graphs, executables and
+   pending launches. The last owner runs the destructor, once. Dependencies are indices of nodes
+   of the same body, each at most once. `hooked` is set if the body or a child has an object with
+   a launch_fn.
+   Locks: functions that read or change a body expect the lock of its graph or executable; while
+   a capture adds to the graph, also ds__g.capture_lock. Dropping a reference takes the lock of
+   the object table. ds__object_drop, ds__node_free and ds__body_free run the user's destructor
+   with the last owner; where that can happen, they must be called without a lock.
+   Threads: any thread; ds__object_keep and ds__object_drop also run on threads of the
+   library. */
 
 /* Called at each launch of an executable that has the object, with its stream: before the launch
    (DS_NOT_READY), and after it with what came of it. */
@@ -3185,8 +3346,7 @@ struct ds__node {
     int enabled;
     ds__op op; /* its arguments and grid are the node's own */
     char *label;
-    /* deps, dep_count, dep_room: indices of the nodes that it starts after */
-    uint32_t *deps;
+    uint32_t *deps; /* indices of the nodes that it starts after */
     uint32_t dep_count;
     uint32_t dep_room;
     ds__object *payload; /* a host function's argument */
@@ -3197,10 +3357,8 @@ struct ds__node {
 struct ds__body {
     const ds__driver *driver;
     ds_device device;
-    /* serial, origin: number of the graph, which its node handles carry, and of the one it was
-       copied from */
-    uint32_t serial;
-    uint32_t origin;
+    uint32_t serial; /* number of the graph, which its node handles carry */
+    uint32_t origin; /* number of the graph that it was copied from */
     uint32_t count;
     uint32_t room;
     ds__node **node;
@@ -3528,32 +3686,42 @@ static const char *ds__node_print(const ds__body *b, uint32_t index, char *out, 
     return ds__node_text(b->node[index], index, out, size);
 }
 
-/* base/capture_list.h - capture: what both drivers know of open captures. */
+/* base/capture_list.h - list of open captures, for both drivers.
 
-/* Policy. CUDA keeps the rules of capture on a GPU, the CPU driver on its devices. Both enter
-   each capture here, so that errors can say which capture, where it began, and which call was
-   the first that did not fit. One lock guards the list and, of captures of the CPU driver,
-   everything in them. */
+   Keeps one record (ds__capture) for each open capture, so an error can name the capture, its
+   call site, and the first call that invalidated it. CUDA enforces the rules of capture on a
+   GPU, the CPU driver on its own devices; both enter every capture here (ds__capture_list,
+   ds__capture_unlist). ds__capture_guard refuses calls that an open capture forbids, and
+   ds__capture_fail builds the error sentence.
+
+   Invariants: the list holds a capture from its begin until its end. A status changes from
+   active to invalidated only, and the first offending call that devstream saw (culprit) is
+   stored once, with its rule. ds__g.capture_count is at least the length of the list; the CUDA
+   driver raises it while a capture begins. Numbers of captures and of threads are never used
+   twice.
+   Locks: ds__g.capture_lock guards the list and, for captures of the CPU driver, everything in
+   them. ds__capture_guard takes the lock; functions with a comment "The lock is held" expect it.
+   ds__g.begin and a graph's lock are taken before it. An error reported under the lock invokes
+   the user's log function.
+   Threads: any thread. ds__captures_open reads the count without a lock, so it may be out of
+   date. */
+
 static void ds__capture_over(ds__capture *c, int failed);
 
 struct ds__capture {
     ds__capture *next;
     const ds__driver *driver;
-    /* id, thread, native_id: number; number of the thread that began it; the CUDA driver's
-       number */
     uint64_t id;
-    uint64_t thread;
-    uint64_t native_id;
+    uint64_t thread;    /* number of the thread that began it */
+    uint64_t native_id; /* the CUDA driver's number */
     ds_capture_mode mode;
     ds_capture_status status;
     ds_site begun;
     ds_graph graph;
     ds__body *body;
-    int into; /* 1: the graph was there before */
-    /* origin, members: the driver's stream on which it began; CPU driver: all of its streams.
-       CUDA driver: streams of its own */
-    void *origin;
-    void *members;
+    int into;      /* 1: the graph was there before */
+    void *origin;  /* the driver's stream on which it began */
+    void *members; /* CPU driver: all of its streams. CUDA driver: streams of its own */
     /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
     char culprit[160];
     char rule[128];
@@ -3667,11 +3835,19 @@ DS__SEAM static void ds__capture_unlist(ds__capture *c) {
     }
 }
 
-/* base/mapping.h - mappings: what is mapped in reserved address space, of both drivers. */
+/* base/mapping.h - list of mappings in reserved address space.
 
-/* Policy. A driver enters a mapping before it makes it and takes it out before it ends it. So
-   two that touch are refused, and an unmapping is known to end at the bounds of mappings:
-   cuMemUnmap takes a whole mapping and nothing else. */
+   Records for both drivers which parts of reserved address space have memory behind them. A
+   driver adds a mapping (ds__mapping_add) before it maps memory and takes the mapping out
+   (ds__mapping_take) before it unmaps it. So mappings that overlap are refused.
+   ds__mapping_check finds ranges that do not end at the bounds of mappings, since cuMemUnmap
+   takes whole mappings only.
+
+   Invariants: ds__g.mappings is sorted by address, and no two mappings overlap.
+   Locks: all functions but ds__mapping_after take ds__g.mapping_lock; that one expects it. The
+   user's allocator may run under the lock, a driver call may not.
+   Threads: any thread. Check and take are separate steps, so two threads must not unmap the same
+   range. */
 
 /* Index of the first mapping that ends after the address. The lock is held. */
 static size_t ds__mapping_after(uintptr_t address) {
@@ -3747,19 +3923,36 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
                                         "%zu bytes at %p are not what was mapped", size, ptr);
 }
 
-/* base/ipc_board.h - boards: what several processes look at. */
+/* base/ipc_board.h - shared-memory registries of several processes.
 
-/* Policy. A process that shares something has a board: shared memory that others open, and that
-   goes with the last of them. On it stand its interprocess events (marks), how far the streams
-   that record them have come (lanes), and who uses its memory (stakes). Whoever is on a board
-   has a number there, never given twice, and holds the lock of the byte with that number. The
-   kernel drops it when the process ends, however that happens, so a lock that is free says that
-   nothing will come from there any more. It is a lock of the open file (F_OFD_SETLK): flock has
-   only one for a whole file; a record lock of the old kind is lost when anything in the process
-   closes the file; a robust futex belongs to a thread, which would have to live as long as the
-   process. A forked child has the open file too: it does not get the mapping, and closes the
-   rest first of all. Memory is reserved before it is touched: where there is none that is a
-   result and no signal. */
+   A process that shares events or memory has a shared-memory registry (ds__board): a page
+   (ds__sheet) of shared memory that other processes open. The page has the process's
+   interprocess events (marks), the progress of the streams that record them (lanes), and the
+   users of its memory (export slots: ds__stake). ds__board_own creates the process's own
+   registry, ds__board_open opens that of another process, and ds__board_close gives it back.
+
+   Policy:
+   1. The page lives as long as one process has it open.
+   2. Every process that uses a registry has a number in it, never given twice. It holds the file
+      lock of the byte with this number. The kernel drops the lock when the process ends, in any
+      way. So a free lock means: the process will do nothing more there.
+   3. The lock belongs to the open file (F_OFD_SETLK). flock has only one lock for a whole file.
+      An ordinary record lock is lost as soon as anything in the process closes the file. A
+      robust futex belongs to a thread, which would have to live as long as the process.
+   4. A forked child inherits the open file too. It does not get the mapping, and the fork
+      handler closes the child's copy of the file.
+   5. Memory of the page is reserved before it is touched, so a lack of memory is a result and
+      not a signal.
+
+   Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
+   another process stays open while it has users or pending operations. A mark's generation rises
+   when its event ends, which makes exported handles stale.
+   Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
+   functions that change the list or a registry expect it. The fork handlers hold it across fork.
+   alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an event's
+   lock under it.
+   Threads: any thread, and the watcher thread of the CPU driver. Other processes and the CPU
+   driver's workers change atomic fields of the page without the mutex. */
 
 enum {
     DS__MARKS = 1 << 16,
@@ -3771,12 +3964,11 @@ enum {
 
 /* The progress of one stream that records events of this board: its operations up to `done` are
    over, and those from failed_from to failed_upto have failed. */
-/* who: number << 24 | process id */
 typedef struct ds__lane {
     _Atomic uint64_t done;
     _Atomic uint64_t failed_from;
     _Atomic uint64_t failed_upto;
-    _Atomic uint64_t who;
+    _Atomic uint64_t who; /* number << 24 | process id */
 } ds__lane;
 
 /* An event. */
@@ -3798,12 +3990,10 @@ typedef struct ds__stake {
 typedef struct ds__sheet {
     uint64_t cookie;
     uint32_t layout;
-    /* lanes, waiters, bell: given out; threads that sleep on the bell, which is changed after
-       `done` */
-    _Atomic uint32_t lanes;
-    _Atomic uint32_t waiters;
-    _Atomic uint32_t bell;
-    _Atomic uint64_t peers; /* numbers given out; 1 is the owner's */
+    _Atomic uint32_t lanes;   /* given out */
+    _Atomic uint32_t waiters; /* threads that sleep on the bell */
+    _Atomic uint32_t bell;    /* changed after `done` of a lane */
+    _Atomic uint64_t peers;   /* numbers given out; 1 is the owner's */
     char pad[4096 - 40];
     ds__mark mark[DS__MARKS];
     ds__lane lane[DS__LANES];
@@ -3814,21 +4004,18 @@ typedef struct ds__sheet {
 typedef struct ds__board {
     struct ds__board *next;
     ds__sheet *sheet;
-    /* serial, cookie, me: serial: no other board of this process ever had it */
-    uint64_t serial;
+    uint64_t serial; /* no other board of this process ever had it */
     uint64_t cookie;
     uint64_t me;
-    /* pid, fd, users: users: of another's board */
     int pid;
     int fd;
-    int users;
+    int users;           /* of a board of another process */
     _Atomic int pending; /* operations that will write to it */
-    /* marks, free_mark, stakes, free_stake: of the own one: given out so far; index + 1 of free
-       ones */
-    uint32_t marks;
-    uint32_t free_mark;
-    uint32_t stakes;
-    uint32_t free_stake;
+    /* the process's own board only: */
+    uint32_t marks;      /* given out so far */
+    uint32_t free_mark;  /* index + 1 of the first free one */
+    uint32_t stakes;     /* given out so far */
+    uint32_t free_stake; /* index + 1 of the first free one */
 } ds__board;
 
 static struct {
@@ -4095,7 +4282,17 @@ static void ds__boards_end(void) {
     ds__boards_unlock();
 }
 
-/* base/core_calls.h - the CPU driver. */
+/* base/core_calls.h - functions of the core that lower layers call.
+
+   Declares the functions of core/ that the drivers need, because rooms of base/ and of the
+   drivers may not include a room of core/. They start a public call (ds__enter), add an object's
+   name to an error (ds__name_object), give the current device (ds__thread_device) and look up a
+   pointer (ds__known, ds__ask).
+
+   Invariants: every function that is declared here is defined in core/.
+   Locks: ds__enter may take ds__g.mutex, if devstream has not been started. The others take
+   none. ds__ask calls the CUDA driver.
+   Threads: any thread. On a thread of the library ds__thread_device returns cpu:0. */
 
 static ds_result ds__enter(const char *fn);
 DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label);
@@ -4103,25 +4300,56 @@ DS__SEAM static ds_device ds__thread_device(void);
 DS__SEAM static int ds__known(const void *ptr, ds_pointer_info *out);
 DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
 
-/* core/drivers.h - the list of drivers: those that are compiled in. */
+/* core/drivers.h - list of the drivers and of their rooms.
+
+   Includes the rooms of each compiled-in driver, so that core/init.h finds the driver tables
+   ds__cpu_driver and ds__cuda_driver. DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA
+   brings the CUDA driver in.
+
+   Invariants: only entry files, os/os.h and this list may have conditionals around includes of
+   rooms.
+   Locks: none.
+   Threads: any. */
 
 #ifndef DEVSTREAM_NO_CPU
 
-/* cpu/types.h - cpu policy. */
+/* cpu/types.h - types, constants and global state of the CPU driver.
 
-/* A stream is a queue that at most one thread at a time takes from. Its operations are numbered;
-   `submitted` is the last number put in, `done` the last one passed. So (stream, number) is a
-   token for "everything up to here": an event keeps one, a wait operation names one, a host
-   thread sleeps on one. Stream objects are recycled, never freed before shutdown, and go on
-   counting, so that a token stays true for ever. A stream that waits for a token is parked on
-   the stream it waits for and costs no thread. A stream whose next operation is a host function
-   goes to a thread for host functions; workers never block in the user's code. A worker that has
-   emptied a stream keeps polling it for some microseconds (state POLLED), so that a stream of
-   small operations costs no wake-up; before an operation that may take long it lets go of what
-   it polls. A worker is woken only when no other is about to look at the ready streams
-   (`lookers`). The monitor thread ticks each millisecond while anything runs: it adds a thread
-   for host functions when all are stuck and takes polled streams from a worker whose operation
-   takes longer than expected. */
+   Defines the stream (ds__cpu_stream), the event, the device, the worker, the job and the
+   failure. Also holds the constants and the state of the whole driver, `ds__cpu`. Every other
+   room of cpu/ except options.h includes this room.
+
+   Policy:
+   1. A stream is a queue. At most one thread at a time takes operations from it.
+   2. The operations of a stream are numbered. `submitted` is the last number enqueued, `done`
+      the last number passed.
+   3. A stream and a number form a token. It means all work of the stream up to the number. An
+      event keeps a token, a wait operation names one, and a host thread sleeps on one.
+   4. Stream objects are recycled, but not freed before shutdown, and their numbers continue. A
+      token therefore stays valid.
+   5. A stream that waits for a token is parked on the stream of the token. It holds no thread.
+   6. A stream whose next operation is a host function goes to a thread for host functions.
+      Workers never run host functions.
+   7. After a worker has emptied a stream, it polls the stream for some microseconds (state
+      POLLED). A stream of small operations then costs no wake-up. Before a long operation, the
+      worker releases all streams that it polls.
+   8. A stream that becomes ready wakes a worker only if no worker is about to look at the ready
+      streams (`lookers`).
+   9. The monitor thread ticks every millisecond while anything runs. It adds a thread for host
+      functions if all of them are stuck. It also takes polled streams from a worker whose
+      operation lasts longer than expected.
+
+   Invariants: the thread that sets a stream's state to RUNNING owns the stream. Only the owner
+   takes operations from the queue and writes `done`. `done` never decreases. A proxy and the
+   gate of an executable only count: their state is COUNTS, and they have no operations.
+   Locks: the order is a device's legacy lock, a stream's put lock, the device's lock,
+   `block_lock`, `raw_lock`. A put lock also comes before `wait_lock` and before the pool's lock
+   (`ds__cpu.lock`). The core's capture lock and the mutex of the shared-memory registries come
+   before an event's lock, `object_lock` before `raw_lock`. Exception: the creation of a legacy
+   stream takes put locks under the device's lock, before another thread can use that stream.
+   Threads: caller's threads, workers, threads for host functions, one monitor, and one watcher
+   for interprocess events. The options at the head of `ds__cpu` are set before the first of
+   these threads starts. */
 
 enum {
     DS__CPU_FREE,
@@ -4470,7 +4698,19 @@ static const ds__driver ds__cpu_driver;
 static void ds__cpu_push_ready(ds__cpu_stream *s);
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
 
-/* cpu/failure.h - cpu failures. */
+/* cpu/failure.h - failures of streams and devices.
+
+   Records failures (ds__cpu_fail_device, ds__cpu_fail_stream), and finds the failure of a number
+   of a stream (ds__cpu_failed) or of the stream and its device (ds__cpu_stream_failure).
+
+   Invariants: a device keeps its first failure until it is reset. If `failure` of a stream is
+   set, all numbers from `failed_from` on have failed. Ranges that failed before a reset are in
+   `past`. A failure object lives until the driver stops; without memory, ds__cpu_no_memory takes
+   its place.
+   Locks: ds__cpu_failure_new takes `object_lock`. The other functions take and expect none.
+   Threads: any thread may ask. Only the owner of a stream calls ds__cpu_fail_stream; for a lane
+   that has not started this is the owner of the launching stream, for a proxy the holder of the
+   registries' mutex. */
 
 static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
                                              "out of memory while recording a failure" };
@@ -4526,7 +4766,22 @@ static void ds__cpu_fail_stream(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t 
     atomic_store_explicit(&s->failure, f, memory_order_release);
 }
 
-/* cpu/queue.h - cpu queue memory. */
+/* cpu/queue.h - queue memory, and enqueueing of operations.
+
+   Copies an operation into the queue of a stream (ds__cpu_put), and manages the blocks of queue
+   memory. ds__cpu_raw allocates the memory of all pools of the driver. ds__cpu_op_bytes is the
+   size of an operation in a queue or in the plan of an executable.
+
+   Invariants: an operation never crosses the end of a block. A DS__OP_JUMP follows the last
+   operation of a block that has a successor. An operation is complete before `submitted` counts
+   it. If there is no memory, ds__cpu_put enqueues nothing, or only a clock note. Memory of
+   ds__cpu_raw is zeroed, aligned to 64 bytes, and freed only when the driver stops.
+   Locks: ds__cpu_put and ds__cpu_room expect the stream's put lock. ds__cpu_block_take and
+   ds__cpu_block_give take `block_lock`, ds__cpu_raw takes `raw_lock`. The program's allocator
+   may run under the put lock and `block_lock`.
+   Threads: submitting threads, one at a time for each stream, while the owner of the stream
+   takes operations from the other end. ds__cpu_stays_failed must not run twice at once for a
+   stream. */
 
 /* Memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64, freed at
    shutdown only. */
@@ -4688,10 +4943,20 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
     return DS_OK;
 }
 
-/* cpu/clock_order.h - cpu virtual clock: who comes next. */
+/* cpu/clock_order.h - order of the ready streams under the virtual clock.
 
-/* The worker runs only while somebody wants something; the monitor sees to it that this is not
-   never. */
+   Keeps the ready streams in a pairing heap, and decides whether the worker may run one
+   (ds__cpu_held). The worker runs only while a host thread waits for work (`wanted`) or while
+   `run_all` is set. Otherwise ds__cpu_virtual_ready wakes the monitor, which sets `run_all` if
+   no submission comes for DS__CPU_STALL_TICKS ticks.
+
+   Invariants: the heap is ordered by virtual time, then by creation of the streams. Its root is
+   ready_head[0], and `ready_mask` is 1 exactly if the heap holds a stream. A stream in the heap
+   has a `virt` and is `queued`.
+   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_take expect the pool's lock. The
+   other functions take none.
+   Threads: any thread may make a stream ready. Only the one worker takes a stream from the heap. */
+
 static void ds__cpu_wake_worker(void);
 static void ds__cpu_wake_monitor(void);
 
@@ -4758,14 +5023,33 @@ static ds__cpu_stream *ds__cpu_heap_take(void) {
     return first;
 }
 
-/* cpu/scheduler.h - cpu lock-free: idle, ready, parked, asleep. */
+/* cpu/scheduler.h - hand-over of streams between threads.
 
-/* The part that tests/model checks: four hand-shakes, each a store, then a load of what the
-   other side stores first. publish/idle: ds__cpu_put stores submitted, then ds__cpu_kick loads
-   state; ds__cpu_go_idle the reverse. pass/wait: ds__cpu_pass stores done, then loads waiting;
-   ds__cpu_enlist the reverse. ready/asleep: ds__cpu_push_ready sets ready_mask, then loads
-   lookers; ds__cpu_sleep the reverse. destroy/idle: ds__cpu_stream_destroy stores closing, then
-   tries state; ds__cpu_go_idle the reverse. */
+   Moves streams between the states IDLE, READY, RUNNING, POLLED and PARKED without losing a
+   wake-up. Submitters call ds__cpu_kick, runners ds__cpu_pass and ds__cpu_go_idle, waiters
+   ds__cpu_enlist and ds__cpu_park, workers ds__cpu_pop_ready and ds__cpu_sleep.
+
+   The hand-shakes, which tests/model/cpu.pml checks. In each, a thread stores, then loads a
+   value that the other side stores first:
+   1. publish/idle: ds__cpu_put stores `submitted`, then ds__cpu_kick loads `state`;
+      ds__cpu_go_idle does the reverse.
+   2. pass/wait: ds__cpu_pass stores `done`, then loads `waiting`; ds__cpu_enlist does the
+      reverse.
+   3. ready/asleep: ds__cpu_push_ready sets `ready_mask`, then loads `lookers`; ds__cpu_sleep
+      does the reverse.
+   4. destroy/idle: ds__cpu_stream_destroy stores `closing`, then tries `state`; ds__cpu_go_idle
+      does the reverse.
+
+   Invariants: a stream is in a ready list exactly if `queued` is set, and its state is then
+   READY. `ready_mask` has a bit for each level whose list is not empty. `waiting` is 1 if the
+   list of waiters is not empty. Without a fabric, a worker counts in `lookers` except while it
+   sleeps or runs a long operation.
+   Locks: ready lists change under the pool's lock, a list of waiters under the stream's
+   `wait_lock`. The two are never held together. ds__cpu_go_idle only tries the put lock. No user
+   code and no wait runs under these locks.
+   Threads: any thread. ds__cpu_go_idle and ds__cpu_park_waiting expect the owner of the stream.
+   ds__cpu_sleep, ds__cpu_unpoll_all, ds__cpu_unpoll_fresh and ds__cpu_long are for a worker
+   itself. */
 
 static void ds__cpu_wake_worker(void) {
     atomic_fetch_add(&ds__cpu.wake_word, 1);
@@ -5096,7 +5380,19 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
         ds__cpu_wake_worker();
 }
 
-/* cpu/job.h - cpu jobs: one operation on several threads. */
+/* cpu/job.h - jobs: one operation on several threads.
+
+   Splits an operation into pieces that several threads run. The owner of the stream calls
+   ds__cpu_job_run; idle workers and waiting host threads call ds__cpu_job_join. Kernels, copies
+   and fills use jobs.
+
+   Invariants: each piece runs exactly once. A job is in the list of jobs exactly while it is the
+   `job` of its stream. It is on the owner's stack: ds__cpu_job_run returns only when all pieces
+   are finished and no other thread is inside (`users`).
+   Locks: the pool's lock guards the list, a stream's `job` and `users`. Pieces, which may be
+   user code, run without a lock.
+   Threads: the owner of the stream, workers and waiting host threads, at the same time. The
+   owner spins until the last piece is finished. */
 
 /* Waiting host threads take pieces from the front and workers from the back, so that each
    processor meets much the same memory every time. `taken` says that one is left; front and back
@@ -5195,7 +5491,19 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
     }
 }
 
-/* cpu/copy.h - cpu copies and fills. */
+/* cpu/copy.h - copies and fills by the processor.
+
+   Runs a queued copy or fill (ds__cpu_move): on the current thread, staged through a buffer, or
+   as a job on several threads. ds__cpu_copy_part and ds__cpu_fill_part process a range of one
+   operation. ds__cpu_spread_kernel copies one source to several destinations, for collectives.
+
+   Invariants: the pieces of a job do not overlap and cover the operation. Operations below
+   DS__CPU_SPLIT_BYTES are not split, nor is any operation in inline mode or with a seed. Stores
+   past the caches end with a fence before the piece counts as finished.
+   Locks: expects and takes none itself; ds__cpu_job_run takes the pool's lock. ds__cpu_at_once
+   (cpu/submit.h) calls ds__cpu_copy_part and ds__cpu_fill_part under a put lock.
+   Threads: ds__cpu_move runs on the owner of the stream. Pieces also run on other workers and on
+   waiting host threads, at the same time. */
 
 /* Copies with stores that go around the caches; on Intel's processors four pages side by side:
    more than one row of memory is open then, which is what the hardware prefetchers and the
@@ -5427,7 +5735,18 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
     ds__cpu_long(w, 0);
 }
 
-/* cpu/kernel.h - cpu kernels. */
+/* cpu/kernel.h - kernel launches on the processor.
+
+   Runs a launch (ds__cpu_kernel), and measures how long an item takes. ds__cpu_kernel_items runs
+   the first items alone, and splits the rest into a job if that is expected to take long.
+   ds__cpu_kernel_failed makes a failure of the device from a status.
+
+   Invariants: while a kernel succeeds, each item runs exactly once. If the first part fails, the
+   rest does not run. `runs` and `item_ns` are estimates: concurrent launches may overwrite them.
+   Locks: the kernel, which is user code, runs without a lock of the driver. ds__cpu_job_run
+   takes the pool's lock, ds__cpu_kernel_failed takes `object_lock`.
+   Threads: the owner of the stream. Pieces also run on other workers and on waiting host
+   threads, at the same time. */
 
 static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
     const ds__op *op = job->op;
@@ -5521,7 +5840,21 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
     ds__cpu_fail_stream(s, ds__cpu_fail_device(s->device, text), number);
 }
 
-/* cpu/host_func.h - cpu host functions. */
+/* cpu/host_func.h - host functions and the threads for them.
+
+   Hands a stream whose next operation is a host function or a callback to a thread for host
+   functions (ds__cpu_to_host), and invokes it (ds__cpu_host_op). ds__cpu_host_ready starts the
+   first such thread, ds__cpu_host_spawn a further one.
+
+   Invariants: before a host function is enqueued, at least one thread exists that can run it. A
+   stream in the list for these threads is in state AT_HOST. A host function is skipped if its
+   stream has failed, but a callback is invoked with the failure. The destructor runs after
+   either.
+   Locks: the pool's lock guards the list and the counts of threads. ds__cpu_host_spawn expects
+   it, and calls pthread_create and the program's allocator under it. User code runs without a
+   lock of the driver.
+   Threads: ds__cpu_to_host runs on the owner of the stream. ds__cpu_host_op runs on a thread for
+   host functions, or in inline mode on the submitter. Submitters and the monitor start threads. */
 
 static void *ds__cpu_host_main(void *unused);
 
@@ -5598,15 +5931,31 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     ds__tls.in_callback = outer;
 }
 
-/* cpu/clock.h - cpu virtual clock. */
+/* cpu/clock.h - virtual time of operations.
 
-/* Policy. With a fabric there is one worker, which after each operation takes the ready stream
-   whose time is the lowest. A stream's time is when its next operation is ready, or earlier as
-   long as waits, or notes of the clock (DS__OP_CLOCK), stand before that: those take no time and
-   hold nothing, so it does no harm that they are passed too early. Of what is done, only the
-   last operation of a stream can have its end after the clock; all before that began the next
-   one, and the worker takes nothing that begins later than what it was asked for. So a token's
-   time is needed only while it is the last. */
+   Computes when operations begin and end on the machine that a fabric (ds_cpu_desc.fabric)
+   models. ds__cpu_take_time advances a stream's time past an operation, ds__cpu_put_clock notes
+   the clock at a submission, and ds__cpu_clock_up advances the clock.
+
+   Policy:
+   1. With a fabric there is one worker. After each operation it takes the ready stream whose
+      time is the lowest.
+   2. The time of a stream is the time at which its next operation is ready. It may be earlier
+      while waits or clock notes (DS__OP_CLOCK) precede that operation. These take no time and
+      hold nothing, so passing them too early is harmless.
+   3. Only the last completed operation of a stream can end after the clock. Each earlier
+      operation ended by the time the next one began, and the worker takes no operation that
+      begins later than the requested one. The time of a token is therefore needed only while its
+      operation is the last.
+
+   Invariants: the clock never goes back. Time stamps are never 0. Only the worker uses
+   `link_free`, `engine_free`, `memory_free` and `latest`. A stream has a `virt` exactly if there
+   is a fabric and the stream is not a proxy.
+   Locks: ds__cpu_put_clock expects the stream's put lock. The other functions take and expect
+   none. A kernel's bytes_fn, which is user code, runs without a lock.
+   Threads: ds__cpu_put_clock runs on submitting threads, ds__cpu_take_time only on the worker,
+   and ds__cpu_clock_up on the worker and on waiting threads. The clock and the counters are
+   atomic. */
 
 /* The clock goes on to this time, if it is not there yet. */
 static void ds__cpu_clock_up(int64_t time) {
@@ -5743,7 +6092,21 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
     return again;
 }
 
-/* cpu/run.h - cpu running a stream. */
+/* cpu/run.h - execution of a stream's operations.
+
+   Takes operations from a stream and runs them in order. ds__cpu_run_some is the loop,
+   ds__cpu_step runs one operation, and ds__cpu_run also passes the stream on afterwards.
+   ds__cpu_head is the next operation in the queue.
+
+   Invariants: the caller owns the stream. `done` grows by one after each operation. After
+   DS__CPU_GONE the stream belongs to another thread, and the operation has not been passed. On a
+   failed stream kernels, copies, fills and host functions are skipped, but passed; callbacks and
+   frees still run. At most DS__CPU_NESTED streams run inside one another on a thread.
+   Locks: no lock of the driver is held while an operation runs. A change of owner takes the
+   pool's lock, a pass with waiters `wait_lock`.
+   Threads: a worker or a waiting host thread (DS__CPU_WORK), a thread for host functions
+   (DS__CPU_HOST), or the submitter in inline mode (DS__CPU_ALL). Different streams run
+   concurrently. */
 
 static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
     if (!stamp || atomic_fetch_sub_explicit(&stamp->refs, 1, memory_order_acq_rel) != 1)
@@ -5995,7 +6358,22 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     return 1;
 }
 
-/* cpu/worker.h - cpu threads. */
+/* cpu/worker.h - main loops of workers, host-function threads, monitor.
+
+   ds__cpu_worker_main takes ready streams and polls those that it has emptied,
+   ds__cpu_virtual_main does this under a virtual clock, and ds__cpu_host_main runs host
+   functions. ds__cpu_monitor_main ticks while anything runs and helps streams that are stuck
+   (ds__cpu_watch).
+
+   Invariants: all these threads block signals. In workers and threads for host functions
+   `in_callback` is set, so that user code cannot call back. Each thread reads or sets the word
+   on which it sleeps, and then looks at `quit`. Only the worker itself adds to `polled`; other
+   threads take a stream from it by its state.
+   Locks: ds__cpu_host_main holds the pool's lock except while it runs a stream or sleeps. The
+   monitor starts threads under the pool's lock. Workers hold no lock of the driver in their
+   loops.
+   Threads: each main function runs on the thread that it names. The monitor also takes over
+   polled streams and wakes missed waiters. */
 
 /* Looks once at what the worker polls; 1: there was work. */
 static int ds__cpu_poll(ds__cpu_worker *w) {
@@ -6277,7 +6655,19 @@ static void *ds__cpu_monitor_main(void *unused) {
     return NULL;
 }
 
-/* cpu/wait.h - cpu waiting. */
+/* cpu/wait.h - waits of host threads.
+
+   Waits until a stream has passed a number (ds__cpu_wait). The thread first spins, may run the
+   work that it waits for (ds__cpu_help), and then sleeps on a flag. ds__cpu_wait_virtual is the
+   wait under a virtual clock.
+
+   Invariants: a waiting thread runs only work that the awaited number depends on, and no host
+   functions. It runs nothing if there is a time limit, a seed or a fabric, or if it must sleep
+   at once. Its waiter is on its stack, and out of the stream's list before the function returns.
+   `hurry` counts threads in longer waits (without a fabric), `asleep` threads that sleep.
+   Locks: takes `wait_lock` to enter and leave the list. The caller must not hold a lock of the
+   driver, and no such lock is held during a wait.
+   Threads: caller's threads, and the thread that shuts down. Any number may wait for one stream. */
 
 /* A waiting thread runs what the awaited operation depends on, and nothing else: the stream
    itself up to that operation, or the stream on which it is parked, and so on. Returns 1 when it
@@ -6434,7 +6824,22 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
     return over;
 }
 
-/* cpu/submit.h - cpu submission. */
+/* cpu/submit.h - submission of stream work.
+
+   Implements the entry `submit` (ds__cpu_submit), and enqueues operations (ds__cpu_enqueue).
+   Orders blocking streams against the legacy stream, and runs small copies on an idle stream at
+   once (ds__cpu_at_once, ds__cpu_run_together). ds__cpu_mark returns the number that an event
+   stands for.
+
+   Invariants: no operation is enqueued on a stream whose `closing` is set. A blocking stream and
+   the legacy stream of its device wait for each other's operations as of the submission;
+   `legacy_seen` and `seen_by_legacy` are the numbers that are awaited already. A small copy runs
+   at once only if nothing is pending on the stream.
+   Locks: the device's legacy lock, then the stream's put lock, then the device's lock.
+   ds__cpu_at_once and ds__cpu_run_together only try put locks; copies and sums of limited size
+   run under them. Waits and inline mode run after these locks are released, but the core may
+   hold the lock of an executable.
+   Threads: caller's threads, any number at once. */
 
 static ds_result ds__cpu_report(const ds__cpu_failure *f) {
     return ds__fail(f->code, "%s", f->text);
@@ -6763,7 +7168,22 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
     return r < 0 ? r : ds__cpu_submit_wait(s, op, other, upto);
 }
 
-/* cpu/stream.h - cpu streams. */
+/* cpu/stream.h - stream objects: creation, destruction, wrapping.
+
+   Creates streams from a pool (ds__cpu_stream_make), destroys them (ds__cpu_stream_destroy), and
+   recycles them when they are drained (ds__cpu_recycle). Wraps and unwraps native streams, which
+   are the stream objects themselves.
+
+   Invariants: a stream is in the list of its device from its creation until it is recycled. It
+   is recycled once, after `closing` was set and all its work was passed. A stream that ever
+   failed is not used again, because events may still ask about its numbers. ds__cpu_stream_make
+   returns a legacy stream only after the submissions that began without it have ended.
+   Locks: ds__cpu_stream_make takes `object_lock`, the capture lock and the device's lock one
+   after another; for a legacy stream it takes put locks under the device's lock.
+   ds__cpu_stream_destroy takes the put lock. ds__cpu_recycle takes the put lock, the device's
+   lock and `object_lock`, one after another.
+   Threads: caller's threads. The thread that drops the last reference to an executable destroys
+   its lanes, and may be a worker. ds__cpu_recycle runs on the owner of the stream. */
 
 static int ds__cpu_clamp(int priority) {
     return priority > 0 ? 0 : priority < 1 - DS__CPU_LEVELS ? 1 - DS__CPU_LEVELS : priority;
@@ -6937,7 +7357,16 @@ static ds_result ds__cpu_copy_now(const ds__op *op) {
     return ds__fail(DS_ERR_UNSUPPORTED, "only a GPU's memory needs this");
 }
 
-/* cpu/stream_wait.h - stream wait. */
+/* cpu/stream_wait.h - waits for streams and devices.
+
+   Implements the entries `stream_query` and `stream_synchronize`, and the wait for a device
+   (ds__cpu_wait_device). ds__cpu_tokens lists the unfinished work of a device as tokens.
+
+   Invariants: a wait covers the work that was submitted before the call. A wait for a legacy
+   stream covers all blocking streams of its device. A token is valid until the driver stops.
+   Locks: ds__cpu_tokens takes the device's lock. For a stream with `watch` set, the core's
+   capture lock is taken before the wait. The waits hold no lock of the driver.
+   Threads: caller's threads, any number at once. */
 
 /* A token for the last operation of a stream. */
 typedef struct ds__cpu_token {
@@ -7049,7 +7478,22 @@ static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
     return r == DS_OK ? ds__cpu_settled(s) : r;
 }
 
-/* cpu/event.h - cpu events. */
+/* cpu/event.h - events: records, queries, host waits, elapsed times.
+
+   Implements the event entries of the driver. ds__cpu_submit_record records an event,
+   ds__cpu_event_token returns the token that it stands for, and ds__cpu_token_state the result
+   of a token. ds__cpu_stamp_take allocates the time stamp of a timed record.
+
+   Invariants: an event without a stream and without a capture is unrecorded, and counts as
+   complete. An event with `capture` set has no stream: it stands for nodes. A stamp has two
+   references, of the event and of the queue, and its `ns` is 0 until the record has run. A timed
+   record and an interprocess record are operations; any other record is only a number of the
+   stream.
+   Locks: an event's lock guards `stream`, `upto`, `stamp`, `capture` and `deps`. `capture` and
+   `deps` of an event in use also need the core's capture lock, which comes first. `object_lock`
+   guards the pools of events and stamps. The waits hold no lock of the driver.
+   Threads: caller's threads, any number at once. ds__cpu_event_destroy expects that no other
+   thread uses the event. */
 
 static ds_result ds__cpu_event_share(ds__cpu_event *e);
 static void ds__cpu_event_unshare(ds__cpu_event *e);
@@ -7266,16 +7710,32 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
     return DS_OK;
 }
 
-/* cpu/shared_event.h - cpu events that processes share. */
+/* cpu/shared_event.h - events shared between processes: lanes and proxies.
 
-/* Policy. The latest record of such an event stands on its owner's board: a lane and a number
-   there, for "everything up to here" of a stream of some process. A record is an operation of
-   its own, which says on the lane how far its stream has come. A foreign lane has a stream
-   object here, its proxy, which only counts: so what waits for a foreign record is parked like
-   everything else, and a token of a proxy is true for ever as well. The watcher, a thread that
-   the first such wait starts, looks at the lanes that somebody waits for and sleeps on their
-   boards' bells; a lane whose process is gone has failed from where it stood. The boards' mutex
-   guards all of it, the proxies' `done` included. */
+   Publishes how far the streams of this process have come (ds__cpu_lane_for, ds__cpu_lane_pass).
+   Mirrors the progress of streams of other processes (ds__cpu_proxy_of, ds__cpu_mirror).
+   cpu/event.h and cpu/watcher.h use both.
+
+   Policy:
+   1. The latest record of such an event is in the shared-memory registry (ds__board) of the
+      event's owner. It consists of a lane and a number. They mean all work up to that number of
+      a stream in some process.
+   2. A record is an operation of its own. It writes to the lane how far its stream has come.
+   3. A foreign lane has a stream object in this process, its proxy, which only counts. A stream
+      that waits for a foreign record is therefore parked as usual. A token of a proxy stays
+      valid.
+   4. The watcher is a thread that the first such wait starts. It looks at the lanes that are
+      waited for and sleeps on the bells of their registries.
+   5. If the process of a lane has ended, the operations after the last one passed count as
+      failed.
+
+   Invariants: numbers of a proxy never decrease, also when the proxy is reused for another lane.
+   A registry stays open while operations that write to it are pending (`pending`).
+   Locks: the mutex of the shared-memory registries guards lanes, proxies and the `done` of
+   proxies. ds__cpu_lane_for takes it, ds__cpu_lane_pass and ds__cpu_lane_unused do without it,
+   and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's lock under
+   it.
+   Threads: caller's threads and the watcher. ds__cpu_lane_pass runs on the owner of the stream. */
 
 /* A stream's lane on a board. */
 struct ds__cpu_lane {
@@ -7453,7 +7913,22 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
     return DS_OK;
 }
 
-/* cpu/watcher.h - cpu watcher. */
+/* cpu/watcher.h - watcher thread, and interprocess event entries.
+
+   The watcher (ds__cpu_watcher_main) follows streams of other processes while a wait in this
+   process needs them. ds__cpu_event_foreign brings an event up to date, ds__cpu_event_publish
+   makes a record visible, ds__cpu_event_export and ds__cpu_event_import pass an event between
+   processes.
+
+   Invariants: a watched proxy holds one user of its registry and one waiter of its page
+   (ds__sheet) until it has passed `wanted`. Proxies of one registry are adjacent in the list
+   `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
+   death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
+   Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
+   lock. The watcher sleeps without it. pthread_create runs under it in ds__cpu_watch_for. The
+   check for open captures is made before it is taken.
+   Threads: one watcher, which the first wait starts and ds__cpu_watcher_end joins after all work
+   is done. Caller's threads, any number at once. */
 
 /* Looks at all that is watched and lists what to sleep on; the mutex is held. */
 static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
@@ -7722,14 +8197,22 @@ static void ds__cpu_event_unshare(ds__cpu_event *e) {
     e->word = 0;
 }
 
-/* cpu/capture.h - cpu capture. */
+/* cpu/capture.h - captures on CPU streams: begin, end, query, update.
 
-/* Policy. All state of captures stands under the core's capture lock: a stream's capture, the
-   nodes that its next one depends on, an event's nodes. Outside of captures nobody takes it:
-   `watch` of a stream says that it captures, `watch` of the legacy stream how many blocking
-   streams of its device do. The rules and their codes are CUDA's (CUDA C++ Programming Guide,
-   "Creating a Graph Using Stream Capture"; where that is silent docs/capture.md says what was
-   chosen). */
+   Implements the capture entries of the driver, and tracks which streams belong to a capture
+   (ds__cpu_join_capture, ds__cpu_leave_capture). The rules and their result codes are CUDA's
+   (CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture"). docs/capture.md lists
+   the choices where that guide is silent.
+
+   Invariants: a stream is in the list `members` of a capture exactly while its `capture` is that
+   capture. The `watch` of a stream is 1 while the stream captures. The `watch` of a legacy
+   stream is the number of blocking streams of its device that capture. `deps` are the nodes that
+   the next captured operation of the stream depends on.
+   Locks: all state of captures is under the core's capture lock: a stream's capture and nodes,
+   and an event's nodes. The entries take it, the helper functions expect it. A submission reads
+   `watch` without the lock, and takes the lock only if `watch` is not 0. The program's allocator
+   may run under it.
+   Threads: caller's threads. ds__cpu_watched may be called from any thread. */
 
 static inline int ds__cpu_watched(const ds__cpu_stream *s) {
     return DS__UNLIKELY(atomic_load_explicit(&s->watch, memory_order_relaxed) != 0) ? 1 : 0;
@@ -7978,7 +8461,22 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     return r;
 }
 
-/* cpu/capture_op.h - capture op. */
+/* cpu/capture_op.h - stream work and forbidden calls during a capture.
+
+   Decides the effect of an operation on a capturing stream: a node, a dependency or an error
+   (ds__cpu_capture_op). Brings further streams into a capture (ds__cpu_fork_event,
+   ds__cpu_fork_stream). Refuses calls that an open capture forbids (ds__cpu_unsafe,
+   ds__cpu_unsafe_wait).
+
+   Invariants: an operation on a capturing stream never enters a queue. If it cannot become a
+   node, the graph and the stream's nodes are unchanged. An event recorded in a capture stands
+   for nodes and keeps its own copy of their list. A call that invalidates a capture is named in
+   the later errors of that capture.
+   Locks: the core's capture lock, then an event's lock. ds__cpu_fork, ds__cpu_capture_op and its
+   steps expect the capture lock, the other functions take it. The registries' mutex
+   (ds__cpu_event_look) is taken and released before. ds__capture_over runs after the lock is
+   released.
+   Threads: caller's threads, any number at once. */
 
 /* the core keeps it */
 static ds_result ds__cpu_capture_mode(ds_capture_mode mode) {
@@ -8272,17 +8770,33 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
         ds__capture_over(over, 1);
 }
 
-/* cpu/graph_plan.h - cpu graphs. */
+/* cpu/graph_plan.h - layout of executables: lanes and entries.
 
-/* Policy. An executable is a set of lanes, chains of nodes of which each depends on the one
-   before. A lane is a stream of its own whose queue is not filled by a producer but stands ready
-   in memory, the plan; dependencies between lanes are waits for a number of another lane, as
-   between any streams. So workers, priorities, host functions, failures, and waiting threads
-   that help treat a graph as they treat streams. A launch is one operation of the user's stream:
-   it waits for its turn at the executable (the gate counts launches that are over), starts the
-   lanes, runs the first one itself, and waits for all. A change of the executable makes a new
-   plan; launches on their way keep theirs. A graph of one chain so costs what its operations
-   cost, less the queue. */
+   Divides the nodes of a graph into lanes (ds__cpu_lay_out) and creates the lanes' streams
+   (ds__cpu_make_lanes). Defines the executable (ds__cpu_exec), the plan and the launch.
+
+   Policy:
+   1. An executable is a set of lanes. A lane is a chain of nodes, each of which depends on the
+      one before.
+   2. A lane is a stream. No producer fills its queue: the operations are ready in memory, the
+      plan.
+   3. A dependency between lanes is a wait for a number of the other lane, as between any
+      streams. Workers, priorities, host functions, failures and helping host threads treat lanes
+      as streams.
+   4. A launch is one operation of the user's stream. It waits for its turn at the executable,
+      starts the lanes, runs the first lane itself where that is allowed, and waits for all. The
+      gate counts completed launches.
+   5. A change of the executable makes a new plan. Pending launches keep theirs.
+   6. A graph of one chain therefore costs as much as its operations, without the queue.
+
+   Invariants: the nodes of a lane have one device and one priority. Entries are in topological
+   order, so a lane waits only for an earlier entry of another lane. Numbers count the operations
+   of a lane in one launch from 1, waits included. `flat` has the order of ds__cpu_flatten, which
+   ds__cpu_regather repeats.
+   Locks: expects none: no other thread knows the executable yet. ds__cpu_make_lanes takes
+   `object_lock` and the device's lock.
+   Threads: the thread that instantiates the graph. ds__cpu_lane_end may be called from any
+   thread. */
 
 typedef struct ds__cpu_plan {
     _Atomic int users;
@@ -8545,7 +9059,21 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
     return 1;
 }
 
-/* cpu/graph.h - graph. */
+/* cpu/graph.h - executables and their plans.
+
+   Creates an executable from the nodes of a graph (ds__cpu_graph_instantiate), writes its plan
+   (ds__cpu_plan_make), and frees both. The core keeps the shadow graph (ds__body), so entries
+   that change a graph do nothing. A change of an executable drops its plan.
+
+   Invariants: a plan does not change once it is made. It lives until the executable and all
+   launches have dropped it, and keeps the payloads of its nodes alive. `dirty` is set after a
+   change, until the next launch or upload makes a plan. Event nodes are numbered in the order of
+   the entries, which ds__cpu_launch_events repeats.
+   Locks: takes none itself. The core's lock of the executable orders changes, uploads and
+   launches. Dropping a plan under that lock runs no destructor of the user, because the shadow
+   graph still owns the payloads.
+   Threads: caller's threads. The last reference to a plan or an executable may be dropped by the
+   owner of a launching stream, also a worker; payload destructors then run there. */
 
 static void ds__cpu_plan_drop(ds__cpu_plan *p) {
     if (!p || atomic_fetch_sub(&p->users, 1) != 1)
@@ -8808,7 +9336,21 @@ static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
     return ds__cpu_exec_changed(exec);
 }
 
-/* cpu/graph_launch.h - cpu graphs: launching. */
+/* cpu/graph_launch.h - launches of executables.
+
+   Enqueues a launch as one operation (ds__cpu_submit_launch), runs it when the stream comes to
+   it (ds__cpu_launch_step), and runs the operations that only lanes have (ds__cpu_lane_step).
+
+   Invariants: launches of an executable run one at a time, in the order of their submission: the
+   gate counts completed ones. Launch t uses the numbers from base + t * operations + 1 on in
+   each lane. A failed submission returns both references of the stamps and all lanes of shared
+   events. A failure of a lane becomes a failure of the launching stream.
+   Locks: the core's lock of the executable is held around ds__cpu_submit_launch and
+   ds__cpu_submit_upload. Under it the registries' mutex, the locks of events and those of a
+   submission are taken, one after another. In inline mode the launch runs to its end under that
+   lock, host functions on their threads included. The steps run without a lock of the driver.
+   Threads: caller's threads submit. ds__cpu_launch_step and ds__cpu_lane_step run on the owner
+   of the stream or lane; lanes run concurrently. */
 
 static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
@@ -9050,7 +9592,21 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
     return t.stream ? ds__cpu_wait_step(w, s, t.stream, t.upto, number, who) : DS__CPU_EMPTY;
 }
 
-/* cpu/memory.h - cpu memory. */
+/* cpu/memory.h - device memory: allocation, mapping, stream order.
+
+   Allocates device memory within the device's limit (ds__cpu_memory_alloc). Maps pages in
+   reserved address space (ds__cpu_space_map), and allocates in stream order
+   (ds__cpu_async_alloc, ds__cpu_async_free). Memory is the system's; the driver caches none.
+
+   Invariants: `used` never exceeds `limit`. It counts allocated, mapped, asynchronous and shared
+   memory, and `async_used` the asynchronous part. A mapping is registered before its memory is
+   committed, and removed before the memory is returned. Asynchronous memory is freed when the
+   stream comes to the DS__OP_FREE, also on a failed stream.
+   Locks: none of its own: the counts are atomic. Mappings take `ds__g.mapping_lock`,
+   ds__cpu_unsafe takes the core's capture lock, and ds__cpu_async_free takes the locks of a
+   submission.
+   Threads: caller's threads, any number at once. ds__cpu_async_over runs on the owner of the
+   stream. */
 
 /* The core keeps the table of all memory; what it does not know is ordinary host memory. */
 static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
@@ -9220,7 +9776,19 @@ static ds_result ds__cpu_async_info(int device, size_t *out_reserved, size_t *ou
     return DS_OK;
 }
 
-/* cpu/share.h - share. */
+/* cpu/share.h - device memory shared between processes.
+
+   Allocates device memory that other processes can open (ds__cpu_share_alloc), exports and
+   imports it as 64 bytes. A block is a memory file; the exported bytes name the process, the
+   file and a cookie.
+
+   Invariants: the memory is reserved completely before it is mapped, so touching it cannot fail.
+   Each block in the list counts in its device's `used`. An import counts nowhere, and a process
+   cannot import its own memory.
+   Locks: the mutex of the shared-memory registries guards the list `shares`. ds__cpu_unsafe
+   takes the core's capture lock while a capture is open. The two are not held together, and
+   system calls run without them.
+   Threads: caller's threads. Release and close expect that no work uses the memory. */
 
 /* Memory that other processes can open; it is all there before anybody touches it. */
 typedef struct ds__cpu_share {
@@ -9328,7 +9896,17 @@ static void ds__cpu_share_close(int device, void *base, size_t size) {
     ds__os_unmap(base, size);
 }
 
-/* cpu/host_memory.h - host memory. */
+/* cpu/host_memory.h - pinned memory, release of memory, and draining.
+
+   Allocates and registers host memory (ds__cpu_host_alloc, ds__cpu_host_register).
+   ds__cpu_memory_wait waits until no work uses memory, and ds__cpu_memory_release then frees
+   device or pinned memory. ds__cpu_drain waits for all work of the driver.
+
+   Invariants: ds__cpu_memory_release always succeeds, and no work uses the memory any more when
+   it is called. Registered memory is not freed. ds__cpu_drain needs no memory and cannot fail.
+   Locks: ds__cpu_unsafe takes the core's capture lock while a capture is open. ds__cpu_drain
+   takes a device's lock to find an unfinished stream. The waits hold no lock of the driver.
+   Threads: caller's threads. ds__cpu_drain runs during ds_shutdown and in ds__cpu_stop. */
 
 static ds_result ds__cpu_host_alloc(size_t size, void **out) {
     ds_result r = ds__cpu_unsafe(
@@ -9389,7 +9967,18 @@ static void ds__cpu_drain(void) {
     }
 }
 
-/* cpu/device.h - cpu devices. */
+/* cpu/device.h - device entries of the CPU driver.
+
+   Describes the virtual devices (properties, free memory, peer access, speed, priorities), waits
+   for one (ds__cpu_device_synchronize), and clears its failure (ds__cpu_device_reset).
+
+   Invariants: ds__cpu_device_reset waits for the work submitted before the call. It then clears
+   the failures of the device and of its streams, but their failed numbers stay failed (`past`).
+   With a fabric, peer access follows from its routes, else from the matrix of the options.
+   Locks: ds__cpu_unsafe_wait takes the core's capture lock. ds__cpu_device_reset takes the
+   device's lock to visit the streams, and `raw_lock` under it. The waits hold no lock of the
+   driver.
+   Threads: caller's threads. */
 
 static ds_result ds__cpu_device_properties(int device, ds_device_properties *out) {
     memset(out, 0, sizeof *out);
@@ -9486,7 +10075,19 @@ static ds_result ds__cpu_priority_range(int device, int *out_least, int *out_gre
     return DS_OK;
 }
 
-/* cpu/options.h - cpu start and stop. */
+/* cpu/options.h - options of the CPU driver.
+
+   Checks a ds_cpu_desc (ds__cpu_check_desc), and keeps a copy of it until ds_shutdown
+   (ds__cpu_keep_desc). ds__cpu_option reads a number from the options or else from the
+   environment.
+
+   Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
+   where 0 means a default, and its number of devices is also that of the options. A refused
+   ds_cpu_desc changes nothing.
+   Locks: ds__cpu_keep_desc is called under the core's initialisation mutex (`ds__g.mutex`).
+   ds__cpu_check_desc runs without a lock. The program's allocator may run in ds__cpu_keep_desc.
+   Threads: the threads that call ds_init and ds_shutdown, one at a time. ds__cpu_desc is read by
+   the thread that starts the driver. */
 
 static int ds__cpu_option(int value, const char *name, int fallback, int most) {
     uint64_t n = value > 0 ? (uint64_t)value : ds__env_number(name);
@@ -9623,7 +10224,21 @@ static ds_result ds__cpu_keep_desc(const ds_cpu_desc *desc) {
                              desc->fabric->devices);
 }
 
-/* cpu/driver.h - driver. */
+/* cpu/driver.h - driver table, start and stop of the CPU driver.
+
+   Defines the table ds__cpu_driver, starts the driver (ds__cpu_start) and stops it
+   (ds__cpu_stop). ds__cpu_passed tells the core whether all work that was pending at a mark is
+   over. Implements ds_cpu_get_stats and ds_cpu_clock.
+
+   Invariants: the options, limits and counts that threads read are set before the first thread
+   starts. If ds__cpu_start fails, its threads have ended and its memory is freed. ds__cpu_stop
+   waits for all work, ends all threads, and then frees queues, streams, events and failures.
+   Locks: probe, start and stop are called under the core's initialisation mutex (`ds__g.mutex`).
+   ds__cpu_stop waits for work and joins threads under it, so host functions may run meanwhile.
+   ds__cpu_passed takes the lock of one device after another, and ds_cpu_get_stats the pool's
+   lock.
+   Threads: start and stop run on one thread, without other calls. The rest runs on caller's
+   threads. */
 
 static void ds__cpu_probe(ds_backend_info *out) {
     out->name = "cpu";
@@ -9856,18 +10471,41 @@ DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
 
 #ifdef DEVSTREAM_CUDA
 
-/* cuda/types.h - cuda: the CUDA driver, over cudart. */
+/* cuda/types.h - types and state of the CUDA driver.
 
-/* Policy. Streams, events, copies and memory are cudart's. What goes through the driver's own
-   entry points, which cudart hands out, so that nothing links to libcuda: kernel images,
-   launches, fills of more than bytes, and queries, which in cudart would leave "not ready" as
-   the thread's last error. Every call stands in a scope, which makes the device current when it
-   is not, and clears the thread's last error only if it was ours. For another device its primary
-   context is pushed and popped again: cudaSetDevice back to the former device would give that
-   one a context, hundreds of MB, if it had none (CUDA 12). CUDA does not ask for the device at
-   every call (Programming Guide, "Stream and Event Behavior"), but in a thread without a context
-   cudart would make one for its current device. Host functions and callbacks both are
-   cudaStreamAddCallback's: those run in every case and learn of a failure. */
+   Declares the driver's objects for streams, events, host functions, modules and staging buffers,
+   and its global state (ds__cuda). Includes the header of cudart and lists the entry points of the
+   driver library (DS__CUDA_ENTRY_POINTS). Needs neither libcuda nor cuda.h.
+
+   Policy:
+   1. cudart does streams, events, copies and memory. The driver library does contexts, kernel
+      images, launches, kernel nodes of images, fills of 2 and 4 bytes, and mapped memory. Its entry
+      points come from cudart, so nothing links to libcuda.
+   2. Queries go to the driver library as well. In cudart a query would leave "not ready" as the
+      thread's last error.
+   3. Every call of an entry runs in a scope (ds__cuda_scope). A scope makes its device current if
+      another device is current. It clears the thread's last error only if a call of the scope has
+      caused that error.
+   4. For another device, a scope pushes the primary context of the device and pops it again. With
+      CUDA 12, cudaSetDevice back to the former device could create a context there, which takes
+      hundreds of MB.
+   5. CUDA does not require the device to be current for every call (Programming Guide, "Stream and
+      Event Behavior"). In a thread without a context, however, cudart would create one for its
+      current device.
+   6. Host functions and callbacks both use cudaStreamAddCallback: CUDA runs these in every case and
+      reports a failure to them.
+
+   Invariants: `streams` holds every stream object except those of the legacy streams. A host
+   function is in `hosts` until it begins to run or CUDA refuses it. The state of a host function or
+   keep changes from pending to taken once; the thread that changes it runs or releases the object.
+   Primary contexts are retained and peer access is enabled for the life of the process.
+   Locks: `mutex` guards the modules, the side streams and the set-up of pools; it is held across
+   driver calls that compile or create. `lock` guards `streams` and is held across queries and event
+   records. `host_lock` guards `hosts`, `stages` and `keeps`; no call into CUDA is made under it.
+   The core's capture lock comes before all of them. An error about a capture takes the capture
+   lock, so errors must be reported after `lock` or a stream's lock is released.
+   Threads: any. `devices`, `multiprocessors` and the entry points are written during initialisation
+   only. CUDA's own threads use the host functions, the keeps and the staging buffers. */
 
 #if defined(__has_include)
 #if !__has_include(<cuda_runtime_api.h>)
@@ -9886,9 +10524,6 @@ DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
 #error "devstream needs cudart 11.8 or newer"
 #endif
 
-/* X(function, parameters): what is taken from the driver. The types are those of cuda.h, which
-   need not be there: results, options and JIT options are ints, handles are pointers, a device's
-   address is 64 bits wide. */
 /* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a driver's entry of before does not look at the last two */
 typedef struct ds__cuda_kernel_params {
     void *function;
@@ -9917,6 +10552,9 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     unsigned char reserved[4];
 } ds__cuda_memory;
 
+/* X(function, parameters): the functions taken from the driver library. The types are those
+   of cuda.h, which need not be there: results, options and JIT options are ints, handles are
+   pointers, a device's address is 64 bits wide. */
 /* clang-format off */
 #define DS__CUDA_ENTRY_POINTS(X) \
     X(cuModuleLoadDataEx, \
@@ -9974,7 +10612,7 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
 enum {
     DS__CUDA_NO_CONTEXT = 201,
     DS__CUDA_NOT_READY = 600,
-    DS__CUDA_MAX_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */,
+    DS__CUDA_MAX_SHARED = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
     DS__CUDA_HAS_SPACE = 102 /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
 };
 
@@ -9990,14 +10628,12 @@ typedef struct ds__cuda_stage {
 
 typedef struct ds__cuda_stream {
     cudaStream_t handle;
-    /* device, kind: DS__STREAM_* */
     int device;
-    int kind;
+    int kind; /* DS__STREAM_* */
     int priority;
     _Atomic uint64_t capture; /* the number of the capture that it was last seen in */
-    /* owned, blocking: the handle ends with this object; it is ordered with the legacy stream */
-    int owned;
-    int blocking;
+    int owned;                /* the handle ends with this object */
+    int blocking;             /* the stream is ordered with the legacy stream */
     /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
     int hidden;
     uint64_t thread;         /* a per-thread stream's */
@@ -10089,10 +10725,8 @@ static struct {
     ds__cuda_keep *keeps;   /* what CUDA has not let go yet */
     /* what it had not at a shutdown: it may still run and end that, which stays for good */
     ds__cuda_keep *left;
-    /* host_count, inside: host functions that were put on a stream and have not returned; that
-       run */
-    _Atomic int host_count;
-    _Atomic int inside;
+    _Atomic int host_count; /* host functions that were put on a stream and have not returned */
+    _Atomic int inside;     /* host functions that run */
     _Atomic uint64_t threads;
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
@@ -10101,7 +10735,23 @@ static struct {
 
 static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
 
-/* cuda/call.h - cuda calls and errors. */
+/* cuda/call.h - scopes, errors and capture modes of CUDA calls.
+
+   Wraps the calls into CUDA. ds__cuda_enter opens a scope with a current device, ds__cuda_leave
+   closes it, and ds__cuda_on opens one for a stream. DS__RT checks a call of cudart, DS__DR_CODE
+   calls an entry point of the driver library, and ds__cuda_fail reports the error. ds__cuda_relax
+   and ds__cuda_query_begin change the thread's capture mode around calls that an open capture could
+   forbid.
+
+   Invariants: A successful ds__cuda_enter needs one ds__cuda_leave; a failed one needs none.
+   ds__cuda_leave makes the former device current again. An error that was pending in the thread
+   before the scope stays its last error. ds__cuda_enter marks the device as used.
+   Locks: The successful path takes none. Codes 900 to 908 take the capture lock
+   (ds__cuda_capture_failed) unless the thread holds it (ds__tls.capture_locked). ds__cuda_fail may
+   invoke the user's log function under the locks of the caller.
+   Threads: any. A scope belongs to the thread that opened it. The per-thread stream of another
+   thread is refused (ds__cuda_mine), because CUDA's handle for it means the calling thread's
+   stream. */
 
 /* After these the device cannot be used by this process any more (driver_types.h says so at
    each). */
@@ -10355,7 +11005,21 @@ static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream
     return r;
 }
 
-/* cuda/device.h - cuda start and devices. */
+/* cuda/device.h - start-up and devices.
+
+   Finds the CUDA devices and the entry points of the driver library (ds__cuda_probe) and starts the
+   driver (ds__cuda_start). Implements the device entries: properties, memory, links, speed, peer
+   access, priorities and synchronisation. Reset is not supported.
+
+   Invariants: ds__cuda_probe creates no context. Peer access is asked for once for each ordered
+   pair of devices, is enabled with the first positive answer, and is never disabled.
+   ds__cuda_device_synchronize unloads only modules that had no users before the wait.
+   Locks: ds__cuda_device_synchronize takes ds__cuda.mutex before and after its wait, never during
+   the wait. The other functions take none.
+   Threads: probe and start run during initialisation, all other entries on any thread. If two
+   threads enable the same peer access, the second one accepts CUDA's answer "already enabled".
+   Memory queries and peer access run in relaxed capture mode, so open captures neither forbid them
+   nor become invalid. */
 
 static cudaError_t ds__cuda_entry_point(const char *name, void **out) {
 #if CUDART_VERSION >= 12000
@@ -10382,9 +11046,10 @@ static void ds__cuda_probe(ds_backend_info *out) {
 #undef DS__CUDA_NAME
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
+    /* count, runtime, driver: untouched on failure */
     int count = 0;
     int runtime = 0;
-    int driver = 0; /* untouched on failure */
+    int driver = 0;
     const char *call = "cudaGetDeviceCount";
     cudaError_t pending = cudaPeekAtLastError();
     cudaError_t code = cudaGetDeviceCount(&count);
@@ -10583,7 +11248,20 @@ static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_gr
     return r;
 }
 
-/* cuda/stream.h - cuda streams. */
+/* cuda/stream.h - stream objects.
+
+   Creates, wraps and ends the driver's stream objects (ds__cuda_stream) and keeps the list of them.
+   Implements the entries stream_create, stream_wrap, stream_native, stream_destroy, stream_unwrap,
+   stream_hide, stream_forget and stream_identity.
+
+   Invariants: Every stream object except those of the legacy streams is in ds__cuda.streams. At
+   most one of them owns a native handle. If the last object of a handle is ended or hidden, the
+   captures that began on the handle are over. A destroyed native stream is freed by CUDA when its
+   work is done.
+   Locks: The list functions take ds__cuda.lock; this room calls no driver under it. Ending or
+   hiding a stream may take the capture lock, so the caller must not hold it. Creating a stream is
+   allowed under the capture lock.
+   Threads: any. The caller ensures exclusive use of a stream object while the object ends. */
 
 /* The lock is held. */
 static void ds__cuda_link_stream(ds__cuda_stream *s) {
@@ -10806,7 +11484,21 @@ static const void *ds__cuda_stream_identity(void *stream) {
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
 }
 
-/* cuda/stream_wait.h - stream wait. */
+/* cuda/stream_wait.h - queries of streams and waits of the host.
+
+   Tells whether the work of a stream is done (ds__cuda_stream_query) and waits for it
+   (ds__cuda_stream_synchronize). Records an event for later waits (ds__cuda_mark). Waits with a
+   time limit by polling (ds__cuda_poll), also for events.
+
+   Invariants: The query and the wait of the legacy stream include each blocking stream of its
+   device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
+   stream, since that would be a barrier for all blocking streams. Per-thread streams of other
+   threads are left out.
+   Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
+   cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come after its release.
+   Threads: any. If a capture is open, queries run in relaxed capture mode. The list of blocking
+   streams may change between its count and the records; streams beyond the count are not waited
+   for. */
 
 /* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
    counts its own work only, and to put something on it would be a barrier for all of them. So
@@ -10972,7 +11664,22 @@ static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) 
     return r;
 }
 
-/* cuda/event.h - cuda events. */
+/* cuda/event.h - events.
+
+   Creates, destroys, queries, waits for and measures the driver's events (ds__cuda_event), and
+   exchanges them with other processes (export, import). The core creates an event for its first
+   record. If that record failed and the next one is on another device, ds__cuda_event_create makes
+   a new event and chains the former one (`older`).
+
+   Invariants: The native event and the device of an object never change. An older event lives until
+   ds__cuda_event_destroy, because a reader may still hold it. `capture` is the number of the
+   capture in which the event was last recorded, or 0.
+   Locks: none of the driver. The core holds the event's own lock (`bind`) around
+   ds__cuda_event_create, so cudaEventCreateWithFlags runs under a spinlock. No lock is needed for a
+   wait.
+   Threads: any; all entries except destroy may run concurrently on one event. If a capture is open,
+   queries and elapsed times run in relaxed capture mode. A wait with a time limit polls
+   (ds__cuda_poll). */
 
 static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags,
                                      cudaEvent_t *out) {
@@ -11130,7 +11837,21 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
     return DS_OK;
 }
 
-/* cuda/host_func.h - cuda host functions. */
+/* cuda/host_func.h - host functions and callbacks.
+
+   Enqueues host functions and callbacks (ds__cuda_submit_host, ds__cuda_post) and runs each once
+   (ds__cuda_run_host). Both use cudaStreamAddCallback, which CUDA invokes after a failure as well.
+   If the stream captures, a host function becomes a node by capture_op.h.
+
+   Invariants: A record is in ds__cuda.hosts until it begins to run. The thread that changes its
+   state from pending to taken runs it. host_count includes a record until its function and its
+   destructor have returned. After a failure a callback gets DS_ERR_FAILED, a host function does not
+   run, and the destructor runs in any case.
+   Locks: `host_lock` guards the list; no driver call and no user code runs under it. ds__cuda_post
+   may be called under the capture lock or a stream's staging mutex.
+   Threads: any thread enqueues. The functions run on CUDA's callback thread, or during shutdown,
+   after the failure of a device, on the thread that drains. Calls into devstream are refused there
+   (ds__tls.in_callback). */
 
 static void ds__cuda_unlist_host(ds__cuda_host *h) {
     ds__lock_take(&ds__cuda.host_lock);
@@ -11245,7 +11966,20 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
     return r;
 }
 
-/* cuda/copy_plain.h - cuda copies and fills. */
+/* cuda/copy_plain.h - copies by cudart and work on host memory.
+
+   Enqueues a copy by cudart (ds__cuda_move) and says how cudart must be told about operands
+   (ds__cuda_where, ds__cuda_kind, ds__cuda_on_gpu). Runs copies and fills between host memory as
+   host functions (ds__cuda_submit_host_work). For these, cudart would block the caller or has no
+   function.
+
+   Invariants: An operand at an unknown place counts as one on a GPU, and cudart finds its place.
+   The copy of the operation is freed by the destructor of its host function. With DS__OP_BLOCKS,
+   ds__cuda_submit_host_work returns after the work is done.
+   Locks: none of its own. ds__cuda_submit_host_work uses host_func.h and may wait for the stream,
+   so its callers hold no lock of the driver.
+   Threads: any; ds__cuda_move runs in a scope of its caller. ds__cuda_host_work runs on CUDA's
+   callback thread, or during shutdown on the thread that drains. */
 
 /* Where an operand of a copy is: a device's index, or one of these. */
 enum { DS__CUDA_HOST = -1, DS__CUDA_ASK = -2 /* cudart sees for itself */ };
@@ -11345,11 +12079,24 @@ static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__o
                : DS_OK;
 }
 
-/* cuda/staging.h - staging. */
+/* cuda/staging.h - staged copies between a GPU and a CPU device.
 
-/* A copy between a GPU and a CPU device's memory, which is host memory that may be touched in
-   stream order only: piece by piece through one pinned buffer, host functions between the buffer
-   and that memory, cudart between it and the GPU. */
+   Copies between a GPU and memory of a CPU device (ds__cuda_staged_to_gpu,
+   ds__cuda_staged_from_gpu). That memory is host memory, but it may be touched in stream order
+   only. The copy runs piece by piece through one pinned buffer. Host functions copy between the
+   buffer and that memory; cudart copies between the buffer and the GPU.
+
+   Invariants: A stream has at most one buffer of DS__CUDA_STAGE bytes; its copies share the buffer,
+   because they run one after the other. The buffer counts the stream and its copies as users, and
+   without users it waits in ds__cuda.stages for another stream. The record `last` runs behind all
+   pieces and keeps the buffer until cudart has read it. A copy on a stream that captures is
+   refused.
+   Locks: The stream's staging mutex is held while all pieces of a copy are enqueued. The calls of
+   cudart run under it, after a failure also a wait for the stream. `host_lock` is taken under it.
+   The caller holds no lock of the driver.
+   Threads: any thread submits. The pieces run on CUDA's callback thread, which must not call CUDA,
+   so a buffer is kept there and not freed. */
+
 typedef struct ds__cuda_staged ds__cuda_staged;
 
 typedef struct ds__cuda_piece {
@@ -11543,7 +12290,22 @@ static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) 
     return ds__cuda_submit_staged(s, op, 0);
 }
 
-/* cuda/copy.h - copy. */
+/* cuda/copy.h - copies, fills and waits between streams.
+
+   Enqueues copies (ds__cuda_submit_copy) and fills (ds__cuda_submit_fill). Uses a host function
+   between host memory, staging.h for a CPU device's memory, and a temporary stream for another
+   GPU's memory (ds__cuda_elsewhere). ds__cuda_wait_stream makes a stream wait for another one.
+   ds__cuda_copy_now copies at once for a stream of the CPU driver.
+
+   Invariants: ds__cuda_elsewhere makes a stream for one operation, because a shared one would order
+   unrelated streams. A stream's `mark` is not recorded again between a record and the wait for it.
+   ds__cuda_run_together never runs its function, since a GPU's streams cannot be held.
+   Locks: ds__cuda_wait_stream holds the other stream's lock across event creation, the record and
+   cudaStreamWaitEvent; it reports errors of these calls after the release. It may run under the
+   capture lock. ds__cuda_copy_now holds ds__cuda.mutex while it creates a side stream, not during
+   the copy. The other functions take none here.
+   Threads: any. ds__cuda_copy_now runs on the thread that executes the CPU driver's kernel, and
+   blocks it until the copy is done. All such copies of a device share one side stream. */
 
 /* capture: in which the event was recorded last. */
 static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event, uint64_t capture) {
@@ -11694,7 +12456,6 @@ static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
                                            : ds__cuda_elsewhere(s, device, op, ds__cuda_fill);
 }
 
-/* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
 static int ds__cuda_device_of(const void *ptr) {
     ds_pointer_info info;
     if (!ds__known(ptr, &info) && ds__ask(ptr, &info) < 0)
@@ -11714,6 +12475,7 @@ static ds_result ds__cuda_run_together(void *const *streams, size_t count,
     return DS_OK;
 }
 
+/* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
 static ds_result ds__cuda_copy_now(const ds__op *op) {
     int to = ds__cuda_device_of(op->u.copy.dst);
     int from = ds__cuda_device_of(op->u.copy.src);
@@ -11735,7 +12497,22 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
     return r;
 }
 
-/* cuda/module.h - cuda kernels. */
+/* cuda/module.h - kernel images and functions.
+
+   Loads the image of a kernel on a device and finds its function (ds__cuda_ready), and unloads
+   images without users. ds__cuda_loaded gives the function of a kernel on a device without a lock.
+   Implements the entries kernel_load and kernel_destroy.
+
+   Invariants: Kernels with the same image address and device share a module, which counts its
+   users. A module without users is never used again, because its address may belong to another
+   image by then. It is unloaded after a wait for the device, or at once if no function was found in
+   it. `function` is stored last, with release order.
+   Locks: ds__cuda_ready, ds__cuda_kernel_destroy and ds__cuda_take_modules take ds__cuda.mutex;
+   ds__cuda_load_module, ds__cuda_load_function and ds__cuda_load expect it. It is held while the
+   driver compiles PTX, so other loads wait. ds__cuda_unload needs no lock.
+   Threads: any. Loading and unloading run in relaxed capture mode. ds__cuda_kernel_destroy runs
+   when nothing can launch the kernel any more; the module stays loaded for pending launches until
+   the device has been waited for. */
 
 /* PTX without its terminating zero, which the driver needs; cubins begin with ELF's four bytes,
    fatbins with one of two others. */
@@ -11930,7 +12707,19 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
     ds__cuda_unrelax(scope, relaxed, mode);
 }
 
-/* cuda/launch.h - launch. */
+/* cuda/launch.h - kernel launches.
+
+   Launches kernels over items or over a grid (ds__cuda_launch). Points CUDA to the parameters
+   (ds__cuda_params), computes the grid of a number of items (ds__cuda_items_grid), and splits too
+   many items into several launches (ds__cuda_launch_items).
+
+   Invariants: The limit of dynamic shared memory of a function on a device only grows, because a
+   launch of another thread may need it. Items are split only if the kernel takes FIRST and COUNT
+   and both have 8 bytes. ds__cuda_launch_one expects a kernel that is loaded on the device.
+   Locks: ds__cuda_allow_shared takes ds__cuda.mutex across cudaFuncSetAttribute or
+   cuFuncSetAttribute; the caller may hold the capture lock. A launch without a new limit takes
+   none.
+   Threads: any. */
 
 /* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in
    first and count (which have offset 0 in the kernel's list). Of a number in 4 bytes the low
@@ -12108,16 +12897,35 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     return r;
 }
 
-/* cuda/graph_types.h - cuda capture and graphs. */
+/* cuda/graph_types.h - captures and graphs: types, kept objects, host tasks.
 
-/* Policy. CUDA captures, keeps the rules and runs graphs; beside each native graph stands the
-   core's picture, whose node i is the native graph's i-th. After each operation of ours on a
-   stream that captures, CUDA is asked which node it became; what others have put there is
-   entered as a node that is not known. An executable is made from a clone, which stays for its
-   nodes' handles, since the graph may go. What host nodes need is counted: pictures own it, and
-   what an executable needs CUDA owns, through one user object, which an update replaces and
-   which ends after the last launch that needs it (Programming Guide, "CUDA User Objects"). Codes
-   900 to 908 tell neither which capture nor whether it goes on: both are looked up. */
+   Declares the native part of a graph (ds__cuda_graph), of an executable (ds__cuda_exec) and of a
+   capture's origin. A list of kept objects (ds__cuda_owns) holds the data that native nodes use.
+   ds__cuda_task is the data of a host node, and ds__cuda_host_node runs it.
+
+   Policy:
+   1. CUDA captures, keeps the rules of capture and runs graphs. Beside each native graph stands the
+      shadow graph of the core (ds__body). Node i of the shadow graph is the i-th node of the native
+      graph.
+   2. After each operation of devstream on a stream that captures, CUDA is asked for the node of the
+      operation. Nodes of other libraries are entered as nodes of unknown kind.
+   3. An executable is made from a clone of the graph, because the graph may be destroyed first. The
+      clone stays, since CUDA names the nodes of the executable by its handles.
+   4. The data of host nodes has a count of owners. Shadow graphs own the data; CUDA owns the data
+      of an executable through one user object. An update replaces that object; the former one ends
+      after its last launch (Programming Guide, "CUDA User Objects").
+   5. Codes 900 to 908 tell neither the capture nor whether it is still valid. Both are looked up.
+
+   Invariants: An entry of ds__cuda_owns has one reference to its object and the index of its node,
+   or one of the tags DS__CUDA_ATTACHED, DS__CUDA_NOWHERE and DS__CUDA_NEW. A task whose `fn` is
+   NULL runs nothing.
+   Locks: takes none. The graph's lock in the core guards a graph's list, and the capture lock does
+   while a capture makes the graph. `capture` is guarded by the capture lock. An executable's list
+   is guarded by the executable's lock. Dropping the last reference to an object runs the user's
+   destructor under the locks of the caller.
+   Threads: any. ds__cuda_host_node runs on a thread of CUDA, with ds__tls.in_callback set. `fn` is
+   atomic, because the stop of the driver may clear it while graphs of other libraries still have
+   the node. */
 
 /* What belongs to nodes of a native graph: the records of its host nodes and, in executables,
    what the user attached. */
@@ -12153,19 +12961,16 @@ typedef struct ds__cuda_origin {
 
 typedef struct ds__cuda_exec {
     cudaGraphExec_t exec;
-    /* device, stale: stale: `now` missed a change */
     int device;
-    int stale;
-    /* kept, now: what it was made from, by whose nodes CUDA knows its nodes; what it does now.
-       NULL: CUDA cannot copy the graph */
+    int stale; /* `now` missed a change */
+    /* the graph that it was made from; CUDA knows its nodes by the nodes of this graph */
     cudaGraph_t kept;
-    cudaGraph_t now;
+    cudaGraph_t now; /* what it does now; both NULL: CUDA cannot copy the graph */
     cudaGraphNode_t *kept_node;
     cudaGraphNode_t *now_node;
     uint32_t count;
-    /* off, on: by node: switched off; its device */
-    unsigned char *off;
-    unsigned char *on;
+    unsigned char *off; /* by node: switched off */
+    unsigned char *on;  /* by node: its device */
     /* kernels and events of `kept`, whose nodes CUDA may look at whatever the executable does
        now */
     ds__body *held;
@@ -12280,7 +13085,23 @@ static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
     return NULL;
 }
 
-/* cuda/capture_info.h - cuda open captures. */
+/* cuda/capture_info.h - open captures: look-up, invalidation and errors.
+
+   Finds the capture of a stream (ds__cuda_find_capture) and captures that CUDA has invalidated
+   (ds__cuda_find_spoilt). Reports CUDA's codes 900 to 908 (ds__cuda_capture_failed). Before a
+   release of memory, ds__cuda_wait_streams waits for the streams outside of captures.
+
+   Invariants: ds__tls.capture_locked counts how often the thread holds the capture lock. CUDA does
+   not number an invalid capture, so it is found by the number stored in the stream or by the stream
+   where it began. An error names the capture of the stream or event, else the capture that the call
+   invalidated, else the one whose rules the call broke.
+   Locks: ds__cuda_lock takes the capture lock. ds__cuda_capture_of, ds__cuda_find_capture and
+   ds__cuda_is_spoilt expect it; ds__cuda_find_spoilt and ds__cuda_forbidden take it;
+   ds__cuda_capture_failed takes it unless the thread holds it. Driver calls run under it.
+   ds__cuda_wait_streams holds ds__cuda.lock across cudaStreamIsCapturing, event creation and event
+   records, never across a wait.
+   Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
+   out. */
 
 typedef struct ds__cuda_look {
     enum cudaStreamCaptureStatus status;
@@ -12544,7 +13365,17 @@ static ds_result ds__cuda_wait_streams(void) {
     return r;
 }
 
-/* cuda/graph_read.h - cuda native graphs beside pictures. */
+/* cuda/graph_read.h - native graphs read into shadow graphs.
+
+   Reads nodes (ds__cuda_read_nodes) and dependencies (ds__cuda_read_after) of a CUDA graph into its
+   shadow graph (ds__body). Finds the index of a native node (ds__cuda_index).
+
+   Invariants: A node that the shadow graph lacks is appended as a node of kind DS_NODE_NATIVE, in
+   CUDA's order and with its dependencies. Known nodes stay as they are. Dependencies on nodes
+   outside the shadow graph are left out.
+   Locks: takes none. The caller holds the capture lock if a capture makes the graph, else the
+   graph's lock in the core. Driver calls run under it.
+   Threads: any. */
 
 static cudaGraphNode_t ds__cuda_native(const ds__node *n) {
     return n->native;
@@ -12664,7 +13495,19 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     return r;
 }
 
-/* cuda/graph_node.h - graph node. */
+/* cuda/graph_node.h - native nodes.
+
+   Translates a node of the shadow graph (ds__node) into CUDA's parameters and adds its native node
+   to a graph (ds__cuda_add). ds__cuda_put_kernel adds a kernel node, or sets one in a graph or an
+   executable.
+
+   Invariants: The device of a node is current while the node is made or set. The data of a host or
+   child node is kept in the graph under the index from the caller; after a failure nothing is kept.
+   One kernel node is one launch, so more items than one launch can have are refused. A switched-off
+   node becomes an empty node.
+   Locks: none of its own. The caller holds the locks that graph.h and graph_exec.h name. A kernel
+   that is not loaded, or needs more dynamic shared memory, takes ds__cuda.mutex.
+   Threads: any. */
 
 /* Which type of CUDA's the node is. */
 static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
@@ -12917,7 +13760,21 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
     return r;
 }
 
-/* cuda/graph.h - graph. */
+/* cuda/graph.h - native graphs: creation, nodes, edges and clones.
+
+   Makes, clones and destroys the native graph of a shadow graph (ds__body), and adds nodes and
+   edges to it (the entries graph_*). ds__cuda_rebuild builds the native graph anew from the shadow
+   graph, if CUDA cannot change a node in place.
+
+   Invariants: Every node of the shadow graph has its native node in `native`, unless the shadow
+   graph has no native graph yet (b->native is NULL). Such a graph gets one when it becomes a child
+   node. A failed rebuild leaves the graph as it was. `graph` is NULL if the capture that was to
+   make it failed; ds__cuda_usable refuses such a graph.
+   Locks: takes none. The core holds the graph's lock, a spinlock, also during driver calls. While a
+   capture makes the graph, the core holds the capture lock too (ds__cuda_usable,
+   ds__cuda_graph_add, ds__cuda_graph_edges). ds__cuda_graph_create and ds__cuda_graph_destroy need
+   no lock. Adding a kernel node may take ds__cuda.mutex.
+   Threads: any. */
 
 static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph,
                                   const cudaGraphNode_t *from, const cudaGraphNode_t *to,
@@ -13172,7 +14029,21 @@ static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) {
     return DS_OK;
 }
 
-/* cuda/graph_set.h - graph set. */
+/* cuda/graph_set.h - changes of nodes in graphs and executables.
+
+   Changes a node of a graph (ds__cuda_graph_set), of a child graph (ds__cuda_set_child) or of an
+   executable (ds__cuda_set). If CUDA cannot change a node in place, ds__cuda_graph_set builds the
+   native graph anew. A new node instead would be the last one of its graph, and updates of
+   executables depend on the order.
+
+   Invariants: A graph with nodes of unknown kind, or in the making by a capture, cannot be built
+   anew; such a change is refused. If ds__cuda_graph_set fails, the graph's kept objects are
+   unchanged. A child graph is changed only if it has the same nodes and dependencies in the same
+   order.
+   Locks: takes none. The core holds the lock of the graph or executable, and the capture lock while
+   a capture makes the graph. Driver calls run under them; setting a kernel node may take
+   ds__cuda.mutex.
+   Threads: any. */
 
 /* Sets a native node of a graph, or with exec of an executable, which knows it by that node.
    device: the one on which the node was made. task: of a host node. */
@@ -13364,7 +14235,21 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
     return r;
 }
 
-/* cuda/graph_keep.h - cuda executables. */
+/* cuda/graph_keep.h - lifetime of the objects that executables need.
+
+   Makes a CUDA user object that owns all kept objects of an executable (ds__cuda_keep_make), and
+   moves it into a graph before instantiation (ds__cuda_retain). ds__cuda_exec_end destroys an
+   executable.
+
+   Invariants: The thread that changes a keep's state from pending to taken drops its objects, so
+   this happens once. A keep is in ds__cuda.keeps until its objects are dropped. After instantiation
+   or update only CUDA's executable owns the user object; CUDA ends it after the last launch.
+   Locks: `host_lock` guards the list of keeps; no call into CUDA is made under it. User destructors
+   run before ds__cuda_keep_end takes it. The keep itself is freed under it, so the stop of the
+   driver cannot come first. The user's free function therefore runs under a spinlock.
+   Threads: ds__cuda_keep_end runs on a thread of CUDA, where calls into CUDA are not allowed. If
+   the user object cannot be made, it runs on the caller's thread. The other functions run on any
+   thread. */
 
 static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
     ds__lock_take(&ds__cuda.host_lock);
@@ -13476,7 +14361,24 @@ static void ds__cuda_exec_destroy(void *exec) {
     ds__cuda_exec_end(exec);
 }
 
-/* cuda/graph_exec.h - graph exec. */
+/* cuda/graph_exec.h - executable graphs: instantiation, update, launch.
+
+   Instantiates graphs, updates and changes executables (ds__cuda_exec), and launches and uploads
+   them. ds__cuda_remake changes one node by an update from a changed clone, where CUDA cannot set
+   the node in the executable. At the driver's stop, ds__cuda_end_keeps ends what executables still
+   keep.
+
+   Invariants: `kept` is the clone of the instantiated graph, or NULL if CUDA cannot copy the graph;
+   its nodes name the executable's nodes. `now` is a graph of what the executable does, unless
+   `stale` is set. `off` is 1 for a node that CUDA switched off, and 2 for a host node with an empty
+   task. `owns` holds the objects of what the executable does now. A failed change leaves the
+   executable as it was.
+   Locks: The core holds the executable's lock, a spinlock, also during driver calls; for an update
+   also the graph's lock, for an instantiation only that. Dropping kept objects may run user
+   destructors under these locks. ds__cuda_end_keeps takes `host_lock` and runs destructors after
+   its release.
+   Threads: any. ds__cuda_end_keeps runs during the stop, waits for CUDA's threads, and takes over
+   after 0.1 s without progress. */
 
 /* Holds the kernels and events of a graph and of graphs in it. */
 static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
@@ -13847,7 +14749,21 @@ static void ds__cuda_end_keeps(void) {
     }
 }
 
-/* cuda/submit.h - cuda submission. */
+/* cuda/submit.h - dispatch of stream work.
+
+   Enqueues an operation on a stream by its kind (ds__cuda_put), whether the stream captures or not.
+   Holds the records of events and the waits for them (ds__cuda_record, ds__cuda_wait,
+   ds__cuda_external).
+
+   Invariants: ds__cuda_put does not update the shadow graph of a capture; capture_op.h does. An
+   external record or wait uses CUDA's external flag only if the stream captures, because CUDA
+   accepts the flag only there. A record outside devstream's captures sets the event's `capture` to
+   0.
+   Locks: none of its own; launches, host functions and waits between streams take theirs.
+   ds__cuda_put is called with and without the capture lock. For copies and fills the caller holds
+   no lock, because DS__OP_BLOCKS waits for the stream. For launches and uploads of graphs the core
+   holds the executable's lock, or the graph's lock during its instantiation.
+   Threads: any. */
 
 static ds_result ds__cuda_record(const ds__cuda_stream *s, ds__cuda_event *e) {
     ds__cuda_scope scope;
@@ -13917,7 +14833,24 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     }
 }
 
-/* cuda/capture_op.h - cuda work that is captured. */
+/* cuda/capture_op.h - stream work while a capture is open.
+
+   Enqueues work while a capture is open (ds__cuda_submit_watched). In a capture of devstream,
+   ds__cuda_put_captured enqueues the operation, and ds__cuda_note enters its node into the shadow
+   graph. In a capture that devstream did not begin, ds__cuda_host_in_capture attaches the data of a
+   host function to CUDA's graph.
+
+   Invariants: A refusal by devstream (ds__cuda_refuse) leaves the capture valid. A failure in
+   ds__cuda_note keeps the operation and the error text; the node stays of an unknown kind. Objects
+   kept under DS__CUDA_NEW get a node, or DS__CUDA_NOWHERE, before the capture lock is released.
+   Streams made for work on another device live until the capture ends. A capture refuses pageable
+   memory unless the user has declared it stable.
+   Locks: ds__cuda_submit_watched loads kernels first, then takes the capture lock and holds it
+   across the driver calls of captured work. Other work is enqueued after its release. The functions
+   that change a capture or its graph expect the lock. ds__cuda_refuse takes it unless the thread
+   holds it; ds__cuda_host_in_capture needs none. ds__cuda.mutex, ds__cuda.lock, `host_lock` and a
+   stream's lock may be taken under it.
+   Threads: any. The legacy stream cannot capture and takes the ordinary path. */
 
 static const char *const ds__cuda_pageable =
     "the graph would use pageable memory at each launch: pin it, register it, or copy with "
@@ -14256,7 +15189,20 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
     return r;
 }
 
-/* cuda/capture.h - cuda begin and end of captures. */
+/* cuda/capture.h - begin and end of captures.
+
+   Begins a capture on a stream (ds__cuda_capture_begin) and ends it (ds__cuda_capture_end). At the
+   end, the nodes and dependencies in CUDA's graph are read into the shadow graph (ds__body).
+
+   Invariants: `origin` of a capture is set exactly while the capture is in the core's list. A
+   capture is listed before any thread can enqueue work into it without notice: capture_count is
+   raised before CUDA begins it. If CUDA drops a capture at its end, `graph` is NULL, unless the
+   capture went into an existing graph. Streams that were made for a capture end after it.
+   Locks: ds__cuda_capture_begin and ds__cuda_capture_end take the capture lock and hold it across
+   the driver calls that begin, end and read the capture. ds__cuda_capture_over expects it.
+   ds__cuda_end_siblings must run without it, because ending a stream may take it. The core holds
+   ds__g.begin during a begin, and also the graph's lock if the graph existed before.
+   Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. */
 
 /* The lock is held. */
 static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
@@ -14451,7 +15397,21 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
     return r;
 }
 
-/* cuda/capture_query.h - capture query. */
+/* cuda/capture_query.h - capture queries and dependencies, submit entry.
+
+   Implements the entries that query a capture, read or change a stream's dependencies in it, and
+   set the thread's capture mode. Ends captures without a call of the user
+   (ds__cuda_capture_abandon, ds__cuda_stop_capture). Also holds the submit entry (ds__cuda_submit).
+
+   Invariants: ds__cuda_submit takes the direct path only if no capture is open and the operation is
+   not bound to one (DS__OP_INSIDE). A capture on another thread's per-thread stream cannot be ended
+   in CUDA; only devstream's records of it are dropped.
+   Locks: All entries except submit and capture_mode take the capture lock and call CUDA under it;
+   ds__cuda_active and ds__cuda_give_up expect it. Streams of an abandoned capture end, and
+   ds__capture_over runs, after its release. ds__cuda_submit takes locks only as capture_op.h and
+   submit.h say.
+   Threads: any. capture_mode changes the mode of the calling thread only. ds__cuda_capture_abandon
+   runs during shutdown. */
 
 static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     ds__cuda_stream *s = stream;
@@ -14641,7 +15601,19 @@ static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
                : ds__cuda_submit_watched(stream, op);
 }
 
-/* cuda/memory.h - cuda memory. */
+/* cuda/memory.h - device memory and access rights.
+
+   Implements the entry memory_alloc. Helps the other memory rooms: ds__cuda_quiet relaxes the
+   capture mode for the allocator, ds__cuda_short completes out-of-memory errors, and
+   ds__cuda_readers lists the devices with access to a device's memory.
+
+   Invariants: ds__cuda_readers lists the device itself and every device that can reach it; it makes
+   no context and enables nothing. The answers of CUDA about pairs of devices are kept in
+   ds__cuda.near and never change.
+   Locks: none.
+   Threads: any. ds__cuda.near is atomic; two threads may ask CUDA about the same pair at once.
+   Allocations for the allocator (ds__tls.quiet) run in relaxed capture mode; other allocations do
+   not, as with cudaMalloc. */
 
 /* What is the allocator's comes and goes while something captures. */
 static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
@@ -14715,7 +15687,17 @@ static ds__cuda_memory ds__cuda_memory_of(int device) {
     return m;
 }
 
-/* cuda/virtual_memory.h - virtual memory. */
+/* cuda/virtual_memory.h - address space and mapped memory.
+
+   Implements the entries that reserve address space and map memory behind it (space_reserve,
+   space_map, space_unmap, space_release) with the driver library's virtual memory management.
+
+   Invariants: A mapping is entered in the table of base/mapping.h before it is made and taken out
+   before it is unmapped. One cuMemUnmap ends one whole mapping. The memory handle is released at
+   once, so the memory lives as long as its mapping. If space_map fails, nothing stays mapped or
+   entered.
+   Locks: The table's functions take the core's mapping lock; no driver call runs under it.
+   Threads: any. All calls run in relaxed capture mode, so no open capture forbids them. */
 
 /* The unit in which memory is mapped. Inside of a scope. */
 static ds_result ds__cuda_space_page(const ds__cuda_scope *scope, size_t *out) {
@@ -14859,7 +15841,19 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     return DS_OK;
 }
 
-/* cuda/pool.h - pool. */
+/* cuda/pool.h - stream-ordered allocation from CUDA's default pool.
+
+   Implements the driver's own allocator (async_alloc, async_free, async_trim, async_info) over the
+   default memory pool of each device. ds__cuda_pool sets the pool up at its first use,
+   ds__cuda_pool_end restores it.
+
+   Invariants: ds__cuda.pool holds a pool only after its set-up: reuse is allowed, other devices
+   have access, and freed memory is kept. The former release threshold is stored and set again at
+   the end. A stream that captures is refused both allocation and free, and the capture stays valid.
+   Locks: ds__cuda_pool takes ds__cuda.mutex across the driver calls of the set-up.
+   ds__cuda_not_captured takes the capture lock, after the mutex is released, and calls CUDA under
+   it. Allocation and free themselves run without a lock.
+   Threads: any. ds__cuda_pool_end runs while the driver stops. */
 
 /* The device's default pool, which keeps what is freed and gives it out again on any stream, as
    PyTorch sets it up. The mutex is held: its threshold is read once. Inside of a scope. */
@@ -15008,7 +16002,16 @@ static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
     ds__cuda_ignore(scope, cudaMemPoolTrimTo(pool, 0));
 }
 
-/* cuda/share.h - share. */
+/* cuda/share.h - device memory shared between processes.
+
+   Implements the entries share_alloc, share_export, share_import, share_close and share_release
+   with cudaMalloc and CUDA's handles for other processes. The handle is a cudaIpcMemHandle_t in 64
+   bytes.
+
+   Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
+   (ds__cuda_own_handle). No work uses the memory when it is closed or released.
+   Locks: none.
+   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode. */
 
 static ds_result ds__cuda_share_alloc(int device, size_t size, void **out) {
     return ds__cuda_memory_alloc(device, size, out);
@@ -15073,7 +16076,18 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
     ds__cuda_leave(&scope);
 }
 
-/* cuda/host_memory.h - host memory. */
+/* cuda/host_memory.h - pinned memory, release of memory, pointer queries.
+
+   Implements the entries host_alloc, host_register, memory_wait, memory_release and pointer_query.
+   memory_release also ends the device memory of memory.h and registrations of host memory.
+
+   Invariants: Pinned memory is usable from all devices. memory_release releases the memory even if
+   cudart reports the failure of earlier work. If an open capture lets the thread free, memory_wait
+   does not wait for whole devices, which would invalidate the captures of their streams.
+   Locks: memory_wait takes the capture lock (ds__cuda_forbidden) and ds__cuda.mutex or
+   ds__cuda.lock in turn; it waits under none of them. The other entries take none.
+   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode, so open
+   captures do not matter. memory_wait blocks the caller. */
 
 /* The device whose context pinned memory is made in: the thread's, or one that is in use anyway. */
 static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
@@ -15180,7 +16194,21 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     return DS_OK;
 }
 
-/* cuda/driver.h - cuda end. */
+/* cuda/driver.h - driver table, drain and stop.
+
+   Includes all rooms of the CUDA driver and fills its table (ds__cuda_driver). ds__cuda_drain waits
+   for all work, host functions included. ds__cuda_stop frees the driver's own streams, pools,
+   modules and staging buffers.
+
+   Invariants: After ds__cuda_drain, no host function is enqueued or running. If a device failed and
+   CUDA runs no host function for 0.1 s, ds__cuda_drain runs the pending ones of that device with
+   the failure. Their records stay allocated, because CUDA may still invoke them.
+   Locks: The core holds its initialisation mutex. ds__cuda_drain takes `host_lock` only to choose a
+   host function; it runs user code after it has released that lock. ds__cuda_stop takes
+   ds__cuda.mutex to take the modules out of their list.
+   Threads: drain runs on the thread that calls ds_shutdown; stop runs there, or where an
+   initialisation failed. No other thread is in an entry of the driver then, but CUDA's threads may
+   run host functions during the drain. */
 
 /* CUDA has copied what a launch needs, but the module */
 static int ds__cuda_passed(void **mark) {
@@ -15297,7 +16325,17 @@ static const ds__driver ds__cuda_driver = { "cuda",
 
 #endif
 
-/* core/fault.h - fault: a layer that makes the n-th call of an entry fail. */
+/* core/fault.h - fault layer: makes the n-th call of a driver entry fail.
+
+   A wrapped driver table for tests of error paths (ds__fault_layer). The text "entry:n" of
+   ds_init or DEVSTREAM_FAULT selects the entry and the call; "*" counts the calls of all entries
+   (ds__fault_parse).
+
+   Invariants: both drivers share one count, and at most one call fails with DS_ERR_DRIVER. All
+   other calls are passed to the next table. Only the entries of DS__ENTRIES can fail.
+   Locks: none. The fault and the tables are set during ds_init or the start, under ds__g.mutex.
+   Threads: any thread that calls a driver entry, including workers of the CPU driver; the count
+   is atomic. */
 
 static struct {
     const ds__driver *next[DS_BACKEND_COUNT];
@@ -15365,7 +16403,24 @@ static ds_result ds__fault_parse(const char *text) {
                     "the fault \"%s\" is not entry:n with an entry of the driver", text);
 }
 
-/* core/init.h - core: initialisation. */
+/* core/init.h - lazy initialisation and the entry of public calls.
+
+   Starts devstream at the first call (ds__start), keeps the configuration of ds_init, and
+   applies the layers to the driver tables. DS__ENTER (ds__enter, ds__enter_inline) is the first
+   step of nearly every public function. It records the call site, starts devstream if needed,
+   and refuses calls that are not permitted.
+
+   Invariants: ds__g.state is DS__COLD until a start succeeds, then DS__READY until ds_shutdown.
+   A failed start leaves it cold, so the next call tries again. In a forked child the state is
+   DS__FORKED unless it was cold. ds__g.epoch differs after each start, so handles and thread
+   states of an earlier one are stale. A CUDA driver that fails to start only leaves a reason in
+   the backend report; if the CPU driver fails, the start fails.
+   Locks: ds__g.mutex is held over ds__start, including the drivers' probe and start functions,
+   and while ds_init keeps the configuration. The user's log function may run under the mutex.
+   The fast path of ds__enter takes no lock.
+   Threads: any thread may make the first call. Inside of a host function, callback, destructor,
+   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__forked
+   runs in the child of a fork. */
 
 /* X(name, apply) */
 #define DS__LAYERS(X) X("fault", ds__fault_layer)
@@ -15654,7 +16709,24 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     return r;
 }
 
-/* core/thread.h - core: threads. */
+/* core/thread.h - state of a calling thread, hazard pointers, reclaiming.
+
+   Holds the current device, the current streams, the pushed frames and the hazard pointers
+   (pins) of each thread that calls devstream (ds__thread_state). ds__reclaim frees the states of
+   ended threads and the destroyed objects that no call uses any more. ds__ordinal and
+   ds__driver_of map a device to its index over all drivers and to its driver table.
+
+   Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
+   ds__g.threads from its creation until ds__reclaim or ds_shutdown frees it. While its thread
+   lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
+   ds__g.dead counts ended threads and retired objects; at zero ds__reclaim returns at once.
+   Locks: ds__g.lock guards the list of threads. No other lock is taken, and no driver call or
+   user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
+   and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
+   then returns at once.
+   Threads: any calling thread. ds__thread_ends is the pthread destructor of an ending thread and
+   calls no driver. ds__is_pinned reads the hazard pointers of all threads; before it,
+   ds__barrier orders their stores. */
 
 enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
 
@@ -15828,7 +16900,17 @@ static ds__thread *ds__thread_state(void) {
     return t;
 }
 
-/* core/sync_debug.h - core: sync debug mode. */
+/* core/sync_debug.h - sync debug mode.
+
+   Finds calls that make the host wait for a device. A public function asks ds__sync_watched
+   before it waits and reports the wait with ds__sync_tell. That call writes a warning or refuses
+   the wait, depending on the mode.
+
+   Invariants: the mode belongs to the process, and each start reads it anew from
+   DEVSTREAM_SYNC_DEBUG. A call that is refused has done nothing. Waits of the library itself are
+   not reported (ds__tls.unwatched).
+   Locks: none. ds__sync_tell may invoke the user's log function.
+   Threads: any; the mode is atomic. */
 
 /* Only public functions ask, before they do anything: what the library itself waits for on their
    behalf is not the user's wait. */
@@ -15895,14 +16977,25 @@ DSDEF ds_result(ds_sync_debug_get)(ds_sync_debug_mode *out) {
     return DS_OK;
 }
 
-/* core/range.h - core: ranges. */
+/* core/range.h - ranges: NVTX, the hook, domains and levels.
 
-/* Policy. A range is told to NVTX, whose functions do nothing unless a tool has brought its own,
-   and to the hook. Nothing here starts devstream, takes memory or reads what the first call
-   writes, so that ranges can stand anywhere. Levels are the thread's. Open ranges and domains
-   stand in tables of fixed size: a word of each says whether it is open and in which generation,
-   and of two threads that end a range one finds it. Who tells the hook counts itself in first
-   and looks again, so that whoever takes a hook away can wait until nobody is inside. */
+   State and helpers of core/range_api.h: the tables of open ranges and domains, the check of a
+   description (ds__range_check), and the report to the hook (ds__range_tell).
+
+   Policy: a range is reported to NVTX and to the hook. The functions of NVTX do nothing unless a
+   tool has brought its own. Nothing here starts devstream, allocates memory or reads state of
+   the first call, so ranges can stand anywhere.
+
+   Invariants: levels belong to a thread. Open ranges and domains stand in tables of fixed size.
+   The word of a range holds whether it is open and its generation; of two threads that end a
+   range, one finds it. A thread that invokes the hook first counts itself in and reads the hook
+   again. So the thread that removes a hook can wait until no other thread is inside.
+   Locks: ds__notes.lock guards the creation of domains and the initialisation of NVTX.
+   ds__notes.hook_lock guards the exchange of the hook. They are separate, because a hook may
+   create a domain. The hook is invoked without either.
+   Threads: any, also before the first call and inside of user code that devstream runs. The hook
+   runs on the thread of the range, with ds__tls.in_callback set; ranges inside of the hook are
+   not reported to it. */
 
 #if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)
 #if __has_include(<nvtx3/nvToolsExt.h>)
@@ -16122,7 +17215,21 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
     return domain < 0 ? DS_ERR_INVALID_HANDLE : domain;
 }
 
-/* core/range_api.h - range api. */
+/* core/range_api.h - ranges: marks, pushes, starts, domains, labels.
+
+   Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_hook).
+   ds__tell_stream_label and ds__tell_device_label report labels to NVTX and to the hook;
+   ds__ranges_end ends all domains at shutdown.
+
+   Invariants: a range handle is its generation and its index + 1 in ds__notes.open. A closed
+   place is in the list ds__notes.spare once; the list's count of changes tells a stale head.
+   Domain handles carry the generation of the domains, so ds_shutdown makes them stale. Ranges of
+   the default domain stay open over ds_shutdown.
+   Locks: ds_domain_create holds ds__notes.lock over calls of NVTX. ds_range_hook holds
+   ds__notes.hook_lock until no thread is inside of the former hook. ds__tell_stream_label and
+   ds__tell_device_label invoke the hook, so their callers hold no lock.
+   Threads: any. Inside of user code that devstream runs, ds_range_hook is refused.
+   ds__ranges_end takes no lock and expects that no other thread uses domains or their ranges. */
 
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
     ds_site site = ds__range_site();
@@ -16460,7 +17567,18 @@ static void ds__ranges_end(void) {
     atomic_store(&ds__notes.domains, 0);
 }
 
-/* core/device.h - core: devices. */
+/* core/device.h - devices: resolution, text form, current device.
+
+   Checks and completes the device arguments of all public functions (ds__resolve, DS__RESOLVE).
+   Lists backends and devices, converts devices to and from text, and sets, pushes and pops the
+   current device of a thread.
+
+   Invariants: a resolved device exists, has type CUDA or CPU, and is neither the host nor
+   DS_DEVICE_CURRENT. Pushes of devices and of streams share one stack of frames for each thread;
+   a pop must match the latest push. A call that fails leaves the current device and the stack as
+   they were.
+   Locks: none. ds__g.backend does not change between start and shutdown.
+   Threads: any. The current device and the frames belong to the calling thread. */
 
 static const char *ds__type_name(int type) {
     return type == DS_DEVICE_CUDA   ? "cuda"
@@ -16760,7 +17878,17 @@ DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
     scope->pushed = 0;
 }
 
-/* core/device_query.h - device query. */
+/* core/device_query.h - devices: properties, memory, peers, labels.
+
+   Answers queries about a device, waits for a device, resets a device, and keeps the labels of
+   devices. ds__device_error adds the device's label to an error.
+
+   Invariants: each device ordinal has one label of fixed size in ds__g.label, from start to
+   shutdown.
+   Locks: ds__g.label_lock is held while a label is copied; no driver call or user code runs
+   under it. All driver calls here run without a lock, including those that block.
+   Threads: any. ds_device_set_label invokes the range hook on the calling thread. ds_uuid_print
+   does not start devstream. */
 
 /* Adds the device's label to an error's sentence. */
 __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device,
@@ -16917,13 +18045,24 @@ DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     return DS_OK;
 }
 
-/* core/nvml.h - core: what NVML knows of a GPU. */
+/* core/nvml.h - NVML: utilisation, temperature, power, clocks.
 
-/* NVML is the library of NVIDIA's driver. It is loaded by the first question, which takes the
-   lock; it is kept until shutdown, since to initialise it takes milliseconds, and may be asked
-   by several threads at once. A GPU is found by its uuid or place on the bus, for the process
-   may see few GPUs, under other numbers. Its types as in nvml.h: a device is a pointer, a result
-   and an option are ints. */
+   Reads values of a GPU that only NVML, a library of NVIDIA's driver, knows. ds__nvml_open loads
+   the library at the first question; core/shutdown.h ends it (ds__nvml_end). Memory reports of
+   the allocator ask it for the processes on a GPU.
+
+   Policy: NVML is kept until shutdown, since its initialisation takes milliseconds. A GPU is
+   found by its uuid or its place on the bus, because the process may see few GPUs, under other
+   numbers. The types are as in nvml.h: a device is a pointer; a result and an option are ints.
+
+   Invariants: n->library is NULL unless NVML is loaded and initialised. If loading fails, the
+   next question tries again. Optional functions may be NULL; the functions that ds__nvml_load
+   requires are not.
+   Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Questions and
+   ds__nvml_end run without it.
+   Threads: any; NVML may be asked by several threads at once. ds__nvml_end runs in ds_shutdown,
+   while no other thread is inside of devstream. */
+
 enum { DS__NVML_NOT_SUPPORTED = 3, DS__NVML_TOO_SMALL = 7, DS__NVML_NO_FUNCTION = 13 };
 
 typedef struct ds__nvml {
@@ -17146,7 +18285,21 @@ DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
     return ds__nvml_read(device, "clock rate", ds__nvml_clock, out_sm_mhz, out_memory_mhz);
 }
 
-/* core/stream.h - core: streams. */
+/* core/stream.h - streams: creation, owners, destruction.
+
+   Creates, retains and destroys streams (ds__stream_new, ds_stream_destroy), and looks up stream
+   handles under a hazard pointer (ds__stream_pin). ds__stream_free releases the native stream
+   once no call and no reference uses the object.
+
+   Invariants: a stream with owners has a valid handle; the destroy call of the last owner makes
+   it stale. Default streams cannot be retained or destroyed. A borrowed or unwrapped native
+   stream is forgotten, not destroyed. A wrapper of a default stream (s->base) has no native
+   stream of its own and holds a reference to the default stream.
+   Locks: none. ds__stream_new reclaims and, for a label, invokes the range hook;
+   ds_stream_destroy calls the allocator (stream_gone_fn), which takes its own locks. If the
+   caller of ds__stream_new holds a lock, ds__tls.upper_locked must be set.
+   Threads: any. ds__stream_free runs in ds__reclaim or in ds_shutdown, and runs the user's
+   release function there. */
 
 __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
@@ -17319,7 +18472,17 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
     return r;
 }
 
-/* core/stream_sync.h - stream sync. */
+/* core/stream_sync.h - streams: queries, host waits, names in errors.
+
+   Queries a stream and waits for it on the host (ds__stream_sync). ds__name_object and
+   ds__stream_error add an object's label to an error. The ds__sync_* functions report a wait on
+   a stream to the sync debug mode.
+
+   Invariants: while a call waits, its hazard pointer keeps the stream from being freed. The
+   capture query of the sync debug mode leaves the thread's last error as it was (ds__tls.mute).
+   Locks: ds__g.label_lock, only to read the label. No lock is held over a wait; ds__stream_sync
+   reclaims afterwards, so its caller holds none.
+   Threads: any. */
 
 /* Adds to an error's sentence which object it was about. */
 static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
@@ -17411,7 +18574,18 @@ DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns
                  : ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
-/* core/stream_default.h - stream default. */
+/* core/stream_default.h - legacy, per-thread and default streams.
+
+   Returns the legacy stream of a device (ds__legacy) or the calling thread's own stream of the
+   device (ds__per_thread). ds__default returns the one that the process uses by default.
+
+   Invariants: there is at most one legacy stream for each device, and one per-thread stream for
+   each thread and device. Both are created at first use. A legacy stream lives until
+   ds_shutdown; a per-thread stream lives until ds__thread_free frees its thread's state.
+   Locks: ds__legacy holds ds__g.mutex, also over the driver's stream_create. Nothing is
+   reclaimed under the mutex (ds__tls.upper_locked), because ds__legacy may be called under locks
+   that reclaiming takes.
+   Threads: any. Per-thread streams stand in the state of the calling thread. */
 
 static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
@@ -17472,7 +18646,18 @@ DSDEF ds_result(ds_stream_default)(ds_device device, ds_stream *out) {
     return ds__default(device, out);
 }
 
-/* core/stream_wrap.h - stream wrap. */
+/* core/stream_wrap.h - wrapped native streams: wrap, export, unwrap.
+
+   Wraps a native stream handle (ds_stream_wrap), returns the native handle of a stream
+   (ds_stream_export), and gives a native stream back (ds_stream_unwrap).
+
+   Invariants: the native handles 0 and 1 name the legacy stream, 2 names the calling thread's
+   own stream. A wrapper of one of them uses its native stream and holds a reference to it
+   (s->base). s->borrowed is 1 until the driver has taken a native stream over. Only a stream
+   with one owner and a native stream of its own can be unwrapped. The user's release function
+   runs once: when the wrapper is freed, or at once if the wrap fails.
+   Locks: none of its own; the wrap of a legacy stream takes ds__g.mutex.
+   Threads: any. The native handle 2 means another stream on each thread. */
 
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
@@ -17616,7 +18801,17 @@ DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
     DS__STREAM_GETTER("ds_stream_id", out, *out = s->id);
 }
 
-/* core/stream_info.h - stream info. */
+/* core/stream_info.h - streams: getters, labels, equality.
+
+   Returns the device, flags, priority and label of a stream, replaces its label, and compares
+   two streams (ds_stream_equal).
+
+   Invariants: streams are equal if the driver names the same queue for both, so a wrapper equals
+   the stream that it wraps.
+   Locks: ds__g.label_lock guards s->label; a reader holds it until the text is copied. No driver
+   call or user code runs under it.
+   Threads: any; the label may be replaced while other threads read it. ds_stream_set_label
+   invokes the range hook on the calling thread, without a lock. */
 
 DSDEF ds_result(ds_stream_device)(ds_stream stream, ds_device *out) {
     if (out)
@@ -17681,7 +18876,18 @@ DSDEF int(ds_stream_equal)(ds_stream a, ds_stream b) {
     return equal;
 }
 
-/* core/current_stream.h - core: the current stream. */
+/* core/current_stream.h - current stream of a thread: use, push, pop, scopes.
+
+   Sets and returns the current stream of the calling thread for each device (ds__current,
+   ds__use). Pushes and pops streams together with the current device (ds__stream_push,
+   ds__stream_pop), with optional waits between the old and the new stream.
+
+   Invariants: a slot of t->current is zero or holds a reference to its stream; zero stands for
+   the default stream. Each frame holds references of its own to the streams in it. A push that
+   fails leaves the current device and the stack as they were.
+   Locks: none of its own; filling an empty slot may take ds__g.mutex (ds__legacy). Waits are
+   enqueued without a lock.
+   Threads: any. Slots and frames belong to the calling thread. */
 
 /* The thread's current stream of a device, the default one at first; the slot keeps its
    reference. */
@@ -17857,7 +19063,16 @@ DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
     scope->pushed = 0;
 }
 
-/* core/submit.h - core: stream work. */
+/* core/submit.h - stream work: operations and their way to the driver.
+
+   Makes an operation with the call site of the current call (ds__op_make) and hands an operation
+   to the stream's driver (ds__submit). All stream work of the core goes through ds__submit.
+
+   Invariants: ds__op_make leaves the union `u` uninitialised. ds__submit may return a positive
+   result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
+   Locks: none. The driver's submit may block if the operation touches pageable memory.
+   Threads: any. The caller keeps the stream and the operation's objects by hazard pointers or
+   references until ds__submit returns. */
 
 static ds__op ds__op_make(int kind) { /* and flags << 8 */
     ds__op op;
@@ -17874,7 +19089,22 @@ static inline ds_result ds__submit(ds__stream *s, const ds__op *op) {
     return DS__LIKELY(r >= 0) ? r : ds__stream_error(s, r);
 }
 
-/* core/event.h - core: events. */
+/* core/event.h - events: creation, records, waits of streams.
+
+   Creates and destroys events, records events on streams (ds__record), and makes streams wait
+   for events or for other streams (ds__wait_event, ds__wait_stream). An event is bound to the
+   device of its first successful record (ds__event_claim, ds__event_settle).
+
+   Invariants: e->device is -1 until a call claims the event for a device. If the call fails and
+   no other claim is open, it becomes -1 again. A settled event stays on its device. e->driver is
+   set before e->native. A native event lives as long as the event, even if the first record
+   failed. A plain wait for an event without a device does nothing.
+   Locks: e->bind guards the binding and is held over the driver's event_create, but not over a
+   record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
+   ds__g.begin and after the lock of a graph or executable.
+   Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
+   pointers protect the event and the stream. ds__event_free runs in ds__reclaim or in
+   ds_shutdown. */
 
 static ds__event *ds__event_pin(ds_event handle) {
     ds__event *e = ds__pin(&ds__g.events, handle.id);
@@ -18136,7 +19366,16 @@ DSDEF ds_result(ds_stream_wait_stream)(ds_stream stream, ds_stream other) {
     return ds__wait_stream(stream, other);
 }
 
-/* core/event_sync.h - event sync. */
+/* core/event_sync.h - events: queries, host waits, timing, sharing.
+
+   Queries events, waits for events on the host, measures the time between two events
+   (ds__elapsed), and exports and imports interprocess events.
+
+   Invariants: an event without a native event is complete. An imported event is settled on its
+   device and cannot be exported again.
+   Locks: none of its own; ds_event_export claims the event under e->bind. No lock is held over a
+   host wait.
+   Threads: any. While a call waits, its hazard pointer keeps the event from being freed. */
 
 static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     ds__event *e = ds__event_pin(event);
@@ -18310,11 +19549,22 @@ DSDEF ds_result(ds_event_import)(ds_device device, const ds_ipc_event_handle *ha
     return ds__event_open(device, handle->bytes, out);
 }
 
-/* core/memory_table.h - core: memory. */
+/* core/memory_table.h - table of all known memory ranges.
 
-/* Policy. One sorted table holds all memory that was allocated or registered here, of both
-   drivers, so that copies can be checked and sorted without asking anyone. A range is taken out
-   before its memory is released: of two threads that free the same pointer, one finds it. */
+   One sorted table holds all memory that was allocated or registered here, of both drivers. With
+   it, copies are checked and classified without a driver call. ds__range_hit finds the range of
+   a pointer, ds__range_add and ds__range_remove change the table, and DS__HELD_* marks memory of
+   the allocator.
+
+   Invariants: ranges are sorted by address and do not overlap. A range is removed before its
+   memory is released: of two threads that free the same pointer, one finds it.
+   ds__g.range_version is odd during a change; a reader that met a change looks again. An array
+   that became too small is kept until ds_shutdown, because readers may still use it.
+   Locks: changes hold ds__g.range_lock, and only the bookkeeping allocator runs under it.
+   Readers take no lock.
+   Threads: any. The last hits are cached in ds__tls, for one version of the table. A result of
+   ds__range_hit is valid until the same thread looks up DS__HITS more ranges. */
+
 typedef struct ds__range {
     _Atomic uintptr_t base;
     _Atomic uintptr_t end;
@@ -18480,7 +19730,19 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     return found;
 }
 
-/* core/memory.h - memory. */
+/* core/memory.h - memory: look-up, entry into the table, release.
+
+   Answers what is known of a pointer (ds__known, ds__ask), enters new memory into the memory
+   table (ds__memory_made), and waits for and releases memory (ds__memory_end).
+   ds__memory_end_all releases the remaining memory at shutdown.
+
+   Invariants: memory leaves the table before its release waits, so only one of two concurrent
+   releases succeeds. If the wait fails, the memory is entered again and nothing was released.
+   ds__ask expects an answer of ds__known in *out and overwrites it only if the CUDA driver is
+   there.
+   Locks: none is held over a driver call. ds__space_end holds ds__g.mapping_lock to read the
+   list of mappings and drops it around each space_unmap.
+   Threads: any. ds__memory_end_all expects that no other thread is inside of devstream. */
 
 /* The driver that host memory belongs to: the first that is available. */
 static int ds__host_backend(void) {
@@ -18610,11 +19872,25 @@ __attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, .
     ds__log(DS_LOG_WARNING, 0, text);
 }
 
-/* core/segment.h - core: memory of the allocator. */
+/* core/segment.h - memory of the allocator from the drivers.
 
-/* Policy. What the allocator has of a driver stands in the table like the user's memory, so that
-   copies know it, and only it can give it back. Devices are resolved ones. Neither making nor
-   giving back cares for open captures: a capture may need memory. */
+   Gets memory from a driver for the allocator and gives it back. The kinds are reserved address
+   space (ds__space_reserve), device and pinned segments (ds__segment_alloc), memory of the
+   driver's own allocator (ds__async_alloc), and segments shared between processes.
+
+   Policy: memory of the allocator stands in the memory table like the user's memory, so that
+   copies know it. Only the allocator can give it back. Devices are resolved ones. Open captures
+   forbid neither allocation nor release, because a capture may need memory. Only ds__async_alloc
+   and ds__async_free are refused on a stream that captures.
+
+   Invariants: all memory handed out here stands in the memory table with a DS__HELD_* mark; if
+   it cannot be entered, it is given back. A release that fails in its wait leaves the memory as
+   it was. After the wait, ds__segment_free and ds__pinned_segment_free report success even if
+   the driver reports an error; the error is logged.
+   Locks: none but those inside of the memory table and of ds__space_end; none is held over a
+   driver call.
+   Threads: any; of two threads that give the same memory back, only one reaches the driver. */
+
 static int ds__backend_of(ds_device device) {
     return device.type == DS_DEVICE_CUDA ? 0 : 1;
 }
@@ -18800,7 +20076,18 @@ DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
     ds__tls.quiet--;
 }
 
-/* core/user_memory.h - core: the memory of the user. */
+/* core/user_memory.h - memory of the user: allocation, registration, queries.
+
+   Allocates and frees device memory and pinned host memory, registers host memory, and answers
+   where a pointer is.
+
+   Invariants: all memory that these functions hand out or register stands in the memory table,
+   and size 0 gives NULL. Memory with a DS__HELD_* mark cannot be freed here. ds_host_register
+   enters the range before it calls the driver, so overlapping registrations are refused.
+   Locks: none. ds_free, ds_host_free and ds_host_unregister wait for the device in the driver,
+   without a lock.
+   Threads: any; of two threads that free the same pointer, one gets an error.
+   ds_device_of_scope_enter changes the current device of the calling thread. */
 
 /* A free that waits; the pointer may be none that can be freed, which the free says. */
 static ds_result ds__sync_watch_free(const void *ptr, int kind) {
@@ -18941,7 +20228,20 @@ DSDEF ds_scope(ds_device_of_scope_enter)(const void *ptr) {
     return scope;
 }
 
-/* core/copy.h - core: copies and fills. */
+/* core/copy.h - copies and fills.
+
+   Checks the operands of copies and fills against the memory table and builds the operation
+   (ds__copy_op, ds__fill_op). ds__copy_plain is the fast path for known memory; ds__copy_between
+   handles all other copies. A copy between the drivers on a CPU stream runs as a kernel of one
+   item (ds__copy_on_host).
+
+   Invariants: an operand in known memory stays inside of its allocation. op->places says where
+   each operand is. Only for a CUDA stream may a copy's operand stay unknown, and cudart decides
+   then. DS__OP_BLOCKS is set if an operand is known to be pageable.
+   Locks: none, and the memory table is read without one. core/graph_add.h calls ds__copy_op and
+   ds__fill_op under a graph's lock; they call the driver's device_peer and pointer_query.
+   Threads: any for the public functions. ds__copy_item runs where the CPU driver runs kernels,
+   on a worker or a waiting thread, and calls the CUDA driver there. */
 
 /* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a
    size_t. */
@@ -19267,7 +20567,18 @@ DSDEF ds_result(ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t valu
     return ds__fill_rows(stream, ptr, pitch, value, value_size, width, height);
 }
 
-/* core/host_func.h - core: host functions. */
+/* core/host_func.h - host functions and callbacks.
+
+   Enqueues functions of the user that run on the host in the order of a stream
+   (ds_launch_host_func, ds_add_callback). ds__refuse_payload ends the payload of a call that was
+   refused, also for graph nodes and wrapped streams.
+
+   Invariants: the destructor of a payload runs exactly once. If the call succeeded, the driver
+   or the graph runs it, else ds__refuse_payload before the call returns. While the destructor
+   runs, ds__tls.in_callback is set, so calls to devstream are refused.
+   Locks: none. ds__refuse_payload expects no lock from its caller, since it runs user code.
+   Threads: any for the calls. The enqueued function runs later, on a thread that the driver
+   chooses. */
 
 static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callback_fn callback,
                              void *user, ds_host_fn dtor_fn) {
@@ -19313,7 +20624,17 @@ DSDEF ds_result(ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
-/* core/kernel.h - core: kernels. */
+/* core/kernel.h - kernels: creation, loading, launches.
+
+   Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
+   launches them on streams (ds__launch), and destroys them.
+
+   Invariants: a description is checked once, at creation; name and parameters are copied.
+   Offsets of the parameters "first" and "count" are 0, because they are not in the argument
+   struct. Launches hold no reference. A destroyed kernel is freed only after all work has
+   finished that was pending when no call could launch it any more (ds__kernel_may_free).
+   Locks: none; the driver's kernel_load and submit are called without a lock.
+   Threads: any; launches, loads and the destruction of one kernel may run concurrently. */
 
 static void ds__kernel_free(void *object) {
     ds__kernel *k = object;
@@ -19490,7 +20811,21 @@ DSDEF ds_result(ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const voi
     return r < 0 ? r : ds__launch(kernel, items, grid, args, args_size, stream);
 }
 
-/* core/graph.h - core: graphs. */
+/* core/graph.h - graphs and executables: look-up, locks, creation, clones.
+
+   Looks up and locks graphs and executables (ds__graph_take, ds__exec_take), converts node
+   handles to indices (ds__node_index), and creates, clones and destroys graphs. The nodes are in
+   base/graph_body.h.
+
+   Invariants: a taken graph or executable has a hazard pointer and is locked until
+   ds__graph_give or ds__exec_give. A body belongs to one graph, executable or child node. A node
+   handle is the serial of its body and the index + 1. While g->capturing is not 0, a change of
+   the nodes also needs the capture lock (ds__graph_share).
+   Locks: an executable's lock, then a graph's lock, then ds__g.capture_lock. Two graph locks are
+   never held together. The driver's graph_clone runs under the graph's lock. The user's
+   destructors do not: ds__reclaim runs before a lock is taken or after it is given back.
+   Threads: any; calls with the same graph run one after the other. ds__graph_free and
+   ds__exec_free run in ds__reclaim or in ds_shutdown. */
 
 static void ds__graph_free(void *object) {
     ds__graph *g = object;
@@ -19701,7 +21036,21 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
     return ds__graph_give(g, r);
 }
 
-/* core/graph_add.h - graph add. */
+/* core/graph_add.h - graphs: nodes by hand, edges, list of nodes.
+
+   Makes a node of a description (ds__node_of_desc) and appends it to a graph (ds_graph_add).
+   Adds edges between nodes (ds_graph_add_edges) and returns the nodes of a graph
+   (ds_graph_get_nodes).
+
+   Invariants: a graph has no cycle, and a node depends on another one at most once. A call adds
+   its node, or all of its edges, or nothing. The payload of a refused host node is ended by
+   ds__refuse_payload, without a lock.
+   Locks: the graph's lock, and ds__g.capture_lock inside of it while a capture adds to the graph
+   (ds__graph_share). A child graph is copied under its own lock, before the parent's is taken.
+   ds__node_of_desc also runs under an executable's lock. Under these locks run the driver's
+   kernel_load, event_create (inside of e->bind), device_peer and pointer_query. The driver's
+   graph_add and graph_edges may also run under the capture lock.
+   Threads: any. */
 
 /* The parts of a description. Each fills an operation that ds__node_make takes copies from; what
    it pins is *pinned, to be unpinned then. */
@@ -19989,7 +21338,21 @@ DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t r
     return ds__graph_give(g, DS_OK);
 }
 
-/* core/graph_edit.h - graph edit. */
+/* core/graph_edit.h - graphs: reading and replacing nodes, comparison, attachment.
+
+   Returns edges and descriptions of nodes, replaces a node (ds_graph_set_node), and attaches
+   objects of the user to a graph (ds_graph_attach). ds__node_compare and ds__body_compare decide
+   whether an executable may take over a changed node or graph, for core/graph_exec_update.h.
+
+   Invariants: a replaced node keeps its kind, dependencies, native node and enabled flag
+   (ds__body_replace). The pointers in the description of ds_graph_get_node belong to the node.
+   An attached object's destructor runs exactly once; if the attachment fails, ds__refuse_payload
+   runs it.
+   Locks: the graph's lock. Inside of it, ds__g.capture_lock: always in functions that read, and
+   in ds_graph_set_node while a capture adds to the graph. The driver's graph_set and
+   graph_attach run under the graph's lock. The old node is freed after the locks, because the
+   user's destructor may run.
+   Threads: any. */
 
 DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_graph_node *out_to,
                                     size_t room, size_t *out_count) {
@@ -20247,7 +21610,17 @@ DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn)
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
-/* core/graph_dot.h - core: pictures of graphs. */
+/* core/graph_dot.h - graphs as DOT text.
+
+   Writes a graph in the DOT language of Graphviz, to a function of the user (ds_graph_dot) or to
+   a file (ds_graph_dot_file). The text writer (ds__pen) hands over the text in pieces.
+
+   Invariants: once the user's function has returned a value other than 0, it is not invoked
+   again, and the call reports DS_ERR_SYSTEM.
+   Locks: the graph's lock, and ds__g.capture_lock while a capture adds to the graph. The user's
+   function runs under both; ds__tls.in_callback is set meanwhile, so calls to devstream are
+   refused.
+   Threads: any. The user's function runs on the calling thread. */
 
 typedef struct ds__pen {
     ds_write_fn write_fn;
@@ -20414,7 +21787,20 @@ DSDEF ds_result(ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *p
     return r;
 }
 
-/* core/graph_exec.h - core: executables. */
+/* core/graph_exec.h - executables: instantiation, upload, launch.
+
+   Makes executables of graphs (ds_graph_instantiate), uploads them, launches them on streams
+   (ds_graph_launch), and destroys them. ds__launch_hooked calls the launch functions of attached
+   objects, which the allocator and the generators use, around a launch.
+
+   Invariants: x->body is a copy of the graph with the same node handles and holds the work of
+   later launches. At a launch, each object's launch function is called once before it, though
+   several child graphs may hold the object. Afterwards it is called with the result; after a
+   failure in reverse order, for those that had succeeded.
+   Locks: ds_graph_instantiate holds the graph's lock over the driver's graph_instantiate and an
+   upload. A launch or upload holds the executable's lock over the driver's submit and the launch
+   functions. No destructor of the user runs under these locks.
+   Threads: any; launches of one executable run one after the other. */
 
 static ds_result ds__upload(ds__exec *x, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
@@ -20591,7 +21977,21 @@ DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
     return r;
 }
 
-/* core/graph_exec_update.h - graph exec update. */
+/* core/graph_exec_update.h - executables: updates, single nodes, pointers.
+
+   Changes an executable without a new instantiation: takes over a changed graph
+   (ds_graph_exec_update), replaces or switches single nodes, and replaces pointers in all nodes
+   (ds_graph_exec_replace_pointers).
+
+   Invariants: an update is complete or leaves x->body as it was. Kinds, number and dependencies
+   of the nodes do not change. A node that is replaced keeps its native node and its enabled
+   flag.
+   Locks: the executable's lock; ds_graph_exec_update takes the graph's lock inside of it. A
+   child graph is copied under its own lock before. The driver's exec_update, exec_set and
+   exec_enable run under these locks. Replaced nodes are freed after the locks, because the
+   user's destructors may run. ds__replace_pointers frees them under the lock, since the new
+   nodes share their payloads.
+   Threads: any; calls with the same executable run one after the other. */
 
 /* *out_old is to be freed without a lock, since the user's destructors may run. */
 static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out,
@@ -20879,7 +22279,22 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
     return r;
 }
 
-/* core/capture.h - core: capture. */
+/* core/capture.h - captures of streams into graphs.
+
+   Begins, ends and queries captures, changes their dependencies, and sets the capture mode of a
+   thread. ds__capture_attachment ties an object of the allocator or of a generator to the
+   capture of a stream. The driver of the stream applies the rules of capture.
+
+   Invariants: g->capturing counts the captures that add to a graph; while it is not 0, the graph
+   cannot be destroyed, cloned or instantiated. ds__capture_over runs once for each capture that
+   has begun, at its end or at shutdown. A failed capture destroys the graph that it created, but
+   not a graph of the user (c->into).
+   Locks: ds__g.begin is held over the driver's capture_begin. Order: a graph's lock,
+   ds__g.begin, ds__g.capture_lock, which the drivers take. ds__capture_attachment runs make_fn,
+   release_fn and the driver's graph_attach under the graph's lock. ds_capture_function runs the
+   user's function without a lock.
+   Threads: any. The driver refuses to end a capture on another thread than its own unless it is
+   relaxed. release_fn may run on any thread. */
 
 /* The capture is over: its graph becomes the caller's, or goes. */
 static void ds__capture_over(ds__capture *c, int failed) {
@@ -21159,7 +22574,15 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
     return ds__graph_give(g, r);
 }
 
-/* core/dtype.h - core: data types. */
+/* core/dtype.h - data types: sizes, names, parsing.
+
+   Holds the table of named data types, from the list DS_DTYPES. Computes sizes and converts data
+   types to and from text (ds_dtype_print, ds_dtype_parse).
+
+   Invariants: ds_dtype_parse reads back every text that ds_dtype_print writes. A type without a
+   name is written as code:bits:lanes.
+   Locks: none.
+   Threads: any. ds_dtype_size and ds_dtype_equal do not start devstream. */
 
 static const struct {
     const char *name;
@@ -21234,7 +22657,21 @@ DSDEF ds_result(ds_dtype_parse)(const char *text, ds_dtype *out) {
     return DS_OK;
 }
 
-/* core/shutdown.h - core: shutdown. */
+/* core/shutdown.h - shutdown.
+
+   Waits for all work, reports the objects that were not destroyed, and frees everything
+   (ds_shutdown). After it, the next call starts devstream again.
+
+   Invariants: the order is fixed: captures, synchronisation and drain of the devices,
+   generators, allocator, thread states, executables, graphs, streams, events, kernels, memory,
+   drivers. What is freed later is still there for the earlier steps. A failed device does not
+   stop the shutdown; its error is returned at the end. NVML, range domains and the configuration
+   end even if devstream was not in use.
+   Locks: ds__g.mutex is held throughout, also over driver calls that block, the user's
+   destructors and the log function. ds__g.lock guards the removal of each thread state.
+   Threads: one thread, while no other is inside of devstream. It may be a thread without a
+   state. Inside of user code that devstream runs, and in a forked child, the call is refused
+   before the mutex is taken. */
 
 static void ds__capture_give_up(ds__capture *c) {
     ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,

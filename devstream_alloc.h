@@ -856,32 +856,47 @@ DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 #define DEVSTREAM_ALLOC_H_IMPLEMENTED
 #ifndef __cplusplus
 
-/* alloc/types.h - memory types. */
+/* alloc/types.h - types and policy of the caching allocator.
 
-/* Policy.
-    1. An arena holds the free memory of one stream in one pool, under a lock of its own; a pool has
-       an arena per stream.
-    2. A segment is memory from the driver, tiled by blocks; it is plain, or grows page by page in
-       reserved address space.
-    3. An allocation takes the best fitting free block of its arena and splits it; a free merges
-       with free neighbours.
-    4. A freed block that other streams used is pending until their events are done; an allocation
-       that finds nothing else takes it and makes its stream wait for them.
-    5. Free blocks of streams that have ended belong to whoever needs memory first.
-    6. Addresses lead to segments by a two-level table of 2 MiB granules, read without a lock;
-       segments and arenas are never given back before ds_shutdown, so that a look-up may be late
-       but not wild.
-    7. Order of locks: the arena's `grow`, the device's `lock`, an arena's `lock`, the registry's.
-       The driver is called with no spinning lock held.
-    8. The short way: a thread remembers the arena of the stream that it allocated on last, and an
-       arena keeps the block that was freed last apart, not merged (parked), for the next request of
-       its size. Peaks are looked at when the room below them is used up.
-    9. A use by another stream gets its event once, from whoever claims it: at ds_mem_record_use, at
-       the free, or when its stream ends.
-   10. A free that no cache keeps and that cannot be made now (something captures, a stream's
-       work is not over) is deferred: tried again by later calls. No call waits for a stream or a
-       device while a capture may begin on it: events are recorded outside of captures, and
-       waited for. */
+   Defines the structures of the allocator: block (ds__mblock), segment, arena, pool
+   (ds__mpool), device (ds__mdevice), stream use (ds__muse), bins and counters. Most rooms of
+   alloc/ include it.
+
+   Policy:
+    1. An arena holds the free memory of one stream in one pool, under a lock of its own. A pool
+       has an arena for each stream.
+    2. A segment is memory from the driver, divided into blocks. It is plain, or it grows page
+       by page in reserved address space.
+    3. An allocation takes the best fitting free block of its arena and splits it. A free merges
+       the block with its free neighbours.
+    4. A freed block that other streams used is pending until the events of these uses are
+       complete. An allocation without another block takes a pending one and makes its stream
+       wait for the events.
+    5. Free blocks of ended streams go to the first stream in need of memory.
+    6. A table with two levels maps addresses, in granules of 2 MiB, to segments, and is read
+       without a lock. Descriptions of segments and arenas stay until ds_shutdown, so a late
+       look-up reads valid objects.
+    7. Fast path: a thread remembers the arena of the stream on which it allocated last. An
+       arena keeps the block of the last free apart and unmerged (parked), for the next request
+       of its size. Peaks are checked when the headroom below them is used up.
+    8. A use by another stream gets its event from the one thread that claims the use. This
+       happens at ds_mem_record_use, at the free, or at the end of the stream.
+    9. A free without a cache may be impossible for now, because a capture is open or a stream's
+       work is not done. It is deferred, and later calls try again.
+   10. The host waits for events recorded outside of captures, not for streams, so a capture may
+       begin meanwhile. If no such event can be recorded and no capture is open, the device is
+       synchronised.
+
+   Invariants: The blocks of a segment fill its address space without gaps, in the order of
+   addresses. Sizes of blocks are multiples of 512 (DS__UNIT). A quiet block is in no bin: it is
+   parked, or one thread works on it without the lock. A segment's `arena` is NULL if its
+   description is not in use.
+   Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
+   ds__m.registry. ds__m.lock comes before the device's `lock`. More than one arena's `lock` is
+   held only with the device's. The driver must not be called with a spinning lock held;
+   ds__record_late, ds__note_use and an error path of ds__grow_mapped break this rule. Observers
+   (ds_mem_on_event) may run under all of these but the registry's.
+   Threads: any. Atomic members may be read without a lock. */
 
 #define DS__UNIT ((size_t)512)
 #define DS__SMALL_LIMIT ((size_t)1 << 20) /* requests up to this are small */
@@ -1228,7 +1243,18 @@ struct ds__mdevice {
     _Atomic uint64_t giver;
 };
 
-/* alloc/config.h - memory options. */
+/* alloc/config.h - allocator options: presets, checks, sizes.
+
+   Defines the presets ds_mem_config_default, ds_mem_config_torch and ds_mem_config_cupy, and
+   checks configurations (ds__mconfig_check). ds__mround, ds__msegment_size and ds__mreserve_size
+   compute from a configuration the sizes of blocks, of plain segments and of reserved address
+   space.
+
+   Invariants: A configuration is accepted only with the exact size of ds_mem_config in its first
+   member. The size of a block is a multiple of 512. A size too large to round becomes the
+   largest multiple of 512.
+   Locks: none.
+   Threads: any; results depend on the arguments only, and errors go to the calling thread. */
 
 DSDEF ds_mem_config(ds_mem_config_default)(void) {
     ds_mem_config c;
@@ -1409,10 +1435,21 @@ DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, s
     return (pages ? pages : 1) * page;
 }
 
-/* alloc/config_text.h - config text. */
+/* alloc/config_text.h - allocator options as text.
 
-/* The grammar of options. A text is read token by token: one of , : [ ] or a word, in which as
-   everywhere white space does not count. */
+   Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
+   and ds_mem_config_parse. ds__mconfig_read applies a text to a configuration; ds__moptions
+   lists the options. The text is read token by token (ds__mtoken): a token is one of , : [ ] or
+   a word. White space does not count anywhere, not even inside a word.
+
+   Invariants: On an error the configuration is unchanged, and the error shows the character, the
+   token and the text in front. As in PyTorch, each text first resets max_split_size,
+   garbage_collection_threshold and roundup_power2_divisions. The option `preset` must be the
+   first. Numbers do not depend on the program's locale.
+   Locks: takes none. Callers may hold ds__m.lock or all locks of a device, so the program's log
+   function may be called under these locks.
+   Threads: any. ds_mem_config_parse does not initialise the library. */
+
 typedef struct ds__mtext {
     const char *text;
     /* start, at: of the token, behind it */
@@ -1963,7 +2000,20 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     return r < 0 ? r : ds__mconfig_read(text, config);
 }
 
-/* alloc/state.h - memory engine. */
+/* alloc/state.h - global and per-thread state of the allocator.
+
+   Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
+   labels, running upstreams. It also declares functions of later rooms for the rooms before
+   them.
+
+   Invariants: A record enters ds__m.device once it is complete, and only ds_shutdown removes
+   it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
+   without a lock and changes under `registry` only.
+   Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
+   callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
+   guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken under all
+   of them. `leaving` guards `closing` and `leavers`; it is taken alone or under ds__m.lock.
+   Threads: any. ds__mtls belongs to its thread. */
 
 static struct {
     pthread_mutex_t lock; /* of what follows, but what is atomic */
@@ -2054,7 +2104,22 @@ static void ds__mem_history_join(ds__mdevice *dev);
 struct ds__wanted;
 static void ds__oom_report(const struct ds__wanted *q, size_t segment, ds_result why);
 
-/* alloc/util.h - small things. */
+/* alloc/util.h - helpers of all rooms; labels.
+
+   Has helpers for many rooms: calls of public functions for the allocator's own purposes
+   (DS__KEEPING), and memory that stays until ds_shutdown (ds__mkeep). ds__mdevice_lock takes
+   the device's lock; ds__hold_captures holds back new captures. It declares functions of later
+   rooms. It implements ds_mem_label_push and ds_mem_label_pop.
+
+   Invariants: Memory of ds__mkeep is freed by ds__mem_shutdown only, so an old pointer still
+   finds an object of its type. DS__KEEPING keeps the name and call site of the user's call.
+   ds__tls.upper_locked is above 0 while these functions hold the device's lock or ds__g.begin;
+   no destructor of the user's runs then.
+   Locks: ds__mkeep takes the registry's lock, also under an arena's; ds__mkeep_unlocked expects
+   it. No capture begins between ds__hold_captures and ds__let_captures (ds__g.begin). The
+   driver may be called under ds__g.begin. ds__native_of, ds__own_fill and ds__any_stream call
+   the driver and expect no spinning lock.
+   Threads: any. Labels belong to the calling thread. */
 
 /* Orders blocks: by segment in the order in which they were made, so that a program sees the
    same order wherever its memory lies; then by address. */
@@ -2204,7 +2269,22 @@ DSDEF void(ds_mem_label_pop)(void) {
         ds__mtls.labels--;
 }
 
-/* alloc/pool.h - devices and pools. */
+/* alloc/pool.h - devices and pools: creation, look-up, policies.
+
+   Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
+   reuses pools (ds__mpool_new). ds__mpool_apply sets a pool's configuration and derives the
+   flags of the pool and its arenas. ds__mpool_of returns the pool of a handle. ds__policy
+   returns the configuration to code without a lock.
+
+   Invariants: Device records, pools and policies stay until ds_shutdown, so a late reader finds
+   a valid object. A stored policy never changes; equal policies are stored once, up to
+   differences in padding. Limits are not part of it. A pool without owners and memory may
+   become a new pool, with a new number.
+   Locks: ds__m.lock first; under it the device's lock, the arenas' locks and the registry's,
+   and ds__mh.lock for a new device. ds__mem_device calls the driver under ds__m.lock, for the
+   properties of the device. ds__mpool_at and ds__mpool_again expect ds__m.lock. ds__mpool_apply
+   expects the device stopped (ds__mem_lock_all), or a pool without arenas.
+   Threads: any thread. An existing device is found without a lock. */
 
 /* A device's memory, if it was ever used. */
 static ds__mdevice *ds__mem_device_at(int backend, int index) {
@@ -2461,7 +2541,20 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
     return NULL;
 }
 
-/* alloc/locks.h - locks. */
+/* alloc/locks.h - locks of an arena and of a whole device.
+
+   Takes and releases the lock of one arena (ds__arena_lock), or of a device with all its arenas
+   (ds__mem_lock_all). With all locks held, no thread allocates or frees on the device.
+
+   Invariants: After ds__mem_lock_all no block of the device is parked. The lists of pools and
+   arenas change only under the device lock, so ds__mem_unlock_all releases the locks that were
+   taken. While a thread holds the device lock (ds__tls.upper_locked), ds__reclaim does nothing
+   on that thread.
+   Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
+   arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
+   holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
+   arena.h, record_use.h and segment_grow.h have exceptions.
+   Threads: any. */
 
 static void ds__arena_lock(ds__arena *a) {
     ds__lock_take(&a->lock);
@@ -2488,7 +2581,21 @@ static void ds__mem_unlock_all(ds__mdevice *dev) {
     ds__mdevice_unlock(dev);
 }
 
-/* alloc/history_ring.h - history. */
+/* alloc/history_ring.h - recording one event.
+
+   Records an event of the allocator in the history ring of the device and passes the event to
+   the observers (ds__mem_note). ds__note_block and ds__note_free record events of blocks.
+   ds__ticks reads the processor's clock; ds__ticks_ns converts ticks to the monotonic clock.
+   ds__stream_of tells on which stream a block was allocated.
+
+   Invariants: dev->watch is checked again under the ring's lock, so nothing enters the ring
+   after ds_mem_history_stop has returned. `history_at` is history_count modulo history_room.
+   Times in the ring are ticks and are converted when they are read.
+   Locks: Callers may hold arena locks and the device lock. ds__mem_note takes dev->history_lock,
+   releases that lock, and then invokes observers under ds__mh.watch. So user code may run under
+   the caller's locks. ds__note_block expects the arena's lock, or a new block of the calling
+   thread. The driver is not called.
+   Threads: any thread that works in the allocator. */
 
 /* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone
    reads them. */
@@ -2581,14 +2688,34 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
     ds__lock_give(&a->dev->history_lock);
 }
 
-/* alloc/counters.h - counting. */
+/* alloc/counters.h - counters and peaks.
 
-/* Policy. While one thread allocates on a device, every call counts in the device's tally and
-   knows the peaks. As soon as a second one comes, arenas count for themselves, and have room for
-   so many more bytes and blocks: peaks are set in advance to what all of it together allows, so
-   that they are never too low and at most too high by the room. Room is given out anew when an
-   arena has used its own, with all arenas stopped; the block that needs more is counted
-   meanwhile, so that it is part of the truth whatever others do. */
+   Counts allocated, requested and pending blocks and bytes of arenas, pools and devices, with
+   their peaks. ds__count_alloc, ds__count_free, ds__count_pending and ds__count_done count one
+   block each. ds__ready and ds__has_room tell whether an arena may count now; ds__make_ready and
+   ds__count_begin see to it. ds__meter_add counts segments and reserved bytes.
+
+   Policy:
+   1. While one thread allocates on a device, every call counts in the device's tally and peaks
+      are exact.
+   2. As soon as a second thread comes, each arena counts for itself and has room for a number of
+      further bytes and blocks (ds__headroom).
+   3. Peaks are raised in advance to the value that all rooms together allow. So a peak is never
+      too low, and at most too high by the room.
+   4. When an arena has used its room, room is given out anew with all arenas stopped
+      (ds__share_room). The block that needs more room is counted meanwhile, so new peaks include
+      the block whatever other threads do.
+
+   Invariants: An exact arena counts in the device's tally, and only the thread in dev->owner may
+   do so. All other arenas count in their own tally. A block is counted only after ds__ready or
+   ds__has_room was true under the same lock, or with all locks held. Totals are counted only if
+   statistics are full.
+   Locks: The functions that count expect the arena's lock. ds__make_ready gives that lock up,
+   and may take all locks of the device for a moment. ds__count_begin may return 1 with all locks
+   held; ds__count_end releases them. ds__share_room and the functions of domains expect all
+   locks. Meters need no lock; neither the driver nor user code is called.
+   Threads: any thread that holds the expected lock. */
+
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
 #define DS__ROOM_COUNT 64
 
@@ -2941,7 +3068,23 @@ static void ds__count_end(ds__arena *a, int all) { /* unlocks */
     ds__mem_unlock_all(a->dev);
 }
 
-/* alloc/address.h - addresses. */
+/* alloc/address.h - look-up of a segment by address.
+
+   Finds the segment of an address for frees and queries (ds__segment_of). A two-level table
+   serves most look-ups: a root of leaves of 16 GiB, each with an entry for every 2 MiB
+   (granule). If several segments share a granule, ds__segment_shared searches the sorted list of
+   all segments. ds__granules enters and removes the granules of a segment.
+
+   Invariants: A leaf stays until shutdown. A granule that two segments have used keeps the mark
+   for shared granules (the lowest bit) until shutdown. A look-up may return a segment that was
+   given back, so the caller must compare `arena` again under the arena's lock.
+   ds__segment_shared skips segments marked by ds__segment_leaves: the driver may give their
+   addresses to new segments.
+   Locks: The table is read without a lock. ds__segment_shared and ds__segment_leaves take the
+   registry lock (ds__m.registry), the innermost lock. ds__granules and ds__sorted_after expect
+   the registry lock. The program's memory functions may be called under the registry lock, the
+   driver is not.
+   Threads: any thread may look up an address while other threads add and remove segments. */
 
 #define DS__GRANULE_BITS 21
 
@@ -3020,7 +3163,19 @@ static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
     return 1;
 }
 
-/* alloc/bins.h - blocks. */
+/* alloc/bins.h - free blocks of an arena, sorted by size.
+
+   Puts free blocks into bins: one for each size below 32 KiB, then 32 for each power of two.
+   ds__fit finds the best fitting block for a request, or nearly the best if best_fit_by_address
+   is off. ds__too_large applies max_split_size and max_non_split_rounding.
+
+   Invariants: A block is in a bin exactly if its state is free and it is not quiet. The bit of a
+   bin is set exactly if the bin holds a block. A bit of the summary is set exactly if its word
+   of the map is not 0. `free_bytes` is the sum of the blocks in bins. Blocks in front of an
+   unmapped block are in the last bin (DS__EDGE), which is used last.
+   Locks: Every function expects the arena's lock, takes none, and calls neither the driver nor
+   user code.
+   Threads: any thread that holds the arena's lock. */
 
 static inline unsigned ds__bin(size_t size) {
     size_t u = size / DS__UNIT;
@@ -3140,7 +3295,23 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
     return best;
 }
 
-/* alloc/block.h - block. */
+/* alloc/block.h - blocks: cut, merge, park, take, find.
+
+   Manages the blocks of an arena. ds__take serves a request from the bins and splits the block;
+   ds__merge_in makes a block free and merges it with free neighbours. ds__park keeps the block
+   that was freed last for the next request of its size. ds__find_live finds the live block of an
+   address and locks its arena.
+
+   Invariants: The blocks of a segment cover its address space without gaps. Two neighbours are
+   never both free and not quiet. Each live block is in the granule table of its segment; a
+   crowded granule may have a sub-table (ds__finer). A parked block is free and quiet, and stays
+   in the granule table. Descriptions stay until shutdown, so a late look-up reads a valid
+   object.
+   Locks: Functions that change a block expect the arena's lock. ds__find_live takes that lock
+   and keeps it if a block was found. New descriptions take the registry lock and may call the
+   program's memory functions under both locks. ds__complete may invoke observers under the
+   arena's lock. No driver call is made.
+   Threads: any thread that holds the arena's lock; ds__find_live: any thread. */
 
 /* A description of a block; NULL: no memory. */
 static ds__mblock *ds__mblock_new(ds__arena *a) {
@@ -3474,7 +3645,23 @@ __attribute__((always_inline)) static inline ds__mblock *ds__find_live(const voi
     return b;
 }
 
-/* alloc/arena.h - arenas. */
+/* alloc/arena.h - arenas: one per stream and pool.
+
+   Finds or makes the arena of a stream in a pool (ds__arena_main, ds__arena_in) and prepares
+   arenas for the end of their stream (ds__mem_stream_gone). ds__use_claim decides which thread
+   records the event of a stream use (ds__muse).
+
+   Invariants: Wrappers of one native stream share an arena in each pool; the arena stores up to
+   three further handles as aliases (twin). An arena stays until shutdown. When its stream ends,
+   an arena becomes an orphan; `end` is an event behind the stream's work, or 0 if there is none.
+   An orphan without memory may serve a new stream. Only a thread for which ds__use_claim
+   returned 1 records the event of a use.
+   Locks: ds__arena_main and ds__arena_in take the device lock; ds__arena_of and ds__arena_join
+   expect that lock. Arena locks are taken one at a time inside the device lock. Driver calls run
+   under the device lock. ds__record_late even records events under an arena's lock, because the
+   block may be freed at any time.
+   Threads: any caller's thread. ds__mem_stream_gone is called by ds_stream_destroy, and by
+   ds__reclaim for the streams of ended threads. */
 
 /* A stream has several handles when it was wrapped: its arena knows some of them, so that it
    stays in use when one ends. The device is locked. */
@@ -3696,7 +3883,21 @@ static void ds__mem_stream_gone(ds__stream *s) {
     ds__mdevice_unlock(dev);
 }
 
-/* alloc/stream_use.h - uses of other streams. */
+/* alloc/stream_use.h - uses of blocks by other streams, and their events.
+
+   Manages stream uses (ds__muse). ds__muse_new takes one with an event from the arena's stock,
+   and ds__muses_drop returns a list of them. ds__uses_done tells whether uses are done;
+   ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
+   stream.
+
+   Invariants: `recorded` is 1 if the event is recorded or not needed any more, and
+   DS__RECORDING while one thread records it. An event stays with the device of its first
+   record. A use inside a capture counts as done once no capture is open, because the graph
+   orders it. A query that fails for another reason than failed work does not count as done.
+   Locks: ds__muses_drop expects the arena's lock. The others may call the driver and expect no
+   spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held expects new
+   captures to be held back (ds__g.begin); ds__record_now does so itself.
+   Threads: any. ds__uses_awaited and ds__device_wait block the host. */
 
 static void ds__event_drop(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
@@ -3850,7 +4051,22 @@ static int ds__uses_awaited(ds__muse *u) {
     return 1;
 }
 
-/* alloc/pending.h - pending. */
+/* alloc/pending.h - pending blocks: freed, still used by streams.
+
+   Manages freed blocks until the streams that used them are done. ds__poll frees blocks with
+   completed uses. ds__take_oldest serves a request from the block that has been pending longest.
+   ds__take_pending takes a fitting block and makes a stream wait for its uses.
+
+   Invariants: The list runs from the oldest block to the newest, and `pending_bytes` is its sum.
+   A block is quiet while a thread examines it without the lock; other threads leave quiet blocks
+   alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on before
+   the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
+   stream's own capture, or, without a capture, outside of captures.
+   Locks: ds__pending_in, ds__pending_out and ds__uses_within expect the arena's lock.
+   ds__take_oldest expects that lock, gives it up meanwhile and returns with it held. The other
+   functions expect no lock. Events are queried, recorded and waited for without the arena's
+   lock; observers may be invoked under that lock.
+   Threads: any caller's thread. With `wait`, ds__poll blocks the host. */
 
 /* Takes a block out of the pending ones. The arena is locked. */
 static void ds__pending_out(ds__arena *a, ds__mblock *b) {
@@ -4014,7 +4230,21 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
     return r == DS_OK;
 }
 
-/* alloc/segment.h - segments. */
+/* alloc/segment.h - descriptions of segments, and limits.
+
+   Makes and removes the description of a segment (ds__segment_new, ds__segment_drop).
+   ds__reserve and ds__unreserve keep the reserved bytes within the limits of the device and the
+   pool. Growing segments, plain segments and blocks without a cache use these functions.
+
+   Invariants: ds__m.sorted has every segment in the order of base addresses. Reserved bytes may
+   exceed the bytes of the segments only while dev->moving counts a call between ds__move_begin
+   and ds__move_end. A dropped description is used again as a description of a segment only.
+   Locks: ds__segment_new takes the registry's lock. ds__segment_drop takes the arena's lock,
+   releases it, and then takes the registry's. The functions that enter, remove or count a
+   segment expect the arena's lock. ds__reserve may ask the driver for the size of its pool, so
+   it expects no spinning lock.
+   Threads: any. A late look-up may still have a dropped description, so ds__find_live checks
+   `arena` under the arena's lock. */
 
 /* Adds unless the sum would pass the limit, 0: none. */
 static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
@@ -4191,9 +4421,23 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
         ds__meter_add(&a->pool->stats.oversize_segments, sign);
 }
 
-/* alloc/upstream.h - upstream. */
+/* alloc/upstream.h - sources of the memory of plain segments.
 
-/* An upstream is the user's: it may call devstream and CUDA, also while something captures. */
+   ds__source_alloc takes memory for a plain segment from its pool's source: the driver, the
+   user's upstream, shareable memory or pinned memory. ds__source_free returns it there.
+   ds__leave and ds__return surround user code. An upstream is user code and may call devstream
+   and CUDA, also while a stream captures.
+
+   Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
+   neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
+   aligned to DS__UNIT and entered in the table of known memory. If ds_alloc or the driver's
+   allocator has entered it already, it stays theirs. Other memory known there is refused.
+   Locks: no spinning lock may be held. ds__source_alloc is called with the arena's `grow` held,
+   ds__source_free often with `giving` and `grow`. The driver and user code run with these
+   mutexes held.
+   Threads: caller's threads. An upstream runs on the thread whose allocation or trim needs it,
+   and on that of ds_shutdown. */
+
 /* whose segments this thread is changing meanwhile */
 typedef struct ds__inside {
     const ds__mpool *pool;
@@ -4315,7 +4559,20 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
     }
 }
 
-/* alloc/segment_plain.h - segment plain. */
+/* alloc/segment_plain.h - plain segments: allocated and returned whole.
+
+   ds__grow_plain takes a new plain segment from the pool's source (ds__source_alloc) for a
+   request. With segment_growth it may be larger than the request needs; after a shortage,
+   smaller sizes are tried. ds__segment_return gives a segment back whose only block is free.
+
+   Invariants: A new segment enters its arena as one free block. Bytes are reserved before the
+   source is called, and unreserved after the memory is gone. A segment on its way back is
+   marked `leaving`, because its addresses may belong to another segment at once.
+   Locks: ds__grow_plain expects the arena's `grow`. ds__segment_return expects `giving` and
+   `grow`; for pinned memory it needs neither. No spinning lock may be held. The source, which
+   may be the user's upstream, is called with these mutexes held. ds__drain_aside releases
+   `grow` while it waits for the arena's stream.
+   Threads: caller's threads. Other threads may allocate and free in the arena meanwhile. */
 
 /* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
 static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
@@ -4431,7 +4688,23 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     return DS_OK;
 }
 
-/* alloc/segment_grow.h - growing segments. */
+/* alloc/segment_grow.h - growing segments: pages mapped on demand.
+
+   Lets a segment grow page by page in reserved address space, and returns pages.
+   ds__grow_mapped maps pages until there is a free block of the requested size. ds__unmap_block
+   unmaps the whole pages of a free block. ds__grow_space reserves the address space of a new
+   segment.
+
+   Invariants: A hole is an unmapped block of whole pages. The holes of each kind form a list in
+   the order of ds__earlier; neighbouring holes are merged, and quiet holes are not in the list.
+   `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
+   quiet block.
+   Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
+   They release the arena's lock while they call the driver, and take the registry's lock alone.
+   If memory for a description runs out, ds__grow_mapped unmaps pages under the arena's lock.
+   ds__hole_in and ds__hole_out expect the arena's lock.
+   Threads: any caller's thread with `grow` held. Other threads may allocate and free in the
+   arena meanwhile; the block in work is quiet. */
 
 /* A hole goes back into the list, in the order of addresses, with its neighbours that are holes.
    The arena is locked. */
@@ -4710,7 +4983,25 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     return done;
 }
 
-/* alloc/trim.h - giving back. */
+/* alloc/trim.h - returning cached memory to the driver.
+
+   ds__mem_flush waits for pending blocks and returns the free memory of a device or a pool, as
+   torch's release_cached_blocks. ds__arena_trim returns the free memory of one arena.
+   ds__release_oversize and ds__collect_garbage return selected large segments. ds__async_give
+   shrinks the driver's own pool.
+
+   Invariants: Memory is returned only if the work of its arena's stream is known to be done
+   (ds__arena_drain). Two exceptions: a user's upstream gets it in any case, and pinned memory
+   has no stream. Pools of graphs keep their memory, and an upstream cannot trim its own pool.
+   While a capture is open, ds__mem_flush, ds__release_oversize and ds__collect_garbage return
+   nothing.
+   Locks: an arena's `giving`, then its `grow`, then its lock; never those of two arenas at
+   once. The driver and the user's upstream run with the two mutexes held, and with no spinning
+   lock. `grow` is released while the host waits for a stream (ds__drain_aside), `giving` is
+   not. ds__is_whole, ds__age and ds__give_whole expect the arena's lock; the other functions
+   expect no spinning lock.
+   Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
+   block in work is quiet. */
 
 /* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
    not known to be done. */
@@ -5001,7 +5292,23 @@ static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
     }
 }
 
-/* alloc/reuse.h - when nothing fits. */
+/* alloc/reuse.h - requests and cross-stream reuse.
+
+   Defines a request in progress (ds__wanted) and finds a cached block for it. ds__try searches
+   the request's own arena. ds__borrow takes a block of another stream's arena and makes the
+   request's stream wait for that stream (cross-stream reuse). ds__borrow_any and
+   ds__borrow_pools search the arenas of a pool, and the pools with use_on_oom.
+
+   Invariants: A lent block is live on a stream other than its arena's, or was so until its
+   free. The first of its uses names that stream. A pending block of another stream is taken whole
+   and not split, because only the request's stream waited for its uses. No stream waits across
+   the border of a capture (ds__can_await).
+   Locks: ds__try may be called with the arena's `grow` held; the other functions expect no
+   lock. One arena's lock is held at a time, or all of the device's (ds__mem_lock_all) if the
+   arena has no room to count the block. ds__borrow holds back new captures (ds__g.begin) while
+   it records the event and enqueues the wait; no arena's lock is held then.
+   Threads: any caller's thread. Streams may end at any time, so ds__borrow reads the owner of
+   an arena again after it took a block. */
 
 /* One request on its way. */
 struct ds__wanted {
@@ -5186,7 +5493,37 @@ static int ds__borrow_pools(ds__wanted *q) {
     return 0;
 }
 
-/* alloc/fallback.h - fallback. */
+/* alloc/fallback.h - fallback chain of a request.
+
+   Serves a request for which the arena has no free block (ds__ask_slow). ds__ladder, the
+   fallback chain, tries all sources of memory in order. ds__grow gets memory from the driver or
+   the upstream. If all fails, ds__tell_oom informs the callbacks and ds__oom_report
+   (oom_report.h) sets the error.
+
+   Policy: The arena is searched again after each step.
+   1. Free the pending blocks of the arena if their uses are done (not while a capture is open).
+   2. Take a pending block and make the request's stream wait for its uses, if `reuse` permits
+      this, or graph_capture_record_stream_reuse during a capture.
+   3. Cross-stream reuse of ended streams' blocks in the pool; with DS_REUSE_ALWAYS, of all
+      streams'.
+   4. Collect exported blocks without users, then garbage (garbage_collection_threshold).
+   5. Grow, by pages or by a plain segment.
+   6. Cross-stream reuse in pools with use_on_oom.
+   7. Give back blocks of max_split_size or more, and grow.
+   8. Unless `reuse` is never: cross-stream reuse of all arenas of the pool.
+   9. Empty the caches, shrink the driver's pool, and grow (not while a capture is open).
+   10. Repeat the cross-stream reuse of steps 3, 6 and 8, now also of pending blocks of more than
+       twice the size.
+   11. Invoke the shortage callbacks. If memory was freed, repeat once from step 5.
+
+   Invariants: A request that fails has taken no block. Errors of single steps are muted
+   (ds__tls.mute); only the last result reaches the caller. A request from inside a pool's
+   upstream for the same pool is refused.
+   Locks: ds__ask_slow expects no spinlock. ds__grow holds `grow` of the arena while the driver
+   or the program's upstream allocates. Shortage and out-of-memory callbacks run without a lock
+   of this call. ds__m.lock is held only to read one entry of the list of callbacks.
+   Threads: any caller's thread. Other threads may take memory that a step has found, so growing
+   is tried up to 16 times. */
 
 static ds_result ds__grow(ds__wanted *q) {
     ds__arena *a = q->a;
@@ -5366,7 +5703,22 @@ static ds_result ds__ask_slow(ds__wanted *q) {
     return r;
 }
 
-/* alloc/allocate.h - requests. */
+/* alloc/allocate.h - allocation requests.
+
+   Implements ds_mem_alloc and ds_mem_alloc_with. ds_mem_alloc has a fast path, which takes a
+   free block of the stream's arena; ds__request handles all other cases. ds__route chooses the
+   arena: in a named or pushed pool, in the capture's pool, or in the default pool. ds__rounded
+   and ds__kind_of compute the size of the block and its kind.
+
+   Invariants: The fast path runs only if no pool is pushed, no capture is open and the arena
+   needs no special treatment (`slow`). A thread remembers the arena of the stream on which it
+   allocated last; the fast path checks the stream's slot again under the arena's lock. A request
+   for 0 bytes gives NULL and DS_OK. A failed request leaves no block behind.
+   Locks: The fast path takes the arena's lock only; ds__take_oldest gives that lock up while
+   events are queried. ds__request expects no lock; fallback.h lists the locks of its steps. On
+   the fast path observers are invoked under the arena's lock, in ds__request without a lock.
+   Threads: any caller's thread. The remembered arena is thread-local (ds__tls). Requests from a
+   shortage callback are refused. */
 
 /* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
    capture's. */
@@ -5567,7 +5919,23 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
     return r;
 }
 
-/* alloc/free.h - frees. */
+/* alloc/free.h - freeing blocks.
+
+   Implements ds_mem_free: a fast path that parks the block, ds__free_other for blocks with
+   recorded uses or observers, and ds__free_slow for all other cases. ds__block_end frees a block
+   for good inside the allocator. ds__mem_return takes back a block that other processes had.
+
+   Invariants: A block with uses, with poison to write, or with users in other processes becomes
+   pending. All other blocks from a cache become free at once. While ds__free_slow works without
+   the lock, its block is pending, quiet and in no list, and already counted as freed. A use
+   without a recorded event gets an event at the free. If its stream is in another capture, the
+   use gets the event after that capture.
+   Locks: ds_mem_free takes the arena's lock, and gives that lock up for events, guards and
+   driver calls. Events are recorded under ds__g.begin (ds__hold_captures), never under the
+   arena's lock. ds__share_hold takes ds__share.lock under the arena's lock. Observers may be
+   invoked under the arena's lock. ds__block_over expects the arena's lock; the other functions
+   expect no lock, except ds__free_slow and ds__free_other, which release it.
+   Threads: any caller's thread, in any order to the streams' work. */
 
 /* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
    and ready. */
@@ -5764,7 +6132,21 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
     return DS_OK;
 }
 
-/* alloc/record_use.h - record use. */
+/* alloc/record_use.h - recording the use of a block by another stream.
+
+   Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_pinned_record_use.
+   ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
+   at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
+   of live blocks is an error.
+
+   Invariants: The block's own stream needs no use. A lent block's first use belongs to the
+   borrowing stream and stays first. dev->late_uses counts the uses without an event and may be
+   too high.
+   Locks: Takes the arena's lock to find the block, and once more to add the use. Between the
+   two, the event is created and recorded without a lock. If a capture is open, the driver is
+   asked for the stream's capture under the arena's lock (ds__capture_of).
+   Threads: any caller's thread. If another thread frees the block meanwhile, the call reports
+   DS_ERR_INVALID_VALUE, unless a new block already starts at the same address. */
 
 /* Notes a use of the block; `now`: with an event at once. Its event is recorded without the
    lock, so the block is looked at again afterwards. */
@@ -5871,7 +6253,21 @@ DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
     return ptr ? ds__note_use(ptr, stream, 0, 0, 0) : DS_OK;
 }
 
-/* alloc/align.h - special requests. */
+/* alloc/align.h - aligned allocations.
+
+   Serves requests with an alignment above 512 bytes. ds__align cuts the front off a live block,
+   so that the block starts aligned. The front and the unused end go back to the arena. The
+   caller is ds__request in allocate.h.
+
+   Invariants: The block is live, was found for this request, and is larger than the request by
+   the alignment. Label, call site and stream uses (ds__muse) move to the aligned block. If
+   ds__align returns 0, nothing was cut and the caller must free the block. The unused end stays
+   part of the block if the policy does not split there or if host memory is short.
+   Locks: ds__align expects no lock and takes the lock of the block's arena. After cross-stream
+   reuse, that arena is not the request's arena. If the counters need room, all locks of the
+   device are taken for a moment (ds__make_ready). New descriptions may call the program's memory
+   functions under the arena's lock. No driver call is made.
+   Threads: any caller's thread; no other thread knows the block yet. */
 
 /* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
    request was larger by the alignment. 0: no memory. */
@@ -5920,12 +6316,23 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
     return 1;
 }
 
-/* alloc/watched.h - watched. */
+/* alloc/watched.h - poison, guards and checks of watched pools.
 
-/* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is
-   none there. A guard lies directly behind what was asked for, rounded up to its words, and is
-   looked at only where one was filled: the policy may have changed since, or a capture was open
-   then. */
+   Does the extra work of pools with poison, guard_bytes or debug from 2 on. ds__watched_alloc
+   fills the guard behind a new block. ds__watched_free checks it, warns about damage, and
+   poisons the block. ds__poison_on and ds__poison_late poison freed blocks at once or later.
+
+   Invariants: Poison and guards are fills in stream order. Neither is made while a capture is
+   known to be open, because work in a capture is the user's only. A guard begins directly
+   behind the requested bytes, rounded up to 4, and is checked only where one was filled
+   (`guarded`). The policy may have changed since, or a capture was open then. A block with
+   `stale` set must be poisoned before it is free.
+   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__poison_on and
+   ds__poison_late hold back new captures (ds__g.begin) around their fills. ds__watched_free may
+   block the host until the uses of the block and the work of its stream are done.
+   Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
+   allocator (ds__direct_giver), so a capture may begin on the block's stream meanwhile. */
+
 #define DS__POISON 0xDBDBDBDBu
 #define DS__GUARD 0x5AFE5AFEu
 
@@ -6043,7 +6450,33 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
     ds__tls.mute--;
 }
 
-/* alloc/direct_alloc.h - direct alloc. */
+/* alloc/direct_alloc.h - allocation without a cache.
+
+   Allocates blocks for the backends DS_MEM_DRIVER_POOL and DS_MEM_UNCACHED (ds__direct_alloc).
+   ds__direct_take reserves the bytes under the limits and calls the driver. ds__direct_drain
+   waits for frees that are on their way to the driver's pool. direct_free.h implements the
+   frees.
+
+   Policy: Without a cache every block is a segment, from the driver's own pool or plain memory.
+   1. Driver's pool: the block's stream waits for the other uses and gives the block back in
+      stream order. Memory of an ended stream is given back on a stream of the allocator, behind
+      the end of the ended stream. The host waits only when a limit is near. The limit also
+      covers memory of the pool that no block has: enqueued frees and cached memory. An
+      allocation that would pass the limit first waits for these frees and shrinks the pool.
+   2. Plain memory: the host waits for the block's stream and for the uses of other streams. The
+      host waits for the device only if nothing else is known to wait for.
+   3. If a block cannot be given back now, because of a capture or a failed driver call, the
+      block is deferred. A deferred block stays pending in its arena's list. Allocations, frees,
+      flushes and changes of the policy try again. At shutdown a deferred block ends with its
+      segment.
+
+   Invariants: A stream that captures gets no memory here: DS_ERR_CAPTURE_UNSUPPORTED. Only the
+   default pool of a device has such a backend. Reserved bytes either become a segment, or are
+   given back by ds__unreserve. `async_bytes` is the sum of the blocks from the driver's pool.
+   Locks: ds__direct_alloc expects no lock. The driver and shortage callbacks are called without
+   a lock. The new block is entered under the arena's lock, or under all locks of the device if
+   the counters need room. Observers may be invoked under these locks.
+   Threads: any caller's thread. Near a limit the host may wait. */
 
 /* Waits for frees that are on their way to the driver's pool. */
 static void ds__direct_drain(ds__mdevice *dev) {
@@ -6056,17 +6489,6 @@ static void ds__direct_drain(ds__mdevice *dev) {
     ds__tls.quiet--;
 }
 
-/* Policy without a cache, where every block is a segment: the driver's own pool, or plain memory.
-   - The driver's pool: the block's stream waits for the other uses and gives the block back in its
-     order. What an ended stream had comes back on a stream of the allocator's, behind that one's
-     end. The host waits only when a limit is near: the limit also covers what the pool holds beyond
-     the blocks, that is enqueued frees and cached memory. An allocation that would pass the limit
-     waits for these frees and shrinks the pool first.
-   - Plain memory: the host waits for the block's stream and the uses of others, but for a device
-     only when nobody knows what else to wait for.
-   - Where that cannot be done now (a capture stands in the way, or a call of the driver failed)
-     the block is deferred: it stays pending in its arena's list, and allocations, frees, flushes
-     and changes of the policy try again. At shutdown it ends with its segment. */
 /* Returns memory of ds__direct_take that became no block. */
 static void ds__direct_untake(ds__wanted *q, int async, void *base) {
     DS_IGNORE(async ? ds__async_free(q->s, base)
@@ -6205,7 +6627,23 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     return r;
 }
 
-/* alloc/direct_free.h - direct free. */
+/* alloc/direct_free.h - free without a cache.
+
+   Gives blocks of the backends without a cache back to the driver (ds__direct_free) and tries
+   deferred blocks again (ds__direct_again). ds__direct_try does the work for one block.
+   ds__direct_giver is the allocator's own stream for memory of ended streams. direct_alloc.h
+   states the policy.
+
+   Invariants: A block here is pending. A block is in its arena's list of deferred blocks, or in
+   no list and quiet while a thread tries the block. dev->deferred counts deferred blocks. A
+   segment is marked as leaving before the driver gets the memory, because the driver may give
+   the address out at once. ds__direct_again does nothing while a capture is open.
+   Locks: No function expects a lock; each takes the arena's lock for short steps.
+   ds__direct_record and ds__direct_put hold ds__g.begin, so that no capture begins while they
+   enqueue work. The host does not wait under the mutex. ds__direct_over invokes observers under
+   the arena's lock, and may first take all locks of the device for the counters.
+   Threads: any caller's thread. A free of plain memory blocks the host until the work on the
+   block is done; a free to the driver's pool does not. */
 
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
 static int ds__direct_record(ds__mblock *b) {
@@ -6439,7 +6877,20 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
     return DS_OK;
 }
 
-/* alloc/api_block.h - public: blocks. */
+/* alloc/api_block.h - block query and emptying the cache.
+
+   Implements ds_mem_find, ds_mem_empty_cache, ds_mem_empty_cache_of and ds_mem_trim.
+   ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
+   ds__mem_used and ds__mem_asked find the memory of a device for queries and statistics.
+
+   Invariants: Label and call site are reported only for live and pending blocks. ds__mem_used
+   and ds__mem_asked never create the memory of a device: DS_OK with NULL means an unused device.
+   While a capture is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
+   Locks: ds__describe expects the lock of the block's arena; ds_mem_find takes that lock. The
+   functions that give memory back expect no lock; trim.h takes the locks for them. While the
+   host waits for a stream, no spinlock is held.
+   Threads: any caller's thread. The functions that give memory back may block the host until
+   streams have done their work. */
 
 static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
     memset(out, 0, sizeof *out);
@@ -6562,7 +7013,24 @@ DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released
     return ds__mem_empty(device, keep, out_released);
 }
 
-/* alloc/api_config.h - public: configuration and limits. */
+/* alloc/api_config.h - configuration, limits and shortage callbacks.
+
+   Implements ds_mem_configure, ds_mem_configure_text, the functions for limits and fractions,
+   and the lists of shortage and out-of-memory callbacks. ds__mem_setup reads
+   DEVSTREAM_ALLOC_CONF at the first use and installs the hooks for stream end and shutdown.
+   ds__mem_set changes the policy of one device.
+
+   Invariants: dev->limit follows from `limit` and `memory_fraction` of the device's
+   configuration. The backend changes only while no block of the device is active.
+   ds_mem_configure_text asks all devices before any device changes. If DEVSTREAM_ALLOC_CONF is
+   invalid, each call of ds__mem_setup reads the variable again and returns the error.
+   Locks: ds__mem_set takes all locks of the device (ds__mem_lock_all), then the registry lock.
+   ds__mem_setup takes ds__m.lock, then ds__m.leaving. Limits change under the device lock,
+   callback lists under ds__m.lock. Under these locks the program's memory and log functions may
+   be called, the driver is not.
+   Threads: any caller's thread. ds__mem_closing(1) runs on the thread of ds_shutdown and waits
+   for threads that release the pool of a graph. A callback that was removed may still run on
+   another thread. */
 
 /* The smaller of a configuration's limits; 0: none. */
 static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
@@ -6825,7 +7293,21 @@ DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
 DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
 #undef DS__CALLBACKS
 
-/* alloc/api_pool.h - public: pools. */
+/* alloc/api_pool.h - pools: create, destroy, push, pop.
+
+   Implements the functions of pools, except checkpoints, statistics and ds_capture_pool.
+   ds__mpool_own and ds__mpool_disown count the owners of a pool: its handle, pushes, captures
+   and graphs.
+
+   Invariants: A pool object stays until shutdown. A pool object without owners and memory may
+   become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
+   compare the handle again. A capture's own pool (name[0] is not 0) cannot be destroyed by its
+   handle. A pool with a handle always uses the native backend.
+   Locks: The functions take ds__m.lock and the device lock; if both, in this order.
+   ds_pool_destroy and ds_pool_empty_cache hold no lock when they begin to give memory back
+   (trim.h). ds__mpool_disown takes no lock.
+   Threads: any caller's thread; pushes belong to the calling thread. ds__mpool_disown also runs
+   on a thread of CUDA's when a graph ends. */
 
 /* Of pools whose upstream is a resource. */
 static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
@@ -7009,7 +7491,22 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     return DS_OK;
 }
 
-/* alloc/checkpoint.h - public: checkpoints of pools. */
+/* alloc/checkpoint.h - checkpoints of pools.
+
+   Implements ds_pool_save, ds_pool_restore, ds_pool_checkpoint_free and ds_pool_check_live. A
+   checkpoint lists the live blocks of a pool. ds_pool_restore first plans (ds__rewind_plan);
+   then it frees blocks and makes blocks live again at their old addresses (ds__rewind_all).
+
+   Invariants: A checkpoint belongs to one pool and lists its blocks in order of address. Save
+   and restore refuse a pool with a pending block, or with a live block that other streams or
+   processes use. If the plan fails, nothing has changed. If another thread uses the pool after
+   the plan, the pool is restored in part and DS_ERR_ILLEGAL_STATE is returned.
+   Locks: ds_pool_restore takes `giving` and `grow` of every arena of the pool, so that segments
+   stay as they are. The plan runs under all locks of the device, the changes under one arena's
+   lock, or all locks if the counters need room. The program's memory functions are called under
+   all these locks, observers under the arena's lock. The function of the caller runs without a
+   lock. ds_pool_save and ds_pool_check_live take all locks of the device.
+   Threads: any caller's thread. No other thread may use the pool during ds_pool_restore. */
 
 typedef struct ds__saved {
     char *ptr;
@@ -7368,10 +7865,24 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
     return r;
 }
 
-/* alloc/capture_pool.h - capture pool. */
+/* alloc/capture_pool.h - pools of captures.
 
-/* A capture has a pool: one of its own, made at the first allocation, or one that was named
-   before. Its graph owns it. */
+   Gives captures their memory. A capture has one pool: a pool of its own, made at the first
+   allocation (ds__capture_pool_of), or a pool named before (ds_capture_pool). The graph of the
+   capture owns the pool. ds__capture_keep keeps a pool that a request names for as long as the
+   graph.
+
+   Invariants: `graphs` counts the captures and graphs that use free memory of a pool. While the
+   count is not 0, no memory of the pool is given back. Each attachment to a graph is also one
+   owner of the pool. A capture has one attachment for its pool (key: the device) and one for
+   each pool that requests name (key: the pool). After ds__m.closing is set,
+   ds__capture_pool_release does nothing: ds_shutdown ends pools before graphs.
+   Locks: ds__capture_pool_make runs under the graph's lock (core/capture.h) and takes
+   ds__m.lock, then all locks of the device. ds__capture_pool_release takes ds__m.leaving only.
+   ds__is_capturing calls the driver.
+   Threads: caller's threads. ds__capture_pool_release runs on any thread, also on a thread of
+   CUDA's, and calls neither the driver nor a public function. */
+
 typedef struct ds__capture_wish {
     ds__mdevice *dev;
     ds__mpool *pool;
@@ -7463,7 +7974,20 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
     return r;
 }
 
-/* alloc/stats.h - public: statistics. */
+/* alloc/stats.h - public functions of statistics.
+
+   Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
+   ds_mem_allocated. ds__stats adds up the counts of a device or a pool; ds__fold moves the
+   counts of arenas to the domains. ds__stats_room and ds__stats_give serve all versioned
+   statistics structs.
+
+   Invariants: After ds__fold every arena counts exactly, and the search for a thread that
+   allocates alone begins anew. The block counts in one result belong to one moment. A caller's
+   struct begins with its size, and nothing behind that size is written.
+   Locks: ds__stats and the resets stop the device (ds__mem_lock_all). The driver is asked
+   before that. ds_pool_get_stats holds ds__m.lock meanwhile, so that no new pool takes the
+   place of the old one. ds__fold and ds__reset_peaks expect the device stopped.
+   Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
 static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
     ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0,
@@ -7734,7 +8258,18 @@ DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved,
     return DS_OK;
 }
 
-/* alloc/validate.h - checking all structures. */
+/* alloc/validate.h - consistency check of all structures.
+
+   ds__validate checks every list, count and limit of a device, or of pinned memory. It returns
+   DS_ERR_ILLEGAL_STATE with a sentence about the first violation. It serves ds_mem_validate and
+   the automatic checks of a policy with `debug` (ds__check).
+
+   Invariants: The check changes nothing, except that parked blocks are merged. If a thread
+   works on a quiet block of the device, incomplete sums are not compared. If dev->moving counts
+   a call in progress, or changes, the limits are not compared.
+   Locks: stops the device (ds__mem_lock_all), and takes the registry's lock under that. The
+   caller must hold none of these locks. The driver is not called.
+   Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
 #define DS__SOUND(condition, ...)                               \
     do {                                                        \
@@ -8058,7 +8593,16 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
     return dev ? ds__validate(dev) : r;
 }
 
-/* alloc/report_names.h - memory reports. */
+/* alloc/report_names.h - memory statistics by name.
+
+   Maps torch's names of memory statistics to members of ds_mem_stats (ds__mstats).
+   ds_mem_stat_by_name reads one value; ds_mem_stat_name lists the names.
+
+   Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
+   search. Every entry names an int64_t member. ds_mem_stat_by_name reads nothing behind
+   stats->size.
+   Locks: none.
+   Threads: any. The table is constant, and ds_mem_stat_name needs no initialised library. */
 
 /* torch's names, in the order of strcmp. */
 #define DS__STAT4(name, member)                                      \
@@ -8135,7 +8679,16 @@ DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name
                     "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
 }
 
-/* alloc/report_table.h - memory reports: the table. */
+/* alloc/report_table.h - table of ds_mem_summary.
+
+   Implements ds_mem_summary: writes the statistics of a device as the table of
+   torch.cuda.memory_summary (ds__mtable), row by row to the user's writer.
+
+   Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
+   rows of one metric share the unit of each column; the row of all sizes determines it.
+   Locks: none of its own. ds_mem_get_stats stops the device; the writer is called after that,
+   with no lock held.
+   Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
 /* The unit of a column is that of its first row, of all sizes. */
 static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
@@ -8227,7 +8780,17 @@ DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn w
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
-/* alloc/report_processes.h - memory reports: processes. */
+/* alloc/report_processes.h - report of the processes that use a device.
+
+   Implements ds_mem_list_processes, the counterpart of torch.cuda.list_gpu_processes: one line
+   for each process and its memory. For a GPU, NVML is asked (ds__nvml_write). For a CPU device,
+   the report has this process and the processes with shared memory (ds__share_list).
+
+   Invariants: ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h. If NVML is
+   missing or fails, the report says so and the call still succeeds.
+   Locks: none of its own. core/nvml.h takes a lock to load NVML, and ds__share_list takes those
+   of the exports. The user's writer is called after they are released.
+   Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
 static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
     if (bytes == ~0ull)
@@ -8318,7 +8881,20 @@ DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, v
                : r;
 }
 
-/* alloc/oom_owners.h - memory reports: out of memory. */
+/* alloc/oom_owners.h - owners of live blocks.
+
+   Groups live blocks by owner for out-of-memory reports and leak reports. An owner is a label,
+   or a file and a line for blocks without a label. ds__mowners_add adds a block,
+   ds__mowners_next takes out the owner with the most bytes. ds__mformat (DS__SIZE) writes a size
+   as text; pinned memory uses it too.
+
+   Invariants: Labels are compared by their text, which belongs to the blocks. Names must be
+   copied before the blocks can be freed. At most three quarters of the table are used; further
+   owners, or all if there is no table, are summed in `rest`.
+   Locks: Callers of ds__mowners_add and ds__mowner_name hold all locks of the device, except at
+   shutdown. ds__mowners_begin calls the program's memory functions and must be called without a
+   spinlock.
+   Threads: each table belongs to one thread. */
 
 typedef struct ds__msize {
     char text[24];
@@ -8422,7 +8998,21 @@ static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const
         snprintf(out, 80, "(unknown)");
 }
 
-/* alloc/oom_walk.h - oom walk. */
+/* alloc/oom_walk.h - numbers for out-of-memory reports.
+
+   Collects the numbers for the report of a failed request in ds__mshortage (ds__moom_collect).
+   The numbers cover the device, the limits, all blocks by state, the biggest owners, and free
+   blocks that the request could not use. ds__moom_count counts live blocks; the leak report uses
+   it too.
+
+   Invariants: `mine`, `kept`, `theirs` and `elsewhere` are sizes of the largest free block of
+   the request's pool, each for one reason. `back` is computed by the rules of ds__arena_trim.
+   Names of owners are copied while everything is locked, because a label lives as long as its
+   block.
+   Locks: ds__moom_collect expects none and takes all locks of the device twice: to count live
+   blocks, and to walk over all blocks. In between, without a lock, the table of owners is
+   allocated. The driver is asked for free memory before any lock is taken.
+   Threads: the thread of the failed request. */
 
 #define DS__TOP 10
 
@@ -8634,7 +9224,19 @@ static void ds__moom_collect(ds__mshortage *s) {
         s->outside = s->total - s->free - s->reserved;
 }
 
-/* alloc/oom_hint.h - oom hint. */
+/* alloc/oom_hint.h - advice in out-of-memory reports.
+
+   Chooses one sentence of advice for a request that found no memory (ds__moom_hint), from the
+   numbers in ds__mshortage. The first reason that applies wins. The order is: impossible
+   requests, an open capture, unusable cached memory, the pool's limit, the device's limit, other
+   users of the device, live blocks.
+
+   Invariants: oom_walk.h has collected the numbers before; nothing is read from blocks or arenas
+   here. ds__moom_fits decides whether memory given back would serve the request under all
+   limits. The text is cut to the size of `hint`.
+   Locks: takes none and expects none. ds__moom_could_grow may reserve address space from the
+   driver and release it, with errors muted.
+   Threads: the thread of the failed request. */
 
 static int ds__moom_fragmentation(const ds__mshortage *s) {
     return s->cached ? (int)(100.0 * (1.0 - (double)s->largest / (double)s->cached) + 0.5) : 0;
@@ -8815,7 +9417,19 @@ static void ds__moom_hint(ds__mshortage *s) {
         snprintf(out, room, "live blocks need it all; free some, or work on smaller pieces");
 }
 
-/* alloc/oom_report.h - oom report. */
+/* alloc/oom_report.h - out-of-memory report.
+
+   Writes the report of a request that found no memory (ds__oom_report): one sentence for
+   ds_last_error, and a page for ds_mem_last_report. Numbers come from oom_walk.h, the advice
+   from oom_hint.h. ds__mprint is a text writer for a fixed buffer (ds__mpage).
+
+   Invariants: The page belongs to the thread, until the next shortage on the thread or the end
+   of the thread. If there is no host memory for the page, ds_mem_last_report gives an empty
+   string; the sentence is set in any case. The sentence leaves out owners, the smallest first,
+   if they do not fit.
+   Locks: expects none. ds__moom_collect takes all locks of the device; the program's memory and
+   log functions are called without a lock.
+   Threads: the thread of the failed request; ds_mem_last_report: any thread, for its own page. */
 
 typedef struct ds__mpage {
     char *text;
@@ -8942,7 +9556,16 @@ DSDEF const char *(ds_mem_last_report)(void) {
     return t && ds__tls.epoch == ds__g.epoch && t->report ? t->report : "";
 }
 
-/* alloc/leaks.h - memory reports: leaks. */
+/* alloc/leaks.h - report of leaks at shutdown.
+
+   Reports the blocks of a device that were not freed, grouped by owner, as warnings
+   (ds__tell_leaks). ds__mem_end calls ds__tell_leaks for each device and for pinned memory.
+
+   Invariants: Blocks in the own pool of a capture belong to a graph and are not leaks. At most
+   100 owners are reported, those with the most bytes first.
+   Locks: takes none; ds_shutdown holds ds__g.mutex. The program's log and memory functions may
+   be called.
+   Threads: the thread of ds_shutdown, after all work is done. */
 
 /* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
 static void ds__tell_leaks(ds__mdevice *dev) {
@@ -8969,17 +9592,31 @@ static void ds__tell_leaks(ds__mdevice *dev) {
     ds__release(owners.slot);
 }
 
-/* alloc/history.h - memory snapshots. */
+/* alloc/history.h - history of allocator events.
 
-/* Policy.
-   1. The history is a ring per device. The engine writes it; here it is made, cleared and read.
-   2. A snapshot is collected first, device by device with the device stopped, into memory of ours;
-      then it is written without a lock.
-   3. One walk over what was collected makes the pickle and the JSON, so that they say the same; the
-      page reads a shorter form of it.
-   4. Texts are kept once, as valid UTF-8, and so are frames: a file, a line and a label.
-   5. `lock` is taken before all locks of the engine but ds__m.lock, `watch` after all of them,
-      around the calls of observers. */
+   Starts and stops the history (ds_mem_history_start, ds_mem_history_stop) and adds annotations
+   (ds_mem_annotate). ds__history_apply tells a device which events to report. ds__mh holds the
+   state of history and observers.
+
+   Policy:
+   1. The history is a ring per device. The allocator writes it (history_ring.h), this room
+      creates and clears it, and snapshot_collect.h reads it.
+   2. A snapshot is collected first, device by device with the device stopped, into host memory.
+      Then the snapshot is written without a lock.
+   3. A single walk over the collected data makes the pickle and the JSON, so both say the same.
+      The page reads a shorter form.
+   4. Texts are kept once, as valid UTF-8. Frames (a file, a line and a label) are kept once too.
+
+   Invariants: An event is recorded on a device only if its bit in dev->watch is set. After
+   ds__history_apply has returned, no event of the old setting enters the ring. The text of an
+   annotation stays until the ring has overwritten its event.
+   Locks: ds__mh.lock is taken before all locks of the allocator except ds__m.lock. ds__mh.lock
+   guards the settings, the sizes of all rings and the annotations. ds__mh.watch is taken after
+   all other locks, around the calls of observers. dev->history_lock guards one ring;
+   ds__mh.watch and the history lock are not nested. The program's memory functions may be called
+   under ds__mh.lock.
+   Threads: any caller's thread. ds__mem_history_join runs on the thread that uses a device
+   first, under ds__m.lock. */
 
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u
@@ -9192,7 +9829,22 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     return DS_OK;
 }
 
-/* alloc/observer.h - observers. */
+/* alloc/observer.h - observers of allocator events.
+
+   Implements ds_mem_on_event and ds_mem_remove_on_event; ds__mem_tell passes an event to all
+   observers. ds__guard and ds__unguard surround calls of user code that must not call devstream.
+   ds__snap_room makes room in an array, here and for snapshots. ds__snapshot_shutdown resets
+   history and observers.
+
+   Invariants: Inside of an observer, calls of devstream are refused (ds__tls.in_callback),
+   except functions callable anywhere. Function name and call site of the outer call are restored
+   afterwards. DS__WATCHED is set in dev->watch while observers exist. When
+   ds_mem_remove_on_event returns DS_OK, no thread is inside the observer.
+   Locks: order: ds__mh.lock, then ds__mh.watch. Observers run under ds__mh.watch, and under the
+   locks of the thread that reports the event, often an arena's lock. ds__mh.watch is taken last,
+   after all locks of the allocator.
+   Threads: an observer runs on the thread that reports the event, one call at a time in the
+   process. */
 
 /* Around code of the user's that may not call devstream: when it does it is told so, and the
    call that runs keeps its name and place. */
@@ -9297,7 +9949,17 @@ static void ds__snapshot_shutdown(void) {
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
 }
 
-/* alloc/snapshot_types.h - what a snapshot has collected. */
+/* alloc/snapshot_types.h - collected data of a snapshot; texts and frames by number.
+
+   Defines the collected data of a snapshot (ds__snap) and the tables that store each text and
+   frame once. ds__snap_text and ds__snap_frame return the number of a text or a frame;
+   ds__snap_string returns a text.
+
+   Invariants: Numbers of texts and frames begin at 1; 0 means none. Texts are valid UTF-8. If
+   memory runs out, `broken` is set, and later additions do nothing. The cache `recent` compares
+   pointers, so ds__snap_forget must be called before the texts behind them may change.
+   Locks: none. ds__snap_collect calls these functions under its locks.
+   Threads: one thread per ds__snap. */
 
 typedef struct ds__sframe {
     uint32_t file;
@@ -9498,7 +10160,21 @@ static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, con
     return *slot = (uint32_t)++s->frame_count;
 }
 
-/* alloc/snapshot_collect.h - collecting. */
+/* alloc/snapshot_collect.h - collecting a snapshot.
+
+   ds__snap_collect copies the segments, blocks, pools and history of all devices, or of one
+   pool, into a ds__snap. CUDA's devices come first. ds__snap_free frees it.
+
+   Invariants: Each run of mapped blocks between holes becomes a segment, as in torch's
+   snapshots. Segments are sorted by device and address. The times of a device's events are
+   nanoseconds and never decrease; their labels, places and pools are replaced by numbers. If
+   memory runs out, the whole snapshot is dropped.
+   Locks: ds__m.lock first, and released. Then ds__mh.lock, and under it one device after the
+   other is stopped (ds__mem_lock_all); its history_lock comes last. Memory for the copy is
+   allocated under these locks, spinning ones included. The event of the snapshot itself is
+   noted under ds__mh.lock, so observers (user code) run under it.
+   Threads: any caller's thread, also while streams capture. The copy of a device is consistent
+   in itself; devices are copied one after the other. */
 
 /* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots.
    All is locked. */
@@ -9710,7 +10386,17 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
     return NULL;
 }
 
-/* alloc/snapshot_format.h - writing: pickle and JSON. */
+/* alloc/snapshot_format.h - output of pickle and JSON: buffer, words, opcodes.
+
+   The text writer of snapshots (ds__ink): buffers the output, and writes dictionaries, lists,
+   numbers and texts as pickle (protocol 2) or JSON. DS__WORDS lists the words of the format.
+
+   Invariants: `level` has the open lists and dictionaries, at most 8. In a pickle, a word, text
+   or frame is written once, and later ones refer to its memo number. Nothing is written after
+   the writer returned a value other than 0.
+   Locks: none. ds__ink_flush calls the user's writer with no lock of the allocator held, and
+   devstream refuses calls from it.
+   Threads: one thread per ds__ink: that of the snapshot call. */
 
 /* What both use again and again. */
 /* clang-format off */
@@ -10048,7 +10734,16 @@ static void ds__put_real(ds__ink *k, int word, double value) {
     ds__ink_plain(k, text);
 }
 
-/* alloc/snapshot_write.h - snapshot write. */
+/* alloc/snapshot_write.h - writing a snapshot as pickle or JSON.
+
+   ds__write_snapshot writes segments, events, settings, annotations and devices in the
+   structure of torch's snapshots. One walk over the collected data makes the pickle or the
+   JSON, so both have the same contents.
+
+   Invariants: The words of actions follow DS__WORD_alloc in the order of ds_mem_action. The
+   loops over segments, blocks and events end once the user's writer has stopped the output.
+   Locks: none. The user's writer is called with no lock of the allocator held.
+   Threads: the thread of the snapshot call. */
 
 static void ds__put_pool(ds__ink *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
@@ -10261,7 +10956,17 @@ static void ds__write_snapshot(ds__ink *k) {
     ds__ink_plain(k, k->pickle ? "." : "\n");
 }
 
-/* alloc/snapshot_page_data.h - writing: the page. */
+/* alloc/snapshot_page_data.h - data of the HTML page of a snapshot.
+
+   ds__page_data writes the collected snapshot in a short JSON form for the HTML page: flat
+   lists of numbers, with frames and texts by number. The code of the page (snapshot_page.html)
+   reads it.
+
+   Invariants: The order of the numbers in each list is a contract with snapshot_page.html;
+   comments beside the lists state it. Times of events are differences in nanoseconds and never
+   negative. Quoted texts contain no `<`, so they cannot end the page's script element.
+   Locks: none. The user's writer is called with no lock of the allocator held.
+   Threads: the thread of the snapshot call. */
 
 static void ds__page_numbers(ds__ink *k, const uint64_t *n, size_t count, int first) {
     for (size_t i = 0; i < count; i++) {
@@ -10735,7 +11440,19 @@ static const char *const ds__page_code[] = {
     "</script></body></html>\n"
 };
 
-/* alloc/snapshot.h - snapshot. */
+/* alloc/snapshot.h - public functions of snapshots and block walks.
+
+   Implements ds_mem_snapshot and ds_mem_snapshot_file: collects first (snapshot_collect.h),
+   then writes a pickle, JSON or an HTML page. ds_mem_each_block calls a user's function with
+   every block of a device.
+
+   Invariants: A snapshot is written from the collected data only, apart from the text of
+   DEVSTREAM_ALLOC_CONF. Blocks are visited in the order of addresses.
+   Locks: ds__snap_collect takes and releases its locks; the writer is called with no lock held.
+   ds_mem_each_block stops the device (ds__mem_lock_all) and calls the user's function under
+   these locks; devstream refuses calls from it.
+   Threads: any caller's thread, also while streams capture. Allocations and frees on a device
+   wait while it is copied or walked. */
 
 static void ds__write_page(ds__ink *k) {
     for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++)
@@ -10855,21 +11572,41 @@ DSDEF ds_result(ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *u
     return r;
 }
 
-/* alloc/pinned.h - pinned memory. */
+/* alloc/pinned.h - state and policy of the pinned memory allocator.
 
-/* Policy.
-   1. The host is a device of the engine's with one pool and two arenas: for blocks below 4 KiB, and
-      for those of whole pages. They belong to no stream.
-   2. The program may use a block at once, so one that streams used is pending until their events
-      are done. Allocations ask for that when nothing else fits, frees and open captures never do,
-      and nobody waits.
-   3. What a capture used stays pending until the last graph that has it is gone.
-   4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size, larger
-      ones have one of their own. Both are split and merged.
-   5. What pinned_max_round_threshold rounds up takes blocks of exactly that size, and without
-      pinned_reserve_segment_size has a segment of its own, as in torch.
-   6. `count` is the innermost lock but the registry's: with it, and the arena's, blocks change
-      hands. So all counts are exact. */
+   Holds the state of the allocator of pinned host memory (ds__host) and makes its device record
+   at the first use. ds__pinned_device returns that record; ds__pinned_used returns it only if
+   it exists already. ds__pinned_configure applies a new configuration. Blocks are handled in
+   pinned_block.h, the memory comes from pinned_source.h, and pinned_api.h has the public
+   functions.
+
+   Policy:
+   1. The host is a device (ds__mdevice) with one pool and two arenas: one for blocks below 4
+      KiB, one for blocks of whole pages. The arenas belong to no stream.
+   2. The program may use an allocated block at once. A freed block with recorded uses is
+      therefore pending until the events of these uses are complete. Allocations query the
+      events if nothing else fits, with poll_on_alloc always; ds_pinned_empty_cache queries them
+      too. Frees never query events, and no call does while a capture is open. No call waits for
+      an event.
+   3. A block that a capture used stays pending until the last graph with this use is gone.
+   4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size (1
+      MiB if it is 0). A new segment for a larger request has the request's size. Both kinds are
+      split and merged.
+   5. pinned_max_round_threshold rounds requests up to powers of two. If
+      pinned_reserve_segment_size is 0, such a request takes only a block of exactly its size. A
+      new segment for it has that size too, as in torch.
+   6. Blocks are taken and freed with the arena's lock and ds__host.count held, so all counts
+      are exact.
+
+   Invariants: ds__host.dev is set only after both arenas exist. Both arenas count exactly, in
+   the tally of the device record. The atomic settings are copies of members of ds__host.config.
+   ds__host.limit is the exception: ds_pinned_set_limit sets it.
+   Locks: ds__host.lock guards the first use and the configuration; ds__m.lock and the
+   registry's lock may be taken under it. An arena's lock comes before ds__host.count, and only
+   the registry's lock may be taken under both. ds__host.clock_lock guards the times of driver
+   calls; no other lock is taken under it. No driver call runs under any of these locks.
+   Threads: any thread. ds__pinned_device takes no lock once the record exists. Only ds_shutdown
+   removes the record. */
 
 #define DS__HOST_PAGE ((size_t)4096)
 
@@ -10995,7 +11732,20 @@ static ds__mdevice *ds__pinned_device(void) {
     return dev;
 }
 
-/* alloc/pinned_source.h - where it comes from. */
+/* alloc/pinned_source.h - memory of pinned segments.
+
+   Allocates and frees the memory of pinned segments for upstream.h (ds__pinned_source_alloc,
+   ds__pinned_source_free). The memory is the driver's pinned memory. With
+   pinned_use_cuda_host_register it is ordinary memory, whose pages are touched and then
+   registered. Both functions record their duration for ds_pinned_get_stats.
+
+   Invariants: Every segment stands in the table of known memory as held by the allocator
+   (DS__HELD_SEGMENT). ds__pinned_source_free always returns DS_OK: no work uses the memory, and
+   it counts as gone even if the driver reports an error.
+   Locks: ds__host.clock_lock around the times only. The driver is called, and may block, so no
+   spinning lock may be held. The caller of ds__pinned_source_alloc holds the arena's `grow`.
+   Threads: caller's threads. ds__touch_all starts up to 127 threads to touch the pages; they
+   block all signals and are joined before it returns. */
 
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
@@ -11105,7 +11855,22 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
     return DS_OK;
 }
 
-/* alloc/pinned_block.h - blocks. */
+/* alloc/pinned_block.h - blocks of pinned memory: requests, uses, pending blocks.
+
+   Rounds a request for pinned memory (ds__pinned_want), takes a free block for it
+   (ds__pinned_take), and runs the fallback chain (ds__pinned_ladder) if none fits.
+   ds__pinned_poll frees the pending blocks whose uses are done; ds__pinned_flush also returns
+   cached segments to the driver. ds__pinned_short reports a shortage.
+
+   Invariants: A pending block is quiet while a thread queries its uses. The graphs of a capture
+   and every use that names the ds__hold own it; the last owner frees it. While a capture is
+   open, the fallback chain queries no event and returns no segment.
+   Locks: ds__host_lock takes the arena's lock, then ds__host.count; ds__pinned_settle and
+   ds__pinned_uses_end expect both. ds__pinned_poll, ds__pinned_take, ds__pinned_flush and
+   ds__pinned_ladder expect no lock. ds__pinned_grow holds the arena's `grow` while the driver
+   allocates. Events are queried and segments returned with no spinning lock held.
+   Threads: caller's threads, any number at once. ds__hold_release runs on the thread that ends
+   the last graph, possibly CUDA's callback thread. It takes no lock and makes no driver call. */
 
 static void ds__hold_drop(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
@@ -11366,7 +12131,22 @@ static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
                : DS_OK;
 }
 
-/* alloc/pinned_api.h - public. */
+/* alloc/pinned_api.h - public functions of pinned host memory.
+
+   Implements the functions of api/pinned.h, such as ds_pinned_alloc, ds_pinned_free and
+   ds_pinned_record_use, over the blocks of pinned_block.h. ds__pinned_hold records the use of a
+   block by the graphs of a capture. ds__pinned_shutdown ends the allocator of pinned memory.
+
+   Invariants: A freed block becomes pending if it has recorded uses, and free otherwise. The
+   use by a capture (ds__hold) has no event; it ends with the last graph. ds_pinned_free never
+   queries an event.
+   Locks: ds_pinned_free holds the arena's lock, then ds__host.count, while the block changes
+   its state. It releases both before it returns a segment to the driver. The statistics
+   functions stop the device (ds__mem_lock_all) and take ds__host.clock_lock after that, not
+   inside. ds__pinned_hold makes a use and its event without a lock, so it looks the block up
+   again.
+   Threads: any number of caller's threads at once. ds__pinned_shutdown runs on the thread of
+   ds_shutdown, after all work has ended. */
 
 DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     if (out)
@@ -11609,14 +12389,29 @@ static void ds__pinned_shutdown(void) {
     memset(&ds__host.ended, 0, sizeof ds__host.ended);
 }
 
-/* alloc/resource.h - resources. */
+/* alloc/resource.h - resources: records, numbers, calls of upstreams.
 
-/* Policy.
-   1. What devstream makes is numbered, and `user` is the number: so a copy of one that has ended is
-      told from a living one.
-   2. Each counts what was allocated and not freed, and who stands upon it. It cannot end before
-      those.
-   3. Upstreams are called without locks; what they refuse is not counted. */
+   Defines the record of a resource (ds__res) and the table of all records (ds__rs).
+   ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
+   ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
+   own functions.
+
+   Policy:
+   1. Every resource made by devstream has a number, and its `user` member is that number. A
+      copy of a destroyed resource is therefore recognised.
+   2. Each resource counts the allocations that were not freed, and the adaptors upon it. It
+      cannot be destroyed before both counts are 0.
+   3. Upstreams are called without the locks of resources. Allocations refused by them are not
+      counted.
+
+   Invariants: No number is used twice, also after ds_shutdown. Until ds_shutdown a record
+   exists as long as its `live` or its `standing` is above 0. `live` counts allocations and the
+   calls inside.
+   Locks: ds__rs.lock guards the table and every record's `live` and `standing`. A record's own
+   lock guards `used` and the members behind it. The two are never held together, and no
+   upstream is called under them.
+   Threads: any number of threads at once. The program's own functions run on the caller's
+   thread and may call devstream. */
 
 enum {
     DS__RES_DEVICE,
@@ -11744,7 +12539,20 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
     return ds__res_said(r, "free_fn");
 }
 
-/* alloc/resource_kinds.h - what each does. */
+/* alloc/resource_kinds.h - allocation and free of each kind of resource.
+
+   Implements allocation and free for all kinds of resources (DS__RES_*): device, pool, driver's
+   pool, limit, statistics, log, retry after a failure, alignment. ds__res_alloc and
+   ds__res_free are the two functions of every resource made by devstream.
+
+   Invariants: A successful allocation adds 1 to `live`, and its free subtracts 1; failed calls
+   change nothing. `moved` has one entry for each block that was enlarged for its alignment. A
+   limit's bytes are taken before the upstream is called, and returned if it fails.
+   Locks: A record's own lock, around its counters, `moved` and its log line. The log's write_fn
+   is user code and runs under that lock, so lines keep their order; devstream refuses calls
+   from it. Upstreams, drivers and failure_fn are called with no lock of a resource held.
+   Threads: any number of threads at once. Upstreams and failure_fn run on the caller's thread
+   and may call devstream. */
 
 static void ds__stat_add(ds_mem_stat *s, int64_t by) {
     s->current += by;
@@ -11987,7 +12795,19 @@ static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stre
     return result;
 }
 
-/* alloc/resource_api.h - public. */
+/* alloc/resource_api.h - public functions of resources.
+
+   Implements the functions of api/resource.h: makes, uses, measures and destroys resources.
+   ds__res_new enters a record in the table, and ds_resource_destroy removes it.
+   ds__resource_shutdown reports and frees the records that are left.
+
+   Invariants: An adaptor counts in `standing` of its upstream's record from creation to
+   destruction, if devstream made that upstream. stats[0] to stats[depth] are the open levels of
+   counting; a pop adds the innermost level to the one below it.
+   Locks: ds__rs.lock or a record's own lock, never both at once. No driver, upstream or writer
+   is called under them.
+   Threads: any number of caller's threads. ds__resource_shutdown runs on the thread of
+   ds_shutdown and takes no lock. */
 
 static ds_result ds__res_check(const ds_resource *resource, size_t alignment) {
     ds_result r = ds__res_good(resource, "resource");
@@ -12284,27 +13104,40 @@ static void ds__resource_shutdown(void) {
     ds__rs.count = 0;
 }
 
-/* alloc/ipc_types.h - sharing. */
+/* alloc/ipc_types.h - sharing between processes: types and state.
 
-/* Policy.
-   1. A segment of a shareable pool is memory that other processes can open. A block is exported as
-      the names of its segment, its place there, its stake on this process's board (>>boards), and
-      an event behind what was put on its stream so far.
-   2. Who imports a block takes a lease of its stake, and of the segment's when it opens that. A
-      lease is a number that only a process that lives holds, so those of dead ones are taken back
-      by whoever looks.
-   3. Closing puts a callback on the stream of the last use: the block's lease ends there, by
-      itself. The segment is closed by a later call of this process, when no block of it is left;
-      its lease ends then.
-   4. A freed block without leases is free. One with leases is in limbo until they are gone; that is
-      looked at when a block is exported, imported, closed or freed, by ds_mem_ipc_collect and when
-      memory is short.
-   5. A stake is closed before its leases are looked at, and a lease is taken before the stake is:
-      so of a free and an import at the same time one sees the other.
-   6. A segment that is freed while others have it open stays until they have closed it: CUDA asks
-      for that.
-   7. Order of locks: the mutex here, the boards', an arena's, the lock here. A callback takes
-      none of them: CUDA may wait for callbacks while a mutex is held. */
+   Defines the records for memory that processes share, and their global state (ds__share). The
+   exporter has exported segments (ds__hoard) and exports (ds__sent, one for each block). The
+   importer has opened segments (ds__guest) and imports (ds__got, one for each block). ds__parcel
+   is the content of an IPC handle.
+
+   Policy:
+   1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
+      block names its segment, the place in the segment, and its export slot (ds__stake) in the
+      process's shared-memory registry (ds__board). The handle also names an event behind the
+      work enqueued so far on the block's stream.
+   2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
+      when it opens the segment. A lease is a number that only a living process holds. So any
+      process that looks at a lease of a dead process takes it back.
+   3. Closing an import enqueues a callback on the stream of the last use; the block's lease ends
+      in that callback. A later call of this process closes the segment when no block of the
+      segment is left; then the segment's lease ends.
+   4. A freed block without leases is free. A freed block with leases is in `limbo` until the
+      leases are gone. `limbo` is looked at when a block is exported, imported, closed or freed,
+      by ds_mem_ipc_collect, and when memory is short.
+   5. A slot is closed before its leases are looked at, and a lease is taken before the slot is
+      looked at. So of a free and an import at the same time, one sees the other.
+   6. A freed segment stays until all processes that have it open have closed it, as CUDA
+      requires.
+
+   Invariants: ds__got.left counts open imports and closed imports before their callback. When
+   `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
+   `in_limbo` is the length of `limbo`. `events` is at most DS__SENT_EVENTS.
+   Locks: order: ds__share.mutex, the registries' mutex (ds__boards.mutex), an arena's lock,
+   ds__share.lock. ds__share.lock guards `limbo`, `over` and the buckets, ds__share.mutex all
+   other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
+   holds a mutex.
+   Threads: caller's threads; ds__got.left and ds__got.gone also change on driver threads. */
 
 enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
 
@@ -12401,7 +13234,22 @@ typedef struct ds__parcel {
 
 enum { DS__PARCEL_VERSION = 1 };
 
-/* alloc/ipc_lease.h - stakes and leases. */
+/* alloc/ipc_lease.h - export slots and leases.
+
+   Manages export slots (ds__stake) in the shared-memory registry (ds__board) and leases of
+   slots. A slot stands for one exported block or segment, a lease for one process that uses it.
+   The exporter calls ds__stake_new, ds__stake_close, ds__stake_leased and ds__stake_end;
+   importers call ds__lease_take and ds__lease_drop.
+
+   Invariants: The word of a slot is its generation and one bit for open. A slot is reused only
+   after it was closed and had no lease, and then has a new generation. An importer enters its
+   lease before it checks the word; the exporter closes the slot before it looks at leases. A
+   lease of an ended process may be removed or replaced by any process.
+   Locks: ds__stake_new and ds__stake_end expect the registries' mutex (ds__boards.mutex). The
+   other functions use atomic operations only and may run under spinlocks, with two exceptions.
+   ds__lease_take, and ds__stake_leased with `look`, ask the kernel for file locks.
+   Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
+   on driver threads. */
 
 /* A stake on the own board. The boards' mutex is held. */
 static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_generation) {
@@ -12483,7 +13331,22 @@ static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
     atomic_store(&b->sheet->stake[stake].lease[lease], 0);
 }
 
-/* alloc/ipc_export.h - exporting. */
+/* alloc/ipc_export.h - exporting blocks to other processes.
+
+   Implements ds_mem_export, which writes an IPC handle (ds__parcel) for a block of a shareable
+   pool. ds__share_segment_alloc and ds__share_segment_free are the memory source of such pools;
+   each segment has a record (ds__hoard). ds__share_hold keeps a freed block back while other
+   processes have leases of it.
+
+   Invariants: A live exported block has one record (ds__sent), in the bucket of its address. A
+   free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
+   stays while other processes have it open. At most 1,000 records have an event; for further
+   blocks ds_mem_export waits for the stream.
+   Locks: ds_mem_export and the functions of segments take ds__share.mutex; the order is in
+   ipc_types.h. Callers of the functions of segments usually hold `grow` of an arena. Driver
+   calls run under ds__share.mutex, and so does the wait for a stream in ds__sent_order.
+   ds__share_hold expects the arena's lock and takes ds__share.lock.
+   Threads: any caller's thread. */
 
 static ds__sent **ds__sent_bucket(const char *ptr) {
     return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
@@ -12810,7 +13673,21 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     return DS_OK;
 }
 
-/* alloc/ipc_import.h - importing. */
+/* alloc/ipc_import.h - importing blocks of other processes.
+
+   Implements ds_mem_import and ds_mem_import_close. ds__guest_of opens a segment of another
+   process, ds__got_new takes the lease of a block, and ds__parcel_wait makes the stream wait for
+   the exporter's work. ds__got_collect ends imports after their streams have passed them.
+
+   Invariants: A block that is imported several times on a device has one record (ds__got) and
+   one address. `open` counts imports to be closed; `left` also counts closed imports before
+   their callback. A segment (ds__guest) stays open as long as it has a record of a block. An IPC
+   handle is checked before any of its fields is used.
+   Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
+   stream of a close has failed, the host waits for the stream under that mutex. The registries'
+   mutex is taken inside. ds__got_passed takes no lock.
+   Threads: any caller's thread. ds__got_passed runs on a driver thread, as the callback on the
+   stream, or on the caller's thread after a failure. */
 
 /* The import whose block holds the address and that is not closed; NULL: none. The mutex is
    held. */
@@ -13087,7 +13964,22 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     return r;
 }
 
-/* alloc/ipc_collect.h - collecting. */
+/* alloc/ipc_collect.h - collecting exports that are no longer used.
+
+   Gives exported blocks back to their arenas when no other process has a lease of them, and ends
+   imports and segments (ds__share_collect_now, ds_mem_ipc_collect). ds__share_list writes the
+   processes that share memory of a device into the report of ds_mem_list_processes.
+   ds__share_shutdown ends all records.
+
+   Invariants: A record in `limbo` leaves the list only without leases; then its slot and event
+   are released and its block becomes free or pending. By the way (DS__COLLECT_BY_THE_WAY), a
+   limbo of 32 blocks or more is looked at no more than once per millisecond. More than 1,000
+   blocks in `limbo` cause one warning.
+   Locks: ds__share_collect_now tries to take ds__share.mutex; only ds_mem_ipc_collect waits for
+   the mutex. Inside, the registries' mutex and ds__share.lock are taken for short steps. Blocks
+   are returned (ds__mem_return) after the mutex is released, because a thread may wait for the
+   mutex while it holds locks of the allocator.
+   Threads: any caller's thread; ds__share_shutdown runs on the thread of ds_shutdown. */
 
 /* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
    is held. */
@@ -13268,7 +14160,21 @@ static void ds__share_shutdown(void) {
     pthread_mutex_unlock(&ds__share.mutex);
 }
 
-/* alloc/shutdown.h - memory end. */
+/* alloc/shutdown.h - the allocator's part of ds_shutdown.
+
+   ds__mem_shutdown frees all memory of the allocator and resets its state, so that a later call
+   starts it anew. ds__mem_end reports the blocks of a device that were not freed, then frees
+   its segments, events and mutexes. It serves the devices and pinned memory.
+
+   Invariants: The order is: exports, pinned memory, observers and history, devices, resources,
+   and last the objects of ds__mkeep. Resources end after the pools, because a resource may be
+   the upstream of a pool. The serial numbers of pools, segments and resources continue, so that
+   old handles stay invalid.
+   Locks: ds_shutdown holds ds__g.mutex. ds__mem_closing waits under ds__m.leaving for graphs
+   that release their pools. No lock of the allocator is held while drivers and the upstreams of
+   pools (user code) free segments.
+   Threads: the thread of ds_shutdown, after all work has ended. CUDA's callback thread may run
+   ds__capture_pool_release at the same time; ds__m.closing keeps it away from pools. */
 
 /* What was not freed is told by owner, then all memory of a device goes. */
 static void ds__mem_end(ds__mdevice *dev) {

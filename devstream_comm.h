@@ -238,29 +238,42 @@ typedef enum ds_reduce_op {
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* A collective is one call for all that take part. It checks everything, then puts copies and sums
-   on the streams and returns: it is asynchronous, and begins on a stream when all work put on that
-   before has been done. Every stream that takes part goes on when the whole collective is done; if
-   a part of it fails at run time, that is why every one of them reports it. Results are valid for
-   what is put on their streams afterwards. On failure of the call nothing was put on a stream
-   (unless the sentence says so), and results are NULL. Tensors may be of any shape and strides and
-   on any device of one driver, several on one device too, and in host memory: in pinned memory the
-   host does not wait, in pageable memory as in ds_copy. Data types must agree. Host memory is read
-   and written on the stream that the options give for it, else on the first one that takes part.
-   Results that a collective makes are freed with ds_tensor_free; those in host memory are pinned.
-   In C an array of results (ds_tensor *[]) is cast to be one of inputs: (const ds_tensor *const
-   *)out. Tensors that are written may share no memory with others unless a function says so; that
-   is refused where both are dense, and is the caller's care otherwise. A call that has nothing to
-   do, because everything is empty, orders nothing. What any of them may say; the sentence names the
-   tensor and the numbers:
-       DS_ERR_INVALID_VALUE shapes, types or sizes that do not agree, a dimension that is not
-       there, shared memory, a plan that does not fit DS_ERR_INVALID_HANDLE a stream that is none
-       any more DS_ERR_INVALID_DEVICE a tensor on the host where it must be on a device; no
-       device and no stream at all DS_ERR_DEVICE_MISMATCH a stream is not on its tensor's device;
-       memory is elsewhere than its tensor says; no input is on the destination
-       DS_ERR_CROSS_DRIVER devices of both drivers in one collective DS_ERR_UNSUPPORTED elements
-       of less than a byte, or a type that cannot be reduced DS_ERR_OUT_OF_MEMORY,
-       DS_ERR_LIMIT_EXCEEDED for a result or for what is packed on the way */
+/* A collective is one call for all tensors and streams that take part. The call checks everything,
+   enqueues copies and sums on the streams, and returns: it is asynchronous. On each stream the
+   collective begins when all work enqueued there before is done. Every stream that takes part
+   continues when the whole collective is done. So if a part of it fails at run time, every one of
+   these streams reports the failure. Results are valid for work that is enqueued on their streams
+   afterwards. If the call fails, nothing was enqueued on a stream (unless the error message says
+   so), and results are NULL.
+
+   Rules:
+   - Tensors may have any shape and strides. They may be on any device of one driver, several on
+     one device too, and in host memory. For pinned memory the host does not wait; for pageable
+     memory ds_copy's rules apply.
+   - Data types must agree.
+   - Host memory is read and written on the stream that the options give for it, else on the first
+     stream that takes part.
+   - Results that a collective makes are freed with ds_tensor_free. Results in host memory are
+     pinned.
+   - In C an array of results (ds_tensor *[]) must be cast before it can be an array of inputs:
+     (const ds_tensor *const *)out.
+   - Tensors that are written must not share memory with other tensors, unless a function allows
+     it. Shared memory is refused if both tensors are dense; otherwise the caller must avoid it.
+   - A call that has nothing to do, because everything is empty, orders nothing.
+
+   Errors common to all collectives; the error message names the tensor and the numbers:
+       DS_ERR_INVALID_VALUE    shapes, types or sizes do not agree; the dimension does not exist;
+                               memory is shared; the plan does not fit
+       DS_ERR_INVALID_HANDLE   a stream does not exist any more
+       DS_ERR_INVALID_DEVICE   a tensor is on the host where it must be on a device; no device and
+                               no stream at all
+       DS_ERR_DEVICE_MISMATCH  a stream is not on its tensor's device; memory is not where its
+                               tensor says; no input is on the destination
+       DS_ERR_CROSS_DRIVER     devices of both drivers in one collective
+       DS_ERR_UNSUPPORTED      elements of less than a byte; a type that cannot be reduced
+       DS_ERR_OUT_OF_MEMORY    no memory for a result or for data that is packed on the way
+       DS_ERR_LIMIT_EXCEEDED   a result, or data that is packed on the way, would pass a memory
+                               limit */
 
 enum {
     /** a result that would equal a tensor which is where it is wanted shows that tensor's memory
@@ -394,30 +407,37 @@ DSDEF DS_MUST_USE ds_result ds_comm_barrier(const ds_stream *streams, size_t cou
 
 /* ---- topologies ------------------------------------------------------------------------------ */
 
-/* A topology says which devices there are, what lies between them and how fast that is; plans are
-   made for it. It describes the machine that is here, or any other that a text describes. A text
-   has a line for each thing; words are separated by blanks, a word that begins with # begins a
-   comment, and gpu0..7 stands for the names gpu0 to gpu7:
-       device NAME... devices; rank i of a plan is the i-th of them switch NAME... forwards what
-       comes socket NAME... forwards too; host memory, which has the name host, is linked to sockets
+/* A topology says which devices there are, what lies between them and how fast that is. Plans are
+   made for a topology. It describes the machine that is here, or any other machine by a text.
+
+   A text has a line for each thing. Words are separated by blanks, a word that begins with #
+   begins a comment, and gpu0..7 stands for the names gpu0 to gpu7:
+       device NAME...             devices; rank i of a plan is the i-th of them
+       switch NAME...             forwards data
+       socket NAME...             forwards data, too; host memory, which has the name host, is
+                                  linked to sockets
        link A B KIND [RATE [RATE]] [TIME] [half]
-                                     a link: from A to B and from B to A at the first rate, or back
-                                     at the second one; half: not both ways at once. Lists of names:
-                                     each with each. KIND is pcie, nvlink, nvswitch, socket, network
-                                     or host, which also says rate and latency where they are not
-                                     given
-       peer A B on|off|KIND whether devices of the two lists reach each other without the host (on,
-       the default): KIND: only if all links between them are of that kind peer A B push|pull RATE
-       how fast copies from A to B are that A (push) or B (pull) makes, if that is less than the
-       links promise peer A B both RATE bytes of copies from A to B and of copies from B to A that
-       run at once, taken together, if that is less than the links promise peer A B latency TIME
-       latency of copies from A to B, in the place of that of every copy and of the links engines N,
-       start TIME copy engines of a device (3), and how long a copy holds one besides the transfer
-       (1.5us) latency TIME, memory RATE of every copy besides those of its links (6us); how fast
-       kernels read and write memory (2000GB/s)
-   RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000), TIME one with ns, us or
-   ms, 1000 seconds at most. A copy takes the way of the least latency, of several the widest;
-   devices forward nothing by themselves. */
+                                  a link: from A to B and from B to A at the first rate, or back
+                                  at the second one; half: not both ways at once. Lists of names:
+                                  each with each. KIND is pcie, nvlink, nvswitch, socket, network
+                                  or host; it also gives rate and latency if they are missing
+       peer A B on|off|KIND       whether devices of the two lists reach each other without the
+                                  host (on, the default); KIND: only if all links between them
+                                  are of that kind
+       peer A B push|pull RATE    rate of copies from A to B that A (push) or B (pull) makes, if
+                                  it is less than the links promise
+       peer A B both RATE         rate of copies from A to B and of copies from B to A that run at
+                                  once, taken together, if it is less than the links promise
+       peer A B latency TIME      latency of copies from A to B, instead of the latency of every
+                                  copy and of the links
+       engines N                  copy engines of a device (3)
+       start TIME                 how long a copy holds an engine besides the transfer (1.5us)
+       latency TIME               latency of every copy besides that of its links (6us)
+       memory RATE                how fast kernels read and write memory (2000GB/s)
+   RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000). TIME is a number with ns,
+   us or ms, 1000 seconds at most.
+   A copy takes the route of the least latency, and of several such routes the widest one. Devices
+   forward nothing by themselves. */
 
 /** X(NAME, word, bytes per second and direction, nanoseconds of latency): what a link is when
     nobody says more. */
@@ -451,8 +471,8 @@ DSDEF DS_MUST_USE ds_result ds_topology_parse(const char *text, ds_topology **ou
 DSDEF DS_MUST_USE ds_result ds_topology_read(const char *path, ds_topology **out);
 
 enum {
-    DS_TOPOLOGY_PROBE =
-        1 /**< measure each pair by short copies: below 200 ms for 8 devices, once in a process */
+    /** measure each pair by short copies: below 200 ms for 8 devices, once in a process */
+    DS_TOPOLOGY_PROBE = 1
 };
 
 /** The topology of devices that are here. Who reaches whom, NVLink, copy engines and the rate of
@@ -659,17 +679,32 @@ DSDEF const char *ds_collective_name(ds_collective what);
 #define DEVSTREAM_COMM_H_IMPLEMENTED
 #ifndef __cplusplus
 
-/* tensor/types.h - tensors. */
+/* tensor/types.h - types and state of tensors.
 
-/* Policy.
-   1. A tensor of devstream's is an object that a table knows by its address, so that it is told
-      from what others made; its description does not change.
-   2. Objects share a storage, which counts them and gives the memory back. Other libraries may have
-      one longer than ds_shutdown: it is made with malloc.
-   3. What is freed where devstream cannot be called (by a deleter inside a host function) waits in
-      a list for the next call.
-   4. A function reads a description once, into a ds__dims: everything is checked there, and
-      nothing after it can overflow. */
+   Defines the checked description of a tensor (ds__dims), the counted storage (ds__storage),
+   the tensor object (ds__tensor) and the process-wide state ds__c. ds__comm_setup prepares the
+   allocator and registers ds__comm_shutdown, the shutdown function of tensors and collectives.
+
+   Policy:
+   1. A tensor that devstream makes is an object. A table finds objects by their address, so
+      they differ from descriptions that other code filled in. The description of an object
+      never changes.
+   2. Objects share a storage. The storage counts its users, and the last one gives the memory
+      back. Other libraries may keep a storage longer than ds_shutdown, so storages are
+      allocated with malloc.
+   3. A deleter may run inside a host function, where devstream cannot be called. Memory freed
+      there waits in a list until the next call that makes or frees a tensor.
+   4. A function reads a description once, into a ds__dims. Everything is checked there, and
+      later arithmetic with the ds__dims cannot overflow.
+
+   Invariants: each object holds at most one use of a storage, and so does each exported managed
+   tensor. A storage in the list ds__c.waiting has no users. An object without a storage is a
+   view of a tensor that is no object, or has no bytes.
+   Locks: ds__c.lock guards the table, the waiting list, and process-wide lists of topology/,
+   plan/ and comm/. No other lock of devstream is taken under it. ds__comm_setup calls
+   ds__mem_setup before it takes the lock.
+   Threads: any; deleters may also drop a storage on threads that run host functions. `ready`,
+   `waits` and the number of users are atomic; all other members of ds__c need the lock. */
 
 /* A description that was checked. */
 typedef struct ds__dims {
@@ -733,7 +768,18 @@ static ds_result ds__comm_setup(void) {
     return DS_OK;
 }
 
-/* tensor/dims.h - reading descriptions. */
+/* tensor/dims.h - reading and checking tensor descriptions.
+
+   Reads a description into a ds__dims and reports the first error in it (ds__tensor_read,
+   ds__dims_read). Tests for row-major and dense strides and computes them (ds__is_row_major,
+   ds__is_dense, ds__row_major, ds__dense_like). Tensor functions and collectives use this room.
+
+   Invariants: after a successful ds__tensor_read, the bytes of all elements lie inside the
+   address space, from `low` to `high` behind `first`. Strides of an empty tensor and of
+   dimensions of size 1 are not checked, so they must not be followed. The text that ds__nth
+   returns stays valid until its next call on the same thread.
+   Locks: none.
+   Threads: any. */
 
 /* "input tensor at index 3"; of index -1 only the words. */
 static const char *ds__nth(const char *what, int64_t index) {
@@ -919,7 +965,19 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
                                            : 1;
 }
 
-/* tensor/storage.h - storages. */
+/* tensor/storage.h - storages, the memory that tensors share.
+
+   Makes storages (ds__storage_new) and gives up uses of them (ds__storage_drop). The last drop
+   frees memory of the allocator, or invokes the release function or deleter of foreign memory.
+   ds__storages_catch_up frees the memory of storages that were dropped inside host functions.
+
+   Invariants: memory of the allocator is freed only while devstream runs in the storage's
+   epoch; otherwise ds_shutdown has freed it. A release function or deleter is invoked once, on
+   the thread that drops the last use, also after ds_shutdown.
+   Locks: takes ds__c.lock to change the waiting list. Memory is freed and foreign functions are
+   invoked without it.
+   Threads: ds__storage_drop may run on any thread, also inside a host function. There it queues
+   memory of the allocator, and ds__storages_catch_up does nothing. */
 
 static int ds__of_now(uint32_t epoch) {
     return atomic_load_explicit(&ds__g.state, memory_order_acquire) == DS__READY &&
@@ -1000,7 +1058,21 @@ static void ds__storages_catch_up(void) {
     }
 }
 
-/* tensor/tensor.h - objects. */
+/* tensor/tensor.h - tensor objects.
+
+   Implements allocation, wrapping, freeing and queries of tensors (ds_tensor_alloc,
+   ds_tensor_wrap, ds_tensor_free, ...). For the other tensor rooms it makes objects
+   (ds__tensor_new) and takes uses of their storages (ds__tensor_share).
+
+   Invariants: an object is in the table from ds__tensor_new until ds_tensor_free or
+   ds_shutdown. Its `data` is the address of the first element, or NULL if it has none, and
+   byte_offset is 0. Shape and strides lie behind the object. ds__tensor_new takes over one use
+   of the storage, and drops that use if it fails.
+   Locks: takes ds__c.lock for the table; ds__tensor_place expects it. Memory is allocated and
+   freed and release functions are invoked without it.
+   Threads: threads of the caller; different objects may be used at once. ds_tensor_count,
+   ds_tensor_size and the ds_tensor_is_ functions may be called anywhere, also in host
+   functions. */
 
 /* locked: where it hangs, or where its bucket ends */
 static ds__tensor **ds__tensor_place(const void *t) {
@@ -1226,7 +1298,18 @@ DSDEF ds_result(ds_tensor_flags)(const ds_tensor *tensor, unsigned *out) {
     return DS_OK;
 }
 
-/* tensor/view.h - views. */
+/* tensor/view.h - views of tensors.
+
+   Implements the functions that make another tensor of the same memory: ds_tensor_view,
+   _narrow, _slice, _select, _permute, _transpose, _as_real and _as_host. No function copies
+   elements.
+
+   Invariants: a view of an object takes a use of its storage and has its flags. A view of
+   another description has no storage, so the caller keeps the memory. A function changes first,
+   shape, strides, count and types of its ds__dims; low, high, item and bytes keep the values of
+   the base.
+   Locks: holds none; ds__tensor_share and ds__tensor_new take ds__c.lock.
+   Threads: threads of the caller. The base must not be freed during the call. */
 
 /* A dimension from the front; -1 and the sentence: there is none. */
 static int ds__tensor_dim(int dim, int ndim) {
@@ -1492,7 +1575,20 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
     return ds__tensor_show(tensor, &d, out);
 }
 
-/* tensor/dlpack.h - exchange. */
+/* tensor/dlpack.h - exchange of tensors by DLPack.
+
+   Imports managed tensors of other libraries and exports objects as managed tensors, in the
+   plain and the versioned form. Also ends all tensors that are left at shutdown
+   (ds__tensors_end).
+
+   Invariants: if an import fails, the managed tensor still belongs to the caller. An exported
+   managed tensor (ds__handed) holds one use of the storage until its deleter is called. It is
+   allocated with malloc and has copies of shape and strides, so it remains valid after
+   ds_shutdown. A read-only tensor is exported in the versioned form only.
+   Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_end takes no lock for
+   the table; ds_shutdown calls it with ds__g.mutex held, and foreign deleters run inside.
+   Threads: imports and exports run on threads of the caller. The deleters of exported tensors
+   may run on any thread, also inside a host function, and do not change ds_last_error. */
 
 static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags,
                             ds_tensor **out) {
@@ -1642,19 +1738,29 @@ static void ds__tensors_end(void) {
     atomic_store(&ds__c.waits, 0);
 }
 
-/* comm/kernel_arith.h - kernel arith. */
+/* comm/kernel_arith.h - arithmetic of reductions on both drivers.
 
-/* What a reduction gives, bit for bit, on every device:
-   - ((in[0] op in[1]) op in[2]) op ...: each step rounded as IEEE 754 says, nothing fused. f16 and
-     bf16 are widened to f32 and rounded once, at the end, to nearest even. Integers wrap. bool is
-     or (sum, max) and and (product, min).
-   - Largest and smallest are NaN if one of the numbers is; +0 is larger than -0.
-   - The average is the sum divided by the number of inputs, rounded; that of integers is cut
-     towards zero.
-   - Whatever is NaN is written as one and the same: positive, quiet, no payload. More inputs
-     than a launch takes are cut into several; then in[0] of a later launch is what the one
-     before gave, which for f16 and bf16 is kept in f32 (DS__COMM_WIDE_*), and only the last
-     divides. So the result does not depend on how it was cut. */
+   Defines the operations, the kinds of numbers and the arithmetic of the reduction kernels. The
+   CPU form and the device code (kernels/comm.cu) include this room.
+
+   Policy: the result of a reduction has the same bits on every device.
+   1. The value is ((in[0] op in[1]) op in[2]) op ... Each step is rounded as IEEE 754 says, and
+      nothing is fused. Integers wrap. f16 and bf16 are widened to f32 and rounded once, at the
+      end, to nearest even. For bool, sum and maximum are `or`; product and minimum are `and`.
+   2. Maximum and minimum are NaN if one of the numbers is NaN; +0 is larger than -0.
+   3. The average is the sum divided by the number of inputs, rounded. The average of integers is
+      truncated towards zero.
+   4. Every NaN is written as the same value: positive, quiet, without payload.
+   5. If there are more inputs than one launch takes, there are several launches. Then in[0] of a
+      later launch is the result of the launch before. That result is kept in f32 for f16 and
+      bf16 (DS__COMM_WIDE_*), and only the last launch divides. The result therefore does not
+      depend on the division into launches.
+
+   Invariants: enums and structs here are part of the interface to the device code. A change
+   needs `make kernels`.
+   Locks: none.
+   Threads: any; the functions have no state. */
+
 enum { DS__COMM_SUM, DS__COMM_PRODUCT, DS__COMM_MAX, DS__COMM_MIN };
 
 enum {
@@ -1797,7 +1903,19 @@ DS__COMM_FN void ds__comm_narrow_bf16_f32(uint32_t *x) {
 DS__COMM_MULTIPLY(ds__comm_multiply_c64, float)
 DS__COMM_MULTIPLY(ds__comm_multiply_c128, double)
 
-/* comm/kernel_args.h - kernel args. */
+/* comm/kernel_args.h - kernel arguments and f16 conversions.
+
+   Defines the argument structs of the kernels (ds__comm_reduce_args, ds__comm_divide_args,
+   ds__comm_pack_args) and computes the masks of a kind of numbers (ds__comm_masks_of).
+   DS__COMM_F16_MATH generates the conversions between f16 and f32 for single words and for
+   vectors.
+
+   Invariants: the members of a struct match its parameter list in kernel.h and the parameters in
+   kernels/comm.cu. ds__comm_size follows the order of the kinds in kernel_arith.h. An item of
+   the CPU form is DS__COMM_ITEM bytes of the result. The conversions give the same bits even if
+   the processor flushes subnormal numbers to zero.
+   Locks: none.
+   Threads: any; the functions have no state. */
 
 /* f16 in the low half of a word, to f32 and back, which on a GPU are instructions; of single
    words and of vectors of them, U without a sign and S with one. What is subnormal in f16 is
@@ -1879,7 +1997,20 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
     return m;
 }
 
-/* comm/kernel_vector.h - kernel vector. */
+/* comm/kernel_vector.h - vector code of reductions on the CPU.
+
+   Generates the functions that combine the numbers of several inputs, separately for sums and
+   products and for maximum and minimum. Kinds with the same arithmetic share a function. The
+   vectors have 16 bytes and, on x86-64, also 32 bytes. kernel_cpu.h calls the functions through
+   the tables ds__comm_runs_16 and ds__comm_runs_32.
+
+   Invariants: a function takes a multiple of DS__COMM_BLOCK bytes. Every input is read before
+   its place in the result is written, so the result may be one of the inputs. If `around` is
+   set, the result starts at a multiple of the vector size, and the caller executes the store
+   fence. Functions with 32-byte vectors run only if ds__comm_has_32 returns 1. Complex products
+   are not in the tables.
+   Locks: none.
+   Threads: any; the functions have no state. */
 
 /* Vectors of W bytes that may lie anywhere, over any memory. */
 #define DS__COMM_TYPES(W)                                                                 \
@@ -2224,7 +2355,18 @@ static int ds__comm_has_32(void) {
 }
 #endif
 
-/* comm/kernel_cpu.h - kernel cpu. */
+/* comm/kernel_cpu.h - CPU form of reductions and averages.
+
+   Implements the CPU functions of the reduction kernels: ds__comm_reduce_items for sums,
+   products, maximum and minimum, and ds__comm_divide_items for averages of integers.
+
+   Invariants: an item writes only its own bytes of the result, so items may run in parallel. A
+   part of a block is computed in a padded copy. On x86-64 and AArch64, ds__comm_reduce_items
+   sets the floating-point state of the thread to its defaults and restores the state. The result
+   therefore does not depend on the program's rounding mode, flushing and traps. The functions
+   return 0 and call no driver entry.
+   Locks: takes none, but may run under the locks of the driver's run_together.
+   Threads: workers of the CPU driver, and threads that run steps or help the driver. */
 
 /* vector: bytes of the vectors to use, 16 or, where they exist, 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
@@ -2440,7 +2582,17 @@ static int ds__comm_divide_items(size_t first, size_t count, const void *args) {
     return 0;
 }
 
-/* comm/kernel_pack.h - kernel pack. */
+/* comm/kernel_pack.h - CPU form of the strided copy.
+
+   Implements the CPU function of the strided copy (ds__comm_pack_items). Rows are copied one by
+   one, very short rows by columns, and some transpositions in tiles of whole cache lines
+   (ds__comm_tile).
+
+   Invariants: source and destination do not overlap. An element has 1, 2, 4, 8 or 16 bytes, and
+   a copy has one to DS__COMM_DIMS dimensions. An item writes only its own elements, so items may
+   run in parallel.
+   Locks: takes none, but may run under the locks of the driver's run_together.
+   Threads: workers of the CPU driver, and threads that run steps or help the driver. */
 
 #define DS__COMM_COPY_ROW(BYTES)                                           \
     {                                                                      \
@@ -2960,12 +3112,23 @@ static const char ds__ptx_comm_pack[] =
     "L18: ret; }\n"; /* 2326 characters */
 /* <<device-code kernels/comm.cu */
 
-/* comm/kernel.h - kernel. */
+/* comm/kernel.h - kernels of the collectives.
 
-/* One module, and one kernel, for each way to compute; made when first used, for all devices. On
-   a GPU a block of threads walks over 4 KiB of the result at a time, or over 256 numbers; both
-   forms do any number of items. The inputs are one parameter of the CUDA form, an array. They
-   stand in the list again behind all that it takes, for those who look for pointers there. */
+   Describes the kernels of reductions and strided copies (ds__comm_desc), creates them, and
+   launches them (ds__comm_launch). ds__comm_kind and ds__comm_which select the kernel for a data
+   type and an operation. There is one kernel with one module for each way to compute. A kernel
+   is created at first use, for all devices. On a GPU, a block of threads processes 4 KiB of the
+   result at a time, or 256 numbers. The CPU form and the CUDA form accept any number of items.
+
+   Invariants: the inputs are one parameter of the CUDA form, an array. The parameter list names
+   each input again at its end, for code that looks for pointers in the list. The id of a kernel
+   is 0 until its creation and does not change before ds_shutdown. A zero stream handle makes
+   ds__comm_launch run the CPU form at once.
+   Locks: ds__comm_made.mutex is held while a kernel is created, and the lock of the kernel table
+   is taken under that mutex. No driver call runs under the mutex.
+   Threads: caller's threads, several at the same time. ds__comm_kernels_end runs in ds_shutdown
+   only. */
+
 enum {
     DS__COMM_SELECT,
     DS__COMM_INTEGERS,
@@ -3193,7 +3356,19 @@ enum { DS__COMM_EXACT = 0 };
 enum { DS__COMM_EXACT = 1 };
 #endif
 
-/* comm/reduce.h - reduce. */
+/* comm/reduce.h - launches of a reduction.
+
+   ds__comm_reduce combines any number of inputs by kernels, in stream order. It divides them
+   into launches of at most DS__COMM_INPUTS inputs. ds__comm_can_reduce tells whether there is a
+   reduction of a data type.
+
+   Invariants: the bits of the result do not depend on the division into launches. Partial
+   results lie in the output. If the output is an input of a later launch or too narrow, partial
+   results lie in memory of the allocator. That memory is freed in stream order before return.
+   With a zero stream handle there are at most DS__COMM_INPUTS inputs (ds__steps_small).
+   Locks: takes none; calls the allocator and the driver without a lock. With a zero stream
+   handle, ds__comm_reduce may run under the locks of run_together and makes no driver call.
+   Threads: any caller's thread. */
 
 /* 1: there is a reduction of this type. */
 __attribute__((unused)) static int ds__comm_can_reduce(ds_reduce_op op, ds_dtype dtype) {
@@ -3286,7 +3461,17 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
     return r;
 }
 
-/* comm/pack.h - pack. */
+/* comm/pack.h - launch of the strided copy.
+
+   ds__comm_pack copies elements of any size between any strides by a kernel, in stream order. It
+   merges the dimensions and chooses the widest possible element before it launches.
+
+   Invariants: source and destination do not overlap. Dimensions beyond DS__COMM_DIMS, the
+   outermost ones, cost one launch for each of their positions. If a stream handle is zero, the
+   calling thread copies at once.
+   Locks: takes none. With a zero stream handle, ds__comm_pack may run under the locks of
+   run_together and makes no driver call.
+   Threads: any caller's thread. */
 
 /* The dimensions of a copy, while they are made as few and wide as they can be. */
 typedef struct ds__comm_shape {
@@ -3413,15 +3598,25 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
     return r;
 }
 
-/* topology/types.h - topology. */
+/* topology/types.h - nodes, links and routes of a topology.
 
-/* Policy.
-   1. Nodes are devices, switches, sockets and host memory; links join them, and each is a wire for
-      each direction, or one for both. Only switches and sockets forward.
-   2. A route is the list of wires from a device (or the host) to another: of the least latency, of
-      several the widest. The table of routes is all that plans and the predictor use. A measured
-      rate is one more wire of the pair's route.
-   3. Whoever is faster makes a pair's copies, if it was measured. */
+   Defines ds_topology and its parts: nodes (ds__tnode), links (ds__tlink) and routes
+   (ds__troute). ds__route_of finds a route; ds__grown grows an array.
+
+   Policy:
+   1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
+      for each direction, or one wire for both. Only switches and sockets forward data.
+   2. A route is the list of wires from a device or the host to another. A route has the least
+      latency and, of several such paths, the highest rate. Plans and the predictor take paths
+      and rates from the table of routes. A measured rate is one more wire of the pair's route.
+   3. If the rates of copies by the source (push) and by the destination (pull) are known, the
+      faster side makes the copies of a pair.
+
+   Invariants: node 0 is the host. The table of routes has devices + 1 rows and columns, and the
+   last of both is the host. A topology does not change after ds__routes_make.
+   Locks: none.
+   Threads: a topology under construction belongs to one thread. Later, any number of threads may
+   read it, but none may free it at the same time. */
 
 enum { DS__NODE_DEVICE, DS__NODE_SWITCH, DS__NODE_SOCKET, DS__NODE_HOST };
 
@@ -3532,7 +3727,19 @@ static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
     return &t->route[from * (t->devices + 1) + to];
 }
 
-/* topology/route.h - routes. */
+/* topology/route.h - routes and groups of devices.
+
+   ds__routes_make computes the table of routes, the groups and the islands, as the last step of
+   a construction. ds__ways finds the paths from one node; ds__groups_find assigns the devices to
+   groups.
+
+   Invariants: nodes, links and peer lines are complete. If several peer lines set the same value
+   of a pair, the last line counts. A route has room for nodes + 2 wires. A measured rate below
+   that of the links adds a wire to one route. A measured rate of both directions at once adds
+   one wire to two routes. Every device reaches every other directly or through the host, or
+   ds__routes_make fails.
+   Locks: none.
+   Threads: the thread that constructs the topology. */
 
 /* from: the node before */
 typedef struct ds__way {
@@ -3750,7 +3957,20 @@ static ds_result ds__routes_make(ds_topology *t) {
 #endif
 }
 
-/* topology/build.h - making. */
+/* topology/build.h - construction and release of topologies.
+
+   ds__topology_new creates a topology with the host as its only node. ds__tnode_add,
+   ds__tlink_add and ds__tpeer_add extend it for parse.h and here.h. Also implements
+   ds_topology_free and ds_topology_size.
+
+   Invariants: names are unique and have at most 31 characters. There are at most
+   DS__TOPOLOGY_MAX nodes. Rank i is the i-th added device, and the id is unique in the process.
+   All devices must be added before the first peer line, because such a line names the host by
+   the number of devices. After a failure the topology may be incomplete and must be freed.
+   Locks: ds_topology_free takes ds__c.lock to remove the plans of the topology
+   (ds__plans_forget).
+   Threads: a topology under construction belongs to one thread. ds_topology_free and
+   ds_topology_size do not call DS__ENTER and do not start the library. */
 
 static int ds__tnode_find(const ds_topology *t, const char *name) {
     for (int i = 0; i < t->nodes; i++)
@@ -3853,7 +4073,18 @@ DSDEF int(ds_topology_size)(const ds_topology *t) {
     return t->devices;
 }
 
-/* topology/parse.h - the text. */
+/* topology/parse.h - reading the text form of a topology.
+
+   Implements ds_topology_parse and ds_topology_read. ds__topology_parse splits the text into
+   lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values of one
+   line.
+
+   Invariants: a name is declared before its use, and every device before the first peer line. A
+   line has at most 4095 characters and 512 words, and a file is smaller than one MiB. Numbers do
+   not depend on the locale. An error in a word names the line and the word. On failure the
+   topology is freed and *out is NULL.
+   Locks: takes none itself; freeing a topology after a failure takes ds__c.lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 #define DS__TWORDS 512
 
@@ -4209,7 +4440,18 @@ DSDEF ds_result(ds_topology_read)(const char *path, ds_topology **out) {
     return r;
 }
 
-/* topology/write.h - writing. */
+/* topology/write.h - output of topologies, and the CPU fabric.
+
+   Implements ds_topology_write: a matrix, a DOT graph or the text form, printed by the text
+   writer (ds__pen). Also implements ds_topology_fabric, the topology as the virtual clock of the
+   CPU driver takes it.
+
+   Invariants: the tables of functions, words and shapes follow the order of ds_topology_format
+   and of the node kinds. The text form has rates in whole bytes per second. A peer line that
+   holds for both directions is written once. A fabric points into the topology.
+   Locks: none; write_fn, which is user code, runs without a lock.
+   Threads: caller's threads, several at the same time, also for one topology; refused in
+   callbacks (DS__ENTER). */
 
 static void ds__topology_matrix(const ds_topology *t, ds__pen *pen) {
     ds__pen_print(pen, "%-10s", "GB/s us");
@@ -4326,19 +4568,28 @@ DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *
 }
 #endif
 
-/* topology/sysfs.h - the devices that are here. */
+/* topology/sysfs.h - PCIe tree and sockets, read from /sys.
 
-/* Policy.
-   1. The PCIe tree is what /sys says: a bridge from which ways to several of the devices part is a
-      switch, unless it is the root port; a NUMA node is a socket.
-   2. A link is as fast as the slower and the narrower of its two ends can be, not as it is now: a
-      GPU that is idle saves power. A bridge that promises less than runs on it at this moment is
-      one of a virtual machine; then nothing that bridges say is believed.
-   3. Devices that are all joined by NVLink hang on an NVSwitch if one is among the PCI devices, or
-      if they are more than could be wired pair by pair; else each pair that is joined has a link of
-      its own.
-   4. Nobody says how many lanes an NVLink has: what was measured is its rate. All other measures
-      are lines of a pair. */
+   Finds the position of a device in the PCIe tree (ds__tplace_find) and the rate of its links
+   (ds__tplace_rate) for here.h. ds__tplace_parts tells whether a bridge is a switch.
+
+   Policy:
+   1. The PCIe tree is read from /sys, or from the folder in DEVSTREAM_SYSFS. A bridge is a
+      switch if paths to several of the devices part there and it is not the root port. A NUMA
+      node is a socket.
+   2. The rate of a link is the highest that both of its ends support. The current rate is not
+      used, because an idle GPU saves power. If a bridge promises less than its link runs at now,
+      the machine is a virtual one, and no value of a bridge is used.
+   3. Devices are attached to an NVSwitch if NVLink joins all of them and one more condition
+      holds. Either an NVSwitch is among the PCI devices, or there are more devices than could be
+      wired pair by pair. Otherwise each joined pair has its own link.
+   4. Nothing reports the number of lanes of an NVLink, so a measured rate becomes its rate. All
+      other measurements are peer lines of a pair.
+
+   Invariants: up[0] is the root port and up[deep - 1] the device itself, for paths of at most
+   DS__TPLACE_DEEP entries. Unknown values are deep 0, socket -1, and speed or width 0.
+   Locks: none.
+   Threads: any; nothing is cached. The environment must not change at the same time (getenv). */
 
 #define DS__TPLACE_DEEP 16
 
@@ -4465,7 +4716,19 @@ static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int
     return 0;
 }
 
-/* topology/measure.h - measure. */
+/* topology/measure.h - measured rates of pairs of devices.
+
+   ds__probe measures each pair of a list by short copies and keeps the results in a table of the
+   process (ds__measured). ds__measured_find looks up a pair in either direction.
+
+   Invariants: a pair in the table is not measured again before ds_shutdown. After 150 ms no
+   further pair is measured, and the missing pairs keep the rates of the link kinds. Rates are
+   whole bytes per second, so the text form keeps them exactly. `both` is 0 if copies in both
+   directions at once were not measured or not slower.
+   Locks: ds__c.lock protects the table. No driver call runs under that lock. ds__measures_end
+   takes no lock.
+   Threads: caller's threads, which wait for the copies. Two threads may measure the same pair at
+   the same time; the older entry counts then. ds__measures_end runs in ds_shutdown only. */
 
 #define DS__PROBE_BYTES ((size_t)2 << 20)
 
@@ -4626,7 +4889,19 @@ static ds_result ds__probe(const ds_device *device, size_t count) {
     return r < 0 ? r : end;
 }
 
-/* topology/here.h - here. */
+/* topology/here.h - topology of the devices of this machine.
+
+   Implements ds_topology_of_devices. The function asks the driver for NVLinks, copy engines,
+   memory rate and peer access, and reads PCIe and sockets from sysfs.h. DS_TOPOLOGY_PROBE adds
+   measured rates.
+
+   Invariants: all devices belong to one driver, and none is the host. A device may be in the
+   list several times; each occurrence is a node of its own, without an NVLink between them.
+   Sockets are added before switches and devices, because ds__here_sockets takes every node but
+   the host for a socket. The policy is in sysfs.h.
+   Locks: takes none itself and calls the driver without a lock; the table of measurements takes
+   ds__c.lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 static ds_result ds__here_link(ds_topology *t, int a, int b, int kind, double there, double back) {
     return ds__tlink_add(
@@ -4880,22 +5155,35 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
     return r;
 }
 
-/* plan/types.h - plans. */
+/* plan/types.h - drafts of plans.
 
-/* Policy.
-   1. A collective is a set of flows. A flow carries some bytes up a tree to its owner, summing on
-      the way, or begins with the owner's input; then from the owner down a tree. A tree is a list
-      of parents. An algorithm is a way to make trees; whatever it makes, the rest is the same for
-      all. Only grids, of many ranks, have no flows: they make steps themselves.
-   2. A flow is cut into pieces; each edge of a tree is a copy of each piece, two through the host
-      where devices do not reach each other. What passes through goes through rings of a few pieces.
-   3. The copies are put in order as if whoever can begin did so, earlier pieces first; few ranks:
-      also in rounds that follow each other on a circle. From that order every step has its lane,
-      one by which it is ready after those before it that use the same wires, engine or memory.
-   4. What comes out is run through the predictor, which is the model of the virtual clock and
-      nothing else. The fastest of all algorithms and piece counts is the plan; one whose busiest
-      wire alone takes longer than the best so far is not looked at.
-   5. Sums: a tree is taken only if what it adds is what the order allows. */
+   Defines the draft of a plan (ds__draft) with its flows, steps, links and rings, and the
+   growth of its arrays (DS__ADD). All other rooms of plan/ fill or read a draft. Public types
+   are in api/plan.h.
+
+   Policy:
+   1. A collective is a set of flows. A flow sends bytes up a tree to its owner and sums on the
+      way, or starts with the owner's input. Then it sends the bytes from the owner down a tree.
+      A tree is a list of parents. An algorithm is a way to make trees; all later work is the
+      same for every algorithm. Only grids, for many ranks, have no flows: they make steps
+      themselves.
+   2. A flow is cut into pieces. Each edge of a tree is one copy of each piece, or two copies
+      through the host if the devices do not reach each other. Data that a rank passes on goes
+      through a ring of a few pieces.
+   3. Copies are ordered as if each copy that can start did start, earlier pieces first. For few
+      ranks, rounds on a circle are tried as well. In that order each step gets a lane. With
+      this lane it becomes ready after the earlier steps of the same wires, engine or memory.
+   4. The predictor runs the result; its model is that of the virtual clock and no other. The
+      fastest of all algorithms and piece counts is the plan. An algorithm is skipped if its
+      busiest wire alone takes longer than the best plan so far.
+   5. Sums: a tree is used only if the requested order permits its additions.
+
+   Invariants: steps, trees and links refer to each other by index, because arrays move when
+   they grow. If memory or the limit of steps is exhausted, `failed` is set and stays set, and
+   nothing more is added.
+   Locks: none.
+   Threads: the thread that makes the plan; a draft has no other user. ds_collective_name may be
+   called anywhere. */
 
 #define DS__PLAN_LANES 32     /* most of a rank */
 #define DS__PLAN_FEW_LANES 16 /* of few ranks */
@@ -5034,7 +5322,16 @@ static void ds__draft_end(ds__draft *d) {
     ds__release(d->place);
 }
 
-/* plan/heap.h - heaps. */
+/* plan/heap.h - heap of events.
+
+   Provides a binary heap of events, ordered by time, then rank, then id. The scheduler and the
+   predictor use it (ds__due_put, ds__due_take).
+
+   Invariants: `due[0]` is the earliest event. ds__due_take must not be called for an empty
+   heap. The owner frees `due`. If ds__due_put returns 0, the heap is unchanged and the error is
+   reported.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 typedef struct ds__due {
     int64_t at;
@@ -5082,7 +5379,17 @@ static ds__due ds__due_take(ds__dues *h) {
     return first;
 }
 
-/* plan/cost_model.h - the model. */
+/* plan/cost_model.h - cost model and predictor.
+
+   Computes the time of single steps (ds__ns, ds__memory_ns) and predicts the end of a draft
+   whose steps have lanes (ds__predict). ds__followers lists the steps that wait for each step.
+
+   Invariants: ds__predict follows the rule and the rounding of the CPU driver's virtual clock
+   (cpu/clock.h), so both give the same time. A change of one needs the same change in the
+   other. The lists that begin with `next` are valid until the caller resets d->links to its
+   former value. Steps that wait for each other are an error.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 /* Nanoseconds for so many bytes: the nearest, but for any at least one. */
 static int64_t ds__ns(double bytes, double rate) {
@@ -5199,7 +5506,18 @@ static int ds__predict(ds__draft *d) {
     return ok;
 }
 
-/* plan/schedule.h - order and lanes. */
+/* plan/schedule.h - order of the steps.
+
+   Puts the steps of a draft in order. ds__sort orders them by key. ds__arrange starts each step
+   as soon as its inputs, wires and engine are free, and orders the steps by start. With many
+   ranks a copy between groups may reserve its wires. Lanes are not considered yet. ds__after
+   makes a step wait for another one.
+
+   Invariants: ds__sort changes the numbers of steps, so it updates all links. ds__arrange needs
+   keys that order the steps by urgency, and replaces them by the start times. A heap of waiting
+   steps (ds__waits) holds step numbers plus 1, and 0 is the empty heap.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 typedef struct ds__sorted {
     uint64_t key;
@@ -5407,7 +5725,19 @@ static void ds__after(ds__draft *d, uint32_t step, uint32_t before) {
     d->step[step].after = (uint32_t)d->links - 1;
 }
 
-/* plan/settle.h - settle. */
+/* plan/settle.h - lanes of the steps.
+
+   Gives each step a lane, and if needed one more step to wait for. With them the virtual clock
+   serves the steps in the chosen order where possible. ds__settle does this after ds__arrange
+   or after a modulo schedule. ds__lanes_in_turn does it for the estimated candidates of many
+   ranks.
+
+   Invariants: the steps stand in the chosen order, and each waits only for earlier ones.
+   `ready`, `start` and `done` follow the rule of the virtual clock; ds__predict computes the
+   final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, in
+   ds__settle with few ranks less than DS__PLAN_FEW_LANES.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 /* The virtual clock serves whoever is ready first, not whose turn it is, and what it serves
    holds all it needs from then on. So the steps are gone through in the order that is wanted,
@@ -5641,7 +5971,19 @@ static int ds__lanes_in_turn(ds__draft *d) {
     return ok && !d->failed;
 }
 
-/* plan/emit.h - flows to steps. */
+/* plan/emit.h - steps of a piece.
+
+   Turns one piece of a flow into steps: sums and copies up a tree (ds__emit_up), copies down a
+   tree (ds__emit_down, ds__emit_parts). ds__emit_copy makes one copy, or two through the host
+   if the devices do not reach each other. ds__block and ds__slice cut bytes into blocks and
+   slices. ds__emit in plan/grid.h calls this room for all pieces.
+
+   Invariants: a step waits only for steps that were added before. A step that writes a slot of
+   a ring waits for all readers of its former content. The inputs of a sum stand in the order of
+   their lowest ranks. A key orders the steps by piece and wave, then depth, then turn of the
+   ranks.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 static size_t ds__block(const ds_plan_desc *w, size_t i, size_t of) {
     size_t item = w->item ? w->item : 1;
@@ -5942,14 +6284,23 @@ static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__hel
     }
 }
 
-/* plan/grid.h - grids. */
+/* plan/grid.h - grids of many ranks.
 
-/* Many ranks in groups of one size, where nothing needs the host. The leads of a group stand in
-   rows of `run`, and each has a slice of its own. Sums: those of a column first, each for the
-   slices of its row; then those of the row, each for its slice; then those that have the same
-   place in the groups. What goes to all goes the other way. The wires carry as much as if each
-   lead were sent its slice by all others, with a fifth of the copies. Blocks of ranks are slices
-   that are given: then a row's are not side by side over all groups, but in spans. */
+   Emits the steps of a grid (ds__emit_grid), for many ranks in groups of one size without use
+   of the host. The leads of a group stand in rows of `run`, and each lead has a slice of its
+   own. Sums are made in three stages. A column is summed first, each lead for the slices of its
+   row. Then a row is summed, each lead for its slice. Then the leads at the same place of all
+   groups are summed. Data for all ranks takes the opposite way. The wires carry as much as if
+   all others sent each lead its slice, with a fifth of the copies. Blocks of ranks are slices
+   that are given. The slices of a row are then not adjacent over all groups, but in spans.
+   ds__emit emits all pieces of a draft, as flows or as a grid.
+
+   Invariants: all groups have d->largest ranks. In broadcast and reduce the root leads nothing.
+   Sums need DS_ORDER_ANY. A slice is never empty. A rank has at most `most` recorded steps per
+   span and at most `places` rings.
+   Locks: none.
+   Threads: the thread that makes the plan. */
+
 typedef struct ds__grid {
     ds__draft *d;
     ds__piece c;
@@ -6372,12 +6723,21 @@ static int ds__emit(ds__draft *d, size_t pieces, int wave) {
     return !d->failed;
 }
 
-/* plan/cycle.h - rounds. */
+/* plan/cycle.h - rounds on a circle.
 
-/* What is cut into pieces goes in rounds: a piece of each flow, then the next one of each. The
-   steps of one round are put down on a circle as long as the busiest of wires, engines and
-   memories takes, so that rounds follow each other at this distance and none of those ever
-   waits: a modulo schedule. Of several orders the best one is kept. */
+   Makes a modulo schedule of the pieces (ds__cycle_make), for few ranks. A round has one piece
+   of each flow, and all rounds are alike. The steps of one round are put on a circle. Its
+   length is the time of the busiest wire, engine or memory, or somewhat more. Rounds follow
+   each other at this distance, and no step waits for a wire, engine or memory. Several orders
+   of the steps and numbers of pieces are tried, and the best is kept.
+
+   Invariants: the arcs of a wire, engine or memory (ds__orbit) do not overlap on the circle.
+   Times of the schedule are targets: ds__settle and ds__predict give the final ones. The random
+   numbers have a fixed seed, so the same request gives the same plan. `work` limits the time of
+   the search.
+   Locks: none.
+   Threads: the thread that makes the plan. */
+
 typedef struct ds__arc {
     int64_t from;
     int64_t ns;
@@ -6767,7 +7127,17 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
     return ok;
 }
 
-/* plan/tree.h - trees. */
+/* plan/tree.h - trees of copies.
+
+   Describes an algorithm (ds__algo) and makes trees from it: chains, heaps of any arity, stars,
+   and trees that go from group to group (ds__tree_make). ds__tree_new adds an empty tree to a
+   draft, ds__line sorts the ranks by their distance from the root.
+
+   Invariants: a tree has an entry for each rank and a last one for the host. An entry is the
+   parent, DS__ALONE for the root, or DS__APART for a node outside the tree. A tree is named by
+   its index in d->tree, because a new tree may move the array.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 /* How trees are made. A group is all ranks (level 0), those of one switch (1) or of one side of
    the slow links (2). */
@@ -6914,11 +7284,20 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
     return at;
 }
 
-/* plan/mesh.h - mesh. */
+/* plan/mesh.h - trees on a mesh of direct links.
 
-/* Trees on a mesh whose devices are joined by links of their own, so many that no more can leave
-   the narrowest cut (Edmonds), found as Lovasz's proof finds them: an edge is taken if the rest
-   still reaches everyone often enough. Edges that other roots have used less come first. */
+   Makes as many trees from a root as possible on devices that are joined by links of their own
+   (ds__mesh_make, ds__mesh_trees). The number of trees is that of the links through the
+   narrowest cut (Edmonds). The construction follows Lovasz's proof: an edge is taken if the
+   remaining edges still reach every node often enough. Edges that trees of other roots have
+   used less come first. ds__in_order tells whether a tree may be used for sums.
+
+   Invariants: a mesh has 2 to DS__MESH ranks. Link rates are whole units, chosen such that
+   there are at most as many trees as requested. All trees of a root together use a link at most
+   as often as it has units.
+   Locks: none.
+   Threads: the thread that makes the plan. */
+
 #define DS__MESH 16
 
 typedef struct ds__mesh {
@@ -7094,7 +7473,17 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     return 1;
 }
 
-/* plan/flow.h - algorithms to flows. */
+/* plan/flow.h - flows and lists of groups.
+
+   Adds flows to a draft (ds__flow_add) and takes a path out of a tree (ds__path). ds__list_tree
+   makes trees that sum in the order of the ranks, from group to group. ds__flows_leads uses
+   them for sums over many ranks.
+
+   Invariants: an empty flow is not added. Trees are named by their index in d->tree. In
+   ds__flows_leads each group, or part of a group, must have at least one lead; `split` must
+   allow for that.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 static void ds__flow_add(ds__draft *d, size_t begin, size_t end, size_t in, size_t out, int owner,
                          int dest, ptrdiff_t up, ptrdiff_t down) {
@@ -7209,11 +7598,20 @@ static int ds__flows_leads(ds__draft *d, int split) {
     return !d->failed;
 }
 
-/* plan/packed_tree.h - trees by the load of the wires. */
+/* plan/packed_tree.h - trees by the load of the wires.
 
-/* Trees and ways over whatever there is, one after the other: each takes the routes that cost
-   the least, where a route costs the more the longer its wires are busy already; then each
-   again, now that it is known what the others take. Ranks and host memory may be passed through. */
+   Makes trees and paths over any topology of at most DS__MESH ranks, one after the other
+   (ds__pack_flows). Each takes the cheapest routes; a route costs more if its wires are already
+   busy for longer. Then each tree is made again, with the load of all others known. Data may
+   pass through ranks and host memory.
+
+   Invariants: k.load is the time for which the trees of all wants use each wire. The trees of
+   the wants are adjacent in d->tree, so the best state of all is one copy. The trees of the
+   pass with the least load of the busiest wire are used. Sums need DS_ORDER_ANY, and the host
+   never sums.
+   Locks: none.
+   Threads: the thread that makes the plan. */
+
 /* load: seconds of each wire; whole: what it may be */
 typedef struct ds__pack {
     ds__draft *d;
@@ -7423,7 +7821,18 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
     return ok && !d->failed;
 }
 
-/* plan/flows.h - flows. */
+/* plan/flows.h - flows of an algorithm.
+
+   Turns a collective and an algorithm into flows (ds__flows), for trees, meshes, packed trees
+   and copies through the host. Grids are only checked here, since they have no flows. ds__load
+   gives the time of the busiest wire and the number of copies of one piece.
+
+   Invariants: ds__flows discards the trees and flows of the draft first. It returns 0 if the
+   algorithm does not fit or if memory is exhausted, and sets `failed` only in the second case.
+   Every tree of sums satisfies ds__in_order. ds__load counts one tree of a flow in each
+   direction.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 /* 1: these are the flows; 0: this algorithm does not do it here. */
 static int ds__flows(ds__draft *d, const ds__algo *a) {
@@ -7626,7 +8035,19 @@ static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
     return (int64_t)most;
 }
 
-/* plan/bound.h - the bound. */
+/* plan/bound.h - bound of a collective's time.
+
+   Computes bound_ns of a plan (ds__bound): the bytes over the narrowest cut of the links, and
+   the shortest latency ceil(log2 p) times, for all_reduce twice. The narrowest cut is found by
+   maximum flow (Dinic) and Dinkelbach's iteration. ds__search_one skips further algorithms once
+   a plan reaches the bound.
+
+   Invariants: the first part is a lower bound of every plan. The second part is an estimate:
+   ranks start several copies at once, so small collectives can be faster. Ranks with the same
+   links are computed once (ds__alike). If memory is exhausted, a cut counts as 0 and no error
+   is reported.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 /* Max-flow on the links, by Dinic's algorithm; devices and the host pass on what comes. */
 typedef struct ds__net {
@@ -7856,7 +8277,19 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
     return (int64_t)(worst * 1e9) + rounds * ds__alpha(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
 }
 
-/* plan/search.h - choosing. */
+/* plan/search.h - trying one algorithm.
+
+   Tries one algorithm with several numbers of pieces and keeps the fastest draft
+   (ds__search_one, ds__search_keep). Also defines the finished plan with its search results
+   (ds__planned) and the list of all plans. plan/search_large.h decides which algorithms are
+   tried.
+
+   Invariants: the drafts `now` and `best` share no memory; `best` has only steps, spots, links
+   and scratch sizes. Both passes must try the same algorithms in the same order, because `turn`
+   is the index of their times. `time[0]` is the best prediction, `time[1]` the time of the
+   busiest wire.
+   Locks: ds__c.lock guards ds__planned_list. The functions of this room need no lock.
+   Threads: the thread that makes the plan. */
 
 #define DS__ALGO_NAMES 7
 static const char *const ds__algo_names[DS__ALGO_NAMES] = { "direct", "binomial", "chain",
@@ -8004,7 +8437,17 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
     return !d->failed;
 }
 
-/* plan/guess.h - many ranks. */
+/* plan/guess.h - estimates for many ranks.
+
+   Estimates the time of an algorithm for several numbers of pieces, without ordering its steps
+   (ds__guess_add). ds__search_large sorts these estimates and predicts the best ones with
+   ds__search_this. Only topologies of more than DS__PLAN_LARGE ranks use this room.
+
+   Invariants: an estimate only selects candidates; predicted times decide. Each algorithm adds
+   at most three estimates. If the list of estimates is full, further ones are dropped. Levels
+   from DS__GUESS_LEVELS on count as the last level.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 #define DS__GUESS_LEVELS 16
 
@@ -8254,7 +8697,18 @@ static int ds__search_this(ds__search *s, const ds__guess *g) {
     return 1;
 }
 
-/* plan/search_large.h - search large. */
+/* plan/search_large.h - candidates of the search.
+
+   Lists the algorithms to try and runs the search for a plan; ds__search_twice is the entry.
+   With up to 32 ranks, or if an algorithm is requested, ds__search_all hands every algorithm to
+   ds__search_one. With more ranks ds__search_large estimates each algorithm first
+   (plan/guess.h) and predicts only the best ones.
+
+   Invariants: with up to 16 ranks and a free number of pieces there is a second pass. It looks
+   again at the algorithms near the best, in the same order. A function returns 0 only if memory
+   or steps are exhausted, or a prediction failed.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 static int ds__search_large(ds__search *s) {
     enum { ALL = 1 << 20 };
@@ -8403,7 +8857,20 @@ static int ds__search_twice(ds__search *s) {
     return ds__search_all(s);
 }
 
-/* plan/plan.h - plan. */
+/* plan/plan.h - making and keeping plans.
+
+   Implements ds_plan_make and ds_plan_explain. ds__plan_build searches for the best draft and
+   ds__plan_fill copies it into the arrays of the public plan. Plans are kept in a list, and an
+   equal request returns the same plan.
+
+   Invariants: a plan never changes and lives until ds_topology_free frees its topology
+   (ds__plans_forget). A plan is identified by the topology's id and all members of the
+   description. Of the steps that a step waits for, the plan names only the last one of each
+   lane.
+   Locks: takes ds__c.lock to read and change the list; ds__planned_find expects it. The search
+   runs without a lock.
+   Threads: threads of the caller. Two threads may build the same plan at once; the later one is
+   freed and both get the first. */
 
 /* What is left of a draft when nobody changes it any more: one block of memory. A step comes
    after the last of each lane only. */
@@ -8631,23 +9098,40 @@ DSDEF ds_result(ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_w
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
-/* comm/types.h - collectives. */
+/* comm/types.h - types of a collective: lanes, regions, steps.
 
-/* Policy.
-   1. A collective reads all descriptions into parties, checks them, makes its results and writes a
-      list of steps. Until then nothing was put on a stream.
-   2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream; what it reads
-      and writes are regions, each of which belongs to a lane. Steps of a lane run in their order,
-      and may come after steps of other lanes. Which way data takes, and who adds, stands in the
-      list only. By plan: the list has the plan's steps; its further lanes are streams of
-      devstream's own.
-   3. The list is put on the streams as: a lane waits for those whose regions it touches, as they
-      are now; then the steps; then the lane of the last step waits for all that had some, and all
-      for it. So whatever belongs to a lane can be freed in that lane's order at once, temporary
-      memory too, and the failure of one lane reaches all.
-   4. A failure while that is done leaves out the rest of the steps, but not the waits at the end.
-   5. When steps are small and nothing is pending on any lane the caller does them
-      (DS__INLINE_BYTES, run_together), and nothing is put on the streams. */
+   Defines the working state of one collective call (ds__work) and its parts: lanes (ds__clane),
+   regions (ds__region), steps (ds__cstep), buffer locations (ds__spot) and participants
+   (ds__party). Also defines the process-wide stocks of events (ds__spares) and of streams for
+   plans (ds__sides_of).
+
+   Policy:
+   1. A collective reads all tensor descriptions into participants, checks them, creates its
+      results and writes a list of steps. Until ds__work_run no step is enqueued; only a stream
+      capture is extended earlier (ds__fork_capture).
+   2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream. Its
+      operands are regions, and each region belongs to a lane. The steps of a lane run in list
+      order and may wait for steps of other lanes. Only the list decides the path of the data and
+      the place of each sum. If a plan is followed, the list has the plan's steps, and its
+      additional lanes are streams of the library.
+   3. To run the list, each lane first waits for the pending work of the lanes whose regions it
+      touches. Then the steps are enqueued. At the end, the lane of the last step waits for all
+      lanes with steps, and all lanes wait for that lane. Memory of a lane can therefore be freed
+      in that lane's order at once, temporary memory included. For the same reason, a failure of
+      one lane reaches all lanes.
+   4. If enqueueing fails, the remaining steps are left out, but the waits at the end are still
+      enqueued.
+   5. If the steps are small and no lane has pending work, the calling thread runs the steps
+      (DS__INLINE_BYTES, run_together). Nothing is enqueued then.
+
+   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
+   named by index. A step waits only for steps in front of it in the list. A temporary region has
+   no address until ds__work_run allocates its memory.
+   Locks: ds__c.lock protects ds__spares, ds__sides_of and the tables behind ds__sides_of. No
+   driver call runs under that lock. ds_shutdown works without the lock. ds__side_take reads the
+   handle of a stream without the lock after marking the stream as taken.
+   Threads: several threads may run collectives at the same time. A ds__work lies on the stack of
+   the calling thread and is used by that thread only. */
 
 #define DS__NO_INDEX UINT32_MAX
 #define DS__INLINE_LANES 16
@@ -8783,7 +9267,21 @@ typedef struct ds__sides {
 /* under ds__c.lock, as what they point to */
 static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-/* comm/step.h - lists. */
+/* comm/step.h - participants and the list of steps.
+
+   Builds the list of steps of a collective. ds__work_begin and ds__work_end open and close a
+   ds__work; ds__work_take returns memory that lasts until ds__work_end. ds__party_open checks a
+   tensor and finds its lane and region. ds__step_add appends a step, and ds__come_after makes
+   the next step of a lane wait for an earlier step.
+
+   Invariants: all lanes of a list belong to one driver. A lane keeps its stream alive until
+   ds__work_end. ds__lane_find uses a hazard pointer (pin) for the first three lanes and a
+   reference for the others, because a thread has eight hazard pointers. After out-of-memory,
+   w->r holds the first failure, and functions that return an index return DS__NO_INDEX
+   (ds__temporary: 0).
+   Locks: expects no lock. ds__side_give and the look-up of a tensor take ds__c.lock for a few
+   instructions. No driver call runs under a lock of this room.
+   Threads: caller's threads, each with its own ds__work. */
 
 /* Member by member, here and in ds__step_add: what compilers make of a memset of this size takes
    longer than a small step. */
@@ -9074,7 +9572,19 @@ static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
     return r == DS_OK && reach;
 }
 
-/* comm/move.h - moving tensors. */
+/* comm/move.h - copies between strided tensors.
+
+   Translates a copy between two tensors of one shape into steps (ds__move, ds__move_party). The
+   copy becomes one plain copy, one copy of rows, one strided copy by a kernel, or several of
+   these. If kernels of the lane cannot use both memories, ds__move packs the elements at the
+   source, copies one block and unpacks at the destination. ds__part describes a part of a
+   participant along one dimension.
+
+   Invariants: the lane belongs to the source or to the destination. Strides are in elements. A
+   strided copy has at most eight dimensions. A copy of rows has no pitch above INT32_MAX,
+   because cudaMemcpy2DAsync accepts none (cudaDevAttrMaxPitch).
+   Locks: takes none and expects none; ds__reaches asks the driver for peer access.
+   Threads: caller's threads, each with its own ds__work. */
 
 /* A copy between strides in bytes: `width` bytes that lie together on both sides, ndim times. */
 typedef struct ds__moves {
@@ -9275,7 +9785,21 @@ static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
                        part->d.count ? part->d.first - w->region[part->region].at : 0 };
 }
 
-/* comm/submit.h - submission. */
+/* comm/submit.h - execution of single steps.
+
+   Runs the steps of a list in one of three ways for ds__work_run. ds__step_run enqueues one step
+   on the stream of its lane. ds__steps_at_once lets the calling thread run all steps.
+   ds__spread_run replaces copies of one source by one kernel of the CPU driver.
+
+   Invariants: temporary regions have their addresses before a step runs. ds__steps_spread
+   changes the lanes of steps, so ds__work_run calls it before any wait is enqueued. Steps run at
+   once only if no capture is open and no copy needs staging through the host. Each step then has
+   at most DS__INLINE_BYTES, and all steps together have at most eight times as many bytes.
+   Locks: takes none itself. ds__steps_now runs under the locks of the driver's run_together and
+   must not call a driver entry. Functions that call the driver expect no lock; ds__join_here
+   blocks until a stream is idle.
+   Threads: caller's threads, each with its own ds__work. The kernel of ds__spread_run runs on
+   workers of the CPU driver. */
 
 static char *ds__spot_at(const ds__work *w, ds__spot s) {
     return w->region[s.region].at + s.offset;
@@ -9443,7 +9967,24 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
     ds__tls.mute--;
 }
 
-/* comm/join.h - join. */
+/* comm/join.h - running a list of steps, and its waits.
+
+   ds__work_run runs the list that a collective has written. It allocates temporary memory,
+   enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
+   frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
+   extends a stream capture to all lanes. ds__event_take and ds__event_give keep a stock of
+   events for each device.
+
+   Invariants: after a successful join, later work on any lane starts after all steps. If a step
+   fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
+   a wait of that join fails, the host waits for the lane instead, unless a capture is open. The
+   first failure is reported. An event returns to the stock as soon as its waits are enqueued,
+   because a wait keeps the record of that moment.
+   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone.
+   ds__of_another_stream takes and releases the lock of an arena. No driver call runs under these
+   locks.
+   Threads: caller's threads, each with its own ds__work. ds__events_end runs in ds_shutdown only
+   and takes no lock. */
 
 /* One lane waits for the others that had steps, and all wait for it. The last step's lane is
    that one: often no other had any. `all`: as if all had some. */
@@ -9673,7 +10214,20 @@ static ds_result ds__work_run(ds__work *w) {
     return r < 0 && part ? ds__also(r, " (a part of the collective was put on the streams)") : r;
 }
 
-/* comm/result.h - results and checks. */
+/* comm/result.h - checks, options and results of collectives.
+
+   Compares participants with each other (ds__same_dtype, ds__same_shape, ds__apart), creates and
+   frees the tensors of results (ds__result_make, ds__results_drop), and checks the options.
+   DS__COMM_BEGIN opens a public function; DS__COMM_READY does the same without DS__ENTER.
+
+   Invariants: an overlap is found only between tensors without gaps; other overlaps are the
+   caller's responsibility. ds__results_drop sets every result to NULL. DS__COMM_READY expects a
+   variable `options` in the calling function and replaces NULL by the default options. While a
+   capture is open, ds__results_lanes finds the lanes of all results before the first result is
+   allocated.
+   Locks: takes none itself. Expects that ds__c.lock is not held, because creating and freeing
+   tensors takes the same lock.
+   Threads: caller's threads, each with its own ds__work. */
 
 /* A dimension of a party's tensor, or the sentence. */
 static ds_result ds__comm_dim(int *dim, int ndim) {
@@ -9840,7 +10394,21 @@ static ds__addend *ds__addends(ds__work *w, size_t count) {
             return ds__r;                             \
     } while (0)
 
-/* comm/side_stream.h - by plan. */
+/* comm/side_stream.h - streams for the additional lanes of plans.
+
+   Reserves one of the library's own streams as an additional lane of a list (ds__side_lane,
+   ds__side_take). There are at most 64 such streams on each device (ds__sides). Also defines the
+   state of a collective that follows a plan: ds__follow, and ds__side for the input or output of
+   one rank.
+
+   Invariants: a stream that is marked as taken belongs to one list until ds__side_give. The
+   handle at an index of ds__sides does not change before ds_shutdown. An idle stream is
+   preferred to a new one, and a new one to a busy one. A stream that captures is never taken. If
+   all streams are taken, the additional lane is the given lane itself.
+   Locks: ds__side_take takes ds__c.lock for the table alone. Streams are queried and created
+   without that lock.
+   Threads: caller's threads, several at the same time. ds__sides_end runs in ds_shutdown only
+   and takes no lock. */
 
 /* A collective that has a topology: what the plan is to be, and where the data of each rank
    lies. */
@@ -9984,7 +10552,20 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
     return lane ? (uint32_t)w->lanes - 1 : 0;
 }
 
-/* comm/follow_plan.h - follow plan. */
+/* comm/follow_plan.h - collectives that follow a plan.
+
+   ds__follow_open decides whether a collective can follow a plan for options->topology.
+   ds__side_open locates the input or output of one rank, packed into temporary memory if needed.
+   ds__follow_run finds the plan and appends its steps to the list.
+
+   Invariants: if a plan from the caller does not fit, the call fails; without such a plan, the
+   collective takes the direct path (ds__follow_not). The participant at index i must be on the
+   device of rank i. If the input and the output of a rank share memory in a reduction, the input
+   may be copied first (ds__follow_in_place).
+   Locks: takes none itself. ds_plan_make takes ds__c.lock to look up and store a plan, but
+   searches for a plan without that lock.
+   Threads: caller's threads, each with its own ds__work. The topology owns its plans and must
+   not be freed during the call. */
 
 /* The plan cannot be followed: an error if it is the caller's. */
 __attribute__((format(printf, 3, 4))) static int ds__follow_not(ds__work *w,
@@ -10252,7 +10833,17 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
         ds__follow_steps(w, f, plan);
 }
 
-/* comm/broadcast.h - broadcast. */
+/* comm/broadcast.h - broadcast.
+
+   Implements ds_comm_broadcast, which creates the results, and ds_comm_broadcast_into for
+   tensors of the caller. ds__broadcast_steps writes the steps of the direct path.
+   ds__broadcast_follow writes those of a plan, also for coalesced.h.
+
+   Invariants: created results have no gaps. If the source is on a device, has gaps and goes to
+   several results, the source is packed once. A result at the place of the source is left alone.
+   On failure, all results of ds_comm_broadcast are freed and set to NULL.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 /* By plan: one result on each rank but the tensor's, and the others there. ready: the step that
    makes the tensor. */
@@ -10413,7 +11004,19 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
     return r;
 }
 
-/* comm/scatter_gather.h - scatter and gather. */
+/* comm/scatter_gather.h - scatter and gather.
+
+   Implements ds_comm_scatter and ds_comm_gather, which create results, and ds_comm_scatter_into
+   and ds_comm_gather_into for tensors of the caller. ds__parts_follow writes the steps of a plan
+   for both; each public function or ds__gather_steps writes the direct copies.
+
+   Invariants: the pieces fill the dimension exactly, in the order of the list. A plan is
+   followed only if all pieces have one size. On the direct path, a scatter copies on the lanes
+   of the outputs and a gather on the lanes of the inputs. A created gather result has the
+   dimension order of the inputs if they agree, else row-major order. On failure, created results
+   are freed and set to NULL.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 /* torch.chunk: how many pieces, and how long they are. */
 static size_t ds__chunks(int64_t size, size_t count, int64_t *out_length) {
@@ -10704,7 +11307,20 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
     return r;
 }
 
-/* comm/reduction.h - reductions. */
+/* comm/reduction.h - reductions to one tensor.
+
+   Implements ds_comm_reduce, ds_comm_reduce_add, ds_comm_reduce_add_coalesced and
+   ds_comm_reduce_into. ds__reduce_steps writes the steps of one reduction; ds__reduce_slice and
+   ds__reducible also serve all_to_all.h.
+
+   Invariants: inputs have one shape and one data type, lie on devices, and start at a multiple
+   of the size of their numbers. On the direct path, all inputs are combined in list order by one
+   step. A plan may use another order only where ds__order_of allows it. Operands are first
+   copied to temporary memory if their strides differ from the dense strides of the result. The
+   same applies to memory outside the reach of the lane's kernels. If the library was compiled
+   with fast-math options, reductions of floating-point and complex numbers are refused.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
     char name[DS_DTYPE_NAME_SIZE];
@@ -10966,7 +11582,19 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
     return r;
 }
 
-/* comm/all_to_all.h - everyone with everyone. */
+/* comm/all_to_all.h - collectives with an output on every device.
+
+   Implements ds_comm_all_reduce, ds_comm_all_gather, ds_comm_reduce_scatter, ds_comm_all_to_all
+   and ds_comm_barrier. ds__all_open checks the inputs and outputs (ds__all); ds__all_follow
+   writes the steps of a plan.
+
+   Invariants: the input and the output at one index are on the same device, never on the host.
+   Outputs share no memory with each other, as far as ds__apart finds it. An output may share
+   memory with its own input only in the form that ds__all_overlaps accepts. On the direct path
+   of an all-reduce, each lane reduces one slice and then copies the slices of the others. In
+   each round, no two copies read the same result.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 /* Inputs and outputs, one of each for every device. */
 typedef struct ds__all {
@@ -11298,10 +11926,21 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
     return r;
 }
 
-/* comm/coalesced.h - many tensors at once. */
+/* comm/coalesced.h - broadcast of many tensors in few buffers.
 
-/* Tensors that travel in one buffer are packed at the source, each without gaps, and copied to a
-   buffer on each device, of which the results are parts. */
+   Implements ds_comm_broadcast_coalesced. The tensors of one buffer are packed at the source,
+   each without gaps, and copied to one buffer on each device. The results are views of these
+   buffers. Also has ds__comm_shutdown, the shutdown of tensors, collectives and topologies.
+
+   Invariants: each tensor travels in one buffer, and a buffer holds tensors of one data type.
+   Each tensor starts at a multiple of 16 bytes in the buffer. The last tensor may exceed the
+   buffer size. A tensor that is alone in its buffer and has no gaps is not packed.
+   ds__comm_shutdown expects that no work is pending. It frees the tensors, streams, events,
+   kernels and measurements, and then calls the allocator's shutdown.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER).
+   ds__comm_shutdown runs in ds_shutdown only. */
+
 /* The tensors that a buffer takes: those of the type of the first one that is left, until their
    sum reaches the size. batch[i]: 0: left. */
 static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch, uint32_t number,

@@ -304,17 +304,30 @@ DSDEF DS_MUST_USE ds_result ds_rng_fill(ds_rng rng, const ds_rng_fill_desc *desc
 #define DEVSTREAM_RNG_H_IMPLEMENTED
 #ifndef __cplusplus
 
-/* rng/kernel_arith.h - kernel arith. */
+/* rng/kernel_arith.h - arithmetic of random numbers, C and device code.
 
-/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11)
-   makes four words of a counter of 128 bits and a key of 64, the seed. How counters and words
-   belong to elements is the mapping:
-   - torch's: `stride` threads t, each with the counters (k, t), k = 0, 1, ... Word or pair of words
-     i of a thread's counter k is element t + (U k + i) stride, where U is how many elements a block
-     has: 4, or 2 of 64-bit numbers; two normal numbers share two words, or four.
-   - by element: the same with one thread. Elements lie in the blocks one behind the other, so an
-     element's number depends on the seed, on the offset and on its index only. A block's words
-     become U numbers (ds__rng_*_of), and the rest is where they go. */
+   Computes random numbers from counter and seed: Philox blocks, uniform, normal and exponential
+   numbers, integers, and places in a permutation. The CPU forms (rng/kernel_cpu.h) and the GPU
+   kernels (kernels/rng.cu) compile the same text. ds__rng_args describes one fill.
+
+   Policy:
+   1. Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3;
+      SC11) makes a block of four words of a counter of 128 bits and a key of 64 bits, the seed.
+      The mapping says which counters and words an element gets.
+   2. In torch's mapping there are `stride` threads t, each with the counters (k, t), k = 0, 1,
+      ... Word or pair of words i of a thread's counter k is element t + (U k + i) stride. U is
+      the number of elements of a block: 4, or 2 for 64-bit numbers. Two normal numbers share two
+      words, or four.
+   3. The mapping by element is the same with one thread. Elements are in consecutive blocks, so
+      an element's number depends only on the seed, the offset and its index. The functions
+      ds__rng_*_of make U numbers of a block's words; the kernels write them to their places.
+
+   Invariants: C and device code give the same bits. A product is rounded before it is added
+   (DS__RNG_ROUNDED), and no function of the C library is called. kernels/rng.cu replaces the
+   macros and the functions between `#ifndef DS__RNG_ROLLED` and its #endif.
+   Locks: none.
+   Threads: any; all functions depend on their arguments only. */
+
 typedef struct ds__rng_words {
     uint32_t w[4];
 } ds__rng_words;
@@ -737,7 +750,20 @@ DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n,
     return i;
 }
 
-/* rng/kernel_cpu.h - the CPU forms. */
+/* rng/kernel_cpu.h - CPU forms of the generators' kernels.
+
+   Fills memory with random numbers on the CPU driver: ds__rng_items for all distributions and
+   ds__rng_permutation_items for permutations. ds__rng_run makes blocks of words with vectors of
+   16, 32 or 64 bytes, as the processor allows. ds__rng_size and ds__rng_shift give the size of
+   an element and how many elements a block has.
+
+   Invariants: the numbers do not depend on the width of the vectors or on the division into
+   items. An item is DS__RNG_ITEM elements. ds__rng_run makes blocks in multiples of
+   DS__RNG_LANES, so its output buffer has room for them. Stores around the caches are followed
+   by a fence.
+   Locks: none.
+   Threads: every thread that runs operations of the CPU driver, several for one fill at a
+   time. */
 
 /* Vectors of W bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
    one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
@@ -1661,7 +1687,17 @@ static const char *const ds__ptx_rng_permutation[] = {
     0 };
 /* <<device-code kernels/rng.cu */
 
-/* rng/kernel.h - kernel. */
+/* rng/kernel.h - table of the generators' kernels.
+
+   Lists the kernels for fills and for the state of a graph's fills (ds__rng_forms): name, entry
+   point, CPU form, parameters, and PTX. ds__rng_kernel (rng/fill_types.h) creates a kernel from
+   an entry at its first use. DS__RNG_STATE and the following numbers are the indices.
+
+   Invariants: a parameter list has the parameters of the CUDA form, in its order. An entry has
+   its PTX either in one text or in parts that are joined at first use.
+   Locks: none.
+   Threads: the table is constant. ds__rng_state_items runs on the threads of the CPU driver's
+   operations. */
 
 enum {
     DS__RNG_STATE,
@@ -1766,16 +1802,30 @@ static const struct {
 #undef DS__RNG_FORM
 };
 
-/* rng/generator.h - generators. */
+/* rng/generator.h - generators: objects, reference counts, creation.
 
-/* Policy.
-   1. A generator has a lock, which is held while a fill takes its words and is put on its stream:
-      so the order of fills is that of their words, and what was refused takes none.
-   2. What a capture uses of a generator is an object of its graph (ds__rng_graph): 16 bytes of
-      device memory, which the fills read, and how many words they take. At a launch a kernel writes
-      the seed and the offset there, in front of the graph, which waits for launches that still read
-      them.
-   3. Such memory is used again when the graph is gone, and freed when the library ends. */
+   Defines a generator (ds__generator), the part of a generator that a graph uses
+   (ds__rng_graph), and the global state of the generators (ds__rng). ds__generator_new creates a
+   generator, ds__generator_of returns the one of a device, and ds__generator_drop gives a
+   reference back.
+
+   Policy:
+   1. A generator's lock is held while a fill takes its words and is enqueued. So fills have the
+      order of their words, and a refused fill takes no words.
+   2. A capture uses a generator through an object of its graph (ds__rng_graph). The object has
+      16 bytes of device memory, read by the fills, and the number of words that they take. At a
+      launch, a kernel in front of the graph writes seed and offset there. The kernel's stream
+      waits first for earlier launches, which may still read them.
+   3. This memory is reused when the graph is gone, and freed at ds_shutdown.
+
+   Invariants: `users` counts the handle, running calls and graphs; the last one frees the
+   generator. A device's own generator has id 0 and stays until ds_shutdown. `changes` rises with
+   every change of seed or offset, except that a failed launch undoes its own.
+   Locks: the order is ds__rng.launching, a generator's `lock`, then ds__rng.lock or
+   ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
+   `users` and the lists; no driver call is made under it.
+   Threads: any thread. ds__generator_drop also runs on threads of the library, when a graph ends
+   there. */
 
 typedef struct ds__generator {
     pthread_mutex_t lock;
@@ -1793,9 +1843,8 @@ typedef struct ds__generator {
 } ds__generator;
 
 typedef struct ds__rng_graph {
-    /* next, all: of those that nobody uses; of all */
-    struct ds__rng_graph *next;
-    struct ds__rng_graph *all;
+    struct ds__rng_graph *next; /* in the list of those that nobody uses */
+    struct ds__rng_graph *all;  /* in the list of all */
     ds__generator *generator;
     ds_device device;
     uint64_t *state; /* device memory */
@@ -1937,7 +1986,20 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     return DS_OK;
 }
 
-/* rng/generator_api.h - generator api. */
+/* rng/generator_api.h - public functions for generators.
+
+   Implements ds_rng_create, ds_rng_clone, ds_rng_destroy, ds_rng_default, ds_rng_get_info and
+   ds_rng_set_mapping. ds__generator_take returns the generator of a handle, for all rooms of
+   rng/. ds__generator_free_of_capture reports an error while an open capture uses the generator.
+
+   Invariants: a handle is a generation and an index in ds__rng.slot. A device's generator is
+   named by DS__RNG_OWN, the backend and the device's index. Every generator from
+   ds__generator_take is given back with ds__generator_drop.
+   Locks: a generator's lock comes first, then ds__g.capture_lock, then ds__rng.lock.
+   ds__generator_free_of_capture expects the first and takes the others, unless no capture is
+   open. The user's log function may run under ds__g.capture_lock, the user's allocator under
+   ds__rng.lock.
+   Threads: any thread, concurrently. */
 
 enum { DS__RNG_OWN = 1 << 30 }; /* index of a device's: its type and index in it */
 
@@ -2126,7 +2188,19 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
     return r;
 }
 
-/* rng/state.h - seeds and states. */
+/* rng/state.h - seeds, offsets and states of generators.
+
+   Implements the public functions that read or set a generator's seed, offset and state. They
+   are for one generator, the generator of a device, or those of all devices.
+   ds__generator_set_or_check does the setting.
+
+   Invariants: an offset is a multiple of 4 below 2^63. While an open capture uses a generator,
+   its offset and state are neither read nor set; a seed may be set to its present value only.
+   ds__generator_set_or_check and ds__generator_seed give the caller's reference back.
+   Locks: one generator's lock at a time, then those of ds__generator_free_of_capture. No driver
+   call is made under them.
+   Threads: any thread. Functions for all devices check every generator before they set the first
+   one. A capture that begins in between can still make a later one fail. */
 
 /* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at
    any time. Takes the reference back. check: changes nothing. */
@@ -2410,7 +2484,19 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
     return r;
 }
 
-/* rng/fill_types.h - fills. */
+/* rng/fill_types.h - creation and submission of the generators' kernels.
+
+   Creates a generator kernel at its first use (ds__rng_kernel) and puts a fill on a stream
+   (ds__rng_submit). DS__RNG_EXACT is 0 in a build with -ffast-math, where logarithms and sums
+   would not have the promised bits.
+
+   Invariants: a kernel is created once and stays until ds_shutdown. A fill is submitted either
+   for one capture or for no capture; if the stream's capture is another one, nothing is enqueued
+   and ds__rng_submit returns DS__CHANGED.
+   Locks: ds__rng_kernel takes ds__rng.making, only until the kernel exists; a generator's lock
+   is taken before it. The user's allocator runs under it. ds__rng_submit takes none; it calls
+   the driver under the locks of the caller.
+   Threads: threads that call the public functions. */
 
 /* Built so, logarithms and sums of floats would not have the bits that are promised. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
@@ -2482,7 +2568,24 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
     return r;
 }
 
-/* rng/graph.h - in a graph. */
+/* rng/graph.h - fills in graphs.
+
+   Lets graphs draw numbers from a generator. ds__rng_graph_make creates the object for the fills
+   of one capture, or reuses an idle one of the device. ds__rng_launch is invoked before and
+   after each launch of the graph: it writes seed and offset into the object's device memory and
+   moves the generator. ds__rng_graph_release makes the object idle.
+
+   Invariants: after a launch the event `read` is recorded, and the next launch waits for it
+   before it writes the state. If the record fails, `lost` names the stream and the next launch
+   repeats the record or waits for the device. A failed launch takes its words back, unless
+   another fill has drawn since.
+   Locks: the caller holds the executable's lock. ds__rng_launch takes ds__rng.launching before
+   the first object of a launch and releases it after the last one, so it is held over the
+   submit. It holds the generator's lock over its own driver calls; ds__rng_find may wait for the
+   device there. ds__rng_graph_make is called with the locks of generator and graph, and may
+   allocate device memory under them. ds__rng.lock comes last.
+   Threads: threads that launch or capture. ds__rng_graph_release runs on any thread, also of the
+   library, and must not call devstream. */
 
 /* Whether so many words are left of the sequence. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
@@ -2675,7 +2778,17 @@ static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
     return DS_OK;
 }
 
-/* rng/order.h - what a fill is. */
+/* rng/order.h - checks of a fill's arguments.
+
+   Checks the description of a fill and translates it into arguments of a kernel (ds__rng_args):
+   ds__rng_reals for floats, ds__rng_whole for integers, bits and Bernoulli numbers,
+   ds__rng_order for permutations. ds__rng_taken returns the number of words that a fill takes.
+
+   Invariants: the bounds have no negative zeros, because `to` is recognised by its bits.
+   ds__rng_taken returns a multiple of 4. Fills whose bits depend on exact floats are refused
+   where DS__RNG_EXACT is 0.
+   Locks: none; the caller holds the generator's lock.
+   Threads: any. */
 
 static ds_result ds__rng_no_type(ds_dtype dtype, const char *what) {
     char name[DS_DTYPE_NAME_SIZE];
@@ -2890,7 +3003,20 @@ static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
     return (total + each - 1) / each * 4;
 }
 
-/* rng/fill.h - fill. */
+/* rng/fill.h - public fill functions, and shutdown of the generators.
+
+   Implements ds_rng_fill and the functions for single distributions. ds__rng_fill checks a
+   request, ds__rng_put enqueues its kernel and takes its words, and ds__rng_cut divides large
+   fills as torch does. ds__rng_shutdown frees what rng/ has.
+
+   Invariants: a fill takes its words from the generator or, on a capturing stream, from the
+   graph's object. A refused fill takes none. If a divided fill fails after its first part, the
+   words of the enqueued parts stay taken. `changes` rises if the generator's offset has changed.
+   Locks: the generator's lock is held from the checks to the submit. Under it come the graph's
+   lock (ds__capture_attachment), ds__rng.making and the driver's submit. ds__rng_shutdown holds
+   ds__rng.lock for list operations only.
+   Threads: any thread. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs
+   end after it and release their objects then. */
 
 /* A fill on its way: its kernel, and where its words come from, the generator or the graph that
    its stream captures. The generator is locked. */

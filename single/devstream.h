@@ -855,10 +855,10 @@ typedef enum ds_type_code {
     DS_CODE_BFLOAT = 4,  /**< bfloat16 */
     DS_CODE_COMPLEX = 5, /**< two floats, of which bits counts both */
     DS_CODE_BOOL = 6,    /**< 0 or 1 in a byte */
-    /** the following: bits of exponent (E) and mantissa (M); FN: no infinities; */
+    /** the following: bits of exponent (E) and mantissa (M); FN: no infinities; UZ: no negative
+        zero; B11: bias 11; E8M0FNU: a power of two without a sign */
     DS_CODE_FLOAT8_E3M4 = 7,
-    /** UZ: no negative zero; B11: bias 11; E8M0FNU: a power of two without a sign */
-    DS_CODE_FLOAT8_E4M3 = 8,
+    DS_CODE_FLOAT8_E4M3 = 8,        /**< see DS_CODE_FLOAT8_E3M4 */
     DS_CODE_FLOAT8_E4M3B11FNUZ = 9, /**< see DS_CODE_FLOAT8_E3M4 */
     DS_CODE_FLOAT8_E4M3FN = 10,     /**< see DS_CODE_FLOAT8_E3M4 */
     DS_CODE_FLOAT8_E4M3FNUZ = 11,   /**< see DS_CODE_FLOAT8_E3M4 */
@@ -1554,11 +1554,11 @@ enum {
      the library's own have, take the bytes that they read and write / memory_bytes_per_s; one at a
      time on a device, without engine or link. Other kernels take no time.
    - Host functions, records, waits, and what only touches host memory take no time. While a host
-     function runs the clock stands, unless it takes longer than some hundredths of a second:
-     then it may be waiting for something, others go on, and times depend on it. Bytes / a speed
-     is the nearest number of nanoseconds to bytes * 1e9 / bytes_per_s, at least 1. Times of
-     events (ds_event_elapsed_ms) are the clock's. One worker runs everything, so kernels that
-     wait for each other never end. */
+     function runs the clock stands, unless it takes longer than some hundredths of a second: then
+     it may be waiting for something, others go on, and times depend on it.
+   Bytes / a speed is the nearest number of nanoseconds to bytes * 1e9 / bytes_per_s, at least 1.
+   Times of events (ds_event_elapsed_ms) are the clock's. One worker runs everything, so kernels
+   that wait for each other never end. */
 
 /** The way of a copy from one device, or from the host, to another. */
 typedef struct ds_cpu_route {
@@ -2988,29 +2988,42 @@ typedef enum ds_reduce_op {
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* A collective is one call for all that take part. It checks everything, then puts copies and sums
-   on the streams and returns: it is asynchronous, and begins on a stream when all work put on that
-   before has been done. Every stream that takes part goes on when the whole collective is done; if
-   a part of it fails at run time, that is why every one of them reports it. Results are valid for
-   what is put on their streams afterwards. On failure of the call nothing was put on a stream
-   (unless the sentence says so), and results are NULL. Tensors may be of any shape and strides and
-   on any device of one driver, several on one device too, and in host memory: in pinned memory the
-   host does not wait, in pageable memory as in ds_copy. Data types must agree. Host memory is read
-   and written on the stream that the options give for it, else on the first one that takes part.
-   Results that a collective makes are freed with ds_tensor_free; those in host memory are pinned.
-   In C an array of results (ds_tensor *[]) is cast to be one of inputs: (const ds_tensor *const
-   *)out. Tensors that are written may share no memory with others unless a function says so; that
-   is refused where both are dense, and is the caller's care otherwise. A call that has nothing to
-   do, because everything is empty, orders nothing. What any of them may say; the sentence names the
-   tensor and the numbers:
-       DS_ERR_INVALID_VALUE shapes, types or sizes that do not agree, a dimension that is not
-       there, shared memory, a plan that does not fit DS_ERR_INVALID_HANDLE a stream that is none
-       any more DS_ERR_INVALID_DEVICE a tensor on the host where it must be on a device; no
-       device and no stream at all DS_ERR_DEVICE_MISMATCH a stream is not on its tensor's device;
-       memory is elsewhere than its tensor says; no input is on the destination
-       DS_ERR_CROSS_DRIVER devices of both drivers in one collective DS_ERR_UNSUPPORTED elements
-       of less than a byte, or a type that cannot be reduced DS_ERR_OUT_OF_MEMORY,
-       DS_ERR_LIMIT_EXCEEDED for a result or for what is packed on the way */
+/* A collective is one call for all tensors and streams that take part. The call checks everything,
+   enqueues copies and sums on the streams, and returns: it is asynchronous. On each stream the
+   collective begins when all work enqueued there before is done. Every stream that takes part
+   continues when the whole collective is done. So if a part of it fails at run time, every one of
+   these streams reports the failure. Results are valid for work that is enqueued on their streams
+   afterwards. If the call fails, nothing was enqueued on a stream (unless the error message says
+   so), and results are NULL.
+
+   Rules:
+   - Tensors may have any shape and strides. They may be on any device of one driver, several on
+     one device too, and in host memory. For pinned memory the host does not wait; for pageable
+     memory ds_copy's rules apply.
+   - Data types must agree.
+   - Host memory is read and written on the stream that the options give for it, else on the first
+     stream that takes part.
+   - Results that a collective makes are freed with ds_tensor_free. Results in host memory are
+     pinned.
+   - In C an array of results (ds_tensor *[]) must be cast before it can be an array of inputs:
+     (const ds_tensor *const *)out.
+   - Tensors that are written must not share memory with other tensors, unless a function allows
+     it. Shared memory is refused if both tensors are dense; otherwise the caller must avoid it.
+   - A call that has nothing to do, because everything is empty, orders nothing.
+
+   Errors common to all collectives; the error message names the tensor and the numbers:
+       DS_ERR_INVALID_VALUE    shapes, types or sizes do not agree; the dimension does not exist;
+                               memory is shared; the plan does not fit
+       DS_ERR_INVALID_HANDLE   a stream does not exist any more
+       DS_ERR_INVALID_DEVICE   a tensor is on the host where it must be on a device; no device and
+                               no stream at all
+       DS_ERR_DEVICE_MISMATCH  a stream is not on its tensor's device; memory is not where its
+                               tensor says; no input is on the destination
+       DS_ERR_CROSS_DRIVER     devices of both drivers in one collective
+       DS_ERR_UNSUPPORTED      elements of less than a byte; a type that cannot be reduced
+       DS_ERR_OUT_OF_MEMORY    no memory for a result or for data that is packed on the way
+       DS_ERR_LIMIT_EXCEEDED   a result, or data that is packed on the way, would pass a memory
+                               limit */
 
 enum {
     /** a result that would equal a tensor which is where it is wanted shows that tensor's memory
@@ -3144,30 +3157,37 @@ DSDEF DS_MUST_USE ds_result ds_comm_barrier(const ds_stream *streams, size_t cou
 
 /* ---- topologies ------------------------------------------------------------------------------ */
 
-/* A topology says which devices there are, what lies between them and how fast that is; plans are
-   made for it. It describes the machine that is here, or any other that a text describes. A text
-   has a line for each thing; words are separated by blanks, a word that begins with # begins a
-   comment, and gpu0..7 stands for the names gpu0 to gpu7:
-       device NAME... devices; rank i of a plan is the i-th of them switch NAME... forwards what
-       comes socket NAME... forwards too; host memory, which has the name host, is linked to sockets
+/* A topology says which devices there are, what lies between them and how fast that is. Plans are
+   made for a topology. It describes the machine that is here, or any other machine by a text.
+
+   A text has a line for each thing. Words are separated by blanks, a word that begins with #
+   begins a comment, and gpu0..7 stands for the names gpu0 to gpu7:
+       device NAME...             devices; rank i of a plan is the i-th of them
+       switch NAME...             forwards data
+       socket NAME...             forwards data, too; host memory, which has the name host, is
+                                  linked to sockets
        link A B KIND [RATE [RATE]] [TIME] [half]
-                                     a link: from A to B and from B to A at the first rate, or back
-                                     at the second one; half: not both ways at once. Lists of names:
-                                     each with each. KIND is pcie, nvlink, nvswitch, socket, network
-                                     or host, which also says rate and latency where they are not
-                                     given
-       peer A B on|off|KIND whether devices of the two lists reach each other without the host (on,
-       the default): KIND: only if all links between them are of that kind peer A B push|pull RATE
-       how fast copies from A to B are that A (push) or B (pull) makes, if that is less than the
-       links promise peer A B both RATE bytes of copies from A to B and of copies from B to A that
-       run at once, taken together, if that is less than the links promise peer A B latency TIME
-       latency of copies from A to B, in the place of that of every copy and of the links engines N,
-       start TIME copy engines of a device (3), and how long a copy holds one besides the transfer
-       (1.5us) latency TIME, memory RATE of every copy besides those of its links (6us); how fast
-       kernels read and write memory (2000GB/s)
-   RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000), TIME one with ns, us or
-   ms, 1000 seconds at most. A copy takes the way of the least latency, of several the widest;
-   devices forward nothing by themselves. */
+                                  a link: from A to B and from B to A at the first rate, or back
+                                  at the second one; half: not both ways at once. Lists of names:
+                                  each with each. KIND is pcie, nvlink, nvswitch, socket, network
+                                  or host; it also gives rate and latency if they are missing
+       peer A B on|off|KIND       whether devices of the two lists reach each other without the
+                                  host (on, the default); KIND: only if all links between them
+                                  are of that kind
+       peer A B push|pull RATE    rate of copies from A to B that A (push) or B (pull) makes, if
+                                  it is less than the links promise
+       peer A B both RATE         rate of copies from A to B and of copies from B to A that run at
+                                  once, taken together, if it is less than the links promise
+       peer A B latency TIME      latency of copies from A to B, instead of the latency of every
+                                  copy and of the links
+       engines N                  copy engines of a device (3)
+       start TIME                 how long a copy holds an engine besides the transfer (1.5us)
+       latency TIME               latency of every copy besides that of its links (6us)
+       memory RATE                how fast kernels read and write memory (2000GB/s)
+   RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000). TIME is a number with ns,
+   us or ms, 1000 seconds at most.
+   A copy takes the route of the least latency, and of several such routes the widest one. Devices
+   forward nothing by themselves. */
 
 /** X(NAME, word, bytes per second and direction, nanoseconds of latency): what a link is when
     nobody says more. */
@@ -3201,8 +3221,8 @@ DSDEF DS_MUST_USE ds_result ds_topology_parse(const char *text, ds_topology **ou
 DSDEF DS_MUST_USE ds_result ds_topology_read(const char *path, ds_topology **out);
 
 enum {
-    DS_TOPOLOGY_PROBE =
-        1 /**< measure each pair by short copies: below 200 ms for 8 devices, once in a process */
+    /** measure each pair by short copies: below 200 ms for 8 devices, once in a process */
+    DS_TOPOLOGY_PROBE = 1
 };
 
 /** The topology of devices that are here. Who reaches whom, NVLink, copy engines and the rate of
@@ -3711,7 +3731,15 @@ DSDEF DS_MUST_USE ds_result ds_rng_fill(ds_rng rng, const ds_rng_fill_desc *desc
 #error "devstream is implemented in C: compile devstream.c with a C compiler and link it"
 #else
 
-/* os/os.h - os. */
+/* os/os.h - entry to the operating-system layer.
+
+   Refuses unsupported processors and compilers, and includes the rooms of this layer. Other
+   layers include this file and not linux.h or lock.h.
+
+   Invariants: except for entry files and the list of drivers, no other room may have a
+   conditional around an include. Linux on x86-64 and aarch64 is the only platform so far.
+   Locks: none.
+   Threads: any. */
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #error "devstream is implemented for x86-64 and aarch64 only, so far"
@@ -3720,7 +3748,21 @@ DSDEF DS_MUST_USE ds_result ds_rng_fill(ds_rng rng, const ds_rng_fill_desc *desc
 #error "devstream needs C11 with atomics: compile with -std=c11 or newer"
 #endif
 
-/* os/linux.h - linux. */
+/* os/linux.h - Linux, C library and processor.
+
+   Wraps the calls that depend on Linux, the C library or the processor. They concern the clock,
+   futexes, address space, shared memory, byte locks of files and signal masks. The main users
+   are the CPU driver and the shared-memory registry (base/ipc_board.h).
+
+   Invariants: sizes and alignments of reserved address space are multiples of a page. A shared
+   memory object (ds__os_memfd) has no name in the file system and never changes its size.
+   ds__os_memfd_open opens only an object with the given cookie and size. Both report the cause
+   of a failure in errno.
+   Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
+   requested without waiting. The kernel releases it when the file is closed or the process
+   ends.
+   Threads: any; no function keeps state of its own. ds__os_block_signals changes the mask of
+   the calling thread only, which must be a thread of the library. */
 
 #include <dirent.h>
 #include <errno.h>
@@ -4012,7 +4054,15 @@ DS__SEAM static void ds__os_block_signals(void) {
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
 
-/* os/lock.h - lock. */
+/* os/lock.h - spin lock.
+
+   Provides ds__lock, a lock for critical sections of a few dozen instructions. A waiter spins
+   64 times and then yields the processor before each further attempt.
+
+   Invariants: a zeroed lock is free and needs no other initialisation. The lock is not
+   recursive, and waiters get it in no particular order.
+   Locks: each ds__lock is one. Its holder must not sleep, wait for a driver or run user code.
+   Threads: any. Writes of one holder are visible to the next holder. */
 
 /* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may
    be off the processor. */
@@ -4044,7 +4094,15 @@ static inline void ds__lock_give(ds__lock *lock) {
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
 
-/* base/device_code.h - device code. */
+/* base/device_code.h - markers of functions shared with device code.
+
+   Defines DS__DEVICE and DS__CONSTANT for rooms that are compiled both as C and as device code:
+   the arithmetic of the kernels in comm/ and rng/. For device code kernels/device.h defines both
+   macros before it includes such a room; in C they mean `static inline` and `static const`.
+
+   Invariants: a room that uses the markers includes nothing else but this room.
+   Locks: none.
+   Threads: any. */
 
 #ifndef DS__DEVICE
 #include <stdint.h>
@@ -4053,17 +4111,28 @@ static inline void ds__lock_give(ds__lock *lock) {
 #define DS__CONSTANT static const
 #endif
 
-/* base/thread_block.h - errors. */
+/* base/thread_block.h - thread-local block of the library.
+
+   Defines the state that every thread has in thread-local memory (ds__tls): the running public
+   function and its call site, the last error, the capture mode, and recent results of pointer
+   look-ups (ds__found). The public thread-local call site (ds_call_site) is defined here, too.
+
+   Invariants: ds__tls.thread is valid only if `epoch` equals ds__g.epoch. While in_callback is
+   set, public calls are refused, except those callable anywhere. While upper_locked is not 0,
+   nothing is reclaimed. The entries of `hit` are valid only for the table version in
+   hit_version.
+   Locks: none.
+   Threads: each thread uses its own block only. Threads of the library have a block, too, but no
+   thread state (`thread`). */
 
 typedef struct ds__thread ds__thread;
 
 /* A range of memory as a look-up finds it. */
-/* held: DS__HELD_* or 0 */
 typedef struct ds__found {
     uintptr_t base;
     uintptr_t end;
     ds_memory_kind kind;
-    int held;
+    int held; /* DS__HELD_* or 0 */
     int backend;
     int device;
 } ds__found;
@@ -4093,9 +4162,8 @@ typedef struct ds__tls_block {
     struct ds__arena *arena;
     uint32_t epoch; /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
-    /* hit_version, hit_next: the table's version for which these are right; which goes next */
-    uint32_t hit_version;
-    uint32_t hit_next;
+    uint32_t hit_version;    /* the table's version for which the entries of `hit` are right */
+    uint32_t hit_next;       /* the entry that is replaced next */
     ds__found hit[DS__HITS]; /* ranges found last */
     ds_result code;          /* of the last failure */
     /* failures go to `aside` and not to the log: they are not the user's, or not yet */
@@ -4115,7 +4183,18 @@ static __thread ds__tls_block ds__tls;
 __thread ds_site ds_call_site;
 #endif
 
-/* base/error.h - error. */
+/* base/error.h - error codes, error sentences and checks of arguments.
+
+   Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
+   front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
+   argument. The public functions ds_result_name, ds_result_text and ds_last_error are here, too.
+
+   Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
+   errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
+   log at once, so text of ds__also does not appear there.
+   Locks: none. ds__fail invokes the user's log function under all locks that the caller holds;
+   the function must not call devstream.
+   Threads: any, the library's own included. */
 
 static void ds__log(ds_log_level level, int id, const char *text);
 
@@ -4190,7 +4269,30 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
     return r;
 }
 
-/* base/handle.h - bookkeeping memory. */
+/* base/handle.h - handles and their tables.
+
+   Turns a handle into the address of an object and back. A table (ds__table) has a slot for
+   every object of one kind; ds__table_add gives out a slot, ds__slot_at finds one, and
+   ds__handle makes the public handle. base/pin.h destroys objects and reclaims them. The room
+   also declares the functions for bookkeeping memory (ds__alloc, ds__release).
+
+   Policy:
+   1. A handle is index + 1 and generation. A slot's word is generation (32 bits), state (2 bits)
+      and references (30 bits): one for the owners, and one for each other holder, such as a
+      current-stream slot or a graph node.
+   2. Destroying an object makes its handle stale at once and drops the owners' reference. An
+      object without references is freed when no call uses it.
+   3. A call that uses an object stores its address in the thread's hazard pointers, with a plain
+      store. A thread that wants to free objects makes all processors pass a barrier
+      (membarrier), then reads all hazard pointers. So a call pays two stores and no locked
+      instruction; the freeing thread pays for both.
+   4. Slots are in chunks that do not move before ds_shutdown, so a look-up takes no lock.
+
+   Invariants: an object begins with its ds__slot. The generation of a slot in use is not 0, and
+   it rises each time the slot is given out. Chunk i has DS__FIRST_CHUNK << i objects.
+   Locks: ds__table_add takes the table's lock, and calls the user's allocator under it. The
+   other functions take none.
+   Threads: any thread, concurrently. */
 
 static void *ds__alloc(size_t size); /* zeroed; NULL when out of memory */
 static void ds__release(void *ptr);
@@ -4207,14 +4309,6 @@ static char *ds__copy_text(const char *text, size_t longest) {
 
 /* ---- >>handles ------------------------------------------------------------------------------- */
 
-/* Policy. A handle is index + 1 and generation. A slot's word is generation (32) | state (2) |
-   references (30): one for the owners, one per current-stream slot that holds the object.
-   Destroying makes the handle stale at once and drops the owners' reference; an object without
-   references is freed when no call is inside of it. A call that is inside says so in its
-   thread's list of pins, a plain store; who wants to free makes all processors pass a barrier
-   (membarrier) and then reads all lists. So a call pays two stores for its pin and no locked
-   instruction, and destroying pays for both. Slots live in chunks that never move before
-   ds_shutdown, so a look-up takes no lock. */
 enum {
     DS__FREE = 0,
     DS__ALIVE = 1,
@@ -4303,7 +4397,24 @@ static void *ds__table_add(ds__table *t) {
     return slot;
 }
 
-/* base/pin.h - pin. */
+/* base/pin.h - hazard pointers, references and reclaiming.
+
+   Protects an object from being freed while a call uses it, and frees destroyed objects. ds__pin
+   sets a hazard pointer and returns the object of a handle, ds__unpin clears it. ds__ref and
+   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__bury retires an object
+   without references, and ds__table_reap reclaims retired objects.
+
+   Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
+   reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed only
+   without hazard pointers, without references, and if may_free_fn agrees. A thread has at most
+   DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
+   Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
+   ds__is_pinned takes ds__g.lock. may_free_fn and free_fn run without these locks; they may call
+   the driver and user destructors. So a caller of ds__table_reap must hold no lock that these
+   take.
+   Threads: hazard pointers need a thread state, so threads of the library do not set them.
+   References may be counted on any thread. Several threads may reclaim at once.
+   ds__table_destroy is for shutdown only. */
 
 /* What pins: at most this many nested in one call. */
 #define DS__PINS 8
@@ -4449,7 +4560,18 @@ static void ds__table_destroy(ds__table *t) {
     t->used = t->free_head = t->zombies = 0;
 }
 
-/* base/object.h - objects. */
+/* base/object.h - structs behind the handles.
+
+   Defines the objects that a handle stands for: ds__stream, ds__event, ds__kernel, ds__graph and
+   ds__exec. It also declares the struct names that rooms of base/ need from each other.
+
+   Invariants: every object begins with its ds__slot, so the tables of base/handle.h can hold it.
+   A stream's `id` is unique for the life of the process. An event's `driver` is set before its
+   `native`. Launching threads read the first part of a kernel, workers write the part behind the
+   padding.
+   Locks: none are taken here. ds__g.label_lock guards the labels of streams. `lock` of a graph
+   or executable guards its body, and `bind` of an event its device until the device is settled.
+   Threads: any thread. Most other fields do not change after creation, or they are atomic. */
 
 typedef struct ds__driver ds__driver;
 typedef struct ds__ranges ds__ranges;
@@ -4474,9 +4596,8 @@ typedef struct ds__stream {
     int priority;
     int requested;
     unsigned flags;
-    /* kind, borrowed: DS__STREAM_*; 1: a wrapper that must not end the native stream */
-    uint8_t kind;
-    uint8_t borrowed;
+    uint8_t kind;      /* DS__STREAM_* */
+    uint8_t borrowed;  /* 1: a wrapper that must not end the native stream */
     uint8_t of_legacy; /* 1: a wrapper of the legacy stream */
     /* a wrapper of a default stream has that one's native form, and a reference to it */
     ds_stream base;
@@ -4547,7 +4668,17 @@ typedef struct ds__exec {
     ds_site made;
 } ds__exec;
 
-/* base/operation.h - operations and the driver table. */
+/* base/operation.h - operations on streams.
+
+   Defines ds__op, one piece of stream work: its kind (DS__OP_*), flags, call site and arguments.
+   The core hands an operation to submit of a driver. The CPU driver queues operations, graph
+   nodes keep copies of them, and layers see them.
+
+   Invariants: the kind selects the member of the union. Only the CPU driver creates kinds and
+   members that are marked as its own. Flags share bits across kinds: DS__OP_STAGED is for
+   copies, DS__OP_GIVEN for graphs. DS__CHANGED never leaves the library.
+   Locks: none.
+   Threads: an operation belongs to the thread that built it, until it is submitted. */
 
 enum {
     DS__OP_JUMP = 0,
@@ -4564,12 +4695,14 @@ enum {
     DS__OP_UPLOAD,
     DS__OP_EXTERNAL_RECORD,
     DS__OP_EXTERNAL_WAIT,
+    /* LANE_WAIT, NODE_RECORD, NODE_WAIT: the CPU driver's, in its executables */
     DS__OP_LANE_WAIT,
     DS__OP_NODE_RECORD,
     DS__OP_NODE_WAIT,
-    DS__OP_SHARED_RECORD /* the CPU driver's: in its executables */,
+    /* SHARED_RECORD, FREE, CLOCK: the CPU driver's */
+    DS__OP_SHARED_RECORD,
     DS__OP_FREE,
-    DS__OP_CLOCK /* the CPU driver's */
+    DS__OP_CLOCK
 };
 
 enum {
@@ -4590,9 +4723,9 @@ enum {
 enum {
     DS__AT_UNKNOWN = 0,
     DS__AT_PAGEABLE,
-    DS__AT_STABLE /* pageable, but it stays as long as a graph may need it */,
+    DS__AT_STABLE, /* pageable, but it stays as long as a graph may need it */
     DS__AT_PINNED,
-    DS__AT_OTHER /* device memory of the CPU driver, for the CUDA driver */,
+    DS__AT_OTHER, /* device memory of the CPU driver, for the CUDA driver */
     DS__AT_DEVICE /* and the index */
 };
 
@@ -4620,7 +4753,7 @@ typedef struct ds__op {
             uint64_t capture;
         } kernel;
 
-        /* bytes */
+        /* pitches and width: bytes */
         struct {
             void *dst;
             const void *src;
@@ -4630,12 +4763,11 @@ typedef struct ds__op {
             size_t height;
         } copy;
 
-        /* width: elements */
         struct {
             void *dst;
             size_t pitch;
             size_t value_size;
-            size_t width;
+            size_t width; /* elements */
             size_t height;
             uint32_t value;
         } fill;
@@ -4694,40 +4826,63 @@ static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
            (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
 }
 
-/* base/driver.h - driver. */
+/* base/driver.h - driver table.
 
-/* X(entry, parameters, arguments): everything a driver does, but starting, reporting and ending.
-   Stream and event arguments are the driver's own objects; device is an index. Makes the table, the
-   fault layer and its names. Of what a device is like, which switches nothing on: device_link 1:
-   the two, which differ, are joined by NVLink. device_speed copy engines, and bytes per second of
-   its memory; 0: nobody says. Of virtual memory, which no open capture forbids: space_reserve
-   addresses without memory. *out_page is the unit in which memory is mapped, and they are aligned
-   to it; the
-                  driver rounds the size up to it. DS_ERR_UNSUPPORTED: the device has no virtual
-                  memory.
-   space_map memory behind [at, at + size), whole pages of a reservation behind which there is none.
-   This device and all
-                  that reach it as peers read and write it. When it fails everything is as it was.
-   space_unmap takes the memory of one or several space_maps back, all of it and nothing else. It
-   waits for nothing: no work
-                  uses the memory any more. When it fails nothing was done (DS_ERR_INVALID_VALUE:
-                  the range is not that).
-   Of the driver's own allocator, which keeps what is given back for later: async_alloc memory of
-   the stream's device; work that is put on the stream from now on may use it, and what comes after
-   that. async_free gives it back when the stream has come there, on any stream of the driver. When
-   it fails nothing was given back.
-                  A stream that captures is refused both (DS_ERR_CAPTURE_UNSUPPORTED), and the
-                  capture goes on.
-   async_trim returns what the allocator keeps to the device, down to so many bytes. async_info
-   *out_reserved: what the allocator has of the device, *out_used: what of it is in use.
-   run_together the inline rule for several streams: when nothing is pending on any of them run_fn
-   is called, and until it returns
-                  nobody can put work on them; *out_ran is 1 then. It copies and adds up,
-                  DS__INLINE_BYTES in each step, and calls no entry. *out_ran 0: the work has to be
-                  put on the streams, which is always right.
-   Of memory for several processes: share_alloc like memory_alloc, for all that follows.
-   share_export 64 bytes that name it, always the same. share_import it appears here, under some
-   address, until share_close. DS_ERR_ILLEGAL_STATE: it is this process's own. */
+   Defines the table of functions (ds__driver) by which the core calls a driver. Each driver
+   fills in one table. The X-list DS__ENTRIES has all entries that can fail. The list generates
+   the table's members, the fault layer and its names. The inline rule's limit (DS__INLINE_BYTES)
+   is defined here, too.
+
+   Invariants: stream and event arguments are the driver's own objects, and a device is an index.
+   Entries outside of the list cannot fail or must be carried out in any case, so no fault can be
+   injected there. `start` is called before the first entry, `stop` after the last one.
+   Locks: the two functions of this room take none. The core calls capture_begin with ds__g.begin
+   held. It calls most entries for graphs and executables, and the submit of a launch, with the
+   lock of that graph or executable held. An entry may block only if the public call may.
+   Threads: any thread may call an entry, several at once. drain and stop are called by
+   ds_shutdown only. */
+
+/* X(entry, parameters, arguments): everything that a driver does, except starting, reporting and
+   ending. The list makes the driver's table, the fault layer and its names. Stream and event
+   arguments are the driver's own objects; device is an index.
+
+   Properties of a device; these entries enable nothing on the device:
+   device_link    1: the two devices, which differ, are joined by NVLink.
+   device_speed   Copy engines of the device, and bytes per second of its memory; 0: not known.
+
+   Virtual memory; an open capture forbids none of these entries:
+   space_reserve  Reserves addresses without memory. *out_page is the unit in which memory is
+                  mapped. The addresses are aligned to it, and the driver rounds the size up to it.
+                  DS_ERR_UNSUPPORTED: the device has no virtual memory.
+   space_map      Maps memory behind [at, at + size), whole pages of a reservation without memory
+                  behind them. This device and all devices that reach it as peers read and write
+                  the memory. On failure, everything is as before.
+   space_unmap    Takes the memory of one or several space_maps back, all of it and nothing else.
+                  Waits for nothing: no work uses the memory any more. On failure, nothing was done
+                  (DS_ERR_INVALID_VALUE: the range is not that of such space_maps).
+
+   The driver's own allocator, which keeps freed memory for later:
+   async_alloc    Allocates memory of the stream's device. Work that is enqueued on the stream from
+                  now on may use it, and so may all work ordered after that work.
+   async_free     Frees the memory when the stream arrives there, on any stream of the driver. On
+                  failure, nothing was freed. If the stream captures, both entries are refused
+                  (DS_ERR_CAPTURE_UNSUPPORTED), and the capture goes on.
+   async_trim     Returns to the device what the allocator keeps, down to `keep` bytes.
+   async_info     *out_reserved: memory that the allocator has of the device. *out_used: the part
+                  of it that is in use.
+
+   Several streams at once:
+   run_together   The inline rule for several streams. If nothing is pending on any of them, run_fn
+                  is called and *out_ran is 1. Until run_fn returns, no thread can enqueue work on
+                  these streams. run_fn copies and sums, DS__INLINE_BYTES in each step, and calls no
+                  entry. *out_ran 0: the caller must enqueue the work on the streams. That is always
+                  correct.
+
+   Memory for several processes:
+   share_alloc    Like memory_alloc, for the entries that follow.
+   share_export   Writes the 64 bytes that name the memory, always the same.
+   share_import   Maps the memory at some address, until share_close. DS_ERR_ILLEGAL_STATE: the
+                  memory is this process's own. */
 /* clang-format off */
 #define DS__ENTRIES(X) \
     X(device_properties, (int device, ds_device_properties *out), (device, out)) \
@@ -4860,7 +5015,22 @@ DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
                                    : op->u.fill.width * op->u.fill.height * op->u.fill.value_size;
 }
 
-/* base/state.h - state. */
+/* base/state.h - global state, bookkeeping memory and log.
+
+   Holds the state of the library (ds__g): configuration, drivers, object tables, the locks of
+   the core and the lists that they guard. ds__upper has the functions that the allocator and the
+   generators register for the end of streams and for shutdown. The room also defines ds__alloc,
+   ds__release and ds__log.
+
+   Invariants: configuration, drivers and tables are written by initialisation and shutdown only,
+   and read without a lock. A thread state is valid only if its epoch equals ds__g.epoch. `dead`
+   counts ended threads and retired objects. range_version is odd while the ranges are changed.
+   Locks: the functions take none. `mutex` is held for all of initialisation and shutdown, driver
+   calls included. `begin` is taken before capture_lock and must not be held over a wait. `lock`,
+   label_lock, range_lock and mapping_lock protect short steps; no driver call is made under
+   them. ds__alloc, ds__release and ds__log call functions of the user, under all locks of the
+   caller.
+   Threads: any thread. ds_init and ds_shutdown must not run concurrently with other calls. */
 
 enum { DS__COLD = 0, DS__READY = 1, DS__FORKED = 2 };
 
@@ -4963,13 +5133,24 @@ static uint64_t ds__env_number(const char *name) {
     return text && *text && !strchr(text, '-') ? strtoull(text, NULL, 0) : 0;
 }
 
-/* base/graph_body.h - graphs: nodes, dependencies, and what a graph keeps alive. */
+/* base/graph_body.h - shadow graph: nodes, dependencies and attached objects.
 
-/* Policy. The core has the picture of every graph: nodes with copies of their arguments,
-   dependencies, what is kept. The CPU driver runs it from there; the CUDA driver keeps its own
-   graph beside it, node for node. A node holds its kernel or event by a reference; what the user
-   gave (host functions' arguments, attached objects) has a count of owners: graphs, executables,
-   and launches on their way. */
+   The core keeps a shadow graph (ds__body) of every graph: nodes with copies of their arguments,
+   their dependencies, and the objects that the graph keeps alive. The CPU driver runs the shadow
+   graph itself; the CUDA driver keeps a CUDA graph beside it, node for node. ds__node_make,
+   ds__body_append and ds__body_copy build shadow graphs, ds__body_free ends one.
+
+   Invariants: a node holds its kernel or event by a reference. A user's object (ds__object: a
+   host function's argument, an attached object) counts its owners: graphs, executables and
+   pending launches. The last owner runs the destructor, once. Dependencies are indices of nodes
+   of the same body, each at most once. `hooked` is set if the body or a child has an object with
+   a launch_fn.
+   Locks: functions that read or change a body expect the lock of its graph or executable; while
+   a capture adds to the graph, also ds__g.capture_lock. Dropping a reference takes the lock of
+   the object table. ds__object_drop, ds__node_free and ds__body_free run the user's destructor
+   with the last owner; where that can happen, they must be called without a lock.
+   Threads: any thread; ds__object_keep and ds__object_drop also run on threads of the
+   library. */
 
 /* Called at each launch of an executable that has the object, with its stream: before the launch
    (DS_NOT_READY), and after it with what came of it. */
@@ -4992,8 +5173,7 @@ struct ds__node {
     int enabled;
     ds__op op; /* its arguments and grid are the node's own */
     char *label;
-    /* deps, dep_count, dep_room: indices of the nodes that it starts after */
-    uint32_t *deps;
+    uint32_t *deps; /* indices of the nodes that it starts after */
     uint32_t dep_count;
     uint32_t dep_room;
     ds__object *payload; /* a host function's argument */
@@ -5004,10 +5184,8 @@ struct ds__node {
 struct ds__body {
     const ds__driver *driver;
     ds_device device;
-    /* serial, origin: number of the graph, which its node handles carry, and of the one it was
-       copied from */
-    uint32_t serial;
-    uint32_t origin;
+    uint32_t serial; /* number of the graph, which its node handles carry */
+    uint32_t origin; /* number of the graph that it was copied from */
     uint32_t count;
     uint32_t room;
     ds__node **node;
@@ -5335,32 +5513,42 @@ static const char *ds__node_print(const ds__body *b, uint32_t index, char *out, 
     return ds__node_text(b->node[index], index, out, size);
 }
 
-/* base/capture_list.h - capture: what both drivers know of open captures. */
+/* base/capture_list.h - list of open captures, for both drivers.
 
-/* Policy. CUDA keeps the rules of capture on a GPU, the CPU driver on its devices. Both enter
-   each capture here, so that errors can say which capture, where it began, and which call was
-   the first that did not fit. One lock guards the list and, of captures of the CPU driver,
-   everything in them. */
+   Keeps one record (ds__capture) for each open capture, so an error can name the capture, its
+   call site, and the first call that invalidated it. CUDA enforces the rules of capture on a
+   GPU, the CPU driver on its own devices; both enter every capture here (ds__capture_list,
+   ds__capture_unlist). ds__capture_guard refuses calls that an open capture forbids, and
+   ds__capture_fail builds the error sentence.
+
+   Invariants: the list holds a capture from its begin until its end. A status changes from
+   active to invalidated only, and the first offending call that devstream saw (culprit) is
+   stored once, with its rule. ds__g.capture_count is at least the length of the list; the CUDA
+   driver raises it while a capture begins. Numbers of captures and of threads are never used
+   twice.
+   Locks: ds__g.capture_lock guards the list and, for captures of the CPU driver, everything in
+   them. ds__capture_guard takes the lock; functions with a comment "The lock is held" expect it.
+   ds__g.begin and a graph's lock are taken before it. An error reported under the lock invokes
+   the user's log function.
+   Threads: any thread. ds__captures_open reads the count without a lock, so it may be out of
+   date. */
+
 static void ds__capture_over(ds__capture *c, int failed);
 
 struct ds__capture {
     ds__capture *next;
     const ds__driver *driver;
-    /* id, thread, native_id: number; number of the thread that began it; the CUDA driver's
-       number */
     uint64_t id;
-    uint64_t thread;
-    uint64_t native_id;
+    uint64_t thread;    /* number of the thread that began it */
+    uint64_t native_id; /* the CUDA driver's number */
     ds_capture_mode mode;
     ds_capture_status status;
     ds_site begun;
     ds_graph graph;
     ds__body *body;
-    int into; /* 1: the graph was there before */
-    /* origin, members: the driver's stream on which it began; CPU driver: all of its streams.
-       CUDA driver: streams of its own */
-    void *origin;
-    void *members;
+    int into;      /* 1: the graph was there before */
+    void *origin;  /* the driver's stream on which it began */
+    void *members; /* CPU driver: all of its streams. CUDA driver: streams of its own */
     /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
     char culprit[160];
     char rule[128];
@@ -5474,11 +5662,19 @@ DS__SEAM static void ds__capture_unlist(ds__capture *c) {
     }
 }
 
-/* base/mapping.h - mappings: what is mapped in reserved address space, of both drivers. */
+/* base/mapping.h - list of mappings in reserved address space.
 
-/* Policy. A driver enters a mapping before it makes it and takes it out before it ends it. So
-   two that touch are refused, and an unmapping is known to end at the bounds of mappings:
-   cuMemUnmap takes a whole mapping and nothing else. */
+   Records for both drivers which parts of reserved address space have memory behind them. A
+   driver adds a mapping (ds__mapping_add) before it maps memory and takes the mapping out
+   (ds__mapping_take) before it unmaps it. So mappings that overlap are refused.
+   ds__mapping_check finds ranges that do not end at the bounds of mappings, since cuMemUnmap
+   takes whole mappings only.
+
+   Invariants: ds__g.mappings is sorted by address, and no two mappings overlap.
+   Locks: all functions but ds__mapping_after take ds__g.mapping_lock; that one expects it. The
+   user's allocator may run under the lock, a driver call may not.
+   Threads: any thread. Check and take are separate steps, so two threads must not unmap the same
+   range. */
 
 /* Index of the first mapping that ends after the address. The lock is held. */
 static size_t ds__mapping_after(uintptr_t address) {
@@ -5554,19 +5750,36 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
                                         "%zu bytes at %p are not what was mapped", size, ptr);
 }
 
-/* base/ipc_board.h - boards: what several processes look at. */
+/* base/ipc_board.h - shared-memory registries of several processes.
 
-/* Policy. A process that shares something has a board: shared memory that others open, and that
-   goes with the last of them. On it stand its interprocess events (marks), how far the streams
-   that record them have come (lanes), and who uses its memory (stakes). Whoever is on a board
-   has a number there, never given twice, and holds the lock of the byte with that number. The
-   kernel drops it when the process ends, however that happens, so a lock that is free says that
-   nothing will come from there any more. It is a lock of the open file (F_OFD_SETLK): flock has
-   only one for a whole file; a record lock of the old kind is lost when anything in the process
-   closes the file; a robust futex belongs to a thread, which would have to live as long as the
-   process. A forked child has the open file too: it does not get the mapping, and closes the
-   rest first of all. Memory is reserved before it is touched: where there is none that is a
-   result and no signal. */
+   A process that shares events or memory has a shared-memory registry (ds__board): a page
+   (ds__sheet) of shared memory that other processes open. The page has the process's
+   interprocess events (marks), the progress of the streams that record them (lanes), and the
+   users of its memory (export slots: ds__stake). ds__board_own creates the process's own
+   registry, ds__board_open opens that of another process, and ds__board_close gives it back.
+
+   Policy:
+   1. The page lives as long as one process has it open.
+   2. Every process that uses a registry has a number in it, never given twice. It holds the file
+      lock of the byte with this number. The kernel drops the lock when the process ends, in any
+      way. So a free lock means: the process will do nothing more there.
+   3. The lock belongs to the open file (F_OFD_SETLK). flock has only one lock for a whole file.
+      An ordinary record lock is lost as soon as anything in the process closes the file. A
+      robust futex belongs to a thread, which would have to live as long as the process.
+   4. A forked child inherits the open file too. It does not get the mapping, and the fork
+      handler closes the child's copy of the file.
+   5. Memory of the page is reserved before it is touched, so a lack of memory is a result and
+      not a signal.
+
+   Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
+   another process stays open while it has users or pending operations. A mark's generation rises
+   when its event ends, which makes exported handles stale.
+   Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
+   functions that change the list or a registry expect it. The fork handlers hold it across fork.
+   alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an event's
+   lock under it.
+   Threads: any thread, and the watcher thread of the CPU driver. Other processes and the CPU
+   driver's workers change atomic fields of the page without the mutex. */
 
 enum {
     DS__MARKS = 1 << 16,
@@ -5578,12 +5791,11 @@ enum {
 
 /* The progress of one stream that records events of this board: its operations up to `done` are
    over, and those from failed_from to failed_upto have failed. */
-/* who: number << 24 | process id */
 typedef struct ds__lane {
     _Atomic uint64_t done;
     _Atomic uint64_t failed_from;
     _Atomic uint64_t failed_upto;
-    _Atomic uint64_t who;
+    _Atomic uint64_t who; /* number << 24 | process id */
 } ds__lane;
 
 /* An event. */
@@ -5605,12 +5817,10 @@ typedef struct ds__stake {
 typedef struct ds__sheet {
     uint64_t cookie;
     uint32_t layout;
-    /* lanes, waiters, bell: given out; threads that sleep on the bell, which is changed after
-       `done` */
-    _Atomic uint32_t lanes;
-    _Atomic uint32_t waiters;
-    _Atomic uint32_t bell;
-    _Atomic uint64_t peers; /* numbers given out; 1 is the owner's */
+    _Atomic uint32_t lanes;   /* given out */
+    _Atomic uint32_t waiters; /* threads that sleep on the bell */
+    _Atomic uint32_t bell;    /* changed after `done` of a lane */
+    _Atomic uint64_t peers;   /* numbers given out; 1 is the owner's */
     char pad[4096 - 40];
     ds__mark mark[DS__MARKS];
     ds__lane lane[DS__LANES];
@@ -5621,21 +5831,18 @@ typedef struct ds__sheet {
 typedef struct ds__board {
     struct ds__board *next;
     ds__sheet *sheet;
-    /* serial, cookie, me: serial: no other board of this process ever had it */
-    uint64_t serial;
+    uint64_t serial; /* no other board of this process ever had it */
     uint64_t cookie;
     uint64_t me;
-    /* pid, fd, users: users: of another's board */
     int pid;
     int fd;
-    int users;
+    int users;           /* of a board of another process */
     _Atomic int pending; /* operations that will write to it */
-    /* marks, free_mark, stakes, free_stake: of the own one: given out so far; index + 1 of free
-       ones */
-    uint32_t marks;
-    uint32_t free_mark;
-    uint32_t stakes;
-    uint32_t free_stake;
+    /* the process's own board only: */
+    uint32_t marks;      /* given out so far */
+    uint32_t free_mark;  /* index + 1 of the first free one */
+    uint32_t stakes;     /* given out so far */
+    uint32_t free_stake; /* index + 1 of the first free one */
 } ds__board;
 
 static struct {
@@ -5902,7 +6109,17 @@ static void ds__boards_end(void) {
     ds__boards_unlock();
 }
 
-/* base/core_calls.h - the CPU driver. */
+/* base/core_calls.h - functions of the core that lower layers call.
+
+   Declares the functions of core/ that the drivers need, because rooms of base/ and of the
+   drivers may not include a room of core/. They start a public call (ds__enter), add an object's
+   name to an error (ds__name_object), give the current device (ds__thread_device) and look up a
+   pointer (ds__known, ds__ask).
+
+   Invariants: every function that is declared here is defined in core/.
+   Locks: ds__enter may take ds__g.mutex, if devstream has not been started. The others take
+   none. ds__ask calls the CUDA driver.
+   Threads: any thread. On a thread of the library ds__thread_device returns cpu:0. */
 
 static ds_result ds__enter(const char *fn);
 DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label);
@@ -5910,25 +6127,56 @@ DS__SEAM static ds_device ds__thread_device(void);
 DS__SEAM static int ds__known(const void *ptr, ds_pointer_info *out);
 DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
 
-/* core/drivers.h - the list of drivers: those that are compiled in. */
+/* core/drivers.h - list of the drivers and of their rooms.
+
+   Includes the rooms of each compiled-in driver, so that core/init.h finds the driver tables
+   ds__cpu_driver and ds__cuda_driver. DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA
+   brings the CUDA driver in.
+
+   Invariants: only entry files, os/os.h and this list may have conditionals around includes of
+   rooms.
+   Locks: none.
+   Threads: any. */
 
 #ifndef DEVSTREAM_NO_CPU
 
-/* cpu/types.h - cpu policy. */
+/* cpu/types.h - types, constants and global state of the CPU driver.
 
-/* A stream is a queue that at most one thread at a time takes from. Its operations are numbered;
-   `submitted` is the last number put in, `done` the last one passed. So (stream, number) is a
-   token for "everything up to here": an event keeps one, a wait operation names one, a host
-   thread sleeps on one. Stream objects are recycled, never freed before shutdown, and go on
-   counting, so that a token stays true for ever. A stream that waits for a token is parked on
-   the stream it waits for and costs no thread. A stream whose next operation is a host function
-   goes to a thread for host functions; workers never block in the user's code. A worker that has
-   emptied a stream keeps polling it for some microseconds (state POLLED), so that a stream of
-   small operations costs no wake-up; before an operation that may take long it lets go of what
-   it polls. A worker is woken only when no other is about to look at the ready streams
-   (`lookers`). The monitor thread ticks each millisecond while anything runs: it adds a thread
-   for host functions when all are stuck and takes polled streams from a worker whose operation
-   takes longer than expected. */
+   Defines the stream (ds__cpu_stream), the event, the device, the worker, the job and the
+   failure. Also holds the constants and the state of the whole driver, `ds__cpu`. Every other
+   room of cpu/ except options.h includes this room.
+
+   Policy:
+   1. A stream is a queue. At most one thread at a time takes operations from it.
+   2. The operations of a stream are numbered. `submitted` is the last number enqueued, `done`
+      the last number passed.
+   3. A stream and a number form a token. It means all work of the stream up to the number. An
+      event keeps a token, a wait operation names one, and a host thread sleeps on one.
+   4. Stream objects are recycled, but not freed before shutdown, and their numbers continue. A
+      token therefore stays valid.
+   5. A stream that waits for a token is parked on the stream of the token. It holds no thread.
+   6. A stream whose next operation is a host function goes to a thread for host functions.
+      Workers never run host functions.
+   7. After a worker has emptied a stream, it polls the stream for some microseconds (state
+      POLLED). A stream of small operations then costs no wake-up. Before a long operation, the
+      worker releases all streams that it polls.
+   8. A stream that becomes ready wakes a worker only if no worker is about to look at the ready
+      streams (`lookers`).
+   9. The monitor thread ticks every millisecond while anything runs. It adds a thread for host
+      functions if all of them are stuck. It also takes polled streams from a worker whose
+      operation lasts longer than expected.
+
+   Invariants: the thread that sets a stream's state to RUNNING owns the stream. Only the owner
+   takes operations from the queue and writes `done`. `done` never decreases. A proxy and the
+   gate of an executable only count: their state is COUNTS, and they have no operations.
+   Locks: the order is a device's legacy lock, a stream's put lock, the device's lock,
+   `block_lock`, `raw_lock`. A put lock also comes before `wait_lock` and before the pool's lock
+   (`ds__cpu.lock`). The core's capture lock and the mutex of the shared-memory registries come
+   before an event's lock, `object_lock` before `raw_lock`. Exception: the creation of a legacy
+   stream takes put locks under the device's lock, before another thread can use that stream.
+   Threads: caller's threads, workers, threads for host functions, one monitor, and one watcher
+   for interprocess events. The options at the head of `ds__cpu` are set before the first of
+   these threads starts. */
 
 enum {
     DS__CPU_FREE,
@@ -6277,7 +6525,19 @@ static const ds__driver ds__cpu_driver;
 static void ds__cpu_push_ready(ds__cpu_stream *s);
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
 
-/* cpu/failure.h - cpu failures. */
+/* cpu/failure.h - failures of streams and devices.
+
+   Records failures (ds__cpu_fail_device, ds__cpu_fail_stream), and finds the failure of a number
+   of a stream (ds__cpu_failed) or of the stream and its device (ds__cpu_stream_failure).
+
+   Invariants: a device keeps its first failure until it is reset. If `failure` of a stream is
+   set, all numbers from `failed_from` on have failed. Ranges that failed before a reset are in
+   `past`. A failure object lives until the driver stops; without memory, ds__cpu_no_memory takes
+   its place.
+   Locks: ds__cpu_failure_new takes `object_lock`. The other functions take and expect none.
+   Threads: any thread may ask. Only the owner of a stream calls ds__cpu_fail_stream; for a lane
+   that has not started this is the owner of the launching stream, for a proxy the holder of the
+   registries' mutex. */
 
 static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
                                              "out of memory while recording a failure" };
@@ -6333,7 +6593,22 @@ static void ds__cpu_fail_stream(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t 
     atomic_store_explicit(&s->failure, f, memory_order_release);
 }
 
-/* cpu/queue.h - cpu queue memory. */
+/* cpu/queue.h - queue memory, and enqueueing of operations.
+
+   Copies an operation into the queue of a stream (ds__cpu_put), and manages the blocks of queue
+   memory. ds__cpu_raw allocates the memory of all pools of the driver. ds__cpu_op_bytes is the
+   size of an operation in a queue or in the plan of an executable.
+
+   Invariants: an operation never crosses the end of a block. A DS__OP_JUMP follows the last
+   operation of a block that has a successor. An operation is complete before `submitted` counts
+   it. If there is no memory, ds__cpu_put enqueues nothing, or only a clock note. Memory of
+   ds__cpu_raw is zeroed, aligned to 64 bytes, and freed only when the driver stops.
+   Locks: ds__cpu_put and ds__cpu_room expect the stream's put lock. ds__cpu_block_take and
+   ds__cpu_block_give take `block_lock`, ds__cpu_raw takes `raw_lock`. The program's allocator
+   may run under the put lock and `block_lock`.
+   Threads: submitting threads, one at a time for each stream, while the owner of the stream
+   takes operations from the other end. ds__cpu_stays_failed must not run twice at once for a
+   stream. */
 
 /* Memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64, freed at
    shutdown only. */
@@ -6495,10 +6770,20 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
     return DS_OK;
 }
 
-/* cpu/clock_order.h - cpu virtual clock: who comes next. */
+/* cpu/clock_order.h - order of the ready streams under the virtual clock.
 
-/* The worker runs only while somebody wants something; the monitor sees to it that this is not
-   never. */
+   Keeps the ready streams in a pairing heap, and decides whether the worker may run one
+   (ds__cpu_held). The worker runs only while a host thread waits for work (`wanted`) or while
+   `run_all` is set. Otherwise ds__cpu_virtual_ready wakes the monitor, which sets `run_all` if
+   no submission comes for DS__CPU_STALL_TICKS ticks.
+
+   Invariants: the heap is ordered by virtual time, then by creation of the streams. Its root is
+   ready_head[0], and `ready_mask` is 1 exactly if the heap holds a stream. A stream in the heap
+   has a `virt` and is `queued`.
+   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_take expect the pool's lock. The
+   other functions take none.
+   Threads: any thread may make a stream ready. Only the one worker takes a stream from the heap. */
+
 static void ds__cpu_wake_worker(void);
 static void ds__cpu_wake_monitor(void);
 
@@ -6565,14 +6850,33 @@ static ds__cpu_stream *ds__cpu_heap_take(void) {
     return first;
 }
 
-/* cpu/scheduler.h - cpu lock-free: idle, ready, parked, asleep. */
+/* cpu/scheduler.h - hand-over of streams between threads.
 
-/* The part that tests/model checks: four hand-shakes, each a store, then a load of what the
-   other side stores first. publish/idle: ds__cpu_put stores submitted, then ds__cpu_kick loads
-   state; ds__cpu_go_idle the reverse. pass/wait: ds__cpu_pass stores done, then loads waiting;
-   ds__cpu_enlist the reverse. ready/asleep: ds__cpu_push_ready sets ready_mask, then loads
-   lookers; ds__cpu_sleep the reverse. destroy/idle: ds__cpu_stream_destroy stores closing, then
-   tries state; ds__cpu_go_idle the reverse. */
+   Moves streams between the states IDLE, READY, RUNNING, POLLED and PARKED without losing a
+   wake-up. Submitters call ds__cpu_kick, runners ds__cpu_pass and ds__cpu_go_idle, waiters
+   ds__cpu_enlist and ds__cpu_park, workers ds__cpu_pop_ready and ds__cpu_sleep.
+
+   The hand-shakes, which tests/model/cpu.pml checks. In each, a thread stores, then loads a
+   value that the other side stores first:
+   1. publish/idle: ds__cpu_put stores `submitted`, then ds__cpu_kick loads `state`;
+      ds__cpu_go_idle does the reverse.
+   2. pass/wait: ds__cpu_pass stores `done`, then loads `waiting`; ds__cpu_enlist does the
+      reverse.
+   3. ready/asleep: ds__cpu_push_ready sets `ready_mask`, then loads `lookers`; ds__cpu_sleep
+      does the reverse.
+   4. destroy/idle: ds__cpu_stream_destroy stores `closing`, then tries `state`; ds__cpu_go_idle
+      does the reverse.
+
+   Invariants: a stream is in a ready list exactly if `queued` is set, and its state is then
+   READY. `ready_mask` has a bit for each level whose list is not empty. `waiting` is 1 if the
+   list of waiters is not empty. Without a fabric, a worker counts in `lookers` except while it
+   sleeps or runs a long operation.
+   Locks: ready lists change under the pool's lock, a list of waiters under the stream's
+   `wait_lock`. The two are never held together. ds__cpu_go_idle only tries the put lock. No user
+   code and no wait runs under these locks.
+   Threads: any thread. ds__cpu_go_idle and ds__cpu_park_waiting expect the owner of the stream.
+   ds__cpu_sleep, ds__cpu_unpoll_all, ds__cpu_unpoll_fresh and ds__cpu_long are for a worker
+   itself. */
 
 static void ds__cpu_wake_worker(void) {
     atomic_fetch_add(&ds__cpu.wake_word, 1);
@@ -6903,7 +7207,19 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
         ds__cpu_wake_worker();
 }
 
-/* cpu/job.h - cpu jobs: one operation on several threads. */
+/* cpu/job.h - jobs: one operation on several threads.
+
+   Splits an operation into pieces that several threads run. The owner of the stream calls
+   ds__cpu_job_run; idle workers and waiting host threads call ds__cpu_job_join. Kernels, copies
+   and fills use jobs.
+
+   Invariants: each piece runs exactly once. A job is in the list of jobs exactly while it is the
+   `job` of its stream. It is on the owner's stack: ds__cpu_job_run returns only when all pieces
+   are finished and no other thread is inside (`users`).
+   Locks: the pool's lock guards the list, a stream's `job` and `users`. Pieces, which may be
+   user code, run without a lock.
+   Threads: the owner of the stream, workers and waiting host threads, at the same time. The
+   owner spins until the last piece is finished. */
 
 /* Waiting host threads take pieces from the front and workers from the back, so that each
    processor meets much the same memory every time. `taken` says that one is left; front and back
@@ -7002,7 +7318,19 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
     }
 }
 
-/* cpu/copy.h - cpu copies and fills. */
+/* cpu/copy.h - copies and fills by the processor.
+
+   Runs a queued copy or fill (ds__cpu_move): on the current thread, staged through a buffer, or
+   as a job on several threads. ds__cpu_copy_part and ds__cpu_fill_part process a range of one
+   operation. ds__cpu_spread_kernel copies one source to several destinations, for collectives.
+
+   Invariants: the pieces of a job do not overlap and cover the operation. Operations below
+   DS__CPU_SPLIT_BYTES are not split, nor is any operation in inline mode or with a seed. Stores
+   past the caches end with a fence before the piece counts as finished.
+   Locks: expects and takes none itself; ds__cpu_job_run takes the pool's lock. ds__cpu_at_once
+   (cpu/submit.h) calls ds__cpu_copy_part and ds__cpu_fill_part under a put lock.
+   Threads: ds__cpu_move runs on the owner of the stream. Pieces also run on other workers and on
+   waiting host threads, at the same time. */
 
 /* Copies with stores that go around the caches; on Intel's processors four pages side by side:
    more than one row of memory is open then, which is what the hardware prefetchers and the
@@ -7234,7 +7562,18 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
     ds__cpu_long(w, 0);
 }
 
-/* cpu/kernel.h - cpu kernels. */
+/* cpu/kernel.h - kernel launches on the processor.
+
+   Runs a launch (ds__cpu_kernel), and measures how long an item takes. ds__cpu_kernel_items runs
+   the first items alone, and splits the rest into a job if that is expected to take long.
+   ds__cpu_kernel_failed makes a failure of the device from a status.
+
+   Invariants: while a kernel succeeds, each item runs exactly once. If the first part fails, the
+   rest does not run. `runs` and `item_ns` are estimates: concurrent launches may overwrite them.
+   Locks: the kernel, which is user code, runs without a lock of the driver. ds__cpu_job_run
+   takes the pool's lock, ds__cpu_kernel_failed takes `object_lock`.
+   Threads: the owner of the stream. Pieces also run on other workers and on waiting host
+   threads, at the same time. */
 
 static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
     const ds__op *op = job->op;
@@ -7328,7 +7667,21 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
     ds__cpu_fail_stream(s, ds__cpu_fail_device(s->device, text), number);
 }
 
-/* cpu/host_func.h - cpu host functions. */
+/* cpu/host_func.h - host functions and the threads for them.
+
+   Hands a stream whose next operation is a host function or a callback to a thread for host
+   functions (ds__cpu_to_host), and invokes it (ds__cpu_host_op). ds__cpu_host_ready starts the
+   first such thread, ds__cpu_host_spawn a further one.
+
+   Invariants: before a host function is enqueued, at least one thread exists that can run it. A
+   stream in the list for these threads is in state AT_HOST. A host function is skipped if its
+   stream has failed, but a callback is invoked with the failure. The destructor runs after
+   either.
+   Locks: the pool's lock guards the list and the counts of threads. ds__cpu_host_spawn expects
+   it, and calls pthread_create and the program's allocator under it. User code runs without a
+   lock of the driver.
+   Threads: ds__cpu_to_host runs on the owner of the stream. ds__cpu_host_op runs on a thread for
+   host functions, or in inline mode on the submitter. Submitters and the monitor start threads. */
 
 static void *ds__cpu_host_main(void *unused);
 
@@ -7405,15 +7758,31 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     ds__tls.in_callback = outer;
 }
 
-/* cpu/clock.h - cpu virtual clock. */
+/* cpu/clock.h - virtual time of operations.
 
-/* Policy. With a fabric there is one worker, which after each operation takes the ready stream
-   whose time is the lowest. A stream's time is when its next operation is ready, or earlier as
-   long as waits, or notes of the clock (DS__OP_CLOCK), stand before that: those take no time and
-   hold nothing, so it does no harm that they are passed too early. Of what is done, only the
-   last operation of a stream can have its end after the clock; all before that began the next
-   one, and the worker takes nothing that begins later than what it was asked for. So a token's
-   time is needed only while it is the last. */
+   Computes when operations begin and end on the machine that a fabric (ds_cpu_desc.fabric)
+   models. ds__cpu_take_time advances a stream's time past an operation, ds__cpu_put_clock notes
+   the clock at a submission, and ds__cpu_clock_up advances the clock.
+
+   Policy:
+   1. With a fabric there is one worker. After each operation it takes the ready stream whose
+      time is the lowest.
+   2. The time of a stream is the time at which its next operation is ready. It may be earlier
+      while waits or clock notes (DS__OP_CLOCK) precede that operation. These take no time and
+      hold nothing, so passing them too early is harmless.
+   3. Only the last completed operation of a stream can end after the clock. Each earlier
+      operation ended by the time the next one began, and the worker takes no operation that
+      begins later than the requested one. The time of a token is therefore needed only while its
+      operation is the last.
+
+   Invariants: the clock never goes back. Time stamps are never 0. Only the worker uses
+   `link_free`, `engine_free`, `memory_free` and `latest`. A stream has a `virt` exactly if there
+   is a fabric and the stream is not a proxy.
+   Locks: ds__cpu_put_clock expects the stream's put lock. The other functions take and expect
+   none. A kernel's bytes_fn, which is user code, runs without a lock.
+   Threads: ds__cpu_put_clock runs on submitting threads, ds__cpu_take_time only on the worker,
+   and ds__cpu_clock_up on the worker and on waiting threads. The clock and the counters are
+   atomic. */
 
 /* The clock goes on to this time, if it is not there yet. */
 static void ds__cpu_clock_up(int64_t time) {
@@ -7550,7 +7919,21 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
     return again;
 }
 
-/* cpu/run.h - cpu running a stream. */
+/* cpu/run.h - execution of a stream's operations.
+
+   Takes operations from a stream and runs them in order. ds__cpu_run_some is the loop,
+   ds__cpu_step runs one operation, and ds__cpu_run also passes the stream on afterwards.
+   ds__cpu_head is the next operation in the queue.
+
+   Invariants: the caller owns the stream. `done` grows by one after each operation. After
+   DS__CPU_GONE the stream belongs to another thread, and the operation has not been passed. On a
+   failed stream kernels, copies, fills and host functions are skipped, but passed; callbacks and
+   frees still run. At most DS__CPU_NESTED streams run inside one another on a thread.
+   Locks: no lock of the driver is held while an operation runs. A change of owner takes the
+   pool's lock, a pass with waiters `wait_lock`.
+   Threads: a worker or a waiting host thread (DS__CPU_WORK), a thread for host functions
+   (DS__CPU_HOST), or the submitter in inline mode (DS__CPU_ALL). Different streams run
+   concurrently. */
 
 static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
     if (!stamp || atomic_fetch_sub_explicit(&stamp->refs, 1, memory_order_acq_rel) != 1)
@@ -7802,7 +8185,22 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     return 1;
 }
 
-/* cpu/worker.h - cpu threads. */
+/* cpu/worker.h - main loops of workers, host-function threads, monitor.
+
+   ds__cpu_worker_main takes ready streams and polls those that it has emptied,
+   ds__cpu_virtual_main does this under a virtual clock, and ds__cpu_host_main runs host
+   functions. ds__cpu_monitor_main ticks while anything runs and helps streams that are stuck
+   (ds__cpu_watch).
+
+   Invariants: all these threads block signals. In workers and threads for host functions
+   `in_callback` is set, so that user code cannot call back. Each thread reads or sets the word
+   on which it sleeps, and then looks at `quit`. Only the worker itself adds to `polled`; other
+   threads take a stream from it by its state.
+   Locks: ds__cpu_host_main holds the pool's lock except while it runs a stream or sleeps. The
+   monitor starts threads under the pool's lock. Workers hold no lock of the driver in their
+   loops.
+   Threads: each main function runs on the thread that it names. The monitor also takes over
+   polled streams and wakes missed waiters. */
 
 /* Looks once at what the worker polls; 1: there was work. */
 static int ds__cpu_poll(ds__cpu_worker *w) {
@@ -8084,7 +8482,19 @@ static void *ds__cpu_monitor_main(void *unused) {
     return NULL;
 }
 
-/* cpu/wait.h - cpu waiting. */
+/* cpu/wait.h - waits of host threads.
+
+   Waits until a stream has passed a number (ds__cpu_wait). The thread first spins, may run the
+   work that it waits for (ds__cpu_help), and then sleeps on a flag. ds__cpu_wait_virtual is the
+   wait under a virtual clock.
+
+   Invariants: a waiting thread runs only work that the awaited number depends on, and no host
+   functions. It runs nothing if there is a time limit, a seed or a fabric, or if it must sleep
+   at once. Its waiter is on its stack, and out of the stream's list before the function returns.
+   `hurry` counts threads in longer waits (without a fabric), `asleep` threads that sleep.
+   Locks: takes `wait_lock` to enter and leave the list. The caller must not hold a lock of the
+   driver, and no such lock is held during a wait.
+   Threads: caller's threads, and the thread that shuts down. Any number may wait for one stream. */
 
 /* A waiting thread runs what the awaited operation depends on, and nothing else: the stream
    itself up to that operation, or the stream on which it is parked, and so on. Returns 1 when it
@@ -8241,7 +8651,22 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
     return over;
 }
 
-/* cpu/submit.h - cpu submission. */
+/* cpu/submit.h - submission of stream work.
+
+   Implements the entry `submit` (ds__cpu_submit), and enqueues operations (ds__cpu_enqueue).
+   Orders blocking streams against the legacy stream, and runs small copies on an idle stream at
+   once (ds__cpu_at_once, ds__cpu_run_together). ds__cpu_mark returns the number that an event
+   stands for.
+
+   Invariants: no operation is enqueued on a stream whose `closing` is set. A blocking stream and
+   the legacy stream of its device wait for each other's operations as of the submission;
+   `legacy_seen` and `seen_by_legacy` are the numbers that are awaited already. A small copy runs
+   at once only if nothing is pending on the stream.
+   Locks: the device's legacy lock, then the stream's put lock, then the device's lock.
+   ds__cpu_at_once and ds__cpu_run_together only try put locks; copies and sums of limited size
+   run under them. Waits and inline mode run after these locks are released, but the core may
+   hold the lock of an executable.
+   Threads: caller's threads, any number at once. */
 
 static ds_result ds__cpu_report(const ds__cpu_failure *f) {
     return ds__fail(f->code, "%s", f->text);
@@ -8570,7 +8995,22 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
     return r < 0 ? r : ds__cpu_submit_wait(s, op, other, upto);
 }
 
-/* cpu/stream.h - cpu streams. */
+/* cpu/stream.h - stream objects: creation, destruction, wrapping.
+
+   Creates streams from a pool (ds__cpu_stream_make), destroys them (ds__cpu_stream_destroy), and
+   recycles them when they are drained (ds__cpu_recycle). Wraps and unwraps native streams, which
+   are the stream objects themselves.
+
+   Invariants: a stream is in the list of its device from its creation until it is recycled. It
+   is recycled once, after `closing` was set and all its work was passed. A stream that ever
+   failed is not used again, because events may still ask about its numbers. ds__cpu_stream_make
+   returns a legacy stream only after the submissions that began without it have ended.
+   Locks: ds__cpu_stream_make takes `object_lock`, the capture lock and the device's lock one
+   after another; for a legacy stream it takes put locks under the device's lock.
+   ds__cpu_stream_destroy takes the put lock. ds__cpu_recycle takes the put lock, the device's
+   lock and `object_lock`, one after another.
+   Threads: caller's threads. The thread that drops the last reference to an executable destroys
+   its lanes, and may be a worker. ds__cpu_recycle runs on the owner of the stream. */
 
 static int ds__cpu_clamp(int priority) {
     return priority > 0 ? 0 : priority < 1 - DS__CPU_LEVELS ? 1 - DS__CPU_LEVELS : priority;
@@ -8744,7 +9184,16 @@ static ds_result ds__cpu_copy_now(const ds__op *op) {
     return ds__fail(DS_ERR_UNSUPPORTED, "only a GPU's memory needs this");
 }
 
-/* cpu/stream_wait.h - stream wait. */
+/* cpu/stream_wait.h - waits for streams and devices.
+
+   Implements the entries `stream_query` and `stream_synchronize`, and the wait for a device
+   (ds__cpu_wait_device). ds__cpu_tokens lists the unfinished work of a device as tokens.
+
+   Invariants: a wait covers the work that was submitted before the call. A wait for a legacy
+   stream covers all blocking streams of its device. A token is valid until the driver stops.
+   Locks: ds__cpu_tokens takes the device's lock. For a stream with `watch` set, the core's
+   capture lock is taken before the wait. The waits hold no lock of the driver.
+   Threads: caller's threads, any number at once. */
 
 /* A token for the last operation of a stream. */
 typedef struct ds__cpu_token {
@@ -8856,7 +9305,22 @@ static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
     return r == DS_OK ? ds__cpu_settled(s) : r;
 }
 
-/* cpu/event.h - cpu events. */
+/* cpu/event.h - events: records, queries, host waits, elapsed times.
+
+   Implements the event entries of the driver. ds__cpu_submit_record records an event,
+   ds__cpu_event_token returns the token that it stands for, and ds__cpu_token_state the result
+   of a token. ds__cpu_stamp_take allocates the time stamp of a timed record.
+
+   Invariants: an event without a stream and without a capture is unrecorded, and counts as
+   complete. An event with `capture` set has no stream: it stands for nodes. A stamp has two
+   references, of the event and of the queue, and its `ns` is 0 until the record has run. A timed
+   record and an interprocess record are operations; any other record is only a number of the
+   stream.
+   Locks: an event's lock guards `stream`, `upto`, `stamp`, `capture` and `deps`. `capture` and
+   `deps` of an event in use also need the core's capture lock, which comes first. `object_lock`
+   guards the pools of events and stamps. The waits hold no lock of the driver.
+   Threads: caller's threads, any number at once. ds__cpu_event_destroy expects that no other
+   thread uses the event. */
 
 static ds_result ds__cpu_event_share(ds__cpu_event *e);
 static void ds__cpu_event_unshare(ds__cpu_event *e);
@@ -9073,16 +9537,32 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
     return DS_OK;
 }
 
-/* cpu/shared_event.h - cpu events that processes share. */
+/* cpu/shared_event.h - events shared between processes: lanes and proxies.
 
-/* Policy. The latest record of such an event stands on its owner's board: a lane and a number
-   there, for "everything up to here" of a stream of some process. A record is an operation of
-   its own, which says on the lane how far its stream has come. A foreign lane has a stream
-   object here, its proxy, which only counts: so what waits for a foreign record is parked like
-   everything else, and a token of a proxy is true for ever as well. The watcher, a thread that
-   the first such wait starts, looks at the lanes that somebody waits for and sleeps on their
-   boards' bells; a lane whose process is gone has failed from where it stood. The boards' mutex
-   guards all of it, the proxies' `done` included. */
+   Publishes how far the streams of this process have come (ds__cpu_lane_for, ds__cpu_lane_pass).
+   Mirrors the progress of streams of other processes (ds__cpu_proxy_of, ds__cpu_mirror).
+   cpu/event.h and cpu/watcher.h use both.
+
+   Policy:
+   1. The latest record of such an event is in the shared-memory registry (ds__board) of the
+      event's owner. It consists of a lane and a number. They mean all work up to that number of
+      a stream in some process.
+   2. A record is an operation of its own. It writes to the lane how far its stream has come.
+   3. A foreign lane has a stream object in this process, its proxy, which only counts. A stream
+      that waits for a foreign record is therefore parked as usual. A token of a proxy stays
+      valid.
+   4. The watcher is a thread that the first such wait starts. It looks at the lanes that are
+      waited for and sleeps on the bells of their registries.
+   5. If the process of a lane has ended, the operations after the last one passed count as
+      failed.
+
+   Invariants: numbers of a proxy never decrease, also when the proxy is reused for another lane.
+   A registry stays open while operations that write to it are pending (`pending`).
+   Locks: the mutex of the shared-memory registries guards lanes, proxies and the `done` of
+   proxies. ds__cpu_lane_for takes it, ds__cpu_lane_pass and ds__cpu_lane_unused do without it,
+   and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's lock under
+   it.
+   Threads: caller's threads and the watcher. ds__cpu_lane_pass runs on the owner of the stream. */
 
 /* A stream's lane on a board. */
 struct ds__cpu_lane {
@@ -9260,7 +9740,22 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
     return DS_OK;
 }
 
-/* cpu/watcher.h - cpu watcher. */
+/* cpu/watcher.h - watcher thread, and interprocess event entries.
+
+   The watcher (ds__cpu_watcher_main) follows streams of other processes while a wait in this
+   process needs them. ds__cpu_event_foreign brings an event up to date, ds__cpu_event_publish
+   makes a record visible, ds__cpu_event_export and ds__cpu_event_import pass an event between
+   processes.
+
+   Invariants: a watched proxy holds one user of its registry and one waiter of its page
+   (ds__sheet) until it has passed `wanted`. Proxies of one registry are adjacent in the list
+   `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
+   death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
+   Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
+   lock. The watcher sleeps without it. pthread_create runs under it in ds__cpu_watch_for. The
+   check for open captures is made before it is taken.
+   Threads: one watcher, which the first wait starts and ds__cpu_watcher_end joins after all work
+   is done. Caller's threads, any number at once. */
 
 /* Looks at all that is watched and lists what to sleep on; the mutex is held. */
 static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
@@ -9529,14 +10024,22 @@ static void ds__cpu_event_unshare(ds__cpu_event *e) {
     e->word = 0;
 }
 
-/* cpu/capture.h - cpu capture. */
+/* cpu/capture.h - captures on CPU streams: begin, end, query, update.
 
-/* Policy. All state of captures stands under the core's capture lock: a stream's capture, the
-   nodes that its next one depends on, an event's nodes. Outside of captures nobody takes it:
-   `watch` of a stream says that it captures, `watch` of the legacy stream how many blocking
-   streams of its device do. The rules and their codes are CUDA's (CUDA C++ Programming Guide,
-   "Creating a Graph Using Stream Capture"; where that is silent docs/capture.md says what was
-   chosen). */
+   Implements the capture entries of the driver, and tracks which streams belong to a capture
+   (ds__cpu_join_capture, ds__cpu_leave_capture). The rules and their result codes are CUDA's
+   (CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture"). docs/capture.md lists
+   the choices where that guide is silent.
+
+   Invariants: a stream is in the list `members` of a capture exactly while its `capture` is that
+   capture. The `watch` of a stream is 1 while the stream captures. The `watch` of a legacy
+   stream is the number of blocking streams of its device that capture. `deps` are the nodes that
+   the next captured operation of the stream depends on.
+   Locks: all state of captures is under the core's capture lock: a stream's capture and nodes,
+   and an event's nodes. The entries take it, the helper functions expect it. A submission reads
+   `watch` without the lock, and takes the lock only if `watch` is not 0. The program's allocator
+   may run under it.
+   Threads: caller's threads. ds__cpu_watched may be called from any thread. */
 
 static inline int ds__cpu_watched(const ds__cpu_stream *s) {
     return DS__UNLIKELY(atomic_load_explicit(&s->watch, memory_order_relaxed) != 0) ? 1 : 0;
@@ -9785,7 +10288,22 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     return r;
 }
 
-/* cpu/capture_op.h - capture op. */
+/* cpu/capture_op.h - stream work and forbidden calls during a capture.
+
+   Decides the effect of an operation on a capturing stream: a node, a dependency or an error
+   (ds__cpu_capture_op). Brings further streams into a capture (ds__cpu_fork_event,
+   ds__cpu_fork_stream). Refuses calls that an open capture forbids (ds__cpu_unsafe,
+   ds__cpu_unsafe_wait).
+
+   Invariants: an operation on a capturing stream never enters a queue. If it cannot become a
+   node, the graph and the stream's nodes are unchanged. An event recorded in a capture stands
+   for nodes and keeps its own copy of their list. A call that invalidates a capture is named in
+   the later errors of that capture.
+   Locks: the core's capture lock, then an event's lock. ds__cpu_fork, ds__cpu_capture_op and its
+   steps expect the capture lock, the other functions take it. The registries' mutex
+   (ds__cpu_event_look) is taken and released before. ds__capture_over runs after the lock is
+   released.
+   Threads: caller's threads, any number at once. */
 
 /* the core keeps it */
 static ds_result ds__cpu_capture_mode(ds_capture_mode mode) {
@@ -10079,17 +10597,33 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
         ds__capture_over(over, 1);
 }
 
-/* cpu/graph_plan.h - cpu graphs. */
+/* cpu/graph_plan.h - layout of executables: lanes and entries.
 
-/* Policy. An executable is a set of lanes, chains of nodes of which each depends on the one
-   before. A lane is a stream of its own whose queue is not filled by a producer but stands ready
-   in memory, the plan; dependencies between lanes are waits for a number of another lane, as
-   between any streams. So workers, priorities, host functions, failures, and waiting threads
-   that help treat a graph as they treat streams. A launch is one operation of the user's stream:
-   it waits for its turn at the executable (the gate counts launches that are over), starts the
-   lanes, runs the first one itself, and waits for all. A change of the executable makes a new
-   plan; launches on their way keep theirs. A graph of one chain so costs what its operations
-   cost, less the queue. */
+   Divides the nodes of a graph into lanes (ds__cpu_lay_out) and creates the lanes' streams
+   (ds__cpu_make_lanes). Defines the executable (ds__cpu_exec), the plan and the launch.
+
+   Policy:
+   1. An executable is a set of lanes. A lane is a chain of nodes, each of which depends on the
+      one before.
+   2. A lane is a stream. No producer fills its queue: the operations are ready in memory, the
+      plan.
+   3. A dependency between lanes is a wait for a number of the other lane, as between any
+      streams. Workers, priorities, host functions, failures and helping host threads treat lanes
+      as streams.
+   4. A launch is one operation of the user's stream. It waits for its turn at the executable,
+      starts the lanes, runs the first lane itself where that is allowed, and waits for all. The
+      gate counts completed launches.
+   5. A change of the executable makes a new plan. Pending launches keep theirs.
+   6. A graph of one chain therefore costs as much as its operations, without the queue.
+
+   Invariants: the nodes of a lane have one device and one priority. Entries are in topological
+   order, so a lane waits only for an earlier entry of another lane. Numbers count the operations
+   of a lane in one launch from 1, waits included. `flat` has the order of ds__cpu_flatten, which
+   ds__cpu_regather repeats.
+   Locks: expects none: no other thread knows the executable yet. ds__cpu_make_lanes takes
+   `object_lock` and the device's lock.
+   Threads: the thread that instantiates the graph. ds__cpu_lane_end may be called from any
+   thread. */
 
 typedef struct ds__cpu_plan {
     _Atomic int users;
@@ -10352,7 +10886,21 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
     return 1;
 }
 
-/* cpu/graph.h - graph. */
+/* cpu/graph.h - executables and their plans.
+
+   Creates an executable from the nodes of a graph (ds__cpu_graph_instantiate), writes its plan
+   (ds__cpu_plan_make), and frees both. The core keeps the shadow graph (ds__body), so entries
+   that change a graph do nothing. A change of an executable drops its plan.
+
+   Invariants: a plan does not change once it is made. It lives until the executable and all
+   launches have dropped it, and keeps the payloads of its nodes alive. `dirty` is set after a
+   change, until the next launch or upload makes a plan. Event nodes are numbered in the order of
+   the entries, which ds__cpu_launch_events repeats.
+   Locks: takes none itself. The core's lock of the executable orders changes, uploads and
+   launches. Dropping a plan under that lock runs no destructor of the user, because the shadow
+   graph still owns the payloads.
+   Threads: caller's threads. The last reference to a plan or an executable may be dropped by the
+   owner of a launching stream, also a worker; payload destructors then run there. */
 
 static void ds__cpu_plan_drop(ds__cpu_plan *p) {
     if (!p || atomic_fetch_sub(&p->users, 1) != 1)
@@ -10615,7 +11163,21 @@ static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
     return ds__cpu_exec_changed(exec);
 }
 
-/* cpu/graph_launch.h - cpu graphs: launching. */
+/* cpu/graph_launch.h - launches of executables.
+
+   Enqueues a launch as one operation (ds__cpu_submit_launch), runs it when the stream comes to
+   it (ds__cpu_launch_step), and runs the operations that only lanes have (ds__cpu_lane_step).
+
+   Invariants: launches of an executable run one at a time, in the order of their submission: the
+   gate counts completed ones. Launch t uses the numbers from base + t * operations + 1 on in
+   each lane. A failed submission returns both references of the stamps and all lanes of shared
+   events. A failure of a lane becomes a failure of the launching stream.
+   Locks: the core's lock of the executable is held around ds__cpu_submit_launch and
+   ds__cpu_submit_upload. Under it the registries' mutex, the locks of events and those of a
+   submission are taken, one after another. In inline mode the launch runs to its end under that
+   lock, host functions on their threads included. The steps run without a lock of the driver.
+   Threads: caller's threads submit. ds__cpu_launch_step and ds__cpu_lane_step run on the owner
+   of the stream or lane; lanes run concurrently. */
 
 static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
@@ -10857,7 +11419,21 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
     return t.stream ? ds__cpu_wait_step(w, s, t.stream, t.upto, number, who) : DS__CPU_EMPTY;
 }
 
-/* cpu/memory.h - cpu memory. */
+/* cpu/memory.h - device memory: allocation, mapping, stream order.
+
+   Allocates device memory within the device's limit (ds__cpu_memory_alloc). Maps pages in
+   reserved address space (ds__cpu_space_map), and allocates in stream order
+   (ds__cpu_async_alloc, ds__cpu_async_free). Memory is the system's; the driver caches none.
+
+   Invariants: `used` never exceeds `limit`. It counts allocated, mapped, asynchronous and shared
+   memory, and `async_used` the asynchronous part. A mapping is registered before its memory is
+   committed, and removed before the memory is returned. Asynchronous memory is freed when the
+   stream comes to the DS__OP_FREE, also on a failed stream.
+   Locks: none of its own: the counts are atomic. Mappings take `ds__g.mapping_lock`,
+   ds__cpu_unsafe takes the core's capture lock, and ds__cpu_async_free takes the locks of a
+   submission.
+   Threads: caller's threads, any number at once. ds__cpu_async_over runs on the owner of the
+   stream. */
 
 /* The core keeps the table of all memory; what it does not know is ordinary host memory. */
 static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
@@ -11027,7 +11603,19 @@ static ds_result ds__cpu_async_info(int device, size_t *out_reserved, size_t *ou
     return DS_OK;
 }
 
-/* cpu/share.h - share. */
+/* cpu/share.h - device memory shared between processes.
+
+   Allocates device memory that other processes can open (ds__cpu_share_alloc), exports and
+   imports it as 64 bytes. A block is a memory file; the exported bytes name the process, the
+   file and a cookie.
+
+   Invariants: the memory is reserved completely before it is mapped, so touching it cannot fail.
+   Each block in the list counts in its device's `used`. An import counts nowhere, and a process
+   cannot import its own memory.
+   Locks: the mutex of the shared-memory registries guards the list `shares`. ds__cpu_unsafe
+   takes the core's capture lock while a capture is open. The two are not held together, and
+   system calls run without them.
+   Threads: caller's threads. Release and close expect that no work uses the memory. */
 
 /* Memory that other processes can open; it is all there before anybody touches it. */
 typedef struct ds__cpu_share {
@@ -11135,7 +11723,17 @@ static void ds__cpu_share_close(int device, void *base, size_t size) {
     ds__os_unmap(base, size);
 }
 
-/* cpu/host_memory.h - host memory. */
+/* cpu/host_memory.h - pinned memory, release of memory, and draining.
+
+   Allocates and registers host memory (ds__cpu_host_alloc, ds__cpu_host_register).
+   ds__cpu_memory_wait waits until no work uses memory, and ds__cpu_memory_release then frees
+   device or pinned memory. ds__cpu_drain waits for all work of the driver.
+
+   Invariants: ds__cpu_memory_release always succeeds, and no work uses the memory any more when
+   it is called. Registered memory is not freed. ds__cpu_drain needs no memory and cannot fail.
+   Locks: ds__cpu_unsafe takes the core's capture lock while a capture is open. ds__cpu_drain
+   takes a device's lock to find an unfinished stream. The waits hold no lock of the driver.
+   Threads: caller's threads. ds__cpu_drain runs during ds_shutdown and in ds__cpu_stop. */
 
 static ds_result ds__cpu_host_alloc(size_t size, void **out) {
     ds_result r = ds__cpu_unsafe(
@@ -11196,7 +11794,18 @@ static void ds__cpu_drain(void) {
     }
 }
 
-/* cpu/device.h - cpu devices. */
+/* cpu/device.h - device entries of the CPU driver.
+
+   Describes the virtual devices (properties, free memory, peer access, speed, priorities), waits
+   for one (ds__cpu_device_synchronize), and clears its failure (ds__cpu_device_reset).
+
+   Invariants: ds__cpu_device_reset waits for the work submitted before the call. It then clears
+   the failures of the device and of its streams, but their failed numbers stay failed (`past`).
+   With a fabric, peer access follows from its routes, else from the matrix of the options.
+   Locks: ds__cpu_unsafe_wait takes the core's capture lock. ds__cpu_device_reset takes the
+   device's lock to visit the streams, and `raw_lock` under it. The waits hold no lock of the
+   driver.
+   Threads: caller's threads. */
 
 static ds_result ds__cpu_device_properties(int device, ds_device_properties *out) {
     memset(out, 0, sizeof *out);
@@ -11293,7 +11902,19 @@ static ds_result ds__cpu_priority_range(int device, int *out_least, int *out_gre
     return DS_OK;
 }
 
-/* cpu/options.h - cpu start and stop. */
+/* cpu/options.h - options of the CPU driver.
+
+   Checks a ds_cpu_desc (ds__cpu_check_desc), and keeps a copy of it until ds_shutdown
+   (ds__cpu_keep_desc). ds__cpu_option reads a number from the options or else from the
+   environment.
+
+   Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
+   where 0 means a default, and its number of devices is also that of the options. A refused
+   ds_cpu_desc changes nothing.
+   Locks: ds__cpu_keep_desc is called under the core's initialisation mutex (`ds__g.mutex`).
+   ds__cpu_check_desc runs without a lock. The program's allocator may run in ds__cpu_keep_desc.
+   Threads: the threads that call ds_init and ds_shutdown, one at a time. ds__cpu_desc is read by
+   the thread that starts the driver. */
 
 static int ds__cpu_option(int value, const char *name, int fallback, int most) {
     uint64_t n = value > 0 ? (uint64_t)value : ds__env_number(name);
@@ -11430,7 +12051,21 @@ static ds_result ds__cpu_keep_desc(const ds_cpu_desc *desc) {
                              desc->fabric->devices);
 }
 
-/* cpu/driver.h - driver. */
+/* cpu/driver.h - driver table, start and stop of the CPU driver.
+
+   Defines the table ds__cpu_driver, starts the driver (ds__cpu_start) and stops it
+   (ds__cpu_stop). ds__cpu_passed tells the core whether all work that was pending at a mark is
+   over. Implements ds_cpu_get_stats and ds_cpu_clock.
+
+   Invariants: the options, limits and counts that threads read are set before the first thread
+   starts. If ds__cpu_start fails, its threads have ended and its memory is freed. ds__cpu_stop
+   waits for all work, ends all threads, and then frees queues, streams, events and failures.
+   Locks: probe, start and stop are called under the core's initialisation mutex (`ds__g.mutex`).
+   ds__cpu_stop waits for work and joins threads under it, so host functions may run meanwhile.
+   ds__cpu_passed takes the lock of one device after another, and ds_cpu_get_stats the pool's
+   lock.
+   Threads: start and stop run on one thread, without other calls. The rest runs on caller's
+   threads. */
 
 static void ds__cpu_probe(ds_backend_info *out) {
     out->name = "cpu";
@@ -11663,18 +12298,41 @@ DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
 
 #ifdef DEVSTREAM_CUDA
 
-/* cuda/types.h - cuda: the CUDA driver, over cudart. */
+/* cuda/types.h - types and state of the CUDA driver.
 
-/* Policy. Streams, events, copies and memory are cudart's. What goes through the driver's own
-   entry points, which cudart hands out, so that nothing links to libcuda: kernel images,
-   launches, fills of more than bytes, and queries, which in cudart would leave "not ready" as
-   the thread's last error. Every call stands in a scope, which makes the device current when it
-   is not, and clears the thread's last error only if it was ours. For another device its primary
-   context is pushed and popped again: cudaSetDevice back to the former device would give that
-   one a context, hundreds of MB, if it had none (CUDA 12). CUDA does not ask for the device at
-   every call (Programming Guide, "Stream and Event Behavior"), but in a thread without a context
-   cudart would make one for its current device. Host functions and callbacks both are
-   cudaStreamAddCallback's: those run in every case and learn of a failure. */
+   Declares the driver's objects for streams, events, host functions, modules and staging buffers,
+   and its global state (ds__cuda). Includes the header of cudart and lists the entry points of the
+   driver library (DS__CUDA_ENTRY_POINTS). Needs neither libcuda nor cuda.h.
+
+   Policy:
+   1. cudart does streams, events, copies and memory. The driver library does contexts, kernel
+      images, launches, kernel nodes of images, fills of 2 and 4 bytes, and mapped memory. Its entry
+      points come from cudart, so nothing links to libcuda.
+   2. Queries go to the driver library as well. In cudart a query would leave "not ready" as the
+      thread's last error.
+   3. Every call of an entry runs in a scope (ds__cuda_scope). A scope makes its device current if
+      another device is current. It clears the thread's last error only if a call of the scope has
+      caused that error.
+   4. For another device, a scope pushes the primary context of the device and pops it again. With
+      CUDA 12, cudaSetDevice back to the former device could create a context there, which takes
+      hundreds of MB.
+   5. CUDA does not require the device to be current for every call (Programming Guide, "Stream and
+      Event Behavior"). In a thread without a context, however, cudart would create one for its
+      current device.
+   6. Host functions and callbacks both use cudaStreamAddCallback: CUDA runs these in every case and
+      reports a failure to them.
+
+   Invariants: `streams` holds every stream object except those of the legacy streams. A host
+   function is in `hosts` until it begins to run or CUDA refuses it. The state of a host function or
+   keep changes from pending to taken once; the thread that changes it runs or releases the object.
+   Primary contexts are retained and peer access is enabled for the life of the process.
+   Locks: `mutex` guards the modules, the side streams and the set-up of pools; it is held across
+   driver calls that compile or create. `lock` guards `streams` and is held across queries and event
+   records. `host_lock` guards `hosts`, `stages` and `keeps`; no call into CUDA is made under it.
+   The core's capture lock comes before all of them. An error about a capture takes the capture
+   lock, so errors must be reported after `lock` or a stream's lock is released.
+   Threads: any. `devices`, `multiprocessors` and the entry points are written during initialisation
+   only. CUDA's own threads use the host functions, the keeps and the staging buffers. */
 
 #if defined(__has_include)
 #if !__has_include(<cuda_runtime_api.h>)
@@ -11693,9 +12351,6 @@ DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
 #error "devstream needs cudart 11.8 or newer"
 #endif
 
-/* X(function, parameters): what is taken from the driver. The types are those of cuda.h, which
-   need not be there: results, options and JIT options are ints, handles are pointers, a device's
-   address is 64 bits wide. */
 /* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a driver's entry of before does not look at the last two */
 typedef struct ds__cuda_kernel_params {
     void *function;
@@ -11724,6 +12379,9 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     unsigned char reserved[4];
 } ds__cuda_memory;
 
+/* X(function, parameters): the functions taken from the driver library. The types are those
+   of cuda.h, which need not be there: results, options and JIT options are ints, handles are
+   pointers, a device's address is 64 bits wide. */
 /* clang-format off */
 #define DS__CUDA_ENTRY_POINTS(X) \
     X(cuModuleLoadDataEx, \
@@ -11781,7 +12439,7 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
 enum {
     DS__CUDA_NO_CONTEXT = 201,
     DS__CUDA_NOT_READY = 600,
-    DS__CUDA_MAX_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */,
+    DS__CUDA_MAX_SHARED = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
     DS__CUDA_HAS_SPACE = 102 /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
 };
 
@@ -11797,14 +12455,12 @@ typedef struct ds__cuda_stage {
 
 typedef struct ds__cuda_stream {
     cudaStream_t handle;
-    /* device, kind: DS__STREAM_* */
     int device;
-    int kind;
+    int kind; /* DS__STREAM_* */
     int priority;
     _Atomic uint64_t capture; /* the number of the capture that it was last seen in */
-    /* owned, blocking: the handle ends with this object; it is ordered with the legacy stream */
-    int owned;
-    int blocking;
+    int owned;                /* the handle ends with this object */
+    int blocking;             /* the stream is ordered with the legacy stream */
     /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
     int hidden;
     uint64_t thread;         /* a per-thread stream's */
@@ -11896,10 +12552,8 @@ static struct {
     ds__cuda_keep *keeps;   /* what CUDA has not let go yet */
     /* what it had not at a shutdown: it may still run and end that, which stays for good */
     ds__cuda_keep *left;
-    /* host_count, inside: host functions that were put on a stream and have not returned; that
-       run */
-    _Atomic int host_count;
-    _Atomic int inside;
+    _Atomic int host_count; /* host functions that were put on a stream and have not returned */
+    _Atomic int inside;     /* host functions that run */
     _Atomic uint64_t threads;
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
@@ -11908,7 +12562,23 @@ static struct {
 
 static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
 
-/* cuda/call.h - cuda calls and errors. */
+/* cuda/call.h - scopes, errors and capture modes of CUDA calls.
+
+   Wraps the calls into CUDA. ds__cuda_enter opens a scope with a current device, ds__cuda_leave
+   closes it, and ds__cuda_on opens one for a stream. DS__RT checks a call of cudart, DS__DR_CODE
+   calls an entry point of the driver library, and ds__cuda_fail reports the error. ds__cuda_relax
+   and ds__cuda_query_begin change the thread's capture mode around calls that an open capture could
+   forbid.
+
+   Invariants: A successful ds__cuda_enter needs one ds__cuda_leave; a failed one needs none.
+   ds__cuda_leave makes the former device current again. An error that was pending in the thread
+   before the scope stays its last error. ds__cuda_enter marks the device as used.
+   Locks: The successful path takes none. Codes 900 to 908 take the capture lock
+   (ds__cuda_capture_failed) unless the thread holds it (ds__tls.capture_locked). ds__cuda_fail may
+   invoke the user's log function under the locks of the caller.
+   Threads: any. A scope belongs to the thread that opened it. The per-thread stream of another
+   thread is refused (ds__cuda_mine), because CUDA's handle for it means the calling thread's
+   stream. */
 
 /* After these the device cannot be used by this process any more (driver_types.h says so at
    each). */
@@ -12162,7 +12832,21 @@ static inline ds_result ds__cuda_on(ds__cuda_scope *scope, const ds__cuda_stream
     return r;
 }
 
-/* cuda/device.h - cuda start and devices. */
+/* cuda/device.h - start-up and devices.
+
+   Finds the CUDA devices and the entry points of the driver library (ds__cuda_probe) and starts the
+   driver (ds__cuda_start). Implements the device entries: properties, memory, links, speed, peer
+   access, priorities and synchronisation. Reset is not supported.
+
+   Invariants: ds__cuda_probe creates no context. Peer access is asked for once for each ordered
+   pair of devices, is enabled with the first positive answer, and is never disabled.
+   ds__cuda_device_synchronize unloads only modules that had no users before the wait.
+   Locks: ds__cuda_device_synchronize takes ds__cuda.mutex before and after its wait, never during
+   the wait. The other functions take none.
+   Threads: probe and start run during initialisation, all other entries on any thread. If two
+   threads enable the same peer access, the second one accepts CUDA's answer "already enabled".
+   Memory queries and peer access run in relaxed capture mode, so open captures neither forbid them
+   nor become invalid. */
 
 static cudaError_t ds__cuda_entry_point(const char *name, void **out) {
 #if CUDART_VERSION >= 12000
@@ -12189,9 +12873,10 @@ static void ds__cuda_probe(ds_backend_info *out) {
 #undef DS__CUDA_NAME
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
+    /* count, runtime, driver: untouched on failure */
     int count = 0;
     int runtime = 0;
-    int driver = 0; /* untouched on failure */
+    int driver = 0;
     const char *call = "cudaGetDeviceCount";
     cudaError_t pending = cudaPeekAtLastError();
     cudaError_t code = cudaGetDeviceCount(&count);
@@ -12390,7 +13075,20 @@ static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_gr
     return r;
 }
 
-/* cuda/stream.h - cuda streams. */
+/* cuda/stream.h - stream objects.
+
+   Creates, wraps and ends the driver's stream objects (ds__cuda_stream) and keeps the list of them.
+   Implements the entries stream_create, stream_wrap, stream_native, stream_destroy, stream_unwrap,
+   stream_hide, stream_forget and stream_identity.
+
+   Invariants: Every stream object except those of the legacy streams is in ds__cuda.streams. At
+   most one of them owns a native handle. If the last object of a handle is ended or hidden, the
+   captures that began on the handle are over. A destroyed native stream is freed by CUDA when its
+   work is done.
+   Locks: The list functions take ds__cuda.lock; this room calls no driver under it. Ending or
+   hiding a stream may take the capture lock, so the caller must not hold it. Creating a stream is
+   allowed under the capture lock.
+   Threads: any. The caller ensures exclusive use of a stream object while the object ends. */
 
 /* The lock is held. */
 static void ds__cuda_link_stream(ds__cuda_stream *s) {
@@ -12613,7 +13311,21 @@ static const void *ds__cuda_stream_identity(void *stream) {
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
 }
 
-/* cuda/stream_wait.h - stream wait. */
+/* cuda/stream_wait.h - queries of streams and waits of the host.
+
+   Tells whether the work of a stream is done (ds__cuda_stream_query) and waits for it
+   (ds__cuda_stream_synchronize). Records an event for later waits (ds__cuda_mark). Waits with a
+   time limit by polling (ds__cuda_poll), also for events.
+
+   Invariants: The query and the wait of the legacy stream include each blocking stream of its
+   device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
+   stream, since that would be a barrier for all blocking streams. Per-thread streams of other
+   threads are left out.
+   Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
+   cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come after its release.
+   Threads: any. If a capture is open, queries run in relaxed capture mode. The list of blocking
+   streams may change between its count and the records; streams beyond the count are not waited
+   for. */
 
 /* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
    counts its own work only, and to put something on it would be a barrier for all of them. So
@@ -12779,7 +13491,22 @@ static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) 
     return r;
 }
 
-/* cuda/event.h - cuda events. */
+/* cuda/event.h - events.
+
+   Creates, destroys, queries, waits for and measures the driver's events (ds__cuda_event), and
+   exchanges them with other processes (export, import). The core creates an event for its first
+   record. If that record failed and the next one is on another device, ds__cuda_event_create makes
+   a new event and chains the former one (`older`).
+
+   Invariants: The native event and the device of an object never change. An older event lives until
+   ds__cuda_event_destroy, because a reader may still hold it. `capture` is the number of the
+   capture in which the event was last recorded, or 0.
+   Locks: none of the driver. The core holds the event's own lock (`bind`) around
+   ds__cuda_event_create, so cudaEventCreateWithFlags runs under a spinlock. No lock is needed for a
+   wait.
+   Threads: any; all entries except destroy may run concurrently on one event. If a capture is open,
+   queries and elapsed times run in relaxed capture mode. A wait with a time limit polls
+   (ds__cuda_poll). */
 
 static ds_result ds__cuda_make_event(const ds__cuda_scope *scope, unsigned flags,
                                      cudaEvent_t *out) {
@@ -12937,7 +13664,21 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
     return DS_OK;
 }
 
-/* cuda/host_func.h - cuda host functions. */
+/* cuda/host_func.h - host functions and callbacks.
+
+   Enqueues host functions and callbacks (ds__cuda_submit_host, ds__cuda_post) and runs each once
+   (ds__cuda_run_host). Both use cudaStreamAddCallback, which CUDA invokes after a failure as well.
+   If the stream captures, a host function becomes a node by capture_op.h.
+
+   Invariants: A record is in ds__cuda.hosts until it begins to run. The thread that changes its
+   state from pending to taken runs it. host_count includes a record until its function and its
+   destructor have returned. After a failure a callback gets DS_ERR_FAILED, a host function does not
+   run, and the destructor runs in any case.
+   Locks: `host_lock` guards the list; no driver call and no user code runs under it. ds__cuda_post
+   may be called under the capture lock or a stream's staging mutex.
+   Threads: any thread enqueues. The functions run on CUDA's callback thread, or during shutdown,
+   after the failure of a device, on the thread that drains. Calls into devstream are refused there
+   (ds__tls.in_callback). */
 
 static void ds__cuda_unlist_host(ds__cuda_host *h) {
     ds__lock_take(&ds__cuda.host_lock);
@@ -13052,7 +13793,20 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
     return r;
 }
 
-/* cuda/copy_plain.h - cuda copies and fills. */
+/* cuda/copy_plain.h - copies by cudart and work on host memory.
+
+   Enqueues a copy by cudart (ds__cuda_move) and says how cudart must be told about operands
+   (ds__cuda_where, ds__cuda_kind, ds__cuda_on_gpu). Runs copies and fills between host memory as
+   host functions (ds__cuda_submit_host_work). For these, cudart would block the caller or has no
+   function.
+
+   Invariants: An operand at an unknown place counts as one on a GPU, and cudart finds its place.
+   The copy of the operation is freed by the destructor of its host function. With DS__OP_BLOCKS,
+   ds__cuda_submit_host_work returns after the work is done.
+   Locks: none of its own. ds__cuda_submit_host_work uses host_func.h and may wait for the stream,
+   so its callers hold no lock of the driver.
+   Threads: any; ds__cuda_move runs in a scope of its caller. ds__cuda_host_work runs on CUDA's
+   callback thread, or during shutdown on the thread that drains. */
 
 /* Where an operand of a copy is: a device's index, or one of these. */
 enum { DS__CUDA_HOST = -1, DS__CUDA_ASK = -2 /* cudart sees for itself */ };
@@ -13152,11 +13906,24 @@ static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__o
                : DS_OK;
 }
 
-/* cuda/staging.h - staging. */
+/* cuda/staging.h - staged copies between a GPU and a CPU device.
 
-/* A copy between a GPU and a CPU device's memory, which is host memory that may be touched in
-   stream order only: piece by piece through one pinned buffer, host functions between the buffer
-   and that memory, cudart between it and the GPU. */
+   Copies between a GPU and memory of a CPU device (ds__cuda_staged_to_gpu,
+   ds__cuda_staged_from_gpu). That memory is host memory, but it may be touched in stream order
+   only. The copy runs piece by piece through one pinned buffer. Host functions copy between the
+   buffer and that memory; cudart copies between the buffer and the GPU.
+
+   Invariants: A stream has at most one buffer of DS__CUDA_STAGE bytes; its copies share the buffer,
+   because they run one after the other. The buffer counts the stream and its copies as users, and
+   without users it waits in ds__cuda.stages for another stream. The record `last` runs behind all
+   pieces and keeps the buffer until cudart has read it. A copy on a stream that captures is
+   refused.
+   Locks: The stream's staging mutex is held while all pieces of a copy are enqueued. The calls of
+   cudart run under it, after a failure also a wait for the stream. `host_lock` is taken under it.
+   The caller holds no lock of the driver.
+   Threads: any thread submits. The pieces run on CUDA's callback thread, which must not call CUDA,
+   so a buffer is kept there and not freed. */
+
 typedef struct ds__cuda_staged ds__cuda_staged;
 
 typedef struct ds__cuda_piece {
@@ -13350,7 +14117,22 @@ static ds_result ds__cuda_staged_from_gpu(ds__cuda_stream *s, const ds__op *op) 
     return ds__cuda_submit_staged(s, op, 0);
 }
 
-/* cuda/copy.h - copy. */
+/* cuda/copy.h - copies, fills and waits between streams.
+
+   Enqueues copies (ds__cuda_submit_copy) and fills (ds__cuda_submit_fill). Uses a host function
+   between host memory, staging.h for a CPU device's memory, and a temporary stream for another
+   GPU's memory (ds__cuda_elsewhere). ds__cuda_wait_stream makes a stream wait for another one.
+   ds__cuda_copy_now copies at once for a stream of the CPU driver.
+
+   Invariants: ds__cuda_elsewhere makes a stream for one operation, because a shared one would order
+   unrelated streams. A stream's `mark` is not recorded again between a record and the wait for it.
+   ds__cuda_run_together never runs its function, since a GPU's streams cannot be held.
+   Locks: ds__cuda_wait_stream holds the other stream's lock across event creation, the record and
+   cudaStreamWaitEvent; it reports errors of these calls after the release. It may run under the
+   capture lock. ds__cuda_copy_now holds ds__cuda.mutex while it creates a side stream, not during
+   the copy. The other functions take none here.
+   Threads: any. ds__cuda_copy_now runs on the thread that executes the CPU driver's kernel, and
+   blocks it until the copy is done. All such copies of a device share one side stream. */
 
 /* capture: in which the event was recorded last. */
 static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event, uint64_t capture) {
@@ -13501,7 +14283,6 @@ static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
                                            : ds__cuda_elsewhere(s, device, op, ds__cuda_fill);
 }
 
-/* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
 static int ds__cuda_device_of(const void *ptr) {
     ds_pointer_info info;
     if (!ds__known(ptr, &info) && ds__ask(ptr, &info) < 0)
@@ -13521,6 +14302,7 @@ static ds_result ds__cuda_run_together(void *const *streams, size_t count,
     return DS_OK;
 }
 
+/* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
 static ds_result ds__cuda_copy_now(const ds__op *op) {
     int to = ds__cuda_device_of(op->u.copy.dst);
     int from = ds__cuda_device_of(op->u.copy.src);
@@ -13542,7 +14324,22 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
     return r;
 }
 
-/* cuda/module.h - cuda kernels. */
+/* cuda/module.h - kernel images and functions.
+
+   Loads the image of a kernel on a device and finds its function (ds__cuda_ready), and unloads
+   images without users. ds__cuda_loaded gives the function of a kernel on a device without a lock.
+   Implements the entries kernel_load and kernel_destroy.
+
+   Invariants: Kernels with the same image address and device share a module, which counts its
+   users. A module without users is never used again, because its address may belong to another
+   image by then. It is unloaded after a wait for the device, or at once if no function was found in
+   it. `function` is stored last, with release order.
+   Locks: ds__cuda_ready, ds__cuda_kernel_destroy and ds__cuda_take_modules take ds__cuda.mutex;
+   ds__cuda_load_module, ds__cuda_load_function and ds__cuda_load expect it. It is held while the
+   driver compiles PTX, so other loads wait. ds__cuda_unload needs no lock.
+   Threads: any. Loading and unloading run in relaxed capture mode. ds__cuda_kernel_destroy runs
+   when nothing can launch the kernel any more; the module stays loaded for pending launches until
+   the device has been waited for. */
 
 /* PTX without its terminating zero, which the driver needs; cubins begin with ELF's four bytes,
    fatbins with one of two others. */
@@ -13737,7 +14534,19 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
     ds__cuda_unrelax(scope, relaxed, mode);
 }
 
-/* cuda/launch.h - launch. */
+/* cuda/launch.h - kernel launches.
+
+   Launches kernels over items or over a grid (ds__cuda_launch). Points CUDA to the parameters
+   (ds__cuda_params), computes the grid of a number of items (ds__cuda_items_grid), and splits too
+   many items into several launches (ds__cuda_launch_items).
+
+   Invariants: The limit of dynamic shared memory of a function on a device only grows, because a
+   launch of another thread may need it. Items are split only if the kernel takes FIRST and COUNT
+   and both have 8 bytes. ds__cuda_launch_one expects a kernel that is loaded on the device.
+   Locks: ds__cuda_allow_shared takes ds__cuda.mutex across cudaFuncSetAttribute or
+   cuFuncSetAttribute; the caller may hold the capture lock. A launch without a new limit takes
+   none.
+   Threads: any. */
 
 /* Where the parameters are: in the argument struct, which cuLaunchKernel copies from, or in
    first and count (which have offset 0 in the kernel's list). Of a number in 4 bytes the low
@@ -13915,16 +14724,35 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     return r;
 }
 
-/* cuda/graph_types.h - cuda capture and graphs. */
+/* cuda/graph_types.h - captures and graphs: types, kept objects, host tasks.
 
-/* Policy. CUDA captures, keeps the rules and runs graphs; beside each native graph stands the
-   core's picture, whose node i is the native graph's i-th. After each operation of ours on a
-   stream that captures, CUDA is asked which node it became; what others have put there is
-   entered as a node that is not known. An executable is made from a clone, which stays for its
-   nodes' handles, since the graph may go. What host nodes need is counted: pictures own it, and
-   what an executable needs CUDA owns, through one user object, which an update replaces and
-   which ends after the last launch that needs it (Programming Guide, "CUDA User Objects"). Codes
-   900 to 908 tell neither which capture nor whether it goes on: both are looked up. */
+   Declares the native part of a graph (ds__cuda_graph), of an executable (ds__cuda_exec) and of a
+   capture's origin. A list of kept objects (ds__cuda_owns) holds the data that native nodes use.
+   ds__cuda_task is the data of a host node, and ds__cuda_host_node runs it.
+
+   Policy:
+   1. CUDA captures, keeps the rules of capture and runs graphs. Beside each native graph stands the
+      shadow graph of the core (ds__body). Node i of the shadow graph is the i-th node of the native
+      graph.
+   2. After each operation of devstream on a stream that captures, CUDA is asked for the node of the
+      operation. Nodes of other libraries are entered as nodes of unknown kind.
+   3. An executable is made from a clone of the graph, because the graph may be destroyed first. The
+      clone stays, since CUDA names the nodes of the executable by its handles.
+   4. The data of host nodes has a count of owners. Shadow graphs own the data; CUDA owns the data
+      of an executable through one user object. An update replaces that object; the former one ends
+      after its last launch (Programming Guide, "CUDA User Objects").
+   5. Codes 900 to 908 tell neither the capture nor whether it is still valid. Both are looked up.
+
+   Invariants: An entry of ds__cuda_owns has one reference to its object and the index of its node,
+   or one of the tags DS__CUDA_ATTACHED, DS__CUDA_NOWHERE and DS__CUDA_NEW. A task whose `fn` is
+   NULL runs nothing.
+   Locks: takes none. The graph's lock in the core guards a graph's list, and the capture lock does
+   while a capture makes the graph. `capture` is guarded by the capture lock. An executable's list
+   is guarded by the executable's lock. Dropping the last reference to an object runs the user's
+   destructor under the locks of the caller.
+   Threads: any. ds__cuda_host_node runs on a thread of CUDA, with ds__tls.in_callback set. `fn` is
+   atomic, because the stop of the driver may clear it while graphs of other libraries still have
+   the node. */
 
 /* What belongs to nodes of a native graph: the records of its host nodes and, in executables,
    what the user attached. */
@@ -13960,19 +14788,16 @@ typedef struct ds__cuda_origin {
 
 typedef struct ds__cuda_exec {
     cudaGraphExec_t exec;
-    /* device, stale: stale: `now` missed a change */
     int device;
-    int stale;
-    /* kept, now: what it was made from, by whose nodes CUDA knows its nodes; what it does now.
-       NULL: CUDA cannot copy the graph */
+    int stale; /* `now` missed a change */
+    /* the graph that it was made from; CUDA knows its nodes by the nodes of this graph */
     cudaGraph_t kept;
-    cudaGraph_t now;
+    cudaGraph_t now; /* what it does now; both NULL: CUDA cannot copy the graph */
     cudaGraphNode_t *kept_node;
     cudaGraphNode_t *now_node;
     uint32_t count;
-    /* off, on: by node: switched off; its device */
-    unsigned char *off;
-    unsigned char *on;
+    unsigned char *off; /* by node: switched off */
+    unsigned char *on;  /* by node: its device */
     /* kernels and events of `kept`, whose nodes CUDA may look at whatever the executable does
        now */
     ds__body *held;
@@ -14087,7 +14912,23 @@ static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
     return NULL;
 }
 
-/* cuda/capture_info.h - cuda open captures. */
+/* cuda/capture_info.h - open captures: look-up, invalidation and errors.
+
+   Finds the capture of a stream (ds__cuda_find_capture) and captures that CUDA has invalidated
+   (ds__cuda_find_spoilt). Reports CUDA's codes 900 to 908 (ds__cuda_capture_failed). Before a
+   release of memory, ds__cuda_wait_streams waits for the streams outside of captures.
+
+   Invariants: ds__tls.capture_locked counts how often the thread holds the capture lock. CUDA does
+   not number an invalid capture, so it is found by the number stored in the stream or by the stream
+   where it began. An error names the capture of the stream or event, else the capture that the call
+   invalidated, else the one whose rules the call broke.
+   Locks: ds__cuda_lock takes the capture lock. ds__cuda_capture_of, ds__cuda_find_capture and
+   ds__cuda_is_spoilt expect it; ds__cuda_find_spoilt and ds__cuda_forbidden take it;
+   ds__cuda_capture_failed takes it unless the thread holds it. Driver calls run under it.
+   ds__cuda_wait_streams holds ds__cuda.lock across cudaStreamIsCapturing, event creation and event
+   records, never across a wait.
+   Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
+   out. */
 
 typedef struct ds__cuda_look {
     enum cudaStreamCaptureStatus status;
@@ -14351,7 +15192,17 @@ static ds_result ds__cuda_wait_streams(void) {
     return r;
 }
 
-/* cuda/graph_read.h - cuda native graphs beside pictures. */
+/* cuda/graph_read.h - native graphs read into shadow graphs.
+
+   Reads nodes (ds__cuda_read_nodes) and dependencies (ds__cuda_read_after) of a CUDA graph into its
+   shadow graph (ds__body). Finds the index of a native node (ds__cuda_index).
+
+   Invariants: A node that the shadow graph lacks is appended as a node of kind DS_NODE_NATIVE, in
+   CUDA's order and with its dependencies. Known nodes stay as they are. Dependencies on nodes
+   outside the shadow graph are left out.
+   Locks: takes none. The caller holds the capture lock if a capture makes the graph, else the
+   graph's lock in the core. Driver calls run under it.
+   Threads: any. */
 
 static cudaGraphNode_t ds__cuda_native(const ds__node *n) {
     return n->native;
@@ -14471,7 +15322,19 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     return r;
 }
 
-/* cuda/graph_node.h - graph node. */
+/* cuda/graph_node.h - native nodes.
+
+   Translates a node of the shadow graph (ds__node) into CUDA's parameters and adds its native node
+   to a graph (ds__cuda_add). ds__cuda_put_kernel adds a kernel node, or sets one in a graph or an
+   executable.
+
+   Invariants: The device of a node is current while the node is made or set. The data of a host or
+   child node is kept in the graph under the index from the caller; after a failure nothing is kept.
+   One kernel node is one launch, so more items than one launch can have are refused. A switched-off
+   node becomes an empty node.
+   Locks: none of its own. The caller holds the locks that graph.h and graph_exec.h name. A kernel
+   that is not loaded, or needs more dynamic shared memory, takes ds__cuda.mutex.
+   Threads: any. */
 
 /* Which type of CUDA's the node is. */
 static enum cudaGraphNodeType ds__cuda_type(const ds__node *n) {
@@ -14724,7 +15587,21 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
     return r;
 }
 
-/* cuda/graph.h - graph. */
+/* cuda/graph.h - native graphs: creation, nodes, edges and clones.
+
+   Makes, clones and destroys the native graph of a shadow graph (ds__body), and adds nodes and
+   edges to it (the entries graph_*). ds__cuda_rebuild builds the native graph anew from the shadow
+   graph, if CUDA cannot change a node in place.
+
+   Invariants: Every node of the shadow graph has its native node in `native`, unless the shadow
+   graph has no native graph yet (b->native is NULL). Such a graph gets one when it becomes a child
+   node. A failed rebuild leaves the graph as it was. `graph` is NULL if the capture that was to
+   make it failed; ds__cuda_usable refuses such a graph.
+   Locks: takes none. The core holds the graph's lock, a spinlock, also during driver calls. While a
+   capture makes the graph, the core holds the capture lock too (ds__cuda_usable,
+   ds__cuda_graph_add, ds__cuda_graph_edges). ds__cuda_graph_create and ds__cuda_graph_destroy need
+   no lock. Adding a kernel node may take ds__cuda.mutex.
+   Threads: any. */
 
 static ds_result ds__cuda_connect(const ds__cuda_scope *scope, cudaGraph_t graph,
                                   const cudaGraphNode_t *from, const cudaGraphNode_t *to,
@@ -14979,7 +15856,21 @@ static ds_result ds__cuda_graph_attach(ds__body *b, ds__object *o) {
     return DS_OK;
 }
 
-/* cuda/graph_set.h - graph set. */
+/* cuda/graph_set.h - changes of nodes in graphs and executables.
+
+   Changes a node of a graph (ds__cuda_graph_set), of a child graph (ds__cuda_set_child) or of an
+   executable (ds__cuda_set). If CUDA cannot change a node in place, ds__cuda_graph_set builds the
+   native graph anew. A new node instead would be the last one of its graph, and updates of
+   executables depend on the order.
+
+   Invariants: A graph with nodes of unknown kind, or in the making by a capture, cannot be built
+   anew; such a change is refused. If ds__cuda_graph_set fails, the graph's kept objects are
+   unchanged. A child graph is changed only if it has the same nodes and dependencies in the same
+   order.
+   Locks: takes none. The core holds the lock of the graph or executable, and the capture lock while
+   a capture makes the graph. Driver calls run under them; setting a kernel node may take
+   ds__cuda.mutex.
+   Threads: any. */
 
 /* Sets a native node of a graph, or with exec of an executable, which knows it by that node.
    device: the one on which the node was made. task: of a host node. */
@@ -15171,7 +16062,21 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
     return r;
 }
 
-/* cuda/graph_keep.h - cuda executables. */
+/* cuda/graph_keep.h - lifetime of the objects that executables need.
+
+   Makes a CUDA user object that owns all kept objects of an executable (ds__cuda_keep_make), and
+   moves it into a graph before instantiation (ds__cuda_retain). ds__cuda_exec_end destroys an
+   executable.
+
+   Invariants: The thread that changes a keep's state from pending to taken drops its objects, so
+   this happens once. A keep is in ds__cuda.keeps until its objects are dropped. After instantiation
+   or update only CUDA's executable owns the user object; CUDA ends it after the last launch.
+   Locks: `host_lock` guards the list of keeps; no call into CUDA is made under it. User destructors
+   run before ds__cuda_keep_end takes it. The keep itself is freed under it, so the stop of the
+   driver cannot come first. The user's free function therefore runs under a spinlock.
+   Threads: ds__cuda_keep_end runs on a thread of CUDA, where calls into CUDA are not allowed. If
+   the user object cannot be made, it runs on the caller's thread. The other functions run on any
+   thread. */
 
 static void ds__cuda_unlist_keep(ds__cuda_keep *k) {
     ds__lock_take(&ds__cuda.host_lock);
@@ -15283,7 +16188,24 @@ static void ds__cuda_exec_destroy(void *exec) {
     ds__cuda_exec_end(exec);
 }
 
-/* cuda/graph_exec.h - graph exec. */
+/* cuda/graph_exec.h - executable graphs: instantiation, update, launch.
+
+   Instantiates graphs, updates and changes executables (ds__cuda_exec), and launches and uploads
+   them. ds__cuda_remake changes one node by an update from a changed clone, where CUDA cannot set
+   the node in the executable. At the driver's stop, ds__cuda_end_keeps ends what executables still
+   keep.
+
+   Invariants: `kept` is the clone of the instantiated graph, or NULL if CUDA cannot copy the graph;
+   its nodes name the executable's nodes. `now` is a graph of what the executable does, unless
+   `stale` is set. `off` is 1 for a node that CUDA switched off, and 2 for a host node with an empty
+   task. `owns` holds the objects of what the executable does now. A failed change leaves the
+   executable as it was.
+   Locks: The core holds the executable's lock, a spinlock, also during driver calls; for an update
+   also the graph's lock, for an instantiation only that. Dropping kept objects may run user
+   destructors under these locks. ds__cuda_end_keeps takes `host_lock` and runs destructors after
+   its release.
+   Threads: any. ds__cuda_end_keeps runs during the stop, waits for CUDA's threads, and takes over
+   after 0.1 s without progress. */
 
 /* Holds the kernels and events of a graph and of graphs in it. */
 static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
@@ -15654,7 +16576,21 @@ static void ds__cuda_end_keeps(void) {
     }
 }
 
-/* cuda/submit.h - cuda submission. */
+/* cuda/submit.h - dispatch of stream work.
+
+   Enqueues an operation on a stream by its kind (ds__cuda_put), whether the stream captures or not.
+   Holds the records of events and the waits for them (ds__cuda_record, ds__cuda_wait,
+   ds__cuda_external).
+
+   Invariants: ds__cuda_put does not update the shadow graph of a capture; capture_op.h does. An
+   external record or wait uses CUDA's external flag only if the stream captures, because CUDA
+   accepts the flag only there. A record outside devstream's captures sets the event's `capture` to
+   0.
+   Locks: none of its own; launches, host functions and waits between streams take theirs.
+   ds__cuda_put is called with and without the capture lock. For copies and fills the caller holds
+   no lock, because DS__OP_BLOCKS waits for the stream. For launches and uploads of graphs the core
+   holds the executable's lock, or the graph's lock during its instantiation.
+   Threads: any. */
 
 static ds_result ds__cuda_record(const ds__cuda_stream *s, ds__cuda_event *e) {
     ds__cuda_scope scope;
@@ -15724,7 +16660,24 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     }
 }
 
-/* cuda/capture_op.h - cuda work that is captured. */
+/* cuda/capture_op.h - stream work while a capture is open.
+
+   Enqueues work while a capture is open (ds__cuda_submit_watched). In a capture of devstream,
+   ds__cuda_put_captured enqueues the operation, and ds__cuda_note enters its node into the shadow
+   graph. In a capture that devstream did not begin, ds__cuda_host_in_capture attaches the data of a
+   host function to CUDA's graph.
+
+   Invariants: A refusal by devstream (ds__cuda_refuse) leaves the capture valid. A failure in
+   ds__cuda_note keeps the operation and the error text; the node stays of an unknown kind. Objects
+   kept under DS__CUDA_NEW get a node, or DS__CUDA_NOWHERE, before the capture lock is released.
+   Streams made for work on another device live until the capture ends. A capture refuses pageable
+   memory unless the user has declared it stable.
+   Locks: ds__cuda_submit_watched loads kernels first, then takes the capture lock and holds it
+   across the driver calls of captured work. Other work is enqueued after its release. The functions
+   that change a capture or its graph expect the lock. ds__cuda_refuse takes it unless the thread
+   holds it; ds__cuda_host_in_capture needs none. ds__cuda.mutex, ds__cuda.lock, `host_lock` and a
+   stream's lock may be taken under it.
+   Threads: any. The legacy stream cannot capture and takes the ordinary path. */
 
 static const char *const ds__cuda_pageable =
     "the graph would use pageable memory at each launch: pin it, register it, or copy with "
@@ -16063,7 +17016,20 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
     return r;
 }
 
-/* cuda/capture.h - cuda begin and end of captures. */
+/* cuda/capture.h - begin and end of captures.
+
+   Begins a capture on a stream (ds__cuda_capture_begin) and ends it (ds__cuda_capture_end). At the
+   end, the nodes and dependencies in CUDA's graph are read into the shadow graph (ds__body).
+
+   Invariants: `origin` of a capture is set exactly while the capture is in the core's list. A
+   capture is listed before any thread can enqueue work into it without notice: capture_count is
+   raised before CUDA begins it. If CUDA drops a capture at its end, `graph` is NULL, unless the
+   capture went into an existing graph. Streams that were made for a capture end after it.
+   Locks: ds__cuda_capture_begin and ds__cuda_capture_end take the capture lock and hold it across
+   the driver calls that begin, end and read the capture. ds__cuda_capture_over expects it.
+   ds__cuda_end_siblings must run without it, because ending a stream may take it. The core holds
+   ds__g.begin during a begin, and also the graph's lock if the graph existed before.
+   Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. */
 
 /* The lock is held. */
 static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
@@ -16258,7 +17224,21 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
     return r;
 }
 
-/* cuda/capture_query.h - capture query. */
+/* cuda/capture_query.h - capture queries and dependencies, submit entry.
+
+   Implements the entries that query a capture, read or change a stream's dependencies in it, and
+   set the thread's capture mode. Ends captures without a call of the user
+   (ds__cuda_capture_abandon, ds__cuda_stop_capture). Also holds the submit entry (ds__cuda_submit).
+
+   Invariants: ds__cuda_submit takes the direct path only if no capture is open and the operation is
+   not bound to one (DS__OP_INSIDE). A capture on another thread's per-thread stream cannot be ended
+   in CUDA; only devstream's records of it are dropped.
+   Locks: All entries except submit and capture_mode take the capture lock and call CUDA under it;
+   ds__cuda_active and ds__cuda_give_up expect it. Streams of an abandoned capture end, and
+   ds__capture_over runs, after its release. ds__cuda_submit takes locks only as capture_op.h and
+   submit.h say.
+   Threads: any. capture_mode changes the mode of the calling thread only. ds__cuda_capture_abandon
+   runs during shutdown. */
 
 static ds_result ds__cuda_capture_query(void *stream, ds_capture_info *out) {
     ds__cuda_stream *s = stream;
@@ -16448,7 +17428,19 @@ static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
                : ds__cuda_submit_watched(stream, op);
 }
 
-/* cuda/memory.h - cuda memory. */
+/* cuda/memory.h - device memory and access rights.
+
+   Implements the entry memory_alloc. Helps the other memory rooms: ds__cuda_quiet relaxes the
+   capture mode for the allocator, ds__cuda_short completes out-of-memory errors, and
+   ds__cuda_readers lists the devices with access to a device's memory.
+
+   Invariants: ds__cuda_readers lists the device itself and every device that can reach it; it makes
+   no context and enables nothing. The answers of CUDA about pairs of devices are kept in
+   ds__cuda.near and never change.
+   Locks: none.
+   Threads: any. ds__cuda.near is atomic; two threads may ask CUDA about the same pair at once.
+   Allocations for the allocator (ds__tls.quiet) run in relaxed capture mode; other allocations do
+   not, as with cudaMalloc. */
 
 /* What is the allocator's comes and goes while something captures. */
 static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
@@ -16522,7 +17514,17 @@ static ds__cuda_memory ds__cuda_memory_of(int device) {
     return m;
 }
 
-/* cuda/virtual_memory.h - virtual memory. */
+/* cuda/virtual_memory.h - address space and mapped memory.
+
+   Implements the entries that reserve address space and map memory behind it (space_reserve,
+   space_map, space_unmap, space_release) with the driver library's virtual memory management.
+
+   Invariants: A mapping is entered in the table of base/mapping.h before it is made and taken out
+   before it is unmapped. One cuMemUnmap ends one whole mapping. The memory handle is released at
+   once, so the memory lives as long as its mapping. If space_map fails, nothing stays mapped or
+   entered.
+   Locks: The table's functions take the core's mapping lock; no driver call runs under it.
+   Threads: any. All calls run in relaxed capture mode, so no open capture forbids them. */
 
 /* The unit in which memory is mapped. Inside of a scope. */
 static ds_result ds__cuda_space_page(const ds__cuda_scope *scope, size_t *out) {
@@ -16666,7 +17668,19 @@ static ds_result ds__cuda_space_unmap(int device, void *at, size_t size) {
     return DS_OK;
 }
 
-/* cuda/pool.h - pool. */
+/* cuda/pool.h - stream-ordered allocation from CUDA's default pool.
+
+   Implements the driver's own allocator (async_alloc, async_free, async_trim, async_info) over the
+   default memory pool of each device. ds__cuda_pool sets the pool up at its first use,
+   ds__cuda_pool_end restores it.
+
+   Invariants: ds__cuda.pool holds a pool only after its set-up: reuse is allowed, other devices
+   have access, and freed memory is kept. The former release threshold is stored and set again at
+   the end. A stream that captures is refused both allocation and free, and the capture stays valid.
+   Locks: ds__cuda_pool takes ds__cuda.mutex across the driver calls of the set-up.
+   ds__cuda_not_captured takes the capture lock, after the mutex is released, and calls CUDA under
+   it. Allocation and free themselves run without a lock.
+   Threads: any. ds__cuda_pool_end runs while the driver stops. */
 
 /* The device's default pool, which keeps what is freed and gives it out again on any stream, as
    PyTorch sets it up. The mutex is held: its threshold is read once. Inside of a scope. */
@@ -16815,7 +17829,16 @@ static void ds__cuda_pool_end(const ds__cuda_scope *scope, int device) {
     ds__cuda_ignore(scope, cudaMemPoolTrimTo(pool, 0));
 }
 
-/* cuda/share.h - share. */
+/* cuda/share.h - device memory shared between processes.
+
+   Implements the entries share_alloc, share_export, share_import, share_close and share_release
+   with cudaMalloc and CUDA's handles for other processes. The handle is a cudaIpcMemHandle_t in 64
+   bytes.
+
+   Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
+   (ds__cuda_own_handle). No work uses the memory when it is closed or released.
+   Locks: none.
+   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode. */
 
 static ds_result ds__cuda_share_alloc(int device, size_t size, void **out) {
     return ds__cuda_memory_alloc(device, size, out);
@@ -16880,7 +17903,18 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
     ds__cuda_leave(&scope);
 }
 
-/* cuda/host_memory.h - host memory. */
+/* cuda/host_memory.h - pinned memory, release of memory, pointer queries.
+
+   Implements the entries host_alloc, host_register, memory_wait, memory_release and pointer_query.
+   memory_release also ends the device memory of memory.h and registrations of host memory.
+
+   Invariants: Pinned memory is usable from all devices. memory_release releases the memory even if
+   cudart reports the failure of earlier work. If an open capture lets the thread free, memory_wait
+   does not wait for whole devices, which would invalidate the captures of their streams.
+   Locks: memory_wait takes the capture lock (ds__cuda_forbidden) and ds__cuda.mutex or
+   ds__cuda.lock in turn; it waits under none of them. The other entries take none.
+   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode, so open
+   captures do not matter. memory_wait blocks the caller. */
 
 /* The device whose context pinned memory is made in: the thread's, or one that is in use anyway. */
 static ds_result ds__cuda_enter_any(ds__cuda_scope *scope) {
@@ -16987,7 +18021,21 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
     return DS_OK;
 }
 
-/* cuda/driver.h - cuda end. */
+/* cuda/driver.h - driver table, drain and stop.
+
+   Includes all rooms of the CUDA driver and fills its table (ds__cuda_driver). ds__cuda_drain waits
+   for all work, host functions included. ds__cuda_stop frees the driver's own streams, pools,
+   modules and staging buffers.
+
+   Invariants: After ds__cuda_drain, no host function is enqueued or running. If a device failed and
+   CUDA runs no host function for 0.1 s, ds__cuda_drain runs the pending ones of that device with
+   the failure. Their records stay allocated, because CUDA may still invoke them.
+   Locks: The core holds its initialisation mutex. ds__cuda_drain takes `host_lock` only to choose a
+   host function; it runs user code after it has released that lock. ds__cuda_stop takes
+   ds__cuda.mutex to take the modules out of their list.
+   Threads: drain runs on the thread that calls ds_shutdown; stop runs there, or where an
+   initialisation failed. No other thread is in an entry of the driver then, but CUDA's threads may
+   run host functions during the drain. */
 
 /* CUDA has copied what a launch needs, but the module */
 static int ds__cuda_passed(void **mark) {
@@ -17104,7 +18152,17 @@ static const ds__driver ds__cuda_driver = { "cuda",
 
 #endif
 
-/* core/fault.h - fault: a layer that makes the n-th call of an entry fail. */
+/* core/fault.h - fault layer: makes the n-th call of a driver entry fail.
+
+   A wrapped driver table for tests of error paths (ds__fault_layer). The text "entry:n" of
+   ds_init or DEVSTREAM_FAULT selects the entry and the call; "*" counts the calls of all entries
+   (ds__fault_parse).
+
+   Invariants: both drivers share one count, and at most one call fails with DS_ERR_DRIVER. All
+   other calls are passed to the next table. Only the entries of DS__ENTRIES can fail.
+   Locks: none. The fault and the tables are set during ds_init or the start, under ds__g.mutex.
+   Threads: any thread that calls a driver entry, including workers of the CPU driver; the count
+   is atomic. */
 
 static struct {
     const ds__driver *next[DS_BACKEND_COUNT];
@@ -17172,7 +18230,24 @@ static ds_result ds__fault_parse(const char *text) {
                     "the fault \"%s\" is not entry:n with an entry of the driver", text);
 }
 
-/* core/init.h - core: initialisation. */
+/* core/init.h - lazy initialisation and the entry of public calls.
+
+   Starts devstream at the first call (ds__start), keeps the configuration of ds_init, and
+   applies the layers to the driver tables. DS__ENTER (ds__enter, ds__enter_inline) is the first
+   step of nearly every public function. It records the call site, starts devstream if needed,
+   and refuses calls that are not permitted.
+
+   Invariants: ds__g.state is DS__COLD until a start succeeds, then DS__READY until ds_shutdown.
+   A failed start leaves it cold, so the next call tries again. In a forked child the state is
+   DS__FORKED unless it was cold. ds__g.epoch differs after each start, so handles and thread
+   states of an earlier one are stale. A CUDA driver that fails to start only leaves a reason in
+   the backend report; if the CPU driver fails, the start fails.
+   Locks: ds__g.mutex is held over ds__start, including the drivers' probe and start functions,
+   and while ds_init keeps the configuration. The user's log function may run under the mutex.
+   The fast path of ds__enter takes no lock.
+   Threads: any thread may make the first call. Inside of a host function, callback, destructor,
+   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__forked
+   runs in the child of a fork. */
 
 /* X(name, apply) */
 #define DS__LAYERS(X) X("fault", ds__fault_layer)
@@ -17461,7 +18536,24 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     return r;
 }
 
-/* core/thread.h - core: threads. */
+/* core/thread.h - state of a calling thread, hazard pointers, reclaiming.
+
+   Holds the current device, the current streams, the pushed frames and the hazard pointers
+   (pins) of each thread that calls devstream (ds__thread_state). ds__reclaim frees the states of
+   ended threads and the destroyed objects that no call uses any more. ds__ordinal and
+   ds__driver_of map a device to its index over all drivers and to its driver table.
+
+   Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
+   ds__g.threads from its creation until ds__reclaim or ds_shutdown frees it. While its thread
+   lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
+   ds__g.dead counts ended threads and retired objects; at zero ds__reclaim returns at once.
+   Locks: ds__g.lock guards the list of threads. No other lock is taken, and no driver call or
+   user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
+   and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
+   then returns at once.
+   Threads: any calling thread. ds__thread_ends is the pthread destructor of an ending thread and
+   calls no driver. ds__is_pinned reads the hazard pointers of all threads; before it,
+   ds__barrier orders their stores. */
 
 enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
 
@@ -17635,7 +18727,17 @@ static ds__thread *ds__thread_state(void) {
     return t;
 }
 
-/* core/sync_debug.h - core: sync debug mode. */
+/* core/sync_debug.h - sync debug mode.
+
+   Finds calls that make the host wait for a device. A public function asks ds__sync_watched
+   before it waits and reports the wait with ds__sync_tell. That call writes a warning or refuses
+   the wait, depending on the mode.
+
+   Invariants: the mode belongs to the process, and each start reads it anew from
+   DEVSTREAM_SYNC_DEBUG. A call that is refused has done nothing. Waits of the library itself are
+   not reported (ds__tls.unwatched).
+   Locks: none. ds__sync_tell may invoke the user's log function.
+   Threads: any; the mode is atomic. */
 
 /* Only public functions ask, before they do anything: what the library itself waits for on their
    behalf is not the user's wait. */
@@ -17702,14 +18804,25 @@ DSDEF ds_result(ds_sync_debug_get)(ds_sync_debug_mode *out) {
     return DS_OK;
 }
 
-/* core/range.h - core: ranges. */
+/* core/range.h - ranges: NVTX, the hook, domains and levels.
 
-/* Policy. A range is told to NVTX, whose functions do nothing unless a tool has brought its own,
-   and to the hook. Nothing here starts devstream, takes memory or reads what the first call
-   writes, so that ranges can stand anywhere. Levels are the thread's. Open ranges and domains
-   stand in tables of fixed size: a word of each says whether it is open and in which generation,
-   and of two threads that end a range one finds it. Who tells the hook counts itself in first
-   and looks again, so that whoever takes a hook away can wait until nobody is inside. */
+   State and helpers of core/range_api.h: the tables of open ranges and domains, the check of a
+   description (ds__range_check), and the report to the hook (ds__range_tell).
+
+   Policy: a range is reported to NVTX and to the hook. The functions of NVTX do nothing unless a
+   tool has brought its own. Nothing here starts devstream, allocates memory or reads state of
+   the first call, so ranges can stand anywhere.
+
+   Invariants: levels belong to a thread. Open ranges and domains stand in tables of fixed size.
+   The word of a range holds whether it is open and its generation; of two threads that end a
+   range, one finds it. A thread that invokes the hook first counts itself in and reads the hook
+   again. So the thread that removes a hook can wait until no other thread is inside.
+   Locks: ds__notes.lock guards the creation of domains and the initialisation of NVTX.
+   ds__notes.hook_lock guards the exchange of the hook. They are separate, because a hook may
+   create a domain. The hook is invoked without either.
+   Threads: any, also before the first call and inside of user code that devstream runs. The hook
+   runs on the thread of the range, with ds__tls.in_callback set; ranges inside of the hook are
+   not reported to it. */
 
 #if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)
 #if __has_include(<nvtx3/nvToolsExt.h>)
@@ -17929,7 +19042,21 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
     return domain < 0 ? DS_ERR_INVALID_HANDLE : domain;
 }
 
-/* core/range_api.h - range api. */
+/* core/range_api.h - ranges: marks, pushes, starts, domains, labels.
+
+   Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_hook).
+   ds__tell_stream_label and ds__tell_device_label report labels to NVTX and to the hook;
+   ds__ranges_end ends all domains at shutdown.
+
+   Invariants: a range handle is its generation and its index + 1 in ds__notes.open. A closed
+   place is in the list ds__notes.spare once; the list's count of changes tells a stale head.
+   Domain handles carry the generation of the domains, so ds_shutdown makes them stale. Ranges of
+   the default domain stay open over ds_shutdown.
+   Locks: ds_domain_create holds ds__notes.lock over calls of NVTX. ds_range_hook holds
+   ds__notes.hook_lock until no thread is inside of the former hook. ds__tell_stream_label and
+   ds__tell_device_label invoke the hook, so their callers hold no lock.
+   Threads: any. Inside of user code that devstream runs, ds_range_hook is refused.
+   ds__ranges_end takes no lock and expects that no other thread uses domains or their ranges. */
 
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
     ds_site site = ds__range_site();
@@ -18267,7 +19394,18 @@ static void ds__ranges_end(void) {
     atomic_store(&ds__notes.domains, 0);
 }
 
-/* core/device.h - core: devices. */
+/* core/device.h - devices: resolution, text form, current device.
+
+   Checks and completes the device arguments of all public functions (ds__resolve, DS__RESOLVE).
+   Lists backends and devices, converts devices to and from text, and sets, pushes and pops the
+   current device of a thread.
+
+   Invariants: a resolved device exists, has type CUDA or CPU, and is neither the host nor
+   DS_DEVICE_CURRENT. Pushes of devices and of streams share one stack of frames for each thread;
+   a pop must match the latest push. A call that fails leaves the current device and the stack as
+   they were.
+   Locks: none. ds__g.backend does not change between start and shutdown.
+   Threads: any. The current device and the frames belong to the calling thread. */
 
 static const char *ds__type_name(int type) {
     return type == DS_DEVICE_CUDA   ? "cuda"
@@ -18567,7 +19705,17 @@ DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
     scope->pushed = 0;
 }
 
-/* core/device_query.h - device query. */
+/* core/device_query.h - devices: properties, memory, peers, labels.
+
+   Answers queries about a device, waits for a device, resets a device, and keeps the labels of
+   devices. ds__device_error adds the device's label to an error.
+
+   Invariants: each device ordinal has one label of fixed size in ds__g.label, from start to
+   shutdown.
+   Locks: ds__g.label_lock is held while a label is copied; no driver call or user code runs
+   under it. All driver calls here run without a lock, including those that block.
+   Threads: any. ds_device_set_label invokes the range hook on the calling thread. ds_uuid_print
+   does not start devstream. */
 
 /* Adds the device's label to an error's sentence. */
 __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device,
@@ -18724,13 +19872,24 @@ DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     return DS_OK;
 }
 
-/* core/nvml.h - core: what NVML knows of a GPU. */
+/* core/nvml.h - NVML: utilisation, temperature, power, clocks.
 
-/* NVML is the library of NVIDIA's driver. It is loaded by the first question, which takes the
-   lock; it is kept until shutdown, since to initialise it takes milliseconds, and may be asked
-   by several threads at once. A GPU is found by its uuid or place on the bus, for the process
-   may see few GPUs, under other numbers. Its types as in nvml.h: a device is a pointer, a result
-   and an option are ints. */
+   Reads values of a GPU that only NVML, a library of NVIDIA's driver, knows. ds__nvml_open loads
+   the library at the first question; core/shutdown.h ends it (ds__nvml_end). Memory reports of
+   the allocator ask it for the processes on a GPU.
+
+   Policy: NVML is kept until shutdown, since its initialisation takes milliseconds. A GPU is
+   found by its uuid or its place on the bus, because the process may see few GPUs, under other
+   numbers. The types are as in nvml.h: a device is a pointer; a result and an option are ints.
+
+   Invariants: n->library is NULL unless NVML is loaded and initialised. If loading fails, the
+   next question tries again. Optional functions may be NULL; the functions that ds__nvml_load
+   requires are not.
+   Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Questions and
+   ds__nvml_end run without it.
+   Threads: any; NVML may be asked by several threads at once. ds__nvml_end runs in ds_shutdown,
+   while no other thread is inside of devstream. */
+
 enum { DS__NVML_NOT_SUPPORTED = 3, DS__NVML_TOO_SMALL = 7, DS__NVML_NO_FUNCTION = 13 };
 
 typedef struct ds__nvml {
@@ -18953,7 +20112,21 @@ DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
     return ds__nvml_read(device, "clock rate", ds__nvml_clock, out_sm_mhz, out_memory_mhz);
 }
 
-/* core/stream.h - core: streams. */
+/* core/stream.h - streams: creation, owners, destruction.
+
+   Creates, retains and destroys streams (ds__stream_new, ds_stream_destroy), and looks up stream
+   handles under a hazard pointer (ds__stream_pin). ds__stream_free releases the native stream
+   once no call and no reference uses the object.
+
+   Invariants: a stream with owners has a valid handle; the destroy call of the last owner makes
+   it stale. Default streams cannot be retained or destroyed. A borrowed or unwrapped native
+   stream is forgotten, not destroyed. A wrapper of a default stream (s->base) has no native
+   stream of its own and holds a reference to the default stream.
+   Locks: none. ds__stream_new reclaims and, for a label, invokes the range hook;
+   ds_stream_destroy calls the allocator (stream_gone_fn), which takes its own locks. If the
+   caller of ds__stream_new holds a lock, ds__tls.upper_locked must be set.
+   Threads: any. ds__stream_free runs in ds__reclaim or in ds_shutdown, and runs the user's
+   release function there. */
 
 __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
@@ -19126,7 +20299,17 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
     return r;
 }
 
-/* core/stream_sync.h - stream sync. */
+/* core/stream_sync.h - streams: queries, host waits, names in errors.
+
+   Queries a stream and waits for it on the host (ds__stream_sync). ds__name_object and
+   ds__stream_error add an object's label to an error. The ds__sync_* functions report a wait on
+   a stream to the sync debug mode.
+
+   Invariants: while a call waits, its hazard pointer keeps the stream from being freed. The
+   capture query of the sync debug mode leaves the thread's last error as it was (ds__tls.mute).
+   Locks: ds__g.label_lock, only to read the label. No lock is held over a wait; ds__stream_sync
+   reclaims afterwards, so its caller holds none.
+   Threads: any. */
 
 /* Adds to an error's sentence which object it was about. */
 static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
@@ -19218,7 +20401,18 @@ DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns
                  : ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
-/* core/stream_default.h - stream default. */
+/* core/stream_default.h - legacy, per-thread and default streams.
+
+   Returns the legacy stream of a device (ds__legacy) or the calling thread's own stream of the
+   device (ds__per_thread). ds__default returns the one that the process uses by default.
+
+   Invariants: there is at most one legacy stream for each device, and one per-thread stream for
+   each thread and device. Both are created at first use. A legacy stream lives until
+   ds_shutdown; a per-thread stream lives until ds__thread_free frees its thread's state.
+   Locks: ds__legacy holds ds__g.mutex, also over the driver's stream_create. Nothing is
+   reclaimed under the mutex (ds__tls.upper_locked), because ds__legacy may be called under locks
+   that reclaiming takes.
+   Threads: any. Per-thread streams stand in the state of the calling thread. */
 
 static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
@@ -19279,7 +20473,18 @@ DSDEF ds_result(ds_stream_default)(ds_device device, ds_stream *out) {
     return ds__default(device, out);
 }
 
-/* core/stream_wrap.h - stream wrap. */
+/* core/stream_wrap.h - wrapped native streams: wrap, export, unwrap.
+
+   Wraps a native stream handle (ds_stream_wrap), returns the native handle of a stream
+   (ds_stream_export), and gives a native stream back (ds_stream_unwrap).
+
+   Invariants: the native handles 0 and 1 name the legacy stream, 2 names the calling thread's
+   own stream. A wrapper of one of them uses its native stream and holds a reference to it
+   (s->base). s->borrowed is 1 until the driver has taken a native stream over. Only a stream
+   with one owner and a native stream of its own can be unwrapped. The user's release function
+   runs once: when the wrapper is freed, or at once if the wrap fails.
+   Locks: none of its own; the wrap of a legacy stream takes ds__g.mutex.
+   Threads: any. The native handle 2 means another stream on each thread. */
 
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
@@ -19423,7 +20628,17 @@ DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
     DS__STREAM_GETTER("ds_stream_id", out, *out = s->id);
 }
 
-/* core/stream_info.h - stream info. */
+/* core/stream_info.h - streams: getters, labels, equality.
+
+   Returns the device, flags, priority and label of a stream, replaces its label, and compares
+   two streams (ds_stream_equal).
+
+   Invariants: streams are equal if the driver names the same queue for both, so a wrapper equals
+   the stream that it wraps.
+   Locks: ds__g.label_lock guards s->label; a reader holds it until the text is copied. No driver
+   call or user code runs under it.
+   Threads: any; the label may be replaced while other threads read it. ds_stream_set_label
+   invokes the range hook on the calling thread, without a lock. */
 
 DSDEF ds_result(ds_stream_device)(ds_stream stream, ds_device *out) {
     if (out)
@@ -19488,7 +20703,18 @@ DSDEF int(ds_stream_equal)(ds_stream a, ds_stream b) {
     return equal;
 }
 
-/* core/current_stream.h - core: the current stream. */
+/* core/current_stream.h - current stream of a thread: use, push, pop, scopes.
+
+   Sets and returns the current stream of the calling thread for each device (ds__current,
+   ds__use). Pushes and pops streams together with the current device (ds__stream_push,
+   ds__stream_pop), with optional waits between the old and the new stream.
+
+   Invariants: a slot of t->current is zero or holds a reference to its stream; zero stands for
+   the default stream. Each frame holds references of its own to the streams in it. A push that
+   fails leaves the current device and the stack as they were.
+   Locks: none of its own; filling an empty slot may take ds__g.mutex (ds__legacy). Waits are
+   enqueued without a lock.
+   Threads: any. Slots and frames belong to the calling thread. */
 
 /* The thread's current stream of a device, the default one at first; the slot keeps its
    reference. */
@@ -19664,7 +20890,16 @@ DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
     scope->pushed = 0;
 }
 
-/* core/submit.h - core: stream work. */
+/* core/submit.h - stream work: operations and their way to the driver.
+
+   Makes an operation with the call site of the current call (ds__op_make) and hands an operation
+   to the stream's driver (ds__submit). All stream work of the core goes through ds__submit.
+
+   Invariants: ds__op_make leaves the union `u` uninitialised. ds__submit may return a positive
+   result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
+   Locks: none. The driver's submit may block if the operation touches pageable memory.
+   Threads: any. The caller keeps the stream and the operation's objects by hazard pointers or
+   references until ds__submit returns. */
 
 static ds__op ds__op_make(int kind) { /* and flags << 8 */
     ds__op op;
@@ -19681,7 +20916,22 @@ static inline ds_result ds__submit(ds__stream *s, const ds__op *op) {
     return DS__LIKELY(r >= 0) ? r : ds__stream_error(s, r);
 }
 
-/* core/event.h - core: events. */
+/* core/event.h - events: creation, records, waits of streams.
+
+   Creates and destroys events, records events on streams (ds__record), and makes streams wait
+   for events or for other streams (ds__wait_event, ds__wait_stream). An event is bound to the
+   device of its first successful record (ds__event_claim, ds__event_settle).
+
+   Invariants: e->device is -1 until a call claims the event for a device. If the call fails and
+   no other claim is open, it becomes -1 again. A settled event stays on its device. e->driver is
+   set before e->native. A native event lives as long as the event, even if the first record
+   failed. A plain wait for an event without a device does nothing.
+   Locks: e->bind guards the binding and is held over the driver's event_create, but not over a
+   record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
+   ds__g.begin and after the lock of a graph or executable.
+   Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
+   pointers protect the event and the stream. ds__event_free runs in ds__reclaim or in
+   ds_shutdown. */
 
 static ds__event *ds__event_pin(ds_event handle) {
     ds__event *e = ds__pin(&ds__g.events, handle.id);
@@ -19943,7 +21193,16 @@ DSDEF ds_result(ds_stream_wait_stream)(ds_stream stream, ds_stream other) {
     return ds__wait_stream(stream, other);
 }
 
-/* core/event_sync.h - event sync. */
+/* core/event_sync.h - events: queries, host waits, timing, sharing.
+
+   Queries events, waits for events on the host, measures the time between two events
+   (ds__elapsed), and exports and imports interprocess events.
+
+   Invariants: an event without a native event is complete. An imported event is settled on its
+   device and cannot be exported again.
+   Locks: none of its own; ds_event_export claims the event under e->bind. No lock is held over a
+   host wait.
+   Threads: any. While a call waits, its hazard pointer keeps the event from being freed. */
 
 static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     ds__event *e = ds__event_pin(event);
@@ -20117,11 +21376,22 @@ DSDEF ds_result(ds_event_import)(ds_device device, const ds_ipc_event_handle *ha
     return ds__event_open(device, handle->bytes, out);
 }
 
-/* core/memory_table.h - core: memory. */
+/* core/memory_table.h - table of all known memory ranges.
 
-/* Policy. One sorted table holds all memory that was allocated or registered here, of both
-   drivers, so that copies can be checked and sorted without asking anyone. A range is taken out
-   before its memory is released: of two threads that free the same pointer, one finds it. */
+   One sorted table holds all memory that was allocated or registered here, of both drivers. With
+   it, copies are checked and classified without a driver call. ds__range_hit finds the range of
+   a pointer, ds__range_add and ds__range_remove change the table, and DS__HELD_* marks memory of
+   the allocator.
+
+   Invariants: ranges are sorted by address and do not overlap. A range is removed before its
+   memory is released: of two threads that free the same pointer, one finds it.
+   ds__g.range_version is odd during a change; a reader that met a change looks again. An array
+   that became too small is kept until ds_shutdown, because readers may still use it.
+   Locks: changes hold ds__g.range_lock, and only the bookkeeping allocator runs under it.
+   Readers take no lock.
+   Threads: any. The last hits are cached in ds__tls, for one version of the table. A result of
+   ds__range_hit is valid until the same thread looks up DS__HITS more ranges. */
+
 typedef struct ds__range {
     _Atomic uintptr_t base;
     _Atomic uintptr_t end;
@@ -20287,7 +21557,19 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     return found;
 }
 
-/* core/memory.h - memory. */
+/* core/memory.h - memory: look-up, entry into the table, release.
+
+   Answers what is known of a pointer (ds__known, ds__ask), enters new memory into the memory
+   table (ds__memory_made), and waits for and releases memory (ds__memory_end).
+   ds__memory_end_all releases the remaining memory at shutdown.
+
+   Invariants: memory leaves the table before its release waits, so only one of two concurrent
+   releases succeeds. If the wait fails, the memory is entered again and nothing was released.
+   ds__ask expects an answer of ds__known in *out and overwrites it only if the CUDA driver is
+   there.
+   Locks: none is held over a driver call. ds__space_end holds ds__g.mapping_lock to read the
+   list of mappings and drops it around each space_unmap.
+   Threads: any. ds__memory_end_all expects that no other thread is inside of devstream. */
 
 /* The driver that host memory belongs to: the first that is available. */
 static int ds__host_backend(void) {
@@ -20417,11 +21699,25 @@ __attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, .
     ds__log(DS_LOG_WARNING, 0, text);
 }
 
-/* core/segment.h - core: memory of the allocator. */
+/* core/segment.h - memory of the allocator from the drivers.
 
-/* Policy. What the allocator has of a driver stands in the table like the user's memory, so that
-   copies know it, and only it can give it back. Devices are resolved ones. Neither making nor
-   giving back cares for open captures: a capture may need memory. */
+   Gets memory from a driver for the allocator and gives it back. The kinds are reserved address
+   space (ds__space_reserve), device and pinned segments (ds__segment_alloc), memory of the
+   driver's own allocator (ds__async_alloc), and segments shared between processes.
+
+   Policy: memory of the allocator stands in the memory table like the user's memory, so that
+   copies know it. Only the allocator can give it back. Devices are resolved ones. Open captures
+   forbid neither allocation nor release, because a capture may need memory. Only ds__async_alloc
+   and ds__async_free are refused on a stream that captures.
+
+   Invariants: all memory handed out here stands in the memory table with a DS__HELD_* mark; if
+   it cannot be entered, it is given back. A release that fails in its wait leaves the memory as
+   it was. After the wait, ds__segment_free and ds__pinned_segment_free report success even if
+   the driver reports an error; the error is logged.
+   Locks: none but those inside of the memory table and of ds__space_end; none is held over a
+   driver call.
+   Threads: any; of two threads that give the same memory back, only one reaches the driver. */
+
 static int ds__backend_of(ds_device device) {
     return device.type == DS_DEVICE_CUDA ? 0 : 1;
 }
@@ -20607,7 +21903,18 @@ DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
     ds__tls.quiet--;
 }
 
-/* core/user_memory.h - core: the memory of the user. */
+/* core/user_memory.h - memory of the user: allocation, registration, queries.
+
+   Allocates and frees device memory and pinned host memory, registers host memory, and answers
+   where a pointer is.
+
+   Invariants: all memory that these functions hand out or register stands in the memory table,
+   and size 0 gives NULL. Memory with a DS__HELD_* mark cannot be freed here. ds_host_register
+   enters the range before it calls the driver, so overlapping registrations are refused.
+   Locks: none. ds_free, ds_host_free and ds_host_unregister wait for the device in the driver,
+   without a lock.
+   Threads: any; of two threads that free the same pointer, one gets an error.
+   ds_device_of_scope_enter changes the current device of the calling thread. */
 
 /* A free that waits; the pointer may be none that can be freed, which the free says. */
 static ds_result ds__sync_watch_free(const void *ptr, int kind) {
@@ -20748,7 +22055,20 @@ DSDEF ds_scope(ds_device_of_scope_enter)(const void *ptr) {
     return scope;
 }
 
-/* core/copy.h - core: copies and fills. */
+/* core/copy.h - copies and fills.
+
+   Checks the operands of copies and fills against the memory table and builds the operation
+   (ds__copy_op, ds__fill_op). ds__copy_plain is the fast path for known memory; ds__copy_between
+   handles all other copies. A copy between the drivers on a CPU stream runs as a kernel of one
+   item (ds__copy_on_host).
+
+   Invariants: an operand in known memory stays inside of its allocation. op->places says where
+   each operand is. Only for a CUDA stream may a copy's operand stay unknown, and cudart decides
+   then. DS__OP_BLOCKS is set if an operand is known to be pageable.
+   Locks: none, and the memory table is read without one. core/graph_add.h calls ds__copy_op and
+   ds__fill_op under a graph's lock; they call the driver's device_peer and pointer_query.
+   Threads: any for the public functions. ds__copy_item runs where the CPU driver runs kernels,
+   on a worker or a waiting thread, and calls the CUDA driver there. */
 
 /* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a
    size_t. */
@@ -21074,7 +22394,18 @@ DSDEF ds_result(ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t valu
     return ds__fill_rows(stream, ptr, pitch, value, value_size, width, height);
 }
 
-/* core/host_func.h - core: host functions. */
+/* core/host_func.h - host functions and callbacks.
+
+   Enqueues functions of the user that run on the host in the order of a stream
+   (ds_launch_host_func, ds_add_callback). ds__refuse_payload ends the payload of a call that was
+   refused, also for graph nodes and wrapped streams.
+
+   Invariants: the destructor of a payload runs exactly once. If the call succeeded, the driver
+   or the graph runs it, else ds__refuse_payload before the call returns. While the destructor
+   runs, ds__tls.in_callback is set, so calls to devstream are refused.
+   Locks: none. ds__refuse_payload expects no lock from its caller, since it runs user code.
+   Threads: any for the calls. The enqueued function runs later, on a thread that the driver
+   chooses. */
 
 static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callback_fn callback,
                              void *user, ds_host_fn dtor_fn) {
@@ -21120,7 +22451,17 @@ DSDEF ds_result(ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
-/* core/kernel.h - core: kernels. */
+/* core/kernel.h - kernels: creation, loading, launches.
+
+   Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
+   launches them on streams (ds__launch), and destroys them.
+
+   Invariants: a description is checked once, at creation; name and parameters are copied.
+   Offsets of the parameters "first" and "count" are 0, because they are not in the argument
+   struct. Launches hold no reference. A destroyed kernel is freed only after all work has
+   finished that was pending when no call could launch it any more (ds__kernel_may_free).
+   Locks: none; the driver's kernel_load and submit are called without a lock.
+   Threads: any; launches, loads and the destruction of one kernel may run concurrently. */
 
 static void ds__kernel_free(void *object) {
     ds__kernel *k = object;
@@ -21297,7 +22638,21 @@ DSDEF ds_result(ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const voi
     return r < 0 ? r : ds__launch(kernel, items, grid, args, args_size, stream);
 }
 
-/* core/graph.h - core: graphs. */
+/* core/graph.h - graphs and executables: look-up, locks, creation, clones.
+
+   Looks up and locks graphs and executables (ds__graph_take, ds__exec_take), converts node
+   handles to indices (ds__node_index), and creates, clones and destroys graphs. The nodes are in
+   base/graph_body.h.
+
+   Invariants: a taken graph or executable has a hazard pointer and is locked until
+   ds__graph_give or ds__exec_give. A body belongs to one graph, executable or child node. A node
+   handle is the serial of its body and the index + 1. While g->capturing is not 0, a change of
+   the nodes also needs the capture lock (ds__graph_share).
+   Locks: an executable's lock, then a graph's lock, then ds__g.capture_lock. Two graph locks are
+   never held together. The driver's graph_clone runs under the graph's lock. The user's
+   destructors do not: ds__reclaim runs before a lock is taken or after it is given back.
+   Threads: any; calls with the same graph run one after the other. ds__graph_free and
+   ds__exec_free run in ds__reclaim or in ds_shutdown. */
 
 static void ds__graph_free(void *object) {
     ds__graph *g = object;
@@ -21508,7 +22863,21 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
     return ds__graph_give(g, r);
 }
 
-/* core/graph_add.h - graph add. */
+/* core/graph_add.h - graphs: nodes by hand, edges, list of nodes.
+
+   Makes a node of a description (ds__node_of_desc) and appends it to a graph (ds_graph_add).
+   Adds edges between nodes (ds_graph_add_edges) and returns the nodes of a graph
+   (ds_graph_get_nodes).
+
+   Invariants: a graph has no cycle, and a node depends on another one at most once. A call adds
+   its node, or all of its edges, or nothing. The payload of a refused host node is ended by
+   ds__refuse_payload, without a lock.
+   Locks: the graph's lock, and ds__g.capture_lock inside of it while a capture adds to the graph
+   (ds__graph_share). A child graph is copied under its own lock, before the parent's is taken.
+   ds__node_of_desc also runs under an executable's lock. Under these locks run the driver's
+   kernel_load, event_create (inside of e->bind), device_peer and pointer_query. The driver's
+   graph_add and graph_edges may also run under the capture lock.
+   Threads: any. */
 
 /* The parts of a description. Each fills an operation that ds__node_make takes copies from; what
    it pins is *pinned, to be unpinned then. */
@@ -21796,7 +23165,21 @@ DSDEF ds_result(ds_graph_get_nodes)(ds_graph graph, ds_graph_node *out, size_t r
     return ds__graph_give(g, DS_OK);
 }
 
-/* core/graph_edit.h - graph edit. */
+/* core/graph_edit.h - graphs: reading and replacing nodes, comparison, attachment.
+
+   Returns edges and descriptions of nodes, replaces a node (ds_graph_set_node), and attaches
+   objects of the user to a graph (ds_graph_attach). ds__node_compare and ds__body_compare decide
+   whether an executable may take over a changed node or graph, for core/graph_exec_update.h.
+
+   Invariants: a replaced node keeps its kind, dependencies, native node and enabled flag
+   (ds__body_replace). The pointers in the description of ds_graph_get_node belong to the node.
+   An attached object's destructor runs exactly once; if the attachment fails, ds__refuse_payload
+   runs it.
+   Locks: the graph's lock. Inside of it, ds__g.capture_lock: always in functions that read, and
+   in ds_graph_set_node while a capture adds to the graph. The driver's graph_set and
+   graph_attach run under the graph's lock. The old node is freed after the locks, because the
+   user's destructor may run.
+   Threads: any. */
 
 DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_graph_node *out_to,
                                     size_t room, size_t *out_count) {
@@ -22054,7 +23437,17 @@ DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn)
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
-/* core/graph_dot.h - core: pictures of graphs. */
+/* core/graph_dot.h - graphs as DOT text.
+
+   Writes a graph in the DOT language of Graphviz, to a function of the user (ds_graph_dot) or to
+   a file (ds_graph_dot_file). The text writer (ds__pen) hands over the text in pieces.
+
+   Invariants: once the user's function has returned a value other than 0, it is not invoked
+   again, and the call reports DS_ERR_SYSTEM.
+   Locks: the graph's lock, and ds__g.capture_lock while a capture adds to the graph. The user's
+   function runs under both; ds__tls.in_callback is set meanwhile, so calls to devstream are
+   refused.
+   Threads: any. The user's function runs on the calling thread. */
 
 typedef struct ds__pen {
     ds_write_fn write_fn;
@@ -22221,7 +23614,20 @@ DSDEF ds_result(ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *p
     return r;
 }
 
-/* core/graph_exec.h - core: executables. */
+/* core/graph_exec.h - executables: instantiation, upload, launch.
+
+   Makes executables of graphs (ds_graph_instantiate), uploads them, launches them on streams
+   (ds_graph_launch), and destroys them. ds__launch_hooked calls the launch functions of attached
+   objects, which the allocator and the generators use, around a launch.
+
+   Invariants: x->body is a copy of the graph with the same node handles and holds the work of
+   later launches. At a launch, each object's launch function is called once before it, though
+   several child graphs may hold the object. Afterwards it is called with the result; after a
+   failure in reverse order, for those that had succeeded.
+   Locks: ds_graph_instantiate holds the graph's lock over the driver's graph_instantiate and an
+   upload. A launch or upload holds the executable's lock over the driver's submit and the launch
+   functions. No destructor of the user runs under these locks.
+   Threads: any; launches of one executable run one after the other. */
 
 static ds_result ds__upload(ds__exec *x, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
@@ -22398,7 +23804,21 @@ DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
     return r;
 }
 
-/* core/graph_exec_update.h - graph exec update. */
+/* core/graph_exec_update.h - executables: updates, single nodes, pointers.
+
+   Changes an executable without a new instantiation: takes over a changed graph
+   (ds_graph_exec_update), replaces or switches single nodes, and replaces pointers in all nodes
+   (ds_graph_exec_replace_pointers).
+
+   Invariants: an update is complete or leaves x->body as it was. Kinds, number and dependencies
+   of the nodes do not change. A node that is replaced keeps its native node and its enabled
+   flag.
+   Locks: the executable's lock; ds_graph_exec_update takes the graph's lock inside of it. A
+   child graph is copied under its own lock before. The driver's exec_update, exec_set and
+   exec_enable run under these locks. Replaced nodes are freed after the locks, because the
+   user's destructors may run. ds__replace_pointers frees them under the lock, since the new
+   nodes share their payloads.
+   Threads: any; calls with the same executable run one after the other. */
 
 /* *out_old is to be freed without a lock, since the user's destructors may run. */
 static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out,
@@ -22686,7 +24106,22 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
     return r;
 }
 
-/* core/capture.h - core: capture. */
+/* core/capture.h - captures of streams into graphs.
+
+   Begins, ends and queries captures, changes their dependencies, and sets the capture mode of a
+   thread. ds__capture_attachment ties an object of the allocator or of a generator to the
+   capture of a stream. The driver of the stream applies the rules of capture.
+
+   Invariants: g->capturing counts the captures that add to a graph; while it is not 0, the graph
+   cannot be destroyed, cloned or instantiated. ds__capture_over runs once for each capture that
+   has begun, at its end or at shutdown. A failed capture destroys the graph that it created, but
+   not a graph of the user (c->into).
+   Locks: ds__g.begin is held over the driver's capture_begin. Order: a graph's lock,
+   ds__g.begin, ds__g.capture_lock, which the drivers take. ds__capture_attachment runs make_fn,
+   release_fn and the driver's graph_attach under the graph's lock. ds_capture_function runs the
+   user's function without a lock.
+   Threads: any. The driver refuses to end a capture on another thread than its own unless it is
+   relaxed. release_fn may run on any thread. */
 
 /* The capture is over: its graph becomes the caller's, or goes. */
 static void ds__capture_over(ds__capture *c, int failed) {
@@ -22966,7 +24401,15 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
     return ds__graph_give(g, r);
 }
 
-/* core/dtype.h - core: data types. */
+/* core/dtype.h - data types: sizes, names, parsing.
+
+   Holds the table of named data types, from the list DS_DTYPES. Computes sizes and converts data
+   types to and from text (ds_dtype_print, ds_dtype_parse).
+
+   Invariants: ds_dtype_parse reads back every text that ds_dtype_print writes. A type without a
+   name is written as code:bits:lanes.
+   Locks: none.
+   Threads: any. ds_dtype_size and ds_dtype_equal do not start devstream. */
 
 static const struct {
     const char *name;
@@ -23041,7 +24484,21 @@ DSDEF ds_result(ds_dtype_parse)(const char *text, ds_dtype *out) {
     return DS_OK;
 }
 
-/* core/shutdown.h - core: shutdown. */
+/* core/shutdown.h - shutdown.
+
+   Waits for all work, reports the objects that were not destroyed, and frees everything
+   (ds_shutdown). After it, the next call starts devstream again.
+
+   Invariants: the order is fixed: captures, synchronisation and drain of the devices,
+   generators, allocator, thread states, executables, graphs, streams, events, kernels, memory,
+   drivers. What is freed later is still there for the earlier steps. A failed device does not
+   stop the shutdown; its error is returned at the end. NVML, range domains and the configuration
+   end even if devstream was not in use.
+   Locks: ds__g.mutex is held throughout, also over driver calls that block, the user's
+   destructors and the log function. ds__g.lock guards the removal of each thread state.
+   Threads: one thread, while no other is inside of devstream. It may be a thread without a
+   state. Inside of user code that devstream runs, and in a forked child, the call is refused
+   before the mutex is taken. */
 
 static void ds__capture_give_up(ds__capture *c) {
     ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,
@@ -23171,32 +24628,47 @@ DSDEF ds_result(ds_shutdown)(void) {
 #define DEVSTREAM_ALLOC_H_IMPLEMENTED
 #ifndef __cplusplus
 
-/* alloc/types.h - memory types. */
+/* alloc/types.h - types and policy of the caching allocator.
 
-/* Policy.
-    1. An arena holds the free memory of one stream in one pool, under a lock of its own; a pool has
-       an arena per stream.
-    2. A segment is memory from the driver, tiled by blocks; it is plain, or grows page by page in
-       reserved address space.
-    3. An allocation takes the best fitting free block of its arena and splits it; a free merges
-       with free neighbours.
-    4. A freed block that other streams used is pending until their events are done; an allocation
-       that finds nothing else takes it and makes its stream wait for them.
-    5. Free blocks of streams that have ended belong to whoever needs memory first.
-    6. Addresses lead to segments by a two-level table of 2 MiB granules, read without a lock;
-       segments and arenas are never given back before ds_shutdown, so that a look-up may be late
-       but not wild.
-    7. Order of locks: the arena's `grow`, the device's `lock`, an arena's `lock`, the registry's.
-       The driver is called with no spinning lock held.
-    8. The short way: a thread remembers the arena of the stream that it allocated on last, and an
-       arena keeps the block that was freed last apart, not merged (parked), for the next request of
-       its size. Peaks are looked at when the room below them is used up.
-    9. A use by another stream gets its event once, from whoever claims it: at ds_mem_record_use, at
-       the free, or when its stream ends.
-   10. A free that no cache keeps and that cannot be made now (something captures, a stream's
-       work is not over) is deferred: tried again by later calls. No call waits for a stream or a
-       device while a capture may begin on it: events are recorded outside of captures, and
-       waited for. */
+   Defines the structures of the allocator: block (ds__mblock), segment, arena, pool
+   (ds__mpool), device (ds__mdevice), stream use (ds__muse), bins and counters. Most rooms of
+   alloc/ include it.
+
+   Policy:
+    1. An arena holds the free memory of one stream in one pool, under a lock of its own. A pool
+       has an arena for each stream.
+    2. A segment is memory from the driver, divided into blocks. It is plain, or it grows page
+       by page in reserved address space.
+    3. An allocation takes the best fitting free block of its arena and splits it. A free merges
+       the block with its free neighbours.
+    4. A freed block that other streams used is pending until the events of these uses are
+       complete. An allocation without another block takes a pending one and makes its stream
+       wait for the events.
+    5. Free blocks of ended streams go to the first stream in need of memory.
+    6. A table with two levels maps addresses, in granules of 2 MiB, to segments, and is read
+       without a lock. Descriptions of segments and arenas stay until ds_shutdown, so a late
+       look-up reads valid objects.
+    7. Fast path: a thread remembers the arena of the stream on which it allocated last. An
+       arena keeps the block of the last free apart and unmerged (parked), for the next request
+       of its size. Peaks are checked when the headroom below them is used up.
+    8. A use by another stream gets its event from the one thread that claims the use. This
+       happens at ds_mem_record_use, at the free, or at the end of the stream.
+    9. A free without a cache may be impossible for now, because a capture is open or a stream's
+       work is not done. It is deferred, and later calls try again.
+   10. The host waits for events recorded outside of captures, not for streams, so a capture may
+       begin meanwhile. If no such event can be recorded and no capture is open, the device is
+       synchronised.
+
+   Invariants: The blocks of a segment fill its address space without gaps, in the order of
+   addresses. Sizes of blocks are multiples of 512 (DS__UNIT). A quiet block is in no bin: it is
+   parked, or one thread works on it without the lock. A segment's `arena` is NULL if its
+   description is not in use.
+   Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
+   ds__m.registry. ds__m.lock comes before the device's `lock`. More than one arena's `lock` is
+   held only with the device's. The driver must not be called with a spinning lock held;
+   ds__record_late, ds__note_use and an error path of ds__grow_mapped break this rule. Observers
+   (ds_mem_on_event) may run under all of these but the registry's.
+   Threads: any. Atomic members may be read without a lock. */
 
 #define DS__UNIT ((size_t)512)
 #define DS__SMALL_LIMIT ((size_t)1 << 20) /* requests up to this are small */
@@ -23543,7 +25015,18 @@ struct ds__mdevice {
     _Atomic uint64_t giver;
 };
 
-/* alloc/config.h - memory options. */
+/* alloc/config.h - allocator options: presets, checks, sizes.
+
+   Defines the presets ds_mem_config_default, ds_mem_config_torch and ds_mem_config_cupy, and
+   checks configurations (ds__mconfig_check). ds__mround, ds__msegment_size and ds__mreserve_size
+   compute from a configuration the sizes of blocks, of plain segments and of reserved address
+   space.
+
+   Invariants: A configuration is accepted only with the exact size of ds_mem_config in its first
+   member. The size of a block is a multiple of 512. A size too large to round becomes the
+   largest multiple of 512.
+   Locks: none.
+   Threads: any; results depend on the arguments only, and errors go to the calling thread. */
 
 DSDEF ds_mem_config(ds_mem_config_default)(void) {
     ds_mem_config c;
@@ -23724,10 +25207,21 @@ DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, s
     return (pages ? pages : 1) * page;
 }
 
-/* alloc/config_text.h - config text. */
+/* alloc/config_text.h - allocator options as text.
 
-/* The grammar of options. A text is read token by token: one of , : [ ] or a word, in which as
-   everywhere white space does not count. */
+   Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
+   and ds_mem_config_parse. ds__mconfig_read applies a text to a configuration; ds__moptions
+   lists the options. The text is read token by token (ds__mtoken): a token is one of , : [ ] or
+   a word. White space does not count anywhere, not even inside a word.
+
+   Invariants: On an error the configuration is unchanged, and the error shows the character, the
+   token and the text in front. As in PyTorch, each text first resets max_split_size,
+   garbage_collection_threshold and roundup_power2_divisions. The option `preset` must be the
+   first. Numbers do not depend on the program's locale.
+   Locks: takes none. Callers may hold ds__m.lock or all locks of a device, so the program's log
+   function may be called under these locks.
+   Threads: any. ds_mem_config_parse does not initialise the library. */
+
 typedef struct ds__mtext {
     const char *text;
     /* start, at: of the token, behind it */
@@ -24278,7 +25772,20 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     return r < 0 ? r : ds__mconfig_read(text, config);
 }
 
-/* alloc/state.h - memory engine. */
+/* alloc/state.h - global and per-thread state of the allocator.
+
+   Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
+   labels, running upstreams. It also declares functions of later rooms for the rooms before
+   them.
+
+   Invariants: A record enters ds__m.device once it is complete, and only ds_shutdown removes
+   it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
+   without a lock and changes under `registry` only.
+   Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
+   callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
+   guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken under all
+   of them. `leaving` guards `closing` and `leavers`; it is taken alone or under ds__m.lock.
+   Threads: any. ds__mtls belongs to its thread. */
 
 static struct {
     pthread_mutex_t lock; /* of what follows, but what is atomic */
@@ -24369,7 +25876,22 @@ static void ds__mem_history_join(ds__mdevice *dev);
 struct ds__wanted;
 static void ds__oom_report(const struct ds__wanted *q, size_t segment, ds_result why);
 
-/* alloc/util.h - small things. */
+/* alloc/util.h - helpers of all rooms; labels.
+
+   Has helpers for many rooms: calls of public functions for the allocator's own purposes
+   (DS__KEEPING), and memory that stays until ds_shutdown (ds__mkeep). ds__mdevice_lock takes
+   the device's lock; ds__hold_captures holds back new captures. It declares functions of later
+   rooms. It implements ds_mem_label_push and ds_mem_label_pop.
+
+   Invariants: Memory of ds__mkeep is freed by ds__mem_shutdown only, so an old pointer still
+   finds an object of its type. DS__KEEPING keeps the name and call site of the user's call.
+   ds__tls.upper_locked is above 0 while these functions hold the device's lock or ds__g.begin;
+   no destructor of the user's runs then.
+   Locks: ds__mkeep takes the registry's lock, also under an arena's; ds__mkeep_unlocked expects
+   it. No capture begins between ds__hold_captures and ds__let_captures (ds__g.begin). The
+   driver may be called under ds__g.begin. ds__native_of, ds__own_fill and ds__any_stream call
+   the driver and expect no spinning lock.
+   Threads: any. Labels belong to the calling thread. */
 
 /* Orders blocks: by segment in the order in which they were made, so that a program sees the
    same order wherever its memory lies; then by address. */
@@ -24519,7 +26041,22 @@ DSDEF void(ds_mem_label_pop)(void) {
         ds__mtls.labels--;
 }
 
-/* alloc/pool.h - devices and pools. */
+/* alloc/pool.h - devices and pools: creation, look-up, policies.
+
+   Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
+   reuses pools (ds__mpool_new). ds__mpool_apply sets a pool's configuration and derives the
+   flags of the pool and its arenas. ds__mpool_of returns the pool of a handle. ds__policy
+   returns the configuration to code without a lock.
+
+   Invariants: Device records, pools and policies stay until ds_shutdown, so a late reader finds
+   a valid object. A stored policy never changes; equal policies are stored once, up to
+   differences in padding. Limits are not part of it. A pool without owners and memory may
+   become a new pool, with a new number.
+   Locks: ds__m.lock first; under it the device's lock, the arenas' locks and the registry's,
+   and ds__mh.lock for a new device. ds__mem_device calls the driver under ds__m.lock, for the
+   properties of the device. ds__mpool_at and ds__mpool_again expect ds__m.lock. ds__mpool_apply
+   expects the device stopped (ds__mem_lock_all), or a pool without arenas.
+   Threads: any thread. An existing device is found without a lock. */
 
 /* A device's memory, if it was ever used. */
 static ds__mdevice *ds__mem_device_at(int backend, int index) {
@@ -24776,7 +26313,20 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
     return NULL;
 }
 
-/* alloc/locks.h - locks. */
+/* alloc/locks.h - locks of an arena and of a whole device.
+
+   Takes and releases the lock of one arena (ds__arena_lock), or of a device with all its arenas
+   (ds__mem_lock_all). With all locks held, no thread allocates or frees on the device.
+
+   Invariants: After ds__mem_lock_all no block of the device is parked. The lists of pools and
+   arenas change only under the device lock, so ds__mem_unlock_all releases the locks that were
+   taken. While a thread holds the device lock (ds__tls.upper_locked), ds__reclaim does nothing
+   on that thread.
+   Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
+   arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
+   holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
+   arena.h, record_use.h and segment_grow.h have exceptions.
+   Threads: any. */
 
 static void ds__arena_lock(ds__arena *a) {
     ds__lock_take(&a->lock);
@@ -24803,7 +26353,21 @@ static void ds__mem_unlock_all(ds__mdevice *dev) {
     ds__mdevice_unlock(dev);
 }
 
-/* alloc/history_ring.h - history. */
+/* alloc/history_ring.h - recording one event.
+
+   Records an event of the allocator in the history ring of the device and passes the event to
+   the observers (ds__mem_note). ds__note_block and ds__note_free record events of blocks.
+   ds__ticks reads the processor's clock; ds__ticks_ns converts ticks to the monotonic clock.
+   ds__stream_of tells on which stream a block was allocated.
+
+   Invariants: dev->watch is checked again under the ring's lock, so nothing enters the ring
+   after ds_mem_history_stop has returned. `history_at` is history_count modulo history_room.
+   Times in the ring are ticks and are converted when they are read.
+   Locks: Callers may hold arena locks and the device lock. ds__mem_note takes dev->history_lock,
+   releases that lock, and then invokes observers under ds__mh.watch. So user code may run under
+   the caller's locks. ds__note_block expects the arena's lock, or a new block of the calling
+   thread. The driver is not called.
+   Threads: any thread that works in the allocator. */
 
 /* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone
    reads them. */
@@ -24896,14 +26460,34 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
     ds__lock_give(&a->dev->history_lock);
 }
 
-/* alloc/counters.h - counting. */
+/* alloc/counters.h - counters and peaks.
 
-/* Policy. While one thread allocates on a device, every call counts in the device's tally and
-   knows the peaks. As soon as a second one comes, arenas count for themselves, and have room for
-   so many more bytes and blocks: peaks are set in advance to what all of it together allows, so
-   that they are never too low and at most too high by the room. Room is given out anew when an
-   arena has used its own, with all arenas stopped; the block that needs more is counted
-   meanwhile, so that it is part of the truth whatever others do. */
+   Counts allocated, requested and pending blocks and bytes of arenas, pools and devices, with
+   their peaks. ds__count_alloc, ds__count_free, ds__count_pending and ds__count_done count one
+   block each. ds__ready and ds__has_room tell whether an arena may count now; ds__make_ready and
+   ds__count_begin see to it. ds__meter_add counts segments and reserved bytes.
+
+   Policy:
+   1. While one thread allocates on a device, every call counts in the device's tally and peaks
+      are exact.
+   2. As soon as a second thread comes, each arena counts for itself and has room for a number of
+      further bytes and blocks (ds__headroom).
+   3. Peaks are raised in advance to the value that all rooms together allow. So a peak is never
+      too low, and at most too high by the room.
+   4. When an arena has used its room, room is given out anew with all arenas stopped
+      (ds__share_room). The block that needs more room is counted meanwhile, so new peaks include
+      the block whatever other threads do.
+
+   Invariants: An exact arena counts in the device's tally, and only the thread in dev->owner may
+   do so. All other arenas count in their own tally. A block is counted only after ds__ready or
+   ds__has_room was true under the same lock, or with all locks held. Totals are counted only if
+   statistics are full.
+   Locks: The functions that count expect the arena's lock. ds__make_ready gives that lock up,
+   and may take all locks of the device for a moment. ds__count_begin may return 1 with all locks
+   held; ds__count_end releases them. ds__share_room and the functions of domains expect all
+   locks. Meters need no lock; neither the driver nor user code is called.
+   Threads: any thread that holds the expected lock. */
+
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
 #define DS__ROOM_COUNT 64
 
@@ -25256,7 +26840,23 @@ static void ds__count_end(ds__arena *a, int all) { /* unlocks */
     ds__mem_unlock_all(a->dev);
 }
 
-/* alloc/address.h - addresses. */
+/* alloc/address.h - look-up of a segment by address.
+
+   Finds the segment of an address for frees and queries (ds__segment_of). A two-level table
+   serves most look-ups: a root of leaves of 16 GiB, each with an entry for every 2 MiB
+   (granule). If several segments share a granule, ds__segment_shared searches the sorted list of
+   all segments. ds__granules enters and removes the granules of a segment.
+
+   Invariants: A leaf stays until shutdown. A granule that two segments have used keeps the mark
+   for shared granules (the lowest bit) until shutdown. A look-up may return a segment that was
+   given back, so the caller must compare `arena` again under the arena's lock.
+   ds__segment_shared skips segments marked by ds__segment_leaves: the driver may give their
+   addresses to new segments.
+   Locks: The table is read without a lock. ds__segment_shared and ds__segment_leaves take the
+   registry lock (ds__m.registry), the innermost lock. ds__granules and ds__sorted_after expect
+   the registry lock. The program's memory functions may be called under the registry lock, the
+   driver is not.
+   Threads: any thread may look up an address while other threads add and remove segments. */
 
 #define DS__GRANULE_BITS 21
 
@@ -25335,7 +26935,19 @@ static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
     return 1;
 }
 
-/* alloc/bins.h - blocks. */
+/* alloc/bins.h - free blocks of an arena, sorted by size.
+
+   Puts free blocks into bins: one for each size below 32 KiB, then 32 for each power of two.
+   ds__fit finds the best fitting block for a request, or nearly the best if best_fit_by_address
+   is off. ds__too_large applies max_split_size and max_non_split_rounding.
+
+   Invariants: A block is in a bin exactly if its state is free and it is not quiet. The bit of a
+   bin is set exactly if the bin holds a block. A bit of the summary is set exactly if its word
+   of the map is not 0. `free_bytes` is the sum of the blocks in bins. Blocks in front of an
+   unmapped block are in the last bin (DS__EDGE), which is used last.
+   Locks: Every function expects the arena's lock, takes none, and calls neither the driver nor
+   user code.
+   Threads: any thread that holds the arena's lock. */
 
 static inline unsigned ds__bin(size_t size) {
     size_t u = size / DS__UNIT;
@@ -25455,7 +27067,23 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
     return best;
 }
 
-/* alloc/block.h - block. */
+/* alloc/block.h - blocks: cut, merge, park, take, find.
+
+   Manages the blocks of an arena. ds__take serves a request from the bins and splits the block;
+   ds__merge_in makes a block free and merges it with free neighbours. ds__park keeps the block
+   that was freed last for the next request of its size. ds__find_live finds the live block of an
+   address and locks its arena.
+
+   Invariants: The blocks of a segment cover its address space without gaps. Two neighbours are
+   never both free and not quiet. Each live block is in the granule table of its segment; a
+   crowded granule may have a sub-table (ds__finer). A parked block is free and quiet, and stays
+   in the granule table. Descriptions stay until shutdown, so a late look-up reads a valid
+   object.
+   Locks: Functions that change a block expect the arena's lock. ds__find_live takes that lock
+   and keeps it if a block was found. New descriptions take the registry lock and may call the
+   program's memory functions under both locks. ds__complete may invoke observers under the
+   arena's lock. No driver call is made.
+   Threads: any thread that holds the arena's lock; ds__find_live: any thread. */
 
 /* A description of a block; NULL: no memory. */
 static ds__mblock *ds__mblock_new(ds__arena *a) {
@@ -25789,7 +27417,23 @@ __attribute__((always_inline)) static inline ds__mblock *ds__find_live(const voi
     return b;
 }
 
-/* alloc/arena.h - arenas. */
+/* alloc/arena.h - arenas: one per stream and pool.
+
+   Finds or makes the arena of a stream in a pool (ds__arena_main, ds__arena_in) and prepares
+   arenas for the end of their stream (ds__mem_stream_gone). ds__use_claim decides which thread
+   records the event of a stream use (ds__muse).
+
+   Invariants: Wrappers of one native stream share an arena in each pool; the arena stores up to
+   three further handles as aliases (twin). An arena stays until shutdown. When its stream ends,
+   an arena becomes an orphan; `end` is an event behind the stream's work, or 0 if there is none.
+   An orphan without memory may serve a new stream. Only a thread for which ds__use_claim
+   returned 1 records the event of a use.
+   Locks: ds__arena_main and ds__arena_in take the device lock; ds__arena_of and ds__arena_join
+   expect that lock. Arena locks are taken one at a time inside the device lock. Driver calls run
+   under the device lock. ds__record_late even records events under an arena's lock, because the
+   block may be freed at any time.
+   Threads: any caller's thread. ds__mem_stream_gone is called by ds_stream_destroy, and by
+   ds__reclaim for the streams of ended threads. */
 
 /* A stream has several handles when it was wrapped: its arena knows some of them, so that it
    stays in use when one ends. The device is locked. */
@@ -26011,7 +27655,21 @@ static void ds__mem_stream_gone(ds__stream *s) {
     ds__mdevice_unlock(dev);
 }
 
-/* alloc/stream_use.h - uses of other streams. */
+/* alloc/stream_use.h - uses of blocks by other streams, and their events.
+
+   Manages stream uses (ds__muse). ds__muse_new takes one with an event from the arena's stock,
+   and ds__muses_drop returns a list of them. ds__uses_done tells whether uses are done;
+   ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
+   stream.
+
+   Invariants: `recorded` is 1 if the event is recorded or not needed any more, and
+   DS__RECORDING while one thread records it. An event stays with the device of its first
+   record. A use inside a capture counts as done once no capture is open, because the graph
+   orders it. A query that fails for another reason than failed work does not count as done.
+   Locks: ds__muses_drop expects the arena's lock. The others may call the driver and expect no
+   spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held expects new
+   captures to be held back (ds__g.begin); ds__record_now does so itself.
+   Threads: any. ds__uses_awaited and ds__device_wait block the host. */
 
 static void ds__event_drop(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
@@ -26165,7 +27823,22 @@ static int ds__uses_awaited(ds__muse *u) {
     return 1;
 }
 
-/* alloc/pending.h - pending. */
+/* alloc/pending.h - pending blocks: freed, still used by streams.
+
+   Manages freed blocks until the streams that used them are done. ds__poll frees blocks with
+   completed uses. ds__take_oldest serves a request from the block that has been pending longest.
+   ds__take_pending takes a fitting block and makes a stream wait for its uses.
+
+   Invariants: The list runs from the oldest block to the newest, and `pending_bytes` is its sum.
+   A block is quiet while a thread examines it without the lock; other threads leave quiet blocks
+   alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on before
+   the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
+   stream's own capture, or, without a capture, outside of captures.
+   Locks: ds__pending_in, ds__pending_out and ds__uses_within expect the arena's lock.
+   ds__take_oldest expects that lock, gives it up meanwhile and returns with it held. The other
+   functions expect no lock. Events are queried, recorded and waited for without the arena's
+   lock; observers may be invoked under that lock.
+   Threads: any caller's thread. With `wait`, ds__poll blocks the host. */
 
 /* Takes a block out of the pending ones. The arena is locked. */
 static void ds__pending_out(ds__arena *a, ds__mblock *b) {
@@ -26329,7 +28002,21 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
     return r == DS_OK;
 }
 
-/* alloc/segment.h - segments. */
+/* alloc/segment.h - descriptions of segments, and limits.
+
+   Makes and removes the description of a segment (ds__segment_new, ds__segment_drop).
+   ds__reserve and ds__unreserve keep the reserved bytes within the limits of the device and the
+   pool. Growing segments, plain segments and blocks without a cache use these functions.
+
+   Invariants: ds__m.sorted has every segment in the order of base addresses. Reserved bytes may
+   exceed the bytes of the segments only while dev->moving counts a call between ds__move_begin
+   and ds__move_end. A dropped description is used again as a description of a segment only.
+   Locks: ds__segment_new takes the registry's lock. ds__segment_drop takes the arena's lock,
+   releases it, and then takes the registry's. The functions that enter, remove or count a
+   segment expect the arena's lock. ds__reserve may ask the driver for the size of its pool, so
+   it expects no spinning lock.
+   Threads: any. A late look-up may still have a dropped description, so ds__find_live checks
+   `arena` under the arena's lock. */
 
 /* Adds unless the sum would pass the limit, 0: none. */
 static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
@@ -26506,9 +28193,23 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
         ds__meter_add(&a->pool->stats.oversize_segments, sign);
 }
 
-/* alloc/upstream.h - upstream. */
+/* alloc/upstream.h - sources of the memory of plain segments.
 
-/* An upstream is the user's: it may call devstream and CUDA, also while something captures. */
+   ds__source_alloc takes memory for a plain segment from its pool's source: the driver, the
+   user's upstream, shareable memory or pinned memory. ds__source_free returns it there.
+   ds__leave and ds__return surround user code. An upstream is user code and may call devstream
+   and CUDA, also while a stream captures.
+
+   Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
+   neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
+   aligned to DS__UNIT and entered in the table of known memory. If ds_alloc or the driver's
+   allocator has entered it already, it stays theirs. Other memory known there is refused.
+   Locks: no spinning lock may be held. ds__source_alloc is called with the arena's `grow` held,
+   ds__source_free often with `giving` and `grow`. The driver and user code run with these
+   mutexes held.
+   Threads: caller's threads. An upstream runs on the thread whose allocation or trim needs it,
+   and on that of ds_shutdown. */
+
 /* whose segments this thread is changing meanwhile */
 typedef struct ds__inside {
     const ds__mpool *pool;
@@ -26630,7 +28331,20 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
     }
 }
 
-/* alloc/segment_plain.h - segment plain. */
+/* alloc/segment_plain.h - plain segments: allocated and returned whole.
+
+   ds__grow_plain takes a new plain segment from the pool's source (ds__source_alloc) for a
+   request. With segment_growth it may be larger than the request needs; after a shortage,
+   smaller sizes are tried. ds__segment_return gives a segment back whose only block is free.
+
+   Invariants: A new segment enters its arena as one free block. Bytes are reserved before the
+   source is called, and unreserved after the memory is gone. A segment on its way back is
+   marked `leaving`, because its addresses may belong to another segment at once.
+   Locks: ds__grow_plain expects the arena's `grow`. ds__segment_return expects `giving` and
+   `grow`; for pinned memory it needs neither. No spinning lock may be held. The source, which
+   may be the user's upstream, is called with these mutexes held. ds__drain_aside releases
+   `grow` while it waits for the arena's stream.
+   Threads: caller's threads. Other threads may allocate and free in the arena meanwhile. */
 
 /* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
 static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
@@ -26746,7 +28460,23 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
     return DS_OK;
 }
 
-/* alloc/segment_grow.h - growing segments. */
+/* alloc/segment_grow.h - growing segments: pages mapped on demand.
+
+   Lets a segment grow page by page in reserved address space, and returns pages.
+   ds__grow_mapped maps pages until there is a free block of the requested size. ds__unmap_block
+   unmaps the whole pages of a free block. ds__grow_space reserves the address space of a new
+   segment.
+
+   Invariants: A hole is an unmapped block of whole pages. The holes of each kind form a list in
+   the order of ds__earlier; neighbouring holes are merged, and quiet holes are not in the list.
+   `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
+   quiet block.
+   Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
+   They release the arena's lock while they call the driver, and take the registry's lock alone.
+   If memory for a description runs out, ds__grow_mapped unmaps pages under the arena's lock.
+   ds__hole_in and ds__hole_out expect the arena's lock.
+   Threads: any caller's thread with `grow` held. Other threads may allocate and free in the
+   arena meanwhile; the block in work is quiet. */
 
 /* A hole goes back into the list, in the order of addresses, with its neighbours that are holes.
    The arena is locked. */
@@ -27025,7 +28755,25 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     return done;
 }
 
-/* alloc/trim.h - giving back. */
+/* alloc/trim.h - returning cached memory to the driver.
+
+   ds__mem_flush waits for pending blocks and returns the free memory of a device or a pool, as
+   torch's release_cached_blocks. ds__arena_trim returns the free memory of one arena.
+   ds__release_oversize and ds__collect_garbage return selected large segments. ds__async_give
+   shrinks the driver's own pool.
+
+   Invariants: Memory is returned only if the work of its arena's stream is known to be done
+   (ds__arena_drain). Two exceptions: a user's upstream gets it in any case, and pinned memory
+   has no stream. Pools of graphs keep their memory, and an upstream cannot trim its own pool.
+   While a capture is open, ds__mem_flush, ds__release_oversize and ds__collect_garbage return
+   nothing.
+   Locks: an arena's `giving`, then its `grow`, then its lock; never those of two arenas at
+   once. The driver and the user's upstream run with the two mutexes held, and with no spinning
+   lock. `grow` is released while the host waits for a stream (ds__drain_aside), `giving` is
+   not. ds__is_whole, ds__age and ds__give_whole expect the arena's lock; the other functions
+   expect no spinning lock.
+   Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
+   block in work is quiet. */
 
 /* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
    not known to be done. */
@@ -27316,7 +29064,23 @@ static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
     }
 }
 
-/* alloc/reuse.h - when nothing fits. */
+/* alloc/reuse.h - requests and cross-stream reuse.
+
+   Defines a request in progress (ds__wanted) and finds a cached block for it. ds__try searches
+   the request's own arena. ds__borrow takes a block of another stream's arena and makes the
+   request's stream wait for that stream (cross-stream reuse). ds__borrow_any and
+   ds__borrow_pools search the arenas of a pool, and the pools with use_on_oom.
+
+   Invariants: A lent block is live on a stream other than its arena's, or was so until its
+   free. The first of its uses names that stream. A pending block of another stream is taken whole
+   and not split, because only the request's stream waited for its uses. No stream waits across
+   the border of a capture (ds__can_await).
+   Locks: ds__try may be called with the arena's `grow` held; the other functions expect no
+   lock. One arena's lock is held at a time, or all of the device's (ds__mem_lock_all) if the
+   arena has no room to count the block. ds__borrow holds back new captures (ds__g.begin) while
+   it records the event and enqueues the wait; no arena's lock is held then.
+   Threads: any caller's thread. Streams may end at any time, so ds__borrow reads the owner of
+   an arena again after it took a block. */
 
 /* One request on its way. */
 struct ds__wanted {
@@ -27501,7 +29265,37 @@ static int ds__borrow_pools(ds__wanted *q) {
     return 0;
 }
 
-/* alloc/fallback.h - fallback. */
+/* alloc/fallback.h - fallback chain of a request.
+
+   Serves a request for which the arena has no free block (ds__ask_slow). ds__ladder, the
+   fallback chain, tries all sources of memory in order. ds__grow gets memory from the driver or
+   the upstream. If all fails, ds__tell_oom informs the callbacks and ds__oom_report
+   (oom_report.h) sets the error.
+
+   Policy: The arena is searched again after each step.
+   1. Free the pending blocks of the arena if their uses are done (not while a capture is open).
+   2. Take a pending block and make the request's stream wait for its uses, if `reuse` permits
+      this, or graph_capture_record_stream_reuse during a capture.
+   3. Cross-stream reuse of ended streams' blocks in the pool; with DS_REUSE_ALWAYS, of all
+      streams'.
+   4. Collect exported blocks without users, then garbage (garbage_collection_threshold).
+   5. Grow, by pages or by a plain segment.
+   6. Cross-stream reuse in pools with use_on_oom.
+   7. Give back blocks of max_split_size or more, and grow.
+   8. Unless `reuse` is never: cross-stream reuse of all arenas of the pool.
+   9. Empty the caches, shrink the driver's pool, and grow (not while a capture is open).
+   10. Repeat the cross-stream reuse of steps 3, 6 and 8, now also of pending blocks of more than
+       twice the size.
+   11. Invoke the shortage callbacks. If memory was freed, repeat once from step 5.
+
+   Invariants: A request that fails has taken no block. Errors of single steps are muted
+   (ds__tls.mute); only the last result reaches the caller. A request from inside a pool's
+   upstream for the same pool is refused.
+   Locks: ds__ask_slow expects no spinlock. ds__grow holds `grow` of the arena while the driver
+   or the program's upstream allocates. Shortage and out-of-memory callbacks run without a lock
+   of this call. ds__m.lock is held only to read one entry of the list of callbacks.
+   Threads: any caller's thread. Other threads may take memory that a step has found, so growing
+   is tried up to 16 times. */
 
 static ds_result ds__grow(ds__wanted *q) {
     ds__arena *a = q->a;
@@ -27681,7 +29475,22 @@ static ds_result ds__ask_slow(ds__wanted *q) {
     return r;
 }
 
-/* alloc/allocate.h - requests. */
+/* alloc/allocate.h - allocation requests.
+
+   Implements ds_mem_alloc and ds_mem_alloc_with. ds_mem_alloc has a fast path, which takes a
+   free block of the stream's arena; ds__request handles all other cases. ds__route chooses the
+   arena: in a named or pushed pool, in the capture's pool, or in the default pool. ds__rounded
+   and ds__kind_of compute the size of the block and its kind.
+
+   Invariants: The fast path runs only if no pool is pushed, no capture is open and the arena
+   needs no special treatment (`slow`). A thread remembers the arena of the stream on which it
+   allocated last; the fast path checks the stream's slot again under the arena's lock. A request
+   for 0 bytes gives NULL and DS_OK. A failed request leaves no block behind.
+   Locks: The fast path takes the arena's lock only; ds__take_oldest gives that lock up while
+   events are queried. ds__request expects no lock; fallback.h lists the locks of its steps. On
+   the fast path observers are invoked under the arena's lock, in ds__request without a lock.
+   Threads: any caller's thread. The remembered arena is thread-local (ds__tls). Requests from a
+   shortage callback are refused. */
 
 /* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
    capture's. */
@@ -27882,7 +29691,23 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
     return r;
 }
 
-/* alloc/free.h - frees. */
+/* alloc/free.h - freeing blocks.
+
+   Implements ds_mem_free: a fast path that parks the block, ds__free_other for blocks with
+   recorded uses or observers, and ds__free_slow for all other cases. ds__block_end frees a block
+   for good inside the allocator. ds__mem_return takes back a block that other processes had.
+
+   Invariants: A block with uses, with poison to write, or with users in other processes becomes
+   pending. All other blocks from a cache become free at once. While ds__free_slow works without
+   the lock, its block is pending, quiet and in no list, and already counted as freed. A use
+   without a recorded event gets an event at the free. If its stream is in another capture, the
+   use gets the event after that capture.
+   Locks: ds_mem_free takes the arena's lock, and gives that lock up for events, guards and
+   driver calls. Events are recorded under ds__g.begin (ds__hold_captures), never under the
+   arena's lock. ds__share_hold takes ds__share.lock under the arena's lock. Observers may be
+   invoked under the arena's lock. ds__block_over expects the arena's lock; the other functions
+   expect no lock, except ds__free_slow and ds__free_other, which release it.
+   Threads: any caller's thread, in any order to the streams' work. */
 
 /* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
    and ready. */
@@ -28079,7 +29904,21 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
     return DS_OK;
 }
 
-/* alloc/record_use.h - record use. */
+/* alloc/record_use.h - recording the use of a block by another stream.
+
+   Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_pinned_record_use.
+   ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
+   at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
+   of live blocks is an error.
+
+   Invariants: The block's own stream needs no use. A lent block's first use belongs to the
+   borrowing stream and stays first. dev->late_uses counts the uses without an event and may be
+   too high.
+   Locks: Takes the arena's lock to find the block, and once more to add the use. Between the
+   two, the event is created and recorded without a lock. If a capture is open, the driver is
+   asked for the stream's capture under the arena's lock (ds__capture_of).
+   Threads: any caller's thread. If another thread frees the block meanwhile, the call reports
+   DS_ERR_INVALID_VALUE, unless a new block already starts at the same address. */
 
 /* Notes a use of the block; `now`: with an event at once. Its event is recorded without the
    lock, so the block is looked at again afterwards. */
@@ -28186,7 +30025,21 @@ DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
     return ptr ? ds__note_use(ptr, stream, 0, 0, 0) : DS_OK;
 }
 
-/* alloc/align.h - special requests. */
+/* alloc/align.h - aligned allocations.
+
+   Serves requests with an alignment above 512 bytes. ds__align cuts the front off a live block,
+   so that the block starts aligned. The front and the unused end go back to the arena. The
+   caller is ds__request in allocate.h.
+
+   Invariants: The block is live, was found for this request, and is larger than the request by
+   the alignment. Label, call site and stream uses (ds__muse) move to the aligned block. If
+   ds__align returns 0, nothing was cut and the caller must free the block. The unused end stays
+   part of the block if the policy does not split there or if host memory is short.
+   Locks: ds__align expects no lock and takes the lock of the block's arena. After cross-stream
+   reuse, that arena is not the request's arena. If the counters need room, all locks of the
+   device are taken for a moment (ds__make_ready). New descriptions may call the program's memory
+   functions under the arena's lock. No driver call is made.
+   Threads: any caller's thread; no other thread knows the block yet. */
 
 /* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
    request was larger by the alignment. 0: no memory. */
@@ -28235,12 +30088,23 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
     return 1;
 }
 
-/* alloc/watched.h - watched. */
+/* alloc/watched.h - poison, guards and checks of watched pools.
 
-/* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is
-   none there. A guard lies directly behind what was asked for, rounded up to its words, and is
-   looked at only where one was filled: the policy may have changed since, or a capture was open
-   then. */
+   Does the extra work of pools with poison, guard_bytes or debug from 2 on. ds__watched_alloc
+   fills the guard behind a new block. ds__watched_free checks it, warns about damage, and
+   poisons the block. ds__poison_on and ds__poison_late poison freed blocks at once or later.
+
+   Invariants: Poison and guards are fills in stream order. Neither is made while a capture is
+   known to be open, because work in a capture is the user's only. A guard begins directly
+   behind the requested bytes, rounded up to 4, and is checked only where one was filled
+   (`guarded`). The policy may have changed since, or a capture was open then. A block with
+   `stale` set must be poisoned before it is free.
+   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__poison_on and
+   ds__poison_late hold back new captures (ds__g.begin) around their fills. ds__watched_free may
+   block the host until the uses of the block and the work of its stream are done.
+   Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
+   allocator (ds__direct_giver), so a capture may begin on the block's stream meanwhile. */
+
 #define DS__POISON 0xDBDBDBDBu
 #define DS__GUARD 0x5AFE5AFEu
 
@@ -28358,7 +30222,33 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
     ds__tls.mute--;
 }
 
-/* alloc/direct_alloc.h - direct alloc. */
+/* alloc/direct_alloc.h - allocation without a cache.
+
+   Allocates blocks for the backends DS_MEM_DRIVER_POOL and DS_MEM_UNCACHED (ds__direct_alloc).
+   ds__direct_take reserves the bytes under the limits and calls the driver. ds__direct_drain
+   waits for frees that are on their way to the driver's pool. direct_free.h implements the
+   frees.
+
+   Policy: Without a cache every block is a segment, from the driver's own pool or plain memory.
+   1. Driver's pool: the block's stream waits for the other uses and gives the block back in
+      stream order. Memory of an ended stream is given back on a stream of the allocator, behind
+      the end of the ended stream. The host waits only when a limit is near. The limit also
+      covers memory of the pool that no block has: enqueued frees and cached memory. An
+      allocation that would pass the limit first waits for these frees and shrinks the pool.
+   2. Plain memory: the host waits for the block's stream and for the uses of other streams. The
+      host waits for the device only if nothing else is known to wait for.
+   3. If a block cannot be given back now, because of a capture or a failed driver call, the
+      block is deferred. A deferred block stays pending in its arena's list. Allocations, frees,
+      flushes and changes of the policy try again. At shutdown a deferred block ends with its
+      segment.
+
+   Invariants: A stream that captures gets no memory here: DS_ERR_CAPTURE_UNSUPPORTED. Only the
+   default pool of a device has such a backend. Reserved bytes either become a segment, or are
+   given back by ds__unreserve. `async_bytes` is the sum of the blocks from the driver's pool.
+   Locks: ds__direct_alloc expects no lock. The driver and shortage callbacks are called without
+   a lock. The new block is entered under the arena's lock, or under all locks of the device if
+   the counters need room. Observers may be invoked under these locks.
+   Threads: any caller's thread. Near a limit the host may wait. */
 
 /* Waits for frees that are on their way to the driver's pool. */
 static void ds__direct_drain(ds__mdevice *dev) {
@@ -28371,17 +30261,6 @@ static void ds__direct_drain(ds__mdevice *dev) {
     ds__tls.quiet--;
 }
 
-/* Policy without a cache, where every block is a segment: the driver's own pool, or plain memory.
-   - The driver's pool: the block's stream waits for the other uses and gives the block back in its
-     order. What an ended stream had comes back on a stream of the allocator's, behind that one's
-     end. The host waits only when a limit is near: the limit also covers what the pool holds beyond
-     the blocks, that is enqueued frees and cached memory. An allocation that would pass the limit
-     waits for these frees and shrinks the pool first.
-   - Plain memory: the host waits for the block's stream and the uses of others, but for a device
-     only when nobody knows what else to wait for.
-   - Where that cannot be done now (a capture stands in the way, or a call of the driver failed)
-     the block is deferred: it stays pending in its arena's list, and allocations, frees, flushes
-     and changes of the policy try again. At shutdown it ends with its segment. */
 /* Returns memory of ds__direct_take that became no block. */
 static void ds__direct_untake(ds__wanted *q, int async, void *base) {
     DS_IGNORE(async ? ds__async_free(q->s, base)
@@ -28520,7 +30399,23 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     return r;
 }
 
-/* alloc/direct_free.h - direct free. */
+/* alloc/direct_free.h - free without a cache.
+
+   Gives blocks of the backends without a cache back to the driver (ds__direct_free) and tries
+   deferred blocks again (ds__direct_again). ds__direct_try does the work for one block.
+   ds__direct_giver is the allocator's own stream for memory of ended streams. direct_alloc.h
+   states the policy.
+
+   Invariants: A block here is pending. A block is in its arena's list of deferred blocks, or in
+   no list and quiet while a thread tries the block. dev->deferred counts deferred blocks. A
+   segment is marked as leaving before the driver gets the memory, because the driver may give
+   the address out at once. ds__direct_again does nothing while a capture is open.
+   Locks: No function expects a lock; each takes the arena's lock for short steps.
+   ds__direct_record and ds__direct_put hold ds__g.begin, so that no capture begins while they
+   enqueue work. The host does not wait under the mutex. ds__direct_over invokes observers under
+   the arena's lock, and may first take all locks of the device for the counters.
+   Threads: any caller's thread. A free of plain memory blocks the host until the work on the
+   block is done; a free to the driver's pool does not. */
 
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
 static int ds__direct_record(ds__mblock *b) {
@@ -28754,7 +30649,20 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
     return DS_OK;
 }
 
-/* alloc/api_block.h - public: blocks. */
+/* alloc/api_block.h - block query and emptying the cache.
+
+   Implements ds_mem_find, ds_mem_empty_cache, ds_mem_empty_cache_of and ds_mem_trim.
+   ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
+   ds__mem_used and ds__mem_asked find the memory of a device for queries and statistics.
+
+   Invariants: Label and call site are reported only for live and pending blocks. ds__mem_used
+   and ds__mem_asked never create the memory of a device: DS_OK with NULL means an unused device.
+   While a capture is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
+   Locks: ds__describe expects the lock of the block's arena; ds_mem_find takes that lock. The
+   functions that give memory back expect no lock; trim.h takes the locks for them. While the
+   host waits for a stream, no spinlock is held.
+   Threads: any caller's thread. The functions that give memory back may block the host until
+   streams have done their work. */
 
 static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
     memset(out, 0, sizeof *out);
@@ -28877,7 +30785,24 @@ DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released
     return ds__mem_empty(device, keep, out_released);
 }
 
-/* alloc/api_config.h - public: configuration and limits. */
+/* alloc/api_config.h - configuration, limits and shortage callbacks.
+
+   Implements ds_mem_configure, ds_mem_configure_text, the functions for limits and fractions,
+   and the lists of shortage and out-of-memory callbacks. ds__mem_setup reads
+   DEVSTREAM_ALLOC_CONF at the first use and installs the hooks for stream end and shutdown.
+   ds__mem_set changes the policy of one device.
+
+   Invariants: dev->limit follows from `limit` and `memory_fraction` of the device's
+   configuration. The backend changes only while no block of the device is active.
+   ds_mem_configure_text asks all devices before any device changes. If DEVSTREAM_ALLOC_CONF is
+   invalid, each call of ds__mem_setup reads the variable again and returns the error.
+   Locks: ds__mem_set takes all locks of the device (ds__mem_lock_all), then the registry lock.
+   ds__mem_setup takes ds__m.lock, then ds__m.leaving. Limits change under the device lock,
+   callback lists under ds__m.lock. Under these locks the program's memory and log functions may
+   be called, the driver is not.
+   Threads: any caller's thread. ds__mem_closing(1) runs on the thread of ds_shutdown and waits
+   for threads that release the pool of a graph. A callback that was removed may still run on
+   another thread. */
 
 /* The smaller of a configuration's limits; 0: none. */
 static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
@@ -29140,7 +31065,21 @@ DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
 DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
 #undef DS__CALLBACKS
 
-/* alloc/api_pool.h - public: pools. */
+/* alloc/api_pool.h - pools: create, destroy, push, pop.
+
+   Implements the functions of pools, except checkpoints, statistics and ds_capture_pool.
+   ds__mpool_own and ds__mpool_disown count the owners of a pool: its handle, pushes, captures
+   and graphs.
+
+   Invariants: A pool object stays until shutdown. A pool object without owners and memory may
+   become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
+   compare the handle again. A capture's own pool (name[0] is not 0) cannot be destroyed by its
+   handle. A pool with a handle always uses the native backend.
+   Locks: The functions take ds__m.lock and the device lock; if both, in this order.
+   ds_pool_destroy and ds_pool_empty_cache hold no lock when they begin to give memory back
+   (trim.h). ds__mpool_disown takes no lock.
+   Threads: any caller's thread; pushes belong to the calling thread. ds__mpool_disown also runs
+   on a thread of CUDA's when a graph ends. */
 
 /* Of pools whose upstream is a resource. */
 static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
@@ -29324,7 +31263,22 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     return DS_OK;
 }
 
-/* alloc/checkpoint.h - public: checkpoints of pools. */
+/* alloc/checkpoint.h - checkpoints of pools.
+
+   Implements ds_pool_save, ds_pool_restore, ds_pool_checkpoint_free and ds_pool_check_live. A
+   checkpoint lists the live blocks of a pool. ds_pool_restore first plans (ds__rewind_plan);
+   then it frees blocks and makes blocks live again at their old addresses (ds__rewind_all).
+
+   Invariants: A checkpoint belongs to one pool and lists its blocks in order of address. Save
+   and restore refuse a pool with a pending block, or with a live block that other streams or
+   processes use. If the plan fails, nothing has changed. If another thread uses the pool after
+   the plan, the pool is restored in part and DS_ERR_ILLEGAL_STATE is returned.
+   Locks: ds_pool_restore takes `giving` and `grow` of every arena of the pool, so that segments
+   stay as they are. The plan runs under all locks of the device, the changes under one arena's
+   lock, or all locks if the counters need room. The program's memory functions are called under
+   all these locks, observers under the arena's lock. The function of the caller runs without a
+   lock. ds_pool_save and ds_pool_check_live take all locks of the device.
+   Threads: any caller's thread. No other thread may use the pool during ds_pool_restore. */
 
 typedef struct ds__saved {
     char *ptr;
@@ -29683,10 +31637,24 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
     return r;
 }
 
-/* alloc/capture_pool.h - capture pool. */
+/* alloc/capture_pool.h - pools of captures.
 
-/* A capture has a pool: one of its own, made at the first allocation, or one that was named
-   before. Its graph owns it. */
+   Gives captures their memory. A capture has one pool: a pool of its own, made at the first
+   allocation (ds__capture_pool_of), or a pool named before (ds_capture_pool). The graph of the
+   capture owns the pool. ds__capture_keep keeps a pool that a request names for as long as the
+   graph.
+
+   Invariants: `graphs` counts the captures and graphs that use free memory of a pool. While the
+   count is not 0, no memory of the pool is given back. Each attachment to a graph is also one
+   owner of the pool. A capture has one attachment for its pool (key: the device) and one for
+   each pool that requests name (key: the pool). After ds__m.closing is set,
+   ds__capture_pool_release does nothing: ds_shutdown ends pools before graphs.
+   Locks: ds__capture_pool_make runs under the graph's lock (core/capture.h) and takes
+   ds__m.lock, then all locks of the device. ds__capture_pool_release takes ds__m.leaving only.
+   ds__is_capturing calls the driver.
+   Threads: caller's threads. ds__capture_pool_release runs on any thread, also on a thread of
+   CUDA's, and calls neither the driver nor a public function. */
+
 typedef struct ds__capture_wish {
     ds__mdevice *dev;
     ds__mpool *pool;
@@ -29778,7 +31746,20 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
     return r;
 }
 
-/* alloc/stats.h - public: statistics. */
+/* alloc/stats.h - public functions of statistics.
+
+   Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
+   ds_mem_allocated. ds__stats adds up the counts of a device or a pool; ds__fold moves the
+   counts of arenas to the domains. ds__stats_room and ds__stats_give serve all versioned
+   statistics structs.
+
+   Invariants: After ds__fold every arena counts exactly, and the search for a thread that
+   allocates alone begins anew. The block counts in one result belong to one moment. A caller's
+   struct begins with its size, and nothing behind that size is written.
+   Locks: ds__stats and the resets stop the device (ds__mem_lock_all). The driver is asked
+   before that. ds_pool_get_stats holds ds__m.lock meanwhile, so that no new pool takes the
+   place of the old one. ds__fold and ds__reset_peaks expect the device stopped.
+   Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
 static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
     ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0,
@@ -30049,7 +32030,18 @@ DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved,
     return DS_OK;
 }
 
-/* alloc/validate.h - checking all structures. */
+/* alloc/validate.h - consistency check of all structures.
+
+   ds__validate checks every list, count and limit of a device, or of pinned memory. It returns
+   DS_ERR_ILLEGAL_STATE with a sentence about the first violation. It serves ds_mem_validate and
+   the automatic checks of a policy with `debug` (ds__check).
+
+   Invariants: The check changes nothing, except that parked blocks are merged. If a thread
+   works on a quiet block of the device, incomplete sums are not compared. If dev->moving counts
+   a call in progress, or changes, the limits are not compared.
+   Locks: stops the device (ds__mem_lock_all), and takes the registry's lock under that. The
+   caller must hold none of these locks. The driver is not called.
+   Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
 #define DS__SOUND(condition, ...)                               \
     do {                                                        \
@@ -30373,7 +32365,16 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
     return dev ? ds__validate(dev) : r;
 }
 
-/* alloc/report_names.h - memory reports. */
+/* alloc/report_names.h - memory statistics by name.
+
+   Maps torch's names of memory statistics to members of ds_mem_stats (ds__mstats).
+   ds_mem_stat_by_name reads one value; ds_mem_stat_name lists the names.
+
+   Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
+   search. Every entry names an int64_t member. ds_mem_stat_by_name reads nothing behind
+   stats->size.
+   Locks: none.
+   Threads: any. The table is constant, and ds_mem_stat_name needs no initialised library. */
 
 /* torch's names, in the order of strcmp. */
 #define DS__STAT4(name, member)                                      \
@@ -30450,7 +32451,16 @@ DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name
                     "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
 }
 
-/* alloc/report_table.h - memory reports: the table. */
+/* alloc/report_table.h - table of ds_mem_summary.
+
+   Implements ds_mem_summary: writes the statistics of a device as the table of
+   torch.cuda.memory_summary (ds__mtable), row by row to the user's writer.
+
+   Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
+   rows of one metric share the unit of each column; the row of all sizes determines it.
+   Locks: none of its own. ds_mem_get_stats stops the device; the writer is called after that,
+   with no lock held.
+   Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
 /* The unit of a column is that of its first row, of all sizes. */
 static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
@@ -30542,7 +32552,17 @@ DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn w
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
-/* alloc/report_processes.h - memory reports: processes. */
+/* alloc/report_processes.h - report of the processes that use a device.
+
+   Implements ds_mem_list_processes, the counterpart of torch.cuda.list_gpu_processes: one line
+   for each process and its memory. For a GPU, NVML is asked (ds__nvml_write). For a CPU device,
+   the report has this process and the processes with shared memory (ds__share_list).
+
+   Invariants: ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h. If NVML is
+   missing or fails, the report says so and the call still succeeds.
+   Locks: none of its own. core/nvml.h takes a lock to load NVML, and ds__share_list takes those
+   of the exports. The user's writer is called after they are released.
+   Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
 static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
     if (bytes == ~0ull)
@@ -30633,7 +32653,20 @@ DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, v
                : r;
 }
 
-/* alloc/oom_owners.h - memory reports: out of memory. */
+/* alloc/oom_owners.h - owners of live blocks.
+
+   Groups live blocks by owner for out-of-memory reports and leak reports. An owner is a label,
+   or a file and a line for blocks without a label. ds__mowners_add adds a block,
+   ds__mowners_next takes out the owner with the most bytes. ds__mformat (DS__SIZE) writes a size
+   as text; pinned memory uses it too.
+
+   Invariants: Labels are compared by their text, which belongs to the blocks. Names must be
+   copied before the blocks can be freed. At most three quarters of the table are used; further
+   owners, or all if there is no table, are summed in `rest`.
+   Locks: Callers of ds__mowners_add and ds__mowner_name hold all locks of the device, except at
+   shutdown. ds__mowners_begin calls the program's memory functions and must be called without a
+   spinlock.
+   Threads: each table belongs to one thread. */
 
 typedef struct ds__msize {
     char text[24];
@@ -30737,7 +32770,21 @@ static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const
         snprintf(out, 80, "(unknown)");
 }
 
-/* alloc/oom_walk.h - oom walk. */
+/* alloc/oom_walk.h - numbers for out-of-memory reports.
+
+   Collects the numbers for the report of a failed request in ds__mshortage (ds__moom_collect).
+   The numbers cover the device, the limits, all blocks by state, the biggest owners, and free
+   blocks that the request could not use. ds__moom_count counts live blocks; the leak report uses
+   it too.
+
+   Invariants: `mine`, `kept`, `theirs` and `elsewhere` are sizes of the largest free block of
+   the request's pool, each for one reason. `back` is computed by the rules of ds__arena_trim.
+   Names of owners are copied while everything is locked, because a label lives as long as its
+   block.
+   Locks: ds__moom_collect expects none and takes all locks of the device twice: to count live
+   blocks, and to walk over all blocks. In between, without a lock, the table of owners is
+   allocated. The driver is asked for free memory before any lock is taken.
+   Threads: the thread of the failed request. */
 
 #define DS__TOP 10
 
@@ -30949,7 +32996,19 @@ static void ds__moom_collect(ds__mshortage *s) {
         s->outside = s->total - s->free - s->reserved;
 }
 
-/* alloc/oom_hint.h - oom hint. */
+/* alloc/oom_hint.h - advice in out-of-memory reports.
+
+   Chooses one sentence of advice for a request that found no memory (ds__moom_hint), from the
+   numbers in ds__mshortage. The first reason that applies wins. The order is: impossible
+   requests, an open capture, unusable cached memory, the pool's limit, the device's limit, other
+   users of the device, live blocks.
+
+   Invariants: oom_walk.h has collected the numbers before; nothing is read from blocks or arenas
+   here. ds__moom_fits decides whether memory given back would serve the request under all
+   limits. The text is cut to the size of `hint`.
+   Locks: takes none and expects none. ds__moom_could_grow may reserve address space from the
+   driver and release it, with errors muted.
+   Threads: the thread of the failed request. */
 
 static int ds__moom_fragmentation(const ds__mshortage *s) {
     return s->cached ? (int)(100.0 * (1.0 - (double)s->largest / (double)s->cached) + 0.5) : 0;
@@ -31130,7 +33189,19 @@ static void ds__moom_hint(ds__mshortage *s) {
         snprintf(out, room, "live blocks need it all; free some, or work on smaller pieces");
 }
 
-/* alloc/oom_report.h - oom report. */
+/* alloc/oom_report.h - out-of-memory report.
+
+   Writes the report of a request that found no memory (ds__oom_report): one sentence for
+   ds_last_error, and a page for ds_mem_last_report. Numbers come from oom_walk.h, the advice
+   from oom_hint.h. ds__mprint is a text writer for a fixed buffer (ds__mpage).
+
+   Invariants: The page belongs to the thread, until the next shortage on the thread or the end
+   of the thread. If there is no host memory for the page, ds_mem_last_report gives an empty
+   string; the sentence is set in any case. The sentence leaves out owners, the smallest first,
+   if they do not fit.
+   Locks: expects none. ds__moom_collect takes all locks of the device; the program's memory and
+   log functions are called without a lock.
+   Threads: the thread of the failed request; ds_mem_last_report: any thread, for its own page. */
 
 typedef struct ds__mpage {
     char *text;
@@ -31257,7 +33328,16 @@ DSDEF const char *(ds_mem_last_report)(void) {
     return t && ds__tls.epoch == ds__g.epoch && t->report ? t->report : "";
 }
 
-/* alloc/leaks.h - memory reports: leaks. */
+/* alloc/leaks.h - report of leaks at shutdown.
+
+   Reports the blocks of a device that were not freed, grouped by owner, as warnings
+   (ds__tell_leaks). ds__mem_end calls ds__tell_leaks for each device and for pinned memory.
+
+   Invariants: Blocks in the own pool of a capture belong to a graph and are not leaks. At most
+   100 owners are reported, those with the most bytes first.
+   Locks: takes none; ds_shutdown holds ds__g.mutex. The program's log and memory functions may
+   be called.
+   Threads: the thread of ds_shutdown, after all work is done. */
 
 /* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
 static void ds__tell_leaks(ds__mdevice *dev) {
@@ -31284,17 +33364,31 @@ static void ds__tell_leaks(ds__mdevice *dev) {
     ds__release(owners.slot);
 }
 
-/* alloc/history.h - memory snapshots. */
+/* alloc/history.h - history of allocator events.
 
-/* Policy.
-   1. The history is a ring per device. The engine writes it; here it is made, cleared and read.
-   2. A snapshot is collected first, device by device with the device stopped, into memory of ours;
-      then it is written without a lock.
-   3. One walk over what was collected makes the pickle and the JSON, so that they say the same; the
-      page reads a shorter form of it.
-   4. Texts are kept once, as valid UTF-8, and so are frames: a file, a line and a label.
-   5. `lock` is taken before all locks of the engine but ds__m.lock, `watch` after all of them,
-      around the calls of observers. */
+   Starts and stops the history (ds_mem_history_start, ds_mem_history_stop) and adds annotations
+   (ds_mem_annotate). ds__history_apply tells a device which events to report. ds__mh holds the
+   state of history and observers.
+
+   Policy:
+   1. The history is a ring per device. The allocator writes it (history_ring.h), this room
+      creates and clears it, and snapshot_collect.h reads it.
+   2. A snapshot is collected first, device by device with the device stopped, into host memory.
+      Then the snapshot is written without a lock.
+   3. A single walk over the collected data makes the pickle and the JSON, so both say the same.
+      The page reads a shorter form.
+   4. Texts are kept once, as valid UTF-8. Frames (a file, a line and a label) are kept once too.
+
+   Invariants: An event is recorded on a device only if its bit in dev->watch is set. After
+   ds__history_apply has returned, no event of the old setting enters the ring. The text of an
+   annotation stays until the ring has overwritten its event.
+   Locks: ds__mh.lock is taken before all locks of the allocator except ds__m.lock. ds__mh.lock
+   guards the settings, the sizes of all rings and the annotations. ds__mh.watch is taken after
+   all other locks, around the calls of observers. dev->history_lock guards one ring;
+   ds__mh.watch and the history lock are not nested. The program's memory functions may be called
+   under ds__mh.lock.
+   Threads: any caller's thread. ds__mem_history_join runs on the thread that uses a device
+   first, under ds__m.lock. */
 
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u
@@ -31507,7 +33601,22 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     return DS_OK;
 }
 
-/* alloc/observer.h - observers. */
+/* alloc/observer.h - observers of allocator events.
+
+   Implements ds_mem_on_event and ds_mem_remove_on_event; ds__mem_tell passes an event to all
+   observers. ds__guard and ds__unguard surround calls of user code that must not call devstream.
+   ds__snap_room makes room in an array, here and for snapshots. ds__snapshot_shutdown resets
+   history and observers.
+
+   Invariants: Inside of an observer, calls of devstream are refused (ds__tls.in_callback),
+   except functions callable anywhere. Function name and call site of the outer call are restored
+   afterwards. DS__WATCHED is set in dev->watch while observers exist. When
+   ds_mem_remove_on_event returns DS_OK, no thread is inside the observer.
+   Locks: order: ds__mh.lock, then ds__mh.watch. Observers run under ds__mh.watch, and under the
+   locks of the thread that reports the event, often an arena's lock. ds__mh.watch is taken last,
+   after all locks of the allocator.
+   Threads: an observer runs on the thread that reports the event, one call at a time in the
+   process. */
 
 /* Around code of the user's that may not call devstream: when it does it is told so, and the
    call that runs keeps its name and place. */
@@ -31612,7 +33721,17 @@ static void ds__snapshot_shutdown(void) {
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
 }
 
-/* alloc/snapshot_types.h - what a snapshot has collected. */
+/* alloc/snapshot_types.h - collected data of a snapshot; texts and frames by number.
+
+   Defines the collected data of a snapshot (ds__snap) and the tables that store each text and
+   frame once. ds__snap_text and ds__snap_frame return the number of a text or a frame;
+   ds__snap_string returns a text.
+
+   Invariants: Numbers of texts and frames begin at 1; 0 means none. Texts are valid UTF-8. If
+   memory runs out, `broken` is set, and later additions do nothing. The cache `recent` compares
+   pointers, so ds__snap_forget must be called before the texts behind them may change.
+   Locks: none. ds__snap_collect calls these functions under its locks.
+   Threads: one thread per ds__snap. */
 
 typedef struct ds__sframe {
     uint32_t file;
@@ -31813,7 +33932,21 @@ static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, con
     return *slot = (uint32_t)++s->frame_count;
 }
 
-/* alloc/snapshot_collect.h - collecting. */
+/* alloc/snapshot_collect.h - collecting a snapshot.
+
+   ds__snap_collect copies the segments, blocks, pools and history of all devices, or of one
+   pool, into a ds__snap. CUDA's devices come first. ds__snap_free frees it.
+
+   Invariants: Each run of mapped blocks between holes becomes a segment, as in torch's
+   snapshots. Segments are sorted by device and address. The times of a device's events are
+   nanoseconds and never decrease; their labels, places and pools are replaced by numbers. If
+   memory runs out, the whole snapshot is dropped.
+   Locks: ds__m.lock first, and released. Then ds__mh.lock, and under it one device after the
+   other is stopped (ds__mem_lock_all); its history_lock comes last. Memory for the copy is
+   allocated under these locks, spinning ones included. The event of the snapshot itself is
+   noted under ds__mh.lock, so observers (user code) run under it.
+   Threads: any caller's thread, also while streams capture. The copy of a device is consistent
+   in itself; devices are copied one after the other. */
 
 /* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots.
    All is locked. */
@@ -32025,7 +34158,17 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
     return NULL;
 }
 
-/* alloc/snapshot_format.h - writing: pickle and JSON. */
+/* alloc/snapshot_format.h - output of pickle and JSON: buffer, words, opcodes.
+
+   The text writer of snapshots (ds__ink): buffers the output, and writes dictionaries, lists,
+   numbers and texts as pickle (protocol 2) or JSON. DS__WORDS lists the words of the format.
+
+   Invariants: `level` has the open lists and dictionaries, at most 8. In a pickle, a word, text
+   or frame is written once, and later ones refer to its memo number. Nothing is written after
+   the writer returned a value other than 0.
+   Locks: none. ds__ink_flush calls the user's writer with no lock of the allocator held, and
+   devstream refuses calls from it.
+   Threads: one thread per ds__ink: that of the snapshot call. */
 
 /* What both use again and again. */
 /* clang-format off */
@@ -32363,7 +34506,16 @@ static void ds__put_real(ds__ink *k, int word, double value) {
     ds__ink_plain(k, text);
 }
 
-/* alloc/snapshot_write.h - snapshot write. */
+/* alloc/snapshot_write.h - writing a snapshot as pickle or JSON.
+
+   ds__write_snapshot writes segments, events, settings, annotations and devices in the
+   structure of torch's snapshots. One walk over the collected data makes the pickle or the
+   JSON, so both have the same contents.
+
+   Invariants: The words of actions follow DS__WORD_alloc in the order of ds_mem_action. The
+   loops over segments, blocks and events end once the user's writer has stopped the output.
+   Locks: none. The user's writer is called with no lock of the allocator held.
+   Threads: the thread of the snapshot call. */
 
 static void ds__put_pool(ds__ink *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
@@ -32576,7 +34728,17 @@ static void ds__write_snapshot(ds__ink *k) {
     ds__ink_plain(k, k->pickle ? "." : "\n");
 }
 
-/* alloc/snapshot_page_data.h - writing: the page. */
+/* alloc/snapshot_page_data.h - data of the HTML page of a snapshot.
+
+   ds__page_data writes the collected snapshot in a short JSON form for the HTML page: flat
+   lists of numbers, with frames and texts by number. The code of the page (snapshot_page.html)
+   reads it.
+
+   Invariants: The order of the numbers in each list is a contract with snapshot_page.html;
+   comments beside the lists state it. Times of events are differences in nanoseconds and never
+   negative. Quoted texts contain no `<`, so they cannot end the page's script element.
+   Locks: none. The user's writer is called with no lock of the allocator held.
+   Threads: the thread of the snapshot call. */
 
 static void ds__page_numbers(ds__ink *k, const uint64_t *n, size_t count, int first) {
     for (size_t i = 0; i < count; i++) {
@@ -33050,7 +35212,19 @@ static const char *const ds__page_code[] = {
     "</script></body></html>\n"
 };
 
-/* alloc/snapshot.h - snapshot. */
+/* alloc/snapshot.h - public functions of snapshots and block walks.
+
+   Implements ds_mem_snapshot and ds_mem_snapshot_file: collects first (snapshot_collect.h),
+   then writes a pickle, JSON or an HTML page. ds_mem_each_block calls a user's function with
+   every block of a device.
+
+   Invariants: A snapshot is written from the collected data only, apart from the text of
+   DEVSTREAM_ALLOC_CONF. Blocks are visited in the order of addresses.
+   Locks: ds__snap_collect takes and releases its locks; the writer is called with no lock held.
+   ds_mem_each_block stops the device (ds__mem_lock_all) and calls the user's function under
+   these locks; devstream refuses calls from it.
+   Threads: any caller's thread, also while streams capture. Allocations and frees on a device
+   wait while it is copied or walked. */
 
 static void ds__write_page(ds__ink *k) {
     for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++)
@@ -33170,21 +35344,41 @@ DSDEF ds_result(ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *u
     return r;
 }
 
-/* alloc/pinned.h - pinned memory. */
+/* alloc/pinned.h - state and policy of the pinned memory allocator.
 
-/* Policy.
-   1. The host is a device of the engine's with one pool and two arenas: for blocks below 4 KiB, and
-      for those of whole pages. They belong to no stream.
-   2. The program may use a block at once, so one that streams used is pending until their events
-      are done. Allocations ask for that when nothing else fits, frees and open captures never do,
-      and nobody waits.
-   3. What a capture used stays pending until the last graph that has it is gone.
-   4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size, larger
-      ones have one of their own. Both are split and merged.
-   5. What pinned_max_round_threshold rounds up takes blocks of exactly that size, and without
-      pinned_reserve_segment_size has a segment of its own, as in torch.
-   6. `count` is the innermost lock but the registry's: with it, and the arena's, blocks change
-      hands. So all counts are exact. */
+   Holds the state of the allocator of pinned host memory (ds__host) and makes its device record
+   at the first use. ds__pinned_device returns that record; ds__pinned_used returns it only if
+   it exists already. ds__pinned_configure applies a new configuration. Blocks are handled in
+   pinned_block.h, the memory comes from pinned_source.h, and pinned_api.h has the public
+   functions.
+
+   Policy:
+   1. The host is a device (ds__mdevice) with one pool and two arenas: one for blocks below 4
+      KiB, one for blocks of whole pages. The arenas belong to no stream.
+   2. The program may use an allocated block at once. A freed block with recorded uses is
+      therefore pending until the events of these uses are complete. Allocations query the
+      events if nothing else fits, with poll_on_alloc always; ds_pinned_empty_cache queries them
+      too. Frees never query events, and no call does while a capture is open. No call waits for
+      an event.
+   3. A block that a capture used stays pending until the last graph with this use is gone.
+   4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size (1
+      MiB if it is 0). A new segment for a larger request has the request's size. Both kinds are
+      split and merged.
+   5. pinned_max_round_threshold rounds requests up to powers of two. If
+      pinned_reserve_segment_size is 0, such a request takes only a block of exactly its size. A
+      new segment for it has that size too, as in torch.
+   6. Blocks are taken and freed with the arena's lock and ds__host.count held, so all counts
+      are exact.
+
+   Invariants: ds__host.dev is set only after both arenas exist. Both arenas count exactly, in
+   the tally of the device record. The atomic settings are copies of members of ds__host.config.
+   ds__host.limit is the exception: ds_pinned_set_limit sets it.
+   Locks: ds__host.lock guards the first use and the configuration; ds__m.lock and the
+   registry's lock may be taken under it. An arena's lock comes before ds__host.count, and only
+   the registry's lock may be taken under both. ds__host.clock_lock guards the times of driver
+   calls; no other lock is taken under it. No driver call runs under any of these locks.
+   Threads: any thread. ds__pinned_device takes no lock once the record exists. Only ds_shutdown
+   removes the record. */
 
 #define DS__HOST_PAGE ((size_t)4096)
 
@@ -33310,7 +35504,20 @@ static ds__mdevice *ds__pinned_device(void) {
     return dev;
 }
 
-/* alloc/pinned_source.h - where it comes from. */
+/* alloc/pinned_source.h - memory of pinned segments.
+
+   Allocates and frees the memory of pinned segments for upstream.h (ds__pinned_source_alloc,
+   ds__pinned_source_free). The memory is the driver's pinned memory. With
+   pinned_use_cuda_host_register it is ordinary memory, whose pages are touched and then
+   registered. Both functions record their duration for ds_pinned_get_stats.
+
+   Invariants: Every segment stands in the table of known memory as held by the allocator
+   (DS__HELD_SEGMENT). ds__pinned_source_free always returns DS_OK: no work uses the memory, and
+   it counts as gone even if the driver reports an error.
+   Locks: ds__host.clock_lock around the times only. The driver is called, and may block, so no
+   spinning lock may be held. The caller of ds__pinned_source_alloc holds the arena's `grow`.
+   Threads: caller's threads. ds__touch_all starts up to 127 threads to touch the pages; they
+   block all signals and are joined before it returns. */
 
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
@@ -33420,7 +35627,22 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
     return DS_OK;
 }
 
-/* alloc/pinned_block.h - blocks. */
+/* alloc/pinned_block.h - blocks of pinned memory: requests, uses, pending blocks.
+
+   Rounds a request for pinned memory (ds__pinned_want), takes a free block for it
+   (ds__pinned_take), and runs the fallback chain (ds__pinned_ladder) if none fits.
+   ds__pinned_poll frees the pending blocks whose uses are done; ds__pinned_flush also returns
+   cached segments to the driver. ds__pinned_short reports a shortage.
+
+   Invariants: A pending block is quiet while a thread queries its uses. The graphs of a capture
+   and every use that names the ds__hold own it; the last owner frees it. While a capture is
+   open, the fallback chain queries no event and returns no segment.
+   Locks: ds__host_lock takes the arena's lock, then ds__host.count; ds__pinned_settle and
+   ds__pinned_uses_end expect both. ds__pinned_poll, ds__pinned_take, ds__pinned_flush and
+   ds__pinned_ladder expect no lock. ds__pinned_grow holds the arena's `grow` while the driver
+   allocates. Events are queried and segments returned with no spinning lock held.
+   Threads: caller's threads, any number at once. ds__hold_release runs on the thread that ends
+   the last graph, possibly CUDA's callback thread. It takes no lock and makes no driver call. */
 
 static void ds__hold_drop(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
@@ -33681,7 +35903,22 @@ static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
                : DS_OK;
 }
 
-/* alloc/pinned_api.h - public. */
+/* alloc/pinned_api.h - public functions of pinned host memory.
+
+   Implements the functions of api/pinned.h, such as ds_pinned_alloc, ds_pinned_free and
+   ds_pinned_record_use, over the blocks of pinned_block.h. ds__pinned_hold records the use of a
+   block by the graphs of a capture. ds__pinned_shutdown ends the allocator of pinned memory.
+
+   Invariants: A freed block becomes pending if it has recorded uses, and free otherwise. The
+   use by a capture (ds__hold) has no event; it ends with the last graph. ds_pinned_free never
+   queries an event.
+   Locks: ds_pinned_free holds the arena's lock, then ds__host.count, while the block changes
+   its state. It releases both before it returns a segment to the driver. The statistics
+   functions stop the device (ds__mem_lock_all) and take ds__host.clock_lock after that, not
+   inside. ds__pinned_hold makes a use and its event without a lock, so it looks the block up
+   again.
+   Threads: any number of caller's threads at once. ds__pinned_shutdown runs on the thread of
+   ds_shutdown, after all work has ended. */
 
 DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     if (out)
@@ -33924,14 +36161,29 @@ static void ds__pinned_shutdown(void) {
     memset(&ds__host.ended, 0, sizeof ds__host.ended);
 }
 
-/* alloc/resource.h - resources. */
+/* alloc/resource.h - resources: records, numbers, calls of upstreams.
 
-/* Policy.
-   1. What devstream makes is numbered, and `user` is the number: so a copy of one that has ended is
-      told from a living one.
-   2. Each counts what was allocated and not freed, and who stands upon it. It cannot end before
-      those.
-   3. Upstreams are called without locks; what they refuse is not counted. */
+   Defines the record of a resource (ds__res) and the table of all records (ds__rs).
+   ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
+   ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
+   own functions.
+
+   Policy:
+   1. Every resource made by devstream has a number, and its `user` member is that number. A
+      copy of a destroyed resource is therefore recognised.
+   2. Each resource counts the allocations that were not freed, and the adaptors upon it. It
+      cannot be destroyed before both counts are 0.
+   3. Upstreams are called without the locks of resources. Allocations refused by them are not
+      counted.
+
+   Invariants: No number is used twice, also after ds_shutdown. Until ds_shutdown a record
+   exists as long as its `live` or its `standing` is above 0. `live` counts allocations and the
+   calls inside.
+   Locks: ds__rs.lock guards the table and every record's `live` and `standing`. A record's own
+   lock guards `used` and the members behind it. The two are never held together, and no
+   upstream is called under them.
+   Threads: any number of threads at once. The program's own functions run on the caller's
+   thread and may call devstream. */
 
 enum {
     DS__RES_DEVICE,
@@ -34059,7 +36311,20 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
     return ds__res_said(r, "free_fn");
 }
 
-/* alloc/resource_kinds.h - what each does. */
+/* alloc/resource_kinds.h - allocation and free of each kind of resource.
+
+   Implements allocation and free for all kinds of resources (DS__RES_*): device, pool, driver's
+   pool, limit, statistics, log, retry after a failure, alignment. ds__res_alloc and
+   ds__res_free are the two functions of every resource made by devstream.
+
+   Invariants: A successful allocation adds 1 to `live`, and its free subtracts 1; failed calls
+   change nothing. `moved` has one entry for each block that was enlarged for its alignment. A
+   limit's bytes are taken before the upstream is called, and returned if it fails.
+   Locks: A record's own lock, around its counters, `moved` and its log line. The log's write_fn
+   is user code and runs under that lock, so lines keep their order; devstream refuses calls
+   from it. Upstreams, drivers and failure_fn are called with no lock of a resource held.
+   Threads: any number of threads at once. Upstreams and failure_fn run on the caller's thread
+   and may call devstream. */
 
 static void ds__stat_add(ds_mem_stat *s, int64_t by) {
     s->current += by;
@@ -34302,7 +36567,19 @@ static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stre
     return result;
 }
 
-/* alloc/resource_api.h - public. */
+/* alloc/resource_api.h - public functions of resources.
+
+   Implements the functions of api/resource.h: makes, uses, measures and destroys resources.
+   ds__res_new enters a record in the table, and ds_resource_destroy removes it.
+   ds__resource_shutdown reports and frees the records that are left.
+
+   Invariants: An adaptor counts in `standing` of its upstream's record from creation to
+   destruction, if devstream made that upstream. stats[0] to stats[depth] are the open levels of
+   counting; a pop adds the innermost level to the one below it.
+   Locks: ds__rs.lock or a record's own lock, never both at once. No driver, upstream or writer
+   is called under them.
+   Threads: any number of caller's threads. ds__resource_shutdown runs on the thread of
+   ds_shutdown and takes no lock. */
 
 static ds_result ds__res_check(const ds_resource *resource, size_t alignment) {
     ds_result r = ds__res_good(resource, "resource");
@@ -34599,27 +36876,40 @@ static void ds__resource_shutdown(void) {
     ds__rs.count = 0;
 }
 
-/* alloc/ipc_types.h - sharing. */
+/* alloc/ipc_types.h - sharing between processes: types and state.
 
-/* Policy.
-   1. A segment of a shareable pool is memory that other processes can open. A block is exported as
-      the names of its segment, its place there, its stake on this process's board (>>boards), and
-      an event behind what was put on its stream so far.
-   2. Who imports a block takes a lease of its stake, and of the segment's when it opens that. A
-      lease is a number that only a process that lives holds, so those of dead ones are taken back
-      by whoever looks.
-   3. Closing puts a callback on the stream of the last use: the block's lease ends there, by
-      itself. The segment is closed by a later call of this process, when no block of it is left;
-      its lease ends then.
-   4. A freed block without leases is free. One with leases is in limbo until they are gone; that is
-      looked at when a block is exported, imported, closed or freed, by ds_mem_ipc_collect and when
-      memory is short.
-   5. A stake is closed before its leases are looked at, and a lease is taken before the stake is:
-      so of a free and an import at the same time one sees the other.
-   6. A segment that is freed while others have it open stays until they have closed it: CUDA asks
-      for that.
-   7. Order of locks: the mutex here, the boards', an arena's, the lock here. A callback takes
-      none of them: CUDA may wait for callbacks while a mutex is held. */
+   Defines the records for memory that processes share, and their global state (ds__share). The
+   exporter has exported segments (ds__hoard) and exports (ds__sent, one for each block). The
+   importer has opened segments (ds__guest) and imports (ds__got, one for each block). ds__parcel
+   is the content of an IPC handle.
+
+   Policy:
+   1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
+      block names its segment, the place in the segment, and its export slot (ds__stake) in the
+      process's shared-memory registry (ds__board). The handle also names an event behind the
+      work enqueued so far on the block's stream.
+   2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
+      when it opens the segment. A lease is a number that only a living process holds. So any
+      process that looks at a lease of a dead process takes it back.
+   3. Closing an import enqueues a callback on the stream of the last use; the block's lease ends
+      in that callback. A later call of this process closes the segment when no block of the
+      segment is left; then the segment's lease ends.
+   4. A freed block without leases is free. A freed block with leases is in `limbo` until the
+      leases are gone. `limbo` is looked at when a block is exported, imported, closed or freed,
+      by ds_mem_ipc_collect, and when memory is short.
+   5. A slot is closed before its leases are looked at, and a lease is taken before the slot is
+      looked at. So of a free and an import at the same time, one sees the other.
+   6. A freed segment stays until all processes that have it open have closed it, as CUDA
+      requires.
+
+   Invariants: ds__got.left counts open imports and closed imports before their callback. When
+   `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
+   `in_limbo` is the length of `limbo`. `events` is at most DS__SENT_EVENTS.
+   Locks: order: ds__share.mutex, the registries' mutex (ds__boards.mutex), an arena's lock,
+   ds__share.lock. ds__share.lock guards `limbo`, `over` and the buckets, ds__share.mutex all
+   other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
+   holds a mutex.
+   Threads: caller's threads; ds__got.left and ds__got.gone also change on driver threads. */
 
 enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
 
@@ -34716,7 +37006,22 @@ typedef struct ds__parcel {
 
 enum { DS__PARCEL_VERSION = 1 };
 
-/* alloc/ipc_lease.h - stakes and leases. */
+/* alloc/ipc_lease.h - export slots and leases.
+
+   Manages export slots (ds__stake) in the shared-memory registry (ds__board) and leases of
+   slots. A slot stands for one exported block or segment, a lease for one process that uses it.
+   The exporter calls ds__stake_new, ds__stake_close, ds__stake_leased and ds__stake_end;
+   importers call ds__lease_take and ds__lease_drop.
+
+   Invariants: The word of a slot is its generation and one bit for open. A slot is reused only
+   after it was closed and had no lease, and then has a new generation. An importer enters its
+   lease before it checks the word; the exporter closes the slot before it looks at leases. A
+   lease of an ended process may be removed or replaced by any process.
+   Locks: ds__stake_new and ds__stake_end expect the registries' mutex (ds__boards.mutex). The
+   other functions use atomic operations only and may run under spinlocks, with two exceptions.
+   ds__lease_take, and ds__stake_leased with `look`, ask the kernel for file locks.
+   Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
+   on driver threads. */
 
 /* A stake on the own board. The boards' mutex is held. */
 static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_generation) {
@@ -34798,7 +37103,22 @@ static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
     atomic_store(&b->sheet->stake[stake].lease[lease], 0);
 }
 
-/* alloc/ipc_export.h - exporting. */
+/* alloc/ipc_export.h - exporting blocks to other processes.
+
+   Implements ds_mem_export, which writes an IPC handle (ds__parcel) for a block of a shareable
+   pool. ds__share_segment_alloc and ds__share_segment_free are the memory source of such pools;
+   each segment has a record (ds__hoard). ds__share_hold keeps a freed block back while other
+   processes have leases of it.
+
+   Invariants: A live exported block has one record (ds__sent), in the bucket of its address. A
+   free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
+   stays while other processes have it open. At most 1,000 records have an event; for further
+   blocks ds_mem_export waits for the stream.
+   Locks: ds_mem_export and the functions of segments take ds__share.mutex; the order is in
+   ipc_types.h. Callers of the functions of segments usually hold `grow` of an arena. Driver
+   calls run under ds__share.mutex, and so does the wait for a stream in ds__sent_order.
+   ds__share_hold expects the arena's lock and takes ds__share.lock.
+   Threads: any caller's thread. */
 
 static ds__sent **ds__sent_bucket(const char *ptr) {
     return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
@@ -35125,7 +37445,21 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     return DS_OK;
 }
 
-/* alloc/ipc_import.h - importing. */
+/* alloc/ipc_import.h - importing blocks of other processes.
+
+   Implements ds_mem_import and ds_mem_import_close. ds__guest_of opens a segment of another
+   process, ds__got_new takes the lease of a block, and ds__parcel_wait makes the stream wait for
+   the exporter's work. ds__got_collect ends imports after their streams have passed them.
+
+   Invariants: A block that is imported several times on a device has one record (ds__got) and
+   one address. `open` counts imports to be closed; `left` also counts closed imports before
+   their callback. A segment (ds__guest) stays open as long as it has a record of a block. An IPC
+   handle is checked before any of its fields is used.
+   Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
+   stream of a close has failed, the host waits for the stream under that mutex. The registries'
+   mutex is taken inside. ds__got_passed takes no lock.
+   Threads: any caller's thread. ds__got_passed runs on a driver thread, as the callback on the
+   stream, or on the caller's thread after a failure. */
 
 /* The import whose block holds the address and that is not closed; NULL: none. The mutex is
    held. */
@@ -35402,7 +37736,22 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     return r;
 }
 
-/* alloc/ipc_collect.h - collecting. */
+/* alloc/ipc_collect.h - collecting exports that are no longer used.
+
+   Gives exported blocks back to their arenas when no other process has a lease of them, and ends
+   imports and segments (ds__share_collect_now, ds_mem_ipc_collect). ds__share_list writes the
+   processes that share memory of a device into the report of ds_mem_list_processes.
+   ds__share_shutdown ends all records.
+
+   Invariants: A record in `limbo` leaves the list only without leases; then its slot and event
+   are released and its block becomes free or pending. By the way (DS__COLLECT_BY_THE_WAY), a
+   limbo of 32 blocks or more is looked at no more than once per millisecond. More than 1,000
+   blocks in `limbo` cause one warning.
+   Locks: ds__share_collect_now tries to take ds__share.mutex; only ds_mem_ipc_collect waits for
+   the mutex. Inside, the registries' mutex and ds__share.lock are taken for short steps. Blocks
+   are returned (ds__mem_return) after the mutex is released, because a thread may wait for the
+   mutex while it holds locks of the allocator.
+   Threads: any caller's thread; ds__share_shutdown runs on the thread of ds_shutdown. */
 
 /* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
    is held. */
@@ -35583,7 +37932,21 @@ static void ds__share_shutdown(void) {
     pthread_mutex_unlock(&ds__share.mutex);
 }
 
-/* alloc/shutdown.h - memory end. */
+/* alloc/shutdown.h - the allocator's part of ds_shutdown.
+
+   ds__mem_shutdown frees all memory of the allocator and resets its state, so that a later call
+   starts it anew. ds__mem_end reports the blocks of a device that were not freed, then frees
+   its segments, events and mutexes. It serves the devices and pinned memory.
+
+   Invariants: The order is: exports, pinned memory, observers and history, devices, resources,
+   and last the objects of ds__mkeep. Resources end after the pools, because a resource may be
+   the upstream of a pool. The serial numbers of pools, segments and resources continue, so that
+   old handles stay invalid.
+   Locks: ds_shutdown holds ds__g.mutex. ds__mem_closing waits under ds__m.leaving for graphs
+   that release their pools. No lock of the allocator is held while drivers and the upstreams of
+   pools (user code) free segments.
+   Threads: the thread of ds_shutdown, after all work has ended. CUDA's callback thread may run
+   ds__capture_pool_release at the same time; ds__m.closing keeps it away from pools. */
 
 /* What was not freed is told by owner, then all memory of a device goes. */
 static void ds__mem_end(ds__mdevice *dev) {
@@ -35662,17 +38025,32 @@ static void ds__mem_shutdown(void) {
 #define DEVSTREAM_COMM_H_IMPLEMENTED
 #ifndef __cplusplus
 
-/* tensor/types.h - tensors. */
+/* tensor/types.h - types and state of tensors.
 
-/* Policy.
-   1. A tensor of devstream's is an object that a table knows by its address, so that it is told
-      from what others made; its description does not change.
-   2. Objects share a storage, which counts them and gives the memory back. Other libraries may have
-      one longer than ds_shutdown: it is made with malloc.
-   3. What is freed where devstream cannot be called (by a deleter inside a host function) waits in
-      a list for the next call.
-   4. A function reads a description once, into a ds__dims: everything is checked there, and
-      nothing after it can overflow. */
+   Defines the checked description of a tensor (ds__dims), the counted storage (ds__storage),
+   the tensor object (ds__tensor) and the process-wide state ds__c. ds__comm_setup prepares the
+   allocator and registers ds__comm_shutdown, the shutdown function of tensors and collectives.
+
+   Policy:
+   1. A tensor that devstream makes is an object. A table finds objects by their address, so
+      they differ from descriptions that other code filled in. The description of an object
+      never changes.
+   2. Objects share a storage. The storage counts its users, and the last one gives the memory
+      back. Other libraries may keep a storage longer than ds_shutdown, so storages are
+      allocated with malloc.
+   3. A deleter may run inside a host function, where devstream cannot be called. Memory freed
+      there waits in a list until the next call that makes or frees a tensor.
+   4. A function reads a description once, into a ds__dims. Everything is checked there, and
+      later arithmetic with the ds__dims cannot overflow.
+
+   Invariants: each object holds at most one use of a storage, and so does each exported managed
+   tensor. A storage in the list ds__c.waiting has no users. An object without a storage is a
+   view of a tensor that is no object, or has no bytes.
+   Locks: ds__c.lock guards the table, the waiting list, and process-wide lists of topology/,
+   plan/ and comm/. No other lock of devstream is taken under it. ds__comm_setup calls
+   ds__mem_setup before it takes the lock.
+   Threads: any; deleters may also drop a storage on threads that run host functions. `ready`,
+   `waits` and the number of users are atomic; all other members of ds__c need the lock. */
 
 /* A description that was checked. */
 typedef struct ds__dims {
@@ -35736,7 +38114,18 @@ static ds_result ds__comm_setup(void) {
     return DS_OK;
 }
 
-/* tensor/dims.h - reading descriptions. */
+/* tensor/dims.h - reading and checking tensor descriptions.
+
+   Reads a description into a ds__dims and reports the first error in it (ds__tensor_read,
+   ds__dims_read). Tests for row-major and dense strides and computes them (ds__is_row_major,
+   ds__is_dense, ds__row_major, ds__dense_like). Tensor functions and collectives use this room.
+
+   Invariants: after a successful ds__tensor_read, the bytes of all elements lie inside the
+   address space, from `low` to `high` behind `first`. Strides of an empty tensor and of
+   dimensions of size 1 are not checked, so they must not be followed. The text that ds__nth
+   returns stays valid until its next call on the same thread.
+   Locks: none.
+   Threads: any. */
 
 /* "input tensor at index 3"; of index -1 only the words. */
 static const char *ds__nth(const char *what, int64_t index) {
@@ -35922,7 +38311,19 @@ static void ds__dense_like(const ds__dims *d, int64_t *strides) {
                                            : 1;
 }
 
-/* tensor/storage.h - storages. */
+/* tensor/storage.h - storages, the memory that tensors share.
+
+   Makes storages (ds__storage_new) and gives up uses of them (ds__storage_drop). The last drop
+   frees memory of the allocator, or invokes the release function or deleter of foreign memory.
+   ds__storages_catch_up frees the memory of storages that were dropped inside host functions.
+
+   Invariants: memory of the allocator is freed only while devstream runs in the storage's
+   epoch; otherwise ds_shutdown has freed it. A release function or deleter is invoked once, on
+   the thread that drops the last use, also after ds_shutdown.
+   Locks: takes ds__c.lock to change the waiting list. Memory is freed and foreign functions are
+   invoked without it.
+   Threads: ds__storage_drop may run on any thread, also inside a host function. There it queues
+   memory of the allocator, and ds__storages_catch_up does nothing. */
 
 static int ds__of_now(uint32_t epoch) {
     return atomic_load_explicit(&ds__g.state, memory_order_acquire) == DS__READY &&
@@ -36003,7 +38404,21 @@ static void ds__storages_catch_up(void) {
     }
 }
 
-/* tensor/tensor.h - objects. */
+/* tensor/tensor.h - tensor objects.
+
+   Implements allocation, wrapping, freeing and queries of tensors (ds_tensor_alloc,
+   ds_tensor_wrap, ds_tensor_free, ...). For the other tensor rooms it makes objects
+   (ds__tensor_new) and takes uses of their storages (ds__tensor_share).
+
+   Invariants: an object is in the table from ds__tensor_new until ds_tensor_free or
+   ds_shutdown. Its `data` is the address of the first element, or NULL if it has none, and
+   byte_offset is 0. Shape and strides lie behind the object. ds__tensor_new takes over one use
+   of the storage, and drops that use if it fails.
+   Locks: takes ds__c.lock for the table; ds__tensor_place expects it. Memory is allocated and
+   freed and release functions are invoked without it.
+   Threads: threads of the caller; different objects may be used at once. ds_tensor_count,
+   ds_tensor_size and the ds_tensor_is_ functions may be called anywhere, also in host
+   functions. */
 
 /* locked: where it hangs, or where its bucket ends */
 static ds__tensor **ds__tensor_place(const void *t) {
@@ -36229,7 +38644,18 @@ DSDEF ds_result(ds_tensor_flags)(const ds_tensor *tensor, unsigned *out) {
     return DS_OK;
 }
 
-/* tensor/view.h - views. */
+/* tensor/view.h - views of tensors.
+
+   Implements the functions that make another tensor of the same memory: ds_tensor_view,
+   _narrow, _slice, _select, _permute, _transpose, _as_real and _as_host. No function copies
+   elements.
+
+   Invariants: a view of an object takes a use of its storage and has its flags. A view of
+   another description has no storage, so the caller keeps the memory. A function changes first,
+   shape, strides, count and types of its ds__dims; low, high, item and bytes keep the values of
+   the base.
+   Locks: holds none; ds__tensor_share and ds__tensor_new take ds__c.lock.
+   Threads: threads of the caller. The base must not be freed during the call. */
 
 /* A dimension from the front; -1 and the sentence: there is none. */
 static int ds__tensor_dim(int dim, int ndim) {
@@ -36495,7 +38921,20 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
     return ds__tensor_show(tensor, &d, out);
 }
 
-/* tensor/dlpack.h - exchange. */
+/* tensor/dlpack.h - exchange of tensors by DLPack.
+
+   Imports managed tensors of other libraries and exports objects as managed tensors, in the
+   plain and the versioned form. Also ends all tensors that are left at shutdown
+   (ds__tensors_end).
+
+   Invariants: if an import fails, the managed tensor still belongs to the caller. An exported
+   managed tensor (ds__handed) holds one use of the storage until its deleter is called. It is
+   allocated with malloc and has copies of shape and strides, so it remains valid after
+   ds_shutdown. A read-only tensor is exported in the versioned form only.
+   Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_end takes no lock for
+   the table; ds_shutdown calls it with ds__g.mutex held, and foreign deleters run inside.
+   Threads: imports and exports run on threads of the caller. The deleters of exported tensors
+   may run on any thread, also inside a host function, and do not change ds_last_error. */
 
 static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags,
                             ds_tensor **out) {
@@ -36645,19 +39084,29 @@ static void ds__tensors_end(void) {
     atomic_store(&ds__c.waits, 0);
 }
 
-/* comm/kernel_arith.h - kernel arith. */
+/* comm/kernel_arith.h - arithmetic of reductions on both drivers.
 
-/* What a reduction gives, bit for bit, on every device:
-   - ((in[0] op in[1]) op in[2]) op ...: each step rounded as IEEE 754 says, nothing fused. f16 and
-     bf16 are widened to f32 and rounded once, at the end, to nearest even. Integers wrap. bool is
-     or (sum, max) and and (product, min).
-   - Largest and smallest are NaN if one of the numbers is; +0 is larger than -0.
-   - The average is the sum divided by the number of inputs, rounded; that of integers is cut
-     towards zero.
-   - Whatever is NaN is written as one and the same: positive, quiet, no payload. More inputs
-     than a launch takes are cut into several; then in[0] of a later launch is what the one
-     before gave, which for f16 and bf16 is kept in f32 (DS__COMM_WIDE_*), and only the last
-     divides. So the result does not depend on how it was cut. */
+   Defines the operations, the kinds of numbers and the arithmetic of the reduction kernels. The
+   CPU form and the device code (kernels/comm.cu) include this room.
+
+   Policy: the result of a reduction has the same bits on every device.
+   1. The value is ((in[0] op in[1]) op in[2]) op ... Each step is rounded as IEEE 754 says, and
+      nothing is fused. Integers wrap. f16 and bf16 are widened to f32 and rounded once, at the
+      end, to nearest even. For bool, sum and maximum are `or`; product and minimum are `and`.
+   2. Maximum and minimum are NaN if one of the numbers is NaN; +0 is larger than -0.
+   3. The average is the sum divided by the number of inputs, rounded. The average of integers is
+      truncated towards zero.
+   4. Every NaN is written as the same value: positive, quiet, without payload.
+   5. If there are more inputs than one launch takes, there are several launches. Then in[0] of a
+      later launch is the result of the launch before. That result is kept in f32 for f16 and
+      bf16 (DS__COMM_WIDE_*), and only the last launch divides. The result therefore does not
+      depend on the division into launches.
+
+   Invariants: enums and structs here are part of the interface to the device code. A change
+   needs `make kernels`.
+   Locks: none.
+   Threads: any; the functions have no state. */
+
 enum { DS__COMM_SUM, DS__COMM_PRODUCT, DS__COMM_MAX, DS__COMM_MIN };
 
 enum {
@@ -36800,7 +39249,19 @@ DS__COMM_FN void ds__comm_narrow_bf16_f32(uint32_t *x) {
 DS__COMM_MULTIPLY(ds__comm_multiply_c64, float)
 DS__COMM_MULTIPLY(ds__comm_multiply_c128, double)
 
-/* comm/kernel_args.h - kernel args. */
+/* comm/kernel_args.h - kernel arguments and f16 conversions.
+
+   Defines the argument structs of the kernels (ds__comm_reduce_args, ds__comm_divide_args,
+   ds__comm_pack_args) and computes the masks of a kind of numbers (ds__comm_masks_of).
+   DS__COMM_F16_MATH generates the conversions between f16 and f32 for single words and for
+   vectors.
+
+   Invariants: the members of a struct match its parameter list in kernel.h and the parameters in
+   kernels/comm.cu. ds__comm_size follows the order of the kinds in kernel_arith.h. An item of
+   the CPU form is DS__COMM_ITEM bytes of the result. The conversions give the same bits even if
+   the processor flushes subnormal numbers to zero.
+   Locks: none.
+   Threads: any; the functions have no state. */
 
 /* f16 in the low half of a word, to f32 and back, which on a GPU are instructions; of single
    words and of vectors of them, U without a sign and S with one. What is subnormal in f16 is
@@ -36882,7 +39343,20 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
     return m;
 }
 
-/* comm/kernel_vector.h - kernel vector. */
+/* comm/kernel_vector.h - vector code of reductions on the CPU.
+
+   Generates the functions that combine the numbers of several inputs, separately for sums and
+   products and for maximum and minimum. Kinds with the same arithmetic share a function. The
+   vectors have 16 bytes and, on x86-64, also 32 bytes. kernel_cpu.h calls the functions through
+   the tables ds__comm_runs_16 and ds__comm_runs_32.
+
+   Invariants: a function takes a multiple of DS__COMM_BLOCK bytes. Every input is read before
+   its place in the result is written, so the result may be one of the inputs. If `around` is
+   set, the result starts at a multiple of the vector size, and the caller executes the store
+   fence. Functions with 32-byte vectors run only if ds__comm_has_32 returns 1. Complex products
+   are not in the tables.
+   Locks: none.
+   Threads: any; the functions have no state. */
 
 /* Vectors of W bytes that may lie anywhere, over any memory. */
 #define DS__COMM_TYPES(W)                                                                 \
@@ -37227,7 +39701,18 @@ static int ds__comm_has_32(void) {
 }
 #endif
 
-/* comm/kernel_cpu.h - kernel cpu. */
+/* comm/kernel_cpu.h - CPU form of reductions and averages.
+
+   Implements the CPU functions of the reduction kernels: ds__comm_reduce_items for sums,
+   products, maximum and minimum, and ds__comm_divide_items for averages of integers.
+
+   Invariants: an item writes only its own bytes of the result, so items may run in parallel. A
+   part of a block is computed in a padded copy. On x86-64 and AArch64, ds__comm_reduce_items
+   sets the floating-point state of the thread to its defaults and restores the state. The result
+   therefore does not depend on the program's rounding mode, flushing and traps. The functions
+   return 0 and call no driver entry.
+   Locks: takes none, but may run under the locks of the driver's run_together.
+   Threads: workers of the CPU driver, and threads that run steps or help the driver. */
 
 /* vector: bytes of the vectors to use, 16 or, where they exist, 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
@@ -37443,7 +39928,17 @@ static int ds__comm_divide_items(size_t first, size_t count, const void *args) {
     return 0;
 }
 
-/* comm/kernel_pack.h - kernel pack. */
+/* comm/kernel_pack.h - CPU form of the strided copy.
+
+   Implements the CPU function of the strided copy (ds__comm_pack_items). Rows are copied one by
+   one, very short rows by columns, and some transpositions in tiles of whole cache lines
+   (ds__comm_tile).
+
+   Invariants: source and destination do not overlap. An element has 1, 2, 4, 8 or 16 bytes, and
+   a copy has one to DS__COMM_DIMS dimensions. An item writes only its own elements, so items may
+   run in parallel.
+   Locks: takes none, but may run under the locks of the driver's run_together.
+   Threads: workers of the CPU driver, and threads that run steps or help the driver. */
 
 #define DS__COMM_COPY_ROW(BYTES)                                           \
     {                                                                      \
@@ -37963,12 +40458,23 @@ static const char ds__ptx_comm_pack[] =
     "L18: ret; }\n"; /* 2326 characters */
 /* <<device-code kernels/comm.cu */
 
-/* comm/kernel.h - kernel. */
+/* comm/kernel.h - kernels of the collectives.
 
-/* One module, and one kernel, for each way to compute; made when first used, for all devices. On
-   a GPU a block of threads walks over 4 KiB of the result at a time, or over 256 numbers; both
-   forms do any number of items. The inputs are one parameter of the CUDA form, an array. They
-   stand in the list again behind all that it takes, for those who look for pointers there. */
+   Describes the kernels of reductions and strided copies (ds__comm_desc), creates them, and
+   launches them (ds__comm_launch). ds__comm_kind and ds__comm_which select the kernel for a data
+   type and an operation. There is one kernel with one module for each way to compute. A kernel
+   is created at first use, for all devices. On a GPU, a block of threads processes 4 KiB of the
+   result at a time, or 256 numbers. The CPU form and the CUDA form accept any number of items.
+
+   Invariants: the inputs are one parameter of the CUDA form, an array. The parameter list names
+   each input again at its end, for code that looks for pointers in the list. The id of a kernel
+   is 0 until its creation and does not change before ds_shutdown. A zero stream handle makes
+   ds__comm_launch run the CPU form at once.
+   Locks: ds__comm_made.mutex is held while a kernel is created, and the lock of the kernel table
+   is taken under that mutex. No driver call runs under the mutex.
+   Threads: caller's threads, several at the same time. ds__comm_kernels_end runs in ds_shutdown
+   only. */
+
 enum {
     DS__COMM_SELECT,
     DS__COMM_INTEGERS,
@@ -38196,7 +40702,19 @@ enum { DS__COMM_EXACT = 0 };
 enum { DS__COMM_EXACT = 1 };
 #endif
 
-/* comm/reduce.h - reduce. */
+/* comm/reduce.h - launches of a reduction.
+
+   ds__comm_reduce combines any number of inputs by kernels, in stream order. It divides them
+   into launches of at most DS__COMM_INPUTS inputs. ds__comm_can_reduce tells whether there is a
+   reduction of a data type.
+
+   Invariants: the bits of the result do not depend on the division into launches. Partial
+   results lie in the output. If the output is an input of a later launch or too narrow, partial
+   results lie in memory of the allocator. That memory is freed in stream order before return.
+   With a zero stream handle there are at most DS__COMM_INPUTS inputs (ds__steps_small).
+   Locks: takes none; calls the allocator and the driver without a lock. With a zero stream
+   handle, ds__comm_reduce may run under the locks of run_together and makes no driver call.
+   Threads: any caller's thread. */
 
 /* 1: there is a reduction of this type. */
 __attribute__((unused)) static int ds__comm_can_reduce(ds_reduce_op op, ds_dtype dtype) {
@@ -38289,7 +40807,17 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
     return r;
 }
 
-/* comm/pack.h - pack. */
+/* comm/pack.h - launch of the strided copy.
+
+   ds__comm_pack copies elements of any size between any strides by a kernel, in stream order. It
+   merges the dimensions and chooses the widest possible element before it launches.
+
+   Invariants: source and destination do not overlap. Dimensions beyond DS__COMM_DIMS, the
+   outermost ones, cost one launch for each of their positions. If a stream handle is zero, the
+   calling thread copies at once.
+   Locks: takes none. With a zero stream handle, ds__comm_pack may run under the locks of
+   run_together and makes no driver call.
+   Threads: any caller's thread. */
 
 /* The dimensions of a copy, while they are made as few and wide as they can be. */
 typedef struct ds__comm_shape {
@@ -38416,15 +40944,25 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
     return r;
 }
 
-/* topology/types.h - topology. */
+/* topology/types.h - nodes, links and routes of a topology.
 
-/* Policy.
-   1. Nodes are devices, switches, sockets and host memory; links join them, and each is a wire for
-      each direction, or one for both. Only switches and sockets forward.
-   2. A route is the list of wires from a device (or the host) to another: of the least latency, of
-      several the widest. The table of routes is all that plans and the predictor use. A measured
-      rate is one more wire of the pair's route.
-   3. Whoever is faster makes a pair's copies, if it was measured. */
+   Defines ds_topology and its parts: nodes (ds__tnode), links (ds__tlink) and routes
+   (ds__troute). ds__route_of finds a route; ds__grown grows an array.
+
+   Policy:
+   1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
+      for each direction, or one wire for both. Only switches and sockets forward data.
+   2. A route is the list of wires from a device or the host to another. A route has the least
+      latency and, of several such paths, the highest rate. Plans and the predictor take paths
+      and rates from the table of routes. A measured rate is one more wire of the pair's route.
+   3. If the rates of copies by the source (push) and by the destination (pull) are known, the
+      faster side makes the copies of a pair.
+
+   Invariants: node 0 is the host. The table of routes has devices + 1 rows and columns, and the
+   last of both is the host. A topology does not change after ds__routes_make.
+   Locks: none.
+   Threads: a topology under construction belongs to one thread. Later, any number of threads may
+   read it, but none may free it at the same time. */
 
 enum { DS__NODE_DEVICE, DS__NODE_SWITCH, DS__NODE_SOCKET, DS__NODE_HOST };
 
@@ -38535,7 +41073,19 @@ static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
     return &t->route[from * (t->devices + 1) + to];
 }
 
-/* topology/route.h - routes. */
+/* topology/route.h - routes and groups of devices.
+
+   ds__routes_make computes the table of routes, the groups and the islands, as the last step of
+   a construction. ds__ways finds the paths from one node; ds__groups_find assigns the devices to
+   groups.
+
+   Invariants: nodes, links and peer lines are complete. If several peer lines set the same value
+   of a pair, the last line counts. A route has room for nodes + 2 wires. A measured rate below
+   that of the links adds a wire to one route. A measured rate of both directions at once adds
+   one wire to two routes. Every device reaches every other directly or through the host, or
+   ds__routes_make fails.
+   Locks: none.
+   Threads: the thread that constructs the topology. */
 
 /* from: the node before */
 typedef struct ds__way {
@@ -38753,7 +41303,20 @@ static ds_result ds__routes_make(ds_topology *t) {
 #endif
 }
 
-/* topology/build.h - making. */
+/* topology/build.h - construction and release of topologies.
+
+   ds__topology_new creates a topology with the host as its only node. ds__tnode_add,
+   ds__tlink_add and ds__tpeer_add extend it for parse.h and here.h. Also implements
+   ds_topology_free and ds_topology_size.
+
+   Invariants: names are unique and have at most 31 characters. There are at most
+   DS__TOPOLOGY_MAX nodes. Rank i is the i-th added device, and the id is unique in the process.
+   All devices must be added before the first peer line, because such a line names the host by
+   the number of devices. After a failure the topology may be incomplete and must be freed.
+   Locks: ds_topology_free takes ds__c.lock to remove the plans of the topology
+   (ds__plans_forget).
+   Threads: a topology under construction belongs to one thread. ds_topology_free and
+   ds_topology_size do not call DS__ENTER and do not start the library. */
 
 static int ds__tnode_find(const ds_topology *t, const char *name) {
     for (int i = 0; i < t->nodes; i++)
@@ -38856,7 +41419,18 @@ DSDEF int(ds_topology_size)(const ds_topology *t) {
     return t->devices;
 }
 
-/* topology/parse.h - the text. */
+/* topology/parse.h - reading the text form of a topology.
+
+   Implements ds_topology_parse and ds_topology_read. ds__topology_parse splits the text into
+   lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values of one
+   line.
+
+   Invariants: a name is declared before its use, and every device before the first peer line. A
+   line has at most 4095 characters and 512 words, and a file is smaller than one MiB. Numbers do
+   not depend on the locale. An error in a word names the line and the word. On failure the
+   topology is freed and *out is NULL.
+   Locks: takes none itself; freeing a topology after a failure takes ds__c.lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 #define DS__TWORDS 512
 
@@ -39212,7 +41786,18 @@ DSDEF ds_result(ds_topology_read)(const char *path, ds_topology **out) {
     return r;
 }
 
-/* topology/write.h - writing. */
+/* topology/write.h - output of topologies, and the CPU fabric.
+
+   Implements ds_topology_write: a matrix, a DOT graph or the text form, printed by the text
+   writer (ds__pen). Also implements ds_topology_fabric, the topology as the virtual clock of the
+   CPU driver takes it.
+
+   Invariants: the tables of functions, words and shapes follow the order of ds_topology_format
+   and of the node kinds. The text form has rates in whole bytes per second. A peer line that
+   holds for both directions is written once. A fabric points into the topology.
+   Locks: none; write_fn, which is user code, runs without a lock.
+   Threads: caller's threads, several at the same time, also for one topology; refused in
+   callbacks (DS__ENTER). */
 
 static void ds__topology_matrix(const ds_topology *t, ds__pen *pen) {
     ds__pen_print(pen, "%-10s", "GB/s us");
@@ -39329,19 +41914,28 @@ DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *
 }
 #endif
 
-/* topology/sysfs.h - the devices that are here. */
+/* topology/sysfs.h - PCIe tree and sockets, read from /sys.
 
-/* Policy.
-   1. The PCIe tree is what /sys says: a bridge from which ways to several of the devices part is a
-      switch, unless it is the root port; a NUMA node is a socket.
-   2. A link is as fast as the slower and the narrower of its two ends can be, not as it is now: a
-      GPU that is idle saves power. A bridge that promises less than runs on it at this moment is
-      one of a virtual machine; then nothing that bridges say is believed.
-   3. Devices that are all joined by NVLink hang on an NVSwitch if one is among the PCI devices, or
-      if they are more than could be wired pair by pair; else each pair that is joined has a link of
-      its own.
-   4. Nobody says how many lanes an NVLink has: what was measured is its rate. All other measures
-      are lines of a pair. */
+   Finds the position of a device in the PCIe tree (ds__tplace_find) and the rate of its links
+   (ds__tplace_rate) for here.h. ds__tplace_parts tells whether a bridge is a switch.
+
+   Policy:
+   1. The PCIe tree is read from /sys, or from the folder in DEVSTREAM_SYSFS. A bridge is a
+      switch if paths to several of the devices part there and it is not the root port. A NUMA
+      node is a socket.
+   2. The rate of a link is the highest that both of its ends support. The current rate is not
+      used, because an idle GPU saves power. If a bridge promises less than its link runs at now,
+      the machine is a virtual one, and no value of a bridge is used.
+   3. Devices are attached to an NVSwitch if NVLink joins all of them and one more condition
+      holds. Either an NVSwitch is among the PCI devices, or there are more devices than could be
+      wired pair by pair. Otherwise each joined pair has its own link.
+   4. Nothing reports the number of lanes of an NVLink, so a measured rate becomes its rate. All
+      other measurements are peer lines of a pair.
+
+   Invariants: up[0] is the root port and up[deep - 1] the device itself, for paths of at most
+   DS__TPLACE_DEEP entries. Unknown values are deep 0, socket -1, and speed or width 0.
+   Locks: none.
+   Threads: any; nothing is cached. The environment must not change at the same time (getenv). */
 
 #define DS__TPLACE_DEEP 16
 
@@ -39468,7 +42062,19 @@ static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int
     return 0;
 }
 
-/* topology/measure.h - measure. */
+/* topology/measure.h - measured rates of pairs of devices.
+
+   ds__probe measures each pair of a list by short copies and keeps the results in a table of the
+   process (ds__measured). ds__measured_find looks up a pair in either direction.
+
+   Invariants: a pair in the table is not measured again before ds_shutdown. After 150 ms no
+   further pair is measured, and the missing pairs keep the rates of the link kinds. Rates are
+   whole bytes per second, so the text form keeps them exactly. `both` is 0 if copies in both
+   directions at once were not measured or not slower.
+   Locks: ds__c.lock protects the table. No driver call runs under that lock. ds__measures_end
+   takes no lock.
+   Threads: caller's threads, which wait for the copies. Two threads may measure the same pair at
+   the same time; the older entry counts then. ds__measures_end runs in ds_shutdown only. */
 
 #define DS__PROBE_BYTES ((size_t)2 << 20)
 
@@ -39629,7 +42235,19 @@ static ds_result ds__probe(const ds_device *device, size_t count) {
     return r < 0 ? r : end;
 }
 
-/* topology/here.h - here. */
+/* topology/here.h - topology of the devices of this machine.
+
+   Implements ds_topology_of_devices. The function asks the driver for NVLinks, copy engines,
+   memory rate and peer access, and reads PCIe and sockets from sysfs.h. DS_TOPOLOGY_PROBE adds
+   measured rates.
+
+   Invariants: all devices belong to one driver, and none is the host. A device may be in the
+   list several times; each occurrence is a node of its own, without an NVLink between them.
+   Sockets are added before switches and devices, because ds__here_sockets takes every node but
+   the host for a socket. The policy is in sysfs.h.
+   Locks: takes none itself and calls the driver without a lock; the table of measurements takes
+   ds__c.lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 static ds_result ds__here_link(ds_topology *t, int a, int b, int kind, double there, double back) {
     return ds__tlink_add(
@@ -39883,22 +42501,35 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
     return r;
 }
 
-/* plan/types.h - plans. */
+/* plan/types.h - drafts of plans.
 
-/* Policy.
-   1. A collective is a set of flows. A flow carries some bytes up a tree to its owner, summing on
-      the way, or begins with the owner's input; then from the owner down a tree. A tree is a list
-      of parents. An algorithm is a way to make trees; whatever it makes, the rest is the same for
-      all. Only grids, of many ranks, have no flows: they make steps themselves.
-   2. A flow is cut into pieces; each edge of a tree is a copy of each piece, two through the host
-      where devices do not reach each other. What passes through goes through rings of a few pieces.
-   3. The copies are put in order as if whoever can begin did so, earlier pieces first; few ranks:
-      also in rounds that follow each other on a circle. From that order every step has its lane,
-      one by which it is ready after those before it that use the same wires, engine or memory.
-   4. What comes out is run through the predictor, which is the model of the virtual clock and
-      nothing else. The fastest of all algorithms and piece counts is the plan; one whose busiest
-      wire alone takes longer than the best so far is not looked at.
-   5. Sums: a tree is taken only if what it adds is what the order allows. */
+   Defines the draft of a plan (ds__draft) with its flows, steps, links and rings, and the
+   growth of its arrays (DS__ADD). All other rooms of plan/ fill or read a draft. Public types
+   are in api/plan.h.
+
+   Policy:
+   1. A collective is a set of flows. A flow sends bytes up a tree to its owner and sums on the
+      way, or starts with the owner's input. Then it sends the bytes from the owner down a tree.
+      A tree is a list of parents. An algorithm is a way to make trees; all later work is the
+      same for every algorithm. Only grids, for many ranks, have no flows: they make steps
+      themselves.
+   2. A flow is cut into pieces. Each edge of a tree is one copy of each piece, or two copies
+      through the host if the devices do not reach each other. Data that a rank passes on goes
+      through a ring of a few pieces.
+   3. Copies are ordered as if each copy that can start did start, earlier pieces first. For few
+      ranks, rounds on a circle are tried as well. In that order each step gets a lane. With
+      this lane it becomes ready after the earlier steps of the same wires, engine or memory.
+   4. The predictor runs the result; its model is that of the virtual clock and no other. The
+      fastest of all algorithms and piece counts is the plan. An algorithm is skipped if its
+      busiest wire alone takes longer than the best plan so far.
+   5. Sums: a tree is used only if the requested order permits its additions.
+
+   Invariants: steps, trees and links refer to each other by index, because arrays move when
+   they grow. If memory or the limit of steps is exhausted, `failed` is set and stays set, and
+   nothing more is added.
+   Locks: none.
+   Threads: the thread that makes the plan; a draft has no other user. ds_collective_name may be
+   called anywhere. */
 
 #define DS__PLAN_LANES 32     /* most of a rank */
 #define DS__PLAN_FEW_LANES 16 /* of few ranks */
@@ -40037,7 +42668,16 @@ static void ds__draft_end(ds__draft *d) {
     ds__release(d->place);
 }
 
-/* plan/heap.h - heaps. */
+/* plan/heap.h - heap of events.
+
+   Provides a binary heap of events, ordered by time, then rank, then id. The scheduler and the
+   predictor use it (ds__due_put, ds__due_take).
+
+   Invariants: `due[0]` is the earliest event. ds__due_take must not be called for an empty
+   heap. The owner frees `due`. If ds__due_put returns 0, the heap is unchanged and the error is
+   reported.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 typedef struct ds__due {
     int64_t at;
@@ -40085,7 +42725,17 @@ static ds__due ds__due_take(ds__dues *h) {
     return first;
 }
 
-/* plan/cost_model.h - the model. */
+/* plan/cost_model.h - cost model and predictor.
+
+   Computes the time of single steps (ds__ns, ds__memory_ns) and predicts the end of a draft
+   whose steps have lanes (ds__predict). ds__followers lists the steps that wait for each step.
+
+   Invariants: ds__predict follows the rule and the rounding of the CPU driver's virtual clock
+   (cpu/clock.h), so both give the same time. A change of one needs the same change in the
+   other. The lists that begin with `next` are valid until the caller resets d->links to its
+   former value. Steps that wait for each other are an error.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 /* Nanoseconds for so many bytes: the nearest, but for any at least one. */
 static int64_t ds__ns(double bytes, double rate) {
@@ -40202,7 +42852,18 @@ static int ds__predict(ds__draft *d) {
     return ok;
 }
 
-/* plan/schedule.h - order and lanes. */
+/* plan/schedule.h - order of the steps.
+
+   Puts the steps of a draft in order. ds__sort orders them by key. ds__arrange starts each step
+   as soon as its inputs, wires and engine are free, and orders the steps by start. With many
+   ranks a copy between groups may reserve its wires. Lanes are not considered yet. ds__after
+   makes a step wait for another one.
+
+   Invariants: ds__sort changes the numbers of steps, so it updates all links. ds__arrange needs
+   keys that order the steps by urgency, and replaces them by the start times. A heap of waiting
+   steps (ds__waits) holds step numbers plus 1, and 0 is the empty heap.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 typedef struct ds__sorted {
     uint64_t key;
@@ -40410,7 +43071,19 @@ static void ds__after(ds__draft *d, uint32_t step, uint32_t before) {
     d->step[step].after = (uint32_t)d->links - 1;
 }
 
-/* plan/settle.h - settle. */
+/* plan/settle.h - lanes of the steps.
+
+   Gives each step a lane, and if needed one more step to wait for. With them the virtual clock
+   serves the steps in the chosen order where possible. ds__settle does this after ds__arrange
+   or after a modulo schedule. ds__lanes_in_turn does it for the estimated candidates of many
+   ranks.
+
+   Invariants: the steps stand in the chosen order, and each waits only for earlier ones.
+   `ready`, `start` and `done` follow the rule of the virtual clock; ds__predict computes the
+   final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, in
+   ds__settle with few ranks less than DS__PLAN_FEW_LANES.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 /* The virtual clock serves whoever is ready first, not whose turn it is, and what it serves
    holds all it needs from then on. So the steps are gone through in the order that is wanted,
@@ -40644,7 +43317,19 @@ static int ds__lanes_in_turn(ds__draft *d) {
     return ok && !d->failed;
 }
 
-/* plan/emit.h - flows to steps. */
+/* plan/emit.h - steps of a piece.
+
+   Turns one piece of a flow into steps: sums and copies up a tree (ds__emit_up), copies down a
+   tree (ds__emit_down, ds__emit_parts). ds__emit_copy makes one copy, or two through the host
+   if the devices do not reach each other. ds__block and ds__slice cut bytes into blocks and
+   slices. ds__emit in plan/grid.h calls this room for all pieces.
+
+   Invariants: a step waits only for steps that were added before. A step that writes a slot of
+   a ring waits for all readers of its former content. The inputs of a sum stand in the order of
+   their lowest ranks. A key orders the steps by piece and wave, then depth, then turn of the
+   ranks.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 static size_t ds__block(const ds_plan_desc *w, size_t i, size_t of) {
     size_t item = w->item ? w->item : 1;
@@ -40945,14 +43630,23 @@ static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__hel
     }
 }
 
-/* plan/grid.h - grids. */
+/* plan/grid.h - grids of many ranks.
 
-/* Many ranks in groups of one size, where nothing needs the host. The leads of a group stand in
-   rows of `run`, and each has a slice of its own. Sums: those of a column first, each for the
-   slices of its row; then those of the row, each for its slice; then those that have the same
-   place in the groups. What goes to all goes the other way. The wires carry as much as if each
-   lead were sent its slice by all others, with a fifth of the copies. Blocks of ranks are slices
-   that are given: then a row's are not side by side over all groups, but in spans. */
+   Emits the steps of a grid (ds__emit_grid), for many ranks in groups of one size without use
+   of the host. The leads of a group stand in rows of `run`, and each lead has a slice of its
+   own. Sums are made in three stages. A column is summed first, each lead for the slices of its
+   row. Then a row is summed, each lead for its slice. Then the leads at the same place of all
+   groups are summed. Data for all ranks takes the opposite way. The wires carry as much as if
+   all others sent each lead its slice, with a fifth of the copies. Blocks of ranks are slices
+   that are given. The slices of a row are then not adjacent over all groups, but in spans.
+   ds__emit emits all pieces of a draft, as flows or as a grid.
+
+   Invariants: all groups have d->largest ranks. In broadcast and reduce the root leads nothing.
+   Sums need DS_ORDER_ANY. A slice is never empty. A rank has at most `most` recorded steps per
+   span and at most `places` rings.
+   Locks: none.
+   Threads: the thread that makes the plan. */
+
 typedef struct ds__grid {
     ds__draft *d;
     ds__piece c;
@@ -41375,12 +44069,21 @@ static int ds__emit(ds__draft *d, size_t pieces, int wave) {
     return !d->failed;
 }
 
-/* plan/cycle.h - rounds. */
+/* plan/cycle.h - rounds on a circle.
 
-/* What is cut into pieces goes in rounds: a piece of each flow, then the next one of each. The
-   steps of one round are put down on a circle as long as the busiest of wires, engines and
-   memories takes, so that rounds follow each other at this distance and none of those ever
-   waits: a modulo schedule. Of several orders the best one is kept. */
+   Makes a modulo schedule of the pieces (ds__cycle_make), for few ranks. A round has one piece
+   of each flow, and all rounds are alike. The steps of one round are put on a circle. Its
+   length is the time of the busiest wire, engine or memory, or somewhat more. Rounds follow
+   each other at this distance, and no step waits for a wire, engine or memory. Several orders
+   of the steps and numbers of pieces are tried, and the best is kept.
+
+   Invariants: the arcs of a wire, engine or memory (ds__orbit) do not overlap on the circle.
+   Times of the schedule are targets: ds__settle and ds__predict give the final ones. The random
+   numbers have a fixed seed, so the same request gives the same plan. `work` limits the time of
+   the search.
+   Locks: none.
+   Threads: the thread that makes the plan. */
+
 typedef struct ds__arc {
     int64_t from;
     int64_t ns;
@@ -41770,7 +44473,17 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
     return ok;
 }
 
-/* plan/tree.h - trees. */
+/* plan/tree.h - trees of copies.
+
+   Describes an algorithm (ds__algo) and makes trees from it: chains, heaps of any arity, stars,
+   and trees that go from group to group (ds__tree_make). ds__tree_new adds an empty tree to a
+   draft, ds__line sorts the ranks by their distance from the root.
+
+   Invariants: a tree has an entry for each rank and a last one for the host. An entry is the
+   parent, DS__ALONE for the root, or DS__APART for a node outside the tree. A tree is named by
+   its index in d->tree, because a new tree may move the array.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 /* How trees are made. A group is all ranks (level 0), those of one switch (1) or of one side of
    the slow links (2). */
@@ -41917,11 +44630,20 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
     return at;
 }
 
-/* plan/mesh.h - mesh. */
+/* plan/mesh.h - trees on a mesh of direct links.
 
-/* Trees on a mesh whose devices are joined by links of their own, so many that no more can leave
-   the narrowest cut (Edmonds), found as Lovasz's proof finds them: an edge is taken if the rest
-   still reaches everyone often enough. Edges that other roots have used less come first. */
+   Makes as many trees from a root as possible on devices that are joined by links of their own
+   (ds__mesh_make, ds__mesh_trees). The number of trees is that of the links through the
+   narrowest cut (Edmonds). The construction follows Lovasz's proof: an edge is taken if the
+   remaining edges still reach every node often enough. Edges that trees of other roots have
+   used less come first. ds__in_order tells whether a tree may be used for sums.
+
+   Invariants: a mesh has 2 to DS__MESH ranks. Link rates are whole units, chosen such that
+   there are at most as many trees as requested. All trees of a root together use a link at most
+   as often as it has units.
+   Locks: none.
+   Threads: the thread that makes the plan. */
+
 #define DS__MESH 16
 
 typedef struct ds__mesh {
@@ -42097,7 +44819,17 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
     return 1;
 }
 
-/* plan/flow.h - algorithms to flows. */
+/* plan/flow.h - flows and lists of groups.
+
+   Adds flows to a draft (ds__flow_add) and takes a path out of a tree (ds__path). ds__list_tree
+   makes trees that sum in the order of the ranks, from group to group. ds__flows_leads uses
+   them for sums over many ranks.
+
+   Invariants: an empty flow is not added. Trees are named by their index in d->tree. In
+   ds__flows_leads each group, or part of a group, must have at least one lead; `split` must
+   allow for that.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 static void ds__flow_add(ds__draft *d, size_t begin, size_t end, size_t in, size_t out, int owner,
                          int dest, ptrdiff_t up, ptrdiff_t down) {
@@ -42212,11 +44944,20 @@ static int ds__flows_leads(ds__draft *d, int split) {
     return !d->failed;
 }
 
-/* plan/packed_tree.h - trees by the load of the wires. */
+/* plan/packed_tree.h - trees by the load of the wires.
 
-/* Trees and ways over whatever there is, one after the other: each takes the routes that cost
-   the least, where a route costs the more the longer its wires are busy already; then each
-   again, now that it is known what the others take. Ranks and host memory may be passed through. */
+   Makes trees and paths over any topology of at most DS__MESH ranks, one after the other
+   (ds__pack_flows). Each takes the cheapest routes; a route costs more if its wires are already
+   busy for longer. Then each tree is made again, with the load of all others known. Data may
+   pass through ranks and host memory.
+
+   Invariants: k.load is the time for which the trees of all wants use each wire. The trees of
+   the wants are adjacent in d->tree, so the best state of all is one copy. The trees of the
+   pass with the least load of the busiest wire are used. Sums need DS_ORDER_ANY, and the host
+   never sums.
+   Locks: none.
+   Threads: the thread that makes the plan. */
+
 /* load: seconds of each wire; whole: what it may be */
 typedef struct ds__pack {
     ds__draft *d;
@@ -42426,7 +45167,18 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
     return ok && !d->failed;
 }
 
-/* plan/flows.h - flows. */
+/* plan/flows.h - flows of an algorithm.
+
+   Turns a collective and an algorithm into flows (ds__flows), for trees, meshes, packed trees
+   and copies through the host. Grids are only checked here, since they have no flows. ds__load
+   gives the time of the busiest wire and the number of copies of one piece.
+
+   Invariants: ds__flows discards the trees and flows of the draft first. It returns 0 if the
+   algorithm does not fit or if memory is exhausted, and sets `failed` only in the second case.
+   Every tree of sums satisfies ds__in_order. ds__load counts one tree of a flow in each
+   direction.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 /* 1: these are the flows; 0: this algorithm does not do it here. */
 static int ds__flows(ds__draft *d, const ds__algo *a) {
@@ -42629,7 +45381,19 @@ static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
     return (int64_t)most;
 }
 
-/* plan/bound.h - the bound. */
+/* plan/bound.h - bound of a collective's time.
+
+   Computes bound_ns of a plan (ds__bound): the bytes over the narrowest cut of the links, and
+   the shortest latency ceil(log2 p) times, for all_reduce twice. The narrowest cut is found by
+   maximum flow (Dinic) and Dinkelbach's iteration. ds__search_one skips further algorithms once
+   a plan reaches the bound.
+
+   Invariants: the first part is a lower bound of every plan. The second part is an estimate:
+   ranks start several copies at once, so small collectives can be faster. Ranks with the same
+   links are computed once (ds__alike). If memory is exhausted, a cut counts as 0 and no error
+   is reported.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 /* Max-flow on the links, by Dinic's algorithm; devices and the host pass on what comes. */
 typedef struct ds__net {
@@ -42859,7 +45623,19 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
     return (int64_t)(worst * 1e9) + rounds * ds__alpha(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
 }
 
-/* plan/search.h - choosing. */
+/* plan/search.h - trying one algorithm.
+
+   Tries one algorithm with several numbers of pieces and keeps the fastest draft
+   (ds__search_one, ds__search_keep). Also defines the finished plan with its search results
+   (ds__planned) and the list of all plans. plan/search_large.h decides which algorithms are
+   tried.
+
+   Invariants: the drafts `now` and `best` share no memory; `best` has only steps, spots, links
+   and scratch sizes. Both passes must try the same algorithms in the same order, because `turn`
+   is the index of their times. `time[0]` is the best prediction, `time[1]` the time of the
+   busiest wire.
+   Locks: ds__c.lock guards ds__planned_list. The functions of this room need no lock.
+   Threads: the thread that makes the plan. */
 
 #define DS__ALGO_NAMES 7
 static const char *const ds__algo_names[DS__ALGO_NAMES] = { "direct", "binomial", "chain",
@@ -43007,7 +45783,17 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
     return !d->failed;
 }
 
-/* plan/guess.h - many ranks. */
+/* plan/guess.h - estimates for many ranks.
+
+   Estimates the time of an algorithm for several numbers of pieces, without ordering its steps
+   (ds__guess_add). ds__search_large sorts these estimates and predicts the best ones with
+   ds__search_this. Only topologies of more than DS__PLAN_LARGE ranks use this room.
+
+   Invariants: an estimate only selects candidates; predicted times decide. Each algorithm adds
+   at most three estimates. If the list of estimates is full, further ones are dropped. Levels
+   from DS__GUESS_LEVELS on count as the last level.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 #define DS__GUESS_LEVELS 16
 
@@ -43257,7 +46043,18 @@ static int ds__search_this(ds__search *s, const ds__guess *g) {
     return 1;
 }
 
-/* plan/search_large.h - search large. */
+/* plan/search_large.h - candidates of the search.
+
+   Lists the algorithms to try and runs the search for a plan; ds__search_twice is the entry.
+   With up to 32 ranks, or if an algorithm is requested, ds__search_all hands every algorithm to
+   ds__search_one. With more ranks ds__search_large estimates each algorithm first
+   (plan/guess.h) and predicts only the best ones.
+
+   Invariants: with up to 16 ranks and a free number of pieces there is a second pass. It looks
+   again at the algorithms near the best, in the same order. A function returns 0 only if memory
+   or steps are exhausted, or a prediction failed.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 
 static int ds__search_large(ds__search *s) {
     enum { ALL = 1 << 20 };
@@ -43406,7 +46203,20 @@ static int ds__search_twice(ds__search *s) {
     return ds__search_all(s);
 }
 
-/* plan/plan.h - plan. */
+/* plan/plan.h - making and keeping plans.
+
+   Implements ds_plan_make and ds_plan_explain. ds__plan_build searches for the best draft and
+   ds__plan_fill copies it into the arrays of the public plan. Plans are kept in a list, and an
+   equal request returns the same plan.
+
+   Invariants: a plan never changes and lives until ds_topology_free frees its topology
+   (ds__plans_forget). A plan is identified by the topology's id and all members of the
+   description. Of the steps that a step waits for, the plan names only the last one of each
+   lane.
+   Locks: takes ds__c.lock to read and change the list; ds__planned_find expects it. The search
+   runs without a lock.
+   Threads: threads of the caller. Two threads may build the same plan at once; the later one is
+   freed and both get the first. */
 
 /* What is left of a draft when nobody changes it any more: one block of memory. A step comes
    after the last of each lane only. */
@@ -43634,23 +46444,40 @@ DSDEF ds_result(ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_w
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
-/* comm/types.h - collectives. */
+/* comm/types.h - types of a collective: lanes, regions, steps.
 
-/* Policy.
-   1. A collective reads all descriptions into parties, checks them, makes its results and writes a
-      list of steps. Until then nothing was put on a stream.
-   2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream; what it reads
-      and writes are regions, each of which belongs to a lane. Steps of a lane run in their order,
-      and may come after steps of other lanes. Which way data takes, and who adds, stands in the
-      list only. By plan: the list has the plan's steps; its further lanes are streams of
-      devstream's own.
-   3. The list is put on the streams as: a lane waits for those whose regions it touches, as they
-      are now; then the steps; then the lane of the last step waits for all that had some, and all
-      for it. So whatever belongs to a lane can be freed in that lane's order at once, temporary
-      memory too, and the failure of one lane reaches all.
-   4. A failure while that is done leaves out the rest of the steps, but not the waits at the end.
-   5. When steps are small and nothing is pending on any lane the caller does them
-      (DS__INLINE_BYTES, run_together), and nothing is put on the streams. */
+   Defines the working state of one collective call (ds__work) and its parts: lanes (ds__clane),
+   regions (ds__region), steps (ds__cstep), buffer locations (ds__spot) and participants
+   (ds__party). Also defines the process-wide stocks of events (ds__spares) and of streams for
+   plans (ds__sides_of).
+
+   Policy:
+   1. A collective reads all tensor descriptions into participants, checks them, creates its
+      results and writes a list of steps. Until ds__work_run no step is enqueued; only a stream
+      capture is extended earlier (ds__fork_capture).
+   2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream. Its
+      operands are regions, and each region belongs to a lane. The steps of a lane run in list
+      order and may wait for steps of other lanes. Only the list decides the path of the data and
+      the place of each sum. If a plan is followed, the list has the plan's steps, and its
+      additional lanes are streams of the library.
+   3. To run the list, each lane first waits for the pending work of the lanes whose regions it
+      touches. Then the steps are enqueued. At the end, the lane of the last step waits for all
+      lanes with steps, and all lanes wait for that lane. Memory of a lane can therefore be freed
+      in that lane's order at once, temporary memory included. For the same reason, a failure of
+      one lane reaches all lanes.
+   4. If enqueueing fails, the remaining steps are left out, but the waits at the end are still
+      enqueued.
+   5. If the steps are small and no lane has pending work, the calling thread runs the steps
+      (DS__INLINE_BYTES, run_together). Nothing is enqueued then.
+
+   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
+   named by index. A step waits only for steps in front of it in the list. A temporary region has
+   no address until ds__work_run allocates its memory.
+   Locks: ds__c.lock protects ds__spares, ds__sides_of and the tables behind ds__sides_of. No
+   driver call runs under that lock. ds_shutdown works without the lock. ds__side_take reads the
+   handle of a stream without the lock after marking the stream as taken.
+   Threads: several threads may run collectives at the same time. A ds__work lies on the stack of
+   the calling thread and is used by that thread only. */
 
 #define DS__NO_INDEX UINT32_MAX
 #define DS__INLINE_LANES 16
@@ -43786,7 +46613,21 @@ typedef struct ds__sides {
 /* under ds__c.lock, as what they point to */
 static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-/* comm/step.h - lists. */
+/* comm/step.h - participants and the list of steps.
+
+   Builds the list of steps of a collective. ds__work_begin and ds__work_end open and close a
+   ds__work; ds__work_take returns memory that lasts until ds__work_end. ds__party_open checks a
+   tensor and finds its lane and region. ds__step_add appends a step, and ds__come_after makes
+   the next step of a lane wait for an earlier step.
+
+   Invariants: all lanes of a list belong to one driver. A lane keeps its stream alive until
+   ds__work_end. ds__lane_find uses a hazard pointer (pin) for the first three lanes and a
+   reference for the others, because a thread has eight hazard pointers. After out-of-memory,
+   w->r holds the first failure, and functions that return an index return DS__NO_INDEX
+   (ds__temporary: 0).
+   Locks: expects no lock. ds__side_give and the look-up of a tensor take ds__c.lock for a few
+   instructions. No driver call runs under a lock of this room.
+   Threads: caller's threads, each with its own ds__work. */
 
 /* Member by member, here and in ds__step_add: what compilers make of a memset of this size takes
    longer than a small step. */
@@ -44077,7 +46918,19 @@ static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
     return r == DS_OK && reach;
 }
 
-/* comm/move.h - moving tensors. */
+/* comm/move.h - copies between strided tensors.
+
+   Translates a copy between two tensors of one shape into steps (ds__move, ds__move_party). The
+   copy becomes one plain copy, one copy of rows, one strided copy by a kernel, or several of
+   these. If kernels of the lane cannot use both memories, ds__move packs the elements at the
+   source, copies one block and unpacks at the destination. ds__part describes a part of a
+   participant along one dimension.
+
+   Invariants: the lane belongs to the source or to the destination. Strides are in elements. A
+   strided copy has at most eight dimensions. A copy of rows has no pitch above INT32_MAX,
+   because cudaMemcpy2DAsync accepts none (cudaDevAttrMaxPitch).
+   Locks: takes none and expects none; ds__reaches asks the driver for peer access.
+   Threads: caller's threads, each with its own ds__work. */
 
 /* A copy between strides in bytes: `width` bytes that lie together on both sides, ndim times. */
 typedef struct ds__moves {
@@ -44278,7 +47131,21 @@ static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
                        part->d.count ? part->d.first - w->region[part->region].at : 0 };
 }
 
-/* comm/submit.h - submission. */
+/* comm/submit.h - execution of single steps.
+
+   Runs the steps of a list in one of three ways for ds__work_run. ds__step_run enqueues one step
+   on the stream of its lane. ds__steps_at_once lets the calling thread run all steps.
+   ds__spread_run replaces copies of one source by one kernel of the CPU driver.
+
+   Invariants: temporary regions have their addresses before a step runs. ds__steps_spread
+   changes the lanes of steps, so ds__work_run calls it before any wait is enqueued. Steps run at
+   once only if no capture is open and no copy needs staging through the host. Each step then has
+   at most DS__INLINE_BYTES, and all steps together have at most eight times as many bytes.
+   Locks: takes none itself. ds__steps_now runs under the locks of the driver's run_together and
+   must not call a driver entry. Functions that call the driver expect no lock; ds__join_here
+   blocks until a stream is idle.
+   Threads: caller's threads, each with its own ds__work. The kernel of ds__spread_run runs on
+   workers of the CPU driver. */
 
 static char *ds__spot_at(const ds__work *w, ds__spot s) {
     return w->region[s.region].at + s.offset;
@@ -44446,7 +47313,24 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
     ds__tls.mute--;
 }
 
-/* comm/join.h - join. */
+/* comm/join.h - running a list of steps, and its waits.
+
+   ds__work_run runs the list that a collective has written. It allocates temporary memory,
+   enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
+   frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
+   extends a stream capture to all lanes. ds__event_take and ds__event_give keep a stock of
+   events for each device.
+
+   Invariants: after a successful join, later work on any lane starts after all steps. If a step
+   fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
+   a wait of that join fails, the host waits for the lane instead, unless a capture is open. The
+   first failure is reported. An event returns to the stock as soon as its waits are enqueued,
+   because a wait keeps the record of that moment.
+   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone.
+   ds__of_another_stream takes and releases the lock of an arena. No driver call runs under these
+   locks.
+   Threads: caller's threads, each with its own ds__work. ds__events_end runs in ds_shutdown only
+   and takes no lock. */
 
 /* One lane waits for the others that had steps, and all wait for it. The last step's lane is
    that one: often no other had any. `all`: as if all had some. */
@@ -44676,7 +47560,20 @@ static ds_result ds__work_run(ds__work *w) {
     return r < 0 && part ? ds__also(r, " (a part of the collective was put on the streams)") : r;
 }
 
-/* comm/result.h - results and checks. */
+/* comm/result.h - checks, options and results of collectives.
+
+   Compares participants with each other (ds__same_dtype, ds__same_shape, ds__apart), creates and
+   frees the tensors of results (ds__result_make, ds__results_drop), and checks the options.
+   DS__COMM_BEGIN opens a public function; DS__COMM_READY does the same without DS__ENTER.
+
+   Invariants: an overlap is found only between tensors without gaps; other overlaps are the
+   caller's responsibility. ds__results_drop sets every result to NULL. DS__COMM_READY expects a
+   variable `options` in the calling function and replaces NULL by the default options. While a
+   capture is open, ds__results_lanes finds the lanes of all results before the first result is
+   allocated.
+   Locks: takes none itself. Expects that ds__c.lock is not held, because creating and freeing
+   tensors takes the same lock.
+   Threads: caller's threads, each with its own ds__work. */
 
 /* A dimension of a party's tensor, or the sentence. */
 static ds_result ds__comm_dim(int *dim, int ndim) {
@@ -44843,7 +47740,21 @@ static ds__addend *ds__addends(ds__work *w, size_t count) {
             return ds__r;                             \
     } while (0)
 
-/* comm/side_stream.h - by plan. */
+/* comm/side_stream.h - streams for the additional lanes of plans.
+
+   Reserves one of the library's own streams as an additional lane of a list (ds__side_lane,
+   ds__side_take). There are at most 64 such streams on each device (ds__sides). Also defines the
+   state of a collective that follows a plan: ds__follow, and ds__side for the input or output of
+   one rank.
+
+   Invariants: a stream that is marked as taken belongs to one list until ds__side_give. The
+   handle at an index of ds__sides does not change before ds_shutdown. An idle stream is
+   preferred to a new one, and a new one to a busy one. A stream that captures is never taken. If
+   all streams are taken, the additional lane is the given lane itself.
+   Locks: ds__side_take takes ds__c.lock for the table alone. Streams are queried and created
+   without that lock.
+   Threads: caller's threads, several at the same time. ds__sides_end runs in ds_shutdown only
+   and takes no lock. */
 
 /* A collective that has a topology: what the plan is to be, and where the data of each rank
    lies. */
@@ -44987,7 +47898,20 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
     return lane ? (uint32_t)w->lanes - 1 : 0;
 }
 
-/* comm/follow_plan.h - follow plan. */
+/* comm/follow_plan.h - collectives that follow a plan.
+
+   ds__follow_open decides whether a collective can follow a plan for options->topology.
+   ds__side_open locates the input or output of one rank, packed into temporary memory if needed.
+   ds__follow_run finds the plan and appends its steps to the list.
+
+   Invariants: if a plan from the caller does not fit, the call fails; without such a plan, the
+   collective takes the direct path (ds__follow_not). The participant at index i must be on the
+   device of rank i. If the input and the output of a rank share memory in a reduction, the input
+   may be copied first (ds__follow_in_place).
+   Locks: takes none itself. ds_plan_make takes ds__c.lock to look up and store a plan, but
+   searches for a plan without that lock.
+   Threads: caller's threads, each with its own ds__work. The topology owns its plans and must
+   not be freed during the call. */
 
 /* The plan cannot be followed: an error if it is the caller's. */
 __attribute__((format(printf, 3, 4))) static int ds__follow_not(ds__work *w,
@@ -45255,7 +48179,17 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
         ds__follow_steps(w, f, plan);
 }
 
-/* comm/broadcast.h - broadcast. */
+/* comm/broadcast.h - broadcast.
+
+   Implements ds_comm_broadcast, which creates the results, and ds_comm_broadcast_into for
+   tensors of the caller. ds__broadcast_steps writes the steps of the direct path.
+   ds__broadcast_follow writes those of a plan, also for coalesced.h.
+
+   Invariants: created results have no gaps. If the source is on a device, has gaps and goes to
+   several results, the source is packed once. A result at the place of the source is left alone.
+   On failure, all results of ds_comm_broadcast are freed and set to NULL.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 /* By plan: one result on each rank but the tensor's, and the others there. ready: the step that
    makes the tensor. */
@@ -45416,7 +48350,19 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
     return r;
 }
 
-/* comm/scatter_gather.h - scatter and gather. */
+/* comm/scatter_gather.h - scatter and gather.
+
+   Implements ds_comm_scatter and ds_comm_gather, which create results, and ds_comm_scatter_into
+   and ds_comm_gather_into for tensors of the caller. ds__parts_follow writes the steps of a plan
+   for both; each public function or ds__gather_steps writes the direct copies.
+
+   Invariants: the pieces fill the dimension exactly, in the order of the list. A plan is
+   followed only if all pieces have one size. On the direct path, a scatter copies on the lanes
+   of the outputs and a gather on the lanes of the inputs. A created gather result has the
+   dimension order of the inputs if they agree, else row-major order. On failure, created results
+   are freed and set to NULL.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 /* torch.chunk: how many pieces, and how long they are. */
 static size_t ds__chunks(int64_t size, size_t count, int64_t *out_length) {
@@ -45707,7 +48653,20 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
     return r;
 }
 
-/* comm/reduction.h - reductions. */
+/* comm/reduction.h - reductions to one tensor.
+
+   Implements ds_comm_reduce, ds_comm_reduce_add, ds_comm_reduce_add_coalesced and
+   ds_comm_reduce_into. ds__reduce_steps writes the steps of one reduction; ds__reduce_slice and
+   ds__reducible also serve all_to_all.h.
+
+   Invariants: inputs have one shape and one data type, lie on devices, and start at a multiple
+   of the size of their numbers. On the direct path, all inputs are combined in list order by one
+   step. A plan may use another order only where ds__order_of allows it. Operands are first
+   copied to temporary memory if their strides differ from the dense strides of the result. The
+   same applies to memory outside the reach of the lane's kernels. If the library was compiled
+   with fast-math options, reductions of floating-point and complex numbers are refused.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
     char name[DS_DTYPE_NAME_SIZE];
@@ -45969,7 +48928,19 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
     return r;
 }
 
-/* comm/all_to_all.h - everyone with everyone. */
+/* comm/all_to_all.h - collectives with an output on every device.
+
+   Implements ds_comm_all_reduce, ds_comm_all_gather, ds_comm_reduce_scatter, ds_comm_all_to_all
+   and ds_comm_barrier. ds__all_open checks the inputs and outputs (ds__all); ds__all_follow
+   writes the steps of a plan.
+
+   Invariants: the input and the output at one index are on the same device, never on the host.
+   Outputs share no memory with each other, as far as ds__apart finds it. An output may share
+   memory with its own input only in the form that ds__all_overlaps accepts. On the direct path
+   of an all-reduce, each lane reduces one slice and then copies the slices of the others. In
+   each round, no two copies read the same result.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 /* Inputs and outputs, one of each for every device. */
 typedef struct ds__all {
@@ -46301,10 +49272,21 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
     return r;
 }
 
-/* comm/coalesced.h - many tensors at once. */
+/* comm/coalesced.h - broadcast of many tensors in few buffers.
 
-/* Tensors that travel in one buffer are packed at the source, each without gaps, and copied to a
-   buffer on each device, of which the results are parts. */
+   Implements ds_comm_broadcast_coalesced. The tensors of one buffer are packed at the source,
+   each without gaps, and copied to one buffer on each device. The results are views of these
+   buffers. Also has ds__comm_shutdown, the shutdown of tensors, collectives and topologies.
+
+   Invariants: each tensor travels in one buffer, and a buffer holds tensors of one data type.
+   Each tensor starts at a multiple of 16 bytes in the buffer. The last tensor may exceed the
+   buffer size. A tensor that is alone in its buffer and has no gaps is not packed.
+   ds__comm_shutdown expects that no work is pending. It frees the tensors, streams, events,
+   kernels and measurements, and then calls the allocator's shutdown.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER).
+   ds__comm_shutdown runs in ds_shutdown only. */
+
 /* The tensors that a buffer takes: those of the type of the first one that is left, until their
    sum reaches the size. batch[i]: 0: left. */
 static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch, uint32_t number,
@@ -46498,17 +49480,30 @@ static void ds__comm_shutdown(void) {
 #define DEVSTREAM_RNG_H_IMPLEMENTED
 #ifndef __cplusplus
 
-/* rng/kernel_arith.h - kernel arith. */
+/* rng/kernel_arith.h - arithmetic of random numbers, C and device code.
 
-/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11)
-   makes four words of a counter of 128 bits and a key of 64, the seed. How counters and words
-   belong to elements is the mapping:
-   - torch's: `stride` threads t, each with the counters (k, t), k = 0, 1, ... Word or pair of words
-     i of a thread's counter k is element t + (U k + i) stride, where U is how many elements a block
-     has: 4, or 2 of 64-bit numbers; two normal numbers share two words, or four.
-   - by element: the same with one thread. Elements lie in the blocks one behind the other, so an
-     element's number depends on the seed, on the offset and on its index only. A block's words
-     become U numbers (ds__rng_*_of), and the rest is where they go. */
+   Computes random numbers from counter and seed: Philox blocks, uniform, normal and exponential
+   numbers, integers, and places in a permutation. The CPU forms (rng/kernel_cpu.h) and the GPU
+   kernels (kernels/rng.cu) compile the same text. ds__rng_args describes one fill.
+
+   Policy:
+   1. Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3;
+      SC11) makes a block of four words of a counter of 128 bits and a key of 64 bits, the seed.
+      The mapping says which counters and words an element gets.
+   2. In torch's mapping there are `stride` threads t, each with the counters (k, t), k = 0, 1,
+      ... Word or pair of words i of a thread's counter k is element t + (U k + i) stride. U is
+      the number of elements of a block: 4, or 2 for 64-bit numbers. Two normal numbers share two
+      words, or four.
+   3. The mapping by element is the same with one thread. Elements are in consecutive blocks, so
+      an element's number depends only on the seed, the offset and its index. The functions
+      ds__rng_*_of make U numbers of a block's words; the kernels write them to their places.
+
+   Invariants: C and device code give the same bits. A product is rounded before it is added
+   (DS__RNG_ROUNDED), and no function of the C library is called. kernels/rng.cu replaces the
+   macros and the functions between `#ifndef DS__RNG_ROLLED` and its #endif.
+   Locks: none.
+   Threads: any; all functions depend on their arguments only. */
+
 typedef struct ds__rng_words {
     uint32_t w[4];
 } ds__rng_words;
@@ -46931,7 +49926,20 @@ DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n,
     return i;
 }
 
-/* rng/kernel_cpu.h - the CPU forms. */
+/* rng/kernel_cpu.h - CPU forms of the generators' kernels.
+
+   Fills memory with random numbers on the CPU driver: ds__rng_items for all distributions and
+   ds__rng_permutation_items for permutations. ds__rng_run makes blocks of words with vectors of
+   16, 32 or 64 bytes, as the processor allows. ds__rng_size and ds__rng_shift give the size of
+   an element and how many elements a block has.
+
+   Invariants: the numbers do not depend on the width of the vectors or on the division into
+   items. An item is DS__RNG_ITEM elements. ds__rng_run makes blocks in multiples of
+   DS__RNG_LANES, so its output buffer has room for them. Stores around the caches are followed
+   by a fence.
+   Locks: none.
+   Threads: every thread that runs operations of the CPU driver, several for one fill at a
+   time. */
 
 /* Vectors of W bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
    one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
@@ -47855,7 +50863,17 @@ static const char *const ds__ptx_rng_permutation[] = {
     0 };
 /* <<device-code kernels/rng.cu */
 
-/* rng/kernel.h - kernel. */
+/* rng/kernel.h - table of the generators' kernels.
+
+   Lists the kernels for fills and for the state of a graph's fills (ds__rng_forms): name, entry
+   point, CPU form, parameters, and PTX. ds__rng_kernel (rng/fill_types.h) creates a kernel from
+   an entry at its first use. DS__RNG_STATE and the following numbers are the indices.
+
+   Invariants: a parameter list has the parameters of the CUDA form, in its order. An entry has
+   its PTX either in one text or in parts that are joined at first use.
+   Locks: none.
+   Threads: the table is constant. ds__rng_state_items runs on the threads of the CPU driver's
+   operations. */
 
 enum {
     DS__RNG_STATE,
@@ -47960,16 +50978,30 @@ static const struct {
 #undef DS__RNG_FORM
 };
 
-/* rng/generator.h - generators. */
+/* rng/generator.h - generators: objects, reference counts, creation.
 
-/* Policy.
-   1. A generator has a lock, which is held while a fill takes its words and is put on its stream:
-      so the order of fills is that of their words, and what was refused takes none.
-   2. What a capture uses of a generator is an object of its graph (ds__rng_graph): 16 bytes of
-      device memory, which the fills read, and how many words they take. At a launch a kernel writes
-      the seed and the offset there, in front of the graph, which waits for launches that still read
-      them.
-   3. Such memory is used again when the graph is gone, and freed when the library ends. */
+   Defines a generator (ds__generator), the part of a generator that a graph uses
+   (ds__rng_graph), and the global state of the generators (ds__rng). ds__generator_new creates a
+   generator, ds__generator_of returns the one of a device, and ds__generator_drop gives a
+   reference back.
+
+   Policy:
+   1. A generator's lock is held while a fill takes its words and is enqueued. So fills have the
+      order of their words, and a refused fill takes no words.
+   2. A capture uses a generator through an object of its graph (ds__rng_graph). The object has
+      16 bytes of device memory, read by the fills, and the number of words that they take. At a
+      launch, a kernel in front of the graph writes seed and offset there. The kernel's stream
+      waits first for earlier launches, which may still read them.
+   3. This memory is reused when the graph is gone, and freed at ds_shutdown.
+
+   Invariants: `users` counts the handle, running calls and graphs; the last one frees the
+   generator. A device's own generator has id 0 and stays until ds_shutdown. `changes` rises with
+   every change of seed or offset, except that a failed launch undoes its own.
+   Locks: the order is ds__rng.launching, a generator's `lock`, then ds__rng.lock or
+   ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
+   `users` and the lists; no driver call is made under it.
+   Threads: any thread. ds__generator_drop also runs on threads of the library, when a graph ends
+   there. */
 
 typedef struct ds__generator {
     pthread_mutex_t lock;
@@ -47987,9 +51019,8 @@ typedef struct ds__generator {
 } ds__generator;
 
 typedef struct ds__rng_graph {
-    /* next, all: of those that nobody uses; of all */
-    struct ds__rng_graph *next;
-    struct ds__rng_graph *all;
+    struct ds__rng_graph *next; /* in the list of those that nobody uses */
+    struct ds__rng_graph *all;  /* in the list of all */
     ds__generator *generator;
     ds_device device;
     uint64_t *state; /* device memory */
@@ -48131,7 +51162,20 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     return DS_OK;
 }
 
-/* rng/generator_api.h - generator api. */
+/* rng/generator_api.h - public functions for generators.
+
+   Implements ds_rng_create, ds_rng_clone, ds_rng_destroy, ds_rng_default, ds_rng_get_info and
+   ds_rng_set_mapping. ds__generator_take returns the generator of a handle, for all rooms of
+   rng/. ds__generator_free_of_capture reports an error while an open capture uses the generator.
+
+   Invariants: a handle is a generation and an index in ds__rng.slot. A device's generator is
+   named by DS__RNG_OWN, the backend and the device's index. Every generator from
+   ds__generator_take is given back with ds__generator_drop.
+   Locks: a generator's lock comes first, then ds__g.capture_lock, then ds__rng.lock.
+   ds__generator_free_of_capture expects the first and takes the others, unless no capture is
+   open. The user's log function may run under ds__g.capture_lock, the user's allocator under
+   ds__rng.lock.
+   Threads: any thread, concurrently. */
 
 enum { DS__RNG_OWN = 1 << 30 }; /* index of a device's: its type and index in it */
 
@@ -48320,7 +51364,19 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
     return r;
 }
 
-/* rng/state.h - seeds and states. */
+/* rng/state.h - seeds, offsets and states of generators.
+
+   Implements the public functions that read or set a generator's seed, offset and state. They
+   are for one generator, the generator of a device, or those of all devices.
+   ds__generator_set_or_check does the setting.
+
+   Invariants: an offset is a multiple of 4 below 2^63. While an open capture uses a generator,
+   its offset and state are neither read nor set; a seed may be set to its present value only.
+   ds__generator_set_or_check and ds__generator_seed give the caller's reference back.
+   Locks: one generator's lock at a time, then those of ds__generator_free_of_capture. No driver
+   call is made under them.
+   Threads: any thread. Functions for all devices check every generator before they set the first
+   one. A capture that begins in between can still make a later one fail. */
 
 /* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at
    any time. Takes the reference back. check: changes nothing. */
@@ -48604,7 +51660,19 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
     return r;
 }
 
-/* rng/fill_types.h - fills. */
+/* rng/fill_types.h - creation and submission of the generators' kernels.
+
+   Creates a generator kernel at its first use (ds__rng_kernel) and puts a fill on a stream
+   (ds__rng_submit). DS__RNG_EXACT is 0 in a build with -ffast-math, where logarithms and sums
+   would not have the promised bits.
+
+   Invariants: a kernel is created once and stays until ds_shutdown. A fill is submitted either
+   for one capture or for no capture; if the stream's capture is another one, nothing is enqueued
+   and ds__rng_submit returns DS__CHANGED.
+   Locks: ds__rng_kernel takes ds__rng.making, only until the kernel exists; a generator's lock
+   is taken before it. The user's allocator runs under it. ds__rng_submit takes none; it calls
+   the driver under the locks of the caller.
+   Threads: threads that call the public functions. */
 
 /* Built so, logarithms and sums of floats would not have the bits that are promised. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
@@ -48676,7 +51744,24 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
     return r;
 }
 
-/* rng/graph.h - in a graph. */
+/* rng/graph.h - fills in graphs.
+
+   Lets graphs draw numbers from a generator. ds__rng_graph_make creates the object for the fills
+   of one capture, or reuses an idle one of the device. ds__rng_launch is invoked before and
+   after each launch of the graph: it writes seed and offset into the object's device memory and
+   moves the generator. ds__rng_graph_release makes the object idle.
+
+   Invariants: after a launch the event `read` is recorded, and the next launch waits for it
+   before it writes the state. If the record fails, `lost` names the stream and the next launch
+   repeats the record or waits for the device. A failed launch takes its words back, unless
+   another fill has drawn since.
+   Locks: the caller holds the executable's lock. ds__rng_launch takes ds__rng.launching before
+   the first object of a launch and releases it after the last one, so it is held over the
+   submit. It holds the generator's lock over its own driver calls; ds__rng_find may wait for the
+   device there. ds__rng_graph_make is called with the locks of generator and graph, and may
+   allocate device memory under them. ds__rng.lock comes last.
+   Threads: threads that launch or capture. ds__rng_graph_release runs on any thread, also of the
+   library, and must not call devstream. */
 
 /* Whether so many words are left of the sequence. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
@@ -48869,7 +51954,17 @@ static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
     return DS_OK;
 }
 
-/* rng/order.h - what a fill is. */
+/* rng/order.h - checks of a fill's arguments.
+
+   Checks the description of a fill and translates it into arguments of a kernel (ds__rng_args):
+   ds__rng_reals for floats, ds__rng_whole for integers, bits and Bernoulli numbers,
+   ds__rng_order for permutations. ds__rng_taken returns the number of words that a fill takes.
+
+   Invariants: the bounds have no negative zeros, because `to` is recognised by its bits.
+   ds__rng_taken returns a multiple of 4. Fills whose bits depend on exact floats are refused
+   where DS__RNG_EXACT is 0.
+   Locks: none; the caller holds the generator's lock.
+   Threads: any. */
 
 static ds_result ds__rng_no_type(ds_dtype dtype, const char *what) {
     char name[DS_DTYPE_NAME_SIZE];
@@ -49084,7 +52179,20 @@ static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
     return (total + each - 1) / each * 4;
 }
 
-/* rng/fill.h - fill. */
+/* rng/fill.h - public fill functions, and shutdown of the generators.
+
+   Implements ds_rng_fill and the functions for single distributions. ds__rng_fill checks a
+   request, ds__rng_put enqueues its kernel and takes its words, and ds__rng_cut divides large
+   fills as torch does. ds__rng_shutdown frees what rng/ has.
+
+   Invariants: a fill takes its words from the generator or, on a capturing stream, from the
+   graph's object. A refused fill takes none. If a divided fill fails after its first part, the
+   words of the enqueued parts stay taken. `changes` rises if the generator's offset has changed.
+   Locks: the generator's lock is held from the checks to the submit. Under it come the graph's
+   lock (ds__capture_attachment), ds__rng.making and the driver's submit. ds__rng_shutdown holds
+   ds__rng.lock for list operations only.
+   Threads: any thread. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs
+   end after it and release their objects then. */
 
 /* A fill on its way: its kernel, and where its words come from, the generator or the graph that
    its stream captures. The generator is locked. */

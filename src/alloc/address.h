@@ -1,4 +1,20 @@
-/* alloc/address.h - addresses. */
+/* alloc/address.h - look-up of a segment by address.
+
+   Finds the segment of an address for frees and queries (ds__segment_of). A two-level table
+   serves most look-ups: a root of leaves of 16 GiB, each with an entry for every 2 MiB
+   (granule). If several segments share a granule, ds__segment_shared searches the sorted list of
+   all segments. ds__granules enters and removes the granules of a segment.
+
+   Invariants: A leaf stays until shutdown. A granule that two segments have used keeps the mark
+   for shared granules (the lowest bit) until shutdown. A look-up may return a segment that was
+   given back, so the caller must compare `arena` again under the arena's lock.
+   ds__segment_shared skips segments marked by ds__segment_leaves: the driver may give their
+   addresses to new segments.
+   Locks: The table is read without a lock. ds__segment_shared and ds__segment_leaves take the
+   registry lock (ds__m.registry), the innermost lock. ds__granules and ds__sorted_after expect
+   the registry lock. The program's memory functions may be called under the registry lock, the
+   driver is not.
+   Threads: any thread may look up an address while other threads add and remove segments. */
 #ifndef DS__ALLOC_ADDRESS_H
 #define DS__ALLOC_ADDRESS_H
 

@@ -1,4 +1,18 @@
-/* alloc/align.h - special requests. */
+/* alloc/align.h - aligned allocations.
+
+   Serves requests with an alignment above 512 bytes. ds__align cuts the front off a live block,
+   so that the block starts aligned. The front and the unused end go back to the arena. The
+   caller is ds__request in allocate.h.
+
+   Invariants: The block is live, was found for this request, and is larger than the request by
+   the alignment. Label, call site and stream uses (ds__muse) move to the aligned block. If
+   ds__align returns 0, nothing was cut and the caller must free the block. The unused end stays
+   part of the block if the policy does not split there or if host memory is short.
+   Locks: ds__align expects no lock and takes the lock of the block's arena. After cross-stream
+   reuse, that arena is not the request's arena. If the counters need room, all locks of the
+   device are taken for a moment (ds__make_ready). New descriptions may call the program's memory
+   functions under the arena's lock. No driver call is made.
+   Threads: any caller's thread; no other thread knows the block yet. */
 #ifndef DS__ALLOC_ALIGN_H
 #define DS__ALLOC_ALIGN_H
 

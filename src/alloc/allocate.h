@@ -1,4 +1,19 @@
-/* alloc/allocate.h - requests. */
+/* alloc/allocate.h - allocation requests.
+
+   Implements ds_mem_alloc and ds_mem_alloc_with. ds_mem_alloc has a fast path, which takes a
+   free block of the stream's arena; ds__request handles all other cases. ds__route chooses the
+   arena: in a named or pushed pool, in the capture's pool, or in the default pool. ds__rounded
+   and ds__kind_of compute the size of the block and its kind.
+
+   Invariants: The fast path runs only if no pool is pushed, no capture is open and the arena
+   needs no special treatment (`slow`). A thread remembers the arena of the stream on which it
+   allocated last; the fast path checks the stream's slot again under the arena's lock. A request
+   for 0 bytes gives NULL and DS_OK. A failed request leaves no block behind.
+   Locks: The fast path takes the arena's lock only; ds__take_oldest gives that lock up while
+   events are queried. ds__request expects no lock; fallback.h lists the locks of its steps. On
+   the fast path observers are invoked under the arena's lock, in ds__request without a lock.
+   Threads: any caller's thread. The remembered arena is thread-local (ds__tls). Requests from a
+   shortage callback are refused. */
 #ifndef DS__ALLOC_ALLOCATE_H
 #define DS__ALLOC_ALLOCATE_H
 

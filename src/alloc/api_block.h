@@ -1,4 +1,17 @@
-/* alloc/api_block.h - public: blocks. */
+/* alloc/api_block.h - block query and emptying the cache.
+
+   Implements ds_mem_find, ds_mem_empty_cache, ds_mem_empty_cache_of and ds_mem_trim.
+   ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
+   ds__mem_used and ds__mem_asked find the memory of a device for queries and statistics.
+
+   Invariants: Label and call site are reported only for live and pending blocks. ds__mem_used
+   and ds__mem_asked never create the memory of a device: DS_OK with NULL means an unused device.
+   While a capture is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
+   Locks: ds__describe expects the lock of the block's arena; ds_mem_find takes that lock. The
+   functions that give memory back expect no lock; trim.h takes the locks for them. While the
+   host waits for a stream, no spinlock is held.
+   Threads: any caller's thread. The functions that give memory back may block the host until
+   streams have done their work. */
 #ifndef DS__ALLOC_API_BLOCK_H
 #define DS__ALLOC_API_BLOCK_H
 

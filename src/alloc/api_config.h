@@ -1,4 +1,21 @@
-/* alloc/api_config.h - public: configuration and limits. */
+/* alloc/api_config.h - configuration, limits and shortage callbacks.
+
+   Implements ds_mem_configure, ds_mem_configure_text, the functions for limits and fractions,
+   and the lists of shortage and out-of-memory callbacks. ds__mem_setup reads
+   DEVSTREAM_ALLOC_CONF at the first use and installs the hooks for stream end and shutdown.
+   ds__mem_set changes the policy of one device.
+
+   Invariants: dev->limit follows from `limit` and `memory_fraction` of the device's
+   configuration. The backend changes only while no block of the device is active.
+   ds_mem_configure_text asks all devices before any device changes. If DEVSTREAM_ALLOC_CONF is
+   invalid, each call of ds__mem_setup reads the variable again and returns the error.
+   Locks: ds__mem_set takes all locks of the device (ds__mem_lock_all), then the registry lock.
+   ds__mem_setup takes ds__m.lock, then ds__m.leaving. Limits change under the device lock,
+   callback lists under ds__m.lock. Under these locks the program's memory and log functions may
+   be called, the driver is not.
+   Threads: any caller's thread. ds__mem_closing(1) runs on the thread of ds_shutdown and waits
+   for threads that release the pool of a graph. A callback that was removed may still run on
+   another thread. */
 #ifndef DS__ALLOC_API_CONFIG_H
 #define DS__ALLOC_API_CONFIG_H
 

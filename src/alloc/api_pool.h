@@ -1,4 +1,18 @@
-/* alloc/api_pool.h - public: pools. */
+/* alloc/api_pool.h - pools: create, destroy, push, pop.
+
+   Implements the functions of pools, except checkpoints, statistics and ds_capture_pool.
+   ds__mpool_own and ds__mpool_disown count the owners of a pool: its handle, pushes, captures
+   and graphs.
+
+   Invariants: A pool object stays until shutdown. A pool object without owners and memory may
+   become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
+   compare the handle again. A capture's own pool (name[0] is not 0) cannot be destroyed by its
+   handle. A pool with a handle always uses the native backend.
+   Locks: The functions take ds__m.lock and the device lock; if both, in this order.
+   ds_pool_destroy and ds_pool_empty_cache hold no lock when they begin to give memory back
+   (trim.h). ds__mpool_disown takes no lock.
+   Threads: any caller's thread; pushes belong to the calling thread. ds__mpool_disown also runs
+   on a thread of CUDA's when a graph ends. */
 #ifndef DS__ALLOC_API_POOL_H
 #define DS__ALLOC_API_POOL_H
 

@@ -1,4 +1,20 @@
-/* alloc/arena.h - arenas. */
+/* alloc/arena.h - arenas: one per stream and pool.
+
+   Finds or makes the arena of a stream in a pool (ds__arena_main, ds__arena_in) and prepares
+   arenas for the end of their stream (ds__mem_stream_gone). ds__use_claim decides which thread
+   records the event of a stream use (ds__muse).
+
+   Invariants: Wrappers of one native stream share an arena in each pool; the arena stores up to
+   three further handles as aliases (twin). An arena stays until shutdown. When its stream ends,
+   an arena becomes an orphan; `end` is an event behind the stream's work, or 0 if there is none.
+   An orphan without memory may serve a new stream. Only a thread for which ds__use_claim
+   returned 1 records the event of a use.
+   Locks: ds__arena_main and ds__arena_in take the device lock; ds__arena_of and ds__arena_join
+   expect that lock. Arena locks are taken one at a time inside the device lock. Driver calls run
+   under the device lock. ds__record_late even records events under an arena's lock, because the
+   block may be freed at any time.
+   Threads: any caller's thread. ds__mem_stream_gone is called by ds_stream_destroy, and by
+   ds__reclaim for the streams of ended threads. */
 #ifndef DS__ALLOC_ARENA_H
 #define DS__ALLOC_ARENA_H
 

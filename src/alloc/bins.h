@@ -1,4 +1,16 @@
-/* alloc/bins.h - blocks. */
+/* alloc/bins.h - free blocks of an arena, sorted by size.
+
+   Puts free blocks into bins: one for each size below 32 KiB, then 32 for each power of two.
+   ds__fit finds the best fitting block for a request, or nearly the best if best_fit_by_address
+   is off. ds__too_large applies max_split_size and max_non_split_rounding.
+
+   Invariants: A block is in a bin exactly if its state is free and it is not quiet. The bit of a
+   bin is set exactly if the bin holds a block. A bit of the summary is set exactly if its word
+   of the map is not 0. `free_bytes` is the sum of the blocks in bins. Blocks in front of an
+   unmapped block are in the last bin (DS__EDGE), which is used last.
+   Locks: Every function expects the arena's lock, takes none, and calls neither the driver nor
+   user code.
+   Threads: any thread that holds the arena's lock. */
 #ifndef DS__ALLOC_BINS_H
 #define DS__ALLOC_BINS_H
 

@@ -1,4 +1,20 @@
-/* alloc/block.h - block. */
+/* alloc/block.h - blocks: cut, merge, park, take, find.
+
+   Manages the blocks of an arena. ds__take serves a request from the bins and splits the block;
+   ds__merge_in makes a block free and merges it with free neighbours. ds__park keeps the block
+   that was freed last for the next request of its size. ds__find_live finds the live block of an
+   address and locks its arena.
+
+   Invariants: The blocks of a segment cover its address space without gaps. Two neighbours are
+   never both free and not quiet. Each live block is in the granule table of its segment; a
+   crowded granule may have a sub-table (ds__finer). A parked block is free and quiet, and stays
+   in the granule table. Descriptions stay until shutdown, so a late look-up reads a valid
+   object.
+   Locks: Functions that change a block expect the arena's lock. ds__find_live takes that lock
+   and keeps it if a block was found. New descriptions take the registry lock and may call the
+   program's memory functions under both locks. ds__complete may invoke observers under the
+   arena's lock. No driver call is made.
+   Threads: any thread that holds the arena's lock; ds__find_live: any thread. */
 #ifndef DS__ALLOC_BLOCK_H
 #define DS__ALLOC_BLOCK_H
 

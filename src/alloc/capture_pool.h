@@ -1,4 +1,20 @@
-/* alloc/capture_pool.h - capture pool. */
+/* alloc/capture_pool.h - pools of captures.
+
+   Gives captures their memory. A capture has one pool: a pool of its own, made at the first
+   allocation (ds__capture_pool_of), or a pool named before (ds_capture_pool). The graph of the
+   capture owns the pool. ds__capture_keep keeps a pool that a request names for as long as the
+   graph.
+
+   Invariants: `graphs` counts the captures and graphs that use free memory of a pool. While the
+   count is not 0, no memory of the pool is given back. Each attachment to a graph is also one
+   owner of the pool. A capture has one attachment for its pool (key: the device) and one for
+   each pool that requests name (key: the pool). After ds__m.closing is set,
+   ds__capture_pool_release does nothing: ds_shutdown ends pools before graphs.
+   Locks: ds__capture_pool_make runs under the graph's lock (core/capture.h) and takes
+   ds__m.lock, then all locks of the device. ds__capture_pool_release takes ds__m.leaving only.
+   ds__is_capturing calls the driver.
+   Threads: caller's threads. ds__capture_pool_release runs on any thread, also on a thread of
+   CUDA's, and calls neither the driver nor a public function. */
 #ifndef DS__ALLOC_CAPTURE_POOL_H
 #define DS__ALLOC_CAPTURE_POOL_H
 
@@ -11,8 +27,6 @@
 #include "pool.h"
 #include "api_pool.h"
 
-/* A capture has a pool: one of its own, made at the first allocation, or one that was named
-   before. Its graph owns it. */
 typedef struct ds__capture_wish {
     ds__mdevice *dev;
     ds__mpool *pool;

@@ -1,4 +1,19 @@
-/* alloc/checkpoint.h - public: checkpoints of pools. */
+/* alloc/checkpoint.h - checkpoints of pools.
+
+   Implements ds_pool_save, ds_pool_restore, ds_pool_checkpoint_free and ds_pool_check_live. A
+   checkpoint lists the live blocks of a pool. ds_pool_restore first plans (ds__rewind_plan);
+   then it frees blocks and makes blocks live again at their old addresses (ds__rewind_all).
+
+   Invariants: A checkpoint belongs to one pool and lists its blocks in order of address. Save
+   and restore refuse a pool with a pending block, or with a live block that other streams or
+   processes use. If the plan fails, nothing has changed. If another thread uses the pool after
+   the plan, the pool is restored in part and DS_ERR_ILLEGAL_STATE is returned.
+   Locks: ds_pool_restore takes `giving` and `grow` of every arena of the pool, so that segments
+   stay as they are. The plan runs under all locks of the device, the changes under one arena's
+   lock, or all locks if the counters need room. The program's memory functions are called under
+   all these locks, observers under the arena's lock. The function of the caller runs without a
+   lock. ds_pool_save and ds_pool_check_live take all locks of the device.
+   Threads: any caller's thread. No other thread may use the pool during ds_pool_restore. */
 #ifndef DS__ALLOC_CHECKPOINT_H
 #define DS__ALLOC_CHECKPOINT_H
 

@@ -1,4 +1,15 @@
-/* alloc/config.h - memory options. */
+/* alloc/config.h - allocator options: presets, checks, sizes.
+
+   Defines the presets ds_mem_config_default, ds_mem_config_torch and ds_mem_config_cupy, and
+   checks configurations (ds__mconfig_check). ds__mround, ds__msegment_size and ds__mreserve_size
+   compute from a configuration the sizes of blocks, of plain segments and of reserved address
+   space.
+
+   Invariants: A configuration is accepted only with the exact size of ds_mem_config in its first
+   member. The size of a block is a multiple of 512. A size too large to round becomes the
+   largest multiple of 512.
+   Locks: none.
+   Threads: any; results depend on the arguments only, and errors go to the calling thread. */
 #ifndef DS__ALLOC_CONFIG_H
 #define DS__ALLOC_CONFIG_H
 

@@ -1,12 +1,23 @@
-/* alloc/config_text.h - config text. */
+/* alloc/config_text.h - allocator options as text.
+
+   Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
+   and ds_mem_config_parse. ds__mconfig_read applies a text to a configuration; ds__moptions
+   lists the options. The text is read token by token (ds__mtoken): a token is one of , : [ ] or
+   a word. White space does not count anywhere, not even inside a word.
+
+   Invariants: On an error the configuration is unchanged, and the error shows the character, the
+   token and the text in front. As in PyTorch, each text first resets max_split_size,
+   garbage_collection_threshold and roundup_power2_divisions. The option `preset` must be the
+   first. Numbers do not depend on the program's locale.
+   Locks: takes none. Callers may hold ds__m.lock or all locks of a device, so the program's log
+   function may be called under these locks.
+   Threads: any. ds_mem_config_parse does not initialise the library. */
 #ifndef DS__ALLOC_CONFIG_TEXT_H
 #define DS__ALLOC_CONFIG_TEXT_H
 
 #include "types.h"
 #include "config.h"
 
-/* The grammar of options. A text is read token by token: one of , : [ ] or a word, in which as
-   everywhere white space does not count. */
 typedef struct ds__mtext {
     const char *text;
     /* start, at: of the token, behind it */

@@ -1,4 +1,30 @@
-/* alloc/counters.h - counting. */
+/* alloc/counters.h - counters and peaks.
+
+   Counts allocated, requested and pending blocks and bytes of arenas, pools and devices, with
+   their peaks. ds__count_alloc, ds__count_free, ds__count_pending and ds__count_done count one
+   block each. ds__ready and ds__has_room tell whether an arena may count now; ds__make_ready and
+   ds__count_begin see to it. ds__meter_add counts segments and reserved bytes.
+
+   Policy:
+   1. While one thread allocates on a device, every call counts in the device's tally and peaks
+      are exact.
+   2. As soon as a second thread comes, each arena counts for itself and has room for a number of
+      further bytes and blocks (ds__headroom).
+   3. Peaks are raised in advance to the value that all rooms together allow. So a peak is never
+      too low, and at most too high by the room.
+   4. When an arena has used its room, room is given out anew with all arenas stopped
+      (ds__share_room). The block that needs more room is counted meanwhile, so new peaks include
+      the block whatever other threads do.
+
+   Invariants: An exact arena counts in the device's tally, and only the thread in dev->owner may
+   do so. All other arenas count in their own tally. A block is counted only after ds__ready or
+   ds__has_room was true under the same lock, or with all locks held. Totals are counted only if
+   statistics are full.
+   Locks: The functions that count expect the arena's lock. ds__make_ready gives that lock up,
+   and may take all locks of the device for a moment. ds__count_begin may return 1 with all locks
+   held; ds__count_end releases them. ds__share_room and the functions of domains expect all
+   locks. Meters need no lock; neither the driver nor user code is called.
+   Threads: any thread that holds the expected lock. */
 #ifndef DS__ALLOC_COUNTERS_H
 #define DS__ALLOC_COUNTERS_H
 
@@ -6,12 +32,6 @@
 #include "state.h"
 #include "locks.h"
 
-/* Policy. While one thread allocates on a device, every call counts in the device's tally and
-   knows the peaks. As soon as a second one comes, arenas count for themselves, and have room for
-   so many more bytes and blocks: peaks are set in advance to what all of it together allows, so
-   that they are never too low and at most too high by the room. Room is given out anew when an
-   arena has used its own, with all arenas stopped; the block that needs more is counted
-   meanwhile, so that it is part of the truth whatever others do. */
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
 #define DS__ROOM_COUNT 64
 

@@ -1,4 +1,30 @@
-/* alloc/direct_alloc.h - direct alloc. */
+/* alloc/direct_alloc.h - allocation without a cache.
+
+   Allocates blocks for the backends DS_MEM_DRIVER_POOL and DS_MEM_UNCACHED (ds__direct_alloc).
+   ds__direct_take reserves the bytes under the limits and calls the driver. ds__direct_drain
+   waits for frees that are on their way to the driver's pool. direct_free.h implements the
+   frees.
+
+   Policy: Without a cache every block is a segment, from the driver's own pool or plain memory.
+   1. Driver's pool: the block's stream waits for the other uses and gives the block back in
+      stream order. Memory of an ended stream is given back on a stream of the allocator, behind
+      the end of the ended stream. The host waits only when a limit is near. The limit also
+      covers memory of the pool that no block has: enqueued frees and cached memory. An
+      allocation that would pass the limit first waits for these frees and shrinks the pool.
+   2. Plain memory: the host waits for the block's stream and for the uses of other streams. The
+      host waits for the device only if nothing else is known to wait for.
+   3. If a block cannot be given back now, because of a capture or a failed driver call, the
+      block is deferred. A deferred block stays pending in its arena's list. Allocations, frees,
+      flushes and changes of the policy try again. At shutdown a deferred block ends with its
+      segment.
+
+   Invariants: A stream that captures gets no memory here: DS_ERR_CAPTURE_UNSUPPORTED. Only the
+   default pool of a device has such a backend. Reserved bytes either become a segment, or are
+   given back by ds__unreserve. `async_bytes` is the sum of the blocks from the driver's pool.
+   Locks: ds__direct_alloc expects no lock. The driver and shortage callbacks are called without
+   a lock. The new block is entered under the arena's lock, or under all locks of the device if
+   the counters need room. Observers may be invoked under these locks.
+   Threads: any caller's thread. Near a limit the host may wait. */
 #ifndef DS__ALLOC_DIRECT_ALLOC_H
 #define DS__ALLOC_DIRECT_ALLOC_H
 
@@ -31,17 +57,6 @@ static void ds__direct_drain(ds__mdevice *dev) {
     ds__tls.quiet--;
 }
 
-/* Policy without a cache, where every block is a segment: the driver's own pool, or plain memory.
-   - The driver's pool: the block's stream waits for the other uses and gives the block back in its
-     order. What an ended stream had comes back on a stream of the allocator's, behind that one's
-     end. The host waits only when a limit is near: the limit also covers what the pool holds beyond
-     the blocks, that is enqueued frees and cached memory. An allocation that would pass the limit
-     waits for these frees and shrinks the pool first.
-   - Plain memory: the host waits for the block's stream and the uses of others, but for a device
-     only when nobody knows what else to wait for.
-   - Where that cannot be done now (a capture stands in the way, or a call of the driver failed)
-     the block is deferred: it stays pending in its arena's list, and allocations, frees, flushes
-     and changes of the policy try again. At shutdown it ends with its segment. */
 /* Returns memory of ds__direct_take that became no block. */
 static void ds__direct_untake(ds__wanted *q, int async, void *base) {
     DS_IGNORE(async ? ds__async_free(q->s, base)

@@ -1,4 +1,20 @@
-/* alloc/direct_free.h - direct free. */
+/* alloc/direct_free.h - free without a cache.
+
+   Gives blocks of the backends without a cache back to the driver (ds__direct_free) and tries
+   deferred blocks again (ds__direct_again). ds__direct_try does the work for one block.
+   ds__direct_giver is the allocator's own stream for memory of ended streams. direct_alloc.h
+   states the policy.
+
+   Invariants: A block here is pending. A block is in its arena's list of deferred blocks, or in
+   no list and quiet while a thread tries the block. dev->deferred counts deferred blocks. A
+   segment is marked as leaving before the driver gets the memory, because the driver may give
+   the address out at once. ds__direct_again does nothing while a capture is open.
+   Locks: No function expects a lock; each takes the arena's lock for short steps.
+   ds__direct_record and ds__direct_put hold ds__g.begin, so that no capture begins while they
+   enqueue work. The host does not wait under the mutex. ds__direct_over invokes observers under
+   the arena's lock, and may first take all locks of the device for the counters.
+   Threads: any caller's thread. A free of plain memory blocks the host until the work on the
+   block is done; a free to the driver's pool does not. */
 #ifndef DS__ALLOC_DIRECT_FREE_H
 #define DS__ALLOC_DIRECT_FREE_H
 

@@ -1,4 +1,34 @@
-/* alloc/fallback.h - fallback. */
+/* alloc/fallback.h - fallback chain of a request.
+
+   Serves a request for which the arena has no free block (ds__ask_slow). ds__ladder, the
+   fallback chain, tries all sources of memory in order. ds__grow gets memory from the driver or
+   the upstream. If all fails, ds__tell_oom informs the callbacks and ds__oom_report
+   (oom_report.h) sets the error.
+
+   Policy: The arena is searched again after each step.
+   1. Free the pending blocks of the arena if their uses are done (not while a capture is open).
+   2. Take a pending block and make the request's stream wait for its uses, if `reuse` permits
+      this, or graph_capture_record_stream_reuse during a capture.
+   3. Cross-stream reuse of ended streams' blocks in the pool; with DS_REUSE_ALWAYS, of all
+      streams'.
+   4. Collect exported blocks without users, then garbage (garbage_collection_threshold).
+   5. Grow, by pages or by a plain segment.
+   6. Cross-stream reuse in pools with use_on_oom.
+   7. Give back blocks of max_split_size or more, and grow.
+   8. Unless `reuse` is never: cross-stream reuse of all arenas of the pool.
+   9. Empty the caches, shrink the driver's pool, and grow (not while a capture is open).
+   10. Repeat the cross-stream reuse of steps 3, 6 and 8, now also of pending blocks of more than
+       twice the size.
+   11. Invoke the shortage callbacks. If memory was freed, repeat once from step 5.
+
+   Invariants: A request that fails has taken no block. Errors of single steps are muted
+   (ds__tls.mute); only the last result reaches the caller. A request from inside a pool's
+   upstream for the same pool is refused.
+   Locks: ds__ask_slow expects no spinlock. ds__grow holds `grow` of the arena while the driver
+   or the program's upstream allocates. Shortage and out-of-memory callbacks run without a lock
+   of this call. ds__m.lock is held only to read one entry of the list of callbacks.
+   Threads: any caller's thread. Other threads may take memory that a step has found, so growing
+   is tried up to 16 times. */
 #ifndef DS__ALLOC_FALLBACK_H
 #define DS__ALLOC_FALLBACK_H
 

@@ -1,4 +1,20 @@
-/* alloc/free.h - frees. */
+/* alloc/free.h - freeing blocks.
+
+   Implements ds_mem_free: a fast path that parks the block, ds__free_other for blocks with
+   recorded uses or observers, and ds__free_slow for all other cases. ds__block_end frees a block
+   for good inside the allocator. ds__mem_return takes back a block that other processes had.
+
+   Invariants: A block with uses, with poison to write, or with users in other processes becomes
+   pending. All other blocks from a cache become free at once. While ds__free_slow works without
+   the lock, its block is pending, quiet and in no list, and already counted as freed. A use
+   without a recorded event gets an event at the free. If its stream is in another capture, the
+   use gets the event after that capture.
+   Locks: ds_mem_free takes the arena's lock, and gives that lock up for events, guards and
+   driver calls. Events are recorded under ds__g.begin (ds__hold_captures), never under the
+   arena's lock. ds__share_hold takes ds__share.lock under the arena's lock. Observers may be
+   invoked under the arena's lock. ds__block_over expects the arena's lock; the other functions
+   expect no lock, except ds__free_slow and ds__free_other, which release it.
+   Threads: any caller's thread, in any order to the streams' work. */
 #ifndef DS__ALLOC_FREE_H
 #define DS__ALLOC_FREE_H
 

@@ -1,4 +1,28 @@
-/* alloc/history.h - memory snapshots. */
+/* alloc/history.h - history of allocator events.
+
+   Starts and stops the history (ds_mem_history_start, ds_mem_history_stop) and adds annotations
+   (ds_mem_annotate). ds__history_apply tells a device which events to report. ds__mh holds the
+   state of history and observers.
+
+   Policy:
+   1. The history is a ring per device. The allocator writes it (history_ring.h), this room
+      creates and clears it, and snapshot_collect.h reads it.
+   2. A snapshot is collected first, device by device with the device stopped, into host memory.
+      Then the snapshot is written without a lock.
+   3. A single walk over the collected data makes the pickle and the JSON, so both say the same.
+      The page reads a shorter form.
+   4. Texts are kept once, as valid UTF-8. Frames (a file, a line and a label) are kept once too.
+
+   Invariants: An event is recorded on a device only if its bit in dev->watch is set. After
+   ds__history_apply has returned, no event of the old setting enters the ring. The text of an
+   annotation stays until the ring has overwritten its event.
+   Locks: ds__mh.lock is taken before all locks of the allocator except ds__m.lock. ds__mh.lock
+   guards the settings, the sizes of all rings and the annotations. ds__mh.watch is taken after
+   all other locks, around the calls of observers. dev->history_lock guards one ring;
+   ds__mh.watch and the history lock are not nested. The program's memory functions may be called
+   under ds__mh.lock.
+   Threads: any caller's thread. ds__mem_history_join runs on the thread that uses a device
+   first, under ds__m.lock. */
 #ifndef DS__ALLOC_HISTORY_H
 #define DS__ALLOC_HISTORY_H
 
@@ -8,16 +32,6 @@
 #include "types.h"
 #include "pool.h"
 #include "history_ring.h"
-
-/* Policy.
-   1. The history is a ring per device. The engine writes it; here it is made, cleared and read.
-   2. A snapshot is collected first, device by device with the device stopped, into memory of ours;
-      then it is written without a lock.
-   3. One walk over what was collected makes the pickle and the JSON, so that they say the same; the
-      page reads a shorter form of it.
-   4. Texts are kept once, as valid UTF-8, and so are frames: a file, a line and a label.
-   5. `lock` is taken before all locks of the engine but ds__m.lock, `watch` after all of them,
-      around the calls of observers. */
 
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u

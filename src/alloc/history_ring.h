@@ -1,4 +1,18 @@
-/* alloc/history_ring.h - history. */
+/* alloc/history_ring.h - recording one event.
+
+   Records an event of the allocator in the history ring of the device and passes the event to
+   the observers (ds__mem_note). ds__note_block and ds__note_free record events of blocks.
+   ds__ticks reads the processor's clock; ds__ticks_ns converts ticks to the monotonic clock.
+   ds__stream_of tells on which stream a block was allocated.
+
+   Invariants: dev->watch is checked again under the ring's lock, so nothing enters the ring
+   after ds_mem_history_stop has returned. `history_at` is history_count modulo history_room.
+   Times in the ring are ticks and are converted when they are read.
+   Locks: Callers may hold arena locks and the device lock. ds__mem_note takes dev->history_lock,
+   releases that lock, and then invokes observers under ds__mh.watch. So user code may run under
+   the caller's locks. ds__note_block expects the arena's lock, or a new block of the calling
+   thread. The driver is not called.
+   Threads: any thread that works in the allocator. */
 #ifndef DS__ALLOC_HISTORY_RING_H
 #define DS__ALLOC_HISTORY_RING_H
 

@@ -1,4 +1,19 @@
-/* alloc/ipc_collect.h - collecting. */
+/* alloc/ipc_collect.h - collecting exports that are no longer used.
+
+   Gives exported blocks back to their arenas when no other process has a lease of them, and ends
+   imports and segments (ds__share_collect_now, ds_mem_ipc_collect). ds__share_list writes the
+   processes that share memory of a device into the report of ds_mem_list_processes.
+   ds__share_shutdown ends all records.
+
+   Invariants: A record in `limbo` leaves the list only without leases; then its slot and event
+   are released and its block becomes free or pending. By the way (DS__COLLECT_BY_THE_WAY), a
+   limbo of 32 blocks or more is looked at no more than once per millisecond. More than 1,000
+   blocks in `limbo` cause one warning.
+   Locks: ds__share_collect_now tries to take ds__share.mutex; only ds_mem_ipc_collect waits for
+   the mutex. Inside, the registries' mutex and ds__share.lock are taken for short steps. Blocks
+   are returned (ds__mem_return) after the mutex is released, because a thread may wait for the
+   mutex while it holds locks of the allocator.
+   Threads: any caller's thread; ds__share_shutdown runs on the thread of ds_shutdown. */
 #ifndef DS__ALLOC_IPC_COLLECT_H
 #define DS__ALLOC_IPC_COLLECT_H
 

@@ -1,4 +1,19 @@
-/* alloc/ipc_export.h - exporting. */
+/* alloc/ipc_export.h - exporting blocks to other processes.
+
+   Implements ds_mem_export, which writes an IPC handle (ds__parcel) for a block of a shareable
+   pool. ds__share_segment_alloc and ds__share_segment_free are the memory source of such pools;
+   each segment has a record (ds__hoard). ds__share_hold keeps a freed block back while other
+   processes have leases of it.
+
+   Invariants: A live exported block has one record (ds__sent), in the bucket of its address. A
+   free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
+   stays while other processes have it open. At most 1,000 records have an event; for further
+   blocks ds_mem_export waits for the stream.
+   Locks: ds_mem_export and the functions of segments take ds__share.mutex; the order is in
+   ipc_types.h. Callers of the functions of segments usually hold `grow` of an arena. Driver
+   calls run under ds__share.mutex, and so does the wait for a stream in ds__sent_order.
+   ds__share_hold expects the arena's lock and takes ds__share.lock.
+   Threads: any caller's thread. */
 #ifndef DS__ALLOC_IPC_EXPORT_H
 #define DS__ALLOC_IPC_EXPORT_H
 

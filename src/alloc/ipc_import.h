@@ -1,4 +1,18 @@
-/* alloc/ipc_import.h - importing. */
+/* alloc/ipc_import.h - importing blocks of other processes.
+
+   Implements ds_mem_import and ds_mem_import_close. ds__guest_of opens a segment of another
+   process, ds__got_new takes the lease of a block, and ds__parcel_wait makes the stream wait for
+   the exporter's work. ds__got_collect ends imports after their streams have passed them.
+
+   Invariants: A block that is imported several times on a device has one record (ds__got) and
+   one address. `open` counts imports to be closed; `left` also counts closed imports before
+   their callback. A segment (ds__guest) stays open as long as it has a record of a block. An IPC
+   handle is checked before any of its fields is used.
+   Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
+   stream of a close has failed, the host waits for the stream under that mutex. The registries'
+   mutex is taken inside. ds__got_passed takes no lock.
+   Threads: any caller's thread. ds__got_passed runs on a driver thread, as the callback on the
+   stream, or on the caller's thread after a failure. */
 #ifndef DS__ALLOC_IPC_IMPORT_H
 #define DS__ALLOC_IPC_IMPORT_H
 

@@ -1,4 +1,19 @@
-/* alloc/ipc_lease.h - stakes and leases. */
+/* alloc/ipc_lease.h - export slots and leases.
+
+   Manages export slots (ds__stake) in the shared-memory registry (ds__board) and leases of
+   slots. A slot stands for one exported block or segment, a lease for one process that uses it.
+   The exporter calls ds__stake_new, ds__stake_close, ds__stake_leased and ds__stake_end;
+   importers call ds__lease_take and ds__lease_drop.
+
+   Invariants: The word of a slot is its generation and one bit for open. A slot is reused only
+   after it was closed and had no lease, and then has a new generation. An importer enters its
+   lease before it checks the word; the exporter closes the slot before it looks at leases. A
+   lease of an ended process may be removed or replaced by any process.
+   Locks: ds__stake_new and ds__stake_end expect the registries' mutex (ds__boards.mutex). The
+   other functions use atomic operations only and may run under spinlocks, with two exceptions.
+   ds__lease_take, and ds__stake_leased with `look`, ask the kernel for file locks.
+   Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
+   on driver threads. */
 #ifndef DS__ALLOC_IPC_LEASE_H
 #define DS__ALLOC_IPC_LEASE_H
 

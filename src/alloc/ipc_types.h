@@ -1,29 +1,42 @@
-/* alloc/ipc_types.h - sharing. */
+/* alloc/ipc_types.h - sharing between processes: types and state.
+
+   Defines the records for memory that processes share, and their global state (ds__share). The
+   exporter has exported segments (ds__hoard) and exports (ds__sent, one for each block). The
+   importer has opened segments (ds__guest) and imports (ds__got, one for each block). ds__parcel
+   is the content of an IPC handle.
+
+   Policy:
+   1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
+      block names its segment, the place in the segment, and its export slot (ds__stake) in the
+      process's shared-memory registry (ds__board). The handle also names an event behind the
+      work enqueued so far on the block's stream.
+   2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
+      when it opens the segment. A lease is a number that only a living process holds. So any
+      process that looks at a lease of a dead process takes it back.
+   3. Closing an import enqueues a callback on the stream of the last use; the block's lease ends
+      in that callback. A later call of this process closes the segment when no block of the
+      segment is left; then the segment's lease ends.
+   4. A freed block without leases is free. A freed block with leases is in `limbo` until the
+      leases are gone. `limbo` is looked at when a block is exported, imported, closed or freed,
+      by ds_mem_ipc_collect, and when memory is short.
+   5. A slot is closed before its leases are looked at, and a lease is taken before the slot is
+      looked at. So of a free and an import at the same time, one sees the other.
+   6. A freed segment stays until all processes that have it open have closed it, as CUDA
+      requires.
+
+   Invariants: ds__got.left counts open imports and closed imports before their callback. When
+   `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
+   `in_limbo` is the length of `limbo`. `events` is at most DS__SENT_EVENTS.
+   Locks: order: ds__share.mutex, the registries' mutex (ds__boards.mutex), an arena's lock,
+   ds__share.lock. ds__share.lock guards `limbo`, `over` and the buckets, ds__share.mutex all
+   other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
+   holds a mutex.
+   Threads: caller's threads; ds__got.left and ds__got.gone also change on driver threads. */
 #ifndef DS__ALLOC_IPC_TYPES_H
 #define DS__ALLOC_IPC_TYPES_H
 
 #include "../base/ipc_board.h"
 #include "types.h"
-
-/* Policy.
-   1. A segment of a shareable pool is memory that other processes can open. A block is exported as
-      the names of its segment, its place there, its stake on this process's board (>>boards), and
-      an event behind what was put on its stream so far.
-   2. Who imports a block takes a lease of its stake, and of the segment's when it opens that. A
-      lease is a number that only a process that lives holds, so those of dead ones are taken back
-      by whoever looks.
-   3. Closing puts a callback on the stream of the last use: the block's lease ends there, by
-      itself. The segment is closed by a later call of this process, when no block of it is left;
-      its lease ends then.
-   4. A freed block without leases is free. One with leases is in limbo until they are gone; that is
-      looked at when a block is exported, imported, closed or freed, by ds_mem_ipc_collect and when
-      memory is short.
-   5. A stake is closed before its leases are looked at, and a lease is taken before the stake is:
-      so of a free and an import at the same time one sees the other.
-   6. A segment that is freed while others have it open stays until they have closed it: CUDA asks
-      for that.
-   7. Order of locks: the mutex here, the boards', an arena's, the lock here. A callback takes
-      none of them: CUDA may wait for callbacks while a mutex is held. */
 
 enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
 

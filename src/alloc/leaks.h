@@ -1,4 +1,13 @@
-/* alloc/leaks.h - memory reports: leaks. */
+/* alloc/leaks.h - report of leaks at shutdown.
+
+   Reports the blocks of a device that were not freed, grouped by owner, as warnings
+   (ds__tell_leaks). ds__mem_end calls ds__tell_leaks for each device and for pinned memory.
+
+   Invariants: Blocks in the own pool of a capture belong to a graph and are not leaks. At most
+   100 owners are reported, those with the most bytes first.
+   Locks: takes none; ds_shutdown holds ds__g.mutex. The program's log and memory functions may
+   be called.
+   Threads: the thread of ds_shutdown, after all work is done. */
 #ifndef DS__ALLOC_LEAKS_H
 #define DS__ALLOC_LEAKS_H
 

@@ -1,4 +1,17 @@
-/* alloc/locks.h - locks. */
+/* alloc/locks.h - locks of an arena and of a whole device.
+
+   Takes and releases the lock of one arena (ds__arena_lock), or of a device with all its arenas
+   (ds__mem_lock_all). With all locks held, no thread allocates or frees on the device.
+
+   Invariants: After ds__mem_lock_all no block of the device is parked. The lists of pools and
+   arenas change only under the device lock, so ds__mem_unlock_all releases the locks that were
+   taken. While a thread holds the device lock (ds__tls.upper_locked), ds__reclaim does nothing
+   on that thread.
+   Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
+   arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
+   holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
+   arena.h, record_use.h and segment_grow.h have exceptions.
+   Threads: any. */
 #ifndef DS__ALLOC_LOCKS_H
 #define DS__ALLOC_LOCKS_H
 

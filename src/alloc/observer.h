@@ -1,4 +1,19 @@
-/* alloc/observer.h - observers. */
+/* alloc/observer.h - observers of allocator events.
+
+   Implements ds_mem_on_event and ds_mem_remove_on_event; ds__mem_tell passes an event to all
+   observers. ds__guard and ds__unguard surround calls of user code that must not call devstream.
+   ds__snap_room makes room in an array, here and for snapshots. ds__snapshot_shutdown resets
+   history and observers.
+
+   Invariants: Inside of an observer, calls of devstream are refused (ds__tls.in_callback),
+   except functions callable anywhere. Function name and call site of the outer call are restored
+   afterwards. DS__WATCHED is set in dev->watch while observers exist. When
+   ds_mem_remove_on_event returns DS_OK, no thread is inside the observer.
+   Locks: order: ds__mh.lock, then ds__mh.watch. Observers run under ds__mh.watch, and under the
+   locks of the thread that reports the event, often an arena's lock. ds__mh.watch is taken last,
+   after all locks of the allocator.
+   Threads: an observer runs on the thread that reports the event, one call at a time in the
+   process. */
 #ifndef DS__ALLOC_OBSERVER_H
 #define DS__ALLOC_OBSERVER_H
 

@@ -1,4 +1,16 @@
-/* alloc/oom_hint.h - oom hint. */
+/* alloc/oom_hint.h - advice in out-of-memory reports.
+
+   Chooses one sentence of advice for a request that found no memory (ds__moom_hint), from the
+   numbers in ds__mshortage. The first reason that applies wins. The order is: impossible
+   requests, an open capture, unusable cached memory, the pool's limit, the device's limit, other
+   users of the device, live blocks.
+
+   Invariants: oom_walk.h has collected the numbers before; nothing is read from blocks or arenas
+   here. ds__moom_fits decides whether memory given back would serve the request under all
+   limits. The text is cut to the size of `hint`.
+   Locks: takes none and expects none. ds__moom_could_grow may reserve address space from the
+   driver and release it, with errors muted.
+   Threads: the thread of the failed request. */
 #ifndef DS__ALLOC_OOM_HINT_H
 #define DS__ALLOC_OOM_HINT_H
 

@@ -1,4 +1,17 @@
-/* alloc/oom_owners.h - memory reports: out of memory. */
+/* alloc/oom_owners.h - owners of live blocks.
+
+   Groups live blocks by owner for out-of-memory reports and leak reports. An owner is a label,
+   or a file and a line for blocks without a label. ds__mowners_add adds a block,
+   ds__mowners_next takes out the owner with the most bytes. ds__mformat (DS__SIZE) writes a size
+   as text; pinned memory uses it too.
+
+   Invariants: Labels are compared by their text, which belongs to the blocks. Names must be
+   copied before the blocks can be freed. At most three quarters of the table are used; further
+   owners, or all if there is no table, are summed in `rest`.
+   Locks: Callers of ds__mowners_add and ds__mowner_name hold all locks of the device, except at
+   shutdown. ds__mowners_begin calls the program's memory functions and must be called without a
+   spinlock.
+   Threads: each table belongs to one thread. */
 #ifndef DS__ALLOC_OOM_OWNERS_H
 #define DS__ALLOC_OOM_OWNERS_H
 

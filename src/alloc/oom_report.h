@@ -1,4 +1,16 @@
-/* alloc/oom_report.h - oom report. */
+/* alloc/oom_report.h - out-of-memory report.
+
+   Writes the report of a request that found no memory (ds__oom_report): one sentence for
+   ds_last_error, and a page for ds_mem_last_report. Numbers come from oom_walk.h, the advice
+   from oom_hint.h. ds__mprint is a text writer for a fixed buffer (ds__mpage).
+
+   Invariants: The page belongs to the thread, until the next shortage on the thread or the end
+   of the thread. If there is no host memory for the page, ds_mem_last_report gives an empty
+   string; the sentence is set in any case. The sentence leaves out owners, the smallest first,
+   if they do not fit.
+   Locks: expects none. ds__moom_collect takes all locks of the device; the program's memory and
+   log functions are called without a lock.
+   Threads: the thread of the failed request; ds_mem_last_report: any thread, for its own page. */
 #ifndef DS__ALLOC_OOM_REPORT_H
 #define DS__ALLOC_OOM_REPORT_H
 

@@ -1,4 +1,18 @@
-/* alloc/oom_walk.h - oom walk. */
+/* alloc/oom_walk.h - numbers for out-of-memory reports.
+
+   Collects the numbers for the report of a failed request in ds__mshortage (ds__moom_collect).
+   The numbers cover the device, the limits, all blocks by state, the biggest owners, and free
+   blocks that the request could not use. ds__moom_count counts live blocks; the leak report uses
+   it too.
+
+   Invariants: `mine`, `kept`, `theirs` and `elsewhere` are sizes of the largest free block of
+   the request's pool, each for one reason. `back` is computed by the rules of ds__arena_trim.
+   Names of owners are copied while everything is locked, because a label lives as long as its
+   block.
+   Locks: ds__moom_collect expects none and takes all locks of the device twice: to count live
+   blocks, and to walk over all blocks. In between, without a lock, the table of owners is
+   allocated. The driver is asked for free memory before any lock is taken.
+   Threads: the thread of the failed request. */
 #ifndef DS__ALLOC_OOM_WALK_H
 #define DS__ALLOC_OOM_WALK_H
 

@@ -1,4 +1,38 @@
-/* alloc/pinned.h - pinned memory. */
+/* alloc/pinned.h - state and policy of the pinned memory allocator.
+
+   Holds the state of the allocator of pinned host memory (ds__host) and makes its device record
+   at the first use. ds__pinned_device returns that record; ds__pinned_used returns it only if
+   it exists already. ds__pinned_configure applies a new configuration. Blocks are handled in
+   pinned_block.h, the memory comes from pinned_source.h, and pinned_api.h has the public
+   functions.
+
+   Policy:
+   1. The host is a device (ds__mdevice) with one pool and two arenas: one for blocks below 4
+      KiB, one for blocks of whole pages. The arenas belong to no stream.
+   2. The program may use an allocated block at once. A freed block with recorded uses is
+      therefore pending until the events of these uses are complete. Allocations query the
+      events if nothing else fits, with poll_on_alloc always; ds_pinned_empty_cache queries them
+      too. Frees never query events, and no call does while a capture is open. No call waits for
+      an event.
+   3. A block that a capture used stays pending until the last graph with this use is gone.
+   4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size (1
+      MiB if it is 0). A new segment for a larger request has the request's size. Both kinds are
+      split and merged.
+   5. pinned_max_round_threshold rounds requests up to powers of two. If
+      pinned_reserve_segment_size is 0, such a request takes only a block of exactly its size. A
+      new segment for it has that size too, as in torch.
+   6. Blocks are taken and freed with the arena's lock and ds__host.count held, so all counts
+      are exact.
+
+   Invariants: ds__host.dev is set only after both arenas exist. Both arenas count exactly, in
+   the tally of the device record. The atomic settings are copies of members of ds__host.config.
+   ds__host.limit is the exception: ds_pinned_set_limit sets it.
+   Locks: ds__host.lock guards the first use and the configuration; ds__m.lock and the
+   registry's lock may be taken under it. An arena's lock comes before ds__host.count, and only
+   the registry's lock may be taken under both. ds__host.clock_lock guards the times of driver
+   calls; no other lock is taken under it. No driver call runs under any of these locks.
+   Threads: any thread. ds__pinned_device takes no lock once the record exists. Only ds_shutdown
+   removes the record. */
 #ifndef DS__ALLOC_PINNED_H
 #define DS__ALLOC_PINNED_H
 
@@ -10,20 +44,6 @@
 #include "pool.h"
 #include "counters.h"
 #include "api_config.h"
-
-/* Policy.
-   1. The host is a device of the engine's with one pool and two arenas: for blocks below 4 KiB, and
-      for those of whole pages. They belong to no stream.
-   2. The program may use a block at once, so one that streams used is pending until their events
-      are done. Allocations ask for that when nothing else fits, frees and open captures never do,
-      and nobody waits.
-   3. What a capture used stays pending until the last graph that has it is gone.
-   4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size, larger
-      ones have one of their own. Both are split and merged.
-   5. What pinned_max_round_threshold rounds up takes blocks of exactly that size, and without
-      pinned_reserve_segment_size has a segment of its own, as in torch.
-   6. `count` is the innermost lock but the registry's: with it, and the arena's, blocks change
-      hands. So all counts are exact. */
 
 #define DS__HOST_PAGE ((size_t)4096)
 

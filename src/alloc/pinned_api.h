@@ -1,4 +1,19 @@
-/* alloc/pinned_api.h - public. */
+/* alloc/pinned_api.h - public functions of pinned host memory.
+
+   Implements the functions of api/pinned.h, such as ds_pinned_alloc, ds_pinned_free and
+   ds_pinned_record_use, over the blocks of pinned_block.h. ds__pinned_hold records the use of a
+   block by the graphs of a capture. ds__pinned_shutdown ends the allocator of pinned memory.
+
+   Invariants: A freed block becomes pending if it has recorded uses, and free otherwise. The
+   use by a capture (ds__hold) has no event; it ends with the last graph. ds_pinned_free never
+   queries an event.
+   Locks: ds_pinned_free holds the arena's lock, then ds__host.count, while the block changes
+   its state. It releases both before it returns a segment to the driver. The statistics
+   functions stop the device (ds__mem_lock_all) and take ds__host.clock_lock after that, not
+   inside. ds__pinned_hold makes a use and its event without a lock, so it looks the block up
+   again.
+   Threads: any number of caller's threads at once. ds__pinned_shutdown runs on the thread of
+   ds_shutdown, after all work has ended. */
 #ifndef DS__ALLOC_PINNED_API_H
 #define DS__ALLOC_PINNED_API_H
 

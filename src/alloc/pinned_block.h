@@ -1,4 +1,19 @@
-/* alloc/pinned_block.h - blocks. */
+/* alloc/pinned_block.h - blocks of pinned memory: requests, uses, pending blocks.
+
+   Rounds a request for pinned memory (ds__pinned_want), takes a free block for it
+   (ds__pinned_take), and runs the fallback chain (ds__pinned_ladder) if none fits.
+   ds__pinned_poll frees the pending blocks whose uses are done; ds__pinned_flush also returns
+   cached segments to the driver. ds__pinned_short reports a shortage.
+
+   Invariants: A pending block is quiet while a thread queries its uses. The graphs of a capture
+   and every use that names the ds__hold own it; the last owner frees it. While a capture is
+   open, the fallback chain queries no event and returns no segment.
+   Locks: ds__host_lock takes the arena's lock, then ds__host.count; ds__pinned_settle and
+   ds__pinned_uses_end expect both. ds__pinned_poll, ds__pinned_take, ds__pinned_flush and
+   ds__pinned_ladder expect no lock. ds__pinned_grow holds the arena's `grow` while the driver
+   allocates. Events are queried and segments returned with no spinning lock held.
+   Threads: caller's threads, any number at once. ds__hold_release runs on the thread that ends
+   the last graph, possibly CUDA's callback thread. It takes no lock and makes no driver call. */
 #ifndef DS__ALLOC_PINNED_BLOCK_H
 #define DS__ALLOC_PINNED_BLOCK_H
 

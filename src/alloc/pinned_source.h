@@ -1,4 +1,17 @@
-/* alloc/pinned_source.h - where it comes from. */
+/* alloc/pinned_source.h - memory of pinned segments.
+
+   Allocates and frees the memory of pinned segments for upstream.h (ds__pinned_source_alloc,
+   ds__pinned_source_free). The memory is the driver's pinned memory. With
+   pinned_use_cuda_host_register it is ordinary memory, whose pages are touched and then
+   registered. Both functions record their duration for ds_pinned_get_stats.
+
+   Invariants: Every segment stands in the table of known memory as held by the allocator
+   (DS__HELD_SEGMENT). ds__pinned_source_free always returns DS_OK: no work uses the memory, and
+   it counts as gone even if the driver reports an error.
+   Locks: ds__host.clock_lock around the times only. The driver is called, and may block, so no
+   spinning lock may be held. The caller of ds__pinned_source_alloc holds the arena's `grow`.
+   Threads: caller's threads. ds__touch_all starts up to 127 threads to touch the pages; they
+   block all signals and are joined before it returns. */
 #ifndef DS__ALLOC_PINNED_SOURCE_H
 #define DS__ALLOC_PINNED_SOURCE_H
 

@@ -1,4 +1,19 @@
-/* alloc/pool.h - devices and pools. */
+/* alloc/pool.h - devices and pools: creation, look-up, policies.
+
+   Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
+   reuses pools (ds__mpool_new). ds__mpool_apply sets a pool's configuration and derives the
+   flags of the pool and its arenas. ds__mpool_of returns the pool of a handle. ds__policy
+   returns the configuration to code without a lock.
+
+   Invariants: Device records, pools and policies stay until ds_shutdown, so a late reader finds
+   a valid object. A stored policy never changes; equal policies are stored once, up to
+   differences in padding. Limits are not part of it. A pool without owners and memory may
+   become a new pool, with a new number.
+   Locks: ds__m.lock first; under it the device's lock, the arenas' locks and the registry's,
+   and ds__mh.lock for a new device. ds__mem_device calls the driver under ds__m.lock, for the
+   properties of the device. ds__mpool_at and ds__mpool_again expect ds__m.lock. ds__mpool_apply
+   expects the device stopped (ds__mem_lock_all), or a pool without arenas.
+   Threads: any thread. An existing device is found without a lock. */
 #ifndef DS__ALLOC_POOL_H
 #define DS__ALLOC_POOL_H
 

@@ -1,4 +1,18 @@
-/* alloc/record_use.h - record use. */
+/* alloc/record_use.h - recording the use of a block by another stream.
+
+   Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_pinned_record_use.
+   ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
+   at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
+   of live blocks is an error.
+
+   Invariants: The block's own stream needs no use. A lent block's first use belongs to the
+   borrowing stream and stays first. dev->late_uses counts the uses without an event and may be
+   too high.
+   Locks: Takes the arena's lock to find the block, and once more to add the use. Between the
+   two, the event is created and recorded without a lock. If a capture is open, the driver is
+   asked for the stream's capture under the arena's lock (ds__capture_of).
+   Threads: any caller's thread. If another thread frees the block meanwhile, the call reports
+   DS_ERR_INVALID_VALUE, unless a new block already starts at the same address. */
 #ifndef DS__ALLOC_RECORD_USE_H
 #define DS__ALLOC_RECORD_USE_H
 

@@ -1,4 +1,13 @@
-/* alloc/report_names.h - memory reports. */
+/* alloc/report_names.h - memory statistics by name.
+
+   Maps torch's names of memory statistics to members of ds_mem_stats (ds__mstats).
+   ds_mem_stat_by_name reads one value; ds_mem_stat_name lists the names.
+
+   Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
+   search. Every entry names an int64_t member. ds_mem_stat_by_name reads nothing behind
+   stats->size.
+   Locks: none.
+   Threads: any. The table is constant, and ds_mem_stat_name needs no initialised library. */
 #ifndef DS__ALLOC_REPORT_NAMES_H
 #define DS__ALLOC_REPORT_NAMES_H
 

@@ -1,4 +1,14 @@
-/* alloc/report_processes.h - memory reports: processes. */
+/* alloc/report_processes.h - report of the processes that use a device.
+
+   Implements ds_mem_list_processes, the counterpart of torch.cuda.list_gpu_processes: one line
+   for each process and its memory. For a GPU, NVML is asked (ds__nvml_write). For a CPU device,
+   the report has this process and the processes with shared memory (ds__share_list).
+
+   Invariants: ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h. If NVML is
+   missing or fails, the report says so and the call still succeeds.
+   Locks: none of its own. core/nvml.h takes a lock to load NVML, and ds__share_list takes those
+   of the exports. The user's writer is called after they are released.
+   Threads: any caller's thread. devstream refuses calls from inside the writer. */
 #ifndef DS__ALLOC_REPORT_PROCESSES_H
 #define DS__ALLOC_REPORT_PROCESSES_H
 

@@ -1,4 +1,13 @@
-/* alloc/report_table.h - memory reports: the table. */
+/* alloc/report_table.h - table of ds_mem_summary.
+
+   Implements ds_mem_summary: writes the statistics of a device as the table of
+   torch.cuda.memory_summary (ds__mtable), row by row to the user's writer.
+
+   Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
+   rows of one metric share the unit of each column; the row of all sizes determines it.
+   Locks: none of its own. ds_mem_get_stats stops the device; the writer is called after that,
+   with no lock held.
+   Threads: any caller's thread. devstream refuses calls from inside the writer. */
 #ifndef DS__ALLOC_REPORT_TABLE_H
 #define DS__ALLOC_REPORT_TABLE_H
 

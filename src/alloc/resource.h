@@ -1,15 +1,30 @@
-/* alloc/resource.h - resources. */
+/* alloc/resource.h - resources: records, numbers, calls of upstreams.
+
+   Defines the record of a resource (ds__res) and the table of all records (ds__rs).
+   ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
+   ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
+   own functions.
+
+   Policy:
+   1. Every resource made by devstream has a number, and its `user` member is that number. A
+      copy of a destroyed resource is therefore recognised.
+   2. Each resource counts the allocations that were not freed, and the adaptors upon it. It
+      cannot be destroyed before both counts are 0.
+   3. Upstreams are called without the locks of resources. Allocations refused by them are not
+      counted.
+
+   Invariants: No number is used twice, also after ds_shutdown. Until ds_shutdown a record
+   exists as long as its `live` or its `standing` is above 0. `live` counts allocations and the
+   calls inside.
+   Locks: ds__rs.lock guards the table and every record's `live` and `standing`. A record's own
+   lock guards `used` and the members behind it. The two are never held together, and no
+   upstream is called under them.
+   Threads: any number of threads at once. The program's own functions run on the caller's
+   thread and may call devstream. */
 #ifndef DS__ALLOC_RESOURCE_H
 #define DS__ALLOC_RESOURCE_H
 
 #include "upstream.h"
-
-/* Policy.
-   1. What devstream makes is numbered, and `user` is the number: so a copy of one that has ended is
-      told from a living one.
-   2. Each counts what was allocated and not freed, and who stands upon it. It cannot end before
-      those.
-   3. Upstreams are called without locks; what they refuse is not counted. */
 
 enum {
     DS__RES_DEVICE,

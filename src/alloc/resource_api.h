@@ -1,4 +1,16 @@
-/* alloc/resource_api.h - public. */
+/* alloc/resource_api.h - public functions of resources.
+
+   Implements the functions of api/resource.h: makes, uses, measures and destroys resources.
+   ds__res_new enters a record in the table, and ds_resource_destroy removes it.
+   ds__resource_shutdown reports and frees the records that are left.
+
+   Invariants: An adaptor counts in `standing` of its upstream's record from creation to
+   destruction, if devstream made that upstream. stats[0] to stats[depth] are the open levels of
+   counting; a pop adds the innermost level to the one below it.
+   Locks: ds__rs.lock or a record's own lock, never both at once. No driver, upstream or writer
+   is called under them.
+   Threads: any number of caller's threads. ds__resource_shutdown runs on the thread of
+   ds_shutdown and takes no lock. */
 #ifndef DS__ALLOC_RESOURCE_API_H
 #define DS__ALLOC_RESOURCE_API_H
 

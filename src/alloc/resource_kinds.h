@@ -1,4 +1,17 @@
-/* alloc/resource_kinds.h - what each does. */
+/* alloc/resource_kinds.h - allocation and free of each kind of resource.
+
+   Implements allocation and free for all kinds of resources (DS__RES_*): device, pool, driver's
+   pool, limit, statistics, log, retry after a failure, alignment. ds__res_alloc and
+   ds__res_free are the two functions of every resource made by devstream.
+
+   Invariants: A successful allocation adds 1 to `live`, and its free subtracts 1; failed calls
+   change nothing. `moved` has one entry for each block that was enlarged for its alignment. A
+   limit's bytes are taken before the upstream is called, and returned if it fails.
+   Locks: A record's own lock, around its counters, `moved` and its log line. The log's write_fn
+   is user code and runs under that lock, so lines keep their order; devstream refuses calls
+   from it. Upstreams, drivers and failure_fn are called with no lock of a resource held.
+   Threads: any number of threads at once. Upstreams and failure_fn run on the caller's thread
+   and may call devstream. */
 #ifndef DS__ALLOC_RESOURCE_KINDS_H
 #define DS__ALLOC_RESOURCE_KINDS_H
 

@@ -1,4 +1,20 @@
-/* alloc/reuse.h - when nothing fits. */
+/* alloc/reuse.h - requests and cross-stream reuse.
+
+   Defines a request in progress (ds__wanted) and finds a cached block for it. ds__try searches
+   the request's own arena. ds__borrow takes a block of another stream's arena and makes the
+   request's stream wait for that stream (cross-stream reuse). ds__borrow_any and
+   ds__borrow_pools search the arenas of a pool, and the pools with use_on_oom.
+
+   Invariants: A lent block is live on a stream other than its arena's, or was so until its
+   free. The first of its uses names that stream. A pending block of another stream is taken whole
+   and not split, because only the request's stream waited for its uses. No stream waits across
+   the border of a capture (ds__can_await).
+   Locks: ds__try may be called with the arena's `grow` held; the other functions expect no
+   lock. One arena's lock is held at a time, or all of the device's (ds__mem_lock_all) if the
+   arena has no room to count the block. ds__borrow holds back new captures (ds__g.begin) while
+   it records the event and enqueues the wait; no arena's lock is held then.
+   Threads: any caller's thread. Streams may end at any time, so ds__borrow reads the owner of
+   an arena again after it took a block. */
 #ifndef DS__ALLOC_REUSE_H
 #define DS__ALLOC_REUSE_H
 

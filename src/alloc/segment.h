@@ -1,4 +1,18 @@
-/* alloc/segment.h - segments. */
+/* alloc/segment.h - descriptions of segments, and limits.
+
+   Makes and removes the description of a segment (ds__segment_new, ds__segment_drop).
+   ds__reserve and ds__unreserve keep the reserved bytes within the limits of the device and the
+   pool. Growing segments, plain segments and blocks without a cache use these functions.
+
+   Invariants: ds__m.sorted has every segment in the order of base addresses. Reserved bytes may
+   exceed the bytes of the segments only while dev->moving counts a call between ds__move_begin
+   and ds__move_end. A dropped description is used again as a description of a segment only.
+   Locks: ds__segment_new takes the registry's lock. ds__segment_drop takes the arena's lock,
+   releases it, and then takes the registry's. The functions that enter, remove or count a
+   segment expect the arena's lock. ds__reserve may ask the driver for the size of its pool, so
+   it expects no spinning lock.
+   Threads: any. A late look-up may still have a dropped description, so ds__find_live checks
+   `arena` under the arena's lock. */
 #ifndef DS__ALLOC_SEGMENT_H
 #define DS__ALLOC_SEGMENT_H
 

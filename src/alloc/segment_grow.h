@@ -1,4 +1,20 @@
-/* alloc/segment_grow.h - growing segments. */
+/* alloc/segment_grow.h - growing segments: pages mapped on demand.
+
+   Lets a segment grow page by page in reserved address space, and returns pages.
+   ds__grow_mapped maps pages until there is a free block of the requested size. ds__unmap_block
+   unmaps the whole pages of a free block. ds__grow_space reserves the address space of a new
+   segment.
+
+   Invariants: A hole is an unmapped block of whole pages. The holes of each kind form a list in
+   the order of ds__earlier; neighbouring holes are merged, and quiet holes are not in the list.
+   `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
+   quiet block.
+   Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
+   They release the arena's lock while they call the driver, and take the registry's lock alone.
+   If memory for a description runs out, ds__grow_mapped unmaps pages under the arena's lock.
+   ds__hole_in and ds__hole_out expect the arena's lock.
+   Threads: any caller's thread with `grow` held. Other threads may allocate and free in the
+   arena meanwhile; the block in work is quiet. */
 #ifndef DS__ALLOC_SEGMENT_GROW_H
 #define DS__ALLOC_SEGMENT_GROW_H
 

@@ -1,4 +1,17 @@
-/* alloc/segment_plain.h - segment plain. */
+/* alloc/segment_plain.h - plain segments: allocated and returned whole.
+
+   ds__grow_plain takes a new plain segment from the pool's source (ds__source_alloc) for a
+   request. With segment_growth it may be larger than the request needs; after a shortage,
+   smaller sizes are tried. ds__segment_return gives a segment back whose only block is free.
+
+   Invariants: A new segment enters its arena as one free block. Bytes are reserved before the
+   source is called, and unreserved after the memory is gone. A segment on its way back is
+   marked `leaving`, because its addresses may belong to another segment at once.
+   Locks: ds__grow_plain expects the arena's `grow`. ds__segment_return expects `giving` and
+   `grow`; for pinned memory it needs neither. No spinning lock may be held. The source, which
+   may be the user's upstream, is called with these mutexes held. ds__drain_aside releases
+   `grow` while it waits for the arena's stream.
+   Threads: caller's threads. Other threads may allocate and free in the arena meanwhile. */
 #ifndef DS__ALLOC_SEGMENT_PLAIN_H
 #define DS__ALLOC_SEGMENT_PLAIN_H
 

@@ -1,4 +1,18 @@
-/* alloc/shutdown.h - memory end. */
+/* alloc/shutdown.h - the allocator's part of ds_shutdown.
+
+   ds__mem_shutdown frees all memory of the allocator and resets its state, so that a later call
+   starts it anew. ds__mem_end reports the blocks of a device that were not freed, then frees
+   its segments, events and mutexes. It serves the devices and pinned memory.
+
+   Invariants: The order is: exports, pinned memory, observers and history, devices, resources,
+   and last the objects of ds__mkeep. Resources end after the pools, because a resource may be
+   the upstream of a pool. The serial numbers of pools, segments and resources continue, so that
+   old handles stay invalid.
+   Locks: ds_shutdown holds ds__g.mutex. ds__mem_closing waits under ds__m.leaving for graphs
+   that release their pools. No lock of the allocator is held while drivers and the upstreams of
+   pools (user code) free segments.
+   Threads: the thread of ds_shutdown, after all work has ended. CUDA's callback thread may run
+   ds__capture_pool_release at the same time; ds__m.closing keeps it away from pools. */
 #ifndef DS__ALLOC_SHUTDOWN_H
 #define DS__ALLOC_SHUTDOWN_H
 

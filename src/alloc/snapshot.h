@@ -1,4 +1,16 @@
-/* alloc/snapshot.h - snapshot. */
+/* alloc/snapshot.h - public functions of snapshots and block walks.
+
+   Implements ds_mem_snapshot and ds_mem_snapshot_file: collects first (snapshot_collect.h),
+   then writes a pickle, JSON or an HTML page. ds_mem_each_block calls a user's function with
+   every block of a device.
+
+   Invariants: A snapshot is written from the collected data only, apart from the text of
+   DEVSTREAM_ALLOC_CONF. Blocks are visited in the order of addresses.
+   Locks: ds__snap_collect takes and releases its locks; the writer is called with no lock held.
+   ds_mem_each_block stops the device (ds__mem_lock_all) and calls the user's function under
+   these locks; devstream refuses calls from it.
+   Threads: any caller's thread, also while streams capture. Allocations and frees on a device
+   wait while it is copied or walked. */
 #ifndef DS__ALLOC_SNAPSHOT_H
 #define DS__ALLOC_SNAPSHOT_H
 

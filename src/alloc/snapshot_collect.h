@@ -1,4 +1,18 @@
-/* alloc/snapshot_collect.h - collecting. */
+/* alloc/snapshot_collect.h - collecting a snapshot.
+
+   ds__snap_collect copies the segments, blocks, pools and history of all devices, or of one
+   pool, into a ds__snap. CUDA's devices come first. ds__snap_free frees it.
+
+   Invariants: Each run of mapped blocks between holes becomes a segment, as in torch's
+   snapshots. Segments are sorted by device and address. The times of a device's events are
+   nanoseconds and never decrease; their labels, places and pools are replaced by numbers. If
+   memory runs out, the whole snapshot is dropped.
+   Locks: ds__m.lock first, and released. Then ds__mh.lock, and under it one device after the
+   other is stopped (ds__mem_lock_all); its history_lock comes last. Memory for the copy is
+   allocated under these locks, spinning ones included. The event of the snapshot itself is
+   noted under ds__mh.lock, so observers (user code) run under it.
+   Threads: any caller's thread, also while streams capture. The copy of a device is consistent
+   in itself; devices are copied one after the other. */
 #ifndef DS__ALLOC_SNAPSHOT_COLLECT_H
 #define DS__ALLOC_SNAPSHOT_COLLECT_H
 

@@ -1,4 +1,14 @@
-/* alloc/snapshot_format.h - writing: pickle and JSON. */
+/* alloc/snapshot_format.h - output of pickle and JSON: buffer, words, opcodes.
+
+   The text writer of snapshots (ds__ink): buffers the output, and writes dictionaries, lists,
+   numbers and texts as pickle (protocol 2) or JSON. DS__WORDS lists the words of the format.
+
+   Invariants: `level` has the open lists and dictionaries, at most 8. In a pickle, a word, text
+   or frame is written once, and later ones refer to its memo number. Nothing is written after
+   the writer returned a value other than 0.
+   Locks: none. ds__ink_flush calls the user's writer with no lock of the allocator held, and
+   devstream refuses calls from it.
+   Threads: one thread per ds__ink: that of the snapshot call. */
 #ifndef DS__ALLOC_SNAPSHOT_FORMAT_H
 #define DS__ALLOC_SNAPSHOT_FORMAT_H
 

@@ -1,4 +1,14 @@
-/* alloc/snapshot_page_data.h - writing: the page. */
+/* alloc/snapshot_page_data.h - data of the HTML page of a snapshot.
+
+   ds__page_data writes the collected snapshot in a short JSON form for the HTML page: flat
+   lists of numbers, with frames and texts by number. The code of the page (snapshot_page.html)
+   reads it.
+
+   Invariants: The order of the numbers in each list is a contract with snapshot_page.html;
+   comments beside the lists state it. Times of events are differences in nanoseconds and never
+   negative. Quoted texts contain no `<`, so they cannot end the page's script element.
+   Locks: none. The user's writer is called with no lock of the allocator held.
+   Threads: the thread of the snapshot call. */
 #ifndef DS__ALLOC_SNAPSHOT_PAGE_DATA_H
 #define DS__ALLOC_SNAPSHOT_PAGE_DATA_H
 

@@ -1,4 +1,14 @@
-/* alloc/snapshot_types.h - what a snapshot has collected. */
+/* alloc/snapshot_types.h - collected data of a snapshot; texts and frames by number.
+
+   Defines the collected data of a snapshot (ds__snap) and the tables that store each text and
+   frame once. ds__snap_text and ds__snap_frame return the number of a text or a frame;
+   ds__snap_string returns a text.
+
+   Invariants: Numbers of texts and frames begin at 1; 0 means none. Texts are valid UTF-8. If
+   memory runs out, `broken` is set, and later additions do nothing. The cache `recent` compares
+   pointers, so ds__snap_forget must be called before the texts behind them may change.
+   Locks: none. ds__snap_collect calls these functions under its locks.
+   Threads: one thread per ds__snap. */
 #ifndef DS__ALLOC_SNAPSHOT_TYPES_H
 #define DS__ALLOC_SNAPSHOT_TYPES_H
 

@@ -1,4 +1,13 @@
-/* alloc/snapshot_write.h - snapshot write. */
+/* alloc/snapshot_write.h - writing a snapshot as pickle or JSON.
+
+   ds__write_snapshot writes segments, events, settings, annotations and devices in the
+   structure of torch's snapshots. One walk over the collected data makes the pickle or the
+   JSON, so both have the same contents.
+
+   Invariants: The words of actions follow DS__WORD_alloc in the order of ds_mem_action. The
+   loops over segments, blocks and events end once the user's writer has stopped the output.
+   Locks: none. The user's writer is called with no lock of the allocator held.
+   Threads: the thread of the snapshot call. */
 #ifndef DS__ALLOC_SNAPSHOT_WRITE_H
 #define DS__ALLOC_SNAPSHOT_WRITE_H
 

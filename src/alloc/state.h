@@ -1,4 +1,17 @@
-/* alloc/state.h - memory engine. */
+/* alloc/state.h - global and per-thread state of the allocator.
+
+   Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
+   labels, running upstreams. It also declares functions of later rooms for the rooms before
+   them.
+
+   Invariants: A record enters ds__m.device once it is complete, and only ds_shutdown removes
+   it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
+   without a lock and changes under `registry` only.
+   Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
+   callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
+   guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken under all
+   of them. `leaving` guards `closing` and `leavers`; it is taken alone or under ds__m.lock.
+   Threads: any. ds__mtls belongs to its thread. */
 #ifndef DS__ALLOC_STATE_H
 #define DS__ALLOC_STATE_H
 

@@ -1,4 +1,17 @@
-/* alloc/stats.h - public: statistics. */
+/* alloc/stats.h - public functions of statistics.
+
+   Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
+   ds_mem_allocated. ds__stats adds up the counts of a device or a pool; ds__fold moves the
+   counts of arenas to the domains. ds__stats_room and ds__stats_give serve all versioned
+   statistics structs.
+
+   Invariants: After ds__fold every arena counts exactly, and the search for a thread that
+   allocates alone begins anew. The block counts in one result belong to one moment. A caller's
+   struct begins with its size, and nothing behind that size is written.
+   Locks: ds__stats and the resets stop the device (ds__mem_lock_all). The driver is asked
+   before that. ds_pool_get_stats holds ds__m.lock meanwhile, so that no new pool takes the
+   place of the old one. ds__fold and ds__reset_peaks expect the device stopped.
+   Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 #ifndef DS__ALLOC_STATS_H
 #define DS__ALLOC_STATS_H
 

@@ -1,4 +1,18 @@
-/* alloc/stream_use.h - uses of other streams. */
+/* alloc/stream_use.h - uses of blocks by other streams, and their events.
+
+   Manages stream uses (ds__muse). ds__muse_new takes one with an event from the arena's stock,
+   and ds__muses_drop returns a list of them. ds__uses_done tells whether uses are done;
+   ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
+   stream.
+
+   Invariants: `recorded` is 1 if the event is recorded or not needed any more, and
+   DS__RECORDING while one thread records it. An event stays with the device of its first
+   record. A use inside a capture counts as done once no capture is open, because the graph
+   orders it. A query that fails for another reason than failed work does not count as done.
+   Locks: ds__muses_drop expects the arena's lock. The others may call the driver and expect no
+   spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held expects new
+   captures to be held back (ds__g.begin); ds__record_now does so itself.
+   Threads: any. ds__uses_awaited and ds__device_wait block the host. */
 #ifndef DS__ALLOC_STREAM_USE_H
 #define DS__ALLOC_STREAM_USE_H
 

@@ -1,4 +1,22 @@
-/* alloc/trim.h - giving back. */
+/* alloc/trim.h - returning cached memory to the driver.
+
+   ds__mem_flush waits for pending blocks and returns the free memory of a device or a pool, as
+   torch's release_cached_blocks. ds__arena_trim returns the free memory of one arena.
+   ds__release_oversize and ds__collect_garbage return selected large segments. ds__async_give
+   shrinks the driver's own pool.
+
+   Invariants: Memory is returned only if the work of its arena's stream is known to be done
+   (ds__arena_drain). Two exceptions: a user's upstream gets it in any case, and pinned memory
+   has no stream. Pools of graphs keep their memory, and an upstream cannot trim its own pool.
+   While a capture is open, ds__mem_flush, ds__release_oversize and ds__collect_garbage return
+   nothing.
+   Locks: an arena's `giving`, then its `grow`, then its lock; never those of two arenas at
+   once. The driver and the user's upstream run with the two mutexes held, and with no spinning
+   lock. `grow` is released while the host waits for a stream (ds__drain_aside), `giving` is
+   not. ds__is_whole, ds__age and ds__give_whole expect the arena's lock; the other functions
+   expect no spinning lock.
+   Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
+   block in work is quiet. */
 #ifndef DS__ALLOC_TRIM_H
 #define DS__ALLOC_TRIM_H
 

@@ -1,4 +1,44 @@
-/* alloc/types.h - memory types. */
+/* alloc/types.h - types and policy of the caching allocator.
+
+   Defines the structures of the allocator: block (ds__mblock), segment, arena, pool
+   (ds__mpool), device (ds__mdevice), stream use (ds__muse), bins and counters. Most rooms of
+   alloc/ include it.
+
+   Policy:
+    1. An arena holds the free memory of one stream in one pool, under a lock of its own. A pool
+       has an arena for each stream.
+    2. A segment is memory from the driver, divided into blocks. It is plain, or it grows page
+       by page in reserved address space.
+    3. An allocation takes the best fitting free block of its arena and splits it. A free merges
+       the block with its free neighbours.
+    4. A freed block that other streams used is pending until the events of these uses are
+       complete. An allocation without another block takes a pending one and makes its stream
+       wait for the events.
+    5. Free blocks of ended streams go to the first stream in need of memory.
+    6. A table with two levels maps addresses, in granules of 2 MiB, to segments, and is read
+       without a lock. Descriptions of segments and arenas stay until ds_shutdown, so a late
+       look-up reads valid objects.
+    7. Fast path: a thread remembers the arena of the stream on which it allocated last. An
+       arena keeps the block of the last free apart and unmerged (parked), for the next request
+       of its size. Peaks are checked when the headroom below them is used up.
+    8. A use by another stream gets its event from the one thread that claims the use. This
+       happens at ds_mem_record_use, at the free, or at the end of the stream.
+    9. A free without a cache may be impossible for now, because a capture is open or a stream's
+       work is not done. It is deferred, and later calls try again.
+   10. The host waits for events recorded outside of captures, not for streams, so a capture may
+       begin meanwhile. If no such event can be recorded and no capture is open, the device is
+       synchronised.
+
+   Invariants: The blocks of a segment fill its address space without gaps, in the order of
+   addresses. Sizes of blocks are multiples of 512 (DS__UNIT). A quiet block is in no bin: it is
+   parked, or one thread works on it without the lock. A segment's `arena` is NULL if its
+   description is not in use.
+   Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
+   ds__m.registry. ds__m.lock comes before the device's `lock`. More than one arena's `lock` is
+   held only with the device's. The driver must not be called with a spinning lock held;
+   ds__record_late, ds__note_use and an error path of ds__grow_mapped break this rule. Observers
+   (ds_mem_on_event) may run under all of these but the registry's.
+   Threads: any. Atomic members may be read without a lock. */
 #ifndef DS__ALLOC_TYPES_H
 #define DS__ALLOC_TYPES_H
 
@@ -6,31 +46,6 @@
 #include "../api/event.h"
 #include "../api/pool.h"
 #include "../os/os.h"
-
-/* Policy.
-    1. An arena holds the free memory of one stream in one pool, under a lock of its own; a pool has
-       an arena per stream.
-    2. A segment is memory from the driver, tiled by blocks; it is plain, or grows page by page in
-       reserved address space.
-    3. An allocation takes the best fitting free block of its arena and splits it; a free merges
-       with free neighbours.
-    4. A freed block that other streams used is pending until their events are done; an allocation
-       that finds nothing else takes it and makes its stream wait for them.
-    5. Free blocks of streams that have ended belong to whoever needs memory first.
-    6. Addresses lead to segments by a two-level table of 2 MiB granules, read without a lock;
-       segments and arenas are never given back before ds_shutdown, so that a look-up may be late
-       but not wild.
-    7. Order of locks: the arena's `grow`, the device's `lock`, an arena's `lock`, the registry's.
-       The driver is called with no spinning lock held.
-    8. The short way: a thread remembers the arena of the stream that it allocated on last, and an
-       arena keeps the block that was freed last apart, not merged (parked), for the next request of
-       its size. Peaks are looked at when the room below them is used up.
-    9. A use by another stream gets its event once, from whoever claims it: at ds_mem_record_use, at
-       the free, or when its stream ends.
-   10. A free that no cache keeps and that cannot be made now (something captures, a stream's
-       work is not over) is deferred: tried again by later calls. No call waits for a stream or a
-       device while a capture may begin on it: events are recorded outside of captures, and
-       waited for. */
 
 #define DS__UNIT ((size_t)512)
 #define DS__SMALL_LIMIT ((size_t)1 << 20) /* requests up to this are small */

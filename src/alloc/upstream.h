@@ -1,4 +1,19 @@
-/* alloc/upstream.h - upstream. */
+/* alloc/upstream.h - sources of the memory of plain segments.
+
+   ds__source_alloc takes memory for a plain segment from its pool's source: the driver, the
+   user's upstream, shareable memory or pinned memory. ds__source_free returns it there.
+   ds__leave and ds__return surround user code. An upstream is user code and may call devstream
+   and CUDA, also while a stream captures.
+
+   Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
+   neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
+   aligned to DS__UNIT and entered in the table of known memory. If ds_alloc or the driver's
+   allocator has entered it already, it stays theirs. Other memory known there is refused.
+   Locks: no spinning lock may be held. ds__source_alloc is called with the arena's `grow` held,
+   ds__source_free often with `giving` and `grow`. The driver and user code run with these
+   mutexes held.
+   Threads: caller's threads. An upstream runs on the thread whose allocation or trim needs it,
+   and on that of ds_shutdown. */
 #ifndef DS__ALLOC_UPSTREAM_H
 #define DS__ALLOC_UPSTREAM_H
 
@@ -11,7 +26,6 @@
 #include "state.h"
 #include "util.h"
 
-/* An upstream is the user's: it may call devstream and CUDA, also while something captures. */
 /* whose segments this thread is changing meanwhile */
 typedef struct ds__inside {
     const ds__mpool *pool;

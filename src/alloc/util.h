@@ -1,4 +1,19 @@
-/* alloc/util.h - small things. */
+/* alloc/util.h - helpers of all rooms; labels.
+
+   Has helpers for many rooms: calls of public functions for the allocator's own purposes
+   (DS__KEEPING), and memory that stays until ds_shutdown (ds__mkeep). ds__mdevice_lock takes
+   the device's lock; ds__hold_captures holds back new captures. It declares functions of later
+   rooms. It implements ds_mem_label_push and ds_mem_label_pop.
+
+   Invariants: Memory of ds__mkeep is freed by ds__mem_shutdown only, so an old pointer still
+   finds an object of its type. DS__KEEPING keeps the name and call site of the user's call.
+   ds__tls.upper_locked is above 0 while these functions hold the device's lock or ds__g.begin;
+   no destructor of the user's runs then.
+   Locks: ds__mkeep takes the registry's lock, also under an arena's; ds__mkeep_unlocked expects
+   it. No capture begins between ds__hold_captures and ds__let_captures (ds__g.begin). The
+   driver may be called under ds__g.begin. ds__native_of, ds__own_fill and ds__any_stream call
+   the driver and expect no spinning lock.
+   Threads: any. Labels belong to the calling thread. */
 #ifndef DS__ALLOC_UTIL_H
 #define DS__ALLOC_UTIL_H
 

@@ -1,4 +1,15 @@
-/* alloc/validate.h - checking all structures. */
+/* alloc/validate.h - consistency check of all structures.
+
+   ds__validate checks every list, count and limit of a device, or of pinned memory. It returns
+   DS_ERR_ILLEGAL_STATE with a sentence about the first violation. It serves ds_mem_validate and
+   the automatic checks of a policy with `debug` (ds__check).
+
+   Invariants: The check changes nothing, except that parked blocks are merged. If a thread
+   works on a quiet block of the device, incomplete sums are not compared. If dev->moving counts
+   a call in progress, or changes, the limits are not compared.
+   Locks: stops the device (ds__mem_lock_all), and takes the registry's lock under that. The
+   caller must hold none of these locks. The driver is not called.
+   Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 #ifndef DS__ALLOC_VALIDATE_H
 #define DS__ALLOC_VALIDATE_H
 

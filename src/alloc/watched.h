@@ -1,4 +1,19 @@
-/* alloc/watched.h - watched. */
+/* alloc/watched.h - poison, guards and checks of watched pools.
+
+   Does the extra work of pools with poison, guard_bytes or debug from 2 on. ds__watched_alloc
+   fills the guard behind a new block. ds__watched_free checks it, warns about damage, and
+   poisons the block. ds__poison_on and ds__poison_late poison freed blocks at once or later.
+
+   Invariants: Poison and guards are fills in stream order. Neither is made while a capture is
+   known to be open, because work in a capture is the user's only. A guard begins directly
+   behind the requested bytes, rounded up to 4, and is checked only where one was filled
+   (`guarded`). The policy may have changed since, or a capture was open then. A block with
+   `stale` set must be poisoned before it is free.
+   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__poison_on and
+   ds__poison_late hold back new captures (ds__g.begin) around their fills. ds__watched_free may
+   block the host until the uses of the block and the work of its stream are done.
+   Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
+   allocator (ds__direct_giver), so a capture may begin on the block's stream meanwhile. */
 #ifndef DS__ALLOC_WATCHED_H
 #define DS__ALLOC_WATCHED_H
 
@@ -15,10 +30,6 @@
 #include "trim.h"
 #include "reuse.h"
 
-/* Poison and guards are fills in stream order. Work in a capture is the user's only, so there is
-   none there. A guard lies directly behind what was asked for, rounded up to its words, and is
-   looked at only where one was filled: the policy may have changed since, or a capture was open
-   then. */
 #define DS__POISON 0xDBDBDBDBu
 #define DS__GUARD 0x5AFE5AFEu
 

@@ -1,4 +1,7 @@
-/* api/base.h - base. */
+/* api/base.h - version, platform and linkage macros.
+
+   Has the macros that all other public rooms use: the version, the check of the platform,
+   linkage (DEVSTREAM_API, DSDEF, DSDATA), and the rules for results (DS_MUST_USE, DS_IGNORE). */
 #ifndef DS__API_BASE_H
 #define DS__API_BASE_H
 

@@ -1,4 +1,10 @@
-/* api/capture.h - capture. */
+/* api/capture.h - capture of stream work into graphs.
+
+   Declares modes and states of a capture, and the functions that begin, end, query and change
+   one. Both drivers follow the same rules, which docs/capture.md lists.
+
+   Threads: any. A capture must be ended by the thread that began it, unless its mode is relaxed.
+   Each thread has a mode of its own, set by ds_capture_exchange_mode. */
 #ifndef DS__API_CAPTURE_H
 #define DS__API_CAPTURE_H
 

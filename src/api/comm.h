@@ -1,4 +1,7 @@
-/* api/comm.h - comm. */
+/* api/comm.h - collectives over several devices of a process.
+
+   Declares the options of collectives and the functions that broadcast, scatter, gather, reduce
+   and exchange tensors. */
 #ifndef DS__API_COMM_H
 #define DS__API_COMM_H
 
@@ -7,29 +10,42 @@
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* A collective is one call for all that take part. It checks everything, then puts copies and sums
-   on the streams and returns: it is asynchronous, and begins on a stream when all work put on that
-   before has been done. Every stream that takes part goes on when the whole collective is done; if
-   a part of it fails at run time, that is why every one of them reports it. Results are valid for
-   what is put on their streams afterwards. On failure of the call nothing was put on a stream
-   (unless the sentence says so), and results are NULL. Tensors may be of any shape and strides and
-   on any device of one driver, several on one device too, and in host memory: in pinned memory the
-   host does not wait, in pageable memory as in ds_copy. Data types must agree. Host memory is read
-   and written on the stream that the options give for it, else on the first one that takes part.
-   Results that a collective makes are freed with ds_tensor_free; those in host memory are pinned.
-   In C an array of results (ds_tensor *[]) is cast to be one of inputs: (const ds_tensor *const
-   *)out. Tensors that are written may share no memory with others unless a function says so; that
-   is refused where both are dense, and is the caller's care otherwise. A call that has nothing to
-   do, because everything is empty, orders nothing. What any of them may say; the sentence names the
-   tensor and the numbers:
-       DS_ERR_INVALID_VALUE shapes, types or sizes that do not agree, a dimension that is not
-       there, shared memory, a plan that does not fit DS_ERR_INVALID_HANDLE a stream that is none
-       any more DS_ERR_INVALID_DEVICE a tensor on the host where it must be on a device; no
-       device and no stream at all DS_ERR_DEVICE_MISMATCH a stream is not on its tensor's device;
-       memory is elsewhere than its tensor says; no input is on the destination
-       DS_ERR_CROSS_DRIVER devices of both drivers in one collective DS_ERR_UNSUPPORTED elements
-       of less than a byte, or a type that cannot be reduced DS_ERR_OUT_OF_MEMORY,
-       DS_ERR_LIMIT_EXCEEDED for a result or for what is packed on the way */
+/* A collective is one call for all tensors and streams that take part. The call checks everything,
+   enqueues copies and sums on the streams, and returns: it is asynchronous. On each stream the
+   collective begins when all work enqueued there before is done. Every stream that takes part
+   continues when the whole collective is done. So if a part of it fails at run time, every one of
+   these streams reports the failure. Results are valid for work that is enqueued on their streams
+   afterwards. If the call fails, nothing was enqueued on a stream (unless the error message says
+   so), and results are NULL.
+
+   Rules:
+   - Tensors may have any shape and strides. They may be on any device of one driver, several on
+     one device too, and in host memory. For pinned memory the host does not wait; for pageable
+     memory ds_copy's rules apply.
+   - Data types must agree.
+   - Host memory is read and written on the stream that the options give for it, else on the first
+     stream that takes part.
+   - Results that a collective makes are freed with ds_tensor_free. Results in host memory are
+     pinned.
+   - In C an array of results (ds_tensor *[]) must be cast before it can be an array of inputs:
+     (const ds_tensor *const *)out.
+   - Tensors that are written must not share memory with other tensors, unless a function allows
+     it. Shared memory is refused if both tensors are dense; otherwise the caller must avoid it.
+   - A call that has nothing to do, because everything is empty, orders nothing.
+
+   Errors common to all collectives; the error message names the tensor and the numbers:
+       DS_ERR_INVALID_VALUE    shapes, types or sizes do not agree; the dimension does not exist;
+                               memory is shared; the plan does not fit
+       DS_ERR_INVALID_HANDLE   a stream does not exist any more
+       DS_ERR_INVALID_DEVICE   a tensor is on the host where it must be on a device; no device and
+                               no stream at all
+       DS_ERR_DEVICE_MISMATCH  a stream is not on its tensor's device; memory is not where its
+                               tensor says; no input is on the destination
+       DS_ERR_CROSS_DRIVER     devices of both drivers in one collective
+       DS_ERR_UNSUPPORTED      elements of less than a byte; a type that cannot be reduced
+       DS_ERR_OUT_OF_MEMORY    no memory for a result or for data that is packed on the way
+       DS_ERR_LIMIT_EXCEEDED   a result, or data that is packed on the way, would pass a memory
+                               limit */
 
 enum {
     /** a result that would equal a tensor which is where it is wanted shows that tensor's memory

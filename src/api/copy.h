@@ -1,4 +1,8 @@
-/* api/copy.h - copy. */
+/* api/copy.h - copies and fills.
+
+   Declares the functions that enqueue copies and fills of memory on a stream.
+
+   Threads: any. A copy or fill of pageable memory may block the calling thread. */
 #ifndef DS__API_COPY_H
 #define DS__API_COPY_H
 

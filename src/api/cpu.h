@@ -1,4 +1,9 @@
-/* api/cpu.h - cpu. */
+/* api/cpu.h - options, virtual clock and counters of the CPU driver.
+
+   Declares the options of the CPU driver for ds_init, the description of a modelled machine
+   (ds_cpu_fabric), and the functions for counters and virtual time.
+
+   Threads: ds_cpu_get_stats may be called by any thread, also while work runs. */
 #ifndef DS__API_CPU_H
 #define DS__API_CPU_H
 
@@ -48,11 +53,11 @@ enum {
      the library's own have, take the bytes that they read and write / memory_bytes_per_s; one at a
      time on a device, without engine or link. Other kernels take no time.
    - Host functions, records, waits, and what only touches host memory take no time. While a host
-     function runs the clock stands, unless it takes longer than some hundredths of a second:
-     then it may be waiting for something, others go on, and times depend on it. Bytes / a speed
-     is the nearest number of nanoseconds to bytes * 1e9 / bytes_per_s, at least 1. Times of
-     events (ds_event_elapsed_ms) are the clock's. One worker runs everything, so kernels that
-     wait for each other never end. */
+     function runs the clock stands, unless it takes longer than some hundredths of a second: then
+     it may be waiting for something, others go on, and times depend on it.
+   Bytes / a speed is the nearest number of nanoseconds to bytes * 1e9 / bytes_per_s, at least 1.
+   Times of events (ds_event_elapsed_ms) are the clock's. One worker runs everything, so kernels
+   that wait for each other never end. */
 
 /** The way of a copy from one device, or from the host, to another. */
 typedef struct ds_cpu_route {

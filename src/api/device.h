@@ -1,4 +1,9 @@
-/* api/device.h - device. */
+/* api/device.h - devices and backends.
+
+   Declares device names and properties, the current device of a thread, memory information, peer
+   access, and the figures of NVML.
+
+   Threads: any. Each thread has a current device of its own. */
 #ifndef DS__API_DEVICE_H
 #define DS__API_DEVICE_H
 

@@ -1,4 +1,10 @@
-/* api/dlpack.h - dlpack. */
+/* api/dlpack.h - tensors exchanged through DLPack.
+
+   Declares DLPack's managed tensors, in both forms, and the functions that import and export
+   them.
+
+   Threads: the deleter of an exported tensor may be called by any thread, also inside a host
+   function and after ds_shutdown. */
 #ifndef DS__API_DLPACK_H
 #define DS__API_DLPACK_H
 

@@ -1,4 +1,7 @@
-/* api/dtype.h - dtype. */
+/* api/dtype.h - data types of elements.
+
+   Declares a data type (ds_dtype) with DLPack's layout, a function for each named type, and the
+   functions that print, parse, measure and compare types. */
 #ifndef DS__API_DTYPE_H
 #define DS__API_DTYPE_H
 
@@ -15,10 +18,10 @@ typedef enum ds_type_code {
     DS_CODE_BFLOAT = 4,  /**< bfloat16 */
     DS_CODE_COMPLEX = 5, /**< two floats, of which bits counts both */
     DS_CODE_BOOL = 6,    /**< 0 or 1 in a byte */
-    /** the following: bits of exponent (E) and mantissa (M); FN: no infinities; */
+    /** the following: bits of exponent (E) and mantissa (M); FN: no infinities; UZ: no negative
+        zero; B11: bias 11; E8M0FNU: a power of two without a sign */
     DS_CODE_FLOAT8_E3M4 = 7,
-    /** UZ: no negative zero; B11: bias 11; E8M0FNU: a power of two without a sign */
-    DS_CODE_FLOAT8_E4M3 = 8,
+    DS_CODE_FLOAT8_E4M3 = 8,        /**< see DS_CODE_FLOAT8_E3M4 */
     DS_CODE_FLOAT8_E4M3B11FNUZ = 9, /**< see DS_CODE_FLOAT8_E3M4 */
     DS_CODE_FLOAT8_E4M3FN = 10,     /**< see DS_CODE_FLOAT8_E3M4 */
     DS_CODE_FLOAT8_E4M3FNUZ = 11,   /**< see DS_CODE_FLOAT8_E3M4 */

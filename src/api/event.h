@@ -1,4 +1,9 @@
-/* api/event.h - event. */
+/* api/event.h - events.
+
+   Declares events and the functions that record, query and time them, wait for them, and share
+   them between processes.
+
+   Threads: any. The functions with "synchronize" in their names block the calling thread. */
 #ifndef DS__API_EVENT_H
 #define DS__API_EVENT_H
 

@@ -1,4 +1,9 @@
-/* api/graph.h - graph. */
+/* api/graph.h - graphs, nodes and executables.
+
+   Declares graphs, the description of a node, and the functions that build, print, instantiate,
+   launch and update graphs.
+
+   Threads: any. Calls for the same graph or executable wait for each other. */
 #ifndef DS__API_GRAPH_H
 #define DS__API_GRAPH_H
 

@@ -1,4 +1,10 @@
-/* api/host_func.h - host func. */
+/* api/host_func.h - host functions and callbacks on streams.
+
+   Declares the functions that enqueue a call of user code on a stream.
+
+   Threads: the functions run on threads of the library and may call only functions that are
+   marked "Callable anywhere". If the enqueuing call fails, dtor_fn runs on the caller's
+   thread. */
 #ifndef DS__API_HOST_FUNC_H
 #define DS__API_HOST_FUNC_H
 

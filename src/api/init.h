@@ -1,4 +1,10 @@
-/* api/init.h - init. */
+/* api/init.h - initialisation, shutdown and log.
+
+   Declares the configuration (ds_init_desc) with its log function and allocator, ds_init,
+   ds_shutdown, and the sync debug mode.
+
+   Threads: ds_init and ds_shutdown must not run concurrently with other calls. The log function
+   is invoked on any thread and must not call devstream. */
 #ifndef DS__API_INIT_H
 #define DS__API_INIT_H
 

@@ -1,4 +1,9 @@
-/* api/kernel.h - kernel. */
+/* api/kernel.h - kernels and launches.
+
+   Declares the description of a kernel with its CPU form, CUDA form and parameters, and the
+   functions that create, load, launch and destroy kernels.
+
+   Threads: the CPU form runs on several threads at once, for different parts of a launch. */
 #ifndef DS__API_KERNEL_H
 #define DS__API_KERNEL_H
 

@@ -1,4 +1,9 @@
-/* api/mem.h - mem. */
+/* api/mem.h - allocation from the caching allocator.
+
+   Declares ds_mem_alloc and its variants, frees, uses by other streams, labels, and the release
+   of cached memory. The room also defines the pool handle (ds_pool).
+
+   Threads: any. Labels belong to the calling thread. */
 #ifndef DS__API_MEM_H
 #define DS__API_MEM_H
 

@@ -1,4 +1,7 @@
-/* api/mem_config.h - mem config. */
+/* api/mem_config.h - policy of the caching allocator.
+
+   Declares the policy of a device's memory or a pool (ds_mem_config), its presets, and the
+   functions that set and read it, also as text. */
 #ifndef DS__API_MEM_CONFIG_H
 #define DS__API_MEM_CONFIG_H
 

@@ -1,4 +1,6 @@
-/* api/mem_debug.h - mem debug. */
+/* api/mem_debug.h - consistency check of the allocator.
+
+   Declares ds_mem_validate, which checks the allocator's structures and statistics. */
 #ifndef DS__API_MEM_DEBUG_H
 #define DS__API_MEM_DEBUG_H
 

@@ -1,4 +1,9 @@
-/* api/mem_limit.h - mem limit. */
+/* api/mem_limit.h - memory limits and shortage callbacks.
+
+   Declares limits of reserved memory, callbacks for a shortage and for a failed allocation, and
+   the report of the last failed allocation.
+
+   Threads: callbacks run on the allocating thread. The report belongs to the calling thread. */
 #ifndef DS__API_MEM_LIMIT_H
 #define DS__API_MEM_LIMIT_H
 

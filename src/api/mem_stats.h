@@ -1,4 +1,7 @@
-/* api/mem_stats.h - mem stats. */
+/* api/mem_stats.h - statistics of the caching allocator.
+
+   Declares the statistics of a device or pool and the functions that read and reset them. It
+   also has single figures, a printed summary, and the list of processes on a GPU. */
 #ifndef DS__API_MEM_STATS_H
 #define DS__API_MEM_STATS_H
 

@@ -1,4 +1,10 @@
-/* api/memory.h - memory. */
+/* api/memory.h - device and host memory from the drivers.
+
+   Declares plain allocation of device memory and pinned memory, registration of host memory, and
+   queries about pointers.
+
+   Threads: any. Functions that free or unregister memory block until the work of the device or
+   of all devices is done. */
 #ifndef DS__API_MEMORY_H
 #define DS__API_MEMORY_H
 

@@ -1,4 +1,7 @@
-/* api/pinned.h - pinned. */
+/* api/pinned.h - cached pinned host memory.
+
+   Declares the cache of pinned host memory: allocation, frees, uses by streams, limits and
+   statistics. */
 #ifndef DS__API_PINNED_H
 #define DS__API_PINNED_H
 

@@ -1,4 +1,7 @@
-/* api/plan.h - plan. */
+/* api/plan.h - plans of collectives.
+
+   Declares the request for a plan, the plan with its steps, and the functions that make and
+   print plans. */
 #ifndef DS__API_PLAN_H
 #define DS__API_PLAN_H
 

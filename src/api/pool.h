@@ -1,4 +1,9 @@
-/* api/pool.h - pool. */
+/* api/pool.h - memory pools.
+
+   Declares pools of the caching allocator with their own policy, limit and upstream, the pool of
+   a capture, and checkpoints of a pool.
+
+   Threads: any. A pushed pool counts for the calling thread only. */
 #ifndef DS__API_POOL_H
 #define DS__API_POOL_H
 

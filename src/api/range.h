@@ -1,4 +1,10 @@
-/* api/range.h - range. */
+/* api/range.h - ranges, marks and labels for timelines.
+
+   Declares marks, nested ranges and process-wide ranges, domains, the program's hook for them,
+   and thread labels.
+
+   Threads: any, also host functions and kernels. The hook is invoked on several threads at
+   once. */
 #ifndef DS__API_RANGE_H
 #define DS__API_RANGE_H
 

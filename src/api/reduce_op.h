@@ -1,4 +1,6 @@
-/* api/reduce_op.h - reduce op. */
+/* api/reduce_op.h - reduction operators.
+
+   Declares the operators of reductions (ds_reduce_op), with NCCL's numbers. */
 #ifndef DS__API_REDUCE_OP_H
 #define DS__API_REDUCE_OP_H
 

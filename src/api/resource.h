@@ -1,4 +1,9 @@
-/* api/resource.h - resource. */
+/* api/resource.h - memory resources and adaptors.
+
+   Declares a memory resource (ds_resource): a pair of functions that allocate and free.
+   devstream makes several, and adaptors with a limit, statistics or a log.
+
+   Threads: resources made by devstream may be used by all threads. */
 #ifndef DS__API_RESOURCE_H
 #define DS__API_RESOURCE_H
 

@@ -1,4 +1,9 @@
-/* api/result.h - result. */
+/* api/result.h - results and errors.
+
+   Declares the results of all calls (DS_RESULTS), their names and texts, the error sentence of a
+   thread, and the call site (ds_site).
+
+   Threads: any. ds_last_error returns the calling thread's own sentence. */
 #ifndef DS__API_RESULT_H
 #define DS__API_RESULT_H
 

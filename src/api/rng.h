@@ -1,4 +1,9 @@
-/* api/rng.h - rng. */
+/* api/rng.h - generators of random numbers.
+
+   Declares generators and their mappings, and the functions that create, clone, destroy and
+   describe them.
+
+   Threads: any. Several threads may use one generator concurrently. */
 #ifndef DS__API_RNG_H
 #define DS__API_RNG_H
 

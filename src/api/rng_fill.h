@@ -1,4 +1,9 @@
-/* api/rng_fill.h - rng fill. */
+/* api/rng_fill.h - fills with random numbers.
+
+   Declares one function for each distribution, and ds_rng_fill, which also makes parts of a
+   fill.
+
+   Threads: any. Concurrent fills from one generator get different words of its sequence. */
 #ifndef DS__API_RNG_FILL_H
 #define DS__API_RNG_FILL_H
 

@@ -1,4 +1,7 @@
-/* api/rng_state.h - rng state. */
+/* api/rng_state.h - seeds and states of generators.
+
+   Declares the functions that set and read seed, offset and state, for a generator, the
+   generator of a device, and those of all devices. */
 #ifndef DS__API_RNG_STATE_H
 #define DS__API_RNG_STATE_H
 

@@ -1,4 +1,10 @@
-/* api/scope.h - scope. */
+/* api/scope.h - scopes for streams, devices and ranges.
+
+   Defines the macros that push a stream, device or range before a block and pop it when the
+   block is left: by destructors in C++, by the cleanup attribute in C. The room is outside of
+   the entry file's extern "C".
+
+   Threads: a scope changes the calling thread only. */
 #ifndef DS__API_SCOPE_H
 #define DS__API_SCOPE_H
 

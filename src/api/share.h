@@ -1,4 +1,7 @@
-/* api/share.h - share. */
+/* api/share.h - blocks shared between processes.
+
+   Declares the functions that export a block to other processes, import one, and close the
+   import. */
 #ifndef DS__API_SHARE_H
 #define DS__API_SHARE_H
 

@@ -1,4 +1,9 @@
-/* api/site.h - site. */
+/* api/site.h - call site of the next call.
+
+   Declares the thread-local ds_call_site. The generated macros store file and line there before
+   a call, and the call takes them.
+
+   Threads: each thread has its own. */
 #ifndef DS__API_SITE_H
 #define DS__API_SITE_H
 

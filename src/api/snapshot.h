@@ -1,4 +1,10 @@
-/* api/snapshot.h - snapshot. */
+/* api/snapshot.h - history, snapshots and walks of allocated memory.
+
+   Declares the allocator's history of events, observers of it, snapshots for torch's memory
+   viewer or as a page, and the walk over all blocks.
+
+   Threads: any. Observers and the functions of a walk run under the allocator's locks and must
+   not call devstream. */
 #ifndef DS__API_SNAPSHOT_H
 #define DS__API_SNAPSHOT_H
 

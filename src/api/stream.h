@@ -1,4 +1,9 @@
-/* api/stream.h - stream. */
+/* api/stream.h - streams and the current stream.
+
+   Declares creation, wrapping, queries and waits of streams, the default streams, and the
+   current stream of a thread.
+
+   Threads: any. Each thread has its own current stream on each device. */
 #ifndef DS__API_STREAM_H
 #define DS__API_STREAM_H
 

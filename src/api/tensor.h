@@ -1,4 +1,7 @@
-/* api/tensor.h - tensor. */
+/* api/tensor.h - tensors.
+
+   Declares a tensor (ds_tensor) with DLPack's layout, its checks and sizes, tensor objects that
+   own or share memory, and views of tensors. */
 #ifndef DS__API_TENSOR_H
 #define DS__API_TENSOR_H
 

@@ -1,4 +1,7 @@
-/* api/topology.h - topology. */
+/* api/topology.h - topologies: devices and the links between them.
+
+   Declares the description of a machine for plans and the functions that parse, measure, write
+   and convert one. The room has the syntax of the text form. */
 #ifndef DS__API_TOPOLOGY_H
 #define DS__API_TOPOLOGY_H
 
@@ -8,30 +11,37 @@
 
 /* ---- topologies ------------------------------------------------------------------------------ */
 
-/* A topology says which devices there are, what lies between them and how fast that is; plans are
-   made for it. It describes the machine that is here, or any other that a text describes. A text
-   has a line for each thing; words are separated by blanks, a word that begins with # begins a
-   comment, and gpu0..7 stands for the names gpu0 to gpu7:
-       device NAME... devices; rank i of a plan is the i-th of them switch NAME... forwards what
-       comes socket NAME... forwards too; host memory, which has the name host, is linked to sockets
+/* A topology says which devices there are, what lies between them and how fast that is. Plans are
+   made for a topology. It describes the machine that is here, or any other machine by a text.
+
+   A text has a line for each thing. Words are separated by blanks, a word that begins with #
+   begins a comment, and gpu0..7 stands for the names gpu0 to gpu7:
+       device NAME...             devices; rank i of a plan is the i-th of them
+       switch NAME...             forwards data
+       socket NAME...             forwards data, too; host memory, which has the name host, is
+                                  linked to sockets
        link A B KIND [RATE [RATE]] [TIME] [half]
-                                     a link: from A to B and from B to A at the first rate, or back
-                                     at the second one; half: not both ways at once. Lists of names:
-                                     each with each. KIND is pcie, nvlink, nvswitch, socket, network
-                                     or host, which also says rate and latency where they are not
-                                     given
-       peer A B on|off|KIND whether devices of the two lists reach each other without the host (on,
-       the default): KIND: only if all links between them are of that kind peer A B push|pull RATE
-       how fast copies from A to B are that A (push) or B (pull) makes, if that is less than the
-       links promise peer A B both RATE bytes of copies from A to B and of copies from B to A that
-       run at once, taken together, if that is less than the links promise peer A B latency TIME
-       latency of copies from A to B, in the place of that of every copy and of the links engines N,
-       start TIME copy engines of a device (3), and how long a copy holds one besides the transfer
-       (1.5us) latency TIME, memory RATE of every copy besides those of its links (6us); how fast
-       kernels read and write memory (2000GB/s)
-   RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000), TIME one with ns, us or
-   ms, 1000 seconds at most. A copy takes the way of the least latency, of several the widest;
-   devices forward nothing by themselves. */
+                                  a link: from A to B and from B to A at the first rate, or back
+                                  at the second one; half: not both ways at once. Lists of names:
+                                  each with each. KIND is pcie, nvlink, nvswitch, socket, network
+                                  or host; it also gives rate and latency if they are missing
+       peer A B on|off|KIND       whether devices of the two lists reach each other without the
+                                  host (on, the default); KIND: only if all links between them
+                                  are of that kind
+       peer A B push|pull RATE    rate of copies from A to B that A (push) or B (pull) makes, if
+                                  it is less than the links promise
+       peer A B both RATE         rate of copies from A to B and of copies from B to A that run at
+                                  once, taken together, if it is less than the links promise
+       peer A B latency TIME      latency of copies from A to B, instead of the latency of every
+                                  copy and of the links
+       engines N                  copy engines of a device (3)
+       start TIME                 how long a copy holds an engine besides the transfer (1.5us)
+       latency TIME               latency of every copy besides that of its links (6us)
+       memory RATE                how fast kernels read and write memory (2000GB/s)
+   RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000). TIME is a number with ns,
+   us or ms, 1000 seconds at most.
+   A copy takes the route of the least latency, and of several such routes the widest one. Devices
+   forward nothing by themselves. */
 
 /** X(NAME, word, bytes per second and direction, nanoseconds of latency): what a link is when
     nobody says more. */
@@ -65,8 +75,8 @@ DSDEF DS_MUST_USE ds_result ds_topology_parse(const char *text, ds_topology **ou
 DSDEF DS_MUST_USE ds_result ds_topology_read(const char *path, ds_topology **out);
 
 enum {
-    DS_TOPOLOGY_PROBE =
-        1 /**< measure each pair by short copies: below 200 ms for 8 devices, once in a process */
+    /** measure each pair by short copies: below 200 ms for 8 devices, once in a process */
+    DS_TOPOLOGY_PROBE = 1
 };
 
 /** The topology of devices that are here. Who reaches whom, NVLink, copy engines and the rate of

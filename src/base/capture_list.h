@@ -1,4 +1,22 @@
-/* base/capture_list.h - capture: what both drivers know of open captures. */
+/* base/capture_list.h - list of open captures, for both drivers.
+
+   Keeps one record (ds__capture) for each open capture, so an error can name the capture, its
+   call site, and the first call that invalidated it. CUDA enforces the rules of capture on a
+   GPU, the CPU driver on its own devices; both enter every capture here (ds__capture_list,
+   ds__capture_unlist). ds__capture_guard refuses calls that an open capture forbids, and
+   ds__capture_fail builds the error sentence.
+
+   Invariants: the list holds a capture from its begin until its end. A status changes from
+   active to invalidated only, and the first offending call that devstream saw (culprit) is
+   stored once, with its rule. ds__g.capture_count is at least the length of the list; the CUDA
+   driver raises it while a capture begins. Numbers of captures and of threads are never used
+   twice.
+   Locks: ds__g.capture_lock guards the list and, for captures of the CPU driver, everything in
+   them. ds__capture_guard takes the lock; functions with a comment "The lock is held" expect it.
+   ds__g.begin and a graph's lock are taken before it. An error reported under the lock invokes
+   the user's log function.
+   Threads: any thread. ds__captures_open reads the count without a lock, so it may be out of
+   date. */
 #ifndef DS__BASE_CAPTURE_LIST_H
 #define DS__BASE_CAPTURE_LIST_H
 
@@ -8,30 +26,22 @@
 #include "driver.h"
 #include "state.h"
 
-/* Policy. CUDA keeps the rules of capture on a GPU, the CPU driver on its devices. Both enter
-   each capture here, so that errors can say which capture, where it began, and which call was
-   the first that did not fit. One lock guards the list and, of captures of the CPU driver,
-   everything in them. */
 static void ds__capture_over(ds__capture *c, int failed);
 
 struct ds__capture {
     ds__capture *next;
     const ds__driver *driver;
-    /* id, thread, native_id: number; number of the thread that began it; the CUDA driver's
-       number */
     uint64_t id;
-    uint64_t thread;
-    uint64_t native_id;
+    uint64_t thread;    /* number of the thread that began it */
+    uint64_t native_id; /* the CUDA driver's number */
     ds_capture_mode mode;
     ds_capture_status status;
     ds_site begun;
     ds_graph graph;
     ds__body *body;
-    int into; /* 1: the graph was there before */
-    /* origin, members: the driver's stream on which it began; CPU driver: all of its streams.
-       CUDA driver: streams of its own */
-    void *origin;
-    void *members;
+    int into;      /* 1: the graph was there before */
+    void *origin;  /* the driver's stream on which it began */
+    void *members; /* CPU driver: all of its streams. CUDA driver: streams of its own */
     /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
     char culprit[160];
     char rule[128];

@@ -1,4 +1,18 @@
-/* base/driver.h - driver. */
+/* base/driver.h - driver table.
+
+   Defines the table of functions (ds__driver) by which the core calls a driver. Each driver
+   fills in one table. The X-list DS__ENTRIES has all entries that can fail. The list generates
+   the table's members, the fault layer and its names. The inline rule's limit (DS__INLINE_BYTES)
+   is defined here, too.
+
+   Invariants: stream and event arguments are the driver's own objects, and a device is an index.
+   Entries outside of the list cannot fail or must be carried out in any case, so no fault can be
+   injected there. `start` is called before the first entry, `stop` after the last one.
+   Locks: the two functions of this room take none. The core calls capture_begin with ds__g.begin
+   held. It calls most entries for graphs and executables, and the submit of a launch, with the
+   lock of that graph or executable held. An entry may block only if the public call may.
+   Threads: any thread may call an entry, several at once. drain and stop are called by
+   ds_shutdown only. */
 #ifndef DS__BASE_DRIVER_H
 #define DS__BASE_DRIVER_H
 
@@ -7,38 +21,47 @@
 #include "object.h"
 #include "operation.h"
 
-/* X(entry, parameters, arguments): everything a driver does, but starting, reporting and ending.
-   Stream and event arguments are the driver's own objects; device is an index. Makes the table, the
-   fault layer and its names. Of what a device is like, which switches nothing on: device_link 1:
-   the two, which differ, are joined by NVLink. device_speed copy engines, and bytes per second of
-   its memory; 0: nobody says. Of virtual memory, which no open capture forbids: space_reserve
-   addresses without memory. *out_page is the unit in which memory is mapped, and they are aligned
-   to it; the
-                  driver rounds the size up to it. DS_ERR_UNSUPPORTED: the device has no virtual
-                  memory.
-   space_map memory behind [at, at + size), whole pages of a reservation behind which there is none.
-   This device and all
-                  that reach it as peers read and write it. When it fails everything is as it was.
-   space_unmap takes the memory of one or several space_maps back, all of it and nothing else. It
-   waits for nothing: no work
-                  uses the memory any more. When it fails nothing was done (DS_ERR_INVALID_VALUE:
-                  the range is not that).
-   Of the driver's own allocator, which keeps what is given back for later: async_alloc memory of
-   the stream's device; work that is put on the stream from now on may use it, and what comes after
-   that. async_free gives it back when the stream has come there, on any stream of the driver. When
-   it fails nothing was given back.
-                  A stream that captures is refused both (DS_ERR_CAPTURE_UNSUPPORTED), and the
-                  capture goes on.
-   async_trim returns what the allocator keeps to the device, down to so many bytes. async_info
-   *out_reserved: what the allocator has of the device, *out_used: what of it is in use.
-   run_together the inline rule for several streams: when nothing is pending on any of them run_fn
-   is called, and until it returns
-                  nobody can put work on them; *out_ran is 1 then. It copies and adds up,
-                  DS__INLINE_BYTES in each step, and calls no entry. *out_ran 0: the work has to be
-                  put on the streams, which is always right.
-   Of memory for several processes: share_alloc like memory_alloc, for all that follows.
-   share_export 64 bytes that name it, always the same. share_import it appears here, under some
-   address, until share_close. DS_ERR_ILLEGAL_STATE: it is this process's own. */
+/* X(entry, parameters, arguments): everything that a driver does, except starting, reporting and
+   ending. The list makes the driver's table, the fault layer and its names. Stream and event
+   arguments are the driver's own objects; device is an index.
+
+   Properties of a device; these entries enable nothing on the device:
+   device_link    1: the two devices, which differ, are joined by NVLink.
+   device_speed   Copy engines of the device, and bytes per second of its memory; 0: not known.
+
+   Virtual memory; an open capture forbids none of these entries:
+   space_reserve  Reserves addresses without memory. *out_page is the unit in which memory is
+                  mapped. The addresses are aligned to it, and the driver rounds the size up to it.
+                  DS_ERR_UNSUPPORTED: the device has no virtual memory.
+   space_map      Maps memory behind [at, at + size), whole pages of a reservation without memory
+                  behind them. This device and all devices that reach it as peers read and write
+                  the memory. On failure, everything is as before.
+   space_unmap    Takes the memory of one or several space_maps back, all of it and nothing else.
+                  Waits for nothing: no work uses the memory any more. On failure, nothing was done
+                  (DS_ERR_INVALID_VALUE: the range is not that of such space_maps).
+
+   The driver's own allocator, which keeps freed memory for later:
+   async_alloc    Allocates memory of the stream's device. Work that is enqueued on the stream from
+                  now on may use it, and so may all work ordered after that work.
+   async_free     Frees the memory when the stream arrives there, on any stream of the driver. On
+                  failure, nothing was freed. If the stream captures, both entries are refused
+                  (DS_ERR_CAPTURE_UNSUPPORTED), and the capture goes on.
+   async_trim     Returns to the device what the allocator keeps, down to `keep` bytes.
+   async_info     *out_reserved: memory that the allocator has of the device. *out_used: the part
+                  of it that is in use.
+
+   Several streams at once:
+   run_together   The inline rule for several streams. If nothing is pending on any of them, run_fn
+                  is called and *out_ran is 1. Until run_fn returns, no thread can enqueue work on
+                  these streams. run_fn copies and sums, DS__INLINE_BYTES in each step, and calls no
+                  entry. *out_ran 0: the caller must enqueue the work on the streams. That is always
+                  correct.
+
+   Memory for several processes:
+   share_alloc    Like memory_alloc, for the entries that follow.
+   share_export   Writes the 64 bytes that name the memory, always the same.
+   share_import   Maps the memory at some address, until share_close. DS_ERR_ILLEGAL_STATE: the
+                  memory is this process's own. */
 /* clang-format off */
 #define DS__ENTRIES(X) \
     X(device_properties, (int device, ds_device_properties *out), (device, out)) \

@@ -1,4 +1,15 @@
-/* base/error.h - error. */
+/* base/error.h - error codes, error sentences and checks of arguments.
+
+   Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
+   front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
+   argument. The public functions ds_result_name, ds_result_text and ds_last_error are here, too.
+
+   Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
+   errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
+   log at once, so text of ds__also does not appear there.
+   Locks: none. ds__fail invokes the user's log function under all locks that the caller holds;
+   the function must not call devstream.
+   Threads: any, the library's own included. */
 #ifndef DS__BASE_ERROR_H
 #define DS__BASE_ERROR_H
 

@@ -1,4 +1,21 @@
-/* base/graph_body.h - graphs: nodes, dependencies, and what a graph keeps alive. */
+/* base/graph_body.h - shadow graph: nodes, dependencies and attached objects.
+
+   The core keeps a shadow graph (ds__body) of every graph: nodes with copies of their arguments,
+   their dependencies, and the objects that the graph keeps alive. The CPU driver runs the shadow
+   graph itself; the CUDA driver keeps a CUDA graph beside it, node for node. ds__node_make,
+   ds__body_append and ds__body_copy build shadow graphs, ds__body_free ends one.
+
+   Invariants: a node holds its kernel or event by a reference. A user's object (ds__object: a
+   host function's argument, an attached object) counts its owners: graphs, executables and
+   pending launches. The last owner runs the destructor, once. Dependencies are indices of nodes
+   of the same body, each at most once. `hooked` is set if the body or a child has an object with
+   a launch_fn.
+   Locks: functions that read or change a body expect the lock of its graph or executable; while
+   a capture adds to the graph, also ds__g.capture_lock. Dropping a reference takes the lock of
+   the object table. ds__object_drop, ds__node_free and ds__body_free run the user's destructor
+   with the last owner; where that can happen, they must be called without a lock.
+   Threads: any thread; ds__object_keep and ds__object_drop also run on threads of the
+   library. */
 #ifndef DS__BASE_GRAPH_BODY_H
 #define DS__BASE_GRAPH_BODY_H
 
@@ -10,12 +27,6 @@
 #include "operation.h"
 #include "driver.h"
 #include "state.h"
-
-/* Policy. The core has the picture of every graph: nodes with copies of their arguments,
-   dependencies, what is kept. The CPU driver runs it from there; the CUDA driver keeps its own
-   graph beside it, node for node. A node holds its kernel or event by a reference; what the user
-   gave (host functions' arguments, attached objects) has a count of owners: graphs, executables,
-   and launches on their way. */
 
 /* Called at each launch of an executable that has the object, with its stream: before the launch
    (DS_NOT_READY), and after it with what came of it. */
@@ -38,8 +49,7 @@ struct ds__node {
     int enabled;
     ds__op op; /* its arguments and grid are the node's own */
     char *label;
-    /* deps, dep_count, dep_room: indices of the nodes that it starts after */
-    uint32_t *deps;
+    uint32_t *deps; /* indices of the nodes that it starts after */
     uint32_t dep_count;
     uint32_t dep_room;
     ds__object *payload; /* a host function's argument */
@@ -50,10 +60,8 @@ struct ds__node {
 struct ds__body {
     const ds__driver *driver;
     ds_device device;
-    /* serial, origin: number of the graph, which its node handles carry, and of the one it was
-       copied from */
-    uint32_t serial;
-    uint32_t origin;
+    uint32_t serial; /* number of the graph, which its node handles carry */
+    uint32_t origin; /* number of the graph that it was copied from */
     uint32_t count;
     uint32_t room;
     ds__node **node;

@@ -1,4 +1,27 @@
-/* base/handle.h - bookkeeping memory. */
+/* base/handle.h - handles and their tables.
+
+   Turns a handle into the address of an object and back. A table (ds__table) has a slot for
+   every object of one kind; ds__table_add gives out a slot, ds__slot_at finds one, and
+   ds__handle makes the public handle. base/pin.h destroys objects and reclaims them. The room
+   also declares the functions for bookkeeping memory (ds__alloc, ds__release).
+
+   Policy:
+   1. A handle is index + 1 and generation. A slot's word is generation (32 bits), state (2 bits)
+      and references (30 bits): one for the owners, and one for each other holder, such as a
+      current-stream slot or a graph node.
+   2. Destroying an object makes its handle stale at once and drops the owners' reference. An
+      object without references is freed when no call uses it.
+   3. A call that uses an object stores its address in the thread's hazard pointers, with a plain
+      store. A thread that wants to free objects makes all processors pass a barrier
+      (membarrier), then reads all hazard pointers. So a call pays two stores and no locked
+      instruction; the freeing thread pays for both.
+   4. Slots are in chunks that do not move before ds_shutdown, so a look-up takes no lock.
+
+   Invariants: an object begins with its ds__slot. The generation of a slot in use is not 0, and
+   it rises each time the slot is given out. Chunk i has DS__FIRST_CHUNK << i objects.
+   Locks: ds__table_add takes the table's lock, and calls the user's allocator under it. The
+   other functions take none.
+   Threads: any thread, concurrently. */
 #ifndef DS__BASE_HANDLE_H
 #define DS__BASE_HANDLE_H
 
@@ -19,14 +42,6 @@ static char *ds__copy_text(const char *text, size_t longest) {
 
 /* ---- >>handles ------------------------------------------------------------------------------- */
 
-/* Policy. A handle is index + 1 and generation. A slot's word is generation (32) | state (2) |
-   references (30): one for the owners, one per current-stream slot that holds the object.
-   Destroying makes the handle stale at once and drops the owners' reference; an object without
-   references is freed when no call is inside of it. A call that is inside says so in its
-   thread's list of pins, a plain store; who wants to free makes all processors pass a barrier
-   (membarrier) and then reads all lists. So a call pays two stores for its pin and no locked
-   instruction, and destroying pays for both. Slots live in chunks that never move before
-   ds_shutdown, so a look-up takes no lock. */
 enum {
     DS__FREE = 0,
     DS__ALIVE = 1,

@@ -1,21 +1,38 @@
-/* base/ipc_board.h - boards: what several processes look at. */
+/* base/ipc_board.h - shared-memory registries of several processes.
+
+   A process that shares events or memory has a shared-memory registry (ds__board): a page
+   (ds__sheet) of shared memory that other processes open. The page has the process's
+   interprocess events (marks), the progress of the streams that record them (lanes), and the
+   users of its memory (export slots: ds__stake). ds__board_own creates the process's own
+   registry, ds__board_open opens that of another process, and ds__board_close gives it back.
+
+   Policy:
+   1. The page lives as long as one process has it open.
+   2. Every process that uses a registry has a number in it, never given twice. It holds the file
+      lock of the byte with this number. The kernel drops the lock when the process ends, in any
+      way. So a free lock means: the process will do nothing more there.
+   3. The lock belongs to the open file (F_OFD_SETLK). flock has only one lock for a whole file.
+      An ordinary record lock is lost as soon as anything in the process closes the file. A
+      robust futex belongs to a thread, which would have to live as long as the process.
+   4. A forked child inherits the open file too. It does not get the mapping, and the fork
+      handler closes the child's copy of the file.
+   5. Memory of the page is reserved before it is touched, so a lack of memory is a result and
+      not a signal.
+
+   Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
+   another process stays open while it has users or pending operations. A mark's generation rises
+   when its event ends, which makes exported handles stale.
+   Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
+   functions that change the list or a registry expect it. The fork handlers hold it across fork.
+   alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an event's
+   lock under it.
+   Threads: any thread, and the watcher thread of the CPU driver. Other processes and the CPU
+   driver's workers change atomic fields of the page without the mutex. */
 #ifndef DS__BASE_IPC_BOARD_H
 #define DS__BASE_IPC_BOARD_H
 
 #include "error.h"
 #include "state.h"
-
-/* Policy. A process that shares something has a board: shared memory that others open, and that
-   goes with the last of them. On it stand its interprocess events (marks), how far the streams
-   that record them have come (lanes), and who uses its memory (stakes). Whoever is on a board
-   has a number there, never given twice, and holds the lock of the byte with that number. The
-   kernel drops it when the process ends, however that happens, so a lock that is free says that
-   nothing will come from there any more. It is a lock of the open file (F_OFD_SETLK): flock has
-   only one for a whole file; a record lock of the old kind is lost when anything in the process
-   closes the file; a robust futex belongs to a thread, which would have to live as long as the
-   process. A forked child has the open file too: it does not get the mapping, and closes the
-   rest first of all. Memory is reserved before it is touched: where there is none that is a
-   result and no signal. */
 
 enum {
     DS__MARKS = 1 << 16,
@@ -27,12 +44,11 @@ enum {
 
 /* The progress of one stream that records events of this board: its operations up to `done` are
    over, and those from failed_from to failed_upto have failed. */
-/* who: number << 24 | process id */
 typedef struct ds__lane {
     _Atomic uint64_t done;
     _Atomic uint64_t failed_from;
     _Atomic uint64_t failed_upto;
-    _Atomic uint64_t who;
+    _Atomic uint64_t who; /* number << 24 | process id */
 } ds__lane;
 
 /* An event. */
@@ -54,12 +70,10 @@ typedef struct ds__stake {
 typedef struct ds__sheet {
     uint64_t cookie;
     uint32_t layout;
-    /* lanes, waiters, bell: given out; threads that sleep on the bell, which is changed after
-       `done` */
-    _Atomic uint32_t lanes;
-    _Atomic uint32_t waiters;
-    _Atomic uint32_t bell;
-    _Atomic uint64_t peers; /* numbers given out; 1 is the owner's */
+    _Atomic uint32_t lanes;   /* given out */
+    _Atomic uint32_t waiters; /* threads that sleep on the bell */
+    _Atomic uint32_t bell;    /* changed after `done` of a lane */
+    _Atomic uint64_t peers;   /* numbers given out; 1 is the owner's */
     char pad[4096 - 40];
     ds__mark mark[DS__MARKS];
     ds__lane lane[DS__LANES];
@@ -70,21 +84,18 @@ typedef struct ds__sheet {
 typedef struct ds__board {
     struct ds__board *next;
     ds__sheet *sheet;
-    /* serial, cookie, me: serial: no other board of this process ever had it */
-    uint64_t serial;
+    uint64_t serial; /* no other board of this process ever had it */
     uint64_t cookie;
     uint64_t me;
-    /* pid, fd, users: users: of another's board */
     int pid;
     int fd;
-    int users;
+    int users;           /* of a board of another process */
     _Atomic int pending; /* operations that will write to it */
-    /* marks, free_mark, stakes, free_stake: of the own one: given out so far; index + 1 of free
-       ones */
-    uint32_t marks;
-    uint32_t free_mark;
-    uint32_t stakes;
-    uint32_t free_stake;
+    /* the process's own board only: */
+    uint32_t marks;      /* given out so far */
+    uint32_t free_mark;  /* index + 1 of the first free one */
+    uint32_t stakes;     /* given out so far */
+    uint32_t free_stake; /* index + 1 of the first free one */
 } ds__board;
 
 static struct {

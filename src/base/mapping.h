@@ -1,13 +1,21 @@
-/* base/mapping.h - mappings: what is mapped in reserved address space, of both drivers. */
+/* base/mapping.h - list of mappings in reserved address space.
+
+   Records for both drivers which parts of reserved address space have memory behind them. A
+   driver adds a mapping (ds__mapping_add) before it maps memory and takes the mapping out
+   (ds__mapping_take) before it unmaps it. So mappings that overlap are refused.
+   ds__mapping_check finds ranges that do not end at the bounds of mappings, since cuMemUnmap
+   takes whole mappings only.
+
+   Invariants: ds__g.mappings is sorted by address, and no two mappings overlap.
+   Locks: all functions but ds__mapping_after take ds__g.mapping_lock; that one expects it. The
+   user's allocator may run under the lock, a driver call may not.
+   Threads: any thread. Check and take are separate steps, so two threads must not unmap the same
+   range. */
 #ifndef DS__BASE_MAPPING_H
 #define DS__BASE_MAPPING_H
 
 #include "error.h"
 #include "state.h"
-
-/* Policy. A driver enters a mapping before it makes it and takes it out before it ends it. So
-   two that touch are refused, and an unmapping is known to end at the bounds of mappings:
-   cuMemUnmap takes a whole mapping and nothing else. */
 
 /* Index of the first mapping that ends after the address. The lock is held. */
 static size_t ds__mapping_after(uintptr_t address) {

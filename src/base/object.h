@@ -1,4 +1,15 @@
-/* base/object.h - objects. */
+/* base/object.h - structs behind the handles.
+
+   Defines the objects that a handle stands for: ds__stream, ds__event, ds__kernel, ds__graph and
+   ds__exec. It also declares the struct names that rooms of base/ need from each other.
+
+   Invariants: every object begins with its ds__slot, so the tables of base/handle.h can hold it.
+   A stream's `id` is unique for the life of the process. An event's `driver` is set before its
+   `native`. Launching threads read the first part of a kernel, workers write the part behind the
+   padding.
+   Locks: none are taken here. ds__g.label_lock guards the labels of streams. `lock` of a graph
+   or executable guards its body, and `bind` of an event its device until the device is settled.
+   Threads: any thread. Most other fields do not change after creation, or they are atomic. */
 #ifndef DS__BASE_OBJECT_H
 #define DS__BASE_OBJECT_H
 
@@ -28,9 +39,8 @@ typedef struct ds__stream {
     int priority;
     int requested;
     unsigned flags;
-    /* kind, borrowed: DS__STREAM_*; 1: a wrapper that must not end the native stream */
-    uint8_t kind;
-    uint8_t borrowed;
+    uint8_t kind;      /* DS__STREAM_* */
+    uint8_t borrowed;  /* 1: a wrapper that must not end the native stream */
     uint8_t of_legacy; /* 1: a wrapper of the legacy stream */
     /* a wrapper of a default stream has that one's native form, and a reference to it */
     ds_stream base;

@@ -1,4 +1,14 @@
-/* base/operation.h - operations and the driver table. */
+/* base/operation.h - operations on streams.
+
+   Defines ds__op, one piece of stream work: its kind (DS__OP_*), flags, call site and arguments.
+   The core hands an operation to submit of a driver. The CPU driver queues operations, graph
+   nodes keep copies of them, and layers see them.
+
+   Invariants: the kind selects the member of the union. Only the CPU driver creates kinds and
+   members that are marked as its own. Flags share bits across kinds: DS__OP_STAGED is for
+   copies, DS__OP_GIVEN for graphs. DS__CHANGED never leaves the library.
+   Locks: none.
+   Threads: an operation belongs to the thread that built it, until it is submitted. */
 #ifndef DS__BASE_OPERATION_H
 #define DS__BASE_OPERATION_H
 
@@ -20,12 +30,14 @@ enum {
     DS__OP_UPLOAD,
     DS__OP_EXTERNAL_RECORD,
     DS__OP_EXTERNAL_WAIT,
+    /* LANE_WAIT, NODE_RECORD, NODE_WAIT: the CPU driver's, in its executables */
     DS__OP_LANE_WAIT,
     DS__OP_NODE_RECORD,
     DS__OP_NODE_WAIT,
-    DS__OP_SHARED_RECORD /* the CPU driver's: in its executables */,
+    /* SHARED_RECORD, FREE, CLOCK: the CPU driver's */
+    DS__OP_SHARED_RECORD,
     DS__OP_FREE,
-    DS__OP_CLOCK /* the CPU driver's */
+    DS__OP_CLOCK
 };
 
 enum {
@@ -46,9 +58,9 @@ enum {
 enum {
     DS__AT_UNKNOWN = 0,
     DS__AT_PAGEABLE,
-    DS__AT_STABLE /* pageable, but it stays as long as a graph may need it */,
+    DS__AT_STABLE, /* pageable, but it stays as long as a graph may need it */
     DS__AT_PINNED,
-    DS__AT_OTHER /* device memory of the CPU driver, for the CUDA driver */,
+    DS__AT_OTHER, /* device memory of the CPU driver, for the CUDA driver */
     DS__AT_DEVICE /* and the index */
 };
 
@@ -76,7 +88,7 @@ typedef struct ds__op {
             uint64_t capture;
         } kernel;
 
-        /* bytes */
+        /* pitches and width: bytes */
         struct {
             void *dst;
             const void *src;
@@ -86,12 +98,11 @@ typedef struct ds__op {
             size_t height;
         } copy;
 
-        /* width: elements */
         struct {
             void *dst;
             size_t pitch;
             size_t value_size;
-            size_t width;
+            size_t width; /* elements */
             size_t height;
             uint32_t value;
         } fill;

@@ -1,4 +1,21 @@
-/* base/pin.h - pin. */
+/* base/pin.h - hazard pointers, references and reclaiming.
+
+   Protects an object from being freed while a call uses it, and frees destroyed objects. ds__pin
+   sets a hazard pointer and returns the object of a handle, ds__unpin clears it. ds__ref and
+   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__bury retires an object
+   without references, and ds__table_reap reclaims retired objects.
+
+   Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
+   reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed only
+   without hazard pointers, without references, and if may_free_fn agrees. A thread has at most
+   DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
+   Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
+   ds__is_pinned takes ds__g.lock. may_free_fn and free_fn run without these locks; they may call
+   the driver and user destructors. So a caller of ds__table_reap must hold no lock that these
+   take.
+   Threads: hazard pointers need a thread state, so threads of the library do not set them.
+   References may be counted on any thread. Several threads may reclaim at once.
+   ds__table_destroy is for shutdown only. */
 #ifndef DS__BASE_PIN_H
 #define DS__BASE_PIN_H
 

@@ -1,4 +1,19 @@
-/* base/state.h - state. */
+/* base/state.h - global state, bookkeeping memory and log.
+
+   Holds the state of the library (ds__g): configuration, drivers, object tables, the locks of
+   the core and the lists that they guard. ds__upper has the functions that the allocator and the
+   generators register for the end of streams and for shutdown. The room also defines ds__alloc,
+   ds__release and ds__log.
+
+   Invariants: configuration, drivers and tables are written by initialisation and shutdown only,
+   and read without a lock. A thread state is valid only if its epoch equals ds__g.epoch. `dead`
+   counts ended threads and retired objects. range_version is odd while the ranges are changed.
+   Locks: the functions take none. `mutex` is held for all of initialisation and shutdown, driver
+   calls included. `begin` is taken before capture_lock and must not be held over a wait. `lock`,
+   label_lock, range_lock and mapping_lock protect short steps; no driver call is made under
+   them. ds__alloc, ds__release and ds__log call functions of the user, under all locks of the
+   caller.
+   Threads: any thread. ds_init and ds_shutdown must not run concurrently with other calls. */
 #ifndef DS__BASE_STATE_H
 #define DS__BASE_STATE_H
 

@@ -1,4 +1,16 @@
-/* base/thread_block.h - errors. */
+/* base/thread_block.h - thread-local block of the library.
+
+   Defines the state that every thread has in thread-local memory (ds__tls): the running public
+   function and its call site, the last error, the capture mode, and recent results of pointer
+   look-ups (ds__found). The public thread-local call site (ds_call_site) is defined here, too.
+
+   Invariants: ds__tls.thread is valid only if `epoch` equals ds__g.epoch. While in_callback is
+   set, public calls are refused, except those callable anywhere. While upper_locked is not 0,
+   nothing is reclaimed. The entries of `hit` are valid only for the table version in
+   hit_version.
+   Locks: none.
+   Threads: each thread uses its own block only. Threads of the library have a block, too, but no
+   thread state (`thread`). */
 #ifndef DS__BASE_THREAD_BLOCK_H
 #define DS__BASE_THREAD_BLOCK_H
 
@@ -8,12 +20,11 @@
 typedef struct ds__thread ds__thread;
 
 /* A range of memory as a look-up finds it. */
-/* held: DS__HELD_* or 0 */
 typedef struct ds__found {
     uintptr_t base;
     uintptr_t end;
     ds_memory_kind kind;
-    int held;
+    int held; /* DS__HELD_* or 0 */
     int backend;
     int device;
 } ds__found;
@@ -43,9 +54,8 @@ typedef struct ds__tls_block {
     struct ds__arena *arena;
     uint32_t epoch; /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
-    /* hit_version, hit_next: the table's version for which these are right; which goes next */
-    uint32_t hit_version;
-    uint32_t hit_next;
+    uint32_t hit_version;    /* the table's version for which the entries of `hit` are right */
+    uint32_t hit_next;       /* the entry that is replaced next */
     ds__found hit[DS__HITS]; /* ranges found last */
     ds_result code;          /* of the last failure */
     /* failures go to `aside` and not to the log: they are not the user's, or not yet */

@@ -1,4 +1,16 @@
-/* comm/all_to_all.h - everyone with everyone. */
+/* comm/all_to_all.h - collectives with an output on every device.
+
+   Implements ds_comm_all_reduce, ds_comm_all_gather, ds_comm_reduce_scatter, ds_comm_all_to_all
+   and ds_comm_barrier. ds__all_open checks the inputs and outputs (ds__all); ds__all_follow
+   writes the steps of a plan.
+
+   Invariants: the input and the output at one index are on the same device, never on the host.
+   Outputs share no memory with each other, as far as ds__apart finds it. An output may share
+   memory with its own input only in the form that ds__all_overlaps accepts. On the direct path
+   of an all-reduce, each lane reduces one slice and then copies the slices of the others. In
+   each round, no two copies read the same result.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 #ifndef DS__COMM_ALL_TO_ALL_H
 #define DS__COMM_ALL_TO_ALL_H
 

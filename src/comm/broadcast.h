@@ -1,4 +1,14 @@
-/* comm/broadcast.h - broadcast. */
+/* comm/broadcast.h - broadcast.
+
+   Implements ds_comm_broadcast, which creates the results, and ds_comm_broadcast_into for
+   tensors of the caller. ds__broadcast_steps writes the steps of the direct path.
+   ds__broadcast_follow writes those of a plan, also for coalesced.h.
+
+   Invariants: created results have no gaps. If the source is on a device, has gaps and goes to
+   several results, the source is packed once. A result at the place of the source is left alone.
+   On failure, all results of ds_comm_broadcast are freed and set to NULL.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 #ifndef DS__COMM_BROADCAST_H
 #define DS__COMM_BROADCAST_H
 

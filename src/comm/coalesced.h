@@ -1,4 +1,17 @@
-/* comm/coalesced.h - many tensors at once. */
+/* comm/coalesced.h - broadcast of many tensors in few buffers.
+
+   Implements ds_comm_broadcast_coalesced. The tensors of one buffer are packed at the source,
+   each without gaps, and copied to one buffer on each device. The results are views of these
+   buffers. Also has ds__comm_shutdown, the shutdown of tensors, collectives and topologies.
+
+   Invariants: each tensor travels in one buffer, and a buffer holds tensors of one data type.
+   Each tensor starts at a multiple of 16 bytes in the buffer. The last tensor may exceed the
+   buffer size. A tensor that is alone in its buffer and has no gaps is not packed.
+   ds__comm_shutdown expects that no work is pending. It frees the tensors, streams, events,
+   kernels and measurements, and then calls the allocator's shutdown.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER).
+   ds__comm_shutdown runs in ds_shutdown only. */
 #ifndef DS__COMM_COALESCED_H
 #define DS__COMM_COALESCED_H
 
@@ -20,8 +33,6 @@
 #include "side_stream.h"
 #include "broadcast.h"
 
-/* Tensors that travel in one buffer are packed at the source, each without gaps, and copied to a
-   buffer on each device, of which the results are parts. */
 /* The tensors that a buffer takes: those of the type of the first one that is left, until their
    sum reaches the size. batch[i]: 0: left. */
 static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch, uint32_t number,

@@ -1,4 +1,17 @@
-/* comm/follow_plan.h - follow plan. */
+/* comm/follow_plan.h - collectives that follow a plan.
+
+   ds__follow_open decides whether a collective can follow a plan for options->topology.
+   ds__side_open locates the input or output of one rank, packed into temporary memory if needed.
+   ds__follow_run finds the plan and appends its steps to the list.
+
+   Invariants: if a plan from the caller does not fit, the call fails; without such a plan, the
+   collective takes the direct path (ds__follow_not). The participant at index i must be on the
+   device of rank i. If the input and the output of a rank share memory in a reduction, the input
+   may be copied first (ds__follow_in_place).
+   Locks: takes none itself. ds_plan_make takes ds__c.lock to look up and store a plan, but
+   searches for a plan without that lock.
+   Threads: caller's threads, each with its own ds__work. The topology owns its plans and must
+   not be freed during the call. */
 #ifndef DS__COMM_FOLLOW_PLAN_H
 #define DS__COMM_FOLLOW_PLAN_H
 

@@ -1,4 +1,21 @@
-/* comm/join.h - join. */
+/* comm/join.h - running a list of steps, and its waits.
+
+   ds__work_run runs the list that a collective has written. It allocates temporary memory,
+   enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
+   frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
+   extends a stream capture to all lanes. ds__event_take and ds__event_give keep a stock of
+   events for each device.
+
+   Invariants: after a successful join, later work on any lane starts after all steps. If a step
+   fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
+   a wait of that join fails, the host waits for the lane instead, unless a capture is open. The
+   first failure is reported. An event returns to the stock as soon as its waits are enqueued,
+   because a wait keeps the record of that moment.
+   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone.
+   ds__of_another_stream takes and releases the lock of an arena. No driver call runs under these
+   locks.
+   Threads: caller's threads, each with its own ds__work. ds__events_end runs in ds_shutdown only
+   and takes no lock. */
 #ifndef DS__COMM_JOIN_H
 #define DS__COMM_JOIN_H
 

@@ -1,4 +1,19 @@
-/* comm/kernel.h - kernel. */
+/* comm/kernel.h - kernels of the collectives.
+
+   Describes the kernels of reductions and strided copies (ds__comm_desc), creates them, and
+   launches them (ds__comm_launch). ds__comm_kind and ds__comm_which select the kernel for a data
+   type and an operation. There is one kernel with one module for each way to compute. A kernel
+   is created at first use, for all devices. On a GPU, a block of threads processes 4 KiB of the
+   result at a time, or 256 numbers. The CPU form and the CUDA form accept any number of items.
+
+   Invariants: the inputs are one parameter of the CUDA form, an array. The parameter list names
+   each input again at its end, for code that looks for pointers in the list. The id of a kernel
+   is 0 until its creation and does not change before ds_shutdown. A zero stream handle makes
+   ds__comm_launch run the CPU form at once.
+   Locks: ds__comm_made.mutex is held while a kernel is created, and the lock of the kernel table
+   is taken under that mutex. No driver call runs under the mutex.
+   Threads: caller's threads, several at the same time. ds__comm_kernels_end runs in ds_shutdown
+   only. */
 #ifndef DS__COMM_KERNEL_H
 #define DS__COMM_KERNEL_H
 
@@ -11,10 +26,6 @@
 #include "kernel_pack.h"
 #include "kernels.gen.h"
 
-/* One module, and one kernel, for each way to compute; made when first used, for all devices. On
-   a GPU a block of threads walks over 4 KiB of the result at a time, or over 256 numbers; both
-   forms do any number of items. The inputs are one parameter of the CUDA form, an array. They
-   stand in the list again behind all that it takes, for those who look for pointers there. */
 enum {
     DS__COMM_SELECT,
     DS__COMM_INTEGERS,

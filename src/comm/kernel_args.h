@@ -1,4 +1,16 @@
-/* comm/kernel_args.h - kernel args. */
+/* comm/kernel_args.h - kernel arguments and f16 conversions.
+
+   Defines the argument structs of the kernels (ds__comm_reduce_args, ds__comm_divide_args,
+   ds__comm_pack_args) and computes the masks of a kind of numbers (ds__comm_masks_of).
+   DS__COMM_F16_MATH generates the conversions between f16 and f32 for single words and for
+   vectors.
+
+   Invariants: the members of a struct match its parameter list in kernel.h and the parameters in
+   kernels/comm.cu. ds__comm_size follows the order of the kinds in kernel_arith.h. An item of
+   the CPU form is DS__COMM_ITEM bytes of the result. The conversions give the same bits even if
+   the processor flushes subnormal numbers to zero.
+   Locks: none.
+   Threads: any; the functions have no state. */
 #ifndef DS__COMM_KERNEL_ARGS_H
 #define DS__COMM_KERNEL_ARGS_H
 

@@ -1,20 +1,30 @@
-/* comm/kernel_arith.h - kernel arith. */
+/* comm/kernel_arith.h - arithmetic of reductions on both drivers.
+
+   Defines the operations, the kinds of numbers and the arithmetic of the reduction kernels. The
+   CPU form and the device code (kernels/comm.cu) include this room.
+
+   Policy: the result of a reduction has the same bits on every device.
+   1. The value is ((in[0] op in[1]) op in[2]) op ... Each step is rounded as IEEE 754 says, and
+      nothing is fused. Integers wrap. f16 and bf16 are widened to f32 and rounded once, at the
+      end, to nearest even. For bool, sum and maximum are `or`; product and minimum are `and`.
+   2. Maximum and minimum are NaN if one of the numbers is NaN; +0 is larger than -0.
+   3. The average is the sum divided by the number of inputs, rounded. The average of integers is
+      truncated towards zero.
+   4. Every NaN is written as the same value: positive, quiet, without payload.
+   5. If there are more inputs than one launch takes, there are several launches. Then in[0] of a
+      later launch is the result of the launch before. That result is kept in f32 for f16 and
+      bf16 (DS__COMM_WIDE_*), and only the last launch divides. The result therefore does not
+      depend on the division into launches.
+
+   Invariants: enums and structs here are part of the interface to the device code. A change
+   needs `make kernels`.
+   Locks: none.
+   Threads: any; the functions have no state. */
 #ifndef DS__COMM_KERNEL_ARITH_H
 #define DS__COMM_KERNEL_ARITH_H
 
 #include "../base/device_code.h"
 
-/* What a reduction gives, bit for bit, on every device:
-   - ((in[0] op in[1]) op in[2]) op ...: each step rounded as IEEE 754 says, nothing fused. f16 and
-     bf16 are widened to f32 and rounded once, at the end, to nearest even. Integers wrap. bool is
-     or (sum, max) and and (product, min).
-   - Largest and smallest are NaN if one of the numbers is; +0 is larger than -0.
-   - The average is the sum divided by the number of inputs, rounded; that of integers is cut
-     towards zero.
-   - Whatever is NaN is written as one and the same: positive, quiet, no payload. More inputs
-     than a launch takes are cut into several; then in[0] of a later launch is what the one
-     before gave, which for f16 and bf16 is kept in f32 (DS__COMM_WIDE_*), and only the last
-     divides. So the result does not depend on how it was cut. */
 enum { DS__COMM_SUM, DS__COMM_PRODUCT, DS__COMM_MAX, DS__COMM_MIN };
 
 enum {

@@ -1,4 +1,15 @@
-/* comm/kernel_cpu.h - kernel cpu. */
+/* comm/kernel_cpu.h - CPU form of reductions and averages.
+
+   Implements the CPU functions of the reduction kernels: ds__comm_reduce_items for sums,
+   products, maximum and minimum, and ds__comm_divide_items for averages of integers.
+
+   Invariants: an item writes only its own bytes of the result, so items may run in parallel. A
+   part of a block is computed in a padded copy. On x86-64 and AArch64, ds__comm_reduce_items
+   sets the floating-point state of the thread to its defaults and restores the state. The result
+   therefore does not depend on the program's rounding mode, flushing and traps. The functions
+   return 0 and call no driver entry.
+   Locks: takes none, but may run under the locks of the driver's run_together.
+   Threads: workers of the CPU driver, and threads that run steps or help the driver. */
 #ifndef DS__COMM_KERNEL_CPU_H
 #define DS__COMM_KERNEL_CPU_H
 

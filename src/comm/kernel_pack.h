@@ -1,4 +1,14 @@
-/* comm/kernel_pack.h - kernel pack. */
+/* comm/kernel_pack.h - CPU form of the strided copy.
+
+   Implements the CPU function of the strided copy (ds__comm_pack_items). Rows are copied one by
+   one, very short rows by columns, and some transpositions in tiles of whole cache lines
+   (ds__comm_tile).
+
+   Invariants: source and destination do not overlap. An element has 1, 2, 4, 8 or 16 bytes, and
+   a copy has one to DS__COMM_DIMS dimensions. An item writes only its own elements, so items may
+   run in parallel.
+   Locks: takes none, but may run under the locks of the driver's run_together.
+   Threads: workers of the CPU driver, and threads that run steps or help the driver. */
 #ifndef DS__COMM_KERNEL_PACK_H
 #define DS__COMM_KERNEL_PACK_H
 

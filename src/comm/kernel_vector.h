@@ -1,4 +1,17 @@
-/* comm/kernel_vector.h - kernel vector. */
+/* comm/kernel_vector.h - vector code of reductions on the CPU.
+
+   Generates the functions that combine the numbers of several inputs, separately for sums and
+   products and for maximum and minimum. Kinds with the same arithmetic share a function. The
+   vectors have 16 bytes and, on x86-64, also 32 bytes. kernel_cpu.h calls the functions through
+   the tables ds__comm_runs_16 and ds__comm_runs_32.
+
+   Invariants: a function takes a multiple of DS__COMM_BLOCK bytes. Every input is read before
+   its place in the result is written, so the result may be one of the inputs. If `around` is
+   set, the result starts at a multiple of the vector size, and the caller executes the store
+   fence. Functions with 32-byte vectors run only if ds__comm_has_32 returns 1. Complex products
+   are not in the tables.
+   Locks: none.
+   Threads: any; the functions have no state. */
 #ifndef DS__COMM_KERNEL_VECTOR_H
 #define DS__COMM_KERNEL_VECTOR_H
 

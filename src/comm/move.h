@@ -1,4 +1,16 @@
-/* comm/move.h - moving tensors. */
+/* comm/move.h - copies between strided tensors.
+
+   Translates a copy between two tensors of one shape into steps (ds__move, ds__move_party). The
+   copy becomes one plain copy, one copy of rows, one strided copy by a kernel, or several of
+   these. If kernels of the lane cannot use both memories, ds__move packs the elements at the
+   source, copies one block and unpacks at the destination. ds__part describes a part of a
+   participant along one dimension.
+
+   Invariants: the lane belongs to the source or to the destination. Strides are in elements. A
+   strided copy has at most eight dimensions. A copy of rows has no pitch above INT32_MAX,
+   because cudaMemcpy2DAsync accepts none (cudaDevAttrMaxPitch).
+   Locks: takes none and expects none; ds__reaches asks the driver for peer access.
+   Threads: caller's threads, each with its own ds__work. */
 #ifndef DS__COMM_MOVE_H
 #define DS__COMM_MOVE_H
 

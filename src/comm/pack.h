@@ -1,4 +1,14 @@
-/* comm/pack.h - pack. */
+/* comm/pack.h - launch of the strided copy.
+
+   ds__comm_pack copies elements of any size between any strides by a kernel, in stream order. It
+   merges the dimensions and chooses the widest possible element before it launches.
+
+   Invariants: source and destination do not overlap. Dimensions beyond DS__COMM_DIMS, the
+   outermost ones, cost one launch for each of their positions. If a stream handle is zero, the
+   calling thread copies at once.
+   Locks: takes none. With a zero stream handle, ds__comm_pack may run under the locks of
+   run_together and makes no driver call.
+   Threads: any caller's thread. */
 #ifndef DS__COMM_PACK_H
 #define DS__COMM_PACK_H
 

@@ -1,4 +1,16 @@
-/* comm/reduce.h - reduce. */
+/* comm/reduce.h - launches of a reduction.
+
+   ds__comm_reduce combines any number of inputs by kernels, in stream order. It divides them
+   into launches of at most DS__COMM_INPUTS inputs. ds__comm_can_reduce tells whether there is a
+   reduction of a data type.
+
+   Invariants: the bits of the result do not depend on the division into launches. Partial
+   results lie in the output. If the output is an input of a later launch or too narrow, partial
+   results lie in memory of the allocator. That memory is freed in stream order before return.
+   With a zero stream handle there are at most DS__COMM_INPUTS inputs (ds__steps_small).
+   Locks: takes none; calls the allocator and the driver without a lock. With a zero stream
+   handle, ds__comm_reduce may run under the locks of run_together and makes no driver call.
+   Threads: any caller's thread. */
 #ifndef DS__COMM_REDUCE_H
 #define DS__COMM_REDUCE_H
 

@@ -1,4 +1,17 @@
-/* comm/reduction.h - reductions. */
+/* comm/reduction.h - reductions to one tensor.
+
+   Implements ds_comm_reduce, ds_comm_reduce_add, ds_comm_reduce_add_coalesced and
+   ds_comm_reduce_into. ds__reduce_steps writes the steps of one reduction; ds__reduce_slice and
+   ds__reducible also serve all_to_all.h.
+
+   Invariants: inputs have one shape and one data type, lie on devices, and start at a multiple
+   of the size of their numbers. On the direct path, all inputs are combined in list order by one
+   step. A plan may use another order only where ds__order_of allows it. Operands are first
+   copied to temporary memory if their strides differ from the dense strides of the result. The
+   same applies to memory outside the reach of the lane's kernels. If the library was compiled
+   with fast-math options, reductions of floating-point and complex numbers are refused.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 #ifndef DS__COMM_REDUCTION_H
 #define DS__COMM_REDUCTION_H
 

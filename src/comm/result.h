@@ -1,4 +1,17 @@
-/* comm/result.h - results and checks. */
+/* comm/result.h - checks, options and results of collectives.
+
+   Compares participants with each other (ds__same_dtype, ds__same_shape, ds__apart), creates and
+   frees the tensors of results (ds__result_make, ds__results_drop), and checks the options.
+   DS__COMM_BEGIN opens a public function; DS__COMM_READY does the same without DS__ENTER.
+
+   Invariants: an overlap is found only between tensors without gaps; other overlaps are the
+   caller's responsibility. ds__results_drop sets every result to NULL. DS__COMM_READY expects a
+   variable `options` in the calling function and replaces NULL by the default options. While a
+   capture is open, ds__results_lanes finds the lanes of all results before the first result is
+   allocated.
+   Locks: takes none itself. Expects that ds__c.lock is not held, because creating and freeing
+   tensors takes the same lock.
+   Threads: caller's threads, each with its own ds__work. */
 #ifndef DS__COMM_RESULT_H
 #define DS__COMM_RESULT_H
 

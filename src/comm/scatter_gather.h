@@ -1,4 +1,16 @@
-/* comm/scatter_gather.h - scatter and gather. */
+/* comm/scatter_gather.h - scatter and gather.
+
+   Implements ds_comm_scatter and ds_comm_gather, which create results, and ds_comm_scatter_into
+   and ds_comm_gather_into for tensors of the caller. ds__parts_follow writes the steps of a plan
+   for both; each public function or ds__gather_steps writes the direct copies.
+
+   Invariants: the pieces fill the dimension exactly, in the order of the list. A plan is
+   followed only if all pieces have one size. On the direct path, a scatter copies on the lanes
+   of the outputs and a gather on the lanes of the inputs. A created gather result has the
+   dimension order of the inputs if they agree, else row-major order. On failure, created results
+   are freed and set to NULL.
+   Locks: takes none itself and calls the driver without a lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 #ifndef DS__COMM_SCATTER_GATHER_H
 #define DS__COMM_SCATTER_GATHER_H
 

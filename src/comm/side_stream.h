@@ -1,4 +1,18 @@
-/* comm/side_stream.h - by plan. */
+/* comm/side_stream.h - streams for the additional lanes of plans.
+
+   Reserves one of the library's own streams as an additional lane of a list (ds__side_lane,
+   ds__side_take). There are at most 64 such streams on each device (ds__sides). Also defines the
+   state of a collective that follows a plan: ds__follow, and ds__side for the input or output of
+   one rank.
+
+   Invariants: a stream that is marked as taken belongs to one list until ds__side_give. The
+   handle at an index of ds__sides does not change before ds_shutdown. An idle stream is
+   preferred to a new one, and a new one to a busy one. A stream that captures is never taken. If
+   all streams are taken, the additional lane is the given lane itself.
+   Locks: ds__side_take takes ds__c.lock for the table alone. Streams are queried and created
+   without that lock.
+   Threads: caller's threads, several at the same time. ds__sides_end runs in ds_shutdown only
+   and takes no lock. */
 #ifndef DS__COMM_SIDE_STREAM_H
 #define DS__COMM_SIDE_STREAM_H
 

@@ -1,4 +1,18 @@
-/* comm/step.h - lists. */
+/* comm/step.h - participants and the list of steps.
+
+   Builds the list of steps of a collective. ds__work_begin and ds__work_end open and close a
+   ds__work; ds__work_take returns memory that lasts until ds__work_end. ds__party_open checks a
+   tensor and finds its lane and region. ds__step_add appends a step, and ds__come_after makes
+   the next step of a lane wait for an earlier step.
+
+   Invariants: all lanes of a list belong to one driver. A lane keeps its stream alive until
+   ds__work_end. ds__lane_find uses a hazard pointer (pin) for the first three lanes and a
+   reference for the others, because a thread has eight hazard pointers. After out-of-memory,
+   w->r holds the first failure, and functions that return an index return DS__NO_INDEX
+   (ds__temporary: 0).
+   Locks: expects no lock. ds__side_give and the look-up of a tensor take ds__c.lock for a few
+   instructions. No driver call runs under a lock of this room.
+   Threads: caller's threads, each with its own ds__work. */
 #ifndef DS__COMM_STEP_H
 #define DS__COMM_STEP_H
 

@@ -1,4 +1,18 @@
-/* comm/submit.h - submission. */
+/* comm/submit.h - execution of single steps.
+
+   Runs the steps of a list in one of three ways for ds__work_run. ds__step_run enqueues one step
+   on the stream of its lane. ds__steps_at_once lets the calling thread run all steps.
+   ds__spread_run replaces copies of one source by one kernel of the CPU driver.
+
+   Invariants: temporary regions have their addresses before a step runs. ds__steps_spread
+   changes the lanes of steps, so ds__work_run calls it before any wait is enqueued. Steps run at
+   once only if no capture is open and no copy needs staging through the host. Each step then has
+   at most DS__INLINE_BYTES, and all steps together have at most eight times as many bytes.
+   Locks: takes none itself. ds__steps_now runs under the locks of the driver's run_together and
+   must not call a driver entry. Functions that call the driver expect no lock; ds__join_here
+   blocks until a stream is idle.
+   Threads: caller's threads, each with its own ds__work. The kernel of ds__spread_run runs on
+   workers of the CPU driver. */
 #ifndef DS__COMM_SUBMIT_H
 #define DS__COMM_SUBMIT_H
 

@@ -1,25 +1,42 @@
-/* comm/types.h - collectives. */
+/* comm/types.h - types of a collective: lanes, regions, steps.
+
+   Defines the working state of one collective call (ds__work) and its parts: lanes (ds__clane),
+   regions (ds__region), steps (ds__cstep), buffer locations (ds__spot) and participants
+   (ds__party). Also defines the process-wide stocks of events (ds__spares) and of streams for
+   plans (ds__sides_of).
+
+   Policy:
+   1. A collective reads all tensor descriptions into participants, checks them, creates its
+      results and writes a list of steps. Until ds__work_run no step is enqueued; only a stream
+      capture is extended earlier (ds__fork_capture).
+   2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream. Its
+      operands are regions, and each region belongs to a lane. The steps of a lane run in list
+      order and may wait for steps of other lanes. Only the list decides the path of the data and
+      the place of each sum. If a plan is followed, the list has the plan's steps, and its
+      additional lanes are streams of the library.
+   3. To run the list, each lane first waits for the pending work of the lanes whose regions it
+      touches. Then the steps are enqueued. At the end, the lane of the last step waits for all
+      lanes with steps, and all lanes wait for that lane. Memory of a lane can therefore be freed
+      in that lane's order at once, temporary memory included. For the same reason, a failure of
+      one lane reaches all lanes.
+   4. If enqueueing fails, the remaining steps are left out, but the waits at the end are still
+      enqueued.
+   5. If the steps are small and no lane has pending work, the calling thread runs the steps
+      (DS__INLINE_BYTES, run_together). Nothing is enqueued then.
+
+   Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
+   named by index. A step waits only for steps in front of it in the list. A temporary region has
+   no address until ds__work_run allocates its memory.
+   Locks: ds__c.lock protects ds__spares, ds__sides_of and the tables behind ds__sides_of. No
+   driver call runs under that lock. ds_shutdown works without the lock. ds__side_take reads the
+   handle of a stream without the lock after marking the stream as taken.
+   Threads: several threads may run collectives at the same time. A ds__work lies on the stack of
+   the calling thread and is used by that thread only. */
 #ifndef DS__COMM_TYPES_H
 #define DS__COMM_TYPES_H
 
 #include "../api/comm.h"
 #include "../tensor/types.h"
-
-/* Policy.
-   1. A collective reads all descriptions into parties, checks them, makes its results and writes a
-      list of steps. Until then nothing was put on a stream.
-   2. A step is a copy, a strided copy or a reduction. It runs on one lane, a stream; what it reads
-      and writes are regions, each of which belongs to a lane. Steps of a lane run in their order,
-      and may come after steps of other lanes. Which way data takes, and who adds, stands in the
-      list only. By plan: the list has the plan's steps; its further lanes are streams of
-      devstream's own.
-   3. The list is put on the streams as: a lane waits for those whose regions it touches, as they
-      are now; then the steps; then the lane of the last step waits for all that had some, and all
-      for it. So whatever belongs to a lane can be freed in that lane's order at once, temporary
-      memory too, and the failure of one lane reaches all.
-   4. A failure while that is done leaves out the rest of the steps, but not the waits at the end.
-   5. When steps are small and nothing is pending on any lane the caller does them
-      (DS__INLINE_BYTES, run_together), and nothing is put on the streams. */
 
 #define DS__NO_INDEX UINT32_MAX
 #define DS__INLINE_LANES 16

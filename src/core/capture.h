@@ -1,4 +1,19 @@
-/* core/capture.h - core: capture. */
+/* core/capture.h - captures of streams into graphs.
+
+   Begins, ends and queries captures, changes their dependencies, and sets the capture mode of a
+   thread. ds__capture_attachment ties an object of the allocator or of a generator to the
+   capture of a stream. The driver of the stream applies the rules of capture.
+
+   Invariants: g->capturing counts the captures that add to a graph; while it is not 0, the graph
+   cannot be destroyed, cloned or instantiated. ds__capture_over runs once for each capture that
+   has begun, at its end or at shutdown. A failed capture destroys the graph that it created, but
+   not a graph of the user (c->into).
+   Locks: ds__g.begin is held over the driver's capture_begin. Order: a graph's lock,
+   ds__g.begin, ds__g.capture_lock, which the drivers take. ds__capture_attachment runs make_fn,
+   release_fn and the driver's graph_attach under the graph's lock. ds_capture_function runs the
+   user's function without a lock.
+   Threads: any. The driver refuses to end a capture on another thread than its own unless it is
+   relaxed. release_fn may run on any thread. */
 #ifndef DS__CORE_CAPTURE_H
 #define DS__CORE_CAPTURE_H
 

@@ -1,4 +1,17 @@
-/* core/copy.h - core: copies and fills. */
+/* core/copy.h - copies and fills.
+
+   Checks the operands of copies and fills against the memory table and builds the operation
+   (ds__copy_op, ds__fill_op). ds__copy_plain is the fast path for known memory; ds__copy_between
+   handles all other copies. A copy between the drivers on a CPU stream runs as a kernel of one
+   item (ds__copy_on_host).
+
+   Invariants: an operand in known memory stays inside of its allocation. op->places says where
+   each operand is. Only for a CUDA stream may a copy's operand stay unknown, and cudart decides
+   then. DS__OP_BLOCKS is set if an operand is known to be pageable.
+   Locks: none, and the memory table is read without one. core/graph_add.h calls ds__copy_op and
+   ds__fill_op under a graph's lock; they call the driver's device_peer and pointer_query.
+   Threads: any for the public functions. ds__copy_item runs where the CPU driver runs kernels,
+   on a worker or a waiting thread, and calls the CUDA driver there. */
 #ifndef DS__CORE_COPY_H
 #define DS__CORE_COPY_H
 

@@ -1,4 +1,15 @@
-/* core/current_stream.h - core: the current stream. */
+/* core/current_stream.h - current stream of a thread: use, push, pop, scopes.
+
+   Sets and returns the current stream of the calling thread for each device (ds__current,
+   ds__use). Pushes and pops streams together with the current device (ds__stream_push,
+   ds__stream_pop), with optional waits between the old and the new stream.
+
+   Invariants: a slot of t->current is zero or holds a reference to its stream; zero stands for
+   the default stream. Each frame holds references of its own to the streams in it. A push that
+   fails leaves the current device and the stack as they were.
+   Locks: none of its own; filling an empty slot may take ds__g.mutex (ds__legacy). Waits are
+   enqueued without a lock.
+   Threads: any. Slots and frames belong to the calling thread. */
 #ifndef DS__CORE_CURRENT_STREAM_H
 #define DS__CORE_CURRENT_STREAM_H
 

@@ -1,4 +1,15 @@
-/* core/device.h - core: devices. */
+/* core/device.h - devices: resolution, text form, current device.
+
+   Checks and completes the device arguments of all public functions (ds__resolve, DS__RESOLVE).
+   Lists backends and devices, converts devices to and from text, and sets, pushes and pops the
+   current device of a thread.
+
+   Invariants: a resolved device exists, has type CUDA or CPU, and is neither the host nor
+   DS_DEVICE_CURRENT. Pushes of devices and of streams share one stack of frames for each thread;
+   a pop must match the latest push. A call that fails leaves the current device and the stack as
+   they were.
+   Locks: none. ds__g.backend does not change between start and shutdown.
+   Threads: any. The current device and the frames belong to the calling thread. */
 #ifndef DS__CORE_DEVICE_H
 #define DS__CORE_DEVICE_H
 

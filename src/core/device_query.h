@@ -1,4 +1,14 @@
-/* core/device_query.h - device query. */
+/* core/device_query.h - devices: properties, memory, peers, labels.
+
+   Answers queries about a device, waits for a device, resets a device, and keeps the labels of
+   devices. ds__device_error adds the device's label to an error.
+
+   Invariants: each device ordinal has one label of fixed size in ds__g.label, from start to
+   shutdown.
+   Locks: ds__g.label_lock is held while a label is copied; no driver call or user code runs
+   under it. All driver calls here run without a lock, including those that block.
+   Threads: any. ds_device_set_label invokes the range hook on the calling thread. ds_uuid_print
+   does not start devstream. */
 #ifndef DS__CORE_DEVICE_QUERY_H
 #define DS__CORE_DEVICE_QUERY_H
 

@@ -1,4 +1,13 @@
-/* core/drivers.h - the list of drivers: those that are compiled in. */
+/* core/drivers.h - list of the drivers and of their rooms.
+
+   Includes the rooms of each compiled-in driver, so that core/init.h finds the driver tables
+   ds__cpu_driver and ds__cuda_driver. DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA
+   brings the CUDA driver in.
+
+   Invariants: only entry files, os/os.h and this list may have conditionals around includes of
+   rooms.
+   Locks: none.
+   Threads: any. */
 #ifndef DS__CORE_DRIVERS_H
 #define DS__CORE_DRIVERS_H
 

@@ -1,4 +1,12 @@
-/* core/dtype.h - core: data types. */
+/* core/dtype.h - data types: sizes, names, parsing.
+
+   Holds the table of named data types, from the list DS_DTYPES. Computes sizes and converts data
+   types to and from text (ds_dtype_print, ds_dtype_parse).
+
+   Invariants: ds_dtype_parse reads back every text that ds_dtype_print writes. A type without a
+   name is written as code:bits:lanes.
+   Locks: none.
+   Threads: any. ds_dtype_size and ds_dtype_equal do not start devstream. */
 #ifndef DS__CORE_DTYPE_H
 #define DS__CORE_DTYPE_H
 

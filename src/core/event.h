@@ -1,4 +1,19 @@
-/* core/event.h - core: events. */
+/* core/event.h - events: creation, records, waits of streams.
+
+   Creates and destroys events, records events on streams (ds__record), and makes streams wait
+   for events or for other streams (ds__wait_event, ds__wait_stream). An event is bound to the
+   device of its first successful record (ds__event_claim, ds__event_settle).
+
+   Invariants: e->device is -1 until a call claims the event for a device. If the call fails and
+   no other claim is open, it becomes -1 again. A settled event stays on its device. e->driver is
+   set before e->native. A native event lives as long as the event, even if the first record
+   failed. A plain wait for an event without a device does nothing.
+   Locks: e->bind guards the binding and is held over the driver's event_create, but not over a
+   record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
+   ds__g.begin and after the lock of a graph or executable.
+   Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
+   pointers protect the event and the stream. ds__event_free runs in ds__reclaim or in
+   ds_shutdown. */
 #ifndef DS__CORE_EVENT_H
 #define DS__CORE_EVENT_H
 

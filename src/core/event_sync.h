@@ -1,4 +1,13 @@
-/* core/event_sync.h - event sync. */
+/* core/event_sync.h - events: queries, host waits, timing, sharing.
+
+   Queries events, waits for events on the host, measures the time between two events
+   (ds__elapsed), and exports and imports interprocess events.
+
+   Invariants: an event without a native event is complete. An imported event is settled on its
+   device and cannot be exported again.
+   Locks: none of its own; ds_event_export claims the event under e->bind. No lock is held over a
+   host wait.
+   Threads: any. While a call waits, its hazard pointer keeps the event from being freed. */
 #ifndef DS__CORE_EVENT_SYNC_H
 #define DS__CORE_EVENT_SYNC_H
 

@@ -1,4 +1,14 @@
-/* core/fault.h - fault: a layer that makes the n-th call of an entry fail. */
+/* core/fault.h - fault layer: makes the n-th call of a driver entry fail.
+
+   A wrapped driver table for tests of error paths (ds__fault_layer). The text "entry:n" of
+   ds_init or DEVSTREAM_FAULT selects the entry and the call; "*" counts the calls of all entries
+   (ds__fault_parse).
+
+   Invariants: both drivers share one count, and at most one call fails with DS_ERR_DRIVER. All
+   other calls are passed to the next table. Only the entries of DS__ENTRIES can fail.
+   Locks: none. The fault and the tables are set during ds_init or the start, under ds__g.mutex.
+   Threads: any thread that calls a driver entry, including workers of the CPU driver; the count
+   is atomic. */
 #ifndef DS__CORE_FAULT_H
 #define DS__CORE_FAULT_H
 

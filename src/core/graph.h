@@ -1,4 +1,18 @@
-/* core/graph.h - core: graphs. */
+/* core/graph.h - graphs and executables: look-up, locks, creation, clones.
+
+   Looks up and locks graphs and executables (ds__graph_take, ds__exec_take), converts node
+   handles to indices (ds__node_index), and creates, clones and destroys graphs. The nodes are in
+   base/graph_body.h.
+
+   Invariants: a taken graph or executable has a hazard pointer and is locked until
+   ds__graph_give or ds__exec_give. A body belongs to one graph, executable or child node. A node
+   handle is the serial of its body and the index + 1. While g->capturing is not 0, a change of
+   the nodes also needs the capture lock (ds__graph_share).
+   Locks: an executable's lock, then a graph's lock, then ds__g.capture_lock. Two graph locks are
+   never held together. The driver's graph_clone runs under the graph's lock. The user's
+   destructors do not: ds__reclaim runs before a lock is taken or after it is given back.
+   Threads: any; calls with the same graph run one after the other. ds__graph_free and
+   ds__exec_free run in ds__reclaim or in ds_shutdown. */
 #ifndef DS__CORE_GRAPH_H
 #define DS__CORE_GRAPH_H
 

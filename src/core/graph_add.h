@@ -1,4 +1,18 @@
-/* core/graph_add.h - graph add. */
+/* core/graph_add.h - graphs: nodes by hand, edges, list of nodes.
+
+   Makes a node of a description (ds__node_of_desc) and appends it to a graph (ds_graph_add).
+   Adds edges between nodes (ds_graph_add_edges) and returns the nodes of a graph
+   (ds_graph_get_nodes).
+
+   Invariants: a graph has no cycle, and a node depends on another one at most once. A call adds
+   its node, or all of its edges, or nothing. The payload of a refused host node is ended by
+   ds__refuse_payload, without a lock.
+   Locks: the graph's lock, and ds__g.capture_lock inside of it while a capture adds to the graph
+   (ds__graph_share). A child graph is copied under its own lock, before the parent's is taken.
+   ds__node_of_desc also runs under an executable's lock. Under these locks run the driver's
+   kernel_load, event_create (inside of e->bind), device_peer and pointer_query. The driver's
+   graph_add and graph_edges may also run under the capture lock.
+   Threads: any. */
 #ifndef DS__CORE_GRAPH_ADD_H
 #define DS__CORE_GRAPH_ADD_H
 

@@ -1,4 +1,14 @@
-/* core/graph_dot.h - core: pictures of graphs. */
+/* core/graph_dot.h - graphs as DOT text.
+
+   Writes a graph in the DOT language of Graphviz, to a function of the user (ds_graph_dot) or to
+   a file (ds_graph_dot_file). The text writer (ds__pen) hands over the text in pieces.
+
+   Invariants: once the user's function has returned a value other than 0, it is not invoked
+   again, and the call reports DS_ERR_SYSTEM.
+   Locks: the graph's lock, and ds__g.capture_lock while a capture adds to the graph. The user's
+   function runs under both; ds__tls.in_callback is set meanwhile, so calls to devstream are
+   refused.
+   Threads: any. The user's function runs on the calling thread. */
 #ifndef DS__CORE_GRAPH_DOT_H
 #define DS__CORE_GRAPH_DOT_H
 

@@ -1,4 +1,18 @@
-/* core/graph_edit.h - graph edit. */
+/* core/graph_edit.h - graphs: reading and replacing nodes, comparison, attachment.
+
+   Returns edges and descriptions of nodes, replaces a node (ds_graph_set_node), and attaches
+   objects of the user to a graph (ds_graph_attach). ds__node_compare and ds__body_compare decide
+   whether an executable may take over a changed node or graph, for core/graph_exec_update.h.
+
+   Invariants: a replaced node keeps its kind, dependencies, native node and enabled flag
+   (ds__body_replace). The pointers in the description of ds_graph_get_node belong to the node.
+   An attached object's destructor runs exactly once; if the attachment fails, ds__refuse_payload
+   runs it.
+   Locks: the graph's lock. Inside of it, ds__g.capture_lock: always in functions that read, and
+   in ds_graph_set_node while a capture adds to the graph. The driver's graph_set and
+   graph_attach run under the graph's lock. The old node is freed after the locks, because the
+   user's destructor may run.
+   Threads: any. */
 #ifndef DS__CORE_GRAPH_EDIT_H
 #define DS__CORE_GRAPH_EDIT_H
 

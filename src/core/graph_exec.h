@@ -1,4 +1,17 @@
-/* core/graph_exec.h - core: executables. */
+/* core/graph_exec.h - executables: instantiation, upload, launch.
+
+   Makes executables of graphs (ds_graph_instantiate), uploads them, launches them on streams
+   (ds_graph_launch), and destroys them. ds__launch_hooked calls the launch functions of attached
+   objects, which the allocator and the generators use, around a launch.
+
+   Invariants: x->body is a copy of the graph with the same node handles and holds the work of
+   later launches. At a launch, each object's launch function is called once before it, though
+   several child graphs may hold the object. Afterwards it is called with the result; after a
+   failure in reverse order, for those that had succeeded.
+   Locks: ds_graph_instantiate holds the graph's lock over the driver's graph_instantiate and an
+   upload. A launch or upload holds the executable's lock over the driver's submit and the launch
+   functions. No destructor of the user runs under these locks.
+   Threads: any; launches of one executable run one after the other. */
 #ifndef DS__CORE_GRAPH_EXEC_H
 #define DS__CORE_GRAPH_EXEC_H
 

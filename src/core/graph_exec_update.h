@@ -1,4 +1,18 @@
-/* core/graph_exec_update.h - graph exec update. */
+/* core/graph_exec_update.h - executables: updates, single nodes, pointers.
+
+   Changes an executable without a new instantiation: takes over a changed graph
+   (ds_graph_exec_update), replaces or switches single nodes, and replaces pointers in all nodes
+   (ds_graph_exec_replace_pointers).
+
+   Invariants: an update is complete or leaves x->body as it was. Kinds, number and dependencies
+   of the nodes do not change. A node that is replaced keeps its native node and its enabled
+   flag.
+   Locks: the executable's lock; ds_graph_exec_update takes the graph's lock inside of it. A
+   child graph is copied under its own lock before. The driver's exec_update, exec_set and
+   exec_enable run under these locks. Replaced nodes are freed after the locks, because the
+   user's destructors may run. ds__replace_pointers frees them under the lock, since the new
+   nodes share their payloads.
+   Threads: any; calls with the same executable run one after the other. */
 #ifndef DS__CORE_GRAPH_EXEC_UPDATE_H
 #define DS__CORE_GRAPH_EXEC_UPDATE_H
 

@@ -1,4 +1,15 @@
-/* core/host_func.h - core: host functions. */
+/* core/host_func.h - host functions and callbacks.
+
+   Enqueues functions of the user that run on the host in the order of a stream
+   (ds_launch_host_func, ds_add_callback). ds__refuse_payload ends the payload of a call that was
+   refused, also for graph nodes and wrapped streams.
+
+   Invariants: the destructor of a payload runs exactly once. If the call succeeded, the driver
+   or the graph runs it, else ds__refuse_payload before the call returns. While the destructor
+   runs, ds__tls.in_callback is set, so calls to devstream are refused.
+   Locks: none. ds__refuse_payload expects no lock from its caller, since it runs user code.
+   Threads: any for the calls. The enqueued function runs later, on a thread that the driver
+   chooses. */
 #ifndef DS__CORE_HOST_FUNC_H
 #define DS__CORE_HOST_FUNC_H
 

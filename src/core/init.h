@@ -1,4 +1,21 @@
-/* core/init.h - core: initialisation. */
+/* core/init.h - lazy initialisation and the entry of public calls.
+
+   Starts devstream at the first call (ds__start), keeps the configuration of ds_init, and
+   applies the layers to the driver tables. DS__ENTER (ds__enter, ds__enter_inline) is the first
+   step of nearly every public function. It records the call site, starts devstream if needed,
+   and refuses calls that are not permitted.
+
+   Invariants: ds__g.state is DS__COLD until a start succeeds, then DS__READY until ds_shutdown.
+   A failed start leaves it cold, so the next call tries again. In a forked child the state is
+   DS__FORKED unless it was cold. ds__g.epoch differs after each start, so handles and thread
+   states of an earlier one are stale. A CUDA driver that fails to start only leaves a reason in
+   the backend report; if the CPU driver fails, the start fails.
+   Locks: ds__g.mutex is held over ds__start, including the drivers' probe and start functions,
+   and while ds_init keeps the configuration. The user's log function may run under the mutex.
+   The fast path of ds__enter takes no lock.
+   Threads: any thread may make the first call. Inside of a host function, callback, destructor,
+   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__forked
+   runs in the child of a fork. */
 #ifndef DS__CORE_INIT_H
 #define DS__CORE_INIT_H
 

@@ -1,4 +1,14 @@
-/* core/kernel.h - core: kernels. */
+/* core/kernel.h - kernels: creation, loading, launches.
+
+   Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
+   launches them on streams (ds__launch), and destroys them.
+
+   Invariants: a description is checked once, at creation; name and parameters are copied.
+   Offsets of the parameters "first" and "count" are 0, because they are not in the argument
+   struct. Launches hold no reference. A destroyed kernel is freed only after all work has
+   finished that was pending when no call could launch it any more (ds__kernel_may_free).
+   Locks: none; the driver's kernel_load and submit are called without a lock.
+   Threads: any; launches, loads and the destruction of one kernel may run concurrently. */
 #ifndef DS__CORE_KERNEL_H
 #define DS__CORE_KERNEL_H
 

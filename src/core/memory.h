@@ -1,4 +1,16 @@
-/* core/memory.h - memory. */
+/* core/memory.h - memory: look-up, entry into the table, release.
+
+   Answers what is known of a pointer (ds__known, ds__ask), enters new memory into the memory
+   table (ds__memory_made), and waits for and releases memory (ds__memory_end).
+   ds__memory_end_all releases the remaining memory at shutdown.
+
+   Invariants: memory leaves the table before its release waits, so only one of two concurrent
+   releases succeeds. If the wait fails, the memory is entered again and nothing was released.
+   ds__ask expects an answer of ds__known in *out and overwrites it only if the CUDA driver is
+   there.
+   Locks: none is held over a driver call. ds__space_end holds ds__g.mapping_lock to read the
+   list of mappings and drops it around each space_unmap.
+   Threads: any. ds__memory_end_all expects that no other thread is inside of devstream. */
 #ifndef DS__CORE_MEMORY_H
 #define DS__CORE_MEMORY_H
 

@@ -1,12 +1,23 @@
-/* core/memory_table.h - core: memory. */
+/* core/memory_table.h - table of all known memory ranges.
+
+   One sorted table holds all memory that was allocated or registered here, of both drivers. With
+   it, copies are checked and classified without a driver call. ds__range_hit finds the range of
+   a pointer, ds__range_add and ds__range_remove change the table, and DS__HELD_* marks memory of
+   the allocator.
+
+   Invariants: ranges are sorted by address and do not overlap. A range is removed before its
+   memory is released: of two threads that free the same pointer, one finds it.
+   ds__g.range_version is odd during a change; a reader that met a change looks again. An array
+   that became too small is kept until ds_shutdown, because readers may still use it.
+   Locks: changes hold ds__g.range_lock, and only the bookkeeping allocator runs under it.
+   Readers take no lock.
+   Threads: any. The last hits are cached in ds__tls, for one version of the table. A result of
+   ds__range_hit is valid until the same thread looks up DS__HITS more ranges. */
 #ifndef DS__CORE_MEMORY_TABLE_H
 #define DS__CORE_MEMORY_TABLE_H
 
 #include "../base/state.h"
 
-/* Policy. One sorted table holds all memory that was allocated or registered here, of both
-   drivers, so that copies can be checked and sorted without asking anyone. A range is taken out
-   before its memory is released: of two threads that free the same pointer, one finds it. */
 typedef struct ds__range {
     _Atomic uintptr_t base;
     _Atomic uintptr_t end;

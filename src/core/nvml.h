@@ -1,4 +1,20 @@
-/* core/nvml.h - core: what NVML knows of a GPU. */
+/* core/nvml.h - NVML: utilisation, temperature, power, clocks.
+
+   Reads values of a GPU that only NVML, a library of NVIDIA's driver, knows. ds__nvml_open loads
+   the library at the first question; core/shutdown.h ends it (ds__nvml_end). Memory reports of
+   the allocator ask it for the processes on a GPU.
+
+   Policy: NVML is kept until shutdown, since its initialisation takes milliseconds. A GPU is
+   found by its uuid or its place on the bus, because the process may see few GPUs, under other
+   numbers. The types are as in nvml.h: a device is a pointer; a result and an option are ints.
+
+   Invariants: n->library is NULL unless NVML is loaded and initialised. If loading fails, the
+   next question tries again. Optional functions may be NULL; the functions that ds__nvml_load
+   requires are not.
+   Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Questions and
+   ds__nvml_end run without it.
+   Threads: any; NVML may be asked by several threads at once. ds__nvml_end runs in ds_shutdown,
+   while no other thread is inside of devstream. */
 #ifndef DS__CORE_NVML_H
 #define DS__CORE_NVML_H
 
@@ -7,11 +23,6 @@
 #include "device.h"
 #include "device_query.h"
 
-/* NVML is the library of NVIDIA's driver. It is loaded by the first question, which takes the
-   lock; it is kept until shutdown, since to initialise it takes milliseconds, and may be asked
-   by several threads at once. A GPU is found by its uuid or place on the bus, for the process
-   may see few GPUs, under other numbers. Its types as in nvml.h: a device is a pointer, a result
-   and an option are ints. */
 enum { DS__NVML_NOT_SUPPORTED = 3, DS__NVML_TOO_SMALL = 7, DS__NVML_NO_FUNCTION = 13 };
 
 typedef struct ds__nvml {

@@ -1,16 +1,27 @@
-/* core/range.h - core: ranges. */
+/* core/range.h - ranges: NVTX, the hook, domains and levels.
+
+   State and helpers of core/range_api.h: the tables of open ranges and domains, the check of a
+   description (ds__range_check), and the report to the hook (ds__range_tell).
+
+   Policy: a range is reported to NVTX and to the hook. The functions of NVTX do nothing unless a
+   tool has brought its own. Nothing here starts devstream, allocates memory or reads state of
+   the first call, so ranges can stand anywhere.
+
+   Invariants: levels belong to a thread. Open ranges and domains stand in tables of fixed size.
+   The word of a range holds whether it is open and its generation; of two threads that end a
+   range, one finds it. A thread that invokes the hook first counts itself in and reads the hook
+   again. So the thread that removes a hook can wait until no other thread is inside.
+   Locks: ds__notes.lock guards the creation of domains and the initialisation of NVTX.
+   ds__notes.hook_lock guards the exchange of the hook. They are separate, because a hook may
+   create a domain. The hook is invoked without either.
+   Threads: any, also before the first call and inside of user code that devstream runs. The hook
+   runs on the thread of the range, with ds__tls.in_callback set; ranges inside of the hook are
+   not reported to it. */
 #ifndef DS__CORE_RANGE_H
 #define DS__CORE_RANGE_H
 
 #include "../api/range.h"
 #include "../base/capture_list.h"
-
-/* Policy. A range is told to NVTX, whose functions do nothing unless a tool has brought its own,
-   and to the hook. Nothing here starts devstream, takes memory or reads what the first call
-   writes, so that ranges can stand anywhere. Levels are the thread's. Open ranges and domains
-   stand in tables of fixed size: a word of each says whether it is open and in which generation,
-   and of two threads that end a range one finds it. Who tells the hook counts itself in first
-   and looks again, so that whoever takes a hook away can wait until nobody is inside. */
 
 #if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)
 #if __has_include(<nvtx3/nvToolsExt.h>)

@@ -1,4 +1,18 @@
-/* core/range_api.h - range api. */
+/* core/range_api.h - ranges: marks, pushes, starts, domains, labels.
+
+   Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_hook).
+   ds__tell_stream_label and ds__tell_device_label report labels to NVTX and to the hook;
+   ds__ranges_end ends all domains at shutdown.
+
+   Invariants: a range handle is its generation and its index + 1 in ds__notes.open. A closed
+   place is in the list ds__notes.spare once; the list's count of changes tells a stale head.
+   Domain handles carry the generation of the domains, so ds_shutdown makes them stale. Ranges of
+   the default domain stay open over ds_shutdown.
+   Locks: ds_domain_create holds ds__notes.lock over calls of NVTX. ds_range_hook holds
+   ds__notes.hook_lock until no thread is inside of the former hook. ds__tell_stream_label and
+   ds__tell_device_label invoke the hook, so their callers hold no lock.
+   Threads: any. Inside of user code that devstream runs, ds_range_hook is refused.
+   ds__ranges_end takes no lock and expects that no other thread uses domains or their ranges. */
 #ifndef DS__CORE_RANGE_API_H
 #define DS__CORE_RANGE_API_H
 

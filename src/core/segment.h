@@ -1,4 +1,21 @@
-/* core/segment.h - core: memory of the allocator. */
+/* core/segment.h - memory of the allocator from the drivers.
+
+   Gets memory from a driver for the allocator and gives it back. The kinds are reserved address
+   space (ds__space_reserve), device and pinned segments (ds__segment_alloc), memory of the
+   driver's own allocator (ds__async_alloc), and segments shared between processes.
+
+   Policy: memory of the allocator stands in the memory table like the user's memory, so that
+   copies know it. Only the allocator can give it back. Devices are resolved ones. Open captures
+   forbid neither allocation nor release, because a capture may need memory. Only ds__async_alloc
+   and ds__async_free are refused on a stream that captures.
+
+   Invariants: all memory handed out here stands in the memory table with a DS__HELD_* mark; if
+   it cannot be entered, it is given back. A release that fails in its wait leaves the memory as
+   it was. After the wait, ds__segment_free and ds__pinned_segment_free report success even if
+   the driver reports an error; the error is logged.
+   Locks: none but those inside of the memory table and of ds__space_end; none is held over a
+   driver call.
+   Threads: any; of two threads that give the same memory back, only one reaches the driver. */
 #ifndef DS__CORE_SEGMENT_H
 #define DS__CORE_SEGMENT_H
 
@@ -6,9 +23,6 @@
 #include "memory_table.h"
 #include "memory.h"
 
-/* Policy. What the allocator has of a driver stands in the table like the user's memory, so that
-   copies know it, and only it can give it back. Devices are resolved ones. Neither making nor
-   giving back cares for open captures: a capture may need memory. */
 static int ds__backend_of(ds_device device) {
     return device.type == DS_DEVICE_CUDA ? 0 : 1;
 }

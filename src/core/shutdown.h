@@ -1,4 +1,18 @@
-/* core/shutdown.h - core: shutdown. */
+/* core/shutdown.h - shutdown.
+
+   Waits for all work, reports the objects that were not destroyed, and frees everything
+   (ds_shutdown). After it, the next call starts devstream again.
+
+   Invariants: the order is fixed: captures, synchronisation and drain of the devices,
+   generators, allocator, thread states, executables, graphs, streams, events, kernels, memory,
+   drivers. What is freed later is still there for the earlier steps. A failed device does not
+   stop the shutdown; its error is returned at the end. NVML, range domains and the configuration
+   end even if devstream was not in use.
+   Locks: ds__g.mutex is held throughout, also over driver calls that block, the user's
+   destructors and the log function. ds__g.lock guards the removal of each thread state.
+   Threads: one thread, while no other is inside of devstream. It may be a thread without a
+   state. Inside of user code that devstream runs, and in a forked child, the call is refused
+   before the mutex is taken. */
 #ifndef DS__CORE_SHUTDOWN_H
 #define DS__CORE_SHUTDOWN_H
 

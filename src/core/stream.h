@@ -1,4 +1,18 @@
-/* core/stream.h - core: streams. */
+/* core/stream.h - streams: creation, owners, destruction.
+
+   Creates, retains and destroys streams (ds__stream_new, ds_stream_destroy), and looks up stream
+   handles under a hazard pointer (ds__stream_pin). ds__stream_free releases the native stream
+   once no call and no reference uses the object.
+
+   Invariants: a stream with owners has a valid handle; the destroy call of the last owner makes
+   it stale. Default streams cannot be retained or destroyed. A borrowed or unwrapped native
+   stream is forgotten, not destroyed. A wrapper of a default stream (s->base) has no native
+   stream of its own and holds a reference to the default stream.
+   Locks: none. ds__stream_new reclaims and, for a label, invokes the range hook;
+   ds_stream_destroy calls the allocator (stream_gone_fn), which takes its own locks. If the
+   caller of ds__stream_new holds a lock, ds__tls.upper_locked must be set.
+   Threads: any. ds__stream_free runs in ds__reclaim or in ds_shutdown, and runs the user's
+   release function there. */
 #ifndef DS__CORE_STREAM_H
 #define DS__CORE_STREAM_H
 

@@ -1,4 +1,15 @@
-/* core/stream_default.h - stream default. */
+/* core/stream_default.h - legacy, per-thread and default streams.
+
+   Returns the legacy stream of a device (ds__legacy) or the calling thread's own stream of the
+   device (ds__per_thread). ds__default returns the one that the process uses by default.
+
+   Invariants: there is at most one legacy stream for each device, and one per-thread stream for
+   each thread and device. Both are created at first use. A legacy stream lives until
+   ds_shutdown; a per-thread stream lives until ds__thread_free frees its thread's state.
+   Locks: ds__legacy holds ds__g.mutex, also over the driver's stream_create. Nothing is
+   reclaimed under the mutex (ds__tls.upper_locked), because ds__legacy may be called under locks
+   that reclaiming takes.
+   Threads: any. Per-thread streams stand in the state of the calling thread. */
 #ifndef DS__CORE_STREAM_DEFAULT_H
 #define DS__CORE_STREAM_DEFAULT_H
 

@@ -1,4 +1,14 @@
-/* core/stream_info.h - stream info. */
+/* core/stream_info.h - streams: getters, labels, equality.
+
+   Returns the device, flags, priority and label of a stream, replaces its label, and compares
+   two streams (ds_stream_equal).
+
+   Invariants: streams are equal if the driver names the same queue for both, so a wrapper equals
+   the stream that it wraps.
+   Locks: ds__g.label_lock guards s->label; a reader holds it until the text is copied. No driver
+   call or user code runs under it.
+   Threads: any; the label may be replaced while other threads read it. ds_stream_set_label
+   invokes the range hook on the calling thread, without a lock. */
 #ifndef DS__CORE_STREAM_INFO_H
 #define DS__CORE_STREAM_INFO_H
 

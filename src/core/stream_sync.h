@@ -1,4 +1,14 @@
-/* core/stream_sync.h - stream sync. */
+/* core/stream_sync.h - streams: queries, host waits, names in errors.
+
+   Queries a stream and waits for it on the host (ds__stream_sync). ds__name_object and
+   ds__stream_error add an object's label to an error. The ds__sync_* functions report a wait on
+   a stream to the sync debug mode.
+
+   Invariants: while a call waits, its hazard pointer keeps the stream from being freed. The
+   capture query of the sync debug mode leaves the thread's last error as it was (ds__tls.mute).
+   Locks: ds__g.label_lock, only to read the label. No lock is held over a wait; ds__stream_sync
+   reclaims afterwards, so its caller holds none.
+   Threads: any. */
 #ifndef DS__CORE_STREAM_SYNC_H
 #define DS__CORE_STREAM_SYNC_H
 

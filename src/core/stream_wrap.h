@@ -1,4 +1,15 @@
-/* core/stream_wrap.h - stream wrap. */
+/* core/stream_wrap.h - wrapped native streams: wrap, export, unwrap.
+
+   Wraps a native stream handle (ds_stream_wrap), returns the native handle of a stream
+   (ds_stream_export), and gives a native stream back (ds_stream_unwrap).
+
+   Invariants: the native handles 0 and 1 name the legacy stream, 2 names the calling thread's
+   own stream. A wrapper of one of them uses its native stream and holds a reference to it
+   (s->base). s->borrowed is 1 until the driver has taken a native stream over. Only a stream
+   with one owner and a native stream of its own can be unwrapped. The user's release function
+   runs once: when the wrapper is freed, or at once if the wrap fails.
+   Locks: none of its own; the wrap of a legacy stream takes ds__g.mutex.
+   Threads: any. The native handle 2 means another stream on each thread. */
 #ifndef DS__CORE_STREAM_WRAP_H
 #define DS__CORE_STREAM_WRAP_H
 

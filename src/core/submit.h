@@ -1,4 +1,13 @@
-/* core/submit.h - core: stream work. */
+/* core/submit.h - stream work: operations and their way to the driver.
+
+   Makes an operation with the call site of the current call (ds__op_make) and hands an operation
+   to the stream's driver (ds__submit). All stream work of the core goes through ds__submit.
+
+   Invariants: ds__op_make leaves the union `u` uninitialised. ds__submit may return a positive
+   result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
+   Locks: none. The driver's submit may block if the operation touches pageable memory.
+   Threads: any. The caller keeps the stream and the operation's objects by hazard pointers or
+   references until ds__submit returns. */
 #ifndef DS__CORE_SUBMIT_H
 #define DS__CORE_SUBMIT_H
 

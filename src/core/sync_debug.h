@@ -1,4 +1,14 @@
-/* core/sync_debug.h - core: sync debug mode. */
+/* core/sync_debug.h - sync debug mode.
+
+   Finds calls that make the host wait for a device. A public function asks ds__sync_watched
+   before it waits and reports the wait with ds__sync_tell. That call writes a warning or refuses
+   the wait, depending on the mode.
+
+   Invariants: the mode belongs to the process, and each start reads it anew from
+   DEVSTREAM_SYNC_DEBUG. A call that is refused has done nothing. Waits of the library itself are
+   not reported (ds__tls.unwatched).
+   Locks: none. ds__sync_tell may invoke the user's log function.
+   Threads: any; the mode is atomic. */
 #ifndef DS__CORE_SYNC_DEBUG_H
 #define DS__CORE_SYNC_DEBUG_H
 

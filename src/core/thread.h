@@ -1,4 +1,21 @@
-/* core/thread.h - core: threads. */
+/* core/thread.h - state of a calling thread, hazard pointers, reclaiming.
+
+   Holds the current device, the current streams, the pushed frames and the hazard pointers
+   (pins) of each thread that calls devstream (ds__thread_state). ds__reclaim frees the states of
+   ended threads and the destroyed objects that no call uses any more. ds__ordinal and
+   ds__driver_of map a device to its index over all drivers and to its driver table.
+
+   Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
+   ds__g.threads from its creation until ds__reclaim or ds_shutdown frees it. While its thread
+   lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
+   ds__g.dead counts ended threads and retired objects; at zero ds__reclaim returns at once.
+   Locks: ds__g.lock guards the list of threads. No other lock is taken, and no driver call or
+   user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
+   and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
+   then returns at once.
+   Threads: any calling thread. ds__thread_ends is the pthread destructor of an ending thread and
+   calls no driver. ds__is_pinned reads the hazard pointers of all threads; before it,
+   ds__barrier orders their stores. */
 #ifndef DS__CORE_THREAD_H
 #define DS__CORE_THREAD_H
 

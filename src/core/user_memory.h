@@ -1,4 +1,15 @@
-/* core/user_memory.h - core: the memory of the user. */
+/* core/user_memory.h - memory of the user: allocation, registration, queries.
+
+   Allocates and frees device memory and pinned host memory, registers host memory, and answers
+   where a pointer is.
+
+   Invariants: all memory that these functions hand out or register stands in the memory table,
+   and size 0 gives NULL. Memory with a DS__HELD_* mark cannot be freed here. ds_host_register
+   enters the range before it calls the driver, so overlapping registrations are refused.
+   Locks: none. ds_free, ds_host_free and ds_host_unregister wait for the device in the driver,
+   without a lock.
+   Threads: any; of two threads that free the same pointer, one gets an error.
+   ds_device_of_scope_enter changes the current device of the calling thread. */
 #ifndef DS__CORE_USER_MEMORY_H
 #define DS__CORE_USER_MEMORY_H
 

@@ -1,4 +1,19 @@
-/* cpu/capture.h - cpu capture. */
+/* cpu/capture.h - captures on CPU streams: begin, end, query, update.
+
+   Implements the capture entries of the driver, and tracks which streams belong to a capture
+   (ds__cpu_join_capture, ds__cpu_leave_capture). The rules and their result codes are CUDA's
+   (CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture"). docs/capture.md lists
+   the choices where that guide is silent.
+
+   Invariants: a stream is in the list `members` of a capture exactly while its `capture` is that
+   capture. The `watch` of a stream is 1 while the stream captures. The `watch` of a legacy
+   stream is the number of blocking streams of its device that capture. `deps` are the nodes that
+   the next captured operation of the stream depends on.
+   Locks: all state of captures is under the core's capture lock: a stream's capture and nodes,
+   and an event's nodes. The entries take it, the helper functions expect it. A submission reads
+   `watch` without the lock, and takes the lock only if `watch` is not 0. The program's allocator
+   may run under it.
+   Threads: caller's threads. ds__cpu_watched may be called from any thread. */
 #ifndef DS__CPU_CAPTURE_H
 #define DS__CPU_CAPTURE_H
 
@@ -7,13 +22,6 @@
 #include "types.h"
 #include "failure.h"
 #include "submit.h"
-
-/* Policy. All state of captures stands under the core's capture lock: a stream's capture, the
-   nodes that its next one depends on, an event's nodes. Outside of captures nobody takes it:
-   `watch` of a stream says that it captures, `watch` of the legacy stream how many blocking
-   streams of its device do. The rules and their codes are CUDA's (CUDA C++ Programming Guide,
-   "Creating a Graph Using Stream Capture"; where that is silent docs/capture.md says what was
-   chosen). */
 
 static inline int ds__cpu_watched(const ds__cpu_stream *s) {
     return DS__UNLIKELY(atomic_load_explicit(&s->watch, memory_order_relaxed) != 0) ? 1 : 0;

@@ -1,4 +1,19 @@
-/* cpu/capture_op.h - capture op. */
+/* cpu/capture_op.h - stream work and forbidden calls during a capture.
+
+   Decides the effect of an operation on a capturing stream: a node, a dependency or an error
+   (ds__cpu_capture_op). Brings further streams into a capture (ds__cpu_fork_event,
+   ds__cpu_fork_stream). Refuses calls that an open capture forbids (ds__cpu_unsafe,
+   ds__cpu_unsafe_wait).
+
+   Invariants: an operation on a capturing stream never enters a queue. If it cannot become a
+   node, the graph and the stream's nodes are unchanged. An event recorded in a capture stands
+   for nodes and keeps its own copy of their list. A call that invalidates a capture is named in
+   the later errors of that capture.
+   Locks: the core's capture lock, then an event's lock. ds__cpu_fork, ds__cpu_capture_op and its
+   steps expect the capture lock, the other functions take it. The registries' mutex
+   (ds__cpu_event_look) is taken and released before. ds__capture_over runs after the lock is
+   released.
+   Threads: caller's threads, any number at once. */
 #ifndef DS__CPU_CAPTURE_OP_H
 #define DS__CPU_CAPTURE_OP_H
 

@@ -1,4 +1,28 @@
-/* cpu/clock.h - cpu virtual clock. */
+/* cpu/clock.h - virtual time of operations.
+
+   Computes when operations begin and end on the machine that a fabric (ds_cpu_desc.fabric)
+   models. ds__cpu_take_time advances a stream's time past an operation, ds__cpu_put_clock notes
+   the clock at a submission, and ds__cpu_clock_up advances the clock.
+
+   Policy:
+   1. With a fabric there is one worker. After each operation it takes the ready stream whose
+      time is the lowest.
+   2. The time of a stream is the time at which its next operation is ready. It may be earlier
+      while waits or clock notes (DS__OP_CLOCK) precede that operation. These take no time and
+      hold nothing, so passing them too early is harmless.
+   3. Only the last completed operation of a stream can end after the clock. Each earlier
+      operation ended by the time the next one began, and the worker takes no operation that
+      begins later than the requested one. The time of a token is therefore needed only while its
+      operation is the last.
+
+   Invariants: the clock never goes back. Time stamps are never 0. Only the worker uses
+   `link_free`, `engine_free`, `memory_free` and `latest`. A stream has a `virt` exactly if there
+   is a fabric and the stream is not a proxy.
+   Locks: ds__cpu_put_clock expects the stream's put lock. The other functions take and expect
+   none. A kernel's bytes_fn, which is user code, runs without a lock.
+   Threads: ds__cpu_put_clock runs on submitting threads, ds__cpu_take_time only on the worker,
+   and ds__cpu_clock_up on the worker and on waiting threads. The clock and the counters are
+   atomic. */
 #ifndef DS__CPU_CLOCK_H
 #define DS__CPU_CLOCK_H
 
@@ -6,14 +30,6 @@
 #include "types.h"
 #include "queue.h"
 #include "scheduler.h"
-
-/* Policy. With a fabric there is one worker, which after each operation takes the ready stream
-   whose time is the lowest. A stream's time is when its next operation is ready, or earlier as
-   long as waits, or notes of the clock (DS__OP_CLOCK), stand before that: those take no time and
-   hold nothing, so it does no harm that they are passed too early. Of what is done, only the
-   last operation of a stream can have its end after the clock; all before that began the next
-   one, and the worker takes nothing that begins later than what it was asked for. So a token's
-   time is needed only while it is the last. */
 
 /* The clock goes on to this time, if it is not there yet. */
 static void ds__cpu_clock_up(int64_t time) {

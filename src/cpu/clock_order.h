@@ -1,11 +1,21 @@
-/* cpu/clock_order.h - cpu virtual clock: who comes next. */
+/* cpu/clock_order.h - order of the ready streams under the virtual clock.
+
+   Keeps the ready streams in a pairing heap, and decides whether the worker may run one
+   (ds__cpu_held). The worker runs only while a host thread waits for work (`wanted`) or while
+   `run_all` is set. Otherwise ds__cpu_virtual_ready wakes the monitor, which sets `run_all` if
+   no submission comes for DS__CPU_STALL_TICKS ticks.
+
+   Invariants: the heap is ordered by virtual time, then by creation of the streams. Its root is
+   ready_head[0], and `ready_mask` is 1 exactly if the heap holds a stream. A stream in the heap
+   has a `virt` and is `queued`.
+   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_take expect the pool's lock. The
+   other functions take none.
+   Threads: any thread may make a stream ready. Only the one worker takes a stream from the heap. */
 #ifndef DS__CPU_CLOCK_ORDER_H
 #define DS__CPU_CLOCK_ORDER_H
 
 #include "types.h"
 
-/* The worker runs only while somebody wants something; the monitor sees to it that this is not
-   never. */
 static void ds__cpu_wake_worker(void);
 static void ds__cpu_wake_monitor(void);
 

@@ -1,4 +1,16 @@
-/* cpu/copy.h - cpu copies and fills. */
+/* cpu/copy.h - copies and fills by the processor.
+
+   Runs a queued copy or fill (ds__cpu_move): on the current thread, staged through a buffer, or
+   as a job on several threads. ds__cpu_copy_part and ds__cpu_fill_part process a range of one
+   operation. ds__cpu_spread_kernel copies one source to several destinations, for collectives.
+
+   Invariants: the pieces of a job do not overlap and cover the operation. Operations below
+   DS__CPU_SPLIT_BYTES are not split, nor is any operation in inline mode or with a seed. Stores
+   past the caches end with a fence before the piece counts as finished.
+   Locks: expects and takes none itself; ds__cpu_job_run takes the pool's lock. ds__cpu_at_once
+   (cpu/submit.h) calls ds__cpu_copy_part and ds__cpu_fill_part under a put lock.
+   Threads: ds__cpu_move runs on the owner of the stream. Pieces also run on other workers and on
+   waiting host threads, at the same time. */
 #ifndef DS__CPU_COPY_H
 #define DS__CPU_COPY_H
 

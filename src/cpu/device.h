@@ -1,4 +1,15 @@
-/* cpu/device.h - cpu devices. */
+/* cpu/device.h - device entries of the CPU driver.
+
+   Describes the virtual devices (properties, free memory, peer access, speed, priorities), waits
+   for one (ds__cpu_device_synchronize), and clears its failure (ds__cpu_device_reset).
+
+   Invariants: ds__cpu_device_reset waits for the work submitted before the call. It then clears
+   the failures of the device and of its streams, but their failed numbers stay failed (`past`).
+   With a fabric, peer access follows from its routes, else from the matrix of the options.
+   Locks: ds__cpu_unsafe_wait takes the core's capture lock. ds__cpu_device_reset takes the
+   device's lock to visit the streams, and `raw_lock` under it. The waits hold no lock of the
+   driver.
+   Threads: caller's threads. */
 #ifndef DS__CPU_DEVICE_H
 #define DS__CPU_DEVICE_H
 

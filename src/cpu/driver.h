@@ -1,4 +1,18 @@
-/* cpu/driver.h - driver. */
+/* cpu/driver.h - driver table, start and stop of the CPU driver.
+
+   Defines the table ds__cpu_driver, starts the driver (ds__cpu_start) and stops it
+   (ds__cpu_stop). ds__cpu_passed tells the core whether all work that was pending at a mark is
+   over. Implements ds_cpu_get_stats and ds_cpu_clock.
+
+   Invariants: the options, limits and counts that threads read are set before the first thread
+   starts. If ds__cpu_start fails, its threads have ended and its memory is freed. ds__cpu_stop
+   waits for all work, ends all threads, and then frees queues, streams, events and failures.
+   Locks: probe, start and stop are called under the core's initialisation mutex (`ds__g.mutex`).
+   ds__cpu_stop waits for work and joins threads under it, so host functions may run meanwhile.
+   ds__cpu_passed takes the lock of one device after another, and ds_cpu_get_stats the pool's
+   lock.
+   Threads: start and stop run on one thread, without other calls. The rest runs on caller's
+   threads. */
 #ifndef DS__CPU_DRIVER_H
 #define DS__CPU_DRIVER_H
 

@@ -1,4 +1,19 @@
-/* cpu/event.h - cpu events. */
+/* cpu/event.h - events: records, queries, host waits, elapsed times.
+
+   Implements the event entries of the driver. ds__cpu_submit_record records an event,
+   ds__cpu_event_token returns the token that it stands for, and ds__cpu_token_state the result
+   of a token. ds__cpu_stamp_take allocates the time stamp of a timed record.
+
+   Invariants: an event without a stream and without a capture is unrecorded, and counts as
+   complete. An event with `capture` set has no stream: it stands for nodes. A stamp has two
+   references, of the event and of the queue, and its `ns` is 0 until the record has run. A timed
+   record and an interprocess record are operations; any other record is only a number of the
+   stream.
+   Locks: an event's lock guards `stream`, `upto`, `stamp`, `capture` and `deps`. `capture` and
+   `deps` of an event in use also need the core's capture lock, which comes first. `object_lock`
+   guards the pools of events and stamps. The waits hold no lock of the driver.
+   Threads: caller's threads, any number at once. ds__cpu_event_destroy expects that no other
+   thread uses the event. */
 #ifndef DS__CPU_EVENT_H
 #define DS__CPU_EVENT_H
 

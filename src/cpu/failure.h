@@ -1,4 +1,16 @@
-/* cpu/failure.h - cpu failures. */
+/* cpu/failure.h - failures of streams and devices.
+
+   Records failures (ds__cpu_fail_device, ds__cpu_fail_stream), and finds the failure of a number
+   of a stream (ds__cpu_failed) or of the stream and its device (ds__cpu_stream_failure).
+
+   Invariants: a device keeps its first failure until it is reset. If `failure` of a stream is
+   set, all numbers from `failed_from` on have failed. Ranges that failed before a reset are in
+   `past`. A failure object lives until the driver stops; without memory, ds__cpu_no_memory takes
+   its place.
+   Locks: ds__cpu_failure_new takes `object_lock`. The other functions take and expect none.
+   Threads: any thread may ask. Only the owner of a stream calls ds__cpu_fail_stream; for a lane
+   that has not started this is the owner of the launching stream, for a proxy the holder of the
+   registries' mutex. */
 #ifndef DS__CPU_FAILURE_H
 #define DS__CPU_FAILURE_H
 

@@ -1,4 +1,18 @@
-/* cpu/graph.h - graph. */
+/* cpu/graph.h - executables and their plans.
+
+   Creates an executable from the nodes of a graph (ds__cpu_graph_instantiate), writes its plan
+   (ds__cpu_plan_make), and frees both. The core keeps the shadow graph (ds__body), so entries
+   that change a graph do nothing. A change of an executable drops its plan.
+
+   Invariants: a plan does not change once it is made. It lives until the executable and all
+   launches have dropped it, and keeps the payloads of its nodes alive. `dirty` is set after a
+   change, until the next launch or upload makes a plan. Event nodes are numbered in the order of
+   the entries, which ds__cpu_launch_events repeats.
+   Locks: takes none itself. The core's lock of the executable orders changes, uploads and
+   launches. Dropping a plan under that lock runs no destructor of the user, because the shadow
+   graph still owns the payloads.
+   Threads: caller's threads. The last reference to a plan or an executable may be dropped by the
+   owner of a launching stream, also a worker; payload destructors then run there. */
 #ifndef DS__CPU_GRAPH_H
 #define DS__CPU_GRAPH_H
 

@@ -1,4 +1,18 @@
-/* cpu/graph_launch.h - cpu graphs: launching. */
+/* cpu/graph_launch.h - launches of executables.
+
+   Enqueues a launch as one operation (ds__cpu_submit_launch), runs it when the stream comes to
+   it (ds__cpu_launch_step), and runs the operations that only lanes have (ds__cpu_lane_step).
+
+   Invariants: launches of an executable run one at a time, in the order of their submission: the
+   gate counts completed ones. Launch t uses the numbers from base + t * operations + 1 on in
+   each lane. A failed submission returns both references of the stamps and all lanes of shared
+   events. A failure of a lane becomes a failure of the launching stream.
+   Locks: the core's lock of the executable is held around ds__cpu_submit_launch and
+   ds__cpu_submit_upload. Under it the registries' mutex, the locks of events and those of a
+   submission are taken, one after another. In inline mode the launch runs to its end under that
+   lock, host functions on their threads included. The steps run without a lock of the driver.
+   Threads: caller's threads submit. ds__cpu_launch_step and ds__cpu_lane_step run on the owner
+   of the stream or lane; lanes run concurrently. */
 #ifndef DS__CPU_GRAPH_LAUNCH_H
 #define DS__CPU_GRAPH_LAUNCH_H
 

@@ -1,4 +1,30 @@
-/* cpu/graph_plan.h - cpu graphs. */
+/* cpu/graph_plan.h - layout of executables: lanes and entries.
+
+   Divides the nodes of a graph into lanes (ds__cpu_lay_out) and creates the lanes' streams
+   (ds__cpu_make_lanes). Defines the executable (ds__cpu_exec), the plan and the launch.
+
+   Policy:
+   1. An executable is a set of lanes. A lane is a chain of nodes, each of which depends on the
+      one before.
+   2. A lane is a stream. No producer fills its queue: the operations are ready in memory, the
+      plan.
+   3. A dependency between lanes is a wait for a number of the other lane, as between any
+      streams. Workers, priorities, host functions, failures and helping host threads treat lanes
+      as streams.
+   4. A launch is one operation of the user's stream. It waits for its turn at the executable,
+      starts the lanes, runs the first lane itself where that is allowed, and waits for all. The
+      gate counts completed launches.
+   5. A change of the executable makes a new plan. Pending launches keep theirs.
+   6. A graph of one chain therefore costs as much as its operations, without the queue.
+
+   Invariants: the nodes of a lane have one device and one priority. Entries are in topological
+   order, so a lane waits only for an earlier entry of another lane. Numbers count the operations
+   of a lane in one launch from 1, waits included. `flat` has the order of ds__cpu_flatten, which
+   ds__cpu_regather repeats.
+   Locks: expects none: no other thread knows the executable yet. ds__cpu_make_lanes takes
+   `object_lock` and the device's lock.
+   Threads: the thread that instantiates the graph. ds__cpu_lane_end may be called from any
+   thread. */
 #ifndef DS__CPU_GRAPH_PLAN_H
 #define DS__CPU_GRAPH_PLAN_H
 
@@ -6,16 +32,6 @@
 #include "types.h"
 #include "stream.h"
 #include "stream_wait.h"
-
-/* Policy. An executable is a set of lanes, chains of nodes of which each depends on the one
-   before. A lane is a stream of its own whose queue is not filled by a producer but stands ready
-   in memory, the plan; dependencies between lanes are waits for a number of another lane, as
-   between any streams. So workers, priorities, host functions, failures, and waiting threads
-   that help treat a graph as they treat streams. A launch is one operation of the user's stream:
-   it waits for its turn at the executable (the gate counts launches that are over), starts the
-   lanes, runs the first one itself, and waits for all. A change of the executable makes a new
-   plan; launches on their way keep theirs. A graph of one chain so costs what its operations
-   cost, less the queue. */
 
 typedef struct ds__cpu_plan {
     _Atomic int users;

@@ -1,4 +1,18 @@
-/* cpu/host_func.h - cpu host functions. */
+/* cpu/host_func.h - host functions and the threads for them.
+
+   Hands a stream whose next operation is a host function or a callback to a thread for host
+   functions (ds__cpu_to_host), and invokes it (ds__cpu_host_op). ds__cpu_host_ready starts the
+   first such thread, ds__cpu_host_spawn a further one.
+
+   Invariants: before a host function is enqueued, at least one thread exists that can run it. A
+   stream in the list for these threads is in state AT_HOST. A host function is skipped if its
+   stream has failed, but a callback is invoked with the failure. The destructor runs after
+   either.
+   Locks: the pool's lock guards the list and the counts of threads. ds__cpu_host_spawn expects
+   it, and calls pthread_create and the program's allocator under it. User code runs without a
+   lock of the driver.
+   Threads: ds__cpu_to_host runs on the owner of the stream. ds__cpu_host_op runs on a thread for
+   host functions, or in inline mode on the submitter. Submitters and the monitor start threads. */
 #ifndef DS__CPU_HOST_FUNC_H
 #define DS__CPU_HOST_FUNC_H
 

@@ -1,4 +1,14 @@
-/* cpu/host_memory.h - host memory. */
+/* cpu/host_memory.h - pinned memory, release of memory, and draining.
+
+   Allocates and registers host memory (ds__cpu_host_alloc, ds__cpu_host_register).
+   ds__cpu_memory_wait waits until no work uses memory, and ds__cpu_memory_release then frees
+   device or pinned memory. ds__cpu_drain waits for all work of the driver.
+
+   Invariants: ds__cpu_memory_release always succeeds, and no work uses the memory any more when
+   it is called. Registered memory is not freed. ds__cpu_drain needs no memory and cannot fail.
+   Locks: ds__cpu_unsafe takes the core's capture lock while a capture is open. ds__cpu_drain
+   takes a device's lock to find an unfinished stream. The waits hold no lock of the driver.
+   Threads: caller's threads. ds__cpu_drain runs during ds_shutdown and in ds__cpu_stop. */
 #ifndef DS__CPU_HOST_MEMORY_H
 #define DS__CPU_HOST_MEMORY_H
 

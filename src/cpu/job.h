@@ -1,4 +1,16 @@
-/* cpu/job.h - cpu jobs: one operation on several threads. */
+/* cpu/job.h - jobs: one operation on several threads.
+
+   Splits an operation into pieces that several threads run. The owner of the stream calls
+   ds__cpu_job_run; idle workers and waiting host threads call ds__cpu_job_join. Kernels, copies
+   and fills use jobs.
+
+   Invariants: each piece runs exactly once. A job is in the list of jobs exactly while it is the
+   `job` of its stream. It is on the owner's stack: ds__cpu_job_run returns only when all pieces
+   are finished and no other thread is inside (`users`).
+   Locks: the pool's lock guards the list, a stream's `job` and `users`. Pieces, which may be
+   user code, run without a lock.
+   Threads: the owner of the stream, workers and waiting host threads, at the same time. The
+   owner spins until the last piece is finished. */
 #ifndef DS__CPU_JOB_H
 #define DS__CPU_JOB_H
 

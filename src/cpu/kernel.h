@@ -1,4 +1,15 @@
-/* cpu/kernel.h - cpu kernels. */
+/* cpu/kernel.h - kernel launches on the processor.
+
+   Runs a launch (ds__cpu_kernel), and measures how long an item takes. ds__cpu_kernel_items runs
+   the first items alone, and splits the rest into a job if that is expected to take long.
+   ds__cpu_kernel_failed makes a failure of the device from a status.
+
+   Invariants: while a kernel succeeds, each item runs exactly once. If the first part fails, the
+   rest does not run. `runs` and `item_ns` are estimates: concurrent launches may overwrite them.
+   Locks: the kernel, which is user code, runs without a lock of the driver. ds__cpu_job_run
+   takes the pool's lock, ds__cpu_kernel_failed takes `object_lock`.
+   Threads: the owner of the stream. Pieces also run on other workers and on waiting host
+   threads, at the same time. */
 #ifndef DS__CPU_KERNEL_H
 #define DS__CPU_KERNEL_H
 

@@ -1,4 +1,18 @@
-/* cpu/memory.h - cpu memory. */
+/* cpu/memory.h - device memory: allocation, mapping, stream order.
+
+   Allocates device memory within the device's limit (ds__cpu_memory_alloc). Maps pages in
+   reserved address space (ds__cpu_space_map), and allocates in stream order
+   (ds__cpu_async_alloc, ds__cpu_async_free). Memory is the system's; the driver caches none.
+
+   Invariants: `used` never exceeds `limit`. It counts allocated, mapped, asynchronous and shared
+   memory, and `async_used` the asynchronous part. A mapping is registered before its memory is
+   committed, and removed before the memory is returned. Asynchronous memory is freed when the
+   stream comes to the DS__OP_FREE, also on a failed stream.
+   Locks: none of its own: the counts are atomic. Mappings take `ds__g.mapping_lock`,
+   ds__cpu_unsafe takes the core's capture lock, and ds__cpu_async_free takes the locks of a
+   submission.
+   Threads: caller's threads, any number at once. ds__cpu_async_over runs on the owner of the
+   stream. */
 #ifndef DS__CPU_MEMORY_H
 #define DS__CPU_MEMORY_H
 

@@ -1,4 +1,16 @@
-/* cpu/options.h - cpu start and stop. */
+/* cpu/options.h - options of the CPU driver.
+
+   Checks a ds_cpu_desc (ds__cpu_check_desc), and keeps a copy of it until ds_shutdown
+   (ds__cpu_keep_desc). ds__cpu_option reads a number from the options or else from the
+   environment.
+
+   Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
+   where 0 means a default, and its number of devices is also that of the options. A refused
+   ds_cpu_desc changes nothing.
+   Locks: ds__cpu_keep_desc is called under the core's initialisation mutex (`ds__g.mutex`).
+   ds__cpu_check_desc runs without a lock. The program's allocator may run in ds__cpu_keep_desc.
+   Threads: the threads that call ds_init and ds_shutdown, one at a time. ds__cpu_desc is read by
+   the thread that starts the driver. */
 #ifndef DS__CPU_OPTIONS_H
 #define DS__CPU_OPTIONS_H
 

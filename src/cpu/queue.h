@@ -1,4 +1,19 @@
-/* cpu/queue.h - cpu queue memory. */
+/* cpu/queue.h - queue memory, and enqueueing of operations.
+
+   Copies an operation into the queue of a stream (ds__cpu_put), and manages the blocks of queue
+   memory. ds__cpu_raw allocates the memory of all pools of the driver. ds__cpu_op_bytes is the
+   size of an operation in a queue or in the plan of an executable.
+
+   Invariants: an operation never crosses the end of a block. A DS__OP_JUMP follows the last
+   operation of a block that has a successor. An operation is complete before `submitted` counts
+   it. If there is no memory, ds__cpu_put enqueues nothing, or only a clock note. Memory of
+   ds__cpu_raw is zeroed, aligned to 64 bytes, and freed only when the driver stops.
+   Locks: ds__cpu_put and ds__cpu_room expect the stream's put lock. ds__cpu_block_take and
+   ds__cpu_block_give take `block_lock`, ds__cpu_raw takes `raw_lock`. The program's allocator
+   may run under the put lock and `block_lock`.
+   Threads: submitting threads, one at a time for each stream, while the owner of the stream
+   takes operations from the other end. ds__cpu_stays_failed must not run twice at once for a
+   stream. */
 #ifndef DS__CPU_QUEUE_H
 #define DS__CPU_QUEUE_H
 

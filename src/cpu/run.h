@@ -1,4 +1,18 @@
-/* cpu/run.h - cpu running a stream. */
+/* cpu/run.h - execution of a stream's operations.
+
+   Takes operations from a stream and runs them in order. ds__cpu_run_some is the loop,
+   ds__cpu_step runs one operation, and ds__cpu_run also passes the stream on afterwards.
+   ds__cpu_head is the next operation in the queue.
+
+   Invariants: the caller owns the stream. `done` grows by one after each operation. After
+   DS__CPU_GONE the stream belongs to another thread, and the operation has not been passed. On a
+   failed stream kernels, copies, fills and host functions are skipped, but passed; callbacks and
+   frees still run. At most DS__CPU_NESTED streams run inside one another on a thread.
+   Locks: no lock of the driver is held while an operation runs. A change of owner takes the
+   pool's lock, a pass with waiters `wait_lock`.
+   Threads: a worker or a waiting host thread (DS__CPU_WORK), a thread for host functions
+   (DS__CPU_HOST), or the submitter in inline mode (DS__CPU_ALL). Different streams run
+   concurrently. */
 #ifndef DS__CPU_RUN_H
 #define DS__CPU_RUN_H
 

@@ -1,17 +1,36 @@
-/* cpu/scheduler.h - cpu lock-free: idle, ready, parked, asleep. */
+/* cpu/scheduler.h - hand-over of streams between threads.
+
+   Moves streams between the states IDLE, READY, RUNNING, POLLED and PARKED without losing a
+   wake-up. Submitters call ds__cpu_kick, runners ds__cpu_pass and ds__cpu_go_idle, waiters
+   ds__cpu_enlist and ds__cpu_park, workers ds__cpu_pop_ready and ds__cpu_sleep.
+
+   The hand-shakes, which tests/model/cpu.pml checks. In each, a thread stores, then loads a
+   value that the other side stores first:
+   1. publish/idle: ds__cpu_put stores `submitted`, then ds__cpu_kick loads `state`;
+      ds__cpu_go_idle does the reverse.
+   2. pass/wait: ds__cpu_pass stores `done`, then loads `waiting`; ds__cpu_enlist does the
+      reverse.
+   3. ready/asleep: ds__cpu_push_ready sets `ready_mask`, then loads `lookers`; ds__cpu_sleep
+      does the reverse.
+   4. destroy/idle: ds__cpu_stream_destroy stores `closing`, then tries `state`; ds__cpu_go_idle
+      does the reverse.
+
+   Invariants: a stream is in a ready list exactly if `queued` is set, and its state is then
+   READY. `ready_mask` has a bit for each level whose list is not empty. `waiting` is 1 if the
+   list of waiters is not empty. Without a fabric, a worker counts in `lookers` except while it
+   sleeps or runs a long operation.
+   Locks: ready lists change under the pool's lock, a list of waiters under the stream's
+   `wait_lock`. The two are never held together. ds__cpu_go_idle only tries the put lock. No user
+   code and no wait runs under these locks.
+   Threads: any thread. ds__cpu_go_idle and ds__cpu_park_waiting expect the owner of the stream.
+   ds__cpu_sleep, ds__cpu_unpoll_all, ds__cpu_unpoll_fresh and ds__cpu_long are for a worker
+   itself. */
 #ifndef DS__CPU_SCHEDULER_H
 #define DS__CPU_SCHEDULER_H
 
 #include "types.h"
 #include "queue.h"
 #include "clock_order.h"
-
-/* The part that tests/model checks: four hand-shakes, each a store, then a load of what the
-   other side stores first. publish/idle: ds__cpu_put stores submitted, then ds__cpu_kick loads
-   state; ds__cpu_go_idle the reverse. pass/wait: ds__cpu_pass stores done, then loads waiting;
-   ds__cpu_enlist the reverse. ready/asleep: ds__cpu_push_ready sets ready_mask, then loads
-   lookers; ds__cpu_sleep the reverse. destroy/idle: ds__cpu_stream_destroy stores closing, then
-   tries state; ds__cpu_go_idle the reverse. */
 
 static void ds__cpu_wake_worker(void) {
     atomic_fetch_add(&ds__cpu.wake_word, 1);

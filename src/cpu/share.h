@@ -1,4 +1,16 @@
-/* cpu/share.h - share. */
+/* cpu/share.h - device memory shared between processes.
+
+   Allocates device memory that other processes can open (ds__cpu_share_alloc), exports and
+   imports it as 64 bytes. A block is a memory file; the exported bytes name the process, the
+   file and a cookie.
+
+   Invariants: the memory is reserved completely before it is mapped, so touching it cannot fail.
+   Each block in the list counts in its device's `used`. An import counts nowhere, and a process
+   cannot import its own memory.
+   Locks: the mutex of the shared-memory registries guards the list `shares`. ds__cpu_unsafe
+   takes the core's capture lock while a capture is open. The two are not held together, and
+   system calls run without them.
+   Threads: caller's threads. Release and close expect that no work uses the memory. */
 #ifndef DS__CPU_SHARE_H
 #define DS__CPU_SHARE_H
 

@@ -1,4 +1,29 @@
-/* cpu/shared_event.h - cpu events that processes share. */
+/* cpu/shared_event.h - events shared between processes: lanes and proxies.
+
+   Publishes how far the streams of this process have come (ds__cpu_lane_for, ds__cpu_lane_pass).
+   Mirrors the progress of streams of other processes (ds__cpu_proxy_of, ds__cpu_mirror).
+   cpu/event.h and cpu/watcher.h use both.
+
+   Policy:
+   1. The latest record of such an event is in the shared-memory registry (ds__board) of the
+      event's owner. It consists of a lane and a number. They mean all work up to that number of
+      a stream in some process.
+   2. A record is an operation of its own. It writes to the lane how far its stream has come.
+   3. A foreign lane has a stream object in this process, its proxy, which only counts. A stream
+      that waits for a foreign record is therefore parked as usual. A token of a proxy stays
+      valid.
+   4. The watcher is a thread that the first such wait starts. It looks at the lanes that are
+      waited for and sleeps on the bells of their registries.
+   5. If the process of a lane has ended, the operations after the last one passed count as
+      failed.
+
+   Invariants: numbers of a proxy never decrease, also when the proxy is reused for another lane.
+   A registry stays open while operations that write to it are pending (`pending`).
+   Locks: the mutex of the shared-memory registries guards lanes, proxies and the `done` of
+   proxies. ds__cpu_lane_for takes it, ds__cpu_lane_pass and ds__cpu_lane_unused do without it,
+   and the other functions expect it. ds__cpu_mirror takes `wait_lock` and the pool's lock under
+   it.
+   Threads: caller's threads and the watcher. ds__cpu_lane_pass runs on the owner of the stream. */
 #ifndef DS__CPU_SHARED_EVENT_H
 #define DS__CPU_SHARED_EVENT_H
 
@@ -6,15 +31,6 @@
 #include "failure.h"
 #include "queue.h"
 #include "scheduler.h"
-
-/* Policy. The latest record of such an event stands on its owner's board: a lane and a number
-   there, for "everything up to here" of a stream of some process. A record is an operation of
-   its own, which says on the lane how far its stream has come. A foreign lane has a stream
-   object here, its proxy, which only counts: so what waits for a foreign record is parked like
-   everything else, and a token of a proxy is true for ever as well. The watcher, a thread that
-   the first such wait starts, looks at the lanes that somebody waits for and sleeps on their
-   boards' bells; a lane whose process is gone has failed from where it stood. The boards' mutex
-   guards all of it, the proxies' `done` included. */
 
 /* A stream's lane on a board. */
 struct ds__cpu_lane {

@@ -1,4 +1,19 @@
-/* cpu/stream.h - cpu streams. */
+/* cpu/stream.h - stream objects: creation, destruction, wrapping.
+
+   Creates streams from a pool (ds__cpu_stream_make), destroys them (ds__cpu_stream_destroy), and
+   recycles them when they are drained (ds__cpu_recycle). Wraps and unwraps native streams, which
+   are the stream objects themselves.
+
+   Invariants: a stream is in the list of its device from its creation until it is recycled. It
+   is recycled once, after `closing` was set and all its work was passed. A stream that ever
+   failed is not used again, because events may still ask about its numbers. ds__cpu_stream_make
+   returns a legacy stream only after the submissions that began without it have ended.
+   Locks: ds__cpu_stream_make takes `object_lock`, the capture lock and the device's lock one
+   after another; for a legacy stream it takes put locks under the device's lock.
+   ds__cpu_stream_destroy takes the put lock. ds__cpu_recycle takes the put lock, the device's
+   lock and `object_lock`, one after another.
+   Threads: caller's threads. The thread that drops the last reference to an executable destroys
+   its lanes, and may be a worker. ds__cpu_recycle runs on the owner of the stream. */
 #ifndef DS__CPU_STREAM_H
 #define DS__CPU_STREAM_H
 

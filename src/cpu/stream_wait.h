@@ -1,4 +1,13 @@
-/* cpu/stream_wait.h - stream wait. */
+/* cpu/stream_wait.h - waits for streams and devices.
+
+   Implements the entries `stream_query` and `stream_synchronize`, and the wait for a device
+   (ds__cpu_wait_device). ds__cpu_tokens lists the unfinished work of a device as tokens.
+
+   Invariants: a wait covers the work that was submitted before the call. A wait for a legacy
+   stream covers all blocking streams of its device. A token is valid until the driver stops.
+   Locks: ds__cpu_tokens takes the device's lock. For a stream with `watch` set, the core's
+   capture lock is taken before the wait. The waits hold no lock of the driver.
+   Threads: caller's threads, any number at once. */
 #ifndef DS__CPU_STREAM_WAIT_H
 #define DS__CPU_STREAM_WAIT_H
 

@@ -1,4 +1,19 @@
-/* cpu/submit.h - cpu submission. */
+/* cpu/submit.h - submission of stream work.
+
+   Implements the entry `submit` (ds__cpu_submit), and enqueues operations (ds__cpu_enqueue).
+   Orders blocking streams against the legacy stream, and runs small copies on an idle stream at
+   once (ds__cpu_at_once, ds__cpu_run_together). ds__cpu_mark returns the number that an event
+   stands for.
+
+   Invariants: no operation is enqueued on a stream whose `closing` is set. A blocking stream and
+   the legacy stream of its device wait for each other's operations as of the submission;
+   `legacy_seen` and `seen_by_legacy` are the numbers that are awaited already. A small copy runs
+   at once only if nothing is pending on the stream.
+   Locks: the device's legacy lock, then the stream's put lock, then the device's lock.
+   ds__cpu_at_once and ds__cpu_run_together only try put locks; copies and sums of limited size
+   run under them. Waits and inline mode run after these locks are released, but the core may
+   hold the lock of an executable.
+   Threads: caller's threads, any number at once. */
 #ifndef DS__CPU_SUBMIT_H
 #define DS__CPU_SUBMIT_H
 

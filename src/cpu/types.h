@@ -1,4 +1,40 @@
-/* cpu/types.h - cpu policy. */
+/* cpu/types.h - types, constants and global state of the CPU driver.
+
+   Defines the stream (ds__cpu_stream), the event, the device, the worker, the job and the
+   failure. Also holds the constants and the state of the whole driver, `ds__cpu`. Every other
+   room of cpu/ except options.h includes this room.
+
+   Policy:
+   1. A stream is a queue. At most one thread at a time takes operations from it.
+   2. The operations of a stream are numbered. `submitted` is the last number enqueued, `done`
+      the last number passed.
+   3. A stream and a number form a token. It means all work of the stream up to the number. An
+      event keeps a token, a wait operation names one, and a host thread sleeps on one.
+   4. Stream objects are recycled, but not freed before shutdown, and their numbers continue. A
+      token therefore stays valid.
+   5. A stream that waits for a token is parked on the stream of the token. It holds no thread.
+   6. A stream whose next operation is a host function goes to a thread for host functions.
+      Workers never run host functions.
+   7. After a worker has emptied a stream, it polls the stream for some microseconds (state
+      POLLED). A stream of small operations then costs no wake-up. Before a long operation, the
+      worker releases all streams that it polls.
+   8. A stream that becomes ready wakes a worker only if no worker is about to look at the ready
+      streams (`lookers`).
+   9. The monitor thread ticks every millisecond while anything runs. It adds a thread for host
+      functions if all of them are stuck. It also takes polled streams from a worker whose
+      operation lasts longer than expected.
+
+   Invariants: the thread that sets a stream's state to RUNNING owns the stream. Only the owner
+   takes operations from the queue and writes `done`. `done` never decreases. A proxy and the
+   gate of an executable only count: their state is COUNTS, and they have no operations.
+   Locks: the order is a device's legacy lock, a stream's put lock, the device's lock,
+   `block_lock`, `raw_lock`. A put lock also comes before `wait_lock` and before the pool's lock
+   (`ds__cpu.lock`). The core's capture lock and the mutex of the shared-memory registries come
+   before an event's lock, `object_lock` before `raw_lock`. Exception: the creation of a legacy
+   stream takes put locks under the device's lock, before another thread can use that stream.
+   Threads: caller's threads, workers, threads for host functions, one monitor, and one watcher
+   for interprocess events. The options at the head of `ds__cpu` are set before the first of
+   these threads starts. */
 #ifndef DS__CPU_TYPES_H
 #define DS__CPU_TYPES_H
 
@@ -6,20 +42,6 @@
 #include "../api/cpu.h"
 #include "../base/operation.h"
 #include "../base/ipc_board.h"
-
-/* A stream is a queue that at most one thread at a time takes from. Its operations are numbered;
-   `submitted` is the last number put in, `done` the last one passed. So (stream, number) is a
-   token for "everything up to here": an event keeps one, a wait operation names one, a host
-   thread sleeps on one. Stream objects are recycled, never freed before shutdown, and go on
-   counting, so that a token stays true for ever. A stream that waits for a token is parked on
-   the stream it waits for and costs no thread. A stream whose next operation is a host function
-   goes to a thread for host functions; workers never block in the user's code. A worker that has
-   emptied a stream keeps polling it for some microseconds (state POLLED), so that a stream of
-   small operations costs no wake-up; before an operation that may take long it lets go of what
-   it polls. A worker is woken only when no other is about to look at the ready streams
-   (`lookers`). The monitor thread ticks each millisecond while anything runs: it adds a thread
-   for host functions when all are stuck and takes polled streams from a worker whose operation
-   takes longer than expected. */
 
 enum {
     DS__CPU_FREE,

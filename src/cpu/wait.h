@@ -1,4 +1,16 @@
-/* cpu/wait.h - cpu waiting. */
+/* cpu/wait.h - waits of host threads.
+
+   Waits until a stream has passed a number (ds__cpu_wait). The thread first spins, may run the
+   work that it waits for (ds__cpu_help), and then sleeps on a flag. ds__cpu_wait_virtual is the
+   wait under a virtual clock.
+
+   Invariants: a waiting thread runs only work that the awaited number depends on, and no host
+   functions. It runs nothing if there is a time limit, a seed or a fabric, or if it must sleep
+   at once. Its waiter is on its stack, and out of the stream's list before the function returns.
+   `hurry` counts threads in longer waits (without a fabric), `asleep` threads that sleep.
+   Locks: takes `wait_lock` to enter and leave the list. The caller must not hold a lock of the
+   driver, and no such lock is held during a wait.
+   Threads: caller's threads, and the thread that shuts down. Any number may wait for one stream. */
 #ifndef DS__CPU_WAIT_H
 #define DS__CPU_WAIT_H
 

@@ -1,4 +1,19 @@
-/* cpu/watcher.h - cpu watcher. */
+/* cpu/watcher.h - watcher thread, and interprocess event entries.
+
+   The watcher (ds__cpu_watcher_main) follows streams of other processes while a wait in this
+   process needs them. ds__cpu_event_foreign brings an event up to date, ds__cpu_event_publish
+   makes a record visible, ds__cpu_event_export and ds__cpu_event_import pass an event between
+   processes.
+
+   Invariants: a watched proxy holds one user of its registry and one waiter of its page
+   (ds__sheet) until it has passed `wanted`. Proxies of one registry are adjacent in the list
+   `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
+   death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
+   Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
+   lock. The watcher sleeps without it. pthread_create runs under it in ds__cpu_watch_for. The
+   check for open captures is made before it is taken.
+   Threads: one watcher, which the first wait starts and ds__cpu_watcher_end joins after all work
+   is done. Caller's threads, any number at once. */
 #ifndef DS__CPU_WATCHER_H
 #define DS__CPU_WATCHER_H
 

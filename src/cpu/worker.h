@@ -1,4 +1,19 @@
-/* cpu/worker.h - cpu threads. */
+/* cpu/worker.h - main loops of workers, host-function threads, monitor.
+
+   ds__cpu_worker_main takes ready streams and polls those that it has emptied,
+   ds__cpu_virtual_main does this under a virtual clock, and ds__cpu_host_main runs host
+   functions. ds__cpu_monitor_main ticks while anything runs and helps streams that are stuck
+   (ds__cpu_watch).
+
+   Invariants: all these threads block signals. In workers and threads for host functions
+   `in_callback` is set, so that user code cannot call back. Each thread reads or sets the word
+   on which it sleeps, and then looks at `quit`. Only the worker itself adds to `polled`; other
+   threads take a stream from it by its state.
+   Locks: ds__cpu_host_main holds the pool's lock except while it runs a stream or sleeps. The
+   monitor starts threads under the pool's lock. Workers hold no lock of the driver in their
+   loops.
+   Threads: each main function runs on the thread that it names. The monitor also takes over
+   polled streams and wakes missed waiters. */
 #ifndef DS__CPU_WORKER_H
 #define DS__CPU_WORKER_H
 

@@ -1,4 +1,20 @@
-/* cuda/call.h - cuda calls and errors. */
+/* cuda/call.h - scopes, errors and capture modes of CUDA calls.
+
+   Wraps the calls into CUDA. ds__cuda_enter opens a scope with a current device, ds__cuda_leave
+   closes it, and ds__cuda_on opens one for a stream. DS__RT checks a call of cudart, DS__DR_CODE
+   calls an entry point of the driver library, and ds__cuda_fail reports the error. ds__cuda_relax
+   and ds__cuda_query_begin change the thread's capture mode around calls that an open capture could
+   forbid.
+
+   Invariants: A successful ds__cuda_enter needs one ds__cuda_leave; a failed one needs none.
+   ds__cuda_leave makes the former device current again. An error that was pending in the thread
+   before the scope stays its last error. ds__cuda_enter marks the device as used.
+   Locks: The successful path takes none. Codes 900 to 908 take the capture lock
+   (ds__cuda_capture_failed) unless the thread holds it (ds__tls.capture_locked). ds__cuda_fail may
+   invoke the user's log function under the locks of the caller.
+   Threads: any. A scope belongs to the thread that opened it. The per-thread stream of another
+   thread is refused (ds__cuda_mine), because CUDA's handle for it means the calling thread's
+   stream. */
 #ifndef DS__CUDA_CALL_H
 #define DS__CUDA_CALL_H
 

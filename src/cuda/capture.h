@@ -1,4 +1,17 @@
-/* cuda/capture.h - cuda begin and end of captures. */
+/* cuda/capture.h - begin and end of captures.
+
+   Begins a capture on a stream (ds__cuda_capture_begin) and ends it (ds__cuda_capture_end). At the
+   end, the nodes and dependencies in CUDA's graph are read into the shadow graph (ds__body).
+
+   Invariants: `origin` of a capture is set exactly while the capture is in the core's list. A
+   capture is listed before any thread can enqueue work into it without notice: capture_count is
+   raised before CUDA begins it. If CUDA drops a capture at its end, `graph` is NULL, unless the
+   capture went into an existing graph. Streams that were made for a capture end after it.
+   Locks: ds__cuda_capture_begin and ds__cuda_capture_end take the capture lock and hold it across
+   the driver calls that begin, end and read the capture. ds__cuda_capture_over expects it.
+   ds__cuda_end_siblings must run without it, because ending a stream may take it. The core holds
+   ds__g.begin during a begin, and also the graph's lock if the graph existed before.
+   Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. */
 #ifndef DS__CUDA_CAPTURE_H
 #define DS__CUDA_CAPTURE_H
 

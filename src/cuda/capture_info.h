@@ -1,4 +1,20 @@
-/* cuda/capture_info.h - cuda open captures. */
+/* cuda/capture_info.h - open captures: look-up, invalidation and errors.
+
+   Finds the capture of a stream (ds__cuda_find_capture) and captures that CUDA has invalidated
+   (ds__cuda_find_spoilt). Reports CUDA's codes 900 to 908 (ds__cuda_capture_failed). Before a
+   release of memory, ds__cuda_wait_streams waits for the streams outside of captures.
+
+   Invariants: ds__tls.capture_locked counts how often the thread holds the capture lock. CUDA does
+   not number an invalid capture, so it is found by the number stored in the stream or by the stream
+   where it began. An error names the capture of the stream or event, else the capture that the call
+   invalidated, else the one whose rules the call broke.
+   Locks: ds__cuda_lock takes the capture lock. ds__cuda_capture_of, ds__cuda_find_capture and
+   ds__cuda_is_spoilt expect it; ds__cuda_find_spoilt and ds__cuda_forbidden take it;
+   ds__cuda_capture_failed takes it unless the thread holds it. Driver calls run under it.
+   ds__cuda_wait_streams holds ds__cuda.lock across cudaStreamIsCapturing, event creation and event
+   records, never across a wait.
+   Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
+   out. */
 #ifndef DS__CUDA_CAPTURE_INFO_H
 #define DS__CUDA_CAPTURE_INFO_H
 

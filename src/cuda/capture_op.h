@@ -1,4 +1,21 @@
-/* cuda/capture_op.h - cuda work that is captured. */
+/* cuda/capture_op.h - stream work while a capture is open.
+
+   Enqueues work while a capture is open (ds__cuda_submit_watched). In a capture of devstream,
+   ds__cuda_put_captured enqueues the operation, and ds__cuda_note enters its node into the shadow
+   graph. In a capture that devstream did not begin, ds__cuda_host_in_capture attaches the data of a
+   host function to CUDA's graph.
+
+   Invariants: A refusal by devstream (ds__cuda_refuse) leaves the capture valid. A failure in
+   ds__cuda_note keeps the operation and the error text; the node stays of an unknown kind. Objects
+   kept under DS__CUDA_NEW get a node, or DS__CUDA_NOWHERE, before the capture lock is released.
+   Streams made for work on another device live until the capture ends. A capture refuses pageable
+   memory unless the user has declared it stable.
+   Locks: ds__cuda_submit_watched loads kernels first, then takes the capture lock and holds it
+   across the driver calls of captured work. Other work is enqueued after its release. The functions
+   that change a capture or its graph expect the lock. ds__cuda_refuse takes it unless the thread
+   holds it; ds__cuda_host_in_capture needs none. ds__cuda.mutex, ds__cuda.lock, `host_lock` and a
+   stream's lock may be taken under it.
+   Threads: any. The legacy stream cannot capture and takes the ordinary path. */
 #ifndef DS__CUDA_CAPTURE_OP_H
 #define DS__CUDA_CAPTURE_OP_H
 

@@ -1,4 +1,18 @@
-/* cuda/capture_query.h - capture query. */
+/* cuda/capture_query.h - capture queries and dependencies, submit entry.
+
+   Implements the entries that query a capture, read or change a stream's dependencies in it, and
+   set the thread's capture mode. Ends captures without a call of the user
+   (ds__cuda_capture_abandon, ds__cuda_stop_capture). Also holds the submit entry (ds__cuda_submit).
+
+   Invariants: ds__cuda_submit takes the direct path only if no capture is open and the operation is
+   not bound to one (DS__OP_INSIDE). A capture on another thread's per-thread stream cannot be ended
+   in CUDA; only devstream's records of it are dropped.
+   Locks: All entries except submit and capture_mode take the capture lock and call CUDA under it;
+   ds__cuda_active and ds__cuda_give_up expect it. Streams of an abandoned capture end, and
+   ds__capture_over runs, after its release. ds__cuda_submit takes locks only as capture_op.h and
+   submit.h say.
+   Threads: any. capture_mode changes the mode of the calling thread only. ds__cuda_capture_abandon
+   runs during shutdown. */
 #ifndef DS__CUDA_CAPTURE_QUERY_H
 #define DS__CUDA_CAPTURE_QUERY_H
 

@@ -1,4 +1,19 @@
-/* cuda/copy.h - copy. */
+/* cuda/copy.h - copies, fills and waits between streams.
+
+   Enqueues copies (ds__cuda_submit_copy) and fills (ds__cuda_submit_fill). Uses a host function
+   between host memory, staging.h for a CPU device's memory, and a temporary stream for another
+   GPU's memory (ds__cuda_elsewhere). ds__cuda_wait_stream makes a stream wait for another one.
+   ds__cuda_copy_now copies at once for a stream of the CPU driver.
+
+   Invariants: ds__cuda_elsewhere makes a stream for one operation, because a shared one would order
+   unrelated streams. A stream's `mark` is not recorded again between a record and the wait for it.
+   ds__cuda_run_together never runs its function, since a GPU's streams cannot be held.
+   Locks: ds__cuda_wait_stream holds the other stream's lock across event creation, the record and
+   cudaStreamWaitEvent; it reports errors of these calls after the release. It may run under the
+   capture lock. ds__cuda_copy_now holds ds__cuda.mutex while it creates a side stream, not during
+   the copy. The other functions take none here.
+   Threads: any. ds__cuda_copy_now runs on the thread that executes the CPU driver's kernel, and
+   blocks it until the copy is done. All such copies of a device share one side stream. */
 #ifndef DS__CUDA_COPY_H
 #define DS__CUDA_COPY_H
 
@@ -160,7 +175,6 @@ static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
                                            : ds__cuda_elsewhere(s, device, op, ds__cuda_fill);
 }
 
-/* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
 static int ds__cuda_device_of(const void *ptr) {
     ds_pointer_info info;
     if (!ds__known(ptr, &info) && ds__ask(ptr, &info) < 0)
@@ -180,6 +194,7 @@ static ds_result ds__cuda_run_together(void *const *streams, size_t count,
     return DS_OK;
 }
 
+/* For a stream of the CPU driver, on whichever thread runs it: returns when the copy is done. */
 static ds_result ds__cuda_copy_now(const ds__op *op) {
     int to = ds__cuda_device_of(op->u.copy.dst);
     int from = ds__cuda_device_of(op->u.copy.src);

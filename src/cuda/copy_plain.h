@@ -1,4 +1,17 @@
-/* cuda/copy_plain.h - cuda copies and fills. */
+/* cuda/copy_plain.h - copies by cudart and work on host memory.
+
+   Enqueues a copy by cudart (ds__cuda_move) and says how cudart must be told about operands
+   (ds__cuda_where, ds__cuda_kind, ds__cuda_on_gpu). Runs copies and fills between host memory as
+   host functions (ds__cuda_submit_host_work). For these, cudart would block the caller or has no
+   function.
+
+   Invariants: An operand at an unknown place counts as one on a GPU, and cudart finds its place.
+   The copy of the operation is freed by the destructor of its host function. With DS__OP_BLOCKS,
+   ds__cuda_submit_host_work returns after the work is done.
+   Locks: none of its own. ds__cuda_submit_host_work uses host_func.h and may wait for the stream,
+   so its callers hold no lock of the driver.
+   Threads: any; ds__cuda_move runs in a scope of its caller. ds__cuda_host_work runs on CUDA's
+   callback thread, or during shutdown on the thread that drains. */
 #ifndef DS__CUDA_COPY_PLAIN_H
 #define DS__CUDA_COPY_PLAIN_H
 

@@ -1,4 +1,18 @@
-/* cuda/device.h - cuda start and devices. */
+/* cuda/device.h - start-up and devices.
+
+   Finds the CUDA devices and the entry points of the driver library (ds__cuda_probe) and starts the
+   driver (ds__cuda_start). Implements the device entries: properties, memory, links, speed, peer
+   access, priorities and synchronisation. Reset is not supported.
+
+   Invariants: ds__cuda_probe creates no context. Peer access is asked for once for each ordered
+   pair of devices, is enabled with the first positive answer, and is never disabled.
+   ds__cuda_device_synchronize unloads only modules that had no users before the wait.
+   Locks: ds__cuda_device_synchronize takes ds__cuda.mutex before and after its wait, never during
+   the wait. The other functions take none.
+   Threads: probe and start run during initialisation, all other entries on any thread. If two
+   threads enable the same peer access, the second one accepts CUDA's answer "already enabled".
+   Memory queries and peer access run in relaxed capture mode, so open captures neither forbid them
+   nor become invalid. */
 #ifndef DS__CUDA_DEVICE_H
 #define DS__CUDA_DEVICE_H
 
@@ -30,9 +44,10 @@ static void ds__cuda_probe(ds_backend_info *out) {
 #undef DS__CUDA_NAME
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
+    /* count, runtime, driver: untouched on failure */
     int count = 0;
     int runtime = 0;
-    int driver = 0; /* untouched on failure */
+    int driver = 0;
     const char *call = "cudaGetDeviceCount";
     cudaError_t pending = cudaPeekAtLastError();
     cudaError_t code = cudaGetDeviceCount(&count);

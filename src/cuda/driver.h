@@ -1,4 +1,18 @@
-/* cuda/driver.h - cuda end. */
+/* cuda/driver.h - driver table, drain and stop.
+
+   Includes all rooms of the CUDA driver and fills its table (ds__cuda_driver). ds__cuda_drain waits
+   for all work, host functions included. ds__cuda_stop frees the driver's own streams, pools,
+   modules and staging buffers.
+
+   Invariants: After ds__cuda_drain, no host function is enqueued or running. If a device failed and
+   CUDA runs no host function for 0.1 s, ds__cuda_drain runs the pending ones of that device with
+   the failure. Their records stay allocated, because CUDA may still invoke them.
+   Locks: The core holds its initialisation mutex. ds__cuda_drain takes `host_lock` only to choose a
+   host function; it runs user code after it has released that lock. ds__cuda_stop takes
+   ds__cuda.mutex to take the modules out of their list.
+   Threads: drain runs on the thread that calls ds_shutdown; stop runs there, or where an
+   initialisation failed. No other thread is in an entry of the driver then, but CUDA's threads may
+   run host functions during the drain. */
 #ifndef DS__CUDA_DRIVER_H
 #define DS__CUDA_DRIVER_H
 

@@ -1,4 +1,19 @@
-/* cuda/event.h - cuda events. */
+/* cuda/event.h - events.
+
+   Creates, destroys, queries, waits for and measures the driver's events (ds__cuda_event), and
+   exchanges them with other processes (export, import). The core creates an event for its first
+   record. If that record failed and the next one is on another device, ds__cuda_event_create makes
+   a new event and chains the former one (`older`).
+
+   Invariants: The native event and the device of an object never change. An older event lives until
+   ds__cuda_event_destroy, because a reader may still hold it. `capture` is the number of the
+   capture in which the event was last recorded, or 0.
+   Locks: none of the driver. The core holds the event's own lock (`bind`) around
+   ds__cuda_event_create, so cudaEventCreateWithFlags runs under a spinlock. No lock is needed for a
+   wait.
+   Threads: any; all entries except destroy may run concurrently on one event. If a capture is open,
+   queries and elapsed times run in relaxed capture mode. A wait with a time limit polls
+   (ds__cuda_poll). */
 #ifndef DS__CUDA_EVENT_H
 #define DS__CUDA_EVENT_H
 

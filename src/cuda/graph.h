@@ -1,4 +1,18 @@
-/* cuda/graph.h - graph. */
+/* cuda/graph.h - native graphs: creation, nodes, edges and clones.
+
+   Makes, clones and destroys the native graph of a shadow graph (ds__body), and adds nodes and
+   edges to it (the entries graph_*). ds__cuda_rebuild builds the native graph anew from the shadow
+   graph, if CUDA cannot change a node in place.
+
+   Invariants: Every node of the shadow graph has its native node in `native`, unless the shadow
+   graph has no native graph yet (b->native is NULL). Such a graph gets one when it becomes a child
+   node. A failed rebuild leaves the graph as it was. `graph` is NULL if the capture that was to
+   make it failed; ds__cuda_usable refuses such a graph.
+   Locks: takes none. The core holds the graph's lock, a spinlock, also during driver calls. While a
+   capture makes the graph, the core holds the capture lock too (ds__cuda_usable,
+   ds__cuda_graph_add, ds__cuda_graph_edges). ds__cuda_graph_create and ds__cuda_graph_destroy need
+   no lock. Adding a kernel node may take ds__cuda.mutex.
+   Threads: any. */
 #ifndef DS__CUDA_GRAPH_H
 #define DS__CUDA_GRAPH_H
 

@@ -1,4 +1,21 @@
-/* cuda/graph_exec.h - graph exec. */
+/* cuda/graph_exec.h - executable graphs: instantiation, update, launch.
+
+   Instantiates graphs, updates and changes executables (ds__cuda_exec), and launches and uploads
+   them. ds__cuda_remake changes one node by an update from a changed clone, where CUDA cannot set
+   the node in the executable. At the driver's stop, ds__cuda_end_keeps ends what executables still
+   keep.
+
+   Invariants: `kept` is the clone of the instantiated graph, or NULL if CUDA cannot copy the graph;
+   its nodes name the executable's nodes. `now` is a graph of what the executable does, unless
+   `stale` is set. `off` is 1 for a node that CUDA switched off, and 2 for a host node with an empty
+   task. `owns` holds the objects of what the executable does now. A failed change leaves the
+   executable as it was.
+   Locks: The core holds the executable's lock, a spinlock, also during driver calls; for an update
+   also the graph's lock, for an instantiation only that. Dropping kept objects may run user
+   destructors under these locks. ds__cuda_end_keeps takes `host_lock` and runs destructors after
+   its release.
+   Threads: any. ds__cuda_end_keeps runs during the stop, waits for CUDA's threads, and takes over
+   after 0.1 s without progress. */
 #ifndef DS__CUDA_GRAPH_EXEC_H
 #define DS__CUDA_GRAPH_EXEC_H
 

@@ -1,4 +1,18 @@
-/* cuda/graph_keep.h - cuda executables. */
+/* cuda/graph_keep.h - lifetime of the objects that executables need.
+
+   Makes a CUDA user object that owns all kept objects of an executable (ds__cuda_keep_make), and
+   moves it into a graph before instantiation (ds__cuda_retain). ds__cuda_exec_end destroys an
+   executable.
+
+   Invariants: The thread that changes a keep's state from pending to taken drops its objects, so
+   this happens once. A keep is in ds__cuda.keeps until its objects are dropped. After instantiation
+   or update only CUDA's executable owns the user object; CUDA ends it after the last launch.
+   Locks: `host_lock` guards the list of keeps; no call into CUDA is made under it. User destructors
+   run before ds__cuda_keep_end takes it. The keep itself is freed under it, so the stop of the
+   driver cannot come first. The user's free function therefore runs under a spinlock.
+   Threads: ds__cuda_keep_end runs on a thread of CUDA, where calls into CUDA are not allowed. If
+   the user object cannot be made, it runs on the caller's thread. The other functions run on any
+   thread. */
 #ifndef DS__CUDA_GRAPH_KEEP_H
 #define DS__CUDA_GRAPH_KEEP_H
 

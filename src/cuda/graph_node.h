@@ -1,4 +1,16 @@
-/* cuda/graph_node.h - graph node. */
+/* cuda/graph_node.h - native nodes.
+
+   Translates a node of the shadow graph (ds__node) into CUDA's parameters and adds its native node
+   to a graph (ds__cuda_add). ds__cuda_put_kernel adds a kernel node, or sets one in a graph or an
+   executable.
+
+   Invariants: The device of a node is current while the node is made or set. The data of a host or
+   child node is kept in the graph under the index from the caller; after a failure nothing is kept.
+   One kernel node is one launch, so more items than one launch can have are refused. A switched-off
+   node becomes an empty node.
+   Locks: none of its own. The caller holds the locks that graph.h and graph_exec.h name. A kernel
+   that is not loaded, or needs more dynamic shared memory, takes ds__cuda.mutex.
+   Threads: any. */
 #ifndef DS__CUDA_GRAPH_NODE_H
 #define DS__CUDA_GRAPH_NODE_H
 

@@ -1,4 +1,14 @@
-/* cuda/graph_read.h - cuda native graphs beside pictures. */
+/* cuda/graph_read.h - native graphs read into shadow graphs.
+
+   Reads nodes (ds__cuda_read_nodes) and dependencies (ds__cuda_read_after) of a CUDA graph into its
+   shadow graph (ds__body). Finds the index of a native node (ds__cuda_index).
+
+   Invariants: A node that the shadow graph lacks is appended as a node of kind DS_NODE_NATIVE, in
+   CUDA's order and with its dependencies. Known nodes stay as they are. Dependencies on nodes
+   outside the shadow graph are left out.
+   Locks: takes none. The caller holds the capture lock if a capture makes the graph, else the
+   graph's lock in the core. Driver calls run under it.
+   Threads: any. */
 #ifndef DS__CUDA_GRAPH_READ_H
 #define DS__CUDA_GRAPH_READ_H
 

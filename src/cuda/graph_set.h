@@ -1,4 +1,18 @@
-/* cuda/graph_set.h - graph set. */
+/* cuda/graph_set.h - changes of nodes in graphs and executables.
+
+   Changes a node of a graph (ds__cuda_graph_set), of a child graph (ds__cuda_set_child) or of an
+   executable (ds__cuda_set). If CUDA cannot change a node in place, ds__cuda_graph_set builds the
+   native graph anew. A new node instead would be the last one of its graph, and updates of
+   executables depend on the order.
+
+   Invariants: A graph with nodes of unknown kind, or in the making by a capture, cannot be built
+   anew; such a change is refused. If ds__cuda_graph_set fails, the graph's kept objects are
+   unchanged. A child graph is changed only if it has the same nodes and dependencies in the same
+   order.
+   Locks: takes none. The core holds the lock of the graph or executable, and the capture lock while
+   a capture makes the graph. Driver calls run under them; setting a kernel node may take
+   ds__cuda.mutex.
+   Threads: any. */
 #ifndef DS__CUDA_GRAPH_SET_H
 #define DS__CUDA_GRAPH_SET_H
 

@@ -1,19 +1,38 @@
-/* cuda/graph_types.h - cuda capture and graphs. */
+/* cuda/graph_types.h - captures and graphs: types, kept objects, host tasks.
+
+   Declares the native part of a graph (ds__cuda_graph), of an executable (ds__cuda_exec) and of a
+   capture's origin. A list of kept objects (ds__cuda_owns) holds the data that native nodes use.
+   ds__cuda_task is the data of a host node, and ds__cuda_host_node runs it.
+
+   Policy:
+   1. CUDA captures, keeps the rules of capture and runs graphs. Beside each native graph stands the
+      shadow graph of the core (ds__body). Node i of the shadow graph is the i-th node of the native
+      graph.
+   2. After each operation of devstream on a stream that captures, CUDA is asked for the node of the
+      operation. Nodes of other libraries are entered as nodes of unknown kind.
+   3. An executable is made from a clone of the graph, because the graph may be destroyed first. The
+      clone stays, since CUDA names the nodes of the executable by its handles.
+   4. The data of host nodes has a count of owners. Shadow graphs own the data; CUDA owns the data
+      of an executable through one user object. An update replaces that object; the former one ends
+      after its last launch (Programming Guide, "CUDA User Objects").
+   5. Codes 900 to 908 tell neither the capture nor whether it is still valid. Both are looked up.
+
+   Invariants: An entry of ds__cuda_owns has one reference to its object and the index of its node,
+   or one of the tags DS__CUDA_ATTACHED, DS__CUDA_NOWHERE and DS__CUDA_NEW. A task whose `fn` is
+   NULL runs nothing.
+   Locks: takes none. The graph's lock in the core guards a graph's list, and the capture lock does
+   while a capture makes the graph. `capture` is guarded by the capture lock. An executable's list
+   is guarded by the executable's lock. Dropping the last reference to an object runs the user's
+   destructor under the locks of the caller.
+   Threads: any. ds__cuda_host_node runs on a thread of CUDA, with ds__tls.in_callback set. `fn` is
+   atomic, because the stop of the driver may clear it while graphs of other libraries still have
+   the node. */
 #ifndef DS__CUDA_GRAPH_TYPES_H
 #define DS__CUDA_GRAPH_TYPES_H
 
 #include "../base/graph_body.h"
 #include "types.h"
 #include "copy_plain.h"
-
-/* Policy. CUDA captures, keeps the rules and runs graphs; beside each native graph stands the
-   core's picture, whose node i is the native graph's i-th. After each operation of ours on a
-   stream that captures, CUDA is asked which node it became; what others have put there is
-   entered as a node that is not known. An executable is made from a clone, which stays for its
-   nodes' handles, since the graph may go. What host nodes need is counted: pictures own it, and
-   what an executable needs CUDA owns, through one user object, which an update replaces and
-   which ends after the last launch that needs it (Programming Guide, "CUDA User Objects"). Codes
-   900 to 908 tell neither which capture nor whether it goes on: both are looked up. */
 
 /* What belongs to nodes of a native graph: the records of its host nodes and, in executables,
    what the user attached. */
@@ -49,19 +68,16 @@ typedef struct ds__cuda_origin {
 
 typedef struct ds__cuda_exec {
     cudaGraphExec_t exec;
-    /* device, stale: stale: `now` missed a change */
     int device;
-    int stale;
-    /* kept, now: what it was made from, by whose nodes CUDA knows its nodes; what it does now.
-       NULL: CUDA cannot copy the graph */
+    int stale; /* `now` missed a change */
+    /* the graph that it was made from; CUDA knows its nodes by the nodes of this graph */
     cudaGraph_t kept;
-    cudaGraph_t now;
+    cudaGraph_t now; /* what it does now; both NULL: CUDA cannot copy the graph */
     cudaGraphNode_t *kept_node;
     cudaGraphNode_t *now_node;
     uint32_t count;
-    /* off, on: by node: switched off; its device */
-    unsigned char *off;
-    unsigned char *on;
+    unsigned char *off; /* by node: switched off */
+    unsigned char *on;  /* by node: its device */
     /* kernels and events of `kept`, whose nodes CUDA may look at whatever the executable does
        now */
     ds__body *held;

@@ -1,4 +1,18 @@
-/* cuda/host_func.h - cuda host functions. */
+/* cuda/host_func.h - host functions and callbacks.
+
+   Enqueues host functions and callbacks (ds__cuda_submit_host, ds__cuda_post) and runs each once
+   (ds__cuda_run_host). Both use cudaStreamAddCallback, which CUDA invokes after a failure as well.
+   If the stream captures, a host function becomes a node by capture_op.h.
+
+   Invariants: A record is in ds__cuda.hosts until it begins to run. The thread that changes its
+   state from pending to taken runs it. host_count includes a record until its function and its
+   destructor have returned. After a failure a callback gets DS_ERR_FAILED, a host function does not
+   run, and the destructor runs in any case.
+   Locks: `host_lock` guards the list; no driver call and no user code runs under it. ds__cuda_post
+   may be called under the capture lock or a stream's staging mutex.
+   Threads: any thread enqueues. The functions run on CUDA's callback thread, or during shutdown,
+   after the failure of a device, on the thread that drains. Calls into devstream are refused there
+   (ds__tls.in_callback). */
 #ifndef DS__CUDA_HOST_FUNC_H
 #define DS__CUDA_HOST_FUNC_H
 

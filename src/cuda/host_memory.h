@@ -1,4 +1,15 @@
-/* cuda/host_memory.h - host memory. */
+/* cuda/host_memory.h - pinned memory, release of memory, pointer queries.
+
+   Implements the entries host_alloc, host_register, memory_wait, memory_release and pointer_query.
+   memory_release also ends the device memory of memory.h and registrations of host memory.
+
+   Invariants: Pinned memory is usable from all devices. memory_release releases the memory even if
+   cudart reports the failure of earlier work. If an open capture lets the thread free, memory_wait
+   does not wait for whole devices, which would invalidate the captures of their streams.
+   Locks: memory_wait takes the capture lock (ds__cuda_forbidden) and ds__cuda.mutex or
+   ds__cuda.lock in turn; it waits under none of them. The other entries take none.
+   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode, so open
+   captures do not matter. memory_wait blocks the caller. */
 #ifndef DS__CUDA_HOST_MEMORY_H
 #define DS__CUDA_HOST_MEMORY_H
 

@@ -1,4 +1,16 @@
-/* cuda/launch.h - launch. */
+/* cuda/launch.h - kernel launches.
+
+   Launches kernels over items or over a grid (ds__cuda_launch). Points CUDA to the parameters
+   (ds__cuda_params), computes the grid of a number of items (ds__cuda_items_grid), and splits too
+   many items into several launches (ds__cuda_launch_items).
+
+   Invariants: The limit of dynamic shared memory of a function on a device only grows, because a
+   launch of another thread may need it. Items are split only if the kernel takes FIRST and COUNT
+   and both have 8 bytes. ds__cuda_launch_one expects a kernel that is loaded on the device.
+   Locks: ds__cuda_allow_shared takes ds__cuda.mutex across cudaFuncSetAttribute or
+   cuFuncSetAttribute; the caller may hold the capture lock. A launch without a new limit takes
+   none.
+   Threads: any. */
 #ifndef DS__CUDA_LAUNCH_H
 #define DS__CUDA_LAUNCH_H
 

@@ -1,4 +1,16 @@
-/* cuda/memory.h - cuda memory. */
+/* cuda/memory.h - device memory and access rights.
+
+   Implements the entry memory_alloc. Helps the other memory rooms: ds__cuda_quiet relaxes the
+   capture mode for the allocator, ds__cuda_short completes out-of-memory errors, and
+   ds__cuda_readers lists the devices with access to a device's memory.
+
+   Invariants: ds__cuda_readers lists the device itself and every device that can reach it; it makes
+   no context and enables nothing. The answers of CUDA about pairs of devices are kept in
+   ds__cuda.near and never change.
+   Locks: none.
+   Threads: any. ds__cuda.near is atomic; two threads may ask CUDA about the same pair at once.
+   Allocations for the allocator (ds__tls.quiet) run in relaxed capture mode; other allocations do
+   not, as with cudaMalloc. */
 #ifndef DS__CUDA_MEMORY_H
 #define DS__CUDA_MEMORY_H
 

@@ -1,4 +1,19 @@
-/* cuda/module.h - cuda kernels. */
+/* cuda/module.h - kernel images and functions.
+
+   Loads the image of a kernel on a device and finds its function (ds__cuda_ready), and unloads
+   images without users. ds__cuda_loaded gives the function of a kernel on a device without a lock.
+   Implements the entries kernel_load and kernel_destroy.
+
+   Invariants: Kernels with the same image address and device share a module, which counts its
+   users. A module without users is never used again, because its address may belong to another
+   image by then. It is unloaded after a wait for the device, or at once if no function was found in
+   it. `function` is stored last, with release order.
+   Locks: ds__cuda_ready, ds__cuda_kernel_destroy and ds__cuda_take_modules take ds__cuda.mutex;
+   ds__cuda_load_module, ds__cuda_load_function and ds__cuda_load expect it. It is held while the
+   driver compiles PTX, so other loads wait. ds__cuda_unload needs no lock.
+   Threads: any. Loading and unloading run in relaxed capture mode. ds__cuda_kernel_destroy runs
+   when nothing can launch the kernel any more; the module stays loaded for pending launches until
+   the device has been waited for. */
 #ifndef DS__CUDA_MODULE_H
 #define DS__CUDA_MODULE_H
 

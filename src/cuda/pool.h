@@ -1,4 +1,16 @@
-/* cuda/pool.h - pool. */
+/* cuda/pool.h - stream-ordered allocation from CUDA's default pool.
+
+   Implements the driver's own allocator (async_alloc, async_free, async_trim, async_info) over the
+   default memory pool of each device. ds__cuda_pool sets the pool up at its first use,
+   ds__cuda_pool_end restores it.
+
+   Invariants: ds__cuda.pool holds a pool only after its set-up: reuse is allowed, other devices
+   have access, and freed memory is kept. The former release threshold is stored and set again at
+   the end. A stream that captures is refused both allocation and free, and the capture stays valid.
+   Locks: ds__cuda_pool takes ds__cuda.mutex across the driver calls of the set-up.
+   ds__cuda_not_captured takes the capture lock, after the mutex is released, and calls CUDA under
+   it. Allocation and free themselves run without a lock.
+   Threads: any. ds__cuda_pool_end runs while the driver stops. */
 #ifndef DS__CUDA_POOL_H
 #define DS__CUDA_POOL_H
 

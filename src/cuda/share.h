@@ -1,4 +1,13 @@
-/* cuda/share.h - share. */
+/* cuda/share.h - device memory shared between processes.
+
+   Implements the entries share_alloc, share_export, share_import, share_close and share_release
+   with cudaMalloc and CUDA's handles for other processes. The handle is a cudaIpcMemHandle_t in 64
+   bytes.
+
+   Invariants: An import of a handle of the same process fails with DS_ERR_ILLEGAL_STATE
+   (ds__cuda_own_handle). No work uses the memory when it is closed or released.
+   Locks: none.
+   Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode. */
 #ifndef DS__CUDA_SHARE_H
 #define DS__CUDA_SHARE_H
 

@@ -1,4 +1,20 @@
-/* cuda/staging.h - staging. */
+/* cuda/staging.h - staged copies between a GPU and a CPU device.
+
+   Copies between a GPU and memory of a CPU device (ds__cuda_staged_to_gpu,
+   ds__cuda_staged_from_gpu). That memory is host memory, but it may be touched in stream order
+   only. The copy runs piece by piece through one pinned buffer. Host functions copy between the
+   buffer and that memory; cudart copies between the buffer and the GPU.
+
+   Invariants: A stream has at most one buffer of DS__CUDA_STAGE bytes; its copies share the buffer,
+   because they run one after the other. The buffer counts the stream and its copies as users, and
+   without users it waits in ds__cuda.stages for another stream. The record `last` runs behind all
+   pieces and keeps the buffer until cudart has read it. A copy on a stream that captures is
+   refused.
+   Locks: The stream's staging mutex is held while all pieces of a copy are enqueued. The calls of
+   cudart run under it, after a failure also a wait for the stream. `host_lock` is taken under it.
+   The caller holds no lock of the driver.
+   Threads: any thread submits. The pieces run on CUDA's callback thread, which must not call CUDA,
+   so a buffer is kept there and not freed. */
 #ifndef DS__CUDA_STAGING_H
 #define DS__CUDA_STAGING_H
 
@@ -7,9 +23,6 @@
 #include "host_func.h"
 #include "copy_plain.h"
 
-/* A copy between a GPU and a CPU device's memory, which is host memory that may be touched in
-   stream order only: piece by piece through one pinned buffer, host functions between the buffer
-   and that memory, cudart between it and the GPU. */
 typedef struct ds__cuda_staged ds__cuda_staged;
 
 typedef struct ds__cuda_piece {

@@ -1,4 +1,17 @@
-/* cuda/stream.h - cuda streams. */
+/* cuda/stream.h - stream objects.
+
+   Creates, wraps and ends the driver's stream objects (ds__cuda_stream) and keeps the list of them.
+   Implements the entries stream_create, stream_wrap, stream_native, stream_destroy, stream_unwrap,
+   stream_hide, stream_forget and stream_identity.
+
+   Invariants: Every stream object except those of the legacy streams is in ds__cuda.streams. At
+   most one of them owns a native handle. If the last object of a handle is ended or hidden, the
+   captures that began on the handle are over. A destroyed native stream is freed by CUDA when its
+   work is done.
+   Locks: The list functions take ds__cuda.lock; this room calls no driver under it. Ending or
+   hiding a stream may take the capture lock, so the caller must not hold it. Creating a stream is
+   allowed under the capture lock.
+   Threads: any. The caller ensures exclusive use of a stream object while the object ends. */
 #ifndef DS__CUDA_STREAM_H
 #define DS__CUDA_STREAM_H
 

@@ -1,4 +1,18 @@
-/* cuda/stream_wait.h - stream wait. */
+/* cuda/stream_wait.h - queries of streams and waits of the host.
+
+   Tells whether the work of a stream is done (ds__cuda_stream_query) and waits for it
+   (ds__cuda_stream_synchronize). Records an event for later waits (ds__cuda_mark). Waits with a
+   time limit by polling (ds__cuda_poll), also for events.
+
+   Invariants: The query and the wait of the legacy stream include each blocking stream of its
+   device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
+   stream, since that would be a barrier for all blocking streams. Per-thread streams of other
+   threads are left out.
+   Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
+   cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come after its release.
+   Threads: any. If a capture is open, queries run in relaxed capture mode. The list of blocking
+   streams may change between its count and the records; streams beyond the count are not waited
+   for. */
 #ifndef DS__CUDA_STREAM_WAIT_H
 #define DS__CUDA_STREAM_WAIT_H
 

@@ -1,4 +1,18 @@
-/* cuda/submit.h - cuda submission. */
+/* cuda/submit.h - dispatch of stream work.
+
+   Enqueues an operation on a stream by its kind (ds__cuda_put), whether the stream captures or not.
+   Holds the records of events and the waits for them (ds__cuda_record, ds__cuda_wait,
+   ds__cuda_external).
+
+   Invariants: ds__cuda_put does not update the shadow graph of a capture; capture_op.h does. An
+   external record or wait uses CUDA's external flag only if the stream captures, because CUDA
+   accepts the flag only there. A record outside devstream's captures sets the event's `capture` to
+   0.
+   Locks: none of its own; launches, host functions and waits between streams take theirs.
+   ds__cuda_put is called with and without the capture lock. For copies and fills the caller holds
+   no lock, because DS__OP_BLOCKS waits for the stream. For launches and uploads of graphs the core
+   holds the executable's lock, or the graph's lock during its instantiation.
+   Threads: any. */
 #ifndef DS__CUDA_SUBMIT_H
 #define DS__CUDA_SUBMIT_H
 

@@ -1,19 +1,42 @@
-/* cuda/types.h - cuda: the CUDA driver, over cudart. */
+/* cuda/types.h - types and state of the CUDA driver.
+
+   Declares the driver's objects for streams, events, host functions, modules and staging buffers,
+   and its global state (ds__cuda). Includes the header of cudart and lists the entry points of the
+   driver library (DS__CUDA_ENTRY_POINTS). Needs neither libcuda nor cuda.h.
+
+   Policy:
+   1. cudart does streams, events, copies and memory. The driver library does contexts, kernel
+      images, launches, kernel nodes of images, fills of 2 and 4 bytes, and mapped memory. Its entry
+      points come from cudart, so nothing links to libcuda.
+   2. Queries go to the driver library as well. In cudart a query would leave "not ready" as the
+      thread's last error.
+   3. Every call of an entry runs in a scope (ds__cuda_scope). A scope makes its device current if
+      another device is current. It clears the thread's last error only if a call of the scope has
+      caused that error.
+   4. For another device, a scope pushes the primary context of the device and pops it again. With
+      CUDA 12, cudaSetDevice back to the former device could create a context there, which takes
+      hundreds of MB.
+   5. CUDA does not require the device to be current for every call (Programming Guide, "Stream and
+      Event Behavior"). In a thread without a context, however, cudart would create one for its
+      current device.
+   6. Host functions and callbacks both use cudaStreamAddCallback: CUDA runs these in every case and
+      reports a failure to them.
+
+   Invariants: `streams` holds every stream object except those of the legacy streams. A host
+   function is in `hosts` until it begins to run or CUDA refuses it. The state of a host function or
+   keep changes from pending to taken once; the thread that changes it runs or releases the object.
+   Primary contexts are retained and peer access is enabled for the life of the process.
+   Locks: `mutex` guards the modules, the side streams and the set-up of pools; it is held across
+   driver calls that compile or create. `lock` guards `streams` and is held across queries and event
+   records. `host_lock` guards `hosts`, `stages` and `keeps`; no call into CUDA is made under it.
+   The core's capture lock comes before all of them. An error about a capture takes the capture
+   lock, so errors must be reported after `lock` or a stream's lock is released.
+   Threads: any. `devices`, `multiprocessors` and the entry points are written during initialisation
+   only. CUDA's own threads use the host functions, the keeps and the staging buffers. */
 #ifndef DS__CUDA_TYPES_H
 #define DS__CUDA_TYPES_H
 
 #include "../base/operation.h"
-
-/* Policy. Streams, events, copies and memory are cudart's. What goes through the driver's own
-   entry points, which cudart hands out, so that nothing links to libcuda: kernel images,
-   launches, fills of more than bytes, and queries, which in cudart would leave "not ready" as
-   the thread's last error. Every call stands in a scope, which makes the device current when it
-   is not, and clears the thread's last error only if it was ours. For another device its primary
-   context is pushed and popped again: cudaSetDevice back to the former device would give that
-   one a context, hundreds of MB, if it had none (CUDA 12). CUDA does not ask for the device at
-   every call (Programming Guide, "Stream and Event Behavior"), but in a thread without a context
-   cudart would make one for its current device. Host functions and callbacks both are
-   cudaStreamAddCallback's: those run in every case and learn of a failure. */
 
 #if defined(__has_include)
 #if !__has_include(<cuda_runtime_api.h>)
@@ -32,9 +55,6 @@
 #error "devstream needs cudart 11.8 or newer"
 #endif
 
-/* X(function, parameters): what is taken from the driver. The types are those of cuda.h, which
-   need not be there: results, options and JIT options are ints, handles are pointers, a device's
-   address is 64 bits wide. */
 /* CUDA_KERNEL_NODE_PARAMS of CUDA 12; a driver's entry of before does not look at the last two */
 typedef struct ds__cuda_kernel_params {
     void *function;
@@ -63,6 +83,9 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
     unsigned char reserved[4];
 } ds__cuda_memory;
 
+/* X(function, parameters): the functions taken from the driver library. The types are those
+   of cuda.h, which need not be there: results, options and JIT options are ints, handles are
+   pointers, a device's address is 64 bits wide. */
 /* clang-format off */
 #define DS__CUDA_ENTRY_POINTS(X) \
     X(cuModuleLoadDataEx, \
@@ -120,7 +143,7 @@ typedef struct ds__cuda_memory { /* CUmemAllocationProp */
 enum {
     DS__CUDA_NO_CONTEXT = 201,
     DS__CUDA_NOT_READY = 600,
-    DS__CUDA_MAX_SHARED = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */,
+    DS__CUDA_MAX_SHARED = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
     DS__CUDA_HAS_SPACE = 102 /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
 };
 
@@ -136,14 +159,12 @@ typedef struct ds__cuda_stage {
 
 typedef struct ds__cuda_stream {
     cudaStream_t handle;
-    /* device, kind: DS__STREAM_* */
     int device;
-    int kind;
+    int kind; /* DS__STREAM_* */
     int priority;
     _Atomic uint64_t capture; /* the number of the capture that it was last seen in */
-    /* owned, blocking: the handle ends with this object; it is ordered with the legacy stream */
-    int owned;
-    int blocking;
+    int owned;                /* the handle ends with this object */
+    int blocking;             /* the stream is ordered with the legacy stream */
     /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
     int hidden;
     uint64_t thread;         /* a per-thread stream's */
@@ -235,10 +256,8 @@ static struct {
     ds__cuda_keep *keeps;   /* what CUDA has not let go yet */
     /* what it had not at a shutdown: it may still run and end that, which stays for good */
     ds__cuda_keep *left;
-    /* host_count, inside: host functions that were put on a stream and have not returned; that
-       run */
-    _Atomic int host_count;
-    _Atomic int inside;
+    _Atomic int host_count; /* host functions that were put on a stream and have not returned */
+    _Atomic int inside;     /* host functions that run */
     _Atomic uint64_t threads;
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)

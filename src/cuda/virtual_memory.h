@@ -1,4 +1,14 @@
-/* cuda/virtual_memory.h - virtual memory. */
+/* cuda/virtual_memory.h - address space and mapped memory.
+
+   Implements the entries that reserve address space and map memory behind it (space_reserve,
+   space_map, space_unmap, space_release) with the driver library's virtual memory management.
+
+   Invariants: A mapping is entered in the table of base/mapping.h before it is made and taken out
+   before it is unmapped. One cuMemUnmap ends one whole mapping. The memory handle is released at
+   once, so the memory lives as long as its mapping. If space_map fails, nothing stays mapped or
+   entered.
+   Locks: The table's functions take the core's mapping lock; no driver call runs under it.
+   Threads: any. All calls run in relaxed capture mode, so no open capture forbids them. */
 #ifndef DS__CUDA_VIRTUAL_MEMORY_H
 #define DS__CUDA_VIRTUAL_MEMORY_H
 

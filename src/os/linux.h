@@ -1,4 +1,18 @@
-/* os/linux.h - linux. */
+/* os/linux.h - Linux, C library and processor.
+
+   Wraps the calls that depend on Linux, the C library or the processor. They concern the clock,
+   futexes, address space, shared memory, byte locks of files and signal masks. The main users
+   are the CPU driver and the shared-memory registry (base/ipc_board.h).
+
+   Invariants: sizes and alignments of reserved address space are multiples of a page. A shared
+   memory object (ds__os_memfd) has no name in the file system and never changes its size.
+   ds__os_memfd_open opens only an object with the given cookie and size. Both report the cause
+   of a failure in errno.
+   Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
+   requested without waiting. The kernel releases it when the file is closed or the process
+   ends.
+   Threads: any; no function keeps state of its own. ds__os_block_signals changes the mask of
+   the calling thread only, which must be a thread of the library. */
 #ifndef DS__OS_LINUX_H
 #define DS__OS_LINUX_H
 

@@ -1,4 +1,12 @@
-/* os/lock.h - lock. */
+/* os/lock.h - spin lock.
+
+   Provides ds__lock, a lock for critical sections of a few dozen instructions. A waiter spins
+   64 times and then yields the processor before each further attempt.
+
+   Invariants: a zeroed lock is free and needs no other initialisation. The lock is not
+   recursive, and waiters get it in no particular order.
+   Locks: each ds__lock is one. Its holder must not sleep, wait for a driver or run user code.
+   Threads: any. Writes of one holder are visible to the next holder. */
 #ifndef DS__OS_LOCK_H
 #define DS__OS_LOCK_H
 

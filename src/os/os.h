@@ -1,4 +1,12 @@
-/* os/os.h - os. */
+/* os/os.h - entry to the operating-system layer.
+
+   Refuses unsupported processors and compilers, and includes the rooms of this layer. Other
+   layers include this file and not linux.h or lock.h.
+
+   Invariants: except for entry files and the list of drivers, no other room may have a
+   conditional around an include. Linux on x86-64 and aarch64 is the only platform so far.
+   Locks: none.
+   Threads: any. */
 #ifndef DS__OS_OS_H
 #define DS__OS_OS_H
 

@@ -1,4 +1,16 @@
-/* plan/bound.h - the bound. */
+/* plan/bound.h - bound of a collective's time.
+
+   Computes bound_ns of a plan (ds__bound): the bytes over the narrowest cut of the links, and
+   the shortest latency ceil(log2 p) times, for all_reduce twice. The narrowest cut is found by
+   maximum flow (Dinic) and Dinkelbach's iteration. ds__search_one skips further algorithms once
+   a plan reaches the bound.
+
+   Invariants: the first part is a lower bound of every plan. The second part is an estimate:
+   ranks start several copies at once, so small collectives can be faster. Ranks with the same
+   links are computed once (ds__alike). If memory is exhausted, a cut counts as 0 and no error
+   is reported.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_BOUND_H
 #define DS__PLAN_BOUND_H
 

@@ -1,4 +1,14 @@
-/* plan/cost_model.h - the model. */
+/* plan/cost_model.h - cost model and predictor.
+
+   Computes the time of single steps (ds__ns, ds__memory_ns) and predicts the end of a draft
+   whose steps have lanes (ds__predict). ds__followers lists the steps that wait for each step.
+
+   Invariants: ds__predict follows the rule and the rounding of the CPU driver's virtual clock
+   (cpu/clock.h), so both give the same time. A change of one needs the same change in the
+   other. The lists that begin with `next` are valid until the caller resets d->links to its
+   former value. Steps that wait for each other are an error.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_COST_MODEL_H
 #define DS__PLAN_COST_MODEL_H
 

@@ -1,4 +1,17 @@
-/* plan/cycle.h - rounds. */
+/* plan/cycle.h - rounds on a circle.
+
+   Makes a modulo schedule of the pieces (ds__cycle_make), for few ranks. A round has one piece
+   of each flow, and all rounds are alike. The steps of one round are put on a circle. Its
+   length is the time of the busiest wire, engine or memory, or somewhat more. Rounds follow
+   each other at this distance, and no step waits for a wire, engine or memory. Several orders
+   of the steps and numbers of pieces are tried, and the best is kept.
+
+   Invariants: the arcs of a wire, engine or memory (ds__orbit) do not overlap on the circle.
+   Times of the schedule are targets: ds__settle and ds__predict give the final ones. The random
+   numbers have a fixed seed, so the same request gives the same plan. `work` limits the time of
+   the search.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_CYCLE_H
 #define DS__PLAN_CYCLE_H
 
@@ -9,10 +22,6 @@
 #include "settle.h"
 #include "grid.h"
 
-/* What is cut into pieces goes in rounds: a piece of each flow, then the next one of each. The
-   steps of one round are put down on a circle as long as the busiest of wires, engines and
-   memories takes, so that rounds follow each other at this distance and none of those ever
-   waits: a modulo schedule. Of several orders the best one is kept. */
 typedef struct ds__arc {
     int64_t from;
     int64_t ns;

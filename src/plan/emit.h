@@ -1,4 +1,16 @@
-/* plan/emit.h - flows to steps. */
+/* plan/emit.h - steps of a piece.
+
+   Turns one piece of a flow into steps: sums and copies up a tree (ds__emit_up), copies down a
+   tree (ds__emit_down, ds__emit_parts). ds__emit_copy makes one copy, or two through the host
+   if the devices do not reach each other. ds__block and ds__slice cut bytes into blocks and
+   slices. ds__emit in plan/grid.h calls this room for all pieces.
+
+   Invariants: a step waits only for steps that were added before. A step that writes a slot of
+   a ring waits for all readers of its former content. The inputs of a sum stand in the order of
+   their lowest ranks. A key orders the steps by piece and wave, then depth, then turn of the
+   ranks.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_EMIT_H
 #define DS__PLAN_EMIT_H
 

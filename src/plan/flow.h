@@ -1,4 +1,14 @@
-/* plan/flow.h - algorithms to flows. */
+/* plan/flow.h - flows and lists of groups.
+
+   Adds flows to a draft (ds__flow_add) and takes a path out of a tree (ds__path). ds__list_tree
+   makes trees that sum in the order of the ranks, from group to group. ds__flows_leads uses
+   them for sums over many ranks.
+
+   Invariants: an empty flow is not added. Trees are named by their index in d->tree. In
+   ds__flows_leads each group, or part of a group, must have at least one lead; `split` must
+   allow for that.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_FLOW_H
 #define DS__PLAN_FLOW_H
 

@@ -1,4 +1,15 @@
-/* plan/flows.h - flows. */
+/* plan/flows.h - flows of an algorithm.
+
+   Turns a collective and an algorithm into flows (ds__flows), for trees, meshes, packed trees
+   and copies through the host. Grids are only checked here, since they have no flows. ds__load
+   gives the time of the busiest wire and the number of copies of one piece.
+
+   Invariants: ds__flows discards the trees and flows of the draft first. It returns 0 if the
+   algorithm does not fit or if memory is exhausted, and sets `failed` only in the second case.
+   Every tree of sums satisfies ds__in_order. ds__load counts one tree of a flow in each
+   direction.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_FLOWS_H
 #define DS__PLAN_FLOWS_H
 

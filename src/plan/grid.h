@@ -1,4 +1,19 @@
-/* plan/grid.h - grids. */
+/* plan/grid.h - grids of many ranks.
+
+   Emits the steps of a grid (ds__emit_grid), for many ranks in groups of one size without use
+   of the host. The leads of a group stand in rows of `run`, and each lead has a slice of its
+   own. Sums are made in three stages. A column is summed first, each lead for the slices of its
+   row. Then a row is summed, each lead for its slice. Then the leads at the same place of all
+   groups are summed. Data for all ranks takes the opposite way. The wires carry as much as if
+   all others sent each lead its slice, with a fifth of the copies. Blocks of ranks are slices
+   that are given. The slices of a row are then not adjacent over all groups, but in spans.
+   ds__emit emits all pieces of a draft, as flows or as a grid.
+
+   Invariants: all groups have d->largest ranks. In broadcast and reduce the root leads nothing.
+   Sums need DS_ORDER_ANY. A slice is never empty. A rank has at most `most` recorded steps per
+   span and at most `places` rings.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_GRID_H
 #define DS__PLAN_GRID_H
 
@@ -7,12 +22,6 @@
 #include "schedule.h"
 #include "emit.h"
 
-/* Many ranks in groups of one size, where nothing needs the host. The leads of a group stand in
-   rows of `run`, and each has a slice of its own. Sums: those of a column first, each for the
-   slices of its row; then those of the row, each for its slice; then those that have the same
-   place in the groups. What goes to all goes the other way. The wires carry as much as if each
-   lead were sent its slice by all others, with a fifth of the copies. Blocks of ranks are slices
-   that are given: then a row's are not side by side over all groups, but in spans. */
 typedef struct ds__grid {
     ds__draft *d;
     ds__piece c;

@@ -1,4 +1,14 @@
-/* plan/guess.h - many ranks. */
+/* plan/guess.h - estimates for many ranks.
+
+   Estimates the time of an algorithm for several numbers of pieces, without ordering its steps
+   (ds__guess_add). ds__search_large sorts these estimates and predicts the best ones with
+   ds__search_this. Only topologies of more than DS__PLAN_LARGE ranks use this room.
+
+   Invariants: an estimate only selects candidates; predicted times decide. Each algorithm adds
+   at most three estimates. If the list of estimates is full, further ones are dropped. Levels
+   from DS__GUESS_LEVELS on count as the last level.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_GUESS_H
 #define DS__PLAN_GUESS_H
 

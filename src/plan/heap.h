@@ -1,4 +1,13 @@
-/* plan/heap.h - heaps. */
+/* plan/heap.h - heap of events.
+
+   Provides a binary heap of events, ordered by time, then rank, then id. The scheduler and the
+   predictor use it (ds__due_put, ds__due_take).
+
+   Invariants: `due[0]` is the earliest event. ds__due_take must not be called for an empty
+   heap. The owner frees `due`. If ds__due_put returns 0, the heap is unchanged and the error is
+   reported.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_HEAP_H
 #define DS__PLAN_HEAP_H
 

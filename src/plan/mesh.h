@@ -1,4 +1,16 @@
-/* plan/mesh.h - mesh. */
+/* plan/mesh.h - trees on a mesh of direct links.
+
+   Makes as many trees from a root as possible on devices that are joined by links of their own
+   (ds__mesh_make, ds__mesh_trees). The number of trees is that of the links through the
+   narrowest cut (Edmonds). The construction follows Lovasz's proof: an edge is taken if the
+   remaining edges still reach every node often enough. Edges that trees of other roots have
+   used less come first. ds__in_order tells whether a tree may be used for sums.
+
+   Invariants: a mesh has 2 to DS__MESH ranks. Link rates are whole units, chosen such that
+   there are at most as many trees as requested. All trees of a root together use a link at most
+   as often as it has units.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_MESH_H
 #define DS__PLAN_MESH_H
 
@@ -7,9 +19,6 @@
 #include "emit.h"
 #include "tree.h"
 
-/* Trees on a mesh whose devices are joined by links of their own, so many that no more can leave
-   the narrowest cut (Edmonds), found as Lovasz's proof finds them: an edge is taken if the rest
-   still reaches everyone often enough. Edges that other roots have used less come first. */
 #define DS__MESH 16
 
 typedef struct ds__mesh {

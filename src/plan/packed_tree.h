@@ -1,4 +1,16 @@
-/* plan/packed_tree.h - trees by the load of the wires. */
+/* plan/packed_tree.h - trees by the load of the wires.
+
+   Makes trees and paths over any topology of at most DS__MESH ranks, one after the other
+   (ds__pack_flows). Each takes the cheapest routes; a route costs more if its wires are already
+   busy for longer. Then each tree is made again, with the load of all others known. Data may
+   pass through ranks and host memory.
+
+   Invariants: k.load is the time for which the trees of all wants use each wire. The trees of
+   the wants are adjacent in d->tree, so the best state of all is one copy. The trees of the
+   pass with the least load of the busiest wire are used. Sums need DS_ORDER_ANY, and the host
+   never sums.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_PACKED_TREE_H
 #define DS__PLAN_PACKED_TREE_H
 
@@ -9,9 +21,6 @@
 #include "mesh.h"
 #include "flow.h"
 
-/* Trees and ways over whatever there is, one after the other: each takes the routes that cost
-   the least, where a route costs the more the longer its wires are busy already; then each
-   again, now that it is known what the others take. Ranks and host memory may be passed through. */
 /* load: seconds of each wire; whole: what it may be */
 typedef struct ds__pack {
     ds__draft *d;

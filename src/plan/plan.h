@@ -1,4 +1,17 @@
-/* plan/plan.h - plan. */
+/* plan/plan.h - making and keeping plans.
+
+   Implements ds_plan_make and ds_plan_explain. ds__plan_build searches for the best draft and
+   ds__plan_fill copies it into the arrays of the public plan. Plans are kept in a list, and an
+   equal request returns the same plan.
+
+   Invariants: a plan never changes and lives until ds_topology_free frees its topology
+   (ds__plans_forget). A plan is identified by the topology's id and all members of the
+   description. Of the steps that a step waits for, the plan names only the last one of each
+   lane.
+   Locks: takes ds__c.lock to read and change the list; ds__planned_find expects it. The search
+   runs without a lock.
+   Threads: threads of the caller. Two threads may build the same plan at once; the later one is
+   freed and both get the first. */
 #ifndef DS__PLAN_PLAN_H
 #define DS__PLAN_PLAN_H
 

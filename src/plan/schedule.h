@@ -1,4 +1,15 @@
-/* plan/schedule.h - order and lanes. */
+/* plan/schedule.h - order of the steps.
+
+   Puts the steps of a draft in order. ds__sort orders them by key. ds__arrange starts each step
+   as soon as its inputs, wires and engine are free, and orders the steps by start. With many
+   ranks a copy between groups may reserve its wires. Lanes are not considered yet. ds__after
+   makes a step wait for another one.
+
+   Invariants: ds__sort changes the numbers of steps, so it updates all links. ds__arrange needs
+   keys that order the steps by urgency, and replaces them by the start times. A heap of waiting
+   steps (ds__waits) holds step numbers plus 1, and 0 is the empty heap.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_SCHEDULE_H
 #define DS__PLAN_SCHEDULE_H
 

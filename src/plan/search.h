@@ -1,4 +1,16 @@
-/* plan/search.h - choosing. */
+/* plan/search.h - trying one algorithm.
+
+   Tries one algorithm with several numbers of pieces and keeps the fastest draft
+   (ds__search_one, ds__search_keep). Also defines the finished plan with its search results
+   (ds__planned) and the list of all plans. plan/search_large.h decides which algorithms are
+   tried.
+
+   Invariants: the drafts `now` and `best` share no memory; `best` has only steps, spots, links
+   and scratch sizes. Both passes must try the same algorithms in the same order, because `turn`
+   is the index of their times. `time[0]` is the best prediction, `time[1]` the time of the
+   busiest wire.
+   Locks: ds__c.lock guards ds__planned_list. The functions of this room need no lock.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_SEARCH_H
 #define DS__PLAN_SEARCH_H
 

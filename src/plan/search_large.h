@@ -1,4 +1,15 @@
-/* plan/search_large.h - search large. */
+/* plan/search_large.h - candidates of the search.
+
+   Lists the algorithms to try and runs the search for a plan; ds__search_twice is the entry.
+   With up to 32 ranks, or if an algorithm is requested, ds__search_all hands every algorithm to
+   ds__search_one. With more ranks ds__search_large estimates each algorithm first
+   (plan/guess.h) and predicts only the best ones.
+
+   Invariants: with up to 16 ranks and a free number of pieces there is a second pass. It looks
+   again at the algorithms near the best, in the same order. A function returns 0 only if memory
+   or steps are exhausted, or a prediction failed.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_SEARCH_LARGE_H
 #define DS__PLAN_SEARCH_LARGE_H
 

@@ -1,4 +1,16 @@
-/* plan/settle.h - settle. */
+/* plan/settle.h - lanes of the steps.
+
+   Gives each step a lane, and if needed one more step to wait for. With them the virtual clock
+   serves the steps in the chosen order where possible. ds__settle does this after ds__arrange
+   or after a modulo schedule. ds__lanes_in_turn does it for the estimated candidates of many
+   ranks.
+
+   Invariants: the steps stand in the chosen order, and each waits only for earlier ones.
+   `ready`, `start` and `done` follow the rule of the virtual clock; ds__predict computes the
+   final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, in
+   ds__settle with few ranks less than DS__PLAN_FEW_LANES.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_SETTLE_H
 #define DS__PLAN_SETTLE_H
 

@@ -1,4 +1,14 @@
-/* plan/tree.h - trees. */
+/* plan/tree.h - trees of copies.
+
+   Describes an algorithm (ds__algo) and makes trees from it: chains, heaps of any arity, stars,
+   and trees that go from group to group (ds__tree_make). ds__tree_new adds an empty tree to a
+   draft, ds__line sorts the ranks by their distance from the root.
+
+   Invariants: a tree has an entry for each rank and a last one for the host. An entry is the
+   parent, DS__ALONE for the root, or DS__APART for a node outside the tree. A tree is named by
+   its index in d->tree, because a new tree may move the array.
+   Locks: none.
+   Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_TREE_H
 #define DS__PLAN_TREE_H
 

@@ -1,24 +1,37 @@
-/* plan/types.h - plans. */
+/* plan/types.h - drafts of plans.
+
+   Defines the draft of a plan (ds__draft) with its flows, steps, links and rings, and the
+   growth of its arrays (DS__ADD). All other rooms of plan/ fill or read a draft. Public types
+   are in api/plan.h.
+
+   Policy:
+   1. A collective is a set of flows. A flow sends bytes up a tree to its owner and sums on the
+      way, or starts with the owner's input. Then it sends the bytes from the owner down a tree.
+      A tree is a list of parents. An algorithm is a way to make trees; all later work is the
+      same for every algorithm. Only grids, for many ranks, have no flows: they make steps
+      themselves.
+   2. A flow is cut into pieces. Each edge of a tree is one copy of each piece, or two copies
+      through the host if the devices do not reach each other. Data that a rank passes on goes
+      through a ring of a few pieces.
+   3. Copies are ordered as if each copy that can start did start, earlier pieces first. For few
+      ranks, rounds on a circle are tried as well. In that order each step gets a lane. With
+      this lane it becomes ready after the earlier steps of the same wires, engine or memory.
+   4. The predictor runs the result; its model is that of the virtual clock and no other. The
+      fastest of all algorithms and piece counts is the plan. An algorithm is skipped if its
+      busiest wire alone takes longer than the best plan so far.
+   5. Sums: a tree is used only if the requested order permits its additions.
+
+   Invariants: steps, trees and links refer to each other by index, because arrays move when
+   they grow. If memory or the limit of steps is exhausted, `failed` is set and stays set, and
+   nothing more is added.
+   Locks: none.
+   Threads: the thread that makes the plan; a draft has no other user. ds_collective_name may be
+   called anywhere. */
 #ifndef DS__PLAN_TYPES_H
 #define DS__PLAN_TYPES_H
 
 #include "../api/plan.h"
 #include "../topology/types.h"
-
-/* Policy.
-   1. A collective is a set of flows. A flow carries some bytes up a tree to its owner, summing on
-      the way, or begins with the owner's input; then from the owner down a tree. A tree is a list
-      of parents. An algorithm is a way to make trees; whatever it makes, the rest is the same for
-      all. Only grids, of many ranks, have no flows: they make steps themselves.
-   2. A flow is cut into pieces; each edge of a tree is a copy of each piece, two through the host
-      where devices do not reach each other. What passes through goes through rings of a few pieces.
-   3. The copies are put in order as if whoever can begin did so, earlier pieces first; few ranks:
-      also in rounds that follow each other on a circle. From that order every step has its lane,
-      one by which it is ready after those before it that use the same wires, engine or memory.
-   4. What comes out is run through the predictor, which is the model of the virtual clock and
-      nothing else. The fastest of all algorithms and piece counts is the plan; one whose busiest
-      wire alone takes longer than the best so far is not looked at.
-   5. Sums: a tree is taken only if what it adds is what the order allows. */
 
 #define DS__PLAN_LANES 32     /* most of a rank */
 #define DS__PLAN_FEW_LANES 16 /* of few ranks */

@@ -1,4 +1,17 @@
-/* rng/fill.h - fill. */
+/* rng/fill.h - public fill functions, and shutdown of the generators.
+
+   Implements ds_rng_fill and the functions for single distributions. ds__rng_fill checks a
+   request, ds__rng_put enqueues its kernel and takes its words, and ds__rng_cut divides large
+   fills as torch does. ds__rng_shutdown frees what rng/ has.
+
+   Invariants: a fill takes its words from the generator or, on a capturing stream, from the
+   graph's object. A refused fill takes none. If a divided fill fails after its first part, the
+   words of the enqueued parts stay taken. `changes` rises if the generator's offset has changed.
+   Locks: the generator's lock is held from the checks to the submit. Under it come the graph's
+   lock (ds__capture_attachment), ds__rng.making and the driver's submit. ds__rng_shutdown holds
+   ds__rng.lock for list operations only.
+   Threads: any thread. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs
+   end after it and release their objects then. */
 #ifndef DS__RNG_FILL_H
 #define DS__RNG_FILL_H
 

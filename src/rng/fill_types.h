@@ -1,4 +1,16 @@
-/* rng/fill_types.h - fills. */
+/* rng/fill_types.h - creation and submission of the generators' kernels.
+
+   Creates a generator kernel at its first use (ds__rng_kernel) and puts a fill on a stream
+   (ds__rng_submit). DS__RNG_EXACT is 0 in a build with -ffast-math, where logarithms and sums
+   would not have the promised bits.
+
+   Invariants: a kernel is created once and stays until ds_shutdown. A fill is submitted either
+   for one capture or for no capture; if the stream's capture is another one, nothing is enqueued
+   and ds__rng_submit returns DS__CHANGED.
+   Locks: ds__rng_kernel takes ds__rng.making, only until the kernel exists; a generator's lock
+   is taken before it. The user's allocator runs under it. ds__rng_submit takes none; it calls
+   the driver under the locks of the caller.
+   Threads: threads that call the public functions. */
 #ifndef DS__RNG_FILL_TYPES_H
 #define DS__RNG_FILL_TYPES_H
 

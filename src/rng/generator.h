@@ -1,4 +1,27 @@
-/* rng/generator.h - generators. */
+/* rng/generator.h - generators: objects, reference counts, creation.
+
+   Defines a generator (ds__generator), the part of a generator that a graph uses
+   (ds__rng_graph), and the global state of the generators (ds__rng). ds__generator_new creates a
+   generator, ds__generator_of returns the one of a device, and ds__generator_drop gives a
+   reference back.
+
+   Policy:
+   1. A generator's lock is held while a fill takes its words and is enqueued. So fills have the
+      order of their words, and a refused fill takes no words.
+   2. A capture uses a generator through an object of its graph (ds__rng_graph). The object has
+      16 bytes of device memory, read by the fills, and the number of words that they take. At a
+      launch, a kernel in front of the graph writes seed and offset there. The kernel's stream
+      waits first for earlier launches, which may still read them.
+   3. This memory is reused when the graph is gone, and freed at ds_shutdown.
+
+   Invariants: `users` counts the handle, running calls and graphs; the last one frees the
+   generator. A device's own generator has id 0 and stays until ds_shutdown. `changes` rises with
+   every change of seed or offset, except that a failed launch undoes its own.
+   Locks: the order is ds__rng.launching, a generator's `lock`, then ds__rng.lock or
+   ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
+   `users` and the lists; no driver call is made under it.
+   Threads: any thread. ds__generator_drop also runs on threads of the library, when a graph ends
+   there. */
 #ifndef DS__RNG_GENERATOR_H
 #define DS__RNG_GENERATOR_H
 
@@ -8,15 +31,6 @@
 #include "../core/device_query.h"
 #include "../core/segment.h"
 #include "kernel.h"
-
-/* Policy.
-   1. A generator has a lock, which is held while a fill takes its words and is put on its stream:
-      so the order of fills is that of their words, and what was refused takes none.
-   2. What a capture uses of a generator is an object of its graph (ds__rng_graph): 16 bytes of
-      device memory, which the fills read, and how many words they take. At a launch a kernel writes
-      the seed and the offset there, in front of the graph, which waits for launches that still read
-      them.
-   3. Such memory is used again when the graph is gone, and freed when the library ends. */
 
 typedef struct ds__generator {
     pthread_mutex_t lock;
@@ -34,9 +48,8 @@ typedef struct ds__generator {
 } ds__generator;
 
 typedef struct ds__rng_graph {
-    /* next, all: of those that nobody uses; of all */
-    struct ds__rng_graph *next;
-    struct ds__rng_graph *all;
+    struct ds__rng_graph *next; /* in the list of those that nobody uses */
+    struct ds__rng_graph *all;  /* in the list of all */
     ds__generator *generator;
     ds_device device;
     uint64_t *state; /* device memory */

@@ -1,4 +1,17 @@
-/* rng/generator_api.h - generator api. */
+/* rng/generator_api.h - public functions for generators.
+
+   Implements ds_rng_create, ds_rng_clone, ds_rng_destroy, ds_rng_default, ds_rng_get_info and
+   ds_rng_set_mapping. ds__generator_take returns the generator of a handle, for all rooms of
+   rng/. ds__generator_free_of_capture reports an error while an open capture uses the generator.
+
+   Invariants: a handle is a generation and an index in ds__rng.slot. A device's generator is
+   named by DS__RNG_OWN, the backend and the device's index. Every generator from
+   ds__generator_take is given back with ds__generator_drop.
+   Locks: a generator's lock comes first, then ds__g.capture_lock, then ds__rng.lock.
+   ds__generator_free_of_capture expects the first and takes the others, unless no capture is
+   open. The user's log function may run under ds__g.capture_lock, the user's allocator under
+   ds__rng.lock.
+   Threads: any thread, concurrently. */
 #ifndef DS__RNG_GENERATOR_API_H
 #define DS__RNG_GENERATOR_API_H
 

@@ -1,4 +1,21 @@
-/* rng/graph.h - in a graph. */
+/* rng/graph.h - fills in graphs.
+
+   Lets graphs draw numbers from a generator. ds__rng_graph_make creates the object for the fills
+   of one capture, or reuses an idle one of the device. ds__rng_launch is invoked before and
+   after each launch of the graph: it writes seed and offset into the object's device memory and
+   moves the generator. ds__rng_graph_release makes the object idle.
+
+   Invariants: after a launch the event `read` is recorded, and the next launch waits for it
+   before it writes the state. If the record fails, `lost` names the stream and the next launch
+   repeats the record or waits for the device. A failed launch takes its words back, unless
+   another fill has drawn since.
+   Locks: the caller holds the executable's lock. ds__rng_launch takes ds__rng.launching before
+   the first object of a launch and releases it after the last one, so it is held over the
+   submit. It holds the generator's lock over its own driver calls; ds__rng_find may wait for the
+   device there. ds__rng_graph_make is called with the locks of generator and graph, and may
+   allocate device memory under them. ds__rng.lock comes last.
+   Threads: threads that launch or capture. ds__rng_graph_release runs on any thread, also of the
+   library, and must not call devstream. */
 #ifndef DS__RNG_GRAPH_H
 #define DS__RNG_GRAPH_H
 

@@ -1,4 +1,14 @@
-/* rng/kernel.h - kernel. */
+/* rng/kernel.h - table of the generators' kernels.
+
+   Lists the kernels for fills and for the state of a graph's fills (ds__rng_forms): name, entry
+   point, CPU form, parameters, and PTX. ds__rng_kernel (rng/fill_types.h) creates a kernel from
+   an entry at its first use. DS__RNG_STATE and the following numbers are the indices.
+
+   Invariants: a parameter list has the parameters of the CUDA form, in its order. An entry has
+   its PTX either in one text or in parts that are joined at first use.
+   Locks: none.
+   Threads: the table is constant. ds__rng_state_items runs on the threads of the CPU driver's
+   operations. */
 #ifndef DS__RNG_KERNEL_H
 #define DS__RNG_KERNEL_H
 

@@ -1,18 +1,31 @@
-/* rng/kernel_arith.h - kernel arith. */
+/* rng/kernel_arith.h - arithmetic of random numbers, C and device code.
+
+   Computes random numbers from counter and seed: Philox blocks, uniform, normal and exponential
+   numbers, integers, and places in a permutation. The CPU forms (rng/kernel_cpu.h) and the GPU
+   kernels (kernels/rng.cu) compile the same text. ds__rng_args describes one fill.
+
+   Policy:
+   1. Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3;
+      SC11) makes a block of four words of a counter of 128 bits and a key of 64 bits, the seed.
+      The mapping says which counters and words an element gets.
+   2. In torch's mapping there are `stride` threads t, each with the counters (k, t), k = 0, 1,
+      ... Word or pair of words i of a thread's counter k is element t + (U k + i) stride. U is
+      the number of elements of a block: 4, or 2 for 64-bit numbers. Two normal numbers share two
+      words, or four.
+   3. The mapping by element is the same with one thread. Elements are in consecutive blocks, so
+      an element's number depends only on the seed, the offset and its index. The functions
+      ds__rng_*_of make U numbers of a block's words; the kernels write them to their places.
+
+   Invariants: C and device code give the same bits. A product is rounded before it is added
+   (DS__RNG_ROUNDED), and no function of the C library is called. kernels/rng.cu replaces the
+   macros and the functions between `#ifndef DS__RNG_ROLLED` and its #endif.
+   Locks: none.
+   Threads: any; all functions depend on their arguments only. */
 #ifndef DS__RNG_KERNEL_ARITH_H
 #define DS__RNG_KERNEL_ARITH_H
 
 #include "../base/device_code.h"
 
-/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11)
-   makes four words of a counter of 128 bits and a key of 64, the seed. How counters and words
-   belong to elements is the mapping:
-   - torch's: `stride` threads t, each with the counters (k, t), k = 0, 1, ... Word or pair of words
-     i of a thread's counter k is element t + (U k + i) stride, where U is how many elements a block
-     has: 4, or 2 of 64-bit numbers; two normal numbers share two words, or four.
-   - by element: the same with one thread. Elements lie in the blocks one behind the other, so an
-     element's number depends on the seed, on the offset and on its index only. A block's words
-     become U numbers (ds__rng_*_of), and the rest is where they go. */
 typedef struct ds__rng_words {
     uint32_t w[4];
 } ds__rng_words;

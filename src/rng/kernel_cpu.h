@@ -1,4 +1,17 @@
-/* rng/kernel_cpu.h - the CPU forms. */
+/* rng/kernel_cpu.h - CPU forms of the generators' kernels.
+
+   Fills memory with random numbers on the CPU driver: ds__rng_items for all distributions and
+   ds__rng_permutation_items for permutations. ds__rng_run makes blocks of words with vectors of
+   16, 32 or 64 bytes, as the processor allows. ds__rng_size and ds__rng_shift give the size of
+   an element and how many elements a block has.
+
+   Invariants: the numbers do not depend on the width of the vectors or on the division into
+   items. An item is DS__RNG_ITEM elements. ds__rng_run makes blocks in multiples of
+   DS__RNG_LANES, so its output buffer has room for them. Stores around the caches are followed
+   by a fence.
+   Locks: none.
+   Threads: every thread that runs operations of the CPU driver, several for one fill at a
+   time. */
 #ifndef DS__RNG_KERNEL_CPU_H
 #define DS__RNG_KERNEL_CPU_H
 

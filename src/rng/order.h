@@ -1,4 +1,14 @@
-/* rng/order.h - what a fill is. */
+/* rng/order.h - checks of a fill's arguments.
+
+   Checks the description of a fill and translates it into arguments of a kernel (ds__rng_args):
+   ds__rng_reals for floats, ds__rng_whole for integers, bits and Bernoulli numbers,
+   ds__rng_order for permutations. ds__rng_taken returns the number of words that a fill takes.
+
+   Invariants: the bounds have no negative zeros, because `to` is recognised by its bits.
+   ds__rng_taken returns a multiple of 4. Fills whose bits depend on exact floats are refused
+   where DS__RNG_EXACT is 0.
+   Locks: none; the caller holds the generator's lock.
+   Threads: any. */
 #ifndef DS__RNG_ORDER_H
 #define DS__RNG_ORDER_H
 

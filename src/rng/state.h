@@ -1,4 +1,16 @@
-/* rng/state.h - seeds and states. */
+/* rng/state.h - seeds, offsets and states of generators.
+
+   Implements the public functions that read or set a generator's seed, offset and state. They
+   are for one generator, the generator of a device, or those of all devices.
+   ds__generator_set_or_check does the setting.
+
+   Invariants: an offset is a multiple of 4 below 2^63. While an open capture uses a generator,
+   its offset and state are neither read nor set; a seed may be set to its present value only.
+   ds__generator_set_or_check and ds__generator_seed give the caller's reference back.
+   Locks: one generator's lock at a time, then those of ds__generator_free_of_capture. No driver
+   call is made under them.
+   Threads: any thread. Functions for all devices check every generator before they set the first
+   one. A capture that begins in between can still make a later one fail. */
 #ifndef DS__RNG_STATE_H
 #define DS__RNG_STATE_H
 

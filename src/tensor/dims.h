@@ -1,4 +1,15 @@
-/* tensor/dims.h - reading descriptions. */
+/* tensor/dims.h - reading and checking tensor descriptions.
+
+   Reads a description into a ds__dims and reports the first error in it (ds__tensor_read,
+   ds__dims_read). Tests for row-major and dense strides and computes them (ds__is_row_major,
+   ds__is_dense, ds__row_major, ds__dense_like). Tensor functions and collectives use this room.
+
+   Invariants: after a successful ds__tensor_read, the bytes of all elements lie inside the
+   address space, from `low` to `high` behind `first`. Strides of an empty tensor and of
+   dimensions of size 1 are not checked, so they must not be followed. The text that ds__nth
+   returns stays valid until its next call on the same thread.
+   Locks: none.
+   Threads: any. */
 #ifndef DS__TENSOR_DIMS_H
 #define DS__TENSOR_DIMS_H
 

@@ -1,4 +1,17 @@
-/* tensor/dlpack.h - exchange. */
+/* tensor/dlpack.h - exchange of tensors by DLPack.
+
+   Imports managed tensors of other libraries and exports objects as managed tensors, in the
+   plain and the versioned form. Also ends all tensors that are left at shutdown
+   (ds__tensors_end).
+
+   Invariants: if an import fails, the managed tensor still belongs to the caller. An exported
+   managed tensor (ds__handed) holds one use of the storage until its deleter is called. It is
+   allocated with malloc and has copies of shape and strides, so it remains valid after
+   ds_shutdown. A read-only tensor is exported in the versioned form only.
+   Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_end takes no lock for
+   the table; ds_shutdown calls it with ds__g.mutex held, and foreign deleters run inside.
+   Threads: imports and exports run on threads of the caller. The deleters of exported tensors
+   may run on any thread, also inside a host function, and do not change ds_last_error. */
 #ifndef DS__TENSOR_DLPACK_H
 #define DS__TENSOR_DLPACK_H
 

@@ -1,4 +1,16 @@
-/* tensor/storage.h - storages. */
+/* tensor/storage.h - storages, the memory that tensors share.
+
+   Makes storages (ds__storage_new) and gives up uses of them (ds__storage_drop). The last drop
+   frees memory of the allocator, or invokes the release function or deleter of foreign memory.
+   ds__storages_catch_up frees the memory of storages that were dropped inside host functions.
+
+   Invariants: memory of the allocator is freed only while devstream runs in the storage's
+   epoch; otherwise ds_shutdown has freed it. A release function or deleter is invoked once, on
+   the thread that drops the last use, also after ds_shutdown.
+   Locks: takes ds__c.lock to change the waiting list. Memory is freed and foreign functions are
+   invoked without it.
+   Threads: ds__storage_drop may run on any thread, also inside a host function. There it queues
+   memory of the allocator, and ds__storages_catch_up does nothing. */
 #ifndef DS__TENSOR_STORAGE_H
 #define DS__TENSOR_STORAGE_H
 

@@ -1,4 +1,18 @@
-/* tensor/tensor.h - objects. */
+/* tensor/tensor.h - tensor objects.
+
+   Implements allocation, wrapping, freeing and queries of tensors (ds_tensor_alloc,
+   ds_tensor_wrap, ds_tensor_free, ...). For the other tensor rooms it makes objects
+   (ds__tensor_new) and takes uses of their storages (ds__tensor_share).
+
+   Invariants: an object is in the table from ds__tensor_new until ds_tensor_free or
+   ds_shutdown. Its `data` is the address of the first element, or NULL if it has none, and
+   byte_offset is 0. Shape and strides lie behind the object. ds__tensor_new takes over one use
+   of the storage, and drops that use if it fails.
+   Locks: takes ds__c.lock for the table; ds__tensor_place expects it. Memory is allocated and
+   freed and release functions are invoked without it.
+   Threads: threads of the caller; different objects may be used at once. ds_tensor_count,
+   ds_tensor_size and the ds_tensor_is_ functions may be called anywhere, also in host
+   functions. */
 #ifndef DS__TENSOR_TENSOR_H
 #define DS__TENSOR_TENSOR_H
 

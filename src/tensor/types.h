@@ -1,19 +1,34 @@
-/* tensor/types.h - tensors. */
+/* tensor/types.h - types and state of tensors.
+
+   Defines the checked description of a tensor (ds__dims), the counted storage (ds__storage),
+   the tensor object (ds__tensor) and the process-wide state ds__c. ds__comm_setup prepares the
+   allocator and registers ds__comm_shutdown, the shutdown function of tensors and collectives.
+
+   Policy:
+   1. A tensor that devstream makes is an object. A table finds objects by their address, so
+      they differ from descriptions that other code filled in. The description of an object
+      never changes.
+   2. Objects share a storage. The storage counts its users, and the last one gives the memory
+      back. Other libraries may keep a storage longer than ds_shutdown, so storages are
+      allocated with malloc.
+   3. A deleter may run inside a host function, where devstream cannot be called. Memory freed
+      there waits in a list until the next call that makes or frees a tensor.
+   4. A function reads a description once, into a ds__dims. Everything is checked there, and
+      later arithmetic with the ds__dims cannot overflow.
+
+   Invariants: each object holds at most one use of a storage, and so does each exported managed
+   tensor. A storage in the list ds__c.waiting has no users. An object without a storage is a
+   view of a tensor that is no object, or has no bytes.
+   Locks: ds__c.lock guards the table, the waiting list, and process-wide lists of topology/,
+   plan/ and comm/. No other lock of devstream is taken under it. ds__comm_setup calls
+   ds__mem_setup before it takes the lock.
+   Threads: any; deleters may also drop a storage on threads that run host functions. `ready`,
+   `waits` and the number of users are atomic; all other members of ds__c need the lock. */
 #ifndef DS__TENSOR_TYPES_H
 #define DS__TENSOR_TYPES_H
 
 #include "../api/tensor.h"
 #include "../alloc/api_config.h"
-
-/* Policy.
-   1. A tensor of devstream's is an object that a table knows by its address, so that it is told
-      from what others made; its description does not change.
-   2. Objects share a storage, which counts them and gives the memory back. Other libraries may have
-      one longer than ds_shutdown: it is made with malloc.
-   3. What is freed where devstream cannot be called (by a deleter inside a host function) waits in
-      a list for the next call.
-   4. A function reads a description once, into a ds__dims: everything is checked there, and
-      nothing after it can overflow. */
 
 /* A description that was checked. */
 typedef struct ds__dims {

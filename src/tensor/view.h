@@ -1,4 +1,15 @@
-/* tensor/view.h - views. */
+/* tensor/view.h - views of tensors.
+
+   Implements the functions that make another tensor of the same memory: ds_tensor_view,
+   _narrow, _slice, _select, _permute, _transpose, _as_real and _as_host. No function copies
+   elements.
+
+   Invariants: a view of an object takes a use of its storage and has its flags. A view of
+   another description has no storage, so the caller keeps the memory. A function changes first,
+   shape, strides, count and types of its ds__dims; low, high, item and bytes keep the values of
+   the base.
+   Locks: holds none; ds__tensor_share and ds__tensor_new take ds__c.lock.
+   Threads: threads of the caller. The base must not be freed during the call. */
 #ifndef DS__TENSOR_VIEW_H
 #define DS__TENSOR_VIEW_H
 

@@ -1,4 +1,17 @@
-/* topology/build.h - making. */
+/* topology/build.h - construction and release of topologies.
+
+   ds__topology_new creates a topology with the host as its only node. ds__tnode_add,
+   ds__tlink_add and ds__tpeer_add extend it for parse.h and here.h. Also implements
+   ds_topology_free and ds_topology_size.
+
+   Invariants: names are unique and have at most 31 characters. There are at most
+   DS__TOPOLOGY_MAX nodes. Rank i is the i-th added device, and the id is unique in the process.
+   All devices must be added before the first peer line, because such a line names the host by
+   the number of devices. After a failure the topology may be incomplete and must be freed.
+   Locks: ds_topology_free takes ds__c.lock to remove the plans of the topology
+   (ds__plans_forget).
+   Threads: a topology under construction belongs to one thread. ds_topology_free and
+   ds_topology_size do not call DS__ENTER and do not start the library. */
 #ifndef DS__TOPOLOGY_BUILD_H
 #define DS__TOPOLOGY_BUILD_H
 

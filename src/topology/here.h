@@ -1,4 +1,16 @@
-/* topology/here.h - here. */
+/* topology/here.h - topology of the devices of this machine.
+
+   Implements ds_topology_of_devices. The function asks the driver for NVLinks, copy engines,
+   memory rate and peer access, and reads PCIe and sockets from sysfs.h. DS_TOPOLOGY_PROBE adds
+   measured rates.
+
+   Invariants: all devices belong to one driver, and none is the host. A device may be in the
+   list several times; each occurrence is a node of its own, without an NVLink between them.
+   Sockets are added before switches and devices, because ds__here_sockets takes every node but
+   the host for a socket. The policy is in sysfs.h.
+   Locks: takes none itself and calls the driver without a lock; the table of measurements takes
+   ds__c.lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 #ifndef DS__TOPOLOGY_HERE_H
 #define DS__TOPOLOGY_HERE_H
 

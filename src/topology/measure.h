@@ -1,4 +1,16 @@
-/* topology/measure.h - measure. */
+/* topology/measure.h - measured rates of pairs of devices.
+
+   ds__probe measures each pair of a list by short copies and keeps the results in a table of the
+   process (ds__measured). ds__measured_find looks up a pair in either direction.
+
+   Invariants: a pair in the table is not measured again before ds_shutdown. After 150 ms no
+   further pair is measured, and the missing pairs keep the rates of the link kinds. Rates are
+   whole bytes per second, so the text form keeps them exactly. `both` is 0 if copies in both
+   directions at once were not measured or not slower.
+   Locks: ds__c.lock protects the table. No driver call runs under that lock. ds__measures_end
+   takes no lock.
+   Threads: caller's threads, which wait for the copies. Two threads may measure the same pair at
+   the same time; the older entry counts then. ds__measures_end runs in ds_shutdown only. */
 #ifndef DS__TOPOLOGY_MEASURE_H
 #define DS__TOPOLOGY_MEASURE_H
 

@@ -1,4 +1,15 @@
-/* topology/parse.h - the text. */
+/* topology/parse.h - reading the text form of a topology.
+
+   Implements ds_topology_parse and ds_topology_read. ds__topology_parse splits the text into
+   lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values of one
+   line.
+
+   Invariants: a name is declared before its use, and every device before the first peer line. A
+   line has at most 4095 characters and 512 words, and a file is smaller than one MiB. Numbers do
+   not depend on the locale. An error in a word names the line and the word. On failure the
+   topology is freed and *out is NULL.
+   Locks: takes none itself; freeing a topology after a failure takes ds__c.lock.
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 #ifndef DS__TOPOLOGY_PARSE_H
 #define DS__TOPOLOGY_PARSE_H
 

@@ -1,4 +1,16 @@
-/* topology/route.h - routes. */
+/* topology/route.h - routes and groups of devices.
+
+   ds__routes_make computes the table of routes, the groups and the islands, as the last step of
+   a construction. ds__ways finds the paths from one node; ds__groups_find assigns the devices to
+   groups.
+
+   Invariants: nodes, links and peer lines are complete. If several peer lines set the same value
+   of a pair, the last line counts. A route has room for nodes + 2 wires. A measured rate below
+   that of the links adds a wire to one route. A measured rate of both directions at once adds
+   one wire to two routes. Every device reaches every other directly or through the host, or
+   ds__routes_make fails.
+   Locks: none.
+   Threads: the thread that constructs the topology. */
 #ifndef DS__TOPOLOGY_ROUTE_H
 #define DS__TOPOLOGY_ROUTE_H
 

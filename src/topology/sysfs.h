@@ -1,20 +1,29 @@
-/* topology/sysfs.h - the devices that are here. */
+/* topology/sysfs.h - PCIe tree and sockets, read from /sys.
+
+   Finds the position of a device in the PCIe tree (ds__tplace_find) and the rate of its links
+   (ds__tplace_rate) for here.h. ds__tplace_parts tells whether a bridge is a switch.
+
+   Policy:
+   1. The PCIe tree is read from /sys, or from the folder in DEVSTREAM_SYSFS. A bridge is a
+      switch if paths to several of the devices part there and it is not the root port. A NUMA
+      node is a socket.
+   2. The rate of a link is the highest that both of its ends support. The current rate is not
+      used, because an idle GPU saves power. If a bridge promises less than its link runs at now,
+      the machine is a virtual one, and no value of a bridge is used.
+   3. Devices are attached to an NVSwitch if NVLink joins all of them and one more condition
+      holds. Either an NVSwitch is among the PCI devices, or there are more devices than could be
+      wired pair by pair. Otherwise each joined pair has its own link.
+   4. Nothing reports the number of lanes of an NVLink, so a measured rate becomes its rate. All
+      other measurements are peer lines of a pair.
+
+   Invariants: up[0] is the root port and up[deep - 1] the device itself, for paths of at most
+   DS__TPLACE_DEEP entries. Unknown values are deep 0, socket -1, and speed or width 0.
+   Locks: none.
+   Threads: any; nothing is cached. The environment must not change at the same time (getenv). */
 #ifndef DS__TOPOLOGY_SYSFS_H
 #define DS__TOPOLOGY_SYSFS_H
 
 #include "types.h"
-
-/* Policy.
-   1. The PCIe tree is what /sys says: a bridge from which ways to several of the devices part is a
-      switch, unless it is the root port; a NUMA node is a socket.
-   2. A link is as fast as the slower and the narrower of its two ends can be, not as it is now: a
-      GPU that is idle saves power. A bridge that promises less than runs on it at this moment is
-      one of a virtual machine; then nothing that bridges say is believed.
-   3. Devices that are all joined by NVLink hang on an NVSwitch if one is among the PCI devices, or
-      if they are more than could be wired pair by pair; else each pair that is joined has a link of
-      its own.
-   4. Nobody says how many lanes an NVLink has: what was measured is its rate. All other measures
-      are lines of a pair. */
 
 #define DS__TPLACE_DEEP 16
 

@@ -1,18 +1,28 @@
-/* topology/types.h - topology. */
+/* topology/types.h - nodes, links and routes of a topology.
+
+   Defines ds_topology and its parts: nodes (ds__tnode), links (ds__tlink) and routes
+   (ds__troute). ds__route_of finds a route; ds__grown grows an array.
+
+   Policy:
+   1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
+      for each direction, or one wire for both. Only switches and sockets forward data.
+   2. A route is the list of wires from a device or the host to another. A route has the least
+      latency and, of several such paths, the highest rate. Plans and the predictor take paths
+      and rates from the table of routes. A measured rate is one more wire of the pair's route.
+   3. If the rates of copies by the source (push) and by the destination (pull) are known, the
+      faster side makes the copies of a pair.
+
+   Invariants: node 0 is the host. The table of routes has devices + 1 rows and columns, and the
+   last of both is the host. A topology does not change after ds__routes_make.
+   Locks: none.
+   Threads: a topology under construction belongs to one thread. Later, any number of threads may
+   read it, but none may free it at the same time. */
 #ifndef DS__TOPOLOGY_TYPES_H
 #define DS__TOPOLOGY_TYPES_H
 
 #include "../api/topology.h"
 #include "../base/error.h"
 #include "../base/state.h"
-
-/* Policy.
-   1. Nodes are devices, switches, sockets and host memory; links join them, and each is a wire for
-      each direction, or one for both. Only switches and sockets forward.
-   2. A route is the list of wires from a device (or the host) to another: of the least latency, of
-      several the widest. The table of routes is all that plans and the predictor use. A measured
-      rate is one more wire of the pair's route.
-   3. Whoever is faster makes a pair's copies, if it was measured. */
 
 enum { DS__NODE_DEVICE, DS__NODE_SWITCH, DS__NODE_SOCKET, DS__NODE_HOST };
 

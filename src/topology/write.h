@@ -1,4 +1,15 @@
-/* topology/write.h - writing. */
+/* topology/write.h - output of topologies, and the CPU fabric.
+
+   Implements ds_topology_write: a matrix, a DOT graph or the text form, printed by the text
+   writer (ds__pen). Also implements ds_topology_fabric, the topology as the virtual clock of the
+   CPU driver takes it.
+
+   Invariants: the tables of functions, words and shapes follow the order of ds_topology_format
+   and of the node kinds. The text form has rates in whole bytes per second. A peer line that
+   holds for both directions is written once. A fabric points into the topology.
+   Locks: none; write_fn, which is user code, runs without a lock.
+   Threads: caller's threads, several at the same time, also for one topology; refused in
+   callbacks (DS__ENTER). */
 #ifndef DS__TOPOLOGY_WRITE_H
 #define DS__TOPOLOGY_WRITE_H
 
