@@ -7,6 +7,7 @@ MODE   ?=
 # Without the optimiser compiling for asan takes a fifth of the time and running a third more; for tsan -O1 is worth its time.
 MODE_asan := -O0 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 MODE_tsan := -O1 -fsanitize=thread -fno-omit-frame-pointer
+MODE_quick := -O0
 # Another C library, and another processor, which is emulated and slow.
 MODE_musl    := -O1
 MODE_aarch64 := -O1 -DHARNESS_EMULATED
@@ -79,7 +80,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault defects kernels check-gpu headers format format-check features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault defects kernels check-gpu headers format format-check quick nightly check-source features build-tests compile-matrix pages asan tsan model bench docs \
         lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -105,6 +106,12 @@ check: cmocka ## all tests with the default compiler
 	$(SUBMAKE) features
 	$(SUBMAKE) headers
 	@JOBS=$(JOBS) tests/compile/run.sh --fast
+
+quick: cmocka ## build without the optimiser and test the rooms that differ from the last commit; ROOM=alloc/arena: that one
+	+@MAKE='$(MAKE)' tests/quick.sh $(ROOM)
+
+nightly: ## the gate with all parts of the suites that commits take turns with; takes hours
+	@ALL=1 .ci/run
 
 build-tests: $(B)/conformance $(PLUGINS) $(UNIT) $(FAULT) $(ON_CUDA)
 
@@ -163,6 +170,11 @@ format: ## format everything that is written by hand (clang-format 14)
 	@tools/format.sh
 format-check: ## fail if something is not formatted
 	@tools/format.sh --check
+check-source: format-check ## that, generated files, the form of the rooms, and the tests of the tools
+	@tools/headers.sh --check
+	@tests/quick.sh --list >/dev/null
+	@tools/rooms.sh
+	@tests/tools/amalgamate.sh
 
 features: ## compare docs/features.md with its names, the headers and the tests that were executed
 	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt docs/migration.md $(HEADERS)
@@ -250,7 +262,7 @@ uninstall: ## remove what install has put there
 	@$(INSTALL) uninstall $(LIBRARY)
 
 install-deps: ## install what all targets need (apt, dnf, pacman, apk, zypper)
-	@tools/install-deps.sh check docs matrix bench model kernels
+	@tools/install-deps.sh check docs matrix bench model kernels source
 
 clean: ## remove build/
 	rm -rf build

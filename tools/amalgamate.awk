@@ -39,7 +39,7 @@ function load(path, by,    line, n, status) {
     if (path in lines) return
     while ((status = (getline line < (src "/" path))) > 0) text[path, ++n] = line
     close(src "/" path)
-    if (n == 0) fail(src "/" path " is missing or empty" (by == "" ? "" : "; " by " includes it"))
+    if (n == 0) fail(src "/" path " is missing or empty" (by == "" ? "" : "; " path " is included by " by))
     lines[path] = n
 }
 
@@ -93,7 +93,7 @@ function is_there(path) { return (path in owner) && (owner[path] == entry || ((e
 
 function write_room(path, by,    top, last, i, line, name, code, guard) {
     if (path in is_entry) fail(by " includes the entry file " path)
-    if (path in unfinished) fail("circle: " path " includes " by ", and " by " includes " path)
+    if (path in unfinished) fail("circle: " path " is included by " by ", which it includes by way of others")
     if (is_there(path)) {
         if (index(inside(), around[path]) != 1)
             fail(by " needs " path ", which is met first inside of " around[path] "list it before that")

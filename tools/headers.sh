@@ -1,6 +1,7 @@
 #!/bin/sh
 # Writes what sh and awk make of src/: the call-site macros and the page of the memory report in
-# src/, then the headers and devstream.c in the top folder, and the single file. Only what differs is written.
+# src/, the picture of its folders in docs/, then the headers and devstream.c in the top folder, and the
+# single file. Only what differs is written.
 #     headers.sh            writes; does nothing outside of a git checkout, as in a release archive
 #     headers.sh --check    writes nothing, and fails when something differs
 set -eu
@@ -34,6 +35,9 @@ for entry in $entries; do
 done
 awk -f tools/page.awk path=src/alloc/snapshot_page.html >"$new/page"
 take "$new/page" src/alloc/snapshot_page.gen.h
+
+awk -f tools/tree.awk src/*/*.h >"$new/tree.svg"
+take "$new/tree.svg" docs/tree.svg
 
 mkdir "$new/single"
 # shellcheck disable=SC2086

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels]...
+# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source]...
 # Without root (or sudo without a password), or on a system it does not know, it prints what to install and exits 1.
 set -u
 [ $# -gt 0 ] || set -- check
@@ -46,6 +46,7 @@ bench|library libjemalloc.so.2|libjemalloc2|jemalloc|jemalloc|-|libjemalloc2|jem
 bench|library libmimalloc.so.2|libmimalloc2.0|mimalloc|mimalloc|mimalloc2|-|mimalloc
 bench|library libtcmalloc_minimal.so.4|libtcmalloc-minimal4|gperftools-libs|gperftools|gperftools|gperftools|tcmalloc (gperftools)
 bench|have mpicc && have mpirun|libopenmpi-dev openmpi-bin|openmpi-devel|openmpi|openmpi-dev openmpi|openmpi4-devel|OpenMPI (mpicc, mpirun)
+source|have clang-format-14|clang-format-14|-|-|-|-|clang-format 14 (another version formats differently)
 kernels|have clang-14|clang-14|-|-|-|-|clang 14 by the name of clang-14 (the PTX of another version differs)
 model|have spin|spin|-|-|-|-|spin
 END

@@ -5,7 +5,7 @@
 # - links to files, and to headings, lead somewhere;
 # - `make x` in back quotes or in a sh block is a target;
 # - words in back quotes or in a sh block that begin with a folder of the project are files or patterns of files;
-# - names in back quotes that begin with ds_, DS_ or DEVSTREAM_ stand in the sources, and words that begin with >> are sections.
+# - names in back quotes that begin with ds_, DS_ or DEVSTREAM_ are in the sources.
 # Prints what is wrong, and exits with 1 then.
 set -u
 root=${1:-$(dirname "$0")/../..}
@@ -33,15 +33,9 @@ awk -v folders="${folders%|}" '
                 if (prefix ~ /[*_]$/ ? !(sub(/[*]$/, "", prefix) + begins(prefix)) : !(prefix in known)) say("name", substr(text, RSTART, RLENGTH))
             text = substr(text, RSTART + RLENGTH)
         }
-        if (text ~ /^>>[a-z]/ && !(substr(text, 3) in section)) say("section", text)
     }
     function begins(prefix,    word) { for (word in known) if (index(word, prefix) == 1) return 1; return 0 }
     FILENAME !~ /[.]md$/ {
-        if ((at = index($0, ">>")) && substr($0, at + 2) ~ /^[a-z]/) {
-            at = substr($0, at + 2); sub(/ *(---.*|[*]\/.*)/, "", at); section[at]
-            sub(/:.*/, "", at); section[at]
-            sub(/ .*/, "", at); section[at]
-        }
         while (match($0, /(ds|DS|DEVSTREAM)_[A-Za-z0-9_]+/)) { known[substr($0, RSTART, RLENGTH)]; $0 = substr($0, RSTART + RLENGTH) }
         next
     }
@@ -74,8 +68,6 @@ while read -r where kind value; do
         echo "$where: code by indentation: put it between fences" ;;
     name)
         echo "$where: there is no $value in the sources" ;;
-    section)
-        echo "$where: no file has a section '$value'" ;;
     target)
         case $targets in *" $value "*) ;; *) echo "$where: there is no target '$value'" ;; esac ;;
     file)

@@ -36,8 +36,8 @@ static void finish(void) {
     harness_restart(NULL);
 }
 
-/* The call warns, once, of this. Each use stands on one line: compilers differ in the line of a macro
-   that stands on several. */
+/* The call warns, once, of this. Each use stands on one line: compilers differ in the line of a
+   macro that stands on several. */
 #define warns(call, words)                                                             \
     do {                                                                               \
         int warns_before_ = log_heard.n, warns_line_ = __LINE__;                       \

@@ -42,6 +42,8 @@ static cudaError_t begin_before_guest(cudaStream_t stream, enum cudaStreamCaptur
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_rng.h"
 #include "devstream_alloc.h"
+#include "base/handle.h"
+#include "base/pin.h"
 #include "unit.h"
 #ifdef DEVSTREAM_CUDA
 #include "standin/standin.h"

@@ -5,6 +5,7 @@
    written outside of what a kernel was given fails. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_comm.h"
+#include "comm/kernel_cpu.h"
 
 #include <math.h>
 #include <setjmp.h>

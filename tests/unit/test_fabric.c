@@ -4,6 +4,7 @@
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
 #include "devstream_comm.h"
+#include "cpu/clock.h"
 
 #include "unit.h"
 

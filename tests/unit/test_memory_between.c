@@ -7,6 +7,8 @@ static int lock_after_guest(pthread_mutex_t *m);
 #define pthread_mutex_lock(m) lock_after_guest(m)
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_alloc.h"
+#include "alloc/fallback.h"
+#include "alloc/free.h"
 #include "unit.h"
 #undef pthread_mutex_lock
 

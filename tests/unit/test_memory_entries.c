@@ -4,6 +4,7 @@
    other. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
+#include "core/segment.h"
 
 #include <setjmp.h>
 #include <sys/wait.h>

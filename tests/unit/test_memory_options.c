@@ -2,6 +2,7 @@
    follow from them. And its texts: cells of the summary, sizes, hints. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_alloc.h"
+#include "alloc/config_text.h"
 
 #include <locale.h>
 #include <setjmp.h>

@@ -2,6 +2,7 @@
    turn, and mended again. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_alloc.h"
+#include "alloc/validate.h"
 
 #include <setjmp.h>
 #include <cmocka.h>

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
+#include "core/range.h"
 
 #include <dlfcn.h>
 #include <sched.h>

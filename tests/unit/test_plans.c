@@ -3,6 +3,7 @@
    them writing, must be in an order that the plan itself gives. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_comm.h"
+#include "plan/plan.h"
 
 #include "unit.h"
 

@@ -3,6 +3,7 @@
    (DS_CPU_DRY); test_plans.c checks that the steps are right. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_comm.h"
+#include "plan/cost_model.h"
 
 #include "unit.h"
 

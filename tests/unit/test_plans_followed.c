@@ -2,6 +2,7 @@
    predicted to, and never longer than the direct way. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_comm.h"
+#include "comm/follow_plan.h"
 
 #include "unit.h"
 

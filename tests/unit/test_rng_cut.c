@@ -2,6 +2,7 @@
 #define DEVSTREAM_IMPLEMENTATION
 #define DS__RNG_INDEXED 65536
 #include "devstream_rng.h"
+#include "rng/fill.h"
 #include "unit.h"
 
 /* Above 2 GiB, here 64 KiB, torch cuts a fill into halves. Each part takes its words, and the

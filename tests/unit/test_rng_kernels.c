@@ -4,6 +4,7 @@
    the CPU's form.) And what the numbers are worth: tests over 2^30 bytes. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_rng.h"
+#include "rng/kernel_cpu.h"
 #include "unit.h"
 
 #include <math.h>

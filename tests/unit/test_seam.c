@@ -3,6 +3,7 @@
    with the last that may still run the graph. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
+#include "core/capture.h"
 
 #include <setjmp.h>
 #include <cmocka.h>

@@ -3,6 +3,7 @@
    in a process of its own. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_comm.h"
+#include "topology/here.h"
 
 #include "unit.h"
 #include <sys/stat.h>

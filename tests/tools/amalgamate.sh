@@ -1,0 +1,91 @@
+#!/bin/bash
+# Breaks each rule of tools/amalgamate.awk in a small source tree and expects the sentence that says so.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+
+put() { mkdir -p "$(dirname "$work/src/$1")" && cat >"$work/src/$1"; }
+room() { # PATH LINES...: a room with its guard
+    local path=$1 guard
+    guard=DS__$(echo "$path" | tr 'a-z/.' 'A-Z__')
+    shift
+    { printf '/* %s - a room. */\n#ifndef %s\n#define %s\n' "$path" "$guard" "$guard"; printf '%s\n' "$@"; echo '#endif'; } | put "$path"
+}
+entry() { # NAME OTHERS DECLARATIONS IMPLEMENTATION: lines of each part
+    local upper
+    upper=$(echo "$1" | tr 'a-z' 'A-Z')
+    printf '%s\n' "/* $1.h */" "$2" "#ifndef ${upper}_H_INCLUDED" "#define ${upper}_H_INCLUDED" "$3" '#endif' \
+        "#if defined(DEVSTREAM_IMPLEMENTATION) && !defined(${upper}_H_IMPLEMENTED)" "#define ${upper}_H_IMPLEMENTED" "$4" '#endif' \
+        '/* the end */' | put "$1.h"
+}
+tree() { # a tree that keeps every rule
+    rm -rf "$work/src"
+    room api/a.h 'int a(void);'
+    room base/low.h '#include "../api/a.h"' 'static int low(void) { return 1; }'
+    room core/mid.h '#include "../base/low.h"' 'static int mid(void) { return low(); }'
+    room core/drivers.h '#ifdef DEVSTREAM_CUDA' '#include "../cuda/gpu.h"' '#endif'
+    room cuda/gpu.h '#include "../base/low.h"' 'static int gpu(void) { return low(); }'
+    room rng/fill.h '#include "../core/mid.h"' 'static int fill(void) { return mid(); }'
+    entry devstream '' '#include "api/a.h"' '#include "core/mid.h"
+#include "core/drivers.h"'
+    entry devstream_rng '#include "devstream.h"' '' '#include "rng/fill.h"'
+}
+run() { rm -rf "$work/out"; mkdir -p "$work/out/single"; awk -f tools/amalgamate.awk src="$work/src" out="$work/out" devstream devstream_rng >"$work/said" 2>&1; }
+verdict() { # NAME RESULT
+    if [ "$2" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) && echo "FAIL  $1: $(cat "$work/said")"; fi
+}
+refused() { # NAME SENTENCE: the tree as it is now must give that sentence and exit status 1
+    local status=0
+    run || status=$?
+    sed -i "s,$work/src/,,g" "$work/said"
+    [ $status -eq 1 ] && grep -q '^amalgamate: ' "$work/said" && grep -qF -- "$2" "$work/said"
+    verdict "$1" $?
+}
+
+tree
+run && [ ! -s "$work/said" ] &&
+    [ "$(grep -c 'static int low' "$work/out/devstream.h")" = 1 ] && ! grep -q 'static int low\|api/a' "$work/out/devstream_rng.h" &&
+    [ "$(grep -c 'static int' "$work/out/single/devstream.h")" = 4 ] && ! grep -q 'include "' "$work/out/single/devstream.h" &&
+    ! grep -q 'DS__BASE_LOW_H' "$work/out/devstream.h" && head -n 1 "$work/out/devstream.h" | grep -q '^/\* Generated from src/devstream.h'
+verdict 'a tree that keeps the rules' $?
+
+tree && room core/mid.h '#include "../base/gone.h"' 'int x;'
+refused 'a room that is missing' 'base/gone.h is missing or empty; base/gone.h is included by core/mid.h'
+tree && sed -i 's/DS__CORE_MID_H/DS__MID_H/' "$work/src/core/mid.h"
+refused 'a guard of another name' 'core/mid.h:2: expected the guard DS__CORE_MID_H'
+tree && sed -i '$d' "$work/src/core/mid.h"
+refused 'a guard without an end' 'core/mid.h:5: expected the #endif of the guard'
+tree && room core/mid.h 'int x;' '#include "../base/low.h"'
+refused 'an include behind code' 'core/mid.h:5: an include behind code or inside of a conditional'
+tree && room core/mid.h '#ifdef DEVSTREAM_CUDA' '#include "../base/low.h"' '#endif' 'int x;'
+refused 'a conditional around an include of a room' 'core/mid.h:5: an include behind code or inside of a conditional'
+tree && entry devstream '' '#include "api/a.h"' '#include "core/drivers.h"
+#include "core/mid.h"'
+refused 'a room met first inside of a conditional' 'core/mid.h needs base/low.h, which is met first inside of #ifdef DEVSTREAM_CUDA'
+tree && room api/a.h '#include "../base/low.h"' 'int a(void);' && room base/low.h 'int low(void);'
+refused 'a room of the implementation in the declarations' 'api/a.h needs base/low.h in the declarations, which have rooms of api/ only'
+tree && room api/b.h 'int b(void);' && room core/mid.h '#include "../api/b.h"' 'int x;'
+refused 'declarations met in the implementation' 'core/mid.h needs api/b.h in the implementation: list it in the declarations'
+tree && room base/low.h '#include "../devstream.h"' 'int low(void);'
+refused 'a room that includes an entry file' 'base/low.h includes the entry file devstream.h'
+tree && room base/low.h '#include "../core/mid.h"' 'int low(void);'
+refused 'rooms that include each other' 'circle: core/mid.h is included by base/low.h, which it includes by way of others'
+tree && entry devstream_rng '' '' '#include "rng/fill.h"'
+refused 'a room that two entry files would write' 'core/mid.h would be written by devstream.h and devstream_rng.h: list it in one that both include'
+tree && entry devstream '#include "devstream_rng.h"' '#include "api/a.h"' '#include "core/mid.h"'
+refused 'an entry file that is included before it is written' 'devstream.h includes devstream_rng.h, which must be named before it'
+tree && entry devstream '#include "api/a.h"' '' ''
+refused 'a room outside of both parts' 'devstream.h:2: an include of a room outside of both parts'
+tree && printf '#ifndef DEVSTREAM_H_INCLUDED\n#endif\n' | put devstream.h
+refused 'an entry file without an implementation' 'devstream.h has no implementation under #if defined(DEVSTREAM_IMPLEMENTATION)'
+
+# The picture of the folders.
+tree && awk -f tools/tree.awk "$work"/src/*/*.h >"$work/said" 2>&1 && [ "$(grep -c '<rect x' "$work/said")" = 5 ]
+verdict 'the picture of the folders' $?
+tree && room base/up.h '#include "../core/mid.h"' && ! awk -f tools/tree.awk "$work"/src/*/*.h >"$work/said" 2>&1 && grep -q 'a circle of folders goes through src/' "$work/said"
+verdict 'folders that include each other' $?
+
+echo "tools: $passed passed, $failed failed"
+[ $failed -eq 0 ]

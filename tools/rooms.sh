@@ -1,0 +1,45 @@
+#!/bin/bash
+# Checks every room, which is a file of src/ that is written by hand:
+# - it has at most 600 lines;
+# - it opens with a comment "path - title." that, except in api/, has the paragraphs Invariants, Locks
+#   and Threads;
+# - it compiles alone, so that an editor's language server knows every name in it (compile_flags.txt).
+#     rooms.sh [FOLDER...]      of these folders of src/; otherwise of all
+# The last check needs clang; rooms that need CUDA's headers are left out where there are none. SHARE=N
+# compiles every N-th room (tests/turn.sh).
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 2
+rooms=$(cd src && find "${@:-.}" -mindepth 1 -name '*.h' ! -name '*.gen.h' | sed 's,^\./,,' | grep / | sort)
+wrong=$(mktemp)
+trap 'rm -f "$wrong"' EXIT
+
+for room in $rooms; do
+    awk -v room="$room" '
+        FNR == 1 && index($0, "/* " room " - ") != 1 { print "src/" room ": the first line is not \"/* " room " - title.\"" }
+        !closed && /^   (Invariants|Locks|Threads): / { label[$1] }
+        /\*\// { closed = 1 }
+        END {
+            if (FNR > 600) print "src/" room ": " FNR " lines; at most 600 are allowed"
+            if (room !~ /^api\//)
+                for (i = split("Invariants: Locks: Threads:", names, " "); i > 0; i--)
+                    if (!(names[i] in label)) print "src/" room ": the opening comment has no paragraph \"" names[i] "\""
+        }' "src/$room" >>"$wrong"
+done
+
+if command -v clang >/dev/null; then
+    flags=$(cat compile_flags.txt)
+    [ -z "${CUDA_HOME:-}" ] || flags="$flags -I$CUDA_HOME/include"
+    [ -e "${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime_api.h" ] || { flags=${flags/-DDEVSTREAM_CUDA/} && echo "skip  rooms: src/cuda is not compiled, since CUDA's headers are not there"; }
+    # shellcheck disable=SC2086
+    compile() { clang $flags -DDEVSTREAM_IMPLEMENTATION -Wno-pragma-once-outside-header -Werror -fsyntax-only "src/$1" 2>&1 | grep -E 'error:' | head -n 3; }
+    export -f compile
+    export flags
+    # shellcheck disable=SC2016
+    (echo "$rooms"; ls src | grep '\.h$') | { [[ $flags = *-DDEVSTREAM_CUDA* ]] && cat || grep -v '^cuda/'; } |
+        xargs tests/turn.sh | xargs -P "$(nproc)" -I{} bash -c 'compile {}' >>"$wrong"
+else
+    echo "skip  rooms: none is compiled, since clang is not installed"
+fi
+sort "$wrong"
+[ -s "$wrong" ] || echo "rooms: $(echo "$rooms" | wc -l) are as they should be"
+[ ! -s "$wrong" ]
