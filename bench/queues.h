@@ -1,15 +1,17 @@
 /* queues.h - the queue rows, the same for devstream and its peers.
 
-   The program that takes it in defines first, as plain functions so that nothing stands between the
-   row and the library:
-       q_fold(q, h, n) puts bench_fold(h, n) on queue q (0 to 7) q_gather(q, h, from, count) puts
-       bench_gather on queue q q_record(q), q_wait(q, p) later work on q comes after p's latest
-       record; or Q_OWN_EVENTS and, instead of the
-                                     two, double q_hop(n) and q_forkjoin(n), the ns of one, or NaN
-                                     when wrong
-       q_sync(q) waits for queue q q_events(on) optional, with Q_EVENTS: the row that follows does
-       or does not use records
-   and Q_OPS, Q_HOPS, Q_FORKS, Q_HOT: how many to run, so that slow peers stay within the time. */
+   The program that includes this file must define these plain functions first, so that nothing
+   stands between the row and the library:
+       q_fold(q, h, n)              puts bench_fold(h, n) on queue q (0 to 7)
+       q_gather(q, h, from, count)  puts bench_gather on queue q
+       q_record(q), q_wait(q, p)    later work on q comes after p's latest record
+       q_sync(q)                    waits for queue q
+       q_events(on)                 optional, with Q_EVENTS: the row that follows does or does not
+                                    use records
+   Instead of q_record and q_wait it may define Q_OWN_EVENTS, double q_hop(n) and double
+   q_forkjoin(n). These return the ns of one hop or fork and join, or NaN if the result is wrong.
+   It also defines Q_OPS, Q_HOPS, Q_FORKS, Q_HOT: how many to run, so that slow peers stay within
+   the time. */
 
 #define Q_H(i) (q_hash + 8 * (i)) /* the hash of queue i, in a cache line of its own */
 static uint64_t *q_hash;          /* 64 numbers; the program sets it */

@@ -1,18 +1,22 @@
 /* trace.c - makes traces of allocations, in the layout of bench/data: what kinds of programs ask of
-   an allocator, drawn from a seed. trace KIND SEED FILE [STEPS]; the same seed gives the same file,
-   everything is freed at the end.
+   an allocator, drawn from a seed.
 
-     train a transformer trained on sequences of varying lengths: activations live from forward to
-     backward, gradients and the
-              optimiser's state between
-     serve the same network generating text for requests that come and go: caches that grow by one
-     row at a time rand 256 live blocks, one replaced after the other, logarithms of the sizes
-     uniform from 512 B to 64 MiB vision a convolutional network on images of varying resolution:
-     workspaces that are tried out, batches loaded ahead,
-              activations that are computed again, and now and then a copy of all weights that stays
-     table a program that works on tables: columns that grow by half again, sorts and joins with
-     scratch memory, results of sizes that differ
-              by orders of magnitude and are dropped in any order */
+     trace KIND SEED FILE [STEPS]
+
+   The same seed gives the same file. Everything is freed at the end. The kinds:
+
+     train    a transformer trained on sequences of varying lengths: activations live from forward
+              to backward, gradients and the optimiser's state between
+     serve    the same network generating text for requests that come and go: caches that grow by
+              one row at a time
+     rand     256 live blocks, one replaced after the other, logarithms of the sizes uniform from
+              512 B to 64 MiB
+     vision   a convolutional network on images of varying resolution: workspaces that are tried
+              out, batches loaded ahead, activations that are computed again, and now and then a
+              copy of all weights that stays
+     table    a program that works on tables: columns that grow by half again, sorts and joins with
+              scratch memory, results of sizes that differ by orders of magnitude and are dropped in
+              any order */
 #include "bench.h"
 #include "alloc.h"
 
@@ -319,9 +323,9 @@ static void vision(uint64_t steps) {
             uint64_t s = (r >> (1 + u / BLOCKS)) + 1, c = channels[u / BLOCKS],
                      out = 4 * n * c * s * s;
             if (step < 2 * AHEAD || !draw(40))
+                /* ways to convolve are tried */
                 for (int k = 0; k < 4; k++)
-                    use(log_uniform(64.0 * (double)KIB,
-                                    3.0 * (double)out)); /* ways to convolve are tried */
+                    use(log_uniform(64.0 * (double)KIB, 3.0 * (double)out));
             uint32_t space = get(out / 3 + 9 * c * 256), y = get(out), normal = get(out),
                      statistics = get(16 * c);
             put(space);

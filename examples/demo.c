@@ -18,7 +18,8 @@
 
    The checksum is Adler-32 (RFC 1950; zlib.adler32 in Python prints the same number). For N bytes
    d[0] .. d[N-1] it is
-       A = 1 + sum d[i] B = N + sum (N - i) * d[i] both modulo 65521; the checksum is B * 65536 + A.
+       A = 1 + sum d[i]    B = N + sum (N - i) * d[i]    both modulo 65521
+   and the checksum is B * 65536 + A.
    With S = sum d[i] and W = sum i * d[i] that is A = 1 + S and B = N + N * S - W. S and W are plain
    sums over bytes and their positions in the whole input: blocks, pieces and devices can be added
    in any order, and pieces that were swapped show.

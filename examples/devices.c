@@ -4,14 +4,16 @@
      or, to see GPUs where there are some:
              cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/devices.c -o devices \
                 -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread
-   Run: ./devices [--size SIZE] [--runs N] SIZE in bytes, or with K, M or G; 64M and 5 unless given
-             DEVSTREAM_CPU_DEVICES=2 ./devices       with two virtual CPU devices
+   Run:      ./devices [--size SIZE] [--runs N]   SIZE in bytes, or with K, M or G; 64M and 5 unless
+                                                  given
+             DEVSTREAM_CPU_DEVICES=2 ./devices    with two virtual CPU devices
 
    Every rate is the median of N copies of SIZE bytes, in GB/s (10^9 bytes per second, each byte
-   counted once), timed with events on the stream that copies; the host's memcpy is timed with
-   the clock. Before each row the source is filled with a new pattern and the target with
-   something else, and afterwards the target is compared. Exit status: 0 fine, 1 something
-   failed, 2 a copy was wrong. */
+   counted once), timed with events on the stream that copies; the host's memcpy is timed with the
+   clock. Before each row the source is filled with a new pattern and the target with something
+   else, and afterwards the target is compared.
+
+   Exit status: 0 fine, 1 something failed, 2 a copy was wrong. */
 #define _POSIX_C_SOURCE 200809L
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"

@@ -6,14 +6,15 @@
              cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/graph.c -o graph \
                 -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread
    Run:      ./graph                      examples/data/digits.csv, again and again up to 64 MiB
-             ./graph --dot FILE and writes a picture of the graph: dot -Tsvg FILE -o graph.svg
-             ./graph --help the options
+             ./graph --dot FILE           and writes a picture of the graph to FILE:
+                                          dot -Tsvg FILE -o graph.svg
+             ./graph --help               the options
 
    A piece's way, in enqueue(); the pieces are small, so that what it costs to submit work counts:
 
-       clear the results, copy the piece in -+- count its bytes (kernel "histogram") -+- add both,
-       copy the results back
-                                             +- sum them up (kernel "checksum") ------+
+       clear the results, copy the piece in
+         -+- count its bytes (kernel "histogram") -+- add both, copy the results back
+          +- sum them up (kernel "checksum") ------+
 
    The two kernels are on two streams, forked and joined by events. Four slots, each with streams
    and buffers of its own, take turns. The first time every piece is enqueued. The second time the

@@ -1,8 +1,11 @@
 /* hello.c - a word goes to the device and back, and a host function says it when the stream gets
-   there. Compile: cc -I. examples/hello.c -o hello -pthread
+   there.
+
+   Compile:  cc -I. examples/hello.c -o hello -pthread
      or, to use a GPU where there is one:
              cc -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/hello.c -o hello \
-                -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread */
+                -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread
+   Run:      ./hello */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
 #include <stdio.h>

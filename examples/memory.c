@@ -5,9 +5,9 @@
      or, to use a GPU where there is one:
              cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/memory.c -o memory \
                 -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread
-   Run: ./memory writes memory.html and memory.pickle into the current folder
-             ./memory --out NAME          writes NAME.html and NAME.pickle
-             ./memory --cpu               uses the CPU although there is a GPU
+   Run:      ./memory              writes memory.html and memory.pickle into the current folder
+             ./memory --out NAME   writes NAME.html and NAME.pickle
+             ./memory --cpu        uses the CPU although there is a GPU
 
    The program is a video editor in small: it decodes frames, keeps every second one as a still,
    gives the others back, and then wants to put together one large panorama. It may use LIMIT bytes

@@ -1,11 +1,15 @@
 /* replay.c - replays a recorded log of allocations against configurations of the allocator, to see
    how each would have done.
 
-   Compile: cc -O2 -I. examples/replay.c -o replay -pthread Run: ./replay bench/data/train.trace.xz
-   against devstream's default and three others
-             ./replay LOG "preset:torch,max_split_size_mb:200" "" against these two; "" is the
-             default ./replay --device 28 LOG on devices of 28 GiB ./replay --passes 10 LOG ten
-             times with each; the first pass is not timed
+   Compile:  cc -O2 -I. examples/replay.c -o replay -pthread
+   Run:      ./replay bench/data/train.trace.xz
+                      against devstream's default configuration and three others
+             ./replay LOG "preset:torch,max_split_size_mb:200" ""
+                      against these two; "" is the default
+             ./replay --device 28 LOG
+                      on devices of 28 GiB
+             ./replay --passes 10 LOG
+                      ten times with each configuration; the first pass is not timed
 
    LOG is a trace (bench/data/README.md has its layout; .xz needs the program xz), or what
    ds_resource_log wrote, or a snapshot that ds_mem_snapshot_file wrote as JSON while history was
@@ -15,11 +19,13 @@
    Nothing is copied or computed, and no memory is touched: it runs on the CPU driver, whose devices
    may be larger than the machine. For each configuration it prints:
 
-       reserved most memory that was taken from the device, MiB /live that by the most bytes that
-       were live at a time; 1 would be perfect idle how much of the reserved memory was not live, at
-       the moment when most was reserved driver calls to the driver for memory retries how often the
-       cache had to be given back first ns/pair time of an allocation and its free, the median of
-       all passes but the first
+       reserved    most memory that was taken from the device, MiB
+       /live       reserved divided by the most bytes that were live at a time; 1 would be perfect
+       idle        how much of the reserved memory was not live, at the moment when most was
+                   reserved
+       driver      calls to the driver for memory
+       retries     how often the cache had to be given back first
+       ns/pair     time of an allocation and its free, the median of all passes but the first
 
    A history tells when blocks were freed, not which streams had used them: a block ends when its
    free was completed. What history had already lost, or had not seen begin, is left out, and

@@ -2,13 +2,17 @@
 
    Compile:  cc -O2 -I. examples/topology.c -o topology -pthread
    Run:      ./topology                     the devices that are here
-             ./topology machine.txt a machine that a text describes (docs/plans.md says how;
-             examples/machines has some) ./topology --dot machine.txt a picture of it: ./topology
-             --dot machine.txt | dot -Tsvg > machine.svg ./topology --explain machine.txt each plan
-             with what else was looked at ./topology --list machine.txt sums with the bits of the
-             direct way, in the order of the ranks; else in any order ./topology --plot PREFIX
-             machine.txt other.txt and writes PREFIX.tsv and PREFIX.gp: gnuplot PREFIX.gp makes
-             PREFIX.svg
+             ./topology machine.txt         a machine that a text describes (docs/plans.md says how;
+                                            examples/machines has some)
+             ./topology --dot machine.txt   writes a picture of the machine:
+                                            ./topology --dot machine.txt | dot -Tsvg > machine.svg
+             ./topology --explain machine.txt
+                                            each plan with the other plans that were examined
+             ./topology --list machine.txt  sums with the bits of the direct way, in the order of
+                                            the ranks; otherwise in any order
+             ./topology --plot PREFIX machine.txt other.txt
+                                            also writes PREFIX.tsv and PREFIX.gp; the command
+                                            gnuplot PREFIX.gp makes PREFIX.svg
 
    The table has, for each collective and size, the algorithm that is predicted to be the fastest,
    in how many ways and pieces, its time, and the bound: what the narrowest cut of the links allows.

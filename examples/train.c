@@ -8,15 +8,19 @@
    Run:      ./train                      from the project's folder; ./train --help has the options
 
    The data are 1,797 pictures of 8x8 pixels. Every fifth one is held out: the network never learns
-   from it, and is judged by it. The network has one hidden layer. It learns from a batch of 64
-   pictures at a time, and each batch goes the same way:
+   from it, and is judged by it.
 
-       scatter the batch, from pinned memory: 16 pictures to each of four parts broadcast_coalesced
-       the weights, from the first device to all hidden, predict forwards, on each part's stream:
-       probabilities of the ten digits blame, slopes and backwards: what each weight should change
-       by, as far as these 16 pictures are concerned reduce_add_coalesced the slopes of the four
-       parts, to the first device gather the probabilities, into pinned memory, for the loss that is
-       shown step the weights change, on the first device
+   The network has one hidden layer. It learns from a batch of 64 pictures at a time, and each batch
+   goes the same way:
+
+       scatter               the batch, from pinned memory: 16 pictures to each of four parts
+       broadcast_coalesced   the weights, from the first device to all
+       hidden, predict       forwards, on each part's stream: probabilities of the ten digits
+       blame, slopes         and backwards: what each weight should change by, as far as these 16
+                             pictures are concerned
+       reduce_add_coalesced  the slopes of the four parts, to the first device
+       gather                the probabilities, into pinned memory, for the loss that is shown
+       step                  the weights change, on the first device
 
    Nothing here waits: the host puts a whole pass over the pictures on the streams and then waits
    once. Memory is allocated for every batch and freed as soon as the last use of it was put on its

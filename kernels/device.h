@@ -1,12 +1,13 @@
 /* device.h - what a kernel's text needs to compile as device code without CUDA's headers, and its
    shared half as C11.
 
-   Device code: clang-14 -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib ...
-   (tools/kernels.sh) C11: included like any header; only the types, DEVICE and CONSTANT exist then
+   Device code:  clang-14 -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib ...
+                 (tools/kernels.sh)
+   C11:          included like any header; only the types, DEVICE and CONSTANT exist then
 
-   A kernel is written KERNEL(name)(parameters) { ... } and its entry point is called "name". A
-   function that both the device and the CPU form call is marked DEVICE, a table that both read
-   is marked CONSTANT. */
+   A kernel is written  KERNEL(name)(parameters) { ... }  and its entry point is called "name". A
+   function that both the device and the CPU form call is marked DEVICE, a table that both read is
+   marked CONSTANT. */
 #ifndef DEVICE_H_INCLUDED
 #define DEVICE_H_INCLUDED
 

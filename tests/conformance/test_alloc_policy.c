@@ -243,11 +243,11 @@ static void test_split_statistics_follow_the_blocks(void **state) {
 static void test_sizes_are_rounded_to_divisions_of_powers_of_two_on_request(void **state) {
     (void)state;
 
+    /* first case: 512 * divisions is not passed: only the multiple of 512 */
     static const struct {
         const char *text;
         size_t size, rounded;
-    } cases[] = { /* 512 * divisions is not passed: only the multiple of 512 */
-                  { "roundup_power2_divisions:4", 1200, 1536 },
+    } cases[] = { { "roundup_power2_divisions:4", 1200, 1536 },
                   { "roundup_power2_divisions:4", 2048, 2048 },
                   { "roundup_power2_divisions:4", 2049, 2560 },
                   { "roundup_power2_divisions:4", 5000, 5120 },
@@ -256,8 +256,7 @@ static void test_sizes_are_rounded_to_divisions_of_powers_of_two_on_request(void
                   { "roundup_power2_divisions:1", 5000, 5120 }, /* one division is none */
                   { "roundup_power2_divisions:[2:1,4:2,>:8]", 1500000, 1500160 },
                   { "roundup_power2_divisions:[2:1,4:2,>:8]", 5 << 20, 6 << 20 },
-                  { "roundup_power2_divisions:[2:1,4:2,>:8]", (9 << 20) + 1, 10 << 20 }
-    };
+                  { "roundup_power2_divisions:[2:1,4:2,>:8]", (9 << 20) + 1, 10 << 20 } };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ds_mem_config c = torch_with(cases[i].text);

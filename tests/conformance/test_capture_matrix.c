@@ -101,12 +101,16 @@ static ds_kernel_desc kernel_desc(void) {
 
 /* ---- the table ---- */
 
-/* SAFE DS_OK, and the capture goes on KEEPS(code) refused with this code, and the capture goes
-   on SPOILS(code) refused with this code, and the capture is invalid LEAVES DS_OK, and the
-   capture is invalid UNSAFE as the modes say: refused with DS_ERR_CAPTURE_UNSUPPORTED, and the
-   capture is invalid; or SAFE ENDS DS_OK and the capture is over; on another thread, unless it
-   is relaxed, refused, and it goes on BOTH, CPU, CUDA: the driver for which the row holds. P: a
-   question that only a GPU answers, "" if it is none. */
+/* SAFE           DS_OK, and the capture goes on
+   KEEPS(code)    refused with this code, and the capture goes on
+   SPOILS(code)   refused with this code, and the capture is invalid
+   LEAVES         DS_OK, and the capture is invalid
+   UNSAFE         as the modes say: refused with DS_ERR_CAPTURE_UNSUPPORTED, and the capture is
+                  invalid; or SAFE
+   ENDS           DS_OK, and the capture is over. On another thread, unless the capture is relaxed:
+                  refused, and the capture goes on
+   BOTH, CPU, CUDA: the driver for which the row holds. P: a question that only a GPU answers, "" if
+   there is none. */
 /* clang-format off */
 #define CALLS(X) \
     /* results, initialisation, devices */ \

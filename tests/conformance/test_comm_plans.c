@@ -545,10 +545,9 @@ static void test_planned_sums_have_the_bits_of_the_direct_way(void **state) {
         "device g0..3\nsocket cpu\nlink g0..3 cpu pcie 1MB/s\nlink cpu host host\nengines 4\n",
         &t));
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-        for (int turn = DS_REDUCE; turn <= DS_REDUCE_SCATTER + 1;
-             /* reduce twice: to a rank in the middle, and to the last one, where the chain in
-               list order ends */
-             turn++) {
+        /* reduce twice: to a rank in the middle, and to the last one, where the chain in list order
+           ends */
+        for (int turn = DS_REDUCE; turn <= DS_REDUCE_SCATTER + 1; turn++) {
             crew c;
             int what = turn > DS_REDUCE_SCATTER ? DS_REDUCE : turn, last = turn > DS_REDUCE_SCATTER;
             if (what == DS_ALL_GATHER)

@@ -67,10 +67,10 @@ static ds_topology *machine(const char *text) {
 
 /* ---- the checker ---- */
 
-/* listed: it is the sum of ranks 0, 1, 2... in this order, or one rank's */
 typedef struct value {
     uint64_t ranks;
     uint32_t element;
+    /* listed: it is the sum of ranks 0, 1, 2... in this order, or one rank's */
     uint8_t sums, listed;
 } value;
 
@@ -790,8 +790,8 @@ static double flow_between(const ds_topology *t, unsigned sources, unsigned sink
     }
 }
 
-/* Seconds: over all ways to part the ranks, what must go across / what can. */
-/* all_reduce: what reduce_scatter and all_gather take */
+/* Seconds: over all ways to part the ranks, what must go across / what can.
+   all_reduce: what reduce_scatter and all_gather take. */
 static double cut_seconds(const ds_topology *t, const ds_plan_desc *d) {
     double worst = 0;
     int p = t->devices;

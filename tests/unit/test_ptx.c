@@ -216,10 +216,9 @@ typedef struct range {
     int read_only;
 } range;
 
-/* polls: when it is not 0, stop after so many */
 typedef struct arena {
     range ranges[16];
-    int count, stop, polls;
+    int count, stop, polls; /* polls: when it is not 0, stop after so many */
 } arena;
 
 static arena all; /* what kernels may reach */

@@ -30,7 +30,7 @@ enum {
     LEAST_PRIORITY = 0,
     GREATEST_PRIORITY = -5,
     MAX_SHARED = 49152,
-    MAX_SHARED_OPTIN = 232448 /* 227 KiB, of capability 9.0 */,
+    MAX_SHARED_OPTIN = 232448, /* 227 KiB, of capability 9.0 */
     MAX_BLOCK = 1024,
     MAX_BLOCK_Z = 64,
     MAX_GRID_YZ = 65535,
@@ -677,6 +677,7 @@ int si_ipc_imported(const range *r);
 extern atomic_int si_captures; /* open ones */
 
 /* Each answers 0 or why CUDA refuses; a refusal invalidates what the call would have harmed. */
+
 /* work for the stream; when it captures, a node must be made of it */
 int si_capture_enqueue(stream *s);
 /* what no capture takes: waiting for the stream, asking it, callbacks */

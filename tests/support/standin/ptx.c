@@ -156,11 +156,10 @@ typedef struct type {
     unsigned bits;
 } type;
 
-/* i: name, n: number, s: string, else itself */
 typedef struct token {
     const char *s;
     unsigned length, line;
-    char kind;
+    char kind; /* i: name, n: number, s: string, else itself */
 } token;
 
 typedef struct declaration { /* of a register, or with count of prefix0 .. prefix<count-1> */
@@ -417,11 +416,10 @@ static const token *take_name(parser *p) {
     return t;
 }
 
-/* floating: 0, or 32, 64, 1 for decimal */
 typedef struct number {
     uint64_t bits;
     double value;
-    int floating;
+    int floating; /* 0, or 32, 64, 1 for decimal */
 } number;
 
 static number take_number(parser *p) {
@@ -1544,9 +1542,8 @@ static void i_isspacep(parser *p, int what) {
     emit(p, OP_ISSPACE, d, a, 0, 0, windows[space], 0);
 }
 
-/* direct: in the frame (1), in the kernel's parameters (2) */
 typedef struct place {
-    int direct;
+    int direct; /* in the frame (1), in the kernel's parameters (2) */
     uint16_t base;
     long offset;
 } place;

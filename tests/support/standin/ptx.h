@@ -1,9 +1,13 @@
 /* A PTX interpreter: runs the device code that clang emits for CUDA C on machines without a GPU.
 
-   It takes the PTX of `clang -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib
-   -ffp-contract=off -S` and computes, bit for bit, what a GPU computes. It is stricter than ptxas
-   and a GPU: registers are used at their declared width only, no register is read before it is
-   written, every access is checked for alignment and bounds. */
+   It takes the PTX of
+
+     clang -x cuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc -nocudalib \
+           -ffp-contract=off -S
+
+   and computes, bit for bit, what a GPU computes. It is stricter than ptxas and a GPU: registers
+   are used at their declared width only, no register is read before it is written, every access is
+   checked for alignment and bounds. */
 #ifndef PTX_H
 #define PTX_H
 
