@@ -31,9 +31,10 @@ if [ ! -e "$source/src/cmocka.c" ]; then
     [ -z "${CMOCKA_SOURCE:-}" ] || fail "CMOCKA_SOURCE=$source: src/cmocka.c is not there"
     command -v apt-get >/dev/null || fail "unpack its source and name the folder: CMOCKA_SOURCE=..."
     (fetch) || fail "apt-get could not fetch its source package"
-    rm -rf "$source"
+    # Two of these may run at once: the folder appears complete, by one rename, and only the first counts.
     mkdir -p build
-    mv "$work/source" "$source"
+    mv "$work/source" "build/cmocka-source.$$"
+    if [ -e "$source/src/cmocka.c" ]; then rm -rf "build/cmocka-source.$$"; else mv "build/cmocka-source.$$" "$source"; fi
 fi
 
 # What its CMake would find out; every Linux has these.
