@@ -2195,8 +2195,6 @@ DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0);
 }
 
-/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several:
-   there it sleeps for half a millisecond. */
 /* struct futex_waitv */
 typedef struct ds__sleep {
     uint64_t value;
@@ -2205,6 +2203,8 @@ typedef struct ds__sleep {
     uint32_t zero;
 } ds__sleep;
 
+/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several:
+   there it sleeps for half a millisecond. */
 DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
     uint64_t until = ds__now_ns() + timeout_ns;
     struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
@@ -4213,6 +4213,7 @@ DS__SEAM static void ds__board_close(ds__board *b) {
     ds__boards_tidy();
 }
 
+/* The board with this serial; NULL: this process does not have it open. The mutex is held. */
 DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
     ds__board *b = ds__boards.own;
     if (b && b->serial == serial)
@@ -4449,9 +4450,8 @@ typedef struct ds__cpu_job {
     int users;
     const ds__op *op;
     const void *args;
-    /* first, piece_items: kernel */
-    size_t first;
-    size_t piece_items;
+    size_t first;       /* kernel: the first item */
+    size_t piece_items; /* items of a piece */
     _Atomic int status;
     struct ds__cpu_job *prev_job;
     struct ds__cpu_job *next_job;
@@ -4500,27 +4500,21 @@ struct ds__cpu_stream {
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
-    /* queued, queued_level: in the list of ready streams of this level */
-    int queued;
+    int queued; /* 1: in the list of ready streams of `queued_level` */
     int queued_level;
     _Atomic(ds__cpu_past *) past; /* what failed before resets, the last first */
     ds__cpu_past first_past;
-    /* prev, next: ready list of a level, or list for host functions, or free list */
-    ds__cpu_stream *prev;
-    ds__cpu_stream *next;
-    /* all_prev, all_next: all streams of the device */
-    ds__cpu_stream *all_prev;
-    ds__cpu_stream *all_next;
-    /* under the core's capture lock */
+    ds__cpu_stream *prev;     /* ready list of a level */
+    ds__cpu_stream *next;     /* ready list of a level, or list for host functions, or free list */
+    ds__cpu_stream *all_prev; /* all streams of the device */
+    ds__cpu_stream *all_next; /* all streams of the device */
+    /* the next four: under the core's capture lock */
     ds__capture *capture;
-    /* deps, dep_count: nodes that the next one will depend on */
-    uint32_t *deps;
-    uint32_t dep_count;
+    uint32_t *deps;     /* nodes that the next one will depend on */
+    uint32_t dep_count; /* how many `deps` has */
     ds__cpu_stream *next_member;
-    /* a lane of an executable */
-    /* that it runs, and its number before the first operation of it */
-    struct ds__cpu_launch *launch;
-    uint64_t lane_base;
+    struct ds__cpu_launch *launch; /* a lane of an executable: the launch that it runs */
+    uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
     /* where it tells other processes how far it is; under the boards' mutex */
     ds__cpu_lane *shared;
     struct ds__cpu_virtual *virt; /* NULL: no virtual clock, or a proxy */
@@ -4550,9 +4544,8 @@ typedef struct ds__cpu_device {
     ds__lock legacy_lock;
     _Atomic(ds__cpu_failure *) failure;
     size_t limit;
-    /* used, async_used: and what of it came from ds__cpu_async_alloc */
     _Atomic size_t used;
-    _Atomic size_t async_used;
+    _Atomic size_t async_used; /* bytes of `used` that came from ds__cpu_async_alloc */
 } ds__cpu_device;
 
 typedef struct ds__cpu_stamp {
@@ -4567,13 +4560,11 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
-    /* recorded in the capture with this number: it stands for these nodes of its graph */
-    uint64_t capture;
-    uint32_t *deps;
-    uint32_t dep_count;
-    /* shared between processes: where it stands; `word` is what stream and upto stand for */
-    ds__board *board;
-    uint64_t word;
+    uint64_t capture;   /* recorded in the capture with this number */
+    uint32_t *deps;     /* recorded in a capture: it stands for these nodes of its graph */
+    uint32_t dep_count; /* how many `deps` has */
+    ds__board *board;   /* shared between processes: where it stands */
+    uint64_t word;      /* what `stream` and `upto` stand for */
     uint32_t mark;
     uint32_t generation;
     int imported;
@@ -4587,11 +4578,9 @@ typedef struct ds__cpu_worker {
     _Atomic uint32_t beat; /* odd while an operation runs */
     _Atomic(ds__cpu_stream *) running;
     uint32_t last_beat; /* the monitor's */
-    /* streak, misses, delay: streaming: operations found in short order; looks in vain; pauses
-       between looks */
-    uint32_t streak;
-    uint32_t misses;
-    uint32_t delay;
+    uint32_t streak;    /* streaming: operations found in short order */
+    uint32_t misses;    /* streaming: looks in vain */
+    uint32_t delay;     /* streaming: pauses between looks */
     _Atomic uint64_t operations;
     int is_long;
 } ds__cpu_worker;
@@ -4666,22 +4655,19 @@ static struct {
     _Atomic int watch_quit;
     struct ds__cpu_share *shares; /* memory that other processes can open */
     /* the virtual clock */
-    /* link_free, engine_free, memory_free: until when they are held; the worker's */
-    int64_t *link_free;
-    int64_t *engine_free;
-    int64_t *memory_free;
-    int64_t latest; /* the last end of all that ran; the worker's */
+    int64_t *link_free;   /* until when each link is held; the worker's */
+    int64_t *engine_free; /* until when each engine is held; the worker's */
+    int64_t *memory_free; /* until when each device's memory is held; the worker's */
+    int64_t latest;       /* the last end of all that ran; the worker's */
     _Atomic int64_t clock;
-    _Atomic int wanted;  /* host threads that wait for something that is not done */
-    _Atomic int run_all; /* nobody waits, but what is held back runs all the same */
-    /* streams at a thread for host functions; and how many the clock does not stand for any more */
-    _Atomic int host_busy;
-    int host_stuck;
-    _Atomic uint32_t rests; /* counts how often nothing more could run */
-    /* born, puts, passed: streams made; operations put on streams, and passed by them */
-    _Atomic uint64_t born;
-    _Atomic uint64_t puts;
-    _Atomic uint64_t passed;
+    _Atomic int wanted;      /* host threads that wait for something that is not done */
+    _Atomic int run_all;     /* nobody waits, but what is held back runs all the same */
+    _Atomic int host_busy;   /* streams at a thread for host functions */
+    int host_stuck;          /* how many of those the clock no longer stands still for */
+    _Atomic uint32_t rests;  /* counts how often nothing more could run */
+    _Atomic uint64_t born;   /* streams made */
+    _Atomic uint64_t puts;   /* operations put on streams */
+    _Atomic uint64_t passed; /* operations passed by streams */
     _Atomic uint64_t staged;
     _Atomic uint64_t inlined;
     _Atomic uint64_t helped;
@@ -5164,8 +5150,8 @@ static ds__op *ds__cpu_head(ds__cpu_stream *s);
 /* The caller owns the stream (RUNNING, or POLLED by a successful exchange) and has emptied it. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
-        /* An empty stream gives its memory back, so that ten thousand idle ones cost little. */
-        /* a lane's belongs to a plan */
+        /* An empty stream gives its memory back, so that ten thousand idle ones cost little. The
+           memory of a lane belongs to a plan. */
         if (s->kind != DS__STREAM_LANE && ds__trylock(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
@@ -5339,8 +5325,6 @@ static void ds__cpu_unpoll(ds__cpu_stream *s) {
         !ds__cpu_park_waiting(s))
         ds__cpu_go_idle(s);
 }
-
-/* <<cpu lock-free */
 
 static void ds__cpu_unpoll_all(ds__cpu_worker *w) {
     for (int i = 0; i < w->polled_count; i++)
@@ -7739,10 +7723,9 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
 
 /* A stream's lane on a board. */
 struct ds__cpu_lane {
-    /* next, all: of the stream; of all */
-    struct ds__cpu_lane *next;
-    struct ds__cpu_lane *all;
-    ds__board *board; /* while there is one with this serial */
+    struct ds__cpu_lane *next; /* in the list of the stream */
+    struct ds__cpu_lane *all;  /* in the list of all lanes */
+    ds__board *board;          /* while there is one with this serial */
     uint64_t serial;
     ds__cpu_stream *stream;
     ds__lane *at;
@@ -7755,11 +7738,9 @@ struct ds__cpu_proxy {
     struct ds__cpu_proxy *all;
     struct ds__cpu_proxy *next_watched;
     ds__board *board;
-    /* serial, base, wanted: base: added to the lane's numbers; wanted: the highest that somebody
-       waits for */
     uint64_t serial;
-    uint64_t base;
-    uint64_t wanted;
+    uint64_t base;   /* added to the lane's numbers */
+    uint64_t wanted; /* the highest number that somebody waits for */
     uint32_t lane;
     int is_watched;
 };
@@ -8815,9 +8796,8 @@ typedef struct ds__cpu_flat {
     uint32_t lane;
     uint32_t number;
     uint32_t level;
-    /* left, next: while they are sorted */
-    uint32_t left;
-    uint32_t next;
+    uint32_t left; /* while they are sorted */
+    uint32_t next; /* while they are sorted */
 } ds__cpu_flat;
 
 /* A step of a lane: a wait for another lane (flat UINT32_MAX) or a node. */
@@ -8832,9 +8812,8 @@ typedef struct ds__cpu_exec {
     _Atomic int users;    /* the owner, and launches on their way */
     const ds__body *body; /* the core's; not looked at once the owner is gone */
     unsigned flags;
-    /* dirty, hosts: the plan is not that of the body any more; there are host functions */
-    int dirty;
-    int hosts;
+    int dirty; /* the plan is not that of the body any more */
+    int hosts; /* there are host functions */
     uint32_t flats;
     uint32_t flat_room;
     uint32_t lanes;
@@ -8844,13 +8823,11 @@ typedef struct ds__cpu_exec {
     ds__cpu_entry *entry;
     ds__cpu_stream **lane;
     ds__cpu_stream *gate;
-    /* base, gate_base: numbers before the first launch */
-    uint64_t *base;
-    uint64_t gate_base;
+    uint64_t *base;       /* of each lane: the number before the first launch */
+    uint64_t gate_base;   /* of the gate: the number before the first launch */
     uint32_t *operations; /* of each lane, in one launch */
-    /* records, waits: event nodes */
-    uint32_t records;
-    uint32_t waits;
+    uint32_t records;     /* event nodes that record */
+    uint32_t waits;       /* event nodes that wait */
     uint64_t launches;
     ds__cpu_plan *plan;
 } ds__cpu_exec;
@@ -11046,7 +11023,7 @@ static void ds__cuda_probe(ds_backend_info *out) {
 #undef DS__CUDA_NAME
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
-    /* count, runtime, driver: untouched on failure */
+    /* a call that fails leaves the next three untouched */
     int count = 0;
     int runtime = 0;
     int driver = 0;
@@ -12240,9 +12217,8 @@ static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_st
 static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, int to_gpu) {
     size_t width = op->u.copy.width;
     size_t height = op->u.copy.height;
-    /* of a piece */
-    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE;
-    size_t rows = DS__CUDA_STAGE / wide;
+    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE; /* of a piece */
+    size_t rows = DS__CUDA_STAGE / wide;                           /* of a piece */
     size_t across = (width + wide - 1) / wide;
     size_t down = (height + rows - 1) / rows;
     ds__cuda_scope scope;
@@ -16653,9 +16629,9 @@ static void ds__drop_desc(void) {
 
 /* Keeps the configuration, with copies of all that it points to. */
 static ds_result ds__keep_desc(const ds_init_desc *desc) {
-    static char layers[64];
-    static char fault[64]; /* longer ones name nothing that is known */
-    ds__drop_desc();       /* of an earlier ds_init */
+    static char layers[64]; /* a longer text names nothing that is known */
+    static char fault[64];  /* a longer text names nothing that is known */
+    ds__drop_desc();        /* of an earlier ds_init */
     ds__g.desc = *desc;
     if (desc->layers) {
         snprintf(layers, sizeof layers, "%s", desc->layers);
@@ -16733,14 +16709,11 @@ enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
 typedef struct ds__frame {
     int kind;
     unsigned flags;
-    /* device, stream_device: at entry; of the pushed stream */
-    ds_device device;
-    ds_device stream_device;
-    /* current at entry on `device` and on `stream_device` (zero: none yet), each with a
-       reference; the pushed one, with a reference of the frame's own */
-    ds_stream entry;
-    ds_stream previous;
-    ds_stream pushed;
+    ds_device device;        /* current at entry */
+    ds_device stream_device; /* of the pushed stream */
+    ds_stream entry;         /* current at entry on `device`, with a reference; zero: none yet */
+    ds_stream previous; /* current at entry on `stream_device`, with a reference; zero: none yet */
+    ds_stream pushed;   /* the pushed one, with a reference of the frame's own */
 } ds__frame;
 
 /* A thread's current device and streams, indexed by the device's ordinal over all drivers. The
@@ -16749,9 +16722,8 @@ typedef struct ds__frame {
 struct ds__thread {
     ds__pins pins;
     ds_device device;
-    /* current, own: current and per-thread stream of each device; zeroed: none yet */
-    ds_stream *current;
-    ds_stream *own;
+    ds_stream *current; /* current stream of each device; zeroed: none yet */
+    ds_stream *own;     /* per-thread stream of each device; zeroed: none yet */
     ds__frame *frame;
     size_t frames;
     size_t frame_room;
@@ -17042,12 +17014,10 @@ typedef struct ds__range_watcher {
 
 static struct {
     _Atomic(ds__range_watcher *) hook; /* one of the two, or NULL */
-    _Atomic int nvtx; /* 1: initialised, so that its functions are no longer replaced */
-    /* domains, generation: how many there are with the default one, less one; ds_shutdown makes
-       all handles void */
-    _Atomic uint32_t domains;
-    _Atomic uint32_t generation;
-    pthread_mutex_t lock; /* of who makes domains or initialises NVTX */
+    _Atomic int nvtx;            /* 1: initialised, so that its functions are no longer replaced */
+    _Atomic uint32_t domains;    /* how many there are with the default one, less one */
+    _Atomic uint32_t generation; /* ds_shutdown raises it, which makes all handles void */
+    pthread_mutex_t lock;        /* of who makes domains or initialises NVTX */
     /* of who sets the hook, which waits for the former one: that may come to the other lock */
     pthread_mutex_t hook_lock;
     ds__range_watcher watcher[2];
@@ -19580,12 +19550,12 @@ struct ds__ranges {
 /* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes
    back. */
 enum {
-    DS__HELD_SPACE = 16 /* a reservation: what is mapped there, then the addresses */,
-    DS__HELD_SEGMENT = 32 /* like the user's */,
-    DS__HELD_SHARED = 64 /* other processes may have it */,
-    DS__HELD_IMPORTED = 128 /* another process's */,
-    DS__HELD_UPSTREAM = 48 /* a pool's upstream made it and ends it */,
-    DS__HELD_ASYNC = 80 /* in the order of a stream, else like the user's */,
+    DS__HELD_SPACE = 16,     /* a reservation: what is mapped there, then the addresses */
+    DS__HELD_SEGMENT = 32,   /* like the user's */
+    DS__HELD_SHARED = 64,    /* other processes may have it */
+    DS__HELD_IMPORTED = 128, /* another process's */
+    DS__HELD_UPSTREAM = 48,  /* a pool's upstream made it and ends it */
+    DS__HELD_ASYNC = 80,     /* in the order of a stream, else like the user's */
     DS__HELD = 240
 };
 

@@ -935,12 +935,10 @@ struct ds__mblock {
     char *ptr;
     size_t size;
     size_t asked;
-    /* prev, next: neighbours in the segment */
-    ds__mblock *prev;
-    ds__mblock *next;
-    /* list_prev, list_next: free: in its bin; pending: in the arena's list; live: list_next
-       leads to another live block of the granule */
-    ds__mblock *list_prev;
+    ds__mblock *prev;      /* the neighbour before it in the segment */
+    ds__mblock *next;      /* the neighbour behind it in the segment */
+    ds__mblock *list_prev; /* free: in its bin; pending: in the arena's list */
+    /* free, pending: as list_prev; live: leads to another live block of the granule */
     ds__mblock *list_next;
     ds__segment *seg;
     ds__muse *uses;
@@ -988,9 +986,8 @@ typedef struct ds__finer {
 } ds__finer;
 
 struct ds__segment {
-    /* next, prev: in the arena's list; free ones in the device's */
-    ds__segment *next;
-    ds__segment *prev;
+    ds__segment *next;        /* in the arena's list; not in use: in ds__m.free_segments */
+    ds__segment *prev;        /* in the arena's list */
     ds__arena *_Atomic arena; /* NULL: not in use */
     char *base;
     size_t size;   /* address space */
@@ -1002,9 +999,8 @@ struct ds__segment {
     ds__mblock **granule;
     struct ds__finer *rows;
     unsigned shift;
-    /* kind, source: DS__SMALL or DS__LARGE; DS__FROM_* */
-    uint8_t kind;
-    uint8_t source;
+    uint8_t kind;     /* DS__SMALL or DS__LARGE */
+    uint8_t source;   /* DS__FROM_* */
     uint8_t oversize; /* counted among those of max_split_size or more */
     /* one block of a backend without a cache: its free is the segment's end */
     uint8_t direct;
@@ -1105,14 +1101,12 @@ struct ds__arena {
     uint8_t exact;          /* 1: counts in the domains' tallies; 0: in its own */
     /* calls of this arena take the long way: poison, guards, debug from 2 on */
     _Atomic uint8_t watched;
-    /* slow, slow_free: requests do, and frees, for whatever reason of the pool's */
-    uint8_t slow;
-    uint8_t slow_free;
-    uint8_t fresh; /* ds__wanted.fresh of the request that is looked for */
-    /* full, own_pool: totals and peaks are counted; the pool is not the device's default one */
-    uint8_t full;
-    uint8_t own_pool;
-    uint8_t measured; /* one of these: `room` is kept */
+    uint8_t slow;      /* requests take the long way, for any reason of the pool's */
+    uint8_t slow_free; /* frees take the long way, for any reason of the pool's */
+    uint8_t fresh;     /* ds__wanted.fresh of the request that is looked for */
+    uint8_t full;      /* totals and peaks are counted */
+    uint8_t own_pool;  /* the pool is not the device's default one */
+    uint8_t measured;  /* `full` or `own_pool`: `room` is kept */
     ds__mpool *pool;
     ds__mdevice *dev;
     uint64_t stream_id; /* ds_stream_id */
@@ -1131,10 +1125,9 @@ struct ds__arena {
     ds__segment *segments;
     ds__mblock *pending;
     ds__mblock *pending_last;
-    /* deferred, deferred_last: direct ones, pending until the driver can take them back; linked
-       by list_next */
+    /* direct blocks, pending until the driver can take them back; linked by list_next */
     ds__mblock *deferred;
-    ds__mblock *deferred_last;
+    ds__mblock *deferred_last; /* the last of them */
     size_t deferred_count;
     size_t pending_bytes;
     size_t free_bytes;
@@ -1142,12 +1135,10 @@ struct ds__arena {
     /* the block that was freed last, not yet one with its neighbours: the next request of its
        size takes it */
     ds__mblock *parked[2];
-    /* own, tally: the one it counts in: the device's when exact, else its own */
     ds__tally own;
-    ds__tally *tally;
-    /* own_room, room: the same: small, large, both */
-    ds__headroom own_room[3];
-    ds__headroom *room;
+    ds__tally *tally;         /* the one it counts in: the device's if `exact`, else `own` */
+    ds__headroom own_room[3]; /* small, large, both */
+    ds__headroom *room;       /* the same: the device's if `exact`, else `own_room` */
     /* the pool's; NULL: no garbage is collected, and they are not counted */
     _Atomic uint32_t *requests;
     ds__mblock *spare_blocks; /* descriptions to be used again */
@@ -1176,14 +1167,13 @@ struct ds__mpool {
     uint8_t shareable;
     _Atomic uint8_t use_on_oom;
     _Atomic uint8_t dead;
-    /* from the configuration: divisions are set; there is a max_split_size; poison, guards or
-       debug from 2 on; totals are counted; no cache */
-    uint8_t rounds;
-    uint8_t coarse;
-    uint8_t oversize;
-    uint8_t watched;
-    uint8_t full;
-    uint8_t direct;
+    /* from the configuration: */
+    uint8_t rounds;   /* divisions are set */
+    uint8_t coarse;   /* neither best_fit_by_address nor single_pool */
+    uint8_t oversize; /* there is a max_split_size */
+    uint8_t watched;  /* poison, guards or debug from 2 on */
+    uint8_t full;     /* totals are counted */
+    uint8_t direct;   /* no cache */
     /* for large plain blocks, of all arenas, while garbage is collected: the clock of the
        blocks' ages */
     _Atomic uint32_t requests;
@@ -1201,7 +1191,8 @@ struct ds__mpool {
 
 /* One of the newest events. */
 typedef struct ds__mevent {
-    uint64_t address, bytes, stream, time_ns /* in the ring: ticks */, pool;
+    uint64_t address, bytes, stream, time_ns, /* in the ring: ticks */
+        pool;
     const char *file;
     const char *label;
     uint32_t line;
@@ -1219,14 +1210,12 @@ struct ds__mdevice {
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
     ds__mpool main;        /* the default pool; main.next: the others */
     ds__domain stats;      /* of all pools */
-    /* reserved, limit: limit 0: none */
     _Atomic size_t reserved;
-    _Atomic size_t limit;
+    _Atomic size_t limit; /* 0: none */
     ds__lock history_lock;
     ds__mevent *history;
-    /* history_room, history_at: entries; which comes next */
-    size_t history_room;
-    size_t history_at;
+    size_t history_room; /* entries */
+    size_t history_at;   /* the entry that comes next */
     _Atomic uint64_t history_count;
     /* of ds_mem_record_stream, whose events are recorded at the free */
     _Atomic int64_t late_uses;
@@ -1452,16 +1441,14 @@ DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, s
 
 typedef struct ds__mtext {
     const char *text;
-    /* start, at: of the token, behind it */
-    size_t start;
-    size_t at;
+    size_t start;  /* of the token */
+    size_t at;     /* behind the token */
     int kind;      /* , : [ ] or 'w'; 0: the end */
     char word[64]; /* longer ones are cut, and are no option and no number then */
-    /* split_at, rounding_at, large_at: the values of options that others are compared with;
-       SIZE_MAX: not given */
-    size_t split_at;
-    size_t rounding_at;
-    size_t large_at;
+    /* where the values of options begin that others are compared with; SIZE_MAX: not given */
+    size_t split_at;    /* max_split_size_mb */
+    size_t rounding_at; /* max_non_split_rounding_mb */
+    size_t large_at;    /* large_segment_size_mb */
 } ds__mtext;
 
 static int ds__mspace(char c) {
@@ -1626,8 +1613,6 @@ static ds_result ds__mread_classes(ds__mtext *t) {
     return r;
 }
 
-/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
-   one counts for smaller sizes too, > for those behind the last. */
 static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) {
     uint64_t n;
     if (t->kind != 'w' || !ds__mnumber(t->word, &n) || (n & (n - 1)) != 0 || (n == 0 && !zero))
@@ -1637,6 +1622,8 @@ static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) 
     return DS_OK;
 }
 
+/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
+   one counts for smaller sizes too, > for those behind the last. */
 static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
     size_t last = 0;
     unsigned char coded = 0;
@@ -1717,9 +1704,8 @@ typedef struct ds__moption {
     const char *name;
     int kind;
     size_t offset;
-    /* low, high: MB, bytes, count */
-    uint64_t low;
-    uint64_t high;
+    uint64_t low;        /* MB, bytes, count: the smallest value */
+    uint64_t high;       /* MB, bytes, count: the largest value */
     const char *choices; /* in the order of their numbers, each with a bar behind it */
 } ds__moption;
 
@@ -2050,9 +2036,8 @@ static struct {
 
     size_t shortage_count;
     size_t oom_count;
-    /* tick_base, tick_base_ns: the two clocks at the first use */
-    uint64_t tick_base;
-    uint64_t tick_base_ns;
+    uint64_t tick_base;      /* ds__ticks at the first use */
+    uint64_t tick_base_ns;   /* ds__now_ns at the first use */
     int closing;             /* ds_shutdown has come to the pools */
     pthread_mutex_t leaving; /* of `closing` and `leavers` */
     pthread_cond_t left;     /* there is none any more */
@@ -4438,9 +4423,8 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
    Threads: caller's threads. An upstream runs on the thread whose allocation or trim needs it,
    and on that of ds_shutdown. */
 
-/* whose segments this thread is changing meanwhile */
 typedef struct ds__inside {
-    const ds__mpool *pool;
+    const ds__mpool *pool; /* whose segments this thread is changing meanwhile */
     const struct ds__inside *outer;
 } ds__inside;
 
@@ -5096,8 +5080,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     return done;
 }
 
-/* Calls fn with each arena of a device, or of one pool, while nothing is locked: arenas are only
-   ever added, in front. */
+/* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
+   read while nothing is locked. */
 static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
     ds__mdevice_lock(dev);
     ds__arena *a = p->arenas;
@@ -7049,7 +7033,6 @@ static void ds__mem_limit(ds__mdevice *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
-/* Reads the environment at the first use. */
 static void ds__mem_closing(int closing) {
     pthread_mutex_lock(&ds__m.leaving);
     ds__m.closing = closing;
@@ -7058,6 +7041,7 @@ static void ds__mem_closing(int closing) {
     pthread_mutex_unlock(&ds__m.leaving);
 }
 
+/* Reads the environment at the first use. */
 static ds_result ds__mem_setup(void) {
     pthread_mutex_lock(&ds__m.lock);
     if (!ds__m.tick_base) {
@@ -8916,11 +8900,11 @@ static ds__msize ds__mformat(size_t n) {
 
 #define DS__SIZE(n) ds__mformat(n).text
 
-/* Whose the live blocks are: by label, else by file and line. Labels are compared by their text
-   and belong to the blocks. */
 /* most slots of the table; when three quarters of it are taken the others are one owner, `rest` */
 #define DS__OWNERS ((size_t)1 << 17)
 
+/* An owner of live blocks: a label, else a file and line. Labels are compared by their text and
+   belong to the blocks. */
 typedef struct ds__mowner {
     const char *label;
     const char *file;
@@ -8929,9 +8913,8 @@ typedef struct ds__mowner {
     size_t count;
 } ds__mowner;
 
-/* slot NULL: no memory for it */
 typedef struct ds__mowners {
-    ds__mowner *slot;
+    ds__mowner *slot; /* NULL: no memory for the table */
     size_t room;
     size_t used;
     ds__mowner rest;
@@ -9019,27 +9002,22 @@ static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const
 typedef struct ds__mshortage {
     ds__mdevice *dev;
     ds__mpool *pool;
-    /* wanted, size, segment: what was asked for; what the block takes, with its rounding,
-       alignment and guard; what the driver was asked for */
-    size_t wanted;
-    size_t size;
-    size_t segment;
+    size_t wanted;          /* bytes that were asked for */
+    size_t size;            /* bytes that the block takes, with its rounding, alignment and guard */
+    size_t segment;         /* bytes that the driver was asked for */
     const ds__arena *arena; /* where it was looked for */
     int kind;
     int aligned;
     int quiet; /* a capture is open */
     ds_result why;
-    /* total, free, outside: of the device; outside: used, and not the allocator's. 0 when it
-       does not tell */
-    size_t total;
-    size_t free;
+    size_t total; /* of the device */
+    size_t free;  /* of the device; 0 if the device does not tell */
+    /* of the device: used, and not the allocator's; 0 if the device does not tell */
     size_t outside;
-    int known;
-    /* limit, pool_limit: 0: none */
-    size_t limit;
-    size_t pool_limit;
-    /* reserved, live, pending, cached, live_count, pending_count, cached_count, largest: of all
-       pools */
+    int known;         /* 1: the device tells */
+    size_t limit;      /* 0: none */
+    size_t pool_limit; /* 0: none */
+    /* of all pools: */
     size_t reserved;
     size_t live;
     size_t pending;
@@ -9048,24 +9026,21 @@ typedef struct ds__mshortage {
     size_t pending_count;
     size_t cached_count;
     size_t largest;
-    /* pool_reserved, pool_cached, pool_pending: of the one that was asked */
+    /* of the pool that was asked: */
     size_t pool_reserved;
     size_t pool_cached;
     size_t pool_pending;
-    /* its largest free block that is the request's stream's; that max_split_size keeps; another
-       stream's; of the other kind */
-    size_t mine;
-    size_t kept;
-    size_t theirs;
-    size_t elsewhere;
-    ds__arena *owner; /* of `theirs` */
-    int apart;        /* nobody can wait for that stream */
-    /* back, pool_back: what emptying the cache would give back, if no capture was open */
-    size_t back;
-    size_t pool_back;
-    /* awaited, pool_awaited: and what it would wait for first */
-    size_t awaited;
-    size_t pool_awaited;
+    /* the largest free block of the pool that was asked: */
+    size_t mine;         /* of the request's stream */
+    size_t kept;         /* that max_split_size keeps */
+    size_t theirs;       /* of another stream */
+    size_t elsewhere;    /* of the other kind */
+    ds__arena *owner;    /* of `theirs` */
+    int apart;           /* nobody can wait for that stream */
+    size_t back;         /* bytes that emptying the cache would give back, if no capture was open */
+    size_t pool_back;    /* those of the pool that was asked */
+    size_t awaited;      /* bytes that emptying the cache would wait for first */
+    size_t pool_awaited; /* those of the pool that was asked */
     size_t private_reserved;
     size_t private_cached;
     ds__mowners owners;
@@ -9962,10 +9937,10 @@ static void ds__snapshot_shutdown(void) {
    Threads: one thread per ds__snap. */
 
 typedef struct ds__sframe {
-    uint32_t file;
+    uint32_t file; /* number of a text */
     uint32_t line;
-    uint32_t name;
-} ds__sframe; /* texts */
+    uint32_t name; /* number of a text */
+} ds__sframe;
 
 typedef struct ds__sblock {
     uint64_t address;
@@ -9986,9 +9961,8 @@ typedef struct ds__ssegment {
     uint32_t pool;
     uint32_t kind;
     uint32_t growing;
-    /* first, count: blocks */
-    size_t first;
-    size_t count;
+    size_t first; /* its first block */
+    size_t count; /* how many blocks it has */
 } ds__ssegment;
 
 typedef struct ds__spool {
@@ -10010,9 +9984,8 @@ typedef struct ds__sdevice {
     size_t count;
 } ds__sdevice;
 
-/* what is at i is entered as i + 1 */
 typedef struct ds__sindex {
-    uint32_t *slot;
+    uint32_t *slot; /* the element at i is entered as i + 1 */
     size_t mask;
 } ds__sindex;
 
@@ -10047,8 +10020,8 @@ typedef struct ds__snap {
     (!(s)->broken && ((s)->broken = !ds__snap_room(&(s)->list, sizeof *(s)->list, (s)->count, 1, \
                                                    &(s)->room)) == 0)
 
-/* Finds what has this hash and is equal, or the place for it. `find` compares with what is at an
-   index. NULL: no memory. */
+/* Finds the slot of the element that has this hash and is equal, or the place for it. `same`
+   compares the key with the element at an index. NULL: no memory. */
 static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_t hash,
                                int (*same)(ds__snap *s, uint32_t at, const void *key),
                                uint64_t (*hash_of)(ds__snap *s, uint32_t at), const void *key) {
@@ -11617,11 +11590,11 @@ struct ds__hold {
 };
 
 typedef struct ds__clock {
-    int64_t total;
-    int64_t max;
-    int64_t min;
+    int64_t total; /* ns */
+    int64_t max;   /* ns */
+    int64_t min;   /* ns; 0: none yet */
     int64_t count;
-} ds__clock; /* ns; min 0: none yet */
+} ds__clock;
 
 static struct {
     pthread_mutex_t lock; /* of the first use, and of `config` */
@@ -11629,11 +11602,10 @@ static struct {
     ds__arena *arena[2];  /* below 4 KiB; pages */
     ds_mem_config config; /* as it was set last */
     int configured;
-    /* round_threshold, max_cached, segment_size, limit: from it */
-    _Atomic size_t round_threshold;
-    _Atomic size_t max_cached;
-    _Atomic size_t segment_size;
-    _Atomic size_t limit;
+    _Atomic size_t round_threshold; /* from `config` */
+    _Atomic size_t max_cached;      /* from `config` */
+    _Atomic size_t segment_size;    /* from `config` */
+    _Atomic size_t limit;           /* from ds_pinned_set_limit */
     _Atomic int registers;
     _Atomic int polls;
     _Atomic int debug;
@@ -12460,9 +12432,8 @@ typedef struct ds__res {
 static struct {
     pthread_mutex_t lock;
     ds__res **at;
-    /* count, serial: no number is used twice */
     uint32_t count;
-    uint32_t serial;
+    uint32_t serial; /* no number is used twice */
 } ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,
@@ -13147,10 +13118,9 @@ typedef struct ds__hoard {
     ds_device device;
     char *base;
     size_t size;
-    /* stake, generation: from the first export on: generation not 0 */
-    uint32_t stake;
-    uint32_t generation;
-    int over; /* the allocator has given it back */
+    uint32_t stake;      /* from the first export on */
+    uint32_t generation; /* from the first export on: not 0 */
+    int over;            /* the allocator has given it back */
     unsigned char handle[64];
 } ds__hoard;
 
@@ -13221,12 +13191,10 @@ typedef struct ds__parcel {
     uint32_t seg_stake;
     uint32_t seg_generation;
     uint32_t unused;
-    /* cookie, block, size, inner, seg_size: block: where it begins in the segment; inner: the
-       pointer in the block */
     uint64_t cookie;
-    uint64_t block;
+    uint64_t block; /* where the block begins in the segment */
     uint64_t size;
-    uint64_t inner;
+    uint64_t inner; /* where the pointer is in the block */
     uint64_t seg_size;
     unsigned char memory[64];
     unsigned char event[64];

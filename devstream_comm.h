@@ -713,12 +713,11 @@ typedef struct ds__dims {
     ds_device given;  /* as the description has it */
     ds_dtype dtype;
     int ndim;
-    size_t item;   /* bytes of an element */
-    int64_t count; /* elements */
-    size_t bytes;  /* of so many elements */
-    /* low, high: from `first`: where the bytes of all elements begin and end */
-    ptrdiff_t low;
-    ptrdiff_t high;
+    size_t item;    /* bytes of an element */
+    int64_t count;  /* elements */
+    size_t bytes;   /* of so many elements */
+    ptrdiff_t low;  /* from `first`: where the bytes of all elements begin */
+    ptrdiff_t high; /* from `first`: where the bytes of all elements end */
     int64_t shape[DS_TENSOR_MAX_DIMS];
     int64_t strides[DS_TENSOR_MAX_DIMS];
 } ds__dims;
@@ -1776,9 +1775,9 @@ enum {
     DS__COMM_BF16,
     DS__COMM_F32,
     DS__COMM_F64,
-    DS__COMM_C64,
-    DS__COMM_C128
-}; /* complex: only the product */
+    DS__COMM_C64, /* complex: only the product */
+    DS__COMM_C128 /* complex: only the product */
+};
 
 enum { DS__COMM_WIDE_IN = 1, DS__COMM_WIDE_OUT = 2 };
 
@@ -3477,9 +3476,8 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
 typedef struct ds__comm_shape {
     int ndim;
     uint64_t size[DS_TENSOR_MAX_DIMS + 1];
-    /* dst, src: in bytes */
-    int64_t dst[DS_TENSOR_MAX_DIMS + 1];
-    int64_t src[DS_TENSOR_MAX_DIMS + 1];
+    int64_t dst[DS_TENSOR_MAX_DIMS + 1]; /* in bytes */
+    int64_t src[DS_TENSOR_MAX_DIMS + 1]; /* in bytes */
 } ds__comm_shape;
 
 /* Those of one element go; the others are ordered so that the result is written forwards as far
@@ -3643,10 +3641,8 @@ typedef struct ds__troute {
     size_t hops; /* 0: there is no way */
     const int *wire;
     double rate; /* of the slowest wire */
-    /* push, only: push: the source had better make the copy; only: all links are of this kind,
-       or -1 */
-    int push;
-    int only;
+    int push;    /* 1: the source should make the copy */
+    int only;    /* the kind of all links, or -1 */
 } ds__troute;
 
 struct ds_topology {
@@ -3664,22 +3660,21 @@ struct ds_topology {
     double memory;   /* bytes per second */
     ds__tnode *node; /* 0 is the host */
     ds__tlink *link;
-    double *wire;  /* bytes per second */
-    int *rank;     /* nodes of the devices */
-    int *group[3]; /* of each device, by level; see ds__groups */
-    /* island, seat: which switch's group it is in, from 0 on, and which of its members it is */
-    int *island;
-    int *seat;
+    double *wire;      /* bytes per second */
+    int *rank;         /* nodes of the devices */
+    int *group[3];     /* of each device, by level; see ds__groups_find */
+    int *island;       /* of each device: which switch's group it is in, from 0 on */
+    int *seat;         /* of each device: which member of that group it is */
     ds__troute *route; /* from row to column, devices + 1 of each, the last is the host */
-    int *hop;          /* what they point to */
+    int *hop;          /* what `wire` of the routes points to */
 
-    /* the peer lines, pair by pair; of a latency the rate is nanoseconds */
+    /* the peer lines, pair by pair */
     struct ds__tpeer {
         int from;
         int to;
         int what;
         int kind;
-        double rate;
+        double rate; /* of a latency: nanoseconds */
     } * peer;
 
     int peers;
@@ -3741,12 +3736,11 @@ static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
    Locks: none.
    Threads: the thread that constructs the topology. */
 
-/* from: the node before */
 typedef struct ds__way {
     int64_t latency;
     double rate;
     int link;
-    int from;
+    int from; /* the node before */
     int done;
 } ds__way;
 
@@ -4092,12 +4086,10 @@ typedef struct ds__twords {
     ds_topology *t;
     char line[4096];
     char *word[DS__TWORDS];
-    /* words, number: of the line */
-    int words;
-    int number;
-    /* list, count: nodes of the two lists of a line */
-    int list[2][DS__TOPOLOGY_MAX];
-    int count[2];
+    int words;                     /* of the line */
+    int number;                    /* of the line */
+    int list[2][DS__TOPOLOGY_MAX]; /* nodes of the two lists of a line */
+    int count[2];                  /* how many nodes each list has */
 } ds__twords;
 
 static ds_result ds__tword_fail(const ds__twords *w, int word, const char *what) {
@@ -4596,10 +4588,9 @@ DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *
 typedef struct ds__tplace { /* where a device is */
     /* PCI addresses: the bridges above it from the root port on, then its own */
     char up[DS__TPLACE_DEEP][24];
-    /* deep, socket, plain: how many, 0: nobody says; NUMA node, or -1; its bridges say nothing */
-    int deep;
-    int socket;
-    int plain;
+    int deep;   /* how many addresses `up` has; 0: nobody says */
+    int socket; /* NUMA node, or -1 */
+    int plain;  /* 1: its bridges say nothing */
 } ds__tplace;
 
 /* The path of a PCI device's file, of its folder, or of the folder of all; 0: too long. */
@@ -4732,14 +4723,13 @@ static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int
 
 #define DS__PROBE_BYTES ((size_t)2 << 20)
 
-/* What was measured of two devices; [0] is from the first to the second, [1] back. A little copy
-   takes `least_ns`, with the wait for it; both: 0: as fast as one after the other. */
+/* What was measured of two devices; [0] is from the first to the second, [1] back. */
 typedef struct ds__measured {
     ds_device device[2];
     double push[2];
     double pull[2];
-    double both;
-    uint64_t least_ns[2];
+    double both;          /* 0: as fast as one after the other */
+    uint64_t least_ns[2]; /* of a little copy, with the wait for it */
 } ds__measured;
 
 static ds__measured *ds__measures; /* of this process; under ds__c.lock, as what follows */
@@ -4792,9 +4782,8 @@ static ds_result ds__probe_copies(int copies, void *const *dst, void *const *src
 
 /* Whole bytes per second, so that a text says the same. */
 static double ds__probe_rate(size_t bytes, uint64_t whole, uint64_t little) {
-    /* 10 TB/s: more is noise */
     uint64_t ns = whole > little ? whole - little : 0;
-    uint64_t least = bytes / 10000;
+    uint64_t least = bytes / 10000; /* 10 TB/s: more is noise */
     return (double)(uint64_t)((double)bytes * 1e9 / (double)(ns > least ? ns : least));
 }
 
@@ -5190,54 +5179,48 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
 #define DS__PLAN_SLOTS 8      /* pieces of a ring */
 #define DS__PLAN_STEPS 60000
 #define DS__PLAN_WAYS 32
-/* of more ranks only what is guessed to be the fastest is looked at: */
+/* for more ranks, only what is guessed to be the fastest is looked at */
 #define DS__PLAN_LARGE 32
-#define DS__PLAN_LARGE_STEPS 120000
-/* and where there are sums 90000, or 72000 in one group, since their steps wait for many */
+#define DS__PLAN_LARGE_STEPS 120000 /* at most, for more ranks than DS__PLAN_LARGE */
+/* the same for copies; where there are sums 90000, or 72000 in one group, since their steps wait
+   for many */
 #define DS__PLAN_LARGE_COPIES 108000
 #define DS__PLAN_WORK 110000 /* copies, over all that is looked at */
 #define DS__ALONE (-1)       /* the tree's root */
 #define DS__APART (-2)       /* not in the tree */
 
 typedef struct ds__flow {
-    /* bytes, in, out: where it lies in inputs and outputs */
     size_t bytes;
-    size_t in;
-    size_t out;
-    /* owner, dest: whose outputs are written: dest, or -1: of all but (broadcast) the owner */
+    size_t in;  /* where it lies in the inputs */
+    size_t out; /* where it lies in the outputs */
     int owner;
-    int dest;
-    /* up, down: trees, or -1 */
-    ptrdiff_t up;
-    ptrdiff_t down;
+    int dest;       /* whose outputs are written; -1: those of all but (broadcast) the owner */
+    ptrdiff_t up;   /* a tree, or -1 */
+    ptrdiff_t down; /* a tree, or -1 */
     /* more than 1: these are the blocks of so many ranks from dest on, and each has a tree to
        it, one after the other */
     int parts;
-    /* first, each: its first step, and how many a piece has */
-    size_t first;
-    size_t each;
+    size_t first; /* its first step */
+    size_t each;  /* how many steps a piece has */
 } ds__flow;
 
-/* head: of the lists of who reads the slots */
 typedef struct ds__ring {
     size_t offset;
     size_t slot;
-    uint32_t head;
+    uint32_t head; /* in ds__draft.head: of the lists of steps that read the slots */
 } ds__ring;
 
 typedef struct ds__dstep {
     uint64_t key;
     ds_plan_spot to;
     size_t bytes;
-    /* from, from_count, after, need, next: after, next: lists of links */
     uint32_t from;
     uint32_t from_count;
-    uint32_t after;
+    uint32_t after; /* list of links: the steps before it */
     uint32_t need;
-    uint32_t next;
-    /* rank, source, lane: source: of a copy from elsewhere, or -1 */
+    uint32_t next; /* list of links: the steps after it */
     int rank;
-    int source;
+    int source; /* of a copy from elsewhere, or -1 */
     int lane;
     int64_t start;
     int64_t done;
@@ -5252,14 +5235,12 @@ typedef struct ds__dlink {
 typedef struct ds__draft {
     const ds_topology *t;
     const ds_plan_desc *want;
-    /* p, failed, ways, largest, pull: largest: group of level 1; pull: as many sums are made by
-       each rank, so what is summed may be fetched */
     int p;
     int failed;
     int ways;
-    int largest;
-    int pull;
-    int run; /* leads of a grid that stand in one row; 0: it is flows */
+    int largest; /* size of the largest group of level 1 */
+    int pull;    /* 1: as many sums are made by each rank, so what is summed may be fetched */
+    int run;     /* leads of a grid that stand in one row; 0: it is flows */
     const char *name;
     size_t pieces;
     size_t piece_bytes;
@@ -5277,9 +5258,9 @@ typedef struct ds__draft {
     int64_t end;
     size_t slots;  /* pieces of a ring */
     int64_t bound; /* of the time */
-    /* lanes, wave: wave: 0: earlier pieces come first; 1: pieces that are behind by a copy come
-       with those before that have one more */
     int lanes;
+    /* 0: earlier pieces come first; 1: pieces that are behind by a copy come with those before
+       that have one more */
     int wave;
 } ds__draft;
 
@@ -5554,15 +5535,11 @@ static int ds__sort(ds__draft *d) {
     return ok;
 }
 
-/* Starts whatever can start, in the order of the list, and says when: nobody waits for what
-   others only have put by. Then the steps stand in the order of their starts. */
-/* of wires, then engines and memory of each rank: heaps of steps, plus 1; kept: for this step,
-   plus 1 */
 typedef struct ds__waits {
-    uint32_t *head;
+    uint32_t *head; /* of wires, then engines and memory of each rank: heaps of steps, plus 1 */
     uint32_t *child;
     uint32_t *next;
-    uint32_t *kept;
+    uint32_t *kept; /* of the same: the step that each is kept for, plus 1 */
     int *busy;
 } ds__waits;
 
@@ -5654,6 +5631,8 @@ static int ds__begin_step(ds__draft *d, ds__waits *w, ds__dues *h, uint32_t i, i
     return ok && ds__due_put(h, s->done, 0, i) && ds__due_put(h, now + held, 1, (uint32_t)own);
 }
 
+/* Starts whatever can start, in the order of the list, and says when: nobody waits for what
+   others only have put by. Then the steps stand in the order of their starts. */
 static int ds__arrange(ds__draft *d) {
     size_t wires = (size_t)d->t->wires;
     size_t n = wires + 2 * ((size_t)d->p + 1);
@@ -5662,9 +5641,8 @@ static int ds__arrange(ds__draft *d) {
                     ds__alloc((d->steps + 1) * sizeof *w.child),
                     ds__alloc((d->steps + 1) * sizeof *w.next), ds__alloc((n + 1) * sizeof *w.kept),
                     ds__alloc(n * sizeof *w.busy) };
-    /* freed: what is free again, by the first step that waits for it */
     ds__dues h = { NULL, 0, 0 };
-    ds__dues freed = { NULL, 0, 0 };
+    ds__dues freed = { NULL, 0, 0 }; /* what is free again, by the first step that waits for it */
     int ok = w.head && w.child && w.next && w.kept && w.busy && ds__sort(d) && ds__followers(d, 0);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
@@ -6312,19 +6290,16 @@ typedef struct ds__grid {
     int places;
     int most;
     int depth;
-    /* rank, place, have: rank: of each group the leads, then the others; place: rings of each
-       rank; have: how many steps `got` has */
-    int *rank;
-    int *place;
-    int *have;
+    int *rank;     /* of each group the leads, then the others */
+    int *place;    /* rings of each rank */
+    int *have;     /* of each rank and span: how many steps `got` has */
     ds__held *sum; /* of each rank and span */
     /* of each rank and span: the steps that bring what is passed on, `most` at the most */
     uint32_t *got;
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
     ds_plan_spot *spot;
-    /* begin, bytes: of the piece */
-    size_t begin;
-    size_t bytes;
+    size_t begin; /* of the piece */
+    size_t bytes; /* of the piece */
 } ds__grid;
 
 /* Where a lead's slice begins, and in it the part of a group. */
@@ -6347,9 +6322,8 @@ static ds__held ds__grid_input(int rank, size_t at) {
 /* To an output, or (which >= 0) to that ring of the rank. */
 static ds__held ds__grid_room(ds__grid *g, int rank, int which, size_t at, size_t bytes) {
     ds__held to = { { rank, DS_PLAN_OUTPUT, at }, DS__NONE, 0 };
-    /* pieces differ by a unit at either end */
     size_t item = g->d->want->item;
-    size_t unit = item > 256 ? item : 256;
+    size_t unit = item > 256 ? item : 256; /* pieces differ by a unit at either end */
     if (which < 0)
         return to;
     to.at = ds__ring_spot(g->d, &g->place[rank * g->places + which], rank, bytes + 3 * unit,
@@ -6756,21 +6730,18 @@ typedef struct ds__cycle {
     size_t wires;
     ds__orbit *orbit; /* of wires, then of engines, then of memories */
     ds__arc *arc;
-    /* start, best, held, tail: of each step; tail: from its begin until all that comes of it is
-       done */
-    int64_t *start;
-    int64_t *best;
-    int64_t *held;
-    int64_t *tail;
+    int64_t *start; /* of each step */
+    int64_t *best;  /* of each step: its start in the best order */
+    int64_t *held;  /* of each step: how long it holds its engine or memory */
+    int64_t *tail;  /* of each step: from its begin until all that comes of it is done */
     uint32_t *need;
     uint32_t *ready;
     size_t work;  /* steps that were put down */
     double *rank; /* the order of the steps */
     double *rank_best;
     uint64_t seed;
-    /* turn, end: of the best: from round to round, and of one round */
-    int64_t turn;
-    int64_t end;
+    int64_t turn; /* of the best order: time from round to round */
+    int64_t end;  /* of the best order: time of one round */
     int64_t grid[3];
     size_t pieces;
 } ds__cycle;
@@ -7145,17 +7116,21 @@ enum { DS__WITH_TREES, DS__WITH_MESH, DS__WITH_HOST, DS__WITH_WIRES, DS__WITH_GR
 
 enum { DS__ROOTED, DS__BY_OWNERS, DS__IN_LIST, DS__ONE_SHOT };
 
-/* twins: each rank of the root's group copies to one of each other group */
-enum { DS__GROUPS_CHAIN, DS__GROUPS_SPREAD, DS__GROUPS_STAR, DS__GROUPS_TWINS };
+enum {
+    DS__GROUPS_CHAIN,
+    DS__GROUPS_SPREAD,
+    DS__GROUPS_STAR,
+    /* each rank of the root's group copies to one of each other group */
+    DS__GROUPS_TWINS
+};
 
 typedef struct ds__algo {
     const char *name;
     int with; /* DS__WITH_* */
     int mode; /* DS__ROOTED...: who sums */
-    /* level, ways, arity: arity: copies that each node makes */
     int level;
     int ways;
-    int arity;
+    int arity; /* copies that each node makes */
     /* the root copies to its group itself, else through a member that differs from way to way */
     int own;
     int shape; /* DS__GROUPS_*: from group to group */
@@ -7612,18 +7587,16 @@ static int ds__flows_leads(ds__draft *d, int split) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
-/* load: seconds of each wire; whole: what it may be */
 typedef struct ds__pack {
     ds__draft *d;
-    double *load;
-    double whole;
+    double *load; /* seconds of each wire */
+    double whole; /* seconds that a load may be */
     int n;
 } ds__pack;
 
-/* to: a rank, or -1: all */
 typedef struct ds__want {
     int root;
-    int to;
+    int to; /* a rank, or -1: all */
     int up;
     double bytes;
     ptrdiff_t tree;
@@ -8148,9 +8121,8 @@ static double ds__cut_time(const ds_topology *t, const char *from, const double 
                 ds__net_edge(&n, t->rank[i], sink, need[i]);
         if (ds__net_flow(&n, source, sink) > total * (1 - 1e-9) - 1)
             break;
-        /* what must leave the side of the source, and what leaves it in a second */
-        double out = 0;
-        double rate = 0;
+        double out = 0;  /* bytes that must leave the side of the source */
+        double rate = 0; /* bytes that leave it in a second */
         for (int i = 0; i < t->devices; i++)
             out += !from[i] && n.level[t->rank[i]] < 0 ? need[i] : 0;
         for (int l = 0; l < t->links; l++) {
@@ -8328,15 +8300,12 @@ typedef struct ds__search {
     ds__planned *out;
     double *load;
     size_t work;
-    int64_t enough;
-    int64_t near[2];
-    int64_t time[2][DS__TRIES];
+    int64_t enough;             /* no faster plan than this is looked for */
+    int64_t near[2];            /* up to these values of `time` they are looked at again */
+    int64_t time[2][DS__TRIES]; /* of each algorithm: its best prediction; its busiest wire */
     int pass;
     int turn;
 } ds__search;
-
-/* enough: nobody looks for less; time: of each algorithm, and what its busiest wire takes; near:
-   up to there they are looked at again */
 
 /* The draft is the best one; the next has its trees and flows and the other's memory. */
 static void ds__search_keep(ds__search *s) {
@@ -8463,12 +8432,11 @@ typedef struct ds__guesses {
     int count;
 } ds__guesses;
 
-/* wire, sum: by level; hold, made: of each rank's engines */
 typedef struct ds__loads {
-    double *wire;
-    double *hold;
-    double *sum;
-    size_t *made;
+    double *wire; /* ns of each wire, by level */
+    double *hold; /* ns of each rank's engines */
+    double *sum;  /* ns of each rank's sums, by level */
+    size_t *made; /* copies of each rank's engines */
     int64_t latency[DS__GUESS_LEVELS];
 } ds__loads;
 
@@ -8541,7 +8509,8 @@ static int64_t ds__guess_of(const ds__draft *d, const ds__loads *o, size_t piece
                : INT64_MAX;
 }
 
-/* The two numbers of pieces that are guessed to be the fastest. */
+/* Adds the two numbers of pieces that are guessed to be the fastest. Of a scatter or a gather, it
+   may add a third: the fewest pieces that are guessed to be nearly as fast. */
 static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
     static const size_t tries[] = { 1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128 };
     ds__draft *d = &s->now;
@@ -9153,8 +9122,7 @@ typedef struct ds__region {
     char *at; /* NULL: to be allocated */
     size_t bytes;
     uint32_t lane;
-    /* direct, temporary: direct: kernels may use it, which is not pageable */
-    int direct;
+    int direct; /* 1: it is not pageable, so kernels may use it */
     int temporary;
     ds_device device;
 } ds__region;
@@ -9177,23 +9145,20 @@ typedef struct ds__cstep {
     uint8_t kind;
     uint8_t op;
     ds_dtype dtype;
-    /* lane, after: after: the first of the steps of other lanes that come before, or
-       DS__NO_INDEX */
     uint32_t lane;
+    /* the first of the steps of other lanes that come before, or DS__NO_INDEX */
     uint32_t after;
-    int watched; /* 1: it is one of those */
+    int watched; /* 1: it comes before a step of another lane */
     ds_event done;
     ds__spot dst;
     ds__spot src;
-    /* width, height, dst_pitch, src_pitch: copy: bytes; reduction: width elements */
-    size_t width;
-    size_t height;
-    size_t dst_pitch;
-    size_t src_pitch;
-    /* strided, first, count: strided copy: its form; reduction: its inputs among the spots */
-    uint32_t strided;
-    uint32_t first;
-    uint32_t count;
+    size_t width;     /* copy: bytes; reduction: elements */
+    size_t height;    /* copy: rows */
+    size_t dst_pitch; /* copy: bytes */
+    size_t src_pitch; /* copy: bytes */
+    uint32_t strided; /* strided copy: its form */
+    uint32_t first;   /* reduction: the first of its inputs among the spots */
+    uint32_t count;   /* reduction: its inputs */
 } ds__cstep;
 
 typedef struct ds__link {
@@ -9211,15 +9176,14 @@ typedef struct ds__work {
     const void **in; /* room for the inputs of a reduction */
     size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
         spot_room, strideds, strided_room;
-    ds_result r; /* the first failure */
-    /* most, temporaries: inputs of a reduction at most; regions to be allocated */
-    size_t most;
-    size_t temporaries;
-    int forked; /* 1: lanes came into a capture, and have not joined again */
+    ds_result r;        /* the first failure */
+    size_t most;        /* inputs of a reduction at most */
+    size_t temporaries; /* regions to be allocated */
+    int forked;         /* 1: lanes came into a capture, and have not joined again */
     /* memory beyond `first`, each begins with the address of the one before */
     void **chunks;
-    char *at; /* where the next piece is taken, and what is left there */
-    size_t left;
+    char *at;                /* where the next piece is taken */
+    size_t left;             /* bytes that are left there */
     ds__clane lane_first[8]; /* the lists begin here, on the caller's stack, */
     ds__region region_first[12];
     ds__cstep step_first[8];
@@ -9230,8 +9194,7 @@ typedef struct ds__work {
 
 /* A tensor that takes part. */
 typedef struct ds__party {
-    /* lane, region: lane: DS__NO_INDEX until it is known for memory of the host */
-    uint32_t lane;
+    uint32_t lane; /* memory of the host: DS__NO_INDEX until it is known */
     uint32_t region;
     unsigned flags;
     ds__dims d; /* most of it are dimensions that nobody has */
@@ -9590,14 +9553,12 @@ static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
 typedef struct ds__moves {
     ds__spot dst;
     ds__spot src;
-    /* lane, last: last: the last step that was made */
     uint32_t lane;
-    uint32_t last;
+    uint32_t last; /* the last step that was made */
     size_t item;
     size_t width;
-    /* ndim, kernel: kernel: 1: it may be done by one */
     int ndim;
-    int kernel;
+    int kernel; /* 1: a kernel may do the copy */
     int64_t shape[DS_TENSOR_MAX_DIMS];
     int64_t to[DS_TENSOR_MAX_DIMS];
     int64_t from[DS_TENSOR_MAX_DIMS];

@@ -634,7 +634,7 @@ DS__DEVICE void ds__rng_turn(uint32_t w, float *sine, float *cosine) {
     *cosine = (quarter + 1) & 2 ? -swap : swap;
 }
 
-/* The same of z + 1/2 of 2^53 parts, with the polynomials of fdlibm's k_sin.c and k_cos.c. */
+/* The same of w + 1/2 of 2^53 parts, with the polynomials of fdlibm's k_sin.c and k_cos.c. */
 DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
     uint64_t at = w + ((uint64_t)1 << 50);
     uint32_t quarter = (uint32_t)(at >> 51) & 3;

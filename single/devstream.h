@@ -4022,8 +4022,6 @@ DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0);
 }
 
-/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several:
-   there it sleeps for half a millisecond. */
 /* struct futex_waitv */
 typedef struct ds__sleep {
     uint64_t value;
@@ -4032,6 +4030,8 @@ typedef struct ds__sleep {
     uint32_t zero;
 } ds__sleep;
 
+/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several:
+   there it sleeps for half a millisecond. */
 DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
     uint64_t until = ds__now_ns() + timeout_ns;
     struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
@@ -6040,6 +6040,7 @@ DS__SEAM static void ds__board_close(ds__board *b) {
     ds__boards_tidy();
 }
 
+/* The board with this serial; NULL: this process does not have it open. The mutex is held. */
 DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
     ds__board *b = ds__boards.own;
     if (b && b->serial == serial)
@@ -6276,9 +6277,8 @@ typedef struct ds__cpu_job {
     int users;
     const ds__op *op;
     const void *args;
-    /* first, piece_items: kernel */
-    size_t first;
-    size_t piece_items;
+    size_t first;       /* kernel: the first item */
+    size_t piece_items; /* items of a piece */
     _Atomic int status;
     struct ds__cpu_job *prev_job;
     struct ds__cpu_job *next_job;
@@ -6327,27 +6327,21 @@ struct ds__cpu_stream {
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
-    /* queued, queued_level: in the list of ready streams of this level */
-    int queued;
+    int queued; /* 1: in the list of ready streams of `queued_level` */
     int queued_level;
     _Atomic(ds__cpu_past *) past; /* what failed before resets, the last first */
     ds__cpu_past first_past;
-    /* prev, next: ready list of a level, or list for host functions, or free list */
-    ds__cpu_stream *prev;
-    ds__cpu_stream *next;
-    /* all_prev, all_next: all streams of the device */
-    ds__cpu_stream *all_prev;
-    ds__cpu_stream *all_next;
-    /* under the core's capture lock */
+    ds__cpu_stream *prev;     /* ready list of a level */
+    ds__cpu_stream *next;     /* ready list of a level, or list for host functions, or free list */
+    ds__cpu_stream *all_prev; /* all streams of the device */
+    ds__cpu_stream *all_next; /* all streams of the device */
+    /* the next four: under the core's capture lock */
     ds__capture *capture;
-    /* deps, dep_count: nodes that the next one will depend on */
-    uint32_t *deps;
-    uint32_t dep_count;
+    uint32_t *deps;     /* nodes that the next one will depend on */
+    uint32_t dep_count; /* how many `deps` has */
     ds__cpu_stream *next_member;
-    /* a lane of an executable */
-    /* that it runs, and its number before the first operation of it */
-    struct ds__cpu_launch *launch;
-    uint64_t lane_base;
+    struct ds__cpu_launch *launch; /* a lane of an executable: the launch that it runs */
+    uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
     /* where it tells other processes how far it is; under the boards' mutex */
     ds__cpu_lane *shared;
     struct ds__cpu_virtual *virt; /* NULL: no virtual clock, or a proxy */
@@ -6377,9 +6371,8 @@ typedef struct ds__cpu_device {
     ds__lock legacy_lock;
     _Atomic(ds__cpu_failure *) failure;
     size_t limit;
-    /* used, async_used: and what of it came from ds__cpu_async_alloc */
     _Atomic size_t used;
-    _Atomic size_t async_used;
+    _Atomic size_t async_used; /* bytes of `used` that came from ds__cpu_async_alloc */
 } ds__cpu_device;
 
 typedef struct ds__cpu_stamp {
@@ -6394,13 +6387,11 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
-    /* recorded in the capture with this number: it stands for these nodes of its graph */
-    uint64_t capture;
-    uint32_t *deps;
-    uint32_t dep_count;
-    /* shared between processes: where it stands; `word` is what stream and upto stand for */
-    ds__board *board;
-    uint64_t word;
+    uint64_t capture;   /* recorded in the capture with this number */
+    uint32_t *deps;     /* recorded in a capture: it stands for these nodes of its graph */
+    uint32_t dep_count; /* how many `deps` has */
+    ds__board *board;   /* shared between processes: where it stands */
+    uint64_t word;      /* what `stream` and `upto` stand for */
     uint32_t mark;
     uint32_t generation;
     int imported;
@@ -6414,11 +6405,9 @@ typedef struct ds__cpu_worker {
     _Atomic uint32_t beat; /* odd while an operation runs */
     _Atomic(ds__cpu_stream *) running;
     uint32_t last_beat; /* the monitor's */
-    /* streak, misses, delay: streaming: operations found in short order; looks in vain; pauses
-       between looks */
-    uint32_t streak;
-    uint32_t misses;
-    uint32_t delay;
+    uint32_t streak;    /* streaming: operations found in short order */
+    uint32_t misses;    /* streaming: looks in vain */
+    uint32_t delay;     /* streaming: pauses between looks */
     _Atomic uint64_t operations;
     int is_long;
 } ds__cpu_worker;
@@ -6493,22 +6482,19 @@ static struct {
     _Atomic int watch_quit;
     struct ds__cpu_share *shares; /* memory that other processes can open */
     /* the virtual clock */
-    /* link_free, engine_free, memory_free: until when they are held; the worker's */
-    int64_t *link_free;
-    int64_t *engine_free;
-    int64_t *memory_free;
-    int64_t latest; /* the last end of all that ran; the worker's */
+    int64_t *link_free;   /* until when each link is held; the worker's */
+    int64_t *engine_free; /* until when each engine is held; the worker's */
+    int64_t *memory_free; /* until when each device's memory is held; the worker's */
+    int64_t latest;       /* the last end of all that ran; the worker's */
     _Atomic int64_t clock;
-    _Atomic int wanted;  /* host threads that wait for something that is not done */
-    _Atomic int run_all; /* nobody waits, but what is held back runs all the same */
-    /* streams at a thread for host functions; and how many the clock does not stand for any more */
-    _Atomic int host_busy;
-    int host_stuck;
-    _Atomic uint32_t rests; /* counts how often nothing more could run */
-    /* born, puts, passed: streams made; operations put on streams, and passed by them */
-    _Atomic uint64_t born;
-    _Atomic uint64_t puts;
-    _Atomic uint64_t passed;
+    _Atomic int wanted;      /* host threads that wait for something that is not done */
+    _Atomic int run_all;     /* nobody waits, but what is held back runs all the same */
+    _Atomic int host_busy;   /* streams at a thread for host functions */
+    int host_stuck;          /* how many of those the clock no longer stands still for */
+    _Atomic uint32_t rests;  /* counts how often nothing more could run */
+    _Atomic uint64_t born;   /* streams made */
+    _Atomic uint64_t puts;   /* operations put on streams */
+    _Atomic uint64_t passed; /* operations passed by streams */
     _Atomic uint64_t staged;
     _Atomic uint64_t inlined;
     _Atomic uint64_t helped;
@@ -6991,8 +6977,8 @@ static ds__op *ds__cpu_head(ds__cpu_stream *s);
 /* The caller owns the stream (RUNNING, or POLLED by a successful exchange) and has emptied it. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
-        /* An empty stream gives its memory back, so that ten thousand idle ones cost little. */
-        /* a lane's belongs to a plan */
+        /* An empty stream gives its memory back, so that ten thousand idle ones cost little. The
+           memory of a lane belongs to a plan. */
         if (s->kind != DS__STREAM_LANE && ds__trylock(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
@@ -7166,8 +7152,6 @@ static void ds__cpu_unpoll(ds__cpu_stream *s) {
         !ds__cpu_park_waiting(s))
         ds__cpu_go_idle(s);
 }
-
-/* <<cpu lock-free */
 
 static void ds__cpu_unpoll_all(ds__cpu_worker *w) {
     for (int i = 0; i < w->polled_count; i++)
@@ -9566,10 +9550,9 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
 
 /* A stream's lane on a board. */
 struct ds__cpu_lane {
-    /* next, all: of the stream; of all */
-    struct ds__cpu_lane *next;
-    struct ds__cpu_lane *all;
-    ds__board *board; /* while there is one with this serial */
+    struct ds__cpu_lane *next; /* in the list of the stream */
+    struct ds__cpu_lane *all;  /* in the list of all lanes */
+    ds__board *board;          /* while there is one with this serial */
     uint64_t serial;
     ds__cpu_stream *stream;
     ds__lane *at;
@@ -9582,11 +9565,9 @@ struct ds__cpu_proxy {
     struct ds__cpu_proxy *all;
     struct ds__cpu_proxy *next_watched;
     ds__board *board;
-    /* serial, base, wanted: base: added to the lane's numbers; wanted: the highest that somebody
-       waits for */
     uint64_t serial;
-    uint64_t base;
-    uint64_t wanted;
+    uint64_t base;   /* added to the lane's numbers */
+    uint64_t wanted; /* the highest number that somebody waits for */
     uint32_t lane;
     int is_watched;
 };
@@ -10642,9 +10623,8 @@ typedef struct ds__cpu_flat {
     uint32_t lane;
     uint32_t number;
     uint32_t level;
-    /* left, next: while they are sorted */
-    uint32_t left;
-    uint32_t next;
+    uint32_t left; /* while they are sorted */
+    uint32_t next; /* while they are sorted */
 } ds__cpu_flat;
 
 /* A step of a lane: a wait for another lane (flat UINT32_MAX) or a node. */
@@ -10659,9 +10639,8 @@ typedef struct ds__cpu_exec {
     _Atomic int users;    /* the owner, and launches on their way */
     const ds__body *body; /* the core's; not looked at once the owner is gone */
     unsigned flags;
-    /* dirty, hosts: the plan is not that of the body any more; there are host functions */
-    int dirty;
-    int hosts;
+    int dirty; /* the plan is not that of the body any more */
+    int hosts; /* there are host functions */
     uint32_t flats;
     uint32_t flat_room;
     uint32_t lanes;
@@ -10671,13 +10650,11 @@ typedef struct ds__cpu_exec {
     ds__cpu_entry *entry;
     ds__cpu_stream **lane;
     ds__cpu_stream *gate;
-    /* base, gate_base: numbers before the first launch */
-    uint64_t *base;
-    uint64_t gate_base;
+    uint64_t *base;       /* of each lane: the number before the first launch */
+    uint64_t gate_base;   /* of the gate: the number before the first launch */
     uint32_t *operations; /* of each lane, in one launch */
-    /* records, waits: event nodes */
-    uint32_t records;
-    uint32_t waits;
+    uint32_t records;     /* event nodes that record */
+    uint32_t waits;       /* event nodes that wait */
     uint64_t launches;
     ds__cpu_plan *plan;
 } ds__cpu_exec;
@@ -12873,7 +12850,7 @@ static void ds__cuda_probe(ds_backend_info *out) {
 #undef DS__CUDA_NAME
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
-    /* count, runtime, driver: untouched on failure */
+    /* a call that fails leaves the next three untouched */
     int count = 0;
     int runtime = 0;
     int driver = 0;
@@ -14067,9 +14044,8 @@ static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_st
 static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, int to_gpu) {
     size_t width = op->u.copy.width;
     size_t height = op->u.copy.height;
-    /* of a piece */
-    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE;
-    size_t rows = DS__CUDA_STAGE / wide;
+    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE; /* of a piece */
+    size_t rows = DS__CUDA_STAGE / wide;                           /* of a piece */
     size_t across = (width + wide - 1) / wide;
     size_t down = (height + rows - 1) / rows;
     ds__cuda_scope scope;
@@ -18480,9 +18456,9 @@ static void ds__drop_desc(void) {
 
 /* Keeps the configuration, with copies of all that it points to. */
 static ds_result ds__keep_desc(const ds_init_desc *desc) {
-    static char layers[64];
-    static char fault[64]; /* longer ones name nothing that is known */
-    ds__drop_desc();       /* of an earlier ds_init */
+    static char layers[64]; /* a longer text names nothing that is known */
+    static char fault[64];  /* a longer text names nothing that is known */
+    ds__drop_desc();        /* of an earlier ds_init */
     ds__g.desc = *desc;
     if (desc->layers) {
         snprintf(layers, sizeof layers, "%s", desc->layers);
@@ -18560,14 +18536,11 @@ enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
 typedef struct ds__frame {
     int kind;
     unsigned flags;
-    /* device, stream_device: at entry; of the pushed stream */
-    ds_device device;
-    ds_device stream_device;
-    /* current at entry on `device` and on `stream_device` (zero: none yet), each with a
-       reference; the pushed one, with a reference of the frame's own */
-    ds_stream entry;
-    ds_stream previous;
-    ds_stream pushed;
+    ds_device device;        /* current at entry */
+    ds_device stream_device; /* of the pushed stream */
+    ds_stream entry;         /* current at entry on `device`, with a reference; zero: none yet */
+    ds_stream previous; /* current at entry on `stream_device`, with a reference; zero: none yet */
+    ds_stream pushed;   /* the pushed one, with a reference of the frame's own */
 } ds__frame;
 
 /* A thread's current device and streams, indexed by the device's ordinal over all drivers. The
@@ -18576,9 +18549,8 @@ typedef struct ds__frame {
 struct ds__thread {
     ds__pins pins;
     ds_device device;
-    /* current, own: current and per-thread stream of each device; zeroed: none yet */
-    ds_stream *current;
-    ds_stream *own;
+    ds_stream *current; /* current stream of each device; zeroed: none yet */
+    ds_stream *own;     /* per-thread stream of each device; zeroed: none yet */
     ds__frame *frame;
     size_t frames;
     size_t frame_room;
@@ -18869,12 +18841,10 @@ typedef struct ds__range_watcher {
 
 static struct {
     _Atomic(ds__range_watcher *) hook; /* one of the two, or NULL */
-    _Atomic int nvtx; /* 1: initialised, so that its functions are no longer replaced */
-    /* domains, generation: how many there are with the default one, less one; ds_shutdown makes
-       all handles void */
-    _Atomic uint32_t domains;
-    _Atomic uint32_t generation;
-    pthread_mutex_t lock; /* of who makes domains or initialises NVTX */
+    _Atomic int nvtx;            /* 1: initialised, so that its functions are no longer replaced */
+    _Atomic uint32_t domains;    /* how many there are with the default one, less one */
+    _Atomic uint32_t generation; /* ds_shutdown raises it, which makes all handles void */
+    pthread_mutex_t lock;        /* of who makes domains or initialises NVTX */
     /* of who sets the hook, which waits for the former one: that may come to the other lock */
     pthread_mutex_t hook_lock;
     ds__range_watcher watcher[2];
@@ -21407,12 +21377,12 @@ struct ds__ranges {
 /* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes
    back. */
 enum {
-    DS__HELD_SPACE = 16 /* a reservation: what is mapped there, then the addresses */,
-    DS__HELD_SEGMENT = 32 /* like the user's */,
-    DS__HELD_SHARED = 64 /* other processes may have it */,
-    DS__HELD_IMPORTED = 128 /* another process's */,
-    DS__HELD_UPSTREAM = 48 /* a pool's upstream made it and ends it */,
-    DS__HELD_ASYNC = 80 /* in the order of a stream, else like the user's */,
+    DS__HELD_SPACE = 16,     /* a reservation: what is mapped there, then the addresses */
+    DS__HELD_SEGMENT = 32,   /* like the user's */
+    DS__HELD_SHARED = 64,    /* other processes may have it */
+    DS__HELD_IMPORTED = 128, /* another process's */
+    DS__HELD_UPSTREAM = 48,  /* a pool's upstream made it and ends it */
+    DS__HELD_ASYNC = 80,     /* in the order of a stream, else like the user's */
     DS__HELD = 240
 };
 
@@ -24707,12 +24677,10 @@ struct ds__mblock {
     char *ptr;
     size_t size;
     size_t asked;
-    /* prev, next: neighbours in the segment */
-    ds__mblock *prev;
-    ds__mblock *next;
-    /* list_prev, list_next: free: in its bin; pending: in the arena's list; live: list_next
-       leads to another live block of the granule */
-    ds__mblock *list_prev;
+    ds__mblock *prev;      /* the neighbour before it in the segment */
+    ds__mblock *next;      /* the neighbour behind it in the segment */
+    ds__mblock *list_prev; /* free: in its bin; pending: in the arena's list */
+    /* free, pending: as list_prev; live: leads to another live block of the granule */
     ds__mblock *list_next;
     ds__segment *seg;
     ds__muse *uses;
@@ -24760,9 +24728,8 @@ typedef struct ds__finer {
 } ds__finer;
 
 struct ds__segment {
-    /* next, prev: in the arena's list; free ones in the device's */
-    ds__segment *next;
-    ds__segment *prev;
+    ds__segment *next;        /* in the arena's list; not in use: in ds__m.free_segments */
+    ds__segment *prev;        /* in the arena's list */
     ds__arena *_Atomic arena; /* NULL: not in use */
     char *base;
     size_t size;   /* address space */
@@ -24774,9 +24741,8 @@ struct ds__segment {
     ds__mblock **granule;
     struct ds__finer *rows;
     unsigned shift;
-    /* kind, source: DS__SMALL or DS__LARGE; DS__FROM_* */
-    uint8_t kind;
-    uint8_t source;
+    uint8_t kind;     /* DS__SMALL or DS__LARGE */
+    uint8_t source;   /* DS__FROM_* */
     uint8_t oversize; /* counted among those of max_split_size or more */
     /* one block of a backend without a cache: its free is the segment's end */
     uint8_t direct;
@@ -24877,14 +24843,12 @@ struct ds__arena {
     uint8_t exact;          /* 1: counts in the domains' tallies; 0: in its own */
     /* calls of this arena take the long way: poison, guards, debug from 2 on */
     _Atomic uint8_t watched;
-    /* slow, slow_free: requests do, and frees, for whatever reason of the pool's */
-    uint8_t slow;
-    uint8_t slow_free;
-    uint8_t fresh; /* ds__wanted.fresh of the request that is looked for */
-    /* full, own_pool: totals and peaks are counted; the pool is not the device's default one */
-    uint8_t full;
-    uint8_t own_pool;
-    uint8_t measured; /* one of these: `room` is kept */
+    uint8_t slow;      /* requests take the long way, for any reason of the pool's */
+    uint8_t slow_free; /* frees take the long way, for any reason of the pool's */
+    uint8_t fresh;     /* ds__wanted.fresh of the request that is looked for */
+    uint8_t full;      /* totals and peaks are counted */
+    uint8_t own_pool;  /* the pool is not the device's default one */
+    uint8_t measured;  /* `full` or `own_pool`: `room` is kept */
     ds__mpool *pool;
     ds__mdevice *dev;
     uint64_t stream_id; /* ds_stream_id */
@@ -24903,10 +24867,9 @@ struct ds__arena {
     ds__segment *segments;
     ds__mblock *pending;
     ds__mblock *pending_last;
-    /* deferred, deferred_last: direct ones, pending until the driver can take them back; linked
-       by list_next */
+    /* direct blocks, pending until the driver can take them back; linked by list_next */
     ds__mblock *deferred;
-    ds__mblock *deferred_last;
+    ds__mblock *deferred_last; /* the last of them */
     size_t deferred_count;
     size_t pending_bytes;
     size_t free_bytes;
@@ -24914,12 +24877,10 @@ struct ds__arena {
     /* the block that was freed last, not yet one with its neighbours: the next request of its
        size takes it */
     ds__mblock *parked[2];
-    /* own, tally: the one it counts in: the device's when exact, else its own */
     ds__tally own;
-    ds__tally *tally;
-    /* own_room, room: the same: small, large, both */
-    ds__headroom own_room[3];
-    ds__headroom *room;
+    ds__tally *tally;         /* the one it counts in: the device's if `exact`, else `own` */
+    ds__headroom own_room[3]; /* small, large, both */
+    ds__headroom *room;       /* the same: the device's if `exact`, else `own_room` */
     /* the pool's; NULL: no garbage is collected, and they are not counted */
     _Atomic uint32_t *requests;
     ds__mblock *spare_blocks; /* descriptions to be used again */
@@ -24948,14 +24909,13 @@ struct ds__mpool {
     uint8_t shareable;
     _Atomic uint8_t use_on_oom;
     _Atomic uint8_t dead;
-    /* from the configuration: divisions are set; there is a max_split_size; poison, guards or
-       debug from 2 on; totals are counted; no cache */
-    uint8_t rounds;
-    uint8_t coarse;
-    uint8_t oversize;
-    uint8_t watched;
-    uint8_t full;
-    uint8_t direct;
+    /* from the configuration: */
+    uint8_t rounds;   /* divisions are set */
+    uint8_t coarse;   /* neither best_fit_by_address nor single_pool */
+    uint8_t oversize; /* there is a max_split_size */
+    uint8_t watched;  /* poison, guards or debug from 2 on */
+    uint8_t full;     /* totals are counted */
+    uint8_t direct;   /* no cache */
     /* for large plain blocks, of all arenas, while garbage is collected: the clock of the
        blocks' ages */
     _Atomic uint32_t requests;
@@ -24973,7 +24933,8 @@ struct ds__mpool {
 
 /* One of the newest events. */
 typedef struct ds__mevent {
-    uint64_t address, bytes, stream, time_ns /* in the ring: ticks */, pool;
+    uint64_t address, bytes, stream, time_ns, /* in the ring: ticks */
+        pool;
     const char *file;
     const char *label;
     uint32_t line;
@@ -24991,14 +24952,12 @@ struct ds__mdevice {
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
     ds__mpool main;        /* the default pool; main.next: the others */
     ds__domain stats;      /* of all pools */
-    /* reserved, limit: limit 0: none */
     _Atomic size_t reserved;
-    _Atomic size_t limit;
+    _Atomic size_t limit; /* 0: none */
     ds__lock history_lock;
     ds__mevent *history;
-    /* history_room, history_at: entries; which comes next */
-    size_t history_room;
-    size_t history_at;
+    size_t history_room; /* entries */
+    size_t history_at;   /* the entry that comes next */
     _Atomic uint64_t history_count;
     /* of ds_mem_record_stream, whose events are recorded at the free */
     _Atomic int64_t late_uses;
@@ -25224,16 +25183,14 @@ DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, s
 
 typedef struct ds__mtext {
     const char *text;
-    /* start, at: of the token, behind it */
-    size_t start;
-    size_t at;
+    size_t start;  /* of the token */
+    size_t at;     /* behind the token */
     int kind;      /* , : [ ] or 'w'; 0: the end */
     char word[64]; /* longer ones are cut, and are no option and no number then */
-    /* split_at, rounding_at, large_at: the values of options that others are compared with;
-       SIZE_MAX: not given */
-    size_t split_at;
-    size_t rounding_at;
-    size_t large_at;
+    /* where the values of options begin that others are compared with; SIZE_MAX: not given */
+    size_t split_at;    /* max_split_size_mb */
+    size_t rounding_at; /* max_non_split_rounding_mb */
+    size_t large_at;    /* large_segment_size_mb */
 } ds__mtext;
 
 static int ds__mspace(char c) {
@@ -25398,8 +25355,6 @@ static ds_result ds__mread_classes(ds__mtext *t) {
     return r;
 }
 
-/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
-   one counts for smaller sizes too, > for those behind the last. */
 static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) {
     uint64_t n;
     if (t->kind != 'w' || !ds__mnumber(t->word, &n) || (n & (n - 1)) != 0 || (n == 0 && !zero))
@@ -25409,6 +25364,8 @@ static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) 
     return DS_OK;
 }
 
+/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
+   one counts for smaller sizes too, > for those behind the last. */
 static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
     size_t last = 0;
     unsigned char coded = 0;
@@ -25489,9 +25446,8 @@ typedef struct ds__moption {
     const char *name;
     int kind;
     size_t offset;
-    /* low, high: MB, bytes, count */
-    uint64_t low;
-    uint64_t high;
+    uint64_t low;        /* MB, bytes, count: the smallest value */
+    uint64_t high;       /* MB, bytes, count: the largest value */
     const char *choices; /* in the order of their numbers, each with a bar behind it */
 } ds__moption;
 
@@ -25822,9 +25778,8 @@ static struct {
 
     size_t shortage_count;
     size_t oom_count;
-    /* tick_base, tick_base_ns: the two clocks at the first use */
-    uint64_t tick_base;
-    uint64_t tick_base_ns;
+    uint64_t tick_base;      /* ds__ticks at the first use */
+    uint64_t tick_base_ns;   /* ds__now_ns at the first use */
     int closing;             /* ds_shutdown has come to the pools */
     pthread_mutex_t leaving; /* of `closing` and `leavers` */
     pthread_cond_t left;     /* there is none any more */
@@ -28210,9 +28165,8 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
    Threads: caller's threads. An upstream runs on the thread whose allocation or trim needs it,
    and on that of ds_shutdown. */
 
-/* whose segments this thread is changing meanwhile */
 typedef struct ds__inside {
-    const ds__mpool *pool;
+    const ds__mpool *pool; /* whose segments this thread is changing meanwhile */
     const struct ds__inside *outer;
 } ds__inside;
 
@@ -28868,8 +28822,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     return done;
 }
 
-/* Calls fn with each arena of a device, or of one pool, while nothing is locked: arenas are only
-   ever added, in front. */
+/* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
+   read while nothing is locked. */
 static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
     ds__mdevice_lock(dev);
     ds__arena *a = p->arenas;
@@ -30821,7 +30775,6 @@ static void ds__mem_limit(ds__mdevice *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
-/* Reads the environment at the first use. */
 static void ds__mem_closing(int closing) {
     pthread_mutex_lock(&ds__m.leaving);
     ds__m.closing = closing;
@@ -30830,6 +30783,7 @@ static void ds__mem_closing(int closing) {
     pthread_mutex_unlock(&ds__m.leaving);
 }
 
+/* Reads the environment at the first use. */
 static ds_result ds__mem_setup(void) {
     pthread_mutex_lock(&ds__m.lock);
     if (!ds__m.tick_base) {
@@ -32688,11 +32642,11 @@ static ds__msize ds__mformat(size_t n) {
 
 #define DS__SIZE(n) ds__mformat(n).text
 
-/* Whose the live blocks are: by label, else by file and line. Labels are compared by their text
-   and belong to the blocks. */
 /* most slots of the table; when three quarters of it are taken the others are one owner, `rest` */
 #define DS__OWNERS ((size_t)1 << 17)
 
+/* An owner of live blocks: a label, else a file and line. Labels are compared by their text and
+   belong to the blocks. */
 typedef struct ds__mowner {
     const char *label;
     const char *file;
@@ -32701,9 +32655,8 @@ typedef struct ds__mowner {
     size_t count;
 } ds__mowner;
 
-/* slot NULL: no memory for it */
 typedef struct ds__mowners {
-    ds__mowner *slot;
+    ds__mowner *slot; /* NULL: no memory for the table */
     size_t room;
     size_t used;
     ds__mowner rest;
@@ -32791,27 +32744,22 @@ static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const
 typedef struct ds__mshortage {
     ds__mdevice *dev;
     ds__mpool *pool;
-    /* wanted, size, segment: what was asked for; what the block takes, with its rounding,
-       alignment and guard; what the driver was asked for */
-    size_t wanted;
-    size_t size;
-    size_t segment;
+    size_t wanted;          /* bytes that were asked for */
+    size_t size;            /* bytes that the block takes, with its rounding, alignment and guard */
+    size_t segment;         /* bytes that the driver was asked for */
     const ds__arena *arena; /* where it was looked for */
     int kind;
     int aligned;
     int quiet; /* a capture is open */
     ds_result why;
-    /* total, free, outside: of the device; outside: used, and not the allocator's. 0 when it
-       does not tell */
-    size_t total;
-    size_t free;
+    size_t total; /* of the device */
+    size_t free;  /* of the device; 0 if the device does not tell */
+    /* of the device: used, and not the allocator's; 0 if the device does not tell */
     size_t outside;
-    int known;
-    /* limit, pool_limit: 0: none */
-    size_t limit;
-    size_t pool_limit;
-    /* reserved, live, pending, cached, live_count, pending_count, cached_count, largest: of all
-       pools */
+    int known;         /* 1: the device tells */
+    size_t limit;      /* 0: none */
+    size_t pool_limit; /* 0: none */
+    /* of all pools: */
     size_t reserved;
     size_t live;
     size_t pending;
@@ -32820,24 +32768,21 @@ typedef struct ds__mshortage {
     size_t pending_count;
     size_t cached_count;
     size_t largest;
-    /* pool_reserved, pool_cached, pool_pending: of the one that was asked */
+    /* of the pool that was asked: */
     size_t pool_reserved;
     size_t pool_cached;
     size_t pool_pending;
-    /* its largest free block that is the request's stream's; that max_split_size keeps; another
-       stream's; of the other kind */
-    size_t mine;
-    size_t kept;
-    size_t theirs;
-    size_t elsewhere;
-    ds__arena *owner; /* of `theirs` */
-    int apart;        /* nobody can wait for that stream */
-    /* back, pool_back: what emptying the cache would give back, if no capture was open */
-    size_t back;
-    size_t pool_back;
-    /* awaited, pool_awaited: and what it would wait for first */
-    size_t awaited;
-    size_t pool_awaited;
+    /* the largest free block of the pool that was asked: */
+    size_t mine;         /* of the request's stream */
+    size_t kept;         /* that max_split_size keeps */
+    size_t theirs;       /* of another stream */
+    size_t elsewhere;    /* of the other kind */
+    ds__arena *owner;    /* of `theirs` */
+    int apart;           /* nobody can wait for that stream */
+    size_t back;         /* bytes that emptying the cache would give back, if no capture was open */
+    size_t pool_back;    /* those of the pool that was asked */
+    size_t awaited;      /* bytes that emptying the cache would wait for first */
+    size_t pool_awaited; /* those of the pool that was asked */
     size_t private_reserved;
     size_t private_cached;
     ds__mowners owners;
@@ -33734,10 +33679,10 @@ static void ds__snapshot_shutdown(void) {
    Threads: one thread per ds__snap. */
 
 typedef struct ds__sframe {
-    uint32_t file;
+    uint32_t file; /* number of a text */
     uint32_t line;
-    uint32_t name;
-} ds__sframe; /* texts */
+    uint32_t name; /* number of a text */
+} ds__sframe;
 
 typedef struct ds__sblock {
     uint64_t address;
@@ -33758,9 +33703,8 @@ typedef struct ds__ssegment {
     uint32_t pool;
     uint32_t kind;
     uint32_t growing;
-    /* first, count: blocks */
-    size_t first;
-    size_t count;
+    size_t first; /* its first block */
+    size_t count; /* how many blocks it has */
 } ds__ssegment;
 
 typedef struct ds__spool {
@@ -33782,9 +33726,8 @@ typedef struct ds__sdevice {
     size_t count;
 } ds__sdevice;
 
-/* what is at i is entered as i + 1 */
 typedef struct ds__sindex {
-    uint32_t *slot;
+    uint32_t *slot; /* the element at i is entered as i + 1 */
     size_t mask;
 } ds__sindex;
 
@@ -33819,8 +33762,8 @@ typedef struct ds__snap {
     (!(s)->broken && ((s)->broken = !ds__snap_room(&(s)->list, sizeof *(s)->list, (s)->count, 1, \
                                                    &(s)->room)) == 0)
 
-/* Finds what has this hash and is equal, or the place for it. `find` compares with what is at an
-   index. NULL: no memory. */
+/* Finds the slot of the element that has this hash and is equal, or the place for it. `same`
+   compares the key with the element at an index. NULL: no memory. */
 static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_t hash,
                                int (*same)(ds__snap *s, uint32_t at, const void *key),
                                uint64_t (*hash_of)(ds__snap *s, uint32_t at), const void *key) {
@@ -35389,11 +35332,11 @@ struct ds__hold {
 };
 
 typedef struct ds__clock {
-    int64_t total;
-    int64_t max;
-    int64_t min;
+    int64_t total; /* ns */
+    int64_t max;   /* ns */
+    int64_t min;   /* ns; 0: none yet */
     int64_t count;
-} ds__clock; /* ns; min 0: none yet */
+} ds__clock;
 
 static struct {
     pthread_mutex_t lock; /* of the first use, and of `config` */
@@ -35401,11 +35344,10 @@ static struct {
     ds__arena *arena[2];  /* below 4 KiB; pages */
     ds_mem_config config; /* as it was set last */
     int configured;
-    /* round_threshold, max_cached, segment_size, limit: from it */
-    _Atomic size_t round_threshold;
-    _Atomic size_t max_cached;
-    _Atomic size_t segment_size;
-    _Atomic size_t limit;
+    _Atomic size_t round_threshold; /* from `config` */
+    _Atomic size_t max_cached;      /* from `config` */
+    _Atomic size_t segment_size;    /* from `config` */
+    _Atomic size_t limit;           /* from ds_pinned_set_limit */
     _Atomic int registers;
     _Atomic int polls;
     _Atomic int debug;
@@ -36232,9 +36174,8 @@ typedef struct ds__res {
 static struct {
     pthread_mutex_t lock;
     ds__res **at;
-    /* count, serial: no number is used twice */
     uint32_t count;
-    uint32_t serial;
+    uint32_t serial; /* no number is used twice */
 } ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,
@@ -36919,10 +36860,9 @@ typedef struct ds__hoard {
     ds_device device;
     char *base;
     size_t size;
-    /* stake, generation: from the first export on: generation not 0 */
-    uint32_t stake;
-    uint32_t generation;
-    int over; /* the allocator has given it back */
+    uint32_t stake;      /* from the first export on */
+    uint32_t generation; /* from the first export on: not 0 */
+    int over;            /* the allocator has given it back */
     unsigned char handle[64];
 } ds__hoard;
 
@@ -36993,12 +36933,10 @@ typedef struct ds__parcel {
     uint32_t seg_stake;
     uint32_t seg_generation;
     uint32_t unused;
-    /* cookie, block, size, inner, seg_size: block: where it begins in the segment; inner: the
-       pointer in the block */
     uint64_t cookie;
-    uint64_t block;
+    uint64_t block; /* where the block begins in the segment */
     uint64_t size;
-    uint64_t inner;
+    uint64_t inner; /* where the pointer is in the block */
     uint64_t seg_size;
     unsigned char memory[64];
     unsigned char event[64];
@@ -38059,12 +37997,11 @@ typedef struct ds__dims {
     ds_device given;  /* as the description has it */
     ds_dtype dtype;
     int ndim;
-    size_t item;   /* bytes of an element */
-    int64_t count; /* elements */
-    size_t bytes;  /* of so many elements */
-    /* low, high: from `first`: where the bytes of all elements begin and end */
-    ptrdiff_t low;
-    ptrdiff_t high;
+    size_t item;    /* bytes of an element */
+    int64_t count;  /* elements */
+    size_t bytes;   /* of so many elements */
+    ptrdiff_t low;  /* from `first`: where the bytes of all elements begin */
+    ptrdiff_t high; /* from `first`: where the bytes of all elements end */
     int64_t shape[DS_TENSOR_MAX_DIMS];
     int64_t strides[DS_TENSOR_MAX_DIMS];
 } ds__dims;
@@ -39122,9 +39059,9 @@ enum {
     DS__COMM_BF16,
     DS__COMM_F32,
     DS__COMM_F64,
-    DS__COMM_C64,
-    DS__COMM_C128
-}; /* complex: only the product */
+    DS__COMM_C64, /* complex: only the product */
+    DS__COMM_C128 /* complex: only the product */
+};
 
 enum { DS__COMM_WIDE_IN = 1, DS__COMM_WIDE_OUT = 2 };
 
@@ -40823,9 +40760,8 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
 typedef struct ds__comm_shape {
     int ndim;
     uint64_t size[DS_TENSOR_MAX_DIMS + 1];
-    /* dst, src: in bytes */
-    int64_t dst[DS_TENSOR_MAX_DIMS + 1];
-    int64_t src[DS_TENSOR_MAX_DIMS + 1];
+    int64_t dst[DS_TENSOR_MAX_DIMS + 1]; /* in bytes */
+    int64_t src[DS_TENSOR_MAX_DIMS + 1]; /* in bytes */
 } ds__comm_shape;
 
 /* Those of one element go; the others are ordered so that the result is written forwards as far
@@ -40989,10 +40925,8 @@ typedef struct ds__troute {
     size_t hops; /* 0: there is no way */
     const int *wire;
     double rate; /* of the slowest wire */
-    /* push, only: push: the source had better make the copy; only: all links are of this kind,
-       or -1 */
-    int push;
-    int only;
+    int push;    /* 1: the source should make the copy */
+    int only;    /* the kind of all links, or -1 */
 } ds__troute;
 
 struct ds_topology {
@@ -41010,22 +40944,21 @@ struct ds_topology {
     double memory;   /* bytes per second */
     ds__tnode *node; /* 0 is the host */
     ds__tlink *link;
-    double *wire;  /* bytes per second */
-    int *rank;     /* nodes of the devices */
-    int *group[3]; /* of each device, by level; see ds__groups */
-    /* island, seat: which switch's group it is in, from 0 on, and which of its members it is */
-    int *island;
-    int *seat;
+    double *wire;      /* bytes per second */
+    int *rank;         /* nodes of the devices */
+    int *group[3];     /* of each device, by level; see ds__groups_find */
+    int *island;       /* of each device: which switch's group it is in, from 0 on */
+    int *seat;         /* of each device: which member of that group it is */
     ds__troute *route; /* from row to column, devices + 1 of each, the last is the host */
-    int *hop;          /* what they point to */
+    int *hop;          /* what `wire` of the routes points to */
 
-    /* the peer lines, pair by pair; of a latency the rate is nanoseconds */
+    /* the peer lines, pair by pair */
     struct ds__tpeer {
         int from;
         int to;
         int what;
         int kind;
-        double rate;
+        double rate; /* of a latency: nanoseconds */
     } * peer;
 
     int peers;
@@ -41087,12 +41020,11 @@ static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
    Locks: none.
    Threads: the thread that constructs the topology. */
 
-/* from: the node before */
 typedef struct ds__way {
     int64_t latency;
     double rate;
     int link;
-    int from;
+    int from; /* the node before */
     int done;
 } ds__way;
 
@@ -41438,12 +41370,10 @@ typedef struct ds__twords {
     ds_topology *t;
     char line[4096];
     char *word[DS__TWORDS];
-    /* words, number: of the line */
-    int words;
-    int number;
-    /* list, count: nodes of the two lists of a line */
-    int list[2][DS__TOPOLOGY_MAX];
-    int count[2];
+    int words;                     /* of the line */
+    int number;                    /* of the line */
+    int list[2][DS__TOPOLOGY_MAX]; /* nodes of the two lists of a line */
+    int count[2];                  /* how many nodes each list has */
 } ds__twords;
 
 static ds_result ds__tword_fail(const ds__twords *w, int word, const char *what) {
@@ -41942,10 +41872,9 @@ DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *
 typedef struct ds__tplace { /* where a device is */
     /* PCI addresses: the bridges above it from the root port on, then its own */
     char up[DS__TPLACE_DEEP][24];
-    /* deep, socket, plain: how many, 0: nobody says; NUMA node, or -1; its bridges say nothing */
-    int deep;
-    int socket;
-    int plain;
+    int deep;   /* how many addresses `up` has; 0: nobody says */
+    int socket; /* NUMA node, or -1 */
+    int plain;  /* 1: its bridges say nothing */
 } ds__tplace;
 
 /* The path of a PCI device's file, of its folder, or of the folder of all; 0: too long. */
@@ -42078,14 +42007,13 @@ static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int
 
 #define DS__PROBE_BYTES ((size_t)2 << 20)
 
-/* What was measured of two devices; [0] is from the first to the second, [1] back. A little copy
-   takes `least_ns`, with the wait for it; both: 0: as fast as one after the other. */
+/* What was measured of two devices; [0] is from the first to the second, [1] back. */
 typedef struct ds__measured {
     ds_device device[2];
     double push[2];
     double pull[2];
-    double both;
-    uint64_t least_ns[2];
+    double both;          /* 0: as fast as one after the other */
+    uint64_t least_ns[2]; /* of a little copy, with the wait for it */
 } ds__measured;
 
 static ds__measured *ds__measures; /* of this process; under ds__c.lock, as what follows */
@@ -42138,9 +42066,8 @@ static ds_result ds__probe_copies(int copies, void *const *dst, void *const *src
 
 /* Whole bytes per second, so that a text says the same. */
 static double ds__probe_rate(size_t bytes, uint64_t whole, uint64_t little) {
-    /* 10 TB/s: more is noise */
     uint64_t ns = whole > little ? whole - little : 0;
-    uint64_t least = bytes / 10000;
+    uint64_t least = bytes / 10000; /* 10 TB/s: more is noise */
     return (double)(uint64_t)((double)bytes * 1e9 / (double)(ns > least ? ns : least));
 }
 
@@ -42536,54 +42463,48 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
 #define DS__PLAN_SLOTS 8      /* pieces of a ring */
 #define DS__PLAN_STEPS 60000
 #define DS__PLAN_WAYS 32
-/* of more ranks only what is guessed to be the fastest is looked at: */
+/* for more ranks, only what is guessed to be the fastest is looked at */
 #define DS__PLAN_LARGE 32
-#define DS__PLAN_LARGE_STEPS 120000
-/* and where there are sums 90000, or 72000 in one group, since their steps wait for many */
+#define DS__PLAN_LARGE_STEPS 120000 /* at most, for more ranks than DS__PLAN_LARGE */
+/* the same for copies; where there are sums 90000, or 72000 in one group, since their steps wait
+   for many */
 #define DS__PLAN_LARGE_COPIES 108000
 #define DS__PLAN_WORK 110000 /* copies, over all that is looked at */
 #define DS__ALONE (-1)       /* the tree's root */
 #define DS__APART (-2)       /* not in the tree */
 
 typedef struct ds__flow {
-    /* bytes, in, out: where it lies in inputs and outputs */
     size_t bytes;
-    size_t in;
-    size_t out;
-    /* owner, dest: whose outputs are written: dest, or -1: of all but (broadcast) the owner */
+    size_t in;  /* where it lies in the inputs */
+    size_t out; /* where it lies in the outputs */
     int owner;
-    int dest;
-    /* up, down: trees, or -1 */
-    ptrdiff_t up;
-    ptrdiff_t down;
+    int dest;       /* whose outputs are written; -1: those of all but (broadcast) the owner */
+    ptrdiff_t up;   /* a tree, or -1 */
+    ptrdiff_t down; /* a tree, or -1 */
     /* more than 1: these are the blocks of so many ranks from dest on, and each has a tree to
        it, one after the other */
     int parts;
-    /* first, each: its first step, and how many a piece has */
-    size_t first;
-    size_t each;
+    size_t first; /* its first step */
+    size_t each;  /* how many steps a piece has */
 } ds__flow;
 
-/* head: of the lists of who reads the slots */
 typedef struct ds__ring {
     size_t offset;
     size_t slot;
-    uint32_t head;
+    uint32_t head; /* in ds__draft.head: of the lists of steps that read the slots */
 } ds__ring;
 
 typedef struct ds__dstep {
     uint64_t key;
     ds_plan_spot to;
     size_t bytes;
-    /* from, from_count, after, need, next: after, next: lists of links */
     uint32_t from;
     uint32_t from_count;
-    uint32_t after;
+    uint32_t after; /* list of links: the steps before it */
     uint32_t need;
-    uint32_t next;
-    /* rank, source, lane: source: of a copy from elsewhere, or -1 */
+    uint32_t next; /* list of links: the steps after it */
     int rank;
-    int source;
+    int source; /* of a copy from elsewhere, or -1 */
     int lane;
     int64_t start;
     int64_t done;
@@ -42598,14 +42519,12 @@ typedef struct ds__dlink {
 typedef struct ds__draft {
     const ds_topology *t;
     const ds_plan_desc *want;
-    /* p, failed, ways, largest, pull: largest: group of level 1; pull: as many sums are made by
-       each rank, so what is summed may be fetched */
     int p;
     int failed;
     int ways;
-    int largest;
-    int pull;
-    int run; /* leads of a grid that stand in one row; 0: it is flows */
+    int largest; /* size of the largest group of level 1 */
+    int pull;    /* 1: as many sums are made by each rank, so what is summed may be fetched */
+    int run;     /* leads of a grid that stand in one row; 0: it is flows */
     const char *name;
     size_t pieces;
     size_t piece_bytes;
@@ -42623,9 +42542,9 @@ typedef struct ds__draft {
     int64_t end;
     size_t slots;  /* pieces of a ring */
     int64_t bound; /* of the time */
-    /* lanes, wave: wave: 0: earlier pieces come first; 1: pieces that are behind by a copy come
-       with those before that have one more */
     int lanes;
+    /* 0: earlier pieces come first; 1: pieces that are behind by a copy come with those before
+       that have one more */
     int wave;
 } ds__draft;
 
@@ -42900,15 +42819,11 @@ static int ds__sort(ds__draft *d) {
     return ok;
 }
 
-/* Starts whatever can start, in the order of the list, and says when: nobody waits for what
-   others only have put by. Then the steps stand in the order of their starts. */
-/* of wires, then engines and memory of each rank: heaps of steps, plus 1; kept: for this step,
-   plus 1 */
 typedef struct ds__waits {
-    uint32_t *head;
+    uint32_t *head; /* of wires, then engines and memory of each rank: heaps of steps, plus 1 */
     uint32_t *child;
     uint32_t *next;
-    uint32_t *kept;
+    uint32_t *kept; /* of the same: the step that each is kept for, plus 1 */
     int *busy;
 } ds__waits;
 
@@ -43000,6 +42915,8 @@ static int ds__begin_step(ds__draft *d, ds__waits *w, ds__dues *h, uint32_t i, i
     return ok && ds__due_put(h, s->done, 0, i) && ds__due_put(h, now + held, 1, (uint32_t)own);
 }
 
+/* Starts whatever can start, in the order of the list, and says when: nobody waits for what
+   others only have put by. Then the steps stand in the order of their starts. */
 static int ds__arrange(ds__draft *d) {
     size_t wires = (size_t)d->t->wires;
     size_t n = wires + 2 * ((size_t)d->p + 1);
@@ -43008,9 +42925,8 @@ static int ds__arrange(ds__draft *d) {
                     ds__alloc((d->steps + 1) * sizeof *w.child),
                     ds__alloc((d->steps + 1) * sizeof *w.next), ds__alloc((n + 1) * sizeof *w.kept),
                     ds__alloc(n * sizeof *w.busy) };
-    /* freed: what is free again, by the first step that waits for it */
     ds__dues h = { NULL, 0, 0 };
-    ds__dues freed = { NULL, 0, 0 };
+    ds__dues freed = { NULL, 0, 0 }; /* what is free again, by the first step that waits for it */
     int ok = w.head && w.child && w.next && w.kept && w.busy && ds__sort(d) && ds__followers(d, 0);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
@@ -43658,19 +43574,16 @@ typedef struct ds__grid {
     int places;
     int most;
     int depth;
-    /* rank, place, have: rank: of each group the leads, then the others; place: rings of each
-       rank; have: how many steps `got` has */
-    int *rank;
-    int *place;
-    int *have;
+    int *rank;     /* of each group the leads, then the others */
+    int *place;    /* rings of each rank */
+    int *have;     /* of each rank and span: how many steps `got` has */
     ds__held *sum; /* of each rank and span */
     /* of each rank and span: the steps that bring what is passed on, `most` at the most */
     uint32_t *got;
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
     ds_plan_spot *spot;
-    /* begin, bytes: of the piece */
-    size_t begin;
-    size_t bytes;
+    size_t begin; /* of the piece */
+    size_t bytes; /* of the piece */
 } ds__grid;
 
 /* Where a lead's slice begins, and in it the part of a group. */
@@ -43693,9 +43606,8 @@ static ds__held ds__grid_input(int rank, size_t at) {
 /* To an output, or (which >= 0) to that ring of the rank. */
 static ds__held ds__grid_room(ds__grid *g, int rank, int which, size_t at, size_t bytes) {
     ds__held to = { { rank, DS_PLAN_OUTPUT, at }, DS__NONE, 0 };
-    /* pieces differ by a unit at either end */
     size_t item = g->d->want->item;
-    size_t unit = item > 256 ? item : 256;
+    size_t unit = item > 256 ? item : 256; /* pieces differ by a unit at either end */
     if (which < 0)
         return to;
     to.at = ds__ring_spot(g->d, &g->place[rank * g->places + which], rank, bytes + 3 * unit,
@@ -44102,21 +44014,18 @@ typedef struct ds__cycle {
     size_t wires;
     ds__orbit *orbit; /* of wires, then of engines, then of memories */
     ds__arc *arc;
-    /* start, best, held, tail: of each step; tail: from its begin until all that comes of it is
-       done */
-    int64_t *start;
-    int64_t *best;
-    int64_t *held;
-    int64_t *tail;
+    int64_t *start; /* of each step */
+    int64_t *best;  /* of each step: its start in the best order */
+    int64_t *held;  /* of each step: how long it holds its engine or memory */
+    int64_t *tail;  /* of each step: from its begin until all that comes of it is done */
     uint32_t *need;
     uint32_t *ready;
     size_t work;  /* steps that were put down */
     double *rank; /* the order of the steps */
     double *rank_best;
     uint64_t seed;
-    /* turn, end: of the best: from round to round, and of one round */
-    int64_t turn;
-    int64_t end;
+    int64_t turn; /* of the best order: time from round to round */
+    int64_t end;  /* of the best order: time of one round */
     int64_t grid[3];
     size_t pieces;
 } ds__cycle;
@@ -44491,17 +44400,21 @@ enum { DS__WITH_TREES, DS__WITH_MESH, DS__WITH_HOST, DS__WITH_WIRES, DS__WITH_GR
 
 enum { DS__ROOTED, DS__BY_OWNERS, DS__IN_LIST, DS__ONE_SHOT };
 
-/* twins: each rank of the root's group copies to one of each other group */
-enum { DS__GROUPS_CHAIN, DS__GROUPS_SPREAD, DS__GROUPS_STAR, DS__GROUPS_TWINS };
+enum {
+    DS__GROUPS_CHAIN,
+    DS__GROUPS_SPREAD,
+    DS__GROUPS_STAR,
+    /* each rank of the root's group copies to one of each other group */
+    DS__GROUPS_TWINS
+};
 
 typedef struct ds__algo {
     const char *name;
     int with; /* DS__WITH_* */
     int mode; /* DS__ROOTED...: who sums */
-    /* level, ways, arity: arity: copies that each node makes */
     int level;
     int ways;
-    int arity;
+    int arity; /* copies that each node makes */
     /* the root copies to its group itself, else through a member that differs from way to way */
     int own;
     int shape; /* DS__GROUPS_*: from group to group */
@@ -44958,18 +44871,16 @@ static int ds__flows_leads(ds__draft *d, int split) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
-/* load: seconds of each wire; whole: what it may be */
 typedef struct ds__pack {
     ds__draft *d;
-    double *load;
-    double whole;
+    double *load; /* seconds of each wire */
+    double whole; /* seconds that a load may be */
     int n;
 } ds__pack;
 
-/* to: a rank, or -1: all */
 typedef struct ds__want {
     int root;
-    int to;
+    int to; /* a rank, or -1: all */
     int up;
     double bytes;
     ptrdiff_t tree;
@@ -45494,9 +45405,8 @@ static double ds__cut_time(const ds_topology *t, const char *from, const double 
                 ds__net_edge(&n, t->rank[i], sink, need[i]);
         if (ds__net_flow(&n, source, sink) > total * (1 - 1e-9) - 1)
             break;
-        /* what must leave the side of the source, and what leaves it in a second */
-        double out = 0;
-        double rate = 0;
+        double out = 0;  /* bytes that must leave the side of the source */
+        double rate = 0; /* bytes that leave it in a second */
         for (int i = 0; i < t->devices; i++)
             out += !from[i] && n.level[t->rank[i]] < 0 ? need[i] : 0;
         for (int l = 0; l < t->links; l++) {
@@ -45674,15 +45584,12 @@ typedef struct ds__search {
     ds__planned *out;
     double *load;
     size_t work;
-    int64_t enough;
-    int64_t near[2];
-    int64_t time[2][DS__TRIES];
+    int64_t enough;             /* no faster plan than this is looked for */
+    int64_t near[2];            /* up to these values of `time` they are looked at again */
+    int64_t time[2][DS__TRIES]; /* of each algorithm: its best prediction; its busiest wire */
     int pass;
     int turn;
 } ds__search;
-
-/* enough: nobody looks for less; time: of each algorithm, and what its busiest wire takes; near:
-   up to there they are looked at again */
 
 /* The draft is the best one; the next has its trees and flows and the other's memory. */
 static void ds__search_keep(ds__search *s) {
@@ -45809,12 +45716,11 @@ typedef struct ds__guesses {
     int count;
 } ds__guesses;
 
-/* wire, sum: by level; hold, made: of each rank's engines */
 typedef struct ds__loads {
-    double *wire;
-    double *hold;
-    double *sum;
-    size_t *made;
+    double *wire; /* ns of each wire, by level */
+    double *hold; /* ns of each rank's engines */
+    double *sum;  /* ns of each rank's sums, by level */
+    size_t *made; /* copies of each rank's engines */
     int64_t latency[DS__GUESS_LEVELS];
 } ds__loads;
 
@@ -45887,7 +45793,8 @@ static int64_t ds__guess_of(const ds__draft *d, const ds__loads *o, size_t piece
                : INT64_MAX;
 }
 
-/* The two numbers of pieces that are guessed to be the fastest. */
+/* Adds the two numbers of pieces that are guessed to be the fastest. Of a scatter or a gather, it
+   may add a third: the fewest pieces that are guessed to be nearly as fast. */
 static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
     static const size_t tries[] = { 1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128 };
     ds__draft *d = &s->now;
@@ -46499,8 +46406,7 @@ typedef struct ds__region {
     char *at; /* NULL: to be allocated */
     size_t bytes;
     uint32_t lane;
-    /* direct, temporary: direct: kernels may use it, which is not pageable */
-    int direct;
+    int direct; /* 1: it is not pageable, so kernels may use it */
     int temporary;
     ds_device device;
 } ds__region;
@@ -46523,23 +46429,20 @@ typedef struct ds__cstep {
     uint8_t kind;
     uint8_t op;
     ds_dtype dtype;
-    /* lane, after: after: the first of the steps of other lanes that come before, or
-       DS__NO_INDEX */
     uint32_t lane;
+    /* the first of the steps of other lanes that come before, or DS__NO_INDEX */
     uint32_t after;
-    int watched; /* 1: it is one of those */
+    int watched; /* 1: it comes before a step of another lane */
     ds_event done;
     ds__spot dst;
     ds__spot src;
-    /* width, height, dst_pitch, src_pitch: copy: bytes; reduction: width elements */
-    size_t width;
-    size_t height;
-    size_t dst_pitch;
-    size_t src_pitch;
-    /* strided, first, count: strided copy: its form; reduction: its inputs among the spots */
-    uint32_t strided;
-    uint32_t first;
-    uint32_t count;
+    size_t width;     /* copy: bytes; reduction: elements */
+    size_t height;    /* copy: rows */
+    size_t dst_pitch; /* copy: bytes */
+    size_t src_pitch; /* copy: bytes */
+    uint32_t strided; /* strided copy: its form */
+    uint32_t first;   /* reduction: the first of its inputs among the spots */
+    uint32_t count;   /* reduction: its inputs */
 } ds__cstep;
 
 typedef struct ds__link {
@@ -46557,15 +46460,14 @@ typedef struct ds__work {
     const void **in; /* room for the inputs of a reduction */
     size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
         spot_room, strideds, strided_room;
-    ds_result r; /* the first failure */
-    /* most, temporaries: inputs of a reduction at most; regions to be allocated */
-    size_t most;
-    size_t temporaries;
-    int forked; /* 1: lanes came into a capture, and have not joined again */
+    ds_result r;        /* the first failure */
+    size_t most;        /* inputs of a reduction at most */
+    size_t temporaries; /* regions to be allocated */
+    int forked;         /* 1: lanes came into a capture, and have not joined again */
     /* memory beyond `first`, each begins with the address of the one before */
     void **chunks;
-    char *at; /* where the next piece is taken, and what is left there */
-    size_t left;
+    char *at;                /* where the next piece is taken */
+    size_t left;             /* bytes that are left there */
     ds__clane lane_first[8]; /* the lists begin here, on the caller's stack, */
     ds__region region_first[12];
     ds__cstep step_first[8];
@@ -46576,8 +46478,7 @@ typedef struct ds__work {
 
 /* A tensor that takes part. */
 typedef struct ds__party {
-    /* lane, region: lane: DS__NO_INDEX until it is known for memory of the host */
-    uint32_t lane;
+    uint32_t lane; /* memory of the host: DS__NO_INDEX until it is known */
     uint32_t region;
     unsigned flags;
     ds__dims d; /* most of it are dimensions that nobody has */
@@ -46936,14 +46837,12 @@ static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
 typedef struct ds__moves {
     ds__spot dst;
     ds__spot src;
-    /* lane, last: last: the last step that was made */
     uint32_t lane;
-    uint32_t last;
+    uint32_t last; /* the last step that was made */
     size_t item;
     size_t width;
-    /* ndim, kernel: kernel: 1: it may be done by one */
     int ndim;
-    int kernel;
+    int kernel; /* 1: a kernel may do the copy */
     int64_t shape[DS_TENSOR_MAX_DIMS];
     int64_t to[DS_TENSOR_MAX_DIMS];
     int64_t from[DS_TENSOR_MAX_DIMS];
@@ -49810,7 +49709,7 @@ DS__DEVICE void ds__rng_turn(uint32_t w, float *sine, float *cosine) {
     *cosine = (quarter + 1) & 2 ? -swap : swap;
 }
 
-/* The same of z + 1/2 of 2^53 parts, with the polynomials of fdlibm's k_sin.c and k_cos.c. */
+/* The same of w + 1/2 of 2^53 parts, with the polynomials of fdlibm's k_sin.c and k_cos.c. */
 DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
     uint64_t at = w + ((uint64_t)1 << 50);
     uint32_t quarter = (uint32_t)(at >> 51) & 3;

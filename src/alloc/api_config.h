@@ -51,7 +51,6 @@ static void ds__mem_limit(ds__mdevice *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
-/* Reads the environment at the first use. */
 static void ds__mem_closing(int closing) {
     pthread_mutex_lock(&ds__m.leaving);
     ds__m.closing = closing;
@@ -60,6 +59,7 @@ static void ds__mem_closing(int closing) {
     pthread_mutex_unlock(&ds__m.leaving);
 }
 
+/* Reads the environment at the first use. */
 static ds_result ds__mem_setup(void) {
     pthread_mutex_lock(&ds__m.lock);
     if (!ds__m.tick_base) {

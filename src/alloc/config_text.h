@@ -20,16 +20,14 @@
 
 typedef struct ds__mtext {
     const char *text;
-    /* start, at: of the token, behind it */
-    size_t start;
-    size_t at;
+    size_t start;  /* of the token */
+    size_t at;     /* behind the token */
     int kind;      /* , : [ ] or 'w'; 0: the end */
     char word[64]; /* longer ones are cut, and are no option and no number then */
-    /* split_at, rounding_at, large_at: the values of options that others are compared with;
-       SIZE_MAX: not given */
-    size_t split_at;
-    size_t rounding_at;
-    size_t large_at;
+    /* where the values of options begin that others are compared with; SIZE_MAX: not given */
+    size_t split_at;    /* max_split_size_mb */
+    size_t rounding_at; /* max_non_split_rounding_mb */
+    size_t large_at;    /* large_segment_size_mb */
 } ds__mtext;
 
 static int ds__mspace(char c) {
@@ -194,8 +192,6 @@ static ds_result ds__mread_classes(ds__mtext *t) {
     return r;
 }
 
-/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
-   one counts for smaller sizes too, > for those behind the last. */
 static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) {
     uint64_t n;
     if (t->kind != 'w' || !ds__mnumber(t->word, &n) || (n & (n - 1)) != 0 || (n == 0 && !zero))
@@ -205,6 +201,8 @@ static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) 
     return DS_OK;
 }
 
+/* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
+   one counts for smaller sizes too, > for those behind the last. */
 static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
     size_t last = 0;
     unsigned char coded = 0;
@@ -285,9 +283,8 @@ typedef struct ds__moption {
     const char *name;
     int kind;
     size_t offset;
-    /* low, high: MB, bytes, count */
-    uint64_t low;
-    uint64_t high;
+    uint64_t low;        /* MB, bytes, count: the smallest value */
+    uint64_t high;       /* MB, bytes, count: the largest value */
     const char *choices; /* in the order of their numbers, each with a bar behind it */
 } ds__moption;
 

@@ -46,10 +46,9 @@ typedef struct ds__hoard {
     ds_device device;
     char *base;
     size_t size;
-    /* stake, generation: from the first export on: generation not 0 */
-    uint32_t stake;
-    uint32_t generation;
-    int over; /* the allocator has given it back */
+    uint32_t stake;      /* from the first export on */
+    uint32_t generation; /* from the first export on: not 0 */
+    int over;            /* the allocator has given it back */
     unsigned char handle[64];
 } ds__hoard;
 
@@ -120,12 +119,10 @@ typedef struct ds__parcel {
     uint32_t seg_stake;
     uint32_t seg_generation;
     uint32_t unused;
-    /* cookie, block, size, inner, seg_size: block: where it begins in the segment; inner: the
-       pointer in the block */
     uint64_t cookie;
-    uint64_t block;
+    uint64_t block; /* where the block begins in the segment */
     uint64_t size;
-    uint64_t inner;
+    uint64_t inner; /* where the pointer is in the block */
     uint64_t seg_size;
     unsigned char memory[64];
     unsigned char event[64];

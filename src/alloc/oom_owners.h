@@ -38,11 +38,11 @@ static ds__msize ds__mformat(size_t n) {
 
 #define DS__SIZE(n) ds__mformat(n).text
 
-/* Whose the live blocks are: by label, else by file and line. Labels are compared by their text
-   and belong to the blocks. */
 /* most slots of the table; when three quarters of it are taken the others are one owner, `rest` */
 #define DS__OWNERS ((size_t)1 << 17)
 
+/* An owner of live blocks: a label, else a file and line. Labels are compared by their text and
+   belong to the blocks. */
 typedef struct ds__mowner {
     const char *label;
     const char *file;
@@ -51,9 +51,8 @@ typedef struct ds__mowner {
     size_t count;
 } ds__mowner;
 
-/* slot NULL: no memory for it */
 typedef struct ds__mowners {
-    ds__mowner *slot;
+    ds__mowner *slot; /* NULL: no memory for the table */
     size_t room;
     size_t used;
     ds__mowner rest;

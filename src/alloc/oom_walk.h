@@ -28,27 +28,22 @@
 typedef struct ds__mshortage {
     ds__mdevice *dev;
     ds__mpool *pool;
-    /* wanted, size, segment: what was asked for; what the block takes, with its rounding,
-       alignment and guard; what the driver was asked for */
-    size_t wanted;
-    size_t size;
-    size_t segment;
+    size_t wanted;          /* bytes that were asked for */
+    size_t size;            /* bytes that the block takes, with its rounding, alignment and guard */
+    size_t segment;         /* bytes that the driver was asked for */
     const ds__arena *arena; /* where it was looked for */
     int kind;
     int aligned;
     int quiet; /* a capture is open */
     ds_result why;
-    /* total, free, outside: of the device; outside: used, and not the allocator's. 0 when it
-       does not tell */
-    size_t total;
-    size_t free;
+    size_t total; /* of the device */
+    size_t free;  /* of the device; 0 if the device does not tell */
+    /* of the device: used, and not the allocator's; 0 if the device does not tell */
     size_t outside;
-    int known;
-    /* limit, pool_limit: 0: none */
-    size_t limit;
-    size_t pool_limit;
-    /* reserved, live, pending, cached, live_count, pending_count, cached_count, largest: of all
-       pools */
+    int known;         /* 1: the device tells */
+    size_t limit;      /* 0: none */
+    size_t pool_limit; /* 0: none */
+    /* of all pools: */
     size_t reserved;
     size_t live;
     size_t pending;
@@ -57,24 +52,21 @@ typedef struct ds__mshortage {
     size_t pending_count;
     size_t cached_count;
     size_t largest;
-    /* pool_reserved, pool_cached, pool_pending: of the one that was asked */
+    /* of the pool that was asked: */
     size_t pool_reserved;
     size_t pool_cached;
     size_t pool_pending;
-    /* its largest free block that is the request's stream's; that max_split_size keeps; another
-       stream's; of the other kind */
-    size_t mine;
-    size_t kept;
-    size_t theirs;
-    size_t elsewhere;
-    ds__arena *owner; /* of `theirs` */
-    int apart;        /* nobody can wait for that stream */
-    /* back, pool_back: what emptying the cache would give back, if no capture was open */
-    size_t back;
-    size_t pool_back;
-    /* awaited, pool_awaited: and what it would wait for first */
-    size_t awaited;
-    size_t pool_awaited;
+    /* the largest free block of the pool that was asked: */
+    size_t mine;         /* of the request's stream */
+    size_t kept;         /* that max_split_size keeps */
+    size_t theirs;       /* of another stream */
+    size_t elsewhere;    /* of the other kind */
+    ds__arena *owner;    /* of `theirs` */
+    int apart;           /* nobody can wait for that stream */
+    size_t back;         /* bytes that emptying the cache would give back, if no capture was open */
+    size_t pool_back;    /* those of the pool that was asked */
+    size_t awaited;      /* bytes that emptying the cache would wait for first */
+    size_t pool_awaited; /* those of the pool that was asked */
     size_t private_reserved;
     size_t private_cached;
     ds__mowners owners;

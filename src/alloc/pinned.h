@@ -54,11 +54,11 @@ struct ds__hold {
 };
 
 typedef struct ds__clock {
-    int64_t total;
-    int64_t max;
-    int64_t min;
+    int64_t total; /* ns */
+    int64_t max;   /* ns */
+    int64_t min;   /* ns; 0: none yet */
     int64_t count;
-} ds__clock; /* ns; min 0: none yet */
+} ds__clock;
 
 static struct {
     pthread_mutex_t lock; /* of the first use, and of `config` */
@@ -66,11 +66,10 @@ static struct {
     ds__arena *arena[2];  /* below 4 KiB; pages */
     ds_mem_config config; /* as it was set last */
     int configured;
-    /* round_threshold, max_cached, segment_size, limit: from it */
-    _Atomic size_t round_threshold;
-    _Atomic size_t max_cached;
-    _Atomic size_t segment_size;
-    _Atomic size_t limit;
+    _Atomic size_t round_threshold; /* from `config` */
+    _Atomic size_t max_cached;      /* from `config` */
+    _Atomic size_t segment_size;    /* from `config` */
+    _Atomic size_t limit;           /* from ds_pinned_set_limit */
     _Atomic int registers;
     _Atomic int polls;
     _Atomic int debug;

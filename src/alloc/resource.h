@@ -73,9 +73,8 @@ typedef struct ds__res {
 static struct {
     pthread_mutex_t lock;
     ds__res **at;
-    /* count, serial: no number is used twice */
     uint32_t count;
-    uint32_t serial;
+    uint32_t serial; /* no number is used twice */
 } ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,

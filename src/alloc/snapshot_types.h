@@ -17,10 +17,10 @@
 #include "observer.h"
 
 typedef struct ds__sframe {
-    uint32_t file;
+    uint32_t file; /* number of a text */
     uint32_t line;
-    uint32_t name;
-} ds__sframe; /* texts */
+    uint32_t name; /* number of a text */
+} ds__sframe;
 
 typedef struct ds__sblock {
     uint64_t address;
@@ -41,9 +41,8 @@ typedef struct ds__ssegment {
     uint32_t pool;
     uint32_t kind;
     uint32_t growing;
-    /* first, count: blocks */
-    size_t first;
-    size_t count;
+    size_t first; /* its first block */
+    size_t count; /* how many blocks it has */
 } ds__ssegment;
 
 typedef struct ds__spool {
@@ -65,9 +64,8 @@ typedef struct ds__sdevice {
     size_t count;
 } ds__sdevice;
 
-/* what is at i is entered as i + 1 */
 typedef struct ds__sindex {
-    uint32_t *slot;
+    uint32_t *slot; /* the element at i is entered as i + 1 */
     size_t mask;
 } ds__sindex;
 
@@ -102,8 +100,8 @@ typedef struct ds__snap {
     (!(s)->broken && ((s)->broken = !ds__snap_room(&(s)->list, sizeof *(s)->list, (s)->count, 1, \
                                                    &(s)->room)) == 0)
 
-/* Finds what has this hash and is equal, or the place for it. `find` compares with what is at an
-   index. NULL: no memory. */
+/* Finds the slot of the element that has this hash and is equal, or the place for it. `same`
+   compares the key with the element at an index. NULL: no memory. */
 static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_t hash,
                                int (*same)(ds__snap *s, uint32_t at, const void *key),
                                uint64_t (*hash_of)(ds__snap *s, uint32_t at), const void *key) {

@@ -55,9 +55,8 @@ static struct {
 
     size_t shortage_count;
     size_t oom_count;
-    /* tick_base, tick_base_ns: the two clocks at the first use */
-    uint64_t tick_base;
-    uint64_t tick_base_ns;
+    uint64_t tick_base;      /* ds__ticks at the first use */
+    uint64_t tick_base_ns;   /* ds__now_ns at the first use */
     int closing;             /* ds_shutdown has come to the pools */
     pthread_mutex_t leaving; /* of `closing` and `leavers` */
     pthread_cond_t left;     /* there is none any more */

@@ -129,8 +129,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     return done;
 }
 
-/* Calls fn with each arena of a device, or of one pool, while nothing is locked: arenas are only
-   ever added, in front. */
+/* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
+   read while nothing is locked. */
 static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
     ds__mdevice_lock(dev);
     ds__arena *a = p->arenas;

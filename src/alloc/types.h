@@ -84,12 +84,10 @@ struct ds__mblock {
     char *ptr;
     size_t size;
     size_t asked;
-    /* prev, next: neighbours in the segment */
-    ds__mblock *prev;
-    ds__mblock *next;
-    /* list_prev, list_next: free: in its bin; pending: in the arena's list; live: list_next
-       leads to another live block of the granule */
-    ds__mblock *list_prev;
+    ds__mblock *prev;      /* the neighbour before it in the segment */
+    ds__mblock *next;      /* the neighbour behind it in the segment */
+    ds__mblock *list_prev; /* free: in its bin; pending: in the arena's list */
+    /* free, pending: as list_prev; live: leads to another live block of the granule */
     ds__mblock *list_next;
     ds__segment *seg;
     ds__muse *uses;
@@ -137,9 +135,8 @@ typedef struct ds__finer {
 } ds__finer;
 
 struct ds__segment {
-    /* next, prev: in the arena's list; free ones in the device's */
-    ds__segment *next;
-    ds__segment *prev;
+    ds__segment *next;        /* in the arena's list; not in use: in ds__m.free_segments */
+    ds__segment *prev;        /* in the arena's list */
     ds__arena *_Atomic arena; /* NULL: not in use */
     char *base;
     size_t size;   /* address space */
@@ -151,9 +148,8 @@ struct ds__segment {
     ds__mblock **granule;
     struct ds__finer *rows;
     unsigned shift;
-    /* kind, source: DS__SMALL or DS__LARGE; DS__FROM_* */
-    uint8_t kind;
-    uint8_t source;
+    uint8_t kind;     /* DS__SMALL or DS__LARGE */
+    uint8_t source;   /* DS__FROM_* */
     uint8_t oversize; /* counted among those of max_split_size or more */
     /* one block of a backend without a cache: its free is the segment's end */
     uint8_t direct;
@@ -254,14 +250,12 @@ struct ds__arena {
     uint8_t exact;          /* 1: counts in the domains' tallies; 0: in its own */
     /* calls of this arena take the long way: poison, guards, debug from 2 on */
     _Atomic uint8_t watched;
-    /* slow, slow_free: requests do, and frees, for whatever reason of the pool's */
-    uint8_t slow;
-    uint8_t slow_free;
-    uint8_t fresh; /* ds__wanted.fresh of the request that is looked for */
-    /* full, own_pool: totals and peaks are counted; the pool is not the device's default one */
-    uint8_t full;
-    uint8_t own_pool;
-    uint8_t measured; /* one of these: `room` is kept */
+    uint8_t slow;      /* requests take the long way, for any reason of the pool's */
+    uint8_t slow_free; /* frees take the long way, for any reason of the pool's */
+    uint8_t fresh;     /* ds__wanted.fresh of the request that is looked for */
+    uint8_t full;      /* totals and peaks are counted */
+    uint8_t own_pool;  /* the pool is not the device's default one */
+    uint8_t measured;  /* `full` or `own_pool`: `room` is kept */
     ds__mpool *pool;
     ds__mdevice *dev;
     uint64_t stream_id; /* ds_stream_id */
@@ -280,10 +274,9 @@ struct ds__arena {
     ds__segment *segments;
     ds__mblock *pending;
     ds__mblock *pending_last;
-    /* deferred, deferred_last: direct ones, pending until the driver can take them back; linked
-       by list_next */
+    /* direct blocks, pending until the driver can take them back; linked by list_next */
     ds__mblock *deferred;
-    ds__mblock *deferred_last;
+    ds__mblock *deferred_last; /* the last of them */
     size_t deferred_count;
     size_t pending_bytes;
     size_t free_bytes;
@@ -291,12 +284,10 @@ struct ds__arena {
     /* the block that was freed last, not yet one with its neighbours: the next request of its
        size takes it */
     ds__mblock *parked[2];
-    /* own, tally: the one it counts in: the device's when exact, else its own */
     ds__tally own;
-    ds__tally *tally;
-    /* own_room, room: the same: small, large, both */
-    ds__headroom own_room[3];
-    ds__headroom *room;
+    ds__tally *tally;         /* the one it counts in: the device's if `exact`, else `own` */
+    ds__headroom own_room[3]; /* small, large, both */
+    ds__headroom *room;       /* the same: the device's if `exact`, else `own_room` */
     /* the pool's; NULL: no garbage is collected, and they are not counted */
     _Atomic uint32_t *requests;
     ds__mblock *spare_blocks; /* descriptions to be used again */
@@ -325,14 +316,13 @@ struct ds__mpool {
     uint8_t shareable;
     _Atomic uint8_t use_on_oom;
     _Atomic uint8_t dead;
-    /* from the configuration: divisions are set; there is a max_split_size; poison, guards or
-       debug from 2 on; totals are counted; no cache */
-    uint8_t rounds;
-    uint8_t coarse;
-    uint8_t oversize;
-    uint8_t watched;
-    uint8_t full;
-    uint8_t direct;
+    /* from the configuration: */
+    uint8_t rounds;   /* divisions are set */
+    uint8_t coarse;   /* neither best_fit_by_address nor single_pool */
+    uint8_t oversize; /* there is a max_split_size */
+    uint8_t watched;  /* poison, guards or debug from 2 on */
+    uint8_t full;     /* totals are counted */
+    uint8_t direct;   /* no cache */
     /* for large plain blocks, of all arenas, while garbage is collected: the clock of the
        blocks' ages */
     _Atomic uint32_t requests;
@@ -350,7 +340,8 @@ struct ds__mpool {
 
 /* One of the newest events. */
 typedef struct ds__mevent {
-    uint64_t address, bytes, stream, time_ns /* in the ring: ticks */, pool;
+    uint64_t address, bytes, stream, time_ns, /* in the ring: ticks */
+        pool;
     const char *file;
     const char *label;
     uint32_t line;
@@ -368,14 +359,12 @@ struct ds__mdevice {
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
     ds__mpool main;        /* the default pool; main.next: the others */
     ds__domain stats;      /* of all pools */
-    /* reserved, limit: limit 0: none */
     _Atomic size_t reserved;
-    _Atomic size_t limit;
+    _Atomic size_t limit; /* 0: none */
     ds__lock history_lock;
     ds__mevent *history;
-    /* history_room, history_at: entries; which comes next */
-    size_t history_room;
-    size_t history_at;
+    size_t history_room; /* entries */
+    size_t history_at;   /* the entry that comes next */
     _Atomic uint64_t history_count;
     /* of ds_mem_record_stream, whose events are recorded at the free */
     _Atomic int64_t late_uses;

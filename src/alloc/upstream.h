@@ -26,9 +26,8 @@
 #include "state.h"
 #include "util.h"
 
-/* whose segments this thread is changing meanwhile */
 typedef struct ds__inside {
-    const ds__mpool *pool;
+    const ds__mpool *pool; /* whose segments this thread is changing meanwhile */
     const struct ds__inside *outer;
 } ds__inside;
 

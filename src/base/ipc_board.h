@@ -293,6 +293,7 @@ DS__SEAM static void ds__board_close(ds__board *b) {
     ds__boards_tidy();
 }
 
+/* The board with this serial; NULL: this process does not have it open. The mutex is held. */
 DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
     ds__board *b = ds__boards.own;
     if (b && b->serial == serial)

@@ -40,9 +40,9 @@ enum {
     DS__COMM_BF16,
     DS__COMM_F32,
     DS__COMM_F64,
-    DS__COMM_C64,
-    DS__COMM_C128
-}; /* complex: only the product */
+    DS__COMM_C64, /* complex: only the product */
+    DS__COMM_C128 /* complex: only the product */
+};
 
 enum { DS__COMM_WIDE_IN = 1, DS__COMM_WIDE_OUT = 2 };
 

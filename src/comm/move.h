@@ -24,14 +24,12 @@
 typedef struct ds__moves {
     ds__spot dst;
     ds__spot src;
-    /* lane, last: last: the last step that was made */
     uint32_t lane;
-    uint32_t last;
+    uint32_t last; /* the last step that was made */
     size_t item;
     size_t width;
-    /* ndim, kernel: kernel: 1: it may be done by one */
     int ndim;
-    int kernel;
+    int kernel; /* 1: a kernel may do the copy */
     int64_t shape[DS_TENSOR_MAX_DIMS];
     int64_t to[DS_TENSOR_MAX_DIMS];
     int64_t from[DS_TENSOR_MAX_DIMS];

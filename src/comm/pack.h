@@ -20,9 +20,8 @@
 typedef struct ds__comm_shape {
     int ndim;
     uint64_t size[DS_TENSOR_MAX_DIMS + 1];
-    /* dst, src: in bytes */
-    int64_t dst[DS_TENSOR_MAX_DIMS + 1];
-    int64_t src[DS_TENSOR_MAX_DIMS + 1];
+    int64_t dst[DS_TENSOR_MAX_DIMS + 1]; /* in bytes */
+    int64_t src[DS_TENSOR_MAX_DIMS + 1]; /* in bytes */
 } ds__comm_shape;
 
 /* Those of one element go; the others are ordered so that the result is written forwards as far

@@ -58,8 +58,7 @@ typedef struct ds__region {
     char *at; /* NULL: to be allocated */
     size_t bytes;
     uint32_t lane;
-    /* direct, temporary: direct: kernels may use it, which is not pageable */
-    int direct;
+    int direct; /* 1: it is not pageable, so kernels may use it */
     int temporary;
     ds_device device;
 } ds__region;
@@ -82,23 +81,20 @@ typedef struct ds__cstep {
     uint8_t kind;
     uint8_t op;
     ds_dtype dtype;
-    /* lane, after: after: the first of the steps of other lanes that come before, or
-       DS__NO_INDEX */
     uint32_t lane;
+    /* the first of the steps of other lanes that come before, or DS__NO_INDEX */
     uint32_t after;
-    int watched; /* 1: it is one of those */
+    int watched; /* 1: it comes before a step of another lane */
     ds_event done;
     ds__spot dst;
     ds__spot src;
-    /* width, height, dst_pitch, src_pitch: copy: bytes; reduction: width elements */
-    size_t width;
-    size_t height;
-    size_t dst_pitch;
-    size_t src_pitch;
-    /* strided, first, count: strided copy: its form; reduction: its inputs among the spots */
-    uint32_t strided;
-    uint32_t first;
-    uint32_t count;
+    size_t width;     /* copy: bytes; reduction: elements */
+    size_t height;    /* copy: rows */
+    size_t dst_pitch; /* copy: bytes */
+    size_t src_pitch; /* copy: bytes */
+    uint32_t strided; /* strided copy: its form */
+    uint32_t first;   /* reduction: the first of its inputs among the spots */
+    uint32_t count;   /* reduction: its inputs */
 } ds__cstep;
 
 typedef struct ds__link {
@@ -116,15 +112,14 @@ typedef struct ds__work {
     const void **in; /* room for the inputs of a reduction */
     size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
         spot_room, strideds, strided_room;
-    ds_result r; /* the first failure */
-    /* most, temporaries: inputs of a reduction at most; regions to be allocated */
-    size_t most;
-    size_t temporaries;
-    int forked; /* 1: lanes came into a capture, and have not joined again */
+    ds_result r;        /* the first failure */
+    size_t most;        /* inputs of a reduction at most */
+    size_t temporaries; /* regions to be allocated */
+    int forked;         /* 1: lanes came into a capture, and have not joined again */
     /* memory beyond `first`, each begins with the address of the one before */
     void **chunks;
-    char *at; /* where the next piece is taken, and what is left there */
-    size_t left;
+    char *at;                /* where the next piece is taken */
+    size_t left;             /* bytes that are left there */
     ds__clane lane_first[8]; /* the lists begin here, on the caller's stack, */
     ds__region region_first[12];
     ds__cstep step_first[8];
@@ -135,8 +130,7 @@ typedef struct ds__work {
 
 /* A tensor that takes part. */
 typedef struct ds__party {
-    /* lane, region: lane: DS__NO_INDEX until it is known for memory of the host */
-    uint32_t lane;
+    uint32_t lane; /* memory of the host: DS__NO_INDEX until it is known */
     uint32_t region;
     unsigned flags;
     ds__dims d; /* most of it are dimensions that nobody has */

@@ -256,9 +256,9 @@ static void ds__drop_desc(void) {
 
 /* Keeps the configuration, with copies of all that it points to. */
 static ds_result ds__keep_desc(const ds_init_desc *desc) {
-    static char layers[64];
-    static char fault[64]; /* longer ones name nothing that is known */
-    ds__drop_desc();       /* of an earlier ds_init */
+    static char layers[64]; /* a longer text names nothing that is known */
+    static char fault[64];  /* a longer text names nothing that is known */
+    ds__drop_desc();        /* of an earlier ds_init */
     ds__g.desc = *desc;
     if (desc->layers) {
         snprintf(layers, sizeof layers, "%s", desc->layers);

@@ -33,12 +33,12 @@ struct ds__ranges {
 /* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes
    back. */
 enum {
-    DS__HELD_SPACE = 16 /* a reservation: what is mapped there, then the addresses */,
-    DS__HELD_SEGMENT = 32 /* like the user's */,
-    DS__HELD_SHARED = 64 /* other processes may have it */,
-    DS__HELD_IMPORTED = 128 /* another process's */,
-    DS__HELD_UPSTREAM = 48 /* a pool's upstream made it and ends it */,
-    DS__HELD_ASYNC = 80 /* in the order of a stream, else like the user's */,
+    DS__HELD_SPACE = 16,     /* a reservation: what is mapped there, then the addresses */
+    DS__HELD_SEGMENT = 32,   /* like the user's */
+    DS__HELD_SHARED = 64,    /* other processes may have it */
+    DS__HELD_IMPORTED = 128, /* another process's */
+    DS__HELD_UPSTREAM = 48,  /* a pool's upstream made it and ends it */
+    DS__HELD_ASYNC = 80,     /* in the order of a stream, else like the user's */
     DS__HELD = 240
 };
 

@@ -68,12 +68,10 @@ typedef struct ds__range_watcher {
 
 static struct {
     _Atomic(ds__range_watcher *) hook; /* one of the two, or NULL */
-    _Atomic int nvtx; /* 1: initialised, so that its functions are no longer replaced */
-    /* domains, generation: how many there are with the default one, less one; ds_shutdown makes
-       all handles void */
-    _Atomic uint32_t domains;
-    _Atomic uint32_t generation;
-    pthread_mutex_t lock; /* of who makes domains or initialises NVTX */
+    _Atomic int nvtx;            /* 1: initialised, so that its functions are no longer replaced */
+    _Atomic uint32_t domains;    /* how many there are with the default one, less one */
+    _Atomic uint32_t generation; /* ds_shutdown raises it, which makes all handles void */
+    pthread_mutex_t lock;        /* of who makes domains or initialises NVTX */
     /* of who sets the hook, which waits for the former one: that may come to the other lock */
     pthread_mutex_t hook_lock;
     ds__range_watcher watcher[2];

@@ -27,14 +27,11 @@ enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
 typedef struct ds__frame {
     int kind;
     unsigned flags;
-    /* device, stream_device: at entry; of the pushed stream */
-    ds_device device;
-    ds_device stream_device;
-    /* current at entry on `device` and on `stream_device` (zero: none yet), each with a
-       reference; the pushed one, with a reference of the frame's own */
-    ds_stream entry;
-    ds_stream previous;
-    ds_stream pushed;
+    ds_device device;        /* current at entry */
+    ds_device stream_device; /* of the pushed stream */
+    ds_stream entry;         /* current at entry on `device`, with a reference; zero: none yet */
+    ds_stream previous; /* current at entry on `stream_device`, with a reference; zero: none yet */
+    ds_stream pushed;   /* the pushed one, with a reference of the frame's own */
 } ds__frame;
 
 /* A thread's current device and streams, indexed by the device's ordinal over all drivers. The
@@ -43,9 +40,8 @@ typedef struct ds__frame {
 struct ds__thread {
     ds__pins pins;
     ds_device device;
-    /* current, own: current and per-thread stream of each device; zeroed: none yet */
-    ds_stream *current;
-    ds_stream *own;
+    ds_stream *current; /* current stream of each device; zeroed: none yet */
+    ds_stream *own;     /* per-thread stream of each device; zeroed: none yet */
     ds__frame *frame;
     size_t frames;
     size_t frame_room;

@@ -50,9 +50,8 @@ typedef struct ds__cpu_flat {
     uint32_t lane;
     uint32_t number;
     uint32_t level;
-    /* left, next: while they are sorted */
-    uint32_t left;
-    uint32_t next;
+    uint32_t left; /* while they are sorted */
+    uint32_t next; /* while they are sorted */
 } ds__cpu_flat;
 
 /* A step of a lane: a wait for another lane (flat UINT32_MAX) or a node. */
@@ -67,9 +66,8 @@ typedef struct ds__cpu_exec {
     _Atomic int users;    /* the owner, and launches on their way */
     const ds__body *body; /* the core's; not looked at once the owner is gone */
     unsigned flags;
-    /* dirty, hosts: the plan is not that of the body any more; there are host functions */
-    int dirty;
-    int hosts;
+    int dirty; /* the plan is not that of the body any more */
+    int hosts; /* there are host functions */
     uint32_t flats;
     uint32_t flat_room;
     uint32_t lanes;
@@ -79,13 +77,11 @@ typedef struct ds__cpu_exec {
     ds__cpu_entry *entry;
     ds__cpu_stream **lane;
     ds__cpu_stream *gate;
-    /* base, gate_base: numbers before the first launch */
-    uint64_t *base;
-    uint64_t gate_base;
+    uint64_t *base;       /* of each lane: the number before the first launch */
+    uint64_t gate_base;   /* of the gate: the number before the first launch */
     uint32_t *operations; /* of each lane, in one launch */
-    /* records, waits: event nodes */
-    uint32_t records;
-    uint32_t waits;
+    uint32_t records;     /* event nodes that record */
+    uint32_t waits;       /* event nodes that wait */
     uint64_t launches;
     ds__cpu_plan *plan;
 } ds__cpu_exec;

@@ -145,8 +145,8 @@ static ds__op *ds__cpu_head(ds__cpu_stream *s);
 /* The caller owns the stream (RUNNING, or POLLED by a successful exchange) and has emptied it. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
-        /* An empty stream gives its memory back, so that ten thousand idle ones cost little. */
-        /* a lane's belongs to a plan */
+        /* An empty stream gives its memory back, so that ten thousand idle ones cost little. The
+           memory of a lane belongs to a plan. */
         if (s->kind != DS__STREAM_LANE && ds__trylock(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
@@ -320,8 +320,6 @@ static void ds__cpu_unpoll(ds__cpu_stream *s) {
         !ds__cpu_park_waiting(s))
         ds__cpu_go_idle(s);
 }
-
-/* <<cpu lock-free */
 
 static void ds__cpu_unpoll_all(ds__cpu_worker *w) {
     for (int i = 0; i < w->polled_count; i++)

@@ -34,10 +34,9 @@
 
 /* A stream's lane on a board. */
 struct ds__cpu_lane {
-    /* next, all: of the stream; of all */
-    struct ds__cpu_lane *next;
-    struct ds__cpu_lane *all;
-    ds__board *board; /* while there is one with this serial */
+    struct ds__cpu_lane *next; /* in the list of the stream */
+    struct ds__cpu_lane *all;  /* in the list of all lanes */
+    ds__board *board;          /* while there is one with this serial */
     uint64_t serial;
     ds__cpu_stream *stream;
     ds__lane *at;
@@ -50,11 +49,9 @@ struct ds__cpu_proxy {
     struct ds__cpu_proxy *all;
     struct ds__cpu_proxy *next_watched;
     ds__board *board;
-    /* serial, base, wanted: base: added to the lane's numbers; wanted: the highest that somebody
-       waits for */
     uint64_t serial;
-    uint64_t base;
-    uint64_t wanted;
+    uint64_t base;   /* added to the lane's numbers */
+    uint64_t wanted; /* the highest number that somebody waits for */
     uint32_t lane;
     int is_watched;
 };

@@ -141,9 +141,8 @@ typedef struct ds__cpu_job {
     int users;
     const ds__op *op;
     const void *args;
-    /* first, piece_items: kernel */
-    size_t first;
-    size_t piece_items;
+    size_t first;       /* kernel: the first item */
+    size_t piece_items; /* items of a piece */
     _Atomic int status;
     struct ds__cpu_job *prev_job;
     struct ds__cpu_job *next_job;
@@ -192,27 +191,21 @@ struct ds__cpu_stream {
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
-    /* queued, queued_level: in the list of ready streams of this level */
-    int queued;
+    int queued; /* 1: in the list of ready streams of `queued_level` */
     int queued_level;
     _Atomic(ds__cpu_past *) past; /* what failed before resets, the last first */
     ds__cpu_past first_past;
-    /* prev, next: ready list of a level, or list for host functions, or free list */
-    ds__cpu_stream *prev;
-    ds__cpu_stream *next;
-    /* all_prev, all_next: all streams of the device */
-    ds__cpu_stream *all_prev;
-    ds__cpu_stream *all_next;
-    /* under the core's capture lock */
+    ds__cpu_stream *prev;     /* ready list of a level */
+    ds__cpu_stream *next;     /* ready list of a level, or list for host functions, or free list */
+    ds__cpu_stream *all_prev; /* all streams of the device */
+    ds__cpu_stream *all_next; /* all streams of the device */
+    /* the next four: under the core's capture lock */
     ds__capture *capture;
-    /* deps, dep_count: nodes that the next one will depend on */
-    uint32_t *deps;
-    uint32_t dep_count;
+    uint32_t *deps;     /* nodes that the next one will depend on */
+    uint32_t dep_count; /* how many `deps` has */
     ds__cpu_stream *next_member;
-    /* a lane of an executable */
-    /* that it runs, and its number before the first operation of it */
-    struct ds__cpu_launch *launch;
-    uint64_t lane_base;
+    struct ds__cpu_launch *launch; /* a lane of an executable: the launch that it runs */
+    uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
     /* where it tells other processes how far it is; under the boards' mutex */
     ds__cpu_lane *shared;
     struct ds__cpu_virtual *virt; /* NULL: no virtual clock, or a proxy */
@@ -242,9 +235,8 @@ typedef struct ds__cpu_device {
     ds__lock legacy_lock;
     _Atomic(ds__cpu_failure *) failure;
     size_t limit;
-    /* used, async_used: and what of it came from ds__cpu_async_alloc */
     _Atomic size_t used;
-    _Atomic size_t async_used;
+    _Atomic size_t async_used; /* bytes of `used` that came from ds__cpu_async_alloc */
 } ds__cpu_device;
 
 typedef struct ds__cpu_stamp {
@@ -259,13 +251,11 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
-    /* recorded in the capture with this number: it stands for these nodes of its graph */
-    uint64_t capture;
-    uint32_t *deps;
-    uint32_t dep_count;
-    /* shared between processes: where it stands; `word` is what stream and upto stand for */
-    ds__board *board;
-    uint64_t word;
+    uint64_t capture;   /* recorded in the capture with this number */
+    uint32_t *deps;     /* recorded in a capture: it stands for these nodes of its graph */
+    uint32_t dep_count; /* how many `deps` has */
+    ds__board *board;   /* shared between processes: where it stands */
+    uint64_t word;      /* what `stream` and `upto` stand for */
     uint32_t mark;
     uint32_t generation;
     int imported;
@@ -279,11 +269,9 @@ typedef struct ds__cpu_worker {
     _Atomic uint32_t beat; /* odd while an operation runs */
     _Atomic(ds__cpu_stream *) running;
     uint32_t last_beat; /* the monitor's */
-    /* streak, misses, delay: streaming: operations found in short order; looks in vain; pauses
-       between looks */
-    uint32_t streak;
-    uint32_t misses;
-    uint32_t delay;
+    uint32_t streak;    /* streaming: operations found in short order */
+    uint32_t misses;    /* streaming: looks in vain */
+    uint32_t delay;     /* streaming: pauses between looks */
     _Atomic uint64_t operations;
     int is_long;
 } ds__cpu_worker;
@@ -358,22 +346,19 @@ static struct {
     _Atomic int watch_quit;
     struct ds__cpu_share *shares; /* memory that other processes can open */
     /* the virtual clock */
-    /* link_free, engine_free, memory_free: until when they are held; the worker's */
-    int64_t *link_free;
-    int64_t *engine_free;
-    int64_t *memory_free;
-    int64_t latest; /* the last end of all that ran; the worker's */
+    int64_t *link_free;   /* until when each link is held; the worker's */
+    int64_t *engine_free; /* until when each engine is held; the worker's */
+    int64_t *memory_free; /* until when each device's memory is held; the worker's */
+    int64_t latest;       /* the last end of all that ran; the worker's */
     _Atomic int64_t clock;
-    _Atomic int wanted;  /* host threads that wait for something that is not done */
-    _Atomic int run_all; /* nobody waits, but what is held back runs all the same */
-    /* streams at a thread for host functions; and how many the clock does not stand for any more */
-    _Atomic int host_busy;
-    int host_stuck;
-    _Atomic uint32_t rests; /* counts how often nothing more could run */
-    /* born, puts, passed: streams made; operations put on streams, and passed by them */
-    _Atomic uint64_t born;
-    _Atomic uint64_t puts;
-    _Atomic uint64_t passed;
+    _Atomic int wanted;      /* host threads that wait for something that is not done */
+    _Atomic int run_all;     /* nobody waits, but what is held back runs all the same */
+    _Atomic int host_busy;   /* streams at a thread for host functions */
+    int host_stuck;          /* how many of those the clock no longer stands still for */
+    _Atomic uint32_t rests;  /* counts how often nothing more could run */
+    _Atomic uint64_t born;   /* streams made */
+    _Atomic uint64_t puts;   /* operations put on streams */
+    _Atomic uint64_t passed; /* operations passed by streams */
     _Atomic uint64_t staged;
     _Atomic uint64_t inlined;
     _Atomic uint64_t helped;

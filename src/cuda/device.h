@@ -44,7 +44,7 @@ static void ds__cuda_probe(ds_backend_info *out) {
 #undef DS__CUDA_NAME
     };
     void *found[sizeof names / sizeof names[0]] = { NULL };
-    /* count, runtime, driver: untouched on failure */
+    /* a call that fails leaves the next three untouched */
     int count = 0;
     int runtime = 0;
     int driver = 0;

@@ -166,9 +166,8 @@ static ds_result ds__cuda_submit_pieces(const ds__cuda_scope *scope, ds__cuda_st
 static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, int to_gpu) {
     size_t width = op->u.copy.width;
     size_t height = op->u.copy.height;
-    /* of a piece */
-    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE;
-    size_t rows = DS__CUDA_STAGE / wide;
+    size_t wide = width < DS__CUDA_STAGE ? width : DS__CUDA_STAGE; /* of a piece */
+    size_t rows = DS__CUDA_STAGE / wide;                           /* of a piece */
     size_t across = (width + wide - 1) / wide;
     size_t down = (height + rows - 1) / rows;
     ds__cuda_scope scope;

@@ -276,8 +276,6 @@ DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0);
 }
 
-/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several:
-   there it sleeps for half a millisecond. */
 /* struct futex_waitv */
 typedef struct ds__sleep {
     uint64_t value;
@@ -286,6 +284,8 @@ typedef struct ds__sleep {
     uint32_t zero;
 } ds__sleep;
 
+/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several:
+   there it sleeps for half a millisecond. */
 DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
     uint64_t until = ds__now_ns() + timeout_ns;
     struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };

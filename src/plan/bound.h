@@ -116,9 +116,8 @@ static double ds__cut_time(const ds_topology *t, const char *from, const double 
                 ds__net_edge(&n, t->rank[i], sink, need[i]);
         if (ds__net_flow(&n, source, sink) > total * (1 - 1e-9) - 1)
             break;
-        /* what must leave the side of the source, and what leaves it in a second */
-        double out = 0;
-        double rate = 0;
+        double out = 0;  /* bytes that must leave the side of the source */
+        double rate = 0; /* bytes that leave it in a second */
         for (int i = 0; i < t->devices; i++)
             out += !from[i] && n.level[t->rank[i]] < 0 ? need[i] : 0;
         for (int l = 0; l < t->links; l++) {

@@ -40,21 +40,18 @@ typedef struct ds__cycle {
     size_t wires;
     ds__orbit *orbit; /* of wires, then of engines, then of memories */
     ds__arc *arc;
-    /* start, best, held, tail: of each step; tail: from its begin until all that comes of it is
-       done */
-    int64_t *start;
-    int64_t *best;
-    int64_t *held;
-    int64_t *tail;
+    int64_t *start; /* of each step */
+    int64_t *best;  /* of each step: its start in the best order */
+    int64_t *held;  /* of each step: how long it holds its engine or memory */
+    int64_t *tail;  /* of each step: from its begin until all that comes of it is done */
     uint32_t *need;
     uint32_t *ready;
     size_t work;  /* steps that were put down */
     double *rank; /* the order of the steps */
     double *rank_best;
     uint64_t seed;
-    /* turn, end: of the best: from round to round, and of one round */
-    int64_t turn;
-    int64_t end;
+    int64_t turn; /* of the best order: time from round to round */
+    int64_t end;  /* of the best order: time of one round */
     int64_t grid[3];
     size_t pieces;
 } ds__cycle;

@@ -33,19 +33,16 @@ typedef struct ds__grid {
     int places;
     int most;
     int depth;
-    /* rank, place, have: rank: of each group the leads, then the others; place: rings of each
-       rank; have: how many steps `got` has */
-    int *rank;
-    int *place;
-    int *have;
+    int *rank;     /* of each group the leads, then the others */
+    int *place;    /* rings of each rank */
+    int *have;     /* of each rank and span: how many steps `got` has */
     ds__held *sum; /* of each rank and span */
     /* of each rank and span: the steps that bring what is passed on, `most` at the most */
     uint32_t *got;
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
     ds_plan_spot *spot;
-    /* begin, bytes: of the piece */
-    size_t begin;
-    size_t bytes;
+    size_t begin; /* of the piece */
+    size_t bytes; /* of the piece */
 } ds__grid;
 
 /* Where a lead's slice begins, and in it the part of a group. */
@@ -68,9 +65,8 @@ static ds__held ds__grid_input(int rank, size_t at) {
 /* To an output, or (which >= 0) to that ring of the rank. */
 static ds__held ds__grid_room(ds__grid *g, int rank, int which, size_t at, size_t bytes) {
     ds__held to = { { rank, DS_PLAN_OUTPUT, at }, DS__NONE, 0 };
-    /* pieces differ by a unit at either end */
     size_t item = g->d->want->item;
-    size_t unit = item > 256 ? item : 256;
+    size_t unit = item > 256 ? item : 256; /* pieces differ by a unit at either end */
     if (which < 0)
         return to;
     to.at = ds__ring_spot(g->d, &g->place[rank * g->places + which], rank, bytes + 3 * unit,

@@ -37,12 +37,11 @@ typedef struct ds__guesses {
     int count;
 } ds__guesses;
 
-/* wire, sum: by level; hold, made: of each rank's engines */
 typedef struct ds__loads {
-    double *wire;
-    double *hold;
-    double *sum;
-    size_t *made;
+    double *wire; /* ns of each wire, by level */
+    double *hold; /* ns of each rank's engines */
+    double *sum;  /* ns of each rank's sums, by level */
+    size_t *made; /* copies of each rank's engines */
     int64_t latency[DS__GUESS_LEVELS];
 } ds__loads;
 
@@ -115,7 +114,8 @@ static int64_t ds__guess_of(const ds__draft *d, const ds__loads *o, size_t piece
                : INT64_MAX;
 }
 
-/* The two numbers of pieces that are guessed to be the fastest. */
+/* Adds the two numbers of pieces that are guessed to be the fastest. Of a scatter or a gather, it
+   may add a third: the fewest pieces that are guessed to be nearly as fast. */
 static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
     static const size_t tries[] = { 1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128 };
     ds__draft *d = &s->now;

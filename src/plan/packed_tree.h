@@ -21,18 +21,16 @@
 #include "mesh.h"
 #include "flow.h"
 
-/* load: seconds of each wire; whole: what it may be */
 typedef struct ds__pack {
     ds__draft *d;
-    double *load;
-    double whole;
+    double *load; /* seconds of each wire */
+    double whole; /* seconds that a load may be */
     int n;
 } ds__pack;
 
-/* to: a rank, or -1: all */
 typedef struct ds__want {
     int root;
-    int to;
+    int to; /* a rank, or -1: all */
     int up;
     double bytes;
     ptrdiff_t tree;

@@ -53,15 +53,11 @@ static int ds__sort(ds__draft *d) {
     return ok;
 }
 
-/* Starts whatever can start, in the order of the list, and says when: nobody waits for what
-   others only have put by. Then the steps stand in the order of their starts. */
-/* of wires, then engines and memory of each rank: heaps of steps, plus 1; kept: for this step,
-   plus 1 */
 typedef struct ds__waits {
-    uint32_t *head;
+    uint32_t *head; /* of wires, then engines and memory of each rank: heaps of steps, plus 1 */
     uint32_t *child;
     uint32_t *next;
-    uint32_t *kept;
+    uint32_t *kept; /* of the same: the step that each is kept for, plus 1 */
     int *busy;
 } ds__waits;
 
@@ -153,6 +149,8 @@ static int ds__begin_step(ds__draft *d, ds__waits *w, ds__dues *h, uint32_t i, i
     return ok && ds__due_put(h, s->done, 0, i) && ds__due_put(h, now + held, 1, (uint32_t)own);
 }
 
+/* Starts whatever can start, in the order of the list, and says when: nobody waits for what
+   others only have put by. Then the steps stand in the order of their starts. */
 static int ds__arrange(ds__draft *d) {
     size_t wires = (size_t)d->t->wires;
     size_t n = wires + 2 * ((size_t)d->p + 1);
@@ -161,9 +159,8 @@ static int ds__arrange(ds__draft *d) {
                     ds__alloc((d->steps + 1) * sizeof *w.child),
                     ds__alloc((d->steps + 1) * sizeof *w.next), ds__alloc((n + 1) * sizeof *w.kept),
                     ds__alloc(n * sizeof *w.busy) };
-    /* freed: what is free again, by the first step that waits for it */
     ds__dues h = { NULL, 0, 0 };
-    ds__dues freed = { NULL, 0, 0 };
+    ds__dues freed = { NULL, 0, 0 }; /* what is free again, by the first step that waits for it */
     int ok = w.head && w.child && w.next && w.kept && w.busy && ds__sort(d) && ds__followers(d, 0);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)

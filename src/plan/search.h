@@ -61,15 +61,12 @@ typedef struct ds__search {
     ds__planned *out;
     double *load;
     size_t work;
-    int64_t enough;
-    int64_t near[2];
-    int64_t time[2][DS__TRIES];
+    int64_t enough;             /* no faster plan than this is looked for */
+    int64_t near[2];            /* up to these values of `time` they are looked at again */
+    int64_t time[2][DS__TRIES]; /* of each algorithm: its best prediction; its busiest wire */
     int pass;
     int turn;
 } ds__search;
-
-/* enough: nobody looks for less; time: of each algorithm, and what its busiest wire takes; near:
-   up to there they are looked at again */
 
 /* The draft is the best one; the next has its trees and flows and the other's memory. */
 static void ds__search_keep(ds__search *s) {

@@ -21,17 +21,21 @@ enum { DS__WITH_TREES, DS__WITH_MESH, DS__WITH_HOST, DS__WITH_WIRES, DS__WITH_GR
 
 enum { DS__ROOTED, DS__BY_OWNERS, DS__IN_LIST, DS__ONE_SHOT };
 
-/* twins: each rank of the root's group copies to one of each other group */
-enum { DS__GROUPS_CHAIN, DS__GROUPS_SPREAD, DS__GROUPS_STAR, DS__GROUPS_TWINS };
+enum {
+    DS__GROUPS_CHAIN,
+    DS__GROUPS_SPREAD,
+    DS__GROUPS_STAR,
+    /* each rank of the root's group copies to one of each other group */
+    DS__GROUPS_TWINS
+};
 
 typedef struct ds__algo {
     const char *name;
     int with; /* DS__WITH_* */
     int mode; /* DS__ROOTED...: who sums */
-    /* level, ways, arity: arity: copies that each node makes */
     int level;
     int ways;
-    int arity;
+    int arity; /* copies that each node makes */
     /* the root copies to its group itself, else through a member that differs from way to way */
     int own;
     int shape; /* DS__GROUPS_*: from group to group */

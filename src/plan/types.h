@@ -38,54 +38,48 @@
 #define DS__PLAN_SLOTS 8      /* pieces of a ring */
 #define DS__PLAN_STEPS 60000
 #define DS__PLAN_WAYS 32
-/* of more ranks only what is guessed to be the fastest is looked at: */
+/* for more ranks, only what is guessed to be the fastest is looked at */
 #define DS__PLAN_LARGE 32
-#define DS__PLAN_LARGE_STEPS 120000
-/* and where there are sums 90000, or 72000 in one group, since their steps wait for many */
+#define DS__PLAN_LARGE_STEPS 120000 /* at most, for more ranks than DS__PLAN_LARGE */
+/* the same for copies; where there are sums 90000, or 72000 in one group, since their steps wait
+   for many */
 #define DS__PLAN_LARGE_COPIES 108000
 #define DS__PLAN_WORK 110000 /* copies, over all that is looked at */
 #define DS__ALONE (-1)       /* the tree's root */
 #define DS__APART (-2)       /* not in the tree */
 
 typedef struct ds__flow {
-    /* bytes, in, out: where it lies in inputs and outputs */
     size_t bytes;
-    size_t in;
-    size_t out;
-    /* owner, dest: whose outputs are written: dest, or -1: of all but (broadcast) the owner */
+    size_t in;  /* where it lies in the inputs */
+    size_t out; /* where it lies in the outputs */
     int owner;
-    int dest;
-    /* up, down: trees, or -1 */
-    ptrdiff_t up;
-    ptrdiff_t down;
+    int dest;       /* whose outputs are written; -1: those of all but (broadcast) the owner */
+    ptrdiff_t up;   /* a tree, or -1 */
+    ptrdiff_t down; /* a tree, or -1 */
     /* more than 1: these are the blocks of so many ranks from dest on, and each has a tree to
        it, one after the other */
     int parts;
-    /* first, each: its first step, and how many a piece has */
-    size_t first;
-    size_t each;
+    size_t first; /* its first step */
+    size_t each;  /* how many steps a piece has */
 } ds__flow;
 
-/* head: of the lists of who reads the slots */
 typedef struct ds__ring {
     size_t offset;
     size_t slot;
-    uint32_t head;
+    uint32_t head; /* in ds__draft.head: of the lists of steps that read the slots */
 } ds__ring;
 
 typedef struct ds__dstep {
     uint64_t key;
     ds_plan_spot to;
     size_t bytes;
-    /* from, from_count, after, need, next: after, next: lists of links */
     uint32_t from;
     uint32_t from_count;
-    uint32_t after;
+    uint32_t after; /* list of links: the steps before it */
     uint32_t need;
-    uint32_t next;
-    /* rank, source, lane: source: of a copy from elsewhere, or -1 */
+    uint32_t next; /* list of links: the steps after it */
     int rank;
-    int source;
+    int source; /* of a copy from elsewhere, or -1 */
     int lane;
     int64_t start;
     int64_t done;
@@ -100,14 +94,12 @@ typedef struct ds__dlink {
 typedef struct ds__draft {
     const ds_topology *t;
     const ds_plan_desc *want;
-    /* p, failed, ways, largest, pull: largest: group of level 1; pull: as many sums are made by
-       each rank, so what is summed may be fetched */
     int p;
     int failed;
     int ways;
-    int largest;
-    int pull;
-    int run; /* leads of a grid that stand in one row; 0: it is flows */
+    int largest; /* size of the largest group of level 1 */
+    int pull;    /* 1: as many sums are made by each rank, so what is summed may be fetched */
+    int run;     /* leads of a grid that stand in one row; 0: it is flows */
     const char *name;
     size_t pieces;
     size_t piece_bytes;
@@ -125,9 +117,9 @@ typedef struct ds__draft {
     int64_t end;
     size_t slots;  /* pieces of a ring */
     int64_t bound; /* of the time */
-    /* lanes, wave: wave: 0: earlier pieces come first; 1: pieces that are behind by a copy come
-       with those before that have one more */
     int lanes;
+    /* 0: earlier pieces come first; 1: pieces that are behind by a copy come with those before
+       that have one more */
     int wave;
 } ds__draft;
 

@@ -37,12 +37,11 @@ typedef struct ds__dims {
     ds_device given;  /* as the description has it */
     ds_dtype dtype;
     int ndim;
-    size_t item;   /* bytes of an element */
-    int64_t count; /* elements */
-    size_t bytes;  /* of so many elements */
-    /* low, high: from `first`: where the bytes of all elements begin and end */
-    ptrdiff_t low;
-    ptrdiff_t high;
+    size_t item;    /* bytes of an element */
+    int64_t count;  /* elements */
+    size_t bytes;   /* of so many elements */
+    ptrdiff_t low;  /* from `first`: where the bytes of all elements begin */
+    ptrdiff_t high; /* from `first`: where the bytes of all elements end */
     int64_t shape[DS_TENSOR_MAX_DIMS];
     int64_t strides[DS_TENSOR_MAX_DIMS];
 } ds__dims;

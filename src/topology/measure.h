@@ -25,14 +25,13 @@
 
 #define DS__PROBE_BYTES ((size_t)2 << 20)
 
-/* What was measured of two devices; [0] is from the first to the second, [1] back. A little copy
-   takes `least_ns`, with the wait for it; both: 0: as fast as one after the other. */
+/* What was measured of two devices; [0] is from the first to the second, [1] back. */
 typedef struct ds__measured {
     ds_device device[2];
     double push[2];
     double pull[2];
-    double both;
-    uint64_t least_ns[2];
+    double both;          /* 0: as fast as one after the other */
+    uint64_t least_ns[2]; /* of a little copy, with the wait for it */
 } ds__measured;
 
 static ds__measured *ds__measures; /* of this process; under ds__c.lock, as what follows */
@@ -85,9 +84,8 @@ static ds_result ds__probe_copies(int copies, void *const *dst, void *const *src
 
 /* Whole bytes per second, so that a text says the same. */
 static double ds__probe_rate(size_t bytes, uint64_t whole, uint64_t little) {
-    /* 10 TB/s: more is noise */
     uint64_t ns = whole > little ? whole - little : 0;
-    uint64_t least = bytes / 10000;
+    uint64_t least = bytes / 10000; /* 10 TB/s: more is noise */
     return (double)(uint64_t)((double)bytes * 1e9 / (double)(ns > least ? ns : least));
 }
 

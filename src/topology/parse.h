@@ -24,12 +24,10 @@ typedef struct ds__twords {
     ds_topology *t;
     char line[4096];
     char *word[DS__TWORDS];
-    /* words, number: of the line */
-    int words;
-    int number;
-    /* list, count: nodes of the two lists of a line */
-    int list[2][DS__TOPOLOGY_MAX];
-    int count[2];
+    int words;                     /* of the line */
+    int number;                    /* of the line */
+    int list[2][DS__TOPOLOGY_MAX]; /* nodes of the two lists of a line */
+    int count[2];                  /* how many nodes each list has */
 } ds__twords;
 
 static ds_result ds__tword_fail(const ds__twords *w, int word, const char *what) {

@@ -16,12 +16,11 @@
 
 #include "types.h"
 
-/* from: the node before */
 typedef struct ds__way {
     int64_t latency;
     double rate;
     int link;
-    int from;
+    int from; /* the node before */
     int done;
 } ds__way;
 

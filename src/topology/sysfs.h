@@ -30,10 +30,9 @@
 typedef struct ds__tplace { /* where a device is */
     /* PCI addresses: the bridges above it from the root port on, then its own */
     char up[DS__TPLACE_DEEP][24];
-    /* deep, socket, plain: how many, 0: nobody says; NUMA node, or -1; its bridges say nothing */
-    int deep;
-    int socket;
-    int plain;
+    int deep;   /* how many addresses `up` has; 0: nobody says */
+    int socket; /* NUMA node, or -1 */
+    int plain;  /* 1: its bridges say nothing */
 } ds__tplace;
 
 /* The path of a PCI device's file, of its folder, or of the folder of all; 0: too long. */

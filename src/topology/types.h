@@ -49,10 +49,8 @@ typedef struct ds__troute {
     size_t hops; /* 0: there is no way */
     const int *wire;
     double rate; /* of the slowest wire */
-    /* push, only: push: the source had better make the copy; only: all links are of this kind,
-       or -1 */
-    int push;
-    int only;
+    int push;    /* 1: the source should make the copy */
+    int only;    /* the kind of all links, or -1 */
 } ds__troute;
 
 struct ds_topology {
@@ -70,22 +68,21 @@ struct ds_topology {
     double memory;   /* bytes per second */
     ds__tnode *node; /* 0 is the host */
     ds__tlink *link;
-    double *wire;  /* bytes per second */
-    int *rank;     /* nodes of the devices */
-    int *group[3]; /* of each device, by level; see ds__groups */
-    /* island, seat: which switch's group it is in, from 0 on, and which of its members it is */
-    int *island;
-    int *seat;
+    double *wire;      /* bytes per second */
+    int *rank;         /* nodes of the devices */
+    int *group[3];     /* of each device, by level; see ds__groups_find */
+    int *island;       /* of each device: which switch's group it is in, from 0 on */
+    int *seat;         /* of each device: which member of that group it is */
     ds__troute *route; /* from row to column, devices + 1 of each, the last is the host */
-    int *hop;          /* what they point to */
+    int *hop;          /* what `wire` of the routes points to */
 
-    /* the peer lines, pair by pair; of a latency the rate is nanoseconds */
+    /* the peer lines, pair by pair */
     struct ds__tpeer {
         int from;
         int to;
         int what;
         int kind;
-        double rate;
+        double rate; /* of a latency: nanoseconds */
     } * peer;
 
     int peers;
