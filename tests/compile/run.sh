@@ -3,7 +3,8 @@
 #     run.sh [--fast] [folder with the headers]
 # One line per case and a closing count; the exit status is 1 when a case failed. --fast takes only CC and few dialects.
 # Environment: CC (cc), JOBS at once (2), CUDA_HOME (skipped when empty), OBJECT: the implementation, compiled by CC with -O2 and
-# these warnings, for --fast, which compiles one itself without it; ONLY: a pattern of the cases wanted, e.g. 'pages\|\.md' (make pages).
+# these warnings, for --fast, which compiles one itself without it; ONLY: a pattern of the cases wanted, e.g. 'pages\|\.md' (make pages);
+# SHARE=N: every N-th case (tests/turn.sh), and those that others need or that look at pages.
 # Compiling the implementation takes seconds, with the optimiser many, so cases share objects, and what only the compiler's
 # first half can notice stops there (-fsyntax-only). Warnings that need the optimiser are looked for once per compiler and level.
 set -u
@@ -34,16 +35,20 @@ fails() {
 END
 
 have() { command -v "$1" >/dev/null 2>&1; }
-n=0 round=2
+n=0 round=2 seen=0 needed=
+turn=$(i=0; while [ $i -lt "${SHARE:-1}" ]; do echo $i; i=$((i + 1)); done | xargs "$root/tests/turn.sh")
 t() { # t NAME COMMANDS: one case
     [ -z "${ONLY:-}" ] || [ "$1" = "$CC -O0, implementation" ] || echo "$1" | grep -q "$ONLY" || return 0
+    seen=$((seen + 1))
+    case $1 in pages* | *.md*) ;; *) [ -n "$needed" ] || [ $((seen % ${SHARE:-1})) -eq "$turn" ] || return 0 ;; esac
     n=$((n + 1))
     mkdir "$dir/$n"
     echo "$label$1" >"$dir/$n/name"
     { cat "$dir/prelude"; printf '%s\n' "$2"; } >"$dir/$n/case"
     echo "$dir/$n" >>"$dir/round$round"
 }
-early() { round=1; t "$@"; round=2; } # run before the others: they want its object, or it takes long
+long() { round=1; t "$@"; round=2; } # run before the others, since it takes long
+early() { needed=1; long "$@"; needed=; } # the same, and others want its object
 skip() { echo "skip  $label$1"; skipped=$((skipped + 1)); }
 skipped=0
 
@@ -86,8 +91,8 @@ compiler() { # compiler CC: what is done with each compiler
     declarations "$cc"
     if [ -z "$fast" ]; then
         early "$cc -O2$m, implementation" "$cc -std=c11 -O2$m \$C -c \$T/impl.c -o $o2.o && times >$o2.time"
-        early "$cc -O3, implementation" "$cc -std=c11 -O3 \$C -c \$T/impl.c"
-        early "$cc -Os -fPIC -fvisibility=hidden, implementation" "$cc -std=c11 -Os -fPIC -fvisibility=hidden \$C -c \$T/impl.c"
+        long "$cc -O3, implementation" "$cc -std=c11 -O3 \$C -c \$T/impl.c"
+        long "$cc -Os -fPIC -fvisibility=hidden, implementation" "$cc -std=c11 -Os -fPIC -fvisibility=hidden \$C -c \$T/impl.c"
         for d in -std=gnu11 '-std=c11 -D_GNU_SOURCE' '-std=c11 -include stdio.h'; do
             t "$cc $d, implementation" "$cc $d \$C -fsyntax-only \$T/impl.c"
         done
@@ -278,7 +283,7 @@ fi
 
 if [ -n "$fast$label" ]; then :
 elif have musl-gcc; then
-    early "musl-gcc, also -static: runs" "
+    long "musl-gcc, also -static: runs" "
         musl-gcc -std=c11 -O2 \$C -DIMPLEMENT -c \$T/use.c
         for static in '' -static; do musl-gcc \$static use.o -o use -pthread && ./use; done"
 else
@@ -287,7 +292,7 @@ fi
 
 if [ -n "$fast$label" ]; then :
 elif have aarch64-linux-gnu-gcc; then
-    early "aarch64-linux-gnu-gcc: links" "aarch64-linux-gnu-gcc -std=c11 -O2 \$C -DIMPLEMENT \$T/use.c -o use -pthread
+    long "aarch64-linux-gnu-gcc: links" "aarch64-linux-gnu-gcc -std=c11 -O2 \$C -DIMPLEMENT \$T/use.c -o use -pthread
         if command -v qemu-aarch64 >/dev/null; then qemu-aarch64 -L /usr/aarch64-linux-gnu ./use; fi"
 else
     skip "aarch64-linux-gnu-gcc: not installed"
@@ -388,6 +393,6 @@ for v in $versions; do
     for cc in $compilers; do [ -e "$dir/compiled-$v-$cc" ] || continue 2; done
     compiled="$compiled $v"
 done
-[ -z "$versions" ] || echo "compile matrix: CUDA headers${compiled:- none}"
+[ -z "$versions" ] || [ -n "${SHARE:-}" ] || echo "compile matrix: CUDA headers${compiled:- none}"
 echo "compile matrix: $((n - failed)) passed, $((failed)) failed, $skipped skipped in $(($(date +%s) - began)) s"
 [ "$failed" -eq 0 ]
