@@ -174,7 +174,7 @@ check-source: format-check ## that, generated files, the form of the rooms, and 
 	@tools/headers.sh --check
 	@tests/quick.sh --list >/dev/null
 	@tools/rooms.sh
-	@tests/tools/amalgamate.sh
+	@tests/tools/run.sh
 
 features: ## compare docs/features.md with its names, the headers and the tests that were executed
 	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt docs/migration.md $(HEADERS)

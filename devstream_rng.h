@@ -750,31 +750,38 @@ DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n,
     return i;
 }
 
-/* rng/kernel_cpu.h - CPU forms of the generators' kernels.
+/* rng/kernel_vector.h - steps of the vector code of fills on the CPU.
 
-   Fills memory with random numbers on the CPU driver: ds__rng_items for all distributions and
-   ds__rng_permutation_items for permutations. ds__rng_run makes blocks of words with vectors of
-   16, 32 or 64 bytes, as the processor allows. ds__rng_size and ds__rng_shift give the size of
-   an element and how many elements a block has.
+   Has the steps that the functions of kernel_vector.gen.h consist of: products of words, shuffles,
+   a round of Philox, uniform numbers, stores. kernel_vector.tmpl has these functions, which write
+   the words of many blocks: with vectors of 16 bytes, and on x86-64 of 32 and 64 bytes.
+   kernel_cpu.h calls them through ds__rng_run.
 
-   Invariants: the numbers do not depend on the width of the vectors or on the division into
-   items. An item is DS__RNG_ITEM elements. ds__rng_run makes blocks in multiples of
-   DS__RNG_LANES, so its output buffer has room for them. Stores around the caches are followed
-   by a fence.
+   Invariants: all sizes of vectors write the same bits. Functions with vectors of 32 and 64 bytes
+   run only if ds__rng_vector returns that size or a larger one.
    Locks: none.
-   Threads: every thread that runs operations of the CPU driver, several for one fill at a
-   time. */
+   Threads: any; the functions have no state. */
 
-/* Vectors of W bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
-   one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
-   block's words are put together by instructions that do not leave the pair. */
-#define DS__RNG_TYPES(W)                                              \
-    typedef uint64_t ds__rng_v64_##W __attribute__((vector_size(W))); \
-    typedef uint32_t ds__rng_v32_##W __attribute__((vector_size(W))); \
-    typedef int32_t ds__rng_vi_##W __attribute__((vector_size(W)));   \
-    typedef float ds__rng_vf_##W __attribute__((vector_size(W)));     \
-    typedef float ds__rng_any_##W                                     \
-        __attribute__((vector_size(W), aligned(4), may_alias)); /* that may lie anywhere */
+#define DS__RNG_STATIC_16 static
+#define DS__RNG_HAS_16 1
+#if defined(__x86_64__)
+#define DS__RNG_STATIC_32 static __attribute__((target("avx2")))
+#define DS__RNG_STATIC_64 static __attribute__((target("avx512f")))
+#define DS__RNG_HAS_32 1
+#define DS__RNG_HAS_64 1
+
+static int ds__rng_vector(void) {
+    return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
+}
+#else
+#define DS__RNG_HAS_32 0
+#define DS__RNG_HAS_64 0
+
+static int ds__rng_vector(void) {
+    return 16;
+}
+#endif
+
 #if defined(__clang__) || !defined(__x86_64__)
 #define DS__RNG_TIMES(W, a, b) (((a)&0xffffffffu) * (ds__rng_v64_##W)((a)*0 + (b)))
 #else
@@ -844,9 +851,6 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
             *(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v); \
     } while (0)
 
-/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
-   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
-   those of 0 to 1. */
 #define DS__RNG_ROUND(W, i)                                                       \
     p = DS__RNG_TIMES(W, x0, 0xD2511F53u), q = DS__RNG_TIMES(W, x2, 0xCD9E8D57u); \
     x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                          \
@@ -871,65 +875,198 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
 #else
 #define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+w"(x))
 #endif
-#define DS__RNG_RUN(STATIC, W)                                                                     \
-    DS__RNG_TYPES(W)                                                                               \
-    STATIC void ds__rng_run_##W(const ds__rng_args *a, uint64_t seed, uint64_t counter,            \
-                                uint64_t thread, int across, void *out, size_t blocks, int floats, \
-                                int around) {                                                      \
-        enum { LANES = (W) / 8 };                                                                  \
-        char *to = (char *)out;                                                                    \
-        const float from = a->from32, scale = a->to32 - a->from32;                                 \
-        const ds__rng_vf_##W to_ = (ds__rng_vf_##W){ 0 } + a->to32;                                \
-        const int plain = from == 0 && a->to32 == 1;                                               \
-        ds__rng_v64_##W index, key[20];                                                            \
-        for (uint32_t i = 0; i < 10; i++) {                                                        \
-            key[2 * i] = (ds__rng_v64_##W){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);              \
-            key[2 * i + 1] = (ds__rng_v64_##W){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);  \
-        }                                                                                          \
-        for (int i = 0; i < LANES; i++)                                                            \
-            index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));                                    \
-        for (size_t at = 0; at < blocks; at += LANES, to += 2 * (W)) {                             \
-            ds__rng_v64_##W x0 = index * 0, x2 = x0, x1, x3, p, q;                                 \
-            x0 += counter, x2 += thread;                                                           \
-            if (across)                                                                            \
-                x2 += index + at;                                                                  \
-            else                                                                                   \
-                x0 += index + at;                                                                  \
-            x1 = x0 >> 32, x3 = x2 >> 32;                                                          \
-            DS__RNG_ROUND(W, 0);                                                                   \
-            DS__RNG_ROUND(W, 1);                                                                   \
-            DS__RNG_ROUND(W, 2);                                                                   \
-            DS__RNG_ROUND(W, 3);                                                                   \
-            DS__RNG_ROUND(W, 4);                                                                   \
-            DS__RNG_ROUND(W, 5);                                                                   \
-            DS__RNG_ROUND(W, 6);                                                                   \
-            DS__RNG_ROUND(W, 7);                                                                   \
-            DS__RNG_ROUND(W, 8);                                                                   \
-            DS__RNG_ROUND(W, 9);                                                                   \
-            x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;                \
-            p = DS__RNG_EVEN_##W(x0, x2), q = DS__RNG_ODD_##W(x0, x2);                             \
-            if (floats) {                                                                          \
-                DS__RNG_FLOATS(W, p)                                                               \
-                DS__RNG_FLOATS(W, q)                                                               \
-            }                                                                                      \
-            DS__RNG_PUT(W, to, (ds__rng_vf_##W)p);                                                 \
-            DS__RNG_PUT(W, to + (W), (ds__rng_vf_##W)q);                                           \
-        }                                                                                          \
+
+/* rng/kernel_vector.gen.h - generated from rng/kernel_vector.tmpl by `make headers`. Edit that file. */
+
+#if DS__RNG_HAS_16
+/* Vectors of 16 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
+   one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
+   block's words are put together by instructions that do not leave the pair. */
+typedef uint64_t ds__rng_v64_16 __attribute__((vector_size(16)));
+typedef uint32_t ds__rng_v32_16 __attribute__((vector_size(16)));
+typedef int32_t ds__rng_vi_16 __attribute__((vector_size(16)));
+typedef float ds__rng_vf_16 __attribute__((vector_size(16)));
+/* the same, anywhere in memory */
+typedef float ds__rng_any_16 __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
+   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
+   those of 0 to 1. */
+DS__RNG_STATIC_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+                                          uint64_t thread, int across, void *out, size_t blocks,
+                                          int floats, int around) {
+    enum { LANES = 16 / 8 };
+    char *to = (char *)out;
+    const float from = a->from32, scale = a->to32 - a->from32;
+    const ds__rng_vf_16 to_ = (ds__rng_vf_16){ 0 } + a->to32;
+    const int plain = from == 0 && a->to32 == 1;
+    ds__rng_v64_16 index, key[20];
+    for (uint32_t i = 0; i < 10; i++) {
+        key[2 * i] = (ds__rng_v64_16){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
+        key[2 * i + 1] = (ds__rng_v64_16){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
     }
-
-DS__RNG_RUN(static, 16)
-#if defined(__x86_64__)
-DS__RNG_RUN(static __attribute__((target("avx2"))), 32)
-DS__RNG_RUN(static __attribute__((target("avx512f"))), 64)
-
-static int ds__rng_vector(void) {
-    return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
-}
-#else
-static int ds__rng_vector(void) {
-    return 16;
+    for (int i = 0; i < LANES; i++)
+        index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
+    for (size_t at = 0; at < blocks; at += LANES, to += 2 * 16) {
+        ds__rng_v64_16 x0 = index * 0, x2 = x0, x1, x3, p, q;
+        x0 += counter, x2 += thread;
+        if (across)
+            x2 += index + at;
+        else
+            x0 += index + at;
+        x1 = x0 >> 32, x3 = x2 >> 32;
+        DS__RNG_ROUND(16, 0);
+        DS__RNG_ROUND(16, 1);
+        DS__RNG_ROUND(16, 2);
+        DS__RNG_ROUND(16, 3);
+        DS__RNG_ROUND(16, 4);
+        DS__RNG_ROUND(16, 5);
+        DS__RNG_ROUND(16, 6);
+        DS__RNG_ROUND(16, 7);
+        DS__RNG_ROUND(16, 8);
+        DS__RNG_ROUND(16, 9);
+        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_16(x0, x2), q = DS__RNG_ODD_16(x0, x2);
+        if (floats) {
+            DS__RNG_FLOATS(16, p)
+            DS__RNG_FLOATS(16, q)
+        }
+        DS__RNG_PUT(16, to, (ds__rng_vf_16)p);
+        DS__RNG_PUT(16, to + 16, (ds__rng_vf_16)q);
+    }
 }
 #endif
+#if DS__RNG_HAS_32
+/* Vectors of 32 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
+   one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
+   block's words are put together by instructions that do not leave the pair. */
+typedef uint64_t ds__rng_v64_32 __attribute__((vector_size(32)));
+typedef uint32_t ds__rng_v32_32 __attribute__((vector_size(32)));
+typedef int32_t ds__rng_vi_32 __attribute__((vector_size(32)));
+typedef float ds__rng_vf_32 __attribute__((vector_size(32)));
+/* the same, anywhere in memory */
+typedef float ds__rng_any_32 __attribute__((vector_size(32), aligned(4), may_alias));
+
+/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
+   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
+   those of 0 to 1. */
+DS__RNG_STATIC_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+                                          uint64_t thread, int across, void *out, size_t blocks,
+                                          int floats, int around) {
+    enum { LANES = 32 / 8 };
+    char *to = (char *)out;
+    const float from = a->from32, scale = a->to32 - a->from32;
+    const ds__rng_vf_32 to_ = (ds__rng_vf_32){ 0 } + a->to32;
+    const int plain = from == 0 && a->to32 == 1;
+    ds__rng_v64_32 index, key[20];
+    for (uint32_t i = 0; i < 10; i++) {
+        key[2 * i] = (ds__rng_v64_32){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
+        key[2 * i + 1] = (ds__rng_v64_32){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
+    }
+    for (int i = 0; i < LANES; i++)
+        index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
+    for (size_t at = 0; at < blocks; at += LANES, to += 2 * 32) {
+        ds__rng_v64_32 x0 = index * 0, x2 = x0, x1, x3, p, q;
+        x0 += counter, x2 += thread;
+        if (across)
+            x2 += index + at;
+        else
+            x0 += index + at;
+        x1 = x0 >> 32, x3 = x2 >> 32;
+        DS__RNG_ROUND(32, 0);
+        DS__RNG_ROUND(32, 1);
+        DS__RNG_ROUND(32, 2);
+        DS__RNG_ROUND(32, 3);
+        DS__RNG_ROUND(32, 4);
+        DS__RNG_ROUND(32, 5);
+        DS__RNG_ROUND(32, 6);
+        DS__RNG_ROUND(32, 7);
+        DS__RNG_ROUND(32, 8);
+        DS__RNG_ROUND(32, 9);
+        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_32(x0, x2), q = DS__RNG_ODD_32(x0, x2);
+        if (floats) {
+            DS__RNG_FLOATS(32, p)
+            DS__RNG_FLOATS(32, q)
+        }
+        DS__RNG_PUT(32, to, (ds__rng_vf_32)p);
+        DS__RNG_PUT(32, to + 32, (ds__rng_vf_32)q);
+    }
+}
+#endif
+#if DS__RNG_HAS_64
+/* Vectors of 64 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
+   one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
+   block's words are put together by instructions that do not leave the pair. */
+typedef uint64_t ds__rng_v64_64 __attribute__((vector_size(64)));
+typedef uint32_t ds__rng_v32_64 __attribute__((vector_size(64)));
+typedef int32_t ds__rng_vi_64 __attribute__((vector_size(64)));
+typedef float ds__rng_vf_64 __attribute__((vector_size(64)));
+/* the same, anywhere in memory */
+typedef float ds__rng_any_64 __attribute__((vector_size(64), aligned(4), may_alias));
+
+/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
+   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
+   those of 0 to 1. */
+DS__RNG_STATIC_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+                                          uint64_t thread, int across, void *out, size_t blocks,
+                                          int floats, int around) {
+    enum { LANES = 64 / 8 };
+    char *to = (char *)out;
+    const float from = a->from32, scale = a->to32 - a->from32;
+    const ds__rng_vf_64 to_ = (ds__rng_vf_64){ 0 } + a->to32;
+    const int plain = from == 0 && a->to32 == 1;
+    ds__rng_v64_64 index, key[20];
+    for (uint32_t i = 0; i < 10; i++) {
+        key[2 * i] = (ds__rng_v64_64){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
+        key[2 * i + 1] = (ds__rng_v64_64){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
+    }
+    for (int i = 0; i < LANES; i++)
+        index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
+    for (size_t at = 0; at < blocks; at += LANES, to += 2 * 64) {
+        ds__rng_v64_64 x0 = index * 0, x2 = x0, x1, x3, p, q;
+        x0 += counter, x2 += thread;
+        if (across)
+            x2 += index + at;
+        else
+            x0 += index + at;
+        x1 = x0 >> 32, x3 = x2 >> 32;
+        DS__RNG_ROUND(64, 0);
+        DS__RNG_ROUND(64, 1);
+        DS__RNG_ROUND(64, 2);
+        DS__RNG_ROUND(64, 3);
+        DS__RNG_ROUND(64, 4);
+        DS__RNG_ROUND(64, 5);
+        DS__RNG_ROUND(64, 6);
+        DS__RNG_ROUND(64, 7);
+        DS__RNG_ROUND(64, 8);
+        DS__RNG_ROUND(64, 9);
+        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_64(x0, x2), q = DS__RNG_ODD_64(x0, x2);
+        if (floats) {
+            DS__RNG_FLOATS(64, p)
+            DS__RNG_FLOATS(64, q)
+        }
+        DS__RNG_PUT(64, to, (ds__rng_vf_64)p);
+        DS__RNG_PUT(64, to + 64, (ds__rng_vf_64)q);
+    }
+}
+#endif
+
+/* rng/kernel_cpu.h - CPU forms of the generators' kernels.
+
+   Fills memory with random numbers on the CPU driver: ds__rng_items for all distributions and
+   ds__rng_permutation_items for permutations. ds__rng_run makes blocks of words with vectors of
+   16, 32 or 64 bytes, as the processor allows. ds__rng_size and ds__rng_shift give the size of
+   an element and how many elements a block has.
+
+   Invariants: the numbers do not depend on the width of the vectors or on the division into
+   items. An item is DS__RNG_ITEM elements. ds__rng_run makes blocks in multiples of
+   DS__RNG_LANES, so its output buffer has room for them. Stores around the caches are followed
+   by a fence.
+   Locks: none.
+   Threads: every thread that runs operations of the CPU driver, several for one fill at a
+   time. */
 
 enum { DS__RNG_LANES = 8 }; /* blocks are made in multiples of it */
 

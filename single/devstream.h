@@ -39280,12 +39280,13 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
     return m;
 }
 
-/* comm/kernel_vector.h - vector code of reductions on the CPU.
+/* comm/kernel_vector.h - steps of the vector code of reductions on the CPU.
 
-   Generates the functions that combine the numbers of several inputs, separately for sums and
-   products and for maximum and minimum. Kinds with the same arithmetic share a function. The
-   vectors have 16 bytes and, on x86-64, also 32 bytes. kernel_cpu.h calls the functions through
-   the tables ds__comm_runs_16 and ds__comm_runs_32.
+   Has the steps that the functions of kernel_vector.gen.h consist of: loads, conversions, stores,
+   comparisons. kernel_vector.tmpl has these functions, which combine the numbers of several
+   inputs: sums and products, and maximum and minimum. Kinds with the same arithmetic share a
+   function. The vectors have 16 bytes and, on x86-64, also 32 bytes. kernel_cpu.h calls the
+   functions through the tables ds__comm_runs_16 and ds__comm_runs_32.
 
    Invariants: a function takes a multiple of DS__COMM_BLOCK bytes. Every input is read before
    its place in the result is written, so the result may be one of the inputs. If `around` is
@@ -39294,20 +39295,6 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
    are not in the tables.
    Locks: none.
    Threads: any; the functions have no state. */
-
-/* Vectors of W bytes that may lie anywhere, over any memory. */
-#define DS__COMM_TYPES(W)                                                                 \
-    typedef uint8_t ds__vu8_##W __attribute__((vector_size(W), aligned(1), may_alias));   \
-    typedef uint16_t ds__vu16_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef uint32_t ds__vu32_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef uint64_t ds__vu64_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef int8_t ds__vi8_##W __attribute__((vector_size(W)));                           \
-    typedef int16_t ds__vi16_##W __attribute__((vector_size(W), aligned(1), may_alias));  \
-    typedef int32_t ds__vi32_##W __attribute__((vector_size(W)));                         \
-    typedef int64_t ds__vi64_##W __attribute__((vector_size(W)));                         \
-    typedef float ds__vf32_##W __attribute__((vector_size(W), aligned(1), may_alias));    \
-    typedef double ds__vf64_##W __attribute__((vector_size(W), aligned(1), may_alias));   \
-    typedef float ds__vf32_whole_##W __attribute__((vector_size(W)));
 
 /* Stores that go around the caches, for results that do not fit there. */
 #if defined(__x86_64__) && !defined(DS__SANITIZED)
@@ -39334,15 +39321,8 @@ enum { DS__COMM_STREAM_BYTES = 32 << 20 };
 #define DS__COMM_ANY_16(mask) ((((ds__vu64_16)(mask))[0] | ((ds__vu64_16)(mask))[1]) != 0)
 #endif
 
-/* A function for each kind of number, and not one for each operation too: compilers take their
-   time with vectors. All inputs are read side by side, so that they stream, and what is computed
-   stays in registers. Every input is read before its place in the result is written. bytes is a
-   multiple of DS__COMM_BLOCK; around: `out` lies on a multiple of W. */
-enum { DS__COMM_BLOCK = 128 };
+enum { DS__COMM_BLOCK = 128 }; /* bytes; what the functions take is a multiple of it */
 
-#define DS__COMM_RUN(KIND, W)                                                \
-    void ds__comm_run_##KIND##_##W(const ds__comm_reduce_args *r, char *out, \
-                                   const char *const *in, size_t bytes, int around)
 typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                 size_t bytes, int around);
 
@@ -39354,30 +39334,8 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
             *(V *)(void *)(to) = (v);  \
     } while (0)
 
-/* Sums and products of what is computed as it lies in memory. END sees to averages and NaN,
-   which integers do not have. */
-#define DS__COMM_WHOLES(STATIC, KIND, W, V, END)                                              \
-    STATIC DS__COMM_RUN(KIND, W) {                                                            \
-        const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM; \
-        for (size_t at = 0; at < bytes; at += 4 * (W)) {                                      \
-            const V *p = (const V *)(const void *)(in[0] + at);                               \
-            V a = p[0], b = p[1], c = p[2], d = p[3];                                         \
-            for (uint32_t k = 1; k < inputs; k++) {                                           \
-                p = (const V *)(const void *)(in[k] + at);                                    \
-                if (sum)                                                                      \
-                    a += p[0], b += p[1], c += p[2], d += p[3];                               \
-                else                                                                          \
-                    a *= p[0], b *= p[1], c *= p[2], d *= p[3];                               \
-            }                                                                                 \
-            END(W, divisor)                                                                   \
-            DS__COMM_PUT(W, V, out + at, a);                                                  \
-            DS__COMM_PUT(W, V, out + at + (W), b);                                            \
-            DS__COMM_PUT(W, V, out + at + 2 * (W), c);                                        \
-            DS__COMM_PUT(W, V, out + at + 3 * (W), d);                                        \
-        }                                                                                     \
-    }
-
-/* Of floats of type T, whose bits are a U: most of the time there is nothing to do. */
+/* The end of a sum or product: the average, and the one NaN that is written. Integers have neither.
+   Of floats of type T, whose bits are a U. Most results are no NaN. */
 #define DS__COMM_ONE_NAN(V, U, x, value) \
     x = (V)(((U)(x) & ~(U)((x) != (x))) | ((U)((x) != (x)) & (value)));
 #define DS__COMM_END(W, V, U, T, value, divisor)                          \
@@ -39397,34 +39355,9 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
     DS__COMM_END(W, ds__vf64_##W, ds__vu64_##W, double, 0x7ff8000000000000u, divisor)
 #define DS__COMM_END_INTEGER(W, divisor) (void)(divisor);
 
-/* Sums and products of halves. TAKE makes two vectors of floats of W bytes, GIVE turns two back. */
-#define DS__COMM_HALVES_OF(STATIC, KIND, W, TAKE, GIVE)                                       \
-    STATIC DS__COMM_RUN(KIND, W) {                                                            \
-        const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM; \
-        for (size_t at = 0; at < bytes; at += 2 * (W)) {                                      \
-            ds__vf32_##W a, b, c, d, x, y;                                                    \
-            TAKE(W, in[0] + at, a, b)                                                         \
-            TAKE(W, in[0] + at + (W), c, d)                                                   \
-            for (uint32_t k = 1; k < inputs; k++) {                                           \
-                TAKE(W, in[k] + at, x, y)                                                     \
-                if (sum)                                                                      \
-                    a += x, b += y;                                                           \
-                else                                                                          \
-                    a *= x, b *= y;                                                           \
-                TAKE(W, in[k] + at + (W), x, y)                                               \
-                if (sum)                                                                      \
-                    c += x, d += y;                                                           \
-                else                                                                          \
-                    c *= x, d *= y;                                                           \
-            }                                                                                 \
-            DS__COMM_END_F32(W, divisor)                                                      \
-            GIVE(W, out + at, a, b)                                                           \
-            GIVE(W, out + at + (W), c, d)                                                     \
-        }                                                                                     \
-    }
-
-/* The two halves of a word are taken apart and put together where they are: no number leaves its
-   lane. What is NaN has no bits that rounding could carry into the sign. */
+/* Halves: TAKE makes two vectors of floats of W bytes, GIVE turns two back. The two halves of a
+   word are taken apart and put together where they are: no number leaves its lane. NaN has no
+   bits that rounding could carry into the sign. */
 #define DS__COMM_TAKE_BF16(W, from, x, y)                                \
     {                                                                    \
         ds__vu32_##W word = *(const ds__vu32_##W *)(const void *)(from); \
@@ -39517,29 +39450,6 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         U more = (U)((x) > (a));                   \
         a = (S)(((U)(x)&more) | ((U)(a) & ~more)); \
     }
-#define DS__COMM_LARGEST(STATIC, KIND, W, U, S, T, KEY, UNKEY)            \
-    STATIC DS__COMM_RUN(KIND, W) {                                        \
-        const uint32_t inputs = r->inputs;                                \
-        ds__comm_order o = ds__comm_order_of(r->kind, r->op);             \
-        U zero = { 0 }, fold = zero + (T)o.fold, flip = zero + (T)o.flip, \
-          quiet = zero + (T)o.quiet, abs = ~zero >> 1;                    \
-        S infinity = (S)(zero + (T)o.infinity);                           \
-        (void)fold, (void)quiet, (void)abs, (void)infinity;               \
-        for (size_t at = 0; at < bytes; at += 2 * (W)) {                  \
-            S a, b, x, y;                                                 \
-            KEY(U, S, in[0] + at, a)                                      \
-            KEY(U, S, in[0] + at + (W), b)                                \
-            for (uint32_t k = 1; k < inputs; k++) {                       \
-                KEY(U, S, in[k] + at, x)                                  \
-                KEY(U, S, in[k] + at + (W), y)                            \
-                DS__COMM_LARGER(U, S, a, x)                               \
-                DS__COMM_LARGER(U, S, b, y)                               \
-            }                                                             \
-            UNKEY(W, U, S, out + at, a)                                   \
-            UNKEY(W, U, S, out + at + (W), b)                             \
-        }                                                                 \
-    }
-
 /* Of floats of type V, whose bits are a U; the smallest is the largest with all signs turned.
    Zeros are equal to a comparison: where the largest is one nothing is larger, and it is -0 if
    all signs are set. `all` is what is set in all numbers, so there nothing but the sign. */
@@ -39552,90 +39462,842 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         nan |= (U)(x != x);                                     \
         a = (V)((bits & more) | ((U)a & ~more));                \
     }
-#define DS__COMM_LARGEST_REAL(STATIC, KIND, W, V, U, T, quiet)                \
-    STATIC DS__COMM_RUN(KIND, W) {                                            \
-        const uint32_t inputs = r->inputs;                                    \
-        const T top = ~((T) ~(T)0 >> 1);                                      \
-        U zero = { 0 }, flip = zero + (r->op == DS__COMM_MIN ? top : 0);      \
-        for (size_t at = 0; at < bytes; at += 2 * (W)) {                      \
-            U first = *(const U *)(const void *)(in[0] + at) ^ flip,          \
-              second = *(const U *)(const void *)(in[0] + at + (W)) ^ flip;   \
-            V a = (V)first, b = (V)second;                                    \
-            U nan = (U)(a != a), not = (U)(b != b);                           \
-            for (uint32_t k = 1; k < inputs; k++) {                           \
-                DS__COMM_LARGER_REAL(V, U, in[k] + at, a, first, nan)         \
-                DS__COMM_LARGER_REAL(V, U, in[k] + at + (W), b, second, not ) \
-            }                                                                 \
-            first = ((U)a & (first | (U)(a != 0))) ^ flip;                    \
-            second = ((U)b & (second | (U)(b != 0))) ^ flip;                  \
-            if (DS__COMM_ANY_##W(nan | not )) {                               \
-                first = (first & ~nan) | (nan & (quiet));                     \
-                second = (second & ~not ) | (not &(quiet));                   \
-            }                                                                 \
-            DS__COMM_PUT(W, U, out + at, first);                              \
-            DS__COMM_PUT(W, U, out + at + (W), second);                       \
-        }                                                                     \
-    }
-
-/* All of it for vectors of W bytes; F16: that of f16. */
-#define DS__COMM_SET(STATIC, W, F16)                                                               \
-    DS__COMM_WHOLES(STATIC, u8, W, ds__vu8_##W, DS__COMM_END_INTEGER)                              \
-    DS__COMM_WHOLES(STATIC, u16, W, ds__vu16_##W, DS__COMM_END_INTEGER)                            \
-    DS__COMM_WHOLES(STATIC, u32, W, ds__vu32_##W, DS__COMM_END_INTEGER)                            \
-    DS__COMM_WHOLES(STATIC, u64, W, ds__vu64_##W, DS__COMM_END_INTEGER)                            \
-    DS__COMM_WHOLES(STATIC, f32, W, ds__vf32_##W, DS__COMM_END_F32)                                \
-    DS__COMM_WHOLES(STATIC, f64, W, ds__vf64_##W, DS__COMM_END_F64)                                \
-    F16 DS__COMM_HALVES_OF(STATIC, bf16, W, DS__COMM_TAKE_BF16, DS__COMM_GIVE_BF16)                \
-        DS__COMM_LARGEST(STATIC, largest_i8, W, ds__vu8_##W, ds__vi8_##W, uint8_t, DS__COMM_KEY,   \
-                         DS__COMM_UNKEY) DS__COMM_LARGEST(STATIC, largest_i16, W, ds__vu16_##W,    \
-                                                          ds__vi16_##W, uint16_t, DS__COMM_KEY,    \
-                                                          DS__COMM_UNKEY)                          \
-            DS__COMM_LARGEST(STATIC, largest_f16, W, ds__vu16_##W, ds__vi16_##W, uint16_t,         \
-                             DS__COMM_KEY_HALF, DS__COMM_UNKEY_HALF)                               \
-                DS__COMM_LARGEST(                                                                  \
-                    STATIC, largest_i32, W, ds__vu32_##W, ds__vi32_##W, uint32_t, DS__COMM_KEY,    \
-                    DS__COMM_UNKEY) DS__COMM_LARGEST_REAL(STATIC, largest_f32, W, ds__vf32_##W,    \
-                                                          ds__vu32_##W, uint32_t, 0x7fc00000u)     \
-                    DS__COMM_LARGEST(STATIC, largest_i64, W, ds__vu64_##W, ds__vi64_##W, uint64_t, \
-                                     DS__COMM_KEY, DS__COMM_UNKEY)                                 \
-                        DS__COMM_LARGEST_REAL(STATIC, largest_f64, W, ds__vf64_##W, ds__vu64_##W,  \
-                                              uint64_t,                                            \
-                                              0x7ff8000000000000u) static const ds__comm_run_fn    \
-                            ds__comm_runs_##W[][DS__COMM_F64 + 1] = {                              \
-                                { /* by kind */                                                    \
-                                  ds__comm_run_u8_##W, ds__comm_run_u16_##W, ds__comm_run_u32_##W, \
-                                  ds__comm_run_u64_##W, ds__comm_run_u8_##W, ds__comm_run_u16_##W, \
-                                  ds__comm_run_u32_##W, ds__comm_run_u64_##W,                      \
-                                  ds__comm_run_f16_##W, ds__comm_run_bf16_##W,                     \
-                                  ds__comm_run_f32_##W, ds__comm_run_f64_##W },                    \
-                                { ds__comm_run_largest_i8_##W, ds__comm_run_largest_i16_##W,       \
-                                  ds__comm_run_largest_i32_##W, ds__comm_run_largest_i64_##W,      \
-                                  ds__comm_run_largest_i8_##W, ds__comm_run_largest_i16_##W,       \
-                                  ds__comm_run_largest_i32_##W, ds__comm_run_largest_i64_##W,      \
-                                  ds__comm_run_largest_f16_##W, ds__comm_run_largest_f16_##W,      \
-                                  ds__comm_run_largest_f32_##W, ds__comm_run_largest_f64_##W }     \
-                            };
-
-DS__COMM_TYPES(16)
-DS__COMM_F16_MATH(DS__COMM_FN, f32_16, ds__vu32_16, ds__vi32_16, (ds__vf32_16), (ds__vu32_16))
-DS__COMM_SET(static, 16, DS__COMM_HALVES_OF(static, f16, 16, DS__COMM_TAKE_F16, DS__COMM_GIVE_F16))
-
 /* Every processor with AVX2 and FMA has the conversions of f16; gcc and clang have no common
    name to ask for those. */
+#define DS__COMM_STATIC_16 static
+#define DS__COMM_HAS_16 1
 #if defined(__x86_64__)
-DS__COMM_TYPES(32)
 #define DS__COMM_STATIC_32 static __attribute__((target("avx2,f16c")))
-DS__COMM_SET(DS__COMM_STATIC_32, 32,
-             DS__COMM_HALVES_OF(DS__COMM_STATIC_32, f16, 32, DS__COMM_TAKE_NATIVE,
-                                DS__COMM_GIVE_NATIVE))
+#define DS__COMM_HAS_32 1
 
 static int ds__comm_has_32(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 #else
+#define DS__COMM_HAS_32 0
+
 static int ds__comm_has_32(void) {
     return 0;
 }
+#endif
+
+/* comm/kernel_vector.gen.h - generated from comm/kernel_vector.tmpl by `make headers`. Edit that file. */
+
+#if DS__COMM_HAS_16
+/* Vectors of 16 bytes that may lie anywhere, over any memory. */
+typedef uint8_t ds__vu8_16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint16_t ds__vu16_16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint32_t ds__vu32_16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint64_t ds__vu64_16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef int16_t ds__vi16_16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef float ds__vf32_16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef double ds__vf64_16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef int8_t ds__vi8_16 __attribute__((vector_size(16)));
+typedef int32_t ds__vi32_16 __attribute__((vector_size(16)));
+typedef int64_t ds__vi64_16 __attribute__((vector_size(16)));
+typedef float ds__vf32_whole_16 __attribute__((vector_size(16)));
+#endif
+
+#if DS__COMM_HAS_32
+/* Vectors of 32 bytes that may lie anywhere, over any memory. */
+typedef uint8_t ds__vu8_32 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef uint16_t ds__vu16_32 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef uint32_t ds__vu32_32 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef uint64_t ds__vu64_32 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef int16_t ds__vi16_32 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef float ds__vf32_32 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef double ds__vf64_32 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef int8_t ds__vi8_32 __attribute__((vector_size(32)));
+typedef int32_t ds__vi32_32 __attribute__((vector_size(32)));
+typedef int64_t ds__vi64_32 __attribute__((vector_size(32)));
+typedef float ds__vf32_whole_32 __attribute__((vector_size(32)));
+#endif
+
+DS__COMM_F16_MATH(DS__COMM_FN, f32_16, ds__vu32_16, ds__vi32_16, (ds__vf32_16), (ds__vu32_16))
+
+#if DS__COMM_HAS_16
+/* Sums and products of kinds whose numbers are computed as they lie in memory. */
+DS__COMM_STATIC_16 void ds__comm_run_u8_16(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 16) {
+        const ds__vu8_16 *p = (const ds__vu8_16 *)(const void *)(in[0] + at);
+        ds__vu8_16 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vu8_16 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_INTEGER(16, divisor)
+        DS__COMM_PUT(16, ds__vu8_16, out + at, a);
+        DS__COMM_PUT(16, ds__vu8_16, out + at + 16, b);
+        DS__COMM_PUT(16, ds__vu8_16, out + at + 2 * 16, c);
+        DS__COMM_PUT(16, ds__vu8_16, out + at + 3 * 16, d);
+    }
+}
+
+DS__COMM_STATIC_16 void ds__comm_run_u16_16(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 16) {
+        const ds__vu16_16 *p = (const ds__vu16_16 *)(const void *)(in[0] + at);
+        ds__vu16_16 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vu16_16 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_INTEGER(16, divisor)
+        DS__COMM_PUT(16, ds__vu16_16, out + at, a);
+        DS__COMM_PUT(16, ds__vu16_16, out + at + 16, b);
+        DS__COMM_PUT(16, ds__vu16_16, out + at + 2 * 16, c);
+        DS__COMM_PUT(16, ds__vu16_16, out + at + 3 * 16, d);
+    }
+}
+
+DS__COMM_STATIC_16 void ds__comm_run_u32_16(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 16) {
+        const ds__vu32_16 *p = (const ds__vu32_16 *)(const void *)(in[0] + at);
+        ds__vu32_16 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vu32_16 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_INTEGER(16, divisor)
+        DS__COMM_PUT(16, ds__vu32_16, out + at, a);
+        DS__COMM_PUT(16, ds__vu32_16, out + at + 16, b);
+        DS__COMM_PUT(16, ds__vu32_16, out + at + 2 * 16, c);
+        DS__COMM_PUT(16, ds__vu32_16, out + at + 3 * 16, d);
+    }
+}
+
+DS__COMM_STATIC_16 void ds__comm_run_u64_16(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 16) {
+        const ds__vu64_16 *p = (const ds__vu64_16 *)(const void *)(in[0] + at);
+        ds__vu64_16 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vu64_16 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_INTEGER(16, divisor)
+        DS__COMM_PUT(16, ds__vu64_16, out + at, a);
+        DS__COMM_PUT(16, ds__vu64_16, out + at + 16, b);
+        DS__COMM_PUT(16, ds__vu64_16, out + at + 2 * 16, c);
+        DS__COMM_PUT(16, ds__vu64_16, out + at + 3 * 16, d);
+    }
+}
+
+DS__COMM_STATIC_16 void ds__comm_run_f32_16(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 16) {
+        const ds__vf32_16 *p = (const ds__vf32_16 *)(const void *)(in[0] + at);
+        ds__vf32_16 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vf32_16 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_F32(16, divisor)
+        DS__COMM_PUT(16, ds__vf32_16, out + at, a);
+        DS__COMM_PUT(16, ds__vf32_16, out + at + 16, b);
+        DS__COMM_PUT(16, ds__vf32_16, out + at + 2 * 16, c);
+        DS__COMM_PUT(16, ds__vf32_16, out + at + 3 * 16, d);
+    }
+}
+
+DS__COMM_STATIC_16 void ds__comm_run_f64_16(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 16) {
+        const ds__vf64_16 *p = (const ds__vf64_16 *)(const void *)(in[0] + at);
+        ds__vf64_16 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vf64_16 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_F64(16, divisor)
+        DS__COMM_PUT(16, ds__vf64_16, out + at, a);
+        DS__COMM_PUT(16, ds__vf64_16, out + at + 16, b);
+        DS__COMM_PUT(16, ds__vf64_16, out + at + 2 * 16, c);
+        DS__COMM_PUT(16, ds__vf64_16, out + at + 3 * 16, d);
+    }
+}
+
+/* Sums and products of halves, computed as floats. */
+DS__COMM_STATIC_16 void ds__comm_run_f16_16(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 2 * 16) {
+        ds__vf32_16 a, b, c, d, x, y;
+        DS__COMM_TAKE_F16(16, in[0] + at, a, b)
+        DS__COMM_TAKE_F16(16, in[0] + at + 16, c, d)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_TAKE_F16(16, in[k] + at, x, y)
+            if (sum)
+                a += x, b += y;
+            else
+                a *= x, b *= y;
+            DS__COMM_TAKE_F16(16, in[k] + at + 16, x, y)
+            if (sum)
+                c += x, d += y;
+            else
+                c *= x, d *= y;
+        }
+        DS__COMM_END_F32(16, divisor)
+        DS__COMM_GIVE_F16(16, out + at, a, b)
+        DS__COMM_GIVE_F16(16, out + at + 16, c, d)
+    }
+}
+
+DS__COMM_STATIC_16 void ds__comm_run_bf16_16(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 2 * 16) {
+        ds__vf32_16 a, b, c, d, x, y;
+        DS__COMM_TAKE_BF16(16, in[0] + at, a, b)
+        DS__COMM_TAKE_BF16(16, in[0] + at + 16, c, d)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_TAKE_BF16(16, in[k] + at, x, y)
+            if (sum)
+                a += x, b += y;
+            else
+                a *= x, b *= y;
+            DS__COMM_TAKE_BF16(16, in[k] + at + 16, x, y)
+            if (sum)
+                c += x, d += y;
+            else
+                c *= x, d *= y;
+        }
+        DS__COMM_END_F32(16, divisor)
+        DS__COMM_GIVE_BF16(16, out + at, a, b)
+        DS__COMM_GIVE_BF16(16, out + at + 16, c, d)
+    }
+}
+
+/* Maximum and minimum of integers and of halves, which are compared as keys (ds__comm_order). */
+DS__COMM_STATIC_16 void ds__comm_run_largest_i8_16(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vu8_16 U;
+    typedef ds__vi8_16 S;
+    const uint32_t inputs = r->inputs;
+    ds__comm_order o = ds__comm_order_of(r->kind, r->op);
+    U zero = { 0 }, fold = zero + (uint8_t)o.fold, flip = zero + (uint8_t)o.flip;
+    U quiet = zero + (uint8_t)o.quiet, abs = ~zero >> 1;
+    S infinity = (S)(zero + (uint8_t)o.infinity);
+    (void)fold, (void)quiet, (void)abs, (void)infinity;
+    for (size_t at = 0; at < bytes; at += 2 * 16) {
+        S a, b, x, y;
+        DS__COMM_KEY(U, S, in[0] + at, a)
+        DS__COMM_KEY(U, S, in[0] + at + 16, b)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_KEY(U, S, in[k] + at, x)
+            DS__COMM_KEY(U, S, in[k] + at + 16, y)
+            DS__COMM_LARGER(U, S, a, x)
+            DS__COMM_LARGER(U, S, b, y)
+        }
+        DS__COMM_UNKEY(16, U, S, out + at, a)
+        DS__COMM_UNKEY(16, U, S, out + at + 16, b)
+    }
+}
+
+DS__COMM_STATIC_16 void ds__comm_run_largest_i16_16(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vu16_16 U;
+    typedef ds__vi16_16 S;
+    const uint32_t inputs = r->inputs;
+    ds__comm_order o = ds__comm_order_of(r->kind, r->op);
+    U zero = { 0 }, fold = zero + (uint16_t)o.fold, flip = zero + (uint16_t)o.flip;
+    U quiet = zero + (uint16_t)o.quiet, abs = ~zero >> 1;
+    S infinity = (S)(zero + (uint16_t)o.infinity);
+    (void)fold, (void)quiet, (void)abs, (void)infinity;
+    for (size_t at = 0; at < bytes; at += 2 * 16) {
+        S a, b, x, y;
+        DS__COMM_KEY(U, S, in[0] + at, a)
+        DS__COMM_KEY(U, S, in[0] + at + 16, b)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_KEY(U, S, in[k] + at, x)
+            DS__COMM_KEY(U, S, in[k] + at + 16, y)
+            DS__COMM_LARGER(U, S, a, x)
+            DS__COMM_LARGER(U, S, b, y)
+        }
+        DS__COMM_UNKEY(16, U, S, out + at, a)
+        DS__COMM_UNKEY(16, U, S, out + at + 16, b)
+    }
+}
+
+DS__COMM_STATIC_16 void ds__comm_run_largest_f16_16(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vu16_16 U;
+    typedef ds__vi16_16 S;
+    const uint32_t inputs = r->inputs;
+    ds__comm_order o = ds__comm_order_of(r->kind, r->op);
+    U zero = { 0 }, fold = zero + (uint16_t)o.fold, flip = zero + (uint16_t)o.flip;
+    U quiet = zero + (uint16_t)o.quiet, abs = ~zero >> 1;
+    S infinity = (S)(zero + (uint16_t)o.infinity);
+    (void)fold, (void)quiet, (void)abs, (void)infinity;
+    for (size_t at = 0; at < bytes; at += 2 * 16) {
+        S a, b, x, y;
+        DS__COMM_KEY_HALF(U, S, in[0] + at, a)
+        DS__COMM_KEY_HALF(U, S, in[0] + at + 16, b)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_KEY_HALF(U, S, in[k] + at, x)
+            DS__COMM_KEY_HALF(U, S, in[k] + at + 16, y)
+            DS__COMM_LARGER(U, S, a, x)
+            DS__COMM_LARGER(U, S, b, y)
+        }
+        DS__COMM_UNKEY_HALF(16, U, S, out + at, a)
+        DS__COMM_UNKEY_HALF(16, U, S, out + at + 16, b)
+    }
+}
+
+DS__COMM_STATIC_16 void ds__comm_run_largest_i32_16(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vu32_16 U;
+    typedef ds__vi32_16 S;
+    const uint32_t inputs = r->inputs;
+    ds__comm_order o = ds__comm_order_of(r->kind, r->op);
+    U zero = { 0 }, fold = zero + (uint32_t)o.fold, flip = zero + (uint32_t)o.flip;
+    U quiet = zero + (uint32_t)o.quiet, abs = ~zero >> 1;
+    S infinity = (S)(zero + (uint32_t)o.infinity);
+    (void)fold, (void)quiet, (void)abs, (void)infinity;
+    for (size_t at = 0; at < bytes; at += 2 * 16) {
+        S a, b, x, y;
+        DS__COMM_KEY(U, S, in[0] + at, a)
+        DS__COMM_KEY(U, S, in[0] + at + 16, b)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_KEY(U, S, in[k] + at, x)
+            DS__COMM_KEY(U, S, in[k] + at + 16, y)
+            DS__COMM_LARGER(U, S, a, x)
+            DS__COMM_LARGER(U, S, b, y)
+        }
+        DS__COMM_UNKEY(16, U, S, out + at, a)
+        DS__COMM_UNKEY(16, U, S, out + at + 16, b)
+    }
+}
+
+DS__COMM_STATIC_16 void ds__comm_run_largest_i64_16(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vu64_16 U;
+    typedef ds__vi64_16 S;
+    const uint32_t inputs = r->inputs;
+    ds__comm_order o = ds__comm_order_of(r->kind, r->op);
+    U zero = { 0 }, fold = zero + (uint64_t)o.fold, flip = zero + (uint64_t)o.flip;
+    U quiet = zero + (uint64_t)o.quiet, abs = ~zero >> 1;
+    S infinity = (S)(zero + (uint64_t)o.infinity);
+    (void)fold, (void)quiet, (void)abs, (void)infinity;
+    for (size_t at = 0; at < bytes; at += 2 * 16) {
+        S a, b, x, y;
+        DS__COMM_KEY(U, S, in[0] + at, a)
+        DS__COMM_KEY(U, S, in[0] + at + 16, b)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_KEY(U, S, in[k] + at, x)
+            DS__COMM_KEY(U, S, in[k] + at + 16, y)
+            DS__COMM_LARGER(U, S, a, x)
+            DS__COMM_LARGER(U, S, b, y)
+        }
+        DS__COMM_UNKEY(16, U, S, out + at, a)
+        DS__COMM_UNKEY(16, U, S, out + at + 16, b)
+    }
+}
+
+/* Maximum and minimum of floats. */
+DS__COMM_STATIC_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vf32_16 V;
+    typedef ds__vu32_16 U;
+    const uint32_t inputs = r->inputs;
+    const uint32_t top = ~((uint32_t)~(uint32_t)0 >> 1);
+    U zero = { 0 }, flip = zero + (r->op == DS__COMM_MIN ? top : 0);
+    for (size_t at = 0; at < bytes; at += 2 * 16) {
+        U first = *(const U *)(const void *)(in[0] + at) ^ flip;
+        U second = *(const U *)(const void *)(in[0] + at + 16) ^ flip;
+        V a = (V)first, b = (V)second;
+        U nan = (U)(a != a), not = (U)(b != b);
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_LARGER_REAL(V, U, in[k] + at, a, first, nan)
+            DS__COMM_LARGER_REAL(V, U, in[k] + at + 16, b, second, not)
+        }
+        first = ((U)a & (first | (U)(a != 0))) ^ flip;
+        second = ((U)b & (second | (U)(b != 0))) ^ flip;
+        if (DS__COMM_ANY_16(nan | not)) {
+            first = (first & ~nan) | (nan & 0x7fc00000u);
+            second = (second & ~not) | (not & 0x7fc00000u);
+        }
+        DS__COMM_PUT(16, U, out + at, first);
+        DS__COMM_PUT(16, U, out + at + 16, second);
+    }
+}
+
+DS__COMM_STATIC_16 void ds__comm_run_largest_f64_16(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vf64_16 V;
+    typedef ds__vu64_16 U;
+    const uint32_t inputs = r->inputs;
+    const uint64_t top = ~((uint64_t)~(uint64_t)0 >> 1);
+    U zero = { 0 }, flip = zero + (r->op == DS__COMM_MIN ? top : 0);
+    for (size_t at = 0; at < bytes; at += 2 * 16) {
+        U first = *(const U *)(const void *)(in[0] + at) ^ flip;
+        U second = *(const U *)(const void *)(in[0] + at + 16) ^ flip;
+        V a = (V)first, b = (V)second;
+        U nan = (U)(a != a), not = (U)(b != b);
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_LARGER_REAL(V, U, in[k] + at, a, first, nan)
+            DS__COMM_LARGER_REAL(V, U, in[k] + at + 16, b, second, not)
+        }
+        first = ((U)a & (first | (U)(a != 0))) ^ flip;
+        second = ((U)b & (second | (U)(b != 0))) ^ flip;
+        if (DS__COMM_ANY_16(nan | not)) {
+            first = (first & ~nan) | (nan & 0x7ff8000000000000u);
+            second = (second & ~not) | (not & 0x7ff8000000000000u);
+        }
+        DS__COMM_PUT(16, U, out + at, first);
+        DS__COMM_PUT(16, U, out + at + 16, second);
+    }
+}
+
+/* By operation (sums and products, maximum and minimum) and kind. */
+static const ds__comm_run_fn ds__comm_runs_16[][DS__COMM_F64 + 1] = {
+    {
+        ds__comm_run_u8_16,
+        ds__comm_run_u16_16,
+        ds__comm_run_u32_16,
+        ds__comm_run_u64_16,
+        ds__comm_run_u8_16,
+        ds__comm_run_u16_16,
+        ds__comm_run_u32_16,
+        ds__comm_run_u64_16,
+        ds__comm_run_f16_16,
+        ds__comm_run_bf16_16,
+        ds__comm_run_f32_16,
+        ds__comm_run_f64_16,
+    },
+    {
+        ds__comm_run_largest_i8_16,
+        ds__comm_run_largest_i16_16,
+        ds__comm_run_largest_i32_16,
+        ds__comm_run_largest_i64_16,
+        ds__comm_run_largest_i8_16,
+        ds__comm_run_largest_i16_16,
+        ds__comm_run_largest_i32_16,
+        ds__comm_run_largest_i64_16,
+        ds__comm_run_largest_f16_16,
+        ds__comm_run_largest_f16_16,
+        ds__comm_run_largest_f32_16,
+        ds__comm_run_largest_f64_16,
+    }
+};
+#endif
+#if DS__COMM_HAS_32
+/* Sums and products of kinds whose numbers are computed as they lie in memory. */
+DS__COMM_STATIC_32 void ds__comm_run_u8_32(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 32) {
+        const ds__vu8_32 *p = (const ds__vu8_32 *)(const void *)(in[0] + at);
+        ds__vu8_32 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vu8_32 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_INTEGER(32, divisor)
+        DS__COMM_PUT(32, ds__vu8_32, out + at, a);
+        DS__COMM_PUT(32, ds__vu8_32, out + at + 32, b);
+        DS__COMM_PUT(32, ds__vu8_32, out + at + 2 * 32, c);
+        DS__COMM_PUT(32, ds__vu8_32, out + at + 3 * 32, d);
+    }
+}
+
+DS__COMM_STATIC_32 void ds__comm_run_u16_32(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 32) {
+        const ds__vu16_32 *p = (const ds__vu16_32 *)(const void *)(in[0] + at);
+        ds__vu16_32 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vu16_32 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_INTEGER(32, divisor)
+        DS__COMM_PUT(32, ds__vu16_32, out + at, a);
+        DS__COMM_PUT(32, ds__vu16_32, out + at + 32, b);
+        DS__COMM_PUT(32, ds__vu16_32, out + at + 2 * 32, c);
+        DS__COMM_PUT(32, ds__vu16_32, out + at + 3 * 32, d);
+    }
+}
+
+DS__COMM_STATIC_32 void ds__comm_run_u32_32(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 32) {
+        const ds__vu32_32 *p = (const ds__vu32_32 *)(const void *)(in[0] + at);
+        ds__vu32_32 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vu32_32 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_INTEGER(32, divisor)
+        DS__COMM_PUT(32, ds__vu32_32, out + at, a);
+        DS__COMM_PUT(32, ds__vu32_32, out + at + 32, b);
+        DS__COMM_PUT(32, ds__vu32_32, out + at + 2 * 32, c);
+        DS__COMM_PUT(32, ds__vu32_32, out + at + 3 * 32, d);
+    }
+}
+
+DS__COMM_STATIC_32 void ds__comm_run_u64_32(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 32) {
+        const ds__vu64_32 *p = (const ds__vu64_32 *)(const void *)(in[0] + at);
+        ds__vu64_32 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vu64_32 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_INTEGER(32, divisor)
+        DS__COMM_PUT(32, ds__vu64_32, out + at, a);
+        DS__COMM_PUT(32, ds__vu64_32, out + at + 32, b);
+        DS__COMM_PUT(32, ds__vu64_32, out + at + 2 * 32, c);
+        DS__COMM_PUT(32, ds__vu64_32, out + at + 3 * 32, d);
+    }
+}
+
+DS__COMM_STATIC_32 void ds__comm_run_f32_32(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 32) {
+        const ds__vf32_32 *p = (const ds__vf32_32 *)(const void *)(in[0] + at);
+        ds__vf32_32 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vf32_32 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_F32(32, divisor)
+        DS__COMM_PUT(32, ds__vf32_32, out + at, a);
+        DS__COMM_PUT(32, ds__vf32_32, out + at + 32, b);
+        DS__COMM_PUT(32, ds__vf32_32, out + at + 2 * 32, c);
+        DS__COMM_PUT(32, ds__vf32_32, out + at + 3 * 32, d);
+    }
+}
+
+DS__COMM_STATIC_32 void ds__comm_run_f64_32(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 4 * 32) {
+        const ds__vf64_32 *p = (const ds__vf64_32 *)(const void *)(in[0] + at);
+        ds__vf64_32 a = p[0], b = p[1], c = p[2], d = p[3];
+        for (uint32_t k = 1; k < inputs; k++) {
+            p = (const ds__vf64_32 *)(const void *)(in[k] + at);
+            if (sum)
+                a += p[0], b += p[1], c += p[2], d += p[3];
+            else
+                a *= p[0], b *= p[1], c *= p[2], d *= p[3];
+        }
+        DS__COMM_END_F64(32, divisor)
+        DS__COMM_PUT(32, ds__vf64_32, out + at, a);
+        DS__COMM_PUT(32, ds__vf64_32, out + at + 32, b);
+        DS__COMM_PUT(32, ds__vf64_32, out + at + 2 * 32, c);
+        DS__COMM_PUT(32, ds__vf64_32, out + at + 3 * 32, d);
+    }
+}
+
+/* Sums and products of halves, computed as floats. */
+DS__COMM_STATIC_32 void ds__comm_run_f16_32(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 2 * 32) {
+        ds__vf32_32 a, b, c, d, x, y;
+        DS__COMM_TAKE_NATIVE(32, in[0] + at, a, b)
+        DS__COMM_TAKE_NATIVE(32, in[0] + at + 32, c, d)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_TAKE_NATIVE(32, in[k] + at, x, y)
+            if (sum)
+                a += x, b += y;
+            else
+                a *= x, b *= y;
+            DS__COMM_TAKE_NATIVE(32, in[k] + at + 32, x, y)
+            if (sum)
+                c += x, d += y;
+            else
+                c *= x, d *= y;
+        }
+        DS__COMM_END_F32(32, divisor)
+        DS__COMM_GIVE_NATIVE(32, out + at, a, b)
+        DS__COMM_GIVE_NATIVE(32, out + at + 32, c, d)
+    }
+}
+
+DS__COMM_STATIC_32 void ds__comm_run_bf16_32(const ds__comm_reduce_args *r, char *out,
+                                                    const char *const *in, size_t bytes, int around) {
+    const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
+    for (size_t at = 0; at < bytes; at += 2 * 32) {
+        ds__vf32_32 a, b, c, d, x, y;
+        DS__COMM_TAKE_BF16(32, in[0] + at, a, b)
+        DS__COMM_TAKE_BF16(32, in[0] + at + 32, c, d)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_TAKE_BF16(32, in[k] + at, x, y)
+            if (sum)
+                a += x, b += y;
+            else
+                a *= x, b *= y;
+            DS__COMM_TAKE_BF16(32, in[k] + at + 32, x, y)
+            if (sum)
+                c += x, d += y;
+            else
+                c *= x, d *= y;
+        }
+        DS__COMM_END_F32(32, divisor)
+        DS__COMM_GIVE_BF16(32, out + at, a, b)
+        DS__COMM_GIVE_BF16(32, out + at + 32, c, d)
+    }
+}
+
+/* Maximum and minimum of integers and of halves, which are compared as keys (ds__comm_order). */
+DS__COMM_STATIC_32 void ds__comm_run_largest_i8_32(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vu8_32 U;
+    typedef ds__vi8_32 S;
+    const uint32_t inputs = r->inputs;
+    ds__comm_order o = ds__comm_order_of(r->kind, r->op);
+    U zero = { 0 }, fold = zero + (uint8_t)o.fold, flip = zero + (uint8_t)o.flip;
+    U quiet = zero + (uint8_t)o.quiet, abs = ~zero >> 1;
+    S infinity = (S)(zero + (uint8_t)o.infinity);
+    (void)fold, (void)quiet, (void)abs, (void)infinity;
+    for (size_t at = 0; at < bytes; at += 2 * 32) {
+        S a, b, x, y;
+        DS__COMM_KEY(U, S, in[0] + at, a)
+        DS__COMM_KEY(U, S, in[0] + at + 32, b)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_KEY(U, S, in[k] + at, x)
+            DS__COMM_KEY(U, S, in[k] + at + 32, y)
+            DS__COMM_LARGER(U, S, a, x)
+            DS__COMM_LARGER(U, S, b, y)
+        }
+        DS__COMM_UNKEY(32, U, S, out + at, a)
+        DS__COMM_UNKEY(32, U, S, out + at + 32, b)
+    }
+}
+
+DS__COMM_STATIC_32 void ds__comm_run_largest_i16_32(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vu16_32 U;
+    typedef ds__vi16_32 S;
+    const uint32_t inputs = r->inputs;
+    ds__comm_order o = ds__comm_order_of(r->kind, r->op);
+    U zero = { 0 }, fold = zero + (uint16_t)o.fold, flip = zero + (uint16_t)o.flip;
+    U quiet = zero + (uint16_t)o.quiet, abs = ~zero >> 1;
+    S infinity = (S)(zero + (uint16_t)o.infinity);
+    (void)fold, (void)quiet, (void)abs, (void)infinity;
+    for (size_t at = 0; at < bytes; at += 2 * 32) {
+        S a, b, x, y;
+        DS__COMM_KEY(U, S, in[0] + at, a)
+        DS__COMM_KEY(U, S, in[0] + at + 32, b)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_KEY(U, S, in[k] + at, x)
+            DS__COMM_KEY(U, S, in[k] + at + 32, y)
+            DS__COMM_LARGER(U, S, a, x)
+            DS__COMM_LARGER(U, S, b, y)
+        }
+        DS__COMM_UNKEY(32, U, S, out + at, a)
+        DS__COMM_UNKEY(32, U, S, out + at + 32, b)
+    }
+}
+
+DS__COMM_STATIC_32 void ds__comm_run_largest_f16_32(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vu16_32 U;
+    typedef ds__vi16_32 S;
+    const uint32_t inputs = r->inputs;
+    ds__comm_order o = ds__comm_order_of(r->kind, r->op);
+    U zero = { 0 }, fold = zero + (uint16_t)o.fold, flip = zero + (uint16_t)o.flip;
+    U quiet = zero + (uint16_t)o.quiet, abs = ~zero >> 1;
+    S infinity = (S)(zero + (uint16_t)o.infinity);
+    (void)fold, (void)quiet, (void)abs, (void)infinity;
+    for (size_t at = 0; at < bytes; at += 2 * 32) {
+        S a, b, x, y;
+        DS__COMM_KEY_HALF(U, S, in[0] + at, a)
+        DS__COMM_KEY_HALF(U, S, in[0] + at + 32, b)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_KEY_HALF(U, S, in[k] + at, x)
+            DS__COMM_KEY_HALF(U, S, in[k] + at + 32, y)
+            DS__COMM_LARGER(U, S, a, x)
+            DS__COMM_LARGER(U, S, b, y)
+        }
+        DS__COMM_UNKEY_HALF(32, U, S, out + at, a)
+        DS__COMM_UNKEY_HALF(32, U, S, out + at + 32, b)
+    }
+}
+
+DS__COMM_STATIC_32 void ds__comm_run_largest_i32_32(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vu32_32 U;
+    typedef ds__vi32_32 S;
+    const uint32_t inputs = r->inputs;
+    ds__comm_order o = ds__comm_order_of(r->kind, r->op);
+    U zero = { 0 }, fold = zero + (uint32_t)o.fold, flip = zero + (uint32_t)o.flip;
+    U quiet = zero + (uint32_t)o.quiet, abs = ~zero >> 1;
+    S infinity = (S)(zero + (uint32_t)o.infinity);
+    (void)fold, (void)quiet, (void)abs, (void)infinity;
+    for (size_t at = 0; at < bytes; at += 2 * 32) {
+        S a, b, x, y;
+        DS__COMM_KEY(U, S, in[0] + at, a)
+        DS__COMM_KEY(U, S, in[0] + at + 32, b)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_KEY(U, S, in[k] + at, x)
+            DS__COMM_KEY(U, S, in[k] + at + 32, y)
+            DS__COMM_LARGER(U, S, a, x)
+            DS__COMM_LARGER(U, S, b, y)
+        }
+        DS__COMM_UNKEY(32, U, S, out + at, a)
+        DS__COMM_UNKEY(32, U, S, out + at + 32, b)
+    }
+}
+
+DS__COMM_STATIC_32 void ds__comm_run_largest_i64_32(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vu64_32 U;
+    typedef ds__vi64_32 S;
+    const uint32_t inputs = r->inputs;
+    ds__comm_order o = ds__comm_order_of(r->kind, r->op);
+    U zero = { 0 }, fold = zero + (uint64_t)o.fold, flip = zero + (uint64_t)o.flip;
+    U quiet = zero + (uint64_t)o.quiet, abs = ~zero >> 1;
+    S infinity = (S)(zero + (uint64_t)o.infinity);
+    (void)fold, (void)quiet, (void)abs, (void)infinity;
+    for (size_t at = 0; at < bytes; at += 2 * 32) {
+        S a, b, x, y;
+        DS__COMM_KEY(U, S, in[0] + at, a)
+        DS__COMM_KEY(U, S, in[0] + at + 32, b)
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_KEY(U, S, in[k] + at, x)
+            DS__COMM_KEY(U, S, in[k] + at + 32, y)
+            DS__COMM_LARGER(U, S, a, x)
+            DS__COMM_LARGER(U, S, b, y)
+        }
+        DS__COMM_UNKEY(32, U, S, out + at, a)
+        DS__COMM_UNKEY(32, U, S, out + at + 32, b)
+    }
+}
+
+/* Maximum and minimum of floats. */
+DS__COMM_STATIC_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vf32_32 V;
+    typedef ds__vu32_32 U;
+    const uint32_t inputs = r->inputs;
+    const uint32_t top = ~((uint32_t)~(uint32_t)0 >> 1);
+    U zero = { 0 }, flip = zero + (r->op == DS__COMM_MIN ? top : 0);
+    for (size_t at = 0; at < bytes; at += 2 * 32) {
+        U first = *(const U *)(const void *)(in[0] + at) ^ flip;
+        U second = *(const U *)(const void *)(in[0] + at + 32) ^ flip;
+        V a = (V)first, b = (V)second;
+        U nan = (U)(a != a), not = (U)(b != b);
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_LARGER_REAL(V, U, in[k] + at, a, first, nan)
+            DS__COMM_LARGER_REAL(V, U, in[k] + at + 32, b, second, not)
+        }
+        first = ((U)a & (first | (U)(a != 0))) ^ flip;
+        second = ((U)b & (second | (U)(b != 0))) ^ flip;
+        if (DS__COMM_ANY_32(nan | not)) {
+            first = (first & ~nan) | (nan & 0x7fc00000u);
+            second = (second & ~not) | (not & 0x7fc00000u);
+        }
+        DS__COMM_PUT(32, U, out + at, first);
+        DS__COMM_PUT(32, U, out + at + 32, second);
+    }
+}
+
+DS__COMM_STATIC_32 void ds__comm_run_largest_f64_32(const ds__comm_reduce_args *r, char *out,
+                                                            const char *const *in, size_t bytes, int around) {
+    typedef ds__vf64_32 V;
+    typedef ds__vu64_32 U;
+    const uint32_t inputs = r->inputs;
+    const uint64_t top = ~((uint64_t)~(uint64_t)0 >> 1);
+    U zero = { 0 }, flip = zero + (r->op == DS__COMM_MIN ? top : 0);
+    for (size_t at = 0; at < bytes; at += 2 * 32) {
+        U first = *(const U *)(const void *)(in[0] + at) ^ flip;
+        U second = *(const U *)(const void *)(in[0] + at + 32) ^ flip;
+        V a = (V)first, b = (V)second;
+        U nan = (U)(a != a), not = (U)(b != b);
+        for (uint32_t k = 1; k < inputs; k++) {
+            DS__COMM_LARGER_REAL(V, U, in[k] + at, a, first, nan)
+            DS__COMM_LARGER_REAL(V, U, in[k] + at + 32, b, second, not)
+        }
+        first = ((U)a & (first | (U)(a != 0))) ^ flip;
+        second = ((U)b & (second | (U)(b != 0))) ^ flip;
+        if (DS__COMM_ANY_32(nan | not)) {
+            first = (first & ~nan) | (nan & 0x7ff8000000000000u);
+            second = (second & ~not) | (not & 0x7ff8000000000000u);
+        }
+        DS__COMM_PUT(32, U, out + at, first);
+        DS__COMM_PUT(32, U, out + at + 32, second);
+    }
+}
+
+/* By operation (sums and products, maximum and minimum) and kind. */
+static const ds__comm_run_fn ds__comm_runs_32[][DS__COMM_F64 + 1] = {
+    {
+        ds__comm_run_u8_32,
+        ds__comm_run_u16_32,
+        ds__comm_run_u32_32,
+        ds__comm_run_u64_32,
+        ds__comm_run_u8_32,
+        ds__comm_run_u16_32,
+        ds__comm_run_u32_32,
+        ds__comm_run_u64_32,
+        ds__comm_run_f16_32,
+        ds__comm_run_bf16_32,
+        ds__comm_run_f32_32,
+        ds__comm_run_f64_32,
+    },
+    {
+        ds__comm_run_largest_i8_32,
+        ds__comm_run_largest_i16_32,
+        ds__comm_run_largest_i32_32,
+        ds__comm_run_largest_i64_32,
+        ds__comm_run_largest_i8_32,
+        ds__comm_run_largest_i16_32,
+        ds__comm_run_largest_i32_32,
+        ds__comm_run_largest_i64_32,
+        ds__comm_run_largest_f16_32,
+        ds__comm_run_largest_f16_32,
+        ds__comm_run_largest_f32_32,
+        ds__comm_run_largest_f64_32,
+    }
+};
 #endif
 
 /* comm/kernel_cpu.h - CPU form of reductions and averages.
@@ -49825,31 +50487,38 @@ DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n,
     return i;
 }
 
-/* rng/kernel_cpu.h - CPU forms of the generators' kernels.
+/* rng/kernel_vector.h - steps of the vector code of fills on the CPU.
 
-   Fills memory with random numbers on the CPU driver: ds__rng_items for all distributions and
-   ds__rng_permutation_items for permutations. ds__rng_run makes blocks of words with vectors of
-   16, 32 or 64 bytes, as the processor allows. ds__rng_size and ds__rng_shift give the size of
-   an element and how many elements a block has.
+   Has the steps that the functions of kernel_vector.gen.h consist of: products of words, shuffles,
+   a round of Philox, uniform numbers, stores. kernel_vector.tmpl has these functions, which write
+   the words of many blocks: with vectors of 16 bytes, and on x86-64 of 32 and 64 bytes.
+   kernel_cpu.h calls them through ds__rng_run.
 
-   Invariants: the numbers do not depend on the width of the vectors or on the division into
-   items. An item is DS__RNG_ITEM elements. ds__rng_run makes blocks in multiples of
-   DS__RNG_LANES, so its output buffer has room for them. Stores around the caches are followed
-   by a fence.
+   Invariants: all sizes of vectors write the same bits. Functions with vectors of 32 and 64 bytes
+   run only if ds__rng_vector returns that size or a larger one.
    Locks: none.
-   Threads: every thread that runs operations of the CPU driver, several for one fill at a
-   time. */
+   Threads: any; the functions have no state. */
 
-/* Vectors of W bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
-   one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
-   block's words are put together by instructions that do not leave the pair. */
-#define DS__RNG_TYPES(W)                                              \
-    typedef uint64_t ds__rng_v64_##W __attribute__((vector_size(W))); \
-    typedef uint32_t ds__rng_v32_##W __attribute__((vector_size(W))); \
-    typedef int32_t ds__rng_vi_##W __attribute__((vector_size(W)));   \
-    typedef float ds__rng_vf_##W __attribute__((vector_size(W)));     \
-    typedef float ds__rng_any_##W                                     \
-        __attribute__((vector_size(W), aligned(4), may_alias)); /* that may lie anywhere */
+#define DS__RNG_STATIC_16 static
+#define DS__RNG_HAS_16 1
+#if defined(__x86_64__)
+#define DS__RNG_STATIC_32 static __attribute__((target("avx2")))
+#define DS__RNG_STATIC_64 static __attribute__((target("avx512f")))
+#define DS__RNG_HAS_32 1
+#define DS__RNG_HAS_64 1
+
+static int ds__rng_vector(void) {
+    return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
+}
+#else
+#define DS__RNG_HAS_32 0
+#define DS__RNG_HAS_64 0
+
+static int ds__rng_vector(void) {
+    return 16;
+}
+#endif
+
 #if defined(__clang__) || !defined(__x86_64__)
 #define DS__RNG_TIMES(W, a, b) (((a)&0xffffffffu) * (ds__rng_v64_##W)((a)*0 + (b)))
 #else
@@ -49919,9 +50588,6 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
             *(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v); \
     } while (0)
 
-/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
-   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
-   those of 0 to 1. */
 #define DS__RNG_ROUND(W, i)                                                       \
     p = DS__RNG_TIMES(W, x0, 0xD2511F53u), q = DS__RNG_TIMES(W, x2, 0xCD9E8D57u); \
     x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                          \
@@ -49946,65 +50612,198 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
 #else
 #define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+w"(x))
 #endif
-#define DS__RNG_RUN(STATIC, W)                                                                     \
-    DS__RNG_TYPES(W)                                                                               \
-    STATIC void ds__rng_run_##W(const ds__rng_args *a, uint64_t seed, uint64_t counter,            \
-                                uint64_t thread, int across, void *out, size_t blocks, int floats, \
-                                int around) {                                                      \
-        enum { LANES = (W) / 8 };                                                                  \
-        char *to = (char *)out;                                                                    \
-        const float from = a->from32, scale = a->to32 - a->from32;                                 \
-        const ds__rng_vf_##W to_ = (ds__rng_vf_##W){ 0 } + a->to32;                                \
-        const int plain = from == 0 && a->to32 == 1;                                               \
-        ds__rng_v64_##W index, key[20];                                                            \
-        for (uint32_t i = 0; i < 10; i++) {                                                        \
-            key[2 * i] = (ds__rng_v64_##W){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);              \
-            key[2 * i + 1] = (ds__rng_v64_##W){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);  \
-        }                                                                                          \
-        for (int i = 0; i < LANES; i++)                                                            \
-            index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));                                    \
-        for (size_t at = 0; at < blocks; at += LANES, to += 2 * (W)) {                             \
-            ds__rng_v64_##W x0 = index * 0, x2 = x0, x1, x3, p, q;                                 \
-            x0 += counter, x2 += thread;                                                           \
-            if (across)                                                                            \
-                x2 += index + at;                                                                  \
-            else                                                                                   \
-                x0 += index + at;                                                                  \
-            x1 = x0 >> 32, x3 = x2 >> 32;                                                          \
-            DS__RNG_ROUND(W, 0);                                                                   \
-            DS__RNG_ROUND(W, 1);                                                                   \
-            DS__RNG_ROUND(W, 2);                                                                   \
-            DS__RNG_ROUND(W, 3);                                                                   \
-            DS__RNG_ROUND(W, 4);                                                                   \
-            DS__RNG_ROUND(W, 5);                                                                   \
-            DS__RNG_ROUND(W, 6);                                                                   \
-            DS__RNG_ROUND(W, 7);                                                                   \
-            DS__RNG_ROUND(W, 8);                                                                   \
-            DS__RNG_ROUND(W, 9);                                                                   \
-            x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;                \
-            p = DS__RNG_EVEN_##W(x0, x2), q = DS__RNG_ODD_##W(x0, x2);                             \
-            if (floats) {                                                                          \
-                DS__RNG_FLOATS(W, p)                                                               \
-                DS__RNG_FLOATS(W, q)                                                               \
-            }                                                                                      \
-            DS__RNG_PUT(W, to, (ds__rng_vf_##W)p);                                                 \
-            DS__RNG_PUT(W, to + (W), (ds__rng_vf_##W)q);                                           \
-        }                                                                                          \
+
+/* rng/kernel_vector.gen.h - generated from rng/kernel_vector.tmpl by `make headers`. Edit that file. */
+
+#if DS__RNG_HAS_16
+/* Vectors of 16 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
+   one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
+   block's words are put together by instructions that do not leave the pair. */
+typedef uint64_t ds__rng_v64_16 __attribute__((vector_size(16)));
+typedef uint32_t ds__rng_v32_16 __attribute__((vector_size(16)));
+typedef int32_t ds__rng_vi_16 __attribute__((vector_size(16)));
+typedef float ds__rng_vf_16 __attribute__((vector_size(16)));
+/* the same, anywhere in memory */
+typedef float ds__rng_any_16 __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
+   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
+   those of 0 to 1. */
+DS__RNG_STATIC_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+                                          uint64_t thread, int across, void *out, size_t blocks,
+                                          int floats, int around) {
+    enum { LANES = 16 / 8 };
+    char *to = (char *)out;
+    const float from = a->from32, scale = a->to32 - a->from32;
+    const ds__rng_vf_16 to_ = (ds__rng_vf_16){ 0 } + a->to32;
+    const int plain = from == 0 && a->to32 == 1;
+    ds__rng_v64_16 index, key[20];
+    for (uint32_t i = 0; i < 10; i++) {
+        key[2 * i] = (ds__rng_v64_16){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
+        key[2 * i + 1] = (ds__rng_v64_16){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
     }
-
-DS__RNG_RUN(static, 16)
-#if defined(__x86_64__)
-DS__RNG_RUN(static __attribute__((target("avx2"))), 32)
-DS__RNG_RUN(static __attribute__((target("avx512f"))), 64)
-
-static int ds__rng_vector(void) {
-    return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
-}
-#else
-static int ds__rng_vector(void) {
-    return 16;
+    for (int i = 0; i < LANES; i++)
+        index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
+    for (size_t at = 0; at < blocks; at += LANES, to += 2 * 16) {
+        ds__rng_v64_16 x0 = index * 0, x2 = x0, x1, x3, p, q;
+        x0 += counter, x2 += thread;
+        if (across)
+            x2 += index + at;
+        else
+            x0 += index + at;
+        x1 = x0 >> 32, x3 = x2 >> 32;
+        DS__RNG_ROUND(16, 0);
+        DS__RNG_ROUND(16, 1);
+        DS__RNG_ROUND(16, 2);
+        DS__RNG_ROUND(16, 3);
+        DS__RNG_ROUND(16, 4);
+        DS__RNG_ROUND(16, 5);
+        DS__RNG_ROUND(16, 6);
+        DS__RNG_ROUND(16, 7);
+        DS__RNG_ROUND(16, 8);
+        DS__RNG_ROUND(16, 9);
+        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_16(x0, x2), q = DS__RNG_ODD_16(x0, x2);
+        if (floats) {
+            DS__RNG_FLOATS(16, p)
+            DS__RNG_FLOATS(16, q)
+        }
+        DS__RNG_PUT(16, to, (ds__rng_vf_16)p);
+        DS__RNG_PUT(16, to + 16, (ds__rng_vf_16)q);
+    }
 }
 #endif
+#if DS__RNG_HAS_32
+/* Vectors of 32 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
+   one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
+   block's words are put together by instructions that do not leave the pair. */
+typedef uint64_t ds__rng_v64_32 __attribute__((vector_size(32)));
+typedef uint32_t ds__rng_v32_32 __attribute__((vector_size(32)));
+typedef int32_t ds__rng_vi_32 __attribute__((vector_size(32)));
+typedef float ds__rng_vf_32 __attribute__((vector_size(32)));
+/* the same, anywhere in memory */
+typedef float ds__rng_any_32 __attribute__((vector_size(32), aligned(4), may_alias));
+
+/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
+   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
+   those of 0 to 1. */
+DS__RNG_STATIC_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+                                          uint64_t thread, int across, void *out, size_t blocks,
+                                          int floats, int around) {
+    enum { LANES = 32 / 8 };
+    char *to = (char *)out;
+    const float from = a->from32, scale = a->to32 - a->from32;
+    const ds__rng_vf_32 to_ = (ds__rng_vf_32){ 0 } + a->to32;
+    const int plain = from == 0 && a->to32 == 1;
+    ds__rng_v64_32 index, key[20];
+    for (uint32_t i = 0; i < 10; i++) {
+        key[2 * i] = (ds__rng_v64_32){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
+        key[2 * i + 1] = (ds__rng_v64_32){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
+    }
+    for (int i = 0; i < LANES; i++)
+        index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
+    for (size_t at = 0; at < blocks; at += LANES, to += 2 * 32) {
+        ds__rng_v64_32 x0 = index * 0, x2 = x0, x1, x3, p, q;
+        x0 += counter, x2 += thread;
+        if (across)
+            x2 += index + at;
+        else
+            x0 += index + at;
+        x1 = x0 >> 32, x3 = x2 >> 32;
+        DS__RNG_ROUND(32, 0);
+        DS__RNG_ROUND(32, 1);
+        DS__RNG_ROUND(32, 2);
+        DS__RNG_ROUND(32, 3);
+        DS__RNG_ROUND(32, 4);
+        DS__RNG_ROUND(32, 5);
+        DS__RNG_ROUND(32, 6);
+        DS__RNG_ROUND(32, 7);
+        DS__RNG_ROUND(32, 8);
+        DS__RNG_ROUND(32, 9);
+        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_32(x0, x2), q = DS__RNG_ODD_32(x0, x2);
+        if (floats) {
+            DS__RNG_FLOATS(32, p)
+            DS__RNG_FLOATS(32, q)
+        }
+        DS__RNG_PUT(32, to, (ds__rng_vf_32)p);
+        DS__RNG_PUT(32, to + 32, (ds__rng_vf_32)q);
+    }
+}
+#endif
+#if DS__RNG_HAS_64
+/* Vectors of 64 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
+   one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
+   block's words are put together by instructions that do not leave the pair. */
+typedef uint64_t ds__rng_v64_64 __attribute__((vector_size(64)));
+typedef uint32_t ds__rng_v32_64 __attribute__((vector_size(64)));
+typedef int32_t ds__rng_vi_64 __attribute__((vector_size(64)));
+typedef float ds__rng_vf_64 __attribute__((vector_size(64)));
+/* the same, anywhere in memory */
+typedef float ds__rng_any_64 __attribute__((vector_size(64), aligned(4), may_alias));
+
+/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
+   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
+   those of 0 to 1. */
+DS__RNG_STATIC_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+                                          uint64_t thread, int across, void *out, size_t blocks,
+                                          int floats, int around) {
+    enum { LANES = 64 / 8 };
+    char *to = (char *)out;
+    const float from = a->from32, scale = a->to32 - a->from32;
+    const ds__rng_vf_64 to_ = (ds__rng_vf_64){ 0 } + a->to32;
+    const int plain = from == 0 && a->to32 == 1;
+    ds__rng_v64_64 index, key[20];
+    for (uint32_t i = 0; i < 10; i++) {
+        key[2 * i] = (ds__rng_v64_64){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
+        key[2 * i + 1] = (ds__rng_v64_64){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
+    }
+    for (int i = 0; i < LANES; i++)
+        index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
+    for (size_t at = 0; at < blocks; at += LANES, to += 2 * 64) {
+        ds__rng_v64_64 x0 = index * 0, x2 = x0, x1, x3, p, q;
+        x0 += counter, x2 += thread;
+        if (across)
+            x2 += index + at;
+        else
+            x0 += index + at;
+        x1 = x0 >> 32, x3 = x2 >> 32;
+        DS__RNG_ROUND(64, 0);
+        DS__RNG_ROUND(64, 1);
+        DS__RNG_ROUND(64, 2);
+        DS__RNG_ROUND(64, 3);
+        DS__RNG_ROUND(64, 4);
+        DS__RNG_ROUND(64, 5);
+        DS__RNG_ROUND(64, 6);
+        DS__RNG_ROUND(64, 7);
+        DS__RNG_ROUND(64, 8);
+        DS__RNG_ROUND(64, 9);
+        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_64(x0, x2), q = DS__RNG_ODD_64(x0, x2);
+        if (floats) {
+            DS__RNG_FLOATS(64, p)
+            DS__RNG_FLOATS(64, q)
+        }
+        DS__RNG_PUT(64, to, (ds__rng_vf_64)p);
+        DS__RNG_PUT(64, to + 64, (ds__rng_vf_64)q);
+    }
+}
+#endif
+
+/* rng/kernel_cpu.h - CPU forms of the generators' kernels.
+
+   Fills memory with random numbers on the CPU driver: ds__rng_items for all distributions and
+   ds__rng_permutation_items for permutations. ds__rng_run makes blocks of words with vectors of
+   16, 32 or 64 bytes, as the processor allows. ds__rng_size and ds__rng_shift give the size of
+   an element and how many elements a block has.
+
+   Invariants: the numbers do not depend on the width of the vectors or on the division into
+   items. An item is DS__RNG_ITEM elements. ds__rng_run makes blocks in multiples of
+   DS__RNG_LANES, so its output buffer has room for them. Stores around the caches are followed
+   by a fence.
+   Locks: none.
+   Threads: every thread that runs operations of the CPU driver, several for one fill at a
+   time. */
 
 enum { DS__RNG_LANES = 8 }; /* blocks are made in multiples of it */
 

@@ -78,6 +78,7 @@ extern "C" {
 #include "comm/kernel_arith.h"
 #include "comm/kernel_args.h"
 #include "comm/kernel_vector.h"
+#include "comm/kernel_vector.gen.h"
 #include "comm/kernel_cpu.h"
 #include "comm/kernel_pack.h"
 #include "comm/kernels.gen.h"

@@ -90,6 +90,8 @@ extern "C" {
 #ifndef __cplusplus
 
 #include "rng/kernel_arith.h"
+#include "rng/kernel_vector.h"
+#include "rng/kernel_vector.gen.h"
 #include "rng/kernel_cpu.h"
 #include "rng/kernels.gen.h"
 #include "rng/kernel.h"

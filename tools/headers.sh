@@ -36,6 +36,10 @@ done
 awk -f tools/page.awk path=src/alloc/snapshot_page.html >"$new/page"
 take "$new/page" src/alloc/snapshot_page.gen.h
 
+for template in src/*/*.tmpl; do
+    awk -f tools/expand.awk path="$template" >"$new/expanded"
+    take "$new/expanded" "${template%.tmpl}.gen.h"
+done
 awk -f tools/tree.awk src/*/*.h >"$new/tree.svg"
 take "$new/tree.svg" docs/tree.svg
 

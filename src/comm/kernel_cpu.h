@@ -13,7 +13,7 @@
 #ifndef DS__COMM_KERNEL_CPU_H
 #define DS__COMM_KERNEL_CPU_H
 
-#include "kernel_vector.h"
+#include "kernel_vector.gen.h"
 
 /* vector: bytes of the vectors to use, 16 or, where they exist, 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,

@@ -1,9 +1,10 @@
-/* comm/kernel_vector.h - vector code of reductions on the CPU.
+/* comm/kernel_vector.h - steps of the vector code of reductions on the CPU.
 
-   Generates the functions that combine the numbers of several inputs, separately for sums and
-   products and for maximum and minimum. Kinds with the same arithmetic share a function. The
-   vectors have 16 bytes and, on x86-64, also 32 bytes. kernel_cpu.h calls the functions through
-   the tables ds__comm_runs_16 and ds__comm_runs_32.
+   Has the steps that the functions of kernel_vector.gen.h consist of: loads, conversions, stores,
+   comparisons. kernel_vector.tmpl has these functions, which combine the numbers of several
+   inputs: sums and products, and maximum and minimum. Kinds with the same arithmetic share a
+   function. The vectors have 16 bytes and, on x86-64, also 32 bytes. kernel_cpu.h calls the
+   functions through the tables ds__comm_runs_16 and ds__comm_runs_32.
 
    Invariants: a function takes a multiple of DS__COMM_BLOCK bytes. Every input is read before
    its place in the result is written, so the result may be one of the inputs. If `around` is
@@ -16,20 +17,6 @@
 #define DS__COMM_KERNEL_VECTOR_H
 
 #include "kernel_args.h"
-
-/* Vectors of W bytes that may lie anywhere, over any memory. */
-#define DS__COMM_TYPES(W)                                                                 \
-    typedef uint8_t ds__vu8_##W __attribute__((vector_size(W), aligned(1), may_alias));   \
-    typedef uint16_t ds__vu16_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef uint32_t ds__vu32_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef uint64_t ds__vu64_##W __attribute__((vector_size(W), aligned(1), may_alias)); \
-    typedef int8_t ds__vi8_##W __attribute__((vector_size(W)));                           \
-    typedef int16_t ds__vi16_##W __attribute__((vector_size(W), aligned(1), may_alias));  \
-    typedef int32_t ds__vi32_##W __attribute__((vector_size(W)));                         \
-    typedef int64_t ds__vi64_##W __attribute__((vector_size(W)));                         \
-    typedef float ds__vf32_##W __attribute__((vector_size(W), aligned(1), may_alias));    \
-    typedef double ds__vf64_##W __attribute__((vector_size(W), aligned(1), may_alias));   \
-    typedef float ds__vf32_whole_##W __attribute__((vector_size(W)));
 
 /* Stores that go around the caches, for results that do not fit there. */
 #if defined(__x86_64__) && !defined(DS__SANITIZED)
@@ -56,15 +43,8 @@ enum { DS__COMM_STREAM_BYTES = 32 << 20 };
 #define DS__COMM_ANY_16(mask) ((((ds__vu64_16)(mask))[0] | ((ds__vu64_16)(mask))[1]) != 0)
 #endif
 
-/* A function for each kind of number, and not one for each operation too: compilers take their
-   time with vectors. All inputs are read side by side, so that they stream, and what is computed
-   stays in registers. Every input is read before its place in the result is written. bytes is a
-   multiple of DS__COMM_BLOCK; around: `out` lies on a multiple of W. */
-enum { DS__COMM_BLOCK = 128 };
+enum { DS__COMM_BLOCK = 128 }; /* bytes; what the functions take is a multiple of it */
 
-#define DS__COMM_RUN(KIND, W)                                                \
-    void ds__comm_run_##KIND##_##W(const ds__comm_reduce_args *r, char *out, \
-                                   const char *const *in, size_t bytes, int around)
 typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                 size_t bytes, int around);
 
@@ -76,30 +56,8 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
             *(V *)(void *)(to) = (v);  \
     } while (0)
 
-/* Sums and products of what is computed as it lies in memory. END sees to averages and NaN,
-   which integers do not have. */
-#define DS__COMM_WHOLES(STATIC, KIND, W, V, END)                                              \
-    STATIC DS__COMM_RUN(KIND, W) {                                                            \
-        const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM; \
-        for (size_t at = 0; at < bytes; at += 4 * (W)) {                                      \
-            const V *p = (const V *)(const void *)(in[0] + at);                               \
-            V a = p[0], b = p[1], c = p[2], d = p[3];                                         \
-            for (uint32_t k = 1; k < inputs; k++) {                                           \
-                p = (const V *)(const void *)(in[k] + at);                                    \
-                if (sum)                                                                      \
-                    a += p[0], b += p[1], c += p[2], d += p[3];                               \
-                else                                                                          \
-                    a *= p[0], b *= p[1], c *= p[2], d *= p[3];                               \
-            }                                                                                 \
-            END(W, divisor)                                                                   \
-            DS__COMM_PUT(W, V, out + at, a);                                                  \
-            DS__COMM_PUT(W, V, out + at + (W), b);                                            \
-            DS__COMM_PUT(W, V, out + at + 2 * (W), c);                                        \
-            DS__COMM_PUT(W, V, out + at + 3 * (W), d);                                        \
-        }                                                                                     \
-    }
-
-/* Of floats of type T, whose bits are a U: most of the time there is nothing to do. */
+/* The end of a sum or product: the average, and the one NaN that is written. Integers have neither.
+   Of floats of type T, whose bits are a U. Most results are no NaN. */
 #define DS__COMM_ONE_NAN(V, U, x, value) \
     x = (V)(((U)(x) & ~(U)((x) != (x))) | ((U)((x) != (x)) & (value)));
 #define DS__COMM_END(W, V, U, T, value, divisor)                          \
@@ -119,34 +77,9 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
     DS__COMM_END(W, ds__vf64_##W, ds__vu64_##W, double, 0x7ff8000000000000u, divisor)
 #define DS__COMM_END_INTEGER(W, divisor) (void)(divisor);
 
-/* Sums and products of halves. TAKE makes two vectors of floats of W bytes, GIVE turns two back. */
-#define DS__COMM_HALVES_OF(STATIC, KIND, W, TAKE, GIVE)                                       \
-    STATIC DS__COMM_RUN(KIND, W) {                                                            \
-        const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM; \
-        for (size_t at = 0; at < bytes; at += 2 * (W)) {                                      \
-            ds__vf32_##W a, b, c, d, x, y;                                                    \
-            TAKE(W, in[0] + at, a, b)                                                         \
-            TAKE(W, in[0] + at + (W), c, d)                                                   \
-            for (uint32_t k = 1; k < inputs; k++) {                                           \
-                TAKE(W, in[k] + at, x, y)                                                     \
-                if (sum)                                                                      \
-                    a += x, b += y;                                                           \
-                else                                                                          \
-                    a *= x, b *= y;                                                           \
-                TAKE(W, in[k] + at + (W), x, y)                                               \
-                if (sum)                                                                      \
-                    c += x, d += y;                                                           \
-                else                                                                          \
-                    c *= x, d *= y;                                                           \
-            }                                                                                 \
-            DS__COMM_END_F32(W, divisor)                                                      \
-            GIVE(W, out + at, a, b)                                                           \
-            GIVE(W, out + at + (W), c, d)                                                     \
-        }                                                                                     \
-    }
-
-/* The two halves of a word are taken apart and put together where they are: no number leaves its
-   lane. What is NaN has no bits that rounding could carry into the sign. */
+/* Halves: TAKE makes two vectors of floats of W bytes, GIVE turns two back. The two halves of a
+   word are taken apart and put together where they are: no number leaves its lane. NaN has no
+   bits that rounding could carry into the sign. */
 #define DS__COMM_TAKE_BF16(W, from, x, y)                                \
     {                                                                    \
         ds__vu32_##W word = *(const ds__vu32_##W *)(const void *)(from); \
@@ -239,29 +172,6 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         U more = (U)((x) > (a));                   \
         a = (S)(((U)(x)&more) | ((U)(a) & ~more)); \
     }
-#define DS__COMM_LARGEST(STATIC, KIND, W, U, S, T, KEY, UNKEY)            \
-    STATIC DS__COMM_RUN(KIND, W) {                                        \
-        const uint32_t inputs = r->inputs;                                \
-        ds__comm_order o = ds__comm_order_of(r->kind, r->op);             \
-        U zero = { 0 }, fold = zero + (T)o.fold, flip = zero + (T)o.flip, \
-          quiet = zero + (T)o.quiet, abs = ~zero >> 1;                    \
-        S infinity = (S)(zero + (T)o.infinity);                           \
-        (void)fold, (void)quiet, (void)abs, (void)infinity;               \
-        for (size_t at = 0; at < bytes; at += 2 * (W)) {                  \
-            S a, b, x, y;                                                 \
-            KEY(U, S, in[0] + at, a)                                      \
-            KEY(U, S, in[0] + at + (W), b)                                \
-            for (uint32_t k = 1; k < inputs; k++) {                       \
-                KEY(U, S, in[k] + at, x)                                  \
-                KEY(U, S, in[k] + at + (W), y)                            \
-                DS__COMM_LARGER(U, S, a, x)                               \
-                DS__COMM_LARGER(U, S, b, y)                               \
-            }                                                             \
-            UNKEY(W, U, S, out + at, a)                                   \
-            UNKEY(W, U, S, out + at + (W), b)                             \
-        }                                                                 \
-    }
-
 /* Of floats of type V, whose bits are a U; the smallest is the largest with all signs turned.
    Zeros are equal to a comparison: where the largest is one nothing is larger, and it is -0 if
    all signs are set. `all` is what is set in all numbers, so there nothing but the sign. */
@@ -274,87 +184,20 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         nan |= (U)(x != x);                                     \
         a = (V)((bits & more) | ((U)a & ~more));                \
     }
-#define DS__COMM_LARGEST_REAL(STATIC, KIND, W, V, U, T, quiet)                \
-    STATIC DS__COMM_RUN(KIND, W) {                                            \
-        const uint32_t inputs = r->inputs;                                    \
-        const T top = ~((T) ~(T)0 >> 1);                                      \
-        U zero = { 0 }, flip = zero + (r->op == DS__COMM_MIN ? top : 0);      \
-        for (size_t at = 0; at < bytes; at += 2 * (W)) {                      \
-            U first = *(const U *)(const void *)(in[0] + at) ^ flip,          \
-              second = *(const U *)(const void *)(in[0] + at + (W)) ^ flip;   \
-            V a = (V)first, b = (V)second;                                    \
-            U nan = (U)(a != a), not = (U)(b != b);                           \
-            for (uint32_t k = 1; k < inputs; k++) {                           \
-                DS__COMM_LARGER_REAL(V, U, in[k] + at, a, first, nan)         \
-                DS__COMM_LARGER_REAL(V, U, in[k] + at + (W), b, second, not ) \
-            }                                                                 \
-            first = ((U)a & (first | (U)(a != 0))) ^ flip;                    \
-            second = ((U)b & (second | (U)(b != 0))) ^ flip;                  \
-            if (DS__COMM_ANY_##W(nan | not )) {                               \
-                first = (first & ~nan) | (nan & (quiet));                     \
-                second = (second & ~not ) | (not &(quiet));                   \
-            }                                                                 \
-            DS__COMM_PUT(W, U, out + at, first);                              \
-            DS__COMM_PUT(W, U, out + at + (W), second);                       \
-        }                                                                     \
-    }
-
-/* All of it for vectors of W bytes; F16: that of f16. */
-#define DS__COMM_SET(STATIC, W, F16)                                                               \
-    DS__COMM_WHOLES(STATIC, u8, W, ds__vu8_##W, DS__COMM_END_INTEGER)                              \
-    DS__COMM_WHOLES(STATIC, u16, W, ds__vu16_##W, DS__COMM_END_INTEGER)                            \
-    DS__COMM_WHOLES(STATIC, u32, W, ds__vu32_##W, DS__COMM_END_INTEGER)                            \
-    DS__COMM_WHOLES(STATIC, u64, W, ds__vu64_##W, DS__COMM_END_INTEGER)                            \
-    DS__COMM_WHOLES(STATIC, f32, W, ds__vf32_##W, DS__COMM_END_F32)                                \
-    DS__COMM_WHOLES(STATIC, f64, W, ds__vf64_##W, DS__COMM_END_F64)                                \
-    F16 DS__COMM_HALVES_OF(STATIC, bf16, W, DS__COMM_TAKE_BF16, DS__COMM_GIVE_BF16)                \
-        DS__COMM_LARGEST(STATIC, largest_i8, W, ds__vu8_##W, ds__vi8_##W, uint8_t, DS__COMM_KEY,   \
-                         DS__COMM_UNKEY) DS__COMM_LARGEST(STATIC, largest_i16, W, ds__vu16_##W,    \
-                                                          ds__vi16_##W, uint16_t, DS__COMM_KEY,    \
-                                                          DS__COMM_UNKEY)                          \
-            DS__COMM_LARGEST(STATIC, largest_f16, W, ds__vu16_##W, ds__vi16_##W, uint16_t,         \
-                             DS__COMM_KEY_HALF, DS__COMM_UNKEY_HALF)                               \
-                DS__COMM_LARGEST(                                                                  \
-                    STATIC, largest_i32, W, ds__vu32_##W, ds__vi32_##W, uint32_t, DS__COMM_KEY,    \
-                    DS__COMM_UNKEY) DS__COMM_LARGEST_REAL(STATIC, largest_f32, W, ds__vf32_##W,    \
-                                                          ds__vu32_##W, uint32_t, 0x7fc00000u)     \
-                    DS__COMM_LARGEST(STATIC, largest_i64, W, ds__vu64_##W, ds__vi64_##W, uint64_t, \
-                                     DS__COMM_KEY, DS__COMM_UNKEY)                                 \
-                        DS__COMM_LARGEST_REAL(STATIC, largest_f64, W, ds__vf64_##W, ds__vu64_##W,  \
-                                              uint64_t,                                            \
-                                              0x7ff8000000000000u) static const ds__comm_run_fn    \
-                            ds__comm_runs_##W[][DS__COMM_F64 + 1] = {                              \
-                                { /* by kind */                                                    \
-                                  ds__comm_run_u8_##W, ds__comm_run_u16_##W, ds__comm_run_u32_##W, \
-                                  ds__comm_run_u64_##W, ds__comm_run_u8_##W, ds__comm_run_u16_##W, \
-                                  ds__comm_run_u32_##W, ds__comm_run_u64_##W,                      \
-                                  ds__comm_run_f16_##W, ds__comm_run_bf16_##W,                     \
-                                  ds__comm_run_f32_##W, ds__comm_run_f64_##W },                    \
-                                { ds__comm_run_largest_i8_##W, ds__comm_run_largest_i16_##W,       \
-                                  ds__comm_run_largest_i32_##W, ds__comm_run_largest_i64_##W,      \
-                                  ds__comm_run_largest_i8_##W, ds__comm_run_largest_i16_##W,       \
-                                  ds__comm_run_largest_i32_##W, ds__comm_run_largest_i64_##W,      \
-                                  ds__comm_run_largest_f16_##W, ds__comm_run_largest_f16_##W,      \
-                                  ds__comm_run_largest_f32_##W, ds__comm_run_largest_f64_##W }     \
-                            };
-
-DS__COMM_TYPES(16)
-DS__COMM_F16_MATH(DS__COMM_FN, f32_16, ds__vu32_16, ds__vi32_16, (ds__vf32_16), (ds__vu32_16))
-DS__COMM_SET(static, 16, DS__COMM_HALVES_OF(static, f16, 16, DS__COMM_TAKE_F16, DS__COMM_GIVE_F16))
-
 /* Every processor with AVX2 and FMA has the conversions of f16; gcc and clang have no common
    name to ask for those. */
+#define DS__COMM_STATIC_16 static
+#define DS__COMM_HAS_16 1
 #if defined(__x86_64__)
-DS__COMM_TYPES(32)
 #define DS__COMM_STATIC_32 static __attribute__((target("avx2,f16c")))
-DS__COMM_SET(DS__COMM_STATIC_32, 32,
-             DS__COMM_HALVES_OF(DS__COMM_STATIC_32, f16, 32, DS__COMM_TAKE_NATIVE,
-                                DS__COMM_GIVE_NATIVE))
+#define DS__COMM_HAS_32 1
 
 static int ds__comm_has_32(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 #else
+#define DS__COMM_HAS_32 0
+
 static int ds__comm_has_32(void) {
     return 0;
 }

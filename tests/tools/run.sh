@@ -1,5 +1,6 @@
 #!/bin/bash
-# Breaks each rule of tools/amalgamate.awk in a small source tree and expects the sentence that says so.
+# Tests of the tools that write C and pictures from src/. Breaks each rule of tools/amalgamate.awk in a small
+# source tree and expects the sentence that says so.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 work=$(mktemp -d) || exit 2
@@ -86,6 +87,18 @@ tree && awk -f tools/tree.awk "$work"/src/*/*.h >"$work/said" 2>&1 && [ "$(grep 
 verdict 'the picture of the folders' $?
 tree && room base/up.h '#include "../core/mid.h"' && ! awk -f tools/tree.awk "$work"/src/*/*.h >"$work/said" 2>&1 && grep -q 'a circle of folders goes through src/' "$work/said"
 verdict 'folders that include each other' $?
+
+# Templates.
+template() { printf '%s\n' "$@" | put comm/t.tmpl; awk -f tools/expand.awk path="$work/src/comm/t.tmpl" >"$work/said" 2>&1; }
+template '//! for W N in 16 a, 32 b' 'int x$(N)[$(W)];' '//! for K in $(N) c' 'f$(K)_$(W)' '//! end' '//! end' >/dev/null
+verdict 'a loop with fewer words than names' $((! $?))
+template '//! for W N in 16 a, 32 b' 'int x$(N)[$(W)];' '//! for K in $(N), c' 'f$(K)_$(W)' '//! end' '//! end' &&
+    [ "$(grep '^int\|^f' "$work/said" | tr '\n' ' ')" = 'int xa[16]; fa_16 fc_16 int xb[32]; fb_32 fc_32 ' ] && grep -q '#ifndef DS__COMM_T_GEN_H' "$work/said"
+verdict 'loops in loops' $?
+! template '//! for W in 16' 'x' && grep -q 'the loop has no end' "$work/said"
+verdict 'a loop without an end' $?
+! template 'x$(W)' && grep -q '$(W) is in no loop' "$work/said"
+verdict 'a name outside of its loop' $?
 
 echo "tools: $passed passed, $failed failed"
 [ $failed -eq 0 ]

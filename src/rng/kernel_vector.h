@@ -1,0 +1,131 @@
+/* rng/kernel_vector.h - steps of the vector code of fills on the CPU.
+
+   Has the steps that the functions of kernel_vector.gen.h consist of: products of words, shuffles,
+   a round of Philox, uniform numbers, stores. kernel_vector.tmpl has these functions, which write
+   the words of many blocks: with vectors of 16 bytes, and on x86-64 of 32 and 64 bytes.
+   kernel_cpu.h calls them through ds__rng_run.
+
+   Invariants: all sizes of vectors write the same bits. Functions with vectors of 32 and 64 bytes
+   run only if ds__rng_vector returns that size or a larger one.
+   Locks: none.
+   Threads: any; the functions have no state. */
+#ifndef DS__RNG_KERNEL_VECTOR_H
+#define DS__RNG_KERNEL_VECTOR_H
+
+#include "kernel_arith.h"
+
+#define DS__RNG_STATIC_16 static
+#define DS__RNG_HAS_16 1
+#if defined(__x86_64__)
+#define DS__RNG_STATIC_32 static __attribute__((target("avx2")))
+#define DS__RNG_STATIC_64 static __attribute__((target("avx512f")))
+#define DS__RNG_HAS_32 1
+#define DS__RNG_HAS_64 1
+
+static int ds__rng_vector(void) {
+    return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
+}
+#else
+#define DS__RNG_HAS_32 0
+#define DS__RNG_HAS_64 0
+
+static int ds__rng_vector(void) {
+    return 16;
+}
+#endif
+
+#if defined(__clang__) || !defined(__x86_64__)
+#define DS__RNG_TIMES(W, a, b) (((a)&0xffffffffu) * (ds__rng_v64_##W)((a)*0 + (b)))
+#else
+#define DS__RNG_TIMES(W, a, b) DS__RNG_TIMES_##W(a, (ds__rng_v64_##W)((a)*0 + (b)))
+#define DS__RNG_TIMES_16(a, b) \
+    (ds__rng_v64_16) __builtin_ia32_pmuludq128((ds__rng_vi_16)(a), (ds__rng_vi_16)(b))
+#define DS__RNG_TIMES_32(a, b) \
+    (ds__rng_v64_32) __builtin_ia32_pmuludq256((ds__rng_vi_32)(a), (ds__rng_vi_32)(b))
+typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
+#define DS__RNG_TIMES_64(a, b)                                                              \
+    (ds__rng_v64_64) __builtin_ia32_pmuludq512_mask((ds__rng_vi_64)(a), (ds__rng_vi_64)(b), \
+                                                    (ds__rng_vl_64)(a), (unsigned char)-1)
+#endif
+#ifdef __clang__
+#define DS__RNG_EVEN_16(a, b) __builtin_shufflevector(a, b, 0, 2)
+#define DS__RNG_ODD_16(a, b) __builtin_shufflevector(a, b, 1, 3)
+#define DS__RNG_EVEN_32(a, b) __builtin_shufflevector(a, b, 0, 4, 2, 6)
+#define DS__RNG_ODD_32(a, b) __builtin_shufflevector(a, b, 1, 5, 3, 7)
+#define DS__RNG_EVEN_64(a, b) __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14)
+#define DS__RNG_ODD_64(a, b) __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15)
+#else
+#define DS__RNG_EVEN_16(a, b) __builtin_shuffle(a, b, (ds__rng_v64_16){ 0, 2 })
+#define DS__RNG_ODD_16(a, b) __builtin_shuffle(a, b, (ds__rng_v64_16){ 1, 3 })
+#define DS__RNG_EVEN_32(a, b) __builtin_shuffle(a, b, (ds__rng_v64_32){ 0, 4, 2, 6 })
+#define DS__RNG_ODD_32(a, b) __builtin_shuffle(a, b, (ds__rng_v64_32){ 1, 5, 3, 7 })
+#define DS__RNG_EVEN_64(a, b) __builtin_shuffle(a, b, (ds__rng_v64_64){ 0, 8, 2, 10, 4, 12, 6, 14 })
+#define DS__RNG_ODD_64(a, b) __builtin_shuffle(a, b, (ds__rng_v64_64){ 1, 9, 3, 11, 5, 13, 7, 15 })
+#endif
+
+/* The upper halves of lanes, in both halves: processors shuffle where they do not multiply, but
+   shift where they do. */
+#ifdef __clang__
+#define DS__RNG_HIGH_16(x) __builtin_shufflevector(x, x, 1, 1, 3, 3)
+#define DS__RNG_HIGH_32(x) __builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7)
+#define DS__RNG_HIGH_64(x) \
+    __builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15)
+#else
+#define DS__RNG_HIGH_16(x) __builtin_shuffle(x, (ds__rng_v32_16){ 1, 1, 3, 3 })
+#define DS__RNG_HIGH_32(x) __builtin_shuffle(x, (ds__rng_v32_32){ 1, 1, 3, 3, 5, 5, 7, 7 })
+#define DS__RNG_HIGH_64(x) \
+    __builtin_shuffle(x, (ds__rng_v32_64){ 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15 })
+#endif
+#define DS__RNG_HIGH(W, x) (ds__rng_v64_##W) DS__RNG_HIGH_##W((ds__rng_v32_##W)(x))
+
+/* Stores that go around the caches, for results that do not fit there. */
+#if defined(__x86_64__) && !defined(DS__SANITIZED)
+#ifdef __clang__
+#define DS__RNG_STREAM(W, to, v) __builtin_nontemporal_store(v, (ds__rng_vf_##W *)(void *)(to))
+#else
+#define DS__RNG_STREAM(W, to, v) DS__RNG_MOVNT_##W((float *)(void *)(to), v)
+#define DS__RNG_MOVNT_16 __builtin_ia32_movntps
+#define DS__RNG_MOVNT_32 __builtin_ia32_movntps256
+#define DS__RNG_MOVNT_64 __builtin_ia32_movntps512
+#endif
+#define DS__RNG_FENCE() __asm__ __volatile__("sfence" ::: "memory")
+#else
+#define DS__RNG_STREAM(W, to, v) (void)(*(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v))
+#define DS__RNG_FENCE() (void)0
+#endif
+#define DS__RNG_STREAM_BYTES ((uint64_t)32 << 20)
+
+#define DS__RNG_PUT(W, to, v)                                        \
+    do {                                                             \
+        if (around)                                                  \
+            DS__RNG_STREAM(W, to, v);                                \
+        else                                                         \
+            *(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v); \
+    } while (0)
+
+#define DS__RNG_ROUND(W, i)                                                       \
+    p = DS__RNG_TIMES(W, x0, 0xD2511F53u), q = DS__RNG_TIMES(W, x2, 0xCD9E8D57u); \
+    x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                          \
+    x2 = DS__RNG_HIGH(W, p) ^ x3 ^ key[2 * (i) + 1], x3 = p;
+#define DS__RNG_FLOATS(W, v)                                                                       \
+    {                                                                                              \
+        ds__rng_vf_##W u =                                                                         \
+            __builtin_convertvector((ds__rng_vi_##W)((ds__rng_v32_##W)(v) >> 8), ds__rng_vf_##W) * \
+            0x1p-24f;                                                                              \
+        if (!plain) {                                                                              \
+            u *= scale;                                                                            \
+            DS__RNG_ROUNDED_VECTOR(u);                                                             \
+            u += from;                                                                             \
+            ds__rng_vi_##W end = u == to_;                                                         \
+            u = (ds__rng_vf_##W)(((ds__rng_vi_##W)u & ~end) |                                      \
+                                 ((ds__rng_vi_##W)(u * 0 + from) & end));                          \
+        }                                                                                          \
+        v = (ds__rng_v64_##W)u;                                                                    \
+    }
+#if defined(__x86_64__)
+#define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+x"(x))
+#else
+#define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+w"(x))
+#endif
+
+#endif
