@@ -329,12 +329,14 @@ if [ -n "$CUDA_HOME" ]; then
             c++ kernel.o other.o devstream.o -o shared -L\$CUDA_HOME/lib64 -lcudart -pthread
             ./static >out && LD_LIBRARY_PATH=\$CUDA_HOME/lib64 ./shared >>out
             [ \$(grep -c 'no CUDA device (.*cuda[A-Z].*[0-9]\|on cuda:0' out) -eq 2 ]"
-        t "the probes of tests/gpu: run, or say why not" "
-            $CC -std=c11 \$C -I\$CUDA_HOME/include \$root/tests/gpu/probes.c -o probes -L\$CUDA_HOME/lib64 -lcudart_static -ldl \\
-                -lrt -pthread
-            ./probes D10 >out || { [ \$? -eq 77 ] && grep 'no CUDA device: cudaGetDeviceCount says [0-9]' out; }
-            PROBES_SELFTEST=1 PROBES_DEADLINE_MS=500 ./probes >out || [ \$? -eq 1 ]
-            sed 's/([A-Z][^)]*)/()/' out | diff \$T/probes.expected -"
+        for program in probes risks; do
+            t "tests/gpu/$program.c: runs, or says why not" "
+                $CC -std=c11 \$C -I\$CUDA_HOME/include \$root/tests/gpu/$program.c -o $program \\
+                    -L\$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread
+                ./$program D4 R8 >out || { [ \$? -eq 77 ] && grep 'no CUDA device: cudaGetDeviceCount says [0-9]' out; }
+                PROBES_SELFTEST=1 PROBES_DEADLINE_MS=500 ./$program >out || [ \$? -eq 1 ]
+                sed 's/([A-Z][^)]*)/()/' out | diff \$T/probes.expected -"
+        done
     fi
 else
     skip "CUDA: no toolkit found (CUDA_HOME)"
@@ -360,6 +362,7 @@ END
                 $cc -std=c11 \$C -I\$H -fsyntax-only ../cuda-$v.c
                 $cc -std=c11 \$C -I\$H -DCUDA_API_PER_THREAD_DEFAULT_STREAM -fsyntax-only ../cuda-$v.c
                 $cc -std=c11 \$C -I\$H -fsyntax-only \$root/tests/gpu/probes.c
+                $cc -std=c11 \$C -I\$H -fsyntax-only \$root/tests/gpu/risks.c
                 : >../compiled-$v-$cc"
         done
     done
