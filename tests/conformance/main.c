@@ -1,7 +1,7 @@
 /* The conformance suite: every driver runs the same tests. An argument picks the tests whose
    name contains it, DS_TEST_GROUP those of a group (a file); --groups lists the groups that have
-   tests for the driver. DS_TEST_ALONE is the suite's own: it names the one test to which this
-   process belongs. */
+   tests for the driver, --list its tests, each behind its group. DS_TEST_ALONE is the suite's own:
+   it names the one test to which this process belongs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +58,15 @@ int main(int argc, char **argv) {
             puts(#name);
     if (argc > 1 && !strcmp(argv[1], "--groups")) {
         GROUPS(LIST)
+        return 0;
+    }
+#define LIST_TESTS(name)                                  \
+    for (size_t i = 0; i < tests_##name##_count; i++)     \
+        if (harness_wants(tests_##name[i].initial_state)) \
+            printf("%s %s\n", #name,                      \
+                   ((const struct harness_test *)tests_##name[i].initial_state)->fn_name);
+    if (argc > 1 && !strcmp(argv[1], "--list")) {
+        GROUPS(LIST_TESTS)
         return 0;
     }
     setenv("DEVSTREAM_CPU_DEVICES", "2", 0); /* tests between devices need two */
