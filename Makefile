@@ -160,8 +160,8 @@ defects: cmocka ## seeded defects: the tests must catch each
 kernels: ## compile kernels/ to PTX and write it into the files that hold it (clang 14); assemble it (ptxas)
 	@tools/kernels.sh && tools/kernels.sh --assemble
 
-check-gpu: cmocka $(PLUGINS) $(ON_CUDA) $(B)/bench-cuda ## the same tests, probes and benchmarks on a real GPU; writes docs/gpu/
-	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda
+check-gpu: cmocka $(PLUGINS) $(B)/conformance-static $(B)/bench-cuda ## probes, the same tests and benchmarks on a real GPU; PART=risks: only these; writes docs/gpu/
+	@tests/gpu/run.sh $(B)/conformance-static $(B)/bench-cuda $(PART)
 
 headers: ## write the headers and single/devstream.h from src/ (in a git checkout)
 	@tools/headers.sh
