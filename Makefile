@@ -170,7 +170,7 @@ format: ## format everything that is written by hand (clang-format 14)
 	@tools/format.sh
 format-check: ## fail if something is not formatted
 	@tools/format.sh --check
-check-source: format-check ## that, generated files, the form of the rooms, and the tests of the tools
+check-source: format-check ## check format, generated files and the form of the rooms; test the tools
 	@tools/headers.sh --check
 	@tests/quick.sh --list >/dev/null
 	@tools/rooms.sh

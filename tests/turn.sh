@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints those of its arguments whose turn it is, a line each: with SHARE=N every N-th, beginning where the commit says, so that commits
-# take turns; TURN=K: K places later. Without SHARE all.
+# Prints a part of its arguments, a line each. With SHARE=N it prints every N-th one, and the hash of the commit decides where to begin,
+# so that commits take turns; TURN=K begins K places later. Without SHARE it prints all.
 share=${SHARE:-1} n=0
 turn=$(((0x$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) + ${TURN:-0}) % share))
 for item; do
