@@ -26,6 +26,7 @@ static long late_syscall(long number, ...);
 #define atomic_fetch_sub(p, v) \
     (come_before(p), atomic_fetch_sub_explicit(p, v, memory_order_seq_cst))
 #define syscall late_syscall
+#ifdef DEVSTREAM_CUDA
 #include <cuda_runtime_api.h>
 static void (*after_begin)(void);
 
@@ -39,6 +40,7 @@ static cudaError_t begin_before_guest(cudaStream_t stream, enum cudaStreamCaptur
 }
 
 #define cudaStreamBeginCapture begin_before_guest
+#endif
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_rng.h"
 #include "devstream_alloc.h"
@@ -1296,6 +1298,7 @@ static void guest_draws(void) {
     nanosleep(&a_while, NULL); /* it may have to wait for this thread */
 }
 
+#ifdef DEVSTREAM_CUDA
 static void draw_while_cuda_begins(void) {
     ds_graph_exec x;
     where = ds_cuda(0);
@@ -1319,6 +1322,7 @@ static void test_a_fill_while_cuda_begins_a_capture_is_one_of_the_graph(void **s
     (void)state;
     run_alone(draw_while_cuda_begins);
 }
+#endif
 
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -1345,7 +1349,9 @@ int main(void) {
         cmocka_unit_test(test_a_refused_fill_does_not_keep_a_launchs_words),
         cmocka_unit_test(test_a_fill_is_put_where_a_capture_has_just_begun),
         cmocka_unit_test(test_a_fill_is_put_where_a_capture_has_just_ended),
+#ifdef DEVSTREAM_CUDA
         cmocka_unit_test(test_a_fill_while_cuda_begins_a_capture_is_one_of_the_graph),
+#endif
         cmocka_unit_test(test_a_launch_of_fills_does_not_come_into_a_capture_that_has_just_begun),
     };
     return cmocka_run_group_tests_name("what happens in between", tests, NULL, NULL);
