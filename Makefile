@@ -379,8 +379,9 @@ $(B)/examples/%: examples/%.c $(LIBRARY)/libdevstream.a
 	@mkdir -p $(@D)
 	$(COMPILE_USER) -std=c11 $(LINKED) $< $(LIBRARY)/libdevstream.a -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -ldl -lm
 # These two are the first that anybody builds: each alone, with little optimisation, side by side.
+$(B)/examples/demo $(B)/examples/train: private WARN :=
 $(B)/examples/demo $(B)/examples/train: $(B)/examples/%: examples/%.c $(B)/flags | headers
 	@mkdir -p $(@D)
-	$(COMPILE_USER) -std=c11 -O1 -DDEVSTREAM_STATIC $(EXAMPLE_FLAGS) $< -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -ldl -lm
+	$(COMPILE_USER) -std=c11 -O1 -g0 -DDEVSTREAM_STATIC $(EXAMPLE_FLAGS) $< -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -ldl -lm
 
 -include $(wildcard $(B)/*.d $(B)/*/*.d $(B)/*/*/*.d)
