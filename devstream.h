@@ -2508,6 +2508,8 @@ typedef struct ds__table {
     size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
     int (*may_free_fn)(void *object); /* NULL, or: 0 when something else still needs it */
+    /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
+    int (*batched_fn)(const void *object);
     ds__lock lock;
     uint32_t generation; /* before that of a new slot: another one after each shutdown */
     uint32_t used;
@@ -2655,7 +2657,17 @@ __attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) {
     return ds__pin_inline(t, id);
 }
 
+/* Objects with batched_fn are reclaimed in batches of this many, because each pass of ds__reclaim
+   costs a membarrier of half a microsecond. Others count as a whole batch: ds__reclaim frees them
+   at its next call. */
+#define DS__RECLAIM_BATCH 64
+
 static void ds__count_dead(int n);
+
+/* The share of a batch for which the object counts. The same from its retirement to its end. */
+static int ds__reclaim_share(const ds__table *t, const void *object) {
+    return t->batched_fn && t->batched_fn(object) ? 1 : DS__RECLAIM_BATCH;
+}
 
 /* Moves a dying slot without references to the list of those to be freed. */
 static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
@@ -2667,7 +2679,7 @@ static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
         slot->next = t->zombies;
         t->zombies = slot->index + 1;
         ds__lock_give(&t->lock);
-        ds__count_dead(1);
+        ds__count_dead(ds__reclaim_share(t, slot));
         return;
     }
 }
@@ -2713,9 +2725,10 @@ static void ds__table_reap(ds__table *t) {
         uint64_t word = atomic_load(&slot->word);
         keep = keep || DS__REFS(word) != 0 || (t->may_free_fn && !t->may_free_fn(slot));
         if (!keep) {
+            int share = ds__reclaim_share(t, slot);
             t->free_fn(slot);
+            ds__count_dead(-share);
             atomic_store(&slot->word, DS__WORD(DS__GENERATION(word), DS__FREE, 0));
-            ds__count_dead(-1);
         }
         uint32_t *head = keep ? &t->zombies : &t->free_head;
         ds__lock_take(&t->lock);
@@ -3232,7 +3245,7 @@ static struct {
     ds__table execs;
     ds__lock lock;       /* of what follows */
     ds__thread *threads; /* all of them */
-    _Atomic int dead;    /* ended threads and destroyed objects that wait to be reclaimed */
+    _Atomic int dead;    /* ended threads and retired objects, in shares of DS__RECLAIM_BATCH */
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
     _Atomic uint32_t next_graph;
@@ -16428,7 +16441,9 @@ static ds_result ds__layers_apply(const char *list, const ds__driver **table, in
 }
 
 static void ds__stream_free(void *object);
+static int ds__stream_batched(const void *object);
 static void ds__event_free(void *object);
+static int ds__event_batched(const void *object);
 static void ds__kernel_free(void *object);
 static int ds__kernel_may_free(void *object);
 static void ds__graph_free(void *object);
@@ -16529,10 +16544,14 @@ static ds_result ds__start(void) {
         r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
     if (r < 0)
         return r;
-    ds__g.streams =
-        (ds__table){ .what = "stream", .element = sizeof(ds__stream), .free_fn = ds__stream_free };
-    ds__g.events =
-        (ds__table){ .what = "event", .element = sizeof(ds__event), .free_fn = ds__event_free };
+    ds__g.streams = (ds__table){ .what = "stream",
+                                 .element = sizeof(ds__stream),
+                                 .free_fn = ds__stream_free,
+                                 .batched_fn = ds__stream_batched };
+    ds__g.events = (ds__table){ .what = "event",
+                                .element = sizeof(ds__event),
+                                .free_fn = ds__event_free,
+                                .batched_fn = ds__event_batched };
     ds__g.kernels = (ds__table){ .what = "kernel",
                                  .element = sizeof(ds__kernel),
                                  .free_fn = ds__kernel_free,
@@ -16695,7 +16714,8 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
    Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
    ds__g.threads from its creation until ds__reclaim or ds_shutdown frees it. While its thread
    lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
-   ds__g.dead counts ended threads and retired objects; at zero ds__reclaim returns at once.
+   ds__g.dead counts ended threads and retired objects; below DS__RECLAIM_BATCH ds__reclaim
+   returns at once.
    Locks: ds__g.lock guards the list of threads. No other lock is taken, and no driver call or
    user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
    and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
@@ -16751,7 +16771,7 @@ static void ds__thread_ends(void *thread) {
     for (ds__thread *t = ds__g.threads; t; t = t->next)
         if (t == thread) {
             atomic_store(&t->ended, 1);
-            ds__count_dead(1);
+            ds__count_dead(DS__RECLAIM_BATCH);
             break;
         }
     ds__lock_give(&ds__g.lock);
@@ -16806,7 +16826,7 @@ static void ds__barrier(void) {
    destroyed and after waiting, not on hot paths. */
 static void ds__reclaim(void) {
     ds__thread *ended = NULL;
-    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0) ||
+    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) < DS__RECLAIM_BATCH) ||
         ds__tls.upper_locked)
         return;
     /* a thread without pins, or with those of before ds_shutdown, is no help yet */
@@ -16822,7 +16842,7 @@ static void ds__reclaim(void) {
         *p = t->next;
         t->next = ended;
         ended = t;
-        ds__count_dead(-1);
+        ds__count_dead(-DS__RECLAIM_BATCH);
     }
     ds__lock_give(&ds__g.lock);
     while (ended) {
@@ -18304,6 +18324,12 @@ static void ds__stream_free(void *object) {
     ds__release(s->label);
 }
 
+/* A wrapper's native stream and release function are the program's: it expects them back soon. */
+static int ds__stream_batched(const void *object) {
+    const ds__stream *s = object;
+    return !s->release_fn && !s->base.id && !s->borrowed && !atomic_load(&s->unwrapped);
+}
+
 /* Drops the reference of a current-stream slot; a zero handle is allowed. */
 static void ds__stream_drop(ds_stream handle) {
     if (handle.id)
@@ -19094,6 +19120,12 @@ static void ds__event_free(void *object) {
     if (native)
         e->driver->event_destroy(native);
     ds__release(e->label);
+}
+
+/* Other processes count on the release of an interprocess event. */
+static int ds__event_batched(const void *object) {
+    const ds__event *e = object;
+    return !(e->flags & DS_EVENT_INTERPROCESS) && !e->imported;
 }
 
 static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out) {

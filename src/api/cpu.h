@@ -117,10 +117,11 @@ typedef struct ds_cpu_stats {
     uint64_t staged_copies; /**< copies between devices that cannot reach each other */
     /** operations that the calling thread ran at once on an idle stream */
     uint64_t inline_operations;
-    uint64_t helped;    /**< times a waiting host thread ran a stream */
-    int workers;        /**< worker threads */
-    int host_threads;   /**< threads for host functions, so far */
-    int streams;        /**< streams alive, destroyed ones that still have work included */
+    uint64_t helped;  /**< times a waiting host thread ran a stream */
+    int workers;      /**< worker threads */
+    int host_threads; /**< threads for host functions, so far */
+    /** streams alive, with destroyed ones that have work or wait to be reclaimed (64 at a time) */
+    int streams;
     size_t queue_bytes; /**< memory that holds pending operations, spare blocks included */
 } ds_cpu_stats;
 

@@ -68,6 +68,8 @@ typedef struct ds__table {
     size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
     int (*may_free_fn)(void *object); /* NULL, or: 0 when something else still needs it */
+    /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
+    int (*batched_fn)(const void *object);
     ds__lock lock;
     uint32_t generation; /* before that of a new slot: another one after each shutdown */
     uint32_t used;

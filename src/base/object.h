@@ -45,6 +45,7 @@ typedef struct ds__stream {
     /* a wrapper of a default stream has that one's native form, and a reference to it */
     ds_stream base;
     _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
+    uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
     /* the allocator's: the stream's memory in its device's default pool */
     _Atomic(void *) arena;
     _Atomic int owners;

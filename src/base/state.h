@@ -49,7 +49,7 @@ static struct {
     ds__table execs;
     ds__lock lock;       /* of what follows */
     ds__thread *threads; /* all of them */
-    _Atomic int dead;    /* ended threads and destroyed objects that wait to be reclaimed */
+    _Atomic int dead;    /* ended threads and retired objects, in shares of DS__RECLAIM_BATCH */
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
     _Atomic uint32_t next_graph;

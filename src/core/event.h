@@ -44,6 +44,12 @@ static void ds__event_free(void *object) {
     ds__release(e->label);
 }
 
+/* Other processes count on the release of an interprocess event. */
+static int ds__event_batched(const void *object) {
+    const ds__event *e = object;
+    return !(e->flags & DS_EVENT_INTERPROCESS) && !e->imported;
+}
+
 static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out) {
     DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
                                      DS_EVENT_INTERPROCESS)) == 0,

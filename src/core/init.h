@@ -55,7 +55,9 @@ static ds_result ds__layers_apply(const char *list, const ds__driver **table, in
 }
 
 static void ds__stream_free(void *object);
+static int ds__stream_batched(const void *object);
 static void ds__event_free(void *object);
+static int ds__event_batched(const void *object);
 static void ds__kernel_free(void *object);
 static int ds__kernel_may_free(void *object);
 static void ds__graph_free(void *object);
@@ -156,10 +158,14 @@ static ds_result ds__start(void) {
         r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
     if (r < 0)
         return r;
-    ds__g.streams =
-        (ds__table){ .what = "stream", .element = sizeof(ds__stream), .free_fn = ds__stream_free };
-    ds__g.events =
-        (ds__table){ .what = "event", .element = sizeof(ds__event), .free_fn = ds__event_free };
+    ds__g.streams = (ds__table){ .what = "stream",
+                                 .element = sizeof(ds__stream),
+                                 .free_fn = ds__stream_free,
+                                 .batched_fn = ds__stream_batched };
+    ds__g.events = (ds__table){ .what = "event",
+                                .element = sizeof(ds__event),
+                                .free_fn = ds__event_free,
+                                .batched_fn = ds__event_batched };
     ds__g.kernels = (ds__table){ .what = "kernel",
                                  .element = sizeof(ds__kernel),
                                  .free_fn = ds__kernel_free,

@@ -16,6 +16,7 @@
 #ifndef DS__CORE_STREAM_H
 #define DS__CORE_STREAM_H
 
+#include "../base/capture_list.h"
 #include "init.h"
 #include "thread.h"
 #include "range_api.h"
@@ -52,6 +53,17 @@ static void ds__stream_free(void *object) {
         ds__tls.in_callback = outer;
     }
     ds__release(s->label);
+}
+
+static int ds__stream_batched(const void *object) {
+    return !((const ds__stream *)object)->prompt;
+}
+
+/* Makes the handle stale. A wrapper's native stream and release function are the program's, which
+   expects them back soon. The end of a stream in a capture changes the capture. */
+static void ds__stream_kill(ds__stream *s) {
+    s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open();
+    ds__table_kill(&ds__g.streams, s);
 }
 
 /* Drops the reference of a current-stream slot; a zero handle is allowed. */
@@ -184,7 +196,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
                 gone_fn(s);
             if (s->borrowed && !s->base.id)
                 s->driver->stream_hide(s->native);
-            ds__table_kill(&ds__g.streams, s);
+            ds__stream_kill(s);
         }
     }
     ds__stream_unpin(s);

@@ -135,7 +135,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     if (r == DS_OK) {
         atomic_store(&s->unwrapped, 1);
         s->driver->stream_unwrap(s->native);
-        ds__table_kill(&ds__g.streams, s);
+        ds__stream_kill(s);
     }
     ds__stream_unpin(s);
     return r;

@@ -8,7 +8,8 @@
    Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
    ds__g.threads from its creation until ds__reclaim or ds_shutdown frees it. While its thread
    lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
-   ds__g.dead counts ended threads and retired objects; at zero ds__reclaim returns at once.
+   ds__g.dead counts ended threads and retired objects; below DS__RECLAIM_BATCH ds__reclaim
+   returns at once.
    Locks: ds__g.lock guards the list of threads. No other lock is taken, and no driver call or
    user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
    and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
@@ -69,7 +70,7 @@ static void ds__thread_ends(void *thread) {
     for (ds__thread *t = ds__g.threads; t; t = t->next)
         if (t == thread) {
             atomic_store(&t->ended, 1);
-            ds__count_dead(1);
+            ds__count_dead(DS__RECLAIM_BATCH);
             break;
         }
     ds__lock_give(&ds__g.lock);
@@ -124,7 +125,7 @@ static void ds__barrier(void) {
    destroyed and after waiting, not on hot paths. */
 static void ds__reclaim(void) {
     ds__thread *ended = NULL;
-    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) == 0) ||
+    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) < DS__RECLAIM_BATCH) ||
         ds__tls.upper_locked)
         return;
     /* a thread without pins, or with those of before ds_shutdown, is no help yet */
@@ -140,7 +141,7 @@ static void ds__reclaim(void) {
         *p = t->next;
         t->next = ended;
         ended = t;
-        ds__count_dead(-1);
+        ds__count_dead(-DS__RECLAIM_BATCH);
     }
     ds__lock_give(&ds__g.lock);
     while (ended) {
