@@ -1618,10 +1618,11 @@ typedef struct ds_cpu_stats {
     uint64_t staged_copies; /**< copies between devices that cannot reach each other */
     /** operations that the calling thread ran at once on an idle stream */
     uint64_t inline_operations;
-    uint64_t helped;    /**< times a waiting host thread ran a stream */
-    int workers;        /**< worker threads */
-    int host_threads;   /**< threads for host functions, so far */
-    int streams;        /**< streams alive, destroyed ones that still have work included */
+    uint64_t helped;  /**< times a waiting host thread ran a stream */
+    int workers;      /**< worker threads */
+    int host_threads; /**< threads for host functions, so far */
+    /** streams alive, with destroyed ones that have work or wait to be reclaimed (64 at a time) */
+    int streams;
     size_t queue_bytes; /**< memory that holds pending operations, spare blocks included */
 } ds_cpu_stats;
 
@@ -1636,6 +1637,12 @@ DSDEF DS_MUST_USE ds_result ds_cpu_clock(int64_t *out_ns);
 
 /** The calling thread's site for its next call. */
 DSDATA __thread ds_site ds_call_site;
+
+/** Sets it; used by the macros. */
+static inline void ds_site_set(const char *file, int line) {
+    ds_call_site.file = file;
+    ds_call_site.line = line;
+}
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -1745,153 +1752,867 @@ struct ds_range_guard_ {
 
 #ifndef DEVSTREAM_NO_SITES
 
-/* Each verb as a macro of the same name, which stores the caller's file and line for the function
-   to take. */
-#define DS_HERE_ ((void)(ds_call_site.file = __FILE__, ds_call_site.line = __LINE__))
-#define ds_init(...) (DS_HERE_, ds_init(__VA_ARGS__))
-#define ds_shutdown() (DS_HERE_, ds_shutdown())
-#define ds_sync_debug_set(...) (DS_HERE_, ds_sync_debug_set(__VA_ARGS__))
-#define ds_sync_debug_set_text(...) (DS_HERE_, ds_sync_debug_set_text(__VA_ARGS__))
-#define ds_sync_debug_get(...) (DS_HERE_, ds_sync_debug_get(__VA_ARGS__))
-#define ds_backend_get(...) (DS_HERE_, ds_backend_get(__VA_ARGS__))
-#define ds_backend_report(...) (DS_HERE_, ds_backend_report(__VA_ARGS__))
-#define ds_is_available(...) (DS_HERE_, ds_is_available(__VA_ARGS__))
-#define ds_arch_list(...) (DS_HERE_, ds_arch_list(__VA_ARGS__))
-#define ds_device_count(...) (DS_HERE_, ds_device_count(__VA_ARGS__))
-#define ds_device_parse(...) (DS_HERE_, ds_device_parse(__VA_ARGS__))
-#define ds_device_print(...) (DS_HERE_, ds_device_print(__VA_ARGS__))
-#define ds_device_get(...) (DS_HERE_, ds_device_get(__VA_ARGS__))
-#define ds_device_set(...) (DS_HERE_, ds_device_set(__VA_ARGS__))
-#define ds_device_push(...) (DS_HERE_, ds_device_push(__VA_ARGS__))
-#define ds_device_pop() (DS_HERE_, ds_device_pop())
-#define ds_device_get_properties(...) (DS_HERE_, ds_device_get_properties(__VA_ARGS__))
-#define ds_device_name(...) (DS_HERE_, ds_device_name(__VA_ARGS__))
-#define ds_device_capability(...) (DS_HERE_, ds_device_capability(__VA_ARGS__))
-#define ds_uuid_print(...) (DS_HERE_, ds_uuid_print(__VA_ARGS__))
-#define ds_device_memory_info(...) (DS_HERE_, ds_device_memory_info(__VA_ARGS__))
-#define ds_device_synchronize(...) (DS_HERE_, ds_device_synchronize(__VA_ARGS__))
-#define ds_device_reset(...) (DS_HERE_, ds_device_reset(__VA_ARGS__))
-#define ds_device_can_access_peer(...) (DS_HERE_, ds_device_can_access_peer(__VA_ARGS__))
-#define ds_device_priority_range(...) (DS_HERE_, ds_device_priority_range(__VA_ARGS__))
-#define ds_device_utilization(...) (DS_HERE_, ds_device_utilization(__VA_ARGS__))
-#define ds_device_temperature(...) (DS_HERE_, ds_device_temperature(__VA_ARGS__))
-#define ds_device_power_draw(...) (DS_HERE_, ds_device_power_draw(__VA_ARGS__))
-#define ds_device_clock_rate(...) (DS_HERE_, ds_device_clock_rate(__VA_ARGS__))
-#define ds_device_set_label(...) (DS_HERE_, ds_device_set_label(__VA_ARGS__))
-#define ds_device_label(...) (DS_HERE_, ds_device_label(__VA_ARGS__))
-#define ds_priority_from_paddle(...) (DS_HERE_, ds_priority_from_paddle(__VA_ARGS__))
-#define ds_stream_create(...) (DS_HERE_, ds_stream_create(__VA_ARGS__))
-#define ds_stream_retain(...) (DS_HERE_, ds_stream_retain(__VA_ARGS__))
-#define ds_stream_destroy(...) (DS_HERE_, ds_stream_destroy(__VA_ARGS__))
-#define ds_stream_query(...) (DS_HERE_, ds_stream_query(__VA_ARGS__))
-#define ds_stream_synchronize(...) (DS_HERE_, ds_stream_synchronize(__VA_ARGS__))
-#define ds_stream_synchronize_for(...) (DS_HERE_, ds_stream_synchronize_for(__VA_ARGS__))
-#define ds_stream_legacy(...) (DS_HERE_, ds_stream_legacy(__VA_ARGS__))
-#define ds_stream_per_thread(...) (DS_HERE_, ds_stream_per_thread(__VA_ARGS__))
-#define ds_stream_default(...) (DS_HERE_, ds_stream_default(__VA_ARGS__))
-#define ds_stream_wrap(...) (DS_HERE_, ds_stream_wrap(__VA_ARGS__))
-#define ds_stream_export(...) (DS_HERE_, ds_stream_export(__VA_ARGS__))
-#define ds_stream_unwrap(...) (DS_HERE_, ds_stream_unwrap(__VA_ARGS__))
-#define ds_stream_id(...) (DS_HERE_, ds_stream_id(__VA_ARGS__))
-#define ds_stream_device(...) (DS_HERE_, ds_stream_device(__VA_ARGS__))
-#define ds_stream_flags(...) (DS_HERE_, ds_stream_flags(__VA_ARGS__))
-#define ds_stream_priority(...) (DS_HERE_, ds_stream_priority(__VA_ARGS__))
-#define ds_stream_label(...) (DS_HERE_, ds_stream_label(__VA_ARGS__))
-#define ds_stream_set_label(...) (DS_HERE_, ds_stream_set_label(__VA_ARGS__))
-#define ds_stream_current(...) (DS_HERE_, ds_stream_current(__VA_ARGS__))
-#define ds_stream_use(...) (DS_HERE_, ds_stream_use(__VA_ARGS__))
-#define ds_stream_push(...) (DS_HERE_, ds_stream_push(__VA_ARGS__))
-#define ds_stream_pop() (DS_HERE_, ds_stream_pop())
-#define ds_stream_scope_enter(...) (DS_HERE_, ds_stream_scope_enter(__VA_ARGS__))
-#define ds_device_scope_enter(...) (DS_HERE_, ds_device_scope_enter(__VA_ARGS__))
-#define ds_event_create(...) (DS_HERE_, ds_event_create(__VA_ARGS__))
-#define ds_event_destroy(...) (DS_HERE_, ds_event_destroy(__VA_ARGS__))
-#define ds_event_record(...) (DS_HERE_, ds_event_record(__VA_ARGS__))
-#define ds_stream_record_new(...) (DS_HERE_, ds_stream_record_new(__VA_ARGS__))
-#define ds_stream_wait_event(...) (DS_HERE_, ds_stream_wait_event(__VA_ARGS__))
-#define ds_stream_wait_stream(...) (DS_HERE_, ds_stream_wait_stream(__VA_ARGS__))
-#define ds_event_record_external(...) (DS_HERE_, ds_event_record_external(__VA_ARGS__))
-#define ds_stream_wait_event_external(...) (DS_HERE_, ds_stream_wait_event_external(__VA_ARGS__))
-#define ds_event_query(...) (DS_HERE_, ds_event_query(__VA_ARGS__))
-#define ds_event_synchronize(...) (DS_HERE_, ds_event_synchronize(__VA_ARGS__))
-#define ds_event_synchronize_for(...) (DS_HERE_, ds_event_synchronize_for(__VA_ARGS__))
-#define ds_event_elapsed_ms(...) (DS_HERE_, ds_event_elapsed_ms(__VA_ARGS__))
-#define ds_event_device(...) (DS_HERE_, ds_event_device(__VA_ARGS__))
-#define ds_event_flags(...) (DS_HERE_, ds_event_flags(__VA_ARGS__))
-#define ds_event_export(...) (DS_HERE_, ds_event_export(__VA_ARGS__))
-#define ds_event_import(...) (DS_HERE_, ds_event_import(__VA_ARGS__))
-#define ds_alloc(...) (DS_HERE_, ds_alloc(__VA_ARGS__))
-#define ds_alloc_pitch(...) (DS_HERE_, ds_alloc_pitch(__VA_ARGS__))
-#define ds_free(...) (DS_HERE_, ds_free(__VA_ARGS__))
-#define ds_host_alloc(...) (DS_HERE_, ds_host_alloc(__VA_ARGS__))
-#define ds_host_free(...) (DS_HERE_, ds_host_free(__VA_ARGS__))
-#define ds_host_register(...) (DS_HERE_, ds_host_register(__VA_ARGS__))
-#define ds_host_unregister(...) (DS_HERE_, ds_host_unregister(__VA_ARGS__))
-#define ds_pointer_query(...) (DS_HERE_, ds_pointer_query(__VA_ARGS__))
-#define ds_device_of(...) (DS_HERE_, ds_device_of(__VA_ARGS__))
-#define ds_device_of_scope_enter(...) (DS_HERE_, ds_device_of_scope_enter(__VA_ARGS__))
-#define ds_copy(...) (DS_HERE_, ds_copy(__VA_ARGS__))
-#define ds_copy_with(...) (DS_HERE_, ds_copy_with(__VA_ARGS__))
-#define ds_copy_2d(...) (DS_HERE_, ds_copy_2d(__VA_ARGS__))
-#define ds_copy_peer(...) (DS_HERE_, ds_copy_peer(__VA_ARGS__))
-#define ds_fill(...) (DS_HERE_, ds_fill(__VA_ARGS__))
-#define ds_fill_2d(...) (DS_HERE_, ds_fill_2d(__VA_ARGS__))
-#define ds_launch_host_func(...) (DS_HERE_, ds_launch_host_func(__VA_ARGS__))
-#define ds_add_callback(...) (DS_HERE_, ds_add_callback(__VA_ARGS__))
-#define ds_dtype_print(...) (DS_HERE_, ds_dtype_print(__VA_ARGS__))
-#define ds_dtype_parse(...) (DS_HERE_, ds_dtype_parse(__VA_ARGS__))
-#define ds_kernel_create(...) (DS_HERE_, ds_kernel_create(__VA_ARGS__))
-#define ds_kernel_load(...) (DS_HERE_, ds_kernel_load(__VA_ARGS__))
-#define ds_kernel_destroy(...) (DS_HERE_, ds_kernel_destroy(__VA_ARGS__))
-#define ds_launch(...) (DS_HERE_, ds_launch(__VA_ARGS__))
-#define ds_launch_grid(...) (DS_HERE_, ds_launch_grid(__VA_ARGS__))
-#define ds_graph_create(...) (DS_HERE_, ds_graph_create(__VA_ARGS__))
-#define ds_graph_destroy(...) (DS_HERE_, ds_graph_destroy(__VA_ARGS__))
-#define ds_graph_clone(...) (DS_HERE_, ds_graph_clone(__VA_ARGS__))
-#define ds_graph_find_in_clone(...) (DS_HERE_, ds_graph_find_in_clone(__VA_ARGS__))
-#define ds_graph_add(...) (DS_HERE_, ds_graph_add(__VA_ARGS__))
-#define ds_graph_add_edges(...) (DS_HERE_, ds_graph_add_edges(__VA_ARGS__))
-#define ds_graph_get_nodes(...) (DS_HERE_, ds_graph_get_nodes(__VA_ARGS__))
-#define ds_graph_get_edges(...) (DS_HERE_, ds_graph_get_edges(__VA_ARGS__))
-#define ds_graph_get_node(...) (DS_HERE_, ds_graph_get_node(__VA_ARGS__))
-#define ds_graph_set_node(...) (DS_HERE_, ds_graph_set_node(__VA_ARGS__))
-#define ds_graph_attach(...) (DS_HERE_, ds_graph_attach(__VA_ARGS__))
-#define ds_graph_dot(...) (DS_HERE_, ds_graph_dot(__VA_ARGS__))
-#define ds_graph_dot_file(...) (DS_HERE_, ds_graph_dot_file(__VA_ARGS__))
-#define ds_graph_instantiate(...) (DS_HERE_, ds_graph_instantiate(__VA_ARGS__))
-#define ds_graph_upload(...) (DS_HERE_, ds_graph_upload(__VA_ARGS__))
-#define ds_graph_launch(...) (DS_HERE_, ds_graph_launch(__VA_ARGS__))
-#define ds_graph_exec_destroy(...) (DS_HERE_, ds_graph_exec_destroy(__VA_ARGS__))
-#define ds_graph_exec_update(...) (DS_HERE_, ds_graph_exec_update(__VA_ARGS__))
-#define ds_graph_exec_set_node(...) (DS_HERE_, ds_graph_exec_set_node(__VA_ARGS__))
-#define ds_graph_exec_enable_node(...) (DS_HERE_, ds_graph_exec_enable_node(__VA_ARGS__))
-#define ds_graph_exec_node_enabled(...) (DS_HERE_, ds_graph_exec_node_enabled(__VA_ARGS__))
-#define ds_graph_exec_replace_pointers(...) (DS_HERE_, ds_graph_exec_replace_pointers(__VA_ARGS__))
-#define ds_capture_begin(...) (DS_HERE_, ds_capture_begin(__VA_ARGS__))
-#define ds_capture_begin_to_graph(...) (DS_HERE_, ds_capture_begin_to_graph(__VA_ARGS__))
-#define ds_capture_end(...) (DS_HERE_, ds_capture_end(__VA_ARGS__))
-#define ds_capture_query(...) (DS_HERE_, ds_capture_query(__VA_ARGS__))
-#define ds_capture_get_info(...) (DS_HERE_, ds_capture_get_info(__VA_ARGS__))
-#define ds_capture_get_dependencies(...) (DS_HERE_, ds_capture_get_dependencies(__VA_ARGS__))
-#define ds_capture_update_dependencies(...) (DS_HERE_, ds_capture_update_dependencies(__VA_ARGS__))
-#define ds_capture_exchange_mode(...) (DS_HERE_, ds_capture_exchange_mode(__VA_ARGS__))
-#define ds_capture_function(...) (DS_HERE_, ds_capture_function(__VA_ARGS__))
-#define ds_domain_create(...) (DS_HERE_, ds_domain_create(__VA_ARGS__))
-#define ds_range_mark(...) (DS_HERE_, ds_range_mark(__VA_ARGS__))
-#define ds_range_mark_with(...) (DS_HERE_, ds_range_mark_with(__VA_ARGS__))
-#define ds_range_push(...) (DS_HERE_, ds_range_push(__VA_ARGS__))
-#define ds_range_push_with(...) (DS_HERE_, ds_range_push_with(__VA_ARGS__))
-#define ds_range_pop() (DS_HERE_, ds_range_pop())
-#define ds_range_pop_in(...) (DS_HERE_, ds_range_pop_in(__VA_ARGS__))
-#define ds_range_start(...) (DS_HERE_, ds_range_start(__VA_ARGS__))
-#define ds_range_start_with(...) (DS_HERE_, ds_range_start_with(__VA_ARGS__))
-#define ds_range_end(...) (DS_HERE_, ds_range_end(__VA_ARGS__))
-#define ds_range_hook(...) (DS_HERE_, ds_range_hook(__VA_ARGS__))
-#define ds_thread_set_label(...) (DS_HERE_, ds_thread_set_label(__VA_ARGS__))
-#define ds_range_scope_enter(...) (DS_HERE_, ds_range_scope_enter(__VA_ARGS__))
-#define ds_range_scope_enter_with(...) (DS_HERE_, ds_range_scope_enter_with(__VA_ARGS__))
-#define ds_cpu_get_stats(...) (DS_HERE_, ds_cpu_get_stats(__VA_ARGS__))
-#define ds_cpu_clock(...) (DS_HERE_, ds_cpu_clock(__VA_ARGS__))
+/* Each verb as a macro of the same name, which passes the caller's file and line. The function
+   stores them after the arguments are evaluated, so a verb in an argument keeps its own. */
+static inline DS_MUST_USE ds_result ds_at_init(const char *file_, int line_,
+        const ds_init_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_init)(desc_);
+}
+#define ds_init(...) ds_at_init(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_shutdown(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_shutdown)();
+}
+#define ds_shutdown() ds_at_shutdown(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_sync_debug_set(const char *file_, int line_,
+        ds_sync_debug_mode mode_) {
+    return ds_site_set(file_, line_), (ds_sync_debug_set)(mode_);
+}
+#define ds_sync_debug_set(...) ds_at_sync_debug_set(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_sync_debug_set_text(const char *file_, int line_,
+        const char *text_) {
+    return ds_site_set(file_, line_), (ds_sync_debug_set_text)(text_);
+}
+#define ds_sync_debug_set_text(...) ds_at_sync_debug_set_text(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_sync_debug_get(const char *file_, int line_,
+        ds_sync_debug_mode *out_) {
+    return ds_site_set(file_, line_), (ds_sync_debug_get)(out_);
+}
+#define ds_sync_debug_get(...) ds_at_sync_debug_get(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_backend_get(const char *file_, int line_,
+        int index_, ds_backend_info *out_) {
+    return ds_site_set(file_, line_), (ds_backend_get)(index_, out_);
+}
+#define ds_backend_get(...) ds_at_backend_get(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_backend_report(const char *file_, int line_,
+        char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_backend_report)(out_, size_);
+}
+#define ds_backend_report(...) ds_at_backend_report(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline int ds_at_is_available(const char *file_, int line_,
+        ds_device_type type_) {
+    return ds_site_set(file_, line_), (ds_is_available)(type_);
+}
+#define ds_is_available(...) ds_at_is_available(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_arch_list(const char *file_, int line_,
+        ds_device_type type_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_arch_list)(type_, out_, size_);
+}
+#define ds_arch_list(...) ds_at_arch_list(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_count(const char *file_, int line_,
+        ds_device_type type_, int *out_count_) {
+    return ds_site_set(file_, line_), (ds_device_count)(type_, out_count_);
+}
+#define ds_device_count(...) ds_at_device_count(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_parse(const char *file_, int line_,
+        const char *text_, ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_device_parse)(text_, out_);
+}
+#define ds_device_parse(...) ds_at_device_parse(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_print(const char *file_, int line_,
+        ds_device device_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_device_print)(device_, out_, size_);
+}
+#define ds_device_print(...) ds_at_device_print(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_get(const char *file_, int line_,
+        ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_device_get)(out_);
+}
+#define ds_device_get(...) ds_at_device_get(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_set(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_set)(device_);
+}
+#define ds_device_set(...) ds_at_device_set(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_push(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_push)(device_);
+}
+#define ds_device_push(...) ds_at_device_push(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_pop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_device_pop)();
+}
+#define ds_device_pop() ds_at_device_pop(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_device_get_properties(const char *file_, int line_,
+        ds_device device_, ds_device_properties *out_) {
+    return ds_site_set(file_, line_), (ds_device_get_properties)(device_, out_);
+}
+#define ds_device_get_properties(...) ds_at_device_get_properties(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_name(const char *file_, int line_,
+        ds_device device_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_device_name)(device_, out_, size_);
+}
+#define ds_device_name(...) ds_at_device_name(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_capability(const char *file_, int line_,
+        ds_device device_, int *out_major_, int *out_minor_) {
+    return ds_site_set(file_, line_), (ds_device_capability)(device_, out_major_, out_minor_);
+}
+#define ds_device_capability(...) ds_at_device_capability(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_uuid_print(const char *file_, int line_,
+        const unsigned char uuid_[16], char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_uuid_print)(uuid_, out_, size_);
+}
+#define ds_uuid_print(...) ds_at_uuid_print(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_memory_info(const char *file_, int line_,
+        ds_device device_, size_t *out_free_, size_t *out_total_) {
+    return ds_site_set(file_, line_), (ds_device_memory_info)(device_, out_free_, out_total_);
+}
+#define ds_device_memory_info(...) ds_at_device_memory_info(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_synchronize(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_synchronize)(device_);
+}
+#define ds_device_synchronize(...) ds_at_device_synchronize(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_reset(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_reset)(device_);
+}
+#define ds_device_reset(...) ds_at_device_reset(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_can_access_peer(const char *file_, int line_,
+        ds_device device_, ds_device peer_, int *out_) {
+    return ds_site_set(file_, line_), (ds_device_can_access_peer)(device_, peer_, out_);
+}
+#define ds_device_can_access_peer(...) ds_at_device_can_access_peer(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_priority_range(const char *file_, int line_,
+        ds_device device_, int *out_least_, int *out_greatest_) {
+    return ds_site_set(file_, line_), (ds_device_priority_range)(device_, out_least_, out_greatest_);
+}
+#define ds_device_priority_range(...) ds_at_device_priority_range(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_utilization(const char *file_, int line_,
+        ds_device device_, unsigned *out_gpu_percent_, unsigned *out_memory_percent_) {
+    return ds_site_set(file_, line_), (ds_device_utilization)(device_, out_gpu_percent_, out_memory_percent_);
+}
+#define ds_device_utilization(...) ds_at_device_utilization(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_temperature(const char *file_, int line_,
+        ds_device device_, unsigned *out_celsius_) {
+    return ds_site_set(file_, line_), (ds_device_temperature)(device_, out_celsius_);
+}
+#define ds_device_temperature(...) ds_at_device_temperature(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_power_draw(const char *file_, int line_,
+        ds_device device_, unsigned *out_milliwatts_) {
+    return ds_site_set(file_, line_), (ds_device_power_draw)(device_, out_milliwatts_);
+}
+#define ds_device_power_draw(...) ds_at_device_power_draw(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_clock_rate(const char *file_, int line_,
+        ds_device device_, unsigned *out_sm_mhz_, unsigned *out_memory_mhz_) {
+    return ds_site_set(file_, line_), (ds_device_clock_rate)(device_, out_sm_mhz_, out_memory_mhz_);
+}
+#define ds_device_clock_rate(...) ds_at_device_clock_rate(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_set_label(const char *file_, int line_,
+        ds_device device_, const char *label_) {
+    return ds_site_set(file_, line_), (ds_device_set_label)(device_, label_);
+}
+#define ds_device_set_label(...) ds_at_device_set_label(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_label(const char *file_, int line_,
+        ds_device device_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_device_label)(device_, out_, size_);
+}
+#define ds_device_label(...) ds_at_device_label(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_priority_from_paddle(const char *file_, int line_,
+        int paddle_priority_, int *out_priority_) {
+    return ds_site_set(file_, line_), (ds_priority_from_paddle)(paddle_priority_, out_priority_);
+}
+#define ds_priority_from_paddle(...) ds_at_priority_from_paddle(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_create(const char *file_, int line_,
+        const ds_stream_desc *desc_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_create)(desc_, out_);
+}
+#define ds_stream_create(...) ds_at_stream_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_retain(const char *file_, int line_,
+        ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_stream_retain)(stream_);
+}
+#define ds_stream_retain(...) ds_at_stream_retain(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_destroy(const char *file_, int line_,
+        ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_stream_destroy)(stream_);
+}
+#define ds_stream_destroy(...) ds_at_stream_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_query(const char *file_, int line_,
+        ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_stream_query)(stream_);
+}
+#define ds_stream_query(...) ds_at_stream_query(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_synchronize(const char *file_, int line_,
+        ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_stream_synchronize)(stream_);
+}
+#define ds_stream_synchronize(...) ds_at_stream_synchronize(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_synchronize_for(const char *file_, int line_,
+        ds_stream stream_, uint64_t timeout_ns_) {
+    return ds_site_set(file_, line_), (ds_stream_synchronize_for)(stream_, timeout_ns_);
+}
+#define ds_stream_synchronize_for(...) ds_at_stream_synchronize_for(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_legacy(const char *file_, int line_,
+        ds_device device_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_legacy)(device_, out_);
+}
+#define ds_stream_legacy(...) ds_at_stream_legacy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_per_thread(const char *file_, int line_,
+        ds_device device_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_per_thread)(device_, out_);
+}
+#define ds_stream_per_thread(...) ds_at_stream_per_thread(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_default(const char *file_, int line_,
+        ds_device device_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_default)(device_, out_);
+}
+#define ds_stream_default(...) ds_at_stream_default(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_wrap(const char *file_, int line_,
+        const ds_stream_native *native_, ds_ownership ownership_, void (*release_fn_)(void *user), void *user_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_wrap)(native_, ownership_, release_fn_, user_, out_);
+}
+#define ds_stream_wrap(...) ds_at_stream_wrap(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_export(const char *file_, int line_,
+        ds_stream stream_, ds_stream_native *out_) {
+    return ds_site_set(file_, line_), (ds_stream_export)(stream_, out_);
+}
+#define ds_stream_export(...) ds_at_stream_export(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_unwrap(const char *file_, int line_,
+        ds_stream stream_, ds_stream_native *out_) {
+    return ds_site_set(file_, line_), (ds_stream_unwrap)(stream_, out_);
+}
+#define ds_stream_unwrap(...) ds_at_stream_unwrap(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_id(const char *file_, int line_,
+        ds_stream stream_, uint64_t *out_) {
+    return ds_site_set(file_, line_), (ds_stream_id)(stream_, out_);
+}
+#define ds_stream_id(...) ds_at_stream_id(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_device(const char *file_, int line_,
+        ds_stream stream_, ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_stream_device)(stream_, out_);
+}
+#define ds_stream_device(...) ds_at_stream_device(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_flags(const char *file_, int line_,
+        ds_stream stream_, unsigned *out_) {
+    return ds_site_set(file_, line_), (ds_stream_flags)(stream_, out_);
+}
+#define ds_stream_flags(...) ds_at_stream_flags(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_priority(const char *file_, int line_,
+        ds_stream stream_, int *out_effective_, int *out_requested_) {
+    return ds_site_set(file_, line_), (ds_stream_priority)(stream_, out_effective_, out_requested_);
+}
+#define ds_stream_priority(...) ds_at_stream_priority(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_label(const char *file_, int line_,
+        ds_stream stream_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_stream_label)(stream_, out_, size_);
+}
+#define ds_stream_label(...) ds_at_stream_label(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_set_label(const char *file_, int line_,
+        ds_stream stream_, const char *label_) {
+    return ds_site_set(file_, line_), (ds_stream_set_label)(stream_, label_);
+}
+#define ds_stream_set_label(...) ds_at_stream_set_label(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_current(const char *file_, int line_,
+        ds_device device_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_current)(device_, out_);
+}
+#define ds_stream_current(...) ds_at_stream_current(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_use(const char *file_, int line_,
+        ds_stream stream_, unsigned flags_, ds_stream *out_previous_) {
+    return ds_site_set(file_, line_), (ds_stream_use)(stream_, flags_, out_previous_);
+}
+#define ds_stream_use(...) ds_at_stream_use(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_push(const char *file_, int line_,
+        ds_stream stream_, unsigned flags_) {
+    return ds_site_set(file_, line_), (ds_stream_push)(stream_, flags_);
+}
+#define ds_stream_push(...) ds_at_stream_push(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_pop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_stream_pop)();
+}
+#define ds_stream_pop() ds_at_stream_pop(__FILE__, __LINE__)
+
+static inline ds_scope ds_at_stream_scope_enter(const char *file_, int line_,
+        ds_stream stream_, unsigned flags_) {
+    return ds_site_set(file_, line_), (ds_stream_scope_enter)(stream_, flags_);
+}
+#define ds_stream_scope_enter(...) ds_at_stream_scope_enter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_scope ds_at_device_scope_enter(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_scope_enter)(device_);
+}
+#define ds_device_scope_enter(...) ds_at_device_scope_enter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_create(const char *file_, int line_,
+        unsigned flags_, const char *label_, ds_event *out_) {
+    return ds_site_set(file_, line_), (ds_event_create)(flags_, label_, out_);
+}
+#define ds_event_create(...) ds_at_event_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_destroy(const char *file_, int line_,
+        ds_event event_) {
+    return ds_site_set(file_, line_), (ds_event_destroy)(event_);
+}
+#define ds_event_destroy(...) ds_at_event_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_record(const char *file_, int line_,
+        ds_event event_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_event_record)(event_, stream_);
+}
+#define ds_event_record(...) ds_at_event_record(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_record_new(const char *file_, int line_,
+        ds_stream stream_, unsigned flags_, ds_event *out_) {
+    return ds_site_set(file_, line_), (ds_stream_record_new)(stream_, flags_, out_);
+}
+#define ds_stream_record_new(...) ds_at_stream_record_new(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_wait_event(const char *file_, int line_,
+        ds_stream stream_, ds_event event_) {
+    return ds_site_set(file_, line_), (ds_stream_wait_event)(stream_, event_);
+}
+#define ds_stream_wait_event(...) ds_at_stream_wait_event(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_wait_stream(const char *file_, int line_,
+        ds_stream stream_, ds_stream other_) {
+    return ds_site_set(file_, line_), (ds_stream_wait_stream)(stream_, other_);
+}
+#define ds_stream_wait_stream(...) ds_at_stream_wait_stream(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_record_external(const char *file_, int line_,
+        ds_event event_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_event_record_external)(event_, stream_);
+}
+#define ds_event_record_external(...) ds_at_event_record_external(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_wait_event_external(const char *file_, int line_,
+        ds_stream stream_, ds_event event_) {
+    return ds_site_set(file_, line_), (ds_stream_wait_event_external)(stream_, event_);
+}
+#define ds_stream_wait_event_external(...) ds_at_stream_wait_event_external(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_query(const char *file_, int line_,
+        ds_event event_) {
+    return ds_site_set(file_, line_), (ds_event_query)(event_);
+}
+#define ds_event_query(...) ds_at_event_query(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_synchronize(const char *file_, int line_,
+        ds_event event_) {
+    return ds_site_set(file_, line_), (ds_event_synchronize)(event_);
+}
+#define ds_event_synchronize(...) ds_at_event_synchronize(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_synchronize_for(const char *file_, int line_,
+        ds_event event_, uint64_t timeout_ns_) {
+    return ds_site_set(file_, line_), (ds_event_synchronize_for)(event_, timeout_ns_);
+}
+#define ds_event_synchronize_for(...) ds_at_event_synchronize_for(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_elapsed_ms(const char *file_, int line_,
+        ds_event start_, ds_event end_, double *out_ms_) {
+    return ds_site_set(file_, line_), (ds_event_elapsed_ms)(start_, end_, out_ms_);
+}
+#define ds_event_elapsed_ms(...) ds_at_event_elapsed_ms(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_device(const char *file_, int line_,
+        ds_event event_, ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_event_device)(event_, out_);
+}
+#define ds_event_device(...) ds_at_event_device(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_flags(const char *file_, int line_,
+        ds_event event_, unsigned *out_) {
+    return ds_site_set(file_, line_), (ds_event_flags)(event_, out_);
+}
+#define ds_event_flags(...) ds_at_event_flags(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_export(const char *file_, int line_,
+        ds_event event_, ds_ipc_event_handle *out_) {
+    return ds_site_set(file_, line_), (ds_event_export)(event_, out_);
+}
+#define ds_event_export(...) ds_at_event_export(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_import(const char *file_, int line_,
+        ds_device device_, const ds_ipc_event_handle *handle_, ds_event *out_) {
+    return ds_site_set(file_, line_), (ds_event_import)(device_, handle_, out_);
+}
+#define ds_event_import(...) ds_at_event_import(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_alloc(const char *file_, int line_,
+        ds_device device_, size_t size_, void **out_) {
+    return ds_site_set(file_, line_), (ds_alloc)(device_, size_, out_);
+}
+#define ds_alloc(...) ds_at_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_alloc_pitch(const char *file_, int line_,
+        ds_device device_, size_t width_, size_t height_, void **out_, size_t *out_pitch_) {
+    return ds_site_set(file_, line_), (ds_alloc_pitch)(device_, width_, height_, out_, out_pitch_);
+}
+#define ds_alloc_pitch(...) ds_at_alloc_pitch(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_free(const char *file_, int line_,
+        void *ptr_) {
+    return ds_site_set(file_, line_), (ds_free)(ptr_);
+}
+#define ds_free(...) ds_at_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_host_alloc(const char *file_, int line_,
+        size_t size_, void **out_) {
+    return ds_site_set(file_, line_), (ds_host_alloc)(size_, out_);
+}
+#define ds_host_alloc(...) ds_at_host_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_host_free(const char *file_, int line_,
+        void *ptr_) {
+    return ds_site_set(file_, line_), (ds_host_free)(ptr_);
+}
+#define ds_host_free(...) ds_at_host_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_host_register(const char *file_, int line_,
+        void *ptr_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_host_register)(ptr_, size_);
+}
+#define ds_host_register(...) ds_at_host_register(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_host_unregister(const char *file_, int line_,
+        void *ptr_) {
+    return ds_site_set(file_, line_), (ds_host_unregister)(ptr_);
+}
+#define ds_host_unregister(...) ds_at_host_unregister(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pointer_query(const char *file_, int line_,
+        const void *ptr_, ds_pointer_info *out_) {
+    return ds_site_set(file_, line_), (ds_pointer_query)(ptr_, out_);
+}
+#define ds_pointer_query(...) ds_at_pointer_query(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_of(const char *file_, int line_,
+        const void *ptr_, ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_device_of)(ptr_, out_);
+}
+#define ds_device_of(...) ds_at_device_of(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_scope ds_at_device_of_scope_enter(const char *file_, int line_,
+        const void *ptr_) {
+    return ds_site_set(file_, line_), (ds_device_of_scope_enter)(ptr_);
+}
+#define ds_device_of_scope_enter(...) ds_at_device_of_scope_enter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_copy(const char *file_, int line_,
+        void *dst_, const void *src_, size_t size_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_copy)(dst_, src_, size_, stream_);
+}
+#define ds_copy(...) ds_at_copy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_copy_with(const char *file_, int line_,
+        void *dst_, const void *src_, size_t size_, unsigned flags_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_copy_with)(dst_, src_, size_, flags_, stream_);
+}
+#define ds_copy_with(...) ds_at_copy_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_copy_2d(const char *file_, int line_,
+        void *dst_, size_t dst_pitch_, const void *src_, size_t src_pitch_, size_t width_, size_t height_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_copy_2d)(dst_, dst_pitch_, src_, src_pitch_, width_, height_, stream_);
+}
+#define ds_copy_2d(...) ds_at_copy_2d(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_copy_peer(const char *file_, int line_,
+        void *dst_, ds_device dst_device_, const void *src_, ds_device src_device_, size_t size_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_copy_peer)(dst_, dst_device_, src_, src_device_, size_, stream_);
+}
+#define ds_copy_peer(...) ds_at_copy_peer(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_fill(const char *file_, int line_,
+        void *ptr_, uint32_t value_, size_t value_size_, size_t count_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_fill)(ptr_, value_, value_size_, count_, stream_);
+}
+#define ds_fill(...) ds_at_fill(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_fill_2d(const char *file_, int line_,
+        void *ptr_, size_t pitch_, uint32_t value_, size_t value_size_, size_t width_, size_t height_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_fill_2d)(ptr_, pitch_, value_, value_size_, width_, height_, stream_);
+}
+#define ds_fill_2d(...) ds_at_fill_2d(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_launch_host_func(const char *file_, int line_,
+        ds_stream stream_, ds_host_fn fn_, void *user_, ds_host_fn dtor_fn_) {
+    return ds_site_set(file_, line_), (ds_launch_host_func)(stream_, fn_, user_, dtor_fn_);
+}
+#define ds_launch_host_func(...) ds_at_launch_host_func(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_add_callback(const char *file_, int line_,
+        ds_stream stream_, ds_callback_fn fn_, void *user_, ds_host_fn dtor_fn_) {
+    return ds_site_set(file_, line_), (ds_add_callback)(stream_, fn_, user_, dtor_fn_);
+}
+#define ds_add_callback(...) ds_at_add_callback(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_dtype_print(const char *file_, int line_,
+        ds_dtype dtype_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_dtype_print)(dtype_, out_, size_);
+}
+#define ds_dtype_print(...) ds_at_dtype_print(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_dtype_parse(const char *file_, int line_,
+        const char *text_, ds_dtype *out_) {
+    return ds_site_set(file_, line_), (ds_dtype_parse)(text_, out_);
+}
+#define ds_dtype_parse(...) ds_at_dtype_parse(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_kernel_create(const char *file_, int line_,
+        const ds_kernel_desc *desc_, ds_kernel *out_) {
+    return ds_site_set(file_, line_), (ds_kernel_create)(desc_, out_);
+}
+#define ds_kernel_create(...) ds_at_kernel_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_kernel_load(const char *file_, int line_,
+        ds_kernel kernel_, ds_device device_) {
+    return ds_site_set(file_, line_), (ds_kernel_load)(kernel_, device_);
+}
+#define ds_kernel_load(...) ds_at_kernel_load(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_kernel_destroy(const char *file_, int line_,
+        ds_kernel kernel_) {
+    return ds_site_set(file_, line_), (ds_kernel_destroy)(kernel_);
+}
+#define ds_kernel_destroy(...) ds_at_kernel_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_launch(const char *file_, int line_,
+        ds_kernel kernel_, size_t items_, const void *args_, size_t args_size_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_launch)(kernel_, items_, args_, args_size_, stream_);
+}
+#define ds_launch(...) ds_at_launch(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_launch_grid(const char *file_, int line_,
+        ds_kernel kernel_, const ds_grid *grid_, const void *args_, size_t args_size_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_launch_grid)(kernel_, grid_, args_, args_size_, stream_);
+}
+#define ds_launch_grid(...) ds_at_launch_grid(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_create(const char *file_, int line_,
+        const ds_graph_desc *desc_, ds_graph *out_) {
+    return ds_site_set(file_, line_), (ds_graph_create)(desc_, out_);
+}
+#define ds_graph_create(...) ds_at_graph_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_destroy(const char *file_, int line_,
+        ds_graph graph_) {
+    return ds_site_set(file_, line_), (ds_graph_destroy)(graph_);
+}
+#define ds_graph_destroy(...) ds_at_graph_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_clone(const char *file_, int line_,
+        ds_graph graph_, ds_graph *out_) {
+    return ds_site_set(file_, line_), (ds_graph_clone)(graph_, out_);
+}
+#define ds_graph_clone(...) ds_at_graph_clone(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_find_in_clone(const char *file_, int line_,
+        ds_graph clone_, ds_graph_node node_, ds_graph_node *out_) {
+    return ds_site_set(file_, line_), (ds_graph_find_in_clone)(clone_, node_, out_);
+}
+#define ds_graph_find_in_clone(...) ds_at_graph_find_in_clone(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_add(const char *file_, int line_,
+        ds_graph graph_, const ds_node_desc *desc_, const ds_graph_node *dependencies_, size_t count_, ds_graph_node *out_) {
+    return ds_site_set(file_, line_), (ds_graph_add)(graph_, desc_, dependencies_, count_, out_);
+}
+#define ds_graph_add(...) ds_at_graph_add(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_add_edges(const char *file_, int line_,
+        ds_graph graph_, const ds_graph_node *from_, const ds_graph_node *to_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_graph_add_edges)(graph_, from_, to_, count_);
+}
+#define ds_graph_add_edges(...) ds_at_graph_add_edges(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_get_nodes(const char *file_, int line_,
+        ds_graph graph_, ds_graph_node *out_, size_t room_, size_t *out_count_) {
+    return ds_site_set(file_, line_), (ds_graph_get_nodes)(graph_, out_, room_, out_count_);
+}
+#define ds_graph_get_nodes(...) ds_at_graph_get_nodes(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_get_edges(const char *file_, int line_,
+        ds_graph graph_, ds_graph_node *out_from_, ds_graph_node *out_to_, size_t room_, size_t *out_count_) {
+    return ds_site_set(file_, line_), (ds_graph_get_edges)(graph_, out_from_, out_to_, room_, out_count_);
+}
+#define ds_graph_get_edges(...) ds_at_graph_get_edges(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_get_node(const char *file_, int line_,
+        ds_graph graph_, ds_graph_node node_, ds_node_desc *out_, ds_site *out_site_) {
+    return ds_site_set(file_, line_), (ds_graph_get_node)(graph_, node_, out_, out_site_);
+}
+#define ds_graph_get_node(...) ds_at_graph_get_node(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_set_node(const char *file_, int line_,
+        ds_graph graph_, ds_graph_node node_, const ds_node_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_graph_set_node)(graph_, node_, desc_);
+}
+#define ds_graph_set_node(...) ds_at_graph_set_node(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_attach(const char *file_, int line_,
+        ds_graph graph_, void *user_, ds_host_fn dtor_fn_) {
+    return ds_site_set(file_, line_), (ds_graph_attach)(graph_, user_, dtor_fn_);
+}
+#define ds_graph_attach(...) ds_at_graph_attach(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_dot(const char *file_, int line_,
+        ds_graph graph_, unsigned flags_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_graph_dot)(graph_, flags_, write_fn_, user_);
+}
+#define ds_graph_dot(...) ds_at_graph_dot(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_dot_file(const char *file_, int line_,
+        ds_graph graph_, unsigned flags_, const char *path_) {
+    return ds_site_set(file_, line_), (ds_graph_dot_file)(graph_, flags_, path_);
+}
+#define ds_graph_dot_file(...) ds_at_graph_dot_file(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_instantiate(const char *file_, int line_,
+        ds_graph graph_, const ds_graph_exec_desc *desc_, ds_graph_exec *out_) {
+    return ds_site_set(file_, line_), (ds_graph_instantiate)(graph_, desc_, out_);
+}
+#define ds_graph_instantiate(...) ds_at_graph_instantiate(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_upload(const char *file_, int line_,
+        ds_graph_exec exec_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_graph_upload)(exec_, stream_);
+}
+#define ds_graph_upload(...) ds_at_graph_upload(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_launch(const char *file_, int line_,
+        ds_graph_exec exec_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_graph_launch)(exec_, stream_);
+}
+#define ds_graph_launch(...) ds_at_graph_launch(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_destroy(const char *file_, int line_,
+        ds_graph_exec exec_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_destroy)(exec_);
+}
+#define ds_graph_exec_destroy(...) ds_at_graph_exec_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_update(const char *file_, int line_,
+        ds_graph_exec exec_, ds_graph graph_, ds_graph_update_info *out_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_update)(exec_, graph_, out_);
+}
+#define ds_graph_exec_update(...) ds_at_graph_exec_update(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_set_node(const char *file_, int line_,
+        ds_graph_exec exec_, ds_graph_node node_, const ds_node_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_set_node)(exec_, node_, desc_);
+}
+#define ds_graph_exec_set_node(...) ds_at_graph_exec_set_node(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_enable_node(const char *file_, int line_,
+        ds_graph_exec exec_, ds_graph_node node_, int enabled_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_enable_node)(exec_, node_, enabled_);
+}
+#define ds_graph_exec_enable_node(...) ds_at_graph_exec_enable_node(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_node_enabled(const char *file_, int line_,
+        ds_graph_exec exec_, ds_graph_node node_, int *out_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_node_enabled)(exec_, node_, out_);
+}
+#define ds_graph_exec_node_enabled(...) ds_at_graph_exec_node_enabled(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_replace_pointers(const char *file_, int line_,
+        ds_graph_exec exec_, void *const *old_pointers_, void *const *new_pointers_, size_t count_, size_t *out_replaced_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_replace_pointers)(exec_, old_pointers_, new_pointers_, count_, out_replaced_);
+}
+#define ds_graph_exec_replace_pointers(...) ds_at_graph_exec_replace_pointers(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_begin(const char *file_, int line_,
+        ds_stream stream_, ds_capture_mode mode_) {
+    return ds_site_set(file_, line_), (ds_capture_begin)(stream_, mode_);
+}
+#define ds_capture_begin(...) ds_at_capture_begin(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_begin_to_graph(const char *file_, int line_,
+        ds_stream stream_, ds_graph graph_, const ds_graph_node *dependencies_, size_t count_, ds_capture_mode mode_) {
+    return ds_site_set(file_, line_), (ds_capture_begin_to_graph)(stream_, graph_, dependencies_, count_, mode_);
+}
+#define ds_capture_begin_to_graph(...) ds_at_capture_begin_to_graph(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_end(const char *file_, int line_,
+        ds_stream stream_, ds_graph *out_) {
+    return ds_site_set(file_, line_), (ds_capture_end)(stream_, out_);
+}
+#define ds_capture_end(...) ds_at_capture_end(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_query(const char *file_, int line_,
+        ds_stream stream_, ds_capture_status *out_) {
+    return ds_site_set(file_, line_), (ds_capture_query)(stream_, out_);
+}
+#define ds_capture_query(...) ds_at_capture_query(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_get_info(const char *file_, int line_,
+        ds_stream stream_, ds_capture_info *out_) {
+    return ds_site_set(file_, line_), (ds_capture_get_info)(stream_, out_);
+}
+#define ds_capture_get_info(...) ds_at_capture_get_info(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_get_dependencies(const char *file_, int line_,
+        ds_stream stream_, ds_graph_node *out_, size_t room_, size_t *out_count_) {
+    return ds_site_set(file_, line_), (ds_capture_get_dependencies)(stream_, out_, room_, out_count_);
+}
+#define ds_capture_get_dependencies(...) ds_at_capture_get_dependencies(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_update_dependencies(const char *file_, int line_,
+        ds_stream stream_, const ds_graph_node *nodes_, size_t count_, unsigned how_) {
+    return ds_site_set(file_, line_), (ds_capture_update_dependencies)(stream_, nodes_, count_, how_);
+}
+#define ds_capture_update_dependencies(...) ds_at_capture_update_dependencies(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_exchange_mode(const char *file_, int line_,
+        ds_capture_mode *mode_) {
+    return ds_site_set(file_, line_), (ds_capture_exchange_mode)(mode_);
+}
+#define ds_capture_exchange_mode(...) ds_at_capture_exchange_mode(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_function(const char *file_, int line_,
+        ds_stream stream_, ds_capture_fn fn_, void *user_, ds_graph *out_) {
+    return ds_site_set(file_, line_), (ds_capture_function)(stream_, fn_, user_, out_);
+}
+#define ds_capture_function(...) ds_at_capture_function(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_domain_create(const char *file_, int line_,
+        const char *name_, ds_domain *out_) {
+    return ds_site_set(file_, line_), (ds_domain_create)(name_, out_);
+}
+#define ds_domain_create(...) ds_at_domain_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_range_mark(const char *file_, int line_,
+        const char *text_) {
+    return ds_site_set(file_, line_), (ds_range_mark)(text_);
+}
+#define ds_range_mark(...) ds_at_range_mark(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_range_mark_with(const char *file_, int line_,
+        const ds_range_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_range_mark_with)(desc_);
+}
+#define ds_range_mark_with(...) ds_at_range_mark_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline int ds_at_range_push(const char *file_, int line_,
+        const char *text_) {
+    return ds_site_set(file_, line_), (ds_range_push)(text_);
+}
+#define ds_range_push(...) ds_at_range_push(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline int ds_at_range_push_with(const char *file_, int line_,
+        const ds_range_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_range_push_with)(desc_);
+}
+#define ds_range_push_with(...) ds_at_range_push_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline int ds_at_range_pop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_range_pop)();
+}
+#define ds_range_pop() ds_at_range_pop(__FILE__, __LINE__)
+
+static inline int ds_at_range_pop_in(const char *file_, int line_,
+        ds_domain domain_) {
+    return ds_site_set(file_, line_), (ds_range_pop_in)(domain_);
+}
+#define ds_range_pop_in(...) ds_at_range_pop_in(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_range_start(const char *file_, int line_,
+        const char *text_, ds_range *out_) {
+    return ds_site_set(file_, line_), (ds_range_start)(text_, out_);
+}
+#define ds_range_start(...) ds_at_range_start(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_range_start_with(const char *file_, int line_,
+        const ds_range_desc *desc_, ds_range *out_) {
+    return ds_site_set(file_, line_), (ds_range_start_with)(desc_, out_);
+}
+#define ds_range_start_with(...) ds_at_range_start_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_range_end(const char *file_, int line_,
+        ds_range range_) {
+    return ds_site_set(file_, line_), (ds_range_end)(range_);
+}
+#define ds_range_end(...) ds_at_range_end(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_range_hook(const char *file_, int line_,
+        ds_range_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_range_hook)(fn_, user_);
+}
+#define ds_range_hook(...) ds_at_range_hook(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_thread_set_label(const char *file_, int line_,
+        const char *label_) {
+    return ds_site_set(file_, line_), (ds_thread_set_label)(label_);
+}
+#define ds_thread_set_label(...) ds_at_thread_set_label(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_range_scope ds_at_range_scope_enter(const char *file_, int line_,
+        const char *text_) {
+    return ds_site_set(file_, line_), (ds_range_scope_enter)(text_);
+}
+#define ds_range_scope_enter(...) ds_at_range_scope_enter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_range_scope ds_at_range_scope_enter_with(const char *file_, int line_,
+        const ds_range_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_range_scope_enter_with)(desc_);
+}
+#define ds_range_scope_enter_with(...) ds_at_range_scope_enter_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_cpu_get_stats(const char *file_, int line_,
+        ds_cpu_stats *out_) {
+    return ds_site_set(file_, line_), (ds_cpu_get_stats)(out_);
+}
+#define ds_cpu_get_stats(...) ds_at_cpu_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_cpu_clock(const char *file_, int line_,
+        int64_t *out_ns_) {
+    return ds_site_set(file_, line_), (ds_cpu_clock)(out_ns_);
+}
+#define ds_cpu_clock(...) ds_at_cpu_clock(__FILE__, __LINE__, __VA_ARGS__)
 
 #endif
 
@@ -2788,6 +3509,7 @@ typedef struct ds__stream {
     /* a wrapper of a default stream has that one's native form, and a reference to it */
     ds_stream base;
     _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
+    uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
     /* the allocator's: the stream's memory in its device's default pool */
     _Atomic(void *) arena;
     _Atomic int owners;
@@ -18324,10 +19046,15 @@ static void ds__stream_free(void *object) {
     ds__release(s->label);
 }
 
-/* A wrapper's native stream and release function are the program's: it expects them back soon. */
 static int ds__stream_batched(const void *object) {
-    const ds__stream *s = object;
-    return !s->release_fn && !s->base.id && !s->borrowed && !atomic_load(&s->unwrapped);
+    return !((const ds__stream *)object)->prompt;
+}
+
+/* Makes the handle stale. A wrapper's native stream and release function are the program's, which
+   expects them back soon. The end of a stream in a capture changes the capture. */
+static void ds__stream_kill(ds__stream *s) {
+    s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open();
+    ds__table_kill(&ds__g.streams, s);
 }
 
 /* Drops the reference of a current-stream slot; a zero handle is allowed. */
@@ -18460,7 +19187,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
                 gone_fn(s);
             if (s->borrowed && !s->base.id)
                 s->driver->stream_hide(s->native);
-            ds__table_kill(&ds__g.streams, s);
+            ds__stream_kill(s);
         }
     }
     ds__stream_unpin(s);
@@ -18770,7 +19497,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     if (r == DS_OK) {
         atomic_store(&s->unwrapped, 1);
         s->driver->stream_unwrap(s->native);
-        ds__table_kill(&ds__g.streams, s);
+        ds__stream_kill(s);
     }
     ds__stream_unpin(s);
     return r;

@@ -1618,10 +1618,11 @@ typedef struct ds_cpu_stats {
     uint64_t staged_copies; /**< copies between devices that cannot reach each other */
     /** operations that the calling thread ran at once on an idle stream */
     uint64_t inline_operations;
-    uint64_t helped;    /**< times a waiting host thread ran a stream */
-    int workers;        /**< worker threads */
-    int host_threads;   /**< threads for host functions, so far */
-    int streams;        /**< streams alive, destroyed ones that still have work included */
+    uint64_t helped;  /**< times a waiting host thread ran a stream */
+    int workers;      /**< worker threads */
+    int host_threads; /**< threads for host functions, so far */
+    /** streams alive, with destroyed ones that have work or wait to be reclaimed (64 at a time) */
+    int streams;
     size_t queue_bytes; /**< memory that holds pending operations, spare blocks included */
 } ds_cpu_stats;
 
@@ -1636,6 +1637,12 @@ DSDEF DS_MUST_USE ds_result ds_cpu_clock(int64_t *out_ns);
 
 /** The calling thread's site for its next call. */
 DSDATA __thread ds_site ds_call_site;
+
+/** Sets it; used by the macros. */
+static inline void ds_site_set(const char *file, int line) {
+    ds_call_site.file = file;
+    ds_call_site.line = line;
+}
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -1745,153 +1752,867 @@ struct ds_range_guard_ {
 
 #ifndef DEVSTREAM_NO_SITES
 
-/* Each verb as a macro of the same name, which stores the caller's file and line for the function
-   to take. */
-#define DS_HERE_ ((void)(ds_call_site.file = __FILE__, ds_call_site.line = __LINE__))
-#define ds_init(...) (DS_HERE_, ds_init(__VA_ARGS__))
-#define ds_shutdown() (DS_HERE_, ds_shutdown())
-#define ds_sync_debug_set(...) (DS_HERE_, ds_sync_debug_set(__VA_ARGS__))
-#define ds_sync_debug_set_text(...) (DS_HERE_, ds_sync_debug_set_text(__VA_ARGS__))
-#define ds_sync_debug_get(...) (DS_HERE_, ds_sync_debug_get(__VA_ARGS__))
-#define ds_backend_get(...) (DS_HERE_, ds_backend_get(__VA_ARGS__))
-#define ds_backend_report(...) (DS_HERE_, ds_backend_report(__VA_ARGS__))
-#define ds_is_available(...) (DS_HERE_, ds_is_available(__VA_ARGS__))
-#define ds_arch_list(...) (DS_HERE_, ds_arch_list(__VA_ARGS__))
-#define ds_device_count(...) (DS_HERE_, ds_device_count(__VA_ARGS__))
-#define ds_device_parse(...) (DS_HERE_, ds_device_parse(__VA_ARGS__))
-#define ds_device_print(...) (DS_HERE_, ds_device_print(__VA_ARGS__))
-#define ds_device_get(...) (DS_HERE_, ds_device_get(__VA_ARGS__))
-#define ds_device_set(...) (DS_HERE_, ds_device_set(__VA_ARGS__))
-#define ds_device_push(...) (DS_HERE_, ds_device_push(__VA_ARGS__))
-#define ds_device_pop() (DS_HERE_, ds_device_pop())
-#define ds_device_get_properties(...) (DS_HERE_, ds_device_get_properties(__VA_ARGS__))
-#define ds_device_name(...) (DS_HERE_, ds_device_name(__VA_ARGS__))
-#define ds_device_capability(...) (DS_HERE_, ds_device_capability(__VA_ARGS__))
-#define ds_uuid_print(...) (DS_HERE_, ds_uuid_print(__VA_ARGS__))
-#define ds_device_memory_info(...) (DS_HERE_, ds_device_memory_info(__VA_ARGS__))
-#define ds_device_synchronize(...) (DS_HERE_, ds_device_synchronize(__VA_ARGS__))
-#define ds_device_reset(...) (DS_HERE_, ds_device_reset(__VA_ARGS__))
-#define ds_device_can_access_peer(...) (DS_HERE_, ds_device_can_access_peer(__VA_ARGS__))
-#define ds_device_priority_range(...) (DS_HERE_, ds_device_priority_range(__VA_ARGS__))
-#define ds_device_utilization(...) (DS_HERE_, ds_device_utilization(__VA_ARGS__))
-#define ds_device_temperature(...) (DS_HERE_, ds_device_temperature(__VA_ARGS__))
-#define ds_device_power_draw(...) (DS_HERE_, ds_device_power_draw(__VA_ARGS__))
-#define ds_device_clock_rate(...) (DS_HERE_, ds_device_clock_rate(__VA_ARGS__))
-#define ds_device_set_label(...) (DS_HERE_, ds_device_set_label(__VA_ARGS__))
-#define ds_device_label(...) (DS_HERE_, ds_device_label(__VA_ARGS__))
-#define ds_priority_from_paddle(...) (DS_HERE_, ds_priority_from_paddle(__VA_ARGS__))
-#define ds_stream_create(...) (DS_HERE_, ds_stream_create(__VA_ARGS__))
-#define ds_stream_retain(...) (DS_HERE_, ds_stream_retain(__VA_ARGS__))
-#define ds_stream_destroy(...) (DS_HERE_, ds_stream_destroy(__VA_ARGS__))
-#define ds_stream_query(...) (DS_HERE_, ds_stream_query(__VA_ARGS__))
-#define ds_stream_synchronize(...) (DS_HERE_, ds_stream_synchronize(__VA_ARGS__))
-#define ds_stream_synchronize_for(...) (DS_HERE_, ds_stream_synchronize_for(__VA_ARGS__))
-#define ds_stream_legacy(...) (DS_HERE_, ds_stream_legacy(__VA_ARGS__))
-#define ds_stream_per_thread(...) (DS_HERE_, ds_stream_per_thread(__VA_ARGS__))
-#define ds_stream_default(...) (DS_HERE_, ds_stream_default(__VA_ARGS__))
-#define ds_stream_wrap(...) (DS_HERE_, ds_stream_wrap(__VA_ARGS__))
-#define ds_stream_export(...) (DS_HERE_, ds_stream_export(__VA_ARGS__))
-#define ds_stream_unwrap(...) (DS_HERE_, ds_stream_unwrap(__VA_ARGS__))
-#define ds_stream_id(...) (DS_HERE_, ds_stream_id(__VA_ARGS__))
-#define ds_stream_device(...) (DS_HERE_, ds_stream_device(__VA_ARGS__))
-#define ds_stream_flags(...) (DS_HERE_, ds_stream_flags(__VA_ARGS__))
-#define ds_stream_priority(...) (DS_HERE_, ds_stream_priority(__VA_ARGS__))
-#define ds_stream_label(...) (DS_HERE_, ds_stream_label(__VA_ARGS__))
-#define ds_stream_set_label(...) (DS_HERE_, ds_stream_set_label(__VA_ARGS__))
-#define ds_stream_current(...) (DS_HERE_, ds_stream_current(__VA_ARGS__))
-#define ds_stream_use(...) (DS_HERE_, ds_stream_use(__VA_ARGS__))
-#define ds_stream_push(...) (DS_HERE_, ds_stream_push(__VA_ARGS__))
-#define ds_stream_pop() (DS_HERE_, ds_stream_pop())
-#define ds_stream_scope_enter(...) (DS_HERE_, ds_stream_scope_enter(__VA_ARGS__))
-#define ds_device_scope_enter(...) (DS_HERE_, ds_device_scope_enter(__VA_ARGS__))
-#define ds_event_create(...) (DS_HERE_, ds_event_create(__VA_ARGS__))
-#define ds_event_destroy(...) (DS_HERE_, ds_event_destroy(__VA_ARGS__))
-#define ds_event_record(...) (DS_HERE_, ds_event_record(__VA_ARGS__))
-#define ds_stream_record_new(...) (DS_HERE_, ds_stream_record_new(__VA_ARGS__))
-#define ds_stream_wait_event(...) (DS_HERE_, ds_stream_wait_event(__VA_ARGS__))
-#define ds_stream_wait_stream(...) (DS_HERE_, ds_stream_wait_stream(__VA_ARGS__))
-#define ds_event_record_external(...) (DS_HERE_, ds_event_record_external(__VA_ARGS__))
-#define ds_stream_wait_event_external(...) (DS_HERE_, ds_stream_wait_event_external(__VA_ARGS__))
-#define ds_event_query(...) (DS_HERE_, ds_event_query(__VA_ARGS__))
-#define ds_event_synchronize(...) (DS_HERE_, ds_event_synchronize(__VA_ARGS__))
-#define ds_event_synchronize_for(...) (DS_HERE_, ds_event_synchronize_for(__VA_ARGS__))
-#define ds_event_elapsed_ms(...) (DS_HERE_, ds_event_elapsed_ms(__VA_ARGS__))
-#define ds_event_device(...) (DS_HERE_, ds_event_device(__VA_ARGS__))
-#define ds_event_flags(...) (DS_HERE_, ds_event_flags(__VA_ARGS__))
-#define ds_event_export(...) (DS_HERE_, ds_event_export(__VA_ARGS__))
-#define ds_event_import(...) (DS_HERE_, ds_event_import(__VA_ARGS__))
-#define ds_alloc(...) (DS_HERE_, ds_alloc(__VA_ARGS__))
-#define ds_alloc_pitch(...) (DS_HERE_, ds_alloc_pitch(__VA_ARGS__))
-#define ds_free(...) (DS_HERE_, ds_free(__VA_ARGS__))
-#define ds_host_alloc(...) (DS_HERE_, ds_host_alloc(__VA_ARGS__))
-#define ds_host_free(...) (DS_HERE_, ds_host_free(__VA_ARGS__))
-#define ds_host_register(...) (DS_HERE_, ds_host_register(__VA_ARGS__))
-#define ds_host_unregister(...) (DS_HERE_, ds_host_unregister(__VA_ARGS__))
-#define ds_pointer_query(...) (DS_HERE_, ds_pointer_query(__VA_ARGS__))
-#define ds_device_of(...) (DS_HERE_, ds_device_of(__VA_ARGS__))
-#define ds_device_of_scope_enter(...) (DS_HERE_, ds_device_of_scope_enter(__VA_ARGS__))
-#define ds_copy(...) (DS_HERE_, ds_copy(__VA_ARGS__))
-#define ds_copy_with(...) (DS_HERE_, ds_copy_with(__VA_ARGS__))
-#define ds_copy_2d(...) (DS_HERE_, ds_copy_2d(__VA_ARGS__))
-#define ds_copy_peer(...) (DS_HERE_, ds_copy_peer(__VA_ARGS__))
-#define ds_fill(...) (DS_HERE_, ds_fill(__VA_ARGS__))
-#define ds_fill_2d(...) (DS_HERE_, ds_fill_2d(__VA_ARGS__))
-#define ds_launch_host_func(...) (DS_HERE_, ds_launch_host_func(__VA_ARGS__))
-#define ds_add_callback(...) (DS_HERE_, ds_add_callback(__VA_ARGS__))
-#define ds_dtype_print(...) (DS_HERE_, ds_dtype_print(__VA_ARGS__))
-#define ds_dtype_parse(...) (DS_HERE_, ds_dtype_parse(__VA_ARGS__))
-#define ds_kernel_create(...) (DS_HERE_, ds_kernel_create(__VA_ARGS__))
-#define ds_kernel_load(...) (DS_HERE_, ds_kernel_load(__VA_ARGS__))
-#define ds_kernel_destroy(...) (DS_HERE_, ds_kernel_destroy(__VA_ARGS__))
-#define ds_launch(...) (DS_HERE_, ds_launch(__VA_ARGS__))
-#define ds_launch_grid(...) (DS_HERE_, ds_launch_grid(__VA_ARGS__))
-#define ds_graph_create(...) (DS_HERE_, ds_graph_create(__VA_ARGS__))
-#define ds_graph_destroy(...) (DS_HERE_, ds_graph_destroy(__VA_ARGS__))
-#define ds_graph_clone(...) (DS_HERE_, ds_graph_clone(__VA_ARGS__))
-#define ds_graph_find_in_clone(...) (DS_HERE_, ds_graph_find_in_clone(__VA_ARGS__))
-#define ds_graph_add(...) (DS_HERE_, ds_graph_add(__VA_ARGS__))
-#define ds_graph_add_edges(...) (DS_HERE_, ds_graph_add_edges(__VA_ARGS__))
-#define ds_graph_get_nodes(...) (DS_HERE_, ds_graph_get_nodes(__VA_ARGS__))
-#define ds_graph_get_edges(...) (DS_HERE_, ds_graph_get_edges(__VA_ARGS__))
-#define ds_graph_get_node(...) (DS_HERE_, ds_graph_get_node(__VA_ARGS__))
-#define ds_graph_set_node(...) (DS_HERE_, ds_graph_set_node(__VA_ARGS__))
-#define ds_graph_attach(...) (DS_HERE_, ds_graph_attach(__VA_ARGS__))
-#define ds_graph_dot(...) (DS_HERE_, ds_graph_dot(__VA_ARGS__))
-#define ds_graph_dot_file(...) (DS_HERE_, ds_graph_dot_file(__VA_ARGS__))
-#define ds_graph_instantiate(...) (DS_HERE_, ds_graph_instantiate(__VA_ARGS__))
-#define ds_graph_upload(...) (DS_HERE_, ds_graph_upload(__VA_ARGS__))
-#define ds_graph_launch(...) (DS_HERE_, ds_graph_launch(__VA_ARGS__))
-#define ds_graph_exec_destroy(...) (DS_HERE_, ds_graph_exec_destroy(__VA_ARGS__))
-#define ds_graph_exec_update(...) (DS_HERE_, ds_graph_exec_update(__VA_ARGS__))
-#define ds_graph_exec_set_node(...) (DS_HERE_, ds_graph_exec_set_node(__VA_ARGS__))
-#define ds_graph_exec_enable_node(...) (DS_HERE_, ds_graph_exec_enable_node(__VA_ARGS__))
-#define ds_graph_exec_node_enabled(...) (DS_HERE_, ds_graph_exec_node_enabled(__VA_ARGS__))
-#define ds_graph_exec_replace_pointers(...) (DS_HERE_, ds_graph_exec_replace_pointers(__VA_ARGS__))
-#define ds_capture_begin(...) (DS_HERE_, ds_capture_begin(__VA_ARGS__))
-#define ds_capture_begin_to_graph(...) (DS_HERE_, ds_capture_begin_to_graph(__VA_ARGS__))
-#define ds_capture_end(...) (DS_HERE_, ds_capture_end(__VA_ARGS__))
-#define ds_capture_query(...) (DS_HERE_, ds_capture_query(__VA_ARGS__))
-#define ds_capture_get_info(...) (DS_HERE_, ds_capture_get_info(__VA_ARGS__))
-#define ds_capture_get_dependencies(...) (DS_HERE_, ds_capture_get_dependencies(__VA_ARGS__))
-#define ds_capture_update_dependencies(...) (DS_HERE_, ds_capture_update_dependencies(__VA_ARGS__))
-#define ds_capture_exchange_mode(...) (DS_HERE_, ds_capture_exchange_mode(__VA_ARGS__))
-#define ds_capture_function(...) (DS_HERE_, ds_capture_function(__VA_ARGS__))
-#define ds_domain_create(...) (DS_HERE_, ds_domain_create(__VA_ARGS__))
-#define ds_range_mark(...) (DS_HERE_, ds_range_mark(__VA_ARGS__))
-#define ds_range_mark_with(...) (DS_HERE_, ds_range_mark_with(__VA_ARGS__))
-#define ds_range_push(...) (DS_HERE_, ds_range_push(__VA_ARGS__))
-#define ds_range_push_with(...) (DS_HERE_, ds_range_push_with(__VA_ARGS__))
-#define ds_range_pop() (DS_HERE_, ds_range_pop())
-#define ds_range_pop_in(...) (DS_HERE_, ds_range_pop_in(__VA_ARGS__))
-#define ds_range_start(...) (DS_HERE_, ds_range_start(__VA_ARGS__))
-#define ds_range_start_with(...) (DS_HERE_, ds_range_start_with(__VA_ARGS__))
-#define ds_range_end(...) (DS_HERE_, ds_range_end(__VA_ARGS__))
-#define ds_range_hook(...) (DS_HERE_, ds_range_hook(__VA_ARGS__))
-#define ds_thread_set_label(...) (DS_HERE_, ds_thread_set_label(__VA_ARGS__))
-#define ds_range_scope_enter(...) (DS_HERE_, ds_range_scope_enter(__VA_ARGS__))
-#define ds_range_scope_enter_with(...) (DS_HERE_, ds_range_scope_enter_with(__VA_ARGS__))
-#define ds_cpu_get_stats(...) (DS_HERE_, ds_cpu_get_stats(__VA_ARGS__))
-#define ds_cpu_clock(...) (DS_HERE_, ds_cpu_clock(__VA_ARGS__))
+/* Each verb as a macro of the same name, which passes the caller's file and line. The function
+   stores them after the arguments are evaluated, so a verb in an argument keeps its own. */
+static inline DS_MUST_USE ds_result ds_at_init(const char *file_, int line_,
+        const ds_init_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_init)(desc_);
+}
+#define ds_init(...) ds_at_init(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_shutdown(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_shutdown)();
+}
+#define ds_shutdown() ds_at_shutdown(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_sync_debug_set(const char *file_, int line_,
+        ds_sync_debug_mode mode_) {
+    return ds_site_set(file_, line_), (ds_sync_debug_set)(mode_);
+}
+#define ds_sync_debug_set(...) ds_at_sync_debug_set(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_sync_debug_set_text(const char *file_, int line_,
+        const char *text_) {
+    return ds_site_set(file_, line_), (ds_sync_debug_set_text)(text_);
+}
+#define ds_sync_debug_set_text(...) ds_at_sync_debug_set_text(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_sync_debug_get(const char *file_, int line_,
+        ds_sync_debug_mode *out_) {
+    return ds_site_set(file_, line_), (ds_sync_debug_get)(out_);
+}
+#define ds_sync_debug_get(...) ds_at_sync_debug_get(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_backend_get(const char *file_, int line_,
+        int index_, ds_backend_info *out_) {
+    return ds_site_set(file_, line_), (ds_backend_get)(index_, out_);
+}
+#define ds_backend_get(...) ds_at_backend_get(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_backend_report(const char *file_, int line_,
+        char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_backend_report)(out_, size_);
+}
+#define ds_backend_report(...) ds_at_backend_report(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline int ds_at_is_available(const char *file_, int line_,
+        ds_device_type type_) {
+    return ds_site_set(file_, line_), (ds_is_available)(type_);
+}
+#define ds_is_available(...) ds_at_is_available(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_arch_list(const char *file_, int line_,
+        ds_device_type type_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_arch_list)(type_, out_, size_);
+}
+#define ds_arch_list(...) ds_at_arch_list(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_count(const char *file_, int line_,
+        ds_device_type type_, int *out_count_) {
+    return ds_site_set(file_, line_), (ds_device_count)(type_, out_count_);
+}
+#define ds_device_count(...) ds_at_device_count(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_parse(const char *file_, int line_,
+        const char *text_, ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_device_parse)(text_, out_);
+}
+#define ds_device_parse(...) ds_at_device_parse(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_print(const char *file_, int line_,
+        ds_device device_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_device_print)(device_, out_, size_);
+}
+#define ds_device_print(...) ds_at_device_print(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_get(const char *file_, int line_,
+        ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_device_get)(out_);
+}
+#define ds_device_get(...) ds_at_device_get(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_set(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_set)(device_);
+}
+#define ds_device_set(...) ds_at_device_set(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_push(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_push)(device_);
+}
+#define ds_device_push(...) ds_at_device_push(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_pop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_device_pop)();
+}
+#define ds_device_pop() ds_at_device_pop(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_device_get_properties(const char *file_, int line_,
+        ds_device device_, ds_device_properties *out_) {
+    return ds_site_set(file_, line_), (ds_device_get_properties)(device_, out_);
+}
+#define ds_device_get_properties(...) ds_at_device_get_properties(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_name(const char *file_, int line_,
+        ds_device device_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_device_name)(device_, out_, size_);
+}
+#define ds_device_name(...) ds_at_device_name(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_capability(const char *file_, int line_,
+        ds_device device_, int *out_major_, int *out_minor_) {
+    return ds_site_set(file_, line_), (ds_device_capability)(device_, out_major_, out_minor_);
+}
+#define ds_device_capability(...) ds_at_device_capability(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_uuid_print(const char *file_, int line_,
+        const unsigned char uuid_[16], char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_uuid_print)(uuid_, out_, size_);
+}
+#define ds_uuid_print(...) ds_at_uuid_print(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_memory_info(const char *file_, int line_,
+        ds_device device_, size_t *out_free_, size_t *out_total_) {
+    return ds_site_set(file_, line_), (ds_device_memory_info)(device_, out_free_, out_total_);
+}
+#define ds_device_memory_info(...) ds_at_device_memory_info(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_synchronize(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_synchronize)(device_);
+}
+#define ds_device_synchronize(...) ds_at_device_synchronize(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_reset(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_reset)(device_);
+}
+#define ds_device_reset(...) ds_at_device_reset(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_can_access_peer(const char *file_, int line_,
+        ds_device device_, ds_device peer_, int *out_) {
+    return ds_site_set(file_, line_), (ds_device_can_access_peer)(device_, peer_, out_);
+}
+#define ds_device_can_access_peer(...) ds_at_device_can_access_peer(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_priority_range(const char *file_, int line_,
+        ds_device device_, int *out_least_, int *out_greatest_) {
+    return ds_site_set(file_, line_), (ds_device_priority_range)(device_, out_least_, out_greatest_);
+}
+#define ds_device_priority_range(...) ds_at_device_priority_range(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_utilization(const char *file_, int line_,
+        ds_device device_, unsigned *out_gpu_percent_, unsigned *out_memory_percent_) {
+    return ds_site_set(file_, line_), (ds_device_utilization)(device_, out_gpu_percent_, out_memory_percent_);
+}
+#define ds_device_utilization(...) ds_at_device_utilization(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_temperature(const char *file_, int line_,
+        ds_device device_, unsigned *out_celsius_) {
+    return ds_site_set(file_, line_), (ds_device_temperature)(device_, out_celsius_);
+}
+#define ds_device_temperature(...) ds_at_device_temperature(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_power_draw(const char *file_, int line_,
+        ds_device device_, unsigned *out_milliwatts_) {
+    return ds_site_set(file_, line_), (ds_device_power_draw)(device_, out_milliwatts_);
+}
+#define ds_device_power_draw(...) ds_at_device_power_draw(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_clock_rate(const char *file_, int line_,
+        ds_device device_, unsigned *out_sm_mhz_, unsigned *out_memory_mhz_) {
+    return ds_site_set(file_, line_), (ds_device_clock_rate)(device_, out_sm_mhz_, out_memory_mhz_);
+}
+#define ds_device_clock_rate(...) ds_at_device_clock_rate(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_set_label(const char *file_, int line_,
+        ds_device device_, const char *label_) {
+    return ds_site_set(file_, line_), (ds_device_set_label)(device_, label_);
+}
+#define ds_device_set_label(...) ds_at_device_set_label(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_label(const char *file_, int line_,
+        ds_device device_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_device_label)(device_, out_, size_);
+}
+#define ds_device_label(...) ds_at_device_label(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_priority_from_paddle(const char *file_, int line_,
+        int paddle_priority_, int *out_priority_) {
+    return ds_site_set(file_, line_), (ds_priority_from_paddle)(paddle_priority_, out_priority_);
+}
+#define ds_priority_from_paddle(...) ds_at_priority_from_paddle(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_create(const char *file_, int line_,
+        const ds_stream_desc *desc_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_create)(desc_, out_);
+}
+#define ds_stream_create(...) ds_at_stream_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_retain(const char *file_, int line_,
+        ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_stream_retain)(stream_);
+}
+#define ds_stream_retain(...) ds_at_stream_retain(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_destroy(const char *file_, int line_,
+        ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_stream_destroy)(stream_);
+}
+#define ds_stream_destroy(...) ds_at_stream_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_query(const char *file_, int line_,
+        ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_stream_query)(stream_);
+}
+#define ds_stream_query(...) ds_at_stream_query(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_synchronize(const char *file_, int line_,
+        ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_stream_synchronize)(stream_);
+}
+#define ds_stream_synchronize(...) ds_at_stream_synchronize(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_synchronize_for(const char *file_, int line_,
+        ds_stream stream_, uint64_t timeout_ns_) {
+    return ds_site_set(file_, line_), (ds_stream_synchronize_for)(stream_, timeout_ns_);
+}
+#define ds_stream_synchronize_for(...) ds_at_stream_synchronize_for(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_legacy(const char *file_, int line_,
+        ds_device device_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_legacy)(device_, out_);
+}
+#define ds_stream_legacy(...) ds_at_stream_legacy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_per_thread(const char *file_, int line_,
+        ds_device device_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_per_thread)(device_, out_);
+}
+#define ds_stream_per_thread(...) ds_at_stream_per_thread(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_default(const char *file_, int line_,
+        ds_device device_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_default)(device_, out_);
+}
+#define ds_stream_default(...) ds_at_stream_default(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_wrap(const char *file_, int line_,
+        const ds_stream_native *native_, ds_ownership ownership_, void (*release_fn_)(void *user), void *user_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_wrap)(native_, ownership_, release_fn_, user_, out_);
+}
+#define ds_stream_wrap(...) ds_at_stream_wrap(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_export(const char *file_, int line_,
+        ds_stream stream_, ds_stream_native *out_) {
+    return ds_site_set(file_, line_), (ds_stream_export)(stream_, out_);
+}
+#define ds_stream_export(...) ds_at_stream_export(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_unwrap(const char *file_, int line_,
+        ds_stream stream_, ds_stream_native *out_) {
+    return ds_site_set(file_, line_), (ds_stream_unwrap)(stream_, out_);
+}
+#define ds_stream_unwrap(...) ds_at_stream_unwrap(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_id(const char *file_, int line_,
+        ds_stream stream_, uint64_t *out_) {
+    return ds_site_set(file_, line_), (ds_stream_id)(stream_, out_);
+}
+#define ds_stream_id(...) ds_at_stream_id(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_device(const char *file_, int line_,
+        ds_stream stream_, ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_stream_device)(stream_, out_);
+}
+#define ds_stream_device(...) ds_at_stream_device(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_flags(const char *file_, int line_,
+        ds_stream stream_, unsigned *out_) {
+    return ds_site_set(file_, line_), (ds_stream_flags)(stream_, out_);
+}
+#define ds_stream_flags(...) ds_at_stream_flags(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_priority(const char *file_, int line_,
+        ds_stream stream_, int *out_effective_, int *out_requested_) {
+    return ds_site_set(file_, line_), (ds_stream_priority)(stream_, out_effective_, out_requested_);
+}
+#define ds_stream_priority(...) ds_at_stream_priority(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_label(const char *file_, int line_,
+        ds_stream stream_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_stream_label)(stream_, out_, size_);
+}
+#define ds_stream_label(...) ds_at_stream_label(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_set_label(const char *file_, int line_,
+        ds_stream stream_, const char *label_) {
+    return ds_site_set(file_, line_), (ds_stream_set_label)(stream_, label_);
+}
+#define ds_stream_set_label(...) ds_at_stream_set_label(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_current(const char *file_, int line_,
+        ds_device device_, ds_stream *out_) {
+    return ds_site_set(file_, line_), (ds_stream_current)(device_, out_);
+}
+#define ds_stream_current(...) ds_at_stream_current(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_use(const char *file_, int line_,
+        ds_stream stream_, unsigned flags_, ds_stream *out_previous_) {
+    return ds_site_set(file_, line_), (ds_stream_use)(stream_, flags_, out_previous_);
+}
+#define ds_stream_use(...) ds_at_stream_use(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_push(const char *file_, int line_,
+        ds_stream stream_, unsigned flags_) {
+    return ds_site_set(file_, line_), (ds_stream_push)(stream_, flags_);
+}
+#define ds_stream_push(...) ds_at_stream_push(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_pop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_stream_pop)();
+}
+#define ds_stream_pop() ds_at_stream_pop(__FILE__, __LINE__)
+
+static inline ds_scope ds_at_stream_scope_enter(const char *file_, int line_,
+        ds_stream stream_, unsigned flags_) {
+    return ds_site_set(file_, line_), (ds_stream_scope_enter)(stream_, flags_);
+}
+#define ds_stream_scope_enter(...) ds_at_stream_scope_enter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_scope ds_at_device_scope_enter(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_device_scope_enter)(device_);
+}
+#define ds_device_scope_enter(...) ds_at_device_scope_enter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_create(const char *file_, int line_,
+        unsigned flags_, const char *label_, ds_event *out_) {
+    return ds_site_set(file_, line_), (ds_event_create)(flags_, label_, out_);
+}
+#define ds_event_create(...) ds_at_event_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_destroy(const char *file_, int line_,
+        ds_event event_) {
+    return ds_site_set(file_, line_), (ds_event_destroy)(event_);
+}
+#define ds_event_destroy(...) ds_at_event_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_record(const char *file_, int line_,
+        ds_event event_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_event_record)(event_, stream_);
+}
+#define ds_event_record(...) ds_at_event_record(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_record_new(const char *file_, int line_,
+        ds_stream stream_, unsigned flags_, ds_event *out_) {
+    return ds_site_set(file_, line_), (ds_stream_record_new)(stream_, flags_, out_);
+}
+#define ds_stream_record_new(...) ds_at_stream_record_new(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_wait_event(const char *file_, int line_,
+        ds_stream stream_, ds_event event_) {
+    return ds_site_set(file_, line_), (ds_stream_wait_event)(stream_, event_);
+}
+#define ds_stream_wait_event(...) ds_at_stream_wait_event(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_wait_stream(const char *file_, int line_,
+        ds_stream stream_, ds_stream other_) {
+    return ds_site_set(file_, line_), (ds_stream_wait_stream)(stream_, other_);
+}
+#define ds_stream_wait_stream(...) ds_at_stream_wait_stream(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_record_external(const char *file_, int line_,
+        ds_event event_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_event_record_external)(event_, stream_);
+}
+#define ds_event_record_external(...) ds_at_event_record_external(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_stream_wait_event_external(const char *file_, int line_,
+        ds_stream stream_, ds_event event_) {
+    return ds_site_set(file_, line_), (ds_stream_wait_event_external)(stream_, event_);
+}
+#define ds_stream_wait_event_external(...) ds_at_stream_wait_event_external(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_query(const char *file_, int line_,
+        ds_event event_) {
+    return ds_site_set(file_, line_), (ds_event_query)(event_);
+}
+#define ds_event_query(...) ds_at_event_query(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_synchronize(const char *file_, int line_,
+        ds_event event_) {
+    return ds_site_set(file_, line_), (ds_event_synchronize)(event_);
+}
+#define ds_event_synchronize(...) ds_at_event_synchronize(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_synchronize_for(const char *file_, int line_,
+        ds_event event_, uint64_t timeout_ns_) {
+    return ds_site_set(file_, line_), (ds_event_synchronize_for)(event_, timeout_ns_);
+}
+#define ds_event_synchronize_for(...) ds_at_event_synchronize_for(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_elapsed_ms(const char *file_, int line_,
+        ds_event start_, ds_event end_, double *out_ms_) {
+    return ds_site_set(file_, line_), (ds_event_elapsed_ms)(start_, end_, out_ms_);
+}
+#define ds_event_elapsed_ms(...) ds_at_event_elapsed_ms(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_device(const char *file_, int line_,
+        ds_event event_, ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_event_device)(event_, out_);
+}
+#define ds_event_device(...) ds_at_event_device(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_flags(const char *file_, int line_,
+        ds_event event_, unsigned *out_) {
+    return ds_site_set(file_, line_), (ds_event_flags)(event_, out_);
+}
+#define ds_event_flags(...) ds_at_event_flags(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_export(const char *file_, int line_,
+        ds_event event_, ds_ipc_event_handle *out_) {
+    return ds_site_set(file_, line_), (ds_event_export)(event_, out_);
+}
+#define ds_event_export(...) ds_at_event_export(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_event_import(const char *file_, int line_,
+        ds_device device_, const ds_ipc_event_handle *handle_, ds_event *out_) {
+    return ds_site_set(file_, line_), (ds_event_import)(device_, handle_, out_);
+}
+#define ds_event_import(...) ds_at_event_import(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_alloc(const char *file_, int line_,
+        ds_device device_, size_t size_, void **out_) {
+    return ds_site_set(file_, line_), (ds_alloc)(device_, size_, out_);
+}
+#define ds_alloc(...) ds_at_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_alloc_pitch(const char *file_, int line_,
+        ds_device device_, size_t width_, size_t height_, void **out_, size_t *out_pitch_) {
+    return ds_site_set(file_, line_), (ds_alloc_pitch)(device_, width_, height_, out_, out_pitch_);
+}
+#define ds_alloc_pitch(...) ds_at_alloc_pitch(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_free(const char *file_, int line_,
+        void *ptr_) {
+    return ds_site_set(file_, line_), (ds_free)(ptr_);
+}
+#define ds_free(...) ds_at_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_host_alloc(const char *file_, int line_,
+        size_t size_, void **out_) {
+    return ds_site_set(file_, line_), (ds_host_alloc)(size_, out_);
+}
+#define ds_host_alloc(...) ds_at_host_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_host_free(const char *file_, int line_,
+        void *ptr_) {
+    return ds_site_set(file_, line_), (ds_host_free)(ptr_);
+}
+#define ds_host_free(...) ds_at_host_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_host_register(const char *file_, int line_,
+        void *ptr_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_host_register)(ptr_, size_);
+}
+#define ds_host_register(...) ds_at_host_register(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_host_unregister(const char *file_, int line_,
+        void *ptr_) {
+    return ds_site_set(file_, line_), (ds_host_unregister)(ptr_);
+}
+#define ds_host_unregister(...) ds_at_host_unregister(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pointer_query(const char *file_, int line_,
+        const void *ptr_, ds_pointer_info *out_) {
+    return ds_site_set(file_, line_), (ds_pointer_query)(ptr_, out_);
+}
+#define ds_pointer_query(...) ds_at_pointer_query(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_of(const char *file_, int line_,
+        const void *ptr_, ds_device *out_) {
+    return ds_site_set(file_, line_), (ds_device_of)(ptr_, out_);
+}
+#define ds_device_of(...) ds_at_device_of(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_scope ds_at_device_of_scope_enter(const char *file_, int line_,
+        const void *ptr_) {
+    return ds_site_set(file_, line_), (ds_device_of_scope_enter)(ptr_);
+}
+#define ds_device_of_scope_enter(...) ds_at_device_of_scope_enter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_copy(const char *file_, int line_,
+        void *dst_, const void *src_, size_t size_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_copy)(dst_, src_, size_, stream_);
+}
+#define ds_copy(...) ds_at_copy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_copy_with(const char *file_, int line_,
+        void *dst_, const void *src_, size_t size_, unsigned flags_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_copy_with)(dst_, src_, size_, flags_, stream_);
+}
+#define ds_copy_with(...) ds_at_copy_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_copy_2d(const char *file_, int line_,
+        void *dst_, size_t dst_pitch_, const void *src_, size_t src_pitch_, size_t width_, size_t height_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_copy_2d)(dst_, dst_pitch_, src_, src_pitch_, width_, height_, stream_);
+}
+#define ds_copy_2d(...) ds_at_copy_2d(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_copy_peer(const char *file_, int line_,
+        void *dst_, ds_device dst_device_, const void *src_, ds_device src_device_, size_t size_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_copy_peer)(dst_, dst_device_, src_, src_device_, size_, stream_);
+}
+#define ds_copy_peer(...) ds_at_copy_peer(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_fill(const char *file_, int line_,
+        void *ptr_, uint32_t value_, size_t value_size_, size_t count_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_fill)(ptr_, value_, value_size_, count_, stream_);
+}
+#define ds_fill(...) ds_at_fill(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_fill_2d(const char *file_, int line_,
+        void *ptr_, size_t pitch_, uint32_t value_, size_t value_size_, size_t width_, size_t height_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_fill_2d)(ptr_, pitch_, value_, value_size_, width_, height_, stream_);
+}
+#define ds_fill_2d(...) ds_at_fill_2d(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_launch_host_func(const char *file_, int line_,
+        ds_stream stream_, ds_host_fn fn_, void *user_, ds_host_fn dtor_fn_) {
+    return ds_site_set(file_, line_), (ds_launch_host_func)(stream_, fn_, user_, dtor_fn_);
+}
+#define ds_launch_host_func(...) ds_at_launch_host_func(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_add_callback(const char *file_, int line_,
+        ds_stream stream_, ds_callback_fn fn_, void *user_, ds_host_fn dtor_fn_) {
+    return ds_site_set(file_, line_), (ds_add_callback)(stream_, fn_, user_, dtor_fn_);
+}
+#define ds_add_callback(...) ds_at_add_callback(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_dtype_print(const char *file_, int line_,
+        ds_dtype dtype_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_dtype_print)(dtype_, out_, size_);
+}
+#define ds_dtype_print(...) ds_at_dtype_print(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_dtype_parse(const char *file_, int line_,
+        const char *text_, ds_dtype *out_) {
+    return ds_site_set(file_, line_), (ds_dtype_parse)(text_, out_);
+}
+#define ds_dtype_parse(...) ds_at_dtype_parse(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_kernel_create(const char *file_, int line_,
+        const ds_kernel_desc *desc_, ds_kernel *out_) {
+    return ds_site_set(file_, line_), (ds_kernel_create)(desc_, out_);
+}
+#define ds_kernel_create(...) ds_at_kernel_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_kernel_load(const char *file_, int line_,
+        ds_kernel kernel_, ds_device device_) {
+    return ds_site_set(file_, line_), (ds_kernel_load)(kernel_, device_);
+}
+#define ds_kernel_load(...) ds_at_kernel_load(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_kernel_destroy(const char *file_, int line_,
+        ds_kernel kernel_) {
+    return ds_site_set(file_, line_), (ds_kernel_destroy)(kernel_);
+}
+#define ds_kernel_destroy(...) ds_at_kernel_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_launch(const char *file_, int line_,
+        ds_kernel kernel_, size_t items_, const void *args_, size_t args_size_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_launch)(kernel_, items_, args_, args_size_, stream_);
+}
+#define ds_launch(...) ds_at_launch(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_launch_grid(const char *file_, int line_,
+        ds_kernel kernel_, const ds_grid *grid_, const void *args_, size_t args_size_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_launch_grid)(kernel_, grid_, args_, args_size_, stream_);
+}
+#define ds_launch_grid(...) ds_at_launch_grid(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_create(const char *file_, int line_,
+        const ds_graph_desc *desc_, ds_graph *out_) {
+    return ds_site_set(file_, line_), (ds_graph_create)(desc_, out_);
+}
+#define ds_graph_create(...) ds_at_graph_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_destroy(const char *file_, int line_,
+        ds_graph graph_) {
+    return ds_site_set(file_, line_), (ds_graph_destroy)(graph_);
+}
+#define ds_graph_destroy(...) ds_at_graph_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_clone(const char *file_, int line_,
+        ds_graph graph_, ds_graph *out_) {
+    return ds_site_set(file_, line_), (ds_graph_clone)(graph_, out_);
+}
+#define ds_graph_clone(...) ds_at_graph_clone(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_find_in_clone(const char *file_, int line_,
+        ds_graph clone_, ds_graph_node node_, ds_graph_node *out_) {
+    return ds_site_set(file_, line_), (ds_graph_find_in_clone)(clone_, node_, out_);
+}
+#define ds_graph_find_in_clone(...) ds_at_graph_find_in_clone(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_add(const char *file_, int line_,
+        ds_graph graph_, const ds_node_desc *desc_, const ds_graph_node *dependencies_, size_t count_, ds_graph_node *out_) {
+    return ds_site_set(file_, line_), (ds_graph_add)(graph_, desc_, dependencies_, count_, out_);
+}
+#define ds_graph_add(...) ds_at_graph_add(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_add_edges(const char *file_, int line_,
+        ds_graph graph_, const ds_graph_node *from_, const ds_graph_node *to_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_graph_add_edges)(graph_, from_, to_, count_);
+}
+#define ds_graph_add_edges(...) ds_at_graph_add_edges(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_get_nodes(const char *file_, int line_,
+        ds_graph graph_, ds_graph_node *out_, size_t room_, size_t *out_count_) {
+    return ds_site_set(file_, line_), (ds_graph_get_nodes)(graph_, out_, room_, out_count_);
+}
+#define ds_graph_get_nodes(...) ds_at_graph_get_nodes(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_get_edges(const char *file_, int line_,
+        ds_graph graph_, ds_graph_node *out_from_, ds_graph_node *out_to_, size_t room_, size_t *out_count_) {
+    return ds_site_set(file_, line_), (ds_graph_get_edges)(graph_, out_from_, out_to_, room_, out_count_);
+}
+#define ds_graph_get_edges(...) ds_at_graph_get_edges(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_get_node(const char *file_, int line_,
+        ds_graph graph_, ds_graph_node node_, ds_node_desc *out_, ds_site *out_site_) {
+    return ds_site_set(file_, line_), (ds_graph_get_node)(graph_, node_, out_, out_site_);
+}
+#define ds_graph_get_node(...) ds_at_graph_get_node(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_set_node(const char *file_, int line_,
+        ds_graph graph_, ds_graph_node node_, const ds_node_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_graph_set_node)(graph_, node_, desc_);
+}
+#define ds_graph_set_node(...) ds_at_graph_set_node(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_attach(const char *file_, int line_,
+        ds_graph graph_, void *user_, ds_host_fn dtor_fn_) {
+    return ds_site_set(file_, line_), (ds_graph_attach)(graph_, user_, dtor_fn_);
+}
+#define ds_graph_attach(...) ds_at_graph_attach(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_dot(const char *file_, int line_,
+        ds_graph graph_, unsigned flags_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_graph_dot)(graph_, flags_, write_fn_, user_);
+}
+#define ds_graph_dot(...) ds_at_graph_dot(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_dot_file(const char *file_, int line_,
+        ds_graph graph_, unsigned flags_, const char *path_) {
+    return ds_site_set(file_, line_), (ds_graph_dot_file)(graph_, flags_, path_);
+}
+#define ds_graph_dot_file(...) ds_at_graph_dot_file(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_instantiate(const char *file_, int line_,
+        ds_graph graph_, const ds_graph_exec_desc *desc_, ds_graph_exec *out_) {
+    return ds_site_set(file_, line_), (ds_graph_instantiate)(graph_, desc_, out_);
+}
+#define ds_graph_instantiate(...) ds_at_graph_instantiate(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_upload(const char *file_, int line_,
+        ds_graph_exec exec_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_graph_upload)(exec_, stream_);
+}
+#define ds_graph_upload(...) ds_at_graph_upload(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_launch(const char *file_, int line_,
+        ds_graph_exec exec_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_graph_launch)(exec_, stream_);
+}
+#define ds_graph_launch(...) ds_at_graph_launch(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_destroy(const char *file_, int line_,
+        ds_graph_exec exec_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_destroy)(exec_);
+}
+#define ds_graph_exec_destroy(...) ds_at_graph_exec_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_update(const char *file_, int line_,
+        ds_graph_exec exec_, ds_graph graph_, ds_graph_update_info *out_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_update)(exec_, graph_, out_);
+}
+#define ds_graph_exec_update(...) ds_at_graph_exec_update(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_set_node(const char *file_, int line_,
+        ds_graph_exec exec_, ds_graph_node node_, const ds_node_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_set_node)(exec_, node_, desc_);
+}
+#define ds_graph_exec_set_node(...) ds_at_graph_exec_set_node(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_enable_node(const char *file_, int line_,
+        ds_graph_exec exec_, ds_graph_node node_, int enabled_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_enable_node)(exec_, node_, enabled_);
+}
+#define ds_graph_exec_enable_node(...) ds_at_graph_exec_enable_node(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_node_enabled(const char *file_, int line_,
+        ds_graph_exec exec_, ds_graph_node node_, int *out_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_node_enabled)(exec_, node_, out_);
+}
+#define ds_graph_exec_node_enabled(...) ds_at_graph_exec_node_enabled(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_graph_exec_replace_pointers(const char *file_, int line_,
+        ds_graph_exec exec_, void *const *old_pointers_, void *const *new_pointers_, size_t count_, size_t *out_replaced_) {
+    return ds_site_set(file_, line_), (ds_graph_exec_replace_pointers)(exec_, old_pointers_, new_pointers_, count_, out_replaced_);
+}
+#define ds_graph_exec_replace_pointers(...) ds_at_graph_exec_replace_pointers(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_begin(const char *file_, int line_,
+        ds_stream stream_, ds_capture_mode mode_) {
+    return ds_site_set(file_, line_), (ds_capture_begin)(stream_, mode_);
+}
+#define ds_capture_begin(...) ds_at_capture_begin(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_begin_to_graph(const char *file_, int line_,
+        ds_stream stream_, ds_graph graph_, const ds_graph_node *dependencies_, size_t count_, ds_capture_mode mode_) {
+    return ds_site_set(file_, line_), (ds_capture_begin_to_graph)(stream_, graph_, dependencies_, count_, mode_);
+}
+#define ds_capture_begin_to_graph(...) ds_at_capture_begin_to_graph(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_end(const char *file_, int line_,
+        ds_stream stream_, ds_graph *out_) {
+    return ds_site_set(file_, line_), (ds_capture_end)(stream_, out_);
+}
+#define ds_capture_end(...) ds_at_capture_end(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_query(const char *file_, int line_,
+        ds_stream stream_, ds_capture_status *out_) {
+    return ds_site_set(file_, line_), (ds_capture_query)(stream_, out_);
+}
+#define ds_capture_query(...) ds_at_capture_query(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_get_info(const char *file_, int line_,
+        ds_stream stream_, ds_capture_info *out_) {
+    return ds_site_set(file_, line_), (ds_capture_get_info)(stream_, out_);
+}
+#define ds_capture_get_info(...) ds_at_capture_get_info(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_get_dependencies(const char *file_, int line_,
+        ds_stream stream_, ds_graph_node *out_, size_t room_, size_t *out_count_) {
+    return ds_site_set(file_, line_), (ds_capture_get_dependencies)(stream_, out_, room_, out_count_);
+}
+#define ds_capture_get_dependencies(...) ds_at_capture_get_dependencies(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_update_dependencies(const char *file_, int line_,
+        ds_stream stream_, const ds_graph_node *nodes_, size_t count_, unsigned how_) {
+    return ds_site_set(file_, line_), (ds_capture_update_dependencies)(stream_, nodes_, count_, how_);
+}
+#define ds_capture_update_dependencies(...) ds_at_capture_update_dependencies(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_exchange_mode(const char *file_, int line_,
+        ds_capture_mode *mode_) {
+    return ds_site_set(file_, line_), (ds_capture_exchange_mode)(mode_);
+}
+#define ds_capture_exchange_mode(...) ds_at_capture_exchange_mode(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_function(const char *file_, int line_,
+        ds_stream stream_, ds_capture_fn fn_, void *user_, ds_graph *out_) {
+    return ds_site_set(file_, line_), (ds_capture_function)(stream_, fn_, user_, out_);
+}
+#define ds_capture_function(...) ds_at_capture_function(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_domain_create(const char *file_, int line_,
+        const char *name_, ds_domain *out_) {
+    return ds_site_set(file_, line_), (ds_domain_create)(name_, out_);
+}
+#define ds_domain_create(...) ds_at_domain_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_range_mark(const char *file_, int line_,
+        const char *text_) {
+    return ds_site_set(file_, line_), (ds_range_mark)(text_);
+}
+#define ds_range_mark(...) ds_at_range_mark(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_range_mark_with(const char *file_, int line_,
+        const ds_range_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_range_mark_with)(desc_);
+}
+#define ds_range_mark_with(...) ds_at_range_mark_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline int ds_at_range_push(const char *file_, int line_,
+        const char *text_) {
+    return ds_site_set(file_, line_), (ds_range_push)(text_);
+}
+#define ds_range_push(...) ds_at_range_push(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline int ds_at_range_push_with(const char *file_, int line_,
+        const ds_range_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_range_push_with)(desc_);
+}
+#define ds_range_push_with(...) ds_at_range_push_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline int ds_at_range_pop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_range_pop)();
+}
+#define ds_range_pop() ds_at_range_pop(__FILE__, __LINE__)
+
+static inline int ds_at_range_pop_in(const char *file_, int line_,
+        ds_domain domain_) {
+    return ds_site_set(file_, line_), (ds_range_pop_in)(domain_);
+}
+#define ds_range_pop_in(...) ds_at_range_pop_in(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_range_start(const char *file_, int line_,
+        const char *text_, ds_range *out_) {
+    return ds_site_set(file_, line_), (ds_range_start)(text_, out_);
+}
+#define ds_range_start(...) ds_at_range_start(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_range_start_with(const char *file_, int line_,
+        const ds_range_desc *desc_, ds_range *out_) {
+    return ds_site_set(file_, line_), (ds_range_start_with)(desc_, out_);
+}
+#define ds_range_start_with(...) ds_at_range_start_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_range_end(const char *file_, int line_,
+        ds_range range_) {
+    return ds_site_set(file_, line_), (ds_range_end)(range_);
+}
+#define ds_range_end(...) ds_at_range_end(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_range_hook(const char *file_, int line_,
+        ds_range_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_range_hook)(fn_, user_);
+}
+#define ds_range_hook(...) ds_at_range_hook(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_result ds_at_thread_set_label(const char *file_, int line_,
+        const char *label_) {
+    return ds_site_set(file_, line_), (ds_thread_set_label)(label_);
+}
+#define ds_thread_set_label(...) ds_at_thread_set_label(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_range_scope ds_at_range_scope_enter(const char *file_, int line_,
+        const char *text_) {
+    return ds_site_set(file_, line_), (ds_range_scope_enter)(text_);
+}
+#define ds_range_scope_enter(...) ds_at_range_scope_enter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline ds_range_scope ds_at_range_scope_enter_with(const char *file_, int line_,
+        const ds_range_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_range_scope_enter_with)(desc_);
+}
+#define ds_range_scope_enter_with(...) ds_at_range_scope_enter_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_cpu_get_stats(const char *file_, int line_,
+        ds_cpu_stats *out_) {
+    return ds_site_set(file_, line_), (ds_cpu_get_stats)(out_);
+}
+#define ds_cpu_get_stats(...) ds_at_cpu_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_cpu_clock(const char *file_, int line_,
+        int64_t *out_ns_) {
+    return ds_site_set(file_, line_), (ds_cpu_clock)(out_ns_);
+}
+#define ds_cpu_clock(...) ds_at_cpu_clock(__FILE__, __LINE__, __VA_ARGS__)
 
 #endif
 
@@ -2665,85 +3386,474 @@ DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 
 #ifndef DEVSTREAM_NO_SITES
 
-#define ds_mem_configure(...) (DS_HERE_, ds_mem_configure(__VA_ARGS__))
-#define ds_mem_configure_text(...) (DS_HERE_, ds_mem_configure_text(__VA_ARGS__))
-#define ds_mem_config_parse(...) (DS_HERE_, ds_mem_config_parse(__VA_ARGS__))
-#define ds_mem_get_config(...) (DS_HERE_, ds_mem_get_config(__VA_ARGS__))
-#define ds_mem_alloc(...) (DS_HERE_, ds_mem_alloc(__VA_ARGS__))
-#define ds_mem_alloc_with(...) (DS_HERE_, ds_mem_alloc_with(__VA_ARGS__))
-#define ds_mem_free(...) (DS_HERE_, ds_mem_free(__VA_ARGS__))
-#define ds_mem_record_use(...) (DS_HERE_, ds_mem_record_use(__VA_ARGS__))
-#define ds_mem_record_stream(...) (DS_HERE_, ds_mem_record_stream(__VA_ARGS__))
-#define ds_mem_find(...) (DS_HERE_, ds_mem_find(__VA_ARGS__))
-#define ds_mem_empty_cache(...) (DS_HERE_, ds_mem_empty_cache(__VA_ARGS__))
-#define ds_mem_empty_cache_of(...) (DS_HERE_, ds_mem_empty_cache_of(__VA_ARGS__))
-#define ds_mem_trim(...) (DS_HERE_, ds_mem_trim(__VA_ARGS__))
-#define ds_pool_create(...) (DS_HERE_, ds_pool_create(__VA_ARGS__))
-#define ds_pool_destroy(...) (DS_HERE_, ds_pool_destroy(__VA_ARGS__))
-#define ds_pool_push(...) (DS_HERE_, ds_pool_push(__VA_ARGS__))
-#define ds_pool_pop() (DS_HERE_, ds_pool_pop())
-#define ds_capture_pool(...) (DS_HERE_, ds_capture_pool(__VA_ARGS__))
-#define ds_pool_use_count(...) (DS_HERE_, ds_pool_use_count(__VA_ARGS__))
-#define ds_pool_id(...) (DS_HERE_, ds_pool_id(__VA_ARGS__))
-#define ds_pool_empty_cache(...) (DS_HERE_, ds_pool_empty_cache(__VA_ARGS__))
-#define ds_pool_save(...) (DS_HERE_, ds_pool_save(__VA_ARGS__))
-#define ds_pool_restore(...) (DS_HERE_, ds_pool_restore(__VA_ARGS__))
-#define ds_pool_check_live(...) (DS_HERE_, ds_pool_check_live(__VA_ARGS__))
-#define ds_mem_set_limit(...) (DS_HERE_, ds_mem_set_limit(__VA_ARGS__))
-#define ds_mem_get_limit(...) (DS_HERE_, ds_mem_get_limit(__VA_ARGS__))
-#define ds_mem_set_fraction(...) (DS_HERE_, ds_mem_set_fraction(__VA_ARGS__))
-#define ds_mem_get_fraction(...) (DS_HERE_, ds_mem_get_fraction(__VA_ARGS__))
-#define ds_mem_on_shortage(...) (DS_HERE_, ds_mem_on_shortage(__VA_ARGS__))
-#define ds_mem_remove_on_shortage(...) (DS_HERE_, ds_mem_remove_on_shortage(__VA_ARGS__))
-#define ds_mem_on_out_of_memory(...) (DS_HERE_, ds_mem_on_out_of_memory(__VA_ARGS__))
-#define ds_mem_remove_on_out_of_memory(...) (DS_HERE_, ds_mem_remove_on_out_of_memory(__VA_ARGS__))
-#define ds_mem_get_stats(...) (DS_HERE_, ds_mem_get_stats(__VA_ARGS__))
-#define ds_pool_get_stats(...) (DS_HERE_, ds_pool_get_stats(__VA_ARGS__))
-#define ds_mem_stat_by_name(...) (DS_HERE_, ds_mem_stat_by_name(__VA_ARGS__))
-#define ds_mem_reset_peak_stats(...) (DS_HERE_, ds_mem_reset_peak_stats(__VA_ARGS__))
-#define ds_mem_reset_accumulated_stats(...) (DS_HERE_, ds_mem_reset_accumulated_stats(__VA_ARGS__))
-#define ds_mem_reset_max_allocated(...) (DS_HERE_, ds_mem_reset_max_allocated(__VA_ARGS__))
-#define ds_mem_reset_max_cached(...) (DS_HERE_, ds_mem_reset_max_cached(__VA_ARGS__))
-#define ds_mem_driver_pool_info(...) (DS_HERE_, ds_mem_driver_pool_info(__VA_ARGS__))
-#define ds_mem_summary(...) (DS_HERE_, ds_mem_summary(__VA_ARGS__))
-#define ds_mem_list_processes(...) (DS_HERE_, ds_mem_list_processes(__VA_ARGS__))
-#define ds_mem_history_start(...) (DS_HERE_, ds_mem_history_start(__VA_ARGS__))
-#define ds_mem_history_stop() (DS_HERE_, ds_mem_history_stop())
-#define ds_mem_annotate(...) (DS_HERE_, ds_mem_annotate(__VA_ARGS__))
-#define ds_mem_on_event(...) (DS_HERE_, ds_mem_on_event(__VA_ARGS__))
-#define ds_mem_remove_on_event(...) (DS_HERE_, ds_mem_remove_on_event(__VA_ARGS__))
-#define ds_mem_snapshot(...) (DS_HERE_, ds_mem_snapshot(__VA_ARGS__))
-#define ds_mem_snapshot_file(...) (DS_HERE_, ds_mem_snapshot_file(__VA_ARGS__))
-#define ds_mem_each_block(...) (DS_HERE_, ds_mem_each_block(__VA_ARGS__))
-#define ds_pinned_alloc(...) (DS_HERE_, ds_pinned_alloc(__VA_ARGS__))
-#define ds_pinned_free(...) (DS_HERE_, ds_pinned_free(__VA_ARGS__))
-#define ds_pinned_record_use(...) (DS_HERE_, ds_pinned_record_use(__VA_ARGS__))
-#define ds_pinned_owns(...) (DS_HERE_, ds_pinned_owns(__VA_ARGS__))
-#define ds_pinned_empty_cache(...) (DS_HERE_, ds_pinned_empty_cache(__VA_ARGS__))
-#define ds_pinned_set_limit(...) (DS_HERE_, ds_pinned_set_limit(__VA_ARGS__))
-#define ds_pinned_get_stats(...) (DS_HERE_, ds_pinned_get_stats(__VA_ARGS__))
-#define ds_pinned_reset_peak_stats() (DS_HERE_, ds_pinned_reset_peak_stats())
-#define ds_pinned_reset_accumulated_stats() (DS_HERE_, ds_pinned_reset_accumulated_stats())
-#define ds_resource_alloc(...) (DS_HERE_, ds_resource_alloc(__VA_ARGS__))
-#define ds_resource_free(...) (DS_HERE_, ds_resource_free(__VA_ARGS__))
-#define ds_resource_of_device(...) (DS_HERE_, ds_resource_of_device(__VA_ARGS__))
-#define ds_resource_of_pool(...) (DS_HERE_, ds_resource_of_pool(__VA_ARGS__))
-#define ds_resource_of_driver_pool(...) (DS_HERE_, ds_resource_of_driver_pool(__VA_ARGS__))
-#define ds_resource_of_functions(...) (DS_HERE_, ds_resource_of_functions(__VA_ARGS__))
-#define ds_resource_limit(...) (DS_HERE_, ds_resource_limit(__VA_ARGS__))
-#define ds_resource_statistics(...) (DS_HERE_, ds_resource_statistics(__VA_ARGS__))
-#define ds_resource_log(...) (DS_HERE_, ds_resource_log(__VA_ARGS__))
-#define ds_resource_on_failure(...) (DS_HERE_, ds_resource_on_failure(__VA_ARGS__))
-#define ds_resource_aligned(...) (DS_HERE_, ds_resource_aligned(__VA_ARGS__))
-#define ds_resource_get_stats(...) (DS_HERE_, ds_resource_get_stats(__VA_ARGS__))
-#define ds_resource_push_stats(...) (DS_HERE_, ds_resource_push_stats(__VA_ARGS__))
-#define ds_resource_pop_stats(...) (DS_HERE_, ds_resource_pop_stats(__VA_ARGS__))
-#define ds_resource_destroy(...) (DS_HERE_, ds_resource_destroy(__VA_ARGS__))
-#define ds_mem_export(...) (DS_HERE_, ds_mem_export(__VA_ARGS__))
-#define ds_mem_import(...) (DS_HERE_, ds_mem_import(__VA_ARGS__))
-#define ds_mem_import_close(...) (DS_HERE_, ds_mem_import_close(__VA_ARGS__))
-#define ds_mem_ipc_collect() (DS_HERE_, ds_mem_ipc_collect())
-#define ds_mem_validate(...) (DS_HERE_, ds_mem_validate(__VA_ARGS__))
+static inline DS_MUST_USE ds_result ds_at_mem_configure(const char *file_, int line_,
+        ds_device device_, const ds_mem_config *config_) {
+    return ds_site_set(file_, line_), (ds_mem_configure)(device_, config_);
+}
+#define ds_mem_configure(...) ds_at_mem_configure(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_configure_text(const char *file_, int line_,
+        const char *text_) {
+    return ds_site_set(file_, line_), (ds_mem_configure_text)(text_);
+}
+#define ds_mem_configure_text(...) ds_at_mem_configure_text(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_config_parse(const char *file_, int line_,
+        const char *text_, ds_mem_config *config_) {
+    return ds_site_set(file_, line_), (ds_mem_config_parse)(text_, config_);
+}
+#define ds_mem_config_parse(...) ds_at_mem_config_parse(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_get_config(const char *file_, int line_,
+        ds_device device_, ds_mem_config *out_) {
+    return ds_site_set(file_, line_), (ds_mem_get_config)(device_, out_);
+}
+#define ds_mem_get_config(...) ds_at_mem_get_config(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_alloc(const char *file_, int line_,
+        size_t size_, ds_stream stream_, void **out_) {
+    return ds_site_set(file_, line_), (ds_mem_alloc)(size_, stream_, out_);
+}
+#define ds_mem_alloc(...) ds_at_mem_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_alloc_with(const char *file_, int line_,
+        const ds_mem_request *request_, void **out_) {
+    return ds_site_set(file_, line_), (ds_mem_alloc_with)(request_, out_);
+}
+#define ds_mem_alloc_with(...) ds_at_mem_alloc_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_free(const char *file_, int line_,
+        void *ptr_) {
+    return ds_site_set(file_, line_), (ds_mem_free)(ptr_);
+}
+#define ds_mem_free(...) ds_at_mem_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_record_use(const char *file_, int line_,
+        void *ptr_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_mem_record_use)(ptr_, stream_);
+}
+#define ds_mem_record_use(...) ds_at_mem_record_use(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_record_stream(const char *file_, int line_,
+        void *ptr_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_mem_record_stream)(ptr_, stream_);
+}
+#define ds_mem_record_stream(...) ds_at_mem_record_stream(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_find(const char *file_, int line_,
+        const void *ptr_, ds_mem_block *out_) {
+    return ds_site_set(file_, line_), (ds_mem_find)(ptr_, out_);
+}
+#define ds_mem_find(...) ds_at_mem_find(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_empty_cache(const char *file_, int line_,
+        ds_device device_, size_t *out_released_) {
+    return ds_site_set(file_, line_), (ds_mem_empty_cache)(device_, out_released_);
+}
+#define ds_mem_empty_cache(...) ds_at_mem_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_empty_cache_of(const char *file_, int line_,
+        ds_stream stream_, size_t *out_released_) {
+    return ds_site_set(file_, line_), (ds_mem_empty_cache_of)(stream_, out_released_);
+}
+#define ds_mem_empty_cache_of(...) ds_at_mem_empty_cache_of(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_trim(const char *file_, int line_,
+        ds_device device_, size_t keep_, size_t *out_released_) {
+    return ds_site_set(file_, line_), (ds_mem_trim)(device_, keep_, out_released_);
+}
+#define ds_mem_trim(...) ds_at_mem_trim(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_create(const char *file_, int line_,
+        const ds_pool_desc *desc_, ds_pool *out_) {
+    return ds_site_set(file_, line_), (ds_pool_create)(desc_, out_);
+}
+#define ds_pool_create(...) ds_at_pool_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_destroy(const char *file_, int line_,
+        ds_pool pool_) {
+    return ds_site_set(file_, line_), (ds_pool_destroy)(pool_);
+}
+#define ds_pool_destroy(...) ds_at_pool_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_push(const char *file_, int line_,
+        ds_pool pool_) {
+    return ds_site_set(file_, line_), (ds_pool_push)(pool_);
+}
+#define ds_pool_push(...) ds_at_pool_push(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_pop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_pool_pop)();
+}
+#define ds_pool_pop() ds_at_pool_pop(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_pool(const char *file_, int line_,
+        ds_stream stream_, ds_pool pool_) {
+    return ds_site_set(file_, line_), (ds_capture_pool)(stream_, pool_);
+}
+#define ds_capture_pool(...) ds_at_capture_pool(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_use_count(const char *file_, int line_,
+        ds_pool pool_, int *out_) {
+    return ds_site_set(file_, line_), (ds_pool_use_count)(pool_, out_);
+}
+#define ds_pool_use_count(...) ds_at_pool_use_count(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_id(const char *file_, int line_,
+        ds_pool pool_, uint64_t out_id_[2]) {
+    return ds_site_set(file_, line_), (ds_pool_id)(pool_, out_id_);
+}
+#define ds_pool_id(...) ds_at_pool_id(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_empty_cache(const char *file_, int line_,
+        ds_pool pool_, size_t *out_released_) {
+    return ds_site_set(file_, line_), (ds_pool_empty_cache)(pool_, out_released_);
+}
+#define ds_pool_empty_cache(...) ds_at_pool_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_save(const char *file_, int line_,
+        ds_pool pool_, ds_pool_checkpoint **out_) {
+    return ds_site_set(file_, line_), (ds_pool_save)(pool_, out_);
+}
+#define ds_pool_save(...) ds_at_pool_save(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_restore(const char *file_, int line_,
+        ds_pool pool_, const ds_pool_checkpoint *checkpoint_, ds_mem_block_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_pool_restore)(pool_, checkpoint_, fn_, user_);
+}
+#define ds_pool_restore(...) ds_at_pool_restore(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_check_live(const char *file_, int line_,
+        ds_pool pool_, void *const *ptrs_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_pool_check_live)(pool_, ptrs_, count_);
+}
+#define ds_pool_check_live(...) ds_at_pool_check_live(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_set_limit(const char *file_, int line_,
+        ds_device device_, size_t bytes_) {
+    return ds_site_set(file_, line_), (ds_mem_set_limit)(device_, bytes_);
+}
+#define ds_mem_set_limit(...) ds_at_mem_set_limit(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_get_limit(const char *file_, int line_,
+        ds_device device_, size_t *out_) {
+    return ds_site_set(file_, line_), (ds_mem_get_limit)(device_, out_);
+}
+#define ds_mem_get_limit(...) ds_at_mem_get_limit(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_set_fraction(const char *file_, int line_,
+        ds_device device_, double fraction_) {
+    return ds_site_set(file_, line_), (ds_mem_set_fraction)(device_, fraction_);
+}
+#define ds_mem_set_fraction(...) ds_at_mem_set_fraction(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_get_fraction(const char *file_, int line_,
+        ds_device device_, double *out_) {
+    return ds_site_set(file_, line_), (ds_mem_get_fraction)(device_, out_);
+}
+#define ds_mem_get_fraction(...) ds_at_mem_get_fraction(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_on_shortage(const char *file_, int line_,
+        ds_mem_shortage_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_on_shortage)(fn_, user_);
+}
+#define ds_mem_on_shortage(...) ds_at_mem_on_shortage(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_remove_on_shortage(const char *file_, int line_,
+        ds_mem_shortage_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_remove_on_shortage)(fn_, user_);
+}
+#define ds_mem_remove_on_shortage(...) ds_at_mem_remove_on_shortage(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_on_out_of_memory(const char *file_, int line_,
+        ds_mem_oom_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_on_out_of_memory)(fn_, user_);
+}
+#define ds_mem_on_out_of_memory(...) ds_at_mem_on_out_of_memory(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_remove_on_out_of_memory(const char *file_, int line_,
+        ds_mem_oom_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_remove_on_out_of_memory)(fn_, user_);
+}
+#define ds_mem_remove_on_out_of_memory(...) ds_at_mem_remove_on_out_of_memory(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_get_stats(const char *file_, int line_,
+        ds_device device_, ds_mem_stats *out_) {
+    return ds_site_set(file_, line_), (ds_mem_get_stats)(device_, out_);
+}
+#define ds_mem_get_stats(...) ds_at_mem_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_get_stats(const char *file_, int line_,
+        ds_pool pool_, ds_mem_stats *out_) {
+    return ds_site_set(file_, line_), (ds_pool_get_stats)(pool_, out_);
+}
+#define ds_pool_get_stats(...) ds_at_pool_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_stat_by_name(const char *file_, int line_,
+        const ds_mem_stats *stats_, const char *name_, int64_t *out_) {
+    return ds_site_set(file_, line_), (ds_mem_stat_by_name)(stats_, name_, out_);
+}
+#define ds_mem_stat_by_name(...) ds_at_mem_stat_by_name(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_reset_peak_stats(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_mem_reset_peak_stats)(device_);
+}
+#define ds_mem_reset_peak_stats(...) ds_at_mem_reset_peak_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_reset_accumulated_stats(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_mem_reset_accumulated_stats)(device_);
+}
+#define ds_mem_reset_accumulated_stats(...) ds_at_mem_reset_accumulated_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_reset_max_allocated(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_mem_reset_max_allocated)(device_);
+}
+#define ds_mem_reset_max_allocated(...) ds_at_mem_reset_max_allocated(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_reset_max_cached(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_mem_reset_max_cached)(device_);
+}
+#define ds_mem_reset_max_cached(...) ds_at_mem_reset_max_cached(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_driver_pool_info(const char *file_, int line_,
+        ds_device device_, size_t *out_reserved_, size_t *out_used_) {
+    return ds_site_set(file_, line_), (ds_mem_driver_pool_info)(device_, out_reserved_, out_used_);
+}
+#define ds_mem_driver_pool_info(...) ds_at_mem_driver_pool_info(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_summary(const char *file_, int line_,
+        ds_device device_, int abbreviated_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_summary)(device_, abbreviated_, write_fn_, user_);
+}
+#define ds_mem_summary(...) ds_at_mem_summary(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_list_processes(const char *file_, int line_,
+        ds_device device_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_list_processes)(device_, write_fn_, user_);
+}
+#define ds_mem_list_processes(...) ds_at_mem_list_processes(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_history_start(const char *file_, int line_,
+        const ds_mem_history_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_mem_history_start)(desc_);
+}
+#define ds_mem_history_start(...) ds_at_mem_history_start(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_history_stop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_mem_history_stop)();
+}
+#define ds_mem_history_stop() ds_at_mem_history_stop(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_annotate(const char *file_, int line_,
+        ds_device device_, const char *text_) {
+    return ds_site_set(file_, line_), (ds_mem_annotate)(device_, text_);
+}
+#define ds_mem_annotate(...) ds_at_mem_annotate(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_on_event(const char *file_, int line_,
+        ds_mem_event_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_on_event)(fn_, user_);
+}
+#define ds_mem_on_event(...) ds_at_mem_on_event(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_remove_on_event(const char *file_, int line_,
+        ds_mem_event_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_remove_on_event)(fn_, user_);
+}
+#define ds_mem_remove_on_event(...) ds_at_mem_remove_on_event(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_snapshot(const char *file_, int line_,
+        ds_mem_format format_, unsigned flags_, ds_pool pool_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_snapshot)(format_, flags_, pool_, write_fn_, user_);
+}
+#define ds_mem_snapshot(...) ds_at_mem_snapshot(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_snapshot_file(const char *file_, int line_,
+        ds_mem_format format_, unsigned flags_, const char *path_) {
+    return ds_site_set(file_, line_), (ds_mem_snapshot_file)(format_, flags_, path_);
+}
+#define ds_mem_snapshot_file(...) ds_at_mem_snapshot_file(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_each_block(const char *file_, int line_,
+        ds_device device_, ds_mem_block_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_each_block)(device_, fn_, user_);
+}
+#define ds_mem_each_block(...) ds_at_mem_each_block(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_alloc(const char *file_, int line_,
+        size_t size_, void **out_) {
+    return ds_site_set(file_, line_), (ds_pinned_alloc)(size_, out_);
+}
+#define ds_pinned_alloc(...) ds_at_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_free(const char *file_, int line_,
+        void *ptr_) {
+    return ds_site_set(file_, line_), (ds_pinned_free)(ptr_);
+}
+#define ds_pinned_free(...) ds_at_pinned_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_record_use(const char *file_, int line_,
+        void *ptr_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_pinned_record_use)(ptr_, stream_);
+}
+#define ds_pinned_record_use(...) ds_at_pinned_record_use(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_owns(const char *file_, int line_,
+        const void *ptr_, int *out_) {
+    return ds_site_set(file_, line_), (ds_pinned_owns)(ptr_, out_);
+}
+#define ds_pinned_owns(...) ds_at_pinned_owns(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_empty_cache(const char *file_, int line_,
+        size_t *out_released_) {
+    return ds_site_set(file_, line_), (ds_pinned_empty_cache)(out_released_);
+}
+#define ds_pinned_empty_cache(...) ds_at_pinned_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_set_limit(const char *file_, int line_,
+        size_t bytes_) {
+    return ds_site_set(file_, line_), (ds_pinned_set_limit)(bytes_);
+}
+#define ds_pinned_set_limit(...) ds_at_pinned_set_limit(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_get_stats(const char *file_, int line_,
+        ds_pinned_stats *out_) {
+    return ds_site_set(file_, line_), (ds_pinned_get_stats)(out_);
+}
+#define ds_pinned_get_stats(...) ds_at_pinned_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_reset_peak_stats(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_pinned_reset_peak_stats)();
+}
+#define ds_pinned_reset_peak_stats() ds_at_pinned_reset_peak_stats(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_reset_accumulated_stats(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_pinned_reset_accumulated_stats)();
+}
+#define ds_pinned_reset_accumulated_stats() ds_at_pinned_reset_accumulated_stats(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_alloc(const char *file_, int line_,
+        const ds_resource *resource_, size_t size_, size_t alignment_, ds_stream stream_, void **out_) {
+    return ds_site_set(file_, line_), (ds_resource_alloc)(resource_, size_, alignment_, stream_, out_);
+}
+#define ds_resource_alloc(...) ds_at_resource_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_free(const char *file_, int line_,
+        const ds_resource *resource_, void *ptr_, size_t size_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_resource_free)(resource_, ptr_, size_, stream_);
+}
+#define ds_resource_free(...) ds_at_resource_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_of_device(const char *file_, int line_,
+        ds_device device_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_of_device)(device_, out_);
+}
+#define ds_resource_of_device(...) ds_at_resource_of_device(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_of_pool(const char *file_, int line_,
+        ds_pool pool_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_of_pool)(pool_, out_);
+}
+#define ds_resource_of_pool(...) ds_at_resource_of_pool(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_of_driver_pool(const char *file_, int line_,
+        ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_of_driver_pool)(out_);
+}
+#define ds_resource_of_driver_pool(...) ds_at_resource_of_driver_pool(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_of_functions(const char *file_, int line_,
+        ds_resource_alloc_fn alloc_fn_, ds_resource_free_fn free_fn_, void *user_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_of_functions)(alloc_fn_, free_fn_, user_, out_);
+}
+#define ds_resource_of_functions(...) ds_at_resource_of_functions(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_limit(const char *file_, int line_,
+        const ds_resource *upstream_, size_t bytes_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_limit)(upstream_, bytes_, out_);
+}
+#define ds_resource_limit(...) ds_at_resource_limit(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_statistics(const char *file_, int line_,
+        const ds_resource *upstream_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_statistics)(upstream_, out_);
+}
+#define ds_resource_statistics(...) ds_at_resource_statistics(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_log(const char *file_, int line_,
+        const ds_resource *upstream_, ds_write_fn write_fn_, void *user_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_log)(upstream_, write_fn_, user_, out_);
+}
+#define ds_resource_log(...) ds_at_resource_log(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_on_failure(const char *file_, int line_,
+        const ds_resource *upstream_, ds_resource_failure_fn fn_, void *user_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_on_failure)(upstream_, fn_, user_, out_);
+}
+#define ds_resource_on_failure(...) ds_at_resource_on_failure(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_aligned(const char *file_, int line_,
+        const ds_resource *upstream_, size_t alignment_, size_t threshold_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_aligned)(upstream_, alignment_, threshold_, out_);
+}
+#define ds_resource_aligned(...) ds_at_resource_aligned(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_get_stats(const char *file_, int line_,
+        const ds_resource *resource_, ds_resource_stats *out_) {
+    return ds_site_set(file_, line_), (ds_resource_get_stats)(resource_, out_);
+}
+#define ds_resource_get_stats(...) ds_at_resource_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_push_stats(const char *file_, int line_,
+        const ds_resource *resource_) {
+    return ds_site_set(file_, line_), (ds_resource_push_stats)(resource_);
+}
+#define ds_resource_push_stats(...) ds_at_resource_push_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_pop_stats(const char *file_, int line_,
+        const ds_resource *resource_, ds_resource_stats *out_) {
+    return ds_site_set(file_, line_), (ds_resource_pop_stats)(resource_, out_);
+}
+#define ds_resource_pop_stats(...) ds_at_resource_pop_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_destroy(const char *file_, int line_,
+        ds_resource *resource_) {
+    return ds_site_set(file_, line_), (ds_resource_destroy)(resource_);
+}
+#define ds_resource_destroy(...) ds_at_resource_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_export(const char *file_, int line_,
+        const void *ptr_, ds_ipc_mem_handle *out_) {
+    return ds_site_set(file_, line_), (ds_mem_export)(ptr_, out_);
+}
+#define ds_mem_export(...) ds_at_mem_export(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_import(const char *file_, int line_,
+        ds_device device_, const ds_ipc_mem_handle *handle_, ds_stream stream_, void **out_) {
+    return ds_site_set(file_, line_), (ds_mem_import)(device_, handle_, stream_, out_);
+}
+#define ds_mem_import(...) ds_at_mem_import(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_import_close(const char *file_, int line_,
+        void *ptr_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_mem_import_close)(ptr_, stream_);
+}
+#define ds_mem_import_close(...) ds_at_mem_import_close(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_ipc_collect(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_mem_ipc_collect)();
+}
+#define ds_mem_ipc_collect() ds_at_mem_ipc_collect(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_validate(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_mem_validate)(device_);
+}
+#define ds_mem_validate(...) ds_at_mem_validate(__FILE__, __LINE__, __VA_ARGS__)
 
 #endif
 
@@ -3377,48 +4487,257 @@ DSDEF const char *ds_collective_name(ds_collective what);
 
 #ifndef DEVSTREAM_NO_SITES
 
-#define ds_tensor_check(...) (DS_HERE_, ds_tensor_check(__VA_ARGS__))
-#define ds_tensor_alloc(...) (DS_HERE_, ds_tensor_alloc(__VA_ARGS__))
-#define ds_tensor_alloc_host(...) (DS_HERE_, ds_tensor_alloc_host(__VA_ARGS__))
-#define ds_tensor_alloc_like(...) (DS_HERE_, ds_tensor_alloc_like(__VA_ARGS__))
-#define ds_tensor_wrap(...) (DS_HERE_, ds_tensor_wrap(__VA_ARGS__))
-#define ds_tensor_free(...) (DS_HERE_, ds_tensor_free(__VA_ARGS__))
-#define ds_tensor_flags(...) (DS_HERE_, ds_tensor_flags(__VA_ARGS__))
-#define ds_tensor_view(...) (DS_HERE_, ds_tensor_view(__VA_ARGS__))
-#define ds_tensor_narrow(...) (DS_HERE_, ds_tensor_narrow(__VA_ARGS__))
-#define ds_tensor_slice(...) (DS_HERE_, ds_tensor_slice(__VA_ARGS__))
-#define ds_tensor_select(...) (DS_HERE_, ds_tensor_select(__VA_ARGS__))
-#define ds_tensor_permute(...) (DS_HERE_, ds_tensor_permute(__VA_ARGS__))
-#define ds_tensor_transpose(...) (DS_HERE_, ds_tensor_transpose(__VA_ARGS__))
-#define ds_tensor_as_real(...) (DS_HERE_, ds_tensor_as_real(__VA_ARGS__))
-#define ds_tensor_as_host(...) (DS_HERE_, ds_tensor_as_host(__VA_ARGS__))
-#define ds_tensor_import(...) (DS_HERE_, ds_tensor_import(__VA_ARGS__))
-#define ds_tensor_import_versioned(...) (DS_HERE_, ds_tensor_import_versioned(__VA_ARGS__))
-#define ds_tensor_export(...) (DS_HERE_, ds_tensor_export(__VA_ARGS__))
-#define ds_tensor_export_versioned(...) (DS_HERE_, ds_tensor_export_versioned(__VA_ARGS__))
-#define ds_comm_broadcast(...) (DS_HERE_, ds_comm_broadcast(__VA_ARGS__))
-#define ds_comm_broadcast_into(...) (DS_HERE_, ds_comm_broadcast_into(__VA_ARGS__))
-#define ds_comm_broadcast_coalesced(...) (DS_HERE_, ds_comm_broadcast_coalesced(__VA_ARGS__))
-#define ds_comm_scatter(...) (DS_HERE_, ds_comm_scatter(__VA_ARGS__))
-#define ds_comm_scatter_into(...) (DS_HERE_, ds_comm_scatter_into(__VA_ARGS__))
-#define ds_comm_gather(...) (DS_HERE_, ds_comm_gather(__VA_ARGS__))
-#define ds_comm_gather_into(...) (DS_HERE_, ds_comm_gather_into(__VA_ARGS__))
-#define ds_comm_reduce(...) (DS_HERE_, ds_comm_reduce(__VA_ARGS__))
-#define ds_comm_reduce_into(...) (DS_HERE_, ds_comm_reduce_into(__VA_ARGS__))
-#define ds_comm_reduce_add(...) (DS_HERE_, ds_comm_reduce_add(__VA_ARGS__))
-#define ds_comm_reduce_add_coalesced(...) (DS_HERE_, ds_comm_reduce_add_coalesced(__VA_ARGS__))
-#define ds_comm_all_reduce(...) (DS_HERE_, ds_comm_all_reduce(__VA_ARGS__))
-#define ds_comm_all_gather(...) (DS_HERE_, ds_comm_all_gather(__VA_ARGS__))
-#define ds_comm_reduce_scatter(...) (DS_HERE_, ds_comm_reduce_scatter(__VA_ARGS__))
-#define ds_comm_all_to_all(...) (DS_HERE_, ds_comm_all_to_all(__VA_ARGS__))
-#define ds_comm_barrier(...) (DS_HERE_, ds_comm_barrier(__VA_ARGS__))
-#define ds_topology_parse(...) (DS_HERE_, ds_topology_parse(__VA_ARGS__))
-#define ds_topology_read(...) (DS_HERE_, ds_topology_read(__VA_ARGS__))
-#define ds_topology_of_devices(...) (DS_HERE_, ds_topology_of_devices(__VA_ARGS__))
-#define ds_topology_write(...) (DS_HERE_, ds_topology_write(__VA_ARGS__))
-#define ds_topology_fabric(...) (DS_HERE_, ds_topology_fabric(__VA_ARGS__))
-#define ds_plan_make(...) (DS_HERE_, ds_plan_make(__VA_ARGS__))
-#define ds_plan_explain(...) (DS_HERE_, ds_plan_explain(__VA_ARGS__))
+static inline DS_MUST_USE ds_result ds_at_tensor_check(const char *file_, int line_,
+        const ds_tensor *tensor_) {
+    return ds_site_set(file_, line_), (ds_tensor_check)(tensor_);
+}
+#define ds_tensor_check(...) ds_at_tensor_check(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_alloc(const char *file_, int line_,
+        ds_dtype dtype_, int ndim_, const int64_t *shape_, ds_stream stream_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_alloc)(dtype_, ndim_, shape_, stream_, out_);
+}
+#define ds_tensor_alloc(...) ds_at_tensor_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_alloc_host(const char *file_, int line_,
+        ds_dtype dtype_, int ndim_, const int64_t *shape_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_alloc_host)(dtype_, ndim_, shape_, out_);
+}
+#define ds_tensor_alloc_host(...) ds_at_tensor_alloc_host(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_alloc_like(const char *file_, int line_,
+        const ds_tensor *like_, ds_stream stream_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_alloc_like)(like_, stream_, out_);
+}
+#define ds_tensor_alloc_like(...) ds_at_tensor_alloc_like(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_wrap(const char *file_, int line_,
+        const ds_tensor *tensor_, unsigned flags_, void (*release_fn_)(void *user), void *user_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_wrap)(tensor_, flags_, release_fn_, user_, out_);
+}
+#define ds_tensor_wrap(...) ds_at_tensor_wrap(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_free(const char *file_, int line_,
+        ds_tensor *tensor_) {
+    return ds_site_set(file_, line_), (ds_tensor_free)(tensor_);
+}
+#define ds_tensor_free(...) ds_at_tensor_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_flags(const char *file_, int line_,
+        const ds_tensor *tensor_, unsigned *out_) {
+    return ds_site_set(file_, line_), (ds_tensor_flags)(tensor_, out_);
+}
+#define ds_tensor_flags(...) ds_at_tensor_flags(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_view(const char *file_, int line_,
+        const ds_tensor *tensor_, int ndim_, const int64_t *shape_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_view)(tensor_, ndim_, shape_, out_);
+}
+#define ds_tensor_view(...) ds_at_tensor_view(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_narrow(const char *file_, int line_,
+        const ds_tensor *tensor_, int dim_, int64_t start_, int64_t length_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_narrow)(tensor_, dim_, start_, length_, out_);
+}
+#define ds_tensor_narrow(...) ds_at_tensor_narrow(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_slice(const char *file_, int line_,
+        const ds_tensor *tensor_, int dim_, int64_t start_, int64_t stop_, int64_t step_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_slice)(tensor_, dim_, start_, stop_, step_, out_);
+}
+#define ds_tensor_slice(...) ds_at_tensor_slice(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_select(const char *file_, int line_,
+        const ds_tensor *tensor_, int dim_, int64_t index_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_select)(tensor_, dim_, index_, out_);
+}
+#define ds_tensor_select(...) ds_at_tensor_select(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_permute(const char *file_, int line_,
+        const ds_tensor *tensor_, const int *order_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_permute)(tensor_, order_, out_);
+}
+#define ds_tensor_permute(...) ds_at_tensor_permute(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_transpose(const char *file_, int line_,
+        const ds_tensor *tensor_, int dim0_, int dim1_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_transpose)(tensor_, dim0_, dim1_, out_);
+}
+#define ds_tensor_transpose(...) ds_at_tensor_transpose(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_as_real(const char *file_, int line_,
+        const ds_tensor *tensor_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_as_real)(tensor_, out_);
+}
+#define ds_tensor_as_real(...) ds_at_tensor_as_real(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_as_host(const char *file_, int line_,
+        const ds_tensor *tensor_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_as_host)(tensor_, out_);
+}
+#define ds_tensor_as_host(...) ds_at_tensor_as_host(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_import(const char *file_, int line_,
+        ds_managed_tensor *managed_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_import)(managed_, out_);
+}
+#define ds_tensor_import(...) ds_at_tensor_import(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_import_versioned(const char *file_, int line_,
+        ds_managed_tensor_versioned *managed_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_import_versioned)(managed_, out_);
+}
+#define ds_tensor_import_versioned(...) ds_at_tensor_import_versioned(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_export(const char *file_, int line_,
+        const ds_tensor *tensor_, ds_managed_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_export)(tensor_, out_);
+}
+#define ds_tensor_export(...) ds_at_tensor_export(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_export_versioned(const char *file_, int line_,
+        const ds_tensor *tensor_, ds_managed_tensor_versioned **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_export_versioned)(tensor_, out_);
+}
+#define ds_tensor_export_versioned(...) ds_at_tensor_export_versioned(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_broadcast(const char *file_, int line_,
+        const ds_tensor *tensor_, const ds_device *devices_, size_t count_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_broadcast)(tensor_, devices_, count_, options_, out_);
+}
+#define ds_comm_broadcast(...) ds_at_comm_broadcast(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_broadcast_into(const char *file_, int line_,
+        const ds_tensor *tensor_, const ds_tensor *const *outs_, size_t count_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_broadcast_into)(tensor_, outs_, count_, options_);
+}
+#define ds_comm_broadcast_into(...) ds_at_comm_broadcast_into(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_broadcast_coalesced(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, const ds_device *devices_, size_t device_count_, size_t buffer_size_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_broadcast_coalesced)(tensors_, count_, devices_, device_count_, buffer_size_, options_, out_);
+}
+#define ds_comm_broadcast_coalesced(...) ds_at_comm_broadcast_coalesced(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_scatter(const char *file_, int line_,
+        const ds_tensor *tensor_, const ds_device *devices_, size_t count_, const int64_t *chunk_sizes_, int dim_, const ds_comm_options *options_, ds_tensor **out_, size_t *out_count_) {
+    return ds_site_set(file_, line_), (ds_comm_scatter)(tensor_, devices_, count_, chunk_sizes_, dim_, options_, out_, out_count_);
+}
+#define ds_comm_scatter(...) ds_at_comm_scatter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_scatter_into(const char *file_, int line_,
+        const ds_tensor *tensor_, const ds_tensor *const *outs_, size_t count_, int dim_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_scatter_into)(tensor_, outs_, count_, dim_, options_);
+}
+#define ds_comm_scatter_into(...) ds_at_comm_scatter_into(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_gather(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, int dim_, ds_device destination_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_gather)(tensors_, count_, dim_, destination_, options_, out_);
+}
+#define ds_comm_gather(...) ds_at_comm_gather(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_gather_into(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, int dim_, const ds_tensor *out_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_gather_into)(tensors_, count_, dim_, out_, options_);
+}
+#define ds_comm_gather_into(...) ds_at_comm_gather_into(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_reduce(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, ds_reduce_op op_, ds_device destination_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_reduce)(tensors_, count_, op_, destination_, options_, out_);
+}
+#define ds_comm_reduce(...) ds_at_comm_reduce(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_reduce_into(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, ds_reduce_op op_, const ds_tensor *out_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_reduce_into)(tensors_, count_, op_, out_, options_);
+}
+#define ds_comm_reduce_into(...) ds_at_comm_reduce_into(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_reduce_add(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, ds_device destination_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_reduce_add)(tensors_, count_, destination_, options_, out_);
+}
+#define ds_comm_reduce_add(...) ds_at_comm_reduce_add(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_reduce_add_coalesced(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t lists_, size_t count_, ds_device destination_, size_t buffer_size_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_reduce_add_coalesced)(tensors_, lists_, count_, destination_, buffer_size_, options_, out_);
+}
+#define ds_comm_reduce_add_coalesced(...) ds_at_comm_reduce_add_coalesced(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_all_reduce(const char *file_, int line_,
+        const ds_tensor *const *tensors_, const ds_tensor *const *outs_, size_t count_, ds_reduce_op op_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_all_reduce)(tensors_, outs_, count_, op_, options_);
+}
+#define ds_comm_all_reduce(...) ds_at_comm_all_reduce(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_all_gather(const char *file_, int line_,
+        const ds_tensor *const *tensors_, const ds_tensor *const *outs_, size_t count_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_all_gather)(tensors_, outs_, count_, options_);
+}
+#define ds_comm_all_gather(...) ds_at_comm_all_gather(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_reduce_scatter(const char *file_, int line_,
+        const ds_tensor *const *tensors_, const ds_tensor *const *outs_, size_t count_, ds_reduce_op op_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_reduce_scatter)(tensors_, outs_, count_, op_, options_);
+}
+#define ds_comm_reduce_scatter(...) ds_at_comm_reduce_scatter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_all_to_all(const char *file_, int line_,
+        const ds_tensor *const *tensors_, const ds_tensor *const *outs_, size_t count_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_all_to_all)(tensors_, outs_, count_, options_);
+}
+#define ds_comm_all_to_all(...) ds_at_comm_all_to_all(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_barrier(const char *file_, int line_,
+        const ds_stream *streams_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_comm_barrier)(streams_, count_);
+}
+#define ds_comm_barrier(...) ds_at_comm_barrier(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_topology_parse(const char *file_, int line_,
+        const char *text_, ds_topology **out_) {
+    return ds_site_set(file_, line_), (ds_topology_parse)(text_, out_);
+}
+#define ds_topology_parse(...) ds_at_topology_parse(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_topology_read(const char *file_, int line_,
+        const char *path_, ds_topology **out_) {
+    return ds_site_set(file_, line_), (ds_topology_read)(path_, out_);
+}
+#define ds_topology_read(...) ds_at_topology_read(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_topology_of_devices(const char *file_, int line_,
+        const ds_device *devices_, size_t count_, unsigned flags_, ds_topology **out_) {
+    return ds_site_set(file_, line_), (ds_topology_of_devices)(devices_, count_, flags_, out_);
+}
+#define ds_topology_of_devices(...) ds_at_topology_of_devices(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_topology_write(const char *file_, int line_,
+        const ds_topology *topology_, ds_topology_format format_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_topology_write)(topology_, format_, write_fn_, user_);
+}
+#define ds_topology_write(...) ds_at_topology_write(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_topology_fabric(const char *file_, int line_,
+        const ds_topology *topology_, ds_cpu_fabric *out_) {
+    return ds_site_set(file_, line_), (ds_topology_fabric)(topology_, out_);
+}
+#define ds_topology_fabric(...) ds_at_topology_fabric(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_plan_make(const char *file_, int line_,
+        const ds_topology *topology_, const ds_plan_desc *desc_, const ds_plan **out_) {
+    return ds_site_set(file_, line_), (ds_plan_make)(topology_, desc_, out_);
+}
+#define ds_plan_make(...) ds_at_plan_make(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_plan_explain(const char *file_, int line_,
+        const ds_topology *topology_, const ds_plan *plan_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_plan_explain)(topology_, plan_, write_fn_, user_);
+}
+#define ds_plan_explain(...) ds_at_plan_explain(__FILE__, __LINE__, __VA_ARGS__)
 
 #endif
 
@@ -3691,34 +5010,173 @@ DSDEF DS_MUST_USE ds_result ds_rng_fill(ds_rng rng, const ds_rng_fill_desc *desc
 
 #ifndef DEVSTREAM_NO_SITES
 
-#define ds_rng_create(...) (DS_HERE_, ds_rng_create(__VA_ARGS__))
-#define ds_rng_clone(...) (DS_HERE_, ds_rng_clone(__VA_ARGS__))
-#define ds_rng_destroy(...) (DS_HERE_, ds_rng_destroy(__VA_ARGS__))
-#define ds_rng_default(...) (DS_HERE_, ds_rng_default(__VA_ARGS__))
-#define ds_rng_get_info(...) (DS_HERE_, ds_rng_get_info(__VA_ARGS__))
-#define ds_rng_set_mapping(...) (DS_HERE_, ds_rng_set_mapping(__VA_ARGS__))
-#define ds_rng_set_seed(...) (DS_HERE_, ds_rng_set_seed(__VA_ARGS__))
-#define ds_rng_reseed(...) (DS_HERE_, ds_rng_reseed(__VA_ARGS__))
-#define ds_rng_get_seed(...) (DS_HERE_, ds_rng_get_seed(__VA_ARGS__))
-#define ds_rng_get_offset(...) (DS_HERE_, ds_rng_get_offset(__VA_ARGS__))
-#define ds_rng_set_offset(...) (DS_HERE_, ds_rng_set_offset(__VA_ARGS__))
-#define ds_rng_get_state(...) (DS_HERE_, ds_rng_get_state(__VA_ARGS__))
-#define ds_rng_set_state(...) (DS_HERE_, ds_rng_set_state(__VA_ARGS__))
-#define ds_rng_manual_seed(...) (DS_HERE_, ds_rng_manual_seed(__VA_ARGS__))
-#define ds_rng_manual_seed_all(...) (DS_HERE_, ds_rng_manual_seed_all(__VA_ARGS__))
-#define ds_rng_seed(...) (DS_HERE_, ds_rng_seed(__VA_ARGS__))
-#define ds_rng_seed_all(...) (DS_HERE_, ds_rng_seed_all(__VA_ARGS__))
-#define ds_rng_initial_seed(...) (DS_HERE_, ds_rng_initial_seed(__VA_ARGS__))
-#define ds_rng_get_state_all(...) (DS_HERE_, ds_rng_get_state_all(__VA_ARGS__))
-#define ds_rng_set_state_all(...) (DS_HERE_, ds_rng_set_state_all(__VA_ARGS__))
-#define ds_rng_uniform(...) (DS_HERE_, ds_rng_uniform(__VA_ARGS__))
-#define ds_rng_normal(...) (DS_HERE_, ds_rng_normal(__VA_ARGS__))
-#define ds_rng_exponential(...) (DS_HERE_, ds_rng_exponential(__VA_ARGS__))
-#define ds_rng_integers(...) (DS_HERE_, ds_rng_integers(__VA_ARGS__))
-#define ds_rng_bernoulli(...) (DS_HERE_, ds_rng_bernoulli(__VA_ARGS__))
-#define ds_rng_bits(...) (DS_HERE_, ds_rng_bits(__VA_ARGS__))
-#define ds_rng_permutation(...) (DS_HERE_, ds_rng_permutation(__VA_ARGS__))
-#define ds_rng_fill(...) (DS_HERE_, ds_rng_fill(__VA_ARGS__))
+static inline DS_MUST_USE ds_result ds_at_rng_create(const char *file_, int line_,
+        const ds_rng_desc *desc_, ds_rng *out_) {
+    return ds_site_set(file_, line_), (ds_rng_create)(desc_, out_);
+}
+#define ds_rng_create(...) ds_at_rng_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_clone(const char *file_, int line_,
+        ds_rng rng_, ds_rng *out_) {
+    return ds_site_set(file_, line_), (ds_rng_clone)(rng_, out_);
+}
+#define ds_rng_clone(...) ds_at_rng_clone(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_destroy(const char *file_, int line_,
+        ds_rng rng_) {
+    return ds_site_set(file_, line_), (ds_rng_destroy)(rng_);
+}
+#define ds_rng_destroy(...) ds_at_rng_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_default(const char *file_, int line_,
+        ds_device device_, ds_rng *out_) {
+    return ds_site_set(file_, line_), (ds_rng_default)(device_, out_);
+}
+#define ds_rng_default(...) ds_at_rng_default(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_get_info(const char *file_, int line_,
+        ds_rng rng_, ds_rng_info *out_) {
+    return ds_site_set(file_, line_), (ds_rng_get_info)(rng_, out_);
+}
+#define ds_rng_get_info(...) ds_at_rng_get_info(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_set_mapping(const char *file_, int line_,
+        ds_rng rng_, ds_rng_mapping mapping_, int multiprocessors_, int threads_per_multiprocessor_) {
+    return ds_site_set(file_, line_), (ds_rng_set_mapping)(rng_, mapping_, multiprocessors_, threads_per_multiprocessor_);
+}
+#define ds_rng_set_mapping(...) ds_at_rng_set_mapping(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_set_seed(const char *file_, int line_,
+        ds_rng rng_, uint64_t seed_) {
+    return ds_site_set(file_, line_), (ds_rng_set_seed)(rng_, seed_);
+}
+#define ds_rng_set_seed(...) ds_at_rng_set_seed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_reseed(const char *file_, int line_,
+        ds_rng rng_, uint64_t *out_seed_) {
+    return ds_site_set(file_, line_), (ds_rng_reseed)(rng_, out_seed_);
+}
+#define ds_rng_reseed(...) ds_at_rng_reseed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_get_seed(const char *file_, int line_,
+        ds_rng rng_, uint64_t *out_seed_) {
+    return ds_site_set(file_, line_), (ds_rng_get_seed)(rng_, out_seed_);
+}
+#define ds_rng_get_seed(...) ds_at_rng_get_seed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_get_offset(const char *file_, int line_,
+        ds_rng rng_, uint64_t *out_offset_) {
+    return ds_site_set(file_, line_), (ds_rng_get_offset)(rng_, out_offset_);
+}
+#define ds_rng_get_offset(...) ds_at_rng_get_offset(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_set_offset(const char *file_, int line_,
+        ds_rng rng_, uint64_t offset_) {
+    return ds_site_set(file_, line_), (ds_rng_set_offset)(rng_, offset_);
+}
+#define ds_rng_set_offset(...) ds_at_rng_set_offset(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_get_state(const char *file_, int line_,
+        ds_rng rng_, void *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_rng_get_state)(rng_, out_, size_);
+}
+#define ds_rng_get_state(...) ds_at_rng_get_state(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_set_state(const char *file_, int line_,
+        ds_rng rng_, const void *state_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_rng_set_state)(rng_, state_, size_);
+}
+#define ds_rng_set_state(...) ds_at_rng_set_state(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_manual_seed(const char *file_, int line_,
+        ds_device device_, uint64_t seed_) {
+    return ds_site_set(file_, line_), (ds_rng_manual_seed)(device_, seed_);
+}
+#define ds_rng_manual_seed(...) ds_at_rng_manual_seed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_manual_seed_all(const char *file_, int line_,
+        uint64_t seed_) {
+    return ds_site_set(file_, line_), (ds_rng_manual_seed_all)(seed_);
+}
+#define ds_rng_manual_seed_all(...) ds_at_rng_manual_seed_all(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_seed(const char *file_, int line_,
+        ds_device device_, uint64_t *out_seed_) {
+    return ds_site_set(file_, line_), (ds_rng_seed)(device_, out_seed_);
+}
+#define ds_rng_seed(...) ds_at_rng_seed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_seed_all(const char *file_, int line_,
+        uint64_t *out_seed_) {
+    return ds_site_set(file_, line_), (ds_rng_seed_all)(out_seed_);
+}
+#define ds_rng_seed_all(...) ds_at_rng_seed_all(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_initial_seed(const char *file_, int line_,
+        ds_device device_, uint64_t *out_seed_) {
+    return ds_site_set(file_, line_), (ds_rng_initial_seed)(device_, out_seed_);
+}
+#define ds_rng_initial_seed(...) ds_at_rng_initial_seed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_get_state_all(const char *file_, int line_,
+        ds_device_type type_, void *out_, size_t capacity_, size_t *out_count_) {
+    return ds_site_set(file_, line_), (ds_rng_get_state_all)(type_, out_, capacity_, out_count_);
+}
+#define ds_rng_get_state_all(...) ds_at_rng_get_state_all(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_set_state_all(const char *file_, int line_,
+        ds_device_type type_, const void *states_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_rng_set_state_all)(type_, states_, count_);
+}
+#define ds_rng_set_state_all(...) ds_at_rng_set_state_all(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_uniform(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, double from_, double to_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_uniform)(rng_, dtype_, out_, count_, from_, to_, stream_);
+}
+#define ds_rng_uniform(...) ds_at_rng_uniform(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_normal(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, double mean_, double deviation_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_normal)(rng_, dtype_, out_, count_, mean_, deviation_, stream_);
+}
+#define ds_rng_normal(...) ds_at_rng_normal(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_exponential(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, double rate_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_exponential)(rng_, dtype_, out_, count_, rate_, stream_);
+}
+#define ds_rng_exponential(...) ds_at_rng_exponential(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_integers(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, int64_t low_, int64_t high_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_integers)(rng_, dtype_, out_, count_, low_, high_, stream_);
+}
+#define ds_rng_integers(...) ds_at_rng_integers(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_bernoulli(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, double p_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_bernoulli)(rng_, dtype_, out_, count_, p_, stream_);
+}
+#define ds_rng_bernoulli(...) ds_at_rng_bernoulli(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_bits(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_bits)(rng_, dtype_, out_, count_, stream_);
+}
+#define ds_rng_bits(...) ds_at_rng_bits(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_permutation(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_permutation)(rng_, dtype_, out_, count_, stream_);
+}
+#define ds_rng_permutation(...) ds_at_rng_permutation(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_fill(const char *file_, int line_,
+        ds_rng rng_, const ds_rng_fill_desc *desc_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_fill)(rng_, desc_, stream_);
+}
+#define ds_rng_fill(...) ds_at_rng_fill(__FILE__, __LINE__, __VA_ARGS__)
 
 #endif
 
@@ -4615,6 +6073,7 @@ typedef struct ds__stream {
     /* a wrapper of a default stream has that one's native form, and a reference to it */
     ds_stream base;
     _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
+    uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
     /* the allocator's: the stream's memory in its device's default pool */
     _Atomic(void *) arena;
     _Atomic int owners;
@@ -20151,10 +21610,15 @@ static void ds__stream_free(void *object) {
     ds__release(s->label);
 }
 
-/* A wrapper's native stream and release function are the program's: it expects them back soon. */
 static int ds__stream_batched(const void *object) {
-    const ds__stream *s = object;
-    return !s->release_fn && !s->base.id && !s->borrowed && !atomic_load(&s->unwrapped);
+    return !((const ds__stream *)object)->prompt;
+}
+
+/* Makes the handle stale. A wrapper's native stream and release function are the program's, which
+   expects them back soon. The end of a stream in a capture changes the capture. */
+static void ds__stream_kill(ds__stream *s) {
+    s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open();
+    ds__table_kill(&ds__g.streams, s);
 }
 
 /* Drops the reference of a current-stream slot; a zero handle is allowed. */
@@ -20287,7 +21751,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
                 gone_fn(s);
             if (s->borrowed && !s->base.id)
                 s->driver->stream_hide(s->native);
-            ds__table_kill(&ds__g.streams, s);
+            ds__stream_kill(s);
         }
     }
     ds__stream_unpin(s);
@@ -20597,7 +22061,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     if (r == DS_OK) {
         atomic_store(&s->unwrapped, 1);
         s->driver->stream_unwrap(s->native);
-        ds__table_kill(&ds__g.streams, s);
+        ds__stream_kill(s);
     }
     ds__stream_unpin(s);
     return r;

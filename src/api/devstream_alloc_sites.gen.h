@@ -2,84 +2,474 @@
 #ifndef DS__API_DEVSTREAM_ALLOC_SITES_GEN_H
 #define DS__API_DEVSTREAM_ALLOC_SITES_GEN_H
 
-#define ds_mem_configure(...) (DS_HERE_, ds_mem_configure(__VA_ARGS__))
-#define ds_mem_configure_text(...) (DS_HERE_, ds_mem_configure_text(__VA_ARGS__))
-#define ds_mem_config_parse(...) (DS_HERE_, ds_mem_config_parse(__VA_ARGS__))
-#define ds_mem_get_config(...) (DS_HERE_, ds_mem_get_config(__VA_ARGS__))
-#define ds_mem_alloc(...) (DS_HERE_, ds_mem_alloc(__VA_ARGS__))
-#define ds_mem_alloc_with(...) (DS_HERE_, ds_mem_alloc_with(__VA_ARGS__))
-#define ds_mem_free(...) (DS_HERE_, ds_mem_free(__VA_ARGS__))
-#define ds_mem_record_use(...) (DS_HERE_, ds_mem_record_use(__VA_ARGS__))
-#define ds_mem_record_stream(...) (DS_HERE_, ds_mem_record_stream(__VA_ARGS__))
-#define ds_mem_find(...) (DS_HERE_, ds_mem_find(__VA_ARGS__))
-#define ds_mem_empty_cache(...) (DS_HERE_, ds_mem_empty_cache(__VA_ARGS__))
-#define ds_mem_empty_cache_of(...) (DS_HERE_, ds_mem_empty_cache_of(__VA_ARGS__))
-#define ds_mem_trim(...) (DS_HERE_, ds_mem_trim(__VA_ARGS__))
-#define ds_pool_create(...) (DS_HERE_, ds_pool_create(__VA_ARGS__))
-#define ds_pool_destroy(...) (DS_HERE_, ds_pool_destroy(__VA_ARGS__))
-#define ds_pool_push(...) (DS_HERE_, ds_pool_push(__VA_ARGS__))
-#define ds_pool_pop() (DS_HERE_, ds_pool_pop())
-#define ds_capture_pool(...) (DS_HERE_, ds_capture_pool(__VA_ARGS__))
-#define ds_pool_use_count(...) (DS_HERE_, ds_pool_use_count(__VA_ARGS__))
-#define ds_pool_id(...) (DS_HERE_, ds_pool_id(__VA_ARGS__))
-#define ds_pool_empty_cache(...) (DS_HERE_, ds_pool_empty_cache(__VA_ARGS__))
-#define ds_pool_save(...) (DS_HERE_, ds_pool_save(__VA_ARGS__))
-#define ds_pool_restore(...) (DS_HERE_, ds_pool_restore(__VA_ARGS__))
-#define ds_pool_check_live(...) (DS_HERE_, ds_pool_check_live(__VA_ARGS__))
-#define ds_mem_set_limit(...) (DS_HERE_, ds_mem_set_limit(__VA_ARGS__))
-#define ds_mem_get_limit(...) (DS_HERE_, ds_mem_get_limit(__VA_ARGS__))
-#define ds_mem_set_fraction(...) (DS_HERE_, ds_mem_set_fraction(__VA_ARGS__))
-#define ds_mem_get_fraction(...) (DS_HERE_, ds_mem_get_fraction(__VA_ARGS__))
-#define ds_mem_on_shortage(...) (DS_HERE_, ds_mem_on_shortage(__VA_ARGS__))
-#define ds_mem_remove_on_shortage(...) (DS_HERE_, ds_mem_remove_on_shortage(__VA_ARGS__))
-#define ds_mem_on_out_of_memory(...) (DS_HERE_, ds_mem_on_out_of_memory(__VA_ARGS__))
-#define ds_mem_remove_on_out_of_memory(...) (DS_HERE_, ds_mem_remove_on_out_of_memory(__VA_ARGS__))
-#define ds_mem_get_stats(...) (DS_HERE_, ds_mem_get_stats(__VA_ARGS__))
-#define ds_pool_get_stats(...) (DS_HERE_, ds_pool_get_stats(__VA_ARGS__))
-#define ds_mem_stat_by_name(...) (DS_HERE_, ds_mem_stat_by_name(__VA_ARGS__))
-#define ds_mem_reset_peak_stats(...) (DS_HERE_, ds_mem_reset_peak_stats(__VA_ARGS__))
-#define ds_mem_reset_accumulated_stats(...) (DS_HERE_, ds_mem_reset_accumulated_stats(__VA_ARGS__))
-#define ds_mem_reset_max_allocated(...) (DS_HERE_, ds_mem_reset_max_allocated(__VA_ARGS__))
-#define ds_mem_reset_max_cached(...) (DS_HERE_, ds_mem_reset_max_cached(__VA_ARGS__))
-#define ds_mem_driver_pool_info(...) (DS_HERE_, ds_mem_driver_pool_info(__VA_ARGS__))
-#define ds_mem_summary(...) (DS_HERE_, ds_mem_summary(__VA_ARGS__))
-#define ds_mem_list_processes(...) (DS_HERE_, ds_mem_list_processes(__VA_ARGS__))
-#define ds_mem_history_start(...) (DS_HERE_, ds_mem_history_start(__VA_ARGS__))
-#define ds_mem_history_stop() (DS_HERE_, ds_mem_history_stop())
-#define ds_mem_annotate(...) (DS_HERE_, ds_mem_annotate(__VA_ARGS__))
-#define ds_mem_on_event(...) (DS_HERE_, ds_mem_on_event(__VA_ARGS__))
-#define ds_mem_remove_on_event(...) (DS_HERE_, ds_mem_remove_on_event(__VA_ARGS__))
-#define ds_mem_snapshot(...) (DS_HERE_, ds_mem_snapshot(__VA_ARGS__))
-#define ds_mem_snapshot_file(...) (DS_HERE_, ds_mem_snapshot_file(__VA_ARGS__))
-#define ds_mem_each_block(...) (DS_HERE_, ds_mem_each_block(__VA_ARGS__))
-#define ds_pinned_alloc(...) (DS_HERE_, ds_pinned_alloc(__VA_ARGS__))
-#define ds_pinned_free(...) (DS_HERE_, ds_pinned_free(__VA_ARGS__))
-#define ds_pinned_record_use(...) (DS_HERE_, ds_pinned_record_use(__VA_ARGS__))
-#define ds_pinned_owns(...) (DS_HERE_, ds_pinned_owns(__VA_ARGS__))
-#define ds_pinned_empty_cache(...) (DS_HERE_, ds_pinned_empty_cache(__VA_ARGS__))
-#define ds_pinned_set_limit(...) (DS_HERE_, ds_pinned_set_limit(__VA_ARGS__))
-#define ds_pinned_get_stats(...) (DS_HERE_, ds_pinned_get_stats(__VA_ARGS__))
-#define ds_pinned_reset_peak_stats() (DS_HERE_, ds_pinned_reset_peak_stats())
-#define ds_pinned_reset_accumulated_stats() (DS_HERE_, ds_pinned_reset_accumulated_stats())
-#define ds_resource_alloc(...) (DS_HERE_, ds_resource_alloc(__VA_ARGS__))
-#define ds_resource_free(...) (DS_HERE_, ds_resource_free(__VA_ARGS__))
-#define ds_resource_of_device(...) (DS_HERE_, ds_resource_of_device(__VA_ARGS__))
-#define ds_resource_of_pool(...) (DS_HERE_, ds_resource_of_pool(__VA_ARGS__))
-#define ds_resource_of_driver_pool(...) (DS_HERE_, ds_resource_of_driver_pool(__VA_ARGS__))
-#define ds_resource_of_functions(...) (DS_HERE_, ds_resource_of_functions(__VA_ARGS__))
-#define ds_resource_limit(...) (DS_HERE_, ds_resource_limit(__VA_ARGS__))
-#define ds_resource_statistics(...) (DS_HERE_, ds_resource_statistics(__VA_ARGS__))
-#define ds_resource_log(...) (DS_HERE_, ds_resource_log(__VA_ARGS__))
-#define ds_resource_on_failure(...) (DS_HERE_, ds_resource_on_failure(__VA_ARGS__))
-#define ds_resource_aligned(...) (DS_HERE_, ds_resource_aligned(__VA_ARGS__))
-#define ds_resource_get_stats(...) (DS_HERE_, ds_resource_get_stats(__VA_ARGS__))
-#define ds_resource_push_stats(...) (DS_HERE_, ds_resource_push_stats(__VA_ARGS__))
-#define ds_resource_pop_stats(...) (DS_HERE_, ds_resource_pop_stats(__VA_ARGS__))
-#define ds_resource_destroy(...) (DS_HERE_, ds_resource_destroy(__VA_ARGS__))
-#define ds_mem_export(...) (DS_HERE_, ds_mem_export(__VA_ARGS__))
-#define ds_mem_import(...) (DS_HERE_, ds_mem_import(__VA_ARGS__))
-#define ds_mem_import_close(...) (DS_HERE_, ds_mem_import_close(__VA_ARGS__))
-#define ds_mem_ipc_collect() (DS_HERE_, ds_mem_ipc_collect())
-#define ds_mem_validate(...) (DS_HERE_, ds_mem_validate(__VA_ARGS__))
+static inline DS_MUST_USE ds_result ds_at_mem_configure(const char *file_, int line_,
+        ds_device device_, const ds_mem_config *config_) {
+    return ds_site_set(file_, line_), (ds_mem_configure)(device_, config_);
+}
+#define ds_mem_configure(...) ds_at_mem_configure(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_configure_text(const char *file_, int line_,
+        const char *text_) {
+    return ds_site_set(file_, line_), (ds_mem_configure_text)(text_);
+}
+#define ds_mem_configure_text(...) ds_at_mem_configure_text(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_config_parse(const char *file_, int line_,
+        const char *text_, ds_mem_config *config_) {
+    return ds_site_set(file_, line_), (ds_mem_config_parse)(text_, config_);
+}
+#define ds_mem_config_parse(...) ds_at_mem_config_parse(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_get_config(const char *file_, int line_,
+        ds_device device_, ds_mem_config *out_) {
+    return ds_site_set(file_, line_), (ds_mem_get_config)(device_, out_);
+}
+#define ds_mem_get_config(...) ds_at_mem_get_config(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_alloc(const char *file_, int line_,
+        size_t size_, ds_stream stream_, void **out_) {
+    return ds_site_set(file_, line_), (ds_mem_alloc)(size_, stream_, out_);
+}
+#define ds_mem_alloc(...) ds_at_mem_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_alloc_with(const char *file_, int line_,
+        const ds_mem_request *request_, void **out_) {
+    return ds_site_set(file_, line_), (ds_mem_alloc_with)(request_, out_);
+}
+#define ds_mem_alloc_with(...) ds_at_mem_alloc_with(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_free(const char *file_, int line_,
+        void *ptr_) {
+    return ds_site_set(file_, line_), (ds_mem_free)(ptr_);
+}
+#define ds_mem_free(...) ds_at_mem_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_record_use(const char *file_, int line_,
+        void *ptr_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_mem_record_use)(ptr_, stream_);
+}
+#define ds_mem_record_use(...) ds_at_mem_record_use(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_record_stream(const char *file_, int line_,
+        void *ptr_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_mem_record_stream)(ptr_, stream_);
+}
+#define ds_mem_record_stream(...) ds_at_mem_record_stream(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_find(const char *file_, int line_,
+        const void *ptr_, ds_mem_block *out_) {
+    return ds_site_set(file_, line_), (ds_mem_find)(ptr_, out_);
+}
+#define ds_mem_find(...) ds_at_mem_find(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_empty_cache(const char *file_, int line_,
+        ds_device device_, size_t *out_released_) {
+    return ds_site_set(file_, line_), (ds_mem_empty_cache)(device_, out_released_);
+}
+#define ds_mem_empty_cache(...) ds_at_mem_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_empty_cache_of(const char *file_, int line_,
+        ds_stream stream_, size_t *out_released_) {
+    return ds_site_set(file_, line_), (ds_mem_empty_cache_of)(stream_, out_released_);
+}
+#define ds_mem_empty_cache_of(...) ds_at_mem_empty_cache_of(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_trim(const char *file_, int line_,
+        ds_device device_, size_t keep_, size_t *out_released_) {
+    return ds_site_set(file_, line_), (ds_mem_trim)(device_, keep_, out_released_);
+}
+#define ds_mem_trim(...) ds_at_mem_trim(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_create(const char *file_, int line_,
+        const ds_pool_desc *desc_, ds_pool *out_) {
+    return ds_site_set(file_, line_), (ds_pool_create)(desc_, out_);
+}
+#define ds_pool_create(...) ds_at_pool_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_destroy(const char *file_, int line_,
+        ds_pool pool_) {
+    return ds_site_set(file_, line_), (ds_pool_destroy)(pool_);
+}
+#define ds_pool_destroy(...) ds_at_pool_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_push(const char *file_, int line_,
+        ds_pool pool_) {
+    return ds_site_set(file_, line_), (ds_pool_push)(pool_);
+}
+#define ds_pool_push(...) ds_at_pool_push(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_pop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_pool_pop)();
+}
+#define ds_pool_pop() ds_at_pool_pop(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_capture_pool(const char *file_, int line_,
+        ds_stream stream_, ds_pool pool_) {
+    return ds_site_set(file_, line_), (ds_capture_pool)(stream_, pool_);
+}
+#define ds_capture_pool(...) ds_at_capture_pool(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_use_count(const char *file_, int line_,
+        ds_pool pool_, int *out_) {
+    return ds_site_set(file_, line_), (ds_pool_use_count)(pool_, out_);
+}
+#define ds_pool_use_count(...) ds_at_pool_use_count(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_id(const char *file_, int line_,
+        ds_pool pool_, uint64_t out_id_[2]) {
+    return ds_site_set(file_, line_), (ds_pool_id)(pool_, out_id_);
+}
+#define ds_pool_id(...) ds_at_pool_id(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_empty_cache(const char *file_, int line_,
+        ds_pool pool_, size_t *out_released_) {
+    return ds_site_set(file_, line_), (ds_pool_empty_cache)(pool_, out_released_);
+}
+#define ds_pool_empty_cache(...) ds_at_pool_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_save(const char *file_, int line_,
+        ds_pool pool_, ds_pool_checkpoint **out_) {
+    return ds_site_set(file_, line_), (ds_pool_save)(pool_, out_);
+}
+#define ds_pool_save(...) ds_at_pool_save(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_restore(const char *file_, int line_,
+        ds_pool pool_, const ds_pool_checkpoint *checkpoint_, ds_mem_block_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_pool_restore)(pool_, checkpoint_, fn_, user_);
+}
+#define ds_pool_restore(...) ds_at_pool_restore(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_check_live(const char *file_, int line_,
+        ds_pool pool_, void *const *ptrs_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_pool_check_live)(pool_, ptrs_, count_);
+}
+#define ds_pool_check_live(...) ds_at_pool_check_live(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_set_limit(const char *file_, int line_,
+        ds_device device_, size_t bytes_) {
+    return ds_site_set(file_, line_), (ds_mem_set_limit)(device_, bytes_);
+}
+#define ds_mem_set_limit(...) ds_at_mem_set_limit(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_get_limit(const char *file_, int line_,
+        ds_device device_, size_t *out_) {
+    return ds_site_set(file_, line_), (ds_mem_get_limit)(device_, out_);
+}
+#define ds_mem_get_limit(...) ds_at_mem_get_limit(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_set_fraction(const char *file_, int line_,
+        ds_device device_, double fraction_) {
+    return ds_site_set(file_, line_), (ds_mem_set_fraction)(device_, fraction_);
+}
+#define ds_mem_set_fraction(...) ds_at_mem_set_fraction(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_get_fraction(const char *file_, int line_,
+        ds_device device_, double *out_) {
+    return ds_site_set(file_, line_), (ds_mem_get_fraction)(device_, out_);
+}
+#define ds_mem_get_fraction(...) ds_at_mem_get_fraction(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_on_shortage(const char *file_, int line_,
+        ds_mem_shortage_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_on_shortage)(fn_, user_);
+}
+#define ds_mem_on_shortage(...) ds_at_mem_on_shortage(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_remove_on_shortage(const char *file_, int line_,
+        ds_mem_shortage_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_remove_on_shortage)(fn_, user_);
+}
+#define ds_mem_remove_on_shortage(...) ds_at_mem_remove_on_shortage(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_on_out_of_memory(const char *file_, int line_,
+        ds_mem_oom_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_on_out_of_memory)(fn_, user_);
+}
+#define ds_mem_on_out_of_memory(...) ds_at_mem_on_out_of_memory(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_remove_on_out_of_memory(const char *file_, int line_,
+        ds_mem_oom_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_remove_on_out_of_memory)(fn_, user_);
+}
+#define ds_mem_remove_on_out_of_memory(...) ds_at_mem_remove_on_out_of_memory(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_get_stats(const char *file_, int line_,
+        ds_device device_, ds_mem_stats *out_) {
+    return ds_site_set(file_, line_), (ds_mem_get_stats)(device_, out_);
+}
+#define ds_mem_get_stats(...) ds_at_mem_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pool_get_stats(const char *file_, int line_,
+        ds_pool pool_, ds_mem_stats *out_) {
+    return ds_site_set(file_, line_), (ds_pool_get_stats)(pool_, out_);
+}
+#define ds_pool_get_stats(...) ds_at_pool_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_stat_by_name(const char *file_, int line_,
+        const ds_mem_stats *stats_, const char *name_, int64_t *out_) {
+    return ds_site_set(file_, line_), (ds_mem_stat_by_name)(stats_, name_, out_);
+}
+#define ds_mem_stat_by_name(...) ds_at_mem_stat_by_name(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_reset_peak_stats(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_mem_reset_peak_stats)(device_);
+}
+#define ds_mem_reset_peak_stats(...) ds_at_mem_reset_peak_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_reset_accumulated_stats(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_mem_reset_accumulated_stats)(device_);
+}
+#define ds_mem_reset_accumulated_stats(...) ds_at_mem_reset_accumulated_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_reset_max_allocated(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_mem_reset_max_allocated)(device_);
+}
+#define ds_mem_reset_max_allocated(...) ds_at_mem_reset_max_allocated(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_reset_max_cached(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_mem_reset_max_cached)(device_);
+}
+#define ds_mem_reset_max_cached(...) ds_at_mem_reset_max_cached(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_driver_pool_info(const char *file_, int line_,
+        ds_device device_, size_t *out_reserved_, size_t *out_used_) {
+    return ds_site_set(file_, line_), (ds_mem_driver_pool_info)(device_, out_reserved_, out_used_);
+}
+#define ds_mem_driver_pool_info(...) ds_at_mem_driver_pool_info(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_summary(const char *file_, int line_,
+        ds_device device_, int abbreviated_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_summary)(device_, abbreviated_, write_fn_, user_);
+}
+#define ds_mem_summary(...) ds_at_mem_summary(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_list_processes(const char *file_, int line_,
+        ds_device device_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_list_processes)(device_, write_fn_, user_);
+}
+#define ds_mem_list_processes(...) ds_at_mem_list_processes(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_history_start(const char *file_, int line_,
+        const ds_mem_history_desc *desc_) {
+    return ds_site_set(file_, line_), (ds_mem_history_start)(desc_);
+}
+#define ds_mem_history_start(...) ds_at_mem_history_start(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_history_stop(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_mem_history_stop)();
+}
+#define ds_mem_history_stop() ds_at_mem_history_stop(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_annotate(const char *file_, int line_,
+        ds_device device_, const char *text_) {
+    return ds_site_set(file_, line_), (ds_mem_annotate)(device_, text_);
+}
+#define ds_mem_annotate(...) ds_at_mem_annotate(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_on_event(const char *file_, int line_,
+        ds_mem_event_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_on_event)(fn_, user_);
+}
+#define ds_mem_on_event(...) ds_at_mem_on_event(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_remove_on_event(const char *file_, int line_,
+        ds_mem_event_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_remove_on_event)(fn_, user_);
+}
+#define ds_mem_remove_on_event(...) ds_at_mem_remove_on_event(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_snapshot(const char *file_, int line_,
+        ds_mem_format format_, unsigned flags_, ds_pool pool_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_snapshot)(format_, flags_, pool_, write_fn_, user_);
+}
+#define ds_mem_snapshot(...) ds_at_mem_snapshot(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_snapshot_file(const char *file_, int line_,
+        ds_mem_format format_, unsigned flags_, const char *path_) {
+    return ds_site_set(file_, line_), (ds_mem_snapshot_file)(format_, flags_, path_);
+}
+#define ds_mem_snapshot_file(...) ds_at_mem_snapshot_file(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_each_block(const char *file_, int line_,
+        ds_device device_, ds_mem_block_fn fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_mem_each_block)(device_, fn_, user_);
+}
+#define ds_mem_each_block(...) ds_at_mem_each_block(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_alloc(const char *file_, int line_,
+        size_t size_, void **out_) {
+    return ds_site_set(file_, line_), (ds_pinned_alloc)(size_, out_);
+}
+#define ds_pinned_alloc(...) ds_at_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_free(const char *file_, int line_,
+        void *ptr_) {
+    return ds_site_set(file_, line_), (ds_pinned_free)(ptr_);
+}
+#define ds_pinned_free(...) ds_at_pinned_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_record_use(const char *file_, int line_,
+        void *ptr_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_pinned_record_use)(ptr_, stream_);
+}
+#define ds_pinned_record_use(...) ds_at_pinned_record_use(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_owns(const char *file_, int line_,
+        const void *ptr_, int *out_) {
+    return ds_site_set(file_, line_), (ds_pinned_owns)(ptr_, out_);
+}
+#define ds_pinned_owns(...) ds_at_pinned_owns(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_empty_cache(const char *file_, int line_,
+        size_t *out_released_) {
+    return ds_site_set(file_, line_), (ds_pinned_empty_cache)(out_released_);
+}
+#define ds_pinned_empty_cache(...) ds_at_pinned_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_set_limit(const char *file_, int line_,
+        size_t bytes_) {
+    return ds_site_set(file_, line_), (ds_pinned_set_limit)(bytes_);
+}
+#define ds_pinned_set_limit(...) ds_at_pinned_set_limit(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_get_stats(const char *file_, int line_,
+        ds_pinned_stats *out_) {
+    return ds_site_set(file_, line_), (ds_pinned_get_stats)(out_);
+}
+#define ds_pinned_get_stats(...) ds_at_pinned_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_reset_peak_stats(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_pinned_reset_peak_stats)();
+}
+#define ds_pinned_reset_peak_stats() ds_at_pinned_reset_peak_stats(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_pinned_reset_accumulated_stats(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_pinned_reset_accumulated_stats)();
+}
+#define ds_pinned_reset_accumulated_stats() ds_at_pinned_reset_accumulated_stats(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_alloc(const char *file_, int line_,
+        const ds_resource *resource_, size_t size_, size_t alignment_, ds_stream stream_, void **out_) {
+    return ds_site_set(file_, line_), (ds_resource_alloc)(resource_, size_, alignment_, stream_, out_);
+}
+#define ds_resource_alloc(...) ds_at_resource_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_free(const char *file_, int line_,
+        const ds_resource *resource_, void *ptr_, size_t size_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_resource_free)(resource_, ptr_, size_, stream_);
+}
+#define ds_resource_free(...) ds_at_resource_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_of_device(const char *file_, int line_,
+        ds_device device_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_of_device)(device_, out_);
+}
+#define ds_resource_of_device(...) ds_at_resource_of_device(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_of_pool(const char *file_, int line_,
+        ds_pool pool_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_of_pool)(pool_, out_);
+}
+#define ds_resource_of_pool(...) ds_at_resource_of_pool(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_of_driver_pool(const char *file_, int line_,
+        ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_of_driver_pool)(out_);
+}
+#define ds_resource_of_driver_pool(...) ds_at_resource_of_driver_pool(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_of_functions(const char *file_, int line_,
+        ds_resource_alloc_fn alloc_fn_, ds_resource_free_fn free_fn_, void *user_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_of_functions)(alloc_fn_, free_fn_, user_, out_);
+}
+#define ds_resource_of_functions(...) ds_at_resource_of_functions(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_limit(const char *file_, int line_,
+        const ds_resource *upstream_, size_t bytes_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_limit)(upstream_, bytes_, out_);
+}
+#define ds_resource_limit(...) ds_at_resource_limit(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_statistics(const char *file_, int line_,
+        const ds_resource *upstream_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_statistics)(upstream_, out_);
+}
+#define ds_resource_statistics(...) ds_at_resource_statistics(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_log(const char *file_, int line_,
+        const ds_resource *upstream_, ds_write_fn write_fn_, void *user_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_log)(upstream_, write_fn_, user_, out_);
+}
+#define ds_resource_log(...) ds_at_resource_log(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_on_failure(const char *file_, int line_,
+        const ds_resource *upstream_, ds_resource_failure_fn fn_, void *user_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_on_failure)(upstream_, fn_, user_, out_);
+}
+#define ds_resource_on_failure(...) ds_at_resource_on_failure(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_aligned(const char *file_, int line_,
+        const ds_resource *upstream_, size_t alignment_, size_t threshold_, ds_resource *out_) {
+    return ds_site_set(file_, line_), (ds_resource_aligned)(upstream_, alignment_, threshold_, out_);
+}
+#define ds_resource_aligned(...) ds_at_resource_aligned(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_get_stats(const char *file_, int line_,
+        const ds_resource *resource_, ds_resource_stats *out_) {
+    return ds_site_set(file_, line_), (ds_resource_get_stats)(resource_, out_);
+}
+#define ds_resource_get_stats(...) ds_at_resource_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_push_stats(const char *file_, int line_,
+        const ds_resource *resource_) {
+    return ds_site_set(file_, line_), (ds_resource_push_stats)(resource_);
+}
+#define ds_resource_push_stats(...) ds_at_resource_push_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_pop_stats(const char *file_, int line_,
+        const ds_resource *resource_, ds_resource_stats *out_) {
+    return ds_site_set(file_, line_), (ds_resource_pop_stats)(resource_, out_);
+}
+#define ds_resource_pop_stats(...) ds_at_resource_pop_stats(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_resource_destroy(const char *file_, int line_,
+        ds_resource *resource_) {
+    return ds_site_set(file_, line_), (ds_resource_destroy)(resource_);
+}
+#define ds_resource_destroy(...) ds_at_resource_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_export(const char *file_, int line_,
+        const void *ptr_, ds_ipc_mem_handle *out_) {
+    return ds_site_set(file_, line_), (ds_mem_export)(ptr_, out_);
+}
+#define ds_mem_export(...) ds_at_mem_export(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_import(const char *file_, int line_,
+        ds_device device_, const ds_ipc_mem_handle *handle_, ds_stream stream_, void **out_) {
+    return ds_site_set(file_, line_), (ds_mem_import)(device_, handle_, stream_, out_);
+}
+#define ds_mem_import(...) ds_at_mem_import(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_import_close(const char *file_, int line_,
+        void *ptr_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_mem_import_close)(ptr_, stream_);
+}
+#define ds_mem_import_close(...) ds_at_mem_import_close(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_ipc_collect(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_mem_ipc_collect)();
+}
+#define ds_mem_ipc_collect() ds_at_mem_ipc_collect(__FILE__, __LINE__)
+
+static inline DS_MUST_USE ds_result ds_at_mem_validate(const char *file_, int line_,
+        ds_device device_) {
+    return ds_site_set(file_, line_), (ds_mem_validate)(device_);
+}
+#define ds_mem_validate(...) ds_at_mem_validate(__FILE__, __LINE__, __VA_ARGS__)
+
 
 #endif

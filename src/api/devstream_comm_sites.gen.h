@@ -2,47 +2,257 @@
 #ifndef DS__API_DEVSTREAM_COMM_SITES_GEN_H
 #define DS__API_DEVSTREAM_COMM_SITES_GEN_H
 
-#define ds_tensor_check(...) (DS_HERE_, ds_tensor_check(__VA_ARGS__))
-#define ds_tensor_alloc(...) (DS_HERE_, ds_tensor_alloc(__VA_ARGS__))
-#define ds_tensor_alloc_host(...) (DS_HERE_, ds_tensor_alloc_host(__VA_ARGS__))
-#define ds_tensor_alloc_like(...) (DS_HERE_, ds_tensor_alloc_like(__VA_ARGS__))
-#define ds_tensor_wrap(...) (DS_HERE_, ds_tensor_wrap(__VA_ARGS__))
-#define ds_tensor_free(...) (DS_HERE_, ds_tensor_free(__VA_ARGS__))
-#define ds_tensor_flags(...) (DS_HERE_, ds_tensor_flags(__VA_ARGS__))
-#define ds_tensor_view(...) (DS_HERE_, ds_tensor_view(__VA_ARGS__))
-#define ds_tensor_narrow(...) (DS_HERE_, ds_tensor_narrow(__VA_ARGS__))
-#define ds_tensor_slice(...) (DS_HERE_, ds_tensor_slice(__VA_ARGS__))
-#define ds_tensor_select(...) (DS_HERE_, ds_tensor_select(__VA_ARGS__))
-#define ds_tensor_permute(...) (DS_HERE_, ds_tensor_permute(__VA_ARGS__))
-#define ds_tensor_transpose(...) (DS_HERE_, ds_tensor_transpose(__VA_ARGS__))
-#define ds_tensor_as_real(...) (DS_HERE_, ds_tensor_as_real(__VA_ARGS__))
-#define ds_tensor_as_host(...) (DS_HERE_, ds_tensor_as_host(__VA_ARGS__))
-#define ds_tensor_import(...) (DS_HERE_, ds_tensor_import(__VA_ARGS__))
-#define ds_tensor_import_versioned(...) (DS_HERE_, ds_tensor_import_versioned(__VA_ARGS__))
-#define ds_tensor_export(...) (DS_HERE_, ds_tensor_export(__VA_ARGS__))
-#define ds_tensor_export_versioned(...) (DS_HERE_, ds_tensor_export_versioned(__VA_ARGS__))
-#define ds_comm_broadcast(...) (DS_HERE_, ds_comm_broadcast(__VA_ARGS__))
-#define ds_comm_broadcast_into(...) (DS_HERE_, ds_comm_broadcast_into(__VA_ARGS__))
-#define ds_comm_broadcast_coalesced(...) (DS_HERE_, ds_comm_broadcast_coalesced(__VA_ARGS__))
-#define ds_comm_scatter(...) (DS_HERE_, ds_comm_scatter(__VA_ARGS__))
-#define ds_comm_scatter_into(...) (DS_HERE_, ds_comm_scatter_into(__VA_ARGS__))
-#define ds_comm_gather(...) (DS_HERE_, ds_comm_gather(__VA_ARGS__))
-#define ds_comm_gather_into(...) (DS_HERE_, ds_comm_gather_into(__VA_ARGS__))
-#define ds_comm_reduce(...) (DS_HERE_, ds_comm_reduce(__VA_ARGS__))
-#define ds_comm_reduce_into(...) (DS_HERE_, ds_comm_reduce_into(__VA_ARGS__))
-#define ds_comm_reduce_add(...) (DS_HERE_, ds_comm_reduce_add(__VA_ARGS__))
-#define ds_comm_reduce_add_coalesced(...) (DS_HERE_, ds_comm_reduce_add_coalesced(__VA_ARGS__))
-#define ds_comm_all_reduce(...) (DS_HERE_, ds_comm_all_reduce(__VA_ARGS__))
-#define ds_comm_all_gather(...) (DS_HERE_, ds_comm_all_gather(__VA_ARGS__))
-#define ds_comm_reduce_scatter(...) (DS_HERE_, ds_comm_reduce_scatter(__VA_ARGS__))
-#define ds_comm_all_to_all(...) (DS_HERE_, ds_comm_all_to_all(__VA_ARGS__))
-#define ds_comm_barrier(...) (DS_HERE_, ds_comm_barrier(__VA_ARGS__))
-#define ds_topology_parse(...) (DS_HERE_, ds_topology_parse(__VA_ARGS__))
-#define ds_topology_read(...) (DS_HERE_, ds_topology_read(__VA_ARGS__))
-#define ds_topology_of_devices(...) (DS_HERE_, ds_topology_of_devices(__VA_ARGS__))
-#define ds_topology_write(...) (DS_HERE_, ds_topology_write(__VA_ARGS__))
-#define ds_topology_fabric(...) (DS_HERE_, ds_topology_fabric(__VA_ARGS__))
-#define ds_plan_make(...) (DS_HERE_, ds_plan_make(__VA_ARGS__))
-#define ds_plan_explain(...) (DS_HERE_, ds_plan_explain(__VA_ARGS__))
+static inline DS_MUST_USE ds_result ds_at_tensor_check(const char *file_, int line_,
+        const ds_tensor *tensor_) {
+    return ds_site_set(file_, line_), (ds_tensor_check)(tensor_);
+}
+#define ds_tensor_check(...) ds_at_tensor_check(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_alloc(const char *file_, int line_,
+        ds_dtype dtype_, int ndim_, const int64_t *shape_, ds_stream stream_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_alloc)(dtype_, ndim_, shape_, stream_, out_);
+}
+#define ds_tensor_alloc(...) ds_at_tensor_alloc(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_alloc_host(const char *file_, int line_,
+        ds_dtype dtype_, int ndim_, const int64_t *shape_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_alloc_host)(dtype_, ndim_, shape_, out_);
+}
+#define ds_tensor_alloc_host(...) ds_at_tensor_alloc_host(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_alloc_like(const char *file_, int line_,
+        const ds_tensor *like_, ds_stream stream_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_alloc_like)(like_, stream_, out_);
+}
+#define ds_tensor_alloc_like(...) ds_at_tensor_alloc_like(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_wrap(const char *file_, int line_,
+        const ds_tensor *tensor_, unsigned flags_, void (*release_fn_)(void *user), void *user_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_wrap)(tensor_, flags_, release_fn_, user_, out_);
+}
+#define ds_tensor_wrap(...) ds_at_tensor_wrap(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_free(const char *file_, int line_,
+        ds_tensor *tensor_) {
+    return ds_site_set(file_, line_), (ds_tensor_free)(tensor_);
+}
+#define ds_tensor_free(...) ds_at_tensor_free(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_flags(const char *file_, int line_,
+        const ds_tensor *tensor_, unsigned *out_) {
+    return ds_site_set(file_, line_), (ds_tensor_flags)(tensor_, out_);
+}
+#define ds_tensor_flags(...) ds_at_tensor_flags(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_view(const char *file_, int line_,
+        const ds_tensor *tensor_, int ndim_, const int64_t *shape_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_view)(tensor_, ndim_, shape_, out_);
+}
+#define ds_tensor_view(...) ds_at_tensor_view(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_narrow(const char *file_, int line_,
+        const ds_tensor *tensor_, int dim_, int64_t start_, int64_t length_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_narrow)(tensor_, dim_, start_, length_, out_);
+}
+#define ds_tensor_narrow(...) ds_at_tensor_narrow(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_slice(const char *file_, int line_,
+        const ds_tensor *tensor_, int dim_, int64_t start_, int64_t stop_, int64_t step_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_slice)(tensor_, dim_, start_, stop_, step_, out_);
+}
+#define ds_tensor_slice(...) ds_at_tensor_slice(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_select(const char *file_, int line_,
+        const ds_tensor *tensor_, int dim_, int64_t index_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_select)(tensor_, dim_, index_, out_);
+}
+#define ds_tensor_select(...) ds_at_tensor_select(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_permute(const char *file_, int line_,
+        const ds_tensor *tensor_, const int *order_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_permute)(tensor_, order_, out_);
+}
+#define ds_tensor_permute(...) ds_at_tensor_permute(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_transpose(const char *file_, int line_,
+        const ds_tensor *tensor_, int dim0_, int dim1_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_transpose)(tensor_, dim0_, dim1_, out_);
+}
+#define ds_tensor_transpose(...) ds_at_tensor_transpose(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_as_real(const char *file_, int line_,
+        const ds_tensor *tensor_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_as_real)(tensor_, out_);
+}
+#define ds_tensor_as_real(...) ds_at_tensor_as_real(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_as_host(const char *file_, int line_,
+        const ds_tensor *tensor_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_as_host)(tensor_, out_);
+}
+#define ds_tensor_as_host(...) ds_at_tensor_as_host(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_import(const char *file_, int line_,
+        ds_managed_tensor *managed_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_import)(managed_, out_);
+}
+#define ds_tensor_import(...) ds_at_tensor_import(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_import_versioned(const char *file_, int line_,
+        ds_managed_tensor_versioned *managed_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_import_versioned)(managed_, out_);
+}
+#define ds_tensor_import_versioned(...) ds_at_tensor_import_versioned(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_export(const char *file_, int line_,
+        const ds_tensor *tensor_, ds_managed_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_export)(tensor_, out_);
+}
+#define ds_tensor_export(...) ds_at_tensor_export(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_tensor_export_versioned(const char *file_, int line_,
+        const ds_tensor *tensor_, ds_managed_tensor_versioned **out_) {
+    return ds_site_set(file_, line_), (ds_tensor_export_versioned)(tensor_, out_);
+}
+#define ds_tensor_export_versioned(...) ds_at_tensor_export_versioned(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_broadcast(const char *file_, int line_,
+        const ds_tensor *tensor_, const ds_device *devices_, size_t count_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_broadcast)(tensor_, devices_, count_, options_, out_);
+}
+#define ds_comm_broadcast(...) ds_at_comm_broadcast(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_broadcast_into(const char *file_, int line_,
+        const ds_tensor *tensor_, const ds_tensor *const *outs_, size_t count_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_broadcast_into)(tensor_, outs_, count_, options_);
+}
+#define ds_comm_broadcast_into(...) ds_at_comm_broadcast_into(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_broadcast_coalesced(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, const ds_device *devices_, size_t device_count_, size_t buffer_size_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_broadcast_coalesced)(tensors_, count_, devices_, device_count_, buffer_size_, options_, out_);
+}
+#define ds_comm_broadcast_coalesced(...) ds_at_comm_broadcast_coalesced(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_scatter(const char *file_, int line_,
+        const ds_tensor *tensor_, const ds_device *devices_, size_t count_, const int64_t *chunk_sizes_, int dim_, const ds_comm_options *options_, ds_tensor **out_, size_t *out_count_) {
+    return ds_site_set(file_, line_), (ds_comm_scatter)(tensor_, devices_, count_, chunk_sizes_, dim_, options_, out_, out_count_);
+}
+#define ds_comm_scatter(...) ds_at_comm_scatter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_scatter_into(const char *file_, int line_,
+        const ds_tensor *tensor_, const ds_tensor *const *outs_, size_t count_, int dim_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_scatter_into)(tensor_, outs_, count_, dim_, options_);
+}
+#define ds_comm_scatter_into(...) ds_at_comm_scatter_into(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_gather(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, int dim_, ds_device destination_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_gather)(tensors_, count_, dim_, destination_, options_, out_);
+}
+#define ds_comm_gather(...) ds_at_comm_gather(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_gather_into(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, int dim_, const ds_tensor *out_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_gather_into)(tensors_, count_, dim_, out_, options_);
+}
+#define ds_comm_gather_into(...) ds_at_comm_gather_into(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_reduce(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, ds_reduce_op op_, ds_device destination_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_reduce)(tensors_, count_, op_, destination_, options_, out_);
+}
+#define ds_comm_reduce(...) ds_at_comm_reduce(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_reduce_into(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, ds_reduce_op op_, const ds_tensor *out_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_reduce_into)(tensors_, count_, op_, out_, options_);
+}
+#define ds_comm_reduce_into(...) ds_at_comm_reduce_into(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_reduce_add(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t count_, ds_device destination_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_reduce_add)(tensors_, count_, destination_, options_, out_);
+}
+#define ds_comm_reduce_add(...) ds_at_comm_reduce_add(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_reduce_add_coalesced(const char *file_, int line_,
+        const ds_tensor *const *tensors_, size_t lists_, size_t count_, ds_device destination_, size_t buffer_size_, const ds_comm_options *options_, ds_tensor **out_) {
+    return ds_site_set(file_, line_), (ds_comm_reduce_add_coalesced)(tensors_, lists_, count_, destination_, buffer_size_, options_, out_);
+}
+#define ds_comm_reduce_add_coalesced(...) ds_at_comm_reduce_add_coalesced(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_all_reduce(const char *file_, int line_,
+        const ds_tensor *const *tensors_, const ds_tensor *const *outs_, size_t count_, ds_reduce_op op_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_all_reduce)(tensors_, outs_, count_, op_, options_);
+}
+#define ds_comm_all_reduce(...) ds_at_comm_all_reduce(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_all_gather(const char *file_, int line_,
+        const ds_tensor *const *tensors_, const ds_tensor *const *outs_, size_t count_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_all_gather)(tensors_, outs_, count_, options_);
+}
+#define ds_comm_all_gather(...) ds_at_comm_all_gather(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_reduce_scatter(const char *file_, int line_,
+        const ds_tensor *const *tensors_, const ds_tensor *const *outs_, size_t count_, ds_reduce_op op_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_reduce_scatter)(tensors_, outs_, count_, op_, options_);
+}
+#define ds_comm_reduce_scatter(...) ds_at_comm_reduce_scatter(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_all_to_all(const char *file_, int line_,
+        const ds_tensor *const *tensors_, const ds_tensor *const *outs_, size_t count_, const ds_comm_options *options_) {
+    return ds_site_set(file_, line_), (ds_comm_all_to_all)(tensors_, outs_, count_, options_);
+}
+#define ds_comm_all_to_all(...) ds_at_comm_all_to_all(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_comm_barrier(const char *file_, int line_,
+        const ds_stream *streams_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_comm_barrier)(streams_, count_);
+}
+#define ds_comm_barrier(...) ds_at_comm_barrier(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_topology_parse(const char *file_, int line_,
+        const char *text_, ds_topology **out_) {
+    return ds_site_set(file_, line_), (ds_topology_parse)(text_, out_);
+}
+#define ds_topology_parse(...) ds_at_topology_parse(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_topology_read(const char *file_, int line_,
+        const char *path_, ds_topology **out_) {
+    return ds_site_set(file_, line_), (ds_topology_read)(path_, out_);
+}
+#define ds_topology_read(...) ds_at_topology_read(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_topology_of_devices(const char *file_, int line_,
+        const ds_device *devices_, size_t count_, unsigned flags_, ds_topology **out_) {
+    return ds_site_set(file_, line_), (ds_topology_of_devices)(devices_, count_, flags_, out_);
+}
+#define ds_topology_of_devices(...) ds_at_topology_of_devices(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_topology_write(const char *file_, int line_,
+        const ds_topology *topology_, ds_topology_format format_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_topology_write)(topology_, format_, write_fn_, user_);
+}
+#define ds_topology_write(...) ds_at_topology_write(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_topology_fabric(const char *file_, int line_,
+        const ds_topology *topology_, ds_cpu_fabric *out_) {
+    return ds_site_set(file_, line_), (ds_topology_fabric)(topology_, out_);
+}
+#define ds_topology_fabric(...) ds_at_topology_fabric(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_plan_make(const char *file_, int line_,
+        const ds_topology *topology_, const ds_plan_desc *desc_, const ds_plan **out_) {
+    return ds_site_set(file_, line_), (ds_plan_make)(topology_, desc_, out_);
+}
+#define ds_plan_make(...) ds_at_plan_make(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_plan_explain(const char *file_, int line_,
+        const ds_topology *topology_, const ds_plan *plan_, ds_write_fn write_fn_, void *user_) {
+    return ds_site_set(file_, line_), (ds_plan_explain)(topology_, plan_, write_fn_, user_);
+}
+#define ds_plan_explain(...) ds_at_plan_explain(__FILE__, __LINE__, __VA_ARGS__)
+
 
 #endif

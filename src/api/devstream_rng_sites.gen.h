@@ -2,33 +2,173 @@
 #ifndef DS__API_DEVSTREAM_RNG_SITES_GEN_H
 #define DS__API_DEVSTREAM_RNG_SITES_GEN_H
 
-#define ds_rng_create(...) (DS_HERE_, ds_rng_create(__VA_ARGS__))
-#define ds_rng_clone(...) (DS_HERE_, ds_rng_clone(__VA_ARGS__))
-#define ds_rng_destroy(...) (DS_HERE_, ds_rng_destroy(__VA_ARGS__))
-#define ds_rng_default(...) (DS_HERE_, ds_rng_default(__VA_ARGS__))
-#define ds_rng_get_info(...) (DS_HERE_, ds_rng_get_info(__VA_ARGS__))
-#define ds_rng_set_mapping(...) (DS_HERE_, ds_rng_set_mapping(__VA_ARGS__))
-#define ds_rng_set_seed(...) (DS_HERE_, ds_rng_set_seed(__VA_ARGS__))
-#define ds_rng_reseed(...) (DS_HERE_, ds_rng_reseed(__VA_ARGS__))
-#define ds_rng_get_seed(...) (DS_HERE_, ds_rng_get_seed(__VA_ARGS__))
-#define ds_rng_get_offset(...) (DS_HERE_, ds_rng_get_offset(__VA_ARGS__))
-#define ds_rng_set_offset(...) (DS_HERE_, ds_rng_set_offset(__VA_ARGS__))
-#define ds_rng_get_state(...) (DS_HERE_, ds_rng_get_state(__VA_ARGS__))
-#define ds_rng_set_state(...) (DS_HERE_, ds_rng_set_state(__VA_ARGS__))
-#define ds_rng_manual_seed(...) (DS_HERE_, ds_rng_manual_seed(__VA_ARGS__))
-#define ds_rng_manual_seed_all(...) (DS_HERE_, ds_rng_manual_seed_all(__VA_ARGS__))
-#define ds_rng_seed(...) (DS_HERE_, ds_rng_seed(__VA_ARGS__))
-#define ds_rng_seed_all(...) (DS_HERE_, ds_rng_seed_all(__VA_ARGS__))
-#define ds_rng_initial_seed(...) (DS_HERE_, ds_rng_initial_seed(__VA_ARGS__))
-#define ds_rng_get_state_all(...) (DS_HERE_, ds_rng_get_state_all(__VA_ARGS__))
-#define ds_rng_set_state_all(...) (DS_HERE_, ds_rng_set_state_all(__VA_ARGS__))
-#define ds_rng_uniform(...) (DS_HERE_, ds_rng_uniform(__VA_ARGS__))
-#define ds_rng_normal(...) (DS_HERE_, ds_rng_normal(__VA_ARGS__))
-#define ds_rng_exponential(...) (DS_HERE_, ds_rng_exponential(__VA_ARGS__))
-#define ds_rng_integers(...) (DS_HERE_, ds_rng_integers(__VA_ARGS__))
-#define ds_rng_bernoulli(...) (DS_HERE_, ds_rng_bernoulli(__VA_ARGS__))
-#define ds_rng_bits(...) (DS_HERE_, ds_rng_bits(__VA_ARGS__))
-#define ds_rng_permutation(...) (DS_HERE_, ds_rng_permutation(__VA_ARGS__))
-#define ds_rng_fill(...) (DS_HERE_, ds_rng_fill(__VA_ARGS__))
+static inline DS_MUST_USE ds_result ds_at_rng_create(const char *file_, int line_,
+        const ds_rng_desc *desc_, ds_rng *out_) {
+    return ds_site_set(file_, line_), (ds_rng_create)(desc_, out_);
+}
+#define ds_rng_create(...) ds_at_rng_create(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_clone(const char *file_, int line_,
+        ds_rng rng_, ds_rng *out_) {
+    return ds_site_set(file_, line_), (ds_rng_clone)(rng_, out_);
+}
+#define ds_rng_clone(...) ds_at_rng_clone(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_destroy(const char *file_, int line_,
+        ds_rng rng_) {
+    return ds_site_set(file_, line_), (ds_rng_destroy)(rng_);
+}
+#define ds_rng_destroy(...) ds_at_rng_destroy(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_default(const char *file_, int line_,
+        ds_device device_, ds_rng *out_) {
+    return ds_site_set(file_, line_), (ds_rng_default)(device_, out_);
+}
+#define ds_rng_default(...) ds_at_rng_default(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_get_info(const char *file_, int line_,
+        ds_rng rng_, ds_rng_info *out_) {
+    return ds_site_set(file_, line_), (ds_rng_get_info)(rng_, out_);
+}
+#define ds_rng_get_info(...) ds_at_rng_get_info(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_set_mapping(const char *file_, int line_,
+        ds_rng rng_, ds_rng_mapping mapping_, int multiprocessors_, int threads_per_multiprocessor_) {
+    return ds_site_set(file_, line_), (ds_rng_set_mapping)(rng_, mapping_, multiprocessors_, threads_per_multiprocessor_);
+}
+#define ds_rng_set_mapping(...) ds_at_rng_set_mapping(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_set_seed(const char *file_, int line_,
+        ds_rng rng_, uint64_t seed_) {
+    return ds_site_set(file_, line_), (ds_rng_set_seed)(rng_, seed_);
+}
+#define ds_rng_set_seed(...) ds_at_rng_set_seed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_reseed(const char *file_, int line_,
+        ds_rng rng_, uint64_t *out_seed_) {
+    return ds_site_set(file_, line_), (ds_rng_reseed)(rng_, out_seed_);
+}
+#define ds_rng_reseed(...) ds_at_rng_reseed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_get_seed(const char *file_, int line_,
+        ds_rng rng_, uint64_t *out_seed_) {
+    return ds_site_set(file_, line_), (ds_rng_get_seed)(rng_, out_seed_);
+}
+#define ds_rng_get_seed(...) ds_at_rng_get_seed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_get_offset(const char *file_, int line_,
+        ds_rng rng_, uint64_t *out_offset_) {
+    return ds_site_set(file_, line_), (ds_rng_get_offset)(rng_, out_offset_);
+}
+#define ds_rng_get_offset(...) ds_at_rng_get_offset(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_set_offset(const char *file_, int line_,
+        ds_rng rng_, uint64_t offset_) {
+    return ds_site_set(file_, line_), (ds_rng_set_offset)(rng_, offset_);
+}
+#define ds_rng_set_offset(...) ds_at_rng_set_offset(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_get_state(const char *file_, int line_,
+        ds_rng rng_, void *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_rng_get_state)(rng_, out_, size_);
+}
+#define ds_rng_get_state(...) ds_at_rng_get_state(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_set_state(const char *file_, int line_,
+        ds_rng rng_, const void *state_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_rng_set_state)(rng_, state_, size_);
+}
+#define ds_rng_set_state(...) ds_at_rng_set_state(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_manual_seed(const char *file_, int line_,
+        ds_device device_, uint64_t seed_) {
+    return ds_site_set(file_, line_), (ds_rng_manual_seed)(device_, seed_);
+}
+#define ds_rng_manual_seed(...) ds_at_rng_manual_seed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_manual_seed_all(const char *file_, int line_,
+        uint64_t seed_) {
+    return ds_site_set(file_, line_), (ds_rng_manual_seed_all)(seed_);
+}
+#define ds_rng_manual_seed_all(...) ds_at_rng_manual_seed_all(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_seed(const char *file_, int line_,
+        ds_device device_, uint64_t *out_seed_) {
+    return ds_site_set(file_, line_), (ds_rng_seed)(device_, out_seed_);
+}
+#define ds_rng_seed(...) ds_at_rng_seed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_seed_all(const char *file_, int line_,
+        uint64_t *out_seed_) {
+    return ds_site_set(file_, line_), (ds_rng_seed_all)(out_seed_);
+}
+#define ds_rng_seed_all(...) ds_at_rng_seed_all(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_initial_seed(const char *file_, int line_,
+        ds_device device_, uint64_t *out_seed_) {
+    return ds_site_set(file_, line_), (ds_rng_initial_seed)(device_, out_seed_);
+}
+#define ds_rng_initial_seed(...) ds_at_rng_initial_seed(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_get_state_all(const char *file_, int line_,
+        ds_device_type type_, void *out_, size_t capacity_, size_t *out_count_) {
+    return ds_site_set(file_, line_), (ds_rng_get_state_all)(type_, out_, capacity_, out_count_);
+}
+#define ds_rng_get_state_all(...) ds_at_rng_get_state_all(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_set_state_all(const char *file_, int line_,
+        ds_device_type type_, const void *states_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_rng_set_state_all)(type_, states_, count_);
+}
+#define ds_rng_set_state_all(...) ds_at_rng_set_state_all(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_uniform(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, double from_, double to_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_uniform)(rng_, dtype_, out_, count_, from_, to_, stream_);
+}
+#define ds_rng_uniform(...) ds_at_rng_uniform(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_normal(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, double mean_, double deviation_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_normal)(rng_, dtype_, out_, count_, mean_, deviation_, stream_);
+}
+#define ds_rng_normal(...) ds_at_rng_normal(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_exponential(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, double rate_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_exponential)(rng_, dtype_, out_, count_, rate_, stream_);
+}
+#define ds_rng_exponential(...) ds_at_rng_exponential(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_integers(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, int64_t low_, int64_t high_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_integers)(rng_, dtype_, out_, count_, low_, high_, stream_);
+}
+#define ds_rng_integers(...) ds_at_rng_integers(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_bernoulli(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, double p_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_bernoulli)(rng_, dtype_, out_, count_, p_, stream_);
+}
+#define ds_rng_bernoulli(...) ds_at_rng_bernoulli(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_bits(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_bits)(rng_, dtype_, out_, count_, stream_);
+}
+#define ds_rng_bits(...) ds_at_rng_bits(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_permutation(const char *file_, int line_,
+        ds_rng rng_, ds_dtype dtype_, void *out_, size_t count_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_permutation)(rng_, dtype_, out_, count_, stream_);
+}
+#define ds_rng_permutation(...) ds_at_rng_permutation(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_rng_fill(const char *file_, int line_,
+        ds_rng rng_, const ds_rng_fill_desc *desc_, ds_stream stream_) {
+    return ds_site_set(file_, line_), (ds_rng_fill)(rng_, desc_, stream_);
+}
+#define ds_rng_fill(...) ds_at_rng_fill(__FILE__, __LINE__, __VA_ARGS__)
+
 
 #endif

@@ -246,6 +246,33 @@ static void test_pointer_queries_and_copies_know_the_blocks(void **state) {
     }
 }
 
+static ds_stream looked_up(ds_stream s) {
+    ds_device d;
+    ok(ds_stream_device(s, &d));
+    return s;
+}
+
+static void test_a_verb_in_an_argument_keeps_the_outer_site(void **state) {
+    (void)state;
+    begin(PRESET_DEFAULT);
+    ds_stream s = stream(0);
+    void *p, *none;
+
+    int line = __LINE__ + 1;
+    ok(ds_mem_alloc(100, looked_up(s), &p));
+    int failed_line = __LINE__ + 1;
+    ds_result r = ds_mem_alloc((size_t)1 << 60, looked_up(looked_up(s)), &none);
+
+    assert_int_equal(find(p).site.line, line);
+    assert_non_null(strstr(find(p).site.file, "test_alloc.c"));
+    assert_true(r < 0);
+    char site[40];
+    snprintf(site, sizeof site, "test_alloc.c:%d: ds_mem_alloc: ", failed_line);
+    assert_non_null(strstr(ds_last_error(), site));
+    ok(ds_mem_free(p));
+    finish();
+}
+
 static void test_a_block_tells_its_owner_and_where_it_was_allocated(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
@@ -2204,6 +2231,7 @@ const struct CMUnitTest tests_alloc[] = {
             "torch: test_out_of_memory, test_raises_oom"),
     DS_TEST(test_a_block_is_found_by_every_address_inside_of_it, "paddle: GetStreamInterfaceTest"),
     DS_TEST(test_pointer_queries_and_copies_know_the_blocks, "alloc"),
+    DS_TEST(test_a_verb_in_an_argument_keeps_the_outer_site, "review"),
     DS_TEST(test_a_block_tells_its_owner_and_where_it_was_allocated, "peers e.4 7"),
     DS_TEST(test_labels_belong_to_their_thread, "paddle: memory_history_recorder_test labels"),
     DS_TEST(test_the_allocator_is_not_permitted_in_host_functions, "peers D9"),
