@@ -40,6 +40,14 @@ done) || exit 1
 wanted=$({ echo "$wanted"; for name in $units; do echo "unit group $name"; done; for name in $groups; do echo "cpu group $name"; done; } |
     sed 's/^\(unit\|fault\) group/\1 part/' | grep . | sort -u)
 [ -n "$wanted" ] || { echo "quick: nothing differs from the last commit; ROOM=alloc/arena names a room"; exit 0; }
+# Each name must be that of a file.
+missing=$(echo "$wanted" | while read -r where kind name; do
+    case $where-$kind in
+    unit-*) [ -e "tests/unit/$name.c" ] || echo "quick: there is no unit test $name" ;;
+    *-group) [ -e "tests/conformance/test_$name.c" ] || echo "quick: there is no group $name" ;;
+    esac
+done)
+if [ -n "$missing" ]; then echo "$missing" >&2; exit 1; fi
 if [ -n "$list" ]; then echo "$wanted"; exit 0; fi
 
 cc=${CC:-cc}
@@ -65,8 +73,9 @@ trap 'rm -rf "$logs"' EXIT
 run() { # WORDS...: a program and how it is called
     local log
     log=$(mktemp "$logs/XXXXXX.log")
-    env "$@" >"$log" 2>&1 && return
+    env "$@" >"$log" 2>&1 && grep -q '^\[       OK \]' "$log" && return
     echo "failed: $*" >>"$logs/failed"
+    grep -q '^\[ RUN ' "$log" || echo "quick: no test was run by: $*"
     grep -E 'ERROR|LINE|FAILED|there is' "$log" | head -n 20
 }
 one() { # WHERE KIND NAME

@@ -31,7 +31,7 @@ if command -v clang >/dev/null; then
     [ -z "${CUDA_HOME:-}" ] || flags="$flags -I$CUDA_HOME/include"
     [ -e "${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime_api.h" ] || { flags=${flags/-DDEVSTREAM_CUDA/} && echo "skip  rooms: src/cuda is not compiled, since CUDA's headers are not there"; }
     # shellcheck disable=SC2086
-    compile() { clang $flags -DDEVSTREAM_IMPLEMENTATION -Wno-pragma-once-outside-header -Werror -fsyntax-only "src/$1" 2>&1 | grep -E 'error:' | head -n 3; }
+    compile() { clang $flags -DDEVSTREAM_IMPLEMENTATION -Werror -fsyntax-only "src/$1" 2>&1 | grep -E 'error:' | head -n 3; }
     export -f compile
     export flags
     # shellcheck disable=SC2016
