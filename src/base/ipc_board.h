@@ -264,12 +264,12 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
 /* The board of the process that exported a handle, which must live; ends with ds__board_close.
    The mutex is held. */
 DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
-    ds__board *b = ds__boards.others;
     ds_result r = DS_OK;
     if (pid == (int)getpid())
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the handle was exported by this process; use what it was made of");
     ds__boards_tidy();
+    ds__board *b = ds__boards.others;
     while (b && (b->cookie != cookie || b->pid != pid))
         b = b->next;
     if (!b)

@@ -575,6 +575,28 @@ static void test_an_event_imported_twice_is_one_event(void **state) {
     ok(ds_stream_destroy(t));
 }
 
+static void test_an_event_is_imported_again_after_its_last_record(void **state) {
+    (void)state;
+    ds_stream s = made();
+    gate g = { 0 };
+    peer p = start_peer();
+    ds_event e = event_over_there(&p, 0);
+    ds_ipc_event_handle h = tell(p, .verb = EVENT_EXPORT, .a = 0).event;
+
+    gate_close(s, &g);
+    ok(ds_event_record(e, s));
+    ok(ds_event_destroy(e)); /* only the pending record needs the other process's registry */
+    gate_open(&g);
+    ok(ds_stream_synchronize(s));
+    e = imported(h);
+
+    ok(ds_event_query(e));
+    tell(p, .verb = EVENT_QUERY, .a = 0);
+    end_peer(&p);
+    ok(ds_event_destroy(e));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_graphs_record_and_wait_for_shared_events(void **state) {
     (void)state;
     ds_stream s = made(), t = made();
@@ -1826,6 +1848,7 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_two_processes_take_turns_with_two_events, "issue 5.8"),
     DS_TEST(test_two_importers_order_each_other, "issue 5.8"),
     DS_TEST(test_an_event_imported_twice_is_one_event, "issue 5.8"),
+    DS_TEST(test_an_event_is_imported_again_after_its_last_record, "review"),
     DS_TEST(test_graphs_record_and_wait_for_shared_events, "issue 5.8"),
     DS_TEST(test_a_handle_is_64_bytes_that_do_not_change, "torch 2"),
     DS_TEST(test_an_exported_event_stays_on_its_device, "torch 2"),
