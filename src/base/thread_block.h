@@ -7,7 +7,7 @@
    Invariants: ds__tls.thread is valid only if `epoch` equals ds__g.epoch. While in_callback is
    set, public calls are refused, except those callable anywhere. While upper_locked is not 0,
    nothing is reclaimed. The entries of `hit` are valid only for the table version in
-   hit_version.
+   hit_version. ds__tls_forget clears all pointers of the block that a shutdown makes invalid.
    Locks: none.
    Threads: each thread uses its own block only. Threads of the library have a block, too, but no
    thread state (`thread`). */
@@ -16,6 +16,8 @@
 
 #include "../api/memory.h"
 #include "../api/capture.h"
+
+#include <string.h>
 
 typedef struct ds__thread ds__thread;
 
@@ -70,6 +72,18 @@ typedef struct ds__tls_block {
 } ds__tls_block;
 
 static __thread ds__tls_block ds__tls;
+
+/* Clears every pointer that the thread remembers into memory that ds_shutdown or the thread's end
+   frees. A new member that remembers such a pointer must be cleared here. */
+static void ds__tls_forget(ds__tls_block *t) {
+    t->thread = NULL;
+    t->epoch = 0;
+    t->arena_stream = 0;
+    t->arena_slot = NULL;
+    t->arena = NULL;
+    t->hit_version = 0;
+    memset(t->hit, 0, sizeof t->hit);
+}
 
 #ifndef DEVSTREAM_STATIC
 __thread ds_site ds_call_site;

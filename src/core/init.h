@@ -203,7 +203,8 @@ static ds_result ds__start(void) {
 static ds__thread *ds__thread_state(void);
 
 __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
-    t->arena_stream = 0; /* that of before ds_shutdown is gone */
+    if (t->epoch != ds__g.epoch)
+        ds__tls_forget(t); /* the objects of before ds_shutdown are freed */
     if (t->in_callback)
         return ds__fail(
             DS_ERR_NOT_PERMITTED,

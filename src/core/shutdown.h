@@ -118,7 +118,7 @@ DSDEF ds_result(ds_shutdown)(void) {
                 break;
             ds__thread_free(t);
         }
-        tls->thread = NULL;
+        ds__tls_forget(tls);
         ds__end_table(&ds__g.execs);
         ds__end_table(&ds__g.graphs);
         ds__end_table(&ds__g.streams);

@@ -63,8 +63,7 @@ static const ds__driver *ds__driver_of(ds_device d) {
    another destructor of the program still calls devstream on this thread, the thread gets a new
    state. */
 static void ds__thread_ends(void *thread) {
-    ds__tls.thread = NULL;
-    ds__tls.epoch = 0;
+    ds__tls_forget(&ds__tls);
     ds__lock_take(&ds__g.lock);
     /* not after a shutdown, which has freed it */
     for (ds__thread *t = ds__g.threads; t; t = t->next)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "devstream_alloc.h"
 #include "harness.h"
 
 static void test_setuid_does_not_wait_for_the_drivers_threads(void **state) {
@@ -105,6 +106,58 @@ static void test_init_copies_what_it_is_given_and_a_refused_one_changes_nothing(
     assert_int_equal(first, DS_ERR_DRIVER);
     ok(second);
     ok(destroyed);
+}
+
+/* Two blocks: the thread remembers the arena of the stream from the second one on. */
+static ds_stream allocate_twice(void) {
+    ds_stream s;
+    void *p;
+    ok_thread(ds_stream_create(NULL, &s));
+    for (int i = 0; i < 2; i++) {
+        ok_thread(ds_mem_alloc(100, s, &p));
+        ok_thread(ds_mem_free(p));
+    }
+    return s;
+}
+
+typedef struct remembering_thread {
+    _Atomic int ready, is_down;
+    ds_result stale, zero;
+} remembering_thread;
+
+static void *remember_over_a_shutdown(void *arg) {
+    remembering_thread *t = arg;
+    ds_stream none = { 0 }, s = allocate_twice();
+    void *p;
+    t->ready = 1;
+    while (!t->is_down)
+        sched_yield();
+    t->stale = ds_mem_alloc(100, s, &p);
+    t->zero = ds_mem_alloc(100, none, &p);
+    return NULL;
+}
+
+static void test_no_thread_uses_an_arena_of_before_a_shutdown(void **state) {
+    (void)state;
+    remembering_thread t = { 0 };
+    ds_stream none = { 0 };
+    pthread_t thread = spawn(remember_over_a_shutdown, &t);
+    void *p;
+    while (!t.ready)
+        sched_yield();
+    ds_stream s = allocate_twice();
+
+    harness_shutdown();
+    t.is_down = 1;
+    join(thread);
+
+    assert_int_equal(t.stale, DS_ERR_INVALID_HANDLE);
+    assert_int_equal(t.zero, DS_ERR_INVALID_HANDLE);
+    refused(ds_mem_alloc(100, none, &p), DS_ERR_INVALID_HANDLE);
+    refused(ds_mem_alloc(100, s, &p), DS_ERR_INVALID_HANDLE);
+    ds_stream later = allocate_twice();
+    refused(ds_mem_alloc(100, none, &p), DS_ERR_INVALID_HANDLE);
+    ok(ds_stream_destroy(later));
 }
 
 static void test_a_layer_named_twice_is_refused(void **state) {
@@ -298,6 +351,7 @@ const struct CMUnitTest tests_lifecycle[] = {
     DS_TEST_CPU(test_an_event_in_failed_work_stays_failed_after_a_reset, "peers b.1, review"),
     DS_TEST(test_a_refused_strict_push_enqueues_nothing, "review"),
     DS_TEST(test_pop_restores_the_stream_of_the_device_at_entry_too, "peers C5, review"),
+    DS_TEST(test_no_thread_uses_an_arena_of_before_a_shutdown, "review"),
     DS_TEST(test_shutdown_drains_although_the_driver_reports_a_fault, "review"),
     DS_TEST_CPU(test_an_urgent_stream_does_not_starve_behind_a_backlog, "peers b.11, review"),
 };
