@@ -11,7 +11,7 @@
    blocks ds_mem_export waits for the stream.
    Locks: ds_mem_export and the functions of segments take ds__share.mutex; the order is in
    ipc_types.h. Callers of the functions of segments usually hold `grow` of an arena. Driver
-   calls run under ds__share.mutex, and so does the wait for a stream in ds__sent_order.
+   calls that do not wait for work run under ds__share.mutex; waits for a stream do not.
    ds__share_hold expects the arena's lock and takes ds__share.lock.
    Threads: any caller's thread. */
 #ifndef DS__ALLOC_IPC_EXPORT_H
@@ -165,27 +165,32 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
 /* The name and the stake of the segment, made at its first export. The mutex is held. */
 static ds_result ds__hoard_export(ds__hoard *h) {
     ds__board *b;
+    unsigned char handle[64];
     if (h->generation)
         return DS_OK;
-    ds_result r =
-        ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, h->handle);
+    ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, handle);
     if (r < 0)
         return r;
+    ds__stake_facts facts = { .kind = DS__STAKE_SEGMENT,
+                              .device_type = (uint32_t)h->device.type,
+                              .size = h->size };
+    memcpy(facts.handle, handle, sizeof facts.handle);
     ds__boards_lock();
     r = ds__board_own(&b);
     if (r == DS_OK)
-        r = ds__stake_new(b, &h->stake, &h->generation);
+        r = ds__stake_new(b, &facts, &h->stake, &h->generation);
     ds__boards_unlock();
     return r;
 }
 
-/* What importers do is ordered behind what is on the block's stream so far: by the record's
-   event, or it is waited for. `end`: of a stream that has ended. */
-static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event end) {
+/* Orders what importers do behind the work on the block's stream so far by the record's event. If
+   there is none, *out_wait is set. */
+static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, int *out_wait) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     ds_result r = DS_OK;
+    *out_wait = !of || !s->event.id;
     if (!of)
-        return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
+        return DS_OK;
     ds__hold_captures();
     if (ds__is_capturing(of))
         r = ds__fail(
@@ -194,21 +199,46 @@ static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event en
     else if (s->event.id)
         r = ds__event_record(s->event, stream, DS__OP_RECORD);
     ds__let_captures();
-    if (r == DS_OK && !s->event.id)
-        r = ds__stream_sync(stream, DS__FOREVER);
     ds__stream_unpin(of);
     return r;
 }
 
-/* A record for a block. The mutex is held. */
-static ds_result ds__sent_new(ds__mblock *b, char *ptr, ds__sent **out) {
+/* Waits for the work on the block's stream so far; `end` is the last work of a stream that has
+   ended. No lock is held: another thread may have to share memory before the stream goes on. */
+static ds_result ds__sent_wait(ds_stream stream, ds_event end) {
+    ds__stream *of = ds__pin(&ds__g.streams, stream.id);
+    if (!of)
+        return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
+    ds_result r = ds__stream_sync(stream, DS__FOREVER);
+    ds__stream_unpin(of);
+    return r;
+}
+
+/* What an export needs to know of a block, as it is found under its arena's lock. */
+typedef struct ds__exported {
+    ds__mblock *block;
+    char *start;
+    char *base;
+    size_t size;
+    ds_stream stream;
+    ds_event end;
+    int shareable;
+} ds__exported;
+
+/* A record for a block of the segment. The mutex is held. */
+static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sent **out) {
     ds__sent *s = ds__alloc(sizeof *s);
     if (!s)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
-    s->block = b;
-    s->ptr = ptr;
+    s->block = x->block;
+    s->ptr = x->start;
+    ds__stake_facts facts = { .kind = DS__STAKE_BLOCK,
+                              .size = x->size,
+                              .offset = (uint64_t)(x->start - x->base),
+                              .segment = h->stake,
+                              .segment_generation = h->generation };
     ds__boards_lock();
-    ds_result r = ds__stake_new(ds__boards.own, &s->stake, &s->generation);
+    ds_result r = ds__stake_new(ds__boards.own, &facts, &s->stake, &s->generation);
     ds__boards_unlock();
     if (r < 0) {
         ds__release(s);
@@ -226,26 +256,23 @@ static ds_result ds__sent_new(ds__mblock *b, char *ptr, ds__sent **out) {
     return DS_OK;
 }
 
-static ds_result ds__sent_event(const ds__sent *s, ds__parcel *p) {
+/* Importers find the record's event on its export slot, from its first record on. The mutex is
+   held. */
+static ds_result ds__sent_event(const ds__sent *s) {
+    ds__stake_facts *facts = &ds__boards.own->sheet->stake[s->stake].facts;
+    unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
-    ds_result r = native ? e->driver->event_export(native, p->event) : DS_OK;
-    p->has_event = r == DS_OK && native;
+    ds_result r = DS_OK;
+    if (native && !atomic_load(&facts->has_event) &&
+        (r = e->driver->event_export(native, handle)) == DS_OK) {
+        memcpy(facts->handle, handle, sizeof facts->handle);
+        atomic_store(&facts->has_event, 1);
+    }
     if (e)
         ds__event_unpin(e);
     return r;
 }
-
-/* What an export needs to know of a block, as it is found under its arena's lock. */
-typedef struct ds__exported {
-    ds__mblock *block;
-    char *start;
-    char *base;
-    size_t size;
-    ds_stream stream;
-    ds_event end;
-    int shareable;
-} ds__exported;
 
 static int ds__export_look(const void *ptr, ds__exported *x) {
     ds__arena *a = NULL;
@@ -282,8 +309,8 @@ static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
     return same;
 }
 
-/* The mutex is held. */
-static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
+/* The mutex is held. *out_wait: ds__sent_wait is still to come. */
+static ds_result ds__block_export(const ds__exported *x, ds__parcel *p, int *out_wait) {
     ds__sent *s;
     ds__sent *fresh = NULL;
     ds__hoard *h = ds__share.hoards;
@@ -298,12 +325,12 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
     ds__lock_take(&ds__share.lock);
     s = ds__sent_find(x->start, 0);
     ds__lock_give(&ds__share.lock);
-    if (!s && (r = ds__sent_new(x->block, x->start, &fresh)) == DS_OK)
+    if (!s && (r = ds__sent_new(x, h, &fresh)) == DS_OK)
         s = fresh;
     if (r == DS_OK)
-        r = ds__sent_order(s, x->stream, x->end);
+        r = ds__sent_order(s, x->stream, out_wait);
     if (r == DS_OK)
-        r = ds__sent_event(s, p);
+        r = ds__sent_event(s);
     if (r == DS_OK && !ds__export_mark(x, fresh))
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                      (void *)x->start);
@@ -319,12 +346,6 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
     p->cookie = ds__boards.own->cookie;
     p->stake = s->stake;
     p->generation = s->generation;
-    p->seg_stake = h->stake;
-    p->seg_generation = h->generation;
-    p->block = (uint64_t)(x->start - x->base);
-    p->size = x->size;
-    p->seg_size = h->size;
-    memcpy(p->memory, h->handle, sizeof p->memory);
     return DS_OK;
 }
 
@@ -350,9 +371,12 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
                 "the block at %p is not of a shareable pool (ds_pool_desc), and only such memory "
                 "can be opened by other processes",
                 (void *)x.start);
+    int wait = 0;
     pthread_mutex_lock(&ds__share.mutex);
-    ds_result r = ds__block_export(&x, &p);
+    ds_result r = ds__block_export(&x, &p, &wait);
     pthread_mutex_unlock(&ds__share.mutex);
+    if (r == DS_OK && wait)
+        r = ds__sent_wait(x.stream, x.end);
     ds__share_collect_by_the_way();
     if (r < 0)
         return r;

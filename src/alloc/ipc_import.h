@@ -7,9 +7,9 @@
    Invariants: A block that is imported several times on a device has one record (ds__got) and
    one address. `open` counts imports to be closed; `left` also counts closed imports before
    their callback. A segment (ds__guest) stays open as long as it has a record of a block. An IPC
-   handle is checked before any of its fields is used.
+   handle names an export slot only: sizes and places are read there, under the slot's lease.
    Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
-   stream of a close has failed, the host waits for the stream under that mutex. The registries'
+   stream of a close has failed, the host waits for the stream without that mutex. The registries'
    mutex is taken inside. ds__got_passed takes no lock.
    Threads: any caller's thread. ds__got_passed runs on a driver thread, as the callback on the
    stream, or on the caller's thread after a failure. */
@@ -81,36 +81,44 @@ static void ds__got_collect(int all) {
     }
 }
 
-/* The segment of another process, opened if it is not; the board is the caller's, or the
-   segment's from now on. The mutex is held. */
-static ds_result ds__guest_of(ds_device device, const ds__parcel *p, ds__board *b,
+/* Opens the memory of a segment whose lease was just taken. The mutex is held. */
+static ds_result ds__guest_open(ds__guest *q) {
+    const ds__stake_facts *facts = &q->board->sheet->stake[q->stake].facts;
+    void *base = NULL;
+    if (facts->device_type != (uint32_t)q->device.type)
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "the memory is not of a %s device and cannot be imported on one",
+                        ds__type_name(q->device.type));
+    q->size = (size_t)facts->size;
+    ds_result r = ds__shared_segment_open(q->device, facts->handle, q->size, &base);
+    q->base = base;
+    return r;
+}
+
+/* The segment of a block of another process, opened if it is not; the board is the caller's, or
+   the segment's from now on. The mutex is held. */
+static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds__board *b,
                               ds__guest **out) {
     ds__guest *q = ds__share.guests;
-    while (q && (q->board != b || q->stake != p->seg_stake || q->generation != p->seg_generation ||
-                 q->device.index != device.index || q->device.type != device.type))
+    while (q && (q->board != b || q->stake != block->segment ||
+                 q->generation != block->segment_generation || q->device.index != device.index ||
+                 q->device.type != device.type))
         q = q->next;
     if ((*out = q) != NULL)
         return DS_OK;
     if (!(q = ds__alloc(sizeof *q)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
-    ds_result r = ds__lease_take(b, p->seg_stake, p->seg_generation, &q->lease);
-    if (r < 0) {
-        ds__release(q);
-        return r;
-    }
-    void *base = NULL;
-    r = ds__shared_segment_open(device, p->memory, (size_t)p->seg_size, &base);
-    if (r < 0) {
-        ds__lease_drop(b, p->seg_stake, q->lease);
-        ds__release(q);
-        return r;
-    }
     q->device = device;
     q->board = b;
-    q->base = base;
-    q->size = (size_t)p->seg_size;
-    q->stake = p->seg_stake;
-    q->generation = p->seg_generation;
+    q->stake = block->segment;
+    q->generation = block->segment_generation;
+    ds_result r = ds__lease_take(b, DS__STAKE_SEGMENT, q->stake, q->generation, &q->lease);
+    if (r == DS_OK && (r = ds__guest_open(q)) < 0)
+        ds__lease_drop(b, q->stake, q->lease);
+    if (r < 0) {
+        ds__release(q);
+        return r;
+    }
     ds__boards_lock();
     b->users++;
     ds__boards_unlock();
@@ -138,16 +146,27 @@ static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__b
     return NULL;
 }
 
+/* The handle's pointer must be inside of the block. */
+static ds_result ds__inner_check(const ds__parcel *p, size_t size) {
+    DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
+                (unsigned long long)p->inner, size);
+    return DS_OK;
+}
+
 /* The mutex is held. */
 static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b, ds__got **out) {
     uint32_t lease;
     ds__guest *q = NULL;
-    ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
+    ds_result r = ds__lease_take(b, DS__STAKE_BLOCK, p->stake, p->generation, &lease);
     if (r < 0)
         return r;
-    ds__got *g = ds__alloc(sizeof *g);
-    r = g ? ds__guest_of(device, p, b, &q)
-          : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    const ds__stake_facts *facts = &b->sheet->stake[p->stake].facts;
+    ds__got *g = NULL;
+    r = ds__inner_check(p, (size_t)facts->size);
+    if (r == DS_OK && !(g = ds__alloc(sizeof *g)))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    if (r == DS_OK)
+        r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
         ds__release(g);
         ds__lease_drop(b, p->stake, lease);
@@ -155,8 +174,8 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
     }
     q->blocks++;
     g->guest = q;
-    g->ptr = q->base + p->block;
-    g->size = (size_t)p->size;
+    g->ptr = q->base + facts->offset;
+    g->size = (size_t)facts->size;
     g->stake = p->stake;
     g->generation = p->generation;
     g->lease = lease;
@@ -169,11 +188,12 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
 }
 
 /* The stream goes on behind what the exporter had put on its own. */
-static ds_result ds__parcel_wait(ds_device device, const ds__parcel *p, ds_stream stream) {
+static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
+    const ds__stake_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
     ds_event event = { 0 };
-    if (!p->has_event)
+    if (!atomic_load(&facts->has_event))
         return DS_OK;
-    ds_result r = ds__event_open(device, p->event, &event);
+    ds_result r = ds__event_open(g->guest->device, facts->handle, &event);
     if (r == DS_OK)
         r = ds__wait_event(stream, event, DS__OP_WAIT);
     ds__event_drop(event);
@@ -192,7 +212,11 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
     ds__got *g = ds__got_again(device, p, b);
     if (!g)
         r = ds__got_new(device, p, b, &g);
-    if (r == DS_OK && (r = ds__parcel_wait(device, p, stream)) < 0) {
+    else
+        r = ds__inner_check(p, g->size);
+    if (r == DS_OK)
+        r = ds__got_wait(g, stream);
+    if (r < 0 && g) {
         g->open--;
         ds__got_passed(stream, r, g);
         ds__got_collect(0);
@@ -206,14 +230,14 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
 
 /* Whether the bytes can have come from ds_mem_export. */
 static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
+    static const ds__parcel none;
     DS__REQUIRE(p->version != 0 && p->version <= 64, "these bytes are no handle of ds_mem_export");
     if (p->version != DS__PARCEL_VERSION)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the handle has version %d, and %d is the newest that is known here",
                         p->version, DS__PARCEL_VERSION);
-    DS__REQUIRE(p->stake < DS__STAKES && p->seg_stake < DS__STAKES && p->seg_size &&
-                    p->block < p->seg_size && p->size <= p->seg_size - p->block &&
-                    p->inner < p->size,
+    DS__REQUIRE(p->stake < DS__STAKES && !memcmp(p->zero, none.zero, sizeof p->zero) &&
+                    !p->zero_too && !memcmp(p->rest, none.rest, sizeof p->rest),
                 "these bytes are no handle of ds_mem_export");
     if (p->type != device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -261,8 +285,9 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     return r;
 }
 
-/* The stream is told to end the import there. The mutex is held. */
-static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
+/* The stream is told to end the import there. *out_wait: it has failed; the caller waits for it
+   and calls ds__got_passed. The mutex is held. */
+static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int *out_wait) {
     ds__op op = ds__op_make(DS__OP_CALLBACK);
     op.u.host.fn = NULL;
     op.u.host.callback = ds__got_passed;
@@ -274,11 +299,9 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
                         "imported memory cannot be closed on a stream that captures");
     ds_result r = ds__submit(s, &op);
     /* nothing more runs there once what runs now is over */
-    if (r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED) {
-        DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
-        ds__got_passed(stream, r, g);
+    *out_wait = r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED;
+    if (*out_wait)
         r = DS_OK;
-    }
     if (r == DS_OK)
         g->open--;
     return r;
@@ -289,6 +312,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
+    int wait = 0;
     pthread_mutex_lock(&ds__share.mutex);
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
@@ -297,9 +321,13 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     else if (g->guest->device.type != s->device.type)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
     else
-        r = ds__got_close(g, s, stream);
+        r = ds__got_close(g, s, stream, &wait);
     ds__got_collect(0);
     pthread_mutex_unlock(&ds__share.mutex);
+    if (wait) {
+        DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
+        ds__got_passed(stream, DS_OK, g);
+    }
     ds__stream_unpin(s);
     ds__share_collect_by_the_way();
     return r;

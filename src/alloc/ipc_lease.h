@@ -19,9 +19,10 @@
 
 #include "../base/ipc_board.h"
 
-/* A stake on the own board. The boards' mutex is held. */
-static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_generation) {
-    uint32_t i = b->free_stake ? b->free_stake - 1 : b->stakes;
+/* A stake on the own board, with what importers read of it. The boards' mutex is held. */
+static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint32_t *out,
+                               uint32_t *out_generation) {
+    uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
     if (i >= DS__STAKES)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "a process can have %d blocks and segments exported at a time", DS__STAKES);
@@ -29,9 +30,10 @@ static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_genera
     if (b->free_stake)
         b->free_stake = (uint32_t)s->next;
     else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s))
-        b->stakes++;
+        atomic_fetch_add(&b->sheet->stakes, 1);
     else
         return ds__board_short();
+    memcpy(&s->facts, facts, sizeof s->facts);
     uint64_t generation = (atomic_load(&s->word) >> 1) + 1;
     atomic_store(&s->word, generation << 1 | 1);
     *out = i;
@@ -72,9 +74,13 @@ static int ds__stake_leased(uint32_t i, int look) {
     return leased;
 }
 
-/* Takes a lease of another process's stake; that of a process that is gone when no other is
-   free. */
-static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
+/* Takes a lease of another process's stake of this kind; that of a process that is gone when no
+   other is free. The stake's facts stay as they are until ds__lease_drop. */
+static ds_result ds__lease_take(ds__board *b, uint32_t kind, uint32_t stake, uint32_t generation,
+                                uint32_t *out) {
+    DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
+                "the handle names export slot %u, and process %d has %u", stake, b->pid,
+                atomic_load(&b->sheet->stakes));
     ds__stake *s = &b->sheet->stake[stake];
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
@@ -84,11 +90,14 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
         if (!atomic_compare_exchange_strong(lease, &who,
                                             b->me << 24 | ((uint64_t)getpid() & 0xffffff)))
             continue;
-        if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) {
+        int is_open = atomic_load(&s->word) == ((uint64_t)generation << 1 | 1);
+        if (is_open && s->facts.kind == kind) {
             *out = k % DS__LEASES;
             return DS_OK;
         }
         atomic_store(lease, 0);
+        DS__REQUIRE(!is_open, "the handle names export slot %u, which has no %s", stake,
+                    kind == DS__STAKE_BLOCK ? "block" : "segment");
         return ds__fail(DS_ERR_INVALID_HANDLE, "process %d has freed the block", b->pid);
     }
     return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, which is the limit",

@@ -3,13 +3,13 @@
    Defines the records for memory that processes share, and their global state (ds__share). The
    exporter has exported segments (ds__hoard) and exports (ds__sent, one for each block). The
    importer has opened segments (ds__guest) and imports (ds__got, one for each block). ds__parcel
-   is the content of an IPC handle.
+   is the content of an IPC handle, and ds__stake_facts what the exporter's registry says.
 
    Policy:
    1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
-      block names its segment, the place in the segment, and its export slot (ds__stake) in the
-      process's shared-memory registry (ds__board). The handle also names an event behind the
-      work enqueued so far on the block's stream.
+      block names its export slot (ds__stake) in the process's shared-memory registry (ds__board).
+      The slot names the block's segment, the place in the segment, and an event behind the work
+      enqueued so far on the block's stream. So a changed handle cannot give another size.
    2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
       when it opens the segment. A lease is a number that only a living process holds. So any
       process that looks at a lease of a dead process takes it back.
@@ -49,7 +49,6 @@ typedef struct ds__hoard {
     uint32_t stake;      /* from the first export on */
     uint32_t generation; /* from the first export on: not 0 */
     int over;            /* the allocator has given it back */
-    unsigned char handle[64];
 } ds__hoard;
 
 /* An exported block, until it is free. */
@@ -106,28 +105,22 @@ static struct {
     uint64_t looked_ns;
 } ds__share = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-/* What the bytes of a handle say. */
+/* The content of a handle. It comes from outside: all but `inner` names the export slot, and
+   `inner` is checked against the size there. */
 typedef struct ds__parcel {
     uint8_t version;
-    uint8_t type;
-    uint8_t has_event;
-    uint8_t zero;
+    uint8_t type; /* of the devices, for the sentence; the segment's slot decides */
+    uint8_t zero[2];
     int32_t pid;
     int32_t fd;
     uint32_t stake;
     uint32_t generation;
-    uint32_t seg_stake;
-    uint32_t seg_generation;
-    uint32_t unused;
+    uint32_t zero_too;
     uint64_t cookie;
-    uint64_t block; /* where the block begins in the segment */
-    uint64_t size;
-    uint64_t inner; /* where the pointer is in the block */
-    uint64_t seg_size;
-    unsigned char memory[64];
-    unsigned char event[64];
+    uint64_t inner;          /* where the pointer is in the block */
+    unsigned char rest[216]; /* zero */
 } ds__parcel;
 
-enum { DS__PARCEL_VERSION = 1 };
+enum { DS__PARCEL_VERSION = 2 };
 
 #endif

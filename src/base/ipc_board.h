@@ -2,8 +2,8 @@
 
    A process that shares events or memory has a shared-memory registry (ds__board): a page
    (ds__sheet) of shared memory that other processes open. The page has the process's
-   interprocess events (marks), the progress of the streams that record them (lanes), and the
-   users of its memory (export slots: ds__stake). ds__board_own creates the process's own
+   interprocess events (marks), the progress of the streams that record them (lanes), and its
+   exported memory with the users of it (export slots: ds__stake). ds__board_own creates the process's own
    registry, ds__board_open opens that of another process, and ds__board_close gives it back.
 
    Policy:
@@ -17,11 +17,13 @@
    4. A forked child inherits the open file too. It does not get the mapping, and the fork
       handler closes the child's copy of the file.
    5. Memory of the page is reserved before it is touched, so a lack of memory is a result and
-      not a signal.
+      not a signal. An importer reads only marks and slots below the page's counts.
+   6. The bytes of a handle come from outside. They name a place of a registry and its
+      generation; sizes, offsets and handles of drivers are read there.
 
    Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
-   another process stays open while it has users or pending operations. A mark's generation rises
-   when its event ends, which makes exported handles stale.
+   another process stays open while it has users or pending operations. A mark's generation is odd
+   while it has an event. It rises when the event ends, which makes exported handles stale.
    Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
    functions that change the list or a registry expect it. The fork handlers hold it across fork.
    alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an event's
@@ -39,7 +41,7 @@ enum {
     DS__LANES = 1 << 18,
     DS__STAKES = 1 << 14,
     DS__LEASES = 62,
-    DS__BOARD_LAYOUT = 1
+    DS__BOARD_LAYOUT = 2
 };
 
 /* The progress of one stream that records events of this board: its operations up to `done` are
@@ -60,11 +62,28 @@ typedef struct ds__mark {
     uint32_t next; /* the owner's: index + 1, in the list of free ones */
 } ds__mark;
 
+enum { DS__STAKE_SEGMENT = 1, DS__STAKE_BLOCK };
+
+/* The exporter's description of a piece of memory. Except for the event it is written before the
+   slot opens, and it stays as it is while there is a lease. */
+typedef struct ds__stake_facts {
+    uint32_t kind;        /* DS__STAKE_* */
+    uint32_t device_type; /* a segment's */
+    uint64_t size;
+    uint64_t offset;             /* a block's: in its segment */
+    uint32_t segment;            /* a block's: the slot of its segment */
+    uint32_t segment_generation; /* a block's */
+    _Atomic uint32_t has_event;  /* a block's: `handle` is written */
+    uint32_t zero;
+    unsigned char handle[64]; /* a segment's of share_export, a block's of event_export */
+} ds__stake_facts;
+
 /* A piece of memory. */
 typedef struct ds__stake {
     _Atomic uint64_t word;              /* generation << 1, and 1: it may be taken */
     uint64_t next;                      /* as a mark's */
     _Atomic uint64_t lease[DS__LEASES]; /* who uses it: number << 24 | process id; 0: free */
+    ds__stake_facts facts;
 } ds__stake;
 
 typedef struct ds__sheet {
@@ -74,7 +93,11 @@ typedef struct ds__sheet {
     _Atomic uint32_t waiters; /* threads that sleep on the bell */
     _Atomic uint32_t bell;    /* changed after `done` of a lane */
     _Atomic uint64_t peers;   /* numbers given out; 1 is the owner's */
-    char pad[4096 - 40];
+    int32_t pid;              /* the owner's */
+    uint32_t zero;
+    _Atomic uint32_t marks;  /* given out so far */
+    _Atomic uint32_t stakes; /* given out so far */
+    char pad[4096 - 48];
     ds__mark mark[DS__MARKS];
     ds__lane lane[DS__LANES];
     ds__stake stake[DS__STAKES];
@@ -89,12 +112,11 @@ typedef struct ds__board {
     uint64_t me;
     int pid;
     int fd;
+    int owner_fd;        /* of a board of another process: its number there */
     int users;           /* of a board of another process */
     _Atomic int pending; /* operations that will write to it */
     /* the process's own board only: */
-    uint32_t marks;      /* given out so far */
     uint32_t free_mark;  /* index + 1 of the first free one */
-    uint32_t stakes;     /* given out so far */
     uint32_t free_stake; /* index + 1 of the first free one */
 } ds__board;
 
@@ -106,7 +128,8 @@ static struct {
     int atfork;
 } ds__boards = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-/* What the handles of events and of memory say; the rest of their 64 bytes is zero. */
+/* The content of the CPU driver's handles of events and of memory; the rest of their 64 bytes is
+   zero. */
 typedef struct ds__address {
     uint32_t kind; /* DS__ADDRESS_* */
     int32_t pid;
@@ -194,7 +217,7 @@ DS__SEAM static ds_result ds__board_own(ds__board **out) {
         return ds__board_short();
     b->cookie = b->sheet->cookie = cookie;
     b->me = 1;
-    b->pid = (int)getpid();
+    b->pid = b->sheet->pid = (int)getpid();
     b->sheet->layout = DS__BOARD_LAYOUT;
     atomic_store(&b->sheet->peers, 1);
     *out = ds__boards.own = b;
@@ -243,12 +266,17 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to see what process %d shares", pid);
     b->me = UINT64_MAX;
     b->pid = pid;
+    b->owner_fd = fd;
     b->cookie = cookie;
     ds_result r = DS_OK;
     if (b->sheet->cookie != cookie || b->sheet->layout != DS__BOARD_LAYOUT)
         r = ds__fail(
             DS_ERR_UNSUPPORTED,
             "process %d has another version of devstream, with which nothing can be shared", pid);
+    else if (b->sheet->pid != pid)
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "the handle names process %d, but the events and memory are of process %d",
+                     pid, b->sheet->pid);
     else if ((b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1, !ds__os_hold_byte(got, b->me)))
         r = ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
     if (r < 0) {
@@ -265,12 +293,12 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
    The mutex is held. */
 DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
     ds_result r = DS_OK;
-    if (pid == (int)getpid())
+    if (pid == (int)getpid() || (ds__boards.own && ds__boards.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the handle was exported by this process; use what it was made of");
     ds__boards_tidy();
     ds__board *b = ds__boards.others;
-    while (b && (b->cookie != cookie || b->pid != pid))
+    while (b && (b->cookie != cookie || b->pid != pid || b->owner_fd != fd))
         b = b->next;
     if (!b)
         r = ds__board_join(pid, fd, cookie, &b);
@@ -323,7 +351,7 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
 
 /* An event on the own board. The mutex is held. */
 DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
-    uint32_t i = b->free_mark ? b->free_mark - 1 : b->marks;
+    uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "a process can have %d interprocess events at a time", DS__MARKS);
@@ -333,11 +361,17 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     } else {
         if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, mark) + i * sizeof *m, sizeof *m))
             return ds__board_short();
-        b->marks++;
-        atomic_store(&m->generation, 1);
+        atomic_fetch_add(&b->sheet->marks, 1);
     }
+    atomic_fetch_add(&m->generation, 1);
     *out = i;
     return DS_OK;
+}
+
+/* 1: the mark has an event, and it is the one of this generation. */
+DS__SEAM static int ds__board_has_mark(const ds__board *b, uint32_t i, uint32_t generation) {
+    return i < DS__MARKS && i < atomic_load(&b->sheet->marks) && (generation & 1) &&
+           atomic_load(&b->sheet->mark[i].generation) == generation;
 }
 
 /* What was exported of it is void from now on. The mutex is held. */

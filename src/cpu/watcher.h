@@ -228,22 +228,27 @@ static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
 static ds_result ds__cpu_event_import(int device, const unsigned char *handle, void **out) {
     ds__address a;
     ds__board *b = NULL;
+    unsigned char same[64] = { 0 };
     memcpy(&a, handle, sizeof a);
+    memcpy(same, &a, sizeof a);
     ds_result r =
         ds__cpu_unsafe("an event cannot be imported in this thread while the capture is open");
     if (r < 0)
         return r;
-    if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS)
+    if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS || a.zero || a.size ||
+        memcmp(same, handle, sizeof same))
         return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no event of a CPU device");
     r = ds__cpu_event_create(device, 0, out);
     if (r < 0)
         return r;
     ds__boards_lock();
     r = ds__board_open(a.pid, a.fd, a.cookie, &b);
-    if (r == DS_OK && atomic_load(&b->sheet->mark[a.index].generation) != a.generation) {
+    if (r == DS_OK && !ds__board_has_mark(b, a.index, a.generation)) {
         ds__board_close(b);
         b = NULL;
-        r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", a.pid);
+        r = ds__fail(DS_ERR_INVALID_HANDLE,
+                     "process %d has no event %u of generation %u; it may have destroyed the event",
+                     a.pid, a.index, a.generation);
     }
     ds__boards_unlock();
     ds__cpu_event *e = *out;

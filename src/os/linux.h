@@ -191,8 +191,8 @@ DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name))
 static int ds__os_is_memfd(const char *path, uint64_t cookie) {
     char link[96];
     char name[48];
-    snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
-    return ds__os_link(path, link, sizeof link) && strstr(link, name) != NULL;
+    int n = snprintf(name, sizeof name, "/memfd:devstream-%016llx", (unsigned long long)cookie);
+    return ds__os_link(path, link, sizeof link) && strncmp(link, name, (size_t)n) == 0;
 }
 
 /* The memory of another process; -1, and errno says why: ENOENT when that has ended or closed
@@ -210,7 +210,10 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     if (got < 0)
         return -1;
     snprintf(mine, sizeof mine, "/proc/self/fd/%d", got);
-    if (ds__os_is_memfd(mine, cookie) && (size_t)lseek(got, 0, SEEK_END) == size)
+    /* its size is for good: a page that is cut off later would be a signal */
+    int seals = fcntl(got, 1034 /* F_GET_SEALS */);
+    if (ds__os_is_memfd(mine, cookie) && seals >= 0 && (seals & 6) == 6 &&
+        (size_t)lseek(got, 0, SEEK_END) == size)
         return got;
     close(got);
     errno = ENOENT;

@@ -1316,6 +1316,136 @@ static void test_what_cannot_be_shared_is_refused(void **state) {
     ok(ds_stream_destroy(elsewhere));
 }
 
+/* The n-th change of the first `words` 32-bit words of a handle: two of them, each to one of three
+   values. 0: there are no more. */
+static int change_handle(unsigned char *bytes, int words, int n) {
+    static const uint32_t value[3] = { 0, 1, 0x100 };
+    int first = n / 9 / words, second = n / 9 % words;
+    if (first >= words)
+        return 0;
+    memcpy(bytes + 4 * first, &value[n % 3], 4);
+    memcpy(bytes + 4 * second, &value[n / 3 % 3], 4);
+    return 1;
+}
+
+/* Imports all changed forms of a handle: each is refused or gives an address in the block. */
+static void import_changed(const ds_ipc_mem_handle *h, size_t block, ds_stream s) {
+    void *got, *base;
+    ds_ipc_mem_handle f = *h;
+    for (int n = 0; change_handle(f.bytes, 24, n); n++, f = *h) {
+        if (ds_mem_import(harness_device(0), &f, s, &got) < 0) {
+            harness_sentence(ds_last_error(), "ds_mem_import");
+            continue;
+        }
+        ds_pointer_info one, all;
+        ok(ds_mem_import(harness_device(0), h, s, &base));
+        if ((uintptr_t)got - (uintptr_t)base >= block)
+            fail_msg("change %d: %p is not inside of the block at %p", n, got, base);
+        ok(ds_pointer_query(got, &one));
+        ok(ds_pointer_query(base, &all));
+        assert_ptr_equal(one.base, all.base);
+        assert_int_equal(one.size, all.size);
+        assert_true(one.size < (size_t)1 << 40);
+        ok(ds_mem_import_close(base, s));
+        ok(ds_mem_import_close(got, s));
+    }
+}
+
+static void test_a_changed_handle_gives_no_memory_outside_of_its_block(void **state) {
+    (void)state;
+
+    enum { SIZE = 4096 };
+
+    ds_stream s = made();
+    void *got;
+    peer p = start_peer();
+    tell(p, .verb = BLOCK_ALLOC, .a = 0, .b = 0, .size = SIZE);
+    tell(p, .verb = BLOCK_ALLOC, .a = 1, .b = 0, .size = SIZE);
+    tell(p, .verb = BLOCK_FILL, .a = 0, .b = 0, .size = SIZE, .value = 7);
+    ds_ipc_mem_handle h = tell(p, .verb = BLOCK_EXPORT, .a = 0).block; /* the only one */
+
+    import_changed(&h, SIZE, s); /* each the first import */
+    ok(ds_mem_import(harness_device(0), &h, s, &got));
+    import_changed(&h, SIZE, s); /* each a further one */
+
+    expect_here(got, SIZE, 7, s);
+    ok(ds_mem_import_close(got, s));
+    ok(ds_stream_synchronize(s));
+    ok(ds_mem_ipc_collect());
+    ok(ds_mem_validate(harness_device(0)));
+    end_peer(&p);
+    ok(ds_stream_destroy(s));
+}
+
+static void test_a_changed_handle_of_an_event_is_no_event(void **state) {
+    (void)state;
+    ds_event e;
+    peer p = start_peer();
+    ds_event kept = event_over_there(&p, 0);
+    ds_ipc_event_handle h = tell(p, .verb = EVENT_EXPORT, .a = 0).event, f = h;
+    tell(p, .verb = EVENT_MAKE, .a = 1); /* a mark that has had an event */
+    tell(p, .verb = EVENT_DESTROY, .a = 1);
+
+    for (int n = 0; change_handle(f.bytes, 16, n); n++, f = h)
+        if (memcmp(&f, &h, sizeof f) != 0)
+            refused_any(ds_event_import(harness_device(0), &f, &e));
+    f.bytes[63] = 1;
+    refused_any(ds_event_import(harness_device(0), &f, &e));
+
+    ok(ds_event_query(kept));
+    end_peer(&p);
+    ok(ds_event_destroy(kept));
+}
+
+typedef struct waiting_export {
+    ds_pool pool;
+    ds_stream stream;
+    _Atomic int begun;
+} waiting_export;
+
+static void *export_behind_a_gate(void *arg) {
+    waiting_export *x = arg;
+    void *ptr;
+    ds_ipc_mem_handle h;
+    ok_thread(alloc_in(x->pool, 4096, x->stream, &ptr));
+    x->begun = 1;
+    ok_thread(ds_mem_export(ptr, &h));
+    ok_thread(ds_mem_free(ptr));
+    return NULL;
+}
+
+static void test_an_export_that_waits_holds_up_no_other_thread(void **state) {
+    (void)state;
+
+    enum { COUNT = 1000, SIZE = 4096 }; /* so many have an event */
+
+    static void *ptr[COUNT];
+    ds_stream s = made();
+    gate g = { 0 };
+    waiting_export x = { shareable_pool(0), made(), 0 };
+    for (int i = 0; i < COUNT; i++) {
+        ok(alloc_in(x.pool, SIZE, s, &ptr[i]));
+        (void)exported_block(ptr[i]);
+    }
+
+    gate_close(x.stream, &g);
+    pthread_t thread = spawn(export_behind_a_gate, &x);
+    while (!x.begun)
+        harness_nap();
+    a_moment();
+    (void)exported_block(ptr[0]);
+    ok(ds_mem_ipc_collect());
+    gate_open(&g);
+    join(thread);
+
+    for (int i = 0; i < COUNT; i++)
+        ok(ds_mem_free(ptr[i]));
+    ok(ds_mem_ipc_collect());
+    ok(ds_pool_destroy(x.pool));
+    ok(ds_stream_destroy(x.stream));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_blocks_are_not_shared_on_a_stream_that_captures(void **state) {
     (void)state;
     ds_stream s = made();
@@ -1873,6 +2003,9 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_a_segment_stays_while_someone_has_it_open, "torch 3.15"),
     DS_TEST(test_memory_that_comes_back_is_found_when_it_is_short, "torch 3.15"),
     DS_TEST(test_what_cannot_be_shared_is_refused, "torch 3.15"),
+    DS_TEST(test_a_changed_handle_gives_no_memory_outside_of_its_block, "review"),
+    DS_TEST_CPU(test_a_changed_handle_of_an_event_is_no_event, "review"),
+    DS_TEST(test_an_export_that_waits_holds_up_no_other_thread, "review"),
     DS_TEST(test_blocks_are_not_shared_on_a_stream_that_captures, "issue 5.8"),
     DS_TEST(test_more_blocks_than_have_events_are_exported_in_order, "torch 3.15"),
     DS_TEST(test_an_importer_that_is_killed_gives_its_blocks_back, "issue 5.8"),

@@ -34,12 +34,15 @@ typedef struct shared_event {
 } shared_event;
 
 typedef struct shared_memory {
-    atomic_uint serial;
+    atomic_uint serial; /* odd: in use */
+    int device, arena;
+    unsigned long long offset, size;
     atomic_int opener[OPENERS]; /* process ids */
 } shared_memory;
 
 typedef struct board {
     unsigned long long cookie;
+    int pid;
     shared_event events[EVENTS];
     shared_memory memories[MEMORIES];
 } board;
@@ -88,15 +91,20 @@ static void make_board(void) {
         si_fail_test("no memory to share: %s", strerror(errno));
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
+    own_board->pid = getpid();
     own_board->cookie =
         ((unsigned long long)now.tv_sec * 1000000000u + (unsigned long long)now.tv_nsec) ^
         (unsigned long long)getpid() << 40;
 }
 
-/* The file that the process has open under this number; -1: it is gone. */
+/* The stand-in's file that the process has open under this number; -1: it is gone. Nothing else
+   is opened, since the numbers may be invented. */
 static int open_of(int pid, int fd) {
-    char path[64];
+    char path[64], link[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    ssize_t n = readlink(path, link, sizeof link - 1);
+    if (n < 0 || strncmp(link, "/memfd:standin", 14))
+        return -1;
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
@@ -114,7 +122,7 @@ static board *board_of(const address *a) {
     close(fd);
     if (b == MAP_FAILED)
         return NULL;
-    if (b->cookie != a->cookie) {
+    if (b->cookie != a->cookie || b->pid != a->pid) {
         munmap(b, sizeof *b);
         return NULL;
     }
@@ -124,8 +132,10 @@ static board *board_of(const address *a) {
 }
 
 static int read_handle(const char *bytes, address *a) {
+    char same[64] = { 0 };
     memcpy(a, bytes, sizeof *a);
-    if (a->magic != MAGIC)
+    memcpy(same, a, sizeof *a);
+    if (a->magic != MAGIC || a->unused || memcmp(same, bytes, sizeof same))
         return cudaErrorInvalidValue;
     return a->pid == getpid() ? cudaErrorDeviceUninitialized : 0;
 }
@@ -290,7 +300,8 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *out, cudaIpcEventHandle_t handle
     if (!out)
         return result(cudaErrorInvalidValue);
     code = read_handle(handle.reserved, &a);
-    if (!code && (a.device != -1 || a.slot < 0 || a.slot >= EVENTS))
+    if (!code && (a.device != -1 || a.slot < 0 || a.slot >= EVENTS || !(a.serial & 1) || a.arena ||
+                  a.offset || a.size))
         code = cudaErrorInvalidValue;
     lock();
     board *b = code ? NULL : board_of(&a);
@@ -335,6 +346,10 @@ static void export_range(range *r) {
         i++;
     if (i == MEMORIES)
         si_fail_test("more than %d exported allocations", MEMORIES);
+    device *d = &si_devices[r->device];
+    own_board->memories[i].device = r->device, own_board->memories[i].arena = d->arena_fd;
+    own_board->memories[i].offset = (unsigned long long)(r->memory - d->backing);
+    own_board->memories[i].size = r->size;
     r->ipc = si_allocate(sizeof *r->ipc);
     r->ipc->at = &own_board->memories[i],
     r->ipc->serial = atomic_fetch_add(&r->ipc->at->serial, 1) + 1;
@@ -354,16 +369,14 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *pointer) {
     if (!r || r->kind != DEVICE_MEMORY || r->space || r->pool || r->freeing || si_ipc_imported(r))
         code = cudaErrorInvalidValue;
     if (!code) {
-        device *d = &si_devices[r->device];
         if (!r->ipc)
             export_range(r);
-        write_handle(handle->reserved,
-                     (address){ .slot = (int)(r->ipc->at - own_board->memories),
-                                .serial = r->ipc->serial,
-                                .device = r->device,
-                                .arena = d->arena_fd,
-                                .offset = (unsigned long long)(r->memory - d->backing),
-                                .size = r->size });
+        write_handle(handle->reserved, (address){ .slot = (int)(r->ipc->at - own_board->memories),
+                                                  .serial = r->ipc->serial,
+                                                  .device = r->device,
+                                                  .arena = r->ipc->at->arena,
+                                                  .offset = r->ipc->at->offset,
+                                                  .size = r->size });
     }
     unlock();
     return result(code);
@@ -378,6 +391,12 @@ typedef struct opened {
 } opened;
 
 static opened *all_opened;
+
+/* Whether the exporter's board says what the handle says. */
+static int says(shared_memory *at, const address *a) {
+    return (a->serial & 1) && atomic_load(&at->serial) == a->serial && at->device == a->device &&
+           at->arena == a->arena && at->offset == a->offset && at->size == a->size;
+}
 
 static int open_memory(const address *a, board *b, range **out) {
     shared_memory *at = &b->memories[a->slot];
@@ -430,7 +449,7 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned
         code = cudaErrorInvalidValue;
     lock();
     board *b = code ? NULL : board_of(&a);
-    if (!code && (!b || atomic_load(&b->memories[a.slot].serial) != a.serial))
+    if (!code && (!b || !says(&b->memories[a.slot], &a)))
         code = cudaErrorMapBufferObjectFailed;
     for (opened *o = all_opened; o && !code && !r; o = o->next)
         if (o->cookie == a.cookie && o->slot == a.slot && o->serial == a.serial &&
