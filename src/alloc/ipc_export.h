@@ -171,9 +171,7 @@ static ds_result ds__hoard_export(ds__hoard *h) {
     ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, handle);
     if (r < 0)
         return r;
-    ds__stake_facts facts = { .kind = DS__STAKE_SEGMENT,
-                              .device_type = (uint32_t)h->device.type,
-                              .size = h->size };
+    ds__stake_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
     memcpy(facts.handle, handle, sizeof facts.handle);
     ds__boards_lock();
     r = ds__board_own(&b);
@@ -232,8 +230,7 @@ static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sen
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
     s->block = x->block;
     s->ptr = x->start;
-    ds__stake_facts facts = { .kind = DS__STAKE_BLOCK,
-                              .size = x->size,
+    ds__stake_facts facts = { .size = x->size,
                               .offset = (uint64_t)(x->start - x->base),
                               .segment = h->stake,
                               .segment_generation = h->generation };

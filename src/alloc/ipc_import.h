@@ -112,7 +112,7 @@ static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds
     q->board = b;
     q->stake = block->segment;
     q->generation = block->segment_generation;
-    ds_result r = ds__lease_take(b, DS__STAKE_SEGMENT, q->stake, q->generation, &q->lease);
+    ds_result r = ds__lease_take(b, q->stake, q->generation, &q->lease);
     if (r == DS_OK && (r = ds__guest_open(q)) < 0)
         ds__lease_drop(b, q->stake, q->lease);
     if (r < 0) {
@@ -157,7 +157,7 @@ static ds_result ds__inner_check(const ds__parcel *p, size_t size) {
 static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b, ds__got **out) {
     uint32_t lease;
     ds__guest *q = NULL;
-    ds_result r = ds__lease_take(b, DS__STAKE_BLOCK, p->stake, p->generation, &lease);
+    ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
     if (r < 0)
         return r;
     const ds__stake_facts *facts = &b->sheet->stake[p->stake].facts;

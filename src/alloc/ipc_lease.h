@@ -74,10 +74,9 @@ static int ds__stake_leased(uint32_t i, int look) {
     return leased;
 }
 
-/* Takes a lease of another process's stake of this kind; that of a process that is gone when no
-   other is free. The stake's facts stay as they are until ds__lease_drop. */
-static ds_result ds__lease_take(ds__board *b, uint32_t kind, uint32_t stake, uint32_t generation,
-                                uint32_t *out) {
+/* Takes a lease of another process's stake; that of a process that is gone when no other is
+   free. The stake's facts stay as they are until ds__lease_drop. No stake has generation 0. */
+static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
     DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
                 "the handle names export slot %u, and process %d has %u", stake, b->pid,
                 atomic_load(&b->sheet->stakes));
@@ -90,14 +89,11 @@ static ds_result ds__lease_take(ds__board *b, uint32_t kind, uint32_t stake, uin
         if (!atomic_compare_exchange_strong(lease, &who,
                                             b->me << 24 | ((uint64_t)getpid() & 0xffffff)))
             continue;
-        int is_open = atomic_load(&s->word) == ((uint64_t)generation << 1 | 1);
-        if (is_open && s->facts.kind == kind) {
+        if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) {
             *out = k % DS__LEASES;
             return DS_OK;
         }
         atomic_store(lease, 0);
-        DS__REQUIRE(!is_open, "the handle names export slot %u, which has no %s", stake,
-                    kind == DS__STAKE_BLOCK ? "block" : "segment");
         return ds__fail(DS_ERR_INVALID_HANDLE, "process %d has freed the block", b->pid);
     }
     return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, which is the limit",

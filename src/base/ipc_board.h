@@ -62,20 +62,16 @@ typedef struct ds__mark {
     uint32_t next; /* the owner's: index + 1, in the list of free ones */
 } ds__mark;
 
-enum { DS__STAKE_SEGMENT = 1, DS__STAKE_BLOCK };
-
 /* The exporter's description of a piece of memory. Except for the event it is written before the
    slot opens, and it stays as it is while there is a lease. */
 typedef struct ds__stake_facts {
-    uint32_t kind;        /* DS__STAKE_* */
-    uint32_t device_type; /* a segment's */
     uint64_t size;
     uint64_t offset;             /* a block's: in its segment */
     uint32_t segment;            /* a block's: the slot of its segment */
-    uint32_t segment_generation; /* a block's */
+    uint32_t segment_generation; /* a block's; 0: this is a segment */
     _Atomic uint32_t has_event;  /* a block's: `handle` is written */
-    uint32_t zero;
-    unsigned char handle[64]; /* a segment's of share_export, a block's of event_export */
+    uint32_t device_type;        /* a segment's */
+    unsigned char handle[64];    /* a segment's of share_export, a block's of event_export */
 } ds__stake_facts;
 
 /* A piece of memory. */
