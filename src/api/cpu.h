@@ -94,10 +94,12 @@ typedef struct ds_cpu_fabric {
 typedef struct ds_cpu_desc {
     /** virtual devices, 1 to DS_CPU_MAX_DEVICES; 0: 1 [DEVSTREAM_CPU_DEVICES] */
     int devices;
-    /** threads that run copies, fills and kernels, 1 to 256; 0: one per processor, at least 2
+    /** threads that run copies, fills and kernels, 1 to 256; 0: one per processor, at least 2; less
+        processors count where the affinity mask or cpu.max of a control group says so
         [DEVSTREAM_CPU_WORKERS] */
     int workers;
-    /** bytes of each device; 0: the machine's memory [DEVSTREAM_CPU_MEMORY] */
+    /** bytes of each device; 0: the machine's memory, or the smallest memory.max of the
+        process's control groups [DEVSTREAM_CPU_MEMORY] */
     size_t memory_limit;
     /** devices x devices, row = device that reaches, 1 = can; NULL: all can */
     const unsigned char *peer_access;

@@ -17,6 +17,7 @@
 #define DS__OS_LINUX_H
 
 #include "../api/base.h"
+#include "cgroup.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -44,7 +45,6 @@ extern int madvise(void *at, size_t size, int advice);
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define DS__FOREVER UINT64_MAX
-#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
 
 #if defined(__SANITIZE_THREAD__)
 #define DS__SANITIZED 1
@@ -98,20 +98,27 @@ DS__SEAM static void ds__futex_wake(_Atomic uint32_t *word, int count) {
     syscall(SYS_futex, word, 129 /* FUTEX_WAKE_PRIVATE */, count, NULL, NULL, 0);
 }
 
-/* Processors this process may run on. */
+/* Processors of which this process may use the time: by its affinity mask and by the quota of its
+   control groups. */
 DS__SEAM static int ds__os_processors(void) {
     unsigned long mask[64];
     long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
     int n = 0;
     for (long i = 0; i < bytes / (long)sizeof mask[0]; i++)
         n += __builtin_popcountl(mask[i]);
+    uint64_t quota = ds__cgroup_limits("").processors;
+    if ((uint64_t)n > quota)
+        n = (int)quota;
     return n > 0 ? n : 1;
 }
 
+/* Bytes of memory that this process may use: the machine's, or less by its control groups. */
 DS__SEAM static size_t ds__os_memory(void) {
     long pages = sysconf(_SC_PHYS_PAGES);
     long page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
+    size_t all = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
+    uint64_t limit = ds__cgroup_limits("").memory;
+    return all > limit ? (size_t)limit : all;
 }
 
 /* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size

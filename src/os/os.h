@@ -1,7 +1,7 @@
 /* os/os.h - entry to the operating-system layer.
 
    Refuses unsupported processors and compilers, and includes the rooms of this layer. Other
-   layers include this file and not linux.h or lock.h.
+   layers include this file and not the rooms themselves.
 
    Invariants: except for entry files and the list of drivers, no other room may have a
    conditional around an include. Linux on x86-64 and aarch64 is the only platform so far.
@@ -17,6 +17,7 @@
 #error "devstream needs C11 with atomics: compile with -std=c11 or newer"
 #endif
 
+#include "cgroup.h"
 #include "linux.h"
 #include "lock.h"
 
