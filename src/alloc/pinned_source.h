@@ -48,7 +48,7 @@ static void *ds__touch(void *range) {
 }
 
 static void *ds__touch_thread(void *range) {
-    ds__os_block_signals();
+    ds__os_library_thread();
     return ds__touch(range);
 }
 

@@ -49,6 +49,7 @@ static struct {
     ds__table execs;
     ds__lock lock;       /* of what follows */
     ds__thread *threads; /* all of them */
+    _Atomic int callers; /* living threads that have a state */
     _Atomic int dead;    /* ended threads and retired objects, in shares of DS__RECLAIM_BATCH */
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
@@ -83,6 +84,9 @@ static struct {
     void (*_Atomic shutdown_fn)(void);
     void (*_Atomic rng_shutdown_fn)(void); /* the same, for the generators */
 } ds__upper;
+
+/* Called when the last thread that has a state ends. It may only wake a thread. */
+static void (*_Atomic ds__callers_gone_fn)(void);
 
 static void ds__count_dead(int n) {
     atomic_fetch_add(&ds__g.dead, n);

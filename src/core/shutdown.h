@@ -118,6 +118,7 @@ DSDEF ds_result(ds_shutdown)(void) {
                 break;
             ds__thread_free(t);
         }
+        atomic_store(&ds__g.callers, 0);
         ds__tls_forget(tls);
         ds__end_table(&ds__g.execs);
         ds__end_table(&ds__g.graphs);

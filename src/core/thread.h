@@ -59,20 +59,26 @@ static const ds__driver *ds__driver_of(ds_device d) {
     return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1];
 }
 
-/* pthread's destructor: no call into a driver; a later call of another thread does the work. If
+/* pthread's destructor: no call into a driver, except for a wake-up; a later call of another
+   thread does the work. If
    another destructor of the program still calls devstream on this thread, the thread gets a new
    state. */
 static void ds__thread_ends(void *thread) {
     ds__tls_forget(&ds__tls);
     ds__lock_take(&ds__g.lock);
     /* not after a shutdown, which has freed it */
-    for (ds__thread *t = ds__g.threads; t; t = t->next)
-        if (t == thread) {
-            atomic_store(&t->ended, 1);
-            ds__count_dead(DS__RECLAIM_BATCH);
-            break;
-        }
+    ds__thread *t = ds__g.threads;
+    while (t && t != thread)
+        t = t->next;
+    if (t) {
+        atomic_store(&t->ended, 1);
+        ds__count_dead(DS__RECLAIM_BATCH);
+    }
+    void (*gone_fn)(void) =
+        t && atomic_fetch_sub(&ds__g.callers, 1) == 1 ? atomic_load(&ds__callers_gone_fn) : NULL;
     ds__lock_give(&ds__g.lock);
+    if (gone_fn)
+        gone_fn();
 }
 
 static void ds__stream_drop(ds_stream handle);
@@ -184,6 +190,7 @@ static ds__thread *ds__thread_state(void) {
     ds__lock_take(&ds__g.lock);
     t->next = ds__g.threads;
     ds__g.threads = t;
+    atomic_fetch_add(&ds__g.callers, 1);
     ds__lock_give(&ds__g.lock);
     tls->thread = t;
     tls->epoch = ds__g.epoch;

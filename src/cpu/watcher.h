@@ -54,7 +54,7 @@ static void *ds__cpu_watcher_main(void *unused) {
     uint64_t nap = 0;
     uint32_t seen = 0;
     (void)unused;
-    ds__os_block_signals();
+    ds__os_library_thread();
     ds__boards_lock();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);

@@ -5,7 +5,8 @@
    functions. ds__cpu_monitor_main ticks while anything runs and helps streams that are stuck
    (ds__cpu_watch).
 
-   Invariants: all these threads block signals. In workers and threads for host functions
+   Invariants: all these threads block signals, except for the monitor after all threads of the
+   program have ended. In workers and threads for host functions
    `in_callback` is set, so that user code cannot call back. Each thread reads or sets the word
    on which it sleeps, and then looks at `quit`. Only the worker itself adds to `polled`; other
    threads take a stream from it by its state.
@@ -123,7 +124,7 @@ static void ds__cpu_virtual_main(ds__cpu_worker *w) {
 
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
-    ds__os_block_signals();
+    ds__os_library_thread();
     ds__tls.in_callback = 1; /* what runs here is the user's code, which must not call back */
     if (ds__cpu.fabric) {
         ds__cpu_virtual_main(w);
@@ -184,7 +185,7 @@ static void *ds__cpu_worker_main(void *arg) {
 }
 
 static void *ds__cpu_host_main(void *unused) {
-    ds__os_block_signals();
+    ds__os_library_thread();
     ds__tls.in_callback = 1;
     ds__lock_take(&ds__cpu.lock);
     for (;;) {
@@ -284,10 +285,32 @@ static int ds__cpu_watch(uint64_t *host_progress) {
     return busy;
 }
 
+/* If the program's threads have all ended without ending the process, as after pthread_exit of
+   main, no thread is left that takes SIGTERM: then the monitor takes signals. Nothing tells of the
+   end of a thread that has not called devstream, so the monitor looks at growing intervals while
+   no thread that has called it lives. Returns how long the monitor may sleep. */
+static uint64_t ds__cpu_watch_program(uint64_t *nap, uint64_t *next) {
+    if (atomic_load(&ds__g.callers)) {
+        *nap = 0;
+        return DS__FOREVER;
+    }
+    uint64_t now = ds__now_ns();
+    if (*nap && now < *next)
+        return *next - now;
+    if (ds__os_program_ended())
+        ds__os_take_signals();
+    *nap = *nap < DS__CPU_PROGRAM_NS / 2 ? 2 * *nap + DS__CPU_TICK_NS : DS__CPU_PROGRAM_NS;
+    *next = now + *nap;
+    return *nap;
+}
+
 static void *ds__cpu_monitor_main(void *unused) {
     uint64_t host_progress = 0;
-    ds__os_block_signals();
+    uint64_t nap = 0;
+    uint64_t next = 0;
+    ds__os_library_thread();
     while (!atomic_load(&ds__cpu.quit)) {
+        uint64_t sleep = ds__cpu_watch_program(&nap, &next);
         if (ds__cpu_watch(&host_progress)) {
             struct timespec t = { 0, DS__CPU_TICK_NS };
             syscall(SYS_nanosleep, &t, NULL);
@@ -299,7 +322,7 @@ static void *ds__cpu_monitor_main(void *unused) {
             continue;
         }
         if (!atomic_load(&ds__cpu.quit))
-            ds__futex_wait(&ds__cpu.monitor_word, 0, DS__FOREVER);
+            ds__futex_wait(&ds__cpu.monitor_word, 0, sleep);
     }
     (void)unused;
     return NULL;

@@ -11,8 +11,9 @@
    Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
    requested without waiting. The kernel releases it when the file is closed or the process
    ends.
-   Threads: any; no function keeps state of its own. ds__os_block_signals changes the mask of
-   the calling thread only, which must be a thread of the library. */
+   Threads: any; no function keeps state of its own. ds__os_library_thread and
+   ds__os_take_signals change the mask of the calling thread only, which must be a thread of the
+   library. */
 #ifndef DS__OS_LINUX_H
 #define DS__OS_LINUX_H
 
@@ -305,10 +306,13 @@ DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_
         syscall(SYS_nanosleep, &nap, NULL);
 }
 
-/* The library's threads take no signals: handlers run on the threads of the program. Left open
+#define DS__OS_THREAD_NAME "devstream" /* at most 15 characters */
+
+/* Prepares a thread of the library. It has a name by which ds__os_program_ended knows it, and it
+   takes no signals: handlers run on the threads of the program. Left open
    are the C library's own (32 to 34: setuid asks every thread with one) and those of a fault,
    which belong to the thread that has it. */
-DS__SEAM static void ds__os_block_signals(void) {
+DS__SEAM static void ds__os_library_thread(void) {
     static const int
         open[] = { 32,           33,          34,          4 /* ILL */,   5 /* TRAP */,
                    6 /* ABRT */, 7 /* BUS */, 8 /* FPE */, 11 /* SEGV */, 31 /* SYS */ };
@@ -316,6 +320,34 @@ DS__SEAM static void ds__os_block_signals(void) {
     for (size_t i = 0; i < sizeof open / sizeof open[0]; i++)
         set &= ~((uint64_t)1 << (open[i] - 1));
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
+    syscall(SYS_prctl, 15 /* PR_SET_NAME */, DS__OS_THREAD_NAME, 0, 0, 0);
+}
+
+/* The calling thread of the library takes all signals from now on. */
+DS__SEAM static void ds__os_take_signals(void) {
+    uint64_t set = 0;
+    syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
+}
+
+/* Whether this entry of /proc/self/task is a living thread of the program. */
+static int ds__os_is_program_thread(const char *name) {
+    char path[300];
+    char line[64];
+    if (*name < '0' || *name > '9')
+        return 0;
+    snprintf(path, sizeof path, "/proc/self/task/%s/stat", name);
+    FILE *f = fopen(path, "re");
+    const char *rest = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    if (f)
+        fclose(f);
+    /* "1 (name) S ...": it has ended, or it is of a devstream of this process */
+    return rest && rest[1] && rest[2] != 'Z' && rest[2] != 'X' &&
+           !strstr(line, "(" DS__OS_THREAD_NAME ")");
+}
+
+/* Whether all threads of the program have ended, the main thread included. */
+DS__SEAM static int ds__os_program_ended(void) {
+    return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
 }
 
 #endif

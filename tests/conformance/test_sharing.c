@@ -12,6 +12,7 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,6 +41,7 @@ enum {
     LOAD,
     SHUTDOWN,
     SLEEPER,
+    END_MAIN,
     BLOCK_ALLOC,
     BLOCK_FREE,
     BLOCK_FILL,
@@ -210,6 +212,8 @@ static ds_result obey(const order *o, answer *out) {
         out->value = (uint64_t)child;
         return DS_OK;
     }
+    case END_MAIN: /* after the answer; it does not outlive the test */
+        return prctl(PR_SET_PDEATHSIG, SIGKILL) ? DS_ERR_SYSTEM : DS_OK;
     case BLOCK_ALLOC:
         if (!own.pool.id)
             own.pool = shareable_pool(0);
@@ -251,6 +255,8 @@ int sharing_peer(void) {
         snprintf(a.text, sizeof a.text, "%s", a.result < 0 ? ds_last_error() : "");
         if (send(fd, &a, sizeof a, MSG_NOSIGNAL) != (ssize_t)sizeof a)
             break;
+        if (o.verb == END_MAIN)
+            pthread_exit(NULL);
     }
     _exit(0); /* as a process that crashed or was killed: nothing is drained */
 }
@@ -865,6 +871,41 @@ static void test_a_child_of_a_dead_process_does_not_keep_it_alive(void **state) 
     kill(child, SIGKILL);
     assert_int_equal(r, DS_ERR_PEER_DIED);
     ok(ds_event_destroy(e));
+}
+
+/* The state of a process in Linux's letters: Z when its main thread has ended. */
+static int state_of(pid_t pid) {
+    char path[40], line[64] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    const char *rest = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    if (f)
+        fclose(f);
+    return rest && rest[1] ? rest[2] : 0;
+}
+
+/* On CUDA threads of cudart live on, and whether one of them takes the signal is not known. */
+static void test_sigterm_ends_a_process_of_which_main_has_ended(void **state) {
+    (void)state;
+    for (int busy = 0; busy < 2; busy++) {
+        peer p = start_peer();
+        int status = 0;
+        tell(p, .verb = STREAM_QUERY, .b = 0);
+        if (busy)
+            tell(p, .verb = GATE_CLOSE, .a = 0, .b = 0);
+        tell(p, .verb = END_MAIN);
+        eventually(state_of(p.pid) == 'Z');
+        kill(p.pid, SIGTERM);
+        pid_t waited = 0;
+        AWAIT(waited || (waited = waitpid(p.pid, &status, WNOHANG)));
+        if (!waited) {
+            kill_peer(&p);
+            fail_msg("the process does not end, busy: %d", busy);
+        }
+        assert_true(WIFSIGNALED(status));
+        assert_int_equal(WTERMSIG(status), SIGTERM);
+        close(p.fd);
+    }
 }
 
 enum { DEATHS = HARNESS_SLOW ? 40 : 1000 };
@@ -1991,6 +2032,7 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST_CPU(test_the_death_of_a_recorder_of_my_event_is_noticed, "issue 5.8"),
     DS_TEST_CPU(test_a_record_that_was_reached_outlives_its_process, "issue 5.8"),
     DS_TEST_CPU(test_a_child_of_a_dead_process_does_not_keep_it_alive, "issue 5.8"),
+    DS_TEST_CPU(test_sigterm_ends_a_process_of_which_main_has_ended, "review"),
     DS_TEST_CPU(test_a_thousand_deaths_between_record_and_completion_leave_nothing_behind,
                 "issue 5.8"),
     DS_TEST_CPU(test_a_process_that_was_killed_while_it_waited_is_forgotten, "issue 5.8"),
