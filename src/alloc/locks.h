@@ -10,7 +10,7 @@
    Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
    arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
    holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
-   arena.h, record_use.h and segment_grow.h have exceptions.
+   arena.h and record_use.h have exceptions.
    Threads: any. */
 #ifndef DS__ALLOC_LOCKS_H
 #define DS__ALLOC_LOCKS_H

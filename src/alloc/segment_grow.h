@@ -11,7 +11,6 @@
    quiet block.
    Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
    They release the arena's lock while they call the driver, and take the registry's lock alone.
-   If memory for a description runs out, ds__grow_mapped unmaps pages under the arena's lock.
    ds__hole_in and ds__hole_out expect the arena's lock.
    Threads: any caller's thread with `grow` held. Other threads may allocate and free in the
    arena meanwhile; the block in work is quiet. */
@@ -33,13 +32,17 @@
 #include "block.h"
 #include "segment.h"
 
-/* A hole goes back into the list, in the order of addresses, with its neighbours that are holes.
-   The arena is locked. */
+/* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.
+   A free block in front of it moves to the bin DS__EDGE. The arena is locked. */
 static void ds__hole_in(ds__arena *a, ds__mblock *b) {
     int kind = b->seg->kind;
+    ds__mblock *prev = b->prev;
     b->state = DS_BLOCK_UNMAPPED;
-    if (b->prev && b->prev->state == DS_BLOCK_UNMAPPED && !b->prev->quiet) {
-        ds__mblock *prev = b->prev;
+    if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
+        ds__bin_out(a, prev);
+        ds__bin_in(a, prev, a->pool->config.best_fit_by_address);
+    }
+    if (prev && prev->state == DS_BLOCK_UNMAPPED && !prev->quiet) {
         prev->size += b->size;
         prev->next = b->next;
         if (b->next)
@@ -163,150 +166,154 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     return r;
 }
 
+/* Returns the lowest hole that makes room for `size` together with the free blocks beside it, or
+   NULL. The arena is locked. */
+static ds__mblock *ds__hole_for(ds__arena *a, int kind, size_t size) {
+    const ds_mem_config *c = ds__policy(a->pool);
+    size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
+    for (ds__mblock *h = a->holes[kind]; h; h = h->list_next) {
+        /* empty, and of another policy */
+        if (!h->seg->mapped && h->seg->native != page)
+            continue;
+        size_t room = h->size;
+        if (h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet)
+            room += h->prev->size;
+        if (h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet)
+            room += h->next->size;
+        if (room >= size)
+            return h;
+    }
+    return NULL;
+}
+
+/* Takes `count` descriptions of blocks, for cuts after a driver call: a cut must not fail when
+   pages are mapped or unmapped already. 0: out of memory, none is taken. The arena is locked. */
+static int ds__spares_take(ds__arena *a, ds__mblock **spares, int count) {
+    for (int i = 0; i < count; i++) {
+        spares[i] = ds__mblock_new(a);
+        if (spares[i])
+            continue;
+        while (i-- > 0)
+            ds__mblock_drop(a, spares[i]);
+        return 0;
+    }
+    return 1;
+}
+
+/* Maps pages of a hole, at most `need` bytes, and makes them a free block. The arena is locked,
+   is unlocked for the driver call, and is locked again. */
+static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
+    ds__segment *s = h->seg;
+    ds__mblock *spare = NULL;
+    ds__mblock *prev =
+        h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
+    size_t before = prev ? prev->size : 0;
+    size_t need = size > before ? size - before : 1;
+    need = (need + s->page - 1) / s->page * s->page;
+    if (need > h->size)
+        need = h->size;
+    if (!ds__spares_take(a, &spare, 1))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
+    ds__hole_out(a, h);
+    h->quiet = 1;
+    if (prev) {
+        ds__bin_out(a, prev);
+        prev->quiet = 1;
+    }
+    ds__arena_unlock(a);
+
+    ds_result r = ds__map(a, s, h->ptr, need);
+
+    ds__arena_lock(a);
+    ds__mblock_drop(a, spare);
+    /* its neighbours may have been freed meanwhile */
+    if (prev) {
+        prev->quiet = 0;
+        (void)ds__merge_in(a, prev);
+    }
+    if (r == DS_OK && need < h->size)
+        ds__hole_in(a, ds__cut(a, h, need));
+    h->quiet = 0; /* not before the rest has found its place */
+    if (r < 0) {
+        ds__hole_in(a, h);
+        return r;
+    }
+    s->mapped += need;
+    ds__count_reserved(a, s->kind, (int64_t)need);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)h->ptr, need, a->stream_id,
+                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    (void)ds__merge_in(a, h);
+    return DS_OK;
+}
+
 /* Lets a growing segment grow until it has a free block of `size`. `grow` is held, no spinning
    lock. */
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
-        ds__mblock *h;
-        ds__mblock *prev = NULL;
-        const ds_mem_config *c = ds__policy(a->pool);
-        size_t before = 0;
-        size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
         ds__arena_lock(a);
-        /* the lowest that will do, with what is free beside it */
-        for (h = a->holes[kind]; h; h = h->list_next) {
-            /* empty, and of another policy */
-            if (!h->seg->mapped && h->seg->native != page)
-                continue;
-            prev = h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
-            before = prev ? prev->size : 0;
-            size_t behind =
-                h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet ? h->next->size : 0;
-            if (before + h->size + behind >= size)
-                break;
-        }
-        if (!h) {
-            ds__arena_unlock(a);
-            ds_result r = again ? DS_ERR_OUT_OF_MEMORY : ds__grow_space(a, kind, size);
-            if (r < 0)
-                return r;
-            continue;
-        }
-        ds__segment *s = h->seg;
-        size_t need = size > before ? size - before : 1;
-        need = (need + s->page - 1) / s->page * s->page;
-        if (need > h->size)
-            need = h->size;
-        ds__mblock *fresh = h;
-        int whole = need == h->size;
-        ds__hole_out(a, h);
-        h->quiet = 1;
-        if (prev) {
-            ds__bin_out(a, prev);
-            prev->quiet = 1;
-        }
+        ds__mblock *h = ds__hole_for(a, kind, size);
+        ds_result r = h ? ds__hole_map(a, h, size) : DS_ERR_OUT_OF_MEMORY;
         ds__arena_unlock(a);
-
-        ds_result r = ds__map(a, s, h->ptr, need);
-
-        ds__arena_lock(a);
-        /* its neighbours may have been freed meanwhile */
-        if (prev) {
-            prev->quiet = 0;
-            (void)ds__merge_in(a, prev);
-        }
-        if (r == DS_OK && !whole) {
-            ds__mblock *rest = ds__cut(a, h, need);
-            if (rest)
-                ds__hole_in(a, rest);
-            else
-                r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
-            if (!rest) {
-                for (size_t i = 0; i < need; i += s->page)
-                    DS_IGNORE(ds__driver_of(a->dev->device)
-                                  ->space_unmap(a->dev->device.index, h->ptr + i, s->page));
-                ds__unreserve(a, need);
-            }
-        }
-        h->quiet = 0; /* not before the rest has found its place */
-        if (r < 0) {
-            ds__hole_in(a, h);
-            ds__arena_unlock(a);
+        if (h)
             return r;
-        }
-        s->mapped += need;
-        ds__count_reserved(a, kind, (int64_t)need);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)fresh->ptr, need,
-                     a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line,
-                     NULL);
-        (void)ds__merge_in(a, fresh);
-        ds__arena_unlock(a);
-        return DS_OK;
+        r = again ? DS_ERR_OUT_OF_MEMORY : ds__grow_space(a, kind, size);
+        if (r < 0)
+            return r;
     }
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Takes the memory of whole pages in a free block away, which is in no list and quiet; the
-   stream has passed all uses of it. `grow` is held. */
+/* Unmaps the whole pages of a free block that is quiet and in no bin; the stream has passed all
+   uses of it. Returns the bytes; 0: the block is as before. `grow` is held. */
 static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__segment *s = b->seg;
+    ds__mblock *spares[2];
     size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page;
     size_t to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page;
     size_t done = 0;
+    ds_result r = DS_OK;
     /* the end: what stays is low */
     if (to - from > s->page && most <= to - from - s->page)
         from = to - (most + s->page - 1) / s->page * s->page;
-    if (to > from) {
-        const ds__driver *driver = ds__driver_of(a->dev->device);
-        ds_result r = DS_OK;
-        for (; from + done < to && r == DS_OK; done += s->page)
-            r = driver->space_unmap(a->dev->device.index, s->base + from + done, s->page);
-        if (r < 0)
-            done -= s->page;
-        DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
-    }
     ds__arena_lock(a);
-    ds__mblock *middle = b;
-    ds__mblock *rest = NULL;
-    size_t front = (size_t)(s->base + from - b->ptr);
-    if (done && front)
-        middle = ds__cut(a, b, front);
-    if (done && middle && middle->size > done)
-        rest = ds__cut(a, middle, done);
-    /* no memory to describe that: what is unmapped is lost with its addresses */
-    if (done && (!middle || (!rest && middle->size > done))) {
-        b->quiet = 1;
-        b->state = DS_BLOCK_UNMAPPED;
-        if (middle) {
-            middle->state = DS_BLOCK_UNMAPPED;
-            middle->quiet = 1;
-        }
-    } else if (done) {
-        middle->quiet = 0;
-        ds__hole_in(a, middle);
-        if (rest) {
-            rest->quiet = 0;
-            (void)ds__merge_in(a, rest);
-        }
+    int spare = ds__spares_take(a, spares, 2);
+    ds__arena_unlock(a);
+    for (; spare && from + done < to && r == DS_OK; done += s->page)
+        r = ds__driver_of(a->dev->device)
+                ->space_unmap(a->dev->device.index, s->base + from + done, s->page);
+    if (r < 0)
+        done -= s->page;
+    DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
+
+    ds__arena_lock(a);
+    for (int i = 0; spare && i < 2; i++)
+        ds__mblock_drop(a, spares[i]);
+    if (!done) {
+        b->quiet = 0;
+        (void)ds__merge_in(a, b);
+        ds__arena_unlock(a);
+        return 0;
     }
-    if (!done || (middle && middle != b)) {
+    size_t front = (size_t)(s->base + from - b->ptr);
+    ds__mblock *hole = front ? ds__cut(a, b, front) : b;
+    ds__mblock *rest = hole->size > done ? ds__cut(a, hole, done) : NULL;
+    hole->quiet = 0;
+    ds__hole_in(a, hole);
+    if (rest)
+        (void)ds__merge_in(a, rest);
+    if (front) { /* after the hole, which decides on the bin */
         b->quiet = 0;
         (void)ds__merge_in(a, b);
     }
-    if (done) {
-        s->mapped -= done;
-        ds__count_reserved(a, s->kind, -(int64_t)done);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
-                     a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line,
-                     NULL);
-    }
+    s->mapped -= done;
+    ds__count_reserved(a, s->kind, -(int64_t)done);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
+                 a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
-    if (done) {
-        pthread_mutex_lock(&ds__m.registry);
-        ds__granules(s, s->base + from, done, 0);
-        pthread_mutex_unlock(&ds__m.registry);
-        ds__unreserve(a, done);
-    }
+    pthread_mutex_lock(&ds__m.registry);
+    ds__granules(s, s->base + from, done, 0);
+    pthread_mutex_unlock(&ds__m.registry);
+    ds__unreserve(a, done);
     return done;
 }
 

@@ -105,7 +105,9 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
                 ds__arena_unlock(a);
                 /* now, for each: others may use the stream meanwhile */
                 if (s->page && ds__drain_aside(a)) {
-                    done += ds__unmap_block(a, found, most - done);
+                    size_t unmapped = ds__unmap_block(a, found, most - done);
+                    done += unmapped;
+                    stays = !unmapped; /* the block is in its bin again */
                 } else if (s->page) {
                     ds__arena_lock(a);
                     found->quiet = 0;

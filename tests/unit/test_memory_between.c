@@ -200,6 +200,73 @@ static void test_a_peak_has_a_pending_block_that_another_stream_takes(void **sta
     end();
 }
 
+/* ---- holes ---- */
+
+static void *in_front, *behind_all;
+
+static void guest_frees_in_front(void) {
+    ok(ds_mem_free(in_front));
+    ok(ds_mem_free(behind_all)); /* else the other one would stay parked */
+}
+
+/* The block is freed while a trim waits for the stream, before it unmaps the page behind. */
+static void test_a_block_in_front_of_a_new_hole_changes_its_bin(void **state) {
+    (void)state;
+    begin();
+    behind_all = block(2 * MIB, own);
+    void *p = block(2 * MIB, own);
+    in_front = block(4 * MIB, own);
+    void *page = block(8 * MIB, own);
+    assert_ptr_equal(page, (char *)behind_all + 8 * MIB);
+    ok(ds_mem_free(page));
+
+    arena = memory()->main.arenas;
+    guest_at_door(guest_frees_in_front, &arena->grow, 1);
+    ok(ds_mem_empty_cache(device, NULL));
+
+    assert_null(door);
+    assert_int_equal(ds_mem_reserved(device), 8 * MIB);
+    ok(ds_mem_validate(device));
+    ok(ds_mem_free(p));
+    end();
+}
+
+static void *no_memory(size_t size, void *user) {
+    (void)size;
+    (void)user;
+    return NULL;
+}
+
+/* Neither pages nor descriptions are lost, and an empty of the cache ends. */
+static void test_a_page_stays_if_there_is_no_memory_to_describe_the_hole(void **state) {
+    (void)state;
+    size_t released = 1;
+    begin();
+    void *low = block(2 * MIB, own);
+    ok(ds_mem_free(block(16 * MIB, own)));
+    ok(ds_mem_empty_cache(device, NULL)); /* leaves an event for the next wait */
+    void *page = block(16 * MIB, own);
+    void *high = block(2 * MIB, own);
+    ok(ds_mem_free(page));
+    arena = memory()->main.arenas;
+    ds__mblock *spares = arena->spare_blocks;
+
+    arena->spare_blocks = NULL;
+    ds__g.desc.allocator.alloc_fn = no_memory;
+    ok(ds_mem_empty_cache(device, &released));
+
+    assert_int_equal(released, 0);
+    ok(ds_mem_validate(device));
+    ds__g.desc.allocator.alloc_fn = NULL;
+    arena->spare_blocks = spares;
+    ok(ds_mem_empty_cache(device, &released));
+    assert_int_equal(released, 8 * MIB);
+    ok(ds_mem_validate(device));
+    ok(ds_mem_free(low));
+    ok(ds_mem_free(high));
+    end();
+}
+
 /* ---- uses of streams that end or are given away ---- */
 
 /* Nobody can record an event on it any more, and its new owner may go on using the block: it is
@@ -684,6 +751,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_pending_block_that_is_chosen_is_nobody_elses),
         cmocka_unit_test(test_a_peak_has_a_pending_block_that_another_stream_takes),
+        cmocka_unit_test(test_a_block_in_front_of_a_new_hole_changes_its_bin),
+        cmocka_unit_test(test_a_page_stays_if_there_is_no_memory_to_describe_the_hole),
         cmocka_unit_test(test_a_use_of_a_stream_that_was_given_away_is_not_done),
         cmocka_unit_test(test_a_stream_of_another_device_ends_with_a_use_behind_it),
         cmocka_unit_test(test_an_early_use_leaves_a_late_one_of_the_same_stream),
