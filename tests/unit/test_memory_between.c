@@ -200,6 +200,45 @@ static void test_a_peak_has_a_pending_block_that_another_stream_takes(void **sta
     end();
 }
 
+static ds_result sound;
+
+static void guest_validates(void) {
+    sound = ds_mem_validate(device);
+}
+
+static void guest_waits_for_the_next_fill(void) {
+    guest = guest_validates;
+    guest_kind = DS__OP_FILL;
+}
+
+/* Two blocks of an ended stream wait for their poison. While a poll writes that of the second
+   one, the first one has neither a use nor poison to come, and is still in the list. */
+static void test_a_pending_block_in_work_is_sound(void **state) {
+    (void)state;
+    ds_mem_config c = ds_mem_config_default();
+    begin();
+    c.poison = 1;
+    configure(c);
+    void *p = block(2 * MIB, own), *q = block(2 * MIB, own);
+    ok(ds_launch_host_func(own, wait_until_over, NULL, NULL));
+    ok(ds_stream_destroy(own));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(q));
+    ds__stream *giver = ds__direct_giver(memory());
+    ds_stream handle = { ds__handle(&giver->slot) };
+    ds__stream_unpin(giver);
+    over = 1;
+    ok(ds_device_synchronize(device));
+
+    sound = DS_ERR_FAILED;
+    guest_at_submit(guest_waits_for_the_next_fill, handle, DS__OP_FILL);
+    ok(ds_mem_empty_cache(device, NULL));
+
+    no_guest_at_submit(handle);
+    ok(sound);
+    end();
+}
+
 /* ---- holes ---- */
 
 static void *in_front, *behind_all;
@@ -751,6 +790,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_pending_block_that_is_chosen_is_nobody_elses),
         cmocka_unit_test(test_a_peak_has_a_pending_block_that_another_stream_takes),
+        cmocka_unit_test(test_a_pending_block_in_work_is_sound),
         cmocka_unit_test(test_a_block_in_front_of_a_new_hole_changes_its_bin),
         cmocka_unit_test(test_a_page_stays_if_there_is_no_memory_to_describe_the_hole),
         cmocka_unit_test(test_a_use_of_a_stream_that_was_given_away_is_not_done),
