@@ -5,7 +5,8 @@
    poisons the block. ds__poison_on and ds__poison_late poison freed blocks at once or later.
 
    Invariants: Poison and guards are fills in stream order. Neither is made while a capture is
-   known to be open, because work in a capture is the user's only. A guard begins directly
+   open, because work in a capture is the user's only, nor in a pool that a graph uses, because
+   its launches write to the pool's memory at any time. A guard begins directly
    behind the requested bytes, rounded up to 4, and is checked only where one was filled
    (`guarded`). The policy may have changed since, or a capture was open then. A block with
    `stale` set must be poisoned before it is free.
@@ -37,24 +38,26 @@ static char *ds__guard_of(const ds__mblock *b) {
     return b->ptr + ((b->asked + 3) & ~(size_t)3);
 }
 
+/* Whether the allocator may write to memory of a pool now. */
+static int ds__may_write(const ds__mpool *p) {
+    return !ds__captures_open() && !p->graphs;
+}
+
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     ds__mblock *b = q->block;
     ds_result r = ds__check(q->a->pool, 2);
-    if (r == DS_OK && guard && !ds__captures_open() &&
+    if (r == DS_OK && guard && ds__may_write(q->a->pool) &&
         (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK)
         b->guarded = (uint32_t)guard;
     return r;
 }
 
-/* Overwrites a freed block on a stream that comes behind all who used it. What a graph used is
-   its own: launches may use it again. */
+/* Overwrites a freed block on a stream that has passed all uses of the block. No lock is held. */
 static void ds__poison_on(ds__mblock *b, ds_stream stream) {
-    const ds__muse *u = b->uses;
-    while (u && !u->capture)
-        u = u->next;
+    const ds__mpool *p = atomic_load(&b->seg->arena)->pool;
     ds__tls.mute++;
     ds__hold_captures();
-    if (!u && !ds__captures_open())
+    if (ds__may_write(p))
         DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
     ds__let_captures();
     ds__tls.mute--;
@@ -78,7 +81,7 @@ static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
     if (s) {
         ds_stream giver = { ds__handle(&s->slot) };
         ds__hold_captures(); /* also keeps two threads' fills and records in one order */
-        if (!ds__captures_open() && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
+        if (ds__may_write(a->pool) && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
             ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
             DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
         ds__let_captures();

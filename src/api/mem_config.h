@@ -61,7 +61,8 @@ typedef struct ds_mem_config {
     int poison;
     /** bytes directly behind what was asked for (from the next multiple of 4 on) that are filled
         and checked at free, multiple of 512; the check waits for the stream and for recorded
-        uses. Neither poison nor guards are done while a capture is open */
+        uses. Neither poison nor guards are written while a capture is open, nor in a pool that
+        a graph uses */
     size_t guard_bytes;
     /** blocks of this size or more are not split for smaller requests; SIZE_MAX: no limit */
     size_t max_split_size;

@@ -275,6 +275,58 @@ static void test_a_launch_that_is_under_way_keeps_the_memory_of_its_graph(void *
     }
 }
 
+/* A block of the graph is freed while a launch is between its write and its read, or before that
+   launch begins. The graph is destroyed before the free, after it, or later. */
+static void test_poison_leaves_the_memory_of_graphs_alone(void **state) {
+    (void)state;
+
+    enum { EARLY_FREE = 1, EARLY_END = 2, LATE_END = 4, WAYS = 5 };
+
+    for (int way = 0; way < WAYS; way++) {
+        if ((way & EARLY_FREE) && (way & EARLY_END))
+            continue; /* without the executable there is no launch behind the free */
+        gate inside = { 0 }, before = { 0 };
+        ds_mem_config c = ds_mem_config_default();
+        c.poison = 1;
+        c.debug = 2;
+        begin_with(&c);
+        harness_warm_up();
+        ds_stream s = stream(0), runner = stream(0);
+        looks *l = looks_create(1000);
+        capture(s, DS_CAPTURE_GLOBAL);
+        void *p = block(4096, s);
+        paint(p, 4096, 7, s);
+        gate_close(s, &inside);
+        look(l, p, 4096, 7, s);
+        ds_graph_exec exec = end_capture(s, NULL);
+
+        gate_close(s, &before); /* holds back what the free enqueues */
+        if (way & EARLY_FREE)
+            ok(ds_mem_free(p));
+        ok(ds_graph_launch(exec, runner));
+        gate_wait_entered(&inside);
+        if (way & EARLY_END)
+            ok(ds_graph_exec_destroy(exec));
+        if (!(way & EARLY_FREE))
+            ok(ds_mem_free(p));
+        if (way & LATE_END)
+            ok(ds_graph_exec_destroy(exec));
+        gate_open(&before);
+        ok(ds_stream_synchronize(s));
+        gate_open(&inside);
+        ok(ds_stream_synchronize(runner));
+
+        if (!looks_right(l))
+            fail_msg("way %d: a launch did not read what it had written", way);
+        if (!(way & (EARLY_END | LATE_END)))
+            ok(ds_graph_exec_destroy(exec));
+        looks_destroy(l);
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(runner));
+        over();
+    }
+}
+
 static void test_an_executable_keeps_the_memory_of_the_graph_that_updated_it(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
@@ -1309,6 +1361,7 @@ const struct CMUnitTest tests_alloc_capture[] = {
     DS_TEST(test_the_pool_of_a_graph_is_nobodys_to_destroy, "alloc"),
     DS_TEST(test_the_memory_of_a_graph_lives_as_long_as_anything_that_may_run_it, "peers b.8, b.9"),
     DS_TEST(test_a_launch_that_is_under_way_keeps_the_memory_of_its_graph, "peers b.8"),
+    DS_TEST(test_poison_leaves_the_memory_of_graphs_alone, "peers b.8"),
     DS_TEST(test_an_executable_keeps_the_memory_of_the_graph_that_updated_it, "peers b.8"),
     DS_TEST(test_results_of_a_graph_outlive_it_and_go_by_themselves,
             "torch: test_graph_memory_stats_and_use_result_after_destroy_graph"),
