@@ -68,24 +68,18 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
         return ds__mem_error();
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
     c.backend = DS_MEM_NATIVE;
-    ds__mpool *p = ds__mpool_new(dev, &c, desc->label);
+    ds_pool_desc d = *desc;
+    if (d.upstream) {
+        d.alloc_fn = ds__no_alloc;
+        d.free_fn = ds__no_free;
+    }
+    /* the device's own need no copy: they count anyway */
+    size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
+    if (by_config && (!d.limit || by_config < d.limit))
+        d.limit = by_config;
+    ds__mpool *p = ds__mpool_new(dev, &c, &d, 0);
     if (!p)
         return DS_ERR_OUT_OF_MEMORY;
-    p->alloc_fn = desc->alloc_fn;
-    p->free_fn = desc->free_fn;
-    p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
-    if (desc->upstream) {
-        p->alloc_fn = ds__no_alloc;
-        p->free_fn = ds__no_free;
-    }
-    p->use_on_oom = desc->use_on_oom != 0;
-    p->no_split = desc->no_split != 0;
-    p->shareable = desc->shareable != 0;
-    p->limit = desc->limit;
-    /* the device's own need no copy: they count anyway */
-    size_t by_config = desc->config ? ds__config_limit(desc->config, dev->total) : 0;
-    if (by_config && (!p->limit || by_config < p->limit))
-        p->limit = by_config;
     out->id = p->id;
     return DS_OK;
 }

@@ -38,10 +38,8 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        if (!(p = ds__mpool_new(wish->dev, &c, NULL)))
+        if (!(p = ds__mpool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
             return DS_ERR_OUT_OF_MEMORY;
-        p->name[0] = capture;
-        p->name[1] = 0;
     } else {
         ds__mpool_own(p);
     }

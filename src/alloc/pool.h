@@ -171,11 +171,24 @@ static ds__mpool *ds__mpool_of(ds_pool pool) {
     return p;
 }
 
-/* A new pool's number is never another one's, before or after a shutdown. */
-static void ds__mpool_name(ds__mpool *p, uint32_t slot) {
-    p->name[0] = 0;
-    p->name[1] = ++ds__m.next_pool;
-    p->id = p->name[1] << 32 | slot;
+/* Sets what a pool has from its creation on: everything but its configuration and its label. A
+   new pool's number is never another one's, before or after a shutdown. The pool of a capture has
+   the capture's number as name. Nobody else can see the pool yet, or the device is stopped. */
+static void ds__mpool_begin(ds__mpool *p, uint32_t slot, const ds_pool_desc *desc,
+                            uint64_t capture) {
+    uint64_t number = ++ds__m.next_pool;
+    p->id = number << 32 | slot;
+    p->name[0] = capture;
+    p->name[1] = capture ? 0 : number;
+    p->alloc_fn = desc->alloc_fn;
+    p->free_fn = desc->free_fn;
+    p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
+    p->use_on_oom = desc->use_on_oom != 0;
+    p->no_split = desc->no_split != 0;
+    p->shareable = desc->shareable != 0;
+    p->limit = desc->limit;
+    p->owners = 1;
+    p->dead = 0;
 }
 
 static void ds__mem_lock_all(ds__mdevice *dev);
@@ -192,7 +205,8 @@ static int ds__arena_has_memory(const ds__arena *a) {
 
 /* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
    Programs that capture again and again need no more memory for that. ds__m.lock is held. */
-static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config, char *label) {
+static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
+                                  const ds_pool_desc *desc, char *label, uint64_t capture) {
     ds__mpool *found = NULL;
     ds__mem_lock_all(dev);
     for (ds__mpool *p = dev->main.next; p && !found; p = p->next) {
@@ -209,30 +223,24 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
         memset(&found->stats, 0, sizeof found->stats);
         ds__release(found->label);
         found->label = label;
-        found->alloc_fn = NULL;
-        found->free_fn = NULL;
-        found->upstream = (ds_resource){ 0 };
-        found->no_split = found->shareable = 0;
-        found->use_on_oom = 0;
-        found->dead = 0;
-        found->limit = 0;
-        found->owners = 1;
+        ds__mpool_begin(found, (uint32_t)found->id, desc, capture);
         (void)ds__mpool_apply(found, config);
-        ds__mpool_name(found, (uint32_t)found->id);
     }
     ds__mem_unlock_all(dev);
     return found;
 }
 
-/* A new pool with one owner. */
-static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, const char *label) {
-    char *copy = label ? ds__copy_text(label, 255) : NULL;
-    if (label && !copy) {
+/* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
+   the device and the configuration are not used. NULL: out of memory, the error is set. */
+static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
+                                const ds_pool_desc *desc, uint64_t capture) {
+    char *copy = desc->label ? ds__copy_text(desc->label, 255) : NULL;
+    if (desc->label && !copy) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
     pthread_mutex_lock(&ds__m.lock);
-    ds__mpool *p = ds__mpool_again(dev, config, copy);
+    ds__mpool *p = ds__mpool_again(dev, config, desc, copy, capture);
     if (p) {
         pthread_mutex_unlock(&ds__m.lock);
         return p;
@@ -244,7 +252,6 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
         return NULL;
     }
     p->dev = dev;
-    p->owners = 1;
     p->label = copy;
     if (ds__m.pool_count == ds__m.pool_room) {
         uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
@@ -266,7 +273,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
     int applied = ds__mpool_apply(p, config);
     if (applied) {
         ds__m.pools[ds__m.pool_count++] = p;
-        ds__mpool_name(p, ds__m.pool_count);
+        ds__mpool_begin(p, ds__m.pool_count, desc, capture);
         p->next = dev->main.next;
         dev->main.next = p;
     }

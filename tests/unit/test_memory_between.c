@@ -1,16 +1,19 @@
 /* What another thread may do while the allocator, in the middle of a step, has no lock: it is
-   made to happen at just that point. The guest comes when a certain mutex is about to be taken,
-   or when a stream's driver is about to get an operation of some kind. */
+   made to happen at just that point. The guest comes when a certain mutex is about to be taken
+   or was just released, or when a stream's driver is about to get an operation of some kind. */
 #include <pthread.h>
 
 static int lock_after_guest(pthread_mutex_t *m);
+static int unlock_before_guest(pthread_mutex_t *m);
 #define pthread_mutex_lock(m) lock_after_guest(m)
+#define pthread_mutex_unlock(m) unlock_before_guest(m)
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_alloc.h"
 #include "alloc/fallback.h"
 #include "alloc/free.h"
 #include "unit.h"
 #undef pthread_mutex_lock
+#undef pthread_mutex_unlock
 
 #define MIB ((size_t)1 << 20)
 
@@ -24,6 +27,22 @@ static int lock_after_guest(pthread_mutex_t *m) {
         guest();
     }
     return pthread_mutex_lock(m);
+}
+
+static pthread_mutex_t *exit_door;
+
+static int unlock_before_guest(pthread_mutex_t *m) {
+    int r = pthread_mutex_unlock(m);
+    if (m == exit_door) {
+        exit_door = NULL;
+        guest();
+    }
+    return r;
+}
+
+static void guest_at_exit(void (*fn)(void), pthread_mutex_t *m) {
+    guest = fn;
+    exit_door = m;
 }
 
 static void guest_at_door(void (*fn)(void), pthread_mutex_t *m, int before) {
@@ -482,6 +501,49 @@ static void test_the_event_of_a_shared_block_comes_into_no_capture(void **state)
     end();
 }
 
+/* ---- new pools ---- */
+
+static ds__mpool newest;
+
+static void guest_sees_the_newest_pool(void) {
+    ds__mem_lock_all(memory());
+    newest = *memory()->main.next;
+    ds__mem_unlock_all(memory());
+}
+
+static void test_others_see_a_pool_complete(void **state) {
+    (void)state;
+    ds_capture_info info;
+    begin();
+    (void)block(512,
+                own); /* else the device's memory is made with the lock that the guest waits for */
+    for (int again = 0; again < 2; again++) { /* a new object, then one that is used again */
+        guest_at_exit(guest_sees_the_newest_pool, &ds__m.lock);
+        ok(ds_pool_create(
+            &(ds_pool_desc){
+                .device = device, .shareable = 1, .no_split = 1, .use_on_oom = 1, .limit = MIB },
+            &pool));
+        assert_null(exit_door);
+        assert_int_equal(newest.id, pool.id);
+        assert_int_equal(newest.name[1], pool.id >> 32);
+        assert_true(newest.shareable && newest.no_split && newest.use_on_oom);
+        assert_int_equal(newest.limit, MIB);
+        ok(ds_pool_destroy(pool));
+
+        ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
+        ok(ds_capture_get_info(other, &info));
+        guest_at_exit(guest_sees_the_newest_pool, &ds__m.lock);
+        ok(ds_mem_free(block(512, other)));
+        assert_null(exit_door);
+        assert_int_equal(newest.name[0], info.id);
+        assert_int_equal(newest.name[1], 0);
+        ok(ds_capture_end(other, &graph));
+        ok(ds_graph_destroy(graph));
+        ok(ds_mem_empty_cache(device, NULL));
+    }
+    end();
+}
+
 /* ---- pools that become a graph's ---- */
 
 static ds_graph_exec exec;
@@ -801,6 +863,7 @@ int main(void) {
         cmocka_unit_test(test_poison_comes_into_no_capture),
         cmocka_unit_test(test_the_look_at_a_guard_spoils_no_capture),
         cmocka_unit_test(test_the_event_of_a_shared_block_comes_into_no_capture),
+        cmocka_unit_test(test_others_see_a_pool_complete),
         cmocka_unit_test(test_a_pool_that_is_emptied_becomes_a_graphs),
         cmocka_unit_test(test_a_pool_whose_garbage_is_collected_becomes_a_graphs),
         cmocka_unit_test(test_a_pool_that_helps_out_becomes_a_graphs),
