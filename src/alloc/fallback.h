@@ -60,10 +60,10 @@ static ds_result ds__grow(ds__wanted *q) {
     if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
         !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
-        if (r == DS_ERR_UNSUPPORTED)
-            dev->has_space = 0;
-        else if (dev->has_space < 0)
+        if (r != DS_ERR_UNSUPPORTED)
             dev->has_space = 1;
+        else if (!dev->space_missed)
+            dev->has_space = 0;
     }
     if (r == DS_ERR_UNSUPPORTED)
         r = ds__grow_plain(a, q->kind, q->size);

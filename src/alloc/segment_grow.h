@@ -11,7 +11,8 @@
    quiet block.
    Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
    They release the arena's lock while they call the driver, and take the registry's lock alone.
-   ds__hole_in and ds__hole_out expect the arena's lock.
+   ds__hole_in and ds__hole_out expect the arena's lock. Errors are muted by the caller
+   (ds__tls.mute).
    Threads: any caller's thread with `grow` held. Other threads may allocate and free in the
    arena meanwhile; the block in work is quiet. */
 #ifndef DS__ALLOC_SEGMENT_GROW_H
@@ -90,7 +91,8 @@ static void ds__hole_out(ds__arena *a, ds__mblock *b) {
         b->list_next->list_prev = b->list_prev;
 }
 
-/* Address space for another growing segment. DS_ERR_UNSUPPORTED: this device has none. */
+/* Reserves address space for another growing segment. DS_ERR_UNSUPPORTED: the device cannot do
+   that, or the system has no such address space left (RLIMIT_AS), which is logged once. */
 static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__policy(a->pool);
     ds__mdevice *dev = a->dev;
@@ -106,8 +108,12 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     if (reserve < 16 * page)
         reserve = 16 * page;
     ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
+    if (r == DS_ERR_OUT_OF_MEMORY && !atomic_exchange(&dev->space_missed, 1))
+        ds__warn("%s; plain segments are used instead of growing ones "
+                 "(expandable_segments_reserve sets the size)",
+                 ds__tls.aside);
     if (r < 0)
-        return r;
+        return r == DS_ERR_OUT_OF_MEMORY ? DS_ERR_UNSUPPORTED : r;
     size_t asked = page;
     page = (page + least - 1) / least * least;
     reserve = reserve / page * page; /* whole pages; what is behind them stays unused */

@@ -357,8 +357,10 @@ struct ds__mdevice {
     ds_device device;
     size_t total;          /* the device's memory */
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
-    ds__mpool main;        /* the default pool; main.next: the others */
-    ds__domain stats;      /* of all pools */
+    /* 1: address space for a growing segment was not there, and a warning was logged */
+    _Atomic int space_missed;
+    ds__mpool main;   /* the default pool; main.next: the others */
+    ds__domain stats; /* of all pools */
     _Atomic size_t reserved;
     _Atomic size_t limit; /* 0: none */
     ds__lock history_lock;

@@ -39,7 +39,8 @@ typedef struct ds_mem_config {
     /** sizeof(ds_mem_config) of the caller; the functions below set it */
     size_t size;
     int backend; /**< a ds_mem_backend */
-    /** 1: segments grow in reserved address space where the device can do that */
+    /** 1: segments grow in reserved address space where the device can do that. If the system
+        refuses the address space (RLIMIT_AS), segments are plain, and a warning is logged */
     int expandable_segments;
     /** 1: of equal blocks the one with the lowest address is taken, exactly best fit (torch,
         CuPy); 0: the one freed last, and nearly best fit, which is faster */

@@ -1008,6 +1008,29 @@ static int logged_with(const char *a, const char *b) {
     return 0;
 }
 
+/* As under RLIMIT_AS: the system has not so much address space as the default policy reserves. */
+static void test_without_address_space_segments_are_plain(void **state) {
+    (void)state;
+    ds_cpu_desc cpu = { .devices = 2, .memory_limit = (size_t)1 << 50 };
+    ds_init_desc init = { .log_fn = keep_log, .log_level = DS_LOG_WARNING, .cpu = &cpu };
+    clear_memory();
+    harness_restart(&init);
+    logged.count = 0;
+    ds_stream s = stream(0), other = stream(0);
+    void *p = block(MIB, s), *q = block(30 * MIB, s), *r = block(MIB, other);
+    assert_int_equal(find(p).segment_size, 2 * MIB);
+    assert_true(logged_with("bytes of address space for cpu:0", "plain segments are used instead"));
+    assert_int_equal(logged.count, 1);
+    ok(ds_mem_validate(harness_device(0)));
+    ok(ds_mem_free(p));
+    ok(ds_mem_free(q));
+    ok(ds_mem_free(r));
+    ok(ds_stream_destroy(s));
+    ok(ds_stream_destroy(other));
+    finish();
+    harness_restart(NULL);
+}
+
 static void test_a_write_behind_a_block_is_reported_at_its_free(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
@@ -1527,6 +1550,7 @@ const struct CMUnitTest tests_alloc_shortage[] = {
             "torch: test_mempool_release_cached_blocks_during_diversion"),
     DS_TEST(test_threads_that_compete_for_memory_all_come_to_their_end,
             "paddle: retry_allocator_test"),
+    DS_TEST_CPU(test_without_address_space_segments_are_plain, "alloc"),
     DS_TEST(test_freed_memory_is_poisoned_on_request, "alloc"),
     DS_TEST(test_poison_comes_behind_all_who_used_the_block, "alloc"),
     DS_TEST(test_the_drivers_pool_gets_poisoned_blocks_back, "alloc"),
