@@ -135,6 +135,7 @@ extern "C" {
 #include "base/graph_body.h"
 #include "base/capture_list.h"
 #include "base/mapping.h"
+#include "base/touch.h"
 #include "base/ipc_board.h"
 #include "base/core_calls.h"
 

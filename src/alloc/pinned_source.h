@@ -10,11 +10,11 @@
    it counts as gone even if the driver reports an error.
    Locks: ds__host.clock_lock around the times only. The driver is called, and may block, so no
    spinning lock may be held. The caller of ds__pinned_source_alloc holds the arena's `grow`.
-   Threads: caller's threads. ds__touch_all starts up to 127 threads to touch the pages; they
-   block all signals and are joined before it returns. */
+   Threads: caller's threads. */
 #ifndef DS__ALLOC_PINNED_SOURCE_H
 #define DS__ALLOC_PINNED_SOURCE_H
 
+#include "../base/touch.h"
 #include "../core/memory_table.h"
 #include "../core/memory.h"
 #include "../core/segment.h"
@@ -31,48 +31,6 @@ static void ds__clock_add(ds__clock *c, uint64_t since) {
     c->total += ns;
     c->count++;
     ds__lock_give(&ds__host.clock_lock);
-}
-
-/* Writing to each page makes the system give it memory, which registering would do one page
-   after the other. */
-typedef struct ds__touched {
-    char *from;
-    char *to;
-} ds__touched;
-
-static void *ds__touch(void *range) {
-    const ds__touched *t = range;
-    for (volatile char *at = t->from; at < t->to; at += DS__HOST_PAGE)
-        *at = 0;
-    return NULL;
-}
-
-static void *ds__touch_thread(void *range) {
-    ds__os_library_thread();
-    return ds__touch(range);
-}
-
-static void ds__touch_all(char *ptr, size_t size, unsigned threads) {
-    pthread_t thread[128];
-    ds__touched part[128];
-    /* each has a MiB at least */
-    unsigned n = size / DS__MIB < threads ? (unsigned)(size / DS__MIB) : threads;
-    unsigned started = 0;
-    if (n < 1)
-        n = 1;
-    size_t step = (size / n + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
-    for (unsigned i = 0; i < n; i++) {
-        size_t from = i * step < size ? i * step : size;
-        size_t to = from + step < size ? from + step : size;
-        part[i] = (ds__touched){ ptr + from, ptr + to };
-    }
-    while (started + 1 < n &&
-           pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0)
-        started++;
-    for (unsigned i = started; i < n; i++)
-        ds__touch(&part[i]);
-    while (started)
-        pthread_join(thread[--started], NULL);
 }
 
 /* Ordinary memory that is registered. */

@@ -43,7 +43,8 @@ DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_
     start of an allocation is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_free(void *ptr);
 /** Allocates pinned host memory, which copies of all devices reach without blocking, and kernels
-    of GPUs at the same address; aligned to 512. size 0 gives NULL and DS_OK. */
+    of GPUs at the same address; aligned to 512. All its pages are there when the call returns.
+    size 0 gives NULL and DS_OK. */
 DSDEF DS_MUST_USE ds_result ds_host_alloc(size_t size, void **out);
 /** Frees it; blocks until the work of all devices is done, as cudaFreeHost may. NULL is allowed. */
 DSDEF DS_MUST_USE ds_result ds_host_free(void *ptr);

@@ -12,6 +12,7 @@
 #ifndef DS__CPU_HOST_MEMORY_H
 #define DS__CPU_HOST_MEMORY_H
 
+#include "../base/touch.h"
 #include "types.h"
 #include "wait.h"
 #include "stream_wait.h"
@@ -23,13 +24,19 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
         "pinned memory cannot be allocated in this thread while the capture is open");
     if (r < 0)
         return r;
-    /* whole pages, as CUDA */
-    *out = size < 4096 || size > SIZE_MAX - 4096
-               ? ds__cpu_memory(size)
-               : aligned_alloc(4096, (size + 4095) & ~(size_t)4095);
-    return *out ? DS_OK
-                : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory",
-                           size);
+    /* whole pages, which are there when the call returns, as CUDA; a dry device has addresses */
+    int touches = size >= DS__TOUCH_PAGE && !ds__cpu_is_dry(size);
+    if (size > SIZE_MAX - DS__TOUCH_PAGE || (touches && size > ds__os_memory()))
+        *out = NULL;
+    else if (size < DS__TOUCH_PAGE)
+        *out = ds__cpu_memory(size);
+    else
+        *out = aligned_alloc(DS__TOUCH_PAGE, (size + DS__TOUCH_PAGE - 1) & ~(DS__TOUCH_PAGE - 1));
+    if (!*out)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
+    if (touches)
+        ds__touch_all(*out, size, (unsigned)ds__cpu.workers);
+    return DS_OK;
 }
 
 static ds_result ds__cpu_host_register(void *ptr, size_t size) {

@@ -2,6 +2,8 @@
 #include "alloc.h"
 #include <stdatomic.h>
 
+#include <sys/mman.h>
+
 static const ds_device host = { DS_DEVICE_HOST, 0 };
 
 static ds_stream stream(int device) {
@@ -782,6 +784,35 @@ static void test_pinned_memory_may_be_memory_that_is_registered(void **state) {
     }
 }
 
+static size_t pages_without_memory(void *p, size_t size) {
+    static unsigned char resident[(64 * MIB) / 4096];
+    size_t missing = 0, pages = (size + 4095) / 4096;
+    assert_int_equal((uintptr_t)p % 4096, 0);
+    assert_true(pages <= sizeof resident);
+    assert_int_equal(mincore(p, size, resident), 0);
+    for (size_t i = 0; i < pages; i++)
+        missing += !(resident[i] & 1);
+    return missing;
+}
+
+/* One that is a whole number of pages and threads, one that is not, and one page. */
+static void test_pinned_memory_has_its_pages_when_it_is_allocated(void **state) {
+    (void)state;
+    static const size_t sizes[] = { 48 * MIB, 33 * MIB + 4096 * 7 + 5, 4096 };
+    ds_mem_config c = ds_mem_config_default();
+    start_with(&c);
+    for (int i = 0; i < 3; i++) {
+        void *p = NULL;
+        ok(ds_host_alloc(sizes[i], &p));
+        assert_int_equal(pages_without_memory(p, sizes[i]), 0);
+        ok(ds_host_free(p));
+        p = pinned(sizes[i]);
+        assert_int_equal(pages_without_memory(p, sizes[i]), 0);
+        ok(ds_pinned_free(p));
+        ok(ds_pinned_empty_cache(NULL));
+    }
+}
+
 static void test_registered_memory_is_had_while_a_stream_captures(void **state) {
     (void)state;
     ds_mem_config c = config_of(PRESET_DEFAULT);
@@ -1465,6 +1496,7 @@ const struct CMUnitTest tests_pinned[] = {
             "torch: test_max_cached_size, both"),
     DS_TEST(test_pinned_memory_may_be_memory_that_is_registered,
             "torch: test_pinned_memory_with_cudaregister, multithread"),
+    DS_TEST_CPU(test_pinned_memory_has_its_pages_when_it_is_allocated, "pinned"),
     DS_TEST(test_registered_memory_is_had_while_a_stream_captures, "pinned"),
     DS_TEST(test_the_policy_that_was_set_last_counts, "pinned"),
     DS_TEST(test_the_environment_sets_the_policy, "pinned"),
