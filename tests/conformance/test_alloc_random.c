@@ -4,6 +4,7 @@
    The model knows which blocks live and what each holds. A block is written on its stream, read by
    streams that are ordered behind that, and freed at once; streams are held up by gates meanwhile.
    If its memory went to somebody else too early, or twice, a stream reads something else.
+   Shortage, poison, guards and debug:2 come in all combinations, and none may report anything.
 
    DS_RANDOM_SEEDS: how many seeds (30); DS_RANDOM_FIRST: the first (1), to run a failing one
    again, with DS_RANDOM_TRACE=1 step by step. */
@@ -35,7 +36,31 @@ typedef struct recording {
     ds_graph_exec exec;
     looks *l;
     int lane;
+    void *kept; /* a block of the graph that is freed behind the capture, or NULL */
 } recording;
+
+/* What a seed switches on: all combinations, with all presets, in 80 seeds. */
+enum { SHORTAGE = 1, POISON = 2, GUARDS = 4, CHECKS = 8, OPTIONS = 16 };
+
+static _Atomic int reports; /* warnings in the log; errors are results of calls too */
+
+static void count_reports(const ds_log_item *item, void *user) {
+    (void)user;
+    if (item->level != DS_LOG_WARNING)
+        return;
+    reports++;
+    print_error("logged: %s\n", item->text);
+}
+
+static void begin_reports(void) {
+    harness_restart(&(ds_init_desc){ .log_fn = count_reports, .log_level = DS_LOG_WARNING });
+    reports = 0;
+}
+
+static void end_reports(void) {
+    harness_restart(NULL);
+    assert_int_equal(reports, 0);
+}
 
 typedef struct program {
     uint64_t seed, x;
@@ -320,14 +345,30 @@ static void step_lane_ends(program *p) {
 
 /* ---- captures ---- */
 
+/* Launches before and after it have the block's memory to themselves. */
+static void free_kept(program *p, recording *r) {
+    if (!r->kept)
+        return;
+    TRACE("free %p of the graph of lane %d", r->kept, r->lane);
+    if (p->blocking_frees)
+        may_wait(p);
+    MUST(ds_mem_free(r->kept));
+    has_waited();
+    r->kept = NULL;
+}
+
 static void drop_graph(program *p, recording *r) {
     if (!r->exec.id)
         return;
     TRACE("graph of lane %d ends", r->lane);
+    int early = chance(p, 50);
+    if (early)
+        free_kept(p, r);
     MUST(ds_stream_synchronize(p->s[r->lane]));
     HOLDS(looks_right(r->l));
     MUST(ds_graph_exec_destroy(r->exec));
     MUST(ds_graph_destroy(r->g));
+    free_kept(p, r);
     looks_destroy(r->l);
     *r = (recording){ .lane = 0 };
 }
@@ -343,7 +384,11 @@ static void launch_graph(program *p, recording *r) {
 static void step_capture(program *p) {
     recording *r = &p->graph[below(p, GRAPHS)];
     if (r->exec.id) {
+        if (chance(p, 30))
+            free_kept(p, r);
         launch_graph(p, r);
+        if (chance(p, 30))
+            free_kept(p, r);
         return;
     }
     static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
@@ -406,7 +451,10 @@ static void step_capture(program *p) {
     for (int i = 0; i < count; i++)
         if (tmp[i]) {
             look(r->l, tmp[i], size[i], value[i], s);
-            MUST(ds_mem_free(tmp[i]));
+            if (!r->kept && chance(p, 50))
+                r->kept = tmp[i];
+            else
+                MUST(ds_mem_free(tmp[i]));
         }
     MUST(ds_capture_end(s, &r->g));
     r->exec = instantiate_graph(r->g);
@@ -417,6 +465,11 @@ static void step_capture(program *p) {
 
 static void check_counts(program *p) {
     int64_t count[2] = { 0, 0 }, bytes[2] = { 0, 0 }, asked[2] = { 0, 0 };
+    for (int i = 0; i < GRAPHS; i++)
+        if (p->graph[i].kept) {
+            count[0]++;
+            bytes[0] += (int64_t)size_of(p->graph[i].kept);
+        }
     for (int i = 0; i < p->count; i++) {
         ds_mem_block b;
         MUST(ds_mem_find(p->block[i].p, &b));
@@ -488,9 +541,9 @@ static void step(program *p) {
         step_capture(p);
 }
 
-static ds_mem_config draw_config(program *p) {
+static ds_mem_config draw_config(program *p, unsigned options) {
     ds_mem_config c = config_of(p->preset);
-    c.debug = (int)below(p, 3);
+    c.debug = options & CHECKS ? 2 : (int)below(p, 2);
     if (chance(p, 40))
         c.reuse = (int)below(p, 3);
     if (chance(p, 30))
@@ -505,10 +558,8 @@ static ds_mem_config draw_config(program *p) {
         MUST(ds_mem_config_parse("max_split_size_mb:20", &c));
     if (chance(p, 15))
         c.garbage_collection_threshold = 0.6;
-    if (chance(p, 10))
-        c.poison = 1;
-    if (chance(p, 10))
-        c.guard_bytes = 512;
+    c.poison = (options & POISON) != 0;
+    c.guard_bytes = options & GUARDS ? UNIT << below(p, 3) : 0;
     p->blocking_frees = c.guard_bytes != 0;
     TRACE("reuse %d, poll %d, by address %d, divisions %d, split %zu, collect %g, poison %d, guard "
           "%zu",
@@ -526,10 +577,10 @@ static void run_program(uint64_t seed) {
     trace_end = 0;
     p->x = seed * 7919;
     p->preset = (int)(seed % PRESETS);
-    p->limited = chance(p, 40);
+    p->limited = (seed % OPTIONS & SHORTAGE) != 0;
     p->lanes = 2 + (int)below(p, harness_device_count() > 1 ? 5 : 4);
     p->pools = chance(p, 40) ? 1 + (int)below(p, POOLS) : 0;
-    ds_mem_config c = draw_config(p);
+    ds_mem_config c = draw_config(p, (unsigned)(seed % OPTIONS));
     if (p->limited)
         c.limit = p->limit = (64 + below(p, 64)) * MIB;
     begin_with(&c);
@@ -562,6 +613,7 @@ static void run_program(uint64_t seed) {
     looks_destroy(p->l);
     await_graphs_memory(0);
     finish();
+    harness_reuse();
 }
 
 static uint64_t setting(const char *name, uint64_t otherwise) {
@@ -574,14 +626,16 @@ static void test_random_programs_find_in_every_block_what_they_wrote(void **stat
     uint64_t first = setting("DS_RANDOM_FIRST", 1),
              count = setting("DS_RANDOM_SEEDS", 30 / HARNESS_THIRD);
     refused_in_captures = 0;
+    begin_reports();
     for (uint64_t seed = first; seed < first + count; seed++)
         run_program(seed);
+    end_reports();
     assert_true(count < 30 || refused_in_captures > 0); /* captures and shortage have met */
 }
 
 /* ---- threads ---- */
 
-enum { THREADS = 4, ROUNDS = 400, HELD = 24, MAILBOXES = 8 };
+enum { THREADS = 4, HELD = 24, MAILBOXES = 8 };
 
 /* A block on its way to another thread, which frees it. */
 typedef struct parcel {
@@ -591,25 +645,49 @@ typedef struct parcel {
     ds_stream s;
 } parcel;
 
+typedef struct hand hand;
+
+/* One program of several threads. */
 typedef struct shared {
     _Atomic(parcel *) box[MAILBOXES];
     ds_stream common;
-    _Atomic int pending_looks;
+    hand *hands;
+    uint32_t rounds;
+    int captures, limited;
+    uint64_t seed;
 } shared;
 
-typedef struct hand {
+struct hand {
     shared *all;
     ds_stream own;
+    ds_stream aside; /* for captures: no other thread uses it */
     uint64_t x;
     uint32_t base;
-} hand;
+};
 
-static void put_away(looks *l, parcel *b, ds_stream reader) {
-    if (!looks_fit(l, b->size)) {
-        ok_thread(ds_device_synchronize(harness_device(0)));
-        if (!looks_right(l))
-            harness_die("a block has not what was written", DS_ERR_ILLEGAL_STATE);
+/* 0: out of memory, where memory may be short. */
+static int got(const shared *all, ds_result r) {
+    if (r == DS_OK)
+        return 1;
+    if (!all->limited || (r != DS_ERR_OUT_OF_MEMORY && r != DS_ERR_LIMIT_EXCEEDED))
+        harness_die("an allocation", r);
+    return 0;
+}
+
+static void settle_hand(hand *h, looks *l) {
+    for (int i = 0; i < THREADS; i++)
+        ok_thread(ds_stream_synchronize(h->all->hands[i].own));
+    ok_thread(ds_stream_synchronize(h->all->common));
+    ok_thread(ds_stream_synchronize(h->aside));
+    if (!looks_right(l)) {
+        print_error("seed %llu: ", (unsigned long long)h->all->seed);
+        harness_die("a block has not what was written", DS_ERR_ILLEGAL_STATE);
     }
+}
+
+static void put_away(hand *h, looks *l, parcel *b, ds_stream reader) {
+    if (!looks_fit(l, b->size))
+        settle_hand(h, l);
     if (ds_stream_equal(reader, b->s)) {
         look(l, b->p, b->size, b->value, reader);
     } else {
@@ -621,90 +699,172 @@ static void put_away(looks *l, parcel *b, ds_stream reader) {
     free(b);
 }
 
+/* A graph with a block that is freed in the capture, and one that is freed before a launch, behind
+   it, or behind the end of the graph. */
+static void capture_aside(hand *h, looks *l, uint64_t r) {
+    enum { LOOKS = 2 };
+
+    size_t size = (size_t)(r >> 20) % 100000 + 1;
+    void *p[LOOKS] = { NULL, NULL };
+    ds_graph g;
+    ds_graph_exec exec;
+    int when = (int)((r >> 40) % 3);
+    if (!looks_fit(l, LOOKS * size + UNIT))
+        settle_hand(h, l);
+    ok_thread(ds_capture_begin(h->aside, DS_CAPTURE_RELAXED));
+    for (uint32_t i = 0; i < LOOKS; i++)
+        if (got(h->all, ds_mem_alloc(size, h->aside, &p[i]))) {
+            paint(p[i], size, h->base + i, h->aside);
+            look(l, p[i], size, h->base + i, h->aside);
+            if (i == 0)
+                ok_thread(ds_mem_free(p[i]));
+        }
+    ok_thread(ds_capture_end(h->aside, &g));
+    ok_thread(ds_graph_instantiate(g, NULL, &exec));
+    ok_thread(ds_graph_destroy(g));
+    if (when == 0)
+        ok_thread(ds_mem_free(p[1]));
+    ok_thread(ds_graph_launch(exec, h->aside));
+    if (when == 1)
+        ok_thread(ds_mem_free(p[1]));
+    ok_thread(ds_graph_exec_destroy(exec));
+    if (when == 2)
+        ok_thread(ds_mem_free(p[1]));
+}
+
+/* NULL: there was no memory. */
+static parcel *make_parcel(hand *h, uint64_t r, uint32_t value) {
+    parcel *b = malloc(sizeof *b);
+    if (!b)
+        abort();
+    b->size = (size_t)(r >> 20) % ((r >> 10) % 6 ? 30000 : 2 << 20) + 1;
+    b->s = (r >> 8) % 4 ? h->own : h->all->common;
+    b->value = value;
+    if (!got(h->all, ds_mem_alloc(b->size, b->s, &b->p))) {
+        free(b);
+        return NULL;
+    }
+    paint(b->p, b->size, b->value, b->s);
+    /* away with it, for whatever lies there */
+    if ((r >> 12) % 4 == 0)
+        b = atomic_exchange(&h->all->box[(r >> 16) % MAILBOXES], b);
+    return b;
+}
+
+/* What gives memory back is refused while another thread captures. */
+static void given_back(const hand *h, ds_result r) {
+    if (r != DS_OK && !(h->all->captures && r == DS_ERR_CAPTURE_UNSUPPORTED))
+        harness_die("giving memory back", r);
+}
+
 static void *work(void *arg) {
     hand *h = arg;
     parcel *held[HELD];
     int count = 0;
     looks *l = looks_create(1 << 17);
-    for (uint32_t i = 0; i < ROUNDS; i++) {
+    for (uint32_t i = 0; i < h->all->rounds; i++) {
         uint64_t r = draw(&h->x);
         if (count < HELD && r % 100 < 55) {
-            parcel *b = malloc(sizeof *b);
-            if (!b)
-                abort();
-            b->size = (size_t)(r >> 20) % ((r >> 10) % 6 ? 30000 : 2 << 20) + 1;
-            b->s = (r >> 8) % 4 ? h->own : h->all->common;
-            b->value = h->base + i;
-            b->p = block(b->size, b->s);
-            paint(b->p, b->size, b->value, b->s);
-            /* away with it, for whatever lies there */
-            if ((r >> 12) % 4 == 0)
-                b = atomic_exchange(&h->all->box[(r >> 16) % MAILBOXES], b);
+            parcel *b = make_parcel(h, r, h->base + 2 + i);
             if (b)
                 held[count++] = b;
+        } else if (h->all->captures && r % 100 > 92) {
+            capture_aside(h, l, r);
         } else if (count) {
             int k = (int)((r >> 30) % (uint64_t)count);
             parcel *b = held[k];
             held[k] = held[--count];
-            put_away(l, b, (r >> 9) % 3 ? b->s : h->own);
+            put_away(h, l, b, (r >> 9) % 3 ? b->s : h->own);
         }
-        if (i % 100 == 99) {
+        if (i % 100 == 49) {
             ds_mem_stats st = stats_of(0);
             if (st.allocation[DS_STAT_ALL].current < 0)
                 abort();
             ok_thread(ds_mem_validate(harness_device(0)));
         }
-        if (i % 150 == 149)
-            ok_thread(ds_mem_empty_cache(harness_device(0), NULL));
-        if (i % 130 == 129)
-            ok_thread(ds_mem_trim(harness_device(0), 20 * MIB, NULL));
+        if (i % 150 == 69)
+            given_back(h, ds_mem_empty_cache(harness_device(0), NULL));
+        if (i % 130 == 59)
+            given_back(h, ds_mem_trim(harness_device(0), 20 * MIB, NULL));
     }
     while (count)
-        put_away(l, held[--count], h->own);
-    ok_thread(ds_device_synchronize(harness_device(0)));
-    if (!looks_right(l))
-        harness_die("a block has not what was written", DS_ERR_ILLEGAL_STATE);
+        put_away(h, l, held[--count], h->own);
+    settle_hand(h, l);
     looks_destroy(l);
     return NULL;
+}
+
+/* Threads that hand each other blocks, with this policy. */
+static void share_blocks(const ds_mem_config *config, uint64_t seed, uint32_t rounds,
+                         int captures) {
+    hand h[THREADS];
+    pthread_t thread[THREADS];
+    shared all = { .hands = h,
+                   .rounds = rounds,
+                   .captures = captures,
+                   .limited = config->limit != 0,
+                   .seed = seed };
+    begin_with(config);
+    harness_warm_up();
+    all.common = harness_stream(0, 0);
+    for (uint32_t i = 0; i < THREADS; i++)
+        h[i] = (hand){ .all = &all,
+                       .own = harness_stream(0, 0),
+                       .aside = harness_stream(0, 0),
+                       .x = i * 77 + seed * 1000003,
+                       .base = (i + 1) << 20 };
+    for (int i = 0; i < THREADS; i++)
+        thread[i] = spawn(work, &h[i]);
+    for (int i = 0; i < THREADS; i++)
+        join(thread[i]);
+    looks *l = looks_create(1 << 17);
+    for (int i = 0; i < MAILBOXES; i++)
+        if (all.box[i])
+            put_away(&h[0], l, all.box[i], all.common);
+    settle_hand(&h[0], l);
+    looks_destroy(l);
+    check_invariants(0);
+    for (int i = 0; i < THREADS; i++) {
+        ok(ds_stream_destroy(h[i].own));
+        ok(ds_stream_destroy(h[i].aside));
+    }
+    ok(ds_stream_destroy(all.common));
+    await_graphs_memory(0);
+    finish();
 }
 
 static void test_threads_share_streams_and_free_each_others_blocks(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
-        shared all;
-        hand h[THREADS];
-        pthread_t thread[THREADS];
         ds_mem_config c = config_of(preset);
         c.debug = 0;
         if (preset % 2 == 0)
             c.reuse = DS_REUSE_ALWAYS;
-        begin_with(&c);
         if (getenv("DS_RANDOM_VERBOSE"))
             print_message("%s\n", preset_name(preset));
-        memset(&all, 0, sizeof all);
-        all.common = harness_stream(0, 0);
-        for (uint32_t i = 0; i < THREADS; i++)
-            h[i] = (hand){ .all = &all,
-                           .own = harness_stream(0, 0),
-                           .x = i * 77 + (uint32_t)preset,
-                           .base = (i + 1) << 20 };
-        for (int i = 0; i < THREADS; i++)
-            thread[i] = spawn(work, &h[i]);
-        for (int i = 0; i < THREADS; i++)
-            join(thread[i]);
-        looks *l = looks_create(1 << 17);
-        for (int i = 0; i < MAILBOXES; i++)
-            if (all.box[i])
-                put_away(l, all.box[i], all.common);
-        ok(ds_stream_synchronize(all.common));
-        assert_true(looks_right(l));
-        looks_destroy(l);
-        check_invariants(0);
-        for (int i = 0; i < THREADS; i++)
-            ok(ds_stream_destroy(h[i].own));
-        ok(ds_stream_destroy(all.common));
-        finish();
+        share_blocks(&c, (uint64_t)preset, 400, 0);
     }
+}
+
+static void test_threads_and_captures_share_memory_under_all_checks(void **state) {
+    (void)state;
+    uint64_t first = setting("DS_RANDOM_FIRST", 1),
+             count = setting("DS_RANDOM_SEEDS", 32 / HARNESS_THIRD);
+    begin_reports();
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        unsigned options = (unsigned)(seed % OPTIONS);
+        ds_mem_config c = config_of((int)(seed % PRESETS));
+        c.reuse = (int)(seed / PRESETS % 3);
+        c.debug = options & CHECKS ? 2 : 0;
+        c.poison = (options & POISON) != 0;
+        c.guard_bytes = options & GUARDS ? UNIT : 0;
+        c.limit = options & SHORTAGE ? 24 * MIB : 0;
+        if (getenv("DS_RANDOM_VERBOSE"))
+            print_message("seed %llu\n", (unsigned long long)seed);
+        share_blocks(&c, seed, 80, 1);
+        harness_reuse();
+    }
+    end_reports();
 }
 
 /* ---- a fault at each call ---- */
@@ -962,6 +1122,8 @@ const struct CMUnitTest tests_alloc_random[] = {
     DS_TEST(test_random_programs_find_in_every_block_what_they_wrote, "torch: test_allocator_fuzz"),
     DS_TEST(test_threads_share_streams_and_free_each_others_blocks,
             "paddle: CUDAMutilThreadMutilStreamTest, torch: test_multi_threads_alloc"),
+    DS_TEST(test_threads_and_captures_share_memory_under_all_checks,
+            "torch: test_multi_threads_alloc, peers D12"),
     DS_TEST(test_a_fault_at_any_call_of_the_driver_leaks_nothing, "alloc"),
     DS_TEST(test_a_fault_at_any_call_leaks_nothing_with_plain_segments, "alloc"),
     DS_TEST(test_a_shortage_of_bookkeeping_memory_leaks_nothing, "alloc"),

@@ -217,6 +217,9 @@ void harness_warm_up(void);
 /* A capture on this stream is ended when the test fails before it comes to that. */
 void harness_watch(ds_stream s);
 
+/* Words and gates that were handed out are free again: for a test of many programs, between two
+   of them. The devices are idle. */
+void harness_reuse(void);
 /* To be called after ds_shutdown: handles kept here are void. */
 void harness_forget(void);
 /* Destroys what is kept here and calls ds_shutdown. */
