@@ -221,7 +221,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     DS__RESOLVE(device);
     ds__mdevice *dev = ds__mem_device(device);
     if (!dev)
-        return DS_ERR_OUT_OF_MEMORY;
+        return ds__mem_error();
     if (!(atomic_load(&dev->watch) & (1u << DS_ACTION_ANNOTATION | DS__WATCHED)))
         return DS_OK;
     ds__mremark *m = ds__alloc(sizeof *m);

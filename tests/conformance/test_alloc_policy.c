@@ -851,6 +851,7 @@ static void test_the_environment_sets_the_policy_at_the_first_call(void **state)
     s = stream(0);
     refused(ds_mem_alloc(100, s, &p), DS_ERR_INVALID_VALUE);
     assert_non_null(strstr(ds_last_error(), "DEVSTREAM_ALLOC_CONF"));
+    refused(ds_mem_annotate(harness_device(0), "text"), DS_ERR_INVALID_VALUE);
     unsetenv("DEVSTREAM_ALLOC_CONF");
     ok(ds_stream_destroy(s));
     harness_shutdown();
