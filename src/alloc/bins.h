@@ -72,6 +72,21 @@ static inline void ds__bin_out(ds__arena *a, ds__mblock *b) {
     a->free_bytes -= b->size;
 }
 
+/* Sorts the blocks of all bins, when best_fit_by_address is switched on. */
+static void ds__bins_sort(ds__arena *a) {
+    for (int kind = 0; kind < 2; kind++)
+        for (unsigned i = 0; i < DS__BINS; i++) {
+            ds__mblock *rest = a->bins[kind].head[i];
+            a->bins[kind].head[i] = NULL;
+            while (rest) {
+                ds__mblock *b = rest;
+                rest = b->list_next;
+                a->free_bytes -= b->size; /* ds__bin_in adds them */
+                ds__bin_in(a, b, 1);
+            }
+        }
+}
+
 static inline int ds__grows(const ds__segment *s);
 
 /* torch's limits on what a large block may be used for. */

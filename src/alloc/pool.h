@@ -83,6 +83,7 @@ static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     const ds_mem_config *policy = ds__policy_keep(config);
     if (!policy)
         return 0;
+    int sorts = config->best_fit_by_address && !p->config.best_fit_by_address;
     atomic_store_explicit(&p->policy, policy, memory_order_release);
     p->config = *config;
     p->rounds = 0;
@@ -98,8 +99,11 @@ static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     p->split_above[DS__LARGE] = config->single_pool      ? DS__UNIT
                                 : config->segment_growth ? 64 * 1024
                                                          : DS__MIB + 1;
-    for (ds__arena *a = p->arenas; a; a = a->next)
+    for (ds__arena *a = p->arenas; a; a = a->next) {
         ds__arena_apply(a);
+        if (sorts)
+            ds__bins_sort(a);
+    }
     return 1;
 }
 

@@ -75,6 +75,7 @@ static ds_result ds__mem_error(void) {
 }
 
 static void ds__unpark_all(ds__arena *a);
+static void ds__bins_sort(ds__arena *a);
 static void ds__event_drop(ds_event event);
 static ds_result ds__event_ask(ds_event event);
 static void ds__muses_drop(ds__arena *a, ds__muse *u);

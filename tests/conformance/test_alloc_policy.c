@@ -828,6 +828,31 @@ static void test_the_policy_is_a_text_too_and_a_wrong_one_changes_nothing(void *
     finish();
 }
 
+/* Blocks that are free already lie in the order in which they were freed. */
+static void test_best_fit_by_address_can_be_switched_on(void **state) {
+    (void)state;
+    for (int preset = 0; preset < PRESETS; preset++) {
+        static const int freed[] = { 1, 7, 3, 5 };
+        ds_mem_config c = config_of(preset);
+        void *p[9];
+        c.best_fit_by_address = 0;
+        begin_with(&c);
+        ds_stream s = stream(0);
+        for (int i = 0; i < 9; i++)
+            p[i] = block(4096, s);
+        for (int i = 0; i < 4; i++)
+            ok(ds_mem_free(p[freed[i]]));
+        c.best_fit_by_address = 1;
+        ok(ds_mem_configure(harness_device(0), &c));
+        for (int i = 1; i < 9; i += 2)
+            assert_ptr_equal(block(4096, s), p[i]);
+        for (int i = 0; i < 9; i++)
+            ok(ds_mem_free(p[i]));
+        ok(ds_stream_destroy(s));
+        finish();
+    }
+}
+
 static void test_the_environment_sets_the_policy_at_the_first_call(void **state) {
     (void)state;
     ds_mem_config got;
@@ -1756,6 +1781,7 @@ const struct CMUnitTest tests_alloc_policy[] = {
     DS_TEST(test_a_policy_counts_from_its_call_on_and_blocks_stay_as_they_are, "alloc"),
     DS_TEST(test_the_policy_is_a_text_too_and_a_wrong_one_changes_nothing,
             "torch: test_allocator_settings, cupy: test_parse_limit_string"),
+    DS_TEST(test_best_fit_by_address_can_be_switched_on, "alloc"),
     DS_TEST(test_the_environment_sets_the_policy_at_the_first_call,
             "cupy: TestParseMempoolLimitEnvVar, peers e.4 4"),
     DS_TEST(test_pools_have_numbers_of_their_own, "torch: test_mempool_id"),
