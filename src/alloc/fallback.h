@@ -89,9 +89,12 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
             return freed;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
+        int mute = ds__tls.mute;
+        ds__tls.mute = 0; /* the program's own calls report their errors */
         ds__mtls.in_shortage = 1;
         freed |= fn(dev->device, size, user) != 0;
         ds__mtls.in_shortage = 0;
+        ds__tls.mute = mute;
         ds__tls.fn = name;
         ds__tls.site = site;
     }

@@ -46,15 +46,19 @@ typedef struct ds__outside {
     const char *fn;
     ds_site site;
     ds_capture_mode mode;
+    int mute;
 } ds__outside;
 
+/* Before a function of the program: calls in it report their errors. */
 static ds__outside ds__leave(void) {
-    ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED };
+    ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED, ds__tls.mute };
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    ds__tls.mute = 0;
     return o;
 }
 
 static void ds__return(ds__outside o) {
+    ds__tls.mute = o.mute;
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
     ds__tls.fn = o.fn;
     ds__tls.site = o.site;
