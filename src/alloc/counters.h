@@ -112,7 +112,7 @@ __attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, 
     if (DS__LIKELY(a->measured) &&
         DS__UNLIKELY((ds__room_less(&a->room[kind], 1, size, asked) |
                       ds__room_less(&a->room[2], 1, size, asked)) < 0) &&
-        a->exact)
+        a->exact && full)
         ds__at_peak(a->tally, a->room);
     if (DS__UNLIKELY(a->own_pool) && a->exact) {
         ds__tally_up(&a->pool->stats.tally, kind, size, asked, full);

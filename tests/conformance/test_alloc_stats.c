@@ -1087,6 +1087,25 @@ static void test_peaks_stand_still_with_current_values_alone_whatever_threads_do
     finish();
 }
 
+static void test_peaks_stand_still_with_current_values_alone_in_pools_too(void **state) {
+    (void)state;
+    ds_mem_config c = config_of(PRESET_DEFAULT);
+    c.statistics = DS_STATISTICS_CURRENT;
+    begin_with(&c);
+    ds_stream s = stream(0);
+    ds_pool pool;
+    void *p;
+    ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool));
+    ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 4 * MIB, .stream = s, .pool = pool }, &p));
+    assert_int_equal(stat(0, "allocated_bytes.all.current"), (int64_t)(4 * MIB));
+    assert_int_equal(stat(0, "allocated_bytes.all.peak"), 0);
+    assert_int_equal(pool_stat(pool, "allocated_bytes.all.peak"), 0);
+    ok(ds_mem_free(p));
+    ok(ds_pool_destroy(pool));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
 const struct CMUnitTest tests_alloc_stats[] = {
     DS_TEST(test_every_statistic_of_a_kib_has_its_name_and_its_value,
             "torch: test_memory_stats of test_accelerator"),
@@ -1121,6 +1140,7 @@ const struct CMUnitTest tests_alloc_stats[] = {
             "alloc"),
     DS_TEST(test_the_peak_of_requested_bytes_counts_what_rounding_hides, "alloc"),
     DS_TEST(test_peaks_of_threads_with_large_blocks_are_between_the_truth_and_its_bound, "alloc"),
+    DS_TEST(test_peaks_stand_still_with_current_values_alone_in_pools_too, "alloc"),
     DS_TEST(test_peaks_stand_still_with_current_values_alone_whatever_threads_do, "alloc"),
 };
 const size_t tests_alloc_stats_count = sizeof tests_alloc_stats / sizeof *tests_alloc_stats;
