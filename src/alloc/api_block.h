@@ -81,8 +81,6 @@ static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
 static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
     ds__mdevice *dev;
     ds_result r = ds__mem_used(device, &dev);
-    if (out_released)
-        *out_released = 0;
     if (r < 0 || !dev)
         return r;
     if (ds__captures_open())
@@ -114,6 +112,8 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
 }
 
 DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_mem_empty_cache");
     return ds__mem_empty(device, 0, out_released);
 }
@@ -148,6 +148,8 @@ DSDEF ds_result(ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
 }
 
 DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_mem_trim");
     return ds__mem_empty(device, keep, out_released);
 }
