@@ -37,11 +37,13 @@ static void ds__arena_join(ds__arena *a, ds__stream *s, ds_stream handle) {
     ds__stream *first = ds__pin(&ds__g.streams, a->stream.id);
     if (first)
         ds__stream_unpin(first);
-    else {
+    else { /* it was given away */
+        ds__arena_lock(a);
         a->stream = handle;
         a->stream_id = s->id;
+        ds__arena_unlock(a);
         return;
-    } /* it was given away */
+    }
     for (int i = 0; i < 3; i++)
         if (a->twin[i].id == s->id)
             return;
@@ -68,15 +70,33 @@ static int ds__arena_part(ds__arena *a, const ds__stream *s) {
         return 1;
     for (i = 0; i < 3 && !a->twin[i].id;)
         i++;
+    if (i == 3 && !a->crowded)
+        return 0;
+    ds__arena_lock(a);
     if (i == 3) {
-        if (a->crowded)
-            a->stream.id = 0;
-        return a->crowded;
+        a->stream.id = 0;
+    } else {
+        a->stream = a->twin[i].stream;
+        a->stream_id = a->twin[i].id;
+        a->twin[i].id = 0;
     }
-    a->stream = a->twin[i].stream;
-    a->stream_id = a->twin[i].id;
-    a->twin[i].id = 0;
+    ds__arena_unlock(a);
     return 1;
+}
+
+/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while
+   a block of it is taken the arena does not become another stream's. */
+typedef struct ds__owner {
+    ds_stream stream;
+    ds_event end;
+    int orphan;
+} ds__owner;
+
+static ds__owner ds__owner_of(ds__arena *a) {
+    ds__arena_lock(a);
+    ds__owner o = { a->stream, a->end, a->orphan };
+    ds__arena_unlock(a);
+    return o;
 }
 
 /* CUDA lets only its own thread put work on a per-thread stream. When that thread has ended, the

@@ -28,6 +28,7 @@
 #include "counters.h"
 #include "address.h"
 #include "block.h"
+#include "arena.h"
 #include "stream_use.h"
 #include "pending.h"
 #include "segment.h"
@@ -84,16 +85,15 @@ static ds__stream *ds__direct_giver(ds__mdevice *dev) {
    has ended: behind that one's end. 1: it was done. */
 static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
     ds_result r;
-    ds__stream *s = ds__pin(&ds__g.streams, a->stream.id);
+    ds__stream *s = ds__pin(&ds__g.streams, ds__owner_of(a).stream.id);
     if (s) {
         r = ds__direct_put(s, b, wait);
         ds__stream_unpin(s);
         if (r == DS_OK || !wait)
             return r == DS_OK;
     }
-    ds__arena_lock(a);
-    ds_event end = { a->orphan ? a->end.id : 0 };
-    ds__arena_unlock(a);
+    ds__owner o = ds__owner_of(a);
+    ds_event end = { o.orphan ? o.end.id : 0 };
     /* nobody knows when the stream is done, or it is another thread's */
     if (!end.id && !wait)
         return 0;
@@ -112,9 +112,10 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
 /* The work on a plain block's own stream counts like a use. When the stream has ended its end
    does; 0: that has not come, or nobody knows when. */
 static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
-    ds_stream handle = a->stream;
+    ds__owner o = ds__owner_of(a);
+    ds_stream handle = o.stream;
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
-    int alive = s && !a->orphan;
+    int alive = s && !o.orphan;
     if (s)
         ds__stream_unpin(s);
     if (alive) {
@@ -132,9 +133,8 @@ static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
         ds__arena_unlock(a);
         return 1;
     }
-    ds__arena_lock(a);
-    ds_event end = { a->orphan ? a->end.id : 0 };
-    ds__arena_unlock(a);
+    o = ds__owner_of(a);
+    ds_event end = { o.orphan ? o.end.id : 0 };
     if (wait == DS__WAIT_ALL)
         return ds__arena_drain(a);
     ds_result r = end.id && !ds__captures_open() ? ds__event_ask(end) : DS_NOT_READY;

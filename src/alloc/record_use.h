@@ -85,6 +85,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     if (u && u->recorded != 1)
         now = 0;
     char *start = b->ptr;
+    ds_event event = { u ? u->event.id : 0 };
     ds__arena_unlock(a);
     if (!own && foreign)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
@@ -99,7 +100,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
         return ds__mem_error();
     }
     if (now)
-        r = ds__event_record(u ? u->event : fresh->event, stream, DS__OP_RECORD);
+        r = ds__event_record(u ? event : fresh->event, stream, DS__OP_RECORD);
     ds__arena_lock(a);
     int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
     if (fresh && r == DS_OK && still) {

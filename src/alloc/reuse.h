@@ -25,6 +25,7 @@
 #include "counters.h"
 #include "bins.h"
 #include "block.h"
+#include "arena.h"
 #include "stream_use.h"
 #include "pending.h"
 #include "trim.h"
@@ -68,21 +69,6 @@ static int ds__try(ds__wanted *q) {
     a->fresh = 0;
     ds__count_end(a, all);
     return q->block != NULL;
-}
-
-/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while
-   a block of it is taken the arena does not become another stream's. */
-typedef struct ds__owner {
-    ds_stream stream;
-    ds_event end;
-    int orphan;
-} ds__owner;
-
-static ds__owner ds__owner_of(ds__arena *a) {
-    ds__arena_lock(a);
-    ds__owner o = { a->stream, a->end, a->orphan };
-    ds__arena_unlock(a);
-    return o;
 }
 
 /* Whether the request's stream can wait for the owner. */

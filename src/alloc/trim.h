@@ -30,6 +30,7 @@
 #include "locks.h"
 #include "bins.h"
 #include "block.h"
+#include "arena.h"
 #include "stream_use.h"
 #include "pending.h"
 #include "upstream.h"
@@ -40,14 +41,15 @@
    not known to be done. */
 static int ds__arena_drain(ds__arena *a) {
     ds_result r;
+    ds__owner o = ds__owner_of(a);
     ds__tls.quiet++;
     /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
     ds__tls.upper_locked++;
-    if (a->orphan && a->end.id) {
-        r = ds__event_sync(a->end, DS__FOREVER);
+    if (o.orphan && o.end.id) {
+        r = ds__event_sync(o.end, DS__FOREVER);
     } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
         ds__muse *u = ds__muse_new(a, a->dev->device);
-        r = u ? ds__event_record_outside(u->event, a->stream) : DS_NOT_READY;
+        r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
         if (r == DS_OK)
             r = ds__event_sync(u->event, DS__FOREVER);
         ds__arena_lock(a);

@@ -10,8 +10,8 @@
    behind the requested bytes, rounded up to 4, and is checked only where one was filled
    (`guarded`). The policy may have changed since, or a capture was open then. A block with
    `stale` set must be poisoned before it is free.
-   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__poison_on and
-   ds__poison_late hold back new captures (ds__g.begin) around their fills. ds__watched_free may
+   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc,
+   ds__poison_on and ds__poison_late hold back new captures (ds__g.begin) around their fills. ds__watched_free may
    block the host until the uses of the block and the work of its stream are done.
    Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
    allocator (ds__direct_giver), so a capture may begin on the block's stream meanwhile. */
@@ -46,9 +46,13 @@ static int ds__may_write(const ds__mpool *p) {
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     ds__mblock *b = q->block;
     ds_result r = ds__check(q->a->pool, 2);
-    if (r == DS_OK && guard && ds__may_write(q->a->pool) &&
+    if (r < 0 || !guard)
+        return r;
+    ds__hold_captures();
+    if (ds__may_write(q->a->pool) &&
         (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK)
         b->guarded = (uint32_t)guard;
+    ds__let_captures();
     return r;
 }
 
@@ -137,11 +141,12 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
        takes it before */
     if (ds__policy(a->pool)->poison) {
         const ds__muse *u = b->uses;
-        int alone = !b->exported &&
-                    (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !a->orphan);
+        ds__owner o = ds__owner_of(a);
+        int alone =
+            !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !o.orphan);
         b->stale = 1;
         if (alone)
-            ds__poison_on(b, b->lent ? u->stream : a->stream);
+            ds__poison_on(b, b->lent ? u->stream : o.stream);
         else if (!u && !b->exported && !b->seg->direct)
             (void)ds__poison_late(a, b, 0);
     }

@@ -466,6 +466,21 @@ static void test_poison_comes_into_no_capture(void **state) {
     end();
 }
 
+static void test_a_guard_comes_into_no_capture(void **state) {
+    (void)state;
+    ds_mem_config c = ds_mem_config_default();
+    begin();
+    c.guard_bytes = 512;
+    configure(c);
+    captured = own;
+    guest_at_submit(guest_captures, own, DS__OP_FILL);
+    void *p = block(4000, own);
+    no_guest_at_submit(own);
+    none_has_begun();
+    ok(ds_mem_free(p));
+    end();
+}
+
 /* A guard is read where nobody captures. */
 static void test_the_look_at_a_guard_spoils_no_capture(void **state) {
     (void)state;
@@ -861,6 +876,7 @@ int main(void) {
         cmocka_unit_test(test_the_event_of_a_use_comes_into_no_capture),
         cmocka_unit_test(test_who_borrows_is_not_drawn_into_a_capture),
         cmocka_unit_test(test_poison_comes_into_no_capture),
+        cmocka_unit_test(test_a_guard_comes_into_no_capture),
         cmocka_unit_test(test_the_look_at_a_guard_spoils_no_capture),
         cmocka_unit_test(test_the_event_of_a_shared_block_comes_into_no_capture),
         cmocka_unit_test(test_others_see_a_pool_complete),
