@@ -290,6 +290,20 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
 
 /* A stream that captures is destroyed: the capture is over if it began there, else it is
    spoiled. */
+/* Returns 1 if other streams of the capture come after all that the stream captured. Returns 0
+   also if there is no memory to find out. The lock is held. */
+static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
+    unsigned char *mark = ds__alloc(c->body->count + 1u);
+    int joined = mark != NULL;
+    for (const ds__cpu_stream *m = c->members; m && joined; m = m->next_member)
+        if (m != s)
+            joined = ds__body_ancestors(c->body, m->deps, m->dep_count, mark);
+    for (uint32_t i = 0; i < s->dep_count && joined; i++)
+        joined = mark[s->deps[i]];
+    ds__release(mark);
+    return joined;
+}
+
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
     ds__lock_take(&ds__g.capture_lock);
@@ -298,7 +312,9 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
         ds__cpu_end_capture(c);
         over = c;
     } else if (c) {
-        ds__capture_spoil(c, "a stream that was forked into the capture was destroyed");
+        if (!ds__cpu_is_joined(c, s))
+            ds__capture_spoil(
+                c, "a stream that was forked into the capture was destroyed before it was joined");
         ds__cpu_stream *before = c->members;
         if (before == s)
             c->members = s->next_member;

@@ -134,7 +134,8 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     if (owned)
         ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
     if (DS__UNLIKELY(owned && ds__captures_open()))
-        ds__cuda_find_spoilt(&scope, "a stream that was forked into the capture was destroyed");
+        ds__cuda_find_spoilt(
+            &scope, "a stream that was forked into the capture was destroyed before it was joined");
     ds__cuda_leave(&scope);
     if (s->stage)
         ds__cuda_stage_drop(s->stage);

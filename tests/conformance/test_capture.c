@@ -2419,6 +2419,70 @@ static void test_destroying_the_stream_where_a_capture_began_ends_it(void **stat
     ok(ds_stream_destroy(t));
 }
 
+/* to be probed: R14. NVIDIA's sample graphMemoryNodes does this. */
+static void test_a_joined_stream_may_be_destroyed_in_the_capture(void **state) {
+    cap c = { 0 };
+    uint64_t *h = word(1);
+    (void)state;
+    ds_stream s = made(0), t = made(0), u = made(0), idle = made(0);
+    BEGIN(&c, s, DS_CAPTURE_GLOBAL);
+    fold(s, h, 2);
+    follow(t, s);
+    follow(idle, s);
+    fold(t, h, 3);
+    follow(u, t); /* t is joined by another fork */
+
+    ok(ds_stream_destroy(idle));
+    ok(ds_stream_destroy(t));
+    assert_int_equal(status_of(s), DS_CAPTURE_ACTIVE);
+    fold(u, h, 4);
+    follow(s, u);
+    ok(ds_stream_destroy(u));
+    assert_int_equal(status_of(s), DS_CAPTURE_ACTIVE);
+    fold(s, h, 5);
+
+    end_and_launch(&c, 1);
+    assert_true(*h == fold_host(fold_host(fold_host(fold_host(1, 2), 3), 4), 5));
+    ok(ds_stream_destroy(s));
+}
+
+static void test_destroying_a_joined_stream_keeps_the_join_rule(void **state) {
+    cap c = { 0 };
+    ds_graph g;
+    (void)state;
+    ds_stream s = made(0), t = made(0), u = made(0);
+    BEGIN(&c, s, DS_CAPTURE_GLOBAL);
+    follow(t, s);
+    fold(t, word(1), 2);
+    follow(u, t);
+    ok(ds_stream_destroy(t));
+
+    refused(ds_capture_end(s, &g), DS_ERR_CAPTURE_UNJOINED); /* nothing came back from u */
+
+    ok(ds_stream_destroy(u));
+    ok(ds_stream_destroy(s));
+}
+
+/* Work that comes after the join is lost with the stream. */
+static void test_destroying_a_stream_with_work_behind_its_join(void **state) {
+    cap c = { 0 };
+    uint64_t *h = word(1);
+    (void)state;
+    ds_stream s = made(0), t = made(0);
+    BEGIN(&c, s, DS_CAPTURE_GLOBAL);
+    follow(t, s);
+    fold(t, h, 2);
+    follow(s, t);
+    fold(t, h, 3);
+
+    ok(ds_stream_destroy(t));
+    blame(&c, "ds_stream_destroy(t)", __LINE__ - 1);
+
+    assert_int_equal(status_of(s), DS_CAPTURE_INVALIDATED);
+    end_invalid(&c);
+    ok(ds_stream_destroy(s));
+}
+
 /* to be probed: P14 */
 static void test_destroying_a_forked_stream_spoils_the_capture(void **state) {
     cap c = { 0 };
@@ -2970,6 +3034,9 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_what_a_failed_capture_added_to_a_graph_stays_there, "peers b.4"),
     DS_TEST(test_a_capture_into_a_graph_checks_the_graph_and_its_nodes, "capture"),
     DS_TEST(test_destroying_the_stream_where_a_capture_began_ends_it, "peers b.4 P14"),
+    DS_TEST(test_a_joined_stream_may_be_destroyed_in_the_capture, "graphMemoryNodes R14"),
+    DS_TEST(test_destroying_a_joined_stream_keeps_the_join_rule, "graphMemoryNodes R14"),
+    DS_TEST(test_destroying_a_stream_with_work_behind_its_join, "peers b.4 P14"),
     DS_TEST(test_destroying_a_forked_stream_spoils_the_capture, "peers b.4 P14"),
     DS_TEST(test_a_threads_own_stream_is_forked_and_joined, "peers b.4 P15"),
     DS_TEST(test_a_function_is_captured, "capture"),

@@ -1717,6 +1717,31 @@ static void r14_joined(void) {
     }
 }
 
+/* The destroyed stream was joined by another fork, which the origin joins after that. */
+static void r14_joined_by_a_fork(void) {
+    cudaGraph_t graph = NULL;
+    start();
+    cudaStream_t s = free_stream(), first = free_stream(), second = free_stream();
+    cudaEvent_t e = any_event();
+    begin(s, RELAXED);
+    MUST(cudaMemsetAsync(buf, 1, 1, s));
+    MUST(cudaEventRecord(e, s));
+    MUST(cudaStreamWaitEvent(first, e, 0));
+    MUST(cudaMemsetAsync(buf + 1, 2, 1, first));
+    MUST(cudaEventRecord(e, first));
+    MUST(cudaStreamWaitEvent(second, e, 0));
+    cudaError_t r = cudaStreamDestroy(first);
+    note("destroying the stream that another fork joined %s, the capture is %s", nm(r), state(s));
+    r = cudaMemsetAsync(buf + 2, 3, 1, second);
+    note("work of the other fork %s", nm(r));
+    r = cudaEventRecord(e, second);
+    cudaError_t joined = cudaStreamWaitEvent(s, e, 0);
+    cudaError_t ended = cudaStreamEndCapture(s, &graph);
+    note("record %s, join %s, end %s", nm(r), nm(joined), nm(ended));
+    if (graph)
+        launch_fills(graph);
+}
+
 /* ---- R15: costs ---- */
 
 #define COST_ROUNDS 400
@@ -1937,6 +1962,7 @@ static const probe risks[] = {
     { "R14 update", "updates of 2-D copies in an executable", r14_update },
     { "R14 edges", "counting dependencies that are programmatic", r14_edges },
     { "R14 joined", "destroying a joined stream inside a capture", r14_joined },
+    { "R14 joined by a fork", "the same, joined by another fork", r14_joined_by_a_fork },
     { "R15 costs", "what each call costs", r15_costs },
     { "R15 bandwidth", "bandwidth between devices by direction enabled", r15_bandwidth },
 };

@@ -211,16 +211,31 @@ int si_capture_wait(stream *s, event *e, int *done) {
     return cudaErrorStreamCaptureMerge;
 }
 
-/* Without its origin nobody could end it. */
+/* Other streams of the capture come after all that the stream captured. */
+static int is_joined(const capture *c, const stream *s) {
+    nodes others = { NULL, 0, 0 };
+    for (const stream *m = c->members; m; m = m->next_member)
+        for (size_t i = 0; m != s && i < m->deps.count; i++)
+            si_nodes_add(&others, m->deps.at[i]);
+    int joined = si_nodes_reach(&others, &c->excused, &s->deps);
+    si_nodes_free(&others);
+    return joined;
+}
+
+/* Without its origin nobody could end it. NVIDIA's sample graphMemoryNodes destroys a stream that
+   was joined, checks all its calls, and launches the graph; a stream that was not joined spoils
+   the capture. */
 void si_capture_lose(stream *s) {
     capture *c = s->capture;
     if (!c)
         return;
-    invalidate(c);
     if (s != c->origin) {
+        if (!is_joined(c, s))
+            invalidate(c);
         leave(s);
         return;
     }
+    invalidate(c);
     close_capture(c);
     drop_graph(c);
     unref(c);
