@@ -74,8 +74,9 @@ typedef struct ds_init_desc {
 DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
 
 /** Waits for all work (blocks), reports every object that was not destroyed by label through the
-    log (level warning), ends the threads and frees everything. All handles become invalid; the
-    next call starts afresh. Does nothing when devstream is not in use. No other thread may be
+    log (level warning), ends the threads and frees everything. A capture that is still open, of
+    any thread, is reported in the same way and ended. All handles become invalid; the next call
+    starts afresh. Does nothing when devstream is not in use. No other thread may be
     inside of devstream. At process exit it is not needed: then nothing is drained or joined. A
     shared object that holds devstream must call it before dlclose. A positive result never
     occurs; DS_ERR_FAILED reports that a device had failed (everything is freed all the same). */

@@ -2,7 +2,8 @@
 
    Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
    front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
-   argument. The public functions ds_result_name, ds_result_text and ds_last_error are here, too.
+   argument. ds__warn writes a warning to the log. The public functions ds_result_name,
+   ds_result_text and ds_last_error are here, too.
 
    Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
    errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
@@ -88,6 +89,16 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
     vsnprintf(to + n, sizeof t->error - n, format, args);
     va_end(args);
     return r;
+}
+
+/* Reports to the log at level warning, without a code and without the thread's call site. */
+__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    ds__log(DS_LOG_WARNING, 0, text);
 }
 
 #endif

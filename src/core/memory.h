@@ -137,14 +137,4 @@ static void ds__memory_end_all(void) {
     atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */
 }
 
-/* Something that is nobody's call, into the log. */
-__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
-    char text[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    ds__log(DS_LOG_WARNING, 0, text);
-}
-
 #endif

@@ -32,6 +32,45 @@ static void ds__capture_give_up(ds__capture *c) {
     ds__capture_over(c, 1);
 }
 
+/* Reports and ends the captures that are open. Returns 1 if there were any. */
+static int ds__shutdown_captures(void) {
+    int open = ds__g.captures != NULL;
+    while (ds__g.captures)
+        ds__capture_give_up(ds__g.captures);
+    return open;
+}
+
+/* Sets the capture mode of the thread in all drivers, so that a capture that CUDA keeps open does
+   not forbid this thread to free memory. Returns the former mode. */
+static ds_capture_mode ds__shutdown_mode(ds_capture_mode mode) {
+    ds_capture_mode before = ds__tls.mode;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++) {
+        if (ds__g.driver[b] && ds__g.driver[b]->capture_mode(mode) == DS_OK && ds__tls.mode != mode)
+            before = ds__tls.mode; /* as CUDA had it */
+        ds__tls.mode = mode;
+    }
+    return before;
+}
+
+/* Waits for all devices and drains the drivers. reported: captures were open, and their reports
+   explain why CUDA may refuse to wait for a device; the drain waits for its streams. */
+static ds_result ds__shutdown_wait(int reported) {
+    ds_result r = DS_OK;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
+            ds_result one =
+                ds__g.driver[b]->device_used(i) ? ds__g.driver[b]->device_synchronize(i) : DS_OK;
+            if (one == DS_ERR_CAPTURE_UNSUPPORTED && reported)
+                one = DS_OK;
+            if (r == DS_OK)
+                r = one;
+        }
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__g.driver[b])
+            ds__g.driver[b]->drain(); /* whatever the result above */
+    return r;
+}
+
 /* Reports and ends what the user left. */
 static void ds__end_table(ds__table *t) {
     for (uint32_t i = 0; i < t->used; i++) {
@@ -89,19 +128,9 @@ DSDEF ds_result(ds_shutdown)(void) {
             tls->thread = &own;
             tls->epoch = ds__g.epoch;
         }
-        while (ds__g.captures)
-            ds__capture_give_up(ds__g.captures);
-        for (int b = 0; b < DS_BACKEND_COUNT; b++)
-            for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
-                ds_result one = ds__g.driver[b]->device_used(i)
-                                    ? ds__g.driver[b]->device_synchronize(i)
-                                    : DS_OK;
-                if (r == DS_OK)
-                    r = one;
-            }
-        for (int b = 0; b < DS_BACKEND_COUNT; b++)
-            if (ds__g.driver[b])
-                ds__g.driver[b]->drain(); /* whatever the result above */
+        int reported = ds__shutdown_captures();
+        ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
+        r = ds__shutdown_wait(reported);
         void (*shutdown_fn)(void) = atomic_load(&ds__upper.shutdown_fn);
         void (*rng_shutdown_fn)(void) = atomic_load(&ds__upper.rng_shutdown_fn);
         if (rng_shutdown_fn)
@@ -126,6 +155,8 @@ DSDEF ds_result(ds_shutdown)(void) {
         ds__end_table(&ds__g.events);
         ds__end_table(&ds__g.kernels);
         ds__memory_end_all();
+        if (reported)
+            ds__shutdown_mode(mode);
         for (int b = 0; b < DS_BACKEND_COUNT; b++) {
             if (ds__g.driver[b])
                 ds__g.driver[b]->stop();

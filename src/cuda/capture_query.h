@@ -5,8 +5,9 @@
    (ds__cuda_capture_abandon, ds__cuda_stop_capture). Also holds the submit entry (ds__cuda_submit).
 
    Invariants: ds__cuda_submit takes the direct path only if no capture is open and the operation is
-   not bound to one (DS__OP_INSIDE). A capture on another thread's per-thread stream cannot be ended
-   in CUDA; only devstream's records of it are dropped.
+   not bound to one (DS__OP_INSIDE). CUDA lets only the thread that began a capture end it, unless
+   it is relaxed. At shutdown a capture of another thread ends with its stream. A stream that
+   devstream does not own keeps its capture in CUDA; only devstream's records of it are dropped.
    Locks: All entries except submit and capture_mode take the capture lock and call CUDA under it;
    ds__cuda_active and ds__cuda_give_up expect it. Streams of an abandoned capture end, and
    ds__capture_over runs, after its release. ds__cuda_submit takes locks only as capture_op.h and
@@ -161,36 +162,74 @@ static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     return r;
 }
 
-/* Ends a capture whose stream or whose program ends, as far as CUDA lets this thread. Inside of
-   any scope; the lock is held. */
-static ds__cuda_stream *ds__cuda_give_up(const ds__cuda_scope *scope, ds__capture *c) {
+/* Ends a capture in CUDA and destroys its graph, if CUDA lets this thread. Returns 1 if CUDA does
+   not capture any more. Inside of a scope of the capture's device; the lock is held. */
+static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
-    ds__cuda_graph *g = c->body->native;
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t code = cudaErrorUnknown;
     cudaGraph_t graph = NULL;
-    if (!o->per_thread || o->thread == ds__cuda_this_thread()) {
-        cudaError_t code = cudaErrorUnknown;
-        for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++)
-            ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
-    }
+    if (o->per_thread && o->thread != ds__cuda_this_thread())
+        return 0;
+    for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++)
+        ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
     if (graph && !c->into)
         ds__cuda_ignore(scope, cudaGraphDestroy(graph));
-    if (!c->into)
-        g->graph = NULL;
+    if (code == cudaSuccess)
+        return 1;
+    code = cudaStreamIsCapturing(o->handle, &status);
+    ds__cuda_ignore(scope, code);
+    return code != cudaSuccess || status == cudaStreamCaptureStatusNone;
+}
+
+/* Destroys the native stream where a capture began, if devstream owns it: the capture ends with
+   it. Returns 0 if devstream does not own it. The stream's objects stay, without a handle. */
+static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_origin *o) {
+    int owned = 0;
+    ds__lock_take(&ds__cuda.lock);
+    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
+        owned |= s->owned && s->handle == o->handle && s->device == o->device;
+    for (ds__cuda_stream *s = ds__cuda.streams; s && owned; s = s->next)
+        if (s->handle == o->handle && s->device == o->device) {
+            s->handle = NULL;
+            s->hidden = 1;
+            s->blocking = s->owned = 0;
+        }
+    ds__lock_give(&ds__cuda.lock);
+    if (owned)
+        ds__cuda_ignore(scope, cudaStreamDestroy(o->handle));
+    return owned;
+}
+
+/* Drops the records of a capture. ended: CUDA does not capture into its graph any more; otherwise
+   that graph is left to CUDA, since destroying it is undefined. The lock is held. */
+static ds__cuda_stream *ds__cuda_give_up(ds__capture *c, int ended) {
+    if (!c->into || !ended)
+        ((ds__cuda_graph *)c->body->native)->graph = NULL;
     return ds__cuda_capture_over(c);
 }
 
+/* Ends a capture at shutdown. */
 static void ds__cuda_capture_abandon(ds__capture *c) {
     ds__cuda_scope scope;
-    ds__cuda_enter_or_not(&scope, ((ds__cuda_origin *)c->origin)->device);
+    const ds__cuda_origin *o = c->origin;
+    ds__cuda_enter_or_not(&scope, o->device);
     ds__cuda_lock();
-    ds__cuda_stream *streams = ds__cuda_give_up(&scope, c);
+    int ended = ds__cuda_try_end(&scope, c) || ds__cuda_drop_origin(&scope, o);
+    ds__cuda_stream *streams = ds__cuda_give_up(c, ended);
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
+    if (!ended)
+        ds__warn("capture #%llu stays open in CUDA: only the thread that began it can end it, and "
+                 "devstream does not own its stream",
+                 (unsigned long long)c->id);
     ds__cuda_end_siblings(streams);
 }
 
-/* A native stream ends: the captures that began on it are over. */
-static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
+/* A native stream ends: the captures that began on it are over. destroyed: the caller destroys it
+   next, which ends them in CUDA. */
+static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                  int destroyed) {
     for (;;) {
         ds__cuda_stream *streams = NULL;
         ds__cuda_lock();
@@ -198,7 +237,7 @@ static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_st
         while (c && (c->driver->type != DS_DEVICE_CUDA || !ds__cuda_began_on(c, s)))
             c = c->next;
         if (c)
-            streams = ds__cuda_give_up(scope, c);
+            streams = ds__cuda_give_up(c, ds__cuda_try_end(scope, c) || destroyed);
         ds__cuda_unlock();
         if (!c)
             return;

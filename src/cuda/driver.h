@@ -68,6 +68,9 @@ static int ds__cuda_settle(int device) {
             continue;
         code = cudaDeviceSynchronize();
         ds__cuda_ignore(&scope, code);
+        /* CUDA keeps a capture open that this thread cannot end: waits for the other streams */
+        if (code == cudaErrorStreamCaptureUnsupported && ds__cuda_wait_streams_of(&scope) == DS_OK)
+            code = cudaSuccess;
         ds__cuda_leave(&scope);
     }
     return code != cudaSuccess;

@@ -106,7 +106,8 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
 }
 
 static void ds__cuda_stage_drop(ds__cuda_stage *stage);
-static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s);
+static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                  int destroyed);
 static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 
 /* Whether another stream object has the handle. */
@@ -119,16 +120,21 @@ static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     return found;
 }
 
-/* owned: ends the native stream too. CUDA frees it when its work is done. A handle that was
-   borrowed may end at any time from here on, so that nobody could ask any more for the captures
-   that began on it: they are over. */
+/* Returns 1 if nobody can ask for the captures on the stream after its object has ended. A handle
+   that was borrowed may end at any time. The object of a per-thread stream ends after its thread,
+   which alone could end them. */
+static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
+    return s->kind == DS__STREAM_PER_THREAD ||
+           (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s));
+}
+
+/* owned: ends the native stream too. CUDA frees it when its work is done. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
     ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
     ds__cuda_enter_or_not(&scope, s->device);
-    if (DS__UNLIKELY(ds__captures_open()) &&
-        (owned || (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s))))
-        ds__cuda_stop_capture(&scope, s);
+    if (DS__UNLIKELY(ds__captures_open()) && (owned || ds__cuda_ends_captures(s)))
+        ds__cuda_stop_capture(&scope, s, owned);
     if (s->mark)
         ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
     if (owned)
@@ -147,8 +153,10 @@ static void ds__cuda_stream_forget(void *stream) {
     ds__cuda_end_stream(stream, 0);
 }
 
+/* A stream whose capture another thread had left open at shutdown has no handle any more. */
 static void ds__cuda_stream_destroy(void *stream) {
-    ds__cuda_end_stream(stream, ((ds__cuda_stream *)stream)->kind == DS__STREAM_NEW);
+    const ds__cuda_stream *s = stream;
+    ds__cuda_end_stream(stream, s->kind == DS__STREAM_NEW && s->handle != NULL);
 }
 
 static void ds__cuda_stream_unwrap(void *stream) {
@@ -168,7 +176,7 @@ static void ds__cuda_stream_hide(void *stream) {
     if (DS__LIKELY(!ds__captures_open()) || ds__cuda_is_shared(s))
         return;
     ds__cuda_enter_or_not(&scope, s->device);
-    ds__cuda_stop_capture(&scope, s);
+    ds__cuda_stop_capture(&scope, s, 0);
     ds__cuda_leave(&scope);
 }
 

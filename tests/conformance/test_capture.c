@@ -2,6 +2,7 @@
    say. */
 #include "harness.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -2847,6 +2848,108 @@ static void test_shutdown_ends_the_captures_that_are_open(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+/* A capture that another thread begins and leaves open. */
+typedef struct left_capture {
+    ds_stream s; /* zero: the thread's own stream */
+    ds_graph g;
+    ds_capture_mode mode;
+    int into;          /* into g */
+    int stays;         /* the thread waits for `go` before it ends */
+    _Atomic int begun; /* -1: refused */
+    _Atomic int go;
+    payload p;
+} left_capture;
+
+static void *leave_capture(void *user) {
+    left_capture *x = user;
+    if (!x->s.id)
+        ok_thread(ds_stream_per_thread(harness_device(0), &x->s));
+    ds_result r = x->into ? ds_capture_begin_to_graph(x->s, x->g, NULL, 0, x->mode)
+                          : ds_capture_begin(x->s, x->mode);
+    if (r == DS_OK)
+        r = ds_launch_host_func(x->s, payload_run, &x->p, payload_destroy);
+    x->begun = r == DS_OK ? 1 : -1;
+    while (x->stays && !x->go)
+        sched_yield();
+    return NULL;
+}
+
+static void keep_capture_report(const ds_log_item *item, void *user) {
+    char *text = user;
+    if (strstr(item->text, "capture #") && strstr(item->text, "was not ended"))
+        snprintf(text, 1000, "%s", item->text);
+}
+
+/* The program shuts down while the thread has the capture open, or has ended. */
+static void shut_down_with(left_capture *x, int own_stream) {
+    static char text[1000];
+    text[0] = 0;
+    harness_restart(&(ds_init_desc){ .log_fn = keep_capture_report, .log_user = text });
+    x->s = own_stream ? (ds_stream){ 0 } : made(0);
+    if (x->into)
+        ok(ds_graph_create(&(ds_graph_desc){ .device = harness_device(0) }, &x->g));
+    pthread_t thread = spawn(leave_capture, x);
+    while (!x->begun)
+        sched_yield();
+    if (!x->stays)
+        join(thread);
+
+    ds_result r = ds_shutdown();
+
+    x->go = 1;
+    if (x->stays)
+        join(thread);
+    harness_forget();
+    assert_int_equal(x->begun, 1);
+    ok(r);
+    expect_in(text, "test_capture.c", "ds_shutdown");
+    await_destroyed(&x->p, 1);
+    assert_int_equal(x->p.ran, 0);
+    ds_stream s = made(0);
+    expect_usable(s);
+    ok(ds_stream_destroy(s));
+    harness_restart(NULL);
+}
+
+static void test_shutdown_ends_the_captures_of_other_threads(void **state) {
+    (void)state;
+    for (int mode = 0; mode <= DS_CAPTURE_RELAXED; mode++)
+        for (int into = 0; into < 2; into++)
+            for (int stays = 0; stays < 2; stays++) {
+                left_capture x = { .mode = (ds_capture_mode)mode, .into = into, .stays = stays };
+                shut_down_with(&x, 0);
+                ok(ds_device_synchronize(harness_device(0)));
+            }
+}
+
+/* CUDA lets nobody else end it, and keeps it open until its thread ends. */
+static void test_shutdown_ends_captures_on_other_threads_own_streams(void **state) {
+    (void)state;
+    for (int mode = 0; mode <= DS_CAPTURE_RELAXED; mode++)
+        for (int into = 0; into < 2; into++) {
+            left_capture x = { .mode = (ds_capture_mode)mode, .into = into, .stays = 1 };
+            shut_down_with(&x, 1);
+        }
+}
+
+static void test_a_thread_that_ends_ends_the_capture_on_its_own_stream(void **state) {
+    (void)state;
+    for (int into = 0; into < 2; into++) {
+        left_capture x = { .mode = DS_CAPTURE_THREAD_LOCAL, .into = into };
+        if (into)
+            ok(ds_graph_create(&(ds_graph_desc){ .device = harness_device(0) }, &x.g));
+
+        join(spawn(leave_capture, &x));
+        ok(ds_stream_destroy(made(0))); /* frees what the thread has left */
+
+        assert_int_equal(x.begun, 1);
+        if (into)
+            ok(ds_graph_destroy(x.g));
+        await_destroyed(&x.p, 1);
+        assert_int_equal(x.p.ran, 0);
+    }
+}
+
 /* Lines that are not here: peers 71 (no libraries of others are wrapped); 75 (a loader's
    threads) is test_other_threads_may_allocate_during_captures_that_are_not_global; 76, torch 75
    77 to 79 are the allocator's. */
@@ -3049,5 +3152,8 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_graphs_are_made_and_launched_elsewhere_during_a_capture, "capture"),
     DS_TEST(test_captures_and_launches_are_not_permitted_in_host_functions, "capture"),
     DS_TEST(test_shutdown_ends_the_captures_that_are_open, "capture"),
+    DS_TEST(test_shutdown_ends_the_captures_of_other_threads, "capture"),
+    DS_TEST(test_shutdown_ends_captures_on_other_threads_own_streams, "capture"),
+    DS_TEST(test_a_thread_that_ends_ends_the_capture_on_its_own_stream, "capture"),
 };
 const size_t tests_capture_count = sizeof tests_capture / sizeof *tests_capture;

@@ -1656,6 +1656,109 @@ static void test_shutdown_releases_what_was_left(void **state) {
     assert_int_equal(standin_live(NULL, 0), 0);
 }
 
+static ds_graph captured_into;
+
+static void *capture_and_leave(void *user) {
+    const ds_stream *s = user;
+    if (ds_capture_begin_to_graph(s[0], captured_into, NULL, 0, DS_CAPTURE_GLOBAL) < 0 ||
+        ds_capture_begin(s[1], DS_CAPTURE_GLOBAL) < 0)
+        abort();
+    return NULL;
+}
+
+static void test_shutdown_frees_what_another_thread_captured(void **state) {
+    (void)state;
+    ds_stream s[2];
+    pthread_t thread;
+    void *m;
+    for (int i = 0; i < 2; i++)
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s[i]));
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &captured_into));
+    ok(ds_alloc(ds_cuda(0), N, &m));
+    assert_int_equal(pthread_create(&thread, NULL, capture_and_leave, s), 0);
+    pthread_join(thread, NULL);
+
+    ok(ds_shutdown());
+
+    assert_int_equal(standin_live(NULL, 0), 0);
+}
+
+/* Another thread's capture on a stream that devstream has borrowed. */
+typedef struct borrowed_capture {
+    ds_stream s;
+    cudaStream_t native;
+    unsigned long waits; /* calls of cudaEventSynchronize before the shutdown */
+    _Atomic int begun, over, held, late;
+    _Atomic int called, early; /* of the callback: calls, and those while the device was held */
+} borrowed_capture;
+
+static void *capture_until_over(void *user) {
+    borrowed_capture *x = user;
+    cudaGraph_t graph = NULL;
+    if (ds_capture_begin(x->s, DS_CAPTURE_GLOBAL) < 0)
+        abort();
+    x->begun = 1;
+    while (!x->over)
+        sched_yield();
+    (void)cudaStreamEndCapture(x->native, &graph); /* spoilt or not, it is over */
+    if (graph)
+        cuda(cudaGraphDestroy(graph));
+    return NULL;
+}
+
+/* Lets the device go on when the shutdown waits for a stream. Later it is too late: a second is
+   ten times as long as shutdown waits for what does not move. */
+static void *release_device(void *user) {
+    borrowed_capture *x = user;
+    for (int i = 0; i < 10000 && standin_calls("cudaEventSynchronize") == x->waits; i++)
+        usleep(100);
+    x->late = standin_calls("cudaEventSynchronize") == x->waits;
+    x->held = 0;
+    standin_hold(0);
+    return NULL;
+}
+
+static void note_callback(ds_stream s, ds_result status, void *user) {
+    borrowed_capture *x = user;
+    (void)s;
+    x->called++;
+    x->early += x->held || status != DS_OK;
+}
+
+/* CUDA lets only the other thread end the capture, and devstream may not destroy the stream. */
+static void test_shutdown_drains_streams_beside_a_capture_it_cannot_end(void **state) {
+    (void)state;
+    borrowed_capture x = { .held = 1 };
+    pthread_t capturer, releaser;
+    ds_stream other;
+    void *m;
+    cuda(cudaSetDevice(0));
+    cuda(cudaStreamCreateWithFlags(&x.native, cudaStreamNonBlocking));
+    ds_stream_native native = { .device = ds_cuda(0), .handle = x.native };
+    ok(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &x.s));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &other));
+    ok(ds_alloc(ds_cuda(0), N, &m));
+    standin_hold(1);
+    ok(ds_add_callback(other, note_callback, &x, NULL));
+    assert_int_equal(pthread_create(&capturer, NULL, capture_until_over, &x), 0);
+    while (!x.begun)
+        sched_yield();
+    x.waits = standin_calls("cudaEventSynchronize");
+    assert_int_equal(pthread_create(&releaser, NULL, release_device, &x), 0);
+
+    ds_result r = ds_shutdown();
+
+    pthread_join(releaser, NULL);
+    x.over = 1;
+    pthread_join(capturer, NULL);
+    cuda(cudaStreamDestroy(x.native));
+    ok(r);
+    assert_int_equal(x.late, 0);
+    assert_int_equal(x.called, 1);
+    assert_int_equal(x.early, 0);
+    assert_int_equal(standin_live(NULL, 0), 0);
+}
+
 /* ---- faults ---- */
 
 static long taken, returned;
@@ -2549,6 +2652,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_loads_that_fail_leave_no_module, setup),
         cmocka_unit_test_setup(test_shutdown_waits_for_what_a_failed_device_still_runs, setup),
         cmocka_unit_test_setup(test_shutdown_releases_what_was_left, setup),
+        cmocka_unit_test_setup(test_shutdown_frees_what_another_thread_captured, setup),
+        cmocka_unit_test_setup(test_shutdown_drains_streams_beside_a_capture_it_cannot_end, setup),
         cmocka_unit_test_setup(
             test_waits_that_are_refused_in_two_threads_at_once_do_not_lock_each_other_out, setup),
         cmocka_unit_test_setup(test_a_graph_of_others_may_be_launched_after_shutdown, setup),
