@@ -85,12 +85,15 @@ DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
     yours: DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_stream_destroy(ds_stream stream);
 /** DS_OK when all work so far is done, DS_NOT_READY when not, DS_ERR_FAILED after a failure.
-    Never blocks. On the legacy stream this counts the work of the device's blocking streams too
-    (on CUDA: of those that devstream knows, and of the per-thread streams the caller's only,
-    since CUDA cannot name another thread's). */
+    Never blocks. On the legacy stream this counts the work of the device's blocking streams too:
+    of those that devstream knows, and of the per-thread streams the caller's only. It need not
+    count the pending work of destroyed streams, nor that of other threads' per-thread streams;
+    ds_device_synchronize waits for all. */
 DSDEF DS_MUST_USE ds_result ds_stream_query(ds_stream stream);
 /** Blocks until all work put on the stream before the call is done. The caller may run
-    operations that this work depends on (kernels, copies, fills), never a host function. */
+    operations that this work depends on (kernels, copies, fills), never a host function. On the
+    legacy stream it waits for the work that ds_stream_query counts there, and need not wait for
+    that of destroyed streams or of other threads' per-thread streams. */
 DSDEF DS_MUST_USE ds_result ds_stream_synchronize(ds_stream stream);
 /** As ds_stream_synchronize, for at most timeout_ns nanoseconds; then DS_NOT_READY. Runs nothing
     itself. */

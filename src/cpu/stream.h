@@ -17,6 +17,7 @@
 #ifndef DS__CPU_STREAM_H
 #define DS__CPU_STREAM_H
 
+#include "../base/capture_list.h"
 #include "types.h"
 #include "queue.h"
 #include "scheduler.h"
@@ -52,6 +53,7 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
         kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
     s->floating = 0;
+    s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;
     s->legacy_seen = s->seen_by_legacy = 0;
     if (ds__cpu.fabric) {
         s->virt->time = s->virt->put = 0;

@@ -3,14 +3,17 @@
    Implements the entries `stream_query` and `stream_synchronize`, and the wait for a device
    (ds__cpu_wait_device). ds__cpu_tokens lists the unfinished work of a device as tokens.
 
-   Invariants: a wait covers the work that was submitted before the call. A wait for a legacy
-   stream covers all blocking streams of its device. A token is valid until the driver stops.
+   Invariants: a wait covers the work that was submitted before the call. A query or wait of a
+   legacy stream covers the blocking streams of its device, but neither destroyed streams nor
+   per-thread streams of other threads (ds__cpu_is_with_legacy). A token is valid until the driver
+   stops.
    Locks: ds__cpu_tokens takes the device's lock. For a stream with `watch` set, the core's
    capture lock is taken before the wait. The waits hold no lock of the driver.
    Threads: caller's threads, any number at once. */
 #ifndef DS__CPU_STREAM_WAIT_H
 #define DS__CPU_STREAM_WAIT_H
 
+#include "../base/capture_list.h"
 #include "types.h"
 #include "failure.h"
 #include "wait.h"
@@ -22,9 +25,18 @@ typedef struct ds__cpu_token {
     uint64_t upto;
 } ds__cpu_token;
 
-/* Tokens for the unfinished work of the device's streams (blocking ones only, or all). NULL with
-   *out_count 0: none; with *out_count SIZE_MAX: no memory. */
-static ds__cpu_token *ds__cpu_tokens(int device, int blocking_only, size_t *out_count) {
+/* Returns 1 if a query or wait of the legacy stream covers the stream. CUDA documents that work of
+   the legacy stream waits for blocking streams, not that a query or wait of the host does. The
+   CUDA driver asks the streams one by one, and cannot name a destroyed stream or the per-thread
+   stream of another thread. */
+static int ds__cpu_is_with_legacy(const ds__cpu_stream *s) {
+    return (s->flags & DS_STREAM_BLOCKING) && !atomic_load(&s->closing) &&
+           (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__thread_number());
+}
+
+/* Tokens for the unfinished work of the device's streams: of all, or of those that a query of the
+   legacy stream covers. NULL with *out_count 0: none; with *out_count SIZE_MAX: no memory. */
+static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_count) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds__cpu_token *list = NULL;
     size_t room = 0;
@@ -34,7 +46,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int blocking_only, size_t *out_
         ds__lock_take(&d->lock);
         for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
             uint64_t tail = atomic_load(&s->submitted);
-            if ((blocking_only && !(s->flags & DS_STREAM_BLOCKING)) ||
+            if ((with_legacy && !ds__cpu_is_with_legacy(s)) ||
                 (atomic_load(&s->done) >= tail && !ds__cpu.fabric))
                 continue;
             if (count < room) {
@@ -73,9 +85,9 @@ static int ds__cpu_wait_all(const ds__cpu_token *list, size_t count, uint64_t ti
     return 1;
 }
 
-static ds_result ds__cpu_wait_device(int device, int blocking_only, uint64_t timeout_ns) {
+static ds_result ds__cpu_wait_device(int device, int with_legacy, uint64_t timeout_ns) {
     size_t count;
-    ds__cpu_token *list = ds__cpu_tokens(device, blocking_only, &count);
+    ds__cpu_token *list = ds__cpu_tokens(device, with_legacy, &count);
     if (count == SIZE_MAX)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to list the device's streams");
     int over = ds__cpu_wait_all(list, count, timeout_ns);

@@ -345,7 +345,7 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
     ds__cpu_stream *other = op->u.wait.stream;
     uint64_t upto;
     ds_result r;
-    if (other == s)
+    if (other == s && s->kind != DS__STREAM_LEGACY)
         return DS_OK;
     if (ds__cpu_watched(other) && ds__cpu_fork_stream(s, other, &r))
         return r;

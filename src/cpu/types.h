@@ -198,6 +198,7 @@ struct ds__cpu_stream {
     ds__cpu_past first_past;
     ds__cpu_stream *prev;     /* ready list of a level */
     ds__cpu_stream *next;     /* ready list of a level, or list for host functions, or free list */
+    uint64_t thread;          /* a per-thread stream's: the number of its thread */
     ds__cpu_stream *all_prev; /* all streams of the device */
     ds__cpu_stream *all_next; /* all streams of the device */
     /* the next four: under the core's capture lock */

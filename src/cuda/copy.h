@@ -41,9 +41,11 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
 
 /* s waits for what is on the other stream by now. */
 static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
-    if (s == other ||
-        (s->device == other->device &&
-         ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other)))
+    /* a record and a wait on the legacy stream are a barrier for blocking streams */
+    if (s->kind != DS__STREAM_LEGACY &&
+        (s == other ||
+         (s->device == other->device &&
+          ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))))
         return DS_OK;
     ds__cuda_scope scope;
     const char *call;

@@ -28,6 +28,46 @@ static void p1(void) {
     }
 }
 
+/* Holds a stream of another thread until the gate opens. */
+static void hold_own_stream(void *pointer) {
+    gate *g = pointer;
+    gate_put(g, cudaStreamPerThread, 400);
+}
+
+static void ask_legacy(const char *what) {
+    cudaError_t query = cudaStreamQuery(LEGACY);
+    int64_t t = now_us();
+    cudaError_t sync = cudaStreamSynchronize(LEGACY);
+    t = now_us() - t;
+    note("%s: query of the legacy stream %s; synchronize %s after %d ms of at most 400", what,
+         nm(query), nm(sync), (int)(t / 1000));
+}
+
+static void p28(void) {
+    static gate g, own;
+    start();
+    cudaStream_t s = stream(cudaStreamDefault);
+    gate_put(&g, s, 400);
+    MUST(cudaStreamDestroy(s));
+    ask_legacy("a destroyed blocking stream with pending work");
+    gate_end(&g);
+    MUST(cudaDeviceSynchronize());
+    in_thread(hold_own_stream, &own);
+    ask_legacy("the per-thread stream of a thread that has ended, with pending work");
+    gate_end(&own);
+    MUST(cudaDeviceSynchronize());
+    s = stream(cudaStreamDefault);
+    gate_put(&g, s, 400);
+    cudaEvent_t e = any_event();
+    MUST(cudaEventRecord(e, LEGACY));
+    MUST(cudaStreamWaitEvent(LEGACY, e, 0));
+    cudaStream_t after = stream(cudaStreamDefault);
+    note("record and wait on the legacy stream behind a busy blocking stream; work of another "
+         "blocking stream %s",
+         gets_through(after));
+    gate_end(&g);
+}
+
 static void p2(void) {
     start();
     cudaStream_t s = free_stream();
@@ -976,6 +1016,7 @@ static const probe probes[] = {
     { "P25", "wait of an idle stream for an event of a capture that is invalid", p25 },
     { "P27", "a captured launch of an executable that was changed and has a node switched off",
       p27 },
+    { "P28", "query and synchronize of the legacy stream: what they do not cover", p28 },
     { "D4", "cudaMemsetAsync on host memory", d4 },
     { "D6", "what queries do to cudart's last error", d6 },
     { "D9", "copies of pageable memory on a busy stream", d9 },

@@ -758,7 +758,10 @@ static void test_the_legacy_stream_waits_for_blocking_streams_and_they_for_it(vo
     OK(cudaLaunchHostFunc(a, pass, &before));
     wait_entered(&before);
     OK(cudaEventSynchronize(first));
+    OK(cudaStreamQuery(cudaStreamLegacy)); /* the host's question covers its own work only */
+    OK(cudaStreamSynchronize(cudaStreamLegacy));
     OK(cudaEventRecord(legacy, cudaStreamLegacy));
+    CODE(cudaErrorNotReady, cudaStreamQuery(cudaStreamLegacy));
     OK(cudaEventRecord(after, b));
     OK(cudaEventRecord(apart, free_one));
     OK(cudaEventSynchronize(apart));
