@@ -92,7 +92,8 @@ DSDEF DS_MUST_USE ds_result ds_capture_exchange_mode(ds_capture_mode *mode);
 typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
 /** Captures what fn(stream, user) puts on the stream, thread-local: calls that would spoil the
     capture are refused in this thread and other threads are left alone. If fn fails the capture
-    is ended and its result returned; the stream is as before in any case. */
+    is ended and its result returned; the stream is as before in any case. ds_last_error is then
+    the sentence of the call that failed inside of fn, or names the result of fn. */
 DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user,
                                                 ds_graph *out);
 

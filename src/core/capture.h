@@ -224,12 +224,16 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     ds_result r = ds__capture_begin(stream, DS_CAPTURE_THREAD_LOCAL);
     if (r < 0)
         return r;
+    ds__tls.code = DS_OK;
     r = fn(stream, user);
     char before[sizeof ds__tls.error];
     ds_graph graph = { 0 };
-    memcpy(before, ds__tls.error, sizeof before);
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
+    /* otherwise the sentence is that of the call of devstream that failed in it */
+    if (r < 0 && ds__tls.code != r)
+        r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_name)(r), (int)r);
+    memcpy(before, ds__tls.error, sizeof before);
     ds_result end = ds__capture_end(stream, &graph);
     if (r >= 0) {
         *out = graph;

@@ -2544,7 +2544,8 @@ static ds_result do_job(ds_stream s, void *user) {
     j->calls++;
     fold(s, j->h, 2);
     switch (j->what) {
-    case JOB_GIVES_UP:
+    case JOB_GIVES_UP: /* not for the reason that another call has had */
+        DS_IGNORE(ds_stream_destroy((ds_stream){ 0 }));
         return DS_ERR_LIMIT_EXCEEDED;
     case JOB_SPOILS:
         j->seen = ds_stream_query(s);
@@ -2587,11 +2588,13 @@ static void test_a_function_that_fails_leaves_the_stream_as_it_was(void **state)
     static const struct {
         int what;
         ds_result result;
+        const char *sentence;
     } cases[] = {
-        { JOB_GIVES_UP, DS_ERR_LIMIT_EXCEEDED },
-        { JOB_SPOILS, DS_ERR_CAPTURE_INVALIDATED },
-        { JOB_FORKS, DS_ERR_CAPTURE_UNJOINED },
-        { JOB_ALLOCATES, DS_ERR_CAPTURE_UNSUPPORTED },
+        { JOB_GIVES_UP, DS_ERR_LIMIT_EXCEEDED,
+          "ds_capture_function: the captured function returned DS_ERR_LIMIT_EXCEEDED" },
+        { JOB_SPOILS, DS_ERR_CAPTURE_INVALIDATED, "ds_capture_function" },
+        { JOB_FORKS, DS_ERR_CAPTURE_UNJOINED, "ds_capture_function" },
+        { JOB_ALLOCATES, DS_ERR_CAPTURE_UNSUPPORTED, "ds_alloc" },
     };
 
     (void)state;
@@ -2602,6 +2605,7 @@ static void test_a_function_that_fails_leaves_the_stream_as_it_was(void **state)
         ds_graph g = { 7 };
         ds_result r = ds_capture_function(s, do_job, &j, &g);
         expect_result(r, cases[i].result, "ds_capture_function");
+        expect_in(ds_last_error(), cases[i].sentence, "ds_capture_function");
         assert_int_equal(g.id, 0);
         assert_int_equal(j.calls, 1);
         if (j.what == JOB_SPOILS || j.what == JOB_ALLOCATES)
