@@ -65,6 +65,8 @@ typedef struct ds__event {
     int imported;
     const ds__driver *driver; /* of the first record; set before `native` */
     _Atomic int64_t device;   /* -1 unbound, else type << 32 | index */
+    /* the handle of the stream of the last record by a call, for sentences; 0: none */
+    _Atomic uint64_t recorded_on;
     unsigned flags;
     char *label;
     ds_site made;

@@ -151,6 +151,8 @@ static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
         r = ds__submit(s, &op);
+        if (DS__LIKELY(r == DS_OK))
+            atomic_store_explicit(&e->recorded_on, ds__handle(&s->slot), memory_order_relaxed);
         if (DS__UNLIKELY(first))
             ds__event_settle(e, r == DS_OK);
     }
@@ -218,6 +220,40 @@ DSDEF ds_result(ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event
     return r;
 }
 
+/* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_id. */
+static const char *ds__stream_text(const ds__stream *s, char *out, size_t size) {
+    ds__lock_take(&ds__g.label_lock);
+    snprintf(out, size, "stream %llu%s%.100s%s of %s:%d", (unsigned long long)s->id,
+             s->label ? " \"" : "", s->label ? s->label : "", s->label ? "\"" : "",
+             ds__type_name(s->device.type), s->device.index);
+    ds__lock_give(&ds__g.label_lock);
+    return out;
+}
+
+/* Adds names to the sentence of a refused wait of stream s, for stream o or, if that is NULL, for
+   event e. If a capture is the reason, both streams are named. */
+__attribute__((cold, noinline)) static ds_result ds__wait_error(const ds__stream *s,
+                                                                const ds__stream *o,
+                                                                const ds__event *e, ds_result r) {
+    char waits[200];
+    char other[200] = "a stream that was destroyed";
+    if (r != DS_ERR_CAPTURE_ISOLATION && r != DS_ERR_CAPTURE_MERGE)
+        return ds__stream_error(s, r);
+    ds__stream_text(s, waits, sizeof waits);
+    if (o)
+        return ds__also(r, " (%s was to wait for %s)", waits,
+                        ds__stream_text(o, other, sizeof other));
+    uint64_t handle = atomic_load_explicit(&e->recorded_on, memory_order_relaxed);
+    ds__stream *recorder = handle ? ds__pin(&ds__g.streams, handle) : NULL;
+    if (recorder) {
+        ds__stream_text(recorder, other, sizeof other);
+        ds__stream_unpin(recorder);
+    }
+    return ds__also(r, " (%s was to wait for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
+                    e->label ? e->label : "", e->label ? "\"" : "", handle ? " recorded on " : "",
+                    handle ? other : "");
+}
+
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind) {
     ds_result r = DS_OK;
     ds__event *e = ds__pin_inline(&ds__g.events, event.id);
@@ -242,10 +278,11 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
         ds__op op = ds__op_make(kind);
         op.u.event.event = native;
         op.u.event.object = e;
-        r = (int)(device >> 32) == s->device.type
-                ? ds__submit(s, &op)
-                : ds__fail(DS_ERR_CROSS_DRIVER,
-                           "the event and the stream belong to different drivers");
+        if ((int)(device >> 32) != s->device.type)
+            r = ds__fail(DS_ERR_CROSS_DRIVER,
+                         "the event and the stream belong to different drivers");
+        else if (DS__UNLIKELY((r = s->driver->submit(s->native, &op)) < 0))
+            r = ds__wait_error(s, NULL, e, r);
     }
     if (DS__UNLIKELY(claimed))
         ds__event_settle(e, r == DS_OK);
@@ -277,7 +314,9 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
         ds__op op = ds__op_make(DS__OP_WAIT_STREAM);
         op.u.wait.stream = o->native;
         op.u.wait.upto = 0;
-        r = ds__submit(s, &op);
+        r = s->driver->submit(s->native, &op);
+        if (DS__UNLIKELY(r < 0))
+            r = ds__wait_error(s, o, NULL, r);
     }
     if (o)
         ds__stream_unpin(o);

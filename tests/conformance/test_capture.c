@@ -1200,6 +1200,72 @@ static void test_waiting_for_work_outside_of_the_capture_spoils_it(void **state)
     ok(ds_stream_destroy(outside));
 }
 
+static ds_stream labelled(const char *label) {
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0), .label = label }, &s));
+    return s;
+}
+
+/* 'stream 7 "name"': as ds_stream_id has it. */
+static void expect_stream(const char *sentence, ds_stream s, const char *label, const char *call) {
+    char name[80];
+    uint64_t id;
+    ok(ds_stream_id(s, &id));
+    snprintf(name, sizeof name, "stream %llu%s%s%s of ", (unsigned long long)id, label ? " \"" : "",
+             label ? label : "", label ? "\"" : "");
+    expect_in(sentence, name, call);
+}
+
+static void test_a_wait_across_a_capture_names_both_streams(void **state) {
+    (void)state;
+    static const char *const calls[] = { "ds_stream_wait_stream", "ds_stream_wait_event" };
+    for (int i = 0; i < 4; i++) {
+        const char *call = calls[i & 1];
+        ds_result code = i < 2 ? DS_ERR_CAPTURE_ISOLATION : DS_ERR_CAPTURE_MERGE;
+        char said[1024];
+        ds_event e;
+        ds_graph g;
+        ds_stream s = labelled("inside"), other = labelled("other");
+        if (code == DS_ERR_CAPTURE_MERGE)
+            ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
+        ok(ds_event_create(0, "border", &e));
+        ok(ds_event_record(e, other));
+        ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+
+        refused(i & 1 ? ds_stream_wait_event(s, e) : ds_stream_wait_stream(s, other), code);
+
+        snprintf(said, sizeof said, "%s", ds_last_error());
+        expect_stream(said, s, "inside", call);
+        expect_stream(said, other, "other", call);
+        if (i & 1)
+            expect_in(said, "an event \"border\" recorded on", call);
+        refused(ds_capture_end(s, &g), DS_ERR_CAPTURE_INVALIDATED);
+        if (code == DS_ERR_CAPTURE_MERGE)
+            refused(ds_capture_end(other, &g), DS_ERR_CAPTURE_INVALIDATED);
+        ok(ds_event_destroy(e));
+        ok(ds_stream_destroy(s));
+        ok(ds_stream_destroy(other));
+    }
+}
+
+static void test_a_refused_wait_names_a_stream_that_was_destroyed(void **state) {
+    ds_graph g;
+    (void)state;
+    ds_event e = event_of(0);
+    ds_stream s = made(0), gone = made(0);
+    ok(ds_event_record(e, gone));
+    ok(ds_stream_destroy(gone));
+    ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+
+    refused(ds_stream_wait_event(s, e), DS_ERR_CAPTURE_ISOLATION);
+
+    expect_in(ds_last_error(), "recorded on a stream that was destroyed", "ds_stream_wait_event");
+    expect_stream(ds_last_error(), s, NULL, "ds_stream_wait_event");
+    refused(ds_capture_end(s, &g), DS_ERR_CAPTURE_INVALIDATED);
+    ok(ds_event_destroy(e));
+    ok(ds_stream_destroy(s));
+}
+
 /* to be probed: P5 */
 static void test_waiting_for_an_event_that_was_never_recorded_does_nothing(void **state) {
     cap c = { 0 };
@@ -3090,6 +3156,8 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_asking_or_awaiting_a_captured_event_spoils_the_capture, "peers b.3 b.5 P13"),
     DS_TEST(test_the_time_of_a_captured_event_is_refused_and_the_capture_goes_on, "peers b.5"),
     DS_TEST(test_waiting_for_work_outside_of_the_capture_spoils_it, "peers b.4 b.5 P4"),
+    DS_TEST(test_a_wait_across_a_capture_names_both_streams, "capture"),
+    DS_TEST(test_a_refused_wait_names_a_stream_that_was_destroyed, "capture"),
     DS_TEST(test_waiting_for_an_event_that_was_never_recorded_does_nothing, "peers b.4 P5"),
     DS_TEST(test_a_wait_between_two_captures_spoils_both, "peers b.4 b.5 P3"),
     DS_TEST(test_the_legacy_stream_cannot_be_forked_into_a_capture, "peers b.4 P24"),
