@@ -258,8 +258,9 @@ typedef struct ds_init_desc {
 DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
 
 /** Waits for all work (blocks), reports every object that was not destroyed by label through the
-    log (level warning), ends the threads and frees everything. All handles become invalid; the
-    next call starts afresh. Does nothing when devstream is not in use. No other thread may be
+    log (level warning), ends the threads and frees everything. A capture that is still open, of
+    any thread, is reported in the same way and ended. All handles become invalid; the next call
+    starts afresh. Does nothing when devstream is not in use. No other thread may be
     inside of devstream. At process exit it is not needed: then nothing is drained or joined. A
     shared object that holds devstream must call it before dlclose. A positive result never
     occurs; DS_ERR_FAILED reports that a device had failed (everything is freed all the same). */
@@ -526,12 +527,15 @@ DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
     yours: DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_stream_destroy(ds_stream stream);
 /** DS_OK when all work so far is done, DS_NOT_READY when not, DS_ERR_FAILED after a failure.
-    Never blocks. On the legacy stream this counts the work of the device's blocking streams too
-    (on CUDA: of those that devstream knows, and of the per-thread streams the caller's only,
-    since CUDA cannot name another thread's). */
+    Never blocks. On the legacy stream this counts the work of the device's blocking streams too:
+    of those that devstream knows, and of the per-thread streams the caller's only. It need not
+    count the pending work of destroyed streams, nor that of other threads' per-thread streams;
+    ds_device_synchronize waits for all. */
 DSDEF DS_MUST_USE ds_result ds_stream_query(ds_stream stream);
 /** Blocks until all work put on the stream before the call is done. The caller may run
-    operations that this work depends on (kernels, copies, fills), never a host function. */
+    operations that this work depends on (kernels, copies, fills), never a host function. On the
+    legacy stream it waits for the work that ds_stream_query counts there, and need not wait for
+    that of destroyed streams or of other threads' per-thread streams. */
 DSDEF DS_MUST_USE ds_result ds_stream_synchronize(ds_stream stream);
 /** As ds_stream_synchronize, for at most timeout_ns nanoseconds; then DS_NOT_READY. Runs nothing
     itself. */
@@ -763,7 +767,8 @@ DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_
     start of an allocation is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_free(void *ptr);
 /** Allocates pinned host memory, which copies of all devices reach without blocking, and kernels
-    of GPUs at the same address; aligned to 512. size 0 gives NULL and DS_OK. */
+    of GPUs at the same address; aligned to 512. All its pages are there when the call returns.
+    size 0 gives NULL and DS_OK. */
 DSDEF DS_MUST_USE ds_result ds_host_alloc(size_t size, void **out);
 /** Frees it; blocks until the work of all devices is done, as cudaFreeHost may. NULL is allowed. */
 DSDEF DS_MUST_USE ds_result ds_host_free(void *ptr);
@@ -1373,7 +1378,8 @@ DSDEF DS_MUST_USE ds_result ds_capture_exchange_mode(ds_capture_mode *mode);
 typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
 /** Captures what fn(stream, user) puts on the stream, thread-local: calls that would spoil the
     capture are refused in this thread and other threads are left alone. If fn fails the capture
-    is ended and its result returned; the stream is as before in any case. */
+    is ended and its result returned; the stream is as before in any case. ds_last_error is then
+    the sentence of the call that failed inside of fn, or names the result of fn. */
 DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user,
                                                 ds_graph *out);
 
@@ -1595,10 +1601,12 @@ typedef struct ds_cpu_fabric {
 typedef struct ds_cpu_desc {
     /** virtual devices, 1 to DS_CPU_MAX_DEVICES; 0: 1 [DEVSTREAM_CPU_DEVICES] */
     int devices;
-    /** threads that run copies, fills and kernels, 1 to 256; 0: one per processor, at least 2
+    /** threads that run copies, fills and kernels, 1 to 256; 0: one per processor, at least 2; less
+        processors count where the affinity mask or cpu.max of a control group says so
         [DEVSTREAM_CPU_WORKERS] */
     int workers;
-    /** bytes of each device; 0: the machine's memory [DEVSTREAM_CPU_MEMORY] */
+    /** bytes of each device; 0: the machine's memory, or the smallest memory.max of the
+        process's control groups [DEVSTREAM_CPU_MEMORY] */
     size_t memory_limit;
     /** devices x devices, row = device that reaches, 1 = can; NULL: all can */
     const unsigned char *peer_access;
@@ -2628,7 +2636,7 @@ static inline DS_MUST_USE ds_result ds_at_cpu_clock(const char *file_, int line_
 /* os/os.h - entry to the operating-system layer.
 
    Refuses unsupported processors and compilers, and includes the rooms of this layer. Other
-   layers include this file and not linux.h or lock.h.
+   layers include this file and not the rooms themselves.
 
    Invariants: except for entry files and the list of drivers, no other room may have a
    conditional around an include. Linux on x86-64 and aarch64 is the only platform so far.
@@ -2641,6 +2649,179 @@ static inline DS_MUST_USE ds_result ds_at_cpu_clock(const char *file_, int line_
 #if !defined(__STDC_VERSION__) || __STDC_VERSION__ < 201112L || defined(__STDC_NO_ATOMICS__)
 #error "devstream needs C11 with atomics: compile with -std=c11 or newer"
 #endif
+
+/* os/cgroup.h - limits of control groups.
+
+   Reads how many processors and how much memory the control groups of this process allow
+   (ds__cgroup_limits). linux.h has the limits of the machine and of the affinity mask, and takes
+   the smaller ones.
+
+   Policy:
+   1. /proc/self/cgroup has the process's group in each hierarchy, and /proc/self/mountinfo where a
+      hierarchy is mounted and which group is on top there. In a container that is often the
+      container's own group.
+   2. A group has the limits of the groups above it too. So the smallest limit on the path from the
+      process's group to the top counts.
+   3. Version 2 has cpu.max and memory.max. Version 1 has cpu.cfs_quota_us with cpu.cfs_period_us,
+      and memory.limit_in_bytes. A machine may have both.
+
+   Invariants: a file that is missing or unreadable is no limit. A limit of processors is rounded
+   up, so it is at least 1. Paths longer than DS__CGROUP_PATH and paths with escaped characters
+   are not followed.
+   Locks: none.
+   Threads: any; no function keeps state of its own. */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
+
+enum { DS__CGROUP_PATH = 1024 };
+
+typedef struct ds__cgroup_limit {
+    uint64_t processors; /* UINT64_MAX: no limit */
+    uint64_t memory;     /* bytes; UINT64_MAX: no limit */
+} ds__cgroup_limit;
+
+/* Reads a line and drops what does not fit; 0: there is no line any more. */
+static int ds__cgroup_line(FILE *f, char *line, int size) {
+    if (!fgets(line, size, f))
+        return 0;
+    size_t n = strlen(line);
+    if (n && line[n - 1] == '\n')
+        line[n - 1] = 0;
+    else
+        for (int c = 0; c != '\n' && c != EOF;)
+            c = fgetc(f);
+    return 1;
+}
+
+/* Whether a list with commas has the name. */
+static int ds__cgroup_lists(const char *list, const char *name) {
+    size_t n = strlen(name);
+    for (;;) {
+        size_t one = strcspn(list, ",");
+        if (one == n && strncmp(list, name, n) == 0)
+            return 1;
+        if (!list[one])
+            return 0;
+        list += one + 1;
+    }
+}
+
+/* The process's group in the hierarchy of a controller of version 1, or in that of version 2 (""),
+   as its path from the top of the hierarchy. 0: it has none. */
+static int ds__cgroup_of_process(const char *root, const char *controller, char *out) {
+    char line[DS__CGROUP_PATH];
+    int found = 0;
+    snprintf(line, sizeof line, "%s/proc/self/cgroup", root);
+    FILE *f = fopen(line, "re");
+    while (f && !found && ds__cgroup_line(f, line, sizeof line)) {
+        char *list = strchr(line, ':');
+        char *path = list ? strchr(list + 1, ':') : NULL;
+        if (!path)
+            continue;
+        *path++ = 0;
+        found = *controller ? ds__cgroup_lists(list + 1, controller) : !list[1];
+        if (found)
+            memcpy(out, path, strlen(path) + 1);
+    }
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* The one or two numbers of a file; the first is UINT64_MAX if there is no limit. */
+static void ds__cgroup_numbers(const char *folder, const char *name, uint64_t out[2]) {
+    char text[2 * DS__CGROUP_PATH];
+    char *end = text;
+    out[0] = UINT64_MAX;
+    out[1] = 0;
+    int n = snprintf(text, sizeof text, "%s/%s", folder, name);
+    FILE *f = n > 0 && (size_t)n < sizeof text ? fopen(text, "re") : NULL;
+    if (f && ds__cgroup_line(f, text, 64) && *text >= '0' && *text <= '9') {
+        out[0] = strtoull(text, &end, 10);
+        out[1] = strtoull(end, NULL, 10);
+    }
+    if (f)
+        fclose(f);
+}
+
+/* Takes the limits of one group into account. */
+static void ds__cgroup_look(const char *folder, int version, ds__cgroup_limit *limit) {
+    uint64_t cpu[2];
+    uint64_t memory[2];
+    uint64_t period[2];
+    ds__cgroup_numbers(folder, version == 2 ? "cpu.max" : "cpu.cfs_quota_us", cpu);
+    ds__cgroup_numbers(folder, version == 2 ? "memory.max" : "memory.limit_in_bytes", memory);
+    if (version == 1) {
+        ds__cgroup_numbers(folder, "cpu.cfs_period_us", period);
+        cpu[1] = period[0] == UINT64_MAX ? 0 : period[0];
+    }
+    if (cpu[0] != UINT64_MAX && cpu[1]) {
+        uint64_t processors = cpu[0] / cpu[1] + (cpu[0] % cpu[1] != 0);
+        if (processors && processors < limit->processors)
+            limit->processors = processors;
+    }
+    if (memory[0] && memory[0] < limit->memory)
+        limit->memory = memory[0];
+}
+
+/* Takes the limits of a group and of all groups above it into account. `top` is the group at the
+   mount point. */
+static void ds__cgroup_climb(const char *root, const char *point, const char *top,
+                             const char *group, int version, ds__cgroup_limit *limit) {
+    char folder[2 * DS__CGROUP_PATH];
+    size_t n = strcmp(top, "/") == 0 ? 0 : strlen(top);
+    if (strncmp(group, top, n) == 0 && (group[n] == '/' || !group[n]))
+        group += n;
+    else
+        group = ""; /* the process's own group is not visible here */
+    int base = snprintf(folder, sizeof folder, "%s%s", root, point);
+    int length = snprintf(folder, sizeof folder, "%s%s%s", root, point, group);
+    if (base < 0 || length < 0 || (size_t)length >= sizeof folder)
+        return;
+    ds__cgroup_look(folder, version, limit);
+    while (length > base) {
+        if (folder[--length] != '/')
+            continue;
+        folder[length] = 0;
+        ds__cgroup_look(folder, version, limit);
+    }
+}
+
+/* The smallest limits of all groups of the process. `root` stands before the paths of all files:
+   "" except in tests. */
+DS__SEAM static ds__cgroup_limit ds__cgroup_limits(const char *root) {
+    static const char *const controllers[] = { "cpu", "memory" };
+    ds__cgroup_limit limit = { UINT64_MAX, UINT64_MAX };
+    char line[4 * DS__CGROUP_PATH];
+    char top[DS__CGROUP_PATH];
+    char point[DS__CGROUP_PATH];
+    char group[DS__CGROUP_PATH];
+    char type[32];
+    char options[256];
+    snprintf(line, sizeof line, "%s/proc/self/mountinfo", root);
+    FILE *f = fopen(line, "re");
+    while (f && ds__cgroup_line(f, line, sizeof line)) {
+        /* 36 35 98:0 /top /point options [fields] - type source options */
+        const char *rest = strstr(line, " - ");
+        if (!rest || sscanf(line, "%*s %*s %*s %1023s %1023s", top, point) != 2 ||
+            sscanf(rest, " - %31s %*s %255s", type, options) != 2)
+            continue;
+        if (strcmp(type, "cgroup2") == 0 && ds__cgroup_of_process(root, "", group))
+            ds__cgroup_climb(root, point, top, group, 2, &limit);
+        for (int i = 0; i < 2 && strcmp(type, "cgroup") == 0; i++)
+            if (ds__cgroup_lists(options, controllers[i]) &&
+                ds__cgroup_of_process(root, controllers[i], group))
+                ds__cgroup_climb(root, point, top, group, 1, &limit);
+    }
+    if (f)
+        fclose(f);
+    return limit;
+}
 
 /* os/linux.h - Linux, C library and processor.
 
@@ -2655,8 +2836,9 @@ static inline DS_MUST_USE ds_result ds_at_cpu_clock(const char *file_, int line_
    Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
    requested without waiting. The kernel releases it when the file is closed or the process
    ends.
-   Threads: any; no function keeps state of its own. ds__os_block_signals changes the mask of
-   the calling thread only, which must be a thread of the library. */
+   Threads: any; no function keeps state of its own. ds__os_library_thread and
+   ds__os_take_signals change the mask of the calling thread only, which must be a thread of the
+   library. */
 
 #include <dirent.h>
 #include <errno.h>
@@ -2684,7 +2866,6 @@ extern int madvise(void *at, size_t size, int advice);
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define DS__FOREVER UINT64_MAX
-#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
 
 #if defined(__SANITIZE_THREAD__)
 #define DS__SANITIZED 1
@@ -2738,20 +2919,27 @@ DS__SEAM static void ds__futex_wake(_Atomic uint32_t *word, int count) {
     syscall(SYS_futex, word, 129 /* FUTEX_WAKE_PRIVATE */, count, NULL, NULL, 0);
 }
 
-/* Processors this process may run on. */
+/* Processors of which this process may use the time: by its affinity mask and by the quota of its
+   control groups. */
 DS__SEAM static int ds__os_processors(void) {
     unsigned long mask[64];
     long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
     int n = 0;
     for (long i = 0; i < bytes / (long)sizeof mask[0]; i++)
         n += __builtin_popcountl(mask[i]);
+    uint64_t quota = ds__cgroup_limits("").processors;
+    if ((uint64_t)n > quota)
+        n = (int)quota;
     return n > 0 ? n : 1;
 }
 
+/* Bytes of memory that this process may use: the machine's, or less by its control groups. */
 DS__SEAM static size_t ds__os_memory(void) {
     long pages = sysconf(_SC_PHYS_PAGES);
     long page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
+    size_t all = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
+    uint64_t limit = ds__cgroup_limits("").memory;
+    return all > limit ? (size_t)limit : all;
 }
 
 /* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size
@@ -2831,8 +3019,8 @@ DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name))
 static int ds__os_is_memfd(const char *path, uint64_t cookie) {
     char link[96];
     char name[48];
-    snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
-    return ds__os_link(path, link, sizeof link) && strstr(link, name) != NULL;
+    int n = snprintf(name, sizeof name, "/memfd:devstream-%016llx", (unsigned long long)cookie);
+    return ds__os_link(path, link, sizeof link) && strncmp(link, name, (size_t)n) == 0;
 }
 
 /* The memory of another process; -1, and errno says why: ENOENT when that has ended or closed
@@ -2850,7 +3038,10 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     if (got < 0)
         return -1;
     snprintf(mine, sizeof mine, "/proc/self/fd/%d", got);
-    if (ds__os_is_memfd(mine, cookie) && (size_t)lseek(got, 0, SEEK_END) == size)
+    /* its size is for good: a page that is cut off later would be a signal */
+    int seals = fcntl(got, 1034 /* F_GET_SEALS */);
+    if (ds__os_is_memfd(mine, cookie) && seals >= 0 && (seals & 6) == 6 &&
+        (size_t)lseek(got, 0, SEEK_END) == size)
         return got;
     close(got);
     errno = ENOENT;
@@ -2935,10 +3126,13 @@ DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_
         syscall(SYS_nanosleep, &nap, NULL);
 }
 
-/* The library's threads take no signals: handlers run on the threads of the program. Left open
+#define DS__OS_THREAD_NAME "devstream" /* at most 15 characters */
+
+/* Prepares a thread of the library. It has a name by which ds__os_program_ended knows it, and it
+   takes no signals: handlers run on the threads of the program. Left open
    are the C library's own (32 to 34: setuid asks every thread with one) and those of a fault,
    which belong to the thread that has it. */
-DS__SEAM static void ds__os_block_signals(void) {
+DS__SEAM static void ds__os_library_thread(void) {
     static const int
         open[] = { 32,           33,          34,          4 /* ILL */,   5 /* TRAP */,
                    6 /* ABRT */, 7 /* BUS */, 8 /* FPE */, 11 /* SEGV */, 31 /* SYS */ };
@@ -2946,6 +3140,34 @@ DS__SEAM static void ds__os_block_signals(void) {
     for (size_t i = 0; i < sizeof open / sizeof open[0]; i++)
         set &= ~((uint64_t)1 << (open[i] - 1));
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
+    syscall(SYS_prctl, 15 /* PR_SET_NAME */, DS__OS_THREAD_NAME, 0, 0, 0);
+}
+
+/* The calling thread of the library takes all signals from now on. */
+DS__SEAM static void ds__os_take_signals(void) {
+    uint64_t set = 0;
+    syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
+}
+
+/* Whether this entry of /proc/self/task is a living thread of the program. */
+static int ds__os_is_program_thread(const char *name) {
+    char path[300];
+    char line[64];
+    if (*name < '0' || *name > '9')
+        return 0;
+    snprintf(path, sizeof path, "/proc/self/task/%s/stat", name);
+    FILE *f = fopen(path, "re");
+    const char *rest = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    if (f)
+        fclose(f);
+    /* "1 (name) S ...": it has ended, or it is of a devstream of this process */
+    return rest && rest[1] && rest[2] != 'Z' && rest[2] != 'X' &&
+           !strstr(line, "(" DS__OS_THREAD_NAME ")");
+}
+
+/* Whether all threads of the program have ended, the main thread included. */
+DS__SEAM static int ds__os_program_ended(void) {
+    return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
 }
 
 /* os/lock.h - spin lock.
@@ -3014,10 +3236,12 @@ static inline void ds__lock_give(ds__lock *lock) {
    Invariants: ds__tls.thread is valid only if `epoch` equals ds__g.epoch. While in_callback is
    set, public calls are refused, except those callable anywhere. While upper_locked is not 0,
    nothing is reclaimed. The entries of `hit` are valid only for the table version in
-   hit_version.
+   hit_version. ds__tls_forget clears all pointers of the block that a shutdown makes invalid.
    Locks: none.
    Threads: each thread uses its own block only. Threads of the library have a block, too, but no
    thread state (`thread`). */
+
+#include <string.h>
 
 typedef struct ds__thread ds__thread;
 
@@ -3073,6 +3297,18 @@ typedef struct ds__tls_block {
 
 static __thread ds__tls_block ds__tls;
 
+/* Clears every pointer that the thread remembers into memory that ds_shutdown or the thread's end
+   frees. A new member that remembers such a pointer must be cleared here. */
+static void ds__tls_forget(ds__tls_block *t) {
+    t->thread = NULL;
+    t->epoch = 0;
+    t->arena_stream = 0;
+    t->arena_slot = NULL;
+    t->arena = NULL;
+    t->hit_version = 0;
+    memset(t->hit, 0, sizeof t->hit);
+}
+
 #ifndef DEVSTREAM_STATIC
 __thread ds_site ds_call_site;
 #endif
@@ -3081,7 +3317,8 @@ __thread ds_site ds_call_site;
 
    Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
    front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
-   argument. The public functions ds_result_name, ds_result_text and ds_last_error are here, too.
+   argument. ds__warn writes a warning to the log. The public functions ds_result_name,
+   ds_result_text and ds_last_error are here, too.
 
    Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
    errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
@@ -3161,6 +3398,16 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
     vsnprintf(to + n, sizeof t->error - n, format, args);
     va_end(args);
     return r;
+}
+
+/* Reports to the log at level warning, without a code and without the thread's call site. */
+__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    ds__log(DS_LOG_WARNING, 0, text);
 }
 
 /* base/handle.h - handles and their tables.
@@ -3529,6 +3776,8 @@ typedef struct ds__event {
     int imported;
     const ds__driver *driver; /* of the first record; set before `native` */
     _Atomic int64_t device;   /* -1 unbound, else type << 32 | index */
+    /* the handle of the stream of the last record by a call, for sentences; 0: none */
+    _Atomic uint64_t recorded_on;
     unsigned flags;
     char *label;
     ds_site made;
@@ -3967,6 +4216,7 @@ static struct {
     ds__table execs;
     ds__lock lock;       /* of what follows */
     ds__thread *threads; /* all of them */
+    _Atomic int callers; /* living threads that have a state */
     _Atomic int dead;    /* ended threads and retired objects, in shares of DS__RECLAIM_BATCH */
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
@@ -4001,6 +4251,9 @@ static struct {
     void (*_Atomic shutdown_fn)(void);
     void (*_Atomic rng_shutdown_fn)(void); /* the same, for the generators */
 } ds__upper;
+
+/* Called when the last thread that has a state ends. It may only wake a thread. */
+static void (*_Atomic ds__callers_gone_fn)(void);
 
 static void ds__count_dead(int n) {
     atomic_fetch_add(&ds__g.dead, n);
@@ -4658,12 +4911,71 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
                                         "%zu bytes at %p are not what was mapped", size, ptr);
 }
 
+/* base/touch.h - gives memory its pages at once.
+
+   ds__touch_all writes to each page of a range, on several threads if the range is large. The
+   system gives a page to memory at the first write. Without ds__touch_all the first copy or the
+   registration would wait for that, one page after the other.
+
+   Invariants: One byte of each page is set to 0. The caller's thread does the work of threads that
+   cannot be started.
+   Locks: none.
+   Threads: any. The threads that are started block all signals and are joined before ds__touch_all
+   returns. */
+
+#define DS__TOUCH_PAGE ((size_t)4096)
+#define DS__TOUCH_THREADS 128
+#define DS__TOUCH_LEAST ((size_t)1 << 20) /* bytes for each thread */
+
+typedef struct ds__touched {
+    char *from;
+    char *to;
+} ds__touched;
+
+static void *ds__touch(void *range) {
+    const ds__touched *t = range;
+    for (volatile char *at = t->from; at < t->to; at += DS__TOUCH_PAGE)
+        *at = 0;
+    return NULL;
+}
+
+static void *ds__touch_thread(void *range) {
+    ds__os_library_thread();
+    return ds__touch(range);
+}
+
+/* Touches the pages of a range on at most `threads` threads; the range begins with a page. */
+static void ds__touch_all(void *at, size_t size, unsigned threads) {
+    pthread_t thread[DS__TOUCH_THREADS];
+    ds__touched part[DS__TOUCH_THREADS];
+    char *ptr = at;
+    unsigned started = 0;
+    if (threads > DS__TOUCH_THREADS)
+        threads = DS__TOUCH_THREADS;
+    unsigned n = size / DS__TOUCH_LEAST < threads ? (unsigned)(size / DS__TOUCH_LEAST) : threads;
+    if (n < 1)
+        n = 1;
+    size_t step = (size / n + DS__TOUCH_PAGE - 1) & ~(DS__TOUCH_PAGE - 1);
+    for (unsigned i = 0; i < n; i++) {
+        size_t from = i * step < size ? i * step : size;
+        size_t to = from + step < size ? from + step : size;
+        part[i] = (ds__touched){ ptr + from, ptr + to };
+    }
+    while (started + 1 < n &&
+           pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0)
+        started++;
+    for (unsigned i = started; i < n; i++)
+        ds__touch(&part[i]);
+    while (started)
+        pthread_join(thread[--started], NULL);
+}
+
 /* base/ipc_board.h - shared-memory registries of several processes.
 
    A process that shares events or memory has a shared-memory registry (ds__board): a page
    (ds__sheet) of shared memory that other processes open. The page has the process's
-   interprocess events (marks), the progress of the streams that record them (lanes), and the
-   users of its memory (export slots: ds__stake). ds__board_own creates the process's own
+   interprocess events (marks), the progress of the streams that record them (lanes), and its
+   exported memory with the users of it (export slots: ds__stake). ds__board_own creates the process's own
    registry, ds__board_open opens that of another process, and ds__board_close gives it back.
 
    Policy:
@@ -4677,11 +4989,13 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
    4. A forked child inherits the open file too. It does not get the mapping, and the fork
       handler closes the child's copy of the file.
    5. Memory of the page is reserved before it is touched, so a lack of memory is a result and
-      not a signal.
+      not a signal. An importer reads only marks and slots below the page's counts.
+   6. The bytes of a handle come from outside. They name a place of a registry and its
+      generation; sizes, offsets and handles of drivers are read there.
 
    Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
-   another process stays open while it has users or pending operations. A mark's generation rises
-   when its event ends, which makes exported handles stale.
+   another process stays open while it has users or pending operations. A mark's generation is odd
+   while it has an event. It rises when the event ends, which makes exported handles stale.
    Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
    functions that change the list or a registry expect it. The fork handlers hold it across fork.
    alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an event's
@@ -4694,7 +5008,7 @@ enum {
     DS__LANES = 1 << 18,
     DS__STAKES = 1 << 14,
     DS__LEASES = 62,
-    DS__BOARD_LAYOUT = 1
+    DS__BOARD_LAYOUT = 2
 };
 
 /* The progress of one stream that records events of this board: its operations up to `done` are
@@ -4715,11 +5029,24 @@ typedef struct ds__mark {
     uint32_t next; /* the owner's: index + 1, in the list of free ones */
 } ds__mark;
 
+/* The exporter's description of a piece of memory. Except for the event it is written before the
+   slot opens, and it stays as it is while there is a lease. */
+typedef struct ds__stake_facts {
+    uint64_t size;
+    uint64_t offset;             /* a block's: in its segment */
+    uint32_t segment;            /* a block's: the slot of its segment */
+    uint32_t segment_generation; /* a block's; 0: this is a segment */
+    _Atomic uint32_t has_event;  /* a block's: `handle` is written */
+    uint32_t device_type;        /* a segment's */
+    unsigned char handle[64];    /* a segment's of share_export, a block's of event_export */
+} ds__stake_facts;
+
 /* A piece of memory. */
 typedef struct ds__stake {
     _Atomic uint64_t word;              /* generation << 1, and 1: it may be taken */
     uint64_t next;                      /* as a mark's */
     _Atomic uint64_t lease[DS__LEASES]; /* who uses it: number << 24 | process id; 0: free */
+    ds__stake_facts facts;
 } ds__stake;
 
 typedef struct ds__sheet {
@@ -4729,7 +5056,11 @@ typedef struct ds__sheet {
     _Atomic uint32_t waiters; /* threads that sleep on the bell */
     _Atomic uint32_t bell;    /* changed after `done` of a lane */
     _Atomic uint64_t peers;   /* numbers given out; 1 is the owner's */
-    char pad[4096 - 40];
+    int32_t pid;              /* the owner's */
+    uint32_t zero;
+    _Atomic uint32_t marks;  /* given out so far */
+    _Atomic uint32_t stakes; /* given out so far */
+    char pad[4096 - 48];
     ds__mark mark[DS__MARKS];
     ds__lane lane[DS__LANES];
     ds__stake stake[DS__STAKES];
@@ -4744,12 +5075,11 @@ typedef struct ds__board {
     uint64_t me;
     int pid;
     int fd;
+    int owner_fd;        /* of a board of another process: its number there */
     int users;           /* of a board of another process */
     _Atomic int pending; /* operations that will write to it */
     /* the process's own board only: */
-    uint32_t marks;      /* given out so far */
     uint32_t free_mark;  /* index + 1 of the first free one */
-    uint32_t stakes;     /* given out so far */
     uint32_t free_stake; /* index + 1 of the first free one */
 } ds__board;
 
@@ -4761,7 +5091,8 @@ static struct {
     int atfork;
 } ds__boards = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-/* What the handles of events and of memory say; the rest of their 64 bytes is zero. */
+/* The content of the CPU driver's handles of events and of memory; the rest of their 64 bytes is
+   zero. */
 typedef struct ds__address {
     uint32_t kind; /* DS__ADDRESS_* */
     int32_t pid;
@@ -4849,7 +5180,7 @@ DS__SEAM static ds_result ds__board_own(ds__board **out) {
         return ds__board_short();
     b->cookie = b->sheet->cookie = cookie;
     b->me = 1;
-    b->pid = (int)getpid();
+    b->pid = b->sheet->pid = (int)getpid();
     b->sheet->layout = DS__BOARD_LAYOUT;
     atomic_store(&b->sheet->peers, 1);
     *out = ds__boards.own = b;
@@ -4898,12 +5229,17 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to see what process %d shares", pid);
     b->me = UINT64_MAX;
     b->pid = pid;
+    b->owner_fd = fd;
     b->cookie = cookie;
     ds_result r = DS_OK;
     if (b->sheet->cookie != cookie || b->sheet->layout != DS__BOARD_LAYOUT)
         r = ds__fail(
             DS_ERR_UNSUPPORTED,
             "process %d has another version of devstream, with which nothing can be shared", pid);
+    else if (b->sheet->pid != pid)
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "the handle names process %d, but the events and memory are of process %d",
+                     pid, b->sheet->pid);
     else if ((b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1, !ds__os_hold_byte(got, b->me)))
         r = ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
     if (r < 0) {
@@ -4919,13 +5255,13 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
 /* The board of the process that exported a handle, which must live; ends with ds__board_close.
    The mutex is held. */
 DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
-    ds__board *b = ds__boards.others;
     ds_result r = DS_OK;
-    if (pid == (int)getpid())
+    if (pid == (int)getpid() || (ds__boards.own && ds__boards.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the handle was exported by this process; use what it was made of");
     ds__boards_tidy();
-    while (b && (b->cookie != cookie || b->pid != pid))
+    ds__board *b = ds__boards.others;
+    while (b && (b->cookie != cookie || b->pid != pid || b->owner_fd != fd))
         b = b->next;
     if (!b)
         r = ds__board_join(pid, fd, cookie, &b);
@@ -4978,7 +5314,7 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
 
 /* An event on the own board. The mutex is held. */
 DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
-    uint32_t i = b->free_mark ? b->free_mark - 1 : b->marks;
+    uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "a process can have %d interprocess events at a time", DS__MARKS);
@@ -4988,11 +5324,17 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     } else {
         if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, mark) + i * sizeof *m, sizeof *m))
             return ds__board_short();
-        b->marks++;
-        atomic_store(&m->generation, 1);
+        atomic_fetch_add(&b->sheet->marks, 1);
     }
+    atomic_fetch_add(&m->generation, 1);
     *out = i;
     return DS_OK;
+}
+
+/* 1: the mark has an event, and it is the one of this generation. */
+DS__SEAM static int ds__board_has_mark(const ds__board *b, uint32_t i, uint32_t generation) {
+    return i < DS__MARKS && i < atomic_load(&b->sheet->marks) && (generation & 1) &&
+           atomic_load(&b->sheet->mark[i].generation) == generation;
 }
 
 /* What was exported of it is void from now on. The mutex is held. */
@@ -5119,6 +5461,7 @@ enum {
     /* operations after which a worker looks at the other ready streams */
     DS__CPU_BATCH = 256,
     DS__CPU_TICK_NS = 1000000,
+    DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
     DS__CPU_STREAM_BATCH = 64,
     DS__CPU_STREAM_PAUSES = 400, /* longest wait between such looks, some microseconds */
@@ -5241,6 +5584,7 @@ struct ds__cpu_stream {
     ds__cpu_past first_past;
     ds__cpu_stream *prev;     /* ready list of a level */
     ds__cpu_stream *next;     /* ready list of a level, or list for host functions, or free list */
+    uint64_t thread;          /* a per-thread stream's: the number of its thread */
     ds__cpu_stream *all_prev; /* all streams of the device */
     ds__cpu_stream *all_next; /* all streams of the device */
     /* the next four: under the core's capture lock */
@@ -7084,7 +7428,8 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
    functions. ds__cpu_monitor_main ticks while anything runs and helps streams that are stuck
    (ds__cpu_watch).
 
-   Invariants: all these threads block signals. In workers and threads for host functions
+   Invariants: all these threads block signals, except for the monitor after all threads of the
+   program have ended. In workers and threads for host functions
    `in_callback` is set, so that user code cannot call back. Each thread reads or sets the word
    on which it sleeps, and then looks at `quit`. Only the worker itself adds to `polled`; other
    threads take a stream from it by its state.
@@ -7192,7 +7537,7 @@ static void ds__cpu_virtual_main(ds__cpu_worker *w) {
 
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
-    ds__os_block_signals();
+    ds__os_library_thread();
     ds__tls.in_callback = 1; /* what runs here is the user's code, which must not call back */
     if (ds__cpu.fabric) {
         ds__cpu_virtual_main(w);
@@ -7253,7 +7598,7 @@ static void *ds__cpu_worker_main(void *arg) {
 }
 
 static void *ds__cpu_host_main(void *unused) {
-    ds__os_block_signals();
+    ds__os_library_thread();
     ds__tls.in_callback = 1;
     ds__lock_take(&ds__cpu.lock);
     for (;;) {
@@ -7353,10 +7698,32 @@ static int ds__cpu_watch(uint64_t *host_progress) {
     return busy;
 }
 
+/* If the program's threads have all ended without ending the process, as after pthread_exit of
+   main, no thread is left that takes SIGTERM: then the monitor takes signals. Nothing tells of the
+   end of a thread that has not called devstream, so the monitor looks at growing intervals while
+   no thread that has called it lives. Returns how long the monitor may sleep. */
+static uint64_t ds__cpu_watch_program(uint64_t *nap, uint64_t *next) {
+    if (atomic_load(&ds__g.callers)) {
+        *nap = 0;
+        return DS__FOREVER;
+    }
+    uint64_t now = ds__now_ns();
+    if (*nap && now < *next)
+        return *next - now;
+    if (ds__os_program_ended())
+        ds__os_take_signals();
+    *nap = *nap < DS__CPU_PROGRAM_NS / 2 ? 2 * *nap + DS__CPU_TICK_NS : DS__CPU_PROGRAM_NS;
+    *next = now + *nap;
+    return *nap;
+}
+
 static void *ds__cpu_monitor_main(void *unused) {
     uint64_t host_progress = 0;
-    ds__os_block_signals();
+    uint64_t nap = 0;
+    uint64_t next = 0;
+    ds__os_library_thread();
     while (!atomic_load(&ds__cpu.quit)) {
+        uint64_t sleep = ds__cpu_watch_program(&nap, &next);
         if (ds__cpu_watch(&host_progress)) {
             struct timespec t = { 0, DS__CPU_TICK_NS };
             syscall(SYS_nanosleep, &t, NULL);
@@ -7368,7 +7735,7 @@ static void *ds__cpu_monitor_main(void *unused) {
             continue;
         }
         if (!atomic_load(&ds__cpu.quit))
-            ds__futex_wait(&ds__cpu.monitor_word, 0, DS__FOREVER);
+            ds__futex_wait(&ds__cpu.monitor_word, 0, sleep);
     }
     (void)unused;
     return NULL;
@@ -7879,7 +8246,7 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
     ds__cpu_stream *other = op->u.wait.stream;
     uint64_t upto;
     ds_result r;
-    if (other == s)
+    if (other == s && s->kind != DS__STREAM_LEGACY)
         return DS_OK;
     if (ds__cpu_watched(other) && ds__cpu_fork_stream(s, other, &r))
         return r;
@@ -7934,6 +8301,7 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
         kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
     s->floating = 0;
+    s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;
     s->legacy_seen = s->seen_by_legacy = 0;
     if (ds__cpu.fabric) {
         s->virt->time = s->virt->put = 0;
@@ -8081,8 +8449,10 @@ static ds_result ds__cpu_copy_now(const ds__op *op) {
    Implements the entries `stream_query` and `stream_synchronize`, and the wait for a device
    (ds__cpu_wait_device). ds__cpu_tokens lists the unfinished work of a device as tokens.
 
-   Invariants: a wait covers the work that was submitted before the call. A wait for a legacy
-   stream covers all blocking streams of its device. A token is valid until the driver stops.
+   Invariants: a wait covers the work that was submitted before the call. A query or wait of a
+   legacy stream covers the blocking streams of its device, but neither destroyed streams nor
+   per-thread streams of other threads (ds__cpu_is_with_legacy). A token is valid until the driver
+   stops.
    Locks: ds__cpu_tokens takes the device's lock. For a stream with `watch` set, the core's
    capture lock is taken before the wait. The waits hold no lock of the driver.
    Threads: caller's threads, any number at once. */
@@ -8093,9 +8463,18 @@ typedef struct ds__cpu_token {
     uint64_t upto;
 } ds__cpu_token;
 
-/* Tokens for the unfinished work of the device's streams (blocking ones only, or all). NULL with
-   *out_count 0: none; with *out_count SIZE_MAX: no memory. */
-static ds__cpu_token *ds__cpu_tokens(int device, int blocking_only, size_t *out_count) {
+/* Returns 1 if a query or wait of the legacy stream covers the stream. CUDA documents that work of
+   the legacy stream waits for blocking streams, not that a query or wait of the host does. The
+   CUDA driver asks the streams one by one, and cannot name a destroyed stream or the per-thread
+   stream of another thread. */
+static int ds__cpu_is_with_legacy(const ds__cpu_stream *s) {
+    return (s->flags & DS_STREAM_BLOCKING) && !atomic_load(&s->closing) &&
+           (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__thread_number());
+}
+
+/* Tokens for the unfinished work of the device's streams: of all, or of those that a query of the
+   legacy stream covers. NULL with *out_count 0: none; with *out_count SIZE_MAX: no memory. */
+static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_count) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds__cpu_token *list = NULL;
     size_t room = 0;
@@ -8105,7 +8484,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int blocking_only, size_t *out_
         ds__lock_take(&d->lock);
         for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
             uint64_t tail = atomic_load(&s->submitted);
-            if ((blocking_only && !(s->flags & DS_STREAM_BLOCKING)) ||
+            if ((with_legacy && !ds__cpu_is_with_legacy(s)) ||
                 (atomic_load(&s->done) >= tail && !ds__cpu.fabric))
                 continue;
             if (count < room) {
@@ -8144,9 +8523,9 @@ static int ds__cpu_wait_all(const ds__cpu_token *list, size_t count, uint64_t ti
     return 1;
 }
 
-static ds_result ds__cpu_wait_device(int device, int blocking_only, uint64_t timeout_ns) {
+static ds_result ds__cpu_wait_device(int device, int with_legacy, uint64_t timeout_ns) {
     size_t count;
-    ds__cpu_token *list = ds__cpu_tokens(device, blocking_only, &count);
+    ds__cpu_token *list = ds__cpu_tokens(device, with_legacy, &count);
     if (count == SIZE_MAX)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to list the device's streams");
     int over = ds__cpu_wait_all(list, count, timeout_ns);
@@ -8678,7 +9057,7 @@ static void *ds__cpu_watcher_main(void *unused) {
     uint64_t nap = 0;
     uint32_t seen = 0;
     (void)unused;
-    ds__os_block_signals();
+    ds__os_library_thread();
     ds__boards_lock();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);
@@ -8852,22 +9231,27 @@ static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
 static ds_result ds__cpu_event_import(int device, const unsigned char *handle, void **out) {
     ds__address a;
     ds__board *b = NULL;
+    unsigned char same[64] = { 0 };
     memcpy(&a, handle, sizeof a);
+    memcpy(same, &a, sizeof a);
     ds_result r =
         ds__cpu_unsafe("an event cannot be imported in this thread while the capture is open");
     if (r < 0)
         return r;
-    if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS)
+    if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS || a.zero || a.size ||
+        memcmp(same, handle, sizeof same))
         return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no event of a CPU device");
     r = ds__cpu_event_create(device, 0, out);
     if (r < 0)
         return r;
     ds__boards_lock();
     r = ds__board_open(a.pid, a.fd, a.cookie, &b);
-    if (r == DS_OK && atomic_load(&b->sheet->mark[a.index].generation) != a.generation) {
+    if (r == DS_OK && !ds__board_has_mark(b, a.index, a.generation)) {
         ds__board_close(b);
         b = NULL;
-        r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", a.pid);
+        r = ds__fail(DS_ERR_INVALID_HANDLE,
+                     "process %d has no event %u of generation %u; it may have destroyed the event",
+                     a.pid, a.index, a.generation);
     }
     ds__boards_unlock();
     ds__cpu_event *e = *out;
@@ -9462,6 +9846,20 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
 
 /* A stream that captures is destroyed: the capture is over if it began there, else it is
    spoiled. */
+/* Returns 1 if other streams of the capture come after all that the stream captured. Returns 0
+   also if there is no memory to find out. The lock is held. */
+static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
+    unsigned char *mark = ds__alloc(c->body->count + 1u);
+    int joined = mark != NULL;
+    for (const ds__cpu_stream *m = c->members; m && joined; m = m->next_member)
+        if (m != s)
+            joined = ds__body_ancestors(c->body, m->deps, m->dep_count, mark);
+    for (uint32_t i = 0; i < s->dep_count && joined; i++)
+        joined = mark[s->deps[i]];
+    ds__release(mark);
+    return joined;
+}
+
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
     ds__lock_take(&ds__g.capture_lock);
@@ -9470,7 +9868,9 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
         ds__cpu_end_capture(c);
         over = c;
     } else if (c) {
-        ds__capture_spoil(c, "a stream that was forked into the capture was destroyed");
+        if (!ds__cpu_is_joined(c, s))
+            ds__capture_spoil(
+                c, "a stream that was forked into the capture was destroyed before it was joined");
         ds__cpu_stream *before = c->members;
         if (before == s)
             c->members = s->next_member;
@@ -10625,13 +11025,19 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
         "pinned memory cannot be allocated in this thread while the capture is open");
     if (r < 0)
         return r;
-    /* whole pages, as CUDA */
-    *out = size < 4096 || size > SIZE_MAX - 4096
-               ? ds__cpu_memory(size)
-               : aligned_alloc(4096, (size + 4095) & ~(size_t)4095);
-    return *out ? DS_OK
-                : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory",
-                           size);
+    /* whole pages, which are there when the call returns, as CUDA; a dry device has addresses */
+    int touches = size >= DS__TOUCH_PAGE && !ds__cpu_is_dry(size);
+    if (size > SIZE_MAX - DS__TOUCH_PAGE || (touches && size > ds__os_memory()))
+        *out = NULL;
+    else if (size < DS__TOUCH_PAGE)
+        *out = ds__cpu_memory(size);
+    else
+        *out = aligned_alloc(DS__TOUCH_PAGE, (size + DS__TOUCH_PAGE - 1) & ~(DS__TOUCH_PAGE - 1));
+    if (!*out)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
+    if (touches)
+        ds__touch_all(*out, size, (unsigned)ds__cpu.workers);
+    return DS_OK;
 }
 
 static ds_result ds__cpu_host_register(void *ptr, size_t size) {
@@ -11027,6 +11433,7 @@ static ds_result ds__cpu_start(void) {
     if (!error)
         error = pthread_create(&ds__cpu.monitor, NULL, ds__cpu_monitor_main, NULL);
     ds__cpu.monitor_started = error == 0;
+    atomic_store(&ds__callers_gone_fn, ds__cpu_wake_monitor);
     if (error) {
         ds__cpu_stop();
         return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
@@ -11036,6 +11443,7 @@ static ds_result ds__cpu_start(void) {
 
 /* Drains everything, ends the threads, frees. */
 static void ds__cpu_stop(void) {
+    atomic_store(&ds__callers_gone_fn, (void (*)(void))0);
     if (ds__cpu.workers_started && ds__cpu.device)
         ds__cpu_drain();
     ds__cpu_watcher_end();
@@ -12063,7 +12471,8 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
 }
 
 static void ds__cuda_stage_drop(ds__cuda_stage *stage);
-static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s);
+static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                  int destroyed);
 static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 
 /* Whether another stream object has the handle. */
@@ -12076,22 +12485,28 @@ static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     return found;
 }
 
-/* owned: ends the native stream too. CUDA frees it when its work is done. A handle that was
-   borrowed may end at any time from here on, so that nobody could ask any more for the captures
-   that began on it: they are over. */
+/* Returns 1 if nobody can ask for the captures on the stream after its object has ended. A handle
+   that was borrowed may end at any time. The object of a per-thread stream ends after its thread,
+   which alone could end them. */
+static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
+    return s->kind == DS__STREAM_PER_THREAD ||
+           (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s));
+}
+
+/* owned: ends the native stream too. CUDA frees it when its work is done. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
     ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
     ds__cuda_enter_or_not(&scope, s->device);
-    if (DS__UNLIKELY(ds__captures_open()) &&
-        (owned || (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s))))
-        ds__cuda_stop_capture(&scope, s);
+    if (DS__UNLIKELY(ds__captures_open()) && (owned || ds__cuda_ends_captures(s)))
+        ds__cuda_stop_capture(&scope, s, owned);
     if (s->mark)
         ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
     if (owned)
         ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
     if (DS__UNLIKELY(owned && ds__captures_open()))
-        ds__cuda_find_spoilt(&scope, "a stream that was forked into the capture was destroyed");
+        ds__cuda_find_spoilt(
+            &scope, "a stream that was forked into the capture was destroyed before it was joined");
     ds__cuda_leave(&scope);
     if (s->stage)
         ds__cuda_stage_drop(s->stage);
@@ -12103,8 +12518,10 @@ static void ds__cuda_stream_forget(void *stream) {
     ds__cuda_end_stream(stream, 0);
 }
 
+/* A stream whose capture another thread had left open at shutdown has no handle any more. */
 static void ds__cuda_stream_destroy(void *stream) {
-    ds__cuda_end_stream(stream, ((ds__cuda_stream *)stream)->kind == DS__STREAM_NEW);
+    const ds__cuda_stream *s = stream;
+    ds__cuda_end_stream(stream, s->kind == DS__STREAM_NEW && s->handle != NULL);
 }
 
 static void ds__cuda_stream_unwrap(void *stream) {
@@ -12124,7 +12541,7 @@ static void ds__cuda_stream_hide(void *stream) {
     if (DS__LIKELY(!ds__captures_open()) || ds__cuda_is_shared(s))
         return;
     ds__cuda_enter_or_not(&scope, s->device);
-    ds__cuda_stop_capture(&scope, s);
+    ds__cuda_stop_capture(&scope, s, 0);
     ds__cuda_leave(&scope);
 }
 
@@ -13033,9 +13450,11 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
 
 /* s waits for what is on the other stream by now. */
 static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
-    if (s == other ||
-        (s->device == other->device &&
-         ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other)))
+    /* a record and a wait on the legacy stream are a barrier for blocking streams */
+    if (s->kind != DS__STREAM_LEGACY &&
+        (s == other ||
+         (s->device == other->device &&
+          ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))))
         return DS_OK;
     ds__cuda_scope scope;
     const char *call;
@@ -16115,8 +16534,9 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
    (ds__cuda_capture_abandon, ds__cuda_stop_capture). Also holds the submit entry (ds__cuda_submit).
 
    Invariants: ds__cuda_submit takes the direct path only if no capture is open and the operation is
-   not bound to one (DS__OP_INSIDE). A capture on another thread's per-thread stream cannot be ended
-   in CUDA; only devstream's records of it are dropped.
+   not bound to one (DS__OP_INSIDE). CUDA lets only the thread that began a capture end it, unless
+   it is relaxed. At shutdown a capture of another thread ends with its stream. A stream that
+   devstream does not own keeps its capture in CUDA; only devstream's records of it are dropped.
    Locks: All entries except submit and capture_mode take the capture lock and call CUDA under it;
    ds__cuda_active and ds__cuda_give_up expect it. Streams of an abandoned capture end, and
    ds__capture_over runs, after its release. ds__cuda_submit takes locks only as capture_op.h and
@@ -16260,36 +16680,74 @@ static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     return r;
 }
 
-/* Ends a capture whose stream or whose program ends, as far as CUDA lets this thread. Inside of
-   any scope; the lock is held. */
-static ds__cuda_stream *ds__cuda_give_up(const ds__cuda_scope *scope, ds__capture *c) {
+/* Ends a capture in CUDA and destroys its graph, if CUDA lets this thread. Returns 1 if CUDA does
+   not capture any more. Inside of a scope of the capture's device; the lock is held. */
+static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
-    ds__cuda_graph *g = c->body->native;
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t code = cudaErrorUnknown;
     cudaGraph_t graph = NULL;
-    if (!o->per_thread || o->thread == ds__cuda_this_thread()) {
-        cudaError_t code = cudaErrorUnknown;
-        for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++)
-            ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
-    }
+    if (o->per_thread && o->thread != ds__cuda_this_thread())
+        return 0;
+    for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++)
+        ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
     if (graph && !c->into)
         ds__cuda_ignore(scope, cudaGraphDestroy(graph));
-    if (!c->into)
-        g->graph = NULL;
+    if (code == cudaSuccess)
+        return 1;
+    code = cudaStreamIsCapturing(o->handle, &status);
+    ds__cuda_ignore(scope, code);
+    return code != cudaSuccess || status == cudaStreamCaptureStatusNone;
+}
+
+/* Destroys the native stream where a capture began, if devstream owns it: the capture ends with
+   it. Returns 0 if devstream does not own it. The stream's objects stay, without a handle. */
+static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_origin *o) {
+    int owned = 0;
+    ds__lock_take(&ds__cuda.lock);
+    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
+        owned |= s->owned && s->handle == o->handle && s->device == o->device;
+    for (ds__cuda_stream *s = ds__cuda.streams; s && owned; s = s->next)
+        if (s->handle == o->handle && s->device == o->device) {
+            s->handle = NULL;
+            s->hidden = 1;
+            s->blocking = s->owned = 0;
+        }
+    ds__lock_give(&ds__cuda.lock);
+    if (owned)
+        ds__cuda_ignore(scope, cudaStreamDestroy(o->handle));
+    return owned;
+}
+
+/* Drops the records of a capture. ended: CUDA does not capture into its graph any more; otherwise
+   that graph is left to CUDA, since destroying it is undefined. The lock is held. */
+static ds__cuda_stream *ds__cuda_give_up(ds__capture *c, int ended) {
+    if (!c->into || !ended)
+        ((ds__cuda_graph *)c->body->native)->graph = NULL;
     return ds__cuda_capture_over(c);
 }
 
+/* Ends a capture at shutdown. */
 static void ds__cuda_capture_abandon(ds__capture *c) {
     ds__cuda_scope scope;
-    ds__cuda_enter_or_not(&scope, ((ds__cuda_origin *)c->origin)->device);
+    const ds__cuda_origin *o = c->origin;
+    ds__cuda_enter_or_not(&scope, o->device);
     ds__cuda_lock();
-    ds__cuda_stream *streams = ds__cuda_give_up(&scope, c);
+    int ended = ds__cuda_try_end(&scope, c) || ds__cuda_drop_origin(&scope, o);
+    ds__cuda_stream *streams = ds__cuda_give_up(c, ended);
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
+    if (!ended)
+        ds__warn("capture #%llu stays open in CUDA: only the thread that began it can end it, and "
+                 "devstream does not own its stream",
+                 (unsigned long long)c->id);
     ds__cuda_end_siblings(streams);
 }
 
-/* A native stream ends: the captures that began on it are over. */
-static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
+/* A native stream ends: the captures that began on it are over. destroyed: the caller destroys it
+   next, which ends them in CUDA. */
+static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                  int destroyed) {
     for (;;) {
         ds__cuda_stream *streams = NULL;
         ds__cuda_lock();
@@ -16297,7 +16755,7 @@ static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_st
         while (c && (c->driver->type != DS_DEVICE_CUDA || !ds__cuda_began_on(c, s)))
             c = c->next;
         if (c)
-            streams = ds__cuda_give_up(scope, c);
+            streams = ds__cuda_give_up(c, ds__cuda_try_end(scope, c) || destroyed);
         ds__cuda_unlock();
         if (!c)
             return;
@@ -16951,6 +17409,9 @@ static int ds__cuda_settle(int device) {
             continue;
         code = cudaDeviceSynchronize();
         ds__cuda_ignore(&scope, code);
+        /* CUDA keeps a capture open that this thread cannot end: waits for the other streams */
+        if (code == cudaErrorStreamCaptureUnsupported && ds__cuda_wait_streams_of(&scope) == DS_OK)
+            code = cudaSuccess;
         ds__cuda_leave(&scope);
     }
     return code != cudaSuccess;
@@ -17311,7 +17772,8 @@ static ds_result ds__start(void) {
 static ds__thread *ds__thread_state(void);
 
 __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
-    t->arena_stream = 0; /* that of before ds_shutdown is gone */
+    if (t->epoch != ds__g.epoch)
+        ds__tls_forget(t); /* the objects of before ds_shutdown are freed */
     if (t->in_callback)
         return ds__fail(
             DS_ERR_NOT_PERMITTED,
@@ -17482,21 +17944,26 @@ static const ds__driver *ds__driver_of(ds_device d) {
     return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1];
 }
 
-/* pthread's destructor: no call into a driver; a later call of another thread does the work. If
+/* pthread's destructor: no call into a driver, except for a wake-up; a later call of another
+   thread does the work. If
    another destructor of the program still calls devstream on this thread, the thread gets a new
    state. */
 static void ds__thread_ends(void *thread) {
-    ds__tls.thread = NULL;
-    ds__tls.epoch = 0;
+    ds__tls_forget(&ds__tls);
     ds__lock_take(&ds__g.lock);
     /* not after a shutdown, which has freed it */
-    for (ds__thread *t = ds__g.threads; t; t = t->next)
-        if (t == thread) {
-            atomic_store(&t->ended, 1);
-            ds__count_dead(DS__RECLAIM_BATCH);
-            break;
-        }
+    ds__thread *t = ds__g.threads;
+    while (t && t != thread)
+        t = t->next;
+    if (t) {
+        atomic_store(&t->ended, 1);
+        ds__count_dead(DS__RECLAIM_BATCH);
+    }
+    void (*gone_fn)(void) =
+        t && atomic_fetch_sub(&ds__g.callers, 1) == 1 ? atomic_load(&ds__callers_gone_fn) : NULL;
     ds__lock_give(&ds__g.lock);
+    if (gone_fn)
+        gone_fn();
 }
 
 static void ds__stream_drop(ds_stream handle);
@@ -17608,6 +18075,7 @@ static ds__thread *ds__thread_state(void) {
     ds__lock_take(&ds__g.lock);
     t->next = ds__g.threads;
     ds__g.threads = t;
+    atomic_fetch_add(&ds__g.callers, 1);
     ds__lock_give(&ds__g.lock);
     tls->thread = t;
     tls->epoch = ds__g.epoch;
@@ -19051,9 +19519,11 @@ static int ds__stream_batched(const void *object) {
 }
 
 /* Makes the handle stale. A wrapper's native stream and release function are the program's, which
-   expects them back soon. The end of a stream in a capture changes the capture. */
+   expects them back soon. The end of a stream in a capture changes the capture, and the legacy
+   stream counts a blocking stream until its end. */
 static void ds__stream_kill(ds__stream *s) {
-    s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open();
+    s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open() ||
+                (s->flags & DS_STREAM_BLOCKING);
     ds__table_kill(&ds__g.streams, s);
 }
 
@@ -19956,6 +20426,8 @@ static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
         r = ds__submit(s, &op);
+        if (DS__LIKELY(r == DS_OK))
+            atomic_store_explicit(&e->recorded_on, ds__handle(&s->slot), memory_order_relaxed);
         if (DS__UNLIKELY(first))
             ds__event_settle(e, r == DS_OK);
     }
@@ -20023,6 +20495,40 @@ DSDEF ds_result(ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event
     return r;
 }
 
+/* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_id. */
+static const char *ds__stream_text(const ds__stream *s, char *out, size_t size) {
+    ds__lock_take(&ds__g.label_lock);
+    snprintf(out, size, "stream %llu%s%.100s%s of %s:%d", (unsigned long long)s->id,
+             s->label ? " \"" : "", s->label ? s->label : "", s->label ? "\"" : "",
+             ds__type_name(s->device.type), s->device.index);
+    ds__lock_give(&ds__g.label_lock);
+    return out;
+}
+
+/* Adds names to the sentence of a refused wait of stream s, for stream o or, if that is NULL, for
+   event e. If a capture is the reason, both streams are named. */
+__attribute__((cold, noinline)) static ds_result ds__wait_error(const ds__stream *s,
+                                                                const ds__stream *o,
+                                                                const ds__event *e, ds_result r) {
+    char waits[200];
+    char other[200] = "a stream that was destroyed";
+    if (r != DS_ERR_CAPTURE_ISOLATION && r != DS_ERR_CAPTURE_MERGE)
+        return ds__stream_error(s, r);
+    ds__stream_text(s, waits, sizeof waits);
+    if (o)
+        return ds__also(r, " (%s was to wait for %s)", waits,
+                        ds__stream_text(o, other, sizeof other));
+    uint64_t handle = atomic_load_explicit(&e->recorded_on, memory_order_relaxed);
+    ds__stream *recorder = handle ? ds__pin(&ds__g.streams, handle) : NULL;
+    if (recorder) {
+        ds__stream_text(recorder, other, sizeof other);
+        ds__stream_unpin(recorder);
+    }
+    return ds__also(r, " (%s was to wait for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
+                    e->label ? e->label : "", e->label ? "\"" : "", handle ? " recorded on " : "",
+                    handle ? other : "");
+}
+
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind) {
     ds_result r = DS_OK;
     ds__event *e = ds__pin_inline(&ds__g.events, event.id);
@@ -20047,10 +20553,11 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
         ds__op op = ds__op_make(kind);
         op.u.event.event = native;
         op.u.event.object = e;
-        r = (int)(device >> 32) == s->device.type
-                ? ds__submit(s, &op)
-                : ds__fail(DS_ERR_CROSS_DRIVER,
-                           "the event and the stream belong to different drivers");
+        if ((int)(device >> 32) != s->device.type)
+            r = ds__fail(DS_ERR_CROSS_DRIVER,
+                         "the event and the stream belong to different drivers");
+        else if (DS__UNLIKELY((r = s->driver->submit(s->native, &op)) < 0))
+            r = ds__wait_error(s, NULL, e, r);
     }
     if (DS__UNLIKELY(claimed))
         ds__event_settle(e, r == DS_OK);
@@ -20082,7 +20589,9 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
         ds__op op = ds__op_make(DS__OP_WAIT_STREAM);
         op.u.wait.stream = o->native;
         op.u.wait.upto = 0;
-        r = ds__submit(s, &op);
+        r = s->driver->submit(s->native, &op);
+        if (DS__UNLIKELY(r < 0))
+            r = ds__wait_error(s, o, NULL, r);
     }
     if (o)
         ds__stream_unpin(o);
@@ -20589,16 +21098,6 @@ static void ds__memory_end_all(void) {
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
     atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */
-}
-
-/* Something that is nobody's call, into the log. */
-__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
-    char text[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    ds__log(DS_LOG_WARNING, 0, text);
 }
 
 /* core/segment.h - memory of the allocator from the drivers.
@@ -23226,12 +23725,16 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     ds_result r = ds__capture_begin(stream, DS_CAPTURE_THREAD_LOCAL);
     if (r < 0)
         return r;
+    ds__tls.code = DS_OK;
     r = fn(stream, user);
     char before[sizeof ds__tls.error];
     ds_graph graph = { 0 };
-    memcpy(before, ds__tls.error, sizeof before);
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
+    /* otherwise the sentence is that of the call of devstream that failed in it */
+    if (r < 0 && ds__tls.code != r)
+        r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_name)(r), (int)r);
+    memcpy(before, ds__tls.error, sizeof before);
     ds_result end = ds__capture_end(stream, &graph);
     if (r >= 0) {
         *out = graph;
@@ -23409,6 +23912,45 @@ static void ds__capture_give_up(ds__capture *c) {
     ds__capture_over(c, 1);
 }
 
+/* Reports and ends the captures that are open. Returns 1 if there were any. */
+static int ds__shutdown_captures(void) {
+    int open = ds__g.captures != NULL;
+    while (ds__g.captures)
+        ds__capture_give_up(ds__g.captures);
+    return open;
+}
+
+/* Sets the capture mode of the thread in all drivers, so that a capture that CUDA keeps open does
+   not forbid this thread to free memory. Returns the former mode. */
+static ds_capture_mode ds__shutdown_mode(ds_capture_mode mode) {
+    ds_capture_mode before = ds__tls.mode;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++) {
+        if (ds__g.driver[b] && ds__g.driver[b]->capture_mode(mode) == DS_OK && ds__tls.mode != mode)
+            before = ds__tls.mode; /* as CUDA had it */
+        ds__tls.mode = mode;
+    }
+    return before;
+}
+
+/* Waits for all devices and drains the drivers. reported: captures were open, and their reports
+   explain why CUDA may refuse to wait for a device; the drain waits for its streams. */
+static ds_result ds__shutdown_wait(int reported) {
+    ds_result r = DS_OK;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
+            ds_result one =
+                ds__g.driver[b]->device_used(i) ? ds__g.driver[b]->device_synchronize(i) : DS_OK;
+            if (one == DS_ERR_CAPTURE_UNSUPPORTED && reported)
+                one = DS_OK;
+            if (r == DS_OK)
+                r = one;
+        }
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__g.driver[b])
+            ds__g.driver[b]->drain(); /* whatever the result above */
+    return r;
+}
+
 /* Reports and ends what the user left. */
 static void ds__end_table(ds__table *t) {
     for (uint32_t i = 0; i < t->used; i++) {
@@ -23466,19 +24008,9 @@ DSDEF ds_result(ds_shutdown)(void) {
             tls->thread = &own;
             tls->epoch = ds__g.epoch;
         }
-        while (ds__g.captures)
-            ds__capture_give_up(ds__g.captures);
-        for (int b = 0; b < DS_BACKEND_COUNT; b++)
-            for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
-                ds_result one = ds__g.driver[b]->device_used(i)
-                                    ? ds__g.driver[b]->device_synchronize(i)
-                                    : DS_OK;
-                if (r == DS_OK)
-                    r = one;
-            }
-        for (int b = 0; b < DS_BACKEND_COUNT; b++)
-            if (ds__g.driver[b])
-                ds__g.driver[b]->drain(); /* whatever the result above */
+        int reported = ds__shutdown_captures();
+        ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
+        r = ds__shutdown_wait(reported);
         void (*shutdown_fn)(void) = atomic_load(&ds__upper.shutdown_fn);
         void (*rng_shutdown_fn)(void) = atomic_load(&ds__upper.rng_shutdown_fn);
         if (rng_shutdown_fn)
@@ -23495,13 +24027,16 @@ DSDEF ds_result(ds_shutdown)(void) {
                 break;
             ds__thread_free(t);
         }
-        tls->thread = NULL;
+        atomic_store(&ds__g.callers, 0);
+        ds__tls_forget(tls);
         ds__end_table(&ds__g.execs);
         ds__end_table(&ds__g.graphs);
         ds__end_table(&ds__g.streams);
         ds__end_table(&ds__g.events);
         ds__end_table(&ds__g.kernels);
         ds__memory_end_all();
+        if (reported)
+            ds__shutdown_mode(mode);
         for (int b = 0; b < DS_BACKEND_COUNT; b++) {
             if (ds__g.driver[b])
                 ds__g.driver[b]->stop();

@@ -82,7 +82,8 @@ typedef struct ds_mem_config {
     /** sizeof(ds_mem_config) of the caller; the functions below set it */
     size_t size;
     int backend; /**< a ds_mem_backend */
-    /** 1: segments grow in reserved address space where the device can do that */
+    /** 1: segments grow in reserved address space where the device can do that. If the system
+        refuses the address space (RLIMIT_AS), segments are plain, and a warning is logged */
     int expandable_segments;
     /** 1: of equal blocks the one with the lowest address is taken, exactly best fit (torch,
         CuPy); 0: the one freed last, and nearly best fit, which is faster */
@@ -104,7 +105,8 @@ typedef struct ds_mem_config {
     int poison;
     /** bytes directly behind what was asked for (from the next multiple of 4 on) that are filled
         and checked at free, multiple of 512; the check waits for the stream and for recorded
-        uses. Neither poison nor guards are done while a capture is open */
+        uses. Neither poison nor guards are written while a capture is open, nor in a pool that
+        a graph uses */
     size_t guard_bytes;
     /** blocks of this size or more are not split for smaller requests; SIZE_MAX: no limit */
     size_t max_split_size;
@@ -1283,8 +1285,8 @@ static inline DS_MUST_USE ds_result ds_at_mem_validate(const char *file_, int li
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
    ds__m.registry. ds__m.lock comes before the device's `lock`. More than one arena's `lock` is
    held only with the device's. The driver must not be called with a spinning lock held;
-   ds__record_late, ds__note_use and an error path of ds__grow_mapped break this rule. Observers
-   (ds_mem_on_event) may run under all of these but the registry's.
+   ds__record_late and ds__note_use break this rule. Observers (ds_mem_on_event) may run under
+   all of these but the registry's.
    Threads: any. Atomic members may be read without a lock. */
 
 #define DS__UNIT ((size_t)512)
@@ -1597,8 +1599,10 @@ struct ds__mdevice {
     ds_device device;
     size_t total;          /* the device's memory */
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
-    ds__mpool main;        /* the default pool; main.next: the others */
-    ds__domain stats;      /* of all pools */
+    /* 1: address space for a growing segment was not there, and a warning was logged */
+    _Atomic int space_missed;
+    ds__mpool main;   /* the default pool; main.next: the others */
+    ds__domain stats; /* of all pools */
     _Atomic size_t reserved;
     _Atomic size_t limit; /* 0: none */
     ds__lock history_lock;
@@ -2546,6 +2550,7 @@ static ds_result ds__mem_error(void) {
 }
 
 static void ds__unpark_all(ds__arena *a);
+static void ds__bins_sort(ds__arena *a);
 static void ds__event_drop(ds_event event);
 static ds_result ds__event_ask(ds_event event);
 static void ds__muses_drop(ds__arena *a, ds__muse *u);
@@ -2720,6 +2725,7 @@ static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     const ds_mem_config *policy = ds__policy_keep(config);
     if (!policy)
         return 0;
+    int sorts = config->best_fit_by_address && !p->config.best_fit_by_address;
     atomic_store_explicit(&p->policy, policy, memory_order_release);
     p->config = *config;
     p->rounds = 0;
@@ -2735,8 +2741,11 @@ static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     p->split_above[DS__LARGE] = config->single_pool      ? DS__UNIT
                                 : config->segment_growth ? 64 * 1024
                                                          : DS__MIB + 1;
-    for (ds__arena *a = p->arenas; a; a = a->next)
+    for (ds__arena *a = p->arenas; a; a = a->next) {
         ds__arena_apply(a);
+        if (sorts)
+            ds__bins_sort(a);
+    }
     return 1;
 }
 
@@ -2808,11 +2817,24 @@ static ds__mpool *ds__mpool_of(ds_pool pool) {
     return p;
 }
 
-/* A new pool's number is never another one's, before or after a shutdown. */
-static void ds__mpool_name(ds__mpool *p, uint32_t slot) {
-    p->name[0] = 0;
-    p->name[1] = ++ds__m.next_pool;
-    p->id = p->name[1] << 32 | slot;
+/* Sets what a pool has from its creation on: everything but its configuration and its label. A
+   new pool's number is never another one's, before or after a shutdown. The pool of a capture has
+   the capture's number as name. Nobody else can see the pool yet, or the device is stopped. */
+static void ds__mpool_begin(ds__mpool *p, uint32_t slot, const ds_pool_desc *desc,
+                            uint64_t capture) {
+    uint64_t number = ++ds__m.next_pool;
+    p->id = number << 32 | slot;
+    p->name[0] = capture;
+    p->name[1] = capture ? 0 : number;
+    p->alloc_fn = desc->alloc_fn;
+    p->free_fn = desc->free_fn;
+    p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
+    p->use_on_oom = desc->use_on_oom != 0;
+    p->no_split = desc->no_split != 0;
+    p->shareable = desc->shareable != 0;
+    p->limit = desc->limit;
+    p->owners = 1;
+    p->dead = 0;
 }
 
 static void ds__mem_lock_all(ds__mdevice *dev);
@@ -2829,7 +2851,8 @@ static int ds__arena_has_memory(const ds__arena *a) {
 
 /* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
    Programs that capture again and again need no more memory for that. ds__m.lock is held. */
-static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config, char *label) {
+static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
+                                  const ds_pool_desc *desc, char *label, uint64_t capture) {
     ds__mpool *found = NULL;
     ds__mem_lock_all(dev);
     for (ds__mpool *p = dev->main.next; p && !found; p = p->next) {
@@ -2846,30 +2869,24 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
         memset(&found->stats, 0, sizeof found->stats);
         ds__release(found->label);
         found->label = label;
-        found->alloc_fn = NULL;
-        found->free_fn = NULL;
-        found->upstream = (ds_resource){ 0 };
-        found->no_split = found->shareable = 0;
-        found->use_on_oom = 0;
-        found->dead = 0;
-        found->limit = 0;
-        found->owners = 1;
+        ds__mpool_begin(found, (uint32_t)found->id, desc, capture);
         (void)ds__mpool_apply(found, config);
-        ds__mpool_name(found, (uint32_t)found->id);
     }
     ds__mem_unlock_all(dev);
     return found;
 }
 
-/* A new pool with one owner. */
-static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, const char *label) {
-    char *copy = label ? ds__copy_text(label, 255) : NULL;
-    if (label && !copy) {
+/* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
+   the device and the configuration are not used. NULL: out of memory, the error is set. */
+static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
+                                const ds_pool_desc *desc, uint64_t capture) {
+    char *copy = desc->label ? ds__copy_text(desc->label, 255) : NULL;
+    if (desc->label && !copy) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
     pthread_mutex_lock(&ds__m.lock);
-    ds__mpool *p = ds__mpool_again(dev, config, copy);
+    ds__mpool *p = ds__mpool_again(dev, config, desc, copy, capture);
     if (p) {
         pthread_mutex_unlock(&ds__m.lock);
         return p;
@@ -2881,7 +2898,6 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
         return NULL;
     }
     p->dev = dev;
-    p->owners = 1;
     p->label = copy;
     if (ds__m.pool_count == ds__m.pool_room) {
         uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
@@ -2903,7 +2919,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
     int applied = ds__mpool_apply(p, config);
     if (applied) {
         ds__m.pools[ds__m.pool_count++] = p;
-        ds__mpool_name(p, ds__m.pool_count);
+        ds__mpool_begin(p, ds__m.pool_count, desc, capture);
         p->next = dev->main.next;
         dev->main.next = p;
     }
@@ -2927,7 +2943,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
    Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
    arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
    holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
-   arena.h, record_use.h and segment_grow.h have exceptions.
+   arena.h and record_use.h have exceptions.
    Threads: any. */
 
 static void ds__arena_lock(ds__arena *a) {
@@ -3170,7 +3186,7 @@ __attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, 
     if (DS__LIKELY(a->measured) &&
         DS__UNLIKELY((ds__room_less(&a->room[kind], 1, size, asked) |
                       ds__room_less(&a->room[2], 1, size, asked)) < 0) &&
-        a->exact)
+        a->exact && full)
         ds__at_peak(a->tally, a->room);
     if (DS__UNLIKELY(a->own_pool) && a->exact) {
         ds__tally_up(&a->pool->stats.tally, kind, size, asked, full);
@@ -3604,6 +3620,21 @@ static inline void ds__bin_out(ds__arena *a, ds__mblock *b) {
             bins->summary &= ~((uint64_t)1 << i / 64);
     }
     a->free_bytes -= b->size;
+}
+
+/* Sorts the blocks of all bins, when best_fit_by_address is switched on. */
+static void ds__bins_sort(ds__arena *a) {
+    for (int kind = 0; kind < 2; kind++)
+        for (unsigned i = 0; i < DS__BINS; i++) {
+            ds__mblock *rest = a->bins[kind].head[i];
+            a->bins[kind].head[i] = NULL;
+            while (rest) {
+                ds__mblock *b = rest;
+                rest = b->list_next;
+                a->free_bytes -= b->size; /* ds__bin_in adds them */
+                ds__bin_in(a, b, 1);
+            }
+        }
 }
 
 static inline int ds__grows(const ds__segment *s);
@@ -4045,11 +4076,13 @@ static void ds__arena_join(ds__arena *a, ds__stream *s, ds_stream handle) {
     ds__stream *first = ds__pin(&ds__g.streams, a->stream.id);
     if (first)
         ds__stream_unpin(first);
-    else {
+    else { /* it was given away */
+        ds__arena_lock(a);
         a->stream = handle;
         a->stream_id = s->id;
+        ds__arena_unlock(a);
         return;
-    } /* it was given away */
+    }
     for (int i = 0; i < 3; i++)
         if (a->twin[i].id == s->id)
             return;
@@ -4076,15 +4109,33 @@ static int ds__arena_part(ds__arena *a, const ds__stream *s) {
         return 1;
     for (i = 0; i < 3 && !a->twin[i].id;)
         i++;
+    if (i == 3 && !a->crowded)
+        return 0;
+    ds__arena_lock(a);
     if (i == 3) {
-        if (a->crowded)
-            a->stream.id = 0;
-        return a->crowded;
+        a->stream.id = 0;
+    } else {
+        a->stream = a->twin[i].stream;
+        a->stream_id = a->twin[i].id;
+        a->twin[i].id = 0;
     }
-    a->stream = a->twin[i].stream;
-    a->stream_id = a->twin[i].id;
-    a->twin[i].id = 0;
+    ds__arena_unlock(a);
     return 1;
+}
+
+/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while
+   a block of it is taken the arena does not become another stream's. */
+typedef struct ds__owner {
+    ds_stream stream;
+    ds_event end;
+    int orphan;
+} ds__owner;
+
+static ds__owner ds__owner_of(ds__arena *a) {
+    ds__arena_lock(a);
+    ds__owner o = { a->stream, a->end, a->orphan };
+    ds__arena_unlock(a);
+    return o;
 }
 
 /* CUDA lets only its own thread put work on a per-thread stream. When that thread has ended, the
@@ -4832,15 +4883,19 @@ typedef struct ds__outside {
     const char *fn;
     ds_site site;
     ds_capture_mode mode;
+    int mute;
 } ds__outside;
 
+/* Before a function of the program: calls in it report their errors. */
 static ds__outside ds__leave(void) {
-    ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED };
+    ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED, ds__tls.mute };
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    ds__tls.mute = 0;
     return o;
 }
 
 static void ds__return(ds__outside o) {
+    ds__tls.mute = o.mute;
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
     ds__tls.fn = o.fn;
     ds__tls.site = o.site;
@@ -5074,18 +5129,22 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
    quiet block.
    Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
    They release the arena's lock while they call the driver, and take the registry's lock alone.
-   If memory for a description runs out, ds__grow_mapped unmaps pages under the arena's lock.
-   ds__hole_in and ds__hole_out expect the arena's lock.
+   ds__hole_in and ds__hole_out expect the arena's lock. Errors are muted by the caller
+   (ds__tls.mute).
    Threads: any caller's thread with `grow` held. Other threads may allocate and free in the
    arena meanwhile; the block in work is quiet. */
 
-/* A hole goes back into the list, in the order of addresses, with its neighbours that are holes.
-   The arena is locked. */
+/* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.
+   A free block in front of it moves to the bin DS__EDGE. The arena is locked. */
 static void ds__hole_in(ds__arena *a, ds__mblock *b) {
     int kind = b->seg->kind;
+    ds__mblock *prev = b->prev;
     b->state = DS_BLOCK_UNMAPPED;
-    if (b->prev && b->prev->state == DS_BLOCK_UNMAPPED && !b->prev->quiet) {
-        ds__mblock *prev = b->prev;
+    if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
+        ds__bin_out(a, prev);
+        ds__bin_in(a, prev, a->pool->config.best_fit_by_address);
+    }
+    if (prev && prev->state == DS_BLOCK_UNMAPPED && !prev->quiet) {
         prev->size += b->size;
         prev->next = b->next;
         if (b->next)
@@ -5133,7 +5192,8 @@ static void ds__hole_out(ds__arena *a, ds__mblock *b) {
         b->list_next->list_prev = b->list_prev;
 }
 
-/* Address space for another growing segment. DS_ERR_UNSUPPORTED: this device has none. */
+/* Reserves address space for another growing segment. DS_ERR_UNSUPPORTED: the device cannot do
+   that, or the system has no such address space left (RLIMIT_AS), which is logged once. */
 static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__policy(a->pool);
     ds__mdevice *dev = a->dev;
@@ -5149,8 +5209,12 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     if (reserve < 16 * page)
         reserve = 16 * page;
     ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
+    if (r == DS_ERR_OUT_OF_MEMORY && !atomic_exchange(&dev->space_missed, 1))
+        ds__warn("%s; plain segments are used instead of growing ones "
+                 "(expandable_segments_reserve sets the size)",
+                 ds__tls.aside);
     if (r < 0)
-        return r;
+        return r == DS_ERR_OUT_OF_MEMORY ? DS_ERR_UNSUPPORTED : r;
     size_t asked = page;
     page = (page + least - 1) / least * least;
     reserve = reserve / page * page; /* whole pages; what is behind them stays unused */
@@ -5209,150 +5273,154 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     return r;
 }
 
+/* Returns the lowest hole that makes room for `size` together with the free blocks beside it, or
+   NULL. The arena is locked. */
+static ds__mblock *ds__hole_for(ds__arena *a, int kind, size_t size) {
+    const ds_mem_config *c = ds__policy(a->pool);
+    size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
+    for (ds__mblock *h = a->holes[kind]; h; h = h->list_next) {
+        /* empty, and of another policy */
+        if (!h->seg->mapped && h->seg->native != page)
+            continue;
+        size_t room = h->size;
+        if (h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet)
+            room += h->prev->size;
+        if (h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet)
+            room += h->next->size;
+        if (room >= size)
+            return h;
+    }
+    return NULL;
+}
+
+/* Takes `count` descriptions of blocks, for cuts after a driver call: a cut must not fail when
+   pages are mapped or unmapped already. 0: out of memory, none is taken. The arena is locked. */
+static int ds__spares_take(ds__arena *a, ds__mblock **spares, int count) {
+    for (int i = 0; i < count; i++) {
+        spares[i] = ds__mblock_new(a);
+        if (spares[i])
+            continue;
+        while (i-- > 0)
+            ds__mblock_drop(a, spares[i]);
+        return 0;
+    }
+    return 1;
+}
+
+/* Maps pages of a hole, at most `need` bytes, and makes them a free block. The arena is locked,
+   is unlocked for the driver call, and is locked again. */
+static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
+    ds__segment *s = h->seg;
+    ds__mblock *spare = NULL;
+    ds__mblock *prev =
+        h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
+    size_t before = prev ? prev->size : 0;
+    size_t need = size > before ? size - before : 1;
+    need = (need + s->page - 1) / s->page * s->page;
+    if (need > h->size)
+        need = h->size;
+    if (!ds__spares_take(a, &spare, 1))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
+    ds__hole_out(a, h);
+    h->quiet = 1;
+    if (prev) {
+        ds__bin_out(a, prev);
+        prev->quiet = 1;
+    }
+    ds__arena_unlock(a);
+
+    ds_result r = ds__map(a, s, h->ptr, need);
+
+    ds__arena_lock(a);
+    ds__mblock_drop(a, spare);
+    /* its neighbours may have been freed meanwhile */
+    if (prev) {
+        prev->quiet = 0;
+        (void)ds__merge_in(a, prev);
+    }
+    if (r == DS_OK && need < h->size)
+        ds__hole_in(a, ds__cut(a, h, need));
+    h->quiet = 0; /* not before the rest has found its place */
+    if (r < 0) {
+        ds__hole_in(a, h);
+        return r;
+    }
+    s->mapped += need;
+    ds__count_reserved(a, s->kind, (int64_t)need);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)h->ptr, need, a->stream_id,
+                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    (void)ds__merge_in(a, h);
+    return DS_OK;
+}
+
 /* Lets a growing segment grow until it has a free block of `size`. `grow` is held, no spinning
    lock. */
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
-        ds__mblock *h;
-        ds__mblock *prev = NULL;
-        const ds_mem_config *c = ds__policy(a->pool);
-        size_t before = 0;
-        size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
         ds__arena_lock(a);
-        /* the lowest that will do, with what is free beside it */
-        for (h = a->holes[kind]; h; h = h->list_next) {
-            /* empty, and of another policy */
-            if (!h->seg->mapped && h->seg->native != page)
-                continue;
-            prev = h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
-            before = prev ? prev->size : 0;
-            size_t behind =
-                h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet ? h->next->size : 0;
-            if (before + h->size + behind >= size)
-                break;
-        }
-        if (!h) {
-            ds__arena_unlock(a);
-            ds_result r = again ? DS_ERR_OUT_OF_MEMORY : ds__grow_space(a, kind, size);
-            if (r < 0)
-                return r;
-            continue;
-        }
-        ds__segment *s = h->seg;
-        size_t need = size > before ? size - before : 1;
-        need = (need + s->page - 1) / s->page * s->page;
-        if (need > h->size)
-            need = h->size;
-        ds__mblock *fresh = h;
-        int whole = need == h->size;
-        ds__hole_out(a, h);
-        h->quiet = 1;
-        if (prev) {
-            ds__bin_out(a, prev);
-            prev->quiet = 1;
-        }
+        ds__mblock *h = ds__hole_for(a, kind, size);
+        ds_result r = h ? ds__hole_map(a, h, size) : DS_ERR_OUT_OF_MEMORY;
         ds__arena_unlock(a);
-
-        ds_result r = ds__map(a, s, h->ptr, need);
-
-        ds__arena_lock(a);
-        /* its neighbours may have been freed meanwhile */
-        if (prev) {
-            prev->quiet = 0;
-            (void)ds__merge_in(a, prev);
-        }
-        if (r == DS_OK && !whole) {
-            ds__mblock *rest = ds__cut(a, h, need);
-            if (rest)
-                ds__hole_in(a, rest);
-            else
-                r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
-            if (!rest) {
-                for (size_t i = 0; i < need; i += s->page)
-                    DS_IGNORE(ds__driver_of(a->dev->device)
-                                  ->space_unmap(a->dev->device.index, h->ptr + i, s->page));
-                ds__unreserve(a, need);
-            }
-        }
-        h->quiet = 0; /* not before the rest has found its place */
-        if (r < 0) {
-            ds__hole_in(a, h);
-            ds__arena_unlock(a);
+        if (h)
             return r;
-        }
-        s->mapped += need;
-        ds__count_reserved(a, kind, (int64_t)need);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)fresh->ptr, need,
-                     a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line,
-                     NULL);
-        (void)ds__merge_in(a, fresh);
-        ds__arena_unlock(a);
-        return DS_OK;
+        r = again ? DS_ERR_OUT_OF_MEMORY : ds__grow_space(a, kind, size);
+        if (r < 0)
+            return r;
     }
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Takes the memory of whole pages in a free block away, which is in no list and quiet; the
-   stream has passed all uses of it. `grow` is held. */
+/* Unmaps the whole pages of a free block that is quiet and in no bin; the stream has passed all
+   uses of it. Returns the bytes; 0: the block is as before. `grow` is held. */
 static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__segment *s = b->seg;
+    ds__mblock *spares[2];
     size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page;
     size_t to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page;
     size_t done = 0;
+    ds_result r = DS_OK;
     /* the end: what stays is low */
     if (to - from > s->page && most <= to - from - s->page)
         from = to - (most + s->page - 1) / s->page * s->page;
-    if (to > from) {
-        const ds__driver *driver = ds__driver_of(a->dev->device);
-        ds_result r = DS_OK;
-        for (; from + done < to && r == DS_OK; done += s->page)
-            r = driver->space_unmap(a->dev->device.index, s->base + from + done, s->page);
-        if (r < 0)
-            done -= s->page;
-        DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
-    }
     ds__arena_lock(a);
-    ds__mblock *middle = b;
-    ds__mblock *rest = NULL;
-    size_t front = (size_t)(s->base + from - b->ptr);
-    if (done && front)
-        middle = ds__cut(a, b, front);
-    if (done && middle && middle->size > done)
-        rest = ds__cut(a, middle, done);
-    /* no memory to describe that: what is unmapped is lost with its addresses */
-    if (done && (!middle || (!rest && middle->size > done))) {
-        b->quiet = 1;
-        b->state = DS_BLOCK_UNMAPPED;
-        if (middle) {
-            middle->state = DS_BLOCK_UNMAPPED;
-            middle->quiet = 1;
-        }
-    } else if (done) {
-        middle->quiet = 0;
-        ds__hole_in(a, middle);
-        if (rest) {
-            rest->quiet = 0;
-            (void)ds__merge_in(a, rest);
-        }
+    int spare = ds__spares_take(a, spares, 2);
+    ds__arena_unlock(a);
+    for (; spare && from + done < to && r == DS_OK; done += s->page)
+        r = ds__driver_of(a->dev->device)
+                ->space_unmap(a->dev->device.index, s->base + from + done, s->page);
+    if (r < 0)
+        done -= s->page;
+    DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
+
+    ds__arena_lock(a);
+    for (int i = 0; spare && i < 2; i++)
+        ds__mblock_drop(a, spares[i]);
+    if (!done) {
+        b->quiet = 0;
+        (void)ds__merge_in(a, b);
+        ds__arena_unlock(a);
+        return 0;
     }
-    if (!done || (middle && middle != b)) {
+    size_t front = (size_t)(s->base + from - b->ptr);
+    ds__mblock *hole = front ? ds__cut(a, b, front) : b;
+    ds__mblock *rest = hole->size > done ? ds__cut(a, hole, done) : NULL;
+    hole->quiet = 0;
+    ds__hole_in(a, hole);
+    if (rest)
+        (void)ds__merge_in(a, rest);
+    if (front) { /* after the hole, which decides on the bin */
         b->quiet = 0;
         (void)ds__merge_in(a, b);
     }
-    if (done) {
-        s->mapped -= done;
-        ds__count_reserved(a, s->kind, -(int64_t)done);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
-                     a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line,
-                     NULL);
-    }
+    s->mapped -= done;
+    ds__count_reserved(a, s->kind, -(int64_t)done);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
+                 a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
-    if (done) {
-        pthread_mutex_lock(&ds__m.registry);
-        ds__granules(s, s->base + from, done, 0);
-        pthread_mutex_unlock(&ds__m.registry);
-        ds__unreserve(a, done);
-    }
+    pthread_mutex_lock(&ds__m.registry);
+    ds__granules(s, s->base + from, done, 0);
+    pthread_mutex_unlock(&ds__m.registry);
+    ds__unreserve(a, done);
     return done;
 }
 
@@ -5380,14 +5448,15 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
    not known to be done. */
 static int ds__arena_drain(ds__arena *a) {
     ds_result r;
+    ds__owner o = ds__owner_of(a);
     ds__tls.quiet++;
     /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
     ds__tls.upper_locked++;
-    if (a->orphan && a->end.id) {
-        r = ds__event_sync(a->end, DS__FOREVER);
+    if (o.orphan && o.end.id) {
+        r = ds__event_sync(o.end, DS__FOREVER);
     } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
         ds__muse *u = ds__muse_new(a, a->dev->device);
-        r = u ? ds__event_record_outside(u->event, a->stream) : DS_NOT_READY;
+        r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
         if (r == DS_OK)
             r = ds__event_sync(u->event, DS__FOREVER);
         ds__arena_lock(a);
@@ -5445,7 +5514,9 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
                 ds__arena_unlock(a);
                 /* now, for each: others may use the stream meanwhile */
                 if (s->page && ds__drain_aside(a)) {
-                    done += ds__unmap_block(a, found, most - done);
+                    size_t unmapped = ds__unmap_block(a, found, most - done);
+                    done += unmapped;
+                    stays = !unmapped; /* the block is in its bin again */
                 } else if (s->page) {
                     ds__arena_lock(a);
                     found->quiet = 0;
@@ -5724,21 +5795,6 @@ static int ds__try(ds__wanted *q) {
     return q->block != NULL;
 }
 
-/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while
-   a block of it is taken the arena does not become another stream's. */
-typedef struct ds__owner {
-    ds_stream stream;
-    ds_event end;
-    int orphan;
-} ds__owner;
-
-static ds__owner ds__owner_of(ds__arena *a) {
-    ds__arena_lock(a);
-    ds__owner o = { a->stream, a->end, a->orphan };
-    ds__arena_unlock(a);
-    return o;
-}
-
 /* Whether the request's stream can wait for the owner. */
 static int ds__can_await(const ds__wanted *q, ds__owner o) {
     /* nobody knows when its stream was done */
@@ -5910,10 +5966,10 @@ static ds_result ds__grow(ds__wanted *q) {
     if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
         !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
-        if (r == DS_ERR_UNSUPPORTED)
-            dev->has_space = 0;
-        else if (dev->has_space < 0)
+        if (r != DS_ERR_UNSUPPORTED)
             dev->has_space = 1;
+        else if (!dev->space_missed)
+            dev->has_space = 0;
     }
     if (r == DS_ERR_UNSUPPORTED)
         r = ds__grow_plain(a, q->kind, q->size);
@@ -5939,9 +5995,12 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
             return freed;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
+        int mute = ds__tls.mute;
+        ds__tls.mute = 0; /* the program's own calls report their errors */
         ds__mtls.in_shortage = 1;
         freed |= fn(dev->device, size, user) != 0;
         ds__mtls.in_shortage = 0;
+        ds__tls.mute = mute;
         ds__tls.fn = name;
         ds__tls.site = site;
     }
@@ -6579,6 +6638,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     if (u && u->recorded != 1)
         now = 0;
     char *start = b->ptr;
+    ds_event event = { u ? u->event.id : 0 };
     ds__arena_unlock(a);
     if (!own && foreign)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
@@ -6593,7 +6653,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
         return ds__mem_error();
     }
     if (now)
-        r = ds__event_record(u ? u->event : fresh->event, stream, DS__OP_RECORD);
+        r = ds__event_record(u ? event : fresh->event, stream, DS__OP_RECORD);
     ds__arena_lock(a);
     int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
     if (fresh && r == DS_OK && still) {
@@ -6696,12 +6756,13 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
    poisons the block. ds__poison_on and ds__poison_late poison freed blocks at once or later.
 
    Invariants: Poison and guards are fills in stream order. Neither is made while a capture is
-   known to be open, because work in a capture is the user's only. A guard begins directly
+   open, because work in a capture is the user's only, nor in a pool that a graph uses, because
+   its launches write to the pool's memory at any time. A guard begins directly
    behind the requested bytes, rounded up to 4, and is checked only where one was filled
    (`guarded`). The policy may have changed since, or a capture was open then. A block with
    `stale` set must be poisoned before it is free.
-   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__poison_on and
-   ds__poison_late hold back new captures (ds__g.begin) around their fills. ds__watched_free may
+   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc,
+   ds__poison_on and ds__poison_late hold back new captures (ds__g.begin) around their fills. ds__watched_free may
    block the host until the uses of the block and the work of its stream are done.
    Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
    allocator (ds__direct_giver), so a capture may begin on the block's stream meanwhile. */
@@ -6713,24 +6774,30 @@ static char *ds__guard_of(const ds__mblock *b) {
     return b->ptr + ((b->asked + 3) & ~(size_t)3);
 }
 
+/* Whether the allocator may write to memory of a pool now. */
+static int ds__may_write(const ds__mpool *p) {
+    return !ds__captures_open() && !p->graphs;
+}
+
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     ds__mblock *b = q->block;
     ds_result r = ds__check(q->a->pool, 2);
-    if (r == DS_OK && guard && !ds__captures_open() &&
+    if (r < 0 || !guard)
+        return r;
+    ds__hold_captures();
+    if (ds__may_write(q->a->pool) &&
         (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK)
         b->guarded = (uint32_t)guard;
+    ds__let_captures();
     return r;
 }
 
-/* Overwrites a freed block on a stream that comes behind all who used it. What a graph used is
-   its own: launches may use it again. */
+/* Overwrites a freed block on a stream that has passed all uses of the block. No lock is held. */
 static void ds__poison_on(ds__mblock *b, ds_stream stream) {
-    const ds__muse *u = b->uses;
-    while (u && !u->capture)
-        u = u->next;
+    const ds__mpool *p = atomic_load(&b->seg->arena)->pool;
     ds__tls.mute++;
     ds__hold_captures();
-    if (!u && !ds__captures_open())
+    if (ds__may_write(p))
         DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
     ds__let_captures();
     ds__tls.mute--;
@@ -6754,7 +6821,7 @@ static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
     if (s) {
         ds_stream giver = { ds__handle(&s->slot) };
         ds__hold_captures(); /* also keeps two threads' fills and records in one order */
-        if (!ds__captures_open() && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
+        if (ds__may_write(a->pool) && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
             ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
             DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
         ds__let_captures();
@@ -6810,11 +6877,12 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
        takes it before */
     if (ds__policy(a->pool)->poison) {
         const ds__muse *u = b->uses;
-        int alone = !b->exported &&
-                    (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !a->orphan);
+        ds__owner o = ds__owner_of(a);
+        int alone =
+            !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !o.orphan);
         b->stale = 1;
         if (alone)
-            ds__poison_on(b, b->lent ? u->stream : a->stream);
+            ds__poison_on(b, b->lent ? u->stream : o.stream);
         else if (!u && !b->exported && !b->seg->direct)
             (void)ds__poison_late(a, b, 0);
     }
@@ -7067,16 +7135,15 @@ static ds__stream *ds__direct_giver(ds__mdevice *dev) {
    has ended: behind that one's end. 1: it was done. */
 static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
     ds_result r;
-    ds__stream *s = ds__pin(&ds__g.streams, a->stream.id);
+    ds__stream *s = ds__pin(&ds__g.streams, ds__owner_of(a).stream.id);
     if (s) {
         r = ds__direct_put(s, b, wait);
         ds__stream_unpin(s);
         if (r == DS_OK || !wait)
             return r == DS_OK;
     }
-    ds__arena_lock(a);
-    ds_event end = { a->orphan ? a->end.id : 0 };
-    ds__arena_unlock(a);
+    ds__owner o = ds__owner_of(a);
+    ds_event end = { o.orphan ? o.end.id : 0 };
     /* nobody knows when the stream is done, or it is another thread's */
     if (!end.id && !wait)
         return 0;
@@ -7095,9 +7162,10 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
 /* The work on a plain block's own stream counts like a use. When the stream has ended its end
    does; 0: that has not come, or nobody knows when. */
 static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
-    ds_stream handle = a->stream;
+    ds__owner o = ds__owner_of(a);
+    ds_stream handle = o.stream;
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
-    int alive = s && !a->orphan;
+    int alive = s && !o.orphan;
     if (s)
         ds__stream_unpin(s);
     if (alive) {
@@ -7115,9 +7183,8 @@ static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
         ds__arena_unlock(a);
         return 1;
     }
-    ds__arena_lock(a);
-    ds_event end = { a->orphan ? a->end.id : 0 };
-    ds__arena_unlock(a);
+    o = ds__owner_of(a);
+    ds_event end = { o.orphan ? o.end.id : 0 };
     if (wait == DS__WAIT_ALL)
         return ds__arena_drain(a);
     ds_result r = end.id && !ds__captures_open() ? ds__event_ask(end) : DS_NOT_READY;
@@ -7315,8 +7382,6 @@ static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
 static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
     ds__mdevice *dev;
     ds_result r = ds__mem_used(device, &dev);
-    if (out_released)
-        *out_released = 0;
     if (r < 0 || !dev)
         return r;
     if (ds__captures_open())
@@ -7348,6 +7413,8 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
 }
 
 DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_mem_empty_cache");
     return ds__mem_empty(device, 0, out_released);
 }
@@ -7382,6 +7449,8 @@ DSDEF ds_result(ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
 }
 
 DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_mem_trim");
     return ds__mem_empty(device, keep, out_released);
 }
@@ -7722,24 +7791,18 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
         return ds__mem_error();
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
     c.backend = DS_MEM_NATIVE;
-    ds__mpool *p = ds__mpool_new(dev, &c, desc->label);
+    ds_pool_desc d = *desc;
+    if (d.upstream) {
+        d.alloc_fn = ds__no_alloc;
+        d.free_fn = ds__no_free;
+    }
+    /* the device's own need no copy: they count anyway */
+    size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
+    if (by_config && (!d.limit || by_config < d.limit))
+        d.limit = by_config;
+    ds__mpool *p = ds__mpool_new(dev, &c, &d, 0);
     if (!p)
         return DS_ERR_OUT_OF_MEMORY;
-    p->alloc_fn = desc->alloc_fn;
-    p->free_fn = desc->free_fn;
-    p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
-    if (desc->upstream) {
-        p->alloc_fn = ds__no_alloc;
-        p->free_fn = ds__no_free;
-    }
-    p->use_on_oom = desc->use_on_oom != 0;
-    p->no_split = desc->no_split != 0;
-    p->shareable = desc->shareable != 0;
-    p->limit = desc->limit;
-    /* the device's own need no copy: they count anyway */
-    size_t by_config = desc->config ? ds__config_limit(desc->config, dev->total) : 0;
-    if (by_config && (!p->limit || by_config < p->limit))
-        p->limit = by_config;
     out->id = p->id;
     return DS_OK;
 }
@@ -8267,10 +8330,8 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        if (!(p = ds__mpool_new(wish->dev, &c, NULL)))
+        if (!(p = ds__mpool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
             return DS_ERR_OUT_OF_MEMORY;
-        p->name[0] = capture;
-        p->name[1] = 0;
     } else {
         ds__mpool_own(p);
     }
@@ -8690,7 +8751,8 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
         }
     }
     for (const ds__mblock *b = a->pending; b; b = b->list_next) {
-        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->uses || b->stale),
+        /* a thread that handles a quiet block changes its uses and its poison without the lock */
+        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
                   "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
         listed++;
@@ -10170,7 +10232,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     DS__RESOLVE(device);
     ds__mdevice *dev = ds__mem_device(device);
     if (!dev)
-        return DS_ERR_OUT_OF_MEMORY;
+        return ds__mem_error();
     if (!(atomic_load(&dev->watch) & (1u << DS_ACTION_ANNOTATION | DS__WATCHED)))
         return DS_OK;
     ds__mremark *m = ds__alloc(sizeof *m);
@@ -12105,8 +12167,7 @@ static ds__mdevice *ds__pinned_device(void) {
    it counts as gone even if the driver reports an error.
    Locks: ds__host.clock_lock around the times only. The driver is called, and may block, so no
    spinning lock may be held. The caller of ds__pinned_source_alloc holds the arena's `grow`.
-   Threads: caller's threads. ds__touch_all starts up to 127 threads to touch the pages; they
-   block all signals and are joined before it returns. */
+   Threads: caller's threads. */
 
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
@@ -12118,48 +12179,6 @@ static void ds__clock_add(ds__clock *c, uint64_t since) {
     c->total += ns;
     c->count++;
     ds__lock_give(&ds__host.clock_lock);
-}
-
-/* Writing to each page makes the system give it memory, which registering would do one page
-   after the other. */
-typedef struct ds__touched {
-    char *from;
-    char *to;
-} ds__touched;
-
-static void *ds__touch(void *range) {
-    const ds__touched *t = range;
-    for (volatile char *at = t->from; at < t->to; at += DS__HOST_PAGE)
-        *at = 0;
-    return NULL;
-}
-
-static void *ds__touch_thread(void *range) {
-    ds__os_block_signals();
-    return ds__touch(range);
-}
-
-static void ds__touch_all(char *ptr, size_t size, unsigned threads) {
-    pthread_t thread[128];
-    ds__touched part[128];
-    /* each has a MiB at least */
-    unsigned n = size / DS__MIB < threads ? (unsigned)(size / DS__MIB) : threads;
-    unsigned started = 0;
-    if (n < 1)
-        n = 1;
-    size_t step = (size / n + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
-    for (unsigned i = 0; i < n; i++) {
-        size_t from = i * step < size ? i * step : size;
-        size_t to = from + step < size ? from + step : size;
-        part[i] = (ds__touched){ ptr + from, ptr + to };
-    }
-    while (started + 1 < n &&
-           pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0)
-        started++;
-    for (unsigned i = started; i < n; i++)
-        ds__touch(&part[i]);
-    while (started)
-        pthread_join(thread[--started], NULL);
 }
 
 /* Ordinary memory that is registered. */
@@ -13469,13 +13488,13 @@ static void ds__resource_shutdown(void) {
    Defines the records for memory that processes share, and their global state (ds__share). The
    exporter has exported segments (ds__hoard) and exports (ds__sent, one for each block). The
    importer has opened segments (ds__guest) and imports (ds__got, one for each block). ds__parcel
-   is the content of an IPC handle.
+   is the content of an IPC handle, and ds__stake_facts what the exporter's registry says.
 
    Policy:
    1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
-      block names its segment, the place in the segment, and its export slot (ds__stake) in the
-      process's shared-memory registry (ds__board). The handle also names an event behind the
-      work enqueued so far on the block's stream.
+      block names its export slot (ds__stake) in the process's shared-memory registry (ds__board).
+      The slot names the block's segment, the place in the segment, and an event behind the work
+      enqueued so far on the block's stream. So a changed handle cannot give another size.
    2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
       when it opens the segment. A lease is a number that only a living process holds. So any
       process that looks at a lease of a dead process takes it back.
@@ -13510,7 +13529,6 @@ typedef struct ds__hoard {
     uint32_t stake;      /* from the first export on */
     uint32_t generation; /* from the first export on: not 0 */
     int over;            /* the allocator has given it back */
-    unsigned char handle[64];
 } ds__hoard;
 
 /* An exported block, until it is free. */
@@ -13567,29 +13585,23 @@ static struct {
     uint64_t looked_ns;
 } ds__share = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-/* What the bytes of a handle say. */
+/* The content of a handle. It comes from outside: all but `inner` names the export slot, and
+   `inner` is checked against the size there. */
 typedef struct ds__parcel {
     uint8_t version;
-    uint8_t type;
-    uint8_t has_event;
-    uint8_t zero;
+    uint8_t type; /* of the devices, for the sentence; the segment's slot decides */
+    uint8_t zero[2];
     int32_t pid;
     int32_t fd;
     uint32_t stake;
     uint32_t generation;
-    uint32_t seg_stake;
-    uint32_t seg_generation;
-    uint32_t unused;
+    uint32_t zero_too;
     uint64_t cookie;
-    uint64_t block; /* where the block begins in the segment */
-    uint64_t size;
-    uint64_t inner; /* where the pointer is in the block */
-    uint64_t seg_size;
-    unsigned char memory[64];
-    unsigned char event[64];
+    uint64_t inner;          /* where the pointer is in the block */
+    unsigned char rest[216]; /* zero */
 } ds__parcel;
 
-enum { DS__PARCEL_VERSION = 1 };
+enum { DS__PARCEL_VERSION = 2 };
 
 /* alloc/ipc_lease.h - export slots and leases.
 
@@ -13608,9 +13620,10 @@ enum { DS__PARCEL_VERSION = 1 };
    Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
    on driver threads. */
 
-/* A stake on the own board. The boards' mutex is held. */
-static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_generation) {
-    uint32_t i = b->free_stake ? b->free_stake - 1 : b->stakes;
+/* A stake on the own board, with what importers read of it. The boards' mutex is held. */
+static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint32_t *out,
+                               uint32_t *out_generation) {
+    uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
     if (i >= DS__STAKES)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "a process can have %d blocks and segments exported at a time", DS__STAKES);
@@ -13618,9 +13631,10 @@ static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_genera
     if (b->free_stake)
         b->free_stake = (uint32_t)s->next;
     else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s))
-        b->stakes++;
+        atomic_fetch_add(&b->sheet->stakes, 1);
     else
         return ds__board_short();
+    memcpy(&s->facts, facts, sizeof s->facts);
     uint64_t generation = (atomic_load(&s->word) >> 1) + 1;
     atomic_store(&s->word, generation << 1 | 1);
     *out = i;
@@ -13662,8 +13676,11 @@ static int ds__stake_leased(uint32_t i, int look) {
 }
 
 /* Takes a lease of another process's stake; that of a process that is gone when no other is
-   free. */
+   free. The stake's facts stay as they are until ds__lease_drop. No stake has generation 0. */
 static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
+    DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
+                "the handle names export slot %u, and process %d has %u", stake, b->pid,
+                atomic_load(&b->sheet->stakes));
     ds__stake *s = &b->sheet->stake[stake];
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
@@ -13701,7 +13718,7 @@ static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
    blocks ds_mem_export waits for the stream.
    Locks: ds_mem_export and the functions of segments take ds__share.mutex; the order is in
    ipc_types.h. Callers of the functions of segments usually hold `grow` of an arena. Driver
-   calls run under ds__share.mutex, and so does the wait for a stream in ds__sent_order.
+   calls that do not wait for work run under ds__share.mutex; waits for a stream do not.
    ds__share_hold expects the arena's lock and takes ds__share.lock.
    Threads: any caller's thread. */
 
@@ -13834,27 +13851,30 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
 /* The name and the stake of the segment, made at its first export. The mutex is held. */
 static ds_result ds__hoard_export(ds__hoard *h) {
     ds__board *b;
+    unsigned char handle[64];
     if (h->generation)
         return DS_OK;
-    ds_result r =
-        ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, h->handle);
+    ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, handle);
     if (r < 0)
         return r;
+    ds__stake_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
+    memcpy(facts.handle, handle, sizeof facts.handle);
     ds__boards_lock();
     r = ds__board_own(&b);
     if (r == DS_OK)
-        r = ds__stake_new(b, &h->stake, &h->generation);
+        r = ds__stake_new(b, &facts, &h->stake, &h->generation);
     ds__boards_unlock();
     return r;
 }
 
-/* What importers do is ordered behind what is on the block's stream so far: by the record's
-   event, or it is waited for. `end`: of a stream that has ended. */
-static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event end) {
+/* Orders what importers do behind the work on the block's stream so far by the record's event. If
+   there is none, *out_wait is set. */
+static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, int *out_wait) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     ds_result r = DS_OK;
+    *out_wait = !of || !s->event.id;
     if (!of)
-        return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
+        return DS_OK;
     ds__hold_captures();
     if (ds__is_capturing(of))
         r = ds__fail(
@@ -13863,21 +13883,45 @@ static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event en
     else if (s->event.id)
         r = ds__event_record(s->event, stream, DS__OP_RECORD);
     ds__let_captures();
-    if (r == DS_OK && !s->event.id)
-        r = ds__stream_sync(stream, DS__FOREVER);
     ds__stream_unpin(of);
     return r;
 }
 
-/* A record for a block. The mutex is held. */
-static ds_result ds__sent_new(ds__mblock *b, char *ptr, ds__sent **out) {
+/* Waits for the work on the block's stream so far; `end` is the last work of a stream that has
+   ended. No lock is held: another thread may have to share memory before the stream goes on. */
+static ds_result ds__sent_wait(ds_stream stream, ds_event end) {
+    ds__stream *of = ds__pin(&ds__g.streams, stream.id);
+    if (!of)
+        return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
+    ds_result r = ds__stream_sync(stream, DS__FOREVER);
+    ds__stream_unpin(of);
+    return r;
+}
+
+/* What an export needs to know of a block, as it is found under its arena's lock. */
+typedef struct ds__exported {
+    ds__mblock *block;
+    char *start;
+    char *base;
+    size_t size;
+    ds_stream stream;
+    ds_event end;
+    int shareable;
+} ds__exported;
+
+/* A record for a block of the segment. The mutex is held. */
+static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sent **out) {
     ds__sent *s = ds__alloc(sizeof *s);
     if (!s)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
-    s->block = b;
-    s->ptr = ptr;
+    s->block = x->block;
+    s->ptr = x->start;
+    ds__stake_facts facts = { .size = x->size,
+                              .offset = (uint64_t)(x->start - x->base),
+                              .segment = h->stake,
+                              .segment_generation = h->generation };
     ds__boards_lock();
-    ds_result r = ds__stake_new(ds__boards.own, &s->stake, &s->generation);
+    ds_result r = ds__stake_new(ds__boards.own, &facts, &s->stake, &s->generation);
     ds__boards_unlock();
     if (r < 0) {
         ds__release(s);
@@ -13895,26 +13939,23 @@ static ds_result ds__sent_new(ds__mblock *b, char *ptr, ds__sent **out) {
     return DS_OK;
 }
 
-static ds_result ds__sent_event(const ds__sent *s, ds__parcel *p) {
+/* Importers find the record's event on its export slot, from its first record on. The mutex is
+   held. */
+static ds_result ds__sent_event(const ds__sent *s) {
+    ds__stake_facts *facts = &ds__boards.own->sheet->stake[s->stake].facts;
+    unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
-    ds_result r = native ? e->driver->event_export(native, p->event) : DS_OK;
-    p->has_event = r == DS_OK && native;
+    ds_result r = DS_OK;
+    if (native && !atomic_load(&facts->has_event) &&
+        (r = e->driver->event_export(native, handle)) == DS_OK) {
+        memcpy(facts->handle, handle, sizeof facts->handle);
+        atomic_store(&facts->has_event, 1);
+    }
     if (e)
         ds__event_unpin(e);
     return r;
 }
-
-/* What an export needs to know of a block, as it is found under its arena's lock. */
-typedef struct ds__exported {
-    ds__mblock *block;
-    char *start;
-    char *base;
-    size_t size;
-    ds_stream stream;
-    ds_event end;
-    int shareable;
-} ds__exported;
 
 static int ds__export_look(const void *ptr, ds__exported *x) {
     ds__arena *a = NULL;
@@ -13951,8 +13992,8 @@ static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
     return same;
 }
 
-/* The mutex is held. */
-static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
+/* The mutex is held. *out_wait: ds__sent_wait is still to come. */
+static ds_result ds__block_export(const ds__exported *x, ds__parcel *p, int *out_wait) {
     ds__sent *s;
     ds__sent *fresh = NULL;
     ds__hoard *h = ds__share.hoards;
@@ -13967,12 +14008,12 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
     ds__lock_take(&ds__share.lock);
     s = ds__sent_find(x->start, 0);
     ds__lock_give(&ds__share.lock);
-    if (!s && (r = ds__sent_new(x->block, x->start, &fresh)) == DS_OK)
+    if (!s && (r = ds__sent_new(x, h, &fresh)) == DS_OK)
         s = fresh;
     if (r == DS_OK)
-        r = ds__sent_order(s, x->stream, x->end);
+        r = ds__sent_order(s, x->stream, out_wait);
     if (r == DS_OK)
-        r = ds__sent_event(s, p);
+        r = ds__sent_event(s);
     if (r == DS_OK && !ds__export_mark(x, fresh))
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                      (void *)x->start);
@@ -13988,12 +14029,6 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
     p->cookie = ds__boards.own->cookie;
     p->stake = s->stake;
     p->generation = s->generation;
-    p->seg_stake = h->stake;
-    p->seg_generation = h->generation;
-    p->block = (uint64_t)(x->start - x->base);
-    p->size = x->size;
-    p->seg_size = h->size;
-    memcpy(p->memory, h->handle, sizeof p->memory);
     return DS_OK;
 }
 
@@ -14019,9 +14054,12 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
                 "the block at %p is not of a shareable pool (ds_pool_desc), and only such memory "
                 "can be opened by other processes",
                 (void *)x.start);
+    int wait = 0;
     pthread_mutex_lock(&ds__share.mutex);
-    ds_result r = ds__block_export(&x, &p);
+    ds_result r = ds__block_export(&x, &p, &wait);
     pthread_mutex_unlock(&ds__share.mutex);
+    if (r == DS_OK && wait)
+        r = ds__sent_wait(x.stream, x.end);
     ds__share_collect_by_the_way();
     if (r < 0)
         return r;
@@ -14039,9 +14077,9 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
    Invariants: A block that is imported several times on a device has one record (ds__got) and
    one address. `open` counts imports to be closed; `left` also counts closed imports before
    their callback. A segment (ds__guest) stays open as long as it has a record of a block. An IPC
-   handle is checked before any of its fields is used.
+   handle names an export slot only: sizes and places are read there, under the slot's lease.
    Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
-   stream of a close has failed, the host waits for the stream under that mutex. The registries'
+   stream of a close has failed, the host waits for the stream without that mutex. The registries'
    mutex is taken inside. ds__got_passed takes no lock.
    Threads: any caller's thread. ds__got_passed runs on a driver thread, as the callback on the
    stream, or on the caller's thread after a failure. */
@@ -14097,36 +14135,44 @@ static void ds__got_collect(int all) {
     }
 }
 
-/* The segment of another process, opened if it is not; the board is the caller's, or the
-   segment's from now on. The mutex is held. */
-static ds_result ds__guest_of(ds_device device, const ds__parcel *p, ds__board *b,
+/* Opens the memory of a segment whose lease was just taken. The mutex is held. */
+static ds_result ds__guest_open(ds__guest *q) {
+    const ds__stake_facts *facts = &q->board->sheet->stake[q->stake].facts;
+    void *base = NULL;
+    if (facts->device_type != (uint32_t)q->device.type)
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "the memory is not of a %s device and cannot be imported on one",
+                        ds__type_name(q->device.type));
+    q->size = (size_t)facts->size;
+    ds_result r = ds__shared_segment_open(q->device, facts->handle, q->size, &base);
+    q->base = base;
+    return r;
+}
+
+/* The segment of a block of another process, opened if it is not; the board is the caller's, or
+   the segment's from now on. The mutex is held. */
+static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds__board *b,
                               ds__guest **out) {
     ds__guest *q = ds__share.guests;
-    while (q && (q->board != b || q->stake != p->seg_stake || q->generation != p->seg_generation ||
-                 q->device.index != device.index || q->device.type != device.type))
+    while (q && (q->board != b || q->stake != block->segment ||
+                 q->generation != block->segment_generation || q->device.index != device.index ||
+                 q->device.type != device.type))
         q = q->next;
     if ((*out = q) != NULL)
         return DS_OK;
     if (!(q = ds__alloc(sizeof *q)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
-    ds_result r = ds__lease_take(b, p->seg_stake, p->seg_generation, &q->lease);
-    if (r < 0) {
-        ds__release(q);
-        return r;
-    }
-    void *base = NULL;
-    r = ds__shared_segment_open(device, p->memory, (size_t)p->seg_size, &base);
-    if (r < 0) {
-        ds__lease_drop(b, p->seg_stake, q->lease);
-        ds__release(q);
-        return r;
-    }
     q->device = device;
     q->board = b;
-    q->base = base;
-    q->size = (size_t)p->seg_size;
-    q->stake = p->seg_stake;
-    q->generation = p->seg_generation;
+    q->stake = block->segment;
+    q->generation = block->segment_generation;
+    ds_result r = ds__lease_take(b, q->stake, q->generation, &q->lease);
+    if (r == DS_OK && (r = ds__guest_open(q)) < 0)
+        ds__lease_drop(b, q->stake, q->lease);
+    if (r < 0) {
+        ds__release(q);
+        return r;
+    }
     ds__boards_lock();
     b->users++;
     ds__boards_unlock();
@@ -14154,6 +14200,13 @@ static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__b
     return NULL;
 }
 
+/* The handle's pointer must be inside of the block. */
+static ds_result ds__inner_check(const ds__parcel *p, size_t size) {
+    DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
+                (unsigned long long)p->inner, size);
+    return DS_OK;
+}
+
 /* The mutex is held. */
 static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b, ds__got **out) {
     uint32_t lease;
@@ -14161,9 +14214,13 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
     ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
     if (r < 0)
         return r;
-    ds__got *g = ds__alloc(sizeof *g);
-    r = g ? ds__guest_of(device, p, b, &q)
-          : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    const ds__stake_facts *facts = &b->sheet->stake[p->stake].facts;
+    ds__got *g = NULL;
+    r = ds__inner_check(p, (size_t)facts->size);
+    if (r == DS_OK && !(g = ds__alloc(sizeof *g)))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    if (r == DS_OK)
+        r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
         ds__release(g);
         ds__lease_drop(b, p->stake, lease);
@@ -14171,8 +14228,8 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
     }
     q->blocks++;
     g->guest = q;
-    g->ptr = q->base + p->block;
-    g->size = (size_t)p->size;
+    g->ptr = q->base + facts->offset;
+    g->size = (size_t)facts->size;
     g->stake = p->stake;
     g->generation = p->generation;
     g->lease = lease;
@@ -14185,11 +14242,12 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
 }
 
 /* The stream goes on behind what the exporter had put on its own. */
-static ds_result ds__parcel_wait(ds_device device, const ds__parcel *p, ds_stream stream) {
+static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
+    const ds__stake_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
     ds_event event = { 0 };
-    if (!p->has_event)
+    if (!atomic_load(&facts->has_event))
         return DS_OK;
-    ds_result r = ds__event_open(device, p->event, &event);
+    ds_result r = ds__event_open(g->guest->device, facts->handle, &event);
     if (r == DS_OK)
         r = ds__wait_event(stream, event, DS__OP_WAIT);
     ds__event_drop(event);
@@ -14208,7 +14266,11 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
     ds__got *g = ds__got_again(device, p, b);
     if (!g)
         r = ds__got_new(device, p, b, &g);
-    if (r == DS_OK && (r = ds__parcel_wait(device, p, stream)) < 0) {
+    else
+        r = ds__inner_check(p, g->size);
+    if (r == DS_OK)
+        r = ds__got_wait(g, stream);
+    if (r < 0 && g) {
         g->open--;
         ds__got_passed(stream, r, g);
         ds__got_collect(0);
@@ -14222,14 +14284,14 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
 
 /* Whether the bytes can have come from ds_mem_export. */
 static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
+    static const ds__parcel none;
     DS__REQUIRE(p->version != 0 && p->version <= 64, "these bytes are no handle of ds_mem_export");
     if (p->version != DS__PARCEL_VERSION)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the handle has version %d, and %d is the newest that is known here",
                         p->version, DS__PARCEL_VERSION);
-    DS__REQUIRE(p->stake < DS__STAKES && p->seg_stake < DS__STAKES && p->seg_size &&
-                    p->block < p->seg_size && p->size <= p->seg_size - p->block &&
-                    p->inner < p->size,
+    DS__REQUIRE(p->stake < DS__STAKES && !memcmp(p->zero, none.zero, sizeof p->zero) &&
+                    !p->zero_too && !memcmp(p->rest, none.rest, sizeof p->rest),
                 "these bytes are no handle of ds_mem_export");
     if (p->type != device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -14277,8 +14339,9 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     return r;
 }
 
-/* The stream is told to end the import there. The mutex is held. */
-static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
+/* The stream is told to end the import there. *out_wait: it has failed; the caller waits for it
+   and calls ds__got_passed. The mutex is held. */
+static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int *out_wait) {
     ds__op op = ds__op_make(DS__OP_CALLBACK);
     op.u.host.fn = NULL;
     op.u.host.callback = ds__got_passed;
@@ -14290,11 +14353,9 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
                         "imported memory cannot be closed on a stream that captures");
     ds_result r = ds__submit(s, &op);
     /* nothing more runs there once what runs now is over */
-    if (r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED) {
-        DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
-        ds__got_passed(stream, r, g);
+    *out_wait = r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED;
+    if (*out_wait)
         r = DS_OK;
-    }
     if (r == DS_OK)
         g->open--;
     return r;
@@ -14305,6 +14366,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
+    int wait = 0;
     pthread_mutex_lock(&ds__share.mutex);
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
@@ -14313,9 +14375,13 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     else if (g->guest->device.type != s->device.type)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
     else
-        r = ds__got_close(g, s, stream);
+        r = ds__got_close(g, s, stream, &wait);
     ds__got_collect(0);
     pthread_mutex_unlock(&ds__share.mutex);
+    if (wait) {
+        DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
+        ds__got_passed(stream, DS_OK, g);
+    }
     ds__stream_unpin(s);
     ds__share_collect_by_the_way();
     return r;

@@ -258,8 +258,9 @@ typedef struct ds_init_desc {
 DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
 
 /** Waits for all work (blocks), reports every object that was not destroyed by label through the
-    log (level warning), ends the threads and frees everything. All handles become invalid; the
-    next call starts afresh. Does nothing when devstream is not in use. No other thread may be
+    log (level warning), ends the threads and frees everything. A capture that is still open, of
+    any thread, is reported in the same way and ended. All handles become invalid; the next call
+    starts afresh. Does nothing when devstream is not in use. No other thread may be
     inside of devstream. At process exit it is not needed: then nothing is drained or joined. A
     shared object that holds devstream must call it before dlclose. A positive result never
     occurs; DS_ERR_FAILED reports that a device had failed (everything is freed all the same). */
@@ -526,12 +527,15 @@ DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
     yours: DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_stream_destroy(ds_stream stream);
 /** DS_OK when all work so far is done, DS_NOT_READY when not, DS_ERR_FAILED after a failure.
-    Never blocks. On the legacy stream this counts the work of the device's blocking streams too
-    (on CUDA: of those that devstream knows, and of the per-thread streams the caller's only,
-    since CUDA cannot name another thread's). */
+    Never blocks. On the legacy stream this counts the work of the device's blocking streams too:
+    of those that devstream knows, and of the per-thread streams the caller's only. It need not
+    count the pending work of destroyed streams, nor that of other threads' per-thread streams;
+    ds_device_synchronize waits for all. */
 DSDEF DS_MUST_USE ds_result ds_stream_query(ds_stream stream);
 /** Blocks until all work put on the stream before the call is done. The caller may run
-    operations that this work depends on (kernels, copies, fills), never a host function. */
+    operations that this work depends on (kernels, copies, fills), never a host function. On the
+    legacy stream it waits for the work that ds_stream_query counts there, and need not wait for
+    that of destroyed streams or of other threads' per-thread streams. */
 DSDEF DS_MUST_USE ds_result ds_stream_synchronize(ds_stream stream);
 /** As ds_stream_synchronize, for at most timeout_ns nanoseconds; then DS_NOT_READY. Runs nothing
     itself. */
@@ -763,7 +767,8 @@ DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_
     start of an allocation is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_free(void *ptr);
 /** Allocates pinned host memory, which copies of all devices reach without blocking, and kernels
-    of GPUs at the same address; aligned to 512. size 0 gives NULL and DS_OK. */
+    of GPUs at the same address; aligned to 512. All its pages are there when the call returns.
+    size 0 gives NULL and DS_OK. */
 DSDEF DS_MUST_USE ds_result ds_host_alloc(size_t size, void **out);
 /** Frees it; blocks until the work of all devices is done, as cudaFreeHost may. NULL is allowed. */
 DSDEF DS_MUST_USE ds_result ds_host_free(void *ptr);
@@ -1373,7 +1378,8 @@ DSDEF DS_MUST_USE ds_result ds_capture_exchange_mode(ds_capture_mode *mode);
 typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
 /** Captures what fn(stream, user) puts on the stream, thread-local: calls that would spoil the
     capture are refused in this thread and other threads are left alone. If fn fails the capture
-    is ended and its result returned; the stream is as before in any case. */
+    is ended and its result returned; the stream is as before in any case. ds_last_error is then
+    the sentence of the call that failed inside of fn, or names the result of fn. */
 DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user,
                                                 ds_graph *out);
 
@@ -1595,10 +1601,12 @@ typedef struct ds_cpu_fabric {
 typedef struct ds_cpu_desc {
     /** virtual devices, 1 to DS_CPU_MAX_DEVICES; 0: 1 [DEVSTREAM_CPU_DEVICES] */
     int devices;
-    /** threads that run copies, fills and kernels, 1 to 256; 0: one per processor, at least 2
+    /** threads that run copies, fills and kernels, 1 to 256; 0: one per processor, at least 2; less
+        processors count where the affinity mask or cpu.max of a control group says so
         [DEVSTREAM_CPU_WORKERS] */
     int workers;
-    /** bytes of each device; 0: the machine's memory [DEVSTREAM_CPU_MEMORY] */
+    /** bytes of each device; 0: the machine's memory, or the smallest memory.max of the
+        process's control groups [DEVSTREAM_CPU_MEMORY] */
     size_t memory_limit;
     /** devices x devices, row = device that reaches, 1 = can; NULL: all can */
     const unsigned char *peer_access;
@@ -2701,7 +2709,8 @@ typedef struct ds_mem_config {
     /** sizeof(ds_mem_config) of the caller; the functions below set it */
     size_t size;
     int backend; /**< a ds_mem_backend */
-    /** 1: segments grow in reserved address space where the device can do that */
+    /** 1: segments grow in reserved address space where the device can do that. If the system
+        refuses the address space (RLIMIT_AS), segments are plain, and a warning is logged */
     int expandable_segments;
     /** 1: of equal blocks the one with the lowest address is taken, exactly best fit (torch,
         CuPy); 0: the one freed last, and nearly best fit, which is faster */
@@ -2723,7 +2732,8 @@ typedef struct ds_mem_config {
     int poison;
     /** bytes directly behind what was asked for (from the next multiple of 4 on) that are filled
         and checked at free, multiple of 512; the check waits for the stream and for recorded
-        uses. Neither poison nor guards are done while a capture is open */
+        uses. Neither poison nor guards are written while a capture is open, nor in a pool that
+        a graph uses */
     size_t guard_bytes;
     /** blocks of this size or more are not split for smaller requests; SIZE_MAX: no limit */
     size_t max_split_size;
@@ -5192,7 +5202,7 @@ static inline DS_MUST_USE ds_result ds_at_rng_fill(const char *file_, int line_,
 /* os/os.h - entry to the operating-system layer.
 
    Refuses unsupported processors and compilers, and includes the rooms of this layer. Other
-   layers include this file and not linux.h or lock.h.
+   layers include this file and not the rooms themselves.
 
    Invariants: except for entry files and the list of drivers, no other room may have a
    conditional around an include. Linux on x86-64 and aarch64 is the only platform so far.
@@ -5205,6 +5215,179 @@ static inline DS_MUST_USE ds_result ds_at_rng_fill(const char *file_, int line_,
 #if !defined(__STDC_VERSION__) || __STDC_VERSION__ < 201112L || defined(__STDC_NO_ATOMICS__)
 #error "devstream needs C11 with atomics: compile with -std=c11 or newer"
 #endif
+
+/* os/cgroup.h - limits of control groups.
+
+   Reads how many processors and how much memory the control groups of this process allow
+   (ds__cgroup_limits). linux.h has the limits of the machine and of the affinity mask, and takes
+   the smaller ones.
+
+   Policy:
+   1. /proc/self/cgroup has the process's group in each hierarchy, and /proc/self/mountinfo where a
+      hierarchy is mounted and which group is on top there. In a container that is often the
+      container's own group.
+   2. A group has the limits of the groups above it too. So the smallest limit on the path from the
+      process's group to the top counts.
+   3. Version 2 has cpu.max and memory.max. Version 1 has cpu.cfs_quota_us with cpu.cfs_period_us,
+      and memory.limit_in_bytes. A machine may have both.
+
+   Invariants: a file that is missing or unreadable is no limit. A limit of processors is rounded
+   up, so it is at least 1. Paths longer than DS__CGROUP_PATH and paths with escaped characters
+   are not followed.
+   Locks: none.
+   Threads: any; no function keeps state of its own. */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
+
+enum { DS__CGROUP_PATH = 1024 };
+
+typedef struct ds__cgroup_limit {
+    uint64_t processors; /* UINT64_MAX: no limit */
+    uint64_t memory;     /* bytes; UINT64_MAX: no limit */
+} ds__cgroup_limit;
+
+/* Reads a line and drops what does not fit; 0: there is no line any more. */
+static int ds__cgroup_line(FILE *f, char *line, int size) {
+    if (!fgets(line, size, f))
+        return 0;
+    size_t n = strlen(line);
+    if (n && line[n - 1] == '\n')
+        line[n - 1] = 0;
+    else
+        for (int c = 0; c != '\n' && c != EOF;)
+            c = fgetc(f);
+    return 1;
+}
+
+/* Whether a list with commas has the name. */
+static int ds__cgroup_lists(const char *list, const char *name) {
+    size_t n = strlen(name);
+    for (;;) {
+        size_t one = strcspn(list, ",");
+        if (one == n && strncmp(list, name, n) == 0)
+            return 1;
+        if (!list[one])
+            return 0;
+        list += one + 1;
+    }
+}
+
+/* The process's group in the hierarchy of a controller of version 1, or in that of version 2 (""),
+   as its path from the top of the hierarchy. 0: it has none. */
+static int ds__cgroup_of_process(const char *root, const char *controller, char *out) {
+    char line[DS__CGROUP_PATH];
+    int found = 0;
+    snprintf(line, sizeof line, "%s/proc/self/cgroup", root);
+    FILE *f = fopen(line, "re");
+    while (f && !found && ds__cgroup_line(f, line, sizeof line)) {
+        char *list = strchr(line, ':');
+        char *path = list ? strchr(list + 1, ':') : NULL;
+        if (!path)
+            continue;
+        *path++ = 0;
+        found = *controller ? ds__cgroup_lists(list + 1, controller) : !list[1];
+        if (found)
+            memcpy(out, path, strlen(path) + 1);
+    }
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* The one or two numbers of a file; the first is UINT64_MAX if there is no limit. */
+static void ds__cgroup_numbers(const char *folder, const char *name, uint64_t out[2]) {
+    char text[2 * DS__CGROUP_PATH];
+    char *end = text;
+    out[0] = UINT64_MAX;
+    out[1] = 0;
+    int n = snprintf(text, sizeof text, "%s/%s", folder, name);
+    FILE *f = n > 0 && (size_t)n < sizeof text ? fopen(text, "re") : NULL;
+    if (f && ds__cgroup_line(f, text, 64) && *text >= '0' && *text <= '9') {
+        out[0] = strtoull(text, &end, 10);
+        out[1] = strtoull(end, NULL, 10);
+    }
+    if (f)
+        fclose(f);
+}
+
+/* Takes the limits of one group into account. */
+static void ds__cgroup_look(const char *folder, int version, ds__cgroup_limit *limit) {
+    uint64_t cpu[2];
+    uint64_t memory[2];
+    uint64_t period[2];
+    ds__cgroup_numbers(folder, version == 2 ? "cpu.max" : "cpu.cfs_quota_us", cpu);
+    ds__cgroup_numbers(folder, version == 2 ? "memory.max" : "memory.limit_in_bytes", memory);
+    if (version == 1) {
+        ds__cgroup_numbers(folder, "cpu.cfs_period_us", period);
+        cpu[1] = period[0] == UINT64_MAX ? 0 : period[0];
+    }
+    if (cpu[0] != UINT64_MAX && cpu[1]) {
+        uint64_t processors = cpu[0] / cpu[1] + (cpu[0] % cpu[1] != 0);
+        if (processors && processors < limit->processors)
+            limit->processors = processors;
+    }
+    if (memory[0] && memory[0] < limit->memory)
+        limit->memory = memory[0];
+}
+
+/* Takes the limits of a group and of all groups above it into account. `top` is the group at the
+   mount point. */
+static void ds__cgroup_climb(const char *root, const char *point, const char *top,
+                             const char *group, int version, ds__cgroup_limit *limit) {
+    char folder[2 * DS__CGROUP_PATH];
+    size_t n = strcmp(top, "/") == 0 ? 0 : strlen(top);
+    if (strncmp(group, top, n) == 0 && (group[n] == '/' || !group[n]))
+        group += n;
+    else
+        group = ""; /* the process's own group is not visible here */
+    int base = snprintf(folder, sizeof folder, "%s%s", root, point);
+    int length = snprintf(folder, sizeof folder, "%s%s%s", root, point, group);
+    if (base < 0 || length < 0 || (size_t)length >= sizeof folder)
+        return;
+    ds__cgroup_look(folder, version, limit);
+    while (length > base) {
+        if (folder[--length] != '/')
+            continue;
+        folder[length] = 0;
+        ds__cgroup_look(folder, version, limit);
+    }
+}
+
+/* The smallest limits of all groups of the process. `root` stands before the paths of all files:
+   "" except in tests. */
+DS__SEAM static ds__cgroup_limit ds__cgroup_limits(const char *root) {
+    static const char *const controllers[] = { "cpu", "memory" };
+    ds__cgroup_limit limit = { UINT64_MAX, UINT64_MAX };
+    char line[4 * DS__CGROUP_PATH];
+    char top[DS__CGROUP_PATH];
+    char point[DS__CGROUP_PATH];
+    char group[DS__CGROUP_PATH];
+    char type[32];
+    char options[256];
+    snprintf(line, sizeof line, "%s/proc/self/mountinfo", root);
+    FILE *f = fopen(line, "re");
+    while (f && ds__cgroup_line(f, line, sizeof line)) {
+        /* 36 35 98:0 /top /point options [fields] - type source options */
+        const char *rest = strstr(line, " - ");
+        if (!rest || sscanf(line, "%*s %*s %*s %1023s %1023s", top, point) != 2 ||
+            sscanf(rest, " - %31s %*s %255s", type, options) != 2)
+            continue;
+        if (strcmp(type, "cgroup2") == 0 && ds__cgroup_of_process(root, "", group))
+            ds__cgroup_climb(root, point, top, group, 2, &limit);
+        for (int i = 0; i < 2 && strcmp(type, "cgroup") == 0; i++)
+            if (ds__cgroup_lists(options, controllers[i]) &&
+                ds__cgroup_of_process(root, controllers[i], group))
+                ds__cgroup_climb(root, point, top, group, 1, &limit);
+    }
+    if (f)
+        fclose(f);
+    return limit;
+}
 
 /* os/linux.h - Linux, C library and processor.
 
@@ -5219,8 +5402,9 @@ static inline DS_MUST_USE ds_result ds_at_rng_fill(const char *file_, int line_,
    Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
    requested without waiting. The kernel releases it when the file is closed or the process
    ends.
-   Threads: any; no function keeps state of its own. ds__os_block_signals changes the mask of
-   the calling thread only, which must be a thread of the library. */
+   Threads: any; no function keeps state of its own. ds__os_library_thread and
+   ds__os_take_signals change the mask of the calling thread only, which must be a thread of the
+   library. */
 
 #include <dirent.h>
 #include <errno.h>
@@ -5248,7 +5432,6 @@ extern int madvise(void *at, size_t size, int advice);
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define DS__FOREVER UINT64_MAX
-#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
 
 #if defined(__SANITIZE_THREAD__)
 #define DS__SANITIZED 1
@@ -5302,20 +5485,27 @@ DS__SEAM static void ds__futex_wake(_Atomic uint32_t *word, int count) {
     syscall(SYS_futex, word, 129 /* FUTEX_WAKE_PRIVATE */, count, NULL, NULL, 0);
 }
 
-/* Processors this process may run on. */
+/* Processors of which this process may use the time: by its affinity mask and by the quota of its
+   control groups. */
 DS__SEAM static int ds__os_processors(void) {
     unsigned long mask[64];
     long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
     int n = 0;
     for (long i = 0; i < bytes / (long)sizeof mask[0]; i++)
         n += __builtin_popcountl(mask[i]);
+    uint64_t quota = ds__cgroup_limits("").processors;
+    if ((uint64_t)n > quota)
+        n = (int)quota;
     return n > 0 ? n : 1;
 }
 
+/* Bytes of memory that this process may use: the machine's, or less by its control groups. */
 DS__SEAM static size_t ds__os_memory(void) {
     long pages = sysconf(_SC_PHYS_PAGES);
     long page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
+    size_t all = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
+    uint64_t limit = ds__cgroup_limits("").memory;
+    return all > limit ? (size_t)limit : all;
 }
 
 /* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size
@@ -5395,8 +5585,8 @@ DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name))
 static int ds__os_is_memfd(const char *path, uint64_t cookie) {
     char link[96];
     char name[48];
-    snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
-    return ds__os_link(path, link, sizeof link) && strstr(link, name) != NULL;
+    int n = snprintf(name, sizeof name, "/memfd:devstream-%016llx", (unsigned long long)cookie);
+    return ds__os_link(path, link, sizeof link) && strncmp(link, name, (size_t)n) == 0;
 }
 
 /* The memory of another process; -1, and errno says why: ENOENT when that has ended or closed
@@ -5414,7 +5604,10 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     if (got < 0)
         return -1;
     snprintf(mine, sizeof mine, "/proc/self/fd/%d", got);
-    if (ds__os_is_memfd(mine, cookie) && (size_t)lseek(got, 0, SEEK_END) == size)
+    /* its size is for good: a page that is cut off later would be a signal */
+    int seals = fcntl(got, 1034 /* F_GET_SEALS */);
+    if (ds__os_is_memfd(mine, cookie) && seals >= 0 && (seals & 6) == 6 &&
+        (size_t)lseek(got, 0, SEEK_END) == size)
         return got;
     close(got);
     errno = ENOENT;
@@ -5499,10 +5692,13 @@ DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_
         syscall(SYS_nanosleep, &nap, NULL);
 }
 
-/* The library's threads take no signals: handlers run on the threads of the program. Left open
+#define DS__OS_THREAD_NAME "devstream" /* at most 15 characters */
+
+/* Prepares a thread of the library. It has a name by which ds__os_program_ended knows it, and it
+   takes no signals: handlers run on the threads of the program. Left open
    are the C library's own (32 to 34: setuid asks every thread with one) and those of a fault,
    which belong to the thread that has it. */
-DS__SEAM static void ds__os_block_signals(void) {
+DS__SEAM static void ds__os_library_thread(void) {
     static const int
         open[] = { 32,           33,          34,          4 /* ILL */,   5 /* TRAP */,
                    6 /* ABRT */, 7 /* BUS */, 8 /* FPE */, 11 /* SEGV */, 31 /* SYS */ };
@@ -5510,6 +5706,34 @@ DS__SEAM static void ds__os_block_signals(void) {
     for (size_t i = 0; i < sizeof open / sizeof open[0]; i++)
         set &= ~((uint64_t)1 << (open[i] - 1));
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
+    syscall(SYS_prctl, 15 /* PR_SET_NAME */, DS__OS_THREAD_NAME, 0, 0, 0);
+}
+
+/* The calling thread of the library takes all signals from now on. */
+DS__SEAM static void ds__os_take_signals(void) {
+    uint64_t set = 0;
+    syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
+}
+
+/* Whether this entry of /proc/self/task is a living thread of the program. */
+static int ds__os_is_program_thread(const char *name) {
+    char path[300];
+    char line[64];
+    if (*name < '0' || *name > '9')
+        return 0;
+    snprintf(path, sizeof path, "/proc/self/task/%s/stat", name);
+    FILE *f = fopen(path, "re");
+    const char *rest = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    if (f)
+        fclose(f);
+    /* "1 (name) S ...": it has ended, or it is of a devstream of this process */
+    return rest && rest[1] && rest[2] != 'Z' && rest[2] != 'X' &&
+           !strstr(line, "(" DS__OS_THREAD_NAME ")");
+}
+
+/* Whether all threads of the program have ended, the main thread included. */
+DS__SEAM static int ds__os_program_ended(void) {
+    return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
 }
 
 /* os/lock.h - spin lock.
@@ -5578,10 +5802,12 @@ static inline void ds__lock_give(ds__lock *lock) {
    Invariants: ds__tls.thread is valid only if `epoch` equals ds__g.epoch. While in_callback is
    set, public calls are refused, except those callable anywhere. While upper_locked is not 0,
    nothing is reclaimed. The entries of `hit` are valid only for the table version in
-   hit_version.
+   hit_version. ds__tls_forget clears all pointers of the block that a shutdown makes invalid.
    Locks: none.
    Threads: each thread uses its own block only. Threads of the library have a block, too, but no
    thread state (`thread`). */
+
+#include <string.h>
 
 typedef struct ds__thread ds__thread;
 
@@ -5637,6 +5863,18 @@ typedef struct ds__tls_block {
 
 static __thread ds__tls_block ds__tls;
 
+/* Clears every pointer that the thread remembers into memory that ds_shutdown or the thread's end
+   frees. A new member that remembers such a pointer must be cleared here. */
+static void ds__tls_forget(ds__tls_block *t) {
+    t->thread = NULL;
+    t->epoch = 0;
+    t->arena_stream = 0;
+    t->arena_slot = NULL;
+    t->arena = NULL;
+    t->hit_version = 0;
+    memset(t->hit, 0, sizeof t->hit);
+}
+
 #ifndef DEVSTREAM_STATIC
 __thread ds_site ds_call_site;
 #endif
@@ -5645,7 +5883,8 @@ __thread ds_site ds_call_site;
 
    Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
    front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
-   argument. The public functions ds_result_name, ds_result_text and ds_last_error are here, too.
+   argument. ds__warn writes a warning to the log. The public functions ds_result_name,
+   ds_result_text and ds_last_error are here, too.
 
    Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
    errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
@@ -5725,6 +5964,16 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
     vsnprintf(to + n, sizeof t->error - n, format, args);
     va_end(args);
     return r;
+}
+
+/* Reports to the log at level warning, without a code and without the thread's call site. */
+__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    ds__log(DS_LOG_WARNING, 0, text);
 }
 
 /* base/handle.h - handles and their tables.
@@ -6093,6 +6342,8 @@ typedef struct ds__event {
     int imported;
     const ds__driver *driver; /* of the first record; set before `native` */
     _Atomic int64_t device;   /* -1 unbound, else type << 32 | index */
+    /* the handle of the stream of the last record by a call, for sentences; 0: none */
+    _Atomic uint64_t recorded_on;
     unsigned flags;
     char *label;
     ds_site made;
@@ -6531,6 +6782,7 @@ static struct {
     ds__table execs;
     ds__lock lock;       /* of what follows */
     ds__thread *threads; /* all of them */
+    _Atomic int callers; /* living threads that have a state */
     _Atomic int dead;    /* ended threads and retired objects, in shares of DS__RECLAIM_BATCH */
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
@@ -6565,6 +6817,9 @@ static struct {
     void (*_Atomic shutdown_fn)(void);
     void (*_Atomic rng_shutdown_fn)(void); /* the same, for the generators */
 } ds__upper;
+
+/* Called when the last thread that has a state ends. It may only wake a thread. */
+static void (*_Atomic ds__callers_gone_fn)(void);
 
 static void ds__count_dead(int n) {
     atomic_fetch_add(&ds__g.dead, n);
@@ -7222,12 +7477,71 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
                                         "%zu bytes at %p are not what was mapped", size, ptr);
 }
 
+/* base/touch.h - gives memory its pages at once.
+
+   ds__touch_all writes to each page of a range, on several threads if the range is large. The
+   system gives a page to memory at the first write. Without ds__touch_all the first copy or the
+   registration would wait for that, one page after the other.
+
+   Invariants: One byte of each page is set to 0. The caller's thread does the work of threads that
+   cannot be started.
+   Locks: none.
+   Threads: any. The threads that are started block all signals and are joined before ds__touch_all
+   returns. */
+
+#define DS__TOUCH_PAGE ((size_t)4096)
+#define DS__TOUCH_THREADS 128
+#define DS__TOUCH_LEAST ((size_t)1 << 20) /* bytes for each thread */
+
+typedef struct ds__touched {
+    char *from;
+    char *to;
+} ds__touched;
+
+static void *ds__touch(void *range) {
+    const ds__touched *t = range;
+    for (volatile char *at = t->from; at < t->to; at += DS__TOUCH_PAGE)
+        *at = 0;
+    return NULL;
+}
+
+static void *ds__touch_thread(void *range) {
+    ds__os_library_thread();
+    return ds__touch(range);
+}
+
+/* Touches the pages of a range on at most `threads` threads; the range begins with a page. */
+static void ds__touch_all(void *at, size_t size, unsigned threads) {
+    pthread_t thread[DS__TOUCH_THREADS];
+    ds__touched part[DS__TOUCH_THREADS];
+    char *ptr = at;
+    unsigned started = 0;
+    if (threads > DS__TOUCH_THREADS)
+        threads = DS__TOUCH_THREADS;
+    unsigned n = size / DS__TOUCH_LEAST < threads ? (unsigned)(size / DS__TOUCH_LEAST) : threads;
+    if (n < 1)
+        n = 1;
+    size_t step = (size / n + DS__TOUCH_PAGE - 1) & ~(DS__TOUCH_PAGE - 1);
+    for (unsigned i = 0; i < n; i++) {
+        size_t from = i * step < size ? i * step : size;
+        size_t to = from + step < size ? from + step : size;
+        part[i] = (ds__touched){ ptr + from, ptr + to };
+    }
+    while (started + 1 < n &&
+           pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0)
+        started++;
+    for (unsigned i = started; i < n; i++)
+        ds__touch(&part[i]);
+    while (started)
+        pthread_join(thread[--started], NULL);
+}
+
 /* base/ipc_board.h - shared-memory registries of several processes.
 
    A process that shares events or memory has a shared-memory registry (ds__board): a page
    (ds__sheet) of shared memory that other processes open. The page has the process's
-   interprocess events (marks), the progress of the streams that record them (lanes), and the
-   users of its memory (export slots: ds__stake). ds__board_own creates the process's own
+   interprocess events (marks), the progress of the streams that record them (lanes), and its
+   exported memory with the users of it (export slots: ds__stake). ds__board_own creates the process's own
    registry, ds__board_open opens that of another process, and ds__board_close gives it back.
 
    Policy:
@@ -7241,11 +7555,13 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
    4. A forked child inherits the open file too. It does not get the mapping, and the fork
       handler closes the child's copy of the file.
    5. Memory of the page is reserved before it is touched, so a lack of memory is a result and
-      not a signal.
+      not a signal. An importer reads only marks and slots below the page's counts.
+   6. The bytes of a handle come from outside. They name a place of a registry and its
+      generation; sizes, offsets and handles of drivers are read there.
 
    Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
-   another process stays open while it has users or pending operations. A mark's generation rises
-   when its event ends, which makes exported handles stale.
+   another process stays open while it has users or pending operations. A mark's generation is odd
+   while it has an event. It rises when the event ends, which makes exported handles stale.
    Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
    functions that change the list or a registry expect it. The fork handlers hold it across fork.
    alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an event's
@@ -7258,7 +7574,7 @@ enum {
     DS__LANES = 1 << 18,
     DS__STAKES = 1 << 14,
     DS__LEASES = 62,
-    DS__BOARD_LAYOUT = 1
+    DS__BOARD_LAYOUT = 2
 };
 
 /* The progress of one stream that records events of this board: its operations up to `done` are
@@ -7279,11 +7595,24 @@ typedef struct ds__mark {
     uint32_t next; /* the owner's: index + 1, in the list of free ones */
 } ds__mark;
 
+/* The exporter's description of a piece of memory. Except for the event it is written before the
+   slot opens, and it stays as it is while there is a lease. */
+typedef struct ds__stake_facts {
+    uint64_t size;
+    uint64_t offset;             /* a block's: in its segment */
+    uint32_t segment;            /* a block's: the slot of its segment */
+    uint32_t segment_generation; /* a block's; 0: this is a segment */
+    _Atomic uint32_t has_event;  /* a block's: `handle` is written */
+    uint32_t device_type;        /* a segment's */
+    unsigned char handle[64];    /* a segment's of share_export, a block's of event_export */
+} ds__stake_facts;
+
 /* A piece of memory. */
 typedef struct ds__stake {
     _Atomic uint64_t word;              /* generation << 1, and 1: it may be taken */
     uint64_t next;                      /* as a mark's */
     _Atomic uint64_t lease[DS__LEASES]; /* who uses it: number << 24 | process id; 0: free */
+    ds__stake_facts facts;
 } ds__stake;
 
 typedef struct ds__sheet {
@@ -7293,7 +7622,11 @@ typedef struct ds__sheet {
     _Atomic uint32_t waiters; /* threads that sleep on the bell */
     _Atomic uint32_t bell;    /* changed after `done` of a lane */
     _Atomic uint64_t peers;   /* numbers given out; 1 is the owner's */
-    char pad[4096 - 40];
+    int32_t pid;              /* the owner's */
+    uint32_t zero;
+    _Atomic uint32_t marks;  /* given out so far */
+    _Atomic uint32_t stakes; /* given out so far */
+    char pad[4096 - 48];
     ds__mark mark[DS__MARKS];
     ds__lane lane[DS__LANES];
     ds__stake stake[DS__STAKES];
@@ -7308,12 +7641,11 @@ typedef struct ds__board {
     uint64_t me;
     int pid;
     int fd;
+    int owner_fd;        /* of a board of another process: its number there */
     int users;           /* of a board of another process */
     _Atomic int pending; /* operations that will write to it */
     /* the process's own board only: */
-    uint32_t marks;      /* given out so far */
     uint32_t free_mark;  /* index + 1 of the first free one */
-    uint32_t stakes;     /* given out so far */
     uint32_t free_stake; /* index + 1 of the first free one */
 } ds__board;
 
@@ -7325,7 +7657,8 @@ static struct {
     int atfork;
 } ds__boards = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-/* What the handles of events and of memory say; the rest of their 64 bytes is zero. */
+/* The content of the CPU driver's handles of events and of memory; the rest of their 64 bytes is
+   zero. */
 typedef struct ds__address {
     uint32_t kind; /* DS__ADDRESS_* */
     int32_t pid;
@@ -7413,7 +7746,7 @@ DS__SEAM static ds_result ds__board_own(ds__board **out) {
         return ds__board_short();
     b->cookie = b->sheet->cookie = cookie;
     b->me = 1;
-    b->pid = (int)getpid();
+    b->pid = b->sheet->pid = (int)getpid();
     b->sheet->layout = DS__BOARD_LAYOUT;
     atomic_store(&b->sheet->peers, 1);
     *out = ds__boards.own = b;
@@ -7462,12 +7795,17 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to see what process %d shares", pid);
     b->me = UINT64_MAX;
     b->pid = pid;
+    b->owner_fd = fd;
     b->cookie = cookie;
     ds_result r = DS_OK;
     if (b->sheet->cookie != cookie || b->sheet->layout != DS__BOARD_LAYOUT)
         r = ds__fail(
             DS_ERR_UNSUPPORTED,
             "process %d has another version of devstream, with which nothing can be shared", pid);
+    else if (b->sheet->pid != pid)
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "the handle names process %d, but the events and memory are of process %d",
+                     pid, b->sheet->pid);
     else if ((b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1, !ds__os_hold_byte(got, b->me)))
         r = ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
     if (r < 0) {
@@ -7483,13 +7821,13 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
 /* The board of the process that exported a handle, which must live; ends with ds__board_close.
    The mutex is held. */
 DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
-    ds__board *b = ds__boards.others;
     ds_result r = DS_OK;
-    if (pid == (int)getpid())
+    if (pid == (int)getpid() || (ds__boards.own && ds__boards.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the handle was exported by this process; use what it was made of");
     ds__boards_tidy();
-    while (b && (b->cookie != cookie || b->pid != pid))
+    ds__board *b = ds__boards.others;
+    while (b && (b->cookie != cookie || b->pid != pid || b->owner_fd != fd))
         b = b->next;
     if (!b)
         r = ds__board_join(pid, fd, cookie, &b);
@@ -7542,7 +7880,7 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
 
 /* An event on the own board. The mutex is held. */
 DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
-    uint32_t i = b->free_mark ? b->free_mark - 1 : b->marks;
+    uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "a process can have %d interprocess events at a time", DS__MARKS);
@@ -7552,11 +7890,17 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     } else {
         if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, mark) + i * sizeof *m, sizeof *m))
             return ds__board_short();
-        b->marks++;
-        atomic_store(&m->generation, 1);
+        atomic_fetch_add(&b->sheet->marks, 1);
     }
+    atomic_fetch_add(&m->generation, 1);
     *out = i;
     return DS_OK;
+}
+
+/* 1: the mark has an event, and it is the one of this generation. */
+DS__SEAM static int ds__board_has_mark(const ds__board *b, uint32_t i, uint32_t generation) {
+    return i < DS__MARKS && i < atomic_load(&b->sheet->marks) && (generation & 1) &&
+           atomic_load(&b->sheet->mark[i].generation) == generation;
 }
 
 /* What was exported of it is void from now on. The mutex is held. */
@@ -7683,6 +8027,7 @@ enum {
     /* operations after which a worker looks at the other ready streams */
     DS__CPU_BATCH = 256,
     DS__CPU_TICK_NS = 1000000,
+    DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
     DS__CPU_STREAM_BATCH = 64,
     DS__CPU_STREAM_PAUSES = 400, /* longest wait between such looks, some microseconds */
@@ -7805,6 +8150,7 @@ struct ds__cpu_stream {
     ds__cpu_past first_past;
     ds__cpu_stream *prev;     /* ready list of a level */
     ds__cpu_stream *next;     /* ready list of a level, or list for host functions, or free list */
+    uint64_t thread;          /* a per-thread stream's: the number of its thread */
     ds__cpu_stream *all_prev; /* all streams of the device */
     ds__cpu_stream *all_next; /* all streams of the device */
     /* the next four: under the core's capture lock */
@@ -9648,7 +9994,8 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
    functions. ds__cpu_monitor_main ticks while anything runs and helps streams that are stuck
    (ds__cpu_watch).
 
-   Invariants: all these threads block signals. In workers and threads for host functions
+   Invariants: all these threads block signals, except for the monitor after all threads of the
+   program have ended. In workers and threads for host functions
    `in_callback` is set, so that user code cannot call back. Each thread reads or sets the word
    on which it sleeps, and then looks at `quit`. Only the worker itself adds to `polled`; other
    threads take a stream from it by its state.
@@ -9756,7 +10103,7 @@ static void ds__cpu_virtual_main(ds__cpu_worker *w) {
 
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
-    ds__os_block_signals();
+    ds__os_library_thread();
     ds__tls.in_callback = 1; /* what runs here is the user's code, which must not call back */
     if (ds__cpu.fabric) {
         ds__cpu_virtual_main(w);
@@ -9817,7 +10164,7 @@ static void *ds__cpu_worker_main(void *arg) {
 }
 
 static void *ds__cpu_host_main(void *unused) {
-    ds__os_block_signals();
+    ds__os_library_thread();
     ds__tls.in_callback = 1;
     ds__lock_take(&ds__cpu.lock);
     for (;;) {
@@ -9917,10 +10264,32 @@ static int ds__cpu_watch(uint64_t *host_progress) {
     return busy;
 }
 
+/* If the program's threads have all ended without ending the process, as after pthread_exit of
+   main, no thread is left that takes SIGTERM: then the monitor takes signals. Nothing tells of the
+   end of a thread that has not called devstream, so the monitor looks at growing intervals while
+   no thread that has called it lives. Returns how long the monitor may sleep. */
+static uint64_t ds__cpu_watch_program(uint64_t *nap, uint64_t *next) {
+    if (atomic_load(&ds__g.callers)) {
+        *nap = 0;
+        return DS__FOREVER;
+    }
+    uint64_t now = ds__now_ns();
+    if (*nap && now < *next)
+        return *next - now;
+    if (ds__os_program_ended())
+        ds__os_take_signals();
+    *nap = *nap < DS__CPU_PROGRAM_NS / 2 ? 2 * *nap + DS__CPU_TICK_NS : DS__CPU_PROGRAM_NS;
+    *next = now + *nap;
+    return *nap;
+}
+
 static void *ds__cpu_monitor_main(void *unused) {
     uint64_t host_progress = 0;
-    ds__os_block_signals();
+    uint64_t nap = 0;
+    uint64_t next = 0;
+    ds__os_library_thread();
     while (!atomic_load(&ds__cpu.quit)) {
+        uint64_t sleep = ds__cpu_watch_program(&nap, &next);
         if (ds__cpu_watch(&host_progress)) {
             struct timespec t = { 0, DS__CPU_TICK_NS };
             syscall(SYS_nanosleep, &t, NULL);
@@ -9932,7 +10301,7 @@ static void *ds__cpu_monitor_main(void *unused) {
             continue;
         }
         if (!atomic_load(&ds__cpu.quit))
-            ds__futex_wait(&ds__cpu.monitor_word, 0, DS__FOREVER);
+            ds__futex_wait(&ds__cpu.monitor_word, 0, sleep);
     }
     (void)unused;
     return NULL;
@@ -10443,7 +10812,7 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
     ds__cpu_stream *other = op->u.wait.stream;
     uint64_t upto;
     ds_result r;
-    if (other == s)
+    if (other == s && s->kind != DS__STREAM_LEGACY)
         return DS_OK;
     if (ds__cpu_watched(other) && ds__cpu_fork_stream(s, other, &r))
         return r;
@@ -10498,6 +10867,7 @@ static ds__cpu_stream *ds__cpu_stream_make(int device, int kind, unsigned flags,
         kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
     s->floating = 0;
+    s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;
     s->legacy_seen = s->seen_by_legacy = 0;
     if (ds__cpu.fabric) {
         s->virt->time = s->virt->put = 0;
@@ -10645,8 +11015,10 @@ static ds_result ds__cpu_copy_now(const ds__op *op) {
    Implements the entries `stream_query` and `stream_synchronize`, and the wait for a device
    (ds__cpu_wait_device). ds__cpu_tokens lists the unfinished work of a device as tokens.
 
-   Invariants: a wait covers the work that was submitted before the call. A wait for a legacy
-   stream covers all blocking streams of its device. A token is valid until the driver stops.
+   Invariants: a wait covers the work that was submitted before the call. A query or wait of a
+   legacy stream covers the blocking streams of its device, but neither destroyed streams nor
+   per-thread streams of other threads (ds__cpu_is_with_legacy). A token is valid until the driver
+   stops.
    Locks: ds__cpu_tokens takes the device's lock. For a stream with `watch` set, the core's
    capture lock is taken before the wait. The waits hold no lock of the driver.
    Threads: caller's threads, any number at once. */
@@ -10657,9 +11029,18 @@ typedef struct ds__cpu_token {
     uint64_t upto;
 } ds__cpu_token;
 
-/* Tokens for the unfinished work of the device's streams (blocking ones only, or all). NULL with
-   *out_count 0: none; with *out_count SIZE_MAX: no memory. */
-static ds__cpu_token *ds__cpu_tokens(int device, int blocking_only, size_t *out_count) {
+/* Returns 1 if a query or wait of the legacy stream covers the stream. CUDA documents that work of
+   the legacy stream waits for blocking streams, not that a query or wait of the host does. The
+   CUDA driver asks the streams one by one, and cannot name a destroyed stream or the per-thread
+   stream of another thread. */
+static int ds__cpu_is_with_legacy(const ds__cpu_stream *s) {
+    return (s->flags & DS_STREAM_BLOCKING) && !atomic_load(&s->closing) &&
+           (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__thread_number());
+}
+
+/* Tokens for the unfinished work of the device's streams: of all, or of those that a query of the
+   legacy stream covers. NULL with *out_count 0: none; with *out_count SIZE_MAX: no memory. */
+static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_count) {
     ds__cpu_device *d = &ds__cpu.device[device];
     ds__cpu_token *list = NULL;
     size_t room = 0;
@@ -10669,7 +11050,7 @@ static ds__cpu_token *ds__cpu_tokens(int device, int blocking_only, size_t *out_
         ds__lock_take(&d->lock);
         for (ds__cpu_stream *s = d->streams; s; s = s->all_next) {
             uint64_t tail = atomic_load(&s->submitted);
-            if ((blocking_only && !(s->flags & DS_STREAM_BLOCKING)) ||
+            if ((with_legacy && !ds__cpu_is_with_legacy(s)) ||
                 (atomic_load(&s->done) >= tail && !ds__cpu.fabric))
                 continue;
             if (count < room) {
@@ -10708,9 +11089,9 @@ static int ds__cpu_wait_all(const ds__cpu_token *list, size_t count, uint64_t ti
     return 1;
 }
 
-static ds_result ds__cpu_wait_device(int device, int blocking_only, uint64_t timeout_ns) {
+static ds_result ds__cpu_wait_device(int device, int with_legacy, uint64_t timeout_ns) {
     size_t count;
-    ds__cpu_token *list = ds__cpu_tokens(device, blocking_only, &count);
+    ds__cpu_token *list = ds__cpu_tokens(device, with_legacy, &count);
     if (count == SIZE_MAX)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to list the device's streams");
     int over = ds__cpu_wait_all(list, count, timeout_ns);
@@ -11242,7 +11623,7 @@ static void *ds__cpu_watcher_main(void *unused) {
     uint64_t nap = 0;
     uint32_t seen = 0;
     (void)unused;
-    ds__os_block_signals();
+    ds__os_library_thread();
     ds__boards_lock();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);
@@ -11416,22 +11797,27 @@ static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
 static ds_result ds__cpu_event_import(int device, const unsigned char *handle, void **out) {
     ds__address a;
     ds__board *b = NULL;
+    unsigned char same[64] = { 0 };
     memcpy(&a, handle, sizeof a);
+    memcpy(same, &a, sizeof a);
     ds_result r =
         ds__cpu_unsafe("an event cannot be imported in this thread while the capture is open");
     if (r < 0)
         return r;
-    if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS)
+    if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS || a.zero || a.size ||
+        memcmp(same, handle, sizeof same))
         return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no event of a CPU device");
     r = ds__cpu_event_create(device, 0, out);
     if (r < 0)
         return r;
     ds__boards_lock();
     r = ds__board_open(a.pid, a.fd, a.cookie, &b);
-    if (r == DS_OK && atomic_load(&b->sheet->mark[a.index].generation) != a.generation) {
+    if (r == DS_OK && !ds__board_has_mark(b, a.index, a.generation)) {
         ds__board_close(b);
         b = NULL;
-        r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", a.pid);
+        r = ds__fail(DS_ERR_INVALID_HANDLE,
+                     "process %d has no event %u of generation %u; it may have destroyed the event",
+                     a.pid, a.index, a.generation);
     }
     ds__boards_unlock();
     ds__cpu_event *e = *out;
@@ -12026,6 +12412,20 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
 
 /* A stream that captures is destroyed: the capture is over if it began there, else it is
    spoiled. */
+/* Returns 1 if other streams of the capture come after all that the stream captured. Returns 0
+   also if there is no memory to find out. The lock is held. */
+static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
+    unsigned char *mark = ds__alloc(c->body->count + 1u);
+    int joined = mark != NULL;
+    for (const ds__cpu_stream *m = c->members; m && joined; m = m->next_member)
+        if (m != s)
+            joined = ds__body_ancestors(c->body, m->deps, m->dep_count, mark);
+    for (uint32_t i = 0; i < s->dep_count && joined; i++)
+        joined = mark[s->deps[i]];
+    ds__release(mark);
+    return joined;
+}
+
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
     ds__lock_take(&ds__g.capture_lock);
@@ -12034,7 +12434,9 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
         ds__cpu_end_capture(c);
         over = c;
     } else if (c) {
-        ds__capture_spoil(c, "a stream that was forked into the capture was destroyed");
+        if (!ds__cpu_is_joined(c, s))
+            ds__capture_spoil(
+                c, "a stream that was forked into the capture was destroyed before it was joined");
         ds__cpu_stream *before = c->members;
         if (before == s)
             c->members = s->next_member;
@@ -13189,13 +13591,19 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
         "pinned memory cannot be allocated in this thread while the capture is open");
     if (r < 0)
         return r;
-    /* whole pages, as CUDA */
-    *out = size < 4096 || size > SIZE_MAX - 4096
-               ? ds__cpu_memory(size)
-               : aligned_alloc(4096, (size + 4095) & ~(size_t)4095);
-    return *out ? DS_OK
-                : ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory",
-                           size);
+    /* whole pages, which are there when the call returns, as CUDA; a dry device has addresses */
+    int touches = size >= DS__TOUCH_PAGE && !ds__cpu_is_dry(size);
+    if (size > SIZE_MAX - DS__TOUCH_PAGE || (touches && size > ds__os_memory()))
+        *out = NULL;
+    else if (size < DS__TOUCH_PAGE)
+        *out = ds__cpu_memory(size);
+    else
+        *out = aligned_alloc(DS__TOUCH_PAGE, (size + DS__TOUCH_PAGE - 1) & ~(DS__TOUCH_PAGE - 1));
+    if (!*out)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
+    if (touches)
+        ds__touch_all(*out, size, (unsigned)ds__cpu.workers);
+    return DS_OK;
 }
 
 static ds_result ds__cpu_host_register(void *ptr, size_t size) {
@@ -13591,6 +13999,7 @@ static ds_result ds__cpu_start(void) {
     if (!error)
         error = pthread_create(&ds__cpu.monitor, NULL, ds__cpu_monitor_main, NULL);
     ds__cpu.monitor_started = error == 0;
+    atomic_store(&ds__callers_gone_fn, ds__cpu_wake_monitor);
     if (error) {
         ds__cpu_stop();
         return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
@@ -13600,6 +14009,7 @@ static ds_result ds__cpu_start(void) {
 
 /* Drains everything, ends the threads, frees. */
 static void ds__cpu_stop(void) {
+    atomic_store(&ds__callers_gone_fn, (void (*)(void))0);
     if (ds__cpu.workers_started && ds__cpu.device)
         ds__cpu_drain();
     ds__cpu_watcher_end();
@@ -14627,7 +15037,8 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
 }
 
 static void ds__cuda_stage_drop(ds__cuda_stage *stage);
-static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s);
+static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                  int destroyed);
 static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
 
 /* Whether another stream object has the handle. */
@@ -14640,22 +15051,28 @@ static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     return found;
 }
 
-/* owned: ends the native stream too. CUDA frees it when its work is done. A handle that was
-   borrowed may end at any time from here on, so that nobody could ask any more for the captures
-   that began on it: they are over. */
+/* Returns 1 if nobody can ask for the captures on the stream after its object has ended. A handle
+   that was borrowed may end at any time. The object of a per-thread stream ends after its thread,
+   which alone could end them. */
+static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
+    return s->kind == DS__STREAM_PER_THREAD ||
+           (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s));
+}
+
+/* owned: ends the native stream too. CUDA frees it when its work is done. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
     ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
     ds__cuda_enter_or_not(&scope, s->device);
-    if (DS__UNLIKELY(ds__captures_open()) &&
-        (owned || (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s))))
-        ds__cuda_stop_capture(&scope, s);
+    if (DS__UNLIKELY(ds__captures_open()) && (owned || ds__cuda_ends_captures(s)))
+        ds__cuda_stop_capture(&scope, s, owned);
     if (s->mark)
         ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
     if (owned)
         ds__cuda_ignore(&scope, cudaStreamDestroy(s->handle));
     if (DS__UNLIKELY(owned && ds__captures_open()))
-        ds__cuda_find_spoilt(&scope, "a stream that was forked into the capture was destroyed");
+        ds__cuda_find_spoilt(
+            &scope, "a stream that was forked into the capture was destroyed before it was joined");
     ds__cuda_leave(&scope);
     if (s->stage)
         ds__cuda_stage_drop(s->stage);
@@ -14667,8 +15084,10 @@ static void ds__cuda_stream_forget(void *stream) {
     ds__cuda_end_stream(stream, 0);
 }
 
+/* A stream whose capture another thread had left open at shutdown has no handle any more. */
 static void ds__cuda_stream_destroy(void *stream) {
-    ds__cuda_end_stream(stream, ((ds__cuda_stream *)stream)->kind == DS__STREAM_NEW);
+    const ds__cuda_stream *s = stream;
+    ds__cuda_end_stream(stream, s->kind == DS__STREAM_NEW && s->handle != NULL);
 }
 
 static void ds__cuda_stream_unwrap(void *stream) {
@@ -14688,7 +15107,7 @@ static void ds__cuda_stream_hide(void *stream) {
     if (DS__LIKELY(!ds__captures_open()) || ds__cuda_is_shared(s))
         return;
     ds__cuda_enter_or_not(&scope, s->device);
-    ds__cuda_stop_capture(&scope, s);
+    ds__cuda_stop_capture(&scope, s, 0);
     ds__cuda_leave(&scope);
 }
 
@@ -15597,9 +16016,11 @@ static ds_result ds__cuda_wait_mark(const ds__cuda_stream *s, cudaEvent_t event,
 
 /* s waits for what is on the other stream by now. */
 static ds_result ds__cuda_wait_stream(const ds__cuda_stream *s, ds__cuda_stream *other) {
-    if (s == other ||
-        (s->device == other->device &&
-         ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other)))
+    /* a record and a wait on the legacy stream are a barrier for blocking streams */
+    if (s->kind != DS__STREAM_LEGACY &&
+        (s == other ||
+         (s->device == other->device &&
+          ds__cuda_stream_identity((void *)(uintptr_t)s) == ds__cuda_stream_identity(other))))
         return DS_OK;
     ds__cuda_scope scope;
     const char *call;
@@ -18679,8 +19100,9 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
    (ds__cuda_capture_abandon, ds__cuda_stop_capture). Also holds the submit entry (ds__cuda_submit).
 
    Invariants: ds__cuda_submit takes the direct path only if no capture is open and the operation is
-   not bound to one (DS__OP_INSIDE). A capture on another thread's per-thread stream cannot be ended
-   in CUDA; only devstream's records of it are dropped.
+   not bound to one (DS__OP_INSIDE). CUDA lets only the thread that began a capture end it, unless
+   it is relaxed. At shutdown a capture of another thread ends with its stream. A stream that
+   devstream does not own keeps its capture in CUDA; only devstream's records of it are dropped.
    Locks: All entries except submit and capture_mode take the capture lock and call CUDA under it;
    ds__cuda_active and ds__cuda_give_up expect it. Streams of an abandoned capture end, and
    ds__capture_over runs, after its release. ds__cuda_submit takes locks only as capture_op.h and
@@ -18824,36 +19246,74 @@ static ds_result ds__cuda_capture_mode(ds_capture_mode mode) {
     return r;
 }
 
-/* Ends a capture whose stream or whose program ends, as far as CUDA lets this thread. Inside of
-   any scope; the lock is held. */
-static ds__cuda_stream *ds__cuda_give_up(const ds__cuda_scope *scope, ds__capture *c) {
+/* Ends a capture in CUDA and destroys its graph, if CUDA lets this thread. Returns 1 if CUDA does
+   not capture any more. Inside of a scope of the capture's device; the lock is held. */
+static int ds__cuda_try_end(const ds__cuda_scope *scope, const ds__capture *c) {
     const ds__cuda_origin *o = c->origin;
-    ds__cuda_graph *g = c->body->native;
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t code = cudaErrorUnknown;
     cudaGraph_t graph = NULL;
-    if (!o->per_thread || o->thread == ds__cuda_this_thread()) {
-        cudaError_t code = cudaErrorUnknown;
-        for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++)
-            ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
-    }
+    if (o->per_thread && o->thread != ds__cuda_this_thread())
+        return 0;
+    for (int tries = 0; tries < 2 && code == cudaErrorUnknown; tries++)
+        ds__cuda_ignore(scope, code = cudaStreamEndCapture(o->handle, &graph));
     if (graph && !c->into)
         ds__cuda_ignore(scope, cudaGraphDestroy(graph));
-    if (!c->into)
-        g->graph = NULL;
+    if (code == cudaSuccess)
+        return 1;
+    code = cudaStreamIsCapturing(o->handle, &status);
+    ds__cuda_ignore(scope, code);
+    return code != cudaSuccess || status == cudaStreamCaptureStatusNone;
+}
+
+/* Destroys the native stream where a capture began, if devstream owns it: the capture ends with
+   it. Returns 0 if devstream does not own it. The stream's objects stay, without a handle. */
+static int ds__cuda_drop_origin(const ds__cuda_scope *scope, const ds__cuda_origin *o) {
+    int owned = 0;
+    ds__lock_take(&ds__cuda.lock);
+    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
+        owned |= s->owned && s->handle == o->handle && s->device == o->device;
+    for (ds__cuda_stream *s = ds__cuda.streams; s && owned; s = s->next)
+        if (s->handle == o->handle && s->device == o->device) {
+            s->handle = NULL;
+            s->hidden = 1;
+            s->blocking = s->owned = 0;
+        }
+    ds__lock_give(&ds__cuda.lock);
+    if (owned)
+        ds__cuda_ignore(scope, cudaStreamDestroy(o->handle));
+    return owned;
+}
+
+/* Drops the records of a capture. ended: CUDA does not capture into its graph any more; otherwise
+   that graph is left to CUDA, since destroying it is undefined. The lock is held. */
+static ds__cuda_stream *ds__cuda_give_up(ds__capture *c, int ended) {
+    if (!c->into || !ended)
+        ((ds__cuda_graph *)c->body->native)->graph = NULL;
     return ds__cuda_capture_over(c);
 }
 
+/* Ends a capture at shutdown. */
 static void ds__cuda_capture_abandon(ds__capture *c) {
     ds__cuda_scope scope;
-    ds__cuda_enter_or_not(&scope, ((ds__cuda_origin *)c->origin)->device);
+    const ds__cuda_origin *o = c->origin;
+    ds__cuda_enter_or_not(&scope, o->device);
     ds__cuda_lock();
-    ds__cuda_stream *streams = ds__cuda_give_up(&scope, c);
+    int ended = ds__cuda_try_end(&scope, c) || ds__cuda_drop_origin(&scope, o);
+    ds__cuda_stream *streams = ds__cuda_give_up(c, ended);
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
+    if (!ended)
+        ds__warn("capture #%llu stays open in CUDA: only the thread that began it can end it, and "
+                 "devstream does not own its stream",
+                 (unsigned long long)c->id);
     ds__cuda_end_siblings(streams);
 }
 
-/* A native stream ends: the captures that began on it are over. */
-static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s) {
+/* A native stream ends: the captures that began on it are over. destroyed: the caller destroys it
+   next, which ends them in CUDA. */
+static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                  int destroyed) {
     for (;;) {
         ds__cuda_stream *streams = NULL;
         ds__cuda_lock();
@@ -18861,7 +19321,7 @@ static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_st
         while (c && (c->driver->type != DS_DEVICE_CUDA || !ds__cuda_began_on(c, s)))
             c = c->next;
         if (c)
-            streams = ds__cuda_give_up(scope, c);
+            streams = ds__cuda_give_up(c, ds__cuda_try_end(scope, c) || destroyed);
         ds__cuda_unlock();
         if (!c)
             return;
@@ -19515,6 +19975,9 @@ static int ds__cuda_settle(int device) {
             continue;
         code = cudaDeviceSynchronize();
         ds__cuda_ignore(&scope, code);
+        /* CUDA keeps a capture open that this thread cannot end: waits for the other streams */
+        if (code == cudaErrorStreamCaptureUnsupported && ds__cuda_wait_streams_of(&scope) == DS_OK)
+            code = cudaSuccess;
         ds__cuda_leave(&scope);
     }
     return code != cudaSuccess;
@@ -19875,7 +20338,8 @@ static ds_result ds__start(void) {
 static ds__thread *ds__thread_state(void);
 
 __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
-    t->arena_stream = 0; /* that of before ds_shutdown is gone */
+    if (t->epoch != ds__g.epoch)
+        ds__tls_forget(t); /* the objects of before ds_shutdown are freed */
     if (t->in_callback)
         return ds__fail(
             DS_ERR_NOT_PERMITTED,
@@ -20046,21 +20510,26 @@ static const ds__driver *ds__driver_of(ds_device d) {
     return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1];
 }
 
-/* pthread's destructor: no call into a driver; a later call of another thread does the work. If
+/* pthread's destructor: no call into a driver, except for a wake-up; a later call of another
+   thread does the work. If
    another destructor of the program still calls devstream on this thread, the thread gets a new
    state. */
 static void ds__thread_ends(void *thread) {
-    ds__tls.thread = NULL;
-    ds__tls.epoch = 0;
+    ds__tls_forget(&ds__tls);
     ds__lock_take(&ds__g.lock);
     /* not after a shutdown, which has freed it */
-    for (ds__thread *t = ds__g.threads; t; t = t->next)
-        if (t == thread) {
-            atomic_store(&t->ended, 1);
-            ds__count_dead(DS__RECLAIM_BATCH);
-            break;
-        }
+    ds__thread *t = ds__g.threads;
+    while (t && t != thread)
+        t = t->next;
+    if (t) {
+        atomic_store(&t->ended, 1);
+        ds__count_dead(DS__RECLAIM_BATCH);
+    }
+    void (*gone_fn)(void) =
+        t && atomic_fetch_sub(&ds__g.callers, 1) == 1 ? atomic_load(&ds__callers_gone_fn) : NULL;
     ds__lock_give(&ds__g.lock);
+    if (gone_fn)
+        gone_fn();
 }
 
 static void ds__stream_drop(ds_stream handle);
@@ -20172,6 +20641,7 @@ static ds__thread *ds__thread_state(void) {
     ds__lock_take(&ds__g.lock);
     t->next = ds__g.threads;
     ds__g.threads = t;
+    atomic_fetch_add(&ds__g.callers, 1);
     ds__lock_give(&ds__g.lock);
     tls->thread = t;
     tls->epoch = ds__g.epoch;
@@ -21615,9 +22085,11 @@ static int ds__stream_batched(const void *object) {
 }
 
 /* Makes the handle stale. A wrapper's native stream and release function are the program's, which
-   expects them back soon. The end of a stream in a capture changes the capture. */
+   expects them back soon. The end of a stream in a capture changes the capture, and the legacy
+   stream counts a blocking stream until its end. */
 static void ds__stream_kill(ds__stream *s) {
-    s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open();
+    s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open() ||
+                (s->flags & DS_STREAM_BLOCKING);
     ds__table_kill(&ds__g.streams, s);
 }
 
@@ -22520,6 +22992,8 @@ static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
         r = ds__submit(s, &op);
+        if (DS__LIKELY(r == DS_OK))
+            atomic_store_explicit(&e->recorded_on, ds__handle(&s->slot), memory_order_relaxed);
         if (DS__UNLIKELY(first))
             ds__event_settle(e, r == DS_OK);
     }
@@ -22587,6 +23061,40 @@ DSDEF ds_result(ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event
     return r;
 }
 
+/* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_id. */
+static const char *ds__stream_text(const ds__stream *s, char *out, size_t size) {
+    ds__lock_take(&ds__g.label_lock);
+    snprintf(out, size, "stream %llu%s%.100s%s of %s:%d", (unsigned long long)s->id,
+             s->label ? " \"" : "", s->label ? s->label : "", s->label ? "\"" : "",
+             ds__type_name(s->device.type), s->device.index);
+    ds__lock_give(&ds__g.label_lock);
+    return out;
+}
+
+/* Adds names to the sentence of a refused wait of stream s, for stream o or, if that is NULL, for
+   event e. If a capture is the reason, both streams are named. */
+__attribute__((cold, noinline)) static ds_result ds__wait_error(const ds__stream *s,
+                                                                const ds__stream *o,
+                                                                const ds__event *e, ds_result r) {
+    char waits[200];
+    char other[200] = "a stream that was destroyed";
+    if (r != DS_ERR_CAPTURE_ISOLATION && r != DS_ERR_CAPTURE_MERGE)
+        return ds__stream_error(s, r);
+    ds__stream_text(s, waits, sizeof waits);
+    if (o)
+        return ds__also(r, " (%s was to wait for %s)", waits,
+                        ds__stream_text(o, other, sizeof other));
+    uint64_t handle = atomic_load_explicit(&e->recorded_on, memory_order_relaxed);
+    ds__stream *recorder = handle ? ds__pin(&ds__g.streams, handle) : NULL;
+    if (recorder) {
+        ds__stream_text(recorder, other, sizeof other);
+        ds__stream_unpin(recorder);
+    }
+    return ds__also(r, " (%s was to wait for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
+                    e->label ? e->label : "", e->label ? "\"" : "", handle ? " recorded on " : "",
+                    handle ? other : "");
+}
+
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind) {
     ds_result r = DS_OK;
     ds__event *e = ds__pin_inline(&ds__g.events, event.id);
@@ -22611,10 +23119,11 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
         ds__op op = ds__op_make(kind);
         op.u.event.event = native;
         op.u.event.object = e;
-        r = (int)(device >> 32) == s->device.type
-                ? ds__submit(s, &op)
-                : ds__fail(DS_ERR_CROSS_DRIVER,
-                           "the event and the stream belong to different drivers");
+        if ((int)(device >> 32) != s->device.type)
+            r = ds__fail(DS_ERR_CROSS_DRIVER,
+                         "the event and the stream belong to different drivers");
+        else if (DS__UNLIKELY((r = s->driver->submit(s->native, &op)) < 0))
+            r = ds__wait_error(s, NULL, e, r);
     }
     if (DS__UNLIKELY(claimed))
         ds__event_settle(e, r == DS_OK);
@@ -22646,7 +23155,9 @@ static ds_result ds__wait_stream(ds_stream stream, ds_stream other) {
         ds__op op = ds__op_make(DS__OP_WAIT_STREAM);
         op.u.wait.stream = o->native;
         op.u.wait.upto = 0;
-        r = ds__submit(s, &op);
+        r = s->driver->submit(s->native, &op);
+        if (DS__UNLIKELY(r < 0))
+            r = ds__wait_error(s, o, NULL, r);
     }
     if (o)
         ds__stream_unpin(o);
@@ -23153,16 +23664,6 @@ static void ds__memory_end_all(void) {
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
     atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */
-}
-
-/* Something that is nobody's call, into the log. */
-__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
-    char text[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    ds__log(DS_LOG_WARNING, 0, text);
 }
 
 /* core/segment.h - memory of the allocator from the drivers.
@@ -25790,12 +26291,16 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     ds_result r = ds__capture_begin(stream, DS_CAPTURE_THREAD_LOCAL);
     if (r < 0)
         return r;
+    ds__tls.code = DS_OK;
     r = fn(stream, user);
     char before[sizeof ds__tls.error];
     ds_graph graph = { 0 };
-    memcpy(before, ds__tls.error, sizeof before);
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
+    /* otherwise the sentence is that of the call of devstream that failed in it */
+    if (r < 0 && ds__tls.code != r)
+        r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_name)(r), (int)r);
+    memcpy(before, ds__tls.error, sizeof before);
     ds_result end = ds__capture_end(stream, &graph);
     if (r >= 0) {
         *out = graph;
@@ -25973,6 +26478,45 @@ static void ds__capture_give_up(ds__capture *c) {
     ds__capture_over(c, 1);
 }
 
+/* Reports and ends the captures that are open. Returns 1 if there were any. */
+static int ds__shutdown_captures(void) {
+    int open = ds__g.captures != NULL;
+    while (ds__g.captures)
+        ds__capture_give_up(ds__g.captures);
+    return open;
+}
+
+/* Sets the capture mode of the thread in all drivers, so that a capture that CUDA keeps open does
+   not forbid this thread to free memory. Returns the former mode. */
+static ds_capture_mode ds__shutdown_mode(ds_capture_mode mode) {
+    ds_capture_mode before = ds__tls.mode;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++) {
+        if (ds__g.driver[b] && ds__g.driver[b]->capture_mode(mode) == DS_OK && ds__tls.mode != mode)
+            before = ds__tls.mode; /* as CUDA had it */
+        ds__tls.mode = mode;
+    }
+    return before;
+}
+
+/* Waits for all devices and drains the drivers. reported: captures were open, and their reports
+   explain why CUDA may refuse to wait for a device; the drain waits for its streams. */
+static ds_result ds__shutdown_wait(int reported) {
+    ds_result r = DS_OK;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
+            ds_result one =
+                ds__g.driver[b]->device_used(i) ? ds__g.driver[b]->device_synchronize(i) : DS_OK;
+            if (one == DS_ERR_CAPTURE_UNSUPPORTED && reported)
+                one = DS_OK;
+            if (r == DS_OK)
+                r = one;
+        }
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__g.driver[b])
+            ds__g.driver[b]->drain(); /* whatever the result above */
+    return r;
+}
+
 /* Reports and ends what the user left. */
 static void ds__end_table(ds__table *t) {
     for (uint32_t i = 0; i < t->used; i++) {
@@ -26030,19 +26574,9 @@ DSDEF ds_result(ds_shutdown)(void) {
             tls->thread = &own;
             tls->epoch = ds__g.epoch;
         }
-        while (ds__g.captures)
-            ds__capture_give_up(ds__g.captures);
-        for (int b = 0; b < DS_BACKEND_COUNT; b++)
-            for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
-                ds_result one = ds__g.driver[b]->device_used(i)
-                                    ? ds__g.driver[b]->device_synchronize(i)
-                                    : DS_OK;
-                if (r == DS_OK)
-                    r = one;
-            }
-        for (int b = 0; b < DS_BACKEND_COUNT; b++)
-            if (ds__g.driver[b])
-                ds__g.driver[b]->drain(); /* whatever the result above */
+        int reported = ds__shutdown_captures();
+        ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
+        r = ds__shutdown_wait(reported);
         void (*shutdown_fn)(void) = atomic_load(&ds__upper.shutdown_fn);
         void (*rng_shutdown_fn)(void) = atomic_load(&ds__upper.rng_shutdown_fn);
         if (rng_shutdown_fn)
@@ -26059,13 +26593,16 @@ DSDEF ds_result(ds_shutdown)(void) {
                 break;
             ds__thread_free(t);
         }
-        tls->thread = NULL;
+        atomic_store(&ds__g.callers, 0);
+        ds__tls_forget(tls);
         ds__end_table(&ds__g.execs);
         ds__end_table(&ds__g.graphs);
         ds__end_table(&ds__g.streams);
         ds__end_table(&ds__g.events);
         ds__end_table(&ds__g.kernels);
         ds__memory_end_all();
+        if (reported)
+            ds__shutdown_mode(mode);
         for (int b = 0; b < DS_BACKEND_COUNT; b++) {
             if (ds__g.driver[b])
                 ds__g.driver[b]->stop();
@@ -26132,8 +26669,8 @@ DSDEF ds_result(ds_shutdown)(void) {
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
    ds__m.registry. ds__m.lock comes before the device's `lock`. More than one arena's `lock` is
    held only with the device's. The driver must not be called with a spinning lock held;
-   ds__record_late, ds__note_use and an error path of ds__grow_mapped break this rule. Observers
-   (ds_mem_on_event) may run under all of these but the registry's.
+   ds__record_late and ds__note_use break this rule. Observers (ds_mem_on_event) may run under
+   all of these but the registry's.
    Threads: any. Atomic members may be read without a lock. */
 
 #define DS__UNIT ((size_t)512)
@@ -26446,8 +26983,10 @@ struct ds__mdevice {
     ds_device device;
     size_t total;          /* the device's memory */
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
-    ds__mpool main;        /* the default pool; main.next: the others */
-    ds__domain stats;      /* of all pools */
+    /* 1: address space for a growing segment was not there, and a warning was logged */
+    _Atomic int space_missed;
+    ds__mpool main;   /* the default pool; main.next: the others */
+    ds__domain stats; /* of all pools */
     _Atomic size_t reserved;
     _Atomic size_t limit; /* 0: none */
     ds__lock history_lock;
@@ -27395,6 +27934,7 @@ static ds_result ds__mem_error(void) {
 }
 
 static void ds__unpark_all(ds__arena *a);
+static void ds__bins_sort(ds__arena *a);
 static void ds__event_drop(ds_event event);
 static ds_result ds__event_ask(ds_event event);
 static void ds__muses_drop(ds__arena *a, ds__muse *u);
@@ -27569,6 +28109,7 @@ static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     const ds_mem_config *policy = ds__policy_keep(config);
     if (!policy)
         return 0;
+    int sorts = config->best_fit_by_address && !p->config.best_fit_by_address;
     atomic_store_explicit(&p->policy, policy, memory_order_release);
     p->config = *config;
     p->rounds = 0;
@@ -27584,8 +28125,11 @@ static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
     p->split_above[DS__LARGE] = config->single_pool      ? DS__UNIT
                                 : config->segment_growth ? 64 * 1024
                                                          : DS__MIB + 1;
-    for (ds__arena *a = p->arenas; a; a = a->next)
+    for (ds__arena *a = p->arenas; a; a = a->next) {
         ds__arena_apply(a);
+        if (sorts)
+            ds__bins_sort(a);
+    }
     return 1;
 }
 
@@ -27657,11 +28201,24 @@ static ds__mpool *ds__mpool_of(ds_pool pool) {
     return p;
 }
 
-/* A new pool's number is never another one's, before or after a shutdown. */
-static void ds__mpool_name(ds__mpool *p, uint32_t slot) {
-    p->name[0] = 0;
-    p->name[1] = ++ds__m.next_pool;
-    p->id = p->name[1] << 32 | slot;
+/* Sets what a pool has from its creation on: everything but its configuration and its label. A
+   new pool's number is never another one's, before or after a shutdown. The pool of a capture has
+   the capture's number as name. Nobody else can see the pool yet, or the device is stopped. */
+static void ds__mpool_begin(ds__mpool *p, uint32_t slot, const ds_pool_desc *desc,
+                            uint64_t capture) {
+    uint64_t number = ++ds__m.next_pool;
+    p->id = number << 32 | slot;
+    p->name[0] = capture;
+    p->name[1] = capture ? 0 : number;
+    p->alloc_fn = desc->alloc_fn;
+    p->free_fn = desc->free_fn;
+    p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
+    p->use_on_oom = desc->use_on_oom != 0;
+    p->no_split = desc->no_split != 0;
+    p->shareable = desc->shareable != 0;
+    p->limit = desc->limit;
+    p->owners = 1;
+    p->dead = 0;
 }
 
 static void ds__mem_lock_all(ds__mdevice *dev);
@@ -27678,7 +28235,8 @@ static int ds__arena_has_memory(const ds__arena *a) {
 
 /* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
    Programs that capture again and again need no more memory for that. ds__m.lock is held. */
-static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config, char *label) {
+static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
+                                  const ds_pool_desc *desc, char *label, uint64_t capture) {
     ds__mpool *found = NULL;
     ds__mem_lock_all(dev);
     for (ds__mpool *p = dev->main.next; p && !found; p = p->next) {
@@ -27695,30 +28253,24 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
         memset(&found->stats, 0, sizeof found->stats);
         ds__release(found->label);
         found->label = label;
-        found->alloc_fn = NULL;
-        found->free_fn = NULL;
-        found->upstream = (ds_resource){ 0 };
-        found->no_split = found->shareable = 0;
-        found->use_on_oom = 0;
-        found->dead = 0;
-        found->limit = 0;
-        found->owners = 1;
+        ds__mpool_begin(found, (uint32_t)found->id, desc, capture);
         (void)ds__mpool_apply(found, config);
-        ds__mpool_name(found, (uint32_t)found->id);
     }
     ds__mem_unlock_all(dev);
     return found;
 }
 
-/* A new pool with one owner. */
-static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, const char *label) {
-    char *copy = label ? ds__copy_text(label, 255) : NULL;
-    if (label && !copy) {
+/* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
+   the device and the configuration are not used. NULL: out of memory, the error is set. */
+static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
+                                const ds_pool_desc *desc, uint64_t capture) {
+    char *copy = desc->label ? ds__copy_text(desc->label, 255) : NULL;
+    if (desc->label && !copy) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
     pthread_mutex_lock(&ds__m.lock);
-    ds__mpool *p = ds__mpool_again(dev, config, copy);
+    ds__mpool *p = ds__mpool_again(dev, config, desc, copy, capture);
     if (p) {
         pthread_mutex_unlock(&ds__m.lock);
         return p;
@@ -27730,7 +28282,6 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
         return NULL;
     }
     p->dev = dev;
-    p->owners = 1;
     p->label = copy;
     if (ds__m.pool_count == ds__m.pool_room) {
         uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
@@ -27752,7 +28303,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
     int applied = ds__mpool_apply(p, config);
     if (applied) {
         ds__m.pools[ds__m.pool_count++] = p;
-        ds__mpool_name(p, ds__m.pool_count);
+        ds__mpool_begin(p, ds__m.pool_count, desc, capture);
         p->next = dev->main.next;
         dev->main.next = p;
     }
@@ -27776,7 +28327,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config, c
    Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
    arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
    holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
-   arena.h, record_use.h and segment_grow.h have exceptions.
+   arena.h and record_use.h have exceptions.
    Threads: any. */
 
 static void ds__arena_lock(ds__arena *a) {
@@ -28019,7 +28570,7 @@ __attribute__((always_inline)) static inline void ds__count_alloc(ds__arena *a, 
     if (DS__LIKELY(a->measured) &&
         DS__UNLIKELY((ds__room_less(&a->room[kind], 1, size, asked) |
                       ds__room_less(&a->room[2], 1, size, asked)) < 0) &&
-        a->exact)
+        a->exact && full)
         ds__at_peak(a->tally, a->room);
     if (DS__UNLIKELY(a->own_pool) && a->exact) {
         ds__tally_up(&a->pool->stats.tally, kind, size, asked, full);
@@ -28453,6 +29004,21 @@ static inline void ds__bin_out(ds__arena *a, ds__mblock *b) {
             bins->summary &= ~((uint64_t)1 << i / 64);
     }
     a->free_bytes -= b->size;
+}
+
+/* Sorts the blocks of all bins, when best_fit_by_address is switched on. */
+static void ds__bins_sort(ds__arena *a) {
+    for (int kind = 0; kind < 2; kind++)
+        for (unsigned i = 0; i < DS__BINS; i++) {
+            ds__mblock *rest = a->bins[kind].head[i];
+            a->bins[kind].head[i] = NULL;
+            while (rest) {
+                ds__mblock *b = rest;
+                rest = b->list_next;
+                a->free_bytes -= b->size; /* ds__bin_in adds them */
+                ds__bin_in(a, b, 1);
+            }
+        }
 }
 
 static inline int ds__grows(const ds__segment *s);
@@ -28894,11 +29460,13 @@ static void ds__arena_join(ds__arena *a, ds__stream *s, ds_stream handle) {
     ds__stream *first = ds__pin(&ds__g.streams, a->stream.id);
     if (first)
         ds__stream_unpin(first);
-    else {
+    else { /* it was given away */
+        ds__arena_lock(a);
         a->stream = handle;
         a->stream_id = s->id;
+        ds__arena_unlock(a);
         return;
-    } /* it was given away */
+    }
     for (int i = 0; i < 3; i++)
         if (a->twin[i].id == s->id)
             return;
@@ -28925,15 +29493,33 @@ static int ds__arena_part(ds__arena *a, const ds__stream *s) {
         return 1;
     for (i = 0; i < 3 && !a->twin[i].id;)
         i++;
+    if (i == 3 && !a->crowded)
+        return 0;
+    ds__arena_lock(a);
     if (i == 3) {
-        if (a->crowded)
-            a->stream.id = 0;
-        return a->crowded;
+        a->stream.id = 0;
+    } else {
+        a->stream = a->twin[i].stream;
+        a->stream_id = a->twin[i].id;
+        a->twin[i].id = 0;
     }
-    a->stream = a->twin[i].stream;
-    a->stream_id = a->twin[i].id;
-    a->twin[i].id = 0;
+    ds__arena_unlock(a);
     return 1;
+}
+
+/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while
+   a block of it is taken the arena does not become another stream's. */
+typedef struct ds__owner {
+    ds_stream stream;
+    ds_event end;
+    int orphan;
+} ds__owner;
+
+static ds__owner ds__owner_of(ds__arena *a) {
+    ds__arena_lock(a);
+    ds__owner o = { a->stream, a->end, a->orphan };
+    ds__arena_unlock(a);
+    return o;
 }
 
 /* CUDA lets only its own thread put work on a per-thread stream. When that thread has ended, the
@@ -29681,15 +30267,19 @@ typedef struct ds__outside {
     const char *fn;
     ds_site site;
     ds_capture_mode mode;
+    int mute;
 } ds__outside;
 
+/* Before a function of the program: calls in it report their errors. */
 static ds__outside ds__leave(void) {
-    ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED };
+    ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED, ds__tls.mute };
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    ds__tls.mute = 0;
     return o;
 }
 
 static void ds__return(ds__outside o) {
+    ds__tls.mute = o.mute;
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
     ds__tls.fn = o.fn;
     ds__tls.site = o.site;
@@ -29923,18 +30513,22 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
    quiet block.
    Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
    They release the arena's lock while they call the driver, and take the registry's lock alone.
-   If memory for a description runs out, ds__grow_mapped unmaps pages under the arena's lock.
-   ds__hole_in and ds__hole_out expect the arena's lock.
+   ds__hole_in and ds__hole_out expect the arena's lock. Errors are muted by the caller
+   (ds__tls.mute).
    Threads: any caller's thread with `grow` held. Other threads may allocate and free in the
    arena meanwhile; the block in work is quiet. */
 
-/* A hole goes back into the list, in the order of addresses, with its neighbours that are holes.
-   The arena is locked. */
+/* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.
+   A free block in front of it moves to the bin DS__EDGE. The arena is locked. */
 static void ds__hole_in(ds__arena *a, ds__mblock *b) {
     int kind = b->seg->kind;
+    ds__mblock *prev = b->prev;
     b->state = DS_BLOCK_UNMAPPED;
-    if (b->prev && b->prev->state == DS_BLOCK_UNMAPPED && !b->prev->quiet) {
-        ds__mblock *prev = b->prev;
+    if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
+        ds__bin_out(a, prev);
+        ds__bin_in(a, prev, a->pool->config.best_fit_by_address);
+    }
+    if (prev && prev->state == DS_BLOCK_UNMAPPED && !prev->quiet) {
         prev->size += b->size;
         prev->next = b->next;
         if (b->next)
@@ -29982,7 +30576,8 @@ static void ds__hole_out(ds__arena *a, ds__mblock *b) {
         b->list_next->list_prev = b->list_prev;
 }
 
-/* Address space for another growing segment. DS_ERR_UNSUPPORTED: this device has none. */
+/* Reserves address space for another growing segment. DS_ERR_UNSUPPORTED: the device cannot do
+   that, or the system has no such address space left (RLIMIT_AS), which is logged once. */
 static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     const ds_mem_config *c = ds__policy(a->pool);
     ds__mdevice *dev = a->dev;
@@ -29998,8 +30593,12 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     if (reserve < 16 * page)
         reserve = 16 * page;
     ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
+    if (r == DS_ERR_OUT_OF_MEMORY && !atomic_exchange(&dev->space_missed, 1))
+        ds__warn("%s; plain segments are used instead of growing ones "
+                 "(expandable_segments_reserve sets the size)",
+                 ds__tls.aside);
     if (r < 0)
-        return r;
+        return r == DS_ERR_OUT_OF_MEMORY ? DS_ERR_UNSUPPORTED : r;
     size_t asked = page;
     page = (page + least - 1) / least * least;
     reserve = reserve / page * page; /* whole pages; what is behind them stays unused */
@@ -30058,150 +30657,154 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     return r;
 }
 
+/* Returns the lowest hole that makes room for `size` together with the free blocks beside it, or
+   NULL. The arena is locked. */
+static ds__mblock *ds__hole_for(ds__arena *a, int kind, size_t size) {
+    const ds_mem_config *c = ds__policy(a->pool);
+    size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
+    for (ds__mblock *h = a->holes[kind]; h; h = h->list_next) {
+        /* empty, and of another policy */
+        if (!h->seg->mapped && h->seg->native != page)
+            continue;
+        size_t room = h->size;
+        if (h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet)
+            room += h->prev->size;
+        if (h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet)
+            room += h->next->size;
+        if (room >= size)
+            return h;
+    }
+    return NULL;
+}
+
+/* Takes `count` descriptions of blocks, for cuts after a driver call: a cut must not fail when
+   pages are mapped or unmapped already. 0: out of memory, none is taken. The arena is locked. */
+static int ds__spares_take(ds__arena *a, ds__mblock **spares, int count) {
+    for (int i = 0; i < count; i++) {
+        spares[i] = ds__mblock_new(a);
+        if (spares[i])
+            continue;
+        while (i-- > 0)
+            ds__mblock_drop(a, spares[i]);
+        return 0;
+    }
+    return 1;
+}
+
+/* Maps pages of a hole, at most `need` bytes, and makes them a free block. The arena is locked,
+   is unlocked for the driver call, and is locked again. */
+static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
+    ds__segment *s = h->seg;
+    ds__mblock *spare = NULL;
+    ds__mblock *prev =
+        h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
+    size_t before = prev ? prev->size : 0;
+    size_t need = size > before ? size - before : 1;
+    need = (need + s->page - 1) / s->page * s->page;
+    if (need > h->size)
+        need = h->size;
+    if (!ds__spares_take(a, &spare, 1))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
+    ds__hole_out(a, h);
+    h->quiet = 1;
+    if (prev) {
+        ds__bin_out(a, prev);
+        prev->quiet = 1;
+    }
+    ds__arena_unlock(a);
+
+    ds_result r = ds__map(a, s, h->ptr, need);
+
+    ds__arena_lock(a);
+    ds__mblock_drop(a, spare);
+    /* its neighbours may have been freed meanwhile */
+    if (prev) {
+        prev->quiet = 0;
+        (void)ds__merge_in(a, prev);
+    }
+    if (r == DS_OK && need < h->size)
+        ds__hole_in(a, ds__cut(a, h, need));
+    h->quiet = 0; /* not before the rest has found its place */
+    if (r < 0) {
+        ds__hole_in(a, h);
+        return r;
+    }
+    s->mapped += need;
+    ds__count_reserved(a, s->kind, (int64_t)need);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)h->ptr, need, a->stream_id,
+                 a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
+    (void)ds__merge_in(a, h);
+    return DS_OK;
+}
+
 /* Lets a growing segment grow until it has a free block of `size`. `grow` is held, no spinning
    lock. */
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
-        ds__mblock *h;
-        ds__mblock *prev = NULL;
-        const ds_mem_config *c = ds__policy(a->pool);
-        size_t before = 0;
-        size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
         ds__arena_lock(a);
-        /* the lowest that will do, with what is free beside it */
-        for (h = a->holes[kind]; h; h = h->list_next) {
-            /* empty, and of another policy */
-            if (!h->seg->mapped && h->seg->native != page)
-                continue;
-            prev = h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
-            before = prev ? prev->size : 0;
-            size_t behind =
-                h->next && h->next->state == DS_BLOCK_FREE && !h->next->quiet ? h->next->size : 0;
-            if (before + h->size + behind >= size)
-                break;
-        }
-        if (!h) {
-            ds__arena_unlock(a);
-            ds_result r = again ? DS_ERR_OUT_OF_MEMORY : ds__grow_space(a, kind, size);
-            if (r < 0)
-                return r;
-            continue;
-        }
-        ds__segment *s = h->seg;
-        size_t need = size > before ? size - before : 1;
-        need = (need + s->page - 1) / s->page * s->page;
-        if (need > h->size)
-            need = h->size;
-        ds__mblock *fresh = h;
-        int whole = need == h->size;
-        ds__hole_out(a, h);
-        h->quiet = 1;
-        if (prev) {
-            ds__bin_out(a, prev);
-            prev->quiet = 1;
-        }
+        ds__mblock *h = ds__hole_for(a, kind, size);
+        ds_result r = h ? ds__hole_map(a, h, size) : DS_ERR_OUT_OF_MEMORY;
         ds__arena_unlock(a);
-
-        ds_result r = ds__map(a, s, h->ptr, need);
-
-        ds__arena_lock(a);
-        /* its neighbours may have been freed meanwhile */
-        if (prev) {
-            prev->quiet = 0;
-            (void)ds__merge_in(a, prev);
-        }
-        if (r == DS_OK && !whole) {
-            ds__mblock *rest = ds__cut(a, h, need);
-            if (rest)
-                ds__hole_in(a, rest);
-            else
-                r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
-            if (!rest) {
-                for (size_t i = 0; i < need; i += s->page)
-                    DS_IGNORE(ds__driver_of(a->dev->device)
-                                  ->space_unmap(a->dev->device.index, h->ptr + i, s->page));
-                ds__unreserve(a, need);
-            }
-        }
-        h->quiet = 0; /* not before the rest has found its place */
-        if (r < 0) {
-            ds__hole_in(a, h);
-            ds__arena_unlock(a);
+        if (h)
             return r;
-        }
-        s->mapped += need;
-        ds__count_reserved(a, kind, (int64_t)need);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_MAP, (uint64_t)(uintptr_t)fresh->ptr, need,
-                     a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line,
-                     NULL);
-        (void)ds__merge_in(a, fresh);
-        ds__arena_unlock(a);
-        return DS_OK;
+        r = again ? DS_ERR_OUT_OF_MEMORY : ds__grow_space(a, kind, size);
+        if (r < 0)
+            return r;
     }
     return DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Takes the memory of whole pages in a free block away, which is in no list and quiet; the
-   stream has passed all uses of it. `grow` is held. */
+/* Unmaps the whole pages of a free block that is quiet and in no bin; the stream has passed all
+   uses of it. Returns the bytes; 0: the block is as before. `grow` is held. */
 static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__segment *s = b->seg;
+    ds__mblock *spares[2];
     size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page;
     size_t to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page;
     size_t done = 0;
+    ds_result r = DS_OK;
     /* the end: what stays is low */
     if (to - from > s->page && most <= to - from - s->page)
         from = to - (most + s->page - 1) / s->page * s->page;
-    if (to > from) {
-        const ds__driver *driver = ds__driver_of(a->dev->device);
-        ds_result r = DS_OK;
-        for (; from + done < to && r == DS_OK; done += s->page)
-            r = driver->space_unmap(a->dev->device.index, s->base + from + done, s->page);
-        if (r < 0)
-            done -= s->page;
-        DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
-    }
     ds__arena_lock(a);
-    ds__mblock *middle = b;
-    ds__mblock *rest = NULL;
-    size_t front = (size_t)(s->base + from - b->ptr);
-    if (done && front)
-        middle = ds__cut(a, b, front);
-    if (done && middle && middle->size > done)
-        rest = ds__cut(a, middle, done);
-    /* no memory to describe that: what is unmapped is lost with its addresses */
-    if (done && (!middle || (!rest && middle->size > done))) {
-        b->quiet = 1;
-        b->state = DS_BLOCK_UNMAPPED;
-        if (middle) {
-            middle->state = DS_BLOCK_UNMAPPED;
-            middle->quiet = 1;
-        }
-    } else if (done) {
-        middle->quiet = 0;
-        ds__hole_in(a, middle);
-        if (rest) {
-            rest->quiet = 0;
-            (void)ds__merge_in(a, rest);
-        }
+    int spare = ds__spares_take(a, spares, 2);
+    ds__arena_unlock(a);
+    for (; spare && from + done < to && r == DS_OK; done += s->page)
+        r = ds__driver_of(a->dev->device)
+                ->space_unmap(a->dev->device.index, s->base + from + done, s->page);
+    if (r < 0)
+        done -= s->page;
+    DS__COUNT_CALL(a, driver_frees, (int64_t)(done / s->page));
+
+    ds__arena_lock(a);
+    for (int i = 0; spare && i < 2; i++)
+        ds__mblock_drop(a, spares[i]);
+    if (!done) {
+        b->quiet = 0;
+        (void)ds__merge_in(a, b);
+        ds__arena_unlock(a);
+        return 0;
     }
-    if (!done || (middle && middle != b)) {
+    size_t front = (size_t)(s->base + from - b->ptr);
+    ds__mblock *hole = front ? ds__cut(a, b, front) : b;
+    ds__mblock *rest = hole->size > done ? ds__cut(a, hole, done) : NULL;
+    hole->quiet = 0;
+    ds__hole_in(a, hole);
+    if (rest)
+        (void)ds__merge_in(a, rest);
+    if (front) { /* after the hole, which decides on the bin */
         b->quiet = 0;
         (void)ds__merge_in(a, b);
     }
-    if (done) {
-        s->mapped -= done;
-        ds__count_reserved(a, s->kind, -(int64_t)done);
-        ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
-                     a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line,
-                     NULL);
-    }
+    s->mapped -= done;
+    ds__count_reserved(a, s->kind, -(int64_t)done);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
+                 a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
-    if (done) {
-        pthread_mutex_lock(&ds__m.registry);
-        ds__granules(s, s->base + from, done, 0);
-        pthread_mutex_unlock(&ds__m.registry);
-        ds__unreserve(a, done);
-    }
+    pthread_mutex_lock(&ds__m.registry);
+    ds__granules(s, s->base + from, done, 0);
+    pthread_mutex_unlock(&ds__m.registry);
+    ds__unreserve(a, done);
     return done;
 }
 
@@ -30229,14 +30832,15 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
    not known to be done. */
 static int ds__arena_drain(ds__arena *a) {
     ds_result r;
+    ds__owner o = ds__owner_of(a);
     ds__tls.quiet++;
     /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
     ds__tls.upper_locked++;
-    if (a->orphan && a->end.id) {
-        r = ds__event_sync(a->end, DS__FOREVER);
+    if (o.orphan && o.end.id) {
+        r = ds__event_sync(o.end, DS__FOREVER);
     } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
         ds__muse *u = ds__muse_new(a, a->dev->device);
-        r = u ? ds__event_record_outside(u->event, a->stream) : DS_NOT_READY;
+        r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
         if (r == DS_OK)
             r = ds__event_sync(u->event, DS__FOREVER);
         ds__arena_lock(a);
@@ -30294,7 +30898,9 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
                 ds__arena_unlock(a);
                 /* now, for each: others may use the stream meanwhile */
                 if (s->page && ds__drain_aside(a)) {
-                    done += ds__unmap_block(a, found, most - done);
+                    size_t unmapped = ds__unmap_block(a, found, most - done);
+                    done += unmapped;
+                    stays = !unmapped; /* the block is in its bin again */
                 } else if (s->page) {
                     ds__arena_lock(a);
                     found->quiet = 0;
@@ -30573,21 +31179,6 @@ static int ds__try(ds__wanted *q) {
     return q->block != NULL;
 }
 
-/* Whose an arena is. Streams come and go: it stays so only while the arena is locked, and while
-   a block of it is taken the arena does not become another stream's. */
-typedef struct ds__owner {
-    ds_stream stream;
-    ds_event end;
-    int orphan;
-} ds__owner;
-
-static ds__owner ds__owner_of(ds__arena *a) {
-    ds__arena_lock(a);
-    ds__owner o = { a->stream, a->end, a->orphan };
-    ds__arena_unlock(a);
-    return o;
-}
-
 /* Whether the request's stream can wait for the owner. */
 static int ds__can_await(const ds__wanted *q, ds__owner o) {
     /* nobody knows when its stream was done */
@@ -30759,10 +31350,10 @@ static ds_result ds__grow(ds__wanted *q) {
     if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
         !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
-        if (r == DS_ERR_UNSUPPORTED)
-            dev->has_space = 0;
-        else if (dev->has_space < 0)
+        if (r != DS_ERR_UNSUPPORTED)
             dev->has_space = 1;
+        else if (!dev->space_missed)
+            dev->has_space = 0;
     }
     if (r == DS_ERR_UNSUPPORTED)
         r = ds__grow_plain(a, q->kind, q->size);
@@ -30788,9 +31379,12 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
             return freed;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
+        int mute = ds__tls.mute;
+        ds__tls.mute = 0; /* the program's own calls report their errors */
         ds__mtls.in_shortage = 1;
         freed |= fn(dev->device, size, user) != 0;
         ds__mtls.in_shortage = 0;
+        ds__tls.mute = mute;
         ds__tls.fn = name;
         ds__tls.site = site;
     }
@@ -31428,6 +32022,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     if (u && u->recorded != 1)
         now = 0;
     char *start = b->ptr;
+    ds_event event = { u ? u->event.id : 0 };
     ds__arena_unlock(a);
     if (!own && foreign)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
@@ -31442,7 +32037,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
         return ds__mem_error();
     }
     if (now)
-        r = ds__event_record(u ? u->event : fresh->event, stream, DS__OP_RECORD);
+        r = ds__event_record(u ? event : fresh->event, stream, DS__OP_RECORD);
     ds__arena_lock(a);
     int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
     if (fresh && r == DS_OK && still) {
@@ -31545,12 +32140,13 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
    poisons the block. ds__poison_on and ds__poison_late poison freed blocks at once or later.
 
    Invariants: Poison and guards are fills in stream order. Neither is made while a capture is
-   known to be open, because work in a capture is the user's only. A guard begins directly
+   open, because work in a capture is the user's only, nor in a pool that a graph uses, because
+   its launches write to the pool's memory at any time. A guard begins directly
    behind the requested bytes, rounded up to 4, and is checked only where one was filled
    (`guarded`). The policy may have changed since, or a capture was open then. A block with
    `stale` set must be poisoned before it is free.
-   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__poison_on and
-   ds__poison_late hold back new captures (ds__g.begin) around their fills. ds__watched_free may
+   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc,
+   ds__poison_on and ds__poison_late hold back new captures (ds__g.begin) around their fills. ds__watched_free may
    block the host until the uses of the block and the work of its stream are done.
    Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
    allocator (ds__direct_giver), so a capture may begin on the block's stream meanwhile. */
@@ -31562,24 +32158,30 @@ static char *ds__guard_of(const ds__mblock *b) {
     return b->ptr + ((b->asked + 3) & ~(size_t)3);
 }
 
+/* Whether the allocator may write to memory of a pool now. */
+static int ds__may_write(const ds__mpool *p) {
+    return !ds__captures_open() && !p->graphs;
+}
+
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
     ds__mblock *b = q->block;
     ds_result r = ds__check(q->a->pool, 2);
-    if (r == DS_OK && guard && !ds__captures_open() &&
+    if (r < 0 || !guard)
+        return r;
+    ds__hold_captures();
+    if (ds__may_write(q->a->pool) &&
         (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK)
         b->guarded = (uint32_t)guard;
+    ds__let_captures();
     return r;
 }
 
-/* Overwrites a freed block on a stream that comes behind all who used it. What a graph used is
-   its own: launches may use it again. */
+/* Overwrites a freed block on a stream that has passed all uses of the block. No lock is held. */
 static void ds__poison_on(ds__mblock *b, ds_stream stream) {
-    const ds__muse *u = b->uses;
-    while (u && !u->capture)
-        u = u->next;
+    const ds__mpool *p = atomic_load(&b->seg->arena)->pool;
     ds__tls.mute++;
     ds__hold_captures();
-    if (!u && !ds__captures_open())
+    if (ds__may_write(p))
         DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
     ds__let_captures();
     ds__tls.mute--;
@@ -31603,7 +32205,7 @@ static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
     if (s) {
         ds_stream giver = { ds__handle(&s->slot) };
         ds__hold_captures(); /* also keeps two threads' fills and records in one order */
-        if (!ds__captures_open() && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
+        if (ds__may_write(a->pool) && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
             ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
             DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
         ds__let_captures();
@@ -31659,11 +32261,12 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
        takes it before */
     if (ds__policy(a->pool)->poison) {
         const ds__muse *u = b->uses;
-        int alone = !b->exported &&
-                    (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !a->orphan);
+        ds__owner o = ds__owner_of(a);
+        int alone =
+            !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !o.orphan);
         b->stale = 1;
         if (alone)
-            ds__poison_on(b, b->lent ? u->stream : a->stream);
+            ds__poison_on(b, b->lent ? u->stream : o.stream);
         else if (!u && !b->exported && !b->seg->direct)
             (void)ds__poison_late(a, b, 0);
     }
@@ -31916,16 +32519,15 @@ static ds__stream *ds__direct_giver(ds__mdevice *dev) {
    has ended: behind that one's end. 1: it was done. */
 static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
     ds_result r;
-    ds__stream *s = ds__pin(&ds__g.streams, a->stream.id);
+    ds__stream *s = ds__pin(&ds__g.streams, ds__owner_of(a).stream.id);
     if (s) {
         r = ds__direct_put(s, b, wait);
         ds__stream_unpin(s);
         if (r == DS_OK || !wait)
             return r == DS_OK;
     }
-    ds__arena_lock(a);
-    ds_event end = { a->orphan ? a->end.id : 0 };
-    ds__arena_unlock(a);
+    ds__owner o = ds__owner_of(a);
+    ds_event end = { o.orphan ? o.end.id : 0 };
     /* nobody knows when the stream is done, or it is another thread's */
     if (!end.id && !wait)
         return 0;
@@ -31944,9 +32546,10 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
 /* The work on a plain block's own stream counts like a use. When the stream has ended its end
    does; 0: that has not come, or nobody knows when. */
 static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
-    ds_stream handle = a->stream;
+    ds__owner o = ds__owner_of(a);
+    ds_stream handle = o.stream;
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
-    int alive = s && !a->orphan;
+    int alive = s && !o.orphan;
     if (s)
         ds__stream_unpin(s);
     if (alive) {
@@ -31964,9 +32567,8 @@ static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
         ds__arena_unlock(a);
         return 1;
     }
-    ds__arena_lock(a);
-    ds_event end = { a->orphan ? a->end.id : 0 };
-    ds__arena_unlock(a);
+    o = ds__owner_of(a);
+    ds_event end = { o.orphan ? o.end.id : 0 };
     if (wait == DS__WAIT_ALL)
         return ds__arena_drain(a);
     ds_result r = end.id && !ds__captures_open() ? ds__event_ask(end) : DS_NOT_READY;
@@ -32164,8 +32766,6 @@ static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
 static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
     ds__mdevice *dev;
     ds_result r = ds__mem_used(device, &dev);
-    if (out_released)
-        *out_released = 0;
     if (r < 0 || !dev)
         return r;
     if (ds__captures_open())
@@ -32197,6 +32797,8 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
 }
 
 DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_mem_empty_cache");
     return ds__mem_empty(device, 0, out_released);
 }
@@ -32231,6 +32833,8 @@ DSDEF ds_result(ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
 }
 
 DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
     DS__ENTER("ds_mem_trim");
     return ds__mem_empty(device, keep, out_released);
 }
@@ -32571,24 +33175,18 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
         return ds__mem_error();
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
     c.backend = DS_MEM_NATIVE;
-    ds__mpool *p = ds__mpool_new(dev, &c, desc->label);
+    ds_pool_desc d = *desc;
+    if (d.upstream) {
+        d.alloc_fn = ds__no_alloc;
+        d.free_fn = ds__no_free;
+    }
+    /* the device's own need no copy: they count anyway */
+    size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
+    if (by_config && (!d.limit || by_config < d.limit))
+        d.limit = by_config;
+    ds__mpool *p = ds__mpool_new(dev, &c, &d, 0);
     if (!p)
         return DS_ERR_OUT_OF_MEMORY;
-    p->alloc_fn = desc->alloc_fn;
-    p->free_fn = desc->free_fn;
-    p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
-    if (desc->upstream) {
-        p->alloc_fn = ds__no_alloc;
-        p->free_fn = ds__no_free;
-    }
-    p->use_on_oom = desc->use_on_oom != 0;
-    p->no_split = desc->no_split != 0;
-    p->shareable = desc->shareable != 0;
-    p->limit = desc->limit;
-    /* the device's own need no copy: they count anyway */
-    size_t by_config = desc->config ? ds__config_limit(desc->config, dev->total) : 0;
-    if (by_config && (!p->limit || by_config < p->limit))
-        p->limit = by_config;
     out->id = p->id;
     return DS_OK;
 }
@@ -33116,10 +33714,8 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        if (!(p = ds__mpool_new(wish->dev, &c, NULL)))
+        if (!(p = ds__mpool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
             return DS_ERR_OUT_OF_MEMORY;
-        p->name[0] = capture;
-        p->name[1] = 0;
     } else {
         ds__mpool_own(p);
     }
@@ -33539,7 +34135,8 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
         }
     }
     for (const ds__mblock *b = a->pending; b; b = b->list_next) {
-        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->uses || b->stale),
+        /* a thread that handles a quiet block changes its uses and its poison without the lock */
+        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
                   "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
         listed++;
@@ -35019,7 +35616,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     DS__RESOLVE(device);
     ds__mdevice *dev = ds__mem_device(device);
     if (!dev)
-        return DS_ERR_OUT_OF_MEMORY;
+        return ds__mem_error();
     if (!(atomic_load(&dev->watch) & (1u << DS_ACTION_ANNOTATION | DS__WATCHED)))
         return DS_OK;
     ds__mremark *m = ds__alloc(sizeof *m);
@@ -36954,8 +37551,7 @@ static ds__mdevice *ds__pinned_device(void) {
    it counts as gone even if the driver reports an error.
    Locks: ds__host.clock_lock around the times only. The driver is called, and may block, so no
    spinning lock may be held. The caller of ds__pinned_source_alloc holds the arena's `grow`.
-   Threads: caller's threads. ds__touch_all starts up to 127 threads to touch the pages; they
-   block all signals and are joined before it returns. */
+   Threads: caller's threads. */
 
 static void ds__clock_add(ds__clock *c, uint64_t since) {
     int64_t ns = (int64_t)(ds__now_ns() - since);
@@ -36967,48 +37563,6 @@ static void ds__clock_add(ds__clock *c, uint64_t since) {
     c->total += ns;
     c->count++;
     ds__lock_give(&ds__host.clock_lock);
-}
-
-/* Writing to each page makes the system give it memory, which registering would do one page
-   after the other. */
-typedef struct ds__touched {
-    char *from;
-    char *to;
-} ds__touched;
-
-static void *ds__touch(void *range) {
-    const ds__touched *t = range;
-    for (volatile char *at = t->from; at < t->to; at += DS__HOST_PAGE)
-        *at = 0;
-    return NULL;
-}
-
-static void *ds__touch_thread(void *range) {
-    ds__os_block_signals();
-    return ds__touch(range);
-}
-
-static void ds__touch_all(char *ptr, size_t size, unsigned threads) {
-    pthread_t thread[128];
-    ds__touched part[128];
-    /* each has a MiB at least */
-    unsigned n = size / DS__MIB < threads ? (unsigned)(size / DS__MIB) : threads;
-    unsigned started = 0;
-    if (n < 1)
-        n = 1;
-    size_t step = (size / n + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
-    for (unsigned i = 0; i < n; i++) {
-        size_t from = i * step < size ? i * step : size;
-        size_t to = from + step < size ? from + step : size;
-        part[i] = (ds__touched){ ptr + from, ptr + to };
-    }
-    while (started + 1 < n &&
-           pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0)
-        started++;
-    for (unsigned i = started; i < n; i++)
-        ds__touch(&part[i]);
-    while (started)
-        pthread_join(thread[--started], NULL);
 }
 
 /* Ordinary memory that is registered. */
@@ -38318,13 +38872,13 @@ static void ds__resource_shutdown(void) {
    Defines the records for memory that processes share, and their global state (ds__share). The
    exporter has exported segments (ds__hoard) and exports (ds__sent, one for each block). The
    importer has opened segments (ds__guest) and imports (ds__got, one for each block). ds__parcel
-   is the content of an IPC handle.
+   is the content of an IPC handle, and ds__stake_facts what the exporter's registry says.
 
    Policy:
    1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
-      block names its segment, the place in the segment, and its export slot (ds__stake) in the
-      process's shared-memory registry (ds__board). The handle also names an event behind the
-      work enqueued so far on the block's stream.
+      block names its export slot (ds__stake) in the process's shared-memory registry (ds__board).
+      The slot names the block's segment, the place in the segment, and an event behind the work
+      enqueued so far on the block's stream. So a changed handle cannot give another size.
    2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
       when it opens the segment. A lease is a number that only a living process holds. So any
       process that looks at a lease of a dead process takes it back.
@@ -38359,7 +38913,6 @@ typedef struct ds__hoard {
     uint32_t stake;      /* from the first export on */
     uint32_t generation; /* from the first export on: not 0 */
     int over;            /* the allocator has given it back */
-    unsigned char handle[64];
 } ds__hoard;
 
 /* An exported block, until it is free. */
@@ -38416,29 +38969,23 @@ static struct {
     uint64_t looked_ns;
 } ds__share = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-/* What the bytes of a handle say. */
+/* The content of a handle. It comes from outside: all but `inner` names the export slot, and
+   `inner` is checked against the size there. */
 typedef struct ds__parcel {
     uint8_t version;
-    uint8_t type;
-    uint8_t has_event;
-    uint8_t zero;
+    uint8_t type; /* of the devices, for the sentence; the segment's slot decides */
+    uint8_t zero[2];
     int32_t pid;
     int32_t fd;
     uint32_t stake;
     uint32_t generation;
-    uint32_t seg_stake;
-    uint32_t seg_generation;
-    uint32_t unused;
+    uint32_t zero_too;
     uint64_t cookie;
-    uint64_t block; /* where the block begins in the segment */
-    uint64_t size;
-    uint64_t inner; /* where the pointer is in the block */
-    uint64_t seg_size;
-    unsigned char memory[64];
-    unsigned char event[64];
+    uint64_t inner;          /* where the pointer is in the block */
+    unsigned char rest[216]; /* zero */
 } ds__parcel;
 
-enum { DS__PARCEL_VERSION = 1 };
+enum { DS__PARCEL_VERSION = 2 };
 
 /* alloc/ipc_lease.h - export slots and leases.
 
@@ -38457,9 +39004,10 @@ enum { DS__PARCEL_VERSION = 1 };
    Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
    on driver threads. */
 
-/* A stake on the own board. The boards' mutex is held. */
-static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_generation) {
-    uint32_t i = b->free_stake ? b->free_stake - 1 : b->stakes;
+/* A stake on the own board, with what importers read of it. The boards' mutex is held. */
+static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint32_t *out,
+                               uint32_t *out_generation) {
+    uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
     if (i >= DS__STAKES)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "a process can have %d blocks and segments exported at a time", DS__STAKES);
@@ -38467,9 +39015,10 @@ static ds_result ds__stake_new(ds__board *b, uint32_t *out, uint32_t *out_genera
     if (b->free_stake)
         b->free_stake = (uint32_t)s->next;
     else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s))
-        b->stakes++;
+        atomic_fetch_add(&b->sheet->stakes, 1);
     else
         return ds__board_short();
+    memcpy(&s->facts, facts, sizeof s->facts);
     uint64_t generation = (atomic_load(&s->word) >> 1) + 1;
     atomic_store(&s->word, generation << 1 | 1);
     *out = i;
@@ -38511,8 +39060,11 @@ static int ds__stake_leased(uint32_t i, int look) {
 }
 
 /* Takes a lease of another process's stake; that of a process that is gone when no other is
-   free. */
+   free. The stake's facts stay as they are until ds__lease_drop. No stake has generation 0. */
 static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
+    DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
+                "the handle names export slot %u, and process %d has %u", stake, b->pid,
+                atomic_load(&b->sheet->stakes));
     ds__stake *s = &b->sheet->stake[stake];
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
@@ -38550,7 +39102,7 @@ static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
    blocks ds_mem_export waits for the stream.
    Locks: ds_mem_export and the functions of segments take ds__share.mutex; the order is in
    ipc_types.h. Callers of the functions of segments usually hold `grow` of an arena. Driver
-   calls run under ds__share.mutex, and so does the wait for a stream in ds__sent_order.
+   calls that do not wait for work run under ds__share.mutex; waits for a stream do not.
    ds__share_hold expects the arena's lock and takes ds__share.lock.
    Threads: any caller's thread. */
 
@@ -38683,27 +39235,30 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
 /* The name and the stake of the segment, made at its first export. The mutex is held. */
 static ds_result ds__hoard_export(ds__hoard *h) {
     ds__board *b;
+    unsigned char handle[64];
     if (h->generation)
         return DS_OK;
-    ds_result r =
-        ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, h->handle);
+    ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, handle);
     if (r < 0)
         return r;
+    ds__stake_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
+    memcpy(facts.handle, handle, sizeof facts.handle);
     ds__boards_lock();
     r = ds__board_own(&b);
     if (r == DS_OK)
-        r = ds__stake_new(b, &h->stake, &h->generation);
+        r = ds__stake_new(b, &facts, &h->stake, &h->generation);
     ds__boards_unlock();
     return r;
 }
 
-/* What importers do is ordered behind what is on the block's stream so far: by the record's
-   event, or it is waited for. `end`: of a stream that has ended. */
-static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event end) {
+/* Orders what importers do behind the work on the block's stream so far by the record's event. If
+   there is none, *out_wait is set. */
+static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, int *out_wait) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     ds_result r = DS_OK;
+    *out_wait = !of || !s->event.id;
     if (!of)
-        return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
+        return DS_OK;
     ds__hold_captures();
     if (ds__is_capturing(of))
         r = ds__fail(
@@ -38712,21 +39267,45 @@ static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, ds_event en
     else if (s->event.id)
         r = ds__event_record(s->event, stream, DS__OP_RECORD);
     ds__let_captures();
-    if (r == DS_OK && !s->event.id)
-        r = ds__stream_sync(stream, DS__FOREVER);
     ds__stream_unpin(of);
     return r;
 }
 
-/* A record for a block. The mutex is held. */
-static ds_result ds__sent_new(ds__mblock *b, char *ptr, ds__sent **out) {
+/* Waits for the work on the block's stream so far; `end` is the last work of a stream that has
+   ended. No lock is held: another thread may have to share memory before the stream goes on. */
+static ds_result ds__sent_wait(ds_stream stream, ds_event end) {
+    ds__stream *of = ds__pin(&ds__g.streams, stream.id);
+    if (!of)
+        return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
+    ds_result r = ds__stream_sync(stream, DS__FOREVER);
+    ds__stream_unpin(of);
+    return r;
+}
+
+/* What an export needs to know of a block, as it is found under its arena's lock. */
+typedef struct ds__exported {
+    ds__mblock *block;
+    char *start;
+    char *base;
+    size_t size;
+    ds_stream stream;
+    ds_event end;
+    int shareable;
+} ds__exported;
+
+/* A record for a block of the segment. The mutex is held. */
+static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sent **out) {
     ds__sent *s = ds__alloc(sizeof *s);
     if (!s)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
-    s->block = b;
-    s->ptr = ptr;
+    s->block = x->block;
+    s->ptr = x->start;
+    ds__stake_facts facts = { .size = x->size,
+                              .offset = (uint64_t)(x->start - x->base),
+                              .segment = h->stake,
+                              .segment_generation = h->generation };
     ds__boards_lock();
-    ds_result r = ds__stake_new(ds__boards.own, &s->stake, &s->generation);
+    ds_result r = ds__stake_new(ds__boards.own, &facts, &s->stake, &s->generation);
     ds__boards_unlock();
     if (r < 0) {
         ds__release(s);
@@ -38744,26 +39323,23 @@ static ds_result ds__sent_new(ds__mblock *b, char *ptr, ds__sent **out) {
     return DS_OK;
 }
 
-static ds_result ds__sent_event(const ds__sent *s, ds__parcel *p) {
+/* Importers find the record's event on its export slot, from its first record on. The mutex is
+   held. */
+static ds_result ds__sent_event(const ds__sent *s) {
+    ds__stake_facts *facts = &ds__boards.own->sheet->stake[s->stake].facts;
+    unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
-    ds_result r = native ? e->driver->event_export(native, p->event) : DS_OK;
-    p->has_event = r == DS_OK && native;
+    ds_result r = DS_OK;
+    if (native && !atomic_load(&facts->has_event) &&
+        (r = e->driver->event_export(native, handle)) == DS_OK) {
+        memcpy(facts->handle, handle, sizeof facts->handle);
+        atomic_store(&facts->has_event, 1);
+    }
     if (e)
         ds__event_unpin(e);
     return r;
 }
-
-/* What an export needs to know of a block, as it is found under its arena's lock. */
-typedef struct ds__exported {
-    ds__mblock *block;
-    char *start;
-    char *base;
-    size_t size;
-    ds_stream stream;
-    ds_event end;
-    int shareable;
-} ds__exported;
 
 static int ds__export_look(const void *ptr, ds__exported *x) {
     ds__arena *a = NULL;
@@ -38800,8 +39376,8 @@ static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
     return same;
 }
 
-/* The mutex is held. */
-static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
+/* The mutex is held. *out_wait: ds__sent_wait is still to come. */
+static ds_result ds__block_export(const ds__exported *x, ds__parcel *p, int *out_wait) {
     ds__sent *s;
     ds__sent *fresh = NULL;
     ds__hoard *h = ds__share.hoards;
@@ -38816,12 +39392,12 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
     ds__lock_take(&ds__share.lock);
     s = ds__sent_find(x->start, 0);
     ds__lock_give(&ds__share.lock);
-    if (!s && (r = ds__sent_new(x->block, x->start, &fresh)) == DS_OK)
+    if (!s && (r = ds__sent_new(x, h, &fresh)) == DS_OK)
         s = fresh;
     if (r == DS_OK)
-        r = ds__sent_order(s, x->stream, x->end);
+        r = ds__sent_order(s, x->stream, out_wait);
     if (r == DS_OK)
-        r = ds__sent_event(s, p);
+        r = ds__sent_event(s);
     if (r == DS_OK && !ds__export_mark(x, fresh))
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                      (void *)x->start);
@@ -38837,12 +39413,6 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p) {
     p->cookie = ds__boards.own->cookie;
     p->stake = s->stake;
     p->generation = s->generation;
-    p->seg_stake = h->stake;
-    p->seg_generation = h->generation;
-    p->block = (uint64_t)(x->start - x->base);
-    p->size = x->size;
-    p->seg_size = h->size;
-    memcpy(p->memory, h->handle, sizeof p->memory);
     return DS_OK;
 }
 
@@ -38868,9 +39438,12 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
                 "the block at %p is not of a shareable pool (ds_pool_desc), and only such memory "
                 "can be opened by other processes",
                 (void *)x.start);
+    int wait = 0;
     pthread_mutex_lock(&ds__share.mutex);
-    ds_result r = ds__block_export(&x, &p);
+    ds_result r = ds__block_export(&x, &p, &wait);
     pthread_mutex_unlock(&ds__share.mutex);
+    if (r == DS_OK && wait)
+        r = ds__sent_wait(x.stream, x.end);
     ds__share_collect_by_the_way();
     if (r < 0)
         return r;
@@ -38888,9 +39461,9 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
    Invariants: A block that is imported several times on a device has one record (ds__got) and
    one address. `open` counts imports to be closed; `left` also counts closed imports before
    their callback. A segment (ds__guest) stays open as long as it has a record of a block. An IPC
-   handle is checked before any of its fields is used.
+   handle names an export slot only: sizes and places are read there, under the slot's lease.
    Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
-   stream of a close has failed, the host waits for the stream under that mutex. The registries'
+   stream of a close has failed, the host waits for the stream without that mutex. The registries'
    mutex is taken inside. ds__got_passed takes no lock.
    Threads: any caller's thread. ds__got_passed runs on a driver thread, as the callback on the
    stream, or on the caller's thread after a failure. */
@@ -38946,36 +39519,44 @@ static void ds__got_collect(int all) {
     }
 }
 
-/* The segment of another process, opened if it is not; the board is the caller's, or the
-   segment's from now on. The mutex is held. */
-static ds_result ds__guest_of(ds_device device, const ds__parcel *p, ds__board *b,
+/* Opens the memory of a segment whose lease was just taken. The mutex is held. */
+static ds_result ds__guest_open(ds__guest *q) {
+    const ds__stake_facts *facts = &q->board->sheet->stake[q->stake].facts;
+    void *base = NULL;
+    if (facts->device_type != (uint32_t)q->device.type)
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "the memory is not of a %s device and cannot be imported on one",
+                        ds__type_name(q->device.type));
+    q->size = (size_t)facts->size;
+    ds_result r = ds__shared_segment_open(q->device, facts->handle, q->size, &base);
+    q->base = base;
+    return r;
+}
+
+/* The segment of a block of another process, opened if it is not; the board is the caller's, or
+   the segment's from now on. The mutex is held. */
+static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds__board *b,
                               ds__guest **out) {
     ds__guest *q = ds__share.guests;
-    while (q && (q->board != b || q->stake != p->seg_stake || q->generation != p->seg_generation ||
-                 q->device.index != device.index || q->device.type != device.type))
+    while (q && (q->board != b || q->stake != block->segment ||
+                 q->generation != block->segment_generation || q->device.index != device.index ||
+                 q->device.type != device.type))
         q = q->next;
     if ((*out = q) != NULL)
         return DS_OK;
     if (!(q = ds__alloc(sizeof *q)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
-    ds_result r = ds__lease_take(b, p->seg_stake, p->seg_generation, &q->lease);
-    if (r < 0) {
-        ds__release(q);
-        return r;
-    }
-    void *base = NULL;
-    r = ds__shared_segment_open(device, p->memory, (size_t)p->seg_size, &base);
-    if (r < 0) {
-        ds__lease_drop(b, p->seg_stake, q->lease);
-        ds__release(q);
-        return r;
-    }
     q->device = device;
     q->board = b;
-    q->base = base;
-    q->size = (size_t)p->seg_size;
-    q->stake = p->seg_stake;
-    q->generation = p->seg_generation;
+    q->stake = block->segment;
+    q->generation = block->segment_generation;
+    ds_result r = ds__lease_take(b, q->stake, q->generation, &q->lease);
+    if (r == DS_OK && (r = ds__guest_open(q)) < 0)
+        ds__lease_drop(b, q->stake, q->lease);
+    if (r < 0) {
+        ds__release(q);
+        return r;
+    }
     ds__boards_lock();
     b->users++;
     ds__boards_unlock();
@@ -39003,6 +39584,13 @@ static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__b
     return NULL;
 }
 
+/* The handle's pointer must be inside of the block. */
+static ds_result ds__inner_check(const ds__parcel *p, size_t size) {
+    DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
+                (unsigned long long)p->inner, size);
+    return DS_OK;
+}
+
 /* The mutex is held. */
 static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b, ds__got **out) {
     uint32_t lease;
@@ -39010,9 +39598,13 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
     ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
     if (r < 0)
         return r;
-    ds__got *g = ds__alloc(sizeof *g);
-    r = g ? ds__guest_of(device, p, b, &q)
-          : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    const ds__stake_facts *facts = &b->sheet->stake[p->stake].facts;
+    ds__got *g = NULL;
+    r = ds__inner_check(p, (size_t)facts->size);
+    if (r == DS_OK && !(g = ds__alloc(sizeof *g)))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
+    if (r == DS_OK)
+        r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
         ds__release(g);
         ds__lease_drop(b, p->stake, lease);
@@ -39020,8 +39612,8 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
     }
     q->blocks++;
     g->guest = q;
-    g->ptr = q->base + p->block;
-    g->size = (size_t)p->size;
+    g->ptr = q->base + facts->offset;
+    g->size = (size_t)facts->size;
     g->stake = p->stake;
     g->generation = p->generation;
     g->lease = lease;
@@ -39034,11 +39626,12 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
 }
 
 /* The stream goes on behind what the exporter had put on its own. */
-static ds_result ds__parcel_wait(ds_device device, const ds__parcel *p, ds_stream stream) {
+static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
+    const ds__stake_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
     ds_event event = { 0 };
-    if (!p->has_event)
+    if (!atomic_load(&facts->has_event))
         return DS_OK;
-    ds_result r = ds__event_open(device, p->event, &event);
+    ds_result r = ds__event_open(g->guest->device, facts->handle, &event);
     if (r == DS_OK)
         r = ds__wait_event(stream, event, DS__OP_WAIT);
     ds__event_drop(event);
@@ -39057,7 +39650,11 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
     ds__got *g = ds__got_again(device, p, b);
     if (!g)
         r = ds__got_new(device, p, b, &g);
-    if (r == DS_OK && (r = ds__parcel_wait(device, p, stream)) < 0) {
+    else
+        r = ds__inner_check(p, g->size);
+    if (r == DS_OK)
+        r = ds__got_wait(g, stream);
+    if (r < 0 && g) {
         g->open--;
         ds__got_passed(stream, r, g);
         ds__got_collect(0);
@@ -39071,14 +39668,14 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
 
 /* Whether the bytes can have come from ds_mem_export. */
 static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
+    static const ds__parcel none;
     DS__REQUIRE(p->version != 0 && p->version <= 64, "these bytes are no handle of ds_mem_export");
     if (p->version != DS__PARCEL_VERSION)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the handle has version %d, and %d is the newest that is known here",
                         p->version, DS__PARCEL_VERSION);
-    DS__REQUIRE(p->stake < DS__STAKES && p->seg_stake < DS__STAKES && p->seg_size &&
-                    p->block < p->seg_size && p->size <= p->seg_size - p->block &&
-                    p->inner < p->size,
+    DS__REQUIRE(p->stake < DS__STAKES && !memcmp(p->zero, none.zero, sizeof p->zero) &&
+                    !p->zero_too && !memcmp(p->rest, none.rest, sizeof p->rest),
                 "these bytes are no handle of ds_mem_export");
     if (p->type != device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -39126,8 +39723,9 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     return r;
 }
 
-/* The stream is told to end the import there. The mutex is held. */
-static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
+/* The stream is told to end the import there. *out_wait: it has failed; the caller waits for it
+   and calls ds__got_passed. The mutex is held. */
+static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int *out_wait) {
     ds__op op = ds__op_make(DS__OP_CALLBACK);
     op.u.host.fn = NULL;
     op.u.host.callback = ds__got_passed;
@@ -39139,11 +39737,9 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream) {
                         "imported memory cannot be closed on a stream that captures");
     ds_result r = ds__submit(s, &op);
     /* nothing more runs there once what runs now is over */
-    if (r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED) {
-        DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
-        ds__got_passed(stream, r, g);
+    *out_wait = r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED;
+    if (*out_wait)
         r = DS_OK;
-    }
     if (r == DS_OK)
         g->open--;
     return r;
@@ -39154,6 +39750,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
+    int wait = 0;
     pthread_mutex_lock(&ds__share.mutex);
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
@@ -39162,9 +39759,13 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     else if (g->guest->device.type != s->device.type)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
     else
-        r = ds__got_close(g, s, stream);
+        r = ds__got_close(g, s, stream, &wait);
     ds__got_collect(0);
     pthread_mutex_unlock(&ds__share.mutex);
+    if (wait) {
+        DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
+        ds__got_passed(stream, DS_OK, g);
+    }
     ds__stream_unpin(s);
     ds__share_collect_by_the_way();
     return r;

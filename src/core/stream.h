@@ -60,9 +60,11 @@ static int ds__stream_batched(const void *object) {
 }
 
 /* Makes the handle stale. A wrapper's native stream and release function are the program's, which
-   expects them back soon. The end of a stream in a capture changes the capture. */
+   expects them back soon. The end of a stream in a capture changes the capture, and the legacy
+   stream counts a blocking stream until its end. */
 static void ds__stream_kill(ds__stream *s) {
-    s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open();
+    s->prompt = s->release_fn || s->base.id || s->borrowed || ds__captures_open() ||
+                (s->flags & DS_STREAM_BLOCKING);
     ds__table_kill(&ds__g.streams, s);
 }
 
