@@ -138,6 +138,9 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
                 desc->skip >> DS__ACTIONS << DS__ACTIONS);
     DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent),
                 "%zu entries are more than there is memory", entries);
+    r = ds__mem_setup(); /* then ds_shutdown stops the history */
+    if (r < 0)
+        return r;
     memset(ring, 0, sizeof ring);
     pthread_mutex_lock(&ds__mh.lock);
     DS__EACH_MDEVICE(dev)

@@ -80,6 +80,9 @@ static int ds__snap_room(void *list, size_t element, size_t count, size_t more, 
 DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_on_event");
     DS__REQUIRE(fn, "fn is NULL");
+    ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&ds__mh.lock);
     pthread_mutex_lock(&ds__mh.watch);
     int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1,

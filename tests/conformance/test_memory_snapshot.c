@@ -989,6 +989,29 @@ static void *churn(void *user) {
     return NULL;
 }
 
+/* Also where nothing else of the allocator was called before. */
+static void test_observers_and_history_end_with_shutdown(void **state) {
+    (void)state;
+    static tally seen;
+    memset(&seen, 0, sizeof seen);
+    harness_restart(NULL);
+    ok(ds_mem_on_event(count_event, &seen));
+    harness_restart(NULL);
+    ok(ds_mem_history_start(NULL));
+    harness_restart(NULL);
+    ds_stream s = stream(0);
+    void *p = block(1000, s);
+
+    refused(ds_mem_remove_on_event(count_event, &seen), DS_ERR_INVALID_VALUE);
+    look_at_all();
+
+    assert_int_equal(seen.count[DS_ACTION_ALLOC], 0);
+    assert_int_equal(device_number(0, "events"), 0);
+    ok(ds_mem_free(p));
+    ok(ds_stream_destroy(s));
+    end_recording();
+}
+
 static void test_snapshots_are_taken_beside_threads_that_allocate(void **state) {
     (void)state;
     begin_recording(PRESET_DEFAULT, 500, 0);
@@ -1191,6 +1214,7 @@ const struct CMUnitTest tests_memory_snapshot[] = {
     DS_TEST(test_labels_nest, "peers 115"),
     DS_TEST(test_annotations_are_copied_and_kept_as_long_as_the_ring_has_them, "peers 115"),
     DS_TEST(test_observers_are_told_everything_also_without_history, "torch 64"),
+    DS_TEST(test_observers_and_history_end_with_shutdown, "torch 64"),
     DS_TEST(test_snapshots_are_taken_beside_threads_that_allocate, "peers 115"),
     DS_TEST(test_nothing_is_recorded_after_a_stop_however_many_allocate, "peers 115"),
     DS_TEST(test_a_writer_that_stops_ends_the_snapshot, "snapshots"),
