@@ -243,7 +243,7 @@ DSDEF ds_result(ds_mem_set_fraction)(ds_device device, double fraction) {
 
 DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
     if (out)
-        *out = 1;
+        *out = 0;
     DS__ENTER("ds_mem_get_fraction");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);

@@ -55,7 +55,8 @@ static inline void *ds_tensor_address(const ds_tensor *tensor) {
 /** DS_OK when devstream can use the tensor; else the sentence says what is wrong. A type whose
     elements are no whole bytes is DS_ERR_UNSUPPORTED. */
 DSDEF DS_MUST_USE ds_result ds_tensor_check(const ds_tensor *tensor);
-/** Elements; -1 when a size is negative or the product does not fit. Callable anywhere. */
+/** Elements; -1 when a size is negative, the product does not fit, or the tensor is NULL. Callable
+    anywhere. */
 DSDEF int64_t ds_tensor_count(const ds_tensor *tensor);
 /** Bytes that so many elements take; 0 too when they do not fit or are no whole bytes. Callable
     anywhere. */

@@ -89,7 +89,7 @@ DSDEF DS_MUST_USE ds_result ds_topology_of_devices(const ds_device *devices, siz
                                                    unsigned flags, ds_topology **out);
 /** Frees a topology; NULL is allowed. */
 DSDEF void ds_topology_free(ds_topology *topology);
-/** How many devices it has. Callable anywhere. */
+/** How many devices it has; 0 for NULL. Callable anywhere. */
 DSDEF int ds_topology_size(const ds_topology *topology);
 
 /** How a topology is written. */

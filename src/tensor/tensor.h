@@ -132,9 +132,9 @@ DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
 }
 
 DSDEF int64_t(ds_tensor_count)(const ds_tensor *tensor) {
-    int64_t n = tensor->ndim < 0 || (tensor->ndim && !tensor->shape)
-                    ? -1
-                    : ds__count_of(tensor->ndim, tensor->shape);
+    if (!tensor || tensor->ndim < 0 || (tensor->ndim && !tensor->shape))
+        return -1;
+    int64_t n = ds__count_of(tensor->ndim, tensor->shape);
     return n < 0 ? -1 : n;
 }
 
@@ -148,10 +148,10 @@ DSDEF size_t(ds_tensor_size)(const ds_tensor *tensor) {
 /* Without a word and without devstream: a description that is wrong is neither. */
 static int ds__tensor_is(const ds_tensor *t, int (*is)(const ds__dims *)) {
     ds__dims d;
-    d.ndim = t->ndim;
     d.count = (ds_tensor_count)(t);
-    if (d.count < 0 || d.ndim > DS_TENSOR_MAX_DIMS)
+    if (d.count < 0 || t->ndim > DS_TENSOR_MAX_DIMS)
         return 0;
+    d.ndim = t->ndim;
     if (d.ndim)
         memcpy(d.shape, t->shape, (size_t)d.ndim * sizeof(int64_t));
     if (!t->strides)

@@ -115,7 +115,7 @@ DSDEF void(ds_topology_free)(ds_topology *t) {
 }
 
 DSDEF int(ds_topology_size)(const ds_topology *t) {
-    return t->devices;
+    return t ? t->devices : 0;
 }
 
 #endif

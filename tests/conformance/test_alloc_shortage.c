@@ -122,6 +122,8 @@ static void test_limits_are_read_as_they_were_set(void **state) {
     refused(ds_mem_set_fraction(out_of_range, 1), DS_ERR_DEVICE_RANGE);
     refused(ds_mem_get_limit(d, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_mem_get_fraction(d, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_get_fraction(out_of_range, &fraction), DS_ERR_DEVICE_RANGE);
+    assert_true(fraction == 0);
 
     /* as a text */
     static const struct {

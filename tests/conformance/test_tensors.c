@@ -262,6 +262,9 @@ static void test_sizes_do_not_overflow(void **state) {
     int64_t half = (int64_t)1 << 62;
     ds_tensor d = ds_tensor_of(NULL, host(), ds_float64(), 2, SHAPE(half, 4));
     assert_int_equal(ds_tensor_count(&d), -1);
+    assert_int_equal(ds_tensor_count(NULL), -1);
+    assert_int_equal(ds_tensor_size(NULL), 0);
+    assert_int_equal(ds_tensor_is_contiguous(NULL) + ds_tensor_is_dense(NULL), 0);
     assert_int_equal(ds_tensor_size(&d), 0);
     d.ndim = 1;
     assert_int_equal(ds_tensor_count(&d), half);

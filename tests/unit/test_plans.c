@@ -384,6 +384,7 @@ static void test_the_devices_that_are_here(void **state) {
     (void)state;
     assert_int_equal(ds_topology_of_devices(two, 2, 0, &t), DS_OK);
     assert_int_equal(ds_topology_size(t), 2);
+    assert_int_equal(ds_topology_size(NULL), 0);
     assert_int_equal(ds_topology_write(t, DS_TOPOLOGY_TEXT, write_paper, &text), DS_OK);
     assert_non_null(strstr(text.text, "device cpu:0#2"));
     ds_topology_free(t);
