@@ -90,11 +90,11 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
         int mute = ds__tls.mute;
-        ds__tls.mute = 0; /* the program's own calls report their errors */
         ds__mtls.in_shortage = 1;
+        ds__tls.mute = 0; /* errors of the callback are the user's */
         freed |= fn(dev->device, size, user) != 0;
-        ds__mtls.in_shortage = 0;
         ds__tls.mute = mute;
+        ds__mtls.in_shortage = 0;
         ds__tls.fn = name;
         ds__tls.site = site;
     }
@@ -191,8 +191,11 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
         int outer = ds__tls.in_callback;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
+        int mute = ds__tls.mute;
         ds__tls.in_callback = 1;
+        ds__tls.mute = 0;
         fn(dev->device, needed, limit ? limit : total, avail, user);
+        ds__tls.mute = mute;
         ds__tls.in_callback = outer;
         ds__tls.fn = name; /* a call of it, which was refused, is not the one that runs */
         ds__tls.site = site;

@@ -26,17 +26,20 @@
    call that runs keeps its name and place. */
 typedef struct ds__guarded {
     int outer;
+    int mute;
     const char *fn;
     ds_site site;
 } ds__guarded;
 
 static ds__guarded ds__guard(void) {
-    ds__guarded g = { ds__tls.in_callback, ds__tls.fn, ds__tls.site };
+    ds__guarded g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
+    ds__tls.mute = 0; /* a refused call has its sentence */
     return g;
 }
 
 static void ds__unguard(ds__guarded g) {
+    ds__tls.mute = g.mute;
     ds__tls.in_callback = g.outer;
     ds__tls.fn = g.fn;
     ds__tls.site = g.site;

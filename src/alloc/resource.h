@@ -130,7 +130,6 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     if (up->alloc_fn == ds__res_alloc)
         return up->alloc_fn(up->user, size, alignment, stream, out);
     ds__outside o = ds__leave();
-    ds__tls.code = DS_OK;
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
     ds__return(o);
     r = ds__res_said(r, "alloc_fn");
@@ -145,7 +144,6 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
     if (up->free_fn == ds__res_free)
         return up->free_fn(up->user, ptr, size, stream);
     ds__outside o = ds__leave();
-    ds__tls.code = DS_OK;
     ds_result r = up->free_fn(up->user, ptr, size, stream);
     ds__return(o);
     return ds__res_said(r, "free_fn");

@@ -53,13 +53,16 @@ typedef struct ds__outside {
 static ds__outside ds__leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED, ds__tls.mute };
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
-    ds__tls.mute = 0;
+    ds__tls.code = DS_OK;
+    ds__tls.mute = 0; /* errors of the user's code are the user's */
     return o;
 }
 
 static void ds__return(ds__outside o) {
-    ds__tls.mute = o.mute;
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    ds__tls.mute = o.mute;
+    if (o.mute && ds__tls.code < 0)
+        memcpy(ds__tls.aside, ds__tls.error, sizeof ds__tls.aside);
     ds__tls.fn = o.fn;
     ds__tls.site = o.site;
 }

@@ -361,6 +361,60 @@ static void test_a_failure_callback_is_asked_until_it_gives_up(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+/* User code that the library calls, and whose calls fail: each must have its sentence there. */
+static _Atomic int sentences;
+
+static void fail_with_a_sentence(void) {
+    char place[32];
+    snprintf(place, sizeof place, ":%d: ", __LINE__ + 1);
+    if (ds_mem_free(place) < 0 && strstr(ds_last_error(), place))
+        sentences++;
+}
+
+static ds_result alloc_and_fail(void *user, size_t size, size_t alignment, ds_stream s,
+                                void **out) {
+    (void)user, (void)size, (void)alignment, (void)s, (void)out;
+    fail_with_a_sentence();
+    return DS_ERR_OUT_OF_MEMORY;
+}
+
+static ds_result never_free(void *user, void *ptr, size_t size, ds_stream s) {
+    (void)user, (void)ptr, (void)size, (void)s;
+    return DS_OK;
+}
+
+static int ask_and_fail(size_t size, void *user) {
+    (void)size, (void)user;
+    fail_with_a_sentence();
+    return 0;
+}
+
+static int shortage_and_fail(ds_device device, size_t size, void *user) {
+    (void)device, (void)size, (void)user;
+    fail_with_a_sentence();
+    return 0;
+}
+
+static void test_user_code_of_the_allocator_reads_its_errors(void **state) {
+    (void)state;
+    ds_stream s = stream(0);
+    ds_resource own, asked;
+    void *p;
+    ok(ds_resource_of_functions(alloc_and_fail, never_free, NULL, &own));
+    ok(ds_resource_on_failure(&own, ask_and_fail, NULL, &asked));
+    sentences = 0;
+    refused(ds_resource_alloc(&asked, 100, 0, s, &p), DS_ERR_OUT_OF_MEMORY);
+    assert_int_equal(sentences, 2);
+
+    ok(ds_mem_on_shortage(shortage_and_fail, NULL));
+    sentences = 0;
+    refused(ds_mem_alloc((size_t)1 << 50, s, &p), DS_ERR_OUT_OF_MEMORY);
+    assert_int_equal(sentences, 1);
+    ok(ds_mem_remove_on_shortage(shortage_and_fail, NULL));
+    ok(ds_resource_destroy(&asked));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_alignment_is_made_where_the_upstream_has_less(void **state) {
     (void)state;
     heap h = { .code = DS_ERR_DRIVER };
@@ -720,6 +774,7 @@ const struct CMUnitTest tests_resources[] = {
     DS_TEST(test_statistics_count_bytes_and_allocations, "resources"),
     DS_TEST(test_a_log_has_a_line_for_each_call, "alloc"),
     DS_TEST(test_a_failure_callback_is_asked_until_it_gives_up, "resources"),
+    DS_TEST(test_user_code_of_the_allocator_reads_its_errors, "resources"),
     DS_TEST(test_alignment_is_made_where_the_upstream_has_less, "resources"),
     DS_TEST(test_adaptors_stand_upon_each_other_in_any_order, "resources"),
     DS_TEST(test_a_fault_deep_down_passes_through_every_adaptor, "resources"),
