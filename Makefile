@@ -8,6 +8,7 @@ MODE   ?=
 MODE_asan := -O0 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 MODE_tsan := -O1 -fsanitize=thread -fno-omit-frame-pointer
 MODE_quick := -O0
+MODE_fuzz := -O0 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 # Another C library, and another processor, which is emulated and slow.
 MODE_musl    := -O1
 MODE_aarch64 := -O1 -DHARNESS_EMULATED
@@ -63,6 +64,9 @@ ifneq ($(SHARE),)
 UNIT        := $(shell tests/turn.sh $(UNIT))
 endif
 
+FUZZ_API    := $(patsubst %.c,$(B)/%.o,$(wildcard tests/fuzz/api*.c))
+FUZZ_PROGRAM := build/clang-fuzz/fuzz-api$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin)
+
 HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h
 # Versions of a series can stand for each other; before 1.0 a minor version is a series.
 VERSION     := $(shell sed -n 's/^.define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .)
@@ -80,7 +84,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault defects kernels check-gpu headers format format-check quick nightly check-source features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz defects kernels check-gpu headers format format-check quick nightly check-source features build-tests compile-matrix pages asan tsan model bench docs \
         lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -175,6 +179,7 @@ check-source: format-check ## check format, generated files and the form of the 
 	@tests/quick.sh --list >/dev/null
 	@tools/rooms.sh
 	@tests/tools/run.sh
+	@tests/fuzz/calls.sh
 
 features: ## compare docs/features.md with its names, the headers and the tests that were executed
 	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt docs/migration.md $(HEADERS)
@@ -201,6 +206,11 @@ asan tsan: cmocka
 	$(SUBMAKE) MODE=$@ -j$(JOBS) --output-sync=target conformance conformance-cuda unit fault
 asan: ## the tests with the address and undefined-behaviour sanitizers; SHARE=2: half of them
 tsan: ## the tests with the thread sanitizer; SHARE=2: half of them
+
+# A report leaves its input in build/; `build/clang-fuzz/fuzz-api FILE` repeats it (tests/README.md).
+fuzz: ## fuzz the public functions for FUZZ_SECONDS (60) on the driver DS_TEST_DRIVER (cpu, or cuda on the stand-in)
+	@tests/fuzz/possible.sh || exit 0; \
+	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) $(FUZZ_PROGRAM) && tests/fuzz/run.sh $(FUZZ_PROGRAM)
 
 # The conformance suite on the CPU driver, with a few seeds of the random programs, and a few unit tests.
 # qemu 7.2 on x86-64 lets a load overtake the store before it, which aarch64 forbids when both are sequentially consistent (stlr, ldar):
@@ -343,6 +353,12 @@ $(B)/conformance-shared: $(CONFORMANCE) $(B)/cuda/devstream.o
 
 $(B)/conformance-static: $(CONFORMANCE) $(B)/cuda/devstream.o
 	$(LINK) $^ -o $@ -lcmocka -L$(CUDA_HOME)/lib64 -lcudart_static -pthread -ldl -lrt -lm
+
+$(B)/fuzz-api: $(FUZZ_API) $(B)/devstream.o
+	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm
+
+$(B)/fuzz-api-standin: $(FUZZ_API) $(B)/cuda/devstream.o $(STANDIN)
+	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm
 
 $(B)/bench-cuda: bench/cuda.c $(B)/flags
 	$(COMPILE_USER) -std=gnu11 -Ibench $(CUDA_FLAGS) $< -o $@ $(LDFLAGS) -L$(CUDA_HOME)/lib64 -lcudart_static -pthread -ldl -lrt -lm
