@@ -164,8 +164,9 @@ struct ds__driver {
     void (*capture_abandon)(ds__capture *capture); /* its streams leave it; at shutdown */
     void (*graph_destroy)(ds__body *body);         /* drops what the driver has of it */
     void (*exec_destroy)(void *exec);              /* launches on their way go on */
-    /* *mark NULL: notes all pending work in it. 1: that work is over, *mark is freed and NULL;
-       0: not yet (or no memory: asked again later) */
+    /* *mark NULL: notes all pending work in *mark. 1: that work is over, *mark is freed and NULL;
+       0: not yet (or no memory: the caller asks again later). A question looks once at each
+       finished piece of the work, and at one unfinished piece. */
     int (*passed)(void **mark);
     /* gives it back, and does so whatever it returns; nothing uses the memory any more */
     ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size);

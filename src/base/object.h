@@ -72,8 +72,8 @@ typedef struct ds__event {
     ds_site made;
 } ds__event;
 
-/* A launch does not count itself: a destroyed kernel is freed once everything that was pending
-   when nobody could launch it any more has been passed (`mark`). */
+/* A launch holds no reference: a destroyed kernel is freed after the work that was pending when
+   no call could launch the kernel any more (core/kernel.h). */
 typedef struct ds__kernel {
     ds__slot slot;
     ds_kernel_fn cpu_fn;
@@ -84,7 +84,6 @@ typedef struct ds__kernel {
     size_t param_count;
     ds_kernel_cuda cuda;
     ds_site made;
-    void *mark;
     _Atomic(void *) loaded; /* CUDA driver: the function on each device */
     int ours;               /* 1: the library's own, whose sentence says what was wrong */
     uint64_t (*bytes_fn)(size_t items, const void *args);

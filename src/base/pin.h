@@ -6,13 +6,13 @@
    without references, and ds__table_reap reclaims retired objects.
 
    Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
-   reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed only
-   without hazard pointers, without references, and if may_free_fn agrees. A thread has at most
+   reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed, or
+   given to defer_fn, only without hazard pointers and without references. A thread has at most
    DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
    Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
-   ds__is_pinned takes ds__g.lock. may_free_fn and free_fn run without these locks; they may call
-   the driver and user destructors. So a caller of ds__table_reap must hold no lock that these
-   take.
+   ds__is_pinned takes ds__g.lock. defer_fn and free_fn run without these locks; free_fn may call
+   the driver and user destructors. So a caller of ds__table_reap or ds__table_free must hold no
+   lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
    References may be counted on any thread. Several threads may reclaim at once.
    ds__table_destroy is for shutdown only. */
@@ -139,7 +139,18 @@ static int ds__table_kill(ds__table *t, void *object) {
     return 0;
 }
 
-/* Frees the zombies that nobody is inside of. */
+/* Frees an object that no call, reference or pending work uses, and its slot. */
+static void ds__table_free(ds__table *t, ds__slot *slot) {
+    t->free_fn(slot);
+    uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
+    atomic_store(&slot->word, DS__WORD(DS__GENERATION(word), DS__FREE, 0));
+    ds__lock_take(&t->lock);
+    slot->next = t->free_head;
+    t->free_head = slot->index + 1;
+    ds__lock_give(&t->lock);
+}
+
+/* Frees or defers the zombies that nobody is inside of. */
 static void ds__table_reap(ds__table *t) {
     ds__lock_take(&t->lock);
     uint32_t list = t->zombies;
@@ -151,20 +162,19 @@ static void ds__table_reap(ds__table *t) {
         ds__slot *slot = ds__slot_at(t, list - 1);
         list = slot->next;
         /* pins first: who is inside may turn its pin into a reference */
-        int keep = ds__is_pinned(slot);
-        uint64_t word = atomic_load(&slot->word);
-        keep = keep || DS__REFS(word) != 0 || (t->may_free_fn && !t->may_free_fn(slot));
-        if (!keep) {
-            int share = ds__reclaim_share(t, slot);
-            t->free_fn(slot);
-            ds__count_dead(-share);
-            atomic_store(&slot->word, DS__WORD(DS__GENERATION(word), DS__FREE, 0));
+        if (ds__is_pinned(slot) || DS__REFS(atomic_load(&slot->word)) != 0) {
+            ds__lock_take(&t->lock);
+            slot->next = t->zombies;
+            t->zombies = slot->index + 1;
+            ds__lock_give(&t->lock);
+            continue;
         }
-        uint32_t *head = keep ? &t->zombies : &t->free_head;
-        ds__lock_take(&t->lock);
-        slot->next = *head;
-        *head = slot->index + 1;
-        ds__lock_give(&t->lock);
+        int share = ds__reclaim_share(t, slot);
+        if (t->defer_fn)
+            t->defer_fn(slot);
+        else
+            ds__table_free(t, slot);
+        ds__count_dead(-share);
     }
 }
 

@@ -51,6 +51,8 @@ static struct {
     ds__thread *threads; /* all of them */
     _Atomic int callers; /* living threads that have a state */
     _Atomic int dead;    /* ended threads and retired objects, in shares of DS__RECLAIM_BATCH */
+    /* destroyed kernels that pending work may use; not in `dead` */
+    _Atomic int deferred_kernels;
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
     _Atomic uint32_t next_graph;

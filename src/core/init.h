@@ -59,7 +59,7 @@ static int ds__stream_batched(const void *object);
 static void ds__event_free(void *object);
 static int ds__event_batched(const void *object);
 static void ds__kernel_free(void *object);
-static int ds__kernel_may_free(void *object);
+static void ds__kernel_defer(void *object);
 static void ds__graph_free(void *object);
 static void ds__exec_free(void *object);
 static void ds__thread_ends(void *thread);
@@ -169,7 +169,7 @@ static ds_result ds__start(void) {
     ds__g.kernels = (ds__table){ .what = "kernel",
                                  .element = sizeof(ds__kernel),
                                  .free_fn = ds__kernel_free,
-                                 .may_free_fn = ds__kernel_may_free };
+                                 .defer_fn = ds__kernel_defer };
     ds__g.graphs =
         (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_free };
     ds__g.execs =

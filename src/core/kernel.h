@@ -3,11 +3,18 @@
    Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
    launches them on streams (ds__launch), and destroys them.
 
+   Destroyed kernels: launches hold no reference. A destroyed kernel is freed only after all work
+   has finished that was pending when no call could launch it any more. ds__kernel_defer puts
+   such a kernel into the batch `fresh`. ds__kernel_collect notes the pending work once for a
+   whole batch (`mark`), and frees the batch after that work. Kernels that are destroyed
+   meanwhile form the next batch. A call therefore asks about one mark, however many kernels
+   wait.
+
    Invariants: a description is checked once, at creation; name and parameters are copied.
    Offsets of the parameters "first" and "count" are 0, because they are not in the argument
-   struct. Launches hold no reference. A destroyed kernel is freed only after all work has
-   finished that was pending when no call could launch it any more (ds__kernel_may_free).
-   Locks: none; the driver's kernel_load and submit are called without a lock.
+   struct. `mark` is noted after the last kernel has joined the batch `waiting`.
+   Locks: the driver's kernel_load and submit are called without a lock. `collecting` is only
+   tried: if another thread collects, ds__kernel_collect returns at once.
    Threads: any; launches, loads and the destruction of one kernel may run concurrently. */
 #ifndef DS__CORE_KERNEL_H
 #define DS__CORE_KERNEL_H
@@ -18,6 +25,14 @@
 #include "stream.h"
 #include "submit.h"
 
+/* Destroyed kernels: lists of slots, as index + 1. */
+static struct {
+    _Atomic uint32_t fresh; /* no mark has been noted for these */
+    ds__lock collecting;    /* guards the rest */
+    uint32_t waiting;       /* for the work of `mark` */
+    void *mark;             /* the drivers' note of pending work; NULL: none */
+} ds__kernel_state;
+
 static void ds__kernel_free(void *object) {
     ds__kernel *k = object;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
@@ -25,6 +40,53 @@ static void ds__kernel_free(void *object) {
             ds__g.driver[b]->kernel_destroy(k);
     ds__release((void *)(uintptr_t)k->name);
     ds__release(k->params);
+}
+
+/* Takes a destroyed kernel that no call uses any more. */
+static void ds__kernel_defer(void *object) {
+    ds__slot *slot = object;
+    uint32_t head = atomic_load_explicit(&ds__kernel_state.fresh, memory_order_relaxed);
+    atomic_fetch_add(&ds__g.deferred_kernels, 1);
+    do
+        slot->next = head;
+    while (!atomic_compare_exchange_weak(&ds__kernel_state.fresh, &head, slot->index + 1));
+}
+
+/* Whether the work of `mark` is over; without a mark, notes what is pending now. */
+static int ds__kernel_work_over(void) {
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__g.driver[b] && !ds__g.driver[b]->passed(&ds__kernel_state.mark))
+            return 0;
+    return 1;
+}
+
+/* Frees the deferred kernels that no pending work uses. */
+static void ds__kernel_collect(void) {
+    if (DS__LIKELY(atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed) == 0) ||
+        !ds__trylock(&ds__kernel_state.collecting))
+        return;
+    for (;;) {
+        if (!ds__kernel_state.waiting)
+            ds__kernel_state.waiting = atomic_exchange(&ds__kernel_state.fresh, 0);
+        if (!ds__kernel_state.waiting || !ds__kernel_work_over())
+            break;
+        while (ds__kernel_state.waiting) {
+            ds__slot *slot = ds__slot_at(&ds__g.kernels, ds__kernel_state.waiting - 1);
+            ds__kernel_state.waiting = slot->next;
+            ds__table_free(&ds__g.kernels, slot);
+            atomic_fetch_sub(&ds__g.deferred_kernels, 1);
+        }
+    }
+    ds__lock_give(&ds__kernel_state.collecting);
+}
+
+/* Shutdown, after all work: no kernel is deferred any more. */
+static void ds__kernel_collect_all(void) {
+    ds__kernel_collect();
+    /* if there was no memory for a mark, the table frees the kernels that are left */
+    ds__kernel_state.waiting = 0;
+    atomic_store(&ds__kernel_state.fresh, 0);
+    atomic_store(&ds__g.deferred_kernels, 0);
 }
 
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
@@ -100,15 +162,6 @@ DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     DS__REQUIRE(out, "out is NULL");
     ds__reclaim();
     return ds__kernel_new(desc, out);
-}
-
-/* Nobody is inside of the destroyed kernel any more: it goes when what was pending by now has
-   been passed. */
-static int ds__kernel_may_free(void *object) {
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        if (ds__g.driver[b] && !ds__g.driver[b]->passed(&((ds__kernel *)object)->mark))
-            return 0;
-    return 1;
 }
 
 DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {

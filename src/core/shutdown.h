@@ -98,8 +98,6 @@ static void ds__end_table(ds__table *t) {
             label = ((ds__kernel *)(void *)slot)->name;
             made = ((ds__kernel *)(void *)slot)->made;
         }
-        if (t == &ds__g.kernels && ((ds__kernel *)(void *)slot)->mark)
-            (void)ds__kernel_may_free(slot);
         if (!ours)
             ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "",
                      made.file ? made.file : "?", made.line);
@@ -153,6 +151,7 @@ DSDEF ds_result(ds_shutdown)(void) {
         ds__end_table(&ds__g.graphs);
         ds__end_table(&ds__g.streams);
         ds__end_table(&ds__g.events);
+        ds__kernel_collect_all();
         ds__end_table(&ds__g.kernels);
         ds__memory_end_all();
         if (reported)

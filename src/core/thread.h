@@ -8,8 +8,9 @@
    Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
    ds__g.threads from its creation until ds__reclaim or ds_shutdown frees it. While its thread
    lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
-   ds__g.dead counts ended threads and retired objects; below DS__RECLAIM_BATCH ds__reclaim
-   returns at once.
+   ds__g.dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed
+   kernels that pending work may use. If the first is below DS__RECLAIM_BATCH and the second is 0,
+   ds__reclaim returns at once.
    Locks: ds__g.lock guards the list of threads. No other lock is taken, and no driver call or
    user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
    and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
@@ -126,16 +127,11 @@ static void ds__barrier(void) {
         syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
 }
 
-/* Frees what ended threads left and what was destroyed: called where objects are made and
-   destroyed and after waiting, not on hot paths. */
-static void ds__reclaim(void) {
+static void ds__kernel_collect(void);
+
+/* Frees the states of ended threads, and the streams that only they used. */
+static void ds__reclaim_threads(void) {
     ds__thread *ended = NULL;
-    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) < DS__RECLAIM_BATCH) ||
-        ds__tls.upper_locked)
-        return;
-    /* a thread without pins, or with those of before ds_shutdown, is no help yet */
-    if (!ds__tls.thread || ds__tls.epoch != ds__g.epoch)
-        return;
     ds__lock_take(&ds__g.lock);
     for (ds__thread **p = &ds__g.threads; *p;) {
         ds__thread *t = *p;
@@ -158,11 +154,27 @@ static void ds__reclaim(void) {
                 gone_fn((void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
         ds__thread_free(t);
     }
-    ds__table_reap(&ds__g.execs);
-    ds__table_reap(&ds__g.graphs); /* what has kernels and events before those */
-    ds__table_reap(&ds__g.events);
-    ds__table_reap(&ds__g.kernels);
-    ds__table_reap(&ds__g.streams);
+}
+
+/* Frees what ended threads left and what was destroyed: called where objects are made and
+   destroyed and after waiting, not on hot paths. */
+static void ds__reclaim(void) {
+    int dead = atomic_load_explicit(&ds__g.dead, memory_order_acquire);
+    int deferred = atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed);
+    if (DS__LIKELY(dead < DS__RECLAIM_BATCH && deferred == 0) || ds__tls.upper_locked)
+        return;
+    /* a thread without pins, or with those of before ds_shutdown, is no help yet */
+    if (!ds__tls.thread || ds__tls.epoch != ds__g.epoch)
+        return;
+    if (dead >= DS__RECLAIM_BATCH) {
+        ds__reclaim_threads();
+        ds__table_reap(&ds__g.execs);
+        ds__table_reap(&ds__g.graphs); /* what has kernels and events before those */
+        ds__table_reap(&ds__g.events);
+        ds__table_reap(&ds__g.kernels);
+        ds__table_reap(&ds__g.streams);
+    }
+    ds__kernel_collect();
 }
 
 /* The calling thread's state; NULL: no memory, and the sentence is set. */

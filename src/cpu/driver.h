@@ -156,41 +156,43 @@ static void ds__cpu_stop(void) {
 }
 
 /* A mark is the list of tokens of everything pending, ended by one without a stream. */
-static int ds__cpu_passed(void **mark) {
-    ds__cpu_token *list = *mark;
-    if (!list) {
-        size_t count = 0;
-        size_t room = 0;
-        for (int i = 0; i < ds__cpu.devices; i++) {
-            size_t n;
-            ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
-            if (n == SIZE_MAX) {
-                ds__release(list);
-                return 0;
-            }
-            if (count + n + 1 > room) {
-                ds__cpu_token *more = ds__alloc((room = count + n + 1) * sizeof *more);
-                if (!more) {
-                    ds__release(one);
-                    ds__release(list);
-                    return 0;
-                }
-                if (count)
-                    memcpy(more, list, count * sizeof *more);
-                ds__release(list);
-                list = more;
-            }
-            if (n)
-                memcpy(list + count, one, n * sizeof *list);
-            list[count += n].stream = NULL;
-            ds__release(one);
+/* Notes all pending work; NULL: no memory. */
+static ds__cpu_pending *ds__cpu_list_pending(void) {
+    ds__cpu_pending *mark = ds__alloc(sizeof *mark);
+    for (int i = 0; mark && i < ds__cpu.devices; i++) {
+        size_t n;
+        ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
+        if (n == 0)
+            continue;
+        ds__cpu_pending *more = NULL;
+        if (n != SIZE_MAX)
+            more = ds__alloc(sizeof *more + (mark->count + n) * sizeof *one);
+        if (more) {
+            if (mark->count)
+                memcpy(more->token, mark->token, mark->count * sizeof *one);
+            memcpy(more->token + mark->count, one, n * sizeof *one);
+            more->count = mark->count + n;
         }
-        *mark = list;
+        ds__release(one);
+        ds__release(mark);
+        mark = more;
     }
-    for (; list->stream; list++)
-        if (atomic_load_explicit(&list->stream->done, memory_order_acquire) < list->upto)
+    return mark;
+}
+
+static int ds__cpu_passed(void **mark) {
+    ds__cpu_pending *m = *mark;
+    if (!m)
+        *mark = m = ds__cpu_list_pending();
+    if (!m)
+        return 0;
+    while (m->count) {
+        const ds__cpu_token *last = &m->token[m->count - 1];
+        if (atomic_load_explicit(&last->stream->done, memory_order_acquire) < last->upto)
             return 0;
-    ds__release(*mark);
+        m->count--;
+    }
+    ds__release(m);
     *mark = NULL;
     return 1;
 }

@@ -25,6 +25,12 @@ typedef struct ds__cpu_token {
     uint64_t upto;
 } ds__cpu_token;
 
+/* What was pending at some time, without what has been found to be over. */
+typedef struct ds__cpu_pending {
+    size_t count;
+    ds__cpu_token token[];
+} ds__cpu_pending;
+
 /* Returns 1 if a query or wait of the legacy stream covers the stream. CUDA documents that work of
    the legacy stream waits for blocking streams, not that a query or wait of the host does. The
    CUDA driver asks the streams one by one, and cannot name a destroyed stream or the per-thread
