@@ -22,7 +22,8 @@
       generation; sizes, offsets and handles of drivers are read there.
 
    Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
-   another process stays open while it has users or pending operations. A mark's generation is odd
+   another process stays open while it has users or pending operations, and while its owner lives
+   if this process has a lane in it: else each opening would take new lanes. A mark's generation is odd
    while it has an event. It rises when the event ends, which makes exported handles stale.
    Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
    functions that change the list or a registry expect it. The fork handlers hold it across fork.
@@ -109,6 +110,7 @@ typedef struct ds__board {
     int pid;
     int fd;
     int owner_fd;        /* of a board of another process: its number there */
+    int has_lane;        /* this process has one */
     int users;           /* of a board of another process */
     _Atomic int pending; /* operations that will write to it */
     /* the process's own board only: */
@@ -244,7 +246,7 @@ static ds_result ds__peer_fail(int pid) {
 static void ds__boards_tidy(void) {
     for (ds__board **p = &ds__boards.others; *p;) {
         ds__board *b = *p;
-        if (b->users || atomic_load(&b->pending)) {
+        if (b->users || atomic_load(&b->pending) || (b->has_lane && ds__board_alive(b, 1))) {
             p = &b->next;
             continue;
         }
@@ -341,6 +343,7 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
                               sizeof *s->lane))
         return ds__board_short();
     atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)getpid() & 0xffffff));
+    b->has_lane = 1;
     *out = i;
     return DS_OK;
 }

@@ -598,8 +598,10 @@ static void test_an_event_is_imported_again_after_its_last_record(void **state) 
 
     ok(ds_event_query(e));
     tell(p, .verb = EVENT_QUERY, .a = 0);
-    end_peer(&p);
     ok(ds_event_destroy(e));
+    kill_peer(&p);
+    if (harness_is_cpu()) /* CUDA does not say what becomes of it */
+        refused(ds_event_import(harness_device(0), &h, &e), DS_ERR_PEER_DIED);
     ok(ds_stream_destroy(s));
 }
 
