@@ -84,7 +84,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz defects kernels check-gpu headers format format-check quick nightly check-source features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz fuzz-ipc defects kernels check-gpu headers format format-check quick nightly check-source features build-tests compile-matrix pages asan tsan model bench docs \
         lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -211,6 +211,12 @@ tsan: ## the tests with the thread sanitizer; SHARE=2: half of them
 fuzz: ## fuzz the public functions for FUZZ_SECONDS (60) on the driver DS_TEST_DRIVER (cpu, or cuda on the stand-in)
 	@tests/fuzz/possible.sh || exit 0; \
 	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) $(FUZZ_PROGRAM) && tests/fuzz/run.sh $(FUZZ_PROGRAM)
+
+# A report leaves its input in build/; the program repeats it when it gets that file.
+FUZZ_IPC := build/clang-fuzz/fuzz-ipc$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin)
+fuzz-ipc: ## fuzz imports of other processes' events and memory for FUZZ_SECONDS (60); DS_TEST_DRIVER=cuda: on the stand-in
+	$(SUBMAKE) MODE=fuzz CC=clang -j$(JOBS) $(FUZZ_IPC)
+	@$(FUZZ_IPC) -max_total_time=$(or $(FUZZ_SECONDS),60) -max_len=512 -timeout=60 -print_final_stats=1 -artifact_prefix=build/fuzz-ipc-
 
 # The conformance suite on the CPU driver, with a few seeds of the random programs, and a few unit tests.
 # qemu 7.2 on x86-64 lets a load overtake the store before it, which aarch64 forbids when both are sequentially consistent (stlr, ldar):
@@ -365,6 +371,11 @@ $(B)/bench-cuda: bench/cuda.c $(B)/flags
 
 $(B)/bench-standin: bench/cuda.c $(STANDIN) $(B)/flags
 	$(COMPILE_USER) -std=gnu11 -Ibench $(CUDA_FLAGS) $< $(STANDIN) -o $@ $(LDFLAGS) -pthread -ldl -lm
+
+$(B)/fuzz-ipc: $(B)/tests/fuzz/ipc.o $(B)/devstream.o
+	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm
+$(B)/fuzz-ipc-standin: $(B)/tests/fuzz/ipc.o $(B)/cuda/devstream.o $(STANDIN)
+	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm
 
 # Tests of the stand-in and of the device code, and of the CUDA driver upon the stand-in.
 $(B)/unit/%: tests/unit/%.c $(STANDIN) $(B)/flags

@@ -4890,13 +4890,16 @@ typedef struct ds__outside {
 static ds__outside ds__leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED, ds__tls.mute };
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
-    ds__tls.mute = 0;
+    ds__tls.code = DS_OK;
+    ds__tls.mute = 0; /* errors of the user's code are the user's */
     return o;
 }
 
 static void ds__return(ds__outside o) {
-    ds__tls.mute = o.mute;
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    ds__tls.mute = o.mute;
+    if (o.mute && ds__tls.code < 0)
+        memcpy(ds__tls.aside, ds__tls.error, sizeof ds__tls.aside);
     ds__tls.fn = o.fn;
     ds__tls.site = o.site;
 }
@@ -5996,11 +5999,11 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
         int mute = ds__tls.mute;
-        ds__tls.mute = 0; /* the program's own calls report their errors */
         ds__mtls.in_shortage = 1;
+        ds__tls.mute = 0; /* errors of the callback are the user's */
         freed |= fn(dev->device, size, user) != 0;
-        ds__mtls.in_shortage = 0;
         ds__tls.mute = mute;
+        ds__mtls.in_shortage = 0;
         ds__tls.fn = name;
         ds__tls.site = site;
     }
@@ -6097,8 +6100,11 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
         int outer = ds__tls.in_callback;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
+        int mute = ds__tls.mute;
         ds__tls.in_callback = 1;
+        ds__tls.mute = 0;
         fn(dev->device, needed, limit ? limit : total, avail, user);
+        ds__tls.mute = mute;
         ds__tls.in_callback = outer;
         ds__tls.fn = name; /* a call of it, which was refused, is not the one that runs */
         ds__tls.site = site;
@@ -7683,7 +7689,7 @@ DSDEF ds_result(ds_mem_set_fraction)(ds_device device, double fraction) {
 
 DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
     if (out)
-        *out = 1;
+        *out = 0;
     DS__ENTER("ds_mem_get_fraction");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
@@ -10149,6 +10155,9 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
                 desc->skip >> DS__ACTIONS << DS__ACTIONS);
     DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent),
                 "%zu entries are more than there is memory", entries);
+    r = ds__mem_setup(); /* then ds_shutdown stops the history */
+    if (r < 0)
+        return r;
     memset(ring, 0, sizeof ring);
     pthread_mutex_lock(&ds__mh.lock);
     DS__EACH_MDEVICE(dev)
@@ -10276,17 +10285,20 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
    call that runs keeps its name and place. */
 typedef struct ds__guarded {
     int outer;
+    int mute;
     const char *fn;
     ds_site site;
 } ds__guarded;
 
 static ds__guarded ds__guard(void) {
-    ds__guarded g = { ds__tls.in_callback, ds__tls.fn, ds__tls.site };
+    ds__guarded g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
+    ds__tls.mute = 0; /* a refused call has its sentence */
     return g;
 }
 
 static void ds__unguard(ds__guarded g) {
+    ds__tls.mute = g.mute;
     ds__tls.in_callback = g.outer;
     ds__tls.fn = g.fn;
     ds__tls.site = g.site;
@@ -10330,6 +10342,9 @@ static int ds__snap_room(void *list, size_t element, size_t count, size_t more, 
 DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_on_event");
     DS__REQUIRE(fn, "fn is NULL");
+    ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&ds__mh.lock);
     pthread_mutex_lock(&ds__mh.watch);
     int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1,
@@ -12897,7 +12912,6 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     if (up->alloc_fn == ds__res_alloc)
         return up->alloc_fn(up->user, size, alignment, stream, out);
     ds__outside o = ds__leave();
-    ds__tls.code = DS_OK;
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
     ds__return(o);
     r = ds__res_said(r, "alloc_fn");
@@ -12912,7 +12926,6 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
     if (up->free_fn == ds__res_free)
         return up->free_fn(up->user, ptr, size, stream);
     ds__outside o = ds__leave();
-    ds__tls.code = DS_OK;
     ds_result r = up->free_fn(up->user, ptr, size, stream);
     ds__return(o);
     return ds__res_said(r, "free_fn");

@@ -94,7 +94,8 @@ static inline void *ds_tensor_address(const ds_tensor *tensor) {
 /** DS_OK when devstream can use the tensor; else the sentence says what is wrong. A type whose
     elements are no whole bytes is DS_ERR_UNSUPPORTED. */
 DSDEF DS_MUST_USE ds_result ds_tensor_check(const ds_tensor *tensor);
-/** Elements; -1 when a size is negative or the product does not fit. Callable anywhere. */
+/** Elements; -1 when a size is negative, the product does not fit, or the tensor is NULL. Callable
+    anywhere. */
 DSDEF int64_t ds_tensor_count(const ds_tensor *tensor);
 /** Bytes that so many elements take; 0 too when they do not fit or are no whole bytes. Callable
     anywhere. */
@@ -485,7 +486,7 @@ DSDEF DS_MUST_USE ds_result ds_topology_of_devices(const ds_device *devices, siz
                                                    unsigned flags, ds_topology **out);
 /** Frees a topology; NULL is allowed. */
 DSDEF void ds_topology_free(ds_topology *topology);
-/** How many devices it has. Callable anywhere. */
+/** How many devices it has; 0 for NULL. Callable anywhere. */
 DSDEF int ds_topology_size(const ds_topology *topology);
 
 /** How a topology is written. */
@@ -1386,9 +1387,9 @@ DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
 }
 
 DSDEF int64_t(ds_tensor_count)(const ds_tensor *tensor) {
-    int64_t n = tensor->ndim < 0 || (tensor->ndim && !tensor->shape)
-                    ? -1
-                    : ds__count_of(tensor->ndim, tensor->shape);
+    if (!tensor || tensor->ndim < 0 || (tensor->ndim && !tensor->shape))
+        return -1;
+    int64_t n = ds__count_of(tensor->ndim, tensor->shape);
     return n < 0 ? -1 : n;
 }
 
@@ -1402,10 +1403,10 @@ DSDEF size_t(ds_tensor_size)(const ds_tensor *tensor) {
 /* Without a word and without devstream: a description that is wrong is neither. */
 static int ds__tensor_is(const ds_tensor *t, int (*is)(const ds__dims *)) {
     ds__dims d;
-    d.ndim = t->ndim;
     d.count = (ds_tensor_count)(t);
-    if (d.count < 0 || d.ndim > DS_TENSOR_MAX_DIMS)
+    if (d.count < 0 || t->ndim > DS_TENSOR_MAX_DIMS)
         return 0;
+    d.ndim = t->ndim;
     if (d.ndim)
         memcpy(d.shape, t->shape, (size_t)d.ndim * sizeof(int64_t));
     if (!t->strides)
@@ -4935,7 +4936,7 @@ DSDEF void(ds_topology_free)(ds_topology *t) {
 }
 
 DSDEF int(ds_topology_size)(const ds_topology *t) {
-    return t->devices;
+    return t ? t->devices : 0;
 }
 
 /* topology/parse.h - reading the text form of a topology.

@@ -3964,7 +3964,8 @@ static inline void *ds_tensor_address(const ds_tensor *tensor) {
 /** DS_OK when devstream can use the tensor; else the sentence says what is wrong. A type whose
     elements are no whole bytes is DS_ERR_UNSUPPORTED. */
 DSDEF DS_MUST_USE ds_result ds_tensor_check(const ds_tensor *tensor);
-/** Elements; -1 when a size is negative or the product does not fit. Callable anywhere. */
+/** Elements; -1 when a size is negative, the product does not fit, or the tensor is NULL. Callable
+    anywhere. */
 DSDEF int64_t ds_tensor_count(const ds_tensor *tensor);
 /** Bytes that so many elements take; 0 too when they do not fit or are no whole bytes. Callable
     anywhere. */
@@ -4355,7 +4356,7 @@ DSDEF DS_MUST_USE ds_result ds_topology_of_devices(const ds_device *devices, siz
                                                    unsigned flags, ds_topology **out);
 /** Frees a topology; NULL is allowed. */
 DSDEF void ds_topology_free(ds_topology *topology);
-/** How many devices it has. Callable anywhere. */
+/** How many devices it has; 0 for NULL. Callable anywhere. */
 DSDEF int ds_topology_size(const ds_topology *topology);
 
 /** How a topology is written. */
@@ -6041,7 +6042,8 @@ typedef struct ds__table {
     const char *what; /* "stream" */
     size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
-    int (*may_free_fn)(void *object); /* NULL, or: 0 when something else still needs it */
+    /* NULL, or: takes an object over that no call uses any more, and calls ds__table_free later */
+    void (*defer_fn)(void *object);
     /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
     int (*batched_fn)(const void *object);
     ds__lock lock;
@@ -6114,13 +6116,13 @@ static void *ds__table_add(ds__table *t) {
    without references, and ds__table_reap reclaims retired objects.
 
    Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
-   reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed only
-   without hazard pointers, without references, and if may_free_fn agrees. A thread has at most
+   reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed, or
+   given to defer_fn, only without hazard pointers and without references. A thread has at most
    DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
    Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
-   ds__is_pinned takes ds__g.lock. may_free_fn and free_fn run without these locks; they may call
-   the driver and user destructors. So a caller of ds__table_reap must hold no lock that these
-   take.
+   ds__is_pinned takes ds__g.lock. defer_fn and free_fn run without these locks; free_fn may call
+   the driver and user destructors. So a caller of ds__table_reap or ds__table_free must hold no
+   lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
    References may be counted on any thread. Several threads may reclaim at once.
    ds__table_destroy is for shutdown only. */
@@ -6243,7 +6245,18 @@ static int ds__table_kill(ds__table *t, void *object) {
     return 0;
 }
 
-/* Frees the zombies that nobody is inside of. */
+/* Frees an object that no call, reference or pending work uses, and its slot. */
+static void ds__table_free(ds__table *t, ds__slot *slot) {
+    t->free_fn(slot);
+    uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
+    atomic_store(&slot->word, DS__WORD(DS__GENERATION(word), DS__FREE, 0));
+    ds__lock_take(&t->lock);
+    slot->next = t->free_head;
+    t->free_head = slot->index + 1;
+    ds__lock_give(&t->lock);
+}
+
+/* Frees or defers the zombies that nobody is inside of. */
 static void ds__table_reap(ds__table *t) {
     ds__lock_take(&t->lock);
     uint32_t list = t->zombies;
@@ -6255,20 +6268,19 @@ static void ds__table_reap(ds__table *t) {
         ds__slot *slot = ds__slot_at(t, list - 1);
         list = slot->next;
         /* pins first: who is inside may turn its pin into a reference */
-        int keep = ds__is_pinned(slot);
-        uint64_t word = atomic_load(&slot->word);
-        keep = keep || DS__REFS(word) != 0 || (t->may_free_fn && !t->may_free_fn(slot));
-        if (!keep) {
-            int share = ds__reclaim_share(t, slot);
-            t->free_fn(slot);
-            ds__count_dead(-share);
-            atomic_store(&slot->word, DS__WORD(DS__GENERATION(word), DS__FREE, 0));
+        if (ds__is_pinned(slot) || DS__REFS(atomic_load(&slot->word)) != 0) {
+            ds__lock_take(&t->lock);
+            slot->next = t->zombies;
+            t->zombies = slot->index + 1;
+            ds__lock_give(&t->lock);
+            continue;
         }
-        uint32_t *head = keep ? &t->zombies : &t->free_head;
-        ds__lock_take(&t->lock);
-        slot->next = *head;
-        *head = slot->index + 1;
-        ds__lock_give(&t->lock);
+        int share = ds__reclaim_share(t, slot);
+        if (t->defer_fn)
+            t->defer_fn(slot);
+        else
+            ds__table_free(t, slot);
+        ds__count_dead(-share);
     }
 }
 
@@ -6349,8 +6361,8 @@ typedef struct ds__event {
     ds_site made;
 } ds__event;
 
-/* A launch does not count itself: a destroyed kernel is freed once everything that was pending
-   when nobody could launch it any more has been passed (`mark`). */
+/* A launch holds no reference: a destroyed kernel is freed after the work that was pending when
+   no call could launch the kernel any more (core/kernel.h). */
 typedef struct ds__kernel {
     ds__slot slot;
     ds_kernel_fn cpu_fn;
@@ -6361,7 +6373,6 @@ typedef struct ds__kernel {
     size_t param_count;
     ds_kernel_cuda cuda;
     ds_site made;
-    void *mark;
     _Atomic(void *) loaded; /* CUDA driver: the function on each device */
     int ours;               /* 1: the library's own, whose sentence says what was wrong */
     uint64_t (*bytes_fn)(size_t items, const void *args);
@@ -6708,8 +6719,9 @@ struct ds__driver {
     void (*capture_abandon)(ds__capture *capture); /* its streams leave it; at shutdown */
     void (*graph_destroy)(ds__body *body);         /* drops what the driver has of it */
     void (*exec_destroy)(void *exec);              /* launches on their way go on */
-    /* *mark NULL: notes all pending work in it. 1: that work is over, *mark is freed and NULL;
-       0: not yet (or no memory: asked again later) */
+    /* *mark NULL: notes all pending work in *mark. 1: that work is over, *mark is freed and NULL;
+       0: not yet (or no memory: the caller asks again later). A question looks once at each
+       finished piece of the work, and at one unfinished piece. */
     int (*passed)(void **mark);
     /* gives it back, and does so whatever it returns; nothing uses the memory any more */
     ds_result (*memory_release)(ds_memory_kind kind, int device, void *ptr, size_t size);
@@ -6784,6 +6796,8 @@ static struct {
     ds__thread *threads; /* all of them */
     _Atomic int callers; /* living threads that have a state */
     _Atomic int dead;    /* ended threads and retired objects, in shares of DS__RECLAIM_BATCH */
+    /* destroyed kernels that pending work may use; not in `dead` */
+    _Atomic int deferred_kernels;
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
     _Atomic uint32_t next_graph;
@@ -11029,6 +11043,12 @@ typedef struct ds__cpu_token {
     uint64_t upto;
 } ds__cpu_token;
 
+/* What was pending at some time, without what has been found to be over. */
+typedef struct ds__cpu_pending {
+    size_t count;
+    ds__cpu_token token[];
+} ds__cpu_pending;
+
 /* Returns 1 if a query or wait of the legacy stream covers the stream. CUDA documents that work of
    the legacy stream waits for blocking streams, not that a query or wait of the host does. The
    CUDA driver asks the streams one by one, and cannot name a destroyed stream or the per-thread
@@ -14047,41 +14067,43 @@ static void ds__cpu_stop(void) {
 }
 
 /* A mark is the list of tokens of everything pending, ended by one without a stream. */
-static int ds__cpu_passed(void **mark) {
-    ds__cpu_token *list = *mark;
-    if (!list) {
-        size_t count = 0;
-        size_t room = 0;
-        for (int i = 0; i < ds__cpu.devices; i++) {
-            size_t n;
-            ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
-            if (n == SIZE_MAX) {
-                ds__release(list);
-                return 0;
-            }
-            if (count + n + 1 > room) {
-                ds__cpu_token *more = ds__alloc((room = count + n + 1) * sizeof *more);
-                if (!more) {
-                    ds__release(one);
-                    ds__release(list);
-                    return 0;
-                }
-                if (count)
-                    memcpy(more, list, count * sizeof *more);
-                ds__release(list);
-                list = more;
-            }
-            if (n)
-                memcpy(list + count, one, n * sizeof *list);
-            list[count += n].stream = NULL;
-            ds__release(one);
+/* Notes all pending work; NULL: no memory. */
+static ds__cpu_pending *ds__cpu_list_pending(void) {
+    ds__cpu_pending *mark = ds__alloc(sizeof *mark);
+    for (int i = 0; mark && i < ds__cpu.devices; i++) {
+        size_t n;
+        ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
+        if (n == 0)
+            continue;
+        ds__cpu_pending *more = NULL;
+        if (n != SIZE_MAX)
+            more = ds__alloc(sizeof *more + (mark->count + n) * sizeof *one);
+        if (more) {
+            if (mark->count)
+                memcpy(more->token, mark->token, mark->count * sizeof *one);
+            memcpy(more->token + mark->count, one, n * sizeof *one);
+            more->count = mark->count + n;
         }
-        *mark = list;
+        ds__release(one);
+        ds__release(mark);
+        mark = more;
     }
-    for (; list->stream; list++)
-        if (atomic_load_explicit(&list->stream->done, memory_order_acquire) < list->upto)
+    return mark;
+}
+
+static int ds__cpu_passed(void **mark) {
+    ds__cpu_pending *m = *mark;
+    if (!m)
+        *mark = m = ds__cpu_list_pending();
+    if (!m)
+        return 0;
+    while (m->count) {
+        const ds__cpu_token *last = &m->token[m->count - 1];
+        if (atomic_load_explicit(&last->stream->done, memory_order_acquire) < last->upto)
             return 0;
-    ds__release(*mark);
+        m->count--;
+    }
+    ds__release(m);
     *mark = NULL;
     return 1;
 }
@@ -20194,7 +20216,7 @@ static int ds__stream_batched(const void *object);
 static void ds__event_free(void *object);
 static int ds__event_batched(const void *object);
 static void ds__kernel_free(void *object);
-static int ds__kernel_may_free(void *object);
+static void ds__kernel_defer(void *object);
 static void ds__graph_free(void *object);
 static void ds__exec_free(void *object);
 static void ds__thread_ends(void *thread);
@@ -20304,7 +20326,7 @@ static ds_result ds__start(void) {
     ds__g.kernels = (ds__table){ .what = "kernel",
                                  .element = sizeof(ds__kernel),
                                  .free_fn = ds__kernel_free,
-                                 .may_free_fn = ds__kernel_may_free };
+                                 .defer_fn = ds__kernel_defer };
     ds__g.graphs =
         (ds__table){ .what = "graph", .element = sizeof(ds__graph), .free_fn = ds__graph_free };
     ds__g.execs =
@@ -20464,8 +20486,9 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
    Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
    ds__g.threads from its creation until ds__reclaim or ds_shutdown frees it. While its thread
    lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
-   ds__g.dead counts ended threads and retired objects; below DS__RECLAIM_BATCH ds__reclaim
-   returns at once.
+   ds__g.dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed
+   kernels that pending work may use. If the first is below DS__RECLAIM_BATCH and the second is 0,
+   ds__reclaim returns at once.
    Locks: ds__g.lock guards the list of threads. No other lock is taken, and no driver call or
    user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
    and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
@@ -20577,16 +20600,11 @@ static void ds__barrier(void) {
         syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
 }
 
-/* Frees what ended threads left and what was destroyed: called where objects are made and
-   destroyed and after waiting, not on hot paths. */
-static void ds__reclaim(void) {
+static void ds__kernel_collect(void);
+
+/* Frees the states of ended threads, and the streams that only they used. */
+static void ds__reclaim_threads(void) {
     ds__thread *ended = NULL;
-    if (DS__LIKELY(atomic_load_explicit(&ds__g.dead, memory_order_acquire) < DS__RECLAIM_BATCH) ||
-        ds__tls.upper_locked)
-        return;
-    /* a thread without pins, or with those of before ds_shutdown, is no help yet */
-    if (!ds__tls.thread || ds__tls.epoch != ds__g.epoch)
-        return;
     ds__lock_take(&ds__g.lock);
     for (ds__thread **p = &ds__g.threads; *p;) {
         ds__thread *t = *p;
@@ -20609,11 +20627,27 @@ static void ds__reclaim(void) {
                 gone_fn((void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
         ds__thread_free(t);
     }
-    ds__table_reap(&ds__g.execs);
-    ds__table_reap(&ds__g.graphs); /* what has kernels and events before those */
-    ds__table_reap(&ds__g.events);
-    ds__table_reap(&ds__g.kernels);
-    ds__table_reap(&ds__g.streams);
+}
+
+/* Frees what ended threads left and what was destroyed: called where objects are made and
+   destroyed and after waiting, not on hot paths. */
+static void ds__reclaim(void) {
+    int dead = atomic_load_explicit(&ds__g.dead, memory_order_acquire);
+    int deferred = atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed);
+    if (DS__LIKELY(dead < DS__RECLAIM_BATCH && deferred == 0) || ds__tls.upper_locked)
+        return;
+    /* a thread without pins, or with those of before ds_shutdown, is no help yet */
+    if (!ds__tls.thread || ds__tls.epoch != ds__g.epoch)
+        return;
+    if (dead >= DS__RECLAIM_BATCH) {
+        ds__reclaim_threads();
+        ds__table_reap(&ds__g.execs);
+        ds__table_reap(&ds__g.graphs); /* what has kernels and events before those */
+        ds__table_reap(&ds__g.events);
+        ds__table_reap(&ds__g.kernels);
+        ds__table_reap(&ds__g.streams);
+    }
+    ds__kernel_collect();
 }
 
 /* The calling thread's state; NULL: no memory, and the sentence is set. */
@@ -24423,12 +24457,27 @@ DSDEF ds_result(ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user
    Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
    launches them on streams (ds__launch), and destroys them.
 
+   Destroyed kernels: launches hold no reference. A destroyed kernel is freed only after all work
+   has finished that was pending when no call could launch it any more. ds__kernel_defer puts
+   such a kernel into the batch `fresh`. ds__kernel_collect notes the pending work once for a
+   whole batch (`mark`), and frees the batch after that work. Kernels that are destroyed
+   meanwhile form the next batch. A call therefore asks about one mark, however many kernels
+   wait.
+
    Invariants: a description is checked once, at creation; name and parameters are copied.
    Offsets of the parameters "first" and "count" are 0, because they are not in the argument
-   struct. Launches hold no reference. A destroyed kernel is freed only after all work has
-   finished that was pending when no call could launch it any more (ds__kernel_may_free).
-   Locks: none; the driver's kernel_load and submit are called without a lock.
+   struct. `mark` is noted after the last kernel has joined the batch `waiting`.
+   Locks: the driver's kernel_load and submit are called without a lock. `collecting` is only
+   tried: if another thread collects, ds__kernel_collect returns at once.
    Threads: any; launches, loads and the destruction of one kernel may run concurrently. */
+
+/* Destroyed kernels: lists of slots, as index + 1. */
+static struct {
+    _Atomic uint32_t fresh; /* no mark has been noted for these */
+    ds__lock collecting;    /* guards the rest */
+    uint32_t waiting;       /* for the work of `mark` */
+    void *mark;             /* the drivers' note of pending work; NULL: none */
+} ds__kernel_state;
 
 static void ds__kernel_free(void *object) {
     ds__kernel *k = object;
@@ -24437,6 +24486,53 @@ static void ds__kernel_free(void *object) {
             ds__g.driver[b]->kernel_destroy(k);
     ds__release((void *)(uintptr_t)k->name);
     ds__release(k->params);
+}
+
+/* Takes a destroyed kernel that no call uses any more. */
+static void ds__kernel_defer(void *object) {
+    ds__slot *slot = object;
+    uint32_t head = atomic_load_explicit(&ds__kernel_state.fresh, memory_order_relaxed);
+    atomic_fetch_add(&ds__g.deferred_kernels, 1);
+    do
+        slot->next = head;
+    while (!atomic_compare_exchange_weak(&ds__kernel_state.fresh, &head, slot->index + 1));
+}
+
+/* Whether the work of `mark` is over; without a mark, notes what is pending now. */
+static int ds__kernel_work_over(void) {
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__g.driver[b] && !ds__g.driver[b]->passed(&ds__kernel_state.mark))
+            return 0;
+    return 1;
+}
+
+/* Frees the deferred kernels that no pending work uses. */
+static void ds__kernel_collect(void) {
+    if (DS__LIKELY(atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed) == 0) ||
+        !ds__trylock(&ds__kernel_state.collecting))
+        return;
+    for (;;) {
+        if (!ds__kernel_state.waiting)
+            ds__kernel_state.waiting = atomic_exchange(&ds__kernel_state.fresh, 0);
+        if (!ds__kernel_state.waiting || !ds__kernel_work_over())
+            break;
+        while (ds__kernel_state.waiting) {
+            ds__slot *slot = ds__slot_at(&ds__g.kernels, ds__kernel_state.waiting - 1);
+            ds__kernel_state.waiting = slot->next;
+            ds__table_free(&ds__g.kernels, slot);
+            atomic_fetch_sub(&ds__g.deferred_kernels, 1);
+        }
+    }
+    ds__lock_give(&ds__kernel_state.collecting);
+}
+
+/* Shutdown, after all work: no kernel is deferred any more. */
+static void ds__kernel_collect_all(void) {
+    ds__kernel_collect();
+    /* if there was no memory for a mark, the table frees the kernels that are left */
+    ds__kernel_state.waiting = 0;
+    atomic_store(&ds__kernel_state.fresh, 0);
+    atomic_store(&ds__g.deferred_kernels, 0);
 }
 
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
@@ -24512,15 +24608,6 @@ DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
     DS__REQUIRE(out, "out is NULL");
     ds__reclaim();
     return ds__kernel_new(desc, out);
-}
-
-/* Nobody is inside of the destroyed kernel any more: it goes when what was pending by now has
-   been passed. */
-static int ds__kernel_may_free(void *object) {
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        if (ds__g.driver[b] && !ds__g.driver[b]->passed(&((ds__kernel *)object)->mark))
-            return 0;
-    return 1;
 }
 
 DSDEF ds_result(ds_kernel_load)(ds_kernel kernel, ds_device device) {
@@ -26544,8 +26631,6 @@ static void ds__end_table(ds__table *t) {
             label = ((ds__kernel *)(void *)slot)->name;
             made = ((ds__kernel *)(void *)slot)->made;
         }
-        if (t == &ds__g.kernels && ((ds__kernel *)(void *)slot)->mark)
-            (void)ds__kernel_may_free(slot);
         if (!ours)
             ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "",
                      made.file ? made.file : "?", made.line);
@@ -26599,6 +26684,7 @@ DSDEF ds_result(ds_shutdown)(void) {
         ds__end_table(&ds__g.graphs);
         ds__end_table(&ds__g.streams);
         ds__end_table(&ds__g.events);
+        ds__kernel_collect_all();
         ds__end_table(&ds__g.kernels);
         ds__memory_end_all();
         if (reported)
@@ -30274,13 +30360,16 @@ typedef struct ds__outside {
 static ds__outside ds__leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED, ds__tls.mute };
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
-    ds__tls.mute = 0;
+    ds__tls.code = DS_OK;
+    ds__tls.mute = 0; /* errors of the user's code are the user's */
     return o;
 }
 
 static void ds__return(ds__outside o) {
-    ds__tls.mute = o.mute;
     DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    ds__tls.mute = o.mute;
+    if (o.mute && ds__tls.code < 0)
+        memcpy(ds__tls.aside, ds__tls.error, sizeof ds__tls.aside);
     ds__tls.fn = o.fn;
     ds__tls.site = o.site;
 }
@@ -31380,11 +31469,11 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
         int mute = ds__tls.mute;
-        ds__tls.mute = 0; /* the program's own calls report their errors */
         ds__mtls.in_shortage = 1;
+        ds__tls.mute = 0; /* errors of the callback are the user's */
         freed |= fn(dev->device, size, user) != 0;
-        ds__mtls.in_shortage = 0;
         ds__tls.mute = mute;
+        ds__mtls.in_shortage = 0;
         ds__tls.fn = name;
         ds__tls.site = site;
     }
@@ -31481,8 +31570,11 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
         int outer = ds__tls.in_callback;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
+        int mute = ds__tls.mute;
         ds__tls.in_callback = 1;
+        ds__tls.mute = 0;
         fn(dev->device, needed, limit ? limit : total, avail, user);
+        ds__tls.mute = mute;
         ds__tls.in_callback = outer;
         ds__tls.fn = name; /* a call of it, which was refused, is not the one that runs */
         ds__tls.site = site;
@@ -33067,7 +33159,7 @@ DSDEF ds_result(ds_mem_set_fraction)(ds_device device, double fraction) {
 
 DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
     if (out)
-        *out = 1;
+        *out = 0;
     DS__ENTER("ds_mem_get_fraction");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
@@ -35533,6 +35625,9 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
                 desc->skip >> DS__ACTIONS << DS__ACTIONS);
     DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent),
                 "%zu entries are more than there is memory", entries);
+    r = ds__mem_setup(); /* then ds_shutdown stops the history */
+    if (r < 0)
+        return r;
     memset(ring, 0, sizeof ring);
     pthread_mutex_lock(&ds__mh.lock);
     DS__EACH_MDEVICE(dev)
@@ -35660,17 +35755,20 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
    call that runs keeps its name and place. */
 typedef struct ds__guarded {
     int outer;
+    int mute;
     const char *fn;
     ds_site site;
 } ds__guarded;
 
 static ds__guarded ds__guard(void) {
-    ds__guarded g = { ds__tls.in_callback, ds__tls.fn, ds__tls.site };
+    ds__guarded g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
+    ds__tls.mute = 0; /* a refused call has its sentence */
     return g;
 }
 
 static void ds__unguard(ds__guarded g) {
+    ds__tls.mute = g.mute;
     ds__tls.in_callback = g.outer;
     ds__tls.fn = g.fn;
     ds__tls.site = g.site;
@@ -35714,6 +35812,9 @@ static int ds__snap_room(void *list, size_t element, size_t count, size_t more, 
 DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_on_event");
     DS__REQUIRE(fn, "fn is NULL");
+    ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&ds__mh.lock);
     pthread_mutex_lock(&ds__mh.watch);
     int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1,
@@ -38281,7 +38382,6 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     if (up->alloc_fn == ds__res_alloc)
         return up->alloc_fn(up->user, size, alignment, stream, out);
     ds__outside o = ds__leave();
-    ds__tls.code = DS_OK;
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
     ds__return(o);
     r = ds__res_said(r, "alloc_fn");
@@ -38296,7 +38396,6 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
     if (up->free_fn == ds__res_free)
         return up->free_fn(up->user, ptr, size, stream);
     ds__outside o = ds__leave();
-    ds__tls.code = DS_OK;
     ds_result r = up->free_fn(up->user, ptr, size, stream);
     ds__return(o);
     return ds__res_said(r, "free_fn");
@@ -40558,9 +40657,9 @@ DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
 }
 
 DSDEF int64_t(ds_tensor_count)(const ds_tensor *tensor) {
-    int64_t n = tensor->ndim < 0 || (tensor->ndim && !tensor->shape)
-                    ? -1
-                    : ds__count_of(tensor->ndim, tensor->shape);
+    if (!tensor || tensor->ndim < 0 || (tensor->ndim && !tensor->shape))
+        return -1;
+    int64_t n = ds__count_of(tensor->ndim, tensor->shape);
     return n < 0 ? -1 : n;
 }
 
@@ -40574,10 +40673,10 @@ DSDEF size_t(ds_tensor_size)(const ds_tensor *tensor) {
 /* Without a word and without devstream: a description that is wrong is neither. */
 static int ds__tensor_is(const ds_tensor *t, int (*is)(const ds__dims *)) {
     ds__dims d;
-    d.ndim = t->ndim;
     d.count = (ds_tensor_count)(t);
-    if (d.count < 0 || d.ndim > DS_TENSOR_MAX_DIMS)
+    if (d.count < 0 || t->ndim > DS_TENSOR_MAX_DIMS)
         return 0;
+    d.ndim = t->ndim;
     if (d.ndim)
         memcpy(d.shape, t->shape, (size_t)d.ndim * sizeof(int64_t));
     if (!t->strides)
@@ -44107,7 +44206,7 @@ DSDEF void(ds_topology_free)(ds_topology *t) {
 }
 
 DSDEF int(ds_topology_size)(const ds_topology *t) {
-    return t->devices;
+    return t ? t->devices : 0;
 }
 
 /* topology/parse.h - reading the text form of a topology.
