@@ -229,9 +229,12 @@ static void drop_event(int i) {
     event[i].id = 0;
 }
 
-/* On CUDA an imported event may not be used any more once it is destroyed where it was made. */
+/* On CUDA an imported event may not be used any more once it is destroyed where it was made, nor
+   may a stream wait for it. */
 static void give_order(input *in) {
     unsigned order = take(in) % ORDERS;
+    if (order == REPLACE_EVENT && is_cuda())
+        MUST(ds_stream_synchronize(stream));
     for (int i = 0; i < KEPT && order == REPLACE_EVENT && is_cuda(); i++)
         drop_event(i);
     ask(order, take(in));
