@@ -3,8 +3,8 @@
    A process that shares events or memory has a shared-memory registry (ds__board): a page
    (ds__sheet) of shared memory that other processes open. The page has the process's
    interprocess events (marks), the progress of the streams that record them (lanes), and its
-   exported memory with the users of it (export slots: ds__stake). ds__board_own creates the process's own
-   registry, ds__board_open opens that of another process, and ds__board_close gives it back.
+   exported memory with its users (export slots: ds__stake). ds__board_own creates the process's
+   own registry, ds__board_open opens that of another process, and ds__board_close closes it.
 
    Policy:
    1. The page lives as long as one process has it open.
@@ -23,8 +23,8 @@
 
    Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
    another process stays open while it has users or pending operations, and while its owner lives
-   if this process has a lane in it: else each opening would take new lanes. A mark's generation is odd
-   while it has an event. It rises when the event ends, which makes exported handles stale.
+   if this process has a lane in it. Else each opening would take new lanes. A mark's generation
+   is odd while it has an event. It rises when the event ends, and exported handles are stale.
    Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
    functions that change the list or a registry expect it. The fork handlers hold it across fork.
    alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an event's
