@@ -72,9 +72,21 @@ DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *o
         *out = ds__g.mappings[i];
         memmove(ds__g.mappings + i, ds__g.mappings + i + 1,
                 (--ds__g.mapping_count - i) * sizeof *ds__g.mappings);
+        atomic_store_explicit(&ds__g.mapping_taken, 1, memory_order_relaxed);
     }
     ds__lock_give(&ds__g.mapping_lock);
     return found;
+}
+
+/* Returns 1 if all of the range is mapped. */
+DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
+    uintptr_t end = at + size;
+    ds__lock_take(&ds__g.mapping_lock);
+    for (size_t i = ds__mapping_after(at);
+         at < end && i < ds__g.mapping_count && ds__g.mappings[i].at <= at; i++)
+        at = ds__g.mappings[i].at + ds__g.mappings[i].size;
+    ds__lock_give(&ds__g.mapping_lock);
+    return at >= end;
 }
 
 /* Whether the range is one or several mappings. */

@@ -75,6 +75,8 @@ static struct {
     ds__mapping *mappings; /* what is mapped in reserved address space, by address */
     size_t mapping_count;
     size_t mapping_room;
+    /* 1: memory was unmapped, so that pointers into reserved address space may be void */
+    _Atomic int mapping_taken;
 } ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_MUTEX_INITIALIZER };
 
 /* What the allocator and the generators are told, where they are. */

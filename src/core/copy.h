@@ -35,6 +35,24 @@ static size_t ds__span(size_t pitch, size_t width, size_t height) {
                : span;
 }
 
+/* Returns 1 if known memory of the CPU driver was freed and given back to the system since: the
+   allocator has unmapped a part of its address space. */
+static inline int ds__is_unmapped(const ds__found *f, const void *ptr, size_t span) {
+    return DS__UNLIKELY(atomic_load_explicit(&ds__g.mapping_taken, memory_order_relaxed)) &&
+           f->held == DS__HELD_SPACE && f->backend && !ds__mapping_covers((uintptr_t)ptr, span);
+}
+
+/* Refuses an operand in memory of the CPU driver that was freed, as far as that is known. */
+static ds_result ds__check_freed(const void *ptr, size_t span, const char *what, int known) {
+    const ds__found *f = known ? ds__range_hit(ptr) : NULL;
+    ds_pointer_info info;
+    DS__REQUIRE(!f || !ds__is_unmapped(f, ptr, span),
+                "%s: the memory of %zu bytes at %p was freed and given back to the system", what,
+                span, ptr);
+    ds_result r = known || !ds__g.driver[1] ? DS_OK : ds__g.driver[1]->pointer_query(ptr, &info);
+    return r == DS_OK ? r : ds__also(r, " (%s, %zu bytes)", what, span);
+}
+
 /* Looks the range up and checks that it stays inside of its allocation. */
 static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
                              int *known) {
@@ -46,7 +64,7 @@ static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_
     DS__REQUIRE(!*known || span <= out->size - offset,
                 "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset,
                 out->size);
-    return DS_OK;
+    return ds__check_freed(ptr, span, what, *known);
 }
 
 /* Where the operand is, as the driver sees it. */
@@ -199,11 +217,12 @@ static inline unsigned ds__place_known(int backend, const ds__found *f) {
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out) {
     const ds__found *to = ds__range_hit(dst);
-    if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst))
+    if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst) || ds__is_unmapped(to, dst, size))
         return 0;
     unsigned to_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, to);
     const ds__found *from = ds__range_hit(src); /* may take the place of what was found before */
-    if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src))
+    if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src) ||
+        ds__is_unmapped(from, src, size))
         return 0;
     unsigned from_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, from);
     if (to_place == DS__AT_OTHER || from_place == DS__AT_OTHER)

@@ -132,6 +132,7 @@ static void ds__memory_end_all(void) {
         ds__release(r);
         r = older;
     }
+    atomic_store(&ds__g.mapping_taken, 0);
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
     atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */

@@ -137,6 +137,7 @@ static void ds__cpu_stop(void) {
         for (int i = 0; i < ds__cpu.host_threads; i++)
             pthread_join(ds__cpu.host_thread[i], NULL);
     }
+    ds__cpu_freed_end();
     while (ds__cpu.raw) {
         void **raw = ds__cpu.raw;
         ds__cpu.raw = raw[0];

@@ -60,7 +60,7 @@ static ds_result ds__cpu_memory_release(ds_memory_kind kind, int device, void *p
     if (kind == DS_MEMORY_DEVICE)
         ds__cpu_device_memory_give(ptr, size);
     else if (kind != DS_MEMORY_REGISTERED)
-        free(ptr);
+        ds__cpu_memory_give(ptr, size);
     return DS_OK;
 }
 

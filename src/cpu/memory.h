@@ -2,15 +2,16 @@
 
    Allocates device memory within the device's limit (ds__cpu_memory_alloc). Maps pages in
    reserved address space (ds__cpu_space_map), and allocates in stream order
-   (ds__cpu_async_alloc, ds__cpu_async_free). Memory is the system's; the driver caches none.
+   (ds__cpu_async_alloc, ds__cpu_async_free). Memory is the system's; the driver caches none, but
+   remembers what was freed last, to refuse work on it (ds__cpu_pointer_query).
 
    Invariants: `used` never exceeds `limit`. It counts allocated, mapped, asynchronous and shared
    memory, and `async_used` the asynchronous part. A mapping is registered before its memory is
    committed, and removed before the memory is returned. Asynchronous memory is freed when the
    stream comes to the DS__OP_FREE, also on a failed stream.
-   Locks: none of its own: the counts are atomic. Mappings take `ds__g.mapping_lock`,
-   ds__cpu_unsafe takes the core's capture lock, and ds__cpu_async_free takes the locks of a
-   submission.
+   Locks: ds__cpu_freed.lock, for short steps; the counts are atomic. Mappings take
+   `ds__g.mapping_lock`, ds__cpu_unsafe takes the core's capture lock, and ds__cpu_async_free takes
+   the locks of a submission.
    Threads: caller's threads, any number at once. ds__cpu_async_over runs on the owner of the
    stream. */
 #ifndef DS__CPU_MEMORY_H
@@ -23,12 +24,77 @@
 #include "capture.h"
 #include "capture_op.h"
 
-/* The core keeps the table of all memory; what it does not know is ordinary host memory. */
+enum {
+    DS__CPU_FREED = 64,                  /* freed pieces of memory that are remembered */
+    DS__CPU_FREED_BYTES = (64 << 10) + 1 /* pieces below this size are kept while remembered */
+};
+
+/* The memory that was freed last, so that work on it is refused. A small piece stays allocated
+   meanwhile: the system cannot give its addresses to the program. A large one goes back to the
+   system at once, and its addresses are usually unmapped then. */
+static struct {
+    ds__lock lock;
+    unsigned count; /* of all times */
+
+    struct {
+        uintptr_t base;
+        uintptr_t end;
+        void *kept; /* NULL: it went back to the system */
+    } at[DS__CPU_FREED];
+} ds__cpu_freed;
+
+/* Remembers freed memory; keep: it is freed later, else the caller returns it to the system. */
+static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
+    ds__lock_take(&ds__cpu_freed.lock);
+    unsigned i = ds__cpu_freed.count++ % DS__CPU_FREED;
+    void *over = ds__cpu_freed.at[i].kept;
+    ds__cpu_freed.at[i].base = (uintptr_t)at;
+    ds__cpu_freed.at[i].end = (uintptr_t)at + size;
+    ds__cpu_freed.at[i].kept = keep ? at : NULL;
+    ds__lock_give(&ds__cpu_freed.lock);
+    free(over);
+}
+
+/* Frees memory of ds__cpu_memory. A sanitizer keeps freed memory itself. */
+static void ds__cpu_memory_give(void *at, size_t size) {
+#ifdef DS__SANITIZED
+    int keep = 0;
+#else
+    int keep = size < DS__CPU_FREED_BYTES;
+#endif
+    if (!at)
+        return;
+    ds__cpu_remember_freed(at, size, keep);
+    if (!keep)
+        free(at);
+}
+
+/* Forgets what was freed, at the stop of the driver. */
+static void ds__cpu_freed_end(void) {
+    for (unsigned i = 0; i < DS__CPU_FREED; i++)
+        free(ds__cpu_freed.at[i].kept);
+    memset(&ds__cpu_freed, 0, sizeof ds__cpu_freed);
+}
+
+/* The core keeps the table of all memory; what it does not know is ordinary host memory, or
+   memory of this driver that was freed: DS_ERR_INVALID_VALUE. */
 static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
-    (void)ptr;
+    uintptr_t address = (uintptr_t)ptr;
+    int found = 0;
+    int kept = 0;
     memset(out, 0, sizeof *out);
     out->device.type = DS_DEVICE_HOST;
-    return DS_OK;
+    ds__lock_take(&ds__cpu_freed.lock);
+    for (unsigned i = 0; i < DS__CPU_FREED && !kept; i++)
+        if (address >= ds__cpu_freed.at[i].base && address < ds__cpu_freed.at[i].end) {
+            found = 1;
+            kept = ds__cpu_freed.at[i].kept != NULL;
+        }
+    ds__lock_give(&ds__cpu_freed.lock);
+    return found && (kept || !ds__os_is_mapped(address))
+               ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in memory of the CPU driver that was freed",
+                          ptr)
+               : DS_OK;
 }
 
 /* Aligned to 512. */
@@ -55,10 +121,12 @@ static void *ds__cpu_device_memory_take(size_t size) {
 }
 
 static void ds__cpu_device_memory_give(void *at, size_t size) {
-    if (DS__LIKELY(!ds__cpu_is_dry(size)))
-        free(at);
-    else
+    if (DS__LIKELY(!ds__cpu_is_dry(size))) {
+        ds__cpu_memory_give(at, size);
+    } else {
+        ds__cpu_remember_freed(at, size, 0);
         ds__os_unreserve(at, (size + 4095) & ~(size_t)4095);
+    }
 }
 
 /* Takes the bytes from the device's limit. */

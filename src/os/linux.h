@@ -159,6 +159,17 @@ DS__SEAM static void ds__os_unreserve(void *at, size_t size) {
     munmap(at, size);
 }
 
+/* Returns 0 if the process has no memory at the address. Addresses that are only reserved count
+   as memory. */
+DS__SEAM static int ds__os_is_mapped(uintptr_t address) {
+    unsigned char resident;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    int before = errno;
+    int mapped = !syscall(SYS_mincore, address - address % page, 1, &resident) || errno != ENOMEM;
+    errno = before;
+    return mapped;
+}
+
 /* Memory that other processes can open although it has no name that could stay behind:
    /proc/PID/fd/N leads to it, and `cookie`, which nothing else has, tells that it does. It has
    its size for good, but nothing behind it yet; -1: the system refuses (errno). */

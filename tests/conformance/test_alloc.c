@@ -2221,6 +2221,44 @@ static void test_a_block_that_was_lent_belongs_to_the_stream_that_allocated_it(v
     finish();
 }
 
+/* The memory of the block has gone back to the system, its addresses stay reserved. */
+static void test_work_on_memory_that_the_cache_gave_back_is_refused(void **state) {
+    (void)state;
+
+    enum { SIZE = 64 << 20 };
+
+    size_t released;
+    void *live;
+    begin(0);
+    ds_stream s = stream(0);
+    ok(ds_alloc(harness_device(0), SIZE, &live));
+    void *p = block(SIZE, s);
+    void *kept = block(4096, s);
+    ok(ds_copy(p, live, SIZE, s));
+    ok(ds_stream_synchronize(s));
+    ok(ds_mem_free(p));
+    ok(ds_copy(p, live, SIZE, s)); /* the cache has it still */
+    ok(ds_stream_synchronize(s));
+    ok(ds_mem_empty_cache(harness_device(0), &released));
+    assert_true(released >= SIZE);
+
+    refused(ds_copy(p, live, 4096, s), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_last_error(), "dst: the memory of 4096 bytes at "));
+    refused(ds_copy(live, p, SIZE, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill(p, 0, 4, 1024, s), DS_ERR_INVALID_VALUE);
+
+    ok(ds_copy(kept, live, 4096, s));
+    ok(ds_copy(live, kept, 4096, s));
+    void *again = block(SIZE, s);
+    ok(ds_copy(again, live, SIZE, s));
+    ok(ds_stream_synchronize(s));
+    ok(ds_mem_free(again));
+    ok(ds_mem_free(kept));
+    ok(ds_free(live));
+    ok(ds_stream_destroy(s));
+    finish();
+}
+
 const struct CMUnitTest tests_alloc[] = {
     DS_TEST(test_an_allocation_counts_and_its_free_takes_it_back_exactly,
             "torch: test_memory_allocation"),
@@ -2300,5 +2338,6 @@ const struct CMUnitTest tests_alloc[] = {
     DS_TEST(test_a_split_without_memory_for_its_description_changes_nothing, "alloc"),
     DS_TEST(test_uses_on_one_device_after_the_other_are_noted, "alloc"),
     DS_TEST(test_a_block_that_was_lent_belongs_to_the_stream_that_allocated_it, "alloc"),
+    DS_TEST_CPU(test_work_on_memory_that_the_cache_gave_back_is_refused, "alloc"),
 };
 const size_t tests_alloc_count = sizeof tests_alloc / sizeof *tests_alloc;

@@ -930,6 +930,66 @@ static void test_peer_access_may_be_one_way(void **state) {
     harness_restart(NULL);
 }
 
+/* Large memory goes back to the system at once, small memory later. */
+static void expect_freed_memory_is_refused(size_t size) {
+    void *d, *live, *h;
+    ds_stream s = harness_stream(0, 0);
+    ok(ds_alloc(harness_device(0), size, &d));
+    ok(ds_alloc(harness_device(0), size, &live));
+    ok(ds_host_alloc(size, &h));
+    ok(ds_free(d));
+
+    refused(ds_copy(d, live, 4096, s), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_last_error(), "was freed (dst, 4096 bytes)"));
+    refused(ds_copy(live, (char *)d + size - 4096, 4096, s), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_last_error(), "was freed (src, 4096 bytes)"));
+    refused(ds_copy_2d(live, 128, d, 128, 64, 10, s), DS_ERR_INVALID_VALUE);
+    refused(ds_fill(d, 0, 4, 1024, s), DS_ERR_INVALID_VALUE);
+    ok(ds_host_free(h));
+    refused(ds_copy(live, h, 4096, s), DS_ERR_INVALID_VALUE);
+
+    ok(ds_stream_synchronize(s)); /* nothing was put on the stream */
+    ok(ds_free(live));
+    ok(ds_stream_destroy(s));
+}
+
+static void test_work_on_freed_memory_is_refused(void **state) {
+    (void)state;
+    if (HARNESS_SLOW)
+        skip(); /* a sanitizer keeps freed memory and reports its use */
+    expect_freed_memory_is_refused(4096);
+    expect_freed_memory_is_refused(64 << 20);
+}
+
+/* The program's own memory may come to stand where a device's was. */
+static void test_memory_of_the_program_where_a_devices_was_is_copied(void **state) {
+    enum { SIZE = 64 << 20 };
+
+    void *d, *live;
+    (void)state;
+    ds_stream s = harness_stream(0, 0);
+    ok(ds_alloc(harness_device(0), 4096, &live));
+    ok(ds_alloc(harness_device(0), SIZE, &d));
+    ok(ds_free(d));
+    char *whole = malloc(SIZE);
+    assert_non_null(whole);
+    char *own = whole + 8192; /* a malloc may put its own bytes in front of what it gives */
+    memset(own, 7, 4096);
+    if (own < (char *)d || own >= (char *)d + SIZE)
+        print_message("the addresses differ\n");
+
+    ok(ds_copy(live, own, 4096, s));
+    memset(own, 0, 4096);
+    ok(ds_copy(own, live, 4096, s));
+
+    ok(ds_stream_synchronize(s));
+    assert_int_equal(own[0], 7);
+    assert_int_equal(own[4095], 7);
+    free(whole);
+    ok(ds_free(live));
+    ok(ds_stream_destroy(s));
+}
+
 const struct CMUnitTest tests_copies[] = {
     DS_TEST(test_copies_keep_the_data_between_all_kinds_of_memory, "peers 47"),
     DS_TEST(test_large_copies_keep_the_data, "peers 47"),
@@ -952,6 +1012,8 @@ const struct CMUnitTest tests_copies[] = {
     DS_TEST(test_memory_is_aligned_and_sizes_of_zero_give_null, "memory"),
     DS_TEST(test_free_refuses_what_is_not_the_start_of_an_allocation, "memory"),
     DS_TEST(test_register_refuses_what_overlaps_a_known_range, "memory"),
+    DS_TEST_CPU(test_work_on_freed_memory_is_refused, "memory"),
+    DS_TEST_CPU(test_memory_of_the_program_where_a_devices_was_is_copied, "memory"),
     DS_TEST_CPU(test_memory_limit_is_kept_and_memory_info_moves, "peers 25"),
     DS_TEST_CPU(test_copies_are_staged_where_peer_access_is_off, "copies"),
     DS_TEST_CPU(test_peer_access_may_be_one_way, "copies"),
