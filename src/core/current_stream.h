@@ -164,8 +164,12 @@ static ds_result ds__stream_pop(void) {
     if (f.kind == DS__FRAME_STREAM)
         ds__restore(t, f.stream_device, f.previous);
     ds__restore(t, f.device, f.entry);
-    if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK))
-        r = ds__wait_stream(t->current[ds__ordinal(f.stream_device)], f.pushed);
+    if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK)) {
+        ds_stream back = { 0 };
+        r = ds__current(t, f.stream_device, &back); /* the slot may have been empty at the push */
+        if (r == DS_OK)
+            r = ds__wait_stream(back, f.pushed);
+    }
     ds__stream_drop(f.pushed);
     return r;
 }

@@ -829,6 +829,21 @@ static void test_a_thread_that_wants_to_takes_over_another_ones_stream(void **st
 /* Lines that have no meaning in C: peers 17, 44 (part): what is not a stream does not compile; a
    zeroed one is here. */
 
+/* Nothing has asked for the thread's current stream before. */
+static void *push_first(void *user) {
+    const ds_stream *s = user;
+    ok_thread(ds_stream_push(*s, DS_POP_WAIT_BACK));
+    ok_thread(ds_stream_pop());
+    return NULL;
+}
+
+static void test_a_pop_waits_with_a_stream_that_was_never_asked_for(void **state) {
+    (void)state;
+    ds_stream s = harness_stream(0, 0);
+    join(spawn(push_first, &s));
+    ok(ds_stream_destroy(s));
+}
+
 const struct CMUnitTest tests_current[] = {
     DS_TEST(test_at_first_the_default_stream_of_each_device_is_current, "peers 49, torch 16 17"),
     DS_TEST(test_all_ways_to_name_the_device_give_the_same_stream, "peers 29 37, torch 16"),
@@ -865,5 +880,6 @@ const struct CMUnitTest tests_current[] = {
     DS_TEST(test_wait_back_orders_the_restored_stream_after_the_pushed_one, "peers a.7"),
     DS_TEST(test_waits_across_a_frame_are_with_the_streams_of_the_pushed_device, "peers a.7"),
     DS_TEST(test_a_chain_of_scopes_that_wait_keeps_one_order, "peers a.7"),
+    DS_TEST(test_a_pop_waits_with_a_stream_that_was_never_asked_for, "peers a.7"),
 };
 const size_t tests_current_count = sizeof tests_current / sizeof *tests_current;
