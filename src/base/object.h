@@ -90,7 +90,7 @@ typedef struct ds__kernel {
     /* launching threads read what stands above, workers write what stands below */
     char pad[64];
     _Atomic uint32_t runs;    /* CPU driver: launches timed so far */
-    _Atomic uint32_t item_ns; /* CPU driver: nanoseconds of an item, as last measured */
+    _Atomic uint32_t item_ps; /* CPU driver: picoseconds of an item, as last measured */
 } ds__kernel;
 
 typedef struct ds__graph {

@@ -5,17 +5,33 @@
    and fills use jobs.
 
    Invariants: each piece runs exactly once. A job is in the list of jobs exactly while it is the
-   `job` of its stream. It is on the owner's stack: ds__cpu_job_run returns only when all pieces
-   are finished and no other thread is inside (`users`).
-   Locks: the pool's lock guards the list, a stream's `job` and `users`. Pieces, which may be
-   user code, run without a lock.
+   `job` of its stream, and only until its last piece is taken: threads do not look for work in a
+   job that has none left. It is on the owner's stack: ds__cpu_job_run returns only when all
+   pieces are finished and no other thread is inside (`users`).
+   Locks: the pool's lock guards the list, a stream's `job`, `users` and `owner_sleeps`. Pieces,
+   which may be user code, run without a lock.
    Threads: the owner of the stream, workers and waiting host threads, at the same time. The
-   owner spins until the last piece is finished. */
+   owner spins for some microseconds until the others have finished their pieces, then it
+   sleeps. */
 #ifndef DS__CPU_JOB_H
 #define DS__CPU_JOB_H
 
 #include "types.h"
 #include "scheduler.h"
+
+/* Nothing is left to take: nobody joins the job any more. */
+static void ds__cpu_job_unlink(ds__cpu_job *job) {
+    ds__lock_take(&ds__cpu.lock);
+    atomic_store_explicit(&job->stream->job, NULL, memory_order_relaxed);
+    if (job->prev_job)
+        job->prev_job->next_job = job->next_job;
+    else
+        ds__cpu.jobs = job->next_job;
+    if (job->next_job)
+        job->next_job->prev_job = job->prev_job;
+    atomic_fetch_sub(&ds__cpu.job_count, 1);
+    ds__lock_give(&ds__cpu.lock);
+}
 
 /* Waiting host threads take pieces from the front and workers from the back, so that each
    processor meets much the same memory every time. `taken` says that one is left; front and back
@@ -23,12 +39,15 @@
    pieces at most. */
 static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t limit) {
     while (limit-- > 0 &&
-           !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed)) &&
-           atomic_fetch_add_explicit(&job->taken, 1, memory_order_relaxed) < job->pieces) {
+           !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed))) {
+        size_t before = atomic_fetch_add_explicit(&job->taken, 1, memory_order_relaxed);
+        if (before >= job->pieces)
+            return;
+        if (before == job->pieces - 1)
+            ds__cpu_job_unlink(job);
         size_t n =
             atomic_fetch_add_explicit(worker ? &job->back : &job->front, 1, memory_order_relaxed);
         job->piece_fn(job, worker ? job->pieces - 1 - n : n);
-        atomic_fetch_add_explicit(&job->finished, 1, memory_order_acq_rel);
     }
 }
 
@@ -42,7 +61,7 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     while (job && atomic_load_explicit(&job->taken, memory_order_relaxed) >= job->pieces)
         job = s ? NULL : job->next_job;
     if (job)
-        job->users++;
+        atomic_fetch_add_explicit(&job->users, 1, memory_order_relaxed);
     ds__lock_give(&ds__cpu.lock);
     if (!job)
         return 0;
@@ -57,14 +76,48 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     ds__cpu_long(w, 0);
     ds__tls.in_callback = outer;
     ds__lock_take(&ds__cpu.lock);
-    job->users--;
+    uint32_t users = atomic_load_explicit(&job->users, memory_order_relaxed) - 1;
+    int wake = users == 0 && job->owner_sleeps;
+    atomic_store_explicit(&job->users, users, memory_order_release);
     ds__lock_give(&ds__cpu.lock);
+    /* the job may be gone; only the address is used */
+    if (wake)
+        ds__futex_wake(&job->users, 1);
     return 1;
+}
+
+/* Waits until the other threads have left the job, which has no pieces left. */
+static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
+    uint64_t start = 0;
+    for (int spins = 0; !start || ds__now_ns() - start < DS__CPU_POLL_NS; spins++) {
+        if (atomic_load_explicit(&job->users, memory_order_acquire) == 0)
+            return;
+        if (ds__cpu.no_spin)
+            break;
+        if (spins < 200) {
+            ds__pause();
+            continue;
+        }
+        if (!start)
+            start = ds__now_ns();
+        syscall(SYS_sched_yield);
+    }
+    int was_long = w && w->is_long;
+    ds__cpu_long(w, 1);
+    ds__lock_take(&ds__cpu.lock);
+    job->owner_sleeps = 1;
+    ds__lock_give(&ds__cpu.lock);
+    uint32_t users;
+    while ((users = atomic_load_explicit(&job->users, memory_order_acquire)) != 0)
+        ds__futex_wait(&job->users, users, DS__FOREVER);
+    if (!was_long)
+        ds__cpu_long(w, 0);
 }
 
 /* Works on the job until all of it is done; sleeping workers are called when that pays. */
 static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *job,
                             int call_workers) {
+    job->stream = s;
     ds__lock_take(&ds__cpu.lock);
     job->prev_job = NULL;
     job->next_job = ds__cpu.jobs;
@@ -88,30 +141,7 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
         ds__futex_wake(&ds__cpu.wake_word, wanted < parked ? wanted : parked);
     }
     ds__cpu_job_work(job, w != NULL, 0, SIZE_MAX);
-    for (int spins = 0;; spins++) {
-        int over = 0;
-        if (atomic_load_explicit(&job->finished, memory_order_acquire) == job->pieces) {
-            ds__lock_take(&ds__cpu.lock);
-            if (atomic_load_explicit(&s->job, memory_order_relaxed) == job) {
-                atomic_store_explicit(&s->job, NULL, memory_order_relaxed);
-                if (job->prev_job)
-                    job->prev_job->next_job = job->next_job;
-                else
-                    ds__cpu.jobs = job->next_job;
-                if (job->next_job)
-                    job->next_job->prev_job = job->prev_job;
-                atomic_fetch_sub(&ds__cpu.job_count, 1);
-            }
-            over = job->users == 0;
-            ds__lock_give(&ds__cpu.lock);
-        }
-        if (over)
-            return;
-        if (spins < 200)
-            ds__pause();
-        else
-            syscall(SYS_sched_yield);
-    }
+    ds__cpu_job_await(w, job);
 }
 
 #endif

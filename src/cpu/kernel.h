@@ -5,7 +5,7 @@
    ds__cpu_kernel_failed makes a failure of the device from a status.
 
    Invariants: while a kernel succeeds, each item runs exactly once. If the first part fails, the
-   rest does not run. `runs` and `item_ns` are estimates: concurrent launches may overwrite them.
+   rest does not run. `runs` and `item_ps` are estimates: concurrent launches may overwrite them.
    Locks: the kernel, which is user code, runs without a lock of the driver. ds__cpu_job_run
    takes the pool's lock, ds__cpu_kernel_failed takes `object_lock`.
    Threads: the owner of the stream. Pieces also run on other workers and on waiting host
@@ -29,29 +29,35 @@ static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
         atomic_store_explicit(&job->status, status, memory_order_relaxed);
 }
 
+/* Picoseconds of an item; items of vectorized kernels take less than a nanosecond. */
+static uint32_t ds__cpu_item_ps(uint64_t ns, size_t items) {
+    double ps = (double)ns * 1000 / (double)items;
+    return ps < UINT32_MAX ? (uint32_t)ps : UINT32_MAX;
+}
+
 /* Runs the launch: its first items alone, to see how long the rest will take; the rest is split
-   when it is long. */
+   when it is long. `known_ps`: what an item took before; 0: not known. */
 static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                                const void *args, uint64_t *out_item_ns) {
+                                const void *args, uint32_t *known_ps) {
     ds__kernel *k = op->u.kernel.kernel;
     size_t n = op->u.kernel.items;
     size_t grain = k->grain ? k->grain : 1;
     size_t first = n / 64;
-    size_t known = atomic_load_explicit(&k->item_ns, memory_order_relaxed);
     /* the others are to join soon */
-    if (known && first > DS__CPU_FIRST_NS / known)
-        first = DS__CPU_FIRST_NS / known;
+    if (*known_ps && first > DS__CPU_FIRST_NS * UINT64_C(1000) / *known_ps)
+        first = DS__CPU_FIRST_NS * UINT64_C(1000) / *known_ps;
     if (first < grain)
         first = grain;
-    uint64_t start = ds__now_ns();
     if (first >= n)
         first = n;
+    uint64_t start = ds__now_ns();
     int status = k->cpu_fn(0, first, args);
-    uint64_t each = (ds__now_ns() - start) / first;
-    *out_item_ns = each;
+    uint64_t took = ds__now_ns() - start;
+    *known_ps = ds__cpu_item_ps(took, first);
     if (status || first == n)
         return status;
-    if (each * (n - first) < DS__CPU_SPLIT_NS || ds__cpu.is_inline || ds__cpu.seed)
+    double rest_ns = (double)took / (double)first * (double)(n - first);
+    if (rest_ns < DS__CPU_SPLIT_NS || ds__cpu.is_inline || ds__cpu.seed)
         return k->cpu_fn(first, n - first, args);
     ds__cpu_job job;
     memset(&job, 0, sizeof job);
@@ -63,7 +69,7 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     job.first = first;
     job.piece_items = items > grain ? items : grain;
     job.pieces = (n - first + job.piece_items - 1) / job.piece_items;
-    ds__cpu_job_run(w, s, &job, each * (n - first) >= DS__CPU_CALL_NS);
+    ds__cpu_job_run(w, s, &job, rest_ns >= DS__CPU_CALL_NS);
     return atomic_load_explicit(&job.status, memory_order_relaxed);
 }
 
@@ -72,24 +78,20 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
 static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op) {
     ds__kernel *k = op->u.kernel.kernel;
     const void *args = (const char *)op + DS__CPU_ARGS_AT;
+    size_t n = op->u.kernel.items;
     uint32_t runs = atomic_load_explicit(&k->runs, memory_order_relaxed);
-    uint32_t known = 0;
-    if (DS__LIKELY(runs >= 4))
-        known = atomic_load_explicit(&k->item_ns, memory_order_relaxed);
-    int is_long = runs < 4 || (uint64_t)known * op->u.kernel.items > DS__CPU_LONG_NS;
-    if (is_long)
+    uint32_t item_ps = atomic_load_explicit(&k->item_ps, memory_order_relaxed);
+    if (runs < 4 || (double)item_ps * (double)n > DS__CPU_LONG_NS * 1000.0)
         ds__cpu_long(w, 1);
-    uint64_t each = 0;
     int status;
-    if (op->u.kernel.items == 1 || k->grain == SIZE_MAX) {
+    if (n == 1 || k->grain == SIZE_MAX) {
         uint64_t start = ds__now_ns();
-        status = k->cpu_fn(0, op->u.kernel.items, args);
-        each = (ds__now_ns() - start) / op->u.kernel.items;
+        status = k->cpu_fn(0, n, args);
+        item_ps = ds__cpu_item_ps(ds__now_ns() - start, n);
     } else {
-        status = ds__cpu_kernel_items(w, s, op, args, &each);
+        status = ds__cpu_kernel_items(w, s, op, args, &item_ps);
     }
-    atomic_store_explicit(&k->item_ns, each > UINT32_MAX ? UINT32_MAX : (uint32_t)each,
-                          memory_order_relaxed);
+    atomic_store_explicit(&k->item_ps, item_ps, memory_order_relaxed);
     if (runs < 4)
         atomic_store_explicit(&k->runs, runs + 1, memory_order_relaxed);
     ds__cpu_long(w, 0);

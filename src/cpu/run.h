@@ -175,7 +175,7 @@ static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, ui
         return 0;
     ds__kernel *k = op->u.kernel.kernel;
     return atomic_load_explicit(&k->runs, memory_order_relaxed) >= 4 &&
-           atomic_load_explicit(&k->item_ns, memory_order_relaxed) <= DS__CPU_LONG_NS &&
+           atomic_load_explicit(&k->item_ps, memory_order_relaxed) <= DS__CPU_LONG_NS * 1000u &&
            !atomic_load_explicit(&s->failure, memory_order_relaxed) &&
            !atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_relaxed);
 }

@@ -351,6 +351,7 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
     w->is_long = begin;
     if (!begin) {
         atomic_fetch_add(&ds__cpu.lookers, 1);
+        ds__cpu_wake_monitor();
         return;
     }
     ds__cpu_unpoll_all(w);

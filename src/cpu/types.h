@@ -20,9 +20,10 @@
       worker releases all streams that it polls.
    8. A stream that becomes ready wakes a worker only if no worker is about to look at the ready
       streams (`lookers`).
-   9. The monitor thread ticks every millisecond while anything runs. It adds a thread for host
-      functions if all of them are stuck. It also takes polled streams from a worker whose
-      operation lasts longer than expected.
+   9. The monitor thread ticks every millisecond while a worker polls or runs short operations,
+      and while host functions are queued. It adds a thread for host functions if all of them are
+      stuck. It also takes polled streams from a worker whose operation lasts longer than
+      expected. Workers in long operations have no polled streams.
 
    Invariants: the thread that sets a stream's state to RUNNING owns the stream. Only the owner
    takes operations from the queue and writes `done`. `done` never decreases. A proxy and the
@@ -137,9 +138,10 @@ typedef struct ds__cpu_job {
     _Atomic size_t taken;
     _Atomic size_t front;
     _Atomic size_t back;
-    _Atomic size_t finished;
-    /* threads inside, the owner not counted; under the pool's lock */
-    int users;
+    /* threads inside, the owner not counted: changes under the pool's lock; the owner sleeps on it */
+    _Atomic uint32_t users;
+    int owner_sleeps;       /* under the pool's lock */
+    ds__cpu_stream *stream; /* whose operation it is */
     const ds__op *op;
     const void *args;
     size_t first;       /* kernel: the first item */

@@ -250,7 +250,8 @@ static int ds__cpu_watch_held(void) {
     return 1;
 }
 
-/* One tick: returns 1 while there is something to watch. */
+/* One tick: returns 1 while there is something to watch. Nothing waits for workers that sleep or
+   are in a long operation, if all of them have been so for a tick. */
 static int ds__cpu_watch(uint64_t *host_progress) {
     int busy = ds__cpu.fabric && ds__cpu_watch_held();
     ds__lock_take(&ds__cpu.lock);
@@ -261,7 +262,8 @@ static int ds__cpu_watch(uint64_t *host_progress) {
         *host_progress = ds__cpu.host_progress;
     }
     ds__lock_give(&ds__cpu.lock);
-    if (atomic_load(&ds__cpu.parked) < ds__cpu.workers)
+    if (ds__cpu.fabric ? atomic_load(&ds__cpu.parked) < ds__cpu.workers
+                       : atomic_load(&ds__cpu.lookers) > 0)
         busy = 1;
     for (int i = 0; i < ds__cpu.workers; i++) {
         ds__cpu_worker *w = &ds__cpu.worker[i];
@@ -280,6 +282,7 @@ static int ds__cpu_watch(uint64_t *host_progress) {
             if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
                 ds__cpu_wake_worker();
         }
+        busy |= beat != w->last_beat;
         w->last_beat = beat;
     }
     return busy;
@@ -311,18 +314,18 @@ static void *ds__cpu_monitor_main(void *unused) {
     ds__os_library_thread();
     while (!atomic_load(&ds__cpu.quit)) {
         uint64_t sleep = ds__cpu_watch_program(&nap, &next);
-        if (ds__cpu_watch(&host_progress)) {
-            struct timespec t = { 0, DS__CPU_TICK_NS };
-            syscall(SYS_nanosleep, &t, NULL);
-            continue;
+        if (!ds__cpu_watch(&host_progress)) {
+            atomic_store(&ds__cpu.monitor_word, 0);
+            if (ds__cpu_watch(&host_progress))
+                atomic_store(&ds__cpu.monitor_word, 1);
+            else if (!atomic_load(&ds__cpu.quit))
+                ds__futex_wait(&ds__cpu.monitor_word, 0, sleep);
         }
-        atomic_store(&ds__cpu.monitor_word, 0);
-        if (ds__cpu_watch(&host_progress)) {
-            atomic_store(&ds__cpu.monitor_word, 1);
-            continue;
-        }
-        if (!atomic_load(&ds__cpu.quit))
-            ds__futex_wait(&ds__cpu.monitor_word, 0, sleep);
+        if (atomic_load(&ds__cpu.quit))
+            break;
+        /* also after a sleep: else each end of a long operation could find the monitor asleep */
+        struct timespec t = { 0, DS__CPU_TICK_NS };
+        syscall(SYS_nanosleep, &t, NULL);
     }
     (void)unused;
     return NULL;

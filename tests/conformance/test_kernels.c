@@ -157,6 +157,34 @@ static int slow_kernel(size_t first, size_t count, const void *args) {
     return 0;
 }
 
+/* The items of a vectorized kernel: several in a nanosecond. */
+static int quick_items(size_t first, size_t count, const void *args) {
+    const tally *t = args;
+    (void)first;
+    t->sums[CALLS]++;
+    for (size_t i = 0; i < count / 8; i++)
+        __asm__ volatile("" : : : "memory");
+    return 0;
+}
+
+static void test_a_long_launch_of_very_short_items_is_split(void **state) {
+    (void)state;
+    const size_t items = (size_t)1 << 28;
+    ds_stream s;
+    tally t = sums_of(items);
+    static const ds_param params[] = { PARAM(READ_WRITE, tally, seen),
+                                       PARAM(READ_WRITE, tally, sums), PARAM(VALUE, tally, items) };
+    ds_kernel k = harness_kernel("quick", quick_items, sizeof(tally), params, 3, 0);
+
+    ok(ds_stream_create(NULL, &s));
+    ok(ds_launch(k, items, &t, sizeof t, s));
+    ok(ds_stream_synchronize(s));
+
+    assert_true(t.sums[CALLS] > 2); /* the first items, and the rest in one call */
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_a_second_thread_joins_a_long_kernel_while_the_host_sleeps(void **state) {
     (void)state;
     if (harness_processors() < 2)
@@ -568,6 +596,7 @@ const struct CMUnitTest tests_kernels[] = {
     DS_TEST_CPU(test_a_grain_of_size_max_never_splits, "kernels"),
     DS_TEST_CPU(test_item_counts_near_size_max_do_not_wrap, "kernels"),
     DS_TEST(test_no_items_do_nothing, "kernels"),
+    DS_TEST_CPU(test_a_long_launch_of_very_short_items_is_split, "kernels"),
     DS_TEST_CPU(test_a_second_thread_joins_a_long_kernel_while_the_host_sleeps, "kernels"),
     DS_TEST(test_split_launches_of_a_stream_stay_in_order, "peers b.1"),
     DS_TEST(test_arguments_are_copied_at_the_launch, "kernels"),
