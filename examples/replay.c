@@ -157,6 +157,8 @@ static void read_trace(const text *t, const char *path) {
     memcpy(&head, t->at, sizeof head);
     if ((t->size - sizeof head) / sizeof o < head.count || head.ids > UINT32_MAX)
         fail(path, "the trace is cut off");
+    if (head.ids > head.count) /* each block has a line that allocates it */
+        fail(path, "the trace claims more blocks than it has lines");
     the_log.devices = 1;
     the_log.places = 1;
     the_log.blocks = (uint32_t)head.ids;

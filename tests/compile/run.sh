@@ -211,7 +211,9 @@ fi
     $CC -std=c11 -O1 -I\$I \$root/examples/memory.c -o memory -pthread -lm && ./memory --cpu --out page >out && [ -s page.html ] && [ -s page.pickle ]
     command -v xz >/dev/null || exit 0
     $CC -std=c11 -O1 -I\$I \$root/examples/replay.c -o replay -pthread -lm && ./replay \$root/bench/data/train.trace.xz '' >out
-    fails nonsense ./replay \$root/bench/data/train.trace.xz nonsense:1"
+    fails nonsense ./replay \$root/bench/data/train.trace.xz nonsense:1
+    { xz -dc \$root/bench/data/train.trace.xz | head -c 8; printf '\1\0\0\0\0\0\0\0\0\0\0\020\0\0\0\0'; head -c 16 /dev/zero; } >bad.trace
+    fails 'more blocks than it has lines' ./replay bad.trace ''"
 [ -n "$fast$label" ] || t "examples: replay tells of a log of ds_resource_log what each configuration would have reserved: runs" "
     $CC -std=c11 -O1 \$C \$T/record.c -o record -pthread -lm && ./record log.csv
     $CC -std=c11 -O1 -I\$I \$root/examples/replay.c -o replay -pthread -lm && ./replay log.csv preset:torch preset:cupy >out
