@@ -111,7 +111,7 @@ DSDEF DS_MUST_USE ds_result ds_device_print(ds_device device, char *out, size_t 
 /** The thread's current device; at first cuda:0 when there is one, else cpu:0. */
 DSDEF DS_MUST_USE ds_result ds_device_get(ds_device *out);
 /** Makes a device current for the calling thread. A zeroed device or a negative index changes
-    nothing. */
+    nothing. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
 DSDEF DS_MUST_USE ds_result ds_device_set(ds_device device);
 /** As ds_device_set, and remembers the device that was current; ds_device_pop returns to exactly
     that one, whatever was set in between. Frames belong to the thread. A push that fails leaves

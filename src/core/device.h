@@ -231,7 +231,7 @@ DSDEF ds_result(ds_device_get)(ds_device *out) {
 }
 
 static ds_result ds__set_device(ds__thread *t, ds_device device) {
-    if (device.type == DS_DEVICE_CURRENT || device.index < 0)
+    if (device.index < 0)
         return DS_OK;
     DS__RESOLVE(device);
     t->device = device;

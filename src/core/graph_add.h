@@ -30,7 +30,7 @@
 static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
                                  ds_device *device, void **pinned) {
     const ds_kernel_node *k = &d->u.kernel;
-    *device = d->device.type == DS_DEVICE_CURRENT ? b->device : d->device;
+    *device = d->device.type == DS_DEVICE_CURRENT && d->device.index == 0 ? b->device : d->device;
     DS__RESOLVE(*device);
     if (device->type != b->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -61,7 +61,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
 
 static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op *op,
                                 ds_device *device, void **pinned) {
-    if (d->device.type != DS_DEVICE_CURRENT)
+    if (d->device.type != DS_DEVICE_CURRENT || d->device.index != 0)
         *device = d->device;
     DS__RESOLVE(*device);
     ds__event *e = *pinned = ds__event_pin(d->u.event);

@@ -92,6 +92,30 @@ static void test_the_last_error_belongs_to_its_thread_and_outlives_successes(voi
     assert_string_equal(ds_last_error(), before);
 }
 
+static void test_an_index_without_a_type_is_refused(void **state) {
+    const ds_device second = { .index = 1 };
+    ds_device before, d;
+    ds_graph g;
+    ds_graph_node n;
+    void *p;
+    (void)state;
+    ok(ds_device_get(&before));
+    ok(ds_graph_create(NULL, &g));
+
+    refused(ds_device_set(second), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_last_error(), "a device without a type has index 1"));
+    refused(ds_device_push(second), DS_ERR_INVALID_VALUE);
+    refused(ds_alloc(second, 64, &p), DS_ERR_INVALID_VALUE);
+    ds_node_desc kernel = { .kind = DS_NODE_KERNEL, .device = second };
+    refused(ds_graph_add(g, &kernel, NULL, 0, &n), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_last_error(), "a device without a type has index 1"));
+
+    ok(ds_device_get(&d));
+    assert_int_equal(d.type, before.type);
+    assert_int_equal(d.index, before.index);
+    ok(ds_graph_destroy(g));
+}
+
 /* ---- backends ---- */
 
 static void test_backends_say_what_they_have_or_why_not(void **state) {
@@ -887,6 +911,7 @@ const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_every_result_has_a_name_and_a_text, "torch 6"),
     DS_TEST(test_an_error_names_the_line_and_the_function_that_was_called, "peers a.6"),
     DS_TEST(test_a_plain_call_does_not_inherit_the_line_of_the_call_before, "peers a.6"),
+    DS_TEST(test_an_index_without_a_type_is_refused, "peers a.0"),
     DS_TEST(test_the_last_error_belongs_to_its_thread_and_outlives_successes, "peers a.6"),
     DS_TEST(test_backends_say_what_they_have_or_why_not, "devices"),
     DS_TEST(test_backends_of_other_numbers_are_refused, "devices"),

@@ -1,5 +1,5 @@
-/* Threads of the CPU driver that have nothing to do sleep. The library's futex waits are counted, so
-   a test sees how many threads sleep. */
+/* Threads of the CPU driver that have nothing to do sleep. The library's futex waits are counted,
+   so a test sees how many threads sleep. */
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
