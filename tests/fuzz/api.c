@@ -345,6 +345,11 @@ static void start(void) {
         if (CALL(ds_init(&desc)) < 0)
             die("devstream does not start: %s", ds_last_error());
     }
+    if (byte() < 224) {
+        furnish();
+        furnish_tensors();
+        furnish_resources();
+    }
 }
 
 static void finish(void) {
@@ -359,8 +364,8 @@ static void finish(void) {
         die("ds_shutdown is %s: %s", ds_result_name(result), ds_last_error());
     if (ds_is_initialized())
         die("devstream runs after ds_shutdown");
-    /* CUDA ends payloads of graphs on a thread of its own. */
-    for (int i = 0; payloads_ended != payloads_given && i < 2000; i++)
+    /* CUDA ends the payloads of graphs on a thread of its own, devstream's among them. */
+    for (int i = 0; (payloads_ended != payloads_given || bookkeeping) && i < 10000; i++)
         usleep(1000);
     if (payloads_ended != payloads_given)
         die("%ld payloads were given, %ld have ended", payloads_given, payloads_ended);

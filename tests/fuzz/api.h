@@ -194,6 +194,11 @@ typedef struct kernel_args {
     uint64_t value;
 } kernel_args;
 
+/* Makes a few objects of each kind. */
+void furnish(void);
+void furnish_tensors(void);
+void furnish_resources(void);
+
 /* ---- payloads ---- */
 
 /* Every payload that is handed over must end once. */

@@ -161,11 +161,17 @@ static struct {
     _Atomic unsigned next;
 } handles[KINDS];
 
+/* How many of a kind are in the table. */
+static unsigned filled(enum handle_kind kind) {
+    unsigned n = handles[kind].next;
+    return n < 16 ? n : 16;
+}
+
 uint64_t any_handle(enum handle_kind kind) {
-    unsigned how = byte();
-    uint64_t id = handles[kind].id[how & 15];
+    unsigned how = byte(), n = filled(kind);
+    uint64_t id = n ? handles[kind].id[how % n] : 0;
     if (how < 224) /* of the latest: one that lives, mostly */
-        return how & 16 ? handles[kind].id[(handles[kind].next - 1 - (how & 3)) & 15] : id;
+        return how & 16 ? handles[kind].id[(handles[kind].next - 1) & 15] : id;
     if (how < 232)
         return 0;
     if (how < 240)
@@ -179,8 +185,8 @@ void keep(enum handle_kind kind, uint64_t id) {
 
 /* A zeroed device in one case of four, which leaves the input's bytes to the description. */
 ds_stream good_stream(void) {
-    unsigned how = byte();
-    ds_stream stream = { handles[STREAM].id[how & 15] };
+    unsigned how = byte(), n = filled(STREAM);
+    ds_stream stream = { n ? handles[STREAM].id[how % n] : 0 };
     if (how >= 16 && stream.id)
         return stream;
     ds_stream_desc desc = { .device = good_device(),
@@ -330,9 +336,57 @@ ds_kernel sane_kernel(void) {
                             .param_count = 2,
                             .cuda = { .image = ptx_store, .entry = "store", .block = 32 } };
     ds_kernel kernel = any_kernel();
-    if (byte() >= 64)
+    if (byte() >= 32 && filled(KERNEL))
         return kernel;
     if (ds_kernel_create(&desc, &kernel) == DS_OK)
         keep_kernel(kernel);
     return kernel;
+}
+
+/* ---- a furnished start ---- */
+
+static void furnish_graph(void) {
+    ds_node_desc desc = { .kind = DS_NODE_HOST, .u.host = { payload_run, NULL, NULL } };
+    ds_graph_exec_desc exec_desc = { .flags = DS_GRAPH_REPLACE_POINTERS };
+    ds_graph_node node;
+    ds_graph_exec exec;
+    ds_graph graph;
+    if (ds_graph_create(NULL, &graph) != DS_OK)
+        return;
+    keep_graph(graph);
+    if (ds_graph_add(graph, &desc, NULL, 0, &node) == DS_OK)
+        keep_graph_node(node);
+    desc = (ds_node_desc){ .kind = DS_NODE_COPY };
+    desc.u.copy = (ds_copy_node){ steady_out(), steady_in(), 64, 1, 0, 0 };
+    if (ds_graph_add(graph, &desc, &node, 1, &node) == DS_OK)
+        keep_graph_node(node);
+    if (ds_graph_instantiate(graph, &exec_desc, &exec) == DS_OK)
+        keep_graph_exec(exec);
+}
+
+void furnish(void) {
+    ds_stream stream;
+    ds_event event;
+    ds_pool pool;
+    ds_rng rng;
+    void *block;
+    for (unsigned i = 0; i < 5; i++) {
+        ds_device device = with_cuda() ? ds_cuda(i & 1) : ds_cpu(i & 1);
+        ds_stream_desc desc = { .device = device, .flags = i >> 1 & 1 };
+        if (ds_stream_create(&desc, &stream) == DS_OK)
+            keep_stream(stream);
+        if (ds_event_create(i < 2 ? 1 : i, "event", &event) == DS_OK)
+            keep_event(event);
+        DS_IGNORE(ds_event_record(event, stream));
+    }
+    furnish_graph();
+    (void)sane_kernel();
+    if (ds_pool_create(&(ds_pool_desc){ .shareable = 1 }, &pool) == DS_OK) {
+        ds_mem_request request = { 1000, stream, pool, 0, NULL };
+        keep_pool(pool);
+        if (ds_mem_alloc_with(&request, &block) == DS_OK)
+            keep_pointer(BLOCK, block);
+    }
+    if (ds_rng_create(NULL, &rng) == DS_OK)
+        keep_rng(rng);
 }

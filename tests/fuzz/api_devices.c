@@ -131,7 +131,7 @@ static void step_names(void) {
     if (!ds_result_name(result)[0] || !ds_result_text(result)[0])
         die("a result without a name");
     CALL(ds_dtype_print(dtype, odd() ? NULL : text, size));
-    CALL_OUT(ds_dtype_parse(any_text(), MAYBE(dtype)), dtype);
+    CALL_OUT(ds_dtype_parse(byte() & 1 ? "half" : any_text(), MAYBE(dtype)), dtype);
     CALL(ds_uuid_print(odd() ? NULL : uuid, odd() ? NULL : text, size));
     if (ds_dtype_equal(dtype, dtype) != 1)
         die("a type does not equal itself");

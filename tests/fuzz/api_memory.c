@@ -400,7 +400,9 @@ static void step_mem_stats(void) {
     case 0:
         stats.size = odd() ? small_size() % sizeof stats : 0;
         CALL(ds_mem_get_stats(device, odd() ? NULL : &stats));
-        CALL_OUT(ds_mem_stat_by_name(odd() ? NULL : &stats, any_text(), MAYBE(value)), value);
+        CALL_OUT(ds_mem_stat_by_name(odd() ? NULL : &stats, byte() & 1 ? "num_ooms" : any_text(),
+                                     MAYBE(value)),
+                 value);
         break;
     case 1:
         CALL(ds_pool_get_stats(any_pool(), odd() ? NULL : &stats));

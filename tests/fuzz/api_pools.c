@@ -142,8 +142,8 @@ static pthread_mutex_t resource_lock = PTHREAD_MUTEX_INITIALIZER;
 static ds_resource any_resource(void) {
     unsigned how = byte();
     pthread_mutex_lock(&resource_lock);
-    ds_resource resource = resources[how & 15];
-    if (how < 160)
+    ds_resource resource = resources[how % (next_resource < 16 ? next_resource + 1 : 16)];
+    if (how < 160 && next_resource > 3)
         resource = resources[(next_resource - 1 - (how & 3)) & 15];
     pthread_mutex_unlock(&resource_lock);
     if (how >= 248)
@@ -180,6 +180,16 @@ static int ask_again(size_t size, void *user) {
     if (!size)
         die("no memory for nothing");
     return ++calls % 4 == 0;
+}
+
+void furnish_resources(void) {
+    ds_resource made;
+    if (ds_resource_of_device(good_device(), &made) == DS_OK)
+        keep_resource(made);
+    if (ds_resource_statistics(&made, &made) == DS_OK)
+        keep_resource(made);
+    if (ds_resource_of_pool((ds_pool){ 0 }, &made) == DS_OK)
+        keep_resource(made);
 }
 
 static void step_resource_make(void) {

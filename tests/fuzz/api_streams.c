@@ -137,7 +137,8 @@ static void step_event_create(void) {
     ds_event event;
     ds_result result;
     if (byte() < 200)
-        result = CALL_OUT(ds_event_create(any_flags(), any_text(), MAYBE(event)), event);
+        result = CALL_OUT(
+            ds_event_create(odd() ? any_flags() : 1u << pick(3), any_text(), MAYBE(event)), event);
     else
         result = CALL_OUT(ds_stream_record_new(any_stream(), any_flags() & 3, MAYBE(event)), event);
     if (result == DS_OK)
@@ -215,6 +216,7 @@ static void step_copy(void) {
     void *in = span_in(&in_size);
     size_t size = out_size < in_size && in_size <= STEADY ? out_size : in_size;
     ds_stream stream = any_stream();
+    ds_device out_device = any_device(), in_device = any_device();
     switch (pick(3)) {
     case 0:
         CALL(ds_copy(out, in, size, stream));
@@ -223,7 +225,9 @@ static void step_copy(void) {
         CALL(ds_copy_with(out, in, size, odd() ? any_flags() : byte() & 1u, stream));
         break;
     default:
-        CALL(ds_copy_peer(out, any_device(), in, any_device(), size, stream));
+        if (odd() || ds_device_of(out, &out_device) < 0 || ds_device_of(in, &in_device) < 0)
+            out_device = any_device();
+        CALL(ds_copy_peer(out, out_device, in, in_device, size, stream));
     }
 }
 

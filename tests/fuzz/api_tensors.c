@@ -15,6 +15,7 @@ static unsigned next_entry;
 
 void forget_tensors(void) {
     memset(table, 0, sizeof table);
+    next_entry = 0;
 }
 
 /* Of several threads only the first one has tensors, since freeing one while another thread uses it
@@ -31,8 +32,8 @@ static void keep_tensor(ds_tensor *tensor, int captured) {
 }
 
 static entry *any_entry(void) {
-    unsigned how = byte();
-    return &table[(how & 16 ? next_entry - 1 - (how & 3) : how) & 15];
+    unsigned how = byte(), n = next_entry < 16 ? next_entry : 16;
+    return &table[n ? (how & 16 ? next_entry - 1 - (how & 1) : how % n) & 15 : 0];
 }
 
 static ds_dtype any_dtype(void) {
@@ -138,13 +139,19 @@ static void step_tensor_look(void) {
     }
 }
 
+static int small_int(void) {
+    return odd() ? any_int() : (int)pick(4);
+}
+
 /* Views of the library's tensors show memory that is there. */
 static void step_view(void) {
     int64_t shape[DS_TENSOR_MAX_DIMS];
-    int order[4] = { (int)pick(4), (int)pick(4), (int)pick(4), (int)pick(4) };
+    int order[4] = { 1, 0, 2, 3 };
     ds_tensor *made, *of;
     ds_result result;
     int dim = (int)pick(6) - 2, ndim = any_shape(shape);
+    if (odd())
+        order[pick(4)] = any_int();
     if (!have_tensors())
         return;
     of = any_entry()->tensor;
@@ -155,20 +162,20 @@ static void step_view(void) {
         result = CALL_OUT(ds_tensor_view(of, ndim, odd() ? NULL : shape, MAYBE(made)), made);
         break;
     case 1:
-        result = CALL_OUT(ds_tensor_narrow(of, dim, any_long(), any_long(), MAYBE(made)), made);
+        result = CALL_OUT(ds_tensor_narrow(of, dim, small_int(), small_int(), MAYBE(made)), made);
         break;
     case 2:
         result = CALL_OUT(ds_tensor_slice(of, dim, any_long(), any_long(), any_long(), MAYBE(made)),
                           made);
         break;
     case 3:
-        result = CALL_OUT(ds_tensor_select(of, dim, any_long(), MAYBE(made)), made);
+        result = CALL_OUT(ds_tensor_select(of, dim, small_int(), MAYBE(made)), made);
         break;
     case 4:
         result = CALL_OUT(ds_tensor_permute(of, odd() ? NULL : order, MAYBE(made)), made);
         break;
     case 5:
-        result = CALL_OUT(ds_tensor_transpose(of, dim, any_int(), MAYBE(made)), made);
+        result = CALL_OUT(ds_tensor_transpose(of, dim, small_int(), MAYBE(made)), made);
         break;
     case 6:
         result = CALL_OUT(ds_tensor_as_real(of, MAYBE(made)), made);
@@ -259,6 +266,15 @@ static void replace_topology(ds_topology **old, ds_topology *with) {
     *old = with;
 }
 
+static const char *topology_text(void) {
+    static const char *const texts[] = {
+        "device gpu0..1\nsocket s\nlink gpu0 gpu1 nvlink\nlink gpu0..1 s pcie 20GB/s\n",
+        "device gpu0..2\nswitch w\nlink gpu0..2 w nvswitch\npeer gpu0 gpu1 off\nengines 2\n",
+        "device a b\nlink a b nvlink\n"
+    };
+    return byte() & 1 ? PICK(texts) : any_text();
+}
+
 static void step_topology_make(void) {
     ds_device devices[2] = { good_device(), any_device() };
     ds_topology *made;
@@ -266,7 +282,7 @@ static void step_topology_make(void) {
         return;
     switch (pick(3)) {
     case 0:
-        if (CALL_OUT(ds_topology_parse(any_text(), MAYBE(made)), made) == DS_OK)
+        if (CALL_OUT(ds_topology_parse(topology_text(), MAYBE(made)), made) == DS_OK)
             replace_topology(&topology_of_text, made);
         break;
     case 1:
@@ -324,6 +340,17 @@ static void step_plan(void) {
     plan_topology = topology;
 }
 
+/* Eight of one shape on two devices, and a topology. */
+void furnish_tensors(void) {
+    const int64_t shape[] = { 4, 2 };
+    ds_tensor *made;
+    ds_stream streams[2] = { any_stream(), any_stream() };
+    for (unsigned i = 0; i < 8; i++)
+        if (ds_tensor_alloc(ds_float32(), 2, shape, streams[i & 1], &made) == DS_OK)
+            keep_tensor(made, 0);
+    DS_IGNORE(ds_topology_parse("device a b\nlink a b nvlink\n", &topology_of_text));
+}
+
 /* ---- collectives ---- */
 
 /* Tensors, streams and options of a call. */
@@ -356,8 +383,9 @@ static int captures_now(const operands *o) {
 static int get_operands(operands *o) {
     memset(o, 0, sizeof *o);
     o->count = 1 + pick(3);
+    int in_order = byte() < 144;
     for (size_t i = 0; i < COUNT(o->entries); i++) {
-        o->entries[i] = any_entry();
+        o->entries[i] = in_order ? &table[i] : any_entry();
         o->tensors[i] = o->entries[i]->tensor;
     }
     for (size_t i = 0; i < COUNT(o->devices); i++)
