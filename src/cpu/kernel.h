@@ -62,13 +62,13 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     ds__cpu_job job;
     memset(&job, 0, sizeof job);
     size_t pieces = 8 * (size_t)(ds__cpu.workers + 1);
-    size_t items = (n - first + pieces - 1) / pieces;
+    size_t items = (n - first - 1) / pieces + 1; /* rounded up, also of SIZE_MAX items */
     job.piece_fn = ds__cpu_kernel_piece;
     job.op = op;
     job.args = args;
     job.first = first;
     job.piece_items = items > grain ? items : grain;
-    job.pieces = (n - first + job.piece_items - 1) / job.piece_items;
+    job.pieces = (n - first - 1) / job.piece_items + 1;
     ds__cpu_job_run(w, s, &job, rest_ns >= DS__CPU_CALL_NS);
     return atomic_load_explicit(&job.status, memory_order_relaxed);
 }

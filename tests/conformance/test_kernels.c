@@ -591,6 +591,37 @@ static void test_a_grid_whose_product_overflows_is_refused(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+/* A microsecond for each of a few items, so that the launch is split; the rest takes no time. */
+static _Atomic size_t items_done;
+
+static int count_many(size_t first, size_t count, const void *args) {
+    (void)first;
+    (void)args;
+    uint64_t end = now_ns() + (count <= 1000000 ? count * 1000 : 0);
+    while (now_ns() < end) {
+    }
+    items_done += count;
+    return 0;
+}
+
+static void test_a_launch_of_all_items_that_a_number_holds_is_split(void **state) {
+    (void)state;
+    ds_stream s = harness_stream(0, 0);
+    ds_kernel k;
+    ok(ds_kernel_create(&(ds_kernel_desc){ .name = "many", .cpu_fn = count_many }, &k));
+    for (int i = 0; i < 8; i++)
+        ok(ds_launch(k, 200, NULL, 0, s));
+    ok(ds_stream_synchronize(s));
+
+    items_done = 0;
+    ok(ds_launch(k, SIZE_MAX, NULL, 0, s));
+    ok(ds_stream_synchronize(s));
+
+    assert_true(items_done == SIZE_MAX);
+    ok(ds_kernel_destroy(k));
+    ok(ds_stream_destroy(s));
+}
+
 const struct CMUnitTest tests_kernels[] = {
     DS_TEST(test_every_item_is_handled_exactly_once, "kernels"),
     DS_TEST_CPU(test_a_grain_of_size_max_never_splits, "kernels"),
@@ -609,5 +640,6 @@ const struct CMUnitTest tests_kernels[] = {
     DS_TEST(test_a_kernel_without_cpu_form_is_refused_at_launch, "kernels"),
     DS_TEST(test_a_grid_hands_out_every_linear_index_once, "kernels"),
     DS_TEST(test_a_grid_whose_product_overflows_is_refused, "kernels"),
+    DS_TEST_CPU(test_a_launch_of_all_items_that_a_number_holds_is_split, "kernels"),
 };
 const size_t tests_kernels_count = sizeof tests_kernels / sizeof tests_kernels[0];
