@@ -40,7 +40,8 @@ static void ds__cpu_job_unlink(ds__cpu_job *job) {
 static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t limit) {
     while (limit-- > 0 &&
            !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed))) {
-        size_t before = atomic_fetch_add_explicit(&job->taken, 1, memory_order_relaxed);
+        /* acquire: after the last piece, the owner must see the others in `users` */
+        size_t before = atomic_fetch_add_explicit(&job->taken, 1, memory_order_acq_rel);
         if (before >= job->pieces)
             return;
         if (before == job->pieces - 1)
