@@ -163,8 +163,10 @@ static ds__cpu_pending *ds__cpu_list_pending(void) {
     for (int i = 0; mark && i < ds__cpu.devices; i++) {
         size_t n;
         ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
-        if (n == 0)
+        if (n == 0) {
+            ds__release(one); /* the work that it was for ended meanwhile */
             continue;
+        }
         ds__cpu_pending *more = NULL;
         if (n != SIZE_MAX)
             more = ds__alloc(sizeof *more + (mark->count + n) * sizeof *one);
