@@ -393,7 +393,7 @@ DSDEF DS_MUST_USE ds_result ds_device_print(ds_device device, char *out, size_t 
 /** The thread's current device; at first cuda:0 when there is one, else cpu:0. */
 DSDEF DS_MUST_USE ds_result ds_device_get(ds_device *out);
 /** Makes a device current for the calling thread. A zeroed device or a negative index changes
-    nothing. */
+    nothing. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
 DSDEF DS_MUST_USE ds_result ds_device_set(ds_device device);
 /** As ds_device_set, and remembers the device that was current; ds_device_pop returns to exactly
     that one, whatever was set in between. Frames belong to the thread. A push that fails leaves
@@ -5546,6 +5546,17 @@ DS__SEAM static void ds__os_unreserve(void *at, size_t size) {
     munmap(at, size);
 }
 
+/* Returns 0 if the process has no memory at the address. Addresses that are only reserved count
+   as memory. */
+DS__SEAM static int ds__os_is_mapped(uintptr_t address) {
+    unsigned char resident;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    int before = errno;
+    int mapped = !syscall(SYS_mincore, address - address % page, 1, &resident) || errno != ENOMEM;
+    errno = before;
+    return mapped;
+}
+
 /* Memory that other processes can open although it has no name that could stay behind:
    /proc/PID/fd/N leads to it, and `cookie`, which nothing else has, tells that it does. It has
    its size for good, but nothing behind it yet; -1: the system refuses (errno). */
@@ -6379,7 +6390,7 @@ typedef struct ds__kernel {
     /* launching threads read what stands above, workers write what stands below */
     char pad[64];
     _Atomic uint32_t runs;    /* CPU driver: launches timed so far */
-    _Atomic uint32_t item_ns; /* CPU driver: nanoseconds of an item, as last measured */
+    _Atomic uint32_t item_ps; /* CPU driver: picoseconds of an item, as last measured */
 } ds__kernel;
 
 typedef struct ds__graph {
@@ -6820,6 +6831,8 @@ static struct {
     ds__mapping *mappings; /* what is mapped in reserved address space, by address */
     size_t mapping_count;
     size_t mapping_room;
+    /* 1: memory was unmapped, so that pointers into reserved address space may be void */
+    _Atomic int mapping_taken;
 } ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_MUTEX_INITIALIZER };
 
 /* What the allocator and the generators are told, where they are. */
@@ -7472,9 +7485,21 @@ DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *o
         *out = ds__g.mappings[i];
         memmove(ds__g.mappings + i, ds__g.mappings + i + 1,
                 (--ds__g.mapping_count - i) * sizeof *ds__g.mappings);
+        atomic_store_explicit(&ds__g.mapping_taken, 1, memory_order_relaxed);
     }
     ds__lock_give(&ds__g.mapping_lock);
     return found;
+}
+
+/* Returns 1 if all of the range is mapped. */
+DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
+    uintptr_t end = at + size;
+    ds__lock_take(&ds__g.mapping_lock);
+    for (size_t i = ds__mapping_after(at);
+         at < end && i < ds__g.mapping_count && ds__g.mappings[i].at <= at; i++)
+        at = ds__g.mappings[i].at + ds__g.mappings[i].size;
+    ds__lock_give(&ds__g.mapping_lock);
+    return at >= end;
 }
 
 /* Whether the range is one or several mappings. */
@@ -7555,8 +7580,8 @@ static void ds__touch_all(void *at, size_t size, unsigned threads) {
    A process that shares events or memory has a shared-memory registry (ds__board): a page
    (ds__sheet) of shared memory that other processes open. The page has the process's
    interprocess events (marks), the progress of the streams that record them (lanes), and its
-   exported memory with the users of it (export slots: ds__stake). ds__board_own creates the process's own
-   registry, ds__board_open opens that of another process, and ds__board_close gives it back.
+   exported memory with its users (export slots: ds__stake). ds__board_own creates the process's
+   own registry, ds__board_open opens that of another process, and ds__board_close closes it.
 
    Policy:
    1. The page lives as long as one process has it open.
@@ -7574,8 +7599,9 @@ static void ds__touch_all(void *at, size_t size, unsigned threads) {
       generation; sizes, offsets and handles of drivers are read there.
 
    Invariants: number 1 in a registry is its owner's. Lanes are never returned. A registry of
-   another process stays open while it has users or pending operations. A mark's generation is odd
-   while it has an event. It rises when the event ends, which makes exported handles stale.
+   another process stays open while it has users or pending operations, and while its owner lives
+   if this process has a lane in it. Else each opening would take new lanes. A mark's generation
+   is odd while it has an event. It rises when the event ends, and exported handles are stale.
    Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
    functions that change the list or a registry expect it. The fork handlers hold it across fork.
    alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an event's
@@ -7656,6 +7682,7 @@ typedef struct ds__board {
     int pid;
     int fd;
     int owner_fd;        /* of a board of another process: its number there */
+    int has_lane;        /* this process has one */
     int users;           /* of a board of another process */
     _Atomic int pending; /* operations that will write to it */
     /* the process's own board only: */
@@ -7791,7 +7818,7 @@ static ds_result ds__peer_fail(int pid) {
 static void ds__boards_tidy(void) {
     for (ds__board **p = &ds__boards.others; *p;) {
         ds__board *b = *p;
-        if (b->users || atomic_load(&b->pending)) {
+        if (b->users || atomic_load(&b->pending) || (b->has_lane && ds__board_alive(b, 1))) {
             p = &b->next;
             continue;
         }
@@ -7888,6 +7915,7 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
                               sizeof *s->lane))
         return ds__board_short();
     atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)getpid() & 0xffffff));
+    b->has_lane = 1;
     *out = i;
     return DS_OK;
 }
@@ -7993,9 +8021,10 @@ DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
       worker releases all streams that it polls.
    8. A stream that becomes ready wakes a worker only if no worker is about to look at the ready
       streams (`lookers`).
-   9. The monitor thread ticks every millisecond while anything runs. It adds a thread for host
-      functions if all of them are stuck. It also takes polled streams from a worker whose
-      operation lasts longer than expected.
+   9. The monitor thread ticks every millisecond while a worker polls or runs short operations,
+      and while host functions are queued. It adds a thread for host functions if all of them are
+      stuck. It also takes polled streams from a worker whose operation lasts longer than
+      expected. Workers in long operations have no polled streams.
 
    Invariants: the thread that sets a stream's state to RUNNING owns the stream. Only the owner
    takes operations from the queue and writes `done`. `done` never decreases. A proxy and the
@@ -8103,9 +8132,10 @@ typedef struct ds__cpu_job {
     _Atomic size_t taken;
     _Atomic size_t front;
     _Atomic size_t back;
-    _Atomic size_t finished;
-    /* threads inside, the owner not counted; under the pool's lock */
-    int users;
+    /* threads inside, the owner not counted: changes under the pool's lock; the owner sleeps on it */
+    _Atomic uint32_t users;
+    int owner_sleeps;       /* under the pool's lock */
+    ds__cpu_stream *stream; /* whose operation it is */
     const ds__op *op;
     const void *args;
     size_t first;       /* kernel: the first item */
@@ -9015,6 +9045,7 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
     w->is_long = begin;
     if (!begin) {
         atomic_fetch_add(&ds__cpu.lookers, 1);
+        ds__cpu_wake_monitor();
         return;
     }
     ds__cpu_unpoll_all(w);
@@ -9030,12 +9061,28 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
    and fills use jobs.
 
    Invariants: each piece runs exactly once. A job is in the list of jobs exactly while it is the
-   `job` of its stream. It is on the owner's stack: ds__cpu_job_run returns only when all pieces
-   are finished and no other thread is inside (`users`).
-   Locks: the pool's lock guards the list, a stream's `job` and `users`. Pieces, which may be
-   user code, run without a lock.
+   `job` of its stream, and only until its last piece is taken: threads do not look for work in a
+   job that has none left. It is on the owner's stack: ds__cpu_job_run returns only when all
+   pieces are finished and no other thread is inside (`users`).
+   Locks: the pool's lock guards the list, a stream's `job`, `users` and `owner_sleeps`. Pieces,
+   which may be user code, run without a lock.
    Threads: the owner of the stream, workers and waiting host threads, at the same time. The
-   owner spins until the last piece is finished. */
+   owner spins for some microseconds until the others have finished their pieces, then it
+   sleeps. */
+
+/* Nothing is left to take: nobody joins the job any more. */
+static void ds__cpu_job_unlink(ds__cpu_job *job) {
+    ds__lock_take(&ds__cpu.lock);
+    atomic_store_explicit(&job->stream->job, NULL, memory_order_relaxed);
+    if (job->prev_job)
+        job->prev_job->next_job = job->next_job;
+    else
+        ds__cpu.jobs = job->next_job;
+    if (job->next_job)
+        job->next_job->prev_job = job->prev_job;
+    atomic_fetch_sub(&ds__cpu.job_count, 1);
+    ds__lock_give(&ds__cpu.lock);
+}
 
 /* Waiting host threads take pieces from the front and workers from the back, so that each
    processor meets much the same memory every time. `taken` says that one is left; front and back
@@ -9043,12 +9090,16 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
    pieces at most. */
 static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t limit) {
     while (limit-- > 0 &&
-           !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed)) &&
-           atomic_fetch_add_explicit(&job->taken, 1, memory_order_relaxed) < job->pieces) {
+           !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed))) {
+        /* acquire: after the last piece, the owner must see the others in `users` */
+        size_t before = atomic_fetch_add_explicit(&job->taken, 1, memory_order_acq_rel);
+        if (before >= job->pieces)
+            return;
+        if (before == job->pieces - 1)
+            ds__cpu_job_unlink(job);
         size_t n =
             atomic_fetch_add_explicit(worker ? &job->back : &job->front, 1, memory_order_relaxed);
         job->piece_fn(job, worker ? job->pieces - 1 - n : n);
-        atomic_fetch_add_explicit(&job->finished, 1, memory_order_acq_rel);
     }
 }
 
@@ -9062,7 +9113,7 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     while (job && atomic_load_explicit(&job->taken, memory_order_relaxed) >= job->pieces)
         job = s ? NULL : job->next_job;
     if (job)
-        job->users++;
+        atomic_fetch_add_explicit(&job->users, 1, memory_order_relaxed);
     ds__lock_give(&ds__cpu.lock);
     if (!job)
         return 0;
@@ -9077,14 +9128,48 @@ static int ds__cpu_job_join(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto)
     ds__cpu_long(w, 0);
     ds__tls.in_callback = outer;
     ds__lock_take(&ds__cpu.lock);
-    job->users--;
+    uint32_t users = atomic_load_explicit(&job->users, memory_order_relaxed) - 1;
+    int wake = users == 0 && job->owner_sleeps;
+    atomic_store_explicit(&job->users, users, memory_order_release);
     ds__lock_give(&ds__cpu.lock);
+    /* the job may be gone; only the address is used */
+    if (wake)
+        ds__futex_wake(&job->users, 1);
     return 1;
+}
+
+/* Waits until the other threads have left the job, which has no pieces left. */
+static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
+    uint64_t start = 0;
+    for (int spins = 0; !start || ds__now_ns() - start < DS__CPU_POLL_NS; spins++) {
+        if (atomic_load_explicit(&job->users, memory_order_acquire) == 0)
+            return;
+        if (ds__cpu.no_spin)
+            break;
+        if (spins < 200) {
+            ds__pause();
+            continue;
+        }
+        if (!start)
+            start = ds__now_ns();
+        syscall(SYS_sched_yield);
+    }
+    int was_long = w && w->is_long;
+    ds__cpu_long(w, 1);
+    ds__lock_take(&ds__cpu.lock);
+    job->owner_sleeps = 1;
+    ds__lock_give(&ds__cpu.lock);
+    uint32_t users;
+    while ((users = atomic_load_explicit(&job->users, memory_order_acquire)) != 0)
+        ds__futex_wait(&job->users, users, DS__FOREVER);
+    if (!was_long)
+        ds__cpu_long(w, 0);
 }
 
 /* Works on the job until all of it is done; sleeping workers are called when that pays. */
 static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *job,
                             int call_workers) {
+    job->stream = s;
     ds__lock_take(&ds__cpu.lock);
     job->prev_job = NULL;
     job->next_job = ds__cpu.jobs;
@@ -9108,30 +9193,7 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
         ds__futex_wake(&ds__cpu.wake_word, wanted < parked ? wanted : parked);
     }
     ds__cpu_job_work(job, w != NULL, 0, SIZE_MAX);
-    for (int spins = 0;; spins++) {
-        int over = 0;
-        if (atomic_load_explicit(&job->finished, memory_order_acquire) == job->pieces) {
-            ds__lock_take(&ds__cpu.lock);
-            if (atomic_load_explicit(&s->job, memory_order_relaxed) == job) {
-                atomic_store_explicit(&s->job, NULL, memory_order_relaxed);
-                if (job->prev_job)
-                    job->prev_job->next_job = job->next_job;
-                else
-                    ds__cpu.jobs = job->next_job;
-                if (job->next_job)
-                    job->next_job->prev_job = job->prev_job;
-                atomic_fetch_sub(&ds__cpu.job_count, 1);
-            }
-            over = job->users == 0;
-            ds__lock_give(&ds__cpu.lock);
-        }
-        if (over)
-            return;
-        if (spins < 200)
-            ds__pause();
-        else
-            syscall(SYS_sched_yield);
-    }
+    ds__cpu_job_await(w, job);
 }
 
 /* cpu/copy.h - copies and fills by the processor.
@@ -9385,7 +9447,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
    ds__cpu_kernel_failed makes a failure of the device from a status.
 
    Invariants: while a kernel succeeds, each item runs exactly once. If the first part fails, the
-   rest does not run. `runs` and `item_ns` are estimates: concurrent launches may overwrite them.
+   rest does not run. `runs` and `item_ps` are estimates: concurrent launches may overwrite them.
    Locks: the kernel, which is user code, runs without a lock of the driver. ds__cpu_job_run
    takes the pool's lock, ds__cpu_kernel_failed takes `object_lock`.
    Threads: the owner of the stream. Pieces also run on other workers and on waiting host
@@ -9401,41 +9463,47 @@ static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
         atomic_store_explicit(&job->status, status, memory_order_relaxed);
 }
 
+/* Picoseconds of an item; items of vectorized kernels take less than a nanosecond. */
+static uint32_t ds__cpu_item_ps(uint64_t ns, size_t items) {
+    double ps = (double)ns * 1000 / (double)items;
+    return ps < UINT32_MAX ? (uint32_t)ps : UINT32_MAX;
+}
+
 /* Runs the launch: its first items alone, to see how long the rest will take; the rest is split
-   when it is long. */
+   when it is long. `known_ps`: what an item took before; 0: not known. */
 static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                                const void *args, uint64_t *out_item_ns) {
+                                const void *args, uint32_t *known_ps) {
     ds__kernel *k = op->u.kernel.kernel;
     size_t n = op->u.kernel.items;
     size_t grain = k->grain ? k->grain : 1;
     size_t first = n / 64;
-    size_t known = atomic_load_explicit(&k->item_ns, memory_order_relaxed);
     /* the others are to join soon */
-    if (known && first > DS__CPU_FIRST_NS / known)
-        first = DS__CPU_FIRST_NS / known;
+    if (*known_ps && first > DS__CPU_FIRST_NS * UINT64_C(1000) / *known_ps)
+        first = DS__CPU_FIRST_NS * UINT64_C(1000) / *known_ps;
     if (first < grain)
         first = grain;
-    uint64_t start = ds__now_ns();
     if (first >= n)
         first = n;
+    uint64_t start = ds__now_ns();
     int status = k->cpu_fn(0, first, args);
-    uint64_t each = (ds__now_ns() - start) / first;
-    *out_item_ns = each;
+    uint64_t took = ds__now_ns() - start;
+    *known_ps = ds__cpu_item_ps(took, first);
     if (status || first == n)
         return status;
-    if (each * (n - first) < DS__CPU_SPLIT_NS || ds__cpu.is_inline || ds__cpu.seed)
+    double rest_ns = (double)took / (double)first * (double)(n - first);
+    if (rest_ns < DS__CPU_SPLIT_NS || ds__cpu.is_inline || ds__cpu.seed)
         return k->cpu_fn(first, n - first, args);
     ds__cpu_job job;
     memset(&job, 0, sizeof job);
     size_t pieces = 8 * (size_t)(ds__cpu.workers + 1);
-    size_t items = (n - first + pieces - 1) / pieces;
+    size_t items = (n - first - 1) / pieces + 1; /* rounded up, also of SIZE_MAX items */
     job.piece_fn = ds__cpu_kernel_piece;
     job.op = op;
     job.args = args;
     job.first = first;
     job.piece_items = items > grain ? items : grain;
-    job.pieces = (n - first + job.piece_items - 1) / job.piece_items;
-    ds__cpu_job_run(w, s, &job, each * (n - first) >= DS__CPU_CALL_NS);
+    job.pieces = (n - first - 1) / job.piece_items + 1;
+    ds__cpu_job_run(w, s, &job, rest_ns >= DS__CPU_CALL_NS);
     return atomic_load_explicit(&job.status, memory_order_relaxed);
 }
 
@@ -9444,24 +9512,20 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
 static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op) {
     ds__kernel *k = op->u.kernel.kernel;
     const void *args = (const char *)op + DS__CPU_ARGS_AT;
+    size_t n = op->u.kernel.items;
     uint32_t runs = atomic_load_explicit(&k->runs, memory_order_relaxed);
-    uint32_t known = 0;
-    if (DS__LIKELY(runs >= 4))
-        known = atomic_load_explicit(&k->item_ns, memory_order_relaxed);
-    int is_long = runs < 4 || (uint64_t)known * op->u.kernel.items > DS__CPU_LONG_NS;
-    if (is_long)
+    uint32_t item_ps = atomic_load_explicit(&k->item_ps, memory_order_relaxed);
+    if (runs < 4 || (double)item_ps * (double)n > DS__CPU_LONG_NS * 1000.0)
         ds__cpu_long(w, 1);
-    uint64_t each = 0;
     int status;
-    if (op->u.kernel.items == 1 || k->grain == SIZE_MAX) {
+    if (n == 1 || k->grain == SIZE_MAX) {
         uint64_t start = ds__now_ns();
-        status = k->cpu_fn(0, op->u.kernel.items, args);
-        each = (ds__now_ns() - start) / op->u.kernel.items;
+        status = k->cpu_fn(0, n, args);
+        item_ps = ds__cpu_item_ps(ds__now_ns() - start, n);
     } else {
-        status = ds__cpu_kernel_items(w, s, op, args, &each);
+        status = ds__cpu_kernel_items(w, s, op, args, &item_ps);
     }
-    atomic_store_explicit(&k->item_ns, each > UINT32_MAX ? UINT32_MAX : (uint32_t)each,
-                          memory_order_relaxed);
+    atomic_store_explicit(&k->item_ps, item_ps, memory_order_relaxed);
     if (runs < 4)
         atomic_store_explicit(&k->runs, runs + 1, memory_order_relaxed);
     ds__cpu_long(w, 0);
@@ -9901,7 +9965,7 @@ static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, ui
         return 0;
     ds__kernel *k = op->u.kernel.kernel;
     return atomic_load_explicit(&k->runs, memory_order_relaxed) >= 4 &&
-           atomic_load_explicit(&k->item_ns, memory_order_relaxed) <= DS__CPU_LONG_NS &&
+           atomic_load_explicit(&k->item_ps, memory_order_relaxed) <= DS__CPU_LONG_NS * 1000u &&
            !atomic_load_explicit(&s->failure, memory_order_relaxed) &&
            !atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_relaxed);
 }
@@ -10243,7 +10307,8 @@ static int ds__cpu_watch_held(void) {
     return 1;
 }
 
-/* One tick: returns 1 while there is something to watch. */
+/* One tick: returns 1 while there is something to watch. Nothing waits for workers that sleep or
+   are in a long operation, if all of them have been so for a tick. */
 static int ds__cpu_watch(uint64_t *host_progress) {
     int busy = ds__cpu.fabric && ds__cpu_watch_held();
     ds__lock_take(&ds__cpu.lock);
@@ -10254,7 +10319,8 @@ static int ds__cpu_watch(uint64_t *host_progress) {
         *host_progress = ds__cpu.host_progress;
     }
     ds__lock_give(&ds__cpu.lock);
-    if (atomic_load(&ds__cpu.parked) < ds__cpu.workers)
+    if (ds__cpu.fabric ? atomic_load(&ds__cpu.parked) < ds__cpu.workers
+                       : atomic_load(&ds__cpu.lookers) > 0)
         busy = 1;
     for (int i = 0; i < ds__cpu.workers; i++) {
         ds__cpu_worker *w = &ds__cpu.worker[i];
@@ -10273,6 +10339,7 @@ static int ds__cpu_watch(uint64_t *host_progress) {
             if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
                 ds__cpu_wake_worker();
         }
+        busy |= beat != w->last_beat;
         w->last_beat = beat;
     }
     return busy;
@@ -10304,18 +10371,18 @@ static void *ds__cpu_monitor_main(void *unused) {
     ds__os_library_thread();
     while (!atomic_load(&ds__cpu.quit)) {
         uint64_t sleep = ds__cpu_watch_program(&nap, &next);
-        if (ds__cpu_watch(&host_progress)) {
-            struct timespec t = { 0, DS__CPU_TICK_NS };
-            syscall(SYS_nanosleep, &t, NULL);
-            continue;
+        if (!ds__cpu_watch(&host_progress)) {
+            atomic_store(&ds__cpu.monitor_word, 0);
+            if (ds__cpu_watch(&host_progress))
+                atomic_store(&ds__cpu.monitor_word, 1);
+            else if (!atomic_load(&ds__cpu.quit))
+                ds__futex_wait(&ds__cpu.monitor_word, 0, sleep);
         }
-        atomic_store(&ds__cpu.monitor_word, 0);
-        if (ds__cpu_watch(&host_progress)) {
-            atomic_store(&ds__cpu.monitor_word, 1);
-            continue;
-        }
-        if (!atomic_load(&ds__cpu.quit))
-            ds__futex_wait(&ds__cpu.monitor_word, 0, sleep);
+        if (atomic_load(&ds__cpu.quit))
+            break;
+        /* also after a sleep: else each end of a long operation could find the monitor asleep */
+        struct timespec t = { 0, DS__CPU_TICK_NS };
+        syscall(SYS_nanosleep, &t, NULL);
     }
     (void)unused;
     return NULL;
@@ -13294,24 +13361,90 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
 
    Allocates device memory within the device's limit (ds__cpu_memory_alloc). Maps pages in
    reserved address space (ds__cpu_space_map), and allocates in stream order
-   (ds__cpu_async_alloc, ds__cpu_async_free). Memory is the system's; the driver caches none.
+   (ds__cpu_async_alloc, ds__cpu_async_free). Memory is the system's; the driver caches none, but
+   remembers what was freed last, to refuse work on it (ds__cpu_pointer_query).
 
    Invariants: `used` never exceeds `limit`. It counts allocated, mapped, asynchronous and shared
    memory, and `async_used` the asynchronous part. A mapping is registered before its memory is
    committed, and removed before the memory is returned. Asynchronous memory is freed when the
    stream comes to the DS__OP_FREE, also on a failed stream.
-   Locks: none of its own: the counts are atomic. Mappings take `ds__g.mapping_lock`,
-   ds__cpu_unsafe takes the core's capture lock, and ds__cpu_async_free takes the locks of a
-   submission.
+   Locks: ds__cpu_freed.lock, for short steps; the counts are atomic. Mappings take
+   `ds__g.mapping_lock`, ds__cpu_unsafe takes the core's capture lock, and ds__cpu_async_free takes
+   the locks of a submission.
    Threads: caller's threads, any number at once. ds__cpu_async_over runs on the owner of the
    stream. */
 
-/* The core keeps the table of all memory; what it does not know is ordinary host memory. */
+enum {
+    DS__CPU_FREED = 64,                  /* freed pieces of memory that are remembered */
+    DS__CPU_FREED_BYTES = (64 << 10) + 1 /* pieces below this size are kept while remembered */
+};
+
+/* The memory that was freed last, so that work on it is refused. A small piece stays allocated
+   meanwhile: the system cannot give its addresses to the program. A large one goes back to the
+   system at once, and its addresses are usually unmapped then. */
+static struct {
+    ds__lock lock;
+    unsigned count; /* of all times */
+
+    struct {
+        uintptr_t base;
+        uintptr_t end;
+        void *kept; /* NULL: it went back to the system */
+    } at[DS__CPU_FREED];
+} ds__cpu_freed;
+
+/* Remembers freed memory; keep: it is freed later, else the caller returns it to the system. */
+static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
+    ds__lock_take(&ds__cpu_freed.lock);
+    unsigned i = ds__cpu_freed.count++ % DS__CPU_FREED;
+    void *over = ds__cpu_freed.at[i].kept;
+    ds__cpu_freed.at[i].base = (uintptr_t)at;
+    ds__cpu_freed.at[i].end = (uintptr_t)at + size;
+    ds__cpu_freed.at[i].kept = keep ? at : NULL;
+    ds__lock_give(&ds__cpu_freed.lock);
+    free(over);
+}
+
+/* Frees memory of ds__cpu_memory. A sanitizer keeps freed memory itself. */
+static void ds__cpu_memory_give(void *at, size_t size) {
+#ifdef DS__SANITIZED
+    int keep = 0;
+#else
+    int keep = size < DS__CPU_FREED_BYTES;
+#endif
+    if (!at)
+        return;
+    ds__cpu_remember_freed(at, size, keep);
+    if (!keep)
+        free(at);
+}
+
+/* Forgets what was freed, at the stop of the driver. */
+static void ds__cpu_freed_end(void) {
+    for (unsigned i = 0; i < DS__CPU_FREED; i++)
+        free(ds__cpu_freed.at[i].kept);
+    memset(&ds__cpu_freed, 0, sizeof ds__cpu_freed);
+}
+
+/* The core keeps the table of all memory; what it does not know is ordinary host memory, or
+   memory of this driver that was freed: DS_ERR_INVALID_VALUE. */
 static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
-    (void)ptr;
+    uintptr_t address = (uintptr_t)ptr;
+    int found = 0;
+    int kept = 0;
     memset(out, 0, sizeof *out);
     out->device.type = DS_DEVICE_HOST;
-    return DS_OK;
+    ds__lock_take(&ds__cpu_freed.lock);
+    for (unsigned i = 0; i < DS__CPU_FREED && !kept; i++)
+        if (address >= ds__cpu_freed.at[i].base && address < ds__cpu_freed.at[i].end) {
+            found = 1;
+            kept = ds__cpu_freed.at[i].kept != NULL;
+        }
+    ds__lock_give(&ds__cpu_freed.lock);
+    return found && (kept || !ds__os_is_mapped(address))
+               ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in memory of the CPU driver that was freed",
+                          ptr)
+               : DS_OK;
 }
 
 /* Aligned to 512. */
@@ -13338,10 +13471,12 @@ static void *ds__cpu_device_memory_take(size_t size) {
 }
 
 static void ds__cpu_device_memory_give(void *at, size_t size) {
-    if (DS__LIKELY(!ds__cpu_is_dry(size)))
-        free(at);
-    else
+    if (DS__LIKELY(!ds__cpu_is_dry(size))) {
+        ds__cpu_memory_give(at, size);
+    } else {
+        ds__cpu_remember_freed(at, size, 0);
         ds__os_unreserve(at, (size + 4095) & ~(size_t)4095);
+    }
 }
 
 /* Takes the bytes from the device's limit. */
@@ -13647,7 +13782,7 @@ static ds_result ds__cpu_memory_release(ds_memory_kind kind, int device, void *p
     if (kind == DS_MEMORY_DEVICE)
         ds__cpu_device_memory_give(ptr, size);
     else if (kind != DS_MEMORY_REGISTERED)
-        free(ptr);
+        ds__cpu_memory_give(ptr, size);
     return DS_OK;
 }
 
@@ -14048,6 +14183,7 @@ static void ds__cpu_stop(void) {
         for (int i = 0; i < ds__cpu.host_threads; i++)
             pthread_join(ds__cpu.host_thread[i], NULL);
     }
+    ds__cpu_freed_end();
     while (ds__cpu.raw) {
         void **raw = ds__cpu.raw;
         ds__cpu.raw = raw[0];
@@ -14073,8 +14209,10 @@ static ds__cpu_pending *ds__cpu_list_pending(void) {
     for (int i = 0; mark && i < ds__cpu.devices; i++) {
         size_t n;
         ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
-        if (n == 0)
+        if (n == 0) {
+            ds__release(one); /* the work that it was for ended meanwhile */
             continue;
+        }
         ds__cpu_pending *more = NULL;
         if (n != SIZE_MAX)
             more = ds__alloc(sizeof *more + (mark->count + n) * sizeof *one);
@@ -21575,7 +21713,7 @@ DSDEF ds_result(ds_device_get)(ds_device *out) {
 }
 
 static ds_result ds__set_device(ds__thread *t, ds_device device) {
-    if (device.type == DS_DEVICE_CURRENT || device.index < 0)
+    if (device.index < 0)
         return DS_OK;
     DS__RESOLVE(device);
     t->device = device;
@@ -22827,8 +22965,12 @@ static ds_result ds__stream_pop(void) {
     if (f.kind == DS__FRAME_STREAM)
         ds__restore(t, f.stream_device, f.previous);
     ds__restore(t, f.device, f.entry);
-    if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK))
-        r = ds__wait_stream(t->current[ds__ordinal(f.stream_device)], f.pushed);
+    if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK)) {
+        ds_stream back = { 0 };
+        r = ds__current(t, f.stream_device, &back); /* the slot may have been empty at the push */
+        if (r == DS_OK)
+            r = ds__wait_stream(back, f.pushed);
+    }
     ds__stream_drop(f.pushed);
     return r;
 }
@@ -23695,6 +23837,7 @@ static void ds__memory_end_all(void) {
         ds__release(r);
         r = older;
     }
+    atomic_store(&ds__g.mapping_taken, 0);
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
     atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */
@@ -24081,6 +24224,24 @@ static size_t ds__span(size_t pitch, size_t width, size_t height) {
                : span;
 }
 
+/* Returns 1 if known memory of the CPU driver was freed and given back to the system since: the
+   allocator has unmapped a part of its address space. */
+static inline int ds__is_unmapped(const ds__found *f, const void *ptr, size_t span) {
+    return DS__UNLIKELY(atomic_load_explicit(&ds__g.mapping_taken, memory_order_relaxed)) &&
+           f->held == DS__HELD_SPACE && f->backend && !ds__mapping_covers((uintptr_t)ptr, span);
+}
+
+/* Refuses an operand in memory of the CPU driver that was freed, as far as that is known. */
+static ds_result ds__check_freed(const void *ptr, size_t span, const char *what, int known) {
+    const ds__found *f = known ? ds__range_hit(ptr) : NULL;
+    ds_pointer_info info;
+    DS__REQUIRE(!f || !ds__is_unmapped(f, ptr, span),
+                "%s: the memory of %zu bytes at %p was freed and given back to the system", what,
+                span, ptr);
+    ds_result r = known || !ds__g.driver[1] ? DS_OK : ds__g.driver[1]->pointer_query(ptr, &info);
+    return r == DS_OK ? r : ds__also(r, " (%s, %zu bytes)", what, span);
+}
+
 /* Looks the range up and checks that it stays inside of its allocation. */
 static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
                              int *known) {
@@ -24092,7 +24253,7 @@ static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_
     DS__REQUIRE(!*known || span <= out->size - offset,
                 "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset,
                 out->size);
-    return DS_OK;
+    return ds__check_freed(ptr, span, what, *known);
 }
 
 /* Where the operand is, as the driver sees it. */
@@ -24245,11 +24406,12 @@ static inline unsigned ds__place_known(int backend, const ds__found *f) {
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out) {
     const ds__found *to = ds__range_hit(dst);
-    if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst))
+    if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst) || ds__is_unmapped(to, dst, size))
         return 0;
     unsigned to_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, to);
     const ds__found *from = ds__range_hit(src); /* may take the place of what was found before */
-    if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src))
+    if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src) ||
+        ds__is_unmapped(from, src, size))
         return 0;
     unsigned from_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, from);
     if (to_place == DS__AT_OTHER || from_place == DS__AT_OTHER)
@@ -24938,7 +25100,7 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
 static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
                                  ds_device *device, void **pinned) {
     const ds_kernel_node *k = &d->u.kernel;
-    *device = d->device.type == DS_DEVICE_CURRENT ? b->device : d->device;
+    *device = d->device.type == DS_DEVICE_CURRENT && d->device.index == 0 ? b->device : d->device;
     DS__RESOLVE(*device);
     if (device->type != b->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -24969,7 +25131,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
 
 static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op *op,
                                 ds_device *device, void **pinned) {
-    if (d->device.type != DS_DEVICE_CURRENT)
+    if (d->device.type != DS_DEVICE_CURRENT || d->device.index != 0)
         *device = d->device;
     DS__RESOLVE(*device);
     ds__event *e = *pinned = ds__event_pin(d->u.event);
