@@ -22670,7 +22670,10 @@ static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
         out->handle = (void *)(uintptr_t)2;
         return DS_OK;
     }
-    return s->driver->stream_native(s->native, &out->handle);
+    ds_result r = s->driver->stream_native(s->native, &out->handle);
+    if (r < 0)
+        memset(out, 0, sizeof *out);
+    return r;
 }
 
 DSDEF ds_result(ds_stream_export)(ds_stream stream, ds_stream_native *out) {

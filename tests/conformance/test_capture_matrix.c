@@ -104,7 +104,6 @@ static ds_kernel_desc kernel_desc(void) {
 /* SAFE           DS_OK, and the capture goes on
    KEEPS(code)    refused with this code, and the capture goes on
    SPOILS(code)   refused with this code, and the capture is invalid
-   LEAVES         DS_OK, and the capture is invalid
    UNSAFE         as the modes say: refused with DS_ERR_CAPTURE_UNSUPPORTED, and the capture is
                   invalid; or SAFE
    ENDS           DS_OK, and the capture is over. On another thread, unless the capture is relaxed:
@@ -167,7 +166,7 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "P11", ds_stream_create(NULL, &k->fresh_stream)) \
     X(BOTH, SAFE, "", both(ds_stream_retain(k->origin), ds_stream_destroy(k->origin))) \
     X(BOTH, SAFE, "", ds_stream_destroy(k->spare_stream)) \
-    X(BOTH, LEAVES, "P14", ds_stream_destroy(k->member)) \
+    X(BOTH, SAFE, "P14", ds_stream_destroy(k->member)) \
     X(BOTH, SPOILS(CAPTURE_UNSUPPORTED), "", ds_stream_query(k->origin)) \
     X(BOTH, SPOILS(CAPTURE_UNSUPPORTED), "", ds_stream_query(k->member)) \
     X(BOTH, SAFE, "", ds_stream_query(k->outside)) \
@@ -383,7 +382,7 @@ static const char *const elsewhere[] = {
     "ds_event_import(",
 };
 
-typedef enum verdict { SAFE, KEEPS, SPOILS, LEAVES, UNSAFE, ENDS } verdict;
+typedef enum verdict { SAFE, KEEPS, SPOILS, UNSAFE, ENDS } verdict;
 
 typedef struct row {
     int driver;
@@ -395,7 +394,6 @@ typedef struct row {
 enum { BOTH = HARNESS_CPU | HARNESS_CUDA, CPU = HARNESS_CPU, CUDA = HARNESS_CUDA };
 
 #define ROW_SAFE SAFE, DS_OK
-#define ROW_LEAVES LEAVES, DS_OK
 #define ROW_UNSAFE UNSAFE, DS_ERR_CAPTURE_UNSUPPORTED
 #define ROW_ENDS ENDS, DS_ERR_CAPTURE_WRONG_THREAD
 #define ROW_KEEPS(code) KEEPS, DS_ERR_##code
@@ -456,8 +454,7 @@ static int forbidden(const situation *s) {
 static void expectation(const row *r, const situation *s, ds_result *out_result,
                         ds_capture_status *out_after) {
     int refused_here = r->verdict == KEEPS || r->verdict == SPOILS;
-    *out_after =
-        r->verdict == SPOILS || r->verdict == LEAVES ? DS_CAPTURE_INVALIDATED : DS_CAPTURE_ACTIVE;
+    *out_after = r->verdict == SPOILS ? DS_CAPTURE_INVALIDATED : DS_CAPTURE_ACTIVE;
     if (r->verdict == UNSAFE && (refused_here = forbidden(s)))
         *out_after = DS_CAPTURE_INVALIDATED;
     if (r->verdict == ENDS && !(refused_here = s->elsewhere && s->capture != DS_CAPTURE_RELAXED))
@@ -638,7 +635,9 @@ static void end_capture(const row *r, const situation *s, kit *k, ds_capture_sta
     ds_graph g = { 0 };
     if (status == DS_CAPTURE_NONE)
         return;
-    if (status == DS_CAPTURE_ACTIVE)
+    /* the call may have destroyed the member, which has joined */
+    uint64_t id;
+    if (status == DS_CAPTURE_ACTIVE && ds_stream_id(k->member, &id) == DS_OK)
         ok(ds_stream_wait_stream(k->origin, k->member));
     ds_result result = ds_capture_end(k->origin, &g),
               wanted = status == DS_CAPTURE_ACTIVE ? DS_OK : DS_ERR_CAPTURE_INVALIDATED;

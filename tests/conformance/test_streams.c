@@ -1273,6 +1273,8 @@ static void expect_unreachable(ds_stream s) {
     refused(ds_stream_synchronize(s), DS_ERR_UNSUPPORTED);
     refused(ds_stream_synchronize_for(s, 0), DS_ERR_UNSUPPORTED);
     refused(ds_stream_export(s, &native), DS_ERR_UNSUPPORTED);
+    assert_int_equal(native.device.type, 0);
+    assert_null(native.handle);
     refused(ds_event_record(e, s), DS_ERR_UNSUPPORTED);
     refused(ds_stream_wait_event(s, e), DS_ERR_UNSUPPORTED);
     refused(ds_stream_wait_stream(s, mine), DS_ERR_UNSUPPORTED);

@@ -39,7 +39,7 @@ mutate() { # FOLDER
 # Runs tests until one fails, which `caught` names then: the program is ended there, since the next test may hang on what that one left locked.
 run() { # PROGRAM [PART]; fails when no test was run
     local out status ran failed running
-    out=$({ timeout 300 stdbuf -oL "$@" 2>&1 & echo "process $!"; wait $!; echo "status $?"; } | awk '
+    out=$({ timeout -k 5 300 stdbuf -oL "$@" 2>&1 & echo "process $!"; wait $!; echo "status $?"; } | awk '
         $1 == "process" && !process { process = $2 }
         $1 == "status" { status = $2 }
         /^\[ RUN      \]/ { ran++; running = $4 }
