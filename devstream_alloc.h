@@ -6768,8 +6768,9 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
    (`guarded`). The policy may have changed since, or a capture was open then. A block with
    `stale` set must be poisoned before it is free.
    Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc,
-   ds__poison_on and ds__poison_late hold back new captures (ds__g.begin) around their fills. ds__watched_free may
-   block the host until the uses of the block and the work of its stream are done.
+   ds__poison_on and ds__poison_late hold back new captures (ds__g.begin) around their fills.
+   ds__watched_free may block the host until the uses of the block and the work of its stream are
+   done.
    Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
    allocator (ds__direct_giver), so a capture may begin on the block's stream meanwhile. */
 

@@ -138,7 +138,7 @@ typedef struct ds__cpu_job {
     _Atomic size_t taken;
     _Atomic size_t front;
     _Atomic size_t back;
-    /* threads inside, the owner not counted: changes under the pool's lock; the owner sleeps on it */
+    /* threads inside, without the owner, which sleeps on it; changes under the pool's lock */
     _Atomic uint32_t users;
     int owner_sleeps;       /* under the pool's lock */
     ds__cpu_stream *stream; /* whose operation it is */
