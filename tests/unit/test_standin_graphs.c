@@ -960,6 +960,7 @@ static void test_a_stream_may_be_destroyed_while_it_captures(void) {
     begin(origin);
     OK(put_fold(d, 1, origin));
     fork_to(fork_stream, origin);
+    OK(put_fold(d, 2, fork_stream)); /* is never joined */
     fork_to(t, origin);
     OK(cudaStreamDestroy(fork_stream));
     SAME(status(origin), INVALIDATED);
