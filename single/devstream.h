@@ -1010,11 +1010,14 @@ typedef struct ds_kernel_desc {
     uint64_t (*bytes_fn)(size_t items, const void *args);
 } ds_kernel_desc;
 
-/** An explicit launch configuration. */
+/** An explicit launch configuration. Both drivers refuse a grid that no GPU takes (CUDA C++
+    Programming Guide, "Compute Capabilities"). */
 typedef struct ds_grid {
-    unsigned grid[3];      /**< blocks in x, y, z; 0 counts as 1 in y and z */
-    unsigned block[3];     /**< threads of a block in x, y, z; 0 counts as 1 */
-    unsigned shared_bytes; /**< dynamic shared memory of a block */
+    /** blocks in x (1 to 2^31 - 1), y and z (at most 65,535); 0 counts as 1 in y and z */
+    unsigned grid[3];
+    /** threads of a block in x, y, z, at most 1,024 together and 64 in z; 0 counts as 1 */
+    unsigned block[3];
+    unsigned shared_bytes; /**< dynamic shared memory of a block, at most 227 KiB */
 } ds_grid;
 
 /** Creates a kernel, for all devices; loads and compiles nothing yet. DS_ERR_INVALID_VALUE: it
@@ -6569,6 +6572,18 @@ typedef struct ds__op {
 static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
     return (op->flags & DS__OP_OUTSIDE && capture) ||
            (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
+}
+
+/* The grid with the zeros that mean one. */
+static inline ds_grid ds__grid_whole(const ds_grid *grid) {
+    ds_grid g = *grid;
+    for (int i = 0; i < 3; i++) {
+        if (i > 0 && g.grid[i] == 0)
+            g.grid[i] = 1;
+        if (g.block[i] == 0)
+            g.block[i] = 1;
+    }
+    return g;
 }
 
 /* base/driver.h - driver table.
@@ -16377,12 +16392,19 @@ static int ds__cuda_is_unended_text(const char *image, size_t size) {
            memcmp(image, "\x50\xed\x55\xba", 4) != 0 && memcmp(image, "\xb1\x43\x62\x46", 4) != 0;
 }
 
+/* Gives an image to the driver, which writes the reason of a refusal to `log`. The driver also
+   overwrites the size of the log, even if the thread has no context yet, so each call needs the
+   options anew. */
+static int ds__cuda_load_image(const void *image, char *log, size_t log_size, void **out) {
+    int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
+    void *values[] = { log, (void *)(uintptr_t)log_size };
+    return ds__cuda.cuModuleLoadDataEx(out, image, 2, options, values);
+}
+
 /* The mutex is held and the device current. */
 static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
                                       ds__cuda_module **out) {
     char log[300] = "";
-    int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
-    void *values[] = { log, (void *)(uintptr_t)sizeof log };
     const char *image = k->cuda.image;
     char *text = NULL;
     ds__cuda_module *m = ds__cuda.modules;
@@ -16400,7 +16422,9 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
             }
             image = memcpy(text, image, k->cuda.image_size);
         }
-        DS__DR_CODE(*scope, code, cuModuleLoadDataEx, (&m->module, image, 2, options, values));
+        code = ds__cuda_load_image(image, log, sizeof log, &m->module);
+        if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
+            code = ds__cuda_load_image(image, log, sizeof log, &m->module);
         ds__release(text);
         if (code) {
             ds__release(m);
@@ -16699,18 +16723,6 @@ static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint6
     return (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
 }
 
-/* A grid with the zeros that mean one. */
-static inline ds_grid ds__cuda_whole_grid(const ds_grid *grid) {
-    ds_grid g = *grid;
-    for (int i = 0; i < 3; i++) {
-        if (i > 0 && g.grid[i] == 0)
-            g.grid[i] = 1;
-        if (g.block[i] == 0)
-            g.block[i] = 1;
-    }
-    return g;
-}
-
 /* Over items, in as few launches as they take: one, but for more than 2^31 - 1. */
 static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        const ds__op *op, void **params, uint64_t *first,
@@ -16744,7 +16756,7 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     if (r == DS_OK)
         ds__cuda_params(k, op->u.kernel.args, &first, &count, params);
     if (r == DS_OK && op->u.kernel.grid) {
-        ds_grid g = ds__cuda_whole_grid(op->u.kernel.grid);
+        ds_grid g = ds__grid_whole(op->u.kernel.grid);
         r = ds__cuda_launch_one(&scope, s, k, &g, params);
     } else if (r == DS_OK) {
         r = ds__cuda_launch_items(&scope, s, op, params, &first, &count);
@@ -17418,7 +17430,7 @@ static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n
     out->count = n->op.u.kernel.items;
     ds__cuda_params(k, n->op.u.kernel.args, &out->first, &out->count, out->params);
     if (n->op.u.kernel.grid) {
-        out->grid = ds__cuda_whole_grid(n->op.u.kernel.grid);
+        out->grid = ds__grid_whole(n->op.u.kernel.grid);
     } else {
         uint64_t most;
         r = ds__cuda_split(k, out->count,
@@ -24700,6 +24712,15 @@ static void ds__kernel_collect_all(void) {
     atomic_store(&ds__g.deferred_kernels, 0);
 }
 
+/* Limits of all compute capabilities (CUDA C++ Programming Guide, "Compute Capabilities"), which
+   the CPU driver keeps too. The most shared memory is that of compute capability 9.0 and 10.0. */
+enum {
+    DS__MAX_BLOCK_THREADS = 1024,
+    DS__MAX_BLOCK_Z = 64,
+    DS__MAX_GRID_YZ = 65535,
+    DS__MAX_SHARED_BYTES = 227 * 1024
+};
+
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
     DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn,
@@ -24715,6 +24736,12 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
                 "kernel %s has both an image and a native function", d->name);
     DS__REQUIRE(!d->cuda.image || d->cuda.entry,
                 "kernel %s: the image needs the name of the function", d->name);
+    DS__REQUIRE(d->cuda.block <= DS__MAX_BLOCK_THREADS,
+                "kernel %s: a block of %u threads; at most %d are allowed", d->name, d->cuda.block,
+                DS__MAX_BLOCK_THREADS);
+    DS__REQUIRE(d->cuda.shared_bytes <= DS__MAX_SHARED_BYTES,
+                "kernel %s: %u bytes of shared memory; at most %d are allowed", d->name,
+                d->cuda.shared_bytes, DS__MAX_SHARED_BYTES);
     for (size_t i = 0; i < d->param_count; i++) {
         const ds_param *p = &d->params[i];
         DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
@@ -24834,17 +24861,25 @@ DSDEF ds_result(ds_launch)(ds_kernel kernel, size_t items, const void *args, siz
     return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
 
+/* Gives the number of threads of a grid that some GPU takes. */
 static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
-    size_t items = 1;
-    for (int i = 0; i < 6; i++) {
-        size_t n = i < 3 ? grid->grid[i] : grid->block[i - 3];
-        if (n == 0 && i > 0)
-            n = 1;
-        DS__REQUIRE(n == 0 || items <= SIZE_MAX / n,
-                    "the grid has more threads than a size_t counts");
-        items *= n;
-    }
-    *out = items;
+    ds_grid g = ds__grid_whole(grid);
+    const unsigned *n = g.grid;
+    const unsigned *b = g.block;
+    DS__REQUIRE(n[0] >= 1 && n[0] <= INT_MAX, "grid.x is %u; 1 to %d is allowed", n[0], INT_MAX);
+    DS__REQUIRE(n[1] <= DS__MAX_GRID_YZ && n[2] <= DS__MAX_GRID_YZ,
+                "grid.y is %u and grid.z %u; at most %d is allowed", n[1], n[2], DS__MAX_GRID_YZ);
+    DS__REQUIRE(b[2] <= DS__MAX_BLOCK_Z, "block.z is %u; at most %d is allowed", b[2],
+                DS__MAX_BLOCK_Z);
+    uint64_t face = (uint64_t)b[0] * b[1];
+    DS__REQUIRE(face <= DS__MAX_BLOCK_THREADS && face * b[2] <= DS__MAX_BLOCK_THREADS,
+                "a block of %u x %u x %u threads; at most %d are allowed", b[0], b[1], b[2],
+                DS__MAX_BLOCK_THREADS);
+    DS__REQUIRE(g.shared_bytes <= DS__MAX_SHARED_BYTES,
+                "%u bytes of shared memory; at most %d are allowed", g.shared_bytes,
+                DS__MAX_SHARED_BYTES);
+    DS__REQUIRE(!__builtin_mul_overflow((size_t)(face * b[2]) * n[0] * n[1], (size_t)n[2], out),
+                "the grid has more threads than a size_t counts");
     return DS_OK;
 }
 
@@ -24854,7 +24889,14 @@ DSDEF ds_result(ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const voi
     DS__REQUIRE(grid, "grid is NULL");
     size_t items = 0;
     ds_result r = ds__grid_items(grid, &items);
-    return r < 0 ? r : ds__launch(kernel, items, grid, args, args_size, stream);
+    if (DS__LIKELY(r == DS_OK))
+        return ds__launch(kernel, items, grid, args, args_size, stream);
+    ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
+    if (k) {
+        r = ds__also(r, " (kernel %s)", k->name);
+        ds__unpin(&ds__g.kernels, k);
+    }
+    return r;
 }
 
 /* core/graph.h - graphs and executables: look-up, locks, creation, clones.
@@ -25121,7 +25163,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     if (k->grid) {
         ds_result r = ds__grid_items(k->grid, &items);
         if (r < 0)
-            return r;
+            return ds__also(r, " (kernel %s)", kernel->name);
     }
     DS__REQUIRE(items > 0, "kernel %s: a node needs at least one item", kernel->name);
     op->u.kernel.kernel = kernel;

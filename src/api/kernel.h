@@ -81,11 +81,14 @@ typedef struct ds_kernel_desc {
     uint64_t (*bytes_fn)(size_t items, const void *args);
 } ds_kernel_desc;
 
-/** An explicit launch configuration. */
+/** An explicit launch configuration. Both drivers refuse a grid that no GPU takes (CUDA C++
+    Programming Guide, "Compute Capabilities"). */
 typedef struct ds_grid {
-    unsigned grid[3];      /**< blocks in x, y, z; 0 counts as 1 in y and z */
-    unsigned block[3];     /**< threads of a block in x, y, z; 0 counts as 1 */
-    unsigned shared_bytes; /**< dynamic shared memory of a block */
+    /** blocks in x (1 to 2^31 - 1), y and z (at most 65,535); 0 counts as 1 in y and z */
+    unsigned grid[3];
+    /** threads of a block in x, y, z, at most 1,024 together and 64 in z; 0 counts as 1 */
+    unsigned block[3];
+    unsigned shared_bytes; /**< dynamic shared memory of a block, at most 227 KiB */
 } ds_grid;
 
 /** Creates a kernel, for all devices; loads and compiles nothing yet. DS_ERR_INVALID_VALUE: it

@@ -161,4 +161,16 @@ static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
            (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
 }
 
+/* The grid with the zeros that mean one. */
+static inline ds_grid ds__grid_whole(const ds_grid *grid) {
+    ds_grid g = *grid;
+    for (int i = 0; i < 3; i++) {
+        if (i > 0 && g.grid[i] == 0)
+            g.grid[i] = 1;
+        if (g.block[i] == 0)
+            g.block[i] = 1;
+    }
+    return g;
+}
+
 #endif

@@ -48,7 +48,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     if (k->grid) {
         ds_result r = ds__grid_items(k->grid, &items);
         if (r < 0)
-            return r;
+            return ds__also(r, " (kernel %s)", kernel->name);
     }
     DS__REQUIRE(items > 0, "kernel %s: a node needs at least one item", kernel->name);
     op->u.kernel.kernel = kernel;

@@ -89,6 +89,15 @@ static void ds__kernel_collect_all(void) {
     atomic_store(&ds__g.deferred_kernels, 0);
 }
 
+/* Limits of all compute capabilities (CUDA C++ Programming Guide, "Compute Capabilities"), which
+   the CPU driver keeps too. The most shared memory is that of compute capability 9.0 and 10.0. */
+enum {
+    DS__MAX_BLOCK_THREADS = 1024,
+    DS__MAX_BLOCK_Z = 64,
+    DS__MAX_GRID_YZ = 65535,
+    DS__MAX_SHARED_BYTES = 227 * 1024
+};
+
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
     DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn,
@@ -104,6 +113,12 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
                 "kernel %s has both an image and a native function", d->name);
     DS__REQUIRE(!d->cuda.image || d->cuda.entry,
                 "kernel %s: the image needs the name of the function", d->name);
+    DS__REQUIRE(d->cuda.block <= DS__MAX_BLOCK_THREADS,
+                "kernel %s: a block of %u threads; at most %d are allowed", d->name, d->cuda.block,
+                DS__MAX_BLOCK_THREADS);
+    DS__REQUIRE(d->cuda.shared_bytes <= DS__MAX_SHARED_BYTES,
+                "kernel %s: %u bytes of shared memory; at most %d are allowed", d->name,
+                d->cuda.shared_bytes, DS__MAX_SHARED_BYTES);
     for (size_t i = 0; i < d->param_count; i++) {
         const ds_param *p = &d->params[i];
         DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
@@ -223,17 +238,25 @@ DSDEF ds_result(ds_launch)(ds_kernel kernel, size_t items, const void *args, siz
     return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
 
+/* Gives the number of threads of a grid that some GPU takes. */
 static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
-    size_t items = 1;
-    for (int i = 0; i < 6; i++) {
-        size_t n = i < 3 ? grid->grid[i] : grid->block[i - 3];
-        if (n == 0 && i > 0)
-            n = 1;
-        DS__REQUIRE(n == 0 || items <= SIZE_MAX / n,
-                    "the grid has more threads than a size_t counts");
-        items *= n;
-    }
-    *out = items;
+    ds_grid g = ds__grid_whole(grid);
+    const unsigned *n = g.grid;
+    const unsigned *b = g.block;
+    DS__REQUIRE(n[0] >= 1 && n[0] <= INT_MAX, "grid.x is %u; 1 to %d is allowed", n[0], INT_MAX);
+    DS__REQUIRE(n[1] <= DS__MAX_GRID_YZ && n[2] <= DS__MAX_GRID_YZ,
+                "grid.y is %u and grid.z %u; at most %d is allowed", n[1], n[2], DS__MAX_GRID_YZ);
+    DS__REQUIRE(b[2] <= DS__MAX_BLOCK_Z, "block.z is %u; at most %d is allowed", b[2],
+                DS__MAX_BLOCK_Z);
+    uint64_t face = (uint64_t)b[0] * b[1];
+    DS__REQUIRE(face <= DS__MAX_BLOCK_THREADS && face * b[2] <= DS__MAX_BLOCK_THREADS,
+                "a block of %u x %u x %u threads; at most %d are allowed", b[0], b[1], b[2],
+                DS__MAX_BLOCK_THREADS);
+    DS__REQUIRE(g.shared_bytes <= DS__MAX_SHARED_BYTES,
+                "%u bytes of shared memory; at most %d are allowed", g.shared_bytes,
+                DS__MAX_SHARED_BYTES);
+    DS__REQUIRE(!__builtin_mul_overflow((size_t)(face * b[2]) * n[0] * n[1], (size_t)n[2], out),
+                "the grid has more threads than a size_t counts");
     return DS_OK;
 }
 
@@ -243,7 +266,14 @@ DSDEF ds_result(ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const voi
     DS__REQUIRE(grid, "grid is NULL");
     size_t items = 0;
     ds_result r = ds__grid_items(grid, &items);
-    return r < 0 ? r : ds__launch(kernel, items, grid, args, args_size, stream);
+    if (DS__LIKELY(r == DS_OK))
+        return ds__launch(kernel, items, grid, args, args_size, stream);
+    ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
+    if (k) {
+        r = ds__also(r, " (kernel %s)", k->name);
+        ds__unpin(&ds__g.kernels, k);
+    }
+    return r;
 }
 
 #endif

@@ -74,7 +74,7 @@ static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n
     out->count = n->op.u.kernel.items;
     ds__cuda_params(k, n->op.u.kernel.args, &out->first, &out->count, out->params);
     if (n->op.u.kernel.grid) {
-        out->grid = ds__cuda_whole_grid(n->op.u.kernel.grid);
+        out->grid = ds__grid_whole(n->op.u.kernel.grid);
     } else {
         uint64_t most;
         r = ds__cuda_split(k, out->count,

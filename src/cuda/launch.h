@@ -140,18 +140,6 @@ static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint6
     return (ds_grid){ { (unsigned)blocks, 1, 1 }, { block, 1, 1 }, k->cuda.shared_bytes };
 }
 
-/* A grid with the zeros that mean one. */
-static inline ds_grid ds__cuda_whole_grid(const ds_grid *grid) {
-    ds_grid g = *grid;
-    for (int i = 0; i < 3; i++) {
-        if (i > 0 && g.grid[i] == 0)
-            g.grid[i] = 1;
-        if (g.block[i] == 0)
-            g.block[i] = 1;
-    }
-    return g;
-}
-
 /* Over items, in as few launches as they take: one, but for more than 2^31 - 1. */
 static ds_result ds__cuda_launch_items(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        const ds__op *op, void **params, uint64_t *first,
@@ -185,7 +173,7 @@ static ds_result ds__cuda_launch(const ds__cuda_stream *s, const ds__op *op) {
     if (r == DS_OK)
         ds__cuda_params(k, op->u.kernel.args, &first, &count, params);
     if (r == DS_OK && op->u.kernel.grid) {
-        ds_grid g = ds__cuda_whole_grid(op->u.kernel.grid);
+        ds_grid g = ds__grid_whole(op->u.kernel.grid);
         r = ds__cuda_launch_one(&scope, s, k, &g, params);
     } else if (r == DS_OK) {
         r = ds__cuda_launch_items(&scope, s, op, params, &first, &count);

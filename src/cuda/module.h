@@ -29,12 +29,19 @@ static int ds__cuda_is_unended_text(const char *image, size_t size) {
            memcmp(image, "\x50\xed\x55\xba", 4) != 0 && memcmp(image, "\xb1\x43\x62\x46", 4) != 0;
 }
 
+/* Gives an image to the driver, which writes the reason of a refusal to `log`. The driver also
+   overwrites the size of the log, even if the thread has no context yet, so each call needs the
+   options anew. */
+static int ds__cuda_load_image(const void *image, char *log, size_t log_size, void **out) {
+    int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
+    void *values[] = { log, (void *)(uintptr_t)log_size };
+    return ds__cuda.cuModuleLoadDataEx(out, image, 2, options, values);
+}
+
 /* The mutex is held and the device current. */
 static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__kernel *k,
                                       ds__cuda_module **out) {
     char log[300] = "";
-    int options[] = { 5 /* CU_JIT_ERROR_LOG_BUFFER */, 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */ };
-    void *values[] = { log, (void *)(uintptr_t)sizeof log };
     const char *image = k->cuda.image;
     char *text = NULL;
     ds__cuda_module *m = ds__cuda.modules;
@@ -52,7 +59,9 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
             }
             image = memcpy(text, image, k->cuda.image_size);
         }
-        DS__DR_CODE(*scope, code, cuModuleLoadDataEx, (&m->module, image, 2, options, values));
+        code = ds__cuda_load_image(image, log, sizeof log, &m->module);
+        if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
+            code = ds__cuda_load_image(image, log, sizeof log, &m->module);
         ds__release(text);
         if (code) {
             ds__release(m);

@@ -554,6 +554,10 @@ static void test_a_grid_hands_out_every_linear_index_once(void **state) {
         { { .grid = { 5, 0, 0 }, .block = { 7, 0, 0 } }, 35 }, /* 0 counts as 1 */
         { { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } }, 1 },
         { { .grid = { 100, 3, 1 }, .block = { 8, 8, 8 }, .shared_bytes = 0 }, 153600 },
+        { { .grid = { 1 }, .block = { 1024 } }, 1024 }, /* the limits */
+        { { .grid = { 1 }, .block = { 4, 4, 64 } }, 1024 },
+        { { .grid = { 1, 65535 }, .block = { 1 } }, 65535 },
+        { { .grid = { 1, 1, 65535 }, .block = { 1 } }, 65535 },
     };
 
     ds_stream s;
@@ -572,23 +576,66 @@ static void test_a_grid_hands_out_every_linear_index_once(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_a_grid_whose_product_overflows_is_refused(void **state) {
+static void test_a_grid_that_no_gpu_takes_is_refused(void **state) {
     (void)state;
+
+    static const struct {
+        ds_grid grid;
+        const char *words;
+    } wrong[] = {
+        { { { 1 }, { 1025 }, 0 }, "a block of 1025 x 1 x 1 threads; at most 1024" },
+        { { { 1 }, { 1024, 2 }, 0 }, "a block of 1024 x 2 x 1 threads; at most 1024" },
+        { { { 1 }, { 1u << 31, 1u << 31, 4 }, 0 }, "threads; at most 1024" },
+        { { { 1 }, { 1, 1, 65 }, 0 }, "block.z is 65; at most 64" },
+        { { { 1, 65536 }, { 1 }, 0 }, "grid.y is 65536 and grid.z 1; at most 65535" },
+        { { { 1, 1, 65536 }, { 1 }, 0 }, "grid.y is 1 and grid.z 65536; at most 65535" },
+        { { { 0 }, { 32 }, 0 }, "grid.x is 0; 1 to 2147483647" },
+        { { { 1u << 31 }, { 1 }, 0 }, "grid.x is 2147483648; 1 to 2147483647" },
+        { { { INT_MAX, 65535, 65535 }, { 1024 }, 0 }, "more threads than a size_t counts" },
+        { { { 1 }, { 32 }, 232449 }, "232449 bytes of shared memory; at most 232448" },
+    };
+
     tally t = sums_of(0);
     ds_kernel k = make_tally(0);
-    ds_stream s;
-    ok(ds_stream_create(NULL, &s));
-    ds_grid huge = { .grid = { UINT_MAX, UINT_MAX, UINT_MAX }, .block = { 1, 1, 1 } };
-    refused(ds_launch_grid(k, &huge, &t, sizeof t, s), DS_ERR_INVALID_VALUE);
-    /* 2 to the 64th: wraps to 0 */
-    huge = (ds_grid){ .grid = { 1u << 31, 1u << 31, 4 }, .block = { 1, 1, 1 } };
-    refused(ds_launch_grid(k, &huge, &t, sizeof t, s), DS_ERR_INVALID_VALUE);
-    huge = (ds_grid){ .grid = { 1u << 31, 1u << 24, 1 }, .block = { 1u << 10, 1, 1 } };
-    refused(ds_launch_grid(k, &huge, &t, sizeof t, s), DS_ERR_INVALID_VALUE);
+    ds_stream s = harness_stream(0, 0);
+    ds_graph graph;
+    ds_graph_node node;
+    ok(ds_graph_create(&(ds_graph_desc){ .device = harness_device(0) }, &graph));
+
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ds_node_desc d = {
+            .kind = DS_NODE_KERNEL,
+            .u.kernel = { .kernel = k, .grid = &wrong[i].grid, .args = &t, .args_size = sizeof t }
+        };
+        refused(ds_launch_grid(k, &wrong[i].grid, &t, sizeof t, s), DS_ERR_INVALID_VALUE);
+        if (!strstr(ds_last_error(), wrong[i].words) || !strstr(ds_last_error(), "(kernel "))
+            fail_msg("grid %zu: \"%s\" does not say \"%s\"", i, ds_last_error(), wrong[i].words);
+        refused(ds_graph_add(graph, &d, NULL, 0, &node), DS_ERR_INVALID_VALUE);
+        if (!strstr(ds_last_error(), wrong[i].words))
+            fail_msg("node %zu: \"%s\" does not say \"%s\"", i, ds_last_error(), wrong[i].words);
+    }
+
     ok(ds_stream_synchronize(s));
     assert_int_equal(t.sums[CALLS] + t.sums[TOTAL], 0);
+    ok(ds_graph_destroy(graph));
     ok(ds_kernel_destroy(k));
     ok(ds_stream_destroy(s));
+}
+
+static void test_a_kernel_whose_blocks_no_gpu_takes_is_refused(void **state) {
+    (void)state;
+    ds_kernel k;
+    ds_kernel_desc d = { .name = "wide", .cpu_fn = tally_kernel };
+    d.cuda = (ds_kernel_cuda){ .image = ".version 6.0", .entry = "wide", .block = 1025 };
+    refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_last_error(), "1025 threads; at most 1024"));
+    d.cuda.block = 1024;
+    d.cuda.shared_bytes = 232449;
+    refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_last_error(), "at most 232448"));
+    d.cuda.shared_bytes = 232448;
+    ok(ds_kernel_create(&d, &k));
+    ok(ds_kernel_destroy(k));
 }
 
 /* A microsecond for each of a few items, so that the launch is split; the rest takes no time. */
@@ -639,7 +686,8 @@ const struct CMUnitTest tests_kernels[] = {
     DS_TEST(test_a_destroyed_kernel_still_runs_its_pending_launches, "kernels"),
     DS_TEST(test_a_kernel_without_cpu_form_is_refused_at_launch, "kernels"),
     DS_TEST(test_a_grid_hands_out_every_linear_index_once, "kernels"),
-    DS_TEST(test_a_grid_whose_product_overflows_is_refused, "kernels"),
+    DS_TEST(test_a_grid_that_no_gpu_takes_is_refused, "review"),
+    DS_TEST(test_a_kernel_whose_blocks_no_gpu_takes_is_refused, "review"),
     DS_TEST_CPU(test_a_launch_of_all_items_that_a_number_holds_is_split, "kernels"),
 };
 const size_t tests_kernels_count = sizeof tests_kernels / sizeof tests_kernels[0];
