@@ -36,7 +36,7 @@ static void *ds__touch_thread(void *range) {
 }
 
 /* Touches the pages of a range on at most `threads` threads; the range begins with a page. */
-static void ds__touch_all(void *at, size_t size, unsigned threads) {
+DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
     pthread_t thread[DS__TOUCH_THREADS];
     ds__touched part[DS__TOUCH_THREADS];
     char *ptr = at;

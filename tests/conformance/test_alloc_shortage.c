@@ -1014,6 +1014,7 @@ static int logged_with(const char *a, const char *b) {
 /* As under RLIMIT_AS: the system has not so much address space as the default policy reserves. */
 static void test_without_address_space_segments_are_plain(void **state) {
     (void)state;
+    not_emulated("a refused reservation of address space, for which qemu makes tables");
     ds_cpu_desc cpu = { .devices = 2, .memory_limit = (size_t)1 << 50 };
     ds_init_desc init = { .log_fn = keep_log, .log_level = DS_LOG_WARNING, .cpu = &cpu };
     clear_memory();

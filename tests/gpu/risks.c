@@ -1721,7 +1721,7 @@ static void r14_joined(void) {
 static void r14_joined_by_a_fork(void) {
     cudaGraph_t graph = NULL;
     start();
-    cudaStream_t s = free_stream(), first = free_stream(), second = free_stream();
+    cudaStream_t s = free_stream(), first = free_stream(), other = free_stream();
     cudaEvent_t e = any_event();
     begin(s, RELAXED);
     MUST(cudaMemsetAsync(buf, 1, 1, s));
@@ -1729,12 +1729,12 @@ static void r14_joined_by_a_fork(void) {
     MUST(cudaStreamWaitEvent(first, e, 0));
     MUST(cudaMemsetAsync(buf + 1, 2, 1, first));
     MUST(cudaEventRecord(e, first));
-    MUST(cudaStreamWaitEvent(second, e, 0));
+    MUST(cudaStreamWaitEvent(other, e, 0));
     cudaError_t r = cudaStreamDestroy(first);
     note("destroying the stream that another fork joined %s, the capture is %s", nm(r), state(s));
-    r = cudaMemsetAsync(buf + 2, 3, 1, second);
+    r = cudaMemsetAsync(buf + 2, 3, 1, other);
     note("work of the other fork %s", nm(r));
-    r = cudaEventRecord(e, second);
+    r = cudaEventRecord(e, other);
     cudaError_t joined = cudaStreamWaitEvent(s, e, 0);
     cudaError_t ended = cudaStreamEndCapture(s, &graph);
     note("record %s, join %s, end %s", nm(r), nm(joined), nm(ended));
