@@ -7796,7 +7796,8 @@ static int ds__cpu_watch(uint64_t *host_progress) {
 /* If the program's threads have all ended without ending the process, as after pthread_exit of
    main, no thread is left that takes SIGTERM: then the monitor takes signals. Nothing tells of the
    end of a thread that has not called devstream, so the monitor looks at growing intervals while
-   no thread that has called it lives. Returns how long the monitor may sleep. */
+   no thread that has called it lives. The first look is late, since a look opens files and the
+   thread that starts the driver is not counted yet. Returns how long the monitor may sleep. */
 static uint64_t ds__cpu_watch_program(uint64_t *nap, uint64_t *next) {
     if (atomic_load(&ds__g.callers)) {
         *nap = 0;
@@ -7805,9 +7806,11 @@ static uint64_t ds__cpu_watch_program(uint64_t *nap, uint64_t *next) {
     uint64_t now = ds__now_ns();
     if (*nap && now < *next)
         return *next - now;
-    if (ds__os_program_ended())
+    if (*nap && ds__os_program_ended())
         ds__os_take_signals();
-    *nap = *nap < DS__CPU_PROGRAM_NS / 2 ? 2 * *nap + DS__CPU_TICK_NS : DS__CPU_PROGRAM_NS;
+    *nap = *nap ? 2 * *nap : DS__CPU_PROGRAM_NS / 8;
+    if (*nap > DS__CPU_PROGRAM_NS)
+        *nap = DS__CPU_PROGRAM_NS;
     *next = now + *nap;
     return *nap;
 }
