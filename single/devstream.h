@@ -5246,8 +5246,6 @@ static inline DS_MUST_USE ds_result ds_at_rng_fill(const char *file_, int line_,
 #include <stdlib.h>
 #include <string.h>
 
-#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
-
 enum { DS__CGROUP_PATH = 1024 };
 
 typedef struct ds__cgroup_limit {
@@ -5364,7 +5362,7 @@ static void ds__cgroup_climb(const char *root, const char *point, const char *to
 
 /* The smallest limits of all groups of the process. `root` stands before the paths of all files:
    "" except in tests. */
-DS__SEAM static ds__cgroup_limit ds__cgroup_limits(const char *root) {
+static ds__cgroup_limit ds__cgroup_limits(const char *root) {
     static const char *const controllers[] = { "cpu", "memory" };
     ds__cgroup_limit limit = { UINT64_MAX, UINT64_MAX };
     char line[4 * DS__CGROUP_PATH];
@@ -5436,6 +5434,7 @@ extern int madvise(void *at, size_t size, int advice);
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define DS__FOREVER UINT64_MAX
+#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
 
 #if defined(__SANITIZE_THREAD__)
 #define DS__SANITIZED 1
@@ -5710,9 +5709,9 @@ DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_
 #define DS__OS_THREAD_NAME "devstream" /* at most 15 characters */
 
 /* Prepares a thread of the library. It has a name by which ds__os_program_ended knows it, and it
-   takes no signals: handlers run on the threads of the program. Left open
-   are the C library's own (32 to 34: setuid asks every thread with one) and those of a fault,
-   which belong to the thread that has it. */
+   takes no signals: handlers run on the threads of the program. Left open are the C library's own
+   signals (32 to 34: setuid asks every thread with one) and those of a fault, which belong to the
+   thread that has it. */
 DS__SEAM static void ds__os_library_thread(void) {
     static const int
         open[] = { 32,           33,          34,          4 /* ILL */,   5 /* TRAP */,
@@ -8292,6 +8291,7 @@ typedef struct ds__cpu_worker {
 static struct {
     int devices;
     int workers;
+    size_t memory; /* bytes that this process may use: ds__os_memory, which reads files */
     int processors;
     int no_spin;
     int is_inline;
@@ -12515,8 +12515,6 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
     return handled;
 }
 
-/* A stream that captures is destroyed: the capture is over if it began there, else it is
-   spoiled. */
 /* Returns 1 if other streams of the capture come after all that the stream captured. Returns 0
    also if there is no memory to find out. The lock is held. */
 static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
@@ -12531,6 +12529,8 @@ static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
     return joined;
 }
 
+/* Takes a destroyed stream out of its capture. The capture is over if it began there, and invalid
+   if the stream was not joined. */
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
     ds__lock_take(&ds__g.capture_lock);
@@ -13766,7 +13766,7 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
         return r;
     /* whole pages, which are there when the call returns, as CUDA; a dry device has addresses */
     int touches = size >= DS__TOUCH_PAGE && !ds__cpu_is_dry(size);
-    if (size > SIZE_MAX - DS__TOUCH_PAGE || (touches && size > ds__os_memory()))
+    if (size > SIZE_MAX - DS__TOUCH_PAGE || (touches && size > ds__cpu.memory))
         *out = NULL;
     else if (size < DS__TOUCH_PAGE)
         *out = ds__cpu_memory(size);
@@ -14155,8 +14155,9 @@ static ds_result ds__cpu_start(void) {
     size_t memory = desc->memory_limit         ? desc->memory_limit
                     : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38
                                                : (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
+    ds__cpu.memory = ds__os_memory();
     for (size_t i = 0; i < n; i++)
-        ds__cpu.device[i].limit = memory ? memory : ds__os_memory();
+        ds__cpu.device[i].limit = memory ? memory : ds__cpu.memory;
     /* What the threads read is set before the first runs. All workers count as awake, so that no
        submission takes one that is starting for a missing one. */
     ds__cpu.workers = workers;
@@ -14220,7 +14221,6 @@ static void ds__cpu_stop(void) {
     memset(&ds__cpu, 0, sizeof ds__cpu);
 }
 
-/* A mark is the list of tokens of everything pending, ended by one without a stream. */
 /* Notes all pending work; NULL: no memory. */
 static ds__cpu_pending *ds__cpu_list_pending(void) {
     ds__cpu_pending *mark = ds__alloc(sizeof *mark);
@@ -20686,10 +20686,9 @@ static const ds__driver *ds__driver_of(ds_device d) {
     return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1];
 }
 
-/* pthread's destructor: no call into a driver, except for a wake-up; a later call of another
-   thread does the work. If
-   another destructor of the program still calls devstream on this thread, the thread gets a new
-   state. */
+/* Marks the state of an ended thread; a later call of another thread frees it. Calls no driver,
+   except for a wake-up. If another destructor of the program still calls devstream on this thread,
+   the thread gets a new state. */
 static void ds__thread_ends(void *thread) {
     ds__tls_forget(&ds__tls);
     ds__lock_take(&ds__g.lock);

@@ -60,10 +60,9 @@ static const ds__driver *ds__driver_of(ds_device d) {
     return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1];
 }
 
-/* pthread's destructor: no call into a driver, except for a wake-up; a later call of another
-   thread does the work. If
-   another destructor of the program still calls devstream on this thread, the thread gets a new
-   state. */
+/* Marks the state of an ended thread; a later call of another thread frees it. Calls no driver,
+   except for a wake-up. If another destructor of the program still calls devstream on this thread,
+   the thread gets a new state. */
 static void ds__thread_ends(void *thread) {
     ds__tls_forget(&ds__tls);
     ds__lock_take(&ds__g.lock);

@@ -288,8 +288,6 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
     return handled;
 }
 
-/* A stream that captures is destroyed: the capture is over if it began there, else it is
-   spoiled. */
 /* Returns 1 if other streams of the capture come after all that the stream captured. Returns 0
    also if there is no memory to find out. The lock is held. */
 static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
@@ -304,6 +302,8 @@ static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
     return joined;
 }
 
+/* Takes a destroyed stream out of its capture. The capture is over if it began there, and invalid
+   if the stream was not joined. */
 static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
     ds__capture *over = NULL;
     ds__lock_take(&ds__g.capture_lock);

@@ -91,8 +91,9 @@ static ds_result ds__cpu_start(void) {
     size_t memory = desc->memory_limit         ? desc->memory_limit
                     : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38
                                                : (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
+    ds__cpu.memory = ds__os_memory();
     for (size_t i = 0; i < n; i++)
-        ds__cpu.device[i].limit = memory ? memory : ds__os_memory();
+        ds__cpu.device[i].limit = memory ? memory : ds__cpu.memory;
     /* What the threads read is set before the first runs. All workers count as awake, so that no
        submission takes one that is starting for a missing one. */
     ds__cpu.workers = workers;
@@ -156,7 +157,6 @@ static void ds__cpu_stop(void) {
     memset(&ds__cpu, 0, sizeof ds__cpu);
 }
 
-/* A mark is the list of tokens of everything pending, ended by one without a stream. */
 /* Notes all pending work; NULL: no memory. */
 static ds__cpu_pending *ds__cpu_list_pending(void) {
     ds__cpu_pending *mark = ds__alloc(sizeof *mark);

@@ -26,7 +26,7 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
         return r;
     /* whole pages, which are there when the call returns, as CUDA; a dry device has addresses */
     int touches = size >= DS__TOUCH_PAGE && !ds__cpu_is_dry(size);
-    if (size > SIZE_MAX - DS__TOUCH_PAGE || (touches && size > ds__os_memory()))
+    if (size > SIZE_MAX - DS__TOUCH_PAGE || (touches && size > ds__cpu.memory))
         *out = NULL;
     else if (size < DS__TOUCH_PAGE)
         *out = ds__cpu_memory(size);

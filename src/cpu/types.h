@@ -283,6 +283,7 @@ typedef struct ds__cpu_worker {
 static struct {
     int devices;
     int workers;
+    size_t memory; /* bytes that this process may use: ds__os_memory, which reads files */
     int processors;
     int no_spin;
     int is_inline;

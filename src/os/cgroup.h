@@ -28,8 +28,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
-
 enum { DS__CGROUP_PATH = 1024 };
 
 typedef struct ds__cgroup_limit {
@@ -146,7 +144,7 @@ static void ds__cgroup_climb(const char *root, const char *point, const char *to
 
 /* The smallest limits of all groups of the process. `root` stands before the paths of all files:
    "" except in tests. */
-DS__SEAM static ds__cgroup_limit ds__cgroup_limits(const char *root) {
+static ds__cgroup_limit ds__cgroup_limits(const char *root) {
     static const char *const controllers[] = { "cpu", "memory" };
     ds__cgroup_limit limit = { UINT64_MAX, UINT64_MAX };
     char line[4 * DS__CGROUP_PATH];

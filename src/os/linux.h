@@ -46,6 +46,7 @@ extern int madvise(void *at, size_t size, int advice);
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define DS__FOREVER UINT64_MAX
+#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
 
 #if defined(__SANITIZE_THREAD__)
 #define DS__SANITIZED 1
@@ -320,9 +321,9 @@ DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_
 #define DS__OS_THREAD_NAME "devstream" /* at most 15 characters */
 
 /* Prepares a thread of the library. It has a name by which ds__os_program_ended knows it, and it
-   takes no signals: handlers run on the threads of the program. Left open
-   are the C library's own (32 to 34: setuid asks every thread with one) and those of a fault,
-   which belong to the thread that has it. */
+   takes no signals: handlers run on the threads of the program. Left open are the C library's own
+   signals (32 to 34: setuid asks every thread with one) and those of a fault, which belong to the
+   thread that has it. */
 DS__SEAM static void ds__os_library_thread(void) {
     static const int
         open[] = { 32,           33,          34,          4 /* ILL */,   5 /* TRAP */,

@@ -147,8 +147,6 @@ static void become_late(long number, const void *word, int futex) {
     }
 }
 
-static atomic_int membarriers;
-
 /* As the C library's: it takes six, however many there are. */
 __attribute__((no_sanitize("address"), no_sanitize("thread"))) static long late_syscall(long number,
                                                                                         ...) {
@@ -158,8 +156,6 @@ __attribute__((no_sanitize("address"), no_sanitize("thread"))) static long late_
     for (int i = 0; i < 6; i++)
         a[i] = va_arg(list, long);
     va_end(list);
-    if (number == SYS_membarrier)
-        membarriers++;
     long r = syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     int error = errno;
     become_late(number, (const void *)a[0], (int)a[1]);
@@ -1328,66 +1324,8 @@ static void test_a_fill_while_cuda_begins_a_capture_is_one_of_the_graph(void **s
 }
 #endif
 
-/* ---- Reclaim --------------------------------------------------------------------------------- */
-
-static void destroy_many_events_and_streams(void) {
-    enum { N = 10 * DS__RECLAIM_BATCH };
-
-    ds_event e;
-    ds_stream s;
-    ok(ds_event_create(0, NULL, &e));
-    ok(ds_event_destroy(e));
-    int before = membarriers;
-
-    for (int i = 0; i < N; i++) {
-        ok(ds_event_create(0, NULL, &e));
-        ok(ds_event_destroy(e));
-    }
-    holds(membarriers - before >= 1 && membarriers - before <= N / DS__RECLAIM_BATCH);
-
-    before = membarriers;
-    for (int i = 0; i < N; i++) {
-        ok(ds_stream_create(NULL, &s));
-        ok(ds_stream_destroy(s));
-    }
-    holds(membarriers - before >= 1 && membarriers - before <= N / DS__RECLAIM_BATCH + 1);
-    ok(ds_shutdown());
-}
-
-/* A membarrier costs half a microsecond, ten times as much as the rest of the call. */
-static void test_destroyed_events_and_streams_share_a_membarrier(void **state) {
-    (void)state;
-    run_alone(destroy_many_events_and_streams);
-}
-
-static void count_release(void *user) {
-    ++*(int *)user;
-}
-
-static void destroy_wrappers(void) {
-    int released = 0;
-    ds_stream own, s;
-    ds_stream_native native;
-    ok(ds_stream_create(NULL, &own));
-    ok(ds_stream_export(own, &native));
-    for (int i = 1; i <= 3; i++) {
-        ok(ds_stream_wrap(&native, DS_BORROW, count_release, &released, &s));
-        ok(ds_stream_destroy(s));
-        holds(released == i);
-    }
-    ok(ds_stream_destroy(own));
-    ok(ds_shutdown());
-}
-
-static void test_a_release_function_does_not_wait_for_a_batch(void **state) {
-    (void)state;
-    run_alone(destroy_wrappers);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_destroyed_events_and_streams_share_a_membarrier),
-        cmocka_unit_test(test_a_release_function_does_not_wait_for_a_batch),
         cmocka_unit_test(test_a_thread_that_never_called_may_end_it),
         cmocka_unit_test(test_a_thread_of_before_the_end_may_find_another_that_is_gone),
 #ifdef DEVSTREAM_CUDA
