@@ -36,19 +36,22 @@ mutate() { # FOLDER
         (cd "$1" && GIT_CEILING_DIRECTORIES=$work git apply -p1 diff 2>/dev/null)
 }
 
-# Runs tests until one fails, which `caught` names then: the program is ended there, since the next test may hang on what that one left locked.
+# Runs tests until one fails, which `caught` names then: the processes are ended there, since the next test may
+# hang on what that one left locked.
 run() { # PROGRAM [PART]; fails when no test was run
-    local out status ran failed running
-    out=$({ timeout -k 5 300 stdbuf -oL "$@" 2>&1 & echo "process $!"; wait $!; echo "status $?"; } | awk '
-        $1 == "process" && !process { process = $2 }
-        $1 == "status" { status = $2 }
-        /^\[ RUN      \]/ { ran++; running = $4 }
-        /^\[       OK \]/ { running = "the end" }
-        /^\[  (FAILED|ERROR)  *\] test_/ && !failed { failed = $4; system("kill " process " 2>/dev/null") }
-        END { print ran + 0, failed ? failed : "-", running ? running : "the start"; print status }')
-    { read -r ran failed running; read -r status; } <<<"$out"
-    if [ "$failed" != - ]; then caught=$failed
-    elif [ "$status" -ne 0 ]; then caught="$running (ended with $status)"; fi
+    local process='' status=0 ran=0 failed='' running='the start' line
+    while read -r line; do
+        case $line in
+        "process "*) process=${line#* } ;;
+        "status "*) status=${line#* } && break ;;
+        "[ RUN      ] "*) ran=$((ran + 1)) running=${line#*] } ;;
+        "[       OK ] "*) running='the end' ;;
+        "[  FAILED  ] test_"* | "[  ERROR   ] test_"*) failed=${line#*] } && break ;;
+        esac
+    done < <(timeout -k 5 300 stdbuf -oL "$@" 2>&1 & echo "process $!"; wait $!; echo "status $?")
+    kill -KILL -- "-$process" 2>/dev/null # timeout has a group of its own
+    if [ -n "$failed" ]; then caught=${failed%% *}
+    elif [ "$status" -ne 0 ]; then caught="${running%% *} (ended with $status)"; fi
     [ -n "$caught" ] || [ "$ran" -gt 0 ]
 }
 
