@@ -276,6 +276,11 @@ static void test_what_is_wrong_with_a_text_is_said_with_line_and_word(void **sta
     says("device\n", "line 1, word 2");
     says("device a a\n", "already");
     says("device a3..1\n", "line 1, word 2");
+    says("device a0 b\nlink a0 b pcie\npeer a0..-2 b off\n", "line 3, word 2 (\"a0..-2\")");
+    says("device a0..-9999 b\n", "line 1, word 2");
+    says("device a0..+1\n", "line 1, word 2");
+    says("device a0..4294967296\n", "line 1, word 2");
+    says("device a0..\n", "line 1, word 2");
     says("device a\nlink a b pcie\n", "line 2, word 3 (\"b\")");
     says("device a b\nlink a b cable\n", "line 2, word 4 (\"cable\")");
     says("device a b\nlink a b pcie 12\n", "line 2, word 5 (\"12\")");
