@@ -919,6 +919,25 @@ static void test_topologies_return_memory_to_their_allocator(void **state) {
     assert_int_equal(kept_bytes, 0);
 }
 
+/* A route has room for as many wires as it can have, not for one of each device. The peer lines
+   name every pair three times. */
+static void test_the_memory_of_a_topology_grows_with_its_pairs(void **state) {
+    (void)state;
+    ds_init_desc counted = { .allocator = { count_alloc, count_free, NULL } };
+    ds_topology *t;
+
+    harness_restart(&counted);
+    ok(ds_topology_parse("device d0..199\nswitch s\nlink d0..199 s pcie\npeer d0..199 d0..199 on\n"
+                         "peer d0..199 d0..199 push 5GB/s\npeer d0..199 d0..199 both 6GB/s\n",
+                         &t));
+    size_t bytes = kept_bytes;
+    ds_topology_free(t);
+    bytes -= kept_bytes;
+    harness_restart(NULL);
+
+    assert_in_range(bytes, 1, 500 * 200 * 200);
+}
+
 const struct CMUnitTest tests_comm_plans[] = {
     DS_TEST(test_plans_of_the_devices_that_are_here, "comm: plans"),
     DS_TEST(test_plans_of_described_machines, "comm: plans"),
@@ -934,5 +953,6 @@ const struct CMUnitTest tests_comm_plans[] = {
     DS_TEST(test_many_tensors_by_plan_reach_every_result_of_one_device, "comm: plans"),
     DS_TEST(test_a_plan_for_one_tensor_is_refused, "comm: plans"),
     DS_TEST(test_topologies_return_memory_to_their_allocator, "comm: plans"),
+    DS_TEST(test_the_memory_of_a_topology_grows_with_its_pairs, "comm: plans"),
 };
 const size_t tests_comm_plans_count = sizeof tests_comm_plans / sizeof *tests_comm_plans;
