@@ -36,7 +36,8 @@ typedef struct ds_log_item {
 typedef void (*ds_log_fn)(const ds_log_item *item, void *user);
 
 /** Where devstream takes its own bookkeeping memory from (not device memory). Both or neither
-    must be set. */
+    must be set. Topologies outlive ds_shutdown: they and their plans return their memory to the
+    allocator that they were made with, so it must stay valid until ds_topology_free. */
 typedef struct ds_allocator {
     /** NULL means malloc; returns NULL when out of memory */
     void *(*alloc_fn)(size_t size, void *user);

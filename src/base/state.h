@@ -105,13 +105,19 @@ static void *ds__alloc(size_t size) {
     return ptr;
 }
 
-static void ds__release(void *ptr) {
+/* Returns memory to the allocator that it was taken from. Objects that outlive ds_shutdown keep a
+   copy of ds__g.desc.allocator for it. */
+static void ds__release_to(const ds_allocator *allocator, void *ptr) {
     if (!ptr)
         return;
-    if (ds__g.desc.allocator.free_fn)
-        ds__g.desc.allocator.free_fn(ptr, ds__g.desc.allocator.user);
+    if (allocator->free_fn)
+        allocator->free_fn(ptr, allocator->user);
     else
         free(ptr);
+}
+
+static void ds__release(void *ptr) {
+    ds__release_to(&ds__g.desc.allocator, ptr);
 }
 
 static void ds__log(ds_log_level level, int id, const char *text) {

@@ -221,6 +221,7 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     char path[48];
     char mine[48];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    errno = 0; /* a link to another file can be read, which leaves errno as it was */
     if (!ds__os_is_memfd(path, cookie)) { /* so that nothing else is opened: it might be a device */
         if (errno != EACCES && errno != EPERM)
             errno = ENOENT;

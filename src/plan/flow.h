@@ -5,8 +5,7 @@
    them for sums over many ranks.
 
    Invariants: an empty flow is not added. Trees are named by their index in d->tree. In
-   ds__flows_leads each group, or part of a group, must have at least one lead; `split` must
-   allow for that.
+   ds__flows_leads each group, or part of a group, has at least one lead.
    Locks: none.
    Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_FLOW_H
@@ -70,7 +69,7 @@ static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split
 /* Many ranks: slices are summed in the order of the list from group to group, each by the leads
    that have the same seat, and go on from the last one. The root of a reduce leads nothing,
    since it gets all results. A group may be cut into several: then there are fewer slices, hence
-   fewer copies for as many pieces. */
+   fewer copies for as many pieces. Returns 0 if a part of the largest group has no lead. */
 static int ds__flows_leads(ds__draft *d, int split) {
     static const ds__algo star = { NULL, DS__WITH_TREES, DS__ROOTED, 1,
                                    1,    1 << 20,        1,          DS__GROUPS_CHAIN };
@@ -81,6 +80,8 @@ static int ds__flows_leads(ds__draft *d, int split) {
     int rooted = w->what == DS_REDUCE;
     int run = d->largest / split;
     int n = run - rooted;
+    if (n < 1)
+        return 0;
     int each = p / n;
     int spare = rooted ? seat[w->root] % run : n;
     ds__algo level = { NULL, DS__WITH_TREES, DS__IN_LIST, 1, n, 1, 0, 0 };

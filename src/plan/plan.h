@@ -5,7 +5,8 @@
    equal request returns the same plan.
 
    Invariants: a plan never changes and lives until ds_topology_free frees its topology
-   (ds__plans_forget). A plan is identified by the topology's id and all members of the
+   (ds__plans_forget), also after ds_shutdown. Its memory returns to the allocator that it was made
+   with, which may not be the topology's. A plan is identified by the topology's id and all members of the
    description. Of the steps that a step waits for, the plan names only the last one of each
    lane.
    Locks: takes ds__c.lock to read and change the list; ds__planned_find expects it. The search
@@ -86,11 +87,12 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
 static void ds__planned_free(ds__planned *o) {
     if (!o)
         return;
-    ds__release((void *)(uintptr_t)o->plan.step);
-    ds__release((void *)(uintptr_t)o->plan.spot);
-    ds__release((void *)(uintptr_t)o->plan.before);
-    ds__release((void *)(uintptr_t)o->plan.scratch);
-    ds__release(o);
+    ds_allocator allocator = o->allocator; /* `o` is freed too */
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.step);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.spot);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.before);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.scratch);
+    ds__release_to(&allocator, o);
 }
 
 static void ds__plans_forget(const ds_topology *t) {
@@ -140,6 +142,8 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     s.best.scratch = ds__alloc(n * sizeof *s.best.scratch);
     s.now.place = ds__alloc(DS__PLACES * n * sizeof *s.now.place);
     s.out = ds__alloc(sizeof *s.out);
+    if (s.out)
+        s.out->allocator = ds__g.desc.allocator;
     double *need = ds__alloc(n * sizeof *need);
     char *from = ds__alloc(n);
     ds_result r = DS_OK;

@@ -33,6 +33,7 @@ typedef struct ds__planned {
     ds_plan plan; /* first: the user's pointer */
     struct ds__planned *next;
     uint64_t topology;
+    ds_allocator allocator; /* of all its memory */
     ds_plan_desc asked;
     char algorithm[16]; /* of what was asked for; empty: none */
 

@@ -118,7 +118,9 @@ static int ds__search_all(ds__search *s) {
             for (int w = 1; w <= DS__PLAN_WAYS && w <= largest; w++) {
                 if (w != largest && w != largest - 1 && (w & (w - 1)))
                     continue;
-                DS__TRY("islands", DS__WITH_TREES, DS__IN_LIST, level, w, all, 1, shape);
+                /* with many ranks the arity is the number of parts of a group */
+                DS__TRY("islands", DS__WITH_TREES, DS__IN_LIST, level, w,
+                        p > DS__PLAN_LARGE ? w : all, 1, shape);
                 DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, w, w >= largest - 1 ? all : w,
                         0, shape);
             }

@@ -17,6 +17,7 @@
 #define DS__TENSOR_TENSOR_H
 
 #include "../core/init.h"
+#include "../core/host_func.h"
 #include "../core/stream.h"
 #include "../core/dtype.h"
 #include "../alloc/util.h"
@@ -200,21 +201,23 @@ DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, d
     return r < 0 ? r : ds__tensor_like(&d, stream, out);
 }
 
+static ds_result ds__wrap_read(const ds_tensor *tensor, unsigned flags, ds_tensor **out,
+                               ds__dims *d) {
+    DS__REQUIRE(out, "out is NULL");
+    DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY), "unknown flags %#x", flags);
+    ds_result r = ds__comm_setup();
+    return r < 0 ? r : ds__tensor_read(tensor, "the tensor", -1, d);
+}
+
 DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
                                 void (*release_fn)(void *user), void *user, ds_tensor **out) {
     ds__dims d;
-    ds_result r = DS_OK;
     if (out)
         *out = NULL;
-    DS__ENTER("ds_tensor_wrap");
-    if (!out)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
-    else if (flags & ~(unsigned)DS_TENSOR_READ_ONLY)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "unknown flags %#x", flags);
-    if (r == DS_OK)
-        r = ds__comm_setup();
-    if (r == DS_OK)
-        r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__enter("ds_tensor_wrap");
+    if (r < 0)
+        return ds__refuse_payload(r, user, release_fn);
+    r = ds__wrap_read(tensor, flags, out, &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(DS__OF_OTHERS, user, release_fn) : NULL;
     if (storage)
         return ds__tensor_new(&d, storage, flags, out);

@@ -7,7 +7,8 @@
    Invariants: names are unique and have at most 31 characters. There are at most
    DS__TOPOLOGY_MAX nodes. Rank i is the i-th added device, and the id is unique in the process.
    All devices must be added before the first peer line, because such a line names the host by
-   the number of devices. After a failure the topology may be incomplete and must be freed.
+   the number of devices. After a failure the topology may be incomplete and must be freed. A
+   topology outlives ds_shutdown; its memory returns to the allocator that it was made with.
    Locks: ds_topology_free takes ds__c.lock to remove the plans of the topology
    (ds__plans_forget).
    Threads: a topology under construction belongs to one thread. ds_topology_free and
@@ -79,6 +80,7 @@ static ds_topology *ds__topology_new(void) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
         return NULL;
     }
+    t->allocator = ds__g.desc.allocator;
     t->engines = 3;
     t->start_ns = 1500;
     t->latency_ns = 6000;
@@ -96,22 +98,24 @@ static void ds__plans_forget(const ds_topology *t);
 DSDEF void(ds_topology_free)(ds_topology *t) {
     if (!t)
         return;
+    ds_allocator allocator = t->allocator; /* `t` is freed too */
+    const ds_allocator *from = &allocator;
     ds__plans_forget(t);
-    ds__release(t->node);
-    ds__release(t->link);
-    ds__release(t->wire);
-    ds__release(t->rank);
+    ds__release_to(from, t->node);
+    ds__release_to(from, t->link);
+    ds__release_to(from, t->wire);
+    ds__release_to(from, t->rank);
     for (int level = 0; level < 3; level++)
-        ds__release(t->group[level]);
-    ds__release(t->island);
-    ds__release(t->route);
-    ds__release(t->hop);
+        ds__release_to(from, t->group[level]);
+    ds__release_to(from, t->island);
+    ds__release_to(from, t->route);
+    ds__release_to(from, t->hop);
 #ifndef DEVSTREAM_NO_CPU
-    ds__release(t->way);
+    ds__release_to(from, t->way);
 #endif
-    ds__release(t->peer);
-    ds__release(t->device);
-    ds__release(t);
+    ds__release_to(from, t->peer);
+    ds__release_to(from, t->device);
+    ds__release_to(from, t);
 }
 
 DSDEF int(ds_topology_size)(const ds_topology *t) {

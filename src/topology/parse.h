@@ -70,6 +70,15 @@ static int ds__quantity(const char *s, double *out) {
     return 0;
 }
 
+/* Reads a number of 1 to 4 digits, without a sign. Returns the text behind it, or NULL. */
+static const char *ds__tdigits(const char *s, int *out) {
+    int digits = 0;
+    *out = 0;
+    for (; *s >= '0' && *s <= '9' && digits < 5; s++, digits++)
+        *out = *out * 10 + (*s - '0');
+    return digits >= 1 && digits <= 4 ? s : NULL;
+}
+
 /* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers
    are not in order. */
 static int ds__tname(const char *word, int k, char *out, size_t size) {
@@ -83,15 +92,17 @@ static int ds__tname(const char *word, int k, char *out, size_t size) {
     }
     while (stem && word[stem - 1] >= '0' && word[stem - 1] <= '9')
         stem--;
-    unsigned first = 0;
-    unsigned last = 0;
-    int end = 0;
-    if (sscanf(word + stem, "%4u..%4u%n", &first, &last, &end) != 2 || word[stem + (size_t)end] ||
-        last < first)
+    int first;
+    int last;
+    const char *end = ds__tdigits(word + stem, &first);
+    if (end != dots)
+        return 0;
+    end = ds__tdigits(dots + 2, &last);
+    if (!end || *end || last < first)
         return 0;
     memcpy(out, word, stem);
-    snprintf(out + stem, size - stem, "%u", first + (unsigned)k);
-    return (int)(last - first) + 1;
+    snprintf(out + stem, size - stem, "%d", first + k);
+    return last - first + 1;
 }
 
 static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {

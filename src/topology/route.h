@@ -5,9 +5,9 @@
    groups.
 
    Invariants: nodes, links and peer lines are complete. If several peer lines set the same value
-   of a pair, the last line counts. A route has room for nodes + 2 wires. A measured rate below
-   that of the links adds a wire to one route. A measured rate of both directions at once adds
-   one wire to two routes. Every device reaches every other directly or through the host, or
+   of a pair, the last line counts. A route has room for one wire more than there are switches
+   and sockets, and for two measured ones. A measured rate below that of the links adds a wire to
+   one route. A measured rate of both directions at once adds one wire to two routes. Every device reaches every other directly or through the host, or
    ds__routes_make fails.
    Locks: none.
    Threads: the thread that constructs the topology. */
@@ -110,10 +110,90 @@ static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
     return 1;
 }
 
+/* Values that peer lines give for one pair. */
+typedef struct ds__pair_rates {
+    double push;
+    double pull;
+    int both; /* the last line with a rate of both directions at once, plus 1 */
+} ds__pair_rates;
+
+/* Reads the peer lines once: an array with an element for each route. NULL: no memory. */
+static ds__pair_rates *ds__pair_rates_read(ds_topology *t) {
+    size_t p = (size_t)t->devices + 1;
+    ds__pair_rates *rates = ds__alloc(p * p * sizeof *rates);
+    for (int i = 0; rates && i < t->peers; i++) {
+        const struct ds__tpeer *e = &t->peer[i];
+        ds__troute *r = ds__route_of(t, e->from, e->to);
+        ds__pair_rates *pair = &rates[r - t->route];
+        if (e->what == 'k')
+            r->direct = r->only == e->kind;
+        else if (e->what == '0' || e->what == '1')
+            r->direct = e->what == '1';
+        else if (e->what == 'u')
+            pair->push = e->rate;
+        else if (e->what == 'd')
+            pair->pull = e->rate;
+        else if (e->what == 'l' && r->hops)
+            r->latency_ns = (int64_t)e->rate;
+        else if (e->what == 'b')
+            pair->both = i + 1;
+    }
+    return rates;
+}
+
+/* Applies the peer lines to the routes. */
+static ds_result ds__routes_peers(ds_topology *t) {
+    ds__pair_rates *rates = ds__pair_rates_read(t);
+    int routes = (t->devices + 1) * (t->devices + 1);
+    int ok = rates != NULL;
+    if (!rates)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
+    for (int i = 0; i < routes && ok; i++) {
+        ds__troute *r = &t->route[i];
+        double push = rates[i].push;
+        double pull = rates[i].pull;
+        if (!r->hops) {
+            r->direct = 0;
+            continue;
+        }
+        if (push <= 0 || push > r->rate)
+            push = r->rate;
+        if (pull <= 0 || pull > r->rate)
+            pull = r->rate;
+        r->push = push > pull;
+        double rate = r->push ? push : pull;
+        if (rate < r->rate)
+            ok = ds__route_wire(t, r, rate);
+    }
+    /* measured in both directions at once: one wire of two routes */
+    for (int i = 0; i < t->peers && ok; i++) {
+        const struct ds__tpeer *e = &t->peer[i];
+        ds__troute *there = ds__route_of(t, e->from, e->to);
+        ds__troute *back = ds__route_of(t, e->to, e->from);
+        if (e->what != 'b' || rates[there - t->route].both != i + 1 || e->from > e->to ||
+            !there->hops || !back->hops || e->rate >= there->rate + back->rate)
+            continue;
+        double alone = there->rate > back->rate ? there->rate : back->rate;
+        ok = ds__route_wire(t, there, e->rate > alone ? e->rate : alone);
+        if (ok)
+            t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
+    }
+    ds__release(rates);
+    return ok ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* The most wires of a route: only switches and sockets forward, and the host ends a way. */
+static int ds__route_most(const ds_topology *t) {
+    int most = 1 + 2; /* and a wire for each of two measures */
+    for (int i = 0; i < t->nodes; i++)
+        most += t->node[i].kind == DS__NODE_SWITCH || t->node[i].kind == DS__NODE_SOCKET;
+    return most;
+}
+
 /* The table of routes, when nodes, links and peers are known. */
 static ds_result ds__routes_make(ds_topology *t) {
     int p = t->devices + 1;
-    int most = t->nodes + 2; /* and a wire for each of two measures */
+    int most = ds__route_most(t);
     ds__way *way = ds__alloc((size_t)t->nodes * sizeof *way);
     for (int level = 0; level < 3; level++) {
         t->group[level] = ds__alloc((size_t)p * sizeof **t->group);
@@ -162,59 +242,8 @@ static ds_result ds__routes_make(ds_topology *t) {
         }
     }
     ds__release(way);
-    for (int i = 0; i < t->peers; i++) {
-        const struct ds__tpeer *e = &t->peer[i];
-        ds__troute *r = ds__route_of(t, e->from, e->to);
-        if (e->what == 'k')
-            r->direct = r->only == e->kind;
-        else if (e->what == '0' || e->what == '1')
-            r->direct = e->what == '1';
-    }
-    for (int i = 0; i < p; i++) /* measured: what the faster side can do */
-        for (int k = 0; k < p; k++) {
-            double push = 0;
-            double pull = 0;
-            ds__troute *r = ds__route_of(t, i, k);
-            if (!r->hops) {
-                r->direct = 0;
-                continue;
-            }
-            for (int n = 0; n < t->peers; n++) {
-                const struct ds__tpeer *e = &t->peer[n];
-                if (e->from != i || e->to != k)
-                    continue;
-                if (e->what == 'u')
-                    push = e->rate;
-                if (e->what == 'd')
-                    pull = e->rate;
-                if (e->what == 'l')
-                    r->latency_ns = (int64_t)e->rate;
-            }
-            if (push <= 0 || push > r->rate)
-                push = r->rate;
-            if (pull <= 0 || pull > r->rate)
-                pull = r->rate;
-            r->push = push > pull;
-            double rate = r->push ? push : pull;
-            if (rate < r->rate && !ds__route_wire(t, r, rate))
-                return DS_ERR_OUT_OF_MEMORY;
-        }
-    /* measured in both directions at once: one wire of two routes */
-    for (int i = 0; i < t->peers; i++) {
-        const struct ds__tpeer *e = &t->peer[i];
-        ds__troute *there = ds__route_of(t, e->from, e->to);
-        ds__troute *back = ds__route_of(t, e->to, e->from);
-        int again = 0; /* the last line counts, as above */
-        for (int n = i + 1; n < t->peers && e->what == 'b'; n++)
-            again |= t->peer[n].what == 'b' && t->peer[n].from == e->from && t->peer[n].to == e->to;
-        if (e->what != 'b' || again || e->from > e->to || !there->hops || !back->hops ||
-            e->rate >= there->rate + back->rate)
-            continue;
-        double alone = there->rate > back->rate ? there->rate : back->rate;
-        if (!ds__route_wire(t, there, e->rate > alone ? e->rate : alone))
-            return DS_ERR_OUT_OF_MEMORY;
-        t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
-    }
+    if (ds__routes_peers(t) < 0)
+        return DS_ERR_OUT_OF_MEMORY;
     /* who is not reached directly must be reached through the host */
     for (int i = 0; i < t->devices; i++)
         for (int k = 0; k < t->devices; k++)

@@ -893,6 +893,51 @@ static void test_a_plan_for_one_tensor_is_refused(void **state) {
     finish_comm();
 }
 
+/* A topology outlives ds_shutdown, and the next start may have another allocator: each piece of
+   memory goes back where it came from. */
+static void test_topologies_return_memory_to_their_allocator(void **state) {
+    (void)state;
+    ds_init_desc counted = { .allocator = { count_alloc, count_free, NULL } };
+    ds_plan_desc first = { .what = DS_ALL_REDUCE, .bytes = 4096 };
+    ds_plan_desc second = { .what = DS_BROADCAST, .bytes = 4096 };
+    ds_topology *of_malloc, *of_counted;
+    const ds_plan *plan;
+
+    harness_restart(NULL);
+    ok(ds_topology_parse("device a b\nlink a b nvlink\n", &of_malloc));
+    ok(ds_plan_make(of_malloc, &first, &plan));
+    harness_restart(&counted);
+    ok(ds_topology_parse("device a b\nlink a b nvlink\n", &of_counted));
+    ok(ds_plan_make(of_counted, &first, &plan));
+    ok(ds_plan_make(of_malloc, &second, &plan));
+    ds_topology_free(of_malloc);
+    harness_restart(NULL);
+    assert_true(kept_bytes > 0);
+    ok(ds_plan_make(of_counted, &second, &plan));
+    ds_topology_free(of_counted);
+
+    assert_int_equal(kept_bytes, 0);
+}
+
+/* A route has room for as many wires as it can have, not for one of each device. The peer lines
+   name every pair three times. */
+static void test_the_memory_of_a_topology_grows_with_its_pairs(void **state) {
+    (void)state;
+    ds_init_desc counted = { .allocator = { count_alloc, count_free, NULL } };
+    ds_topology *t;
+
+    harness_restart(&counted);
+    ok(ds_topology_parse("device d0..199\nswitch s\nlink d0..199 s pcie\npeer d0..199 d0..199 on\n"
+                         "peer d0..199 d0..199 push 5GB/s\npeer d0..199 d0..199 both 6GB/s\n",
+                         &t));
+    size_t bytes = kept_bytes;
+    ds_topology_free(t);
+    bytes -= kept_bytes;
+    harness_restart(NULL);
+
+    assert_in_range(bytes, 1, 500 * 200 * 200);
+}
+
 const struct CMUnitTest tests_comm_plans[] = {
     DS_TEST(test_plans_of_the_devices_that_are_here, "comm: plans"),
     DS_TEST(test_plans_of_described_machines, "comm: plans"),
@@ -907,5 +952,7 @@ const struct CMUnitTest tests_comm_plans[] = {
     DS_TEST(test_what_cannot_follow_a_plan, "comm: plans"),
     DS_TEST(test_many_tensors_by_plan_reach_every_result_of_one_device, "comm: plans"),
     DS_TEST(test_a_plan_for_one_tensor_is_refused, "comm: plans"),
+    DS_TEST(test_topologies_return_memory_to_their_allocator, "comm: plans"),
+    DS_TEST(test_the_memory_of_a_topology_grows_with_its_pairs, "comm: plans"),
 };
 const size_t tests_comm_plans_count = sizeof tests_comm_plans / sizeof *tests_comm_plans;

@@ -448,6 +448,27 @@ static void test_a_wrapped_tensor_tells_its_owner_when_it_is_over(void **state) 
     assert_int_equal(p.destroyed, 4);
 }
 
+static void wrap_inside(void *user) {
+    payload *p = user;
+    ds_tensor d = ds_tensor_of(numbers, host(), ds_int32(), 1, SHAPE(100)), *t;
+    p->status = ds_tensor_wrap(&d, 0, payload_destroy, p, &t);
+}
+
+/* A call inside of a host function is refused, and the owner is told as after other failures. */
+static void test_a_wrap_refused_in_a_host_function_tells_the_owner(void **state) {
+    (void)state;
+    payload p = { 0 };
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0) }, &s));
+
+    ok(ds_launch_host_func(s, wrap_inside, &p, NULL));
+    ok(ds_stream_synchronize(s));
+
+    assert_int_equal(p.status, DS_ERR_NOT_PERMITTED);
+    assert_int_equal(p.destroyed, 1);
+    ok(ds_stream_destroy(s));
+}
+
 /* ---- views ---- */
 
 static void test_views_show_the_elements_that_python_would(void **state) {
@@ -988,6 +1009,7 @@ const struct CMUnitTest tests_tensors[] = {
     DS_TEST(test_a_tensor_like_another_keeps_the_order_of_its_dimensions, "tensors: memory format"),
     DS_TEST(test_memory_stays_as_long_as_a_view_of_it, "tensors: memory"),
     DS_TEST(test_a_wrapped_tensor_tells_its_owner_when_it_is_over, "tensors: memory"),
+    DS_TEST(test_a_wrap_refused_in_a_host_function_tells_the_owner, "tensors: memory"),
     DS_TEST(test_views_show_the_elements_that_python_would, "tensors: views"),
     DS_TEST(test_a_view_of_another_shape, "tensors: views"),
     DS_TEST(test_random_views_agree_with_copies, "tensors: views"),

@@ -54,9 +54,26 @@ static void test_a_stream_takes_one_lane_for_all_its_imports(void **state) {
     ok(ds_shutdown());
 }
 
+/* The exporter has closed its memory and has the descriptor for another file now. An earlier error
+   of the thread must not look like a missing permission. */
+static void test_another_file_at_the_descriptor_is_no_refusal(void **state) {
+    (void)state;
+    int fd = open("/dev/null", O_RDWR);
+    assert_true(fd >= 0);
+    errno = EACCES;
+
+    int got = ds__os_memfd_open((int)getpid(), fd, 1, 4096);
+
+    int error = errno;
+    close(fd);
+    assert_int_equal(got, -1);
+    assert_int_equal(error, ENOENT);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_stream_takes_one_lane_for_all_its_imports),
+        cmocka_unit_test(test_another_file_at_the_descriptor_is_no_refusal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -276,6 +276,11 @@ static void test_what_is_wrong_with_a_text_is_said_with_line_and_word(void **sta
     says("device\n", "line 1, word 2");
     says("device a a\n", "already");
     says("device a3..1\n", "line 1, word 2");
+    says("device a0 b\nlink a0 b pcie\npeer a0..-2 b off\n", "line 3, word 2 (\"a0..-2\")");
+    says("device a0..-9999 b\n", "line 1, word 2");
+    says("device a0..+1\n", "line 1, word 2");
+    says("device a0..4294967296\n", "line 1, word 2");
+    says("device a0..\n", "line 1, word 2");
     says("device a\nlink a b pcie\n", "line 2, word 3 (\"b\")");
     says("device a b\nlink a b cable\n", "line 2, word 4 (\"cable\")");
     says("device a b\nlink a b pcie 12\n", "line 2, word 5 (\"12\")");
@@ -556,6 +561,15 @@ static void test_random_machines_sizes_and_roots(void **state) {
    one link, three, groups of different sizes, a shared host. */
 #define ISLANDS(more) \
     "device d0..39\nswitch a b net\nlink d0..19 a nvswitch\nlink d20..39 b nvswitch\n" more
+/* 17 groups of two */
+#define ISLANDS_OF_TWO                                                                   \
+    "device d0..33\nswitch s0..16 net\nlink d0..1 s0 nvswitch\nlink d2..3 s1 nvswitch\n" \
+    "link d4..5 s2 nvswitch\nlink d6..7 s3 nvswitch\nlink d8..9 s4 nvswitch\n"           \
+    "link d10..11 s5 nvswitch\nlink d12..13 s6 nvswitch\nlink d14..15 s7 nvswitch\n"     \
+    "link d16..17 s8 nvswitch\nlink d18..19 s9 nvswitch\nlink d20..21 s10 nvswitch\n"    \
+    "link d22..23 s11 nvswitch\nlink d24..25 s12 nvswitch\nlink d26..27 s13 nvswitch\n"  \
+    "link d28..29 s14 nvswitch\nlink d30..31 s15 nvswitch\nlink d32..33 s16 nvswitch\n"  \
+    "link s0..16 net network\n"
 static const char *const large[] = {
     "device d0..35\nswitch nv\nlink d0..35 nv nvswitch\n",
     ISLANDS("link d0..39 net network\n"),
@@ -582,6 +596,39 @@ static void test_many_ranks(void **state) {
                                                  i == 3 ? any(4) : 0 });
         ds_topology_free(t);
     }
+}
+
+/* Algorithms that are asked for do every collective that they can do with more than 32 ranks. Of
+   sums, "islands" must be there, also for a reduce, whose root leads nothing. */
+static void test_algorithms_asked_for_with_many_ranks(void **state) {
+    static const char *const texts[] = { ISLANDS("link a b network\n"), ISLANDS_OF_TWO };
+    size_t sums[DS_COLLECTIVE_COUNT] = { 0 };
+    (void)state;
+    for (size_t m = FEWER ? 1 : 0; m < sizeof texts / sizeof texts[0]; m++) {
+        ds_topology *t = machine(texts[m]);
+        size_t ranks = (size_t)ds_topology_size(t);
+        for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
+            for (size_t a = 1; a < sizeof algorithms / sizeof algorithms[0]; a++)
+                for (int order = 0; order < (FEWER ? 1 : 3); order++) {
+                    const ds_plan *p;
+                    ds_plan_desc d = { .what = (ds_collective)what,
+                                       .bytes = ranks * ranks * 4,
+                                       .root = (int)(ranks / 2),
+                                       .item = 4,
+                                       .order = (ds_plan_order)order,
+                                       .algorithm = algorithms[a],
+                                       .pieces = 1 };
+                    ds_result r = ds_plan_make(t, &d, &p);
+                    if (r == DS_ERR_UNSUPPORTED)
+                        continue;
+                    plan_of(t, d);
+                    sums[what] += strcmp(algorithms[a], "islands") == 0;
+                }
+        ds_topology_free(t);
+    }
+    assert_true(sums[DS_REDUCE] > 0);
+    assert_true(sums[DS_ALL_REDUCE] > 0);
+    assert_true(sums[DS_REDUCE_SCATTER] > 0);
 }
 
 /* The ways that only much data takes: blocks of several ranks in one sum, leads that are not the
@@ -1074,6 +1121,7 @@ int main(void) {
         cmocka_unit_test(test_every_algorithm_does_every_collective_right_or_says_that_it_does_not),
         cmocka_unit_test(test_random_machines_sizes_and_roots),
         cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_algorithms_asked_for_with_many_ranks),
         cmocka_unit_test(test_many_ranks_and_much_data),
         cmocka_unit_test(test_grids),
         cmocka_unit_test(test_the_checker_catches_changed_plans),
