@@ -1619,6 +1619,22 @@ static void test_unwrap_is_only_for_a_stream_with_one_owner_that_devstream_owns(
     ok(ds_stream_destroy(s));
 }
 
+static void test_unwrap_runs_the_release_function_of_the_wrapper(void **state) {
+    ds_stream_native native;
+    ds_stream w;
+    (void)state;
+    ok(ds_stream_unwrap(harness_stream(0, 0), &native));
+    releases = 0;
+    ok(ds_stream_wrap(&native, DS_OWN, release, NULL, &w));
+
+    ok(ds_stream_unwrap(w, &native));
+
+    assert_int_equal(releases, 1);
+    ok(ds_stream_wrap(&native, DS_OWN, NULL, NULL, &w));
+    ok(ds_stream_query(w));
+    ok(ds_stream_destroy(w));
+}
+
 /* Lines that have no meaning in C: peers 17: the type ds_stream_native takes the place of a
    protocol. peers 30: streams have no order, and what is not a stream does not compile. peers 2,
    torch 23: the hash is the id. */
@@ -1693,6 +1709,7 @@ const struct CMUnitTest tests_streams[] = {
     DS_TEST(test_popping_or_replacing_a_wrapper_never_ends_the_foreign_stream,
             "peers D5, torch 33"),
     DS_TEST(test_unwrap_hands_the_stream_over_with_its_work, "streams"),
+    DS_TEST(test_unwrap_runs_the_release_function_of_the_wrapper, "streams"),
     DS_TEST(test_unwrap_is_only_for_a_stream_with_one_owner_that_devstream_owns, "streams"),
 };
 const size_t tests_streams_count = sizeof tests_streams / sizeof *tests_streams;
