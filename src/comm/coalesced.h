@@ -181,25 +181,28 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     }
     int alias = count && options->flags & DS_COMM_ALIAS;
     /* streams of all devices, before anything is laid out */
+    size_t made = 0; /* devices that get copies */
     for (size_t d = 0; d < device_count && r == DS_OK; d++) {
         uint32_t lane;
-        r = ds__lane_find(&w, ds__given_stream(options, (int64_t)d), "result", (int64_t)d, where[d],
-                          &lane);
-        for (size_t i = 0;
-             i < count && alias && r == DS_OK && ds__same_device(where[d], in[0].d.device); i++)
+        int shows = alias && ds__same_device(where[d], in[0].d.device);
+        if (!shows)
+            r = ds__lane_find(&w, ds__given_stream(options, (int64_t)d), "result", (int64_t)d,
+                              where[d], &lane);
+        made += !shows;
+        for (size_t i = 0; i < count && shows && r == DS_OK; i++)
             r = ds__tensor_show(tensors[i], &in[i].d, &out[d * count + i]);
     }
-    if (r == DS_OK && count)
+    if (r == DS_OK && count && made)
         r = ds__work_settle(&w);
     uint32_t number = 0;
-    for (size_t left = count; left && r == DS_OK;) {
+    for (size_t left = made ? count : 0; left && r == DS_OK;) {
         size_t bytes;
         size_t n = ds__batch_next(in, count, batch, ++number, buffer_size, &bytes);
         r = ds__batch_send(&w, options, in, count, batch, number, n, bytes, where, device_count,
                            alias ? &in[0].d.device : NULL, out);
         left -= n;
     }
-    if (r == DS_OK)
+    if (r == DS_OK && made)
         r = ds__work_run(&w);
     if (r < 0 && out)
         ds__results_drop(out, results);

@@ -203,7 +203,8 @@ DSDEF ds_result(ds_capture_exchange_mode)(ds_capture_mode *mode) {
     DS__REQUIRE(mode, "mode is NULL");
     DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)*mode);
     ds_result r = DS_OK;
-    for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
+    /* CUDA last: only its driver keeps a mode, which no later failure must leave changed */
+    for (int b = DS_BACKEND_COUNT - 1; b >= 0 && r == DS_OK; b--)
         if (ds__g.driver[b])
             r = ds__g.driver[b]->capture_mode(*mode);
     if (r < 0)

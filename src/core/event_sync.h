@@ -153,8 +153,9 @@ DSDEF ds_result(ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
         r = e->driver->event_export(atomic_load(&e->native), out->bytes);
         ds__event_settle(e, r == DS_OK);
     }
+    r = ds__name_object(r, "event", e->label);
     ds__event_unpin(e);
-    return ds__name_object(r, "event", e->label);
+    return r;
 }
 
 /* The device is resolved. */

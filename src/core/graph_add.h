@@ -91,6 +91,16 @@ static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
                                                         : ds__body_clone(g->body, out));
 }
 
+/* Discards a node that was not taken. Its child graph goes back to the caller, who frees it without
+   a lock: the copy may be the last owner of the objects of the user. */
+static void ds__node_refuse(ds__node *n, ds__body **child) {
+    if (n && n->child) {
+        *child = n->child;
+        n->child = NULL;
+    }
+    ds__node_discard(n);
+}
+
 /* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child
    becomes NULL. The payload of a node that is not taken is ended by who gave it. */
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
@@ -167,7 +177,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     if (n && n->child)
         *child = NULL;
     if (n && d->label && !(n->label = ds__copy_text(d->label, 255))) {
-        ds__node_discard(n);
+        ds__node_refuse(n, child);
         n = NULL;
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
     }
@@ -204,7 +214,7 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
             *out = ds__node_handle(b, b->count - 1);
         ds__graph_unshare(shared);
         if (r < 0)
-            ds__node_discard(n);
+            ds__node_refuse(n, child);
     }
     ds__release(list);
     return r;

@@ -240,7 +240,7 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
             old = ds__body_replace(g->body, i, fresh);
         ds__graph_unshare(shared);
         if (r < 0)
-            ds__node_discard(fresh);
+            ds__node_refuse(fresh, &child);
         r = ds__graph_give(g, r);
         ds__node_free(old);
     } else if (r == DS_OK) {

@@ -8,7 +8,7 @@
    (s->base). s->borrowed is 1 until the driver has taken a native stream over. Only a stream
    with one owner and a native stream of its own can be unwrapped. The user's release function
    runs once: when the wrapper is freed, or at once if the wrap fails.
-   Locks: none of its own; the wrap of a legacy stream takes ds__g.mutex.
+   Locks: none of its own; the wrap of a legacy stream takes ds__g.mutex. ds_stream_unwrap reclaims.
    Threads: any. The native handle 2 means another stream on each thread. */
 #ifndef DS__CORE_STREAM_WRAP_H
 #define DS__CORE_STREAM_WRAP_H
@@ -141,6 +141,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
         ds__stream_kill(s);
     }
     ds__stream_unpin(s);
+    ds__reclaim(); /* the release function of a wrapper runs now */
     return r;
 }
 

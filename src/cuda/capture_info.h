@@ -229,24 +229,17 @@ static int ds__cuda_forbidden(void) {
 /* Waits for what is on the streams that do not capture; other threads' own streams cannot be
    named. Inside of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
-    size_t room = 1;
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
     const char *call = "";
-    ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-        room++;
-    ds__lock_give(&ds__cuda.lock);
-    cudaEvent_t *events = ds__alloc(room * sizeof(cudaEvent_t));
+    cudaEvent_t *events = ds__cuda_lock_for_events();
     if (!events)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
-    ds__lock_take(&ds__cuda.lock);
+        return DS_ERR_OUT_OF_MEMORY;
     const ds__cuda_stream legacy = { .handle = cudaStreamLegacy,
                                      .device = scope->device,
                                      .kind = DS__STREAM_LEGACY };
     const ds__cuda_stream *s = &legacy;
-    for (; s && count < room && failed == cudaSuccess;
-         s = s == &legacy ? ds__cuda.streams : s->next) {
+    for (; s && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
         enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
         if (s->hidden || s->device != scope->device ||
             (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))

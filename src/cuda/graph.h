@@ -193,8 +193,9 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     if (r == DS_OK && g->capture)
         r = ds__cuda_read_before_last(b);
     n->device.index = ds__cuda_node_device(n);
+    /* the nodes that were read have moved it */
     if (r == DS_OK)
-        r = ds__cuda_add(g, n, index, after, n->dep_count, &node);
+        r = ds__cuda_add(g, n, b->count - 1, after, n->dep_count, &node);
     n->native = node;
     ds__release(after);
     return r;

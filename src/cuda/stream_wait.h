@@ -10,9 +10,7 @@
    threads are left out.
    Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
    cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come after its release.
-   Threads: any. If a capture is open, queries run in relaxed capture mode. The list of blocking
-   streams may change between its count and the records; streams beyond the count are not waited
-   for. */
+   Threads: any. If a capture is open, queries run in relaxed capture mode. */
 #ifndef DS__CUDA_STREAM_WAIT_H
 #define DS__CUDA_STREAM_WAIT_H
 
@@ -64,15 +62,39 @@ static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const 
     return cudaEventRecord(*event, stream);
 }
 
+/* Returns room for an event for each stream of the list and for the legacy stream, and takes
+   ds__cuda.lock. NULL: no memory, and the lock is not held. Memory is allocated without the lock;
+   if the list has grown meanwhile, once more. */
+static cudaEvent_t *ds__cuda_lock_for_events(void) {
+    cudaEvent_t *events = NULL;
+    size_t room = 0;
+    for (;;) {
+        size_t count = 1;
+        ds__lock_take(&ds__cuda.lock);
+        for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
+            count++;
+        if (count <= room)
+            return events;
+        ds__lock_give(&ds__cuda.lock);
+        ds__release(events);
+        room = count;
+        if (!(events = ds__alloc(room * sizeof(cudaEvent_t)))) {
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
+            return NULL;
+        }
+    }
+}
+
 /* Puts an event on each blocking stream that has work; inside of a scope with the device
-   current. */
+   current. The events are the caller's to destroy, their list (or NULL) to release. */
 static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
-                                    cudaEvent_t *events, size_t room, size_t *out_count) {
+                                    cudaEvent_t **out_events, size_t *out_count) {
     cudaError_t failed = cudaSuccess;
     const char *call = "";
-    ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams;
-         s && *out_count < room && failed == cudaSuccess; s = s->next) {
+    cudaEvent_t *events = *out_events = ds__cuda_lock_for_events();
+    if (!events)
+        return DS_ERR_OUT_OF_MEMORY;
+    for (const ds__cuda_stream *s = ds__cuda.streams; s && failed == cudaSuccess; s = s->next) {
         int code;
         if (!ds__cuda_with_legacy(s, legacy))
             continue;
@@ -88,20 +110,11 @@ static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_
 
 static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
-    size_t room = 0;
+    cudaEvent_t *events = NULL;
     size_t count = 0;
-    ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-        room += (size_t)ds__cuda_with_legacy(s, legacy);
-    ds__lock_give(&ds__cuda.lock);
-    cudaEvent_t *events = ds__alloc((room + 1) * sizeof(cudaEvent_t));
-    if (!events)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
     ds_result r = ds__cuda_enter(&scope, legacy->device);
-    if (r < 0) {
-        ds__release(events);
+    if (r < 0)
         return r;
-    }
     /* first: while a blocking stream captures this one is refused, and to ask that one would
        spoil the capture as well */
     int code;
@@ -109,7 +122,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     r = code == 0 || code == DS__CUDA_NOT_READY
-            ? ds__cuda_mark_busy(&scope, legacy, events, room, &count)
+            ? ds__cuda_mark_busy(&scope, legacy, &events, &count)
             : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_query_end(&scope, relaxed, mode);
     if (r == DS_OK)

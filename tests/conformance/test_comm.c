@@ -1639,7 +1639,40 @@ static void test_rows_that_are_far_apart(void **state) {
     finish_comm();
 }
 
+/* The stream of a result that shows its tensor takes no part: it does not wait for the others. */
+static void test_coalesced_aliases_leave_their_stream_alone(void **state) {
+    (void)state;
+    ds_device to[2] = { harness_device(0), harness_device(0) };
+    if (harness_device_count() < 2)
+        skip();
+    to[1] = harness_device(1);
+    for (int coalesced = 0; coalesced < 2; coalesced++) {
+        gate g = { 0 };
+        ds_stream streams[2] = { harness_stream(0, 0), harness_stream(1, 0) };
+        ds_comm_options o = { .streams = streams, .stream_count = 2, .flags = DS_COMM_ALIAS };
+        ds_tensor *t = painted(harness_device(0), ds_int8(), 1, SHAPE(100000), 1), *out[2];
+        ok(ds_device_synchronize(harness_device(0)));
+        gate_close(streams[1], &g);
+
+        if (coalesced)
+            ok(ds_comm_broadcast_coalesced(INPUTS(&t), 1, to, 2, 0, &o, out));
+        else
+            ok(ds_comm_broadcast(t, to, 2, &o, out));
+        ds_result r = ds_stream_query(streams[0]);
+        gate_open(&g);
+
+        assert_int_equal(r, DS_OK);
+        assert_ptr_equal(out[0]->data, t->data);
+        expect_equal(t, out[1]);
+        drop(out, 2);
+        drop(&t, 1);
+        ok(ds_stream_destroy(streams[0]));
+        ok(ds_stream_destroy(streams[1]));
+    }
+}
+
 const struct CMUnitTest tests_comm[] = {
+    DS_TEST(test_coalesced_aliases_leave_their_stream_alone, "comm"),
     DS_TEST(test_a_broadcast_copies_to_every_device_of_the_list, "comm: torch 115"),
     DS_TEST(test_a_broadcast_may_show_the_tensor_itself, "comm: torch 115"),
     DS_TEST(test_a_broadcast_into_tensors_that_are_there, "comm: torch 115"),

@@ -425,6 +425,32 @@ static void test_a_fault_at_a_driver_entry_fails_that_call_only(void **state) {
     harness_restart(NULL);
 }
 
+static void test_a_capture_mode_that_is_refused_stays_as_it_is(void **state) {
+    (void)state;
+    for (int n = 1; n <= 2; n++) {
+        ds_capture_mode mode, before = DS_CAPTURE_GLOBAL;
+        ds_result r = DS_OK;
+        char fault[40];
+        snprintf(fault, sizeof fault, "capture_mode:%d", n);
+        harness_restart(&(ds_init_desc){ .layers = "fault", .fault = fault });
+
+        for (int tries = 0; tries < 2 && r == DS_OK; tries++) {
+            mode = tries ? DS_CAPTURE_GLOBAL : DS_CAPTURE_RELAXED;
+            ds_capture_mode wanted = mode;
+            r = ds_capture_exchange_mode(&mode);
+            before = r == DS_OK ? wanted : before;
+        }
+
+        assert_int_equal(r, DS_ERR_DRIVER);
+        mode = DS_CAPTURE_THREAD_LOCAL;
+        ok(ds_capture_exchange_mode(&mode));
+        assert_int_equal(mode, before);
+        mode = DS_CAPTURE_GLOBAL;
+        ok(ds_capture_exchange_mode(&mode));
+    }
+    harness_restart(NULL);
+}
+
 /* ---- a little program that uses everything once, for faults and for memory that runs out ---- */
 
 typedef struct bank {
@@ -719,6 +745,7 @@ const struct CMUnitTest tests_failure[] = {
     DS_TEST_ALONE(test_a_large_split_kernel_fails_once, "failure"),
     DS_TEST_ALONE(test_shutdown_reports_a_failed_device_and_frees_all_the_same, "failure"),
     DS_TEST(test_an_unknown_layer_is_refused, "failure"),
+    DS_TEST(test_a_capture_mode_that_is_refused_stays_as_it_is, "failure"),
     DS_TEST(test_a_fault_at_a_driver_entry_fails_that_call_only, "failure"),
     DS_TEST(test_every_failed_allocation_is_a_result_and_leaks_nothing, "failure"),
     DS_TEST(test_memory_that_stays_exhausted_is_a_result_and_leaks_nothing, "failure"),

@@ -1619,6 +1619,116 @@ static void test_unwrap_is_only_for_a_stream_with_one_owner_that_devstream_owns(
     ok(ds_stream_destroy(s));
 }
 
+/* ---- streams that another thread makes while a call waits for all ---- */
+
+static struct {
+    pthread_t waits; /* the thread in whose next allocation streams are made */
+    _Atomic int armed;
+    ds_stream made[64];
+    gate gates[64];
+    gate old; /* of the stream that was there before */
+} meanwhile;
+
+static void *make_streams(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 64; i++) {
+        ok_thread(ds_stream_create(
+            &(ds_stream_desc){ .device = harness_device(0), .flags = DS_STREAM_BLOCKING },
+            &meanwhile.made[i]));
+        gate_close(meanwhile.made[i], &meanwhile.gates[i]);
+    }
+    return NULL;
+}
+
+static void *allocate_after_streams(size_t size, void *user) {
+    pthread_t thread;
+    (void)user;
+    if (meanwhile.armed && pthread_equal(pthread_self(), meanwhile.waits)) {
+        pthread_create(&thread, NULL, make_streams, NULL);
+        pthread_join(thread, NULL);
+        meanwhile.armed = 0;
+    }
+    return malloc(size);
+}
+
+static void free_for_test(void *ptr, void *user) {
+    (void)user;
+    free(ptr);
+}
+
+static void *open_the_old_gate_last(void *unused) {
+    (void)unused;
+    while (meanwhile.armed)
+        harness_nap();
+    for (int i = 0; i < 64; i++)
+        gate_open(&meanwhile.gates[i]);
+    for (int i = 0; i < 60; i++)
+        harness_nap();
+    gate_open(&meanwhile.old);
+    return NULL;
+}
+
+static void test_streams_made_meanwhile_take_no_place_of_one_that_is_waited_for(void **state) {
+    (void)state;
+    pthread_t opener;
+    void *m;
+    harness_restart(
+        &(ds_init_desc){ .allocator = { allocate_after_streams, free_for_test, NULL } });
+    for (int captures = 0; captures < 2; captures++) {
+        ds_graph graph;
+        ds_stream other = harness_stream(0, 0), old;
+        memset(&meanwhile, 0, sizeof meanwhile);
+        meanwhile.waits = pthread_self();
+        ok(ds_stream_create(
+            &(ds_stream_desc){ .device = harness_device(0), .flags = DS_STREAM_BLOCKING }, &old));
+        ok(ds_stream_query(legacy(0)));
+        ok(ds_host_alloc(64, &m));
+        if (captures)
+            ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
+        gate_close(old, &meanwhile.old);
+
+        meanwhile.armed = 1;
+        pthread_create(&opener, NULL, open_the_old_gate_last, NULL);
+        if (captures)
+            ok(ds_host_free(m));
+        else
+            ok(ds_stream_synchronize(legacy(0)));
+        int done = ds_stream_query(old) == DS_OK;
+        int made = !meanwhile.armed;
+        meanwhile.armed = 0;
+        pthread_join(opener, NULL);
+
+        assert_true(made);
+        assert_true(done);
+        if (captures) {
+            ok(ds_capture_end(other, &graph));
+            ok(ds_graph_destroy(graph));
+        } else {
+            ok(ds_host_free(m));
+        }
+        for (int i = 0; i < 64; i++)
+            ok(ds_stream_destroy(meanwhile.made[i]));
+        ok(ds_stream_destroy(old));
+        ok(ds_stream_destroy(other));
+    }
+}
+
+static void test_unwrap_runs_the_release_function_of_the_wrapper(void **state) {
+    ds_stream_native native;
+    ds_stream w;
+    (void)state;
+    ok(ds_stream_unwrap(harness_stream(0, 0), &native));
+    releases = 0;
+    ok(ds_stream_wrap(&native, DS_OWN, release, NULL, &w));
+
+    ok(ds_stream_unwrap(w, &native));
+
+    assert_int_equal(releases, 1);
+    ok(ds_stream_wrap(&native, DS_OWN, NULL, NULL, &w));
+    ok(ds_stream_query(w));
+    ok(ds_stream_destroy(w));
+}
+
 /* Lines that have no meaning in C: peers 17: the type ds_stream_native takes the place of a
    protocol. peers 30: streams have no order, and what is not a stream does not compile. peers 2,
    torch 23: the hash is the id. */
@@ -1693,6 +1803,8 @@ const struct CMUnitTest tests_streams[] = {
     DS_TEST(test_popping_or_replacing_a_wrapper_never_ends_the_foreign_stream,
             "peers D5, torch 33"),
     DS_TEST(test_unwrap_hands_the_stream_over_with_its_work, "streams"),
+    DS_TEST_CUDA(test_streams_made_meanwhile_take_no_place_of_one_that_is_waited_for, "streams"),
+    DS_TEST(test_unwrap_runs_the_release_function_of_the_wrapper, "streams"),
     DS_TEST(test_unwrap_is_only_for_a_stream_with_one_owner_that_devstream_owns, "streams"),
 };
 const size_t tests_streams_count = sizeof tests_streams / sizeof *tests_streams;

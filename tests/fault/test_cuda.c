@@ -1043,6 +1043,46 @@ static void test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place
     close_world(w);
 }
 
+static void test_a_node_behind_what_others_captured_is_set_and_switched_as_any_other(void **state) {
+    (void)state;
+    world *w = open_world(1);
+    _Atomic int first = 0;
+    uint32_t *to = w->pin, *from = w->pin2;
+    ds_stream_native n;
+    ds_capture_info info;
+    ds_graph g;
+    ds_graph_exec x;
+    ds_graph_node copy, host;
+    cuda(cudaSetDevice(1));
+    ok(ds_stream_export(w->s, &n));
+    ok(ds_capture_begin(w->s, DS_CAPTURE_THREAD_LOCAL));
+    ok(ds_capture_get_info(w->s, &info));
+    cuda(cudaMemsetAsync(w->d, 7, 16, n.handle)); /* becomes node 0 when the next one is added */
+    ds_node_desc desc = copy_node(to, from, 4, 1);
+    ok(ds_graph_add(info.graph, &desc, NULL, 0, &copy));
+    desc = host_node(nothing, &first, count_up);
+    ok(ds_graph_add(info.graph, &desc, &copy, 1, &host));
+    ok(ds_capture_update_dependencies(w->s, &host, 1, DS_CAPTURE_ADD_DEPENDENCIES));
+    ok(ds_launch_host_func(w->s, nothing, NULL, NULL));
+    ok(ds_capture_end(w->s, &g));
+
+    desc = host_node(nothing, NULL, NULL);
+    ok(ds_graph_set_node(g, host, &desc));
+    assert_int_equal(first, 1);
+
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_graph_exec_enable_node(x, copy, 0));
+    ok(ds_graph_exec_enable_node(x, copy, 1));
+    *to = 1;
+    *from = 2;
+    ok(ds_graph_launch(x, w->s));
+    ok(ds_stream_synchronize(w->s));
+    assert_int_equal(*to, 2);
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    close_world(w);
+}
+
 static void test_loading_during_a_capture_leaves_the_threads_mode_as_it_is(void **state) {
     (void)state;
     world *w = open_world(1);
@@ -2622,6 +2662,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_calls_whose_failure_means_something_else_are_understood, setup),
         cmocka_unit_test_setup(test_a_capture_that_others_began_takes_work_and_is_theirs_to_end,
                                setup),
+        cmocka_unit_test_setup(
+            test_a_node_behind_what_others_captured_is_set_and_switched_as_any_other, setup),
         cmocka_unit_test_setup(test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place,
                                setup),
         cmocka_unit_test_setup(test_loading_during_a_capture_leaves_the_threads_mode_as_it_is,
