@@ -53,7 +53,7 @@ endif
 # Tests of the stand-in, of what cudart says and of NVTX need the toolkit. On another C library or processor it is threads, processes and
 # memory that may differ.
 UNIT_ALL    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c))
-UNIT        := $(if $(CUDA_HOME),$(UNIT_ALL),$(filter-out $(B)/unit/test_standin% %/test_topology_here,$(UNIT_ALL)))
+UNIT        := $(if $(CUDA_HOME),$(UNIT_ALL),$(filter-out $(B)/unit/test_standin% %/test_topology_here %/test_capture_release,$(UNIT_ALL)))
 ifeq ($(and $(CUDA_HOME),$(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h)),)
 UNIT        := $(filter-out %/test_nvtx,$(UNIT))
 endif

@@ -220,7 +220,8 @@ typedef struct ds_log_item {
 typedef void (*ds_log_fn)(const ds_log_item *item, void *user);
 
 /** Where devstream takes its own bookkeeping memory from (not device memory). Both or neither
-    must be set. */
+    must be set. Topologies outlive ds_shutdown: they and their plans return their memory to the
+    allocator that they were made with, so it must stay valid until ds_topology_free. */
 typedef struct ds_allocator {
     /** NULL means malloc; returns NULL when out of memory */
     void *(*alloc_fn)(size_t size, void *user);
@@ -3042,6 +3043,7 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     char path[48];
     char mine[48];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    errno = 0; /* a link to another file can be read, which leaves errno as it was */
     if (!ds__os_is_memfd(path, cookie)) { /* so that nothing else is opened: it might be a device */
         if (errno != EACCES && errno != EPERM)
             errno = ENOENT;
@@ -4308,13 +4310,19 @@ static void *ds__alloc(size_t size) {
     return ptr;
 }
 
-static void ds__release(void *ptr) {
+/* Returns memory to the allocator that it was taken from. Objects that outlive ds_shutdown keep a
+   copy of ds__g.desc.allocator for it. */
+static void ds__release_to(const ds_allocator *allocator, void *ptr) {
     if (!ptr)
         return;
-    if (ds__g.desc.allocator.free_fn)
-        ds__g.desc.allocator.free_fn(ptr, ds__g.desc.allocator.user);
+    if (allocator->free_fn)
+        allocator->free_fn(ptr, allocator->user);
     else
         free(ptr);
+}
+
+static void ds__release(void *ptr) {
+    ds__release_to(&ds__g.desc.allocator, ptr);
 }
 
 static void ds__log(ds_log_level level, int id, const char *text) {
@@ -12024,6 +12032,7 @@ static struct {
     ds__cuda_keep *left;
     _Atomic int host_count; /* host functions that were put on a stream and have not returned */
     _Atomic int inside;     /* host functions that run */
+    _Atomic int releases;   /* threads that wait for devices in order to release memory */
     _Atomic uint64_t threads;
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
@@ -12802,9 +12811,7 @@ static const void *ds__cuda_stream_identity(void *stream) {
    threads are left out.
    Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
    cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come after its release.
-   Threads: any. If a capture is open, queries run in relaxed capture mode. The list of blocking
-   streams may change between its count and the records; streams beyond the count are not waited
-   for. */
+   Threads: any. If a capture is open, queries run in relaxed capture mode. */
 
 /* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
    counts its own work only, and to put something on it would be a barrier for all of them. So
@@ -12851,15 +12858,39 @@ static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const 
     return cudaEventRecord(*event, stream);
 }
 
+/* Returns room for an event for each stream of the list and for the legacy stream, and takes
+   ds__cuda.lock. NULL: no memory, and the lock is not held. Memory is allocated without the lock;
+   if the list has grown meanwhile, once more. */
+static cudaEvent_t *ds__cuda_lock_for_events(void) {
+    cudaEvent_t *events = NULL;
+    size_t room = 0;
+    for (;;) {
+        size_t count = 1;
+        ds__lock_take(&ds__cuda.lock);
+        for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
+            count++;
+        if (count <= room)
+            return events;
+        ds__lock_give(&ds__cuda.lock);
+        ds__release(events);
+        room = count;
+        if (!(events = ds__alloc(room * sizeof(cudaEvent_t)))) {
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
+            return NULL;
+        }
+    }
+}
+
 /* Puts an event on each blocking stream that has work; inside of a scope with the device
-   current. */
+   current. The events are the caller's to destroy, their list (or NULL) to release. */
 static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
-                                    cudaEvent_t *events, size_t room, size_t *out_count) {
+                                    cudaEvent_t **out_events, size_t *out_count) {
     cudaError_t failed = cudaSuccess;
     const char *call = "";
-    ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams;
-         s && *out_count < room && failed == cudaSuccess; s = s->next) {
+    cudaEvent_t *events = *out_events = ds__cuda_lock_for_events();
+    if (!events)
+        return DS_ERR_OUT_OF_MEMORY;
+    for (const ds__cuda_stream *s = ds__cuda.streams; s && failed == cudaSuccess; s = s->next) {
         int code;
         if (!ds__cuda_with_legacy(s, legacy))
             continue;
@@ -12875,20 +12906,11 @@ static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_
 
 static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
-    size_t room = 0;
+    cudaEvent_t *events = NULL;
     size_t count = 0;
-    ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-        room += (size_t)ds__cuda_with_legacy(s, legacy);
-    ds__lock_give(&ds__cuda.lock);
-    cudaEvent_t *events = ds__alloc((room + 1) * sizeof(cudaEvent_t));
-    if (!events)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
     ds_result r = ds__cuda_enter(&scope, legacy->device);
-    if (r < 0) {
-        ds__release(events);
+    if (r < 0)
         return r;
-    }
     /* first: while a blocking stream captures this one is refused, and to ask that one would
        spoil the capture as well */
     int code;
@@ -12896,7 +12918,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     r = code == 0 || code == DS__CUDA_NOT_READY
-            ? ds__cuda_mark_busy(&scope, legacy, events, room, &count)
+            ? ds__cuda_mark_busy(&scope, legacy, &events, &count)
             : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_query_end(&scope, relaxed, mode);
     if (r == DS_OK)
@@ -14611,26 +14633,23 @@ static int ds__cuda_forbidden(void) {
 }
 
 /* Waits for what is on the streams that do not capture; other threads' own streams cannot be
-   named. Inside of a scope of the device. */
+   named. Takes the capture lock, so that none begins to capture before its event is recorded.
+   Inside of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
-    size_t room = 1;
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
     const char *call = "";
-    ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-        room++;
-    ds__lock_give(&ds__cuda.lock);
-    cudaEvent_t *events = ds__alloc(room * sizeof(cudaEvent_t));
-    if (!events)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
-    ds__lock_take(&ds__cuda.lock);
+    ds__cuda_lock();
+    cudaEvent_t *events = ds__cuda_lock_for_events();
+    if (!events) {
+        ds__cuda_unlock();
+        return DS_ERR_OUT_OF_MEMORY;
+    }
     const ds__cuda_stream legacy = { .handle = cudaStreamLegacy,
                                      .device = scope->device,
                                      .kind = DS__STREAM_LEGACY };
     const ds__cuda_stream *s = &legacy;
-    for (; s && count < room && failed == cudaSuccess;
-         s = s == &legacy ? ds__cuda.streams : s->next) {
+    for (; s && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
         enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
         if (s->hidden || s->device != scope->device ||
             (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))
@@ -14643,6 +14662,7 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
         count += events[count] != NULL;
     }
     ds__lock_give(&ds__cuda.lock);
+    ds__cuda_unlock();
     ds_result r = ds__cuda_check(scope, failed, call);
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK)
@@ -15251,8 +15271,9 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     if (r == DS_OK && g->capture)
         r = ds__cuda_read_before_last(b);
     n->device.index = ds__cuda_node_device(n);
+    /* the nodes that were read have moved it */
     if (r == DS_OK)
-        r = ds__cuda_add(g, n, index, after, n->dep_count, &node);
+        r = ds__cuda_add(g, n, b->count - 1, after, n->dep_count, &node);
     n->native = node;
     ds__release(after);
     return r;
@@ -15682,7 +15703,7 @@ static void ds__cuda_exec_destroy(void *exec) {
    destructors under these locks. ds__cuda_end_keeps takes `host_lock` and runs destructors after
    its release.
    Threads: any. ds__cuda_end_keeps runs during the stop, waits for CUDA's threads, and takes over
-   after 0.1 s without progress. */
+   after 1 s without progress. */
 
 /* Holds the kernels and events of a graph and of graphs in it. */
 static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
@@ -16017,9 +16038,10 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
     }
 }
 
-/* CUDA ends what executables kept on a thread of its own: waits for that, a tenth of a second
-   after the last one. After the failure of a device it may never come, and a graph that another
-   library captured may outlive the driver: what is left then is ended here. */
+/* CUDA ends what executables kept on a thread of its own, which a busy machine may start late.
+   Waits for that until a second has passed without an end. After the failure of a device CUDA may
+   never end them, and a graph that another library captured may outlive the driver: what is left
+   then is ended here. */
 static void ds__cuda_end_keeps(void) {
     int quiet = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
@@ -16030,7 +16052,7 @@ static void ds__cuda_end_keeps(void) {
         ds__cuda_keep *take = NULL;
         for (const ds__cuda_keep *i = k; i; i = i->next)
             count++;
-        quiet |= count == last && ds__now_ns() - begin > 100000000u;
+        quiet |= count == last && ds__now_ns() - begin > 1000000000u;
         for (ds__cuda_keep *i = k; i && quiet && !take; i = i->next) {
             int pending = DS__CUDA_PENDING;
             if (atomic_compare_exchange_strong(&i->state, &pending, DS__CUDA_TAKEN))
@@ -16506,7 +16528,8 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
    the driver calls that begin, end and read the capture. ds__cuda_capture_over expects it.
    ds__cuda_end_siblings must run without it, because ending a stream may take it. The core holds
    ds__g.begin during a begin, and also the graph's lock if the graph existed before.
-   Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. */
+   Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. A
+   begin sleeps up to 0.1 s while another thread waits for a device to release memory. */
 
 /* The lock is held. */
 static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
@@ -16555,12 +16578,25 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     return r;
 }
 
+/* Waits until other threads that release memory have begun to wait for devices, which would
+   invalidate a capture that begins before that. They are done within microseconds unless work is
+   pending; then a tenth of a second is ample to begin, and their wait may take longer. */
+static void ds__cuda_await_releases(void) {
+    for (uint64_t begin = ds__now_ns();
+         atomic_load(&ds__cuda.releases) && ds__now_ns() - begin < 100000000u;) {
+        struct timespec t = { 0, 50000 };
+        syscall(SYS_nanosleep, &t, NULL);
+    }
+}
+
 static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
                                        const cudaGraphNode_t *after, size_t count,
                                        ds__cuda_graph *g, ds__cuda_origin *o) {
     ds__cuda_look now;
-    ds__cuda_lock(); /* before anyone can end it, or put work into it that nobody knows of */
     atomic_fetch_add(&ds__g.capture_count, 1); /* who asks now comes to the lock */
+    if (DS__UNLIKELY(atomic_load(&ds__cuda.releases)))
+        ds__cuda_await_releases();
+    ds__cuda_lock(); /* before anyone can end it, or put work into it that nobody knows of */
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
     int begun = r == DS_OK;
     if (begun)
@@ -17427,6 +17463,7 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
    Invariants: Pinned memory is usable from all devices. memory_release releases the memory even if
    cudart reports the failure of earlier work. If an open capture lets the thread free, memory_wait
    does not wait for whole devices, which would invalidate the captures of their streams.
+   ds__cuda.releases counts the threads that have found no capture and wait for whole devices.
    Locks: memory_wait takes the capture lock (ds__cuda_forbidden) and ds__cuda.mutex or
    ds__cuda.lock in turn; it waits under none of them. The other entries take none.
    Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode, so open
@@ -17471,18 +17508,33 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     return r;
 }
 
-/* cudaFree waits by itself; the others are not documented to. A device that failed has nothing
-   pending any more. Waiting for a device would spoil the captures of its streams: where they
-   allow the thread to free, its other streams are waited for. */
-static ds_result ds__cuda_memory_wait(int device) {
-    if (DS__UNLIKELY(ds__captures_open()) && !ds__cuda_forbidden())
-        return device >= 0 ? DS_OK : ds__cuda_wait_streams();
-    for (int i = device < 0 ? 0 : device; i < (device < 0 ? ds__cuda.devices : device + 1); i++) {
+/* Waits for these devices as a whole. A device that failed has nothing pending any more. */
+static ds_result ds__cuda_wait_devices(int first, int end) {
+    for (int i = first; i < end; i++) {
         ds_result r = atomic_load(&ds__cuda.used[i]) ? ds__cuda_device_synchronize(i) : DS_OK;
         if (r < 0 && r != DS_ERR_FAILED)
             return r;
     }
     return DS_OK;
+}
+
+/* cudaFree waits by itself; the others are not documented to. Waiting for a device would
+   invalidate the captures of its streams: where they allow the thread to free, its other streams
+   are waited for. ds__cuda_await_releases keeps captures from beginning between the question and
+   the wait. */
+static ds_result ds__cuda_memory_wait(int device) {
+    int first = device < 0 ? 0 : device;
+    int end = device < 0 ? ds__cuda.devices : device + 1;
+    atomic_fetch_add(&ds__cuda.releases, 1);
+    if (DS__LIKELY(!atomic_load(&ds__g.capture_count))) {
+        ds_result r = ds__cuda_wait_devices(first, end);
+        atomic_fetch_sub(&ds__cuda.releases, 1);
+        return r;
+    }
+    atomic_fetch_sub(&ds__cuda.releases, 1);
+    if (ds__cuda_forbidden())
+        return ds__cuda_wait_devices(first, end);
+    return device >= 0 ? DS_OK : ds__cuda_wait_streams();
 }
 
 /* cudart may report the failure of earlier work here, but it does release. */
@@ -20034,7 +20086,7 @@ DSDEF ds_result(ds_stream_default)(ds_device device, ds_stream *out) {
    (s->base). s->borrowed is 1 until the driver has taken a native stream over. Only a stream
    with one owner and a native stream of its own can be unwrapped. The user's release function
    runs once: when the wrapper is freed, or at once if the wrap fails.
-   Locks: none of its own; the wrap of a legacy stream takes ds__g.mutex.
+   Locks: none of its own; the wrap of a legacy stream takes ds__g.mutex. ds_stream_unwrap reclaims.
    Threads: any. The native handle 2 means another stream on each thread. */
 
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
@@ -20158,6 +20210,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
         ds__stream_kill(s);
     }
     ds__stream_unpin(s);
+    ds__reclaim(); /* the release function of a wrapper runs now */
     return r;
 }
 
@@ -20942,8 +20995,9 @@ DSDEF ds_result(ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
         r = e->driver->event_export(atomic_load(&e->native), out->bytes);
         ds__event_settle(e, r == DS_OK);
     }
+    r = ds__name_object(r, "event", e->label);
     ds__event_unpin(e);
-    return ds__name_object(r, "event", e->label);
+    return r;
 }
 
 /* The device is resolved. */
@@ -22641,6 +22695,16 @@ static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
                                                         : ds__body_clone(g->body, out));
 }
 
+/* Discards a node that was not taken. Its child graph goes back to the caller, who frees it without
+   a lock: the copy may be the last owner of the objects of the user. */
+static void ds__node_refuse(ds__node *n, ds__body **child) {
+    if (n && n->child) {
+        *child = n->child;
+        n->child = NULL;
+    }
+    ds__node_discard(n);
+}
+
 /* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child
    becomes NULL. The payload of a node that is not taken is ended by who gave it. */
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
@@ -22717,7 +22781,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     if (n && n->child)
         *child = NULL;
     if (n && d->label && !(n->label = ds__copy_text(d->label, 255))) {
-        ds__node_discard(n);
+        ds__node_refuse(n, child);
         n = NULL;
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
     }
@@ -22754,7 +22818,7 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
             *out = ds__node_handle(b, b->count - 1);
         ds__graph_unshare(shared);
         if (r < 0)
-            ds__node_discard(n);
+            ds__node_refuse(n, child);
     }
     ds__release(list);
     return r;
@@ -23096,7 +23160,7 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
             old = ds__body_replace(g->body, i, fresh);
         ds__graph_unshare(shared);
         if (r < 0)
-            ds__node_discard(fresh);
+            ds__node_refuse(fresh, &child);
         r = ds__graph_give(g, r);
         ds__node_free(old);
     } else if (r == DS_OK) {
@@ -23627,7 +23691,7 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
         if (r == DS_OK)
             r = ds__node_fresh(x->body, x->body->node[i], i, desc, &child, &fresh);
         if (r == DS_OK && (r = ds__exec_put(x, i, fresh, &old)) < 0)
-            ds__node_discard(fresh);
+            ds__node_refuse(fresh, &child);
         r = ds__exec_give(x, r);
         ds__node_free(old);
     } else if (r == DS_OK) {
@@ -23999,7 +24063,8 @@ DSDEF ds_result(ds_capture_exchange_mode)(ds_capture_mode *mode) {
     DS__REQUIRE(mode, "mode is NULL");
     DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)*mode);
     ds_result r = DS_OK;
-    for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
+    /* CUDA last: only its driver keeps a mode, which no later failure must leave changed */
+    for (int b = DS_BACKEND_COUNT - 1; b >= 0 && r == DS_OK; b--)
         if (ds__g.driver[b])
             r = ds__g.driver[b]->capture_mode(*mode);
     if (r < 0)

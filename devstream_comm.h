@@ -1455,21 +1455,23 @@ DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, d
     return r < 0 ? r : ds__tensor_like(&d, stream, out);
 }
 
+static ds_result ds__wrap_read(const ds_tensor *tensor, unsigned flags, ds_tensor **out,
+                               ds__dims *d) {
+    DS__REQUIRE(out, "out is NULL");
+    DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY), "unknown flags %#x", flags);
+    ds_result r = ds__comm_setup();
+    return r < 0 ? r : ds__tensor_read(tensor, "the tensor", -1, d);
+}
+
 DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
                                 void (*release_fn)(void *user), void *user, ds_tensor **out) {
     ds__dims d;
-    ds_result r = DS_OK;
     if (out)
         *out = NULL;
-    DS__ENTER("ds_tensor_wrap");
-    if (!out)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
-    else if (flags & ~(unsigned)DS_TENSOR_READ_ONLY)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "unknown flags %#x", flags);
-    if (r == DS_OK)
-        r = ds__comm_setup();
-    if (r == DS_OK)
-        r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__enter("ds_tensor_wrap");
+    if (r < 0)
+        return ds__refuse_payload(r, user, release_fn);
+    r = ds__wrap_read(tensor, flags, out, &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(DS__OF_OTHERS, user, release_fn) : NULL;
     if (storage)
         return ds__tensor_new(&d, storage, flags, out);
@@ -4550,8 +4552,9 @@ struct ds_topology {
     } * peer;
 
     int peers;
-    uint64_t id;       /* tells it from others in the table of plans */
-    ds_device *device; /* what the ranks are here; NULL: rank i is device i */
+    uint64_t id;            /* tells it from others in the table of plans */
+    ds_allocator allocator; /* of all its memory */
+    ds_device *device;      /* what the ranks are here; NULL: rank i is device i */
 #ifndef DEVSTREAM_NO_CPU
     ds_cpu_route *way; /* the routes as the CPU driver takes them */
 #endif
@@ -4601,10 +4604,10 @@ static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
    groups.
 
    Invariants: nodes, links and peer lines are complete. If several peer lines set the same value
-   of a pair, the last line counts. A route has room for nodes + 2 wires. A measured rate below
-   that of the links adds a wire to one route. A measured rate of both directions at once adds
-   one wire to two routes. Every device reaches every other directly or through the host, or
-   ds__routes_make fails.
+   of a pair, the last line counts. A route has room for one wire more than there are switches and
+   sockets, and for two measured ones. A measured rate below that of the links adds a wire to one
+   route. A measured rate of both directions at once adds one wire to two routes. Every device
+   reaches every other directly or through the host, or ds__routes_make fails.
    Locks: none.
    Threads: the thread that constructs the topology. */
 
@@ -4702,10 +4705,90 @@ static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
     return 1;
 }
 
+/* Values that peer lines give for one pair. */
+typedef struct ds__pair_rates {
+    double push;
+    double pull;
+    int both; /* the last line with a rate of both directions at once, plus 1 */
+} ds__pair_rates;
+
+/* Reads the peer lines once: an array with an element for each route. NULL: no memory. */
+static ds__pair_rates *ds__pair_rates_read(ds_topology *t) {
+    size_t p = (size_t)t->devices + 1;
+    ds__pair_rates *rates = ds__alloc(p * p * sizeof *rates);
+    for (int i = 0; rates && i < t->peers; i++) {
+        const struct ds__tpeer *e = &t->peer[i];
+        ds__troute *r = ds__route_of(t, e->from, e->to);
+        ds__pair_rates *pair = &rates[r - t->route];
+        if (e->what == 'k')
+            r->direct = r->only == e->kind;
+        else if (e->what == '0' || e->what == '1')
+            r->direct = e->what == '1';
+        else if (e->what == 'u')
+            pair->push = e->rate;
+        else if (e->what == 'd')
+            pair->pull = e->rate;
+        else if (e->what == 'l' && r->hops)
+            r->latency_ns = (int64_t)e->rate;
+        else if (e->what == 'b')
+            pair->both = i + 1;
+    }
+    return rates;
+}
+
+/* Applies the peer lines to the routes. */
+static ds_result ds__routes_peers(ds_topology *t) {
+    ds__pair_rates *rates = ds__pair_rates_read(t);
+    int routes = (t->devices + 1) * (t->devices + 1);
+    int ok = rates != NULL;
+    if (!rates)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
+    for (int i = 0; i < routes && ok; i++) {
+        ds__troute *r = &t->route[i];
+        double push = rates[i].push;
+        double pull = rates[i].pull;
+        if (!r->hops) {
+            r->direct = 0;
+            continue;
+        }
+        if (push <= 0 || push > r->rate)
+            push = r->rate;
+        if (pull <= 0 || pull > r->rate)
+            pull = r->rate;
+        r->push = push > pull;
+        double rate = r->push ? push : pull;
+        if (rate < r->rate)
+            ok = ds__route_wire(t, r, rate);
+    }
+    /* measured in both directions at once: one wire of two routes */
+    for (int i = 0; i < t->peers && ok; i++) {
+        const struct ds__tpeer *e = &t->peer[i];
+        ds__troute *there = ds__route_of(t, e->from, e->to);
+        ds__troute *back = ds__route_of(t, e->to, e->from);
+        if (e->what != 'b' || rates[there - t->route].both != i + 1 || e->from > e->to ||
+            !there->hops || !back->hops || e->rate >= there->rate + back->rate)
+            continue;
+        double alone = there->rate > back->rate ? there->rate : back->rate;
+        ok = ds__route_wire(t, there, e->rate > alone ? e->rate : alone);
+        if (ok)
+            t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
+    }
+    ds__release(rates);
+    return ok ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* The most wires of a route: only switches and sockets forward, and the host ends a way. */
+static int ds__route_most(const ds_topology *t) {
+    int most = 1 + 2; /* and a wire for each of two measures */
+    for (int i = 0; i < t->nodes; i++)
+        most += t->node[i].kind == DS__NODE_SWITCH || t->node[i].kind == DS__NODE_SOCKET;
+    return most;
+}
+
 /* The table of routes, when nodes, links and peers are known. */
 static ds_result ds__routes_make(ds_topology *t) {
     int p = t->devices + 1;
-    int most = t->nodes + 2; /* and a wire for each of two measures */
+    int most = ds__route_most(t);
     ds__way *way = ds__alloc((size_t)t->nodes * sizeof *way);
     for (int level = 0; level < 3; level++) {
         t->group[level] = ds__alloc((size_t)p * sizeof **t->group);
@@ -4754,59 +4837,8 @@ static ds_result ds__routes_make(ds_topology *t) {
         }
     }
     ds__release(way);
-    for (int i = 0; i < t->peers; i++) {
-        const struct ds__tpeer *e = &t->peer[i];
-        ds__troute *r = ds__route_of(t, e->from, e->to);
-        if (e->what == 'k')
-            r->direct = r->only == e->kind;
-        else if (e->what == '0' || e->what == '1')
-            r->direct = e->what == '1';
-    }
-    for (int i = 0; i < p; i++) /* measured: what the faster side can do */
-        for (int k = 0; k < p; k++) {
-            double push = 0;
-            double pull = 0;
-            ds__troute *r = ds__route_of(t, i, k);
-            if (!r->hops) {
-                r->direct = 0;
-                continue;
-            }
-            for (int n = 0; n < t->peers; n++) {
-                const struct ds__tpeer *e = &t->peer[n];
-                if (e->from != i || e->to != k)
-                    continue;
-                if (e->what == 'u')
-                    push = e->rate;
-                if (e->what == 'd')
-                    pull = e->rate;
-                if (e->what == 'l')
-                    r->latency_ns = (int64_t)e->rate;
-            }
-            if (push <= 0 || push > r->rate)
-                push = r->rate;
-            if (pull <= 0 || pull > r->rate)
-                pull = r->rate;
-            r->push = push > pull;
-            double rate = r->push ? push : pull;
-            if (rate < r->rate && !ds__route_wire(t, r, rate))
-                return DS_ERR_OUT_OF_MEMORY;
-        }
-    /* measured in both directions at once: one wire of two routes */
-    for (int i = 0; i < t->peers; i++) {
-        const struct ds__tpeer *e = &t->peer[i];
-        ds__troute *there = ds__route_of(t, e->from, e->to);
-        ds__troute *back = ds__route_of(t, e->to, e->from);
-        int again = 0; /* the last line counts, as above */
-        for (int n = i + 1; n < t->peers && e->what == 'b'; n++)
-            again |= t->peer[n].what == 'b' && t->peer[n].from == e->from && t->peer[n].to == e->to;
-        if (e->what != 'b' || again || e->from > e->to || !there->hops || !back->hops ||
-            e->rate >= there->rate + back->rate)
-            continue;
-        double alone = there->rate > back->rate ? there->rate : back->rate;
-        if (!ds__route_wire(t, there, e->rate > alone ? e->rate : alone))
-            return DS_ERR_OUT_OF_MEMORY;
-        t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
-    }
+    if (ds__routes_peers(t) < 0)
+        return DS_ERR_OUT_OF_MEMORY;
     /* who is not reached directly must be reached through the host */
     for (int i = 0; i < t->devices; i++)
         for (int k = 0; k < t->devices; k++)
@@ -4832,7 +4864,8 @@ static ds_result ds__routes_make(ds_topology *t) {
    Invariants: names are unique and have at most 31 characters. There are at most
    DS__TOPOLOGY_MAX nodes. Rank i is the i-th added device, and the id is unique in the process.
    All devices must be added before the first peer line, because such a line names the host by
-   the number of devices. After a failure the topology may be incomplete and must be freed.
+   the number of devices. After a failure the topology may be incomplete and must be freed. A
+   topology outlives ds_shutdown; its memory returns to the allocator that it was made with.
    Locks: ds_topology_free takes ds__c.lock to remove the plans of the topology
    (ds__plans_forget).
    Threads: a topology under construction belongs to one thread. ds_topology_free and
@@ -4900,6 +4933,7 @@ static ds_topology *ds__topology_new(void) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
         return NULL;
     }
+    t->allocator = ds__g.desc.allocator;
     t->engines = 3;
     t->start_ns = 1500;
     t->latency_ns = 6000;
@@ -4917,22 +4951,24 @@ static void ds__plans_forget(const ds_topology *t);
 DSDEF void(ds_topology_free)(ds_topology *t) {
     if (!t)
         return;
+    ds_allocator allocator = t->allocator; /* `t` is freed too */
+    const ds_allocator *from = &allocator;
     ds__plans_forget(t);
-    ds__release(t->node);
-    ds__release(t->link);
-    ds__release(t->wire);
-    ds__release(t->rank);
+    ds__release_to(from, t->node);
+    ds__release_to(from, t->link);
+    ds__release_to(from, t->wire);
+    ds__release_to(from, t->rank);
     for (int level = 0; level < 3; level++)
-        ds__release(t->group[level]);
-    ds__release(t->island);
-    ds__release(t->route);
-    ds__release(t->hop);
+        ds__release_to(from, t->group[level]);
+    ds__release_to(from, t->island);
+    ds__release_to(from, t->route);
+    ds__release_to(from, t->hop);
 #ifndef DEVSTREAM_NO_CPU
-    ds__release(t->way);
+    ds__release_to(from, t->way);
 #endif
-    ds__release(t->peer);
-    ds__release(t->device);
-    ds__release(t);
+    ds__release_to(from, t->peer);
+    ds__release_to(from, t->device);
+    ds__release_to(from, t);
 }
 
 DSDEF int(ds_topology_size)(const ds_topology *t) {
@@ -5004,6 +5040,15 @@ static int ds__quantity(const char *s, double *out) {
     return 0;
 }
 
+/* Reads a number of 1 to 4 digits, without a sign. Returns the text behind it, or NULL. */
+static const char *ds__tdigits(const char *s, int *out) {
+    int digits = 0;
+    *out = 0;
+    for (; *s >= '0' && *s <= '9' && digits < 5; s++, digits++)
+        *out = *out * 10 + (*s - '0');
+    return digits >= 1 && digits <= 4 ? s : NULL;
+}
+
 /* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers
    are not in order. */
 static int ds__tname(const char *word, int k, char *out, size_t size) {
@@ -5017,15 +5062,17 @@ static int ds__tname(const char *word, int k, char *out, size_t size) {
     }
     while (stem && word[stem - 1] >= '0' && word[stem - 1] <= '9')
         stem--;
-    unsigned first = 0;
-    unsigned last = 0;
-    int end = 0;
-    if (sscanf(word + stem, "%4u..%4u%n", &first, &last, &end) != 2 || word[stem + (size_t)end] ||
-        last < first)
+    int first;
+    int last;
+    const char *end = ds__tdigits(word + stem, &first);
+    if (end != dots)
+        return 0;
+    end = ds__tdigits(dots + 2, &last);
+    if (!end || *end || last < first)
         return 0;
     memcpy(out, word, stem);
-    snprintf(out + stem, size - stem, "%u", first + (unsigned)k);
-    return (int)(last - first) + 1;
+    snprintf(out + stem, size - stem, "%d", first + k);
+    return last - first + 1;
 }
 
 static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
@@ -8327,8 +8374,7 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
    them for sums over many ranks.
 
    Invariants: an empty flow is not added. Trees are named by their index in d->tree. In
-   ds__flows_leads each group, or part of a group, must have at least one lead; `split` must
-   allow for that.
+   ds__flows_leads each group, or part of a group, has at least one lead.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -8384,7 +8430,7 @@ static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split
 /* Many ranks: slices are summed in the order of the list from group to group, each by the leads
    that have the same seat, and go on from the last one. The root of a reduce leads nothing,
    since it gets all results. A group may be cut into several: then there are fewer slices, hence
-   fewer copies for as many pieces. */
+   fewer copies for as many pieces. Returns 0 if a part of the largest group has no lead. */
 static int ds__flows_leads(ds__draft *d, int split) {
     static const ds__algo star = { NULL, DS__WITH_TREES, DS__ROOTED, 1,
                                    1,    1 << 20,        1,          DS__GROUPS_CHAIN };
@@ -8395,6 +8441,8 @@ static int ds__flows_leads(ds__draft *d, int split) {
     int rooted = w->what == DS_REDUCE;
     int run = d->largest / split;
     int n = run - rooted;
+    if (n < 1)
+        return 0;
     int each = p / n;
     int spare = rooted ? seat[w->root] % run : n;
     ds__algo level = { NULL, DS__WITH_TREES, DS__IN_LIST, 1, n, 1, 0, 0 };
@@ -9144,6 +9192,7 @@ typedef struct ds__planned {
     ds_plan plan; /* first: the user's pointer */
     struct ds__planned *next;
     uint64_t topology;
+    ds_allocator allocator; /* of all its memory */
     ds_plan_desc asked;
     char algorithm[16]; /* of what was asked for; empty: none */
 
@@ -9649,7 +9698,9 @@ static int ds__search_all(ds__search *s) {
             for (int w = 1; w <= DS__PLAN_WAYS && w <= largest; w++) {
                 if (w != largest && w != largest - 1 && (w & (w - 1)))
                     continue;
-                DS__TRY("islands", DS__WITH_TREES, DS__IN_LIST, level, w, all, 1, shape);
+                /* with many ranks the arity is the number of parts of a group */
+                DS__TRY("islands", DS__WITH_TREES, DS__IN_LIST, level, w,
+                        p > DS__PLAN_LARGE ? w : all, 1, shape);
                 DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, w, w >= largest - 1 ? all : w,
                         0, shape);
             }
@@ -9705,8 +9756,9 @@ static int ds__search_twice(ds__search *s) {
    equal request returns the same plan.
 
    Invariants: a plan never changes and lives until ds_topology_free frees its topology
-   (ds__plans_forget). A plan is identified by the topology's id and all members of the
-   description. Of the steps that a step waits for, the plan names only the last one of each
+   (ds__plans_forget), also after ds_shutdown. Its memory returns to the allocator that it was made
+   with, which may not be the topology's. A plan is identified by the topology's id and all members
+   of the description. Of the steps that a step waits for, the plan names only the last one of each
    lane.
    Locks: takes ds__c.lock to read and change the list; ds__planned_find expects it. The search
    runs without a lock.
@@ -9775,11 +9827,12 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
 static void ds__planned_free(ds__planned *o) {
     if (!o)
         return;
-    ds__release((void *)(uintptr_t)o->plan.step);
-    ds__release((void *)(uintptr_t)o->plan.spot);
-    ds__release((void *)(uintptr_t)o->plan.before);
-    ds__release((void *)(uintptr_t)o->plan.scratch);
-    ds__release(o);
+    ds_allocator allocator = o->allocator; /* `o` is freed too */
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.step);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.spot);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.before);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.scratch);
+    ds__release_to(&allocator, o);
 }
 
 static void ds__plans_forget(const ds_topology *t) {
@@ -9829,6 +9882,8 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     s.best.scratch = ds__alloc(n * sizeof *s.best.scratch);
     s.now.place = ds__alloc(DS__PLACES * n * sizeof *s.now.place);
     s.out = ds__alloc(sizeof *s.out);
+    if (s.out)
+        s.out->allocator = ds__g.desc.allocator;
     double *need = ds__alloc(n * sizeof *need);
     char *from = ds__alloc(n);
     ds_result r = DS_OK;
@@ -12922,25 +12977,28 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     }
     int alias = count && options->flags & DS_COMM_ALIAS;
     /* streams of all devices, before anything is laid out */
+    size_t made = 0; /* devices that get copies */
     for (size_t d = 0; d < device_count && r == DS_OK; d++) {
         uint32_t lane;
-        r = ds__lane_find(&w, ds__given_stream(options, (int64_t)d), "result", (int64_t)d, where[d],
-                          &lane);
-        for (size_t i = 0;
-             i < count && alias && r == DS_OK && ds__same_device(where[d], in[0].d.device); i++)
+        int shows = alias && ds__same_device(where[d], in[0].d.device);
+        if (!shows)
+            r = ds__lane_find(&w, ds__given_stream(options, (int64_t)d), "result", (int64_t)d,
+                              where[d], &lane);
+        made += !shows;
+        for (size_t i = 0; i < count && shows && r == DS_OK; i++)
             r = ds__tensor_show(tensors[i], &in[i].d, &out[d * count + i]);
     }
-    if (r == DS_OK && count)
+    if (r == DS_OK && count && made)
         r = ds__work_settle(&w);
     uint32_t number = 0;
-    for (size_t left = count; left && r == DS_OK;) {
+    for (size_t left = made ? count : 0; left && r == DS_OK;) {
         size_t bytes;
         size_t n = ds__batch_next(in, count, batch, ++number, buffer_size, &bytes);
         r = ds__batch_send(&w, options, in, count, batch, number, n, bytes, where, device_count,
                            alias ? &in[0].d.device : NULL, out);
         left -= n;
     }
-    if (r == DS_OK)
+    if (r == DS_OK && made)
         r = ds__work_run(&w);
     if (r < 0 && out)
         ds__results_drop(out, results);

@@ -220,7 +220,8 @@ typedef struct ds_log_item {
 typedef void (*ds_log_fn)(const ds_log_item *item, void *user);
 
 /** Where devstream takes its own bookkeeping memory from (not device memory). Both or neither
-    must be set. */
+    must be set. Topologies outlive ds_shutdown: they and their plans return their memory to the
+    allocator that they were made with, so it must stay valid until ds_topology_free. */
 typedef struct ds_allocator {
     /** NULL means malloc; returns NULL when out of memory */
     void *(*alloc_fn)(size_t size, void *user);
@@ -5609,6 +5610,7 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     char path[48];
     char mine[48];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    errno = 0; /* a link to another file can be read, which leaves errno as it was */
     if (!ds__os_is_memfd(path, cookie)) { /* so that nothing else is opened: it might be a device */
         if (errno != EACCES && errno != EPERM)
             errno = ENOENT;
@@ -6875,13 +6877,19 @@ static void *ds__alloc(size_t size) {
     return ptr;
 }
 
-static void ds__release(void *ptr) {
+/* Returns memory to the allocator that it was taken from. Objects that outlive ds_shutdown keep a
+   copy of ds__g.desc.allocator for it. */
+static void ds__release_to(const ds_allocator *allocator, void *ptr) {
     if (!ptr)
         return;
-    if (ds__g.desc.allocator.free_fn)
-        ds__g.desc.allocator.free_fn(ptr, ds__g.desc.allocator.user);
+    if (allocator->free_fn)
+        allocator->free_fn(ptr, allocator->user);
     else
         free(ptr);
+}
+
+static void ds__release(void *ptr) {
+    ds__release_to(&ds__g.desc.allocator, ptr);
 }
 
 static void ds__log(ds_log_level level, int id, const char *text) {
@@ -14591,6 +14599,7 @@ static struct {
     ds__cuda_keep *left;
     _Atomic int host_count; /* host functions that were put on a stream and have not returned */
     _Atomic int inside;     /* host functions that run */
+    _Atomic int releases;   /* threads that wait for devices in order to release memory */
     _Atomic uint64_t threads;
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
@@ -15369,9 +15378,7 @@ static const void *ds__cuda_stream_identity(void *stream) {
    threads are left out.
    Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
    cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come after its release.
-   Threads: any. If a capture is open, queries run in relaxed capture mode. The list of blocking
-   streams may change between its count and the records; streams beyond the count are not waited
-   for. */
+   Threads: any. If a capture is open, queries run in relaxed capture mode. */
 
 /* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
    counts its own work only, and to put something on it would be a barrier for all of them. So
@@ -15418,15 +15425,39 @@ static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const 
     return cudaEventRecord(*event, stream);
 }
 
+/* Returns room for an event for each stream of the list and for the legacy stream, and takes
+   ds__cuda.lock. NULL: no memory, and the lock is not held. Memory is allocated without the lock;
+   if the list has grown meanwhile, once more. */
+static cudaEvent_t *ds__cuda_lock_for_events(void) {
+    cudaEvent_t *events = NULL;
+    size_t room = 0;
+    for (;;) {
+        size_t count = 1;
+        ds__lock_take(&ds__cuda.lock);
+        for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
+            count++;
+        if (count <= room)
+            return events;
+        ds__lock_give(&ds__cuda.lock);
+        ds__release(events);
+        room = count;
+        if (!(events = ds__alloc(room * sizeof(cudaEvent_t)))) {
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
+            return NULL;
+        }
+    }
+}
+
 /* Puts an event on each blocking stream that has work; inside of a scope with the device
-   current. */
+   current. The events are the caller's to destroy, their list (or NULL) to release. */
 static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
-                                    cudaEvent_t *events, size_t room, size_t *out_count) {
+                                    cudaEvent_t **out_events, size_t *out_count) {
     cudaError_t failed = cudaSuccess;
     const char *call = "";
-    ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams;
-         s && *out_count < room && failed == cudaSuccess; s = s->next) {
+    cudaEvent_t *events = *out_events = ds__cuda_lock_for_events();
+    if (!events)
+        return DS_ERR_OUT_OF_MEMORY;
+    for (const ds__cuda_stream *s = ds__cuda.streams; s && failed == cudaSuccess; s = s->next) {
         int code;
         if (!ds__cuda_with_legacy(s, legacy))
             continue;
@@ -15442,20 +15473,11 @@ static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_
 
 static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     ds__cuda_scope scope;
-    size_t room = 0;
+    cudaEvent_t *events = NULL;
     size_t count = 0;
-    ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-        room += (size_t)ds__cuda_with_legacy(s, legacy);
-    ds__lock_give(&ds__cuda.lock);
-    cudaEvent_t *events = ds__alloc((room + 1) * sizeof(cudaEvent_t));
-    if (!events)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
     ds_result r = ds__cuda_enter(&scope, legacy->device);
-    if (r < 0) {
-        ds__release(events);
+    if (r < 0)
         return r;
-    }
     /* first: while a blocking stream captures this one is refused, and to ask that one would
        spoil the capture as well */
     int code;
@@ -15463,7 +15485,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
     int relaxed = ds__cuda_query_begin(&scope, &mode);
     DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
     r = code == 0 || code == DS__CUDA_NOT_READY
-            ? ds__cuda_mark_busy(&scope, legacy, events, room, &count)
+            ? ds__cuda_mark_busy(&scope, legacy, &events, &count)
             : ds__cuda_fail(&scope, "cuStreamQuery", code);
     ds__cuda_query_end(&scope, relaxed, mode);
     if (r == DS_OK)
@@ -17178,26 +17200,23 @@ static int ds__cuda_forbidden(void) {
 }
 
 /* Waits for what is on the streams that do not capture; other threads' own streams cannot be
-   named. Inside of a scope of the device. */
+   named. Takes the capture lock, so that none begins to capture before its event is recorded.
+   Inside of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
-    size_t room = 1;
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
     const char *call = "";
-    ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-        room++;
-    ds__lock_give(&ds__cuda.lock);
-    cudaEvent_t *events = ds__alloc(room * sizeof(cudaEvent_t));
-    if (!events)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
-    ds__lock_take(&ds__cuda.lock);
+    ds__cuda_lock();
+    cudaEvent_t *events = ds__cuda_lock_for_events();
+    if (!events) {
+        ds__cuda_unlock();
+        return DS_ERR_OUT_OF_MEMORY;
+    }
     const ds__cuda_stream legacy = { .handle = cudaStreamLegacy,
                                      .device = scope->device,
                                      .kind = DS__STREAM_LEGACY };
     const ds__cuda_stream *s = &legacy;
-    for (; s && count < room && failed == cudaSuccess;
-         s = s == &legacy ? ds__cuda.streams : s->next) {
+    for (; s && failed == cudaSuccess; s = s == &legacy ? ds__cuda.streams : s->next) {
         enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
         if (s->hidden || s->device != scope->device ||
             (s->kind == DS__STREAM_PER_THREAD && s->thread != ds__cuda_this_thread()))
@@ -17210,6 +17229,7 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
         count += events[count] != NULL;
     }
     ds__lock_give(&ds__cuda.lock);
+    ds__cuda_unlock();
     ds_result r = ds__cuda_check(scope, failed, call);
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK)
@@ -17818,8 +17838,9 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     if (r == DS_OK && g->capture)
         r = ds__cuda_read_before_last(b);
     n->device.index = ds__cuda_node_device(n);
+    /* the nodes that were read have moved it */
     if (r == DS_OK)
-        r = ds__cuda_add(g, n, index, after, n->dep_count, &node);
+        r = ds__cuda_add(g, n, b->count - 1, after, n->dep_count, &node);
     n->native = node;
     ds__release(after);
     return r;
@@ -18249,7 +18270,7 @@ static void ds__cuda_exec_destroy(void *exec) {
    destructors under these locks. ds__cuda_end_keeps takes `host_lock` and runs destructors after
    its release.
    Threads: any. ds__cuda_end_keeps runs during the stop, waits for CUDA's threads, and takes over
-   after 0.1 s without progress. */
+   after 1 s without progress. */
 
 /* Holds the kernels and events of a graph and of graphs in it. */
 static ds_result ds__cuda_hold(ds__body *held, const ds__body *b) {
@@ -18584,9 +18605,10 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
     }
 }
 
-/* CUDA ends what executables kept on a thread of its own: waits for that, a tenth of a second
-   after the last one. After the failure of a device it may never come, and a graph that another
-   library captured may outlive the driver: what is left then is ended here. */
+/* CUDA ends what executables kept on a thread of its own, which a busy machine may start late.
+   Waits for that until a second has passed without an end. After the failure of a device CUDA may
+   never end them, and a graph that another library captured may outlive the driver: what is left
+   then is ended here. */
 static void ds__cuda_end_keeps(void) {
     int quiet = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
@@ -18597,7 +18619,7 @@ static void ds__cuda_end_keeps(void) {
         ds__cuda_keep *take = NULL;
         for (const ds__cuda_keep *i = k; i; i = i->next)
             count++;
-        quiet |= count == last && ds__now_ns() - begin > 100000000u;
+        quiet |= count == last && ds__now_ns() - begin > 1000000000u;
         for (ds__cuda_keep *i = k; i && quiet && !take; i = i->next) {
             int pending = DS__CUDA_PENDING;
             if (atomic_compare_exchange_strong(&i->state, &pending, DS__CUDA_TAKEN))
@@ -19073,7 +19095,8 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_watched(ds__cuda_stre
    the driver calls that begin, end and read the capture. ds__cuda_capture_over expects it.
    ds__cuda_end_siblings must run without it, because ending a stream may take it. The core holds
    ds__g.begin during a begin, and also the graph's lock if the graph existed before.
-   Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. */
+   Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. A
+   begin sleeps up to 0.1 s while another thread waits for a device to release memory. */
 
 /* The lock is held. */
 static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
@@ -19122,12 +19145,25 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     return r;
 }
 
+/* Waits until other threads that release memory have begun to wait for devices, which would
+   invalidate a capture that begins before that. They are done within microseconds unless work is
+   pending; then a tenth of a second is ample to begin, and their wait may take longer. */
+static void ds__cuda_await_releases(void) {
+    for (uint64_t begin = ds__now_ns();
+         atomic_load(&ds__cuda.releases) && ds__now_ns() - begin < 100000000u;) {
+        struct timespec t = { 0, 50000 };
+        syscall(SYS_nanosleep, &t, NULL);
+    }
+}
+
 static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
                                        const cudaGraphNode_t *after, size_t count,
                                        ds__cuda_graph *g, ds__cuda_origin *o) {
     ds__cuda_look now;
-    ds__cuda_lock(); /* before anyone can end it, or put work into it that nobody knows of */
     atomic_fetch_add(&ds__g.capture_count, 1); /* who asks now comes to the lock */
+    if (DS__UNLIKELY(atomic_load(&ds__cuda.releases)))
+        ds__cuda_await_releases();
+    ds__cuda_lock(); /* before anyone can end it, or put work into it that nobody knows of */
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
     int begun = r == DS_OK;
     if (begun)
@@ -19994,6 +20030,7 @@ static void ds__cuda_share_release(int device, void *base, size_t size) {
    Invariants: Pinned memory is usable from all devices. memory_release releases the memory even if
    cudart reports the failure of earlier work. If an open capture lets the thread free, memory_wait
    does not wait for whole devices, which would invalidate the captures of their streams.
+   ds__cuda.releases counts the threads that have found no capture and wait for whole devices.
    Locks: memory_wait takes the capture lock (ds__cuda_forbidden) and ds__cuda.mutex or
    ds__cuda.lock in turn; it waits under none of them. The other entries take none.
    Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode, so open
@@ -20038,18 +20075,33 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     return r;
 }
 
-/* cudaFree waits by itself; the others are not documented to. A device that failed has nothing
-   pending any more. Waiting for a device would spoil the captures of its streams: where they
-   allow the thread to free, its other streams are waited for. */
-static ds_result ds__cuda_memory_wait(int device) {
-    if (DS__UNLIKELY(ds__captures_open()) && !ds__cuda_forbidden())
-        return device >= 0 ? DS_OK : ds__cuda_wait_streams();
-    for (int i = device < 0 ? 0 : device; i < (device < 0 ? ds__cuda.devices : device + 1); i++) {
+/* Waits for these devices as a whole. A device that failed has nothing pending any more. */
+static ds_result ds__cuda_wait_devices(int first, int end) {
+    for (int i = first; i < end; i++) {
         ds_result r = atomic_load(&ds__cuda.used[i]) ? ds__cuda_device_synchronize(i) : DS_OK;
         if (r < 0 && r != DS_ERR_FAILED)
             return r;
     }
     return DS_OK;
+}
+
+/* cudaFree waits by itself; the others are not documented to. Waiting for a device would
+   invalidate the captures of its streams: where they allow the thread to free, its other streams
+   are waited for. ds__cuda_await_releases keeps captures from beginning between the question and
+   the wait. */
+static ds_result ds__cuda_memory_wait(int device) {
+    int first = device < 0 ? 0 : device;
+    int end = device < 0 ? ds__cuda.devices : device + 1;
+    atomic_fetch_add(&ds__cuda.releases, 1);
+    if (DS__LIKELY(!atomic_load(&ds__g.capture_count))) {
+        ds_result r = ds__cuda_wait_devices(first, end);
+        atomic_fetch_sub(&ds__cuda.releases, 1);
+        return r;
+    }
+    atomic_fetch_sub(&ds__cuda.releases, 1);
+    if (ds__cuda_forbidden())
+        return ds__cuda_wait_devices(first, end);
+    return device >= 0 ? DS_OK : ds__cuda_wait_streams();
 }
 
 /* cudart may report the failure of earlier work here, but it does release. */
@@ -22601,7 +22653,7 @@ DSDEF ds_result(ds_stream_default)(ds_device device, ds_stream *out) {
    (s->base). s->borrowed is 1 until the driver has taken a native stream over. Only a stream
    with one owner and a native stream of its own can be unwrapped. The user's release function
    runs once: when the wrapper is freed, or at once if the wrap fails.
-   Locks: none of its own; the wrap of a legacy stream takes ds__g.mutex.
+   Locks: none of its own; the wrap of a legacy stream takes ds__g.mutex. ds_stream_unwrap reclaims.
    Threads: any. The native handle 2 means another stream on each thread. */
 
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
@@ -22725,6 +22777,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
         ds__stream_kill(s);
     }
     ds__stream_unpin(s);
+    ds__reclaim(); /* the release function of a wrapper runs now */
     return r;
 }
 
@@ -23509,8 +23562,9 @@ DSDEF ds_result(ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
         r = e->driver->event_export(atomic_load(&e->native), out->bytes);
         ds__event_settle(e, r == DS_OK);
     }
+    r = ds__name_object(r, "event", e->label);
     ds__event_unpin(e);
-    return ds__name_object(r, "event", e->label);
+    return r;
 }
 
 /* The device is resolved. */
@@ -25208,6 +25262,16 @@ static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
                                                         : ds__body_clone(g->body, out));
 }
 
+/* Discards a node that was not taken. Its child graph goes back to the caller, who frees it without
+   a lock: the copy may be the last owner of the objects of the user. */
+static void ds__node_refuse(ds__node *n, ds__body **child) {
+    if (n && n->child) {
+        *child = n->child;
+        n->child = NULL;
+    }
+    ds__node_discard(n);
+}
+
 /* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child
    becomes NULL. The payload of a node that is not taken is ended by who gave it. */
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
@@ -25284,7 +25348,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     if (n && n->child)
         *child = NULL;
     if (n && d->label && !(n->label = ds__copy_text(d->label, 255))) {
-        ds__node_discard(n);
+        ds__node_refuse(n, child);
         n = NULL;
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
     }
@@ -25321,7 +25385,7 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
             *out = ds__node_handle(b, b->count - 1);
         ds__graph_unshare(shared);
         if (r < 0)
-            ds__node_discard(n);
+            ds__node_refuse(n, child);
     }
     ds__release(list);
     return r;
@@ -25663,7 +25727,7 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
             old = ds__body_replace(g->body, i, fresh);
         ds__graph_unshare(shared);
         if (r < 0)
-            ds__node_discard(fresh);
+            ds__node_refuse(fresh, &child);
         r = ds__graph_give(g, r);
         ds__node_free(old);
     } else if (r == DS_OK) {
@@ -26194,7 +26258,7 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
         if (r == DS_OK)
             r = ds__node_fresh(x->body, x->body->node[i], i, desc, &child, &fresh);
         if (r == DS_OK && (r = ds__exec_put(x, i, fresh, &old)) < 0)
-            ds__node_discard(fresh);
+            ds__node_refuse(fresh, &child);
         r = ds__exec_give(x, r);
         ds__node_free(old);
     } else if (r == DS_OK) {
@@ -26566,7 +26630,8 @@ DSDEF ds_result(ds_capture_exchange_mode)(ds_capture_mode *mode) {
     DS__REQUIRE(mode, "mode is NULL");
     DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)*mode);
     ds_result r = DS_OK;
-    for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
+    /* CUDA last: only its driver keeps a mode, which no later failure must leave changed */
+    for (int b = DS_BACKEND_COUNT - 1; b >= 0 && r == DS_OK; b--)
         if (ds__g.driver[b])
             r = ds__g.driver[b]->capture_mode(*mode);
     if (r < 0)
@@ -40935,21 +41000,23 @@ DSDEF ds_result(ds_tensor_alloc_like)(const ds_tensor *like, ds_stream stream, d
     return r < 0 ? r : ds__tensor_like(&d, stream, out);
 }
 
+static ds_result ds__wrap_read(const ds_tensor *tensor, unsigned flags, ds_tensor **out,
+                               ds__dims *d) {
+    DS__REQUIRE(out, "out is NULL");
+    DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY), "unknown flags %#x", flags);
+    ds_result r = ds__comm_setup();
+    return r < 0 ? r : ds__tensor_read(tensor, "the tensor", -1, d);
+}
+
 DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
                                 void (*release_fn)(void *user), void *user, ds_tensor **out) {
     ds__dims d;
-    ds_result r = DS_OK;
     if (out)
         *out = NULL;
-    DS__ENTER("ds_tensor_wrap");
-    if (!out)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
-    else if (flags & ~(unsigned)DS_TENSOR_READ_ONLY)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "unknown flags %#x", flags);
-    if (r == DS_OK)
-        r = ds__comm_setup();
-    if (r == DS_OK)
-        r = ds__tensor_read(tensor, "the tensor", -1, &d);
+    ds_result r = ds__enter("ds_tensor_wrap");
+    if (r < 0)
+        return ds__refuse_payload(r, user, release_fn);
+    r = ds__wrap_read(tensor, flags, out, &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(DS__OF_OTHERS, user, release_fn) : NULL;
     if (storage)
         return ds__tensor_new(&d, storage, flags, out);
@@ -44030,8 +44097,9 @@ struct ds_topology {
     } * peer;
 
     int peers;
-    uint64_t id;       /* tells it from others in the table of plans */
-    ds_device *device; /* what the ranks are here; NULL: rank i is device i */
+    uint64_t id;            /* tells it from others in the table of plans */
+    ds_allocator allocator; /* of all its memory */
+    ds_device *device;      /* what the ranks are here; NULL: rank i is device i */
 #ifndef DEVSTREAM_NO_CPU
     ds_cpu_route *way; /* the routes as the CPU driver takes them */
 #endif
@@ -44081,10 +44149,10 @@ static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
    groups.
 
    Invariants: nodes, links and peer lines are complete. If several peer lines set the same value
-   of a pair, the last line counts. A route has room for nodes + 2 wires. A measured rate below
-   that of the links adds a wire to one route. A measured rate of both directions at once adds
-   one wire to two routes. Every device reaches every other directly or through the host, or
-   ds__routes_make fails.
+   of a pair, the last line counts. A route has room for one wire more than there are switches and
+   sockets, and for two measured ones. A measured rate below that of the links adds a wire to one
+   route. A measured rate of both directions at once adds one wire to two routes. Every device
+   reaches every other directly or through the host, or ds__routes_make fails.
    Locks: none.
    Threads: the thread that constructs the topology. */
 
@@ -44182,10 +44250,90 @@ static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
     return 1;
 }
 
+/* Values that peer lines give for one pair. */
+typedef struct ds__pair_rates {
+    double push;
+    double pull;
+    int both; /* the last line with a rate of both directions at once, plus 1 */
+} ds__pair_rates;
+
+/* Reads the peer lines once: an array with an element for each route. NULL: no memory. */
+static ds__pair_rates *ds__pair_rates_read(ds_topology *t) {
+    size_t p = (size_t)t->devices + 1;
+    ds__pair_rates *rates = ds__alloc(p * p * sizeof *rates);
+    for (int i = 0; rates && i < t->peers; i++) {
+        const struct ds__tpeer *e = &t->peer[i];
+        ds__troute *r = ds__route_of(t, e->from, e->to);
+        ds__pair_rates *pair = &rates[r - t->route];
+        if (e->what == 'k')
+            r->direct = r->only == e->kind;
+        else if (e->what == '0' || e->what == '1')
+            r->direct = e->what == '1';
+        else if (e->what == 'u')
+            pair->push = e->rate;
+        else if (e->what == 'd')
+            pair->pull = e->rate;
+        else if (e->what == 'l' && r->hops)
+            r->latency_ns = (int64_t)e->rate;
+        else if (e->what == 'b')
+            pair->both = i + 1;
+    }
+    return rates;
+}
+
+/* Applies the peer lines to the routes. */
+static ds_result ds__routes_peers(ds_topology *t) {
+    ds__pair_rates *rates = ds__pair_rates_read(t);
+    int routes = (t->devices + 1) * (t->devices + 1);
+    int ok = rates != NULL;
+    if (!rates)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
+    for (int i = 0; i < routes && ok; i++) {
+        ds__troute *r = &t->route[i];
+        double push = rates[i].push;
+        double pull = rates[i].pull;
+        if (!r->hops) {
+            r->direct = 0;
+            continue;
+        }
+        if (push <= 0 || push > r->rate)
+            push = r->rate;
+        if (pull <= 0 || pull > r->rate)
+            pull = r->rate;
+        r->push = push > pull;
+        double rate = r->push ? push : pull;
+        if (rate < r->rate)
+            ok = ds__route_wire(t, r, rate);
+    }
+    /* measured in both directions at once: one wire of two routes */
+    for (int i = 0; i < t->peers && ok; i++) {
+        const struct ds__tpeer *e = &t->peer[i];
+        ds__troute *there = ds__route_of(t, e->from, e->to);
+        ds__troute *back = ds__route_of(t, e->to, e->from);
+        if (e->what != 'b' || rates[there - t->route].both != i + 1 || e->from > e->to ||
+            !there->hops || !back->hops || e->rate >= there->rate + back->rate)
+            continue;
+        double alone = there->rate > back->rate ? there->rate : back->rate;
+        ok = ds__route_wire(t, there, e->rate > alone ? e->rate : alone);
+        if (ok)
+            t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
+    }
+    ds__release(rates);
+    return ok ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* The most wires of a route: only switches and sockets forward, and the host ends a way. */
+static int ds__route_most(const ds_topology *t) {
+    int most = 1 + 2; /* and a wire for each of two measures */
+    for (int i = 0; i < t->nodes; i++)
+        most += t->node[i].kind == DS__NODE_SWITCH || t->node[i].kind == DS__NODE_SOCKET;
+    return most;
+}
+
 /* The table of routes, when nodes, links and peers are known. */
 static ds_result ds__routes_make(ds_topology *t) {
     int p = t->devices + 1;
-    int most = t->nodes + 2; /* and a wire for each of two measures */
+    int most = ds__route_most(t);
     ds__way *way = ds__alloc((size_t)t->nodes * sizeof *way);
     for (int level = 0; level < 3; level++) {
         t->group[level] = ds__alloc((size_t)p * sizeof **t->group);
@@ -44234,59 +44382,8 @@ static ds_result ds__routes_make(ds_topology *t) {
         }
     }
     ds__release(way);
-    for (int i = 0; i < t->peers; i++) {
-        const struct ds__tpeer *e = &t->peer[i];
-        ds__troute *r = ds__route_of(t, e->from, e->to);
-        if (e->what == 'k')
-            r->direct = r->only == e->kind;
-        else if (e->what == '0' || e->what == '1')
-            r->direct = e->what == '1';
-    }
-    for (int i = 0; i < p; i++) /* measured: what the faster side can do */
-        for (int k = 0; k < p; k++) {
-            double push = 0;
-            double pull = 0;
-            ds__troute *r = ds__route_of(t, i, k);
-            if (!r->hops) {
-                r->direct = 0;
-                continue;
-            }
-            for (int n = 0; n < t->peers; n++) {
-                const struct ds__tpeer *e = &t->peer[n];
-                if (e->from != i || e->to != k)
-                    continue;
-                if (e->what == 'u')
-                    push = e->rate;
-                if (e->what == 'd')
-                    pull = e->rate;
-                if (e->what == 'l')
-                    r->latency_ns = (int64_t)e->rate;
-            }
-            if (push <= 0 || push > r->rate)
-                push = r->rate;
-            if (pull <= 0 || pull > r->rate)
-                pull = r->rate;
-            r->push = push > pull;
-            double rate = r->push ? push : pull;
-            if (rate < r->rate && !ds__route_wire(t, r, rate))
-                return DS_ERR_OUT_OF_MEMORY;
-        }
-    /* measured in both directions at once: one wire of two routes */
-    for (int i = 0; i < t->peers; i++) {
-        const struct ds__tpeer *e = &t->peer[i];
-        ds__troute *there = ds__route_of(t, e->from, e->to);
-        ds__troute *back = ds__route_of(t, e->to, e->from);
-        int again = 0; /* the last line counts, as above */
-        for (int n = i + 1; n < t->peers && e->what == 'b'; n++)
-            again |= t->peer[n].what == 'b' && t->peer[n].from == e->from && t->peer[n].to == e->to;
-        if (e->what != 'b' || again || e->from > e->to || !there->hops || !back->hops ||
-            e->rate >= there->rate + back->rate)
-            continue;
-        double alone = there->rate > back->rate ? there->rate : back->rate;
-        if (!ds__route_wire(t, there, e->rate > alone ? e->rate : alone))
-            return DS_ERR_OUT_OF_MEMORY;
-        t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
-    }
+    if (ds__routes_peers(t) < 0)
+        return DS_ERR_OUT_OF_MEMORY;
     /* who is not reached directly must be reached through the host */
     for (int i = 0; i < t->devices; i++)
         for (int k = 0; k < t->devices; k++)
@@ -44312,7 +44409,8 @@ static ds_result ds__routes_make(ds_topology *t) {
    Invariants: names are unique and have at most 31 characters. There are at most
    DS__TOPOLOGY_MAX nodes. Rank i is the i-th added device, and the id is unique in the process.
    All devices must be added before the first peer line, because such a line names the host by
-   the number of devices. After a failure the topology may be incomplete and must be freed.
+   the number of devices. After a failure the topology may be incomplete and must be freed. A
+   topology outlives ds_shutdown; its memory returns to the allocator that it was made with.
    Locks: ds_topology_free takes ds__c.lock to remove the plans of the topology
    (ds__plans_forget).
    Threads: a topology under construction belongs to one thread. ds_topology_free and
@@ -44380,6 +44478,7 @@ static ds_topology *ds__topology_new(void) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
         return NULL;
     }
+    t->allocator = ds__g.desc.allocator;
     t->engines = 3;
     t->start_ns = 1500;
     t->latency_ns = 6000;
@@ -44397,22 +44496,24 @@ static void ds__plans_forget(const ds_topology *t);
 DSDEF void(ds_topology_free)(ds_topology *t) {
     if (!t)
         return;
+    ds_allocator allocator = t->allocator; /* `t` is freed too */
+    const ds_allocator *from = &allocator;
     ds__plans_forget(t);
-    ds__release(t->node);
-    ds__release(t->link);
-    ds__release(t->wire);
-    ds__release(t->rank);
+    ds__release_to(from, t->node);
+    ds__release_to(from, t->link);
+    ds__release_to(from, t->wire);
+    ds__release_to(from, t->rank);
     for (int level = 0; level < 3; level++)
-        ds__release(t->group[level]);
-    ds__release(t->island);
-    ds__release(t->route);
-    ds__release(t->hop);
+        ds__release_to(from, t->group[level]);
+    ds__release_to(from, t->island);
+    ds__release_to(from, t->route);
+    ds__release_to(from, t->hop);
 #ifndef DEVSTREAM_NO_CPU
-    ds__release(t->way);
+    ds__release_to(from, t->way);
 #endif
-    ds__release(t->peer);
-    ds__release(t->device);
-    ds__release(t);
+    ds__release_to(from, t->peer);
+    ds__release_to(from, t->device);
+    ds__release_to(from, t);
 }
 
 DSDEF int(ds_topology_size)(const ds_topology *t) {
@@ -44484,6 +44585,15 @@ static int ds__quantity(const char *s, double *out) {
     return 0;
 }
 
+/* Reads a number of 1 to 4 digits, without a sign. Returns the text behind it, or NULL. */
+static const char *ds__tdigits(const char *s, int *out) {
+    int digits = 0;
+    *out = 0;
+    for (; *s >= '0' && *s <= '9' && digits < 5; s++, digits++)
+        *out = *out * 10 + (*s - '0');
+    return digits >= 1 && digits <= 4 ? s : NULL;
+}
+
 /* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers
    are not in order. */
 static int ds__tname(const char *word, int k, char *out, size_t size) {
@@ -44497,15 +44607,17 @@ static int ds__tname(const char *word, int k, char *out, size_t size) {
     }
     while (stem && word[stem - 1] >= '0' && word[stem - 1] <= '9')
         stem--;
-    unsigned first = 0;
-    unsigned last = 0;
-    int end = 0;
-    if (sscanf(word + stem, "%4u..%4u%n", &first, &last, &end) != 2 || word[stem + (size_t)end] ||
-        last < first)
+    int first;
+    int last;
+    const char *end = ds__tdigits(word + stem, &first);
+    if (end != dots)
+        return 0;
+    end = ds__tdigits(dots + 2, &last);
+    if (!end || *end || last < first)
         return 0;
     memcpy(out, word, stem);
-    snprintf(out + stem, size - stem, "%u", first + (unsigned)k);
-    return (int)(last - first) + 1;
+    snprintf(out + stem, size - stem, "%d", first + k);
+    return last - first + 1;
 }
 
 static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
@@ -47807,8 +47919,7 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
    them for sums over many ranks.
 
    Invariants: an empty flow is not added. Trees are named by their index in d->tree. In
-   ds__flows_leads each group, or part of a group, must have at least one lead; `split` must
-   allow for that.
+   ds__flows_leads each group, or part of a group, has at least one lead.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -47864,7 +47975,7 @@ static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split
 /* Many ranks: slices are summed in the order of the list from group to group, each by the leads
    that have the same seat, and go on from the last one. The root of a reduce leads nothing,
    since it gets all results. A group may be cut into several: then there are fewer slices, hence
-   fewer copies for as many pieces. */
+   fewer copies for as many pieces. Returns 0 if a part of the largest group has no lead. */
 static int ds__flows_leads(ds__draft *d, int split) {
     static const ds__algo star = { NULL, DS__WITH_TREES, DS__ROOTED, 1,
                                    1,    1 << 20,        1,          DS__GROUPS_CHAIN };
@@ -47875,6 +47986,8 @@ static int ds__flows_leads(ds__draft *d, int split) {
     int rooted = w->what == DS_REDUCE;
     int run = d->largest / split;
     int n = run - rooted;
+    if (n < 1)
+        return 0;
     int each = p / n;
     int spare = rooted ? seat[w->root] % run : n;
     ds__algo level = { NULL, DS__WITH_TREES, DS__IN_LIST, 1, n, 1, 0, 0 };
@@ -48624,6 +48737,7 @@ typedef struct ds__planned {
     ds_plan plan; /* first: the user's pointer */
     struct ds__planned *next;
     uint64_t topology;
+    ds_allocator allocator; /* of all its memory */
     ds_plan_desc asked;
     char algorithm[16]; /* of what was asked for; empty: none */
 
@@ -49129,7 +49243,9 @@ static int ds__search_all(ds__search *s) {
             for (int w = 1; w <= DS__PLAN_WAYS && w <= largest; w++) {
                 if (w != largest && w != largest - 1 && (w & (w - 1)))
                     continue;
-                DS__TRY("islands", DS__WITH_TREES, DS__IN_LIST, level, w, all, 1, shape);
+                /* with many ranks the arity is the number of parts of a group */
+                DS__TRY("islands", DS__WITH_TREES, DS__IN_LIST, level, w,
+                        p > DS__PLAN_LARGE ? w : all, 1, shape);
                 DS__TRY("islands", DS__WITH_TREES, DS__ROOTED, level, w, w >= largest - 1 ? all : w,
                         0, shape);
             }
@@ -49185,8 +49301,9 @@ static int ds__search_twice(ds__search *s) {
    equal request returns the same plan.
 
    Invariants: a plan never changes and lives until ds_topology_free frees its topology
-   (ds__plans_forget). A plan is identified by the topology's id and all members of the
-   description. Of the steps that a step waits for, the plan names only the last one of each
+   (ds__plans_forget), also after ds_shutdown. Its memory returns to the allocator that it was made
+   with, which may not be the topology's. A plan is identified by the topology's id and all members
+   of the description. Of the steps that a step waits for, the plan names only the last one of each
    lane.
    Locks: takes ds__c.lock to read and change the list; ds__planned_find expects it. The search
    runs without a lock.
@@ -49255,11 +49372,12 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
 static void ds__planned_free(ds__planned *o) {
     if (!o)
         return;
-    ds__release((void *)(uintptr_t)o->plan.step);
-    ds__release((void *)(uintptr_t)o->plan.spot);
-    ds__release((void *)(uintptr_t)o->plan.before);
-    ds__release((void *)(uintptr_t)o->plan.scratch);
-    ds__release(o);
+    ds_allocator allocator = o->allocator; /* `o` is freed too */
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.step);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.spot);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.before);
+    ds__release_to(&allocator, (void *)(uintptr_t)o->plan.scratch);
+    ds__release_to(&allocator, o);
 }
 
 static void ds__plans_forget(const ds_topology *t) {
@@ -49309,6 +49427,8 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     s.best.scratch = ds__alloc(n * sizeof *s.best.scratch);
     s.now.place = ds__alloc(DS__PLACES * n * sizeof *s.now.place);
     s.out = ds__alloc(sizeof *s.out);
+    if (s.out)
+        s.out->allocator = ds__g.desc.allocator;
     double *need = ds__alloc(n * sizeof *need);
     char *from = ds__alloc(n);
     ds_result r = DS_OK;
@@ -52402,25 +52522,28 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     }
     int alias = count && options->flags & DS_COMM_ALIAS;
     /* streams of all devices, before anything is laid out */
+    size_t made = 0; /* devices that get copies */
     for (size_t d = 0; d < device_count && r == DS_OK; d++) {
         uint32_t lane;
-        r = ds__lane_find(&w, ds__given_stream(options, (int64_t)d), "result", (int64_t)d, where[d],
-                          &lane);
-        for (size_t i = 0;
-             i < count && alias && r == DS_OK && ds__same_device(where[d], in[0].d.device); i++)
+        int shows = alias && ds__same_device(where[d], in[0].d.device);
+        if (!shows)
+            r = ds__lane_find(&w, ds__given_stream(options, (int64_t)d), "result", (int64_t)d,
+                              where[d], &lane);
+        made += !shows;
+        for (size_t i = 0; i < count && shows && r == DS_OK; i++)
             r = ds__tensor_show(tensors[i], &in[i].d, &out[d * count + i]);
     }
-    if (r == DS_OK && count)
+    if (r == DS_OK && count && made)
         r = ds__work_settle(&w);
     uint32_t number = 0;
-    for (size_t left = count; left && r == DS_OK;) {
+    for (size_t left = made ? count : 0; left && r == DS_OK;) {
         size_t bytes;
         size_t n = ds__batch_next(in, count, batch, ++number, buffer_size, &bytes);
         r = ds__batch_send(&w, options, in, count, batch, number, n, bytes, where, device_count,
                            alias ? &in[0].d.device : NULL, out);
         left -= n;
     }
-    if (r == DS_OK)
+    if (r == DS_OK && made)
         r = ds__work_run(&w);
     if (r < 0 && out)
         ds__results_drop(out, results);

@@ -11,7 +11,8 @@
    the driver calls that begin, end and read the capture. ds__cuda_capture_over expects it.
    ds__cuda_end_siblings must run without it, because ending a stream may take it. The core holds
    ds__g.begin during a begin, and also the graph's lock if the graph existed before.
-   Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. */
+   Threads: any. CUDA requires the thread that began a capture to end it, except in relaxed mode. A
+   begin sleeps up to 0.1 s while another thread waits for a device to release memory. */
 #ifndef DS__CUDA_CAPTURE_H
 #define DS__CUDA_CAPTURE_H
 
@@ -69,12 +70,25 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     return r;
 }
 
+/* Waits until other threads that release memory have begun to wait for devices, which would
+   invalidate a capture that begins before that. They are done within microseconds unless work is
+   pending; then a tenth of a second is ample to begin, and their wait may take longer. */
+static void ds__cuda_await_releases(void) {
+    for (uint64_t begin = ds__now_ns();
+         atomic_load(&ds__cuda.releases) && ds__now_ns() - begin < 100000000u;) {
+        struct timespec t = { 0, 50000 };
+        syscall(SYS_nanosleep, &t, NULL);
+    }
+}
+
 static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s, ds__capture *c,
                                        const cudaGraphNode_t *after, size_t count,
                                        ds__cuda_graph *g, ds__cuda_origin *o) {
     ds__cuda_look now;
-    ds__cuda_lock(); /* before anyone can end it, or put work into it that nobody knows of */
     atomic_fetch_add(&ds__g.capture_count, 1); /* who asks now comes to the lock */
+    if (DS__UNLIKELY(atomic_load(&ds__cuda.releases)))
+        ds__cuda_await_releases();
+    ds__cuda_lock(); /* before anyone can end it, or put work into it that nobody knows of */
     ds_result r = ds__cuda_begin(scope, s, c, after, count);
     int begun = r == DS_OK;
     if (begun)

@@ -227,14 +227,18 @@ static int ds__cuda_forbidden(void) {
 }
 
 /* Waits for what is on the streams that do not capture; other threads' own streams cannot be
-   named. Inside of a scope of the device. */
+   named. Takes the capture lock, so that none begins to capture before its event is recorded.
+   Inside of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
     const char *call = "";
+    ds__cuda_lock();
     cudaEvent_t *events = ds__cuda_lock_for_events();
-    if (!events)
+    if (!events) {
+        ds__cuda_unlock();
         return DS_ERR_OUT_OF_MEMORY;
+    }
     const ds__cuda_stream legacy = { .handle = cudaStreamLegacy,
                                      .device = scope->device,
                                      .kind = DS__STREAM_LEGACY };
@@ -252,6 +256,7 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
         count += events[count] != NULL;
     }
     ds__lock_give(&ds__cuda.lock);
+    ds__cuda_unlock();
     ds_result r = ds__cuda_check(scope, failed, call);
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK)

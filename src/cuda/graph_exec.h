@@ -15,7 +15,7 @@
    destructors under these locks. ds__cuda_end_keeps takes `host_lock` and runs destructors after
    its release.
    Threads: any. ds__cuda_end_keeps runs during the stop, waits for CUDA's threads, and takes over
-   after 0.1 s without progress. */
+   after 1 s without progress. */
 #ifndef DS__CUDA_GRAPH_EXEC_H
 #define DS__CUDA_GRAPH_EXEC_H
 
@@ -361,9 +361,10 @@ static void ds__cuda_keep_empty(ds__cuda_keep *k) {
     }
 }
 
-/* CUDA ends what executables kept on a thread of its own: waits for that, a tenth of a second
-   after the last one. After the failure of a device it may never come, and a graph that another
-   library captured may outlive the driver: what is left then is ended here. */
+/* CUDA ends what executables kept on a thread of its own, which a busy machine may start late.
+   Waits for that until a second has passed without an end. After the failure of a device CUDA may
+   never end them, and a graph that another library captured may outlive the driver: what is left
+   then is ended here. */
 static void ds__cuda_end_keeps(void) {
     int quiet = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
@@ -374,7 +375,7 @@ static void ds__cuda_end_keeps(void) {
         ds__cuda_keep *take = NULL;
         for (const ds__cuda_keep *i = k; i; i = i->next)
             count++;
-        quiet |= count == last && ds__now_ns() - begin > 100000000u;
+        quiet |= count == last && ds__now_ns() - begin > 1000000000u;
         for (ds__cuda_keep *i = k; i && quiet && !take; i = i->next) {
             int pending = DS__CUDA_PENDING;
             if (atomic_compare_exchange_strong(&i->state, &pending, DS__CUDA_TAKEN))

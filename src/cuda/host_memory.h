@@ -6,6 +6,7 @@
    Invariants: Pinned memory is usable from all devices. memory_release releases the memory even if
    cudart reports the failure of earlier work. If an open capture lets the thread free, memory_wait
    does not wait for whole devices, which would invalidate the captures of their streams.
+   ds__cuda.releases counts the threads that have found no capture and wait for whole devices.
    Locks: memory_wait takes the capture lock (ds__cuda_forbidden) and ds__cuda.mutex or
    ds__cuda.lock in turn; it waits under none of them. The other entries take none.
    Threads: any. Calls for the allocator (ds__tls.quiet) run in relaxed capture mode, so open
@@ -59,18 +60,33 @@ static ds_result ds__cuda_host_register(void *ptr, size_t size) {
     return r;
 }
 
-/* cudaFree waits by itself; the others are not documented to. A device that failed has nothing
-   pending any more. Waiting for a device would spoil the captures of its streams: where they
-   allow the thread to free, its other streams are waited for. */
-static ds_result ds__cuda_memory_wait(int device) {
-    if (DS__UNLIKELY(ds__captures_open()) && !ds__cuda_forbidden())
-        return device >= 0 ? DS_OK : ds__cuda_wait_streams();
-    for (int i = device < 0 ? 0 : device; i < (device < 0 ? ds__cuda.devices : device + 1); i++) {
+/* Waits for these devices as a whole. A device that failed has nothing pending any more. */
+static ds_result ds__cuda_wait_devices(int first, int end) {
+    for (int i = first; i < end; i++) {
         ds_result r = atomic_load(&ds__cuda.used[i]) ? ds__cuda_device_synchronize(i) : DS_OK;
         if (r < 0 && r != DS_ERR_FAILED)
             return r;
     }
     return DS_OK;
+}
+
+/* cudaFree waits by itself; the others are not documented to. Waiting for a device would
+   invalidate the captures of its streams: where they allow the thread to free, its other streams
+   are waited for. ds__cuda_await_releases keeps captures from beginning between the question and
+   the wait. */
+static ds_result ds__cuda_memory_wait(int device) {
+    int first = device < 0 ? 0 : device;
+    int end = device < 0 ? ds__cuda.devices : device + 1;
+    atomic_fetch_add(&ds__cuda.releases, 1);
+    if (DS__LIKELY(!atomic_load(&ds__g.capture_count))) {
+        ds_result r = ds__cuda_wait_devices(first, end);
+        atomic_fetch_sub(&ds__cuda.releases, 1);
+        return r;
+    }
+    atomic_fetch_sub(&ds__cuda.releases, 1);
+    if (ds__cuda_forbidden())
+        return ds__cuda_wait_devices(first, end);
+    return device >= 0 ? DS_OK : ds__cuda_wait_streams();
 }
 
 /* cudart may report the failure of earlier work here, but it does release. */

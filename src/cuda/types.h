@@ -258,6 +258,7 @@ static struct {
     ds__cuda_keep *left;
     _Atomic int host_count; /* host functions that were put on a stream and have not returned */
     _Atomic int inside;     /* host functions that run */
+    _Atomic int releases;   /* threads that wait for devices in order to release memory */
     _Atomic uint64_t threads;
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)

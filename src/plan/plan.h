@@ -6,8 +6,8 @@
 
    Invariants: a plan never changes and lives until ds_topology_free frees its topology
    (ds__plans_forget), also after ds_shutdown. Its memory returns to the allocator that it was made
-   with, which may not be the topology's. A plan is identified by the topology's id and all members of the
-   description. Of the steps that a step waits for, the plan names only the last one of each
+   with, which may not be the topology's. A plan is identified by the topology's id and all members
+   of the description. Of the steps that a step waits for, the plan names only the last one of each
    lane.
    Locks: takes ds__c.lock to read and change the list; ds__planned_find expects it. The search
    runs without a lock.

@@ -5,10 +5,10 @@
    groups.
 
    Invariants: nodes, links and peer lines are complete. If several peer lines set the same value
-   of a pair, the last line counts. A route has room for one wire more than there are switches
-   and sockets, and for two measured ones. A measured rate below that of the links adds a wire to
-   one route. A measured rate of both directions at once adds one wire to two routes. Every device reaches every other directly or through the host, or
-   ds__routes_make fails.
+   of a pair, the last line counts. A route has room for one wire more than there are switches and
+   sockets, and for two measured ones. A measured rate below that of the links adds a wire to one
+   route. A measured rate of both directions at once adds one wire to two routes. Every device
+   reaches every other directly or through the host, or ds__routes_make fails.
    Locks: none.
    Threads: the thread that constructs the topology. */
 #ifndef DS__TOPOLOGY_ROUTE_H

@@ -1,0 +1,60 @@
+/* A thread releases memory and has found no capture; another begins one before the first has called
+   cudart to wait for the device. */
+#define DEVSTREAM_IMPLEMENTATION
+#include <cuda_runtime_api.h>
+static cudaError_t synchronize_late(void);
+#define cudaDeviceSynchronize synchronize_late
+#include "devstream.h"
+#undef cudaDeviceSynchronize
+#include "unit.h"
+#include <semaphore.h>
+
+static _Atomic int armed;
+static _Atomic int begun;
+static sem_t arrived;
+
+/* Waits until the other thread has begun to capture, if it does so within 10 ms. */
+static cudaError_t synchronize_late(void) {
+    if (atomic_exchange(&armed, 0)) {
+        struct timespec t = { 0, 100000 };
+        sem_post(&arrived);
+        for (int i = 0; i < 100 && !atomic_load(&begun); i++)
+            nanosleep(&t, NULL);
+    }
+    return cudaDeviceSynchronize();
+}
+
+static void *release(void *ptr) {
+    ok(ds_host_free(ptr));
+    return NULL;
+}
+
+static void test_a_capture_that_begins_beside_a_release_stays_valid(void **state) {
+    (void)state;
+    ds_stream s;
+    ds_graph g;
+    void *pinned;
+    pthread_t thread;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_host_alloc(1 << 20, &pinned));
+    assert_int_equal(sem_init(&arrived, 0, 0), 0);
+
+    atomic_store(&armed, 1);
+    assert_int_equal(pthread_create(&thread, NULL, release, pinned), 0);
+    sem_wait(&arrived);
+    ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
+    atomic_store(&begun, 1);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    ok(ds_capture_end(s, &g));
+
+    ok(ds_graph_destroy(g));
+    ok(ds_stream_destroy(s));
+    ok(ds_shutdown());
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_capture_that_begins_beside_a_release_stays_valid),
+    };
+    return cmocka_run_group_tests_name("capture_release", tests, NULL, NULL);
+}
