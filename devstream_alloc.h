@@ -2505,10 +2505,21 @@ static inline int ds__earlier(const ds__mblock *a, const ds__mblock *b) {
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
 
+/* The stream that the arena is of, which changes when wrapped streams come and go. Zero: it has
+   ended. */
+static ds_stream ds__arena_stream(ds__arena *a) {
+    ds_stream stream = { 0 };
+    ds__lock_take(&a->lock);
+    if (!a->orphan)
+        stream = a->stream;
+    ds__lock_give(&a->lock);
+    return stream;
+}
+
 /* The driver's stream of an arena, for upstreams; NULL when it has ended. */
 static void *ds__native_of(ds__arena *a) {
     void *native = NULL;
-    ds__stream *s = a->orphan ? NULL : ds__pin(&ds__g.streams, a->stream.id);
+    ds__stream *s = ds__pin(&ds__g.streams, ds__arena_stream(a).id);
     if (!s)
         return NULL;
     if (s->driver->stream_native(s->native, &native) < 0)
@@ -4931,7 +4942,7 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     ds__inside inside = { a->pool, ds__mtls.inside };
     ds__mtls.inside = &inside;
     if (a->pool->upstream.alloc_fn) {
-        r = ds__up_alloc(&a->pool->upstream, size, 0, a->stream, out);
+        r = ds__up_alloc(&a->pool->upstream, size, 0, ds__arena_stream(a), out);
     } else {
         ds__outside o = ds__leave();
         *out = a->pool->alloc_fn((ptrdiff_t)size, index, ds__native_of(a));
@@ -8368,21 +8379,24 @@ static void ds__capture_pool_release(void *user) {
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
     ds__capture_wish wish = { p->dev, p };
-    void *kept = NULL;
-    return ds__capture_attachment(s, p, ds__capture_pool_make, &wish, ds__capture_pool_release,
-                                  NULL, &kept);
+    ds__object *kept;
+    ds_result r = ds__capture_attachment(s, p, ds__capture_pool_make, &wish,
+                                         ds__capture_pool_release, NULL, &kept);
+    ds__object_drop(kept);
+    return r;
 }
 
 /* The pool of the capture that a stream is in; NULL: it does not capture. */
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     ds__mdevice *dev = ds__mem_device(s->device);
     ds__capture_wish wish = { dev, NULL };
-    void *p = NULL;
+    ds__object *kept;
     if (!dev)
         return ds__mem_error();
     ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish,
-                                         ds__capture_pool_release, NULL, &p);
-    *out = p;
+                                         ds__capture_pool_release, NULL, &kept);
+    *out = kept ? kept->user : NULL;
+    ds__object_drop(kept);
     return r;
 }
 
@@ -8401,16 +8415,17 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds__capture_wish wish = { p->dev, p };
-    void *got = NULL;
+    ds__object *kept = NULL;
     ds_result r = p->dev != ds__mem_device(s->device)
                       ? ds__fail(DS_ERR_DEVICE_MISMATCH,
                                  "the pool and the stream belong to different devices")
                       : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish,
-                                               ds__capture_pool_release, NULL, &got);
-    if (r == DS_OK && !got)
+                                               ds__capture_pool_release, NULL, &kept);
+    if (r == DS_OK && !kept)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    else if (r == DS_OK && got != p)
+    else if (r == DS_OK && kept->user != p)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
+    ds__object_drop(kept);
     ds__stream_unpin(s);
     return r;
 }
@@ -12657,19 +12672,22 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
     if (!ptr)
         return DS_OK;
     if (DS__UNLIKELY(ds__captures_open())) {
-        void *hold = NULL;
+        ds__object *kept;
         DS__REQUIRE(ds__pinned_known(ptr), "%p is in no block of pinned memory that is allocated",
                     ptr);
         ds__stream *s = ds__stream_pin(stream);
         if (!s)
             return DS_ERR_INVALID_HANDLE;
         ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release,
-                                             NULL, &hold);
+                                             NULL, &kept);
         ds__stream_unpin(s);
         if (r < 0)
             return r;
-        if (hold)
-            return ds__pinned_hold(ptr, hold);
+        if (kept) {
+            r = ds__pinned_hold(ptr, kept->user);
+            ds__object_drop(kept);
+            return r;
+        }
     }
     ds_result r = ds__note_use(ptr, stream, 1, 1, 1);
     return r == DS_OK ? ds__pinned_check(ds__pinned_used(), 2) : r;

@@ -26679,22 +26679,24 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     return r;
 }
 
-/* The seam for the allocator and the generators. What a stream captures may use memory that must
-   not be used for anything else as long as the graph may run: such memory comes from a pool that
-   belongs to the graph. This finds the object that was attached under `key` to the capture of
-   the stream, or attaches what make_fn gives; release_fn runs once with it when the last graph,
-   clone, executable or launch that has it is gone, on any thread, and may not call devstream.
-   launch_fn, or NULL: see ds__launch_fn. *out NULL: the stream does not capture. make_fn gets
-   the number of the capture. */
+/* Finds the object that was attached under `key` to the capture of the stream, or attaches what
+   make_fn gives, for the allocator and the generators: what a stream captures may use memory that
+   nothing else may use as long as the graph may run. release_fn runs once with the object when the
+   last graph, clone, executable or launch that has it is gone, on any thread, and may not call
+   devstream. launch_fn, or NULL: see ds__launch_fn. make_fn gets the number of the capture. The
+   caller drops *out (ds__object_drop): meanwhile another thread may end the capture and destroy its
+   graph. *out NULL: the stream does not capture. */
 typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
 
 __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key,
                                                                 ds__attachment_fn make_fn,
                                                                 void *user, ds_host_fn release_fn,
                                                                 ds__launch_fn launch_fn,
-                                                                void **out) {
+                                                                ds__object **out) {
     ds_capture_info info;
     ds__graph *g = NULL;
+    ds__object *o = NULL;
+    void *made = NULL;
     ds_result r = DS_OK;
     *out = NULL;
     /* a graph that is gone since was that of a capture that is over */
@@ -26709,28 +26711,30 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
     }
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    for (size_t i = 0; i < g->body->object_count && !*out; i++)
+    for (size_t i = 0; i < g->body->object_count && !o; i++)
         if (g->body->object[i]->key == key && g->body->object[i]->capture == info.id)
-            *out = g->body->object[i]->user;
-    if (!*out && (r = make_fn(info.id, user, out)) == DS_OK) {
-        ds__object *o = ds__object_new(*out, release_fn);
-        if (o)
-            o->launch_fn = launch_fn;
-        r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
+            o = ds__object_keep(g->body->object[i]);
+    if (!o && (r = make_fn(info.id, user, &made)) == DS_OK) {
+        o = ds__object_new(made, release_fn);
+        if (!o) {
+            release_fn(made);
+            return ds__graph_give(g, DS_ERR_OUT_OF_MEMORY);
+        }
+        o->launch_fn = launch_fn;
+        o->key = key;
+        o->capture = info.id;
+        r = ds__body_keep(g->body, o);
         if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) {
             g->body->object_count--;
             atomic_fetch_sub(&o->owners, 1);
         }
-        if (o) {
-            o->key = key;
-            o->capture = info.id;
-        } else
-            release_fn(*out);
-        ds__object_drop(o);
-        if (r < 0)
-            *out = NULL;
     }
-    return ds__graph_give(g, r);
+    r = ds__graph_give(g, r);
+    if (r == DS_OK)
+        *out = o;
+    else
+        ds__object_drop(o);
+    return r;
 }
 
 /* core/dtype.h - data types: sizes, names, parsing.
@@ -28249,10 +28253,21 @@ static inline int ds__earlier(const ds__mblock *a, const ds__mblock *b) {
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
 
+/* The stream that the arena is of, which changes when wrapped streams come and go. Zero: it has
+   ended. */
+static ds_stream ds__arena_stream(ds__arena *a) {
+    ds_stream stream = { 0 };
+    ds__lock_take(&a->lock);
+    if (!a->orphan)
+        stream = a->stream;
+    ds__lock_give(&a->lock);
+    return stream;
+}
+
 /* The driver's stream of an arena, for upstreams; NULL when it has ended. */
 static void *ds__native_of(ds__arena *a) {
     void *native = NULL;
-    ds__stream *s = a->orphan ? NULL : ds__pin(&ds__g.streams, a->stream.id);
+    ds__stream *s = ds__pin(&ds__g.streams, ds__arena_stream(a).id);
     if (!s)
         return NULL;
     if (s->driver->stream_native(s->native, &native) < 0)
@@ -30675,7 +30690,7 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     ds__inside inside = { a->pool, ds__mtls.inside };
     ds__mtls.inside = &inside;
     if (a->pool->upstream.alloc_fn) {
-        r = ds__up_alloc(&a->pool->upstream, size, 0, a->stream, out);
+        r = ds__up_alloc(&a->pool->upstream, size, 0, ds__arena_stream(a), out);
     } else {
         ds__outside o = ds__leave();
         *out = a->pool->alloc_fn((ptrdiff_t)size, index, ds__native_of(a));
@@ -34112,21 +34127,24 @@ static void ds__capture_pool_release(void *user) {
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
     ds__capture_wish wish = { p->dev, p };
-    void *kept = NULL;
-    return ds__capture_attachment(s, p, ds__capture_pool_make, &wish, ds__capture_pool_release,
-                                  NULL, &kept);
+    ds__object *kept;
+    ds_result r = ds__capture_attachment(s, p, ds__capture_pool_make, &wish,
+                                         ds__capture_pool_release, NULL, &kept);
+    ds__object_drop(kept);
+    return r;
 }
 
 /* The pool of the capture that a stream is in; NULL: it does not capture. */
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     ds__mdevice *dev = ds__mem_device(s->device);
     ds__capture_wish wish = { dev, NULL };
-    void *p = NULL;
+    ds__object *kept;
     if (!dev)
         return ds__mem_error();
     ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish,
-                                         ds__capture_pool_release, NULL, &p);
-    *out = p;
+                                         ds__capture_pool_release, NULL, &kept);
+    *out = kept ? kept->user : NULL;
+    ds__object_drop(kept);
     return r;
 }
 
@@ -34145,16 +34163,17 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds__capture_wish wish = { p->dev, p };
-    void *got = NULL;
+    ds__object *kept = NULL;
     ds_result r = p->dev != ds__mem_device(s->device)
                       ? ds__fail(DS_ERR_DEVICE_MISMATCH,
                                  "the pool and the stream belong to different devices")
                       : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish,
-                                               ds__capture_pool_release, NULL, &got);
-    if (r == DS_OK && !got)
+                                               ds__capture_pool_release, NULL, &kept);
+    if (r == DS_OK && !kept)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    else if (r == DS_OK && got != p)
+    else if (r == DS_OK && kept->user != p)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
+    ds__object_drop(kept);
     ds__stream_unpin(s);
     return r;
 }
@@ -38401,19 +38420,22 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
     if (!ptr)
         return DS_OK;
     if (DS__UNLIKELY(ds__captures_open())) {
-        void *hold = NULL;
+        ds__object *kept;
         DS__REQUIRE(ds__pinned_known(ptr), "%p is in no block of pinned memory that is allocated",
                     ptr);
         ds__stream *s = ds__stream_pin(stream);
         if (!s)
             return DS_ERR_INVALID_HANDLE;
         ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release,
-                                             NULL, &hold);
+                                             NULL, &kept);
         ds__stream_unpin(s);
         if (r < 0)
             return r;
-        if (hold)
-            return ds__pinned_hold(ptr, hold);
+        if (kept) {
+            r = ds__pinned_hold(ptr, kept->user);
+            ds__object_drop(kept);
+            return r;
+        }
     }
     ds_result r = ds__note_use(ptr, stream, 1, 1, 1);
     return r == DS_OK ? ds__pinned_check(ds__pinned_used(), 2) : r;
@@ -55509,6 +55531,7 @@ static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t cou
 static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream *s) {
     ds__rng_args a;
     ds__generator *g;
+    ds__object *kept = NULL; /* of the graph that a capture makes */
     ds_pointer_info p;
     int which = 0;
     int known;
@@ -55563,12 +55586,12 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
             r = DS__CHANGED;
         /* until no capture begins or ends on the stream meanwhile */
         for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
-            void *graph = NULL;
+            ds__object_drop(kept);
             r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release,
-                                       ds__rng_launch, &graph);
+                                       ds__rng_launch, &kept);
             if (r != DS_OK)
                 break;
-            w.graph = graph;
+            w.graph = kept ? kept->user : NULL;
             w.offset = w.graph ? &w.graph->taken : &g->offset;
             r = part ? ds__rng_put(&w, &a, d->first, d->count, total)
                      : ds__rng_cut(&w, &a, d->count);
@@ -55580,6 +55603,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
             g->changes++;
     }
     pthread_mutex_unlock(&g->lock);
+    ds__object_drop(kept);
     ds__generator_drop(g);
     return r;
 }

@@ -69,21 +69,24 @@ static void ds__capture_pool_release(void *user) {
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
     ds__capture_wish wish = { p->dev, p };
-    void *kept = NULL;
-    return ds__capture_attachment(s, p, ds__capture_pool_make, &wish, ds__capture_pool_release,
-                                  NULL, &kept);
+    ds__object *kept;
+    ds_result r = ds__capture_attachment(s, p, ds__capture_pool_make, &wish,
+                                         ds__capture_pool_release, NULL, &kept);
+    ds__object_drop(kept);
+    return r;
 }
 
 /* The pool of the capture that a stream is in; NULL: it does not capture. */
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     ds__mdevice *dev = ds__mem_device(s->device);
     ds__capture_wish wish = { dev, NULL };
-    void *p = NULL;
+    ds__object *kept;
     if (!dev)
         return ds__mem_error();
     ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish,
-                                         ds__capture_pool_release, NULL, &p);
-    *out = p;
+                                         ds__capture_pool_release, NULL, &kept);
+    *out = kept ? kept->user : NULL;
+    ds__object_drop(kept);
     return r;
 }
 
@@ -102,16 +105,17 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds__capture_wish wish = { p->dev, p };
-    void *got = NULL;
+    ds__object *kept = NULL;
     ds_result r = p->dev != ds__mem_device(s->device)
                       ? ds__fail(DS_ERR_DEVICE_MISMATCH,
                                  "the pool and the stream belong to different devices")
                       : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish,
-                                               ds__capture_pool_release, NULL, &got);
-    if (r == DS_OK && !got)
+                                               ds__capture_pool_release, NULL, &kept);
+    if (r == DS_OK && !kept)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    else if (r == DS_OK && got != p)
+    else if (r == DS_OK && kept->user != p)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
+    ds__object_drop(kept);
     ds__stream_unpin(s);
     return r;
 }

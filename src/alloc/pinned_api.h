@@ -149,19 +149,22 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
     if (!ptr)
         return DS_OK;
     if (DS__UNLIKELY(ds__captures_open())) {
-        void *hold = NULL;
+        ds__object *kept;
         DS__REQUIRE(ds__pinned_known(ptr), "%p is in no block of pinned memory that is allocated",
                     ptr);
         ds__stream *s = ds__stream_pin(stream);
         if (!s)
             return DS_ERR_INVALID_HANDLE;
         ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release,
-                                             NULL, &hold);
+                                             NULL, &kept);
         ds__stream_unpin(s);
         if (r < 0)
             return r;
-        if (hold)
-            return ds__pinned_hold(ptr, hold);
+        if (kept) {
+            r = ds__pinned_hold(ptr, kept->user);
+            ds__object_drop(kept);
+            return r;
+        }
     }
     ds_result r = ds__note_use(ptr, stream, 1, 1, 1);
     return r == DS_OK ? ds__pinned_check(ds__pinned_used(), 2) : r;

@@ -94,7 +94,7 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     ds__inside inside = { a->pool, ds__mtls.inside };
     ds__mtls.inside = &inside;
     if (a->pool->upstream.alloc_fn) {
-        r = ds__up_alloc(&a->pool->upstream, size, 0, a->stream, out);
+        r = ds__up_alloc(&a->pool->upstream, size, 0, ds__arena_stream(a), out);
     } else {
         ds__outside o = ds__leave();
         *out = a->pool->alloc_fn((ptrdiff_t)size, index, ds__native_of(a));

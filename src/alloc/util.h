@@ -30,10 +30,21 @@ static inline int ds__earlier(const ds__mblock *a, const ds__mblock *b) {
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
 
+/* The stream that the arena is of, which changes when wrapped streams come and go. Zero: it has
+   ended. */
+static ds_stream ds__arena_stream(ds__arena *a) {
+    ds_stream stream = { 0 };
+    ds__lock_take(&a->lock);
+    if (!a->orphan)
+        stream = a->stream;
+    ds__lock_give(&a->lock);
+    return stream;
+}
+
 /* The driver's stream of an arena, for upstreams; NULL when it has ended. */
 static void *ds__native_of(ds__arena *a) {
     void *native = NULL;
-    ds__stream *s = a->orphan ? NULL : ds__pin(&ds__g.streams, a->stream.id);
+    ds__stream *s = ds__pin(&ds__g.streams, ds__arena_stream(a).id);
     if (!s)
         return NULL;
     if (s->driver->stream_native(s->native, &native) < 0)

@@ -252,22 +252,24 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     return r;
 }
 
-/* The seam for the allocator and the generators. What a stream captures may use memory that must
-   not be used for anything else as long as the graph may run: such memory comes from a pool that
-   belongs to the graph. This finds the object that was attached under `key` to the capture of
-   the stream, or attaches what make_fn gives; release_fn runs once with it when the last graph,
-   clone, executable or launch that has it is gone, on any thread, and may not call devstream.
-   launch_fn, or NULL: see ds__launch_fn. *out NULL: the stream does not capture. make_fn gets
-   the number of the capture. */
+/* Finds the object that was attached under `key` to the capture of the stream, or attaches what
+   make_fn gives, for the allocator and the generators: what a stream captures may use memory that
+   nothing else may use as long as the graph may run. release_fn runs once with the object when the
+   last graph, clone, executable or launch that has it is gone, on any thread, and may not call
+   devstream. launch_fn, or NULL: see ds__launch_fn. make_fn gets the number of the capture. The
+   caller drops *out (ds__object_drop): meanwhile another thread may end the capture and destroy its
+   graph. *out NULL: the stream does not capture. */
 typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
 
 __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key,
                                                                 ds__attachment_fn make_fn,
                                                                 void *user, ds_host_fn release_fn,
                                                                 ds__launch_fn launch_fn,
-                                                                void **out) {
+                                                                ds__object **out) {
     ds_capture_info info;
     ds__graph *g = NULL;
+    ds__object *o = NULL;
+    void *made = NULL;
     ds_result r = DS_OK;
     *out = NULL;
     /* a graph that is gone since was that of a capture that is over */
@@ -282,28 +284,30 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
     }
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    for (size_t i = 0; i < g->body->object_count && !*out; i++)
+    for (size_t i = 0; i < g->body->object_count && !o; i++)
         if (g->body->object[i]->key == key && g->body->object[i]->capture == info.id)
-            *out = g->body->object[i]->user;
-    if (!*out && (r = make_fn(info.id, user, out)) == DS_OK) {
-        ds__object *o = ds__object_new(*out, release_fn);
-        if (o)
-            o->launch_fn = launch_fn;
-        r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
+            o = ds__object_keep(g->body->object[i]);
+    if (!o && (r = make_fn(info.id, user, &made)) == DS_OK) {
+        o = ds__object_new(made, release_fn);
+        if (!o) {
+            release_fn(made);
+            return ds__graph_give(g, DS_ERR_OUT_OF_MEMORY);
+        }
+        o->launch_fn = launch_fn;
+        o->key = key;
+        o->capture = info.id;
+        r = ds__body_keep(g->body, o);
         if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) {
             g->body->object_count--;
             atomic_fetch_sub(&o->owners, 1);
         }
-        if (o) {
-            o->key = key;
-            o->capture = info.id;
-        } else
-            release_fn(*out);
-        ds__object_drop(o);
-        if (r < 0)
-            *out = NULL;
     }
-    return ds__graph_give(g, r);
+    r = ds__graph_give(g, r);
+    if (r == DS_OK)
+        *out = o;
+    else
+        ds__object_drop(o);
+    return r;
 }
 
 #endif

@@ -119,6 +119,7 @@ static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t cou
 static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream *s) {
     ds__rng_args a;
     ds__generator *g;
+    ds__object *kept = NULL; /* of the graph that a capture makes */
     ds_pointer_info p;
     int which = 0;
     int known;
@@ -173,12 +174,12 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
             r = DS__CHANGED;
         /* until no capture begins or ends on the stream meanwhile */
         for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
-            void *graph = NULL;
+            ds__object_drop(kept);
             r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release,
-                                       ds__rng_launch, &graph);
+                                       ds__rng_launch, &kept);
             if (r != DS_OK)
                 break;
-            w.graph = graph;
+            w.graph = kept ? kept->user : NULL;
             w.offset = w.graph ? &w.graph->taken : &g->offset;
             r = part ? ds__rng_put(&w, &a, d->first, d->count, total)
                      : ds__rng_cut(&w, &a, d->count);
@@ -190,6 +191,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
             g->changes++;
     }
     pthread_mutex_unlock(&g->lock);
+    ds__object_drop(kept);
     ds__generator_drop(g);
     return r;
 }

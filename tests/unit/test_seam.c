@@ -40,8 +40,11 @@ static ds_result attach(ds_stream stream, const void *key, ds__attachment_fn fn,
                         void **out) {
     ds__stream *s = ds__stream_pin(stream);
     assert_non_null(s);
-    ds_result r = ds__capture_attachment(s, key, fn, pool, release, NULL, out);
+    ds__object *kept;
+    ds_result r = ds__capture_attachment(s, key, fn, pool, release, NULL, &kept);
     ds__stream_unpin(s);
+    *out = kept ? kept->user : NULL;
+    ds__object_drop(kept);
     return r;
 }
 
