@@ -14626,6 +14626,17 @@ static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own
    thread is refused (ds__cuda_mine), because CUDA's handle for it means the calling thread's
    stream. */
 
+/* The capture lock; ds__cuda_fail asks whether the thread holds it. */
+static void ds__cuda_lock(void) {
+    ds__lock_take(&ds__g.capture_lock);
+    ds__tls.capture_locked++;
+}
+
+static void ds__cuda_unlock(void) {
+    ds__tls.capture_locked--;
+    ds__lock_give(&ds__g.capture_lock);
+}
+
 /* After these the device cannot be used by this process any more (driver_types.h says so at
    each). */
 static int ds__cuda_is_sticky(int code) {
@@ -15377,7 +15388,8 @@ static const void *ds__cuda_stream_identity(void *stream) {
    stream, since that would be a barrier for all blocking streams. Per-thread streams of other
    threads are left out.
    Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
-   cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come after its release.
+   cudaEventCreateWithFlags and cudaEventRecord, ds__cuda_mark_busy inside of the capture lock.
+   Waits and error reports come after their release.
    Threads: any. If a capture is open, queries run in relaxed capture mode. */
 
 /* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
@@ -15425,20 +15437,27 @@ static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const 
     return cudaEventRecord(*event, stream);
 }
 
-/* Returns room for an event for each stream of the list and for the legacy stream, and takes
-   ds__cuda.lock. NULL: no memory, and the lock is not held. Memory is allocated without the lock;
-   if the list has grown meanwhile, once more. */
+static void ds__cuda_unlock_for_events(void) {
+    ds__lock_give(&ds__cuda.lock);
+    ds__cuda_unlock();
+}
+
+/* Returns room for an event for each stream of the list and for the legacy stream, and takes the
+   capture lock, so that no stream begins to capture before its event is recorded, and
+   ds__cuda.lock. NULL: no memory, and the locks are not held. Memory is allocated without locks; if
+   the list has grown meanwhile, once more. */
 static cudaEvent_t *ds__cuda_lock_for_events(void) {
     cudaEvent_t *events = NULL;
     size_t room = 0;
     for (;;) {
         size_t count = 1;
+        ds__cuda_lock();
         ds__lock_take(&ds__cuda.lock);
         for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
             count++;
         if (count <= room)
             return events;
-        ds__lock_give(&ds__cuda.lock);
+        ds__cuda_unlock_for_events();
         ds__release(events);
         room = count;
         if (!(events = ds__alloc(room * sizeof(cudaEvent_t)))) {
@@ -15467,7 +15486,7 @@ static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_
         failed = ds__cuda_mark(&events[*out_count], s->handle, &call);
         *out_count += events[*out_count] != NULL;
     }
-    ds__lock_give(&ds__cuda.lock);
+    ds__cuda_unlock_for_events();
     return ds__cuda_check(scope, failed, call);
 }
 
@@ -16988,10 +17007,10 @@ static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
    not number an invalid capture, so it is found by the number stored in the stream or by the stream
    where it began. An error names the capture of the stream or event, else the capture that the call
    invalidated, else the one whose rules the call broke.
-   Locks: ds__cuda_lock takes the capture lock. ds__cuda_capture_of, ds__cuda_find_capture and
+   Locks: ds__cuda_lock (call.h) takes the capture lock. ds__cuda_capture_of, ds__cuda_find_capture and
    ds__cuda_is_spoilt expect it; ds__cuda_find_spoilt and ds__cuda_forbidden take it;
    ds__cuda_capture_failed takes it unless the thread holds it. Driver calls run under it.
-   ds__cuda_wait_streams holds ds__cuda.lock across cudaStreamIsCapturing, event creation and event
+   ds__cuda_wait_streams holds the capture lock and ds__cuda.lock across cudaStreamIsCapturing, event creation and event
    records, never across a wait.
    Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
    out. */
@@ -17021,16 +17040,6 @@ static cudaError_t ds__cuda_get_info(cudaStream_t stream, ds__cuda_look *out) {
     return cudaStreamGetCaptureInfo_v2(stream, &out->status, &out->id, &out->graph, &out->after,
                                        &out->count);
 #endif
-}
-
-static void ds__cuda_lock(void) {
-    ds__lock_take(&ds__g.capture_lock);
-    ds__tls.capture_locked++;
-}
-
-static void ds__cuda_unlock(void) {
-    ds__tls.capture_locked--;
-    ds__lock_give(&ds__g.capture_lock);
 }
 
 /* The open capture with CUDA's number; NULL: others began it. The lock is held. */
@@ -17200,18 +17209,14 @@ static int ds__cuda_forbidden(void) {
 }
 
 /* Waits for what is on the streams that do not capture; other threads' own streams cannot be
-   named. Takes the capture lock, so that none begins to capture before its event is recorded.
-   Inside of a scope of the device. */
+   named. Inside of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
     const char *call = "";
-    ds__cuda_lock();
     cudaEvent_t *events = ds__cuda_lock_for_events();
-    if (!events) {
-        ds__cuda_unlock();
+    if (!events)
         return DS_ERR_OUT_OF_MEMORY;
-    }
     const ds__cuda_stream legacy = { .handle = cudaStreamLegacy,
                                      .device = scope->device,
                                      .kind = DS__STREAM_LEGACY };
@@ -17228,8 +17233,7 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
         failed = ds__cuda_mark(&events[count], s->handle, &call);
         count += events[count] != NULL;
     }
-    ds__lock_give(&ds__cuda.lock);
-    ds__cuda_unlock();
+    ds__cuda_unlock_for_events();
     ds_result r = ds__cuda_check(scope, failed, call);
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK)

@@ -21,6 +21,17 @@
 #include "../base/capture_list.h"
 #include "types.h"
 
+/* The capture lock; ds__cuda_fail asks whether the thread holds it. */
+static void ds__cuda_lock(void) {
+    ds__lock_take(&ds__g.capture_lock);
+    ds__tls.capture_locked++;
+}
+
+static void ds__cuda_unlock(void) {
+    ds__tls.capture_locked--;
+    ds__lock_give(&ds__g.capture_lock);
+}
+
 /* After these the device cannot be used by this process any more (driver_types.h says so at
    each). */
 static int ds__cuda_is_sticky(int code) {

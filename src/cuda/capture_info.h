@@ -8,10 +8,10 @@
    not number an invalid capture, so it is found by the number stored in the stream or by the stream
    where it began. An error names the capture of the stream or event, else the capture that the call
    invalidated, else the one whose rules the call broke.
-   Locks: ds__cuda_lock takes the capture lock. ds__cuda_capture_of, ds__cuda_find_capture and
+   Locks: ds__cuda_lock (call.h) takes the capture lock. ds__cuda_capture_of, ds__cuda_find_capture and
    ds__cuda_is_spoilt expect it; ds__cuda_find_spoilt and ds__cuda_forbidden take it;
    ds__cuda_capture_failed takes it unless the thread holds it. Driver calls run under it.
-   ds__cuda_wait_streams holds ds__cuda.lock across cudaStreamIsCapturing, event creation and event
+   ds__cuda_wait_streams holds the capture lock and ds__cuda.lock across cudaStreamIsCapturing, event creation and event
    records, never across a wait.
    Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
    out. */
@@ -48,16 +48,6 @@ static cudaError_t ds__cuda_get_info(cudaStream_t stream, ds__cuda_look *out) {
     return cudaStreamGetCaptureInfo_v2(stream, &out->status, &out->id, &out->graph, &out->after,
                                        &out->count);
 #endif
-}
-
-static void ds__cuda_lock(void) {
-    ds__lock_take(&ds__g.capture_lock);
-    ds__tls.capture_locked++;
-}
-
-static void ds__cuda_unlock(void) {
-    ds__tls.capture_locked--;
-    ds__lock_give(&ds__g.capture_lock);
 }
 
 /* The open capture with CUDA's number; NULL: others began it. The lock is held. */
@@ -227,18 +217,14 @@ static int ds__cuda_forbidden(void) {
 }
 
 /* Waits for what is on the streams that do not capture; other threads' own streams cannot be
-   named. Takes the capture lock, so that none begins to capture before its event is recorded.
-   Inside of a scope of the device. */
+   named. Inside of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
     const char *call = "";
-    ds__cuda_lock();
     cudaEvent_t *events = ds__cuda_lock_for_events();
-    if (!events) {
-        ds__cuda_unlock();
+    if (!events)
         return DS_ERR_OUT_OF_MEMORY;
-    }
     const ds__cuda_stream legacy = { .handle = cudaStreamLegacy,
                                      .device = scope->device,
                                      .kind = DS__STREAM_LEGACY };
@@ -255,8 +241,7 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
         failed = ds__cuda_mark(&events[count], s->handle, &call);
         count += events[count] != NULL;
     }
-    ds__lock_give(&ds__cuda.lock);
-    ds__cuda_unlock();
+    ds__cuda_unlock_for_events();
     ds_result r = ds__cuda_check(scope, failed, call);
     for (size_t i = 0; i < count; i++) {
         if (r == DS_OK)

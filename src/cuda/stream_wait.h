@@ -9,7 +9,8 @@
    stream, since that would be a barrier for all blocking streams. Per-thread streams of other
    threads are left out.
    Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
-   cudaEventCreateWithFlags and cudaEventRecord. Waits and error reports come after its release.
+   cudaEventCreateWithFlags and cudaEventRecord, ds__cuda_mark_busy inside of the capture lock.
+   Waits and error reports come after their release.
    Threads: any. If a capture is open, queries run in relaxed capture mode. */
 #ifndef DS__CUDA_STREAM_WAIT_H
 #define DS__CUDA_STREAM_WAIT_H
@@ -62,20 +63,27 @@ static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const 
     return cudaEventRecord(*event, stream);
 }
 
-/* Returns room for an event for each stream of the list and for the legacy stream, and takes
-   ds__cuda.lock. NULL: no memory, and the lock is not held. Memory is allocated without the lock;
-   if the list has grown meanwhile, once more. */
+static void ds__cuda_unlock_for_events(void) {
+    ds__lock_give(&ds__cuda.lock);
+    ds__cuda_unlock();
+}
+
+/* Returns room for an event for each stream of the list and for the legacy stream, and takes the
+   capture lock, so that no stream begins to capture before its event is recorded, and
+   ds__cuda.lock. NULL: no memory, and the locks are not held. Memory is allocated without locks; if
+   the list has grown meanwhile, once more. */
 static cudaEvent_t *ds__cuda_lock_for_events(void) {
     cudaEvent_t *events = NULL;
     size_t room = 0;
     for (;;) {
         size_t count = 1;
+        ds__cuda_lock();
         ds__lock_take(&ds__cuda.lock);
         for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
             count++;
         if (count <= room)
             return events;
-        ds__lock_give(&ds__cuda.lock);
+        ds__cuda_unlock_for_events();
         ds__release(events);
         room = count;
         if (!(events = ds__alloc(room * sizeof(cudaEvent_t)))) {
@@ -104,7 +112,7 @@ static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_
         failed = ds__cuda_mark(&events[*out_count], s->handle, &call);
         *out_count += events[*out_count] != NULL;
     }
-    ds__lock_give(&ds__cuda.lock);
+    ds__cuda_unlock_for_events();
     return ds__cuda_check(scope, failed, call);
 }
 

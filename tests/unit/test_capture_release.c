@@ -1,11 +1,14 @@
 /* A thread releases memory and has found no capture; another begins one before the first has called
-   cudart to wait for the device. */
+   cudart to wait for the device, or for the stream. */
 #define DEVSTREAM_IMPLEMENTATION
 #include <cuda_runtime_api.h>
 static cudaError_t synchronize_late(void);
+static cudaError_t record_late(cudaEvent_t event, cudaStream_t stream);
 #define cudaDeviceSynchronize synchronize_late
+#define cudaEventRecord record_late
 #include "devstream.h"
 #undef cudaDeviceSynchronize
+#undef cudaEventRecord
 #include "unit.h"
 #include <semaphore.h>
 
@@ -14,14 +17,24 @@ static _Atomic int begun;
 static sem_t arrived;
 
 /* Waits until the other thread has begun to capture, if it does so within 10 ms. */
-static cudaError_t synchronize_late(void) {
+static void be_late(void) {
     if (atomic_exchange(&armed, 0)) {
         struct timespec t = { 0, 100000 };
         sem_post(&arrived);
         for (int i = 0; i < 100 && !atomic_load(&begun); i++)
             nanosleep(&t, NULL);
     }
+}
+
+static cudaError_t synchronize_late(void) {
+    be_late();
     return cudaDeviceSynchronize();
+}
+
+static cudaError_t record_late(cudaEvent_t event, cudaStream_t stream) {
+    if (stream != cudaStreamLegacy) /* which cannot capture */
+        be_late();
+    return cudaEventRecord(event, stream);
 }
 
 static void *release(void *ptr) {
@@ -29,15 +42,14 @@ static void *release(void *ptr) {
     return NULL;
 }
 
-static void test_a_capture_that_begins_beside_a_release_stays_valid(void **state) {
-    (void)state;
-    ds_stream s;
+/* Begins and ends a capture on the stream while another thread releases memory. */
+static void capture_beside_a_release(ds_stream s) {
     ds_graph g;
     void *pinned;
     pthread_t thread;
-    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
     ok(ds_host_alloc(1 << 20, &pinned));
     assert_int_equal(sem_init(&arrived, 0, 0), 0);
+    atomic_store(&begun, 0);
 
     atomic_store(&armed, 1);
     assert_int_equal(pthread_create(&thread, NULL, release, pinned), 0);
@@ -46,8 +58,30 @@ static void test_a_capture_that_begins_beside_a_release_stays_valid(void **state
     atomic_store(&begun, 1);
     assert_int_equal(pthread_join(thread, NULL), 0);
     ok(ds_capture_end(s, &g));
-
     ok(ds_graph_destroy(g));
+}
+
+static void test_a_capture_that_begins_beside_a_release_stays_valid(void **state) {
+    (void)state;
+    ds_stream s;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    capture_beside_a_release(s);
+    ok(ds_stream_destroy(s));
+    ok(ds_shutdown());
+}
+
+/* Then the release waits for the streams that do not capture. */
+static void test_a_second_capture_that_begins_beside_a_release_stays_valid(void **state) {
+    (void)state;
+    ds_stream first, s;
+    ds_graph g;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &first));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_capture_begin(first, DS_CAPTURE_RELAXED));
+    capture_beside_a_release(s);
+    ok(ds_capture_end(first, &g));
+    ok(ds_graph_destroy(g));
+    ok(ds_stream_destroy(first));
     ok(ds_stream_destroy(s));
     ok(ds_shutdown());
 }
@@ -55,6 +89,7 @@ static void test_a_capture_that_begins_beside_a_release_stays_valid(void **state
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_capture_that_begins_beside_a_release_stays_valid),
+        cmocka_unit_test(test_a_second_capture_that_begins_beside_a_release_stays_valid),
     };
     return cmocka_run_group_tests_name("capture_release", tests, NULL, NULL);
 }
