@@ -1,5 +1,5 @@
-/* Another thread destroys and frees an object just when a call gives up its hazard pointer: the rest
-   of the call must not read the object. */
+/* Another thread destroys and frees an object just when a call gives up its hazard pointer: the
+   rest of the call must not read the object. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "core/event.h"
 static void unpin_before_guest(ds__event *e);
