@@ -14440,11 +14440,11 @@ static ds__object *ds__cuda_own_find(const ds__cuda_owns *list, uint32_t node) {
    not number an invalid capture, so it is found by the number stored in the stream or by the stream
    where it began. An error names the capture of the stream or event, else the capture that the call
    invalidated, else the one whose rules the call broke.
-   Locks: ds__cuda_lock (call.h) takes the capture lock. ds__cuda_capture_of, ds__cuda_find_capture and
-   ds__cuda_is_spoilt expect it; ds__cuda_find_spoilt and ds__cuda_forbidden take it;
-   ds__cuda_capture_failed takes it unless the thread holds it. Driver calls run under it.
-   ds__cuda_wait_streams holds the capture lock and ds__cuda.lock across cudaStreamIsCapturing, event creation and event
-   records, never across a wait.
+   Locks: ds__cuda_lock (call.h) takes the capture lock. ds__cuda_capture_of,
+   ds__cuda_find_capture and ds__cuda_is_spoilt expect it; ds__cuda_find_spoilt and
+   ds__cuda_forbidden take it; ds__cuda_capture_failed takes it unless the thread holds it. Driver
+   calls run under it. ds__cuda_wait_streams holds the capture lock and ds__cuda.lock across
+   cudaStreamIsCapturing, event creation and event records, never across a wait.
    Threads: any. Per-thread streams of other threads cannot be queried or waited for and are left
    out. */
 

@@ -1,5 +1,5 @@
-/* Another thread ends a capture and destroys its graph just when ds_pinned_record_use has found what
-   the capture holds: the rest of the call must not read freed memory. */
+/* Another thread ends a capture and destroys its graph just when ds_pinned_record_use has found
+   what the capture holds: the rest of the call must not read freed memory. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "core/capture.h"
 static ds_result attach_before_guest(ds__stream *s, const void *key, ds__attachment_fn make_fn,
