@@ -1339,7 +1339,9 @@ typedef struct ds_capture_info {
 } ds_capture_info;
 
 /** Begins a capture. The legacy stream cannot capture: DS_ERR_CAPTURE_UNSUPPORTED. A stream that
-    captures already: DS_ERR_ILLEGAL_STATE, and that capture goes on. */
+    captures already: DS_ERR_ILLEGAL_STATE, and that capture goes on. On CUDA it may block for 0.1 s
+    while another thread waits for a device in ds_free, ds_host_free or ds_host_unregister, since
+    that wait would invalidate the capture. */
 DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
 /** As ds_capture_begin, into a graph that is there; the first node will start after
     `dependencies`. ds_capture_end gives the same graph; if the capture fails, the nodes that it
