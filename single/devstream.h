@@ -20846,8 +20846,8 @@ static void ds__reclaim(void) {
     int deferred = atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed);
     if (DS__LIKELY(dead < DS__RECLAIM_BATCH && deferred == 0) || ds__tls.upper_locked)
         return;
-    /* a thread without pins, or with those of before ds_shutdown, is no help yet */
-    if (!ds__tls.thread || ds__tls.epoch != ds__g.epoch)
+    /* a thread without pins is no help yet; ds__enter forgets those of before ds_shutdown */
+    if (!ds__tls.thread)
         return;
     if (dead >= DS__RECLAIM_BATCH) {
         ds__reclaim_threads();

@@ -917,6 +917,8 @@ static void hand_over_two(void) {
         hosts[i] = stream_on(ds_cpu(0));
     /* without a function, for which a late first thread would get a second */
     ok(ds__cpu_host_ready());
+    /* a monitor that started before a thread of the program had called sleeps for a while only */
+    ds__cpu_wake_monitor();
     /* what was awake may be on its way to its sleep */
     for (int calm = 0; calm < 20; calm = nobody_is_awake() ? calm + 1 : 0)
         usleep(1000);
