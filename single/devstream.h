@@ -13412,11 +13412,11 @@ enum {
    system at once, and its addresses are usually unmapped then. */
 static struct {
     ds__lock lock;
-    unsigned count; /* of all times */
+    atomic_uint count; /* of all times */
 
     struct {
-        uintptr_t base;
-        uintptr_t end;
+        atomic_uintptr_t base;
+        atomic_uintptr_t end;
         void *kept; /* NULL: it went back to the system */
     } at[DS__CPU_FREED];
 } ds__cpu_freed;
@@ -13424,10 +13424,12 @@ static struct {
 /* Remembers freed memory; keep: it is freed later, else the caller returns it to the system. */
 static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
     ds__lock_take(&ds__cpu_freed.lock);
-    unsigned i = ds__cpu_freed.count++ % DS__CPU_FREED;
+    unsigned i = atomic_load_explicit(&ds__cpu_freed.count, memory_order_relaxed);
+    atomic_store_explicit(&ds__cpu_freed.count, i + 1, memory_order_relaxed);
+    i %= DS__CPU_FREED;
     void *over = ds__cpu_freed.at[i].kept;
-    ds__cpu_freed.at[i].base = (uintptr_t)at;
-    ds__cpu_freed.at[i].end = (uintptr_t)at + size;
+    atomic_store_explicit(&ds__cpu_freed.at[i].base, (uintptr_t)at, memory_order_relaxed);
+    atomic_store_explicit(&ds__cpu_freed.at[i].end, (uintptr_t)at + size, memory_order_relaxed);
     ds__cpu_freed.at[i].kept = keep ? at : NULL;
     ds__lock_give(&ds__cpu_freed.lock);
     free(over);
@@ -13454,25 +13456,44 @@ static void ds__cpu_freed_end(void) {
     memset(&ds__cpu_freed, 0, sizeof ds__cpu_freed);
 }
 
-/* The core keeps the table of all memory; what it does not know is ordinary host memory, or
-   memory of this driver that was freed: DS_ERR_INVALID_VALUE. */
-static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
-    uintptr_t address = (uintptr_t)ptr;
+static int ds__cpu_freed_has(unsigned i, uintptr_t address) {
+    return address >= atomic_load_explicit(&ds__cpu_freed.at[i].base, memory_order_relaxed) &&
+           address < atomic_load_explicit(&ds__cpu_freed.at[i].end, memory_order_relaxed);
+}
+
+/* Returns the first remembered piece from i on that has the address, or DS__CPU_FREED. Without the
+   lock it may be wrong about pieces that other threads free meanwhile. */
+static unsigned ds__cpu_freed_find(unsigned i, uintptr_t address) {
+    unsigned count = atomic_load_explicit(&ds__cpu_freed.count, memory_order_relaxed);
+    for (; i < count && i < DS__CPU_FREED; i++)
+        if (ds__cpu_freed_has(i, address))
+            return i;
+    return DS__CPU_FREED;
+}
+
+/* Returns 1 if the address is in freed memory that the system cannot have given out again. */
+static int ds__cpu_is_freed(uintptr_t address) {
     int found = 0;
     int kept = 0;
+    ds__lock_take(&ds__cpu_freed.lock);
+    for (unsigned i = 0; (i = ds__cpu_freed_find(i, address)) < DS__CPU_FREED && !kept; i++) {
+        found = 1;
+        kept = ds__cpu_freed.at[i].kept != NULL;
+    }
+    ds__lock_give(&ds__cpu_freed.lock);
+    return found && (kept || !ds__os_is_mapped(address));
+}
+
+/* The core keeps the table of all memory; what it does not know is ordinary host memory, or
+   memory of this driver that was freed: DS_ERR_INVALID_VALUE. The usual case, a pageable operand
+   of a copy, takes no lock. */
+static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
+    uintptr_t address = (uintptr_t)ptr;
     memset(out, 0, sizeof *out);
     out->device.type = DS_DEVICE_HOST;
-    ds__lock_take(&ds__cpu_freed.lock);
-    for (unsigned i = 0; i < DS__CPU_FREED && !kept; i++)
-        if (address >= ds__cpu_freed.at[i].base && address < ds__cpu_freed.at[i].end) {
-            found = 1;
-            kept = ds__cpu_freed.at[i].kept != NULL;
-        }
-    ds__lock_give(&ds__cpu_freed.lock);
-    return found && (kept || !ds__os_is_mapped(address))
-               ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in memory of the CPU driver that was freed",
-                          ptr)
-               : DS_OK;
+    if (DS__LIKELY(ds__cpu_freed_find(0, address) == DS__CPU_FREED) || !ds__cpu_is_freed(address))
+        return DS_OK;
+    return ds__fail(DS_ERR_INVALID_VALUE, "%p is in memory of the CPU driver that was freed", ptr);
 }
 
 /* Aligned to 512. */
