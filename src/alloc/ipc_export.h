@@ -24,7 +24,7 @@
 #include "../core/stream_sync.h"
 #include "../core/event.h"
 #include "../core/event_sync.h"
-#include "../core/memory_table.h"
+#include "../base/memory_table.h"
 #include "../core/memory.h"
 #include "../core/segment.h"
 #include "types.h"
@@ -148,9 +148,11 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
     ds__tls.quiet++;
     ds_result r = ds__driver_of(device)->memory_wait(device.index);
     ds__tls.quiet--;
-    if (r < 0)
-        return r;
     pthread_mutex_lock(&ds__share.mutex);
+    if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
+        pthread_mutex_unlock(&ds__share.mutex);
+        return r;
+    }
     for (ds__hoard *h = ds__share.hoards; h; h = h->next)
         if (h->base == ptr) {
             h->over = 1;

@@ -1923,6 +1923,26 @@ static void test_a_fault_in_any_call_loses_nothing(void **state) {
     end_peer(&p);
 }
 
+static void test_a_shutdown_that_cannot_wait_leaves_no_record_of_a_segment(void **state) {
+    (void)state;
+    harness_shutdown();
+    books.calls = books.live = 0;
+    books.fail_at = 0;
+    for (int n = 1; n < 4; n++) {
+        char fault[32];
+        void *ptr;
+        snprintf(fault, sizeof fault, "memory_wait:%d", n);
+        ok(ds_init(&(ds_init_desc){
+            .layers = "fault", .fault = fault, .allocator = { book_alloc, book_free, NULL } }));
+        ds_pool pool = shareable_pool(0);
+        ok(alloc_in(pool, 1 << 20, made(), &ptr));
+        ok(ds_shutdown());
+        harness_forget();
+        if (books.live)
+            fail_msg("fault %d: %ld blocks of bookkeeping are left", n, books.live);
+    }
+}
+
 /* On the stand-in a record of a process that died never ends, and CUDA does not say what becomes
    of it: those tests are the CPU driver's. */
 /* ---- who shares ---- */
@@ -2061,6 +2081,7 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_a_shutdown_ends_what_is_shared_on_both_sides, "issue 5.8"),
     DS_TEST(test_a_pool_ends_while_others_have_its_blocks, "issue 5.8"),
     DS_TEST(test_a_fault_in_any_call_loses_nothing, "issue 5.8"),
+    DS_TEST(test_a_shutdown_that_cannot_wait_leaves_no_record_of_a_segment, "fuzzing"),
     DS_TEST_CPU(test_processes_that_share_a_cpu_devices_memory_are_listed, "alloc"),
 };
 const size_t tests_sharing_count = sizeof tests_sharing / sizeof *tests_sharing;
