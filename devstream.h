@@ -2845,6 +2845,7 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
    library. */
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -2922,6 +2923,46 @@ DS__SEAM static void ds__futex_wait(_Atomic uint32_t *word, uint32_t value, uint
 
 DS__SEAM static void ds__futex_wake(_Atomic uint32_t *word, int count) {
     syscall(SYS_futex, word, 129 /* FUTEX_WAKE_PRIVATE */, count, NULL, NULL, 0);
+}
+
+/* Loads a shared library; NULL: it cannot be loaded. Programs that use this link with -ldl before
+   glibc 2.34. */
+DS__SEAM static void *ds__os_library_open(const char *path) {
+    return dlopen(path, RTLD_NOW);
+}
+
+DS__SEAM static void *ds__os_library_symbol(void *library, const char *name) {
+    return dlsym(library, name);
+}
+
+DS__SEAM static void ds__os_library_close(void *library) {
+    dlclose(library);
+}
+
+/* Sleeps for less than a second. */
+DS__SEAM static void ds__os_sleep(uint64_t ns) {
+    struct timespec t = { 0, (long)ns };
+    syscall(SYS_nanosleep, &t, NULL);
+}
+
+/* Lets other threads run. */
+DS__SEAM static void ds__os_yield(void) {
+    syscall(SYS_sched_yield);
+}
+
+/* Returns the number by which tools know the thread. */
+DS__SEAM static uint32_t ds__os_thread_id(void) {
+    return (uint32_t)syscall(SYS_gettid);
+}
+
+/* Prepares ds__os_barrier for the process. Returns 0 if the kernel has no such barrier. */
+DS__SEAM static int ds__os_barrier_register(void) {
+    return syscall(SYS_membarrier, 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */, 0, 0) == 0;
+}
+
+/* Makes every thread of the process pass a full barrier. */
+DS__SEAM static void ds__os_barrier(void) {
+    syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
 }
 
 /* Processors of which this process may use the time: by its affinity mask and by the quota of its
@@ -3227,6 +3268,98 @@ static inline void ds__lock_give(ds__lock *lock) {
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
 
+/* os/stream_copy.h - copies with stores around the caches.
+
+   Copies memory to one place (ds__stream_copy) or to several (ds__stream_spread) with stores that
+   do not read the destination into the caches. Large copies are faster with them.
+
+   Invariants: the stores end with a fence, so a release that follows publishes them. On other
+   processors, and under sanitizers, which do not see such stores, plain copies are used.
+   Locks: none.
+   Threads: any. */
+
+/* Copies of at least this many bytes are faster with stores around the caches, smaller ones slower. */
+#define DS__STREAM_COPY_BYTES ((size_t)32 << 20)
+
+/* Copies with stores that go around the caches; on Intel's processors four pages side by side:
+   more than one row of memory is open then, which is what the hardware prefetchers and the
+   memory controller like best there. AMD's take 4.5 times as long for that as for one line after
+   another. */
+DS__SEAM static void ds__stream_copy(char *dst, const char *src, size_t n) {
+#if defined(__x86_64__) && !defined(DS__SANITIZED)
+    size_t lead = (size_t)(-(uintptr_t)dst & 63);
+    if (lead > n)
+        lead = n;
+    memcpy(dst, src, lead);
+    dst += lead;
+    src += lead;
+    n -= lead;
+#define DS__LINE(at)                                                                           \
+    __asm__ __volatile__("movdqu 0(%0), %%xmm0\n\tmovdqu 16(%0), %%xmm1\n\tmovdqu 32(%0), "    \
+                         "%%xmm2\n\tmovdqu 48(%0), %%xmm3\n\t"                                 \
+                         "movntdq %%xmm0, 0(%1)\n\tmovntdq %%xmm1, 16(%1)\n\tmovntdq %%xmm2, " \
+                         "32(%1)\n\tmovntdq %%xmm3, 48(%1)"                                    \
+                         :                                                                     \
+                         : "r"(src + (at)), "r"(dst + (at))                                    \
+                         : "xmm0", "xmm1", "xmm2", "xmm3", "memory")
+    for (int four = __builtin_cpu_is("intel"); four && n >= 16384;
+         n -= 16384, dst += 16384, src += 16384)
+        for (size_t i = 0; i < 4096; i += 64) {
+            __builtin_prefetch(src + i + 256);
+            __builtin_prefetch(src + i + 4096 + 256);
+            __builtin_prefetch(src + i + 8192 + 256);
+            __builtin_prefetch(src + i + 12288 + 256);
+            DS__LINE(i);
+            DS__LINE(i + 4096);
+            DS__LINE(i + 8192);
+            DS__LINE(i + 12288);
+        }
+    for (; n >= 64; n -= 64, dst += 64, src += 64)
+        DS__LINE(0);
+#undef DS__LINE
+    __asm__ __volatile__("sfence" ::: "memory");
+#endif
+    memcpy(dst, src, n);
+}
+
+/* From one place to bytes `at` and on of several, past the caches; line by line, so that each is
+   read once and the stores of all go on side by side. Returns the bytes that are done: the rest,
+   or all where addresses do not allow it, is the caller's. */
+DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t at, const char *src,
+                                         size_t n) {
+    size_t done = 0;
+#if defined(__x86_64__) && !defined(DS__SANITIZED)
+    for (size_t d = 0; d < count; d++)
+        if ((uintptr_t)(dst[d] + at) & 15)
+            return 0;
+    for (; done + 128 <= n; done += 128) {
+        char *const *to = dst;
+        __asm__ __volatile__("movdqu 0(%1), %%xmm0\n\tmovdqu 16(%1), %%xmm1\n\tmovdqu 32(%1), "
+                             "%%xmm2\n\tmovdqu 48(%1), %%xmm3\n\t"
+                             "movdqu 64(%1), %%xmm4\n\tmovdqu 80(%1), %%xmm5\n\tmovdqu 96(%1), "
+                             "%%xmm6\n\tmovdqu 112(%1), %%xmm7\n"
+                             "1:\n\tmovq (%0), %%rax\n\taddq %3, %%rax\n\t"
+                             "movntdq %%xmm0, 0(%%rax)\n\tmovntdq %%xmm1, 16(%%rax)\n\tmovntdq "
+                             "%%xmm2, 32(%%rax)\n\tmovntdq %%xmm3, 48(%%rax)\n\t"
+                             "movntdq %%xmm4, 64(%%rax)\n\tmovntdq %%xmm5, 80(%%rax)\n\tmovntdq "
+                             "%%xmm6, 96(%%rax)\n\tmovntdq %%xmm7, 112(%%rax)\n\t"
+                             "addq $8, %0\n\tcmpq %2, %0\n\tjne 1b"
+                             : "+r"(to)
+                             : "r"(src + done), "r"(dst + count), "r"(at + done)
+                             : "rax", "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4",
+                               "xmm5", "xmm6", "xmm7");
+    }
+    __asm__ __volatile__("sfence" ::: "memory");
+#else
+    (void)dst;
+    (void)count;
+    (void)at;
+    (void)src;
+    (void)n;
+#endif
+    return done;
+}
+
 /* base/device_code.h - markers of functions shared with device code.
 
    Defines DS__DEVICE and DS__CONSTANT for rooms that are compiled both as C and as device code:
@@ -3288,7 +3421,7 @@ typedef struct ds__tls_block {
     ds_capture_mode mode; /* which captures' rules the thread keeps: ds_capture_exchange_mode */
     uint64_t number;      /* of the thread, once asked for */
     int capture_locked;   /* the thread has the capture lock, where drivers need to know */
-    /* locks are held that stream_gone_fn takes, or under which no destructor of the user's may
+    /* locks are held that ds__modules_stream_end takes, or under which no destructor of the user's may
        run: nothing is reclaimed */
     int upper_locked;
     /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
@@ -3330,11 +3463,82 @@ static void ds__tls_forget(ds__tls_block *t) {
 __thread ds_site ds_call_site;
 #endif
 
+/* base/bookkeeping.h - memory for the library's own records.
+
+   Allocates and frees memory with the allocator of ds_init, or with calloc and free.
+
+   Invariants: memory is zeroed. Objects that outlive ds_shutdown keep a copy of ds__allocator and
+   return their memory with ds__release_to.
+   Locks: none. The program's functions run under all locks of the caller.
+   Threads: any. ds_init and ds_shutdown write ds__allocator, while no other call runs. */
+
+static ds_allocator ds__allocator; /* without functions: calloc and free */
+
+/* Returns zeroed memory, or NULL. */
+static void *ds__alloc(size_t size) {
+    if (!ds__allocator.alloc_fn)
+        return calloc(1, size);
+    void *ptr = ds__allocator.alloc_fn(size, ds__allocator.user);
+    if (ptr)
+        memset(ptr, 0, size);
+    return ptr;
+}
+
+/* Returns memory to the allocator that it was taken from. Objects that outlive ds_shutdown keep a
+   copy of ds__allocator for it. */
+static void ds__release_to(const ds_allocator *allocator, void *ptr) {
+    if (!ptr)
+        return;
+    if (allocator->free_fn)
+        allocator->free_fn(ptr, allocator->user);
+    else
+        free(ptr);
+}
+
+static void ds__release(void *ptr) {
+    ds__release_to(&ds__allocator, ptr);
+}
+
+/* base/log.h - messages to the program or to standard error.
+
+   Passes a message to the log function of ds_init, or prints it (ds__log, ds__warn).
+
+   Invariants: a message above the level is dropped.
+   Locks: none. The log function runs under all locks of the caller and must not call devstream.
+   Threads: any. ds_init and the start write ds__logger, while no other call runs. */
+
+static struct {
+    int level;
+    ds_log_fn log_fn; /* NULL: standard error */
+    void *user;
+} ds__logger;
+
+static void ds__log(ds_log_level level, int id, const char *text) {
+    if ((int)level > ds__logger.level)
+        return;
+    if (!ds__logger.log_fn) {
+        fprintf(stderr, "devstream: %s\n", text);
+        return;
+    }
+    ds_log_item item = { level, id, text, ds__tls.site.file, ds__tls.site.line };
+    ds__logger.log_fn(&item, ds__logger.user);
+}
+
+/* Reports to the log at level warning, without a code and without the thread's call site. */
+__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    ds__log(DS_LOG_WARNING, 0, text);
+}
+
 /* base/error.h - error codes, error sentences and checks of arguments.
 
    Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
    front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
-   argument. ds__warn writes a warning to the log. The public functions ds_result_name,
+   argument. The public functions ds_result_name,
    ds_result_text and ds_last_error are here, too.
 
    Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
@@ -3343,8 +3547,6 @@ __thread ds_site ds_call_site;
    Locks: none. ds__fail invokes the user's log function under all locks that the caller holds;
    the function must not call devstream.
    Threads: any, the library's own included. */
-
-static void ds__log(ds_log_level level, int id, const char *text);
 
 DSDEF const char *(ds_result_name)(ds_result result) {
     switch (result) {
@@ -3417,22 +3619,16 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
     return r;
 }
 
-/* Reports to the log at level warning, without a code and without the thread's call site. */
-__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
-    char text[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    ds__log(DS_LOG_WARNING, 0, text);
+/* Adds the label of an object to the sentence of an error; returns its code. */
+DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
+    return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
 }
 
 /* base/handle.h - handles and their tables.
 
    Turns a handle into the address of an object and back. A table (ds__table) has a slot for
    every object of one kind; ds__table_add gives out a slot, ds__slot_at finds one, and
-   ds__handle makes the public handle. base/pin.h destroys objects and reclaims them. The room
-   also declares the functions for bookkeeping memory (ds__alloc, ds__release).
+   ds__handle makes the public handle. base/pin.h destroys objects and reclaims them.
 
    Policy:
    1. A handle is index + 1 and generation. A slot's word is generation (32 bits), state (2 bits)
@@ -3452,9 +3648,6 @@ __attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, .
    other functions take none.
    Threads: any thread, concurrently. */
 
-static void *ds__alloc(size_t size); /* zeroed; NULL when out of memory */
-static void ds__release(void *ptr);
-
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
     if (n > longest)
@@ -3464,6 +3657,16 @@ static char *ds__copy_text(const char *text, size_t longest) {
         memcpy(copy, text, n);
     return copy;
 }
+
+/* Modules above the core, in the order of their layers. */
+enum {
+    DS__MODULE_ALLOC,
+    DS__MODULE_RNG,
+    DS__MODULE_TENSOR,
+    DS__MODULE_TOPOLOGY,
+    DS__MODULE_COMM,
+    DS__MODULES
+};
 
 /* ---- >>handles ------------------------------------------------------------------------------- */
 
@@ -3569,8 +3772,9 @@ static void *ds__table_add(ds__table *t) {
    reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed, or
    given to defer_fn, only without hazard pointers and without references. A thread has at most
    DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
+   ds__callers.count is the number of threads that have a state and have not ended.
    Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
-   ds__is_pinned takes ds__g.lock. defer_fn and free_fn run without these locks; free_fn may call
+   ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may call
    the driver and user destructors. So a caller of ds__table_reap or ds__table_free must hold no
    lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
@@ -3585,10 +3789,54 @@ typedef struct ds__pins {
     unsigned count;
 } ds__pins;
 
-static ds__pins *ds__my_pins(void);
-static int ds__is_pinned(const void *object);
-static void ds__barrier(void);
+/* A thread that calls devstream. core/thread.h has the rest of its state behind it. */
+typedef struct ds__caller {
+    ds__pins pins;
+    ds_device device; /* the current one */
+    _Atomic int ended;
+    struct ds__caller *next;
+    void *slot[DS__MODULES]; /* what each module has of the thread */
+} ds__caller;
+
+static struct {
+    ds__lock lock;     /* of the list */
+    ds__caller *list;  /* of all threads that have a state */
+    _Atomic int count; /* those that live */
+    /* called when the last one ends; it may only wake a thread */
+    void (*_Atomic gone_fn)(void);
+} ds__callers;
+
 static _Atomic int ds__no_membarrier; /* 1: the kernel has none, so a pin needs a locked store */
+static _Atomic int ds__dead; /* ended threads and retired objects, in shares of DS__RECLAIM_BATCH */
+
+static void ds__count_dead(int n) {
+    atomic_fetch_add(&ds__dead, n);
+}
+
+static ds__pins *ds__my_pins(void) {
+    return &((ds__caller *)(void *)ds__tls.thread)->pins;
+}
+
+/* Returns the thread's current device; on the library's own threads any. */
+DS__SEAM static ds_device ds__thread_device(void) {
+    return ds__tls.thread ? ((ds__caller *)(void *)ds__tls.thread)->device : ds_cpu(0);
+}
+
+static int ds__is_pinned(const void *object) {
+    int found = 0;
+    ds__lock_take(&ds__callers.lock);
+    for (ds__caller *t = ds__callers.list; t && !found; t = t->next)
+        for (int i = 0; i < DS__PINS && !found; i++)
+            found = atomic_load_explicit(&t->pins.at[i], memory_order_acquire) == object;
+    ds__lock_give(&ds__callers.lock);
+    return found;
+}
+
+/* Makes every thread of the process pass a full barrier. */
+static void ds__barrier(void) {
+    if (!atomic_load(&ds__no_membarrier))
+        ds__os_barrier();
+}
 
 static inline void ds__unpin_inline(ds__table *t, void *object) {
     ds__pins *pins = ds__my_pins();
@@ -3647,8 +3895,6 @@ __attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) {
    costs a membarrier of half a microsecond. Others count as a whole batch: ds__reclaim frees them
    at its next call. */
 #define DS__RECLAIM_BATCH 64
-
-static void ds__count_dead(int n);
 
 /* The share of a batch for which the object counts. The same from its retirement to its end. */
 static int ds__reclaim_share(const ds__table *t, const void *object) {
@@ -3851,6 +4097,63 @@ typedef struct ds__exec {
     char *label;
     ds_site made;
 } ds__exec;
+
+/* base/module.h - modules above the core, and what they are told.
+
+   Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
+   and shutdown. A module enters itself at its first use (ds__module_start). Each has a slot in
+   every thread and stream, so no struct of a lower layer has a member for a module.
+
+   Invariants: the number of a module is a constant. Shutdown runs from the last number to the
+   first, so a module ends before those that it uses.
+   Locks: none here. The hook of a stream's end takes locks of the allocator; callers hold none.
+   Threads: any. Shutdown runs in ds_shutdown, while no other thread is inside of devstream. */
+
+typedef struct ds__module {
+    /* before a stream ends, which is pinned or nobody else's; not while the caller has
+       `upper_locked` */
+    void (*stream_end)(ds__stream *s);
+    void (*thread_end)(void *slot); /* frees what the module has in an ended thread's slot */
+    void (*shutdown)(void);         /* all work is done, everything else is still there */
+} ds__module;
+
+static const ds__module *_Atomic ds__modules[DS__MODULES];
+
+/* Enters a module; again: does nothing. */
+DS__SEAM static void ds__module_start(int number, const ds__module *module) {
+    if (DS__UNLIKELY(!atomic_load_explicit(&ds__modules[number], memory_order_relaxed)))
+        atomic_store(&ds__modules[number], module);
+}
+
+static void ds__modules_stream_end(ds__stream *s) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->stream_end)
+            m->stream_end(s);
+    }
+}
+
+static void ds__modules_thread_end(void *const *slot) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->thread_end && slot[i])
+            m->thread_end(slot[i]);
+    }
+}
+
+static void ds__modules_shutdown(void) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->shutdown)
+            m->shutdown();
+    }
+}
+
+/* Empties the list, after the states of all threads have been freed. */
+static void ds__modules_forget(void) {
+    for (int i = 0; i < DS__MODULES; i++)
+        atomic_store(&ds__modules[i], NULL);
+}
 
 /* base/operation.h - operations on streams.
 
@@ -4162,10 +4465,21 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
 struct ds__driver {
     const char *name;
     ds_device_type type;
+    /* refuses options of ds_init that it cannot use; before the start */
+    ds_result (*check)(const ds_init_desc *desc);
+    /* keeps copies of its options until the next call; NULL: forgets them */
+    ds_result (*configure)(const ds_init_desc *desc);
     void (*probe)(ds_backend_info *out); /* looks for devices; starts no thread */
     ds_result (*start)(void);            /* before the first entry is called */
     /* 0: nothing was ever put on it, and waiting for it would only wake it up */
     int (*device_used)(int device);
+    /* 1: kernels run on several threads of the processor, and the program does not look at the order
+       of operations or at what links take */
+    int (*spreads)(void);
+    /* links that the driver simulates on a virtual clock; NULL: none */
+    const ds_cpu_fabric *(*fabric)(void);
+    int64_t (*clock_ns)(void);            /* of the virtual clock */
+    void (*stats)(ds_cpu_stats *out);     /* counters of ds_cpu_get_stats */
     void (*drain)(void);                  /* waits for all work; cannot fail */
     void (*stop)(void);                   /* drains, ends threads, frees */
     void (*stream_destroy)(void *stream); /* deferred until drained; cannot fail */
@@ -4215,9 +4529,7 @@ DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
 /* base/state.h - global state, bookkeeping memory and log.
 
    Holds the state of the library (ds__g): configuration, drivers, object tables, the locks of
-   the core and the lists that they guard. ds__upper has the functions that the allocator and the
-   generators register for the end of streams and for shutdown. The room also defines ds__alloc,
-   ds__release and ds__log.
+   the core and the lists that they guard.
 
    Invariants: configuration, drivers and tables are written by initialisation and shutdown only,
    and read without a lock. A thread state is valid only if its epoch equals ds__g.epoch. `dead`
@@ -4245,7 +4557,6 @@ static struct {
     pthread_key_t key;     /* tells that a thread ends */
     int atfork;            /* the fork handler is installed, for good */
     ds_init_desc desc;
-    int log_level;
     int per_thread_default;
     const ds__driver *driver[DS_BACKEND_COUNT]; /* with layers; NULL: not available */
     ds_backend_info backend[DS_BACKEND_COUNT];
@@ -4254,11 +4565,7 @@ static struct {
     ds__table kernels;
     ds__table graphs;
     ds__table execs;
-    ds__lock lock;       /* of what follows */
-    ds__thread *threads; /* all of them */
-    _Atomic int callers; /* living threads that have a state */
-    _Atomic int dead;    /* ended threads and retired objects, in shares of DS__RECLAIM_BATCH */
-    /* destroyed kernels that pending work may use; not in `dead` */
+    /* destroyed kernels that pending work may use; not in ds__dead */
     _Atomic int deferred_kernels;
     _Atomic uint64_t next_stream_id;
     _Atomic uint64_t next_thread;
@@ -4285,58 +4592,6 @@ static struct {
     /* 1: memory was unmapped, so that pointers into reserved address space may be void */
     _Atomic int mapping_taken;
 } ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_MUTEX_INITIALIZER };
-
-/* What the allocator and the generators are told, where they are. */
-static struct {
-    /* before a stream ends, which is pinned or nobody else's; not while the caller has
-       `upper_locked` */
-    void (*_Atomic stream_gone_fn)(ds__stream *s);
-    /* all work is done, everything else is still there */
-    void (*_Atomic shutdown_fn)(void);
-    void (*_Atomic rng_shutdown_fn)(void); /* the same, for the generators */
-} ds__upper;
-
-/* Called when the last thread that has a state ends. It may only wake a thread. */
-static void (*_Atomic ds__callers_gone_fn)(void);
-
-static void ds__count_dead(int n) {
-    atomic_fetch_add(&ds__g.dead, n);
-}
-
-static void *ds__alloc(size_t size) {
-    if (!ds__g.desc.allocator.alloc_fn)
-        return calloc(1, size);
-    void *ptr = ds__g.desc.allocator.alloc_fn(size, ds__g.desc.allocator.user);
-    if (ptr)
-        memset(ptr, 0, size);
-    return ptr;
-}
-
-/* Returns memory to the allocator that it was taken from. Objects that outlive ds_shutdown keep a
-   copy of ds__g.desc.allocator for it. */
-static void ds__release_to(const ds_allocator *allocator, void *ptr) {
-    if (!ptr)
-        return;
-    if (allocator->free_fn)
-        allocator->free_fn(ptr, allocator->user);
-    else
-        free(ptr);
-}
-
-static void ds__release(void *ptr) {
-    ds__release_to(&ds__g.desc.allocator, ptr);
-}
-
-static void ds__log(ds_log_level level, int id, const char *text) {
-    if ((int)level > ds__g.log_level)
-        return;
-    if (!ds__g.desc.log_fn) {
-        fprintf(stderr, "devstream: %s\n", text);
-        return;
-    }
-    ds_log_item item = { level, id, text, ds__tls.site.file, ds__tls.site.line };
-    ds__g.desc.log_fn(&item, ds__g.desc.log_user);
-}
 
 /* A number from the environment, 0 when unset or not a number. */
 static uint64_t ds__env_number(const char *name) {
@@ -4744,8 +4999,6 @@ static const char *ds__node_print(const ds__body *b, uint32_t index, char *out, 
    Threads: any thread. ds__captures_open reads the count without a lock, so it may be out of
    date. */
 
-static void ds__capture_over(ds__capture *c, int failed);
-
 struct ds__capture {
     ds__capture *next;
     const ds__driver *driver;
@@ -4871,6 +5124,20 @@ DS__SEAM static void ds__capture_unlist(ds__capture *c) {
         *p = c->next;
         atomic_fetch_sub(&ds__g.capture_count, 1);
     }
+}
+
+/* Ends a capture that is out of the list. Its graph becomes the caller's, or is destroyed. */
+DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
+    ds__graph *g = (void *)ds__slot_at(&ds__g.graphs, (uint32_t)c->graph.id - 1);
+    /* else another thread could free it, and its slot be another graph's, before it is counted
+       down */
+    ds__ref(g);
+    /* first: nobody can destroy it as long as it is being captured */
+    if (failed && !c->into)
+        ds__table_kill(&ds__g.graphs, g);
+    atomic_fetch_sub(&g->capturing, 1);
+    ds__unref(&ds__g.graphs, g);
+    ds__release(c);
 }
 
 /* base/mapping.h - list of mappings in reserved address space.
@@ -5425,31 +5692,207 @@ static void ds__boards_end(void) {
     ds__boards_unlock();
 }
 
-/* base/core_calls.h - functions of the core that lower layers call.
+/* base/memory_table.h - table of all known memory ranges.
 
-   Declares the functions of core/ that the drivers need, because rooms of base/ and of the
-   drivers may not include a room of core/. They start a public call (ds__enter), add an object's
-   name to an error (ds__name_object), give the current device (ds__thread_device) and look up a
-   pointer (ds__known, ds__ask).
+   One sorted table holds all memory that was allocated or registered here, of both drivers. With
+   it, copies are checked and classified without a driver call. ds__range_hit finds the range of
+   a pointer, ds__range_add and ds__range_remove change the table, and DS__HELD_* marks memory of
+   the allocator.
 
-   Invariants: every function that is declared here is defined in core/.
-   Locks: ds__enter may take ds__g.mutex, if devstream has not been started. The others take
-   none. ds__ask calls the CUDA driver.
-   Threads: any thread. On a thread of the library ds__thread_device returns cpu:0. */
+   Invariants: ranges are sorted by address and do not overlap. A range is removed before its
+   memory is released: of two threads that free the same pointer, one finds it.
+   ds__g.range_version is odd during a change; a reader that met a change looks again. An array
+   that became too small is kept until ds_shutdown, because readers may still use it.
+   Locks: changes hold ds__g.range_lock, and only the bookkeeping allocator runs under it.
+   Readers take no lock.
+   Threads: any. The last hits are cached in ds__tls, for one version of the table. A result of
+   ds__range_hit is valid until the same thread looks up DS__HITS more ranges. */
 
-static ds_result ds__enter(const char *fn);
-DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label);
-DS__SEAM static ds_device ds__thread_device(void);
-DS__SEAM static int ds__known(const void *ptr, ds_pointer_info *out);
-DS__SEAM static ds_result ds__ask(const void *ptr, ds_pointer_info *out);
+typedef struct ds__range {
+    _Atomic uintptr_t base;
+    _Atomic uintptr_t end;
+    _Atomic int kind_device;
+} ds__range;
+
+struct ds__ranges {
+    ds__ranges *older;
+    size_t room;
+    ds__range at[];
+};
+
+/* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes
+   back. */
+enum {
+    DS__HELD_SPACE = 16,     /* a reservation: what is mapped there, then the addresses */
+    DS__HELD_SEGMENT = 32,   /* like the user's */
+    DS__HELD_SHARED = 64,    /* other processes may have it */
+    DS__HELD_IMPORTED = 128, /* another process's */
+    DS__HELD_UPSTREAM = 48,  /* a pool's upstream made it and ends it */
+    DS__HELD_ASYNC = 80,     /* in the order of a stream, else like the user's */
+    DS__HELD = 240
+};
+
+/* Index of the first range that ends after the address. */
+static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t address) {
+    size_t low = 0;
+    size_t high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (atomic_load_explicit(&r->at[middle].end, memory_order_acquire) <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The range that holds the address; 0: none. Takes no lock: a reader that met a change looks
+   again. */
+static int ds__range_find(const void *ptr, ds__found *out) {
+    uintptr_t address = (uintptr_t)ptr;
+    for (;;) {
+        uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
+        if (version & 1) {
+            ds__pause();
+            continue;
+        }
+        ds__ranges *r = atomic_load_explicit(&ds__g.ranges, memory_order_acquire);
+        size_t count = atomic_load_explicit(&ds__g.range_count, memory_order_acquire);
+        int found = 0;
+        if (r && count <= r->room) {
+            size_t i = ds__range_after(r, count, address);
+            if (i < count) {
+                int kind_device = atomic_load_explicit(&r->at[i].kind_device, memory_order_acquire);
+                out->base = atomic_load_explicit(&r->at[i].base, memory_order_acquire);
+                out->end = atomic_load_explicit(&r->at[i].end, memory_order_acquire);
+                out->kind = (ds_memory_kind)(kind_device & 15);
+                out->held = kind_device & DS__HELD;
+                out->backend = kind_device >> 8 & 1;
+                out->device = kind_device >> 9;
+                found = address >= out->base && address < out->end;
+            }
+        }
+        if (atomic_load_explicit(&ds__g.range_version, memory_order_relaxed) == version)
+            return found;
+    }
+}
+
+/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's,
+   until it looks again often. */
+__attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr) {
+    ds__tls_block *t = &ds__tls;
+    uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
+    ds__found f;
+    if (!ds__range_find(ptr, &f))
+        return NULL;
+    if (t->hit_version != version)
+        memset(t->hit, 0, sizeof t->hit);
+    t->hit_version = version; /* if the table has changed since, the next look finds nothing here */
+    ds__found *hit = &t->hit[t->hit_next++ % DS__HITS];
+    *hit = f;
+    return hit;
+}
+
+static inline const ds__found *ds__range_hit(const void *ptr) {
+    const ds__tls_block *t = &ds__tls;
+    if (DS__LIKELY(t->hit_version ==
+                   atomic_load_explicit(&ds__g.range_version, memory_order_acquire)))
+        for (int i = 0; i < DS__HITS; i++)
+            if ((uintptr_t)ptr - t->hit[i].base < t->hit[i].end - t->hit[i].base)
+                return &t->hit[i];
+    return ds__range_look(ptr);
+}
+
+static void ds__range_move(ds__range *to, ds__range *from) {
+    atomic_store_explicit(&to->base, atomic_load_explicit(&from->base, memory_order_relaxed),
+                          memory_order_release);
+    atomic_store_explicit(&to->end, atomic_load_explicit(&from->end, memory_order_relaxed),
+                          memory_order_release);
+    atomic_store_explicit(&to->kind_device,
+                          atomic_load_explicit(&from->kind_device, memory_order_relaxed),
+                          memory_order_release);
+}
+
+/* Adds a range. DS_ERR_INVALID_VALUE: it touches a known one. No sentence. */
+static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backend, int device) {
+    uintptr_t base = (uintptr_t)ptr;
+    uintptr_t end = base + size;
+    ds_result result = DS_OK;
+    ds__lock_take(&ds__g.range_lock);
+    ds__ranges *r = atomic_load(&ds__g.ranges);
+    size_t count = atomic_load(&ds__g.range_count);
+    size_t i = r ? ds__range_after(r, count, base) : 0;
+    if (r && i < count && atomic_load(&r->at[i].base) < end) {
+        result = DS_ERR_INVALID_VALUE;
+    } else if (!r || count == r->room) {
+        size_t room = r ? 2 * r->room : 64;
+        ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
+        if (!more) {
+            result = DS_ERR_OUT_OF_MEMORY;
+        } else { /* readers may still be in the old one: it is kept until shutdown */
+            more->room = room;
+            more->older = r;
+            for (size_t k = 0; k < count; k++)
+                ds__range_move(&more->at[k], &r->at[k]);
+            atomic_store_explicit(&ds__g.ranges, more, memory_order_release);
+            r = more;
+        }
+    }
+    if (result == DS_OK) {
+        atomic_fetch_add(&ds__g.range_version, 1);
+        for (size_t k = count; k > i; k--)
+            ds__range_move(&r->at[k], &r->at[k - 1]);
+        atomic_store(&r->at[i].base, base);
+        atomic_store(&r->at[i].end, end);
+        atomic_store(&r->at[i].kind_device, kind | backend << 8 | device << 9);
+        atomic_store(&ds__g.range_count, count + 1);
+        atomic_fetch_add(&ds__g.range_version, 1);
+    }
+    ds__lock_give(&ds__g.range_lock);
+    return result;
+}
+
+/* Removes the range of this kind that begins at ptr, for one caller only; 0: there is none. */
+static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
+    uintptr_t base = (uintptr_t)ptr;
+    int found = 0;
+    ds__lock_take(&ds__g.range_lock);
+    ds__ranges *r = atomic_load(&ds__g.ranges);
+    size_t count = atomic_load(&ds__g.range_count);
+    size_t i = r ? ds__range_after(r, count, base) : 0;
+    if (r && i < count && atomic_load(&r->at[i].base) == base &&
+        (atomic_load(&r->at[i].kind_device) & 255) == kind) {
+        found = ds__range_find(ptr, out);
+        atomic_fetch_add(&ds__g.range_version, 1);
+        for (size_t k = i; k + 1 < count; k++)
+            ds__range_move(&r->at[k], &r->at[k + 1]);
+        atomic_store(&ds__g.range_count, count - 1);
+        atomic_fetch_add(&ds__g.range_version, 1);
+    }
+    ds__lock_give(&ds__g.range_lock);
+    return found;
+}
+
+/* Describes the memory of a pointer. Returns 0 if it was not allocated or registered here; then the
+   description is that of ordinary memory. */
+static int ds__known(const void *ptr, ds_pointer_info *out) {
+    const ds__found *f = ds__range_hit(ptr);
+    out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
+    out->base = f ? (void *)f->base : NULL;
+    out->size = f ? f->end - f->base : 0;
+    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST
+                       : f->backend                      ? DS_DEVICE_CPU
+                                                         : DS_DEVICE_CUDA;
+    out->device.index = out->device.type == DS_DEVICE_HOST ? 0 : f->device;
+    return f != NULL;
+}
 
 /* core/drivers.h - list of the drivers and of their rooms.
 
-   Includes the rooms of each compiled-in driver, so that core/init.h finds the driver tables
-   ds__cpu_driver and ds__cuda_driver. DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA
-   brings the CUDA driver in.
+   Includes the rooms of each compiled-in driver and lists the drivers' tables (ds__backends).
+   DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA brings the CUDA driver in.
 
-   Invariants: only entry files, os/os.h and this list may have conditionals around includes of
+   Invariants: no other room names a function or a table of a driver. only entry files, os/os.h and this list may have conditionals around includes of
    rooms.
    Locks: none.
    Threads: any. */
@@ -5542,8 +5985,6 @@ enum {
 #define DS__CPU_SPLIT_BYTES ((size_t)64 << 10)
 #define DS__CPU_CALL_BYTES ((size_t)2 << 20)    /* and others are woken for them from here on */
 #define DS__CPU_PIECE_BYTES ((size_t)128 << 10) /* at most, and a quarter of what is to be done */
-/* from here on stores go around the caches; below they lose */
-#define DS__CPU_STREAM_BYTES ((size_t)32 << 20)
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
@@ -5831,6 +6272,62 @@ static const ds__driver ds__cpu_driver;
 static void ds__cpu_push_ready(ds__cpu_stream *s);
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
 
+/* Functions that rooms call although a later room defines them. */
+
+/* cpu/capture.h */
+static inline int ds__cpu_watched(const ds__cpu_stream *s);
+
+/* cpu/capture_op.h */
+static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule);
+static void ds__cpu_destroy_captured(ds__cpu_stream *s);
+static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule);
+static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out);
+static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out);
+static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out);
+static ds_result ds__cpu_unsafe(const char *rule);
+
+/* cpu/clock.h */
+static ds_result ds__cpu_put_clock(ds__cpu_stream *s);
+
+/* cpu/event.h */
+static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
+
+/* cpu/graph_launch.h */
+static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                               uint64_t number, int who);
+static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                             uint64_t number, int failed, int who);
+static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op);
+static ds_result ds__cpu_submit_upload(const ds__op *op);
+
+/* cpu/memory.h */
+static void ds__cpu_async_over(const ds__op *op);
+
+/* cpu/run.h */
+static ds__op *ds__cpu_head(ds__cpu_stream *s);
+
+/* cpu/scheduler.h */
+static void ds__cpu_wake_worker(void);
+static void ds__cpu_wake_monitor(void);
+
+/* cpu/shared_event.h */
+static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out);
+static void ds__cpu_lane_unused(const ds__cpu_lane *l);
+static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed);
+
+/* cpu/stream.h */
+static void ds__cpu_recycle(ds__cpu_stream *s);
+
+/* cpu/watcher.h */
+static ds_result ds__cpu_event_share(ds__cpu_event *e);
+static void ds__cpu_event_unshare(ds__cpu_event *e);
+static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto);
+static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait);
+static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto);
+
+/* cpu/worker.h */
+static void *ds__cpu_host_main(void *unused);
+
 /* cpu/failure.h - failures of streams and devices.
 
    Records failures (ds__cpu_fail_device, ds__cpu_fail_stream), and finds the failure of a number
@@ -6045,8 +6542,6 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
         *to++ = *from++;
 }
 
-static ds_result ds__cpu_put_clock(ds__cpu_stream *s);
-
 /* Queues a copy of the operation; the producer's lock is held. */
 static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
     if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__OP_CLOCK) {
@@ -6089,9 +6584,6 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
    Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_take expect the pool's lock. The
    other functions take none.
    Threads: any thread may make a stream ready. Only the one worker takes a stream from the heap. */
-
-static void ds__cpu_wake_worker(void);
-static void ds__cpu_wake_monitor(void);
 
 static int ds__cpu_held(void) {
     return atomic_load(&ds__cpu.wanted) <= 0 && !atomic_load(&ds__cpu.run_all);
@@ -6290,9 +6782,6 @@ static inline void ds__cpu_kick(ds__cpu_stream *s) {
         atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_READY))
         ds__cpu_push_ready(s);
 }
-
-static void ds__cpu_recycle(ds__cpu_stream *s);
-static ds__op *ds__cpu_head(ds__cpu_stream *s);
 
 /* The caller owns the stream (RUNNING, or POLLED by a successful exchange) and has emptied it. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
@@ -6610,7 +7099,7 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
         }
         if (!start)
             start = ds__now_ns();
-        syscall(SYS_sched_yield);
+        ds__os_yield();
     }
     int was_long = w && w->is_long;
     ds__cpu_long(w, 1);
@@ -6658,7 +7147,7 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
 
    Runs a queued copy or fill (ds__cpu_move): on the current thread, staged through a buffer, or
    as a job on several threads. ds__cpu_copy_part and ds__cpu_fill_part process a range of one
-   operation. ds__cpu_spread_kernel copies one source to several destinations, for collectives.
+   operation.
 
    Invariants: the pieces of a job do not overlap and cover the operation. Operations below
    DS__CPU_SPLIT_BYTES are not split, nor is any operation in inline mode or with a seed. Stores
@@ -6667,47 +7156,6 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
    (cpu/submit.h) calls ds__cpu_copy_part and ds__cpu_fill_part under a put lock.
    Threads: ds__cpu_move runs on the owner of the stream. Pieces also run on other workers and on
    waiting host threads, at the same time. */
-
-/* Copies with stores that go around the caches; on Intel's processors four pages side by side:
-   more than one row of memory is open then, which is what the hardware prefetchers and the
-   memory controller like best there. AMD's take 4.5 times as long for that as for one line after
-   another. */
-static void ds__cpu_stream_copy(char *dst, const char *src, size_t n) {
-#if defined(__x86_64__) && !defined(DS__SANITIZED)
-    size_t lead = (size_t)(-(uintptr_t)dst & 63);
-    if (lead > n)
-        lead = n;
-    memcpy(dst, src, lead);
-    dst += lead;
-    src += lead;
-    n -= lead;
-#define DS__LINE(at)                                                                           \
-    __asm__ __volatile__("movdqu 0(%0), %%xmm0\n\tmovdqu 16(%0), %%xmm1\n\tmovdqu 32(%0), "    \
-                         "%%xmm2\n\tmovdqu 48(%0), %%xmm3\n\t"                                 \
-                         "movntdq %%xmm0, 0(%1)\n\tmovntdq %%xmm1, 16(%1)\n\tmovntdq %%xmm2, " \
-                         "32(%1)\n\tmovntdq %%xmm3, 48(%1)"                                    \
-                         :                                                                     \
-                         : "r"(src + (at)), "r"(dst + (at))                                    \
-                         : "xmm0", "xmm1", "xmm2", "xmm3", "memory")
-    for (int four = __builtin_cpu_is("intel"); four && n >= 16384;
-         n -= 16384, dst += 16384, src += 16384)
-        for (size_t i = 0; i < 4096; i += 64) {
-            __builtin_prefetch(src + i + 256);
-            __builtin_prefetch(src + i + 4096 + 256);
-            __builtin_prefetch(src + i + 8192 + 256);
-            __builtin_prefetch(src + i + 12288 + 256);
-            DS__LINE(i);
-            DS__LINE(i + 4096);
-            DS__LINE(i + 8192);
-            DS__LINE(i + 12288);
-        }
-    for (; n >= 64; n -= 64, dst += 64, src += 64)
-        DS__LINE(0);
-#undef DS__LINE
-    __asm__ __volatile__("sfence" ::: "memory");
-#endif
-    memcpy(dst, src, n);
-}
 
 /* Bytes first .. first+count-1 of the copy, row by row. */
 static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int around) {
@@ -6721,84 +7169,13 @@ static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int 
         char *to = dst + row * op->u.copy.dst_pitch + column;
         const char *from = src + row * op->u.copy.src_pitch + column;
         if (around && n >= 65536)
-            ds__cpu_stream_copy(to, from, n);
+            ds__stream_copy(to, from, n);
         else
             memcpy(to, from, n);
         first += n;
         count -= n;
     }
 }
-
-/* One source to several destinations, which is read once: a kernel of the library's own, whose
-   items are pieces. */
-enum { DS__CPU_SPREAD = 8, DS__CPU_SPREAD_ITEM = 16 << 10 };
-
-typedef struct ds__cpu_spread_args {
-    char *dst[DS__CPU_SPREAD];
-    const char *src;
-    size_t count;
-    size_t bytes;
-} ds__cpu_spread_args;
-
-/* From one place to bytes `at` and on of several, past the caches; line by line, so that each is
-   read once and the stores of all go on side by side. Returns the bytes that are done: the rest,
-   or all where addresses do not allow it, is the caller's. */
-static size_t ds__cpu_stream_spread(char *const *dst, size_t count, size_t at, const char *src,
-                                    size_t n) {
-    size_t done = 0;
-#if defined(__x86_64__) && !defined(DS__SANITIZED)
-    for (size_t d = 0; d < count; d++)
-        if ((uintptr_t)(dst[d] + at) & 15)
-            return 0;
-    for (; done + 128 <= n; done += 128) {
-        char *const *to = dst;
-        __asm__ __volatile__("movdqu 0(%1), %%xmm0\n\tmovdqu 16(%1), %%xmm1\n\tmovdqu 32(%1), "
-                             "%%xmm2\n\tmovdqu 48(%1), %%xmm3\n\t"
-                             "movdqu 64(%1), %%xmm4\n\tmovdqu 80(%1), %%xmm5\n\tmovdqu 96(%1), "
-                             "%%xmm6\n\tmovdqu 112(%1), %%xmm7\n"
-                             "1:\n\tmovq (%0), %%rax\n\taddq %3, %%rax\n\t"
-                             "movntdq %%xmm0, 0(%%rax)\n\tmovntdq %%xmm1, 16(%%rax)\n\tmovntdq "
-                             "%%xmm2, 32(%%rax)\n\tmovntdq %%xmm3, 48(%%rax)\n\t"
-                             "movntdq %%xmm4, 64(%%rax)\n\tmovntdq %%xmm5, 80(%%rax)\n\tmovntdq "
-                             "%%xmm6, 96(%%rax)\n\tmovntdq %%xmm7, 112(%%rax)\n\t"
-                             "addq $8, %0\n\tcmpq %2, %0\n\tjne 1b"
-                             : "+r"(to)
-                             : "r"(src + done), "r"(dst + count), "r"(at + done)
-                             : "rax", "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4",
-                               "xmm5", "xmm6", "xmm7");
-    }
-    __asm__ __volatile__("sfence" ::: "memory");
-#else
-    (void)dst;
-    (void)count;
-    (void)at;
-    (void)src;
-    (void)n;
-#endif
-    return done;
-}
-
-static int ds__cpu_spread_items(size_t first, size_t count, const void *args) {
-    const ds__cpu_spread_args *a = args;
-    size_t at = first * DS__CPU_SPREAD_ITEM;
-    size_t end =
-        at + count * DS__CPU_SPREAD_ITEM < a->bytes ? at + count * DS__CPU_SPREAD_ITEM : a->bytes;
-    if (a->count * a->bytes >= DS__CPU_STREAM_BYTES)
-        at += ds__cpu_stream_spread(a->dst, a->count, at, a->src + at, end - at);
-    while (at < end) {
-        size_t n = end - at < DS__CPU_SPREAD_ITEM ? end - at : DS__CPU_SPREAD_ITEM;
-        for (size_t d = 0; d < a->count; d++)
-            memcpy(a->dst[d] + at, a->src + at, n);
-        at += n;
-    }
-    return 0;
-}
-
-DS__SEAM static ds__kernel ds__cpu_spread_kernel = { .cpu_fn = ds__cpu_spread_items,
-                                                     .args_size = sizeof(ds__cpu_spread_args),
-                                                     .grain = 1,
-                                                     .name = "copy to several devices",
-                                                     .ours = 1 };
 
 /* The same through a buffer, as when two GPUs cannot reach each other. */
 static void ds__cpu_copy_staged(const ds__op *op) {
@@ -6861,7 +7238,7 @@ static void ds__cpu_part_piece(ds__cpu_job *job, size_t piece) {
     size_t first = piece * job->piece_items;
     size_t n = total - first < job->piece_items ? total - first : job->piece_items;
     if (op->kind == DS__OP_COPY)
-        ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__CPU_STREAM_BYTES);
+        ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__STREAM_COPY_BYTES);
     else
         ds__cpu_fill_part(op, first, n);
 }
@@ -6885,7 +7262,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
     } else {
         ds__cpu_job job;
         memset(&job, 0, sizeof job);
-        size_t piece = bytes >= DS__CPU_STREAM_BYTES      ? DS__CPU_STREAM_PIECE
+        size_t piece = bytes >= DS__STREAM_COPY_BYTES     ? DS__CPU_STREAM_PIECE
                        : bytes >= 4 * DS__CPU_PIECE_BYTES ? DS__CPU_PIECE_BYTES
                                                           : (bytes / 4 + 63) & ~(size_t)63;
         job.piece_fn = ds__cpu_part_piece;
@@ -7020,8 +7397,6 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
    lock of the driver.
    Threads: ds__cpu_to_host runs on the owner of the stream. ds__cpu_host_op runs on a thread for
    host functions, or in inline mode on the submitter. Submitters and the monitor start threads. */
-
-static void *ds__cpu_host_main(void *unused);
 
 /* One more thread for host functions; the pool's lock is held. A refusal is tried again at the
    monitor's next tick. */
@@ -7342,13 +7717,6 @@ static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     return DS__CPU_EMPTY;
 }
 
-static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed);
-static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                               uint64_t number, int who);
-static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                             uint64_t number, int failed, int who);
-static void ds__cpu_async_over(const ds__op *op);
-
 /* Runs one operation. DS__CPU_GONE: the stream now belongs to somebody else and the operation is
    not done. */
 static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
@@ -7659,7 +8027,7 @@ static void *ds__cpu_worker_main(void *arg) {
             ds__cpu_unpoll_fresh(w);
             if (ds__cpu.seed)
                 for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--)
-                    syscall(SYS_sched_yield);
+                    ds__os_yield();
             ds__cpu_run(w, s, UINT64_MAX);
             found = 1;
         } else if (w->polled_count) {
@@ -7809,7 +8177,7 @@ static int ds__cpu_watch(uint64_t *host_progress) {
    no thread that has called it lives. The first look is late, since a look opens files and the
    thread that starts the driver is not counted yet. Returns how long the monitor may sleep. */
 static uint64_t ds__cpu_watch_program(uint64_t *nap, uint64_t *next) {
-    if (atomic_load(&ds__g.callers)) {
+    if (atomic_load(&ds__callers.count)) {
         *nap = 0;
         return DS__FOREVER;
     }
@@ -7842,8 +8210,7 @@ static void *ds__cpu_monitor_main(void *unused) {
         if (atomic_load(&ds__cpu.quit))
             break;
         /* also after a sleep: else each end of a long operation could find the monitor asleep */
-        struct timespec t = { 0, DS__CPU_TICK_NS };
-        syscall(SYS_nanosleep, &t, NULL);
+        ds__os_sleep(DS__CPU_TICK_NS);
     }
     (void)unused;
     return NULL;
@@ -8216,15 +8583,10 @@ static void ds__cpu_kernel_destroy(ds__kernel *kernel) {
     (void)kernel;
 }
 
-static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
                                      uint64_t upto);
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op);
-static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op);
-static ds_result ds__cpu_submit_upload(const ds__op *op);
-static inline int ds__cpu_watched(const ds__cpu_stream *s);
-static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out);
 
 /* The inline rule for several streams: while their put locks are held nothing can become
    pending. 0: it cannot be held now, or something is. */
@@ -8315,8 +8677,6 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     return ds__cpu_enqueue(s, &wait, NULL);
 }
 
-static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait);
-
 /* Brings what the event stands for up to date, if processes share it; wait: somebody will wait
    for it. */
 static inline ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) {
@@ -8325,9 +8685,6 @@ static inline ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) {
 
 /* Another thread may have brought the event up to date since, for no wait: what will be waited
    for is watched, whatever that is now. */
-static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto);
-static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out);
-static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out);
 
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_event *e = op->u.event.event;
@@ -8482,8 +8839,6 @@ static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__cpu.free_streams = s;
     ds__lock_give(&ds__cpu.object_lock);
 }
-
-static void ds__cpu_destroy_captured(ds__cpu_stream *s);
 
 static void ds__cpu_stream_destroy(void *stream) {
     ds__cpu_stream *s = stream;
@@ -8652,8 +9007,6 @@ static ds_result ds__cpu_settled(const ds__cpu_stream *s) {
     return DS__UNLIKELY(f != NULL) ? ds__cpu_report(f) : DS_OK;
 }
 
-static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule);
-
 static ds_result ds__cpu_stream_query(void *stream) {
     ds__cpu_stream *s = stream;
     if (ds__cpu_watched(s)) {
@@ -8707,8 +9060,6 @@ static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
    Threads: caller's threads, any number at once. ds__cpu_event_destroy expects that no other
    thread uses the event. */
 
-static ds_result ds__cpu_event_share(ds__cpu_event *e);
-static void ds__cpu_event_unshare(ds__cpu_event *e);
 static void ds__cpu_event_destroy(void *event);
 
 static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
@@ -8803,10 +9154,6 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     ds__release(deps);
 }
 
-static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out);
-static void ds__cpu_lane_unused(const ds__cpu_lane *l);
-static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto);
-
 /* A record without timing is the number of the stream's last operation; with timing, or when
    other processes are to know of it, it is an operation of its own. */
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
@@ -8844,8 +9191,6 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         ds__cpu_event_publish(e, s, upto);
     return DS_OK;
 }
-
-static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule);
 
 /* What the event stands for; an event of a capture stands for nothing that could be asked. */
 static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
@@ -9324,8 +9669,6 @@ static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t 
         atomic_store(&m->word, word);
     ds__boards_unlock();
 }
-
-static ds_result ds__cpu_unsafe(const char *rule);
 
 static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
     const ds__cpu_event *e = event;
@@ -10946,7 +11289,7 @@ static void *ds__cpu_device_memory_take(size_t size) {
         return NULL;
     size = (size + 4095) & ~(size_t)4095;
     void *at = ds__os_reserve(size, 4096);
-    if (!at || !mprotect(at, size, PROT_READ | PROT_WRITE))
+    if (!at || ds__os_commit(at, size))
         return at;
     ds__os_unreserve(at, size);
     return NULL;
@@ -11398,15 +11741,15 @@ static ds_result ds__cpu_priority_range(int device, int *out_least, int *out_gre
 
 /* cpu/options.h - options of the CPU driver.
 
-   Checks a ds_cpu_desc (ds__cpu_check_desc), and keeps a copy of it until ds_shutdown
-   (ds__cpu_keep_desc). ds__cpu_option reads a number from the options or else from the
+   Checks a ds_cpu_desc (ds__cpu_check), and keeps a copy of it until ds_shutdown
+   (ds__cpu_configure). ds__cpu_option reads a number from the options or else from the
    environment.
 
    Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
    where 0 means a default, and its number of devices is also that of the options. A refused
    ds_cpu_desc changes nothing.
-   Locks: ds__cpu_keep_desc is called under the core's initialisation mutex (`ds__g.mutex`).
-   ds__cpu_check_desc runs without a lock. The program's allocator may run in ds__cpu_keep_desc.
+   Locks: ds__cpu_configure is called under the core's initialisation mutex. ds__cpu_check runs
+   without a lock. The program's allocator may run in ds__cpu_configure.
    Threads: the threads that call ds_init and ds_shutdown, one at a time. ds__cpu_desc is read by
    the thread that starts the driver. */
 
@@ -11417,9 +11760,12 @@ static int ds__cpu_option(int value, const char *name, int fallback, int most) {
     return n > (uint64_t)most ? most : (int)n;
 }
 
+/* Options of ds_init; NULL: none were given. */
+static const ds_cpu_desc *ds__cpu_kept;
+
 static const ds_cpu_desc *ds__cpu_desc(void) {
     static const ds_cpu_desc none = { 0, 0, 0, NULL, 0, 0, NULL };
-    return ds__g.desc.cpu ? ds__g.desc.cpu : &none;
+    return ds__cpu_kept ? ds__cpu_kept : &none;
 }
 
 static ds_result ds__cpu_check_route(const ds_cpu_fabric *f, size_t from, size_t to) {
@@ -11472,7 +11818,10 @@ static ds_result ds__cpu_check_fabric(const ds_cpu_desc *desc) {
     return DS_OK;
 }
 
-static ds_result ds__cpu_check_desc(const ds_cpu_desc *desc) {
+static ds_result ds__cpu_check(const ds_init_desc *init) {
+    const ds_cpu_desc *desc = init->cpu;
+    if (!desc)
+        return DS_OK;
     DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES,
                 "%d CPU devices are not 1 to %d", desc->devices, DS_CPU_MAX_DEVICES);
     DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256, "%d workers are not 1 to 256",
@@ -11520,18 +11869,19 @@ static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
     return copy;
 }
 
-/* The options are kept until ds_shutdown, with copies of all that they point to; NULL: only the
-   old copies are freed. */
-static ds_result ds__cpu_keep_desc(const ds_cpu_desc *desc) {
+/* Keeps the options, with copies of all that they point to; NULL: only frees the old copies. */
+static ds_result ds__cpu_configure(const ds_init_desc *init) {
+    const ds_cpu_desc *desc = init ? init->cpu : NULL;
     static ds_cpu_desc kept;
     static ds_cpu_fabric *fabric;
     static unsigned char peers[DS_CPU_MAX_DEVICES * DS_CPU_MAX_DEVICES];
     ds__release(fabric);
     fabric = NULL;
+    ds__cpu_kept = NULL;
     if (!desc)
         return DS_OK;
     kept = *desc;
-    ds__g.desc.cpu = &kept;
+    ds__cpu_kept = &kept;
     if (desc->peer_access) {
         memcpy(peers, desc->peer_access, (size_t)desc->devices * (size_t)desc->devices);
         kept.peer_access = peers;
@@ -11637,7 +11987,7 @@ static ds_result ds__cpu_start(void) {
     if (!error)
         error = pthread_create(&ds__cpu.monitor, NULL, ds__cpu_monitor_main, NULL);
     ds__cpu.monitor_started = error == 0;
-    atomic_store(&ds__callers_gone_fn, ds__cpu_wake_monitor);
+    atomic_store(&ds__callers.gone_fn, ds__cpu_wake_monitor);
     if (error) {
         ds__cpu_stop();
         return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
@@ -11647,7 +11997,7 @@ static ds_result ds__cpu_start(void) {
 
 /* Drains everything, ends the threads, frees. */
 static void ds__cpu_stop(void) {
-    atomic_store(&ds__callers_gone_fn, (void (*)(void))0);
+    atomic_store(&ds__callers.gone_fn, (void (*)(void))0);
     if (ds__cpu.workers_started && ds__cpu.device)
         ds__cpu_drain();
     ds__cpu_watcher_end();
@@ -11728,11 +12078,44 @@ static int ds__cpu_passed(void **mark) {
     return 1;
 }
 
+static int ds__cpu_spreads(void) {
+    return !ds__cpu_explores();
+}
+
+static const ds_cpu_fabric *ds__cpu_fabric(void) {
+    return ds__cpu.fabric;
+}
+
+static int64_t ds__cpu_clock_ns(void) {
+    return atomic_load(&ds__cpu.clock);
+}
+
+static void ds__cpu_stats(ds_cpu_stats *out) {
+    out->operations = atomic_load(&ds__cpu.other_operations);
+    for (int i = 0; i < ds__cpu.workers; i++)
+        out->operations += atomic_load(&ds__cpu.worker[i].operations);
+    out->staged_copies = atomic_load(&ds__cpu.staged);
+    out->inline_operations = atomic_load(&ds__cpu.inlined);
+    out->helped = atomic_load(&ds__cpu.helped);
+    out->workers = ds__cpu.workers;
+    ds__lock_take(&ds__cpu.lock);
+    out->host_threads = ds__cpu.host_threads;
+    ds__lock_give(&ds__cpu.lock);
+    out->streams = atomic_load(&ds__cpu.stream_count);
+    out->queue_bytes = atomic_load(&ds__cpu.queue_bytes);
+}
+
 static const ds__driver ds__cpu_driver = { "cpu",
                                            DS_DEVICE_CPU,
+                                           ds__cpu_check,
+                                           ds__cpu_configure,
                                            ds__cpu_probe,
                                            ds__cpu_start,
                                            ds__cpu_device_used,
+                                           ds__cpu_spreads,
+                                           ds__cpu_fabric,
+                                           ds__cpu_clock_ns,
+                                           ds__cpu_stats,
                                            ds__cpu_drain,
                                            ds__cpu_stop,
                                            ds__cpu_stream_destroy,
@@ -11754,46 +12137,6 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
 };
-
-DSDEF ds_result(ds_cpu_get_stats)(ds_cpu_stats *out) {
-    if (out)
-        memset(out, 0, sizeof *out);
-    if (atomic_load(&ds__g.state) == DS__COLD && !ds__tls.in_callback && out)
-        return DS_OK;
-    ds_result r = ds__enter("ds_cpu_get_stats");
-    if (r < 0)
-        return r;
-    if (!out)
-        return ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
-    out->operations = atomic_load(&ds__cpu.other_operations);
-    for (int i = 0; i < ds__cpu.workers; i++)
-        out->operations += atomic_load(&ds__cpu.worker[i].operations);
-    out->staged_copies = atomic_load(&ds__cpu.staged);
-    out->inline_operations = atomic_load(&ds__cpu.inlined);
-    out->helped = atomic_load(&ds__cpu.helped);
-    out->workers = ds__cpu.workers;
-    ds__lock_take(&ds__cpu.lock);
-    out->host_threads = ds__cpu.host_threads;
-    ds__lock_give(&ds__cpu.lock);
-    out->streams = atomic_load(&ds__cpu.stream_count);
-    out->queue_bytes = atomic_load(&ds__cpu.queue_bytes);
-    return DS_OK;
-}
-
-DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
-    if (out_ns)
-        *out_ns = 0;
-    ds_result r = ds__enter("ds_cpu_clock");
-    if (r < 0)
-        return r;
-    if (!out_ns)
-        return ds__fail(DS_ERR_INVALID_VALUE, "out_ns is NULL");
-    if (!ds__cpu.fabric)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the CPU driver has no virtual clock; give ds_init a fabric");
-    *out_ns = atomic_load(&ds__cpu.clock);
-    return DS_OK;
-}
 
 #endif
 
@@ -11961,7 +12304,8 @@ typedef struct ds__cuda_stream {
     int priority;
     _Atomic uint64_t capture; /* the number of the capture that it was last seen in */
     int owned;                /* the handle ends with this object */
-    int blocking;             /* the stream is ordered with the legacy stream */
+    int given;    /* unwrapped; a call that had found the object earlier may still use the handle */
+    int blocking; /* the stream is ordered with the legacy stream */
     /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
     int hidden;
     uint64_t thread;         /* a per-thread stream's */
@@ -12063,6 +12407,43 @@ static struct {
 } ds__cuda = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
+
+/* Around the calls of one entry. */
+typedef struct ds__cuda_scope {
+    int device;
+    int pushed;
+    cudaError_t pending;
+    /* number of the capture that an error will be about; 0: not known */
+    uint64_t capture;
+} ds__cuda_scope;
+
+/* Functions that rooms call although a later room defines them. */
+
+/* cuda/capture_info.h */
+static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code);
+static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
+
+/* cuda/capture_op.h */
+static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope);
+static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                          ds_host_fn fn, void *user, ds_host_fn dtor_fn);
+
+/* cuda/capture_query.h */
+static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                  int destroyed);
+
+/* cuda/graph.h */
+static ds_result ds__cuda_child_native(ds__body *child);
+
+/* cuda/host_memory.h */
+static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out);
+
+/* cuda/module.h */
+static ds__cuda_module *ds__cuda_take_modules(int device, int all);
+static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
+
+/* cuda/staging.h */
+static void ds__cuda_stage_drop(ds__cuda_stage *stage);
 
 /* cuda/call.h - scopes, errors and capture modes of CUDA calls.
 
@@ -12167,17 +12548,6 @@ static ds_result ds__cuda_map(int code) {
         return DS_ERR_DRIVER;
     }
 }
-
-/* Around the calls of one entry. */
-typedef struct ds__cuda_scope {
-    int device;
-    int pushed;
-    cudaError_t pending;
-    /* number of the capture that an error will be about; 0: not known */
-    uint64_t capture;
-} ds__cuda_scope;
-
-static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code);
 
 /* The sentence of a failed call; since CUDA 10.1 the driver's codes are cudart's. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_scope *scope,
@@ -12512,9 +12882,6 @@ static int ds__cuda_device_used(int device) {
     return atomic_load(&ds__cuda.used[device]);
 }
 
-static ds__cuda_module *ds__cuda_take_modules(int device, int all);
-static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
-
 static ds_result ds__cuda_device_synchronize(int device) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);
@@ -12690,11 +13057,6 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     return DS_OK;
 }
 
-static void ds__cuda_stage_drop(ds__cuda_stage *stage);
-static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                  int destroyed);
-static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
-
 /* Whether another stream object has the handle. */
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
@@ -12713,10 +13075,28 @@ static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
            (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s));
 }
 
+/* Leaves the native stream to an unwrapped object of it that a call of another thread still uses.
+   Returns 0 if there is none. */
+static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
+    ds__cuda_stream *o;
+    ds__lock_take(&ds__cuda.lock);
+    for (o = ds__cuda.streams; o; o = o->next)
+        if (o->given && o->handle == s->handle && o->device == s->device)
+            break;
+    if (o) {
+        o->owned = 1;
+        o->given = 0;
+    }
+    ds__lock_give(&ds__cuda.lock);
+    return o != NULL;
+}
+
 /* owned: ends the native stream too. CUDA frees it when its work is done. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
     ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
+    if (owned && ds__cuda_leave_stream(s))
+        owned = 0;
     ds__cuda_enter_or_not(&scope, s->device);
     if (DS__UNLIKELY(ds__captures_open()) && (owned || ds__cuda_ends_captures(s)))
         ds__cuda_stop_capture(&scope, s, owned);
@@ -12734,8 +13114,10 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__release(s);
 }
 
+/* Ends the native stream of an unwrapped object, if its new owner has ended meanwhile. */
 static void ds__cuda_stream_forget(void *stream) {
-    ds__cuda_end_stream(stream, 0);
+    const ds__cuda_stream *s = stream;
+    ds__cuda_end_stream(stream, s->owned);
 }
 
 /* A stream whose capture another thread had left open at shutdown has no handle any more. */
@@ -12744,12 +13126,17 @@ static void ds__cuda_stream_destroy(void *stream) {
     ds__cuda_end_stream(stream, s->kind == DS__STREAM_NEW && s->handle != NULL);
 }
 
-static void ds__cuda_stream_unwrap(void *stream) {
-    ds__cuda_stream *s = stream;
+/* given: the handle goes to the caller. */
+static void ds__cuda_hide(ds__cuda_stream *s, int given) {
     ds__lock_take(&ds__cuda.lock);
     s->owned = s->blocking = 0;
     s->hidden = 1;
+    s->given = given;
     ds__lock_give(&ds__cuda.lock);
+}
+
+static void ds__cuda_stream_unwrap(void *stream) {
+    ds__cuda_hide(stream, 1);
 }
 
 /* The object may stay, as somebody's current stream: what began on the handle is over now, not
@@ -12757,7 +13144,7 @@ static void ds__cuda_stream_unwrap(void *stream) {
 static void ds__cuda_stream_hide(void *stream) {
     ds__cuda_scope scope;
     ds__cuda_stream *s = stream;
-    ds__cuda_stream_unwrap(s);
+    ds__cuda_hide(s, 0);
     if (DS__LIKELY(!ds__captures_open()) || ds__cuda_is_shared(s))
         return;
     ds__cuda_enter_or_not(&scope, s->device);
@@ -13010,8 +13397,7 @@ static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object,
         } else {
             uint64_t left = timeout_ns - passed;
             uint64_t ns = nap < left ? nap : left;
-            struct timespec t = { 0, (long)ns };
-            syscall(SYS_nanosleep, &t, NULL);
+            ds__os_sleep(ns);
             if (nap < 100000)
                 nap *= 2;
         }
@@ -13299,11 +13685,6 @@ static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cu
     }
     return ds__cuda_check(scope, code, "cudaStreamIsCapturing");
 }
-
-static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope);
-static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out);
-static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                          ds_host_fn fn, void *user, ds_host_fn dtor_fn);
 
 /* A host function, or a callback. blocks: of the library, and it touches pageable memory. A
    function that a stream captures runs more than once, and CUDA captures it in another form. */
@@ -13829,7 +14210,7 @@ static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
 
 static int ds__cuda_device_of(const void *ptr) {
     ds_pointer_info info;
-    if (!ds__known(ptr, &info) && ds__ask(ptr, &info) < 0)
+    if (!ds__known(ptr, &info) && ds__cuda_pointer_query(ptr, &info) < 0)
         return DS__CUDA_ASK;
     return info.kind == DS_MEMORY_DEVICE && info.device.type == DS_DEVICE_CUDA ? info.device.index
                                                                                : DS__CUDA_HOST;
@@ -15026,8 +15407,6 @@ static ds_result ds__cuda_set_priority(const ds__cuda_scope *scope, cudaGraphNod
                   (node, cudaLaunchAttributePriority, &priority));
 }
 
-static ds_result ds__cuda_child_native(ds__body *child);
-
 /* Adds a native node of the picture's node; what it needs is kept under its index. No scope is
    needed. */
 static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t index,
@@ -16073,7 +16452,6 @@ static void ds__cuda_end_keeps(void) {
     int quiet = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
         uint64_t count = 0;
-        struct timespec t = { 0, 50000 };
         ds__lock_take(&ds__cuda.host_lock);
         ds__cuda_keep *k = ds__cuda.keeps;
         ds__cuda_keep *take = NULL;
@@ -16097,7 +16475,7 @@ static void ds__cuda_end_keeps(void) {
             if (count != last)
                 begin = ds__now_ns();
             last = count;
-            syscall(SYS_nanosleep, &t, NULL);
+            ds__os_sleep(50000);
         }
     }
 }
@@ -16611,8 +16989,7 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
 static void ds__cuda_await_releases(void) {
     for (uint64_t begin = ds__now_ns();
          atomic_load(&ds__cuda.releases) && ds__now_ns() - begin < 100000000u;) {
-        struct timespec t = { 0, 50000 };
-        syscall(SYS_nanosleep, &t, NULL);
+        ds__os_sleep(50000);
     }
 }
 
@@ -17679,8 +18056,7 @@ static void ds__cuda_drain(void) {
         failed[i] = (unsigned char)(atomic_load(&ds__cuda.used[i]) && ds__cuda_settle(i));
     int count = atomic_load(&ds__cuda.host_count);
     for (uint64_t begin = ds__now_ns(); count != 0;) {
-        struct timespec t = { 0, 50000 };
-        syscall(SYS_nanosleep, &t, NULL);
+        ds__os_sleep(50000);
         int now = atomic_load(&ds__cuda.host_count);
         if (now != count || atomic_load(&ds__cuda.inside))
             begin = ds__now_ns();
@@ -17721,11 +18097,39 @@ static void ds__cuda_stop(void) {
     }
 }
 
+/* There are no options for this driver. */
+static ds_result ds__cuda_take_options(const ds_init_desc *desc) {
+    (void)desc;
+    return DS_OK;
+}
+
+static int ds__cuda_spreads(void) {
+    return 0;
+}
+
+static const ds_cpu_fabric *ds__cuda_fabric(void) {
+    return NULL;
+}
+
+static int64_t ds__cuda_clock_ns(void) {
+    return 0;
+}
+
+static void ds__cuda_stats(ds_cpu_stats *out) {
+    memset(out, 0, sizeof *out);
+}
+
 static const ds__driver ds__cuda_driver = { "cuda",
                                             DS_DEVICE_CUDA,
+                                            ds__cuda_take_options,
+                                            ds__cuda_take_options,
                                             ds__cuda_probe,
                                             ds__cuda_start,
                                             ds__cuda_device_used,
+                                            ds__cuda_spreads,
+                                            ds__cuda_fabric,
+                                            ds__cuda_clock_ns,
+                                            ds__cuda_stats,
                                             ds__cuda_drain,
                                             ds__cuda_stop,
                                             ds__cuda_stream_destroy,
@@ -17749,6 +18153,65 @@ static const ds__driver ds__cuda_driver = { "cuda",
 };
 
 #endif
+
+static const struct ds__backend {
+    const char *name;
+    ds_device_type type;
+    const ds__driver *driver; /* NULL: not compiled in */
+    const char *missing;      /* why it is not */
+} ds__backends[DS_BACKEND_COUNT] = {
+#ifdef DEVSTREAM_CUDA
+    { "cuda", DS_DEVICE_CUDA, &ds__cuda_driver, NULL },
+#else
+    { "cuda", DS_DEVICE_CUDA, NULL, "CUDA not compiled in: define DEVSTREAM_CUDA" },
+#endif
+#ifdef DEVSTREAM_NO_CPU
+    { "cpu", DS_DEVICE_CPU, NULL, "compiled with DEVSTREAM_NO_CPU" },
+#else
+    { "cpu", DS_DEVICE_CPU, &ds__cpu_driver, NULL },
+#endif
+};
+
+/* core/types.h - functions of the core that its rooms call before they are defined.
+
+   The tables of objects name the functions that free objects, the end of a thread ends streams, and
+   the start of devstream needs the state of the first thread.
+
+   Invariants: no other room of core/ declares a function of another room.
+   Locks: none.
+   Threads: any. */
+
+/* Functions that rooms call although a later room defines them. */
+
+/* core/event.h */
+static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
+static void ds__event_free(void *object);
+static int ds__event_batched(const void *object);
+
+/* core/graph.h */
+static void ds__graph_free(void *object);
+static void ds__exec_free(void *object);
+
+/* core/host_func.h */
+static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
+
+/* core/kernel.h */
+static void ds__kernel_free(void *object);
+static void ds__kernel_defer(void *object);
+static void ds__kernel_collect(void);
+
+/* core/stream.h */
+static void ds__stream_free(void *object);
+static int ds__stream_batched(const void *object);
+static void ds__stream_drop(ds_stream handle);
+static void ds__stream_end(ds_stream handle);
+
+/* core/sync_debug.h */
+static ds_result ds__sync_debug_read(const char *text);
+
+/* core/thread.h */
+static void ds__thread_ends(void *thread);
+static ds__thread *ds__thread_state(void);
 
 /* core/fault.h - fault layer: makes the n-th call of a driver entry fail.
 
@@ -17876,18 +18339,6 @@ static ds_result ds__layers_apply(const char *list, const ds__driver **table, in
     return DS_OK;
 }
 
-static void ds__stream_free(void *object);
-static int ds__stream_batched(const void *object);
-static void ds__event_free(void *object);
-static int ds__event_batched(const void *object);
-static void ds__kernel_free(void *object);
-static void ds__kernel_defer(void *object);
-static void ds__graph_free(void *object);
-static void ds__exec_free(void *object);
-static void ds__thread_ends(void *thread);
-
-static ds_result ds__sync_debug_read(const char *text);
-
 static int ds__ordinals(void) {
     return ds__g.backend[0].device_count + ds__g.backend[1].device_count;
 }
@@ -17903,23 +18354,7 @@ static const char *ds__layer_list(void) {
 /* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason
    in the report, not an error. */
 static ds_result ds__start_drivers(void) {
-    static const struct {
-        const char *name;
-        ds_device_type type;
-        const ds__driver *driver;
-        const char *missing;
-    } backends[] = {
-#ifdef DEVSTREAM_CUDA
-        { "cuda", DS_DEVICE_CUDA, &ds__cuda_driver, NULL },
-#else
-        { "cuda", DS_DEVICE_CUDA, NULL, "CUDA not compiled in: define DEVSTREAM_CUDA" },
-#endif
-#ifdef DEVSTREAM_NO_CPU
-        { "cpu", DS_DEVICE_CPU, NULL, "compiled with DEVSTREAM_NO_CPU" },
-#else
-        { "cpu", DS_DEVICE_CPU, &ds__cpu_driver, NULL },
-#endif
-    };
+    const struct ds__backend *backends = ds__backends;
     ds_result r = DS_OK;
     memset(ds__g.backend, 0, sizeof ds__g.backend);
     for (int b = 0; b < DS_BACKEND_COUNT; b++) {
@@ -17964,9 +18399,9 @@ static ds_result ds__start_drivers(void) {
    later call tries again. */
 static ds_result ds__start(void) {
     const char *log = getenv("DEVSTREAM_LOG");
-    ds__g.log_level = ds__g.desc.log_fn
-                          ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
-                          : (log ? atoi(log) : DS_LOG_SILENT);
+    ds__logger.level = ds__g.desc.log_fn
+                           ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
+                           : (log ? atoi(log) : DS_LOG_SILENT);
 #ifdef DEVSTREAM_PER_THREAD_DEFAULT_STREAM
     ds__g.per_thread_default = 1;
 #else
@@ -17999,7 +18434,7 @@ static ds_result ds__start(void) {
     ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
         ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
     r = ds__start_drivers();
-    if (syscall(SYS_membarrier, 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0)
+    if (!ds__os_barrier_register())
         atomic_store(&ds__no_membarrier, 1);
     int error = r == DS_OK ? pthread_key_create(&ds__g.key, ds__thread_ends) : 0;
     if (error)
@@ -18021,8 +18456,6 @@ static ds_result ds__start(void) {
     ds__g.epoch++;
     return DS_OK;
 }
-
-static ds__thread *ds__thread_state(void);
 
 __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
     if (t->epoch != ds__g.epoch)
@@ -18077,10 +18510,12 @@ __attribute__((noinline)) static ds_result ds__enter(const char *fn) {
 
 /* Forgets the configuration. */
 static void ds__drop_desc(void) {
-#ifndef DEVSTREAM_NO_CPU
-    DS_IGNORE(ds__cpu_keep_desc(NULL));
-#endif
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__backends[b].driver)
+            DS_IGNORE(ds__backends[b].driver->configure(NULL));
     memset(&ds__g.desc, 0, sizeof ds__g.desc);
+    memset(&ds__allocator, 0, sizeof ds__allocator);
+    ds__logger.log_fn = NULL;
 }
 
 /* Keeps the configuration, with copies of all that it points to. */
@@ -18089,6 +18524,9 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char fault[64];  /* a longer text names nothing that is known */
     ds__drop_desc();        /* of an earlier ds_init */
     ds__g.desc = *desc;
+    ds__allocator = desc->allocator;
+    ds__logger.log_fn = desc->log_fn;
+    ds__logger.user = desc->log_user;
     if (desc->layers) {
         snprintf(layers, sizeof layers, "%s", desc->layers);
         ds__g.desc.layers = layers;
@@ -18097,11 +18535,12 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
         snprintf(fault, sizeof fault, "%s", desc->fault);
         ds__g.desc.fault = fault;
     }
-#ifndef DEVSTREAM_NO_CPU
-    return ds__cpu_keep_desc(desc->cpu);
-#else
-    return DS_OK;
-#endif
+    ds__g.desc.cpu = NULL; /* the program's, which the driver copies */
+    ds_result r = DS_OK;
+    for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
+        if (ds__backends[b].driver)
+            r = ds__backends[b].driver->configure(desc);
+    return r;
 }
 
 DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
@@ -18118,12 +18557,12 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
                 "unknown flags %#x", desc->flags);
-#ifndef DEVSTREAM_NO_CPU
-    ds_result checked = desc->cpu ? ds__cpu_check_desc(desc->cpu) : DS_OK;
-    if (checked < 0)
-        return checked;
-#endif
-    ds_result r = ds__layers_apply(desc->layers, NULL, 0);
+    ds_result r = DS_OK;
+    for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
+        if (ds__backends[b].driver)
+            r = ds__backends[b].driver->check(desc);
+    if (r == DS_OK)
+        r = ds__layers_apply(desc->layers, NULL, 0);
     if (r < 0)
         return r;
     /* before the lock, which may be held for ever */
@@ -18143,24 +18582,23 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
 
 /* core/thread.h - state of a calling thread, hazard pointers, reclaiming.
 
-   Holds the current device, the current streams, the pushed frames and the hazard pointers
-   (pins) of each thread that calls devstream (ds__thread_state). ds__reclaim frees the states of
+   Holds the current streams and the pushed frames of each thread that calls devstream, behind its
+   current device and hazard pointers (ds__thread_state). ds__reclaim frees the states of
    ended threads and the destroyed objects that no call uses any more. ds__ordinal and
    ds__driver_of map a device to its index over all drivers and to its driver table.
 
    Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
-   ds__g.threads from its creation until ds__reclaim or ds_shutdown frees it. While its thread
+   ds__callers.list from its creation until ds__reclaim or ds_shutdown frees it. While its thread
    lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
-   ds__g.dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed
+   ds__dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed
    kernels that pending work may use. If the first is below DS__RECLAIM_BATCH and the second is 0,
    ds__reclaim returns at once.
-   Locks: ds__g.lock guards the list of threads. No other lock is taken, and no driver call or
+   Locks: ds__callers.lock guards the list of threads. No other lock is taken, and no driver call or
    user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
    and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
    then returns at once.
    Threads: any calling thread. ds__thread_ends is the pthread destructor of an ending thread and
-   calls no driver. ds__is_pinned reads the hazard pointers of all threads; before it,
-   ds__barrier orders their stores. */
+   calls no driver. */
 
 enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
 
@@ -18178,16 +18616,12 @@ typedef struct ds__frame {
    current-stream slots hold a reference to the stream. Belongs to its thread until that ends;
    then a later call of any thread reclaims it. */
 struct ds__thread {
-    ds__pins pins;
-    ds_device device;
+    ds__caller caller;  /* first: lists and ds__tls have its address */
     ds_stream *current; /* current stream of each device; zeroed: none yet */
     ds_stream *own;     /* per-thread stream of each device; zeroed: none yet */
     ds__frame *frame;
     size_t frames;
     size_t frame_room;
-    char *report; /* ds_mem_last_report */
-    _Atomic int ended;
-    ds__thread *next;
 };
 
 static int ds__ordinal(ds_device d) {
@@ -18203,24 +18637,22 @@ static const ds__driver *ds__driver_of(ds_device d) {
    the thread gets a new state. */
 static void ds__thread_ends(void *thread) {
     ds__tls_forget(&ds__tls);
-    ds__lock_take(&ds__g.lock);
+    ds__lock_take(&ds__callers.lock);
     /* not after a shutdown, which has freed it */
-    ds__thread *t = ds__g.threads;
+    ds__caller *t = ds__callers.list;
     while (t && t != thread)
         t = t->next;
     if (t) {
         atomic_store(&t->ended, 1);
         ds__count_dead(DS__RECLAIM_BATCH);
     }
-    void (*gone_fn)(void) =
-        t && atomic_fetch_sub(&ds__g.callers, 1) == 1 ? atomic_load(&ds__callers_gone_fn) : NULL;
-    ds__lock_give(&ds__g.lock);
+    void (*gone_fn)(void) = t && atomic_fetch_sub(&ds__callers.count, 1) == 1
+                                ? atomic_load(&ds__callers.gone_fn)
+                                : NULL;
+    ds__lock_give(&ds__callers.lock);
     if (gone_fn)
         gone_fn();
 }
-
-static void ds__stream_drop(ds_stream handle);
-static void ds__stream_end(ds_stream handle);
 
 static void ds__thread_free(ds__thread *t) {
     for (int i = 0; i < ds__ordinals(); i++) {
@@ -18235,43 +18667,16 @@ static void ds__thread_free(ds__thread *t) {
     ds__release(t->current);
     ds__release(t->own);
     ds__release(t->frame);
-    ds__release(t->report);
+    ds__modules_thread_end(t->caller.slot);
     ds__release(t);
 }
 
-static ds__pins *ds__my_pins(void) {
-    return &ds__tls.thread->pins;
-}
-
-/* The thread's current device; on the library's own threads any. */
-DS__SEAM static ds_device ds__thread_device(void) {
-    return ds__tls.thread ? ds__tls.thread->device : ds_cpu(0);
-}
-
-static int ds__is_pinned(const void *object) {
-    int found = 0;
-    ds__lock_take(&ds__g.lock);
-    for (ds__thread *t = ds__g.threads; t && !found; t = t->next)
-        for (int i = 0; i < DS__PINS && !found; i++)
-            found = atomic_load_explicit(&t->pins.at[i], memory_order_acquire) == object;
-    ds__lock_give(&ds__g.lock);
-    return found;
-}
-
-/* Every thread of the process passes a full barrier. */
-static void ds__barrier(void) {
-    if (!atomic_load(&ds__no_membarrier))
-        syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
-}
-
-static void ds__kernel_collect(void);
-
 /* Frees the states of ended threads, and the streams that only they used. */
 static void ds__reclaim_threads(void) {
-    ds__thread *ended = NULL;
-    ds__lock_take(&ds__g.lock);
-    for (ds__thread **p = &ds__g.threads; *p;) {
-        ds__thread *t = *p;
+    ds__caller *ended = NULL;
+    ds__lock_take(&ds__callers.lock);
+    for (ds__caller **p = &ds__callers.list; *p;) {
+        ds__caller *t = *p;
         if (!atomic_load(&t->ended)) {
             p = &t->next;
             continue;
@@ -18281,14 +18686,14 @@ static void ds__reclaim_threads(void) {
         ended = t;
         ds__count_dead(-DS__RECLAIM_BATCH);
     }
-    ds__lock_give(&ds__g.lock);
+    ds__lock_give(&ds__callers.lock);
     while (ended) {
-        ds__thread *t = ended;
-        void (*gone_fn)(ds__stream *) = atomic_load(&ds__upper.stream_gone_fn);
-        ended = t->next;
-        for (int i = 0; gone_fn && i < ds__ordinals(); i++)
+        ds__thread *t = (ds__thread *)(void *)ended;
+        ended = t->caller.next;
+        for (int i = 0; i < ds__ordinals(); i++)
             if (t->own[i].id)
-                gone_fn((void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
+                ds__modules_stream_end(
+                    (void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
         ds__thread_free(t);
     }
 }
@@ -18296,7 +18701,7 @@ static void ds__reclaim_threads(void) {
 /* Frees what ended threads left and what was destroyed: called where objects are made and
    destroyed and after waiting, not on hot paths. */
 static void ds__reclaim(void) {
-    int dead = atomic_load_explicit(&ds__g.dead, memory_order_acquire);
+    int dead = atomic_load_explicit(&ds__dead, memory_order_acquire);
     int deferred = atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed);
     if (DS__LIKELY(dead < DS__RECLAIM_BATCH && deferred == 0) || ds__tls.upper_locked)
         return;
@@ -18335,12 +18740,12 @@ static ds__thread *ds__thread_state(void) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the thread's state");
         return NULL;
     }
-    t->device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
-    ds__lock_take(&ds__g.lock);
-    t->next = ds__g.threads;
-    ds__g.threads = t;
-    atomic_fetch_add(&ds__g.callers, 1);
-    ds__lock_give(&ds__g.lock);
+    t->caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+    ds__lock_take(&ds__callers.lock);
+    t->caller.next = ds__callers.list;
+    ds__callers.list = &t->caller;
+    atomic_fetch_add(&ds__callers.count, 1);
+    ds__lock_give(&ds__callers.lock);
     tls->thread = t;
     tls->epoch = ds__g.epoch;
     return t;
@@ -18935,7 +19340,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
         if (spins < 64)
             ds__pause();
         else
-            syscall(SYS_sched_yield);
+            ds__os_yield();
     }
     pthread_mutex_unlock(&ds__notes.hook_lock);
     return DS_OK;
@@ -18948,7 +19353,7 @@ DSDEF ds_result(ds_thread_set_label)(const char *label) {
                               "the label is NULL");
 #ifdef DS__NVTX
     ds__nvtx_ready();
-    nvtxNameOsThreadA((uint32_t)syscall(SYS_gettid), label);
+    nvtxNameOsThreadA(ds__os_thread_id(), label);
 #endif
     ds_range_event e = { .kind = DS_RANGE_THREAD_LABEL, .domain_name = "", .text = label };
     if (ds__range_heard())
@@ -19044,7 +19449,7 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
         ds__thread *t = ds__thread_state();
         if (!t)
             return DS_ERR_OUT_OF_MEMORY;
-        device = t->device;
+        device = t->caller.device;
     }
     if (device.type == DS_DEVICE_HOST)
         return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
@@ -19141,7 +19546,7 @@ DSDEF ds_result(ds_device_count)(ds_device_type type, int *out_count) {
         ds__thread *thread = ds__thread_state();
         if (!thread)
             return DS_ERR_OUT_OF_MEMORY;
-        t = thread->device.type;
+        t = thread->caller.device.type;
     }
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", t);
@@ -19195,7 +19600,7 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
         ds__thread *t = ds__thread_state();
         if (!t)
             return DS_ERR_OUT_OF_MEMORY;
-        index = t->device.type == d->type ? t->device.index : 0;
+        index = t->caller.device.type == d->type ? t->caller.device.index : 0;
     }
     d->index = (int32_t)index;
     return ds__resolve(*d, d);
@@ -19242,7 +19647,7 @@ static ds_result ds__set_device(ds__thread *t, ds_device device) {
     if (device.index < 0)
         return DS_OK;
     DS__RESOLVE(device);
-    t->device = device;
+    t->caller.device = device;
     return DS_OK;
 }
 
@@ -19278,7 +19683,7 @@ static ds_result ds__device_push(ds_device device) {
     ds__frame *f = ds__frame_add(t);
     if (!f)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_device before = t->device;
+    ds_device before = t->caller.device;
     ds_result r = ds__set_device(t, device);
     if (r < 0)
         return r;
@@ -19295,7 +19700,7 @@ static ds_result ds__device_pop(void) {
     if (t->frames == 0 || t->frame[t->frames - 1].kind != DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         t->frames ? "the latest push was that of a stream" : "nothing was pushed");
-    t->device = t->frame[--t->frames].device;
+    t->caller.device = t->frame[--t->frames].device;
     return DS_OK;
 }
 
@@ -19525,15 +19930,13 @@ typedef struct ds__nvml {
 } ds__nvml;
 
 #ifdef DEVSTREAM_CUDA
-#include <dlfcn.h>
-
 static struct {
     pthread_mutex_t lock;
     ds__nvml n;
 } ds__nvml_state = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static int ds__nvml_get(void *library, const char *name, void *fn) {
-    void *found = dlsym(library, name);
+    void *found = ds__os_library_symbol(library, name);
     memcpy(fn, &found, sizeof found);
     return found != NULL;
 }
@@ -19541,7 +19944,7 @@ static int ds__nvml_get(void *library, const char *name, void *fn) {
 /* NULL, or why not. */
 static const char *ds__nvml_load(ds__nvml *n, const char *path) {
     memset(n, 0, sizeof *n);
-    n->library = dlopen(path, 2 /* RTLD_NOW */);
+    n->library = ds__os_library_open(path);
     if (!n->library)
         return "it cannot be loaded";
     int all = ds__nvml_get(n->library, "nvmlInit_v2", &n->init) &
@@ -19562,7 +19965,7 @@ static const char *ds__nvml_load(ds__nvml *n, const char *path) {
     if (all && code == 0)
         return NULL;
     const char *why = all ? "it cannot be initialised" : "it lacks functions";
-    dlclose(n->library);
+    ds__os_library_close(n->library);
     n->library = NULL;
     return why;
 }
@@ -19586,7 +19989,7 @@ static void ds__nvml_end(void) {
     if (!n->library)
         return;
     n->shutdown();
-    dlclose(n->library);
+    ds__os_library_close(n->library);
     n->library = NULL;
 }
 
@@ -19740,7 +20143,7 @@ DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
    stream is forgotten, not destroyed. A wrapper of a default stream (s->base) has no native
    stream of its own and holds a reference to the default stream.
    Locks: none. ds__stream_new reclaims and, for a label, invokes the range hook;
-   ds_stream_destroy calls the allocator (stream_gone_fn), which takes its own locks. If the
+   ds_stream_destroy calls the modules (ds__modules_stream_end), which take their own locks. If the
    caller of ds__stream_new holds a lock, ds__tls.upper_locked must be set.
    Threads: any. ds__stream_free runs in ds__reclaim or in ds_shutdown, and runs the user's
    release function there. */
@@ -19756,8 +20159,6 @@ __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
 static inline void ds__stream_unpin(ds__stream *s) {
     ds__unpin(&ds__g.streams, s);
 }
-
-static void ds__stream_drop(ds_stream handle);
 
 static void ds__stream_free(void *object) {
     ds__stream *s = object;
@@ -19916,9 +20317,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
         if (n <= 0)
             r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream was destroyed already");
         else if (n == 1) {
-            void (*gone_fn)(ds__stream *) = atomic_load(&ds__upper.stream_gone_fn);
-            if (gone_fn)
-                gone_fn(s);
+            ds__modules_stream_end(s);
             if (s->borrowed && !s->base.id)
                 s->driver->stream_hide(s->native);
             ds__stream_kill(s);
@@ -19931,8 +20330,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
 
 /* core/stream_sync.h - streams: queries, host waits, names in errors.
 
-   Queries a stream and waits for it on the host (ds__stream_sync). ds__name_object and
-   ds__stream_error add an object's label to an error. The ds__sync_* functions report a wait on
+   Queries a stream and waits for it on the host (ds__stream_sync). ds__stream_error adds an object's label to an error. The ds__sync_* functions report a wait on
    a stream to the sync debug mode.
 
    Invariants: while a call waits, its hazard pointer keeps the stream from being freed. The
@@ -19940,11 +20338,6 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
    Locks: ds__g.label_lock, only to read the label. No lock is held over a wait; ds__stream_sync
    reclaims afterwards, so its caller holds none.
    Threads: any. */
-
-/* Adds to an error's sentence which object it was about. */
-static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
-    return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
-}
 
 __attribute__((cold, noinline)) static ds_result ds__stream_error_named(const ds__stream *s,
                                                                         ds_result r) {
@@ -20115,8 +20508,6 @@ DSDEF ds_result(ds_stream_default)(ds_device device, ds_stream *out) {
    runs once: when the wrapper is freed, or at once if the wrap fails.
    Locks: none of its own; the wrap of a legacy stream takes ds__g.mutex. ds_stream_unwrap reclaims.
    Threads: any. The native handle 2 means another stream on each thread. */
-
-static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
 /* The native handles 0 and 1 name the legacy stream, 2 the calling thread's. */
 static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership, ds__stream *s) {
@@ -20379,11 +20770,11 @@ DSDEF ds_result(ds_stream_current)(ds_device device, ds_stream *out) {
 
 static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
     if (!(flags & DS_PUSH_STRICT) ||
-        (s->device.type == t->device.type && s->device.index == t->device.index))
+        (s->device.type == t->caller.device.type && s->device.index == t->caller.device.index))
         return DS_OK;
     return ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream is on %s:%d, the current device is %s:%d",
-                    ds__type_name(s->device.type), s->device.index, ds__type_name(t->device.type),
-                    t->device.index);
+                    ds__type_name(s->device.type), s->device.index,
+                    ds__type_name(t->caller.device.type), t->caller.device.index);
 }
 
 /* Makes a pinned stream current and its device too; the slot takes a reference. *out_previous
@@ -20396,7 +20787,7 @@ static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream
         return r;
     ds__ref(s);
     t->current[ds__ordinal(s->device)].id = ds__handle(&s->slot);
-    t->device = s->device;
+    t->caller.device = s->device;
     return DS_OK;
 }
 
@@ -20422,8 +20813,6 @@ DSDEF ds_result(ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out_
     return DS_OK;
 }
 
-static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
-
 /* One more reference to a handle in a slot of the thread; a zero handle is allowed. */
 static ds_stream ds__stream_keep(ds_stream handle) {
     if (handle.id)
@@ -20442,8 +20831,8 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
         return DS_ERR_OUT_OF_MEMORY;
     f->kind = stream.id ? DS__FRAME_STREAM : DS__FRAME_NOTHING;
     f->flags = flags;
-    f->device = t->device;
-    ds_stream entry = t->current[ds__ordinal(t->device)];
+    f->device = t->caller.device;
+    ds_stream entry = t->current[ds__ordinal(t->caller.device)];
     if (stream.id) {
         ds__stream *s = ds__stream_pin(stream);
         if (!s)
@@ -20491,7 +20880,7 @@ static ds_result ds__stream_pop(void) {
                         t->frames ? "the latest push was that of a device" : "nothing was pushed");
     ds__frame f = t->frame[--t->frames];
     ds_result r = DS_OK;
-    t->device = f.device;
+    t->caller.device = f.device;
     if (f.kind == DS__FRAME_STREAM)
         ds__restore(t, f.stream_device, f.previous);
     ds__restore(t, f.device, f.entry);
@@ -21060,187 +21449,6 @@ DSDEF ds_result(ds_event_import)(ds_device device, const ds_ipc_event_handle *ha
     return ds__event_open(device, handle->bytes, out);
 }
 
-/* core/memory_table.h - table of all known memory ranges.
-
-   One sorted table holds all memory that was allocated or registered here, of both drivers. With
-   it, copies are checked and classified without a driver call. ds__range_hit finds the range of
-   a pointer, ds__range_add and ds__range_remove change the table, and DS__HELD_* marks memory of
-   the allocator.
-
-   Invariants: ranges are sorted by address and do not overlap. A range is removed before its
-   memory is released: of two threads that free the same pointer, one finds it.
-   ds__g.range_version is odd during a change; a reader that met a change looks again. An array
-   that became too small is kept until ds_shutdown, because readers may still use it.
-   Locks: changes hold ds__g.range_lock, and only the bookkeeping allocator runs under it.
-   Readers take no lock.
-   Threads: any. The last hits are cached in ds__tls, for one version of the table. A result of
-   ds__range_hit is valid until the same thread looks up DS__HITS more ranges. */
-
-typedef struct ds__range {
-    _Atomic uintptr_t base;
-    _Atomic uintptr_t end;
-    _Atomic int kind_device;
-} ds__range;
-
-struct ds__ranges {
-    ds__ranges *older;
-    size_t room;
-    ds__range at[];
-};
-
-/* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes
-   back. */
-enum {
-    DS__HELD_SPACE = 16,     /* a reservation: what is mapped there, then the addresses */
-    DS__HELD_SEGMENT = 32,   /* like the user's */
-    DS__HELD_SHARED = 64,    /* other processes may have it */
-    DS__HELD_IMPORTED = 128, /* another process's */
-    DS__HELD_UPSTREAM = 48,  /* a pool's upstream made it and ends it */
-    DS__HELD_ASYNC = 80,     /* in the order of a stream, else like the user's */
-    DS__HELD = 240
-};
-
-/* Index of the first range that ends after the address. */
-static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t address) {
-    size_t low = 0;
-    size_t high = count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (atomic_load_explicit(&r->at[middle].end, memory_order_acquire) <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* The range that holds the address; 0: none. Takes no lock: a reader that met a change looks
-   again. */
-static int ds__range_find(const void *ptr, ds__found *out) {
-    uintptr_t address = (uintptr_t)ptr;
-    for (;;) {
-        uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
-        if (version & 1) {
-            ds__pause();
-            continue;
-        }
-        ds__ranges *r = atomic_load_explicit(&ds__g.ranges, memory_order_acquire);
-        size_t count = atomic_load_explicit(&ds__g.range_count, memory_order_acquire);
-        int found = 0;
-        if (r && count <= r->room) {
-            size_t i = ds__range_after(r, count, address);
-            if (i < count) {
-                int kind_device = atomic_load_explicit(&r->at[i].kind_device, memory_order_acquire);
-                out->base = atomic_load_explicit(&r->at[i].base, memory_order_acquire);
-                out->end = atomic_load_explicit(&r->at[i].end, memory_order_acquire);
-                out->kind = (ds_memory_kind)(kind_device & 15);
-                out->held = kind_device & DS__HELD;
-                out->backend = kind_device >> 8 & 1;
-                out->device = kind_device >> 9;
-                found = address >= out->base && address < out->end;
-            }
-        }
-        if (atomic_load_explicit(&ds__g.range_version, memory_order_relaxed) == version)
-            return found;
-    }
-}
-
-/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's,
-   until it looks again often. */
-__attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr) {
-    ds__tls_block *t = &ds__tls;
-    uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
-    ds__found f;
-    if (!ds__range_find(ptr, &f))
-        return NULL;
-    if (t->hit_version != version)
-        memset(t->hit, 0, sizeof t->hit);
-    t->hit_version = version; /* if the table has changed since, the next look finds nothing here */
-    ds__found *hit = &t->hit[t->hit_next++ % DS__HITS];
-    *hit = f;
-    return hit;
-}
-
-static inline const ds__found *ds__range_hit(const void *ptr) {
-    const ds__tls_block *t = &ds__tls;
-    if (DS__LIKELY(t->hit_version ==
-                   atomic_load_explicit(&ds__g.range_version, memory_order_acquire)))
-        for (int i = 0; i < DS__HITS; i++)
-            if ((uintptr_t)ptr - t->hit[i].base < t->hit[i].end - t->hit[i].base)
-                return &t->hit[i];
-    return ds__range_look(ptr);
-}
-
-static void ds__range_move(ds__range *to, ds__range *from) {
-    atomic_store_explicit(&to->base, atomic_load_explicit(&from->base, memory_order_relaxed),
-                          memory_order_release);
-    atomic_store_explicit(&to->end, atomic_load_explicit(&from->end, memory_order_relaxed),
-                          memory_order_release);
-    atomic_store_explicit(&to->kind_device,
-                          atomic_load_explicit(&from->kind_device, memory_order_relaxed),
-                          memory_order_release);
-}
-
-/* Adds a range. DS_ERR_INVALID_VALUE: it touches a known one. No sentence. */
-static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backend, int device) {
-    uintptr_t base = (uintptr_t)ptr;
-    uintptr_t end = base + size;
-    ds_result result = DS_OK;
-    ds__lock_take(&ds__g.range_lock);
-    ds__ranges *r = atomic_load(&ds__g.ranges);
-    size_t count = atomic_load(&ds__g.range_count);
-    size_t i = r ? ds__range_after(r, count, base) : 0;
-    if (r && i < count && atomic_load(&r->at[i].base) < end) {
-        result = DS_ERR_INVALID_VALUE;
-    } else if (!r || count == r->room) {
-        size_t room = r ? 2 * r->room : 64;
-        ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
-        if (!more) {
-            result = DS_ERR_OUT_OF_MEMORY;
-        } else { /* readers may still be in the old one: it is kept until shutdown */
-            more->room = room;
-            more->older = r;
-            for (size_t k = 0; k < count; k++)
-                ds__range_move(&more->at[k], &r->at[k]);
-            atomic_store_explicit(&ds__g.ranges, more, memory_order_release);
-            r = more;
-        }
-    }
-    if (result == DS_OK) {
-        atomic_fetch_add(&ds__g.range_version, 1);
-        for (size_t k = count; k > i; k--)
-            ds__range_move(&r->at[k], &r->at[k - 1]);
-        atomic_store(&r->at[i].base, base);
-        atomic_store(&r->at[i].end, end);
-        atomic_store(&r->at[i].kind_device, kind | backend << 8 | device << 9);
-        atomic_store(&ds__g.range_count, count + 1);
-        atomic_fetch_add(&ds__g.range_version, 1);
-    }
-    ds__lock_give(&ds__g.range_lock);
-    return result;
-}
-
-/* Removes the range of this kind that begins at ptr, for one caller only; 0: there is none. */
-static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
-    uintptr_t base = (uintptr_t)ptr;
-    int found = 0;
-    ds__lock_take(&ds__g.range_lock);
-    ds__ranges *r = atomic_load(&ds__g.ranges);
-    size_t count = atomic_load(&ds__g.range_count);
-    size_t i = r ? ds__range_after(r, count, base) : 0;
-    if (r && i < count && atomic_load(&r->at[i].base) == base &&
-        (atomic_load(&r->at[i].kind_device) & 255) == kind) {
-        found = ds__range_find(ptr, out);
-        atomic_fetch_add(&ds__g.range_version, 1);
-        for (size_t k = i; k + 1 < count; k++)
-            ds__range_move(&r->at[k], &r->at[k + 1]);
-        atomic_store(&ds__g.range_count, count - 1);
-        atomic_fetch_add(&ds__g.range_version, 1);
-    }
-    ds__lock_give(&ds__g.range_lock);
-    return found;
-}
-
 /* core/memory.h - memory: look-up, entry into the table, release.
 
    Answers what is known of a pointer (ds__known, ds__ask), enters new memory into the memory
@@ -21258,20 +21466,6 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
 /* The driver that host memory belongs to: the first that is available. */
 static int ds__host_backend(void) {
     return ds__g.driver[0] ? 0 : 1;
-}
-
-/* What is known of a pointer; returns 0 when it was not allocated or registered here: then it
-   looks like ordinary memory. */
-static int ds__known(const void *ptr, ds_pointer_info *out) {
-    const ds__found *f = ds__range_hit(ptr);
-    out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
-    out->base = f ? (void *)f->base : NULL;
-    out->size = f ? f->end - f->base : 0;
-    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST
-                       : f->backend                      ? DS_DEVICE_CPU
-                                                         : DS_DEVICE_CUDA;
-    out->device.index = out->device.type == DS_DEVICE_HOST ? 0 : f->device;
-    return f != NULL;
 }
 
 /* Memory that others made: only cudart may know it. */
@@ -23910,20 +24104,6 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
    Threads: any. The driver refuses to end a capture on another thread than its own unless it is
    relaxed. release_fn may run on any thread. */
 
-/* The capture is over: its graph becomes the caller's, or goes. */
-static void ds__capture_over(ds__capture *c, int failed) {
-    ds__graph *g = (void *)ds__slot_at(&ds__g.graphs, (uint32_t)c->graph.id - 1);
-    /* else another thread could free it, and its slot be another graph's, before it is counted
-       down */
-    ds__ref(g);
-    /* first: nobody can destroy it as long as it is being captured */
-    if (failed && !c->into)
-        ds__table_kill(&ds__g.graphs, g);
-    atomic_fetch_sub(&g->capturing, 1);
-    ds__unref(&ds__g.graphs, g);
-    ds__release(c);
-}
-
 static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
                                    size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;
@@ -24280,6 +24460,38 @@ DSDEF ds_result(ds_dtype_parse)(const char *text, ds_dtype *out) {
     return DS_OK;
 }
 
+/* core/cpu_api.h - counters and virtual clock of the CPU driver.
+
+   Answers ds_cpu_get_stats and ds_cpu_clock from the driver's table.
+
+   Invariants: before the first call and without a CPU driver all counters are 0.
+   Locks: none here.
+   Threads: any. */
+
+DSDEF ds_result(ds_cpu_get_stats)(ds_cpu_stats *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
+    if (atomic_load(&ds__g.state) == DS__COLD && !ds__tls.in_callback && out)
+        return DS_OK;
+    DS__ENTER("ds_cpu_get_stats");
+    DS__REQUIRE(out, "out is NULL");
+    if (ds__g.driver[1])
+        ds__g.driver[1]->stats(out);
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
+    if (out_ns)
+        *out_ns = 0;
+    DS__ENTER("ds_cpu_clock");
+    DS__REQUIRE(out_ns, "out_ns is NULL");
+    if (!ds__g.driver[1] || !ds__g.driver[1]->fabric())
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the CPU driver has no virtual clock; give ds_init a fabric");
+    *out_ns = ds__g.driver[1]->clock_ns();
+    return DS_OK;
+}
+
 /* core/shutdown.h - shutdown.
 
    Waits for all work, reports the objects that were not destroyed, and frees everything
@@ -24291,7 +24503,7 @@ DSDEF ds_result(ds_dtype_parse)(const char *text, ds_dtype *out) {
    stop the shutdown; its error is returned at the end. NVML, range domains and the configuration
    end even if devstream was not in use.
    Locks: ds__g.mutex is held throughout, also over driver calls that block, the user's
-   destructors and the log function. ds__g.lock guards the removal of each thread state.
+   destructors and the log function. ds__callers.lock guards the removal of each thread state.
    Threads: one thread, while no other is inside of devstream. It may be a thread without a
    state. Inside of user code that devstream runs, and in a forked child, the call is refused
    before the mutex is taken. */
@@ -24393,30 +24605,26 @@ DSDEF ds_result(ds_shutdown)(void) {
         static ds__thread own;
         if (!tls->thread || tls->epoch != ds__g.epoch) {
             memset(&own, 0, sizeof own);
-            own.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+            own.caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
             tls->thread = &own;
             tls->epoch = ds__g.epoch;
         }
         int reported = ds__shutdown_captures();
         ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
         r = ds__shutdown_wait(reported);
-        void (*shutdown_fn)(void) = atomic_load(&ds__upper.shutdown_fn);
-        void (*rng_shutdown_fn)(void) = atomic_load(&ds__upper.rng_shutdown_fn);
-        if (rng_shutdown_fn)
-            rng_shutdown_fn();
-        if (shutdown_fn)
-            shutdown_fn();
+        ds__modules_shutdown();
         for (;;) {
-            ds__lock_take(&ds__g.lock);
-            ds__thread *t = ds__g.threads;
+            ds__lock_take(&ds__callers.lock);
+            ds__caller *t = ds__callers.list;
             if (t)
-                ds__g.threads = t->next;
-            ds__lock_give(&ds__g.lock);
+                ds__callers.list = t->next;
+            ds__lock_give(&ds__callers.lock);
             if (!t)
                 break;
-            ds__thread_free(t);
+            ds__thread_free((ds__thread *)(void *)t);
         }
-        atomic_store(&ds__g.callers, 0);
+        ds__modules_forget();
+        atomic_store(&ds__callers.count, 0);
         ds__tls_forget(tls);
         ds__end_table(&ds__g.execs);
         ds__end_table(&ds__g.graphs);
@@ -24438,7 +24646,7 @@ DSDEF ds_result(ds_shutdown)(void) {
         ds__g.legacy = NULL;
         ds__g.label = NULL;
         pthread_key_delete(ds__g.key);
-        atomic_store(&ds__g.dead, 0);
+        atomic_store(&ds__dead, 0);
         ds__g.epoch++;
         atomic_store(&ds__g.state, DS__COLD);
     }

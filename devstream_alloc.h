@@ -7518,6 +7518,10 @@ static void ds__mem_closing(int closing) {
 }
 
 /* Reads the environment at the first use. */
+static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
+                                           .thread_end = ds__release, /* its report */
+                                           .shutdown = ds__mem_shutdown };
+
 static ds_result ds__mem_setup(void) {
     pthread_mutex_lock(&ds__m.lock);
     if (!ds__m.tick_base) {
@@ -7532,8 +7536,7 @@ static ds_result ds__mem_setup(void) {
             ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
         ds__m.configured = ds__m.conf_result == DS_OK;
         ds__mem_closing(0);
-        ds__upper.stream_gone_fn = ds__mem_stream_gone;
-        ds__upper.shutdown_fn = ds__mem_shutdown;
+        ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
     }
     ds_result r = ds__m.conf_result;
     pthread_mutex_unlock(&ds__m.lock);
@@ -9992,8 +9995,8 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     if (page.text)
         ds__moom_page(&s, &page);
     if (t) {
-        ds__release(t->report);
-        t->report = page.text;
+        ds__release(t->caller.slot[DS__MODULE_ALLOC]);
+        t->caller.slot[DS__MODULE_ALLOC] = page.text;
     }
     ds__moom_line(&s, &short_one);
     ds__fail(why, "%s", line);
@@ -10001,7 +10004,9 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
 
 DSDEF const char *(ds_mem_last_report)(void) {
     const ds__thread *t = ds__tls.thread;
-    return t && ds__tls.epoch == ds__g.epoch && t->report ? t->report : "";
+    const char *report =
+        t && ds__tls.epoch == ds__g.epoch ? t->caller.slot[DS__MODULE_ALLOC] : NULL;
+    return report ? report : "";
 }
 
 /* alloc/leaks.h - report of leaks at shutdown.
@@ -10021,7 +10026,7 @@ static void ds__tell_leaks(ds__mdevice *dev) {
     ds__mowner o;
     ds__mowner *which;
     char name[80];
-    if (ds__g.log_level < DS_LOG_WARNING)
+    if (ds__logger.level < DS_LOG_WARNING)
         return;
     ds__mowners_begin(&owners, ds__moom_count(dev));
     for (const ds__mpool *p = &dev->main; p; p = p->next)
@@ -13866,9 +13871,11 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
     ds__tls.quiet++;
     ds_result r = ds__driver_of(device)->memory_wait(device.index);
     ds__tls.quiet--;
-    if (r < 0)
-        return r;
     pthread_mutex_lock(&ds__share.mutex);
+    if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
+        pthread_mutex_unlock(&ds__share.mutex);
+        return r;
+    }
     for (ds__hoard *h = ds__share.hoards; h; h = h->next)
         if (h->base == ptr) {
             h->over = 1;
@@ -14698,8 +14705,6 @@ static void ds__mem_shutdown(void) {
     ds__m.pool_count = ds__m.pool_room = 0;
     ds__m.sorted_count = ds__m.sorted_room = ds__m.shortage_count = ds__m.oom_count = 0;
     ds__m.configured = 0;
-    atomic_store(&ds__upper.stream_gone_fn, (void (*)(ds__stream *))0);
-    atomic_store(&ds__upper.shutdown_fn, (void (*)(void))0);
 }
 
 #endif /* C */

@@ -502,12 +502,10 @@ typedef enum ds_topology_format {
 DSDEF DS_MUST_USE ds_result ds_topology_write(const ds_topology *topology,
                                               ds_topology_format format, ds_write_fn write_fn,
                                               void *user);
-#ifndef DEVSTREAM_NO_CPU
 /** What the CPU driver's virtual clock needs to be this machine (ds_cpu_desc.fabric); it points
     into the topology. After ds_init, which copies it, the topology may be freed. Device i of the
     driver is rank i. flags is 0: DS_CPU_DRY may be set in it. */
 DSDEF DS_MUST_USE ds_result ds_topology_fabric(const ds_topology *topology, ds_cpu_fabric *out);
-#endif
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
@@ -892,8 +890,8 @@ static inline DS_MUST_USE ds_result ds_at_plan_explain(const char *file_, int li
 /* tensor/types.h - types and state of tensors.
 
    Defines the checked description of a tensor (ds__dims), the counted storage (ds__storage),
-   the tensor object (ds__tensor) and the process-wide state ds__c. ds__comm_setup prepares the
-   allocator and registers ds__comm_shutdown, the shutdown function of tensors and collectives.
+   the tensor object (ds__tensor) and the process-wide state ds__c. ds__tensor_setup prepares
+   the allocator and enters the module.
 
    Policy:
    1. A tensor that devstream makes is an object. A table finds objects by their address, so
@@ -911,7 +909,7 @@ static inline DS_MUST_USE ds_result ds_at_plan_explain(const char *file_, int li
    tensor. A storage in the list ds__c.waiting has no users. An object without a storage is a
    view of a tensor that is no object, or has no bytes.
    Locks: ds__c.lock guards the table, the waiting list, and process-wide lists of topology/,
-   plan/ and comm/. No other lock of devstream is taken under it. ds__comm_setup calls
+   plan/ and comm/. No other lock of devstream is taken under it. ds__tensor_setup calls
    ds__mem_setup before it takes the lock.
    Threads: any; deleters may also drop a storage on threads that run host functions. `ready`,
    `waits` and the number of users are atomic; all other members of ds__c need the lock. */
@@ -962,16 +960,19 @@ static struct {
     _Atomic int waits;
 } ds__c;
 
-static void ds__comm_shutdown(void);
+static void ds__tensors_end(void);
 
-static ds_result ds__comm_setup(void) {
+static const ds__module ds__tensor_module = { .shutdown = ds__tensors_end };
+
+/* Prepares the allocator and tensors. */
+static ds_result ds__tensor_setup(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__c.ready, memory_order_acquire)))
         return DS_OK;
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
     ds__lock_take(&ds__c.lock);
-    atomic_store(&ds__upper.shutdown_fn, ds__comm_shutdown); /* which goes on to the allocator's */
+    ds__module_start(DS__MODULE_TENSOR, &ds__tensor_module);
     atomic_store_explicit(&ds__c.ready, 1, memory_order_release);
     ds__lock_give(&ds__c.lock);
     return DS_OK;
@@ -1369,15 +1370,15 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
     return ds__tensor_new(d, storage, 0, out);
 }
 
-#define DS__TENSOR_BEGIN(name)              \
-    if (out)                                \
-        *out = NULL;                        \
-    DS__ENTER(name);                        \
-    DS__REQUIRE(out, "out is NULL");        \
-    do {                                    \
-        ds_result ds__r = ds__comm_setup(); \
-        if (DS__UNLIKELY(ds__r < 0))        \
-            return ds__r;                   \
+#define DS__TENSOR_BEGIN(name)                \
+    if (out)                                  \
+        *out = NULL;                          \
+    DS__ENTER(name);                          \
+    DS__REQUIRE(out, "out is NULL");          \
+    do {                                      \
+        ds_result ds__r = ds__tensor_setup(); \
+        if (DS__UNLIKELY(ds__r < 0))          \
+            return ds__r;                     \
     } while (0)
 
 DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
@@ -1459,7 +1460,7 @@ static ds_result ds__wrap_read(const ds_tensor *tensor, unsigned flags, ds_tenso
                                ds__dims *d) {
     DS__REQUIRE(out, "out is NULL");
     DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY), "unknown flags %#x", flags);
-    ds_result r = ds__comm_setup();
+    ds_result r = ds__tensor_setup();
     return r < 0 ? r : ds__tensor_read(tensor, "the tensor", -1, d);
 }
 
@@ -1947,6 +1948,7 @@ static void ds__tensors_end(void) {
         ds__c.waiting = next;
     }
     atomic_store(&ds__c.waits, 0);
+    atomic_store(&ds__c.ready, 0);
 }
 
 /* comm/kernel_arith.h - arithmetic of reductions on both drivers.
@@ -3455,6 +3457,45 @@ static int ds__comm_divide_items(size_t first, size_t count, const void *args) {
     return 0;
 }
 
+/* comm/kernel_spread.h - kernel that copies one source to several places.
+
+   Reads a source once and writes it to up to DS__SPREAD destinations (ds__spread_kernel), where
+   kernels run on the processor. An item is a piece of DS__SPREAD_ITEM bytes.
+
+   Invariants: an item writes only its own piece of each destination, so items may run in parallel.
+   Locks: none.
+   Threads: those that run kernels. */
+
+enum { DS__SPREAD = 8, DS__SPREAD_ITEM = 16 << 10 };
+
+typedef struct ds__spread_args {
+    char *dst[DS__SPREAD];
+    const char *src;
+    size_t count;
+    size_t bytes;
+} ds__spread_args;
+
+static int ds__spread_items(size_t first, size_t count, const void *args) {
+    const ds__spread_args *a = args;
+    size_t at = first * DS__SPREAD_ITEM;
+    size_t end = at + count * DS__SPREAD_ITEM < a->bytes ? at + count * DS__SPREAD_ITEM : a->bytes;
+    if (a->count * a->bytes >= DS__STREAM_COPY_BYTES)
+        at += ds__stream_spread(a->dst, a->count, at, a->src + at, end - at);
+    while (at < end) {
+        size_t n = end - at < DS__SPREAD_ITEM ? end - at : DS__SPREAD_ITEM;
+        for (size_t d = 0; d < a->count; d++)
+            memcpy(a->dst[d] + at, a->src + at, n);
+        at += n;
+    }
+    return 0;
+}
+
+static ds__kernel ds__spread_kernel = { .cpu_fn = ds__spread_items,
+                                        .args_size = sizeof(ds__spread_args),
+                                        .grain = 1,
+                                        .name = "copy to several devices",
+                                        .ours = 1 };
+
 /* comm/kernel_pack.h - CPU form of the strided copy.
 
    Implements the CPU function of the strided copy (ds__comm_pack_items). Rows are copied one by
@@ -4555,9 +4596,7 @@ struct ds_topology {
     uint64_t id;            /* tells it from others in the table of plans */
     ds_allocator allocator; /* of all its memory */
     ds_device *device;      /* what the ranks are here; NULL: rank i is device i */
-#ifndef DEVSTREAM_NO_CPU
-    ds_cpu_route *way; /* the routes as the CPU driver takes them */
-#endif
+    ds_cpu_route *way;      /* the routes as the CPU driver takes them */
 };
 
 static const struct {
@@ -4690,9 +4729,8 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
     }
 }
 
-#ifndef DEVSTREAM_NO_CPU
 static ds_result ds__ways_make(ds_topology *t);
-#endif
+
 /* One more wire at the end of a route; 0: no memory. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
     double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
@@ -4848,11 +4886,7 @@ static ds_result ds__routes_make(ds_topology *t) {
                     DS_ERR_INVALID_VALUE,
                     "there is no way from %s to %s, neither directly nor through host memory",
                     t->node[t->rank[i]].name, t->node[t->rank[k]].name);
-#ifndef DEVSTREAM_NO_CPU
     return ds__ways_make(t);
-#else
-    return DS_OK;
-#endif
 }
 
 /* topology/build.h - construction and release of topologies.
@@ -4866,8 +4900,7 @@ static ds_result ds__routes_make(ds_topology *t) {
    All devices must be added before the first peer line, because such a line names the host by
    the number of devices. After a failure the topology may be incomplete and must be freed. A
    topology outlives ds_shutdown; its memory returns to the allocator that it was made with.
-   Locks: ds_topology_free takes ds__c.lock to remove the plans of the topology
-   (ds__plans_forget).
+   Locks: ds_topology_free calls ds__topology_gone_fn, which takes ds__c.lock.
    Threads: a topology under construction belongs to one thread. ds_topology_free and
    ds_topology_size do not call DS__ENTER and do not start the library. */
 
@@ -4933,7 +4966,7 @@ static ds_topology *ds__topology_new(void) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
         return NULL;
     }
-    t->allocator = ds__g.desc.allocator;
+    t->allocator = ds__allocator;
     t->engines = 3;
     t->start_ns = 1500;
     t->latency_ns = 6000;
@@ -4946,14 +4979,17 @@ static ds_topology *ds__topology_new(void) {
     return NULL;
 }
 
-static void ds__plans_forget(const ds_topology *t);
+/* Called before a topology is freed, if plans were made. */
+static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
 
 DSDEF void(ds_topology_free)(ds_topology *t) {
     if (!t)
         return;
     ds_allocator allocator = t->allocator; /* `t` is freed too */
     const ds_allocator *from = &allocator;
-    ds__plans_forget(t);
+    void (*gone_fn)(const ds_topology *) = atomic_load(&ds__topology_gone_fn);
+    if (gone_fn)
+        gone_fn(t);
     ds__release_to(from, t->node);
     ds__release_to(from, t->link);
     ds__release_to(from, t->wire);
@@ -4963,9 +4999,7 @@ DSDEF void(ds_topology_free)(ds_topology *t) {
     ds__release_to(from, t->island);
     ds__release_to(from, t->route);
     ds__release_to(from, t->hop);
-#ifndef DEVSTREAM_NO_CPU
     ds__release_to(from, t->way);
-#endif
     ds__release_to(from, t->peer);
     ds__release_to(from, t->device);
     ds__release_to(from, t);
@@ -5453,7 +5487,6 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
-#ifndef DEVSTREAM_NO_CPU
 static ds_result ds__ways_make(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     t->way = ds__alloc(n * n * sizeof *t->way);
@@ -5477,7 +5510,6 @@ DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *
                             topology->memory,  0 };
     return DS_OK;
 }
-#endif
 
 /* topology/sysfs.h - PCIe tree and sockets, read from /sys.
 
@@ -5680,6 +5712,8 @@ static void ds__measures_end(void) {
     ds__measure_count = ds__measure_room = 0;
 }
 
+static const ds__module ds__topology_module = { .shutdown = ds__measures_end };
+
 /* Nanoseconds of one or two copies at once and the wait for them, the shortest of three. */
 static ds_result ds__probe_copies(int copies, void *const *dst, void *const *src, size_t bytes,
                                   const ds_stream *stream, uint64_t *out_ns) {
@@ -5746,6 +5780,7 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
     if (one) {
         *one = m;
         ds__measure_count++;
+        ds__module_start(DS__MODULE_TOPOLOGY, &ds__topology_module);
     }
     ds__lock_give(&ds__c.lock);
     return one ? DS_OK : DS_ERR_OUT_OF_MEMORY;
@@ -6041,7 +6076,7 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
     ds_topology *t = ds__topology_new();
     ds_device *device = t ? t->device = ds__alloc(count * sizeof *device) : NULL;
     ds_result r = !t       ? DS_ERR_OUT_OF_MEMORY
-                  : device ? ds__comm_setup()
+                  : device ? ds__tensor_setup()
                            : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu devices", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__resolve(devices[i], &device[i]);
@@ -9883,7 +9918,7 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     s.now.place = ds__alloc(DS__PLACES * n * sizeof *s.now.place);
     s.out = ds__alloc(sizeof *s.out);
     if (s.out)
-        s.out->allocator = ds__g.desc.allocator;
+        s.out->allocator = ds__allocator;
     double *need = ds__alloc(n * sizeof *need);
     char *from = ds__alloc(n);
     ds_result r = DS_OK;
@@ -9953,6 +9988,7 @@ DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, co
         if (!(o = ds__planned_find(t, desc))) { /* nobody was faster */
             fresh->next = ds__planned_list;
             ds__planned_list = o = fresh;
+            atomic_store(&ds__topology_gone_fn, ds__plans_forget);
             fresh = NULL;
         }
         ds__lock_give(&ds__c.lock);
@@ -10448,10 +10484,8 @@ static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];
     int reach = 0;
-#ifndef DEVSTREAM_NO_CPU
-    if (ds__cpu.fabric && l->device.type == DS_DEVICE_CPU)
-        return g->device.type == DS_DEVICE_CPU && g->device.index == l->device.index;
-#endif
+    if (l->s->driver->fabric())
+        return g->device.type == l->device.type && g->device.index == l->device.index;
     if (g->device.type == DS_DEVICE_HOST)
         return g->direct;
     if (g->device.index == l->device.index)
@@ -10677,7 +10711,7 @@ static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
 
    Runs the steps of a list in one of three ways for ds__work_run. ds__step_run enqueues one step
    on the stream of its lane. ds__steps_at_once lets the calling thread run all steps.
-   ds__spread_run replaces copies of one source by one kernel of the CPU driver.
+   ds__spread_run replaces copies of one source by one kernel.
 
    Invariants: temporary regions have their addresses before a step runs. ds__steps_spread
    changes the lanes of steps, so ds__work_run calls it before any wait is enqueued. Steps run at
@@ -10753,24 +10787,12 @@ static int ds__steps_stage(const ds__work *w, const ds__cstep *s) {
             (!reach && driver->device_peer(from.index, to.index, &reach) < 0) || !reach);
 }
 
-/* On the CPU driver one tensor that goes to several places is read once: the steps become one of
-   the first one's lane. Not where the order of operations or the links between devices are what
-   is looked at. */
-#ifdef DEVSTREAM_NO_CPU
-static int ds__steps_spread(ds__work *w) {
-    (void)w;
-    return 0;
-}
-
-static ds_result ds__spread_run(const ds__work *w) {
-    (void)w;
-    return DS_OK;
-}
-#else
+/* Where kernels run on the processor, one tensor that goes to several places is read once: the
+   steps become one of the first one's lane. */
 static int ds__steps_spread(ds__work *w) {
     const ds__cstep *first = w->step;
-    if (w->lane[0].device.type != DS_DEVICE_CPU || w->steps < 2 || w->steps > DS__CPU_SPREAD ||
-        ds__cpu_explores() || ds__captures_open())
+    if (w->steps < 2 || w->steps > DS__SPREAD || !w->lane[0].s->driver->spreads() ||
+        ds__captures_open())
         return 0;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
@@ -10790,20 +10812,19 @@ static int ds__steps_spread(ds__work *w) {
 
 static ds_result ds__spread_run(const ds__work *w) {
     ds__stream *s = w->lane[w->step[0].lane].s;
-    ds__cpu_spread_args a = { .src = ds__spot_at(w, w->step[0].src),
-                              .count = w->steps,
-                              .bytes = w->step[0].width };
+    ds__spread_args a = { .src = ds__spot_at(w, w->step[0].src),
+                          .count = w->steps,
+                          .bytes = w->step[0].width };
     for (size_t i = 0; i < w->steps; i++)
         a.dst[i] = ds__spot_at(w, w->step[i].dst);
     ds__op op = ds__op_make(DS__OP_KERNEL);
-    op.u.kernel.kernel = &ds__cpu_spread_kernel;
-    op.u.kernel.items = (a.bytes + DS__CPU_SPREAD_ITEM - 1) / DS__CPU_SPREAD_ITEM;
+    op.u.kernel.kernel = &ds__spread_kernel;
+    op.u.kernel.items = (a.bytes + DS__SPREAD_ITEM - 1) / DS__SPREAD_ITEM;
     op.u.kernel.args_size = sizeof a;
     op.u.kernel.args = &a;
     op.u.kernel.grid = NULL;
     return ds__submit(s, &op);
 }
-#endif
 
 /* 1: the inline rule allows them: small ones, and no copy that would have to go through the
    host. */
@@ -11270,6 +11291,33 @@ static ds__addend *ds__addends(ds__work *w, size_t count) {
     return ds__work_take(w, count, sizeof(ds__addend));
 }
 
+static void ds__sides_end(void) {
+    for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
+        for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
+            ds__sides *all = ds__sides_of[b][i];
+            for (int k = 0; all && k < all->count; k++)
+                ds__stream_end(all->at[k]);
+            ds__release(all);
+            ds__sides_of[b][i] = NULL;
+        }
+}
+
+/* Called by ds_shutdown. */
+static void ds__comm_end(void) {
+    ds__sides_end();
+    ds__events_end();
+    ds__comm_kernels_end();
+}
+
+static const ds__module ds__comm_module = { .shutdown = ds__comm_end };
+
+static ds_result ds__comm_setup(void) {
+    ds_result r = ds__tensor_setup();
+    if (r == DS_OK)
+        ds__module_start(DS__MODULE_COMM, &ds__comm_module);
+    return r;
+}
+
 #define DS__COMM_BEGIN(name) \
     DS__ENTER(name);         \
     DS__COMM_READY()
@@ -11317,17 +11365,6 @@ typedef struct ds__follow {
     ds_reduce_op op;
     ds_dtype dtype;
 } ds__follow;
-
-static void ds__sides_end(void) {
-    for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
-        for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
-            ds__sides *all = ds__sides_of[b][i];
-            for (int k = 0; all && k < all->count; k++)
-                ds__stream_end(all->at[k]);
-            ds__release(all);
-            ds__sides_of[b][i] = NULL;
-        }
-}
 
 /* 1: nobody would wait for another's work there. While captures are open a stream with work is
    asked nothing, and what captures is left alone. */
@@ -12818,16 +12855,13 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
 
    Implements ds_comm_broadcast_coalesced. The tensors of one buffer are packed at the source,
    each without gaps, and copied to one buffer on each device. The results are views of these
-   buffers. Also has ds__comm_shutdown, the shutdown of tensors, collectives and topologies.
+   buffers.
 
    Invariants: each tensor travels in one buffer, and a buffer holds tensors of one data type.
    Each tensor starts at a multiple of 16 bytes in the buffer. The last tensor may exceed the
    buffer size. A tensor that is alone in its buffer and has no gaps is not packed.
-   ds__comm_shutdown expects that no work is pending. It frees the tensors, streams, events,
-   kernels and measurements, and then calls the allocator's shutdown.
    Locks: takes none itself and calls the driver without a lock.
-   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER).
-   ds__comm_shutdown runs in ds_shutdown only. */
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 /* The tensors that a buffer takes: those of the type of the first one that is left, until their
    sum reaches the size. batch[i]: 0: left. */
@@ -13006,17 +13040,6 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     ds__release(where);
     ds__release(batch);
     return r;
-}
-
-/* Called by ds_shutdown when all work is done. */
-static void ds__comm_shutdown(void) {
-    ds__tensors_end();
-    ds__sides_end();
-    ds__events_end();
-    ds__comm_kernels_end();
-    ds__measures_end();
-    atomic_store(&ds__c.ready, 0);
-    ds__mem_shutdown();
 }
 
 #endif /* C */

@@ -2152,6 +2152,8 @@ static __thread int ds__rng_launches; /* objects of the launch that holds `launc
 
 static void ds__rng_shutdown(void);
 
+static const ds__module ds__rng_module = { .shutdown = ds__rng_shutdown };
+
 static void ds__generator_free(ds__generator *g) {
     if (!g)
         return;
@@ -2230,7 +2232,7 @@ static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int
 static void ds__rng_setup(void) { /* the lock is held */
     if (ds__rng.ready)
         return;
-    atomic_store(&ds__upper.rng_shutdown_fn, ds__rng_shutdown);
+    ds__module_start(DS__MODULE_RNG, &ds__rng_module);
     ds__rng.ready = 1;
 }
 
@@ -3578,7 +3580,6 @@ static void ds__rng_shutdown(void) {
     ds__rng.slot = NULL;
     ds__rng.room = ds__rng.used = 0;
     ds__rng.ready = 0;
-    atomic_store(&ds__upper.rng_shutdown_fn, (void (*)(void))0);
 }
 
 #endif /* C */

@@ -125,10 +125,13 @@ extern "C" {
 
 #include "base/device_code.h"
 #include "base/thread_block.h"
+#include "base/bookkeeping.h"
+#include "base/log.h"
 #include "base/error.h"
 #include "base/handle.h"
 #include "base/pin.h"
 #include "base/object.h"
+#include "base/module.h"
 #include "base/operation.h"
 #include "base/driver.h"
 #include "base/state.h"
@@ -137,9 +140,10 @@ extern "C" {
 #include "base/mapping.h"
 #include "base/touch.h"
 #include "base/ipc_board.h"
-#include "base/core_calls.h"
+#include "base/memory_table.h"
 
 #include "core/drivers.h"
+#include "core/types.h"
 #include "core/fault.h"
 #include "core/init.h"
 #include "core/thread.h"
@@ -158,7 +162,6 @@ extern "C" {
 #include "core/submit.h"
 #include "core/event.h"
 #include "core/event_sync.h"
-#include "core/memory_table.h"
 #include "core/memory.h"
 #include "core/segment.h"
 #include "core/user_memory.h"
@@ -173,6 +176,7 @@ extern "C" {
 #include "core/graph_exec_update.h"
 #include "core/capture.h"
 #include "core/dtype.h"
+#include "core/cpu_api.h"
 #include "core/shutdown.h"
 
 #endif /* C */

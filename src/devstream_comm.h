@@ -80,6 +80,7 @@ extern "C" {
 #include "comm/kernel_vector.h"
 #include "comm/kernel_vector.gen.h"
 #include "comm/kernel_cpu.h"
+#include "comm/kernel_spread.h"
 #include "comm/kernel_pack.h"
 #include "comm/kernels.gen.h"
 #include "comm/kernel.h"

@@ -60,6 +60,10 @@ static void ds__mem_closing(int closing) {
 }
 
 /* Reads the environment at the first use. */
+static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
+                                           .thread_end = ds__release, /* its report */
+                                           .shutdown = ds__mem_shutdown };
+
 static ds_result ds__mem_setup(void) {
     pthread_mutex_lock(&ds__m.lock);
     if (!ds__m.tick_base) {
@@ -74,8 +78,7 @@ static ds_result ds__mem_setup(void) {
             ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
         ds__m.configured = ds__m.conf_result == DS_OK;
         ds__mem_closing(0);
-        ds__upper.stream_gone_fn = ds__mem_stream_gone;
-        ds__upper.shutdown_fn = ds__mem_shutdown;
+        ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
     }
     ds_result r = ds__m.conf_result;
     pthread_mutex_unlock(&ds__m.lock);

@@ -23,7 +23,7 @@ static void ds__tell_leaks(ds__mdevice *dev) {
     ds__mowner o;
     ds__mowner *which;
     char name[80];
-    if (ds__g.log_level < DS_LOG_WARNING)
+    if (ds__logger.level < DS_LOG_WARNING)
         return;
     ds__mowners_begin(&owners, ds__moom_count(dev));
     for (const ds__mpool *p = &dev->main; p; p = p->next)

@@ -15,7 +15,7 @@
 #define DS__ALLOC_PINNED_SOURCE_H
 
 #include "../base/touch.h"
-#include "../core/memory_table.h"
+#include "../base/memory_table.h"
 #include "../core/memory.h"
 #include "../core/segment.h"
 #include "types.h"

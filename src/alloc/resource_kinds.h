@@ -16,7 +16,7 @@
 #define DS__ALLOC_RESOURCE_KINDS_H
 
 #include "../core/stream.h"
-#include "../core/memory_table.h"
+#include "../base/memory_table.h"
 #include "../core/memory.h"
 #include "../core/segment.h"
 #include "../core/user_memory.h"

@@ -98,8 +98,6 @@ static void ds__mem_shutdown(void) {
     ds__m.pool_count = ds__m.pool_room = 0;
     ds__m.sorted_count = ds__m.sorted_room = ds__m.shortage_count = ds__m.oom_count = 0;
     ds__m.configured = 0;
-    atomic_store(&ds__upper.stream_gone_fn, (void (*)(ds__stream *))0);
-    atomic_store(&ds__upper.shutdown_fn, (void (*)(void))0);
 }
 
 #endif

@@ -18,7 +18,7 @@
 #define DS__ALLOC_UPSTREAM_H
 
 #include "../api/resource.h"
-#include "../core/memory_table.h"
+#include "../base/memory_table.h"
 #include "../core/memory.h"
 #include "../core/segment.h"
 #include "../core/capture.h"

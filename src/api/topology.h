@@ -105,11 +105,9 @@ typedef enum ds_topology_format {
 DSDEF DS_MUST_USE ds_result ds_topology_write(const ds_topology *topology,
                                               ds_topology_format format, ds_write_fn write_fn,
                                               void *user);
-#ifndef DEVSTREAM_NO_CPU
 /** What the CPU driver's virtual clock needs to be this machine (ds_cpu_desc.fabric); it points
     into the topology. After ds_init, which copies it, the topology may be freed. Device i of the
     driver is rank i. flags is 0: DS_CPU_DRY may be set in it. */
 DSDEF DS_MUST_USE ds_result ds_topology_fabric(const ds_topology *topology, ds_cpu_fabric *out);
-#endif
 
 #endif

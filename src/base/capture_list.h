@@ -23,10 +23,9 @@
 #include "thread_block.h"
 #include "error.h"
 #include "object.h"
+#include "pin.h"
 #include "driver.h"
 #include "state.h"
-
-static void ds__capture_over(ds__capture *c, int failed);
 
 struct ds__capture {
     ds__capture *next;
@@ -153,6 +152,20 @@ DS__SEAM static void ds__capture_unlist(ds__capture *c) {
         *p = c->next;
         atomic_fetch_sub(&ds__g.capture_count, 1);
     }
+}
+
+/* Ends a capture that is out of the list. Its graph becomes the caller's, or is destroyed. */
+DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
+    ds__graph *g = (void *)ds__slot_at(&ds__g.graphs, (uint32_t)c->graph.id - 1);
+    /* else another thread could free it, and its slot be another graph's, before it is counted
+       down */
+    ds__ref(g);
+    /* first: nobody can destroy it as long as it is being captured */
+    if (failed && !c->into)
+        ds__table_kill(&ds__g.graphs, g);
+    atomic_fetch_sub(&g->capturing, 1);
+    ds__unref(&ds__g.graphs, g);
+    ds__release(c);
 }
 
 #endif

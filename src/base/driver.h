@@ -16,8 +16,10 @@
 #ifndef DS__BASE_DRIVER_H
 #define DS__BASE_DRIVER_H
 
+#include "../api/init.h"
 #include "../api/memory.h"
 #include "../api/capture.h"
+#include "../api/cpu.h"
 #include "object.h"
 #include "operation.h"
 
@@ -145,10 +147,21 @@
 struct ds__driver {
     const char *name;
     ds_device_type type;
+    /* refuses options of ds_init that it cannot use; before the start */
+    ds_result (*check)(const ds_init_desc *desc);
+    /* keeps copies of its options until the next call; NULL: forgets them */
+    ds_result (*configure)(const ds_init_desc *desc);
     void (*probe)(ds_backend_info *out); /* looks for devices; starts no thread */
     ds_result (*start)(void);            /* before the first entry is called */
     /* 0: nothing was ever put on it, and waiting for it would only wake it up */
     int (*device_used)(int device);
+    /* 1: kernels run on several threads of the processor, and the program does not look at the order
+       of operations or at what links take */
+    int (*spreads)(void);
+    /* links that the driver simulates on a virtual clock; NULL: none */
+    const ds_cpu_fabric *(*fabric)(void);
+    int64_t (*clock_ns)(void);            /* of the virtual clock */
+    void (*stats)(ds_cpu_stats *out);     /* counters of ds_cpu_get_stats */
     void (*drain)(void);                  /* waits for all work; cannot fail */
     void (*stop)(void);                   /* drains, ends threads, frees */
     void (*stream_destroy)(void *stream); /* deferred until drained; cannot fail */

@@ -2,7 +2,7 @@
 
    Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
    front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
-   argument. ds__warn writes a warning to the log. The public functions ds_result_name,
+   argument. The public functions ds_result_name,
    ds_result_text and ds_last_error are here, too.
 
    Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
@@ -16,9 +16,8 @@
 
 #include "../api/init.h"
 #include "../os/os.h"
+#include "log.h"
 #include "thread_block.h"
-
-static void ds__log(ds_log_level level, int id, const char *text);
 
 DSDEF const char *(ds_result_name)(ds_result result) {
     switch (result) {
@@ -91,14 +90,9 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
     return r;
 }
 
-/* Reports to the log at level warning, without a code and without the thread's call site. */
-__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
-    char text[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    ds__log(DS_LOG_WARNING, 0, text);
+/* Adds the label of an object to the sentence of an error; returns its code. */
+DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
+    return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
 }
 
 #endif

@@ -2,8 +2,7 @@
 
    Turns a handle into the address of an object and back. A table (ds__table) has a slot for
    every object of one kind; ds__table_add gives out a slot, ds__slot_at finds one, and
-   ds__handle makes the public handle. base/pin.h destroys objects and reclaims them. The room
-   also declares the functions for bookkeeping memory (ds__alloc, ds__release).
+   ds__handle makes the public handle. base/pin.h destroys objects and reclaims them.
 
    Policy:
    1. A handle is index + 1 and generation. A slot's word is generation (32 bits), state (2 bits)
@@ -25,10 +24,7 @@
 #ifndef DS__BASE_HANDLE_H
 #define DS__BASE_HANDLE_H
 
-#include "../os/os.h"
-
-static void *ds__alloc(size_t size); /* zeroed; NULL when out of memory */
-static void ds__release(void *ptr);
+#include "bookkeeping.h"
 
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
@@ -39,6 +35,16 @@ static char *ds__copy_text(const char *text, size_t longest) {
         memcpy(copy, text, n);
     return copy;
 }
+
+/* Modules above the core, in the order of their layers. */
+enum {
+    DS__MODULE_ALLOC,
+    DS__MODULE_RNG,
+    DS__MODULE_TENSOR,
+    DS__MODULE_TOPOLOGY,
+    DS__MODULE_COMM,
+    DS__MODULES
+};
 
 /* ---- >>handles ------------------------------------------------------------------------------- */
 

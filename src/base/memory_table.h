@@ -1,4 +1,4 @@
-/* core/memory_table.h - table of all known memory ranges.
+/* base/memory_table.h - table of all known memory ranges.
 
    One sorted table holds all memory that was allocated or registered here, of both drivers. With
    it, copies are checked and classified without a driver call. ds__range_hit finds the range of
@@ -13,10 +13,11 @@
    Readers take no lock.
    Threads: any. The last hits are cached in ds__tls, for one version of the table. A result of
    ds__range_hit is valid until the same thread looks up DS__HITS more ranges. */
-#ifndef DS__CORE_MEMORY_TABLE_H
-#define DS__CORE_MEMORY_TABLE_H
+#ifndef DS__BASE_MEMORY_TABLE_H
+#define DS__BASE_MEMORY_TABLE_H
 
-#include "../base/state.h"
+#include "error.h"
+#include "state.h"
 
 typedef struct ds__range {
     _Atomic uintptr_t base;
@@ -181,6 +182,20 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     }
     ds__lock_give(&ds__g.range_lock);
     return found;
+}
+
+/* Describes the memory of a pointer. Returns 0 if it was not allocated or registered here; then the
+   description is that of ordinary memory. */
+static int ds__known(const void *ptr, ds_pointer_info *out) {
+    const ds__found *f = ds__range_hit(ptr);
+    out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
+    out->base = f ? (void *)f->base : NULL;
+    out->size = f ? f->end - f->base : 0;
+    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST
+                       : f->backend                      ? DS_DEVICE_CPU
+                                                         : DS_DEVICE_CUDA;
+    out->device.index = out->device.type == DS_DEVICE_HOST ? 0 : f->device;
+    return f != NULL;
 }
 
 #endif

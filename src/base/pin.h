@@ -9,8 +9,9 @@
    reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed, or
    given to defer_fn, only without hazard pointers and without references. A thread has at most
    DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
+   ds__callers.count is the number of threads that have a state and have not ended.
    Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
-   ds__is_pinned takes ds__g.lock. defer_fn and free_fn run without these locks; free_fn may call
+   ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may call
    the driver and user destructors. So a caller of ds__table_reap or ds__table_free must hold no
    lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
@@ -19,7 +20,9 @@
 #ifndef DS__BASE_PIN_H
 #define DS__BASE_PIN_H
 
+#include "../api/device.h"
 #include "handle.h"
+#include "thread_block.h"
 
 /* What pins: at most this many nested in one call. */
 #define DS__PINS 8
@@ -29,10 +32,54 @@ typedef struct ds__pins {
     unsigned count;
 } ds__pins;
 
-static ds__pins *ds__my_pins(void);
-static int ds__is_pinned(const void *object);
-static void ds__barrier(void);
+/* A thread that calls devstream. core/thread.h has the rest of its state behind it. */
+typedef struct ds__caller {
+    ds__pins pins;
+    ds_device device; /* the current one */
+    _Atomic int ended;
+    struct ds__caller *next;
+    void *slot[DS__MODULES]; /* what each module has of the thread */
+} ds__caller;
+
+static struct {
+    ds__lock lock;     /* of the list */
+    ds__caller *list;  /* of all threads that have a state */
+    _Atomic int count; /* those that live */
+    /* called when the last one ends; it may only wake a thread */
+    void (*_Atomic gone_fn)(void);
+} ds__callers;
+
 static _Atomic int ds__no_membarrier; /* 1: the kernel has none, so a pin needs a locked store */
+static _Atomic int ds__dead; /* ended threads and retired objects, in shares of DS__RECLAIM_BATCH */
+
+static void ds__count_dead(int n) {
+    atomic_fetch_add(&ds__dead, n);
+}
+
+static ds__pins *ds__my_pins(void) {
+    return &((ds__caller *)(void *)ds__tls.thread)->pins;
+}
+
+/* Returns the thread's current device; on the library's own threads any. */
+DS__SEAM static ds_device ds__thread_device(void) {
+    return ds__tls.thread ? ((ds__caller *)(void *)ds__tls.thread)->device : ds_cpu(0);
+}
+
+static int ds__is_pinned(const void *object) {
+    int found = 0;
+    ds__lock_take(&ds__callers.lock);
+    for (ds__caller *t = ds__callers.list; t && !found; t = t->next)
+        for (int i = 0; i < DS__PINS && !found; i++)
+            found = atomic_load_explicit(&t->pins.at[i], memory_order_acquire) == object;
+    ds__lock_give(&ds__callers.lock);
+    return found;
+}
+
+/* Makes every thread of the process pass a full barrier. */
+static void ds__barrier(void) {
+    if (!atomic_load(&ds__no_membarrier))
+        ds__os_barrier();
+}
 
 static inline void ds__unpin_inline(ds__table *t, void *object) {
     ds__pins *pins = ds__my_pins();
@@ -91,8 +138,6 @@ __attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) {
    costs a membarrier of half a microsecond. Others count as a whole batch: ds__reclaim frees them
    at its next call. */
 #define DS__RECLAIM_BATCH 64
-
-static void ds__count_dead(int n);
 
 /* The share of a batch for which the object counts. The same from its retirement to its end. */
 static int ds__reclaim_share(const ds__table *t, const void *object) {

@@ -2,28 +2,23 @@
 
    Implements ds_comm_broadcast_coalesced. The tensors of one buffer are packed at the source,
    each without gaps, and copied to one buffer on each device. The results are views of these
-   buffers. Also has ds__comm_shutdown, the shutdown of tensors, collectives and topologies.
+   buffers.
 
    Invariants: each tensor travels in one buffer, and a buffer holds tensors of one data type.
    Each tensor starts at a multiple of 16 bytes in the buffer. The last tensor may exceed the
    buffer size. A tensor that is alone in its buffer and has no gaps is not packed.
-   ds__comm_shutdown expects that no work is pending. It frees the tensors, streams, events,
-   kernels and measurements, and then calls the allocator's shutdown.
    Locks: takes none itself and calls the driver without a lock.
-   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER).
-   ds__comm_shutdown runs in ds_shutdown only. */
+   Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 #ifndef DS__COMM_COALESCED_H
 #define DS__COMM_COALESCED_H
 
 #include "../core/init.h"
 #include "../core/device.h"
 #include "../core/dtype.h"
-#include "../alloc/shutdown.h"
 #include "../tensor/types.h"
 #include "../tensor/dims.h"
 #include "../tensor/view.h"
 #include "../tensor/dlpack.h"
-#include "../topology/measure.h"
 #include "kernel.h"
 #include "types.h"
 #include "step.h"
@@ -210,17 +205,6 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     ds__release(where);
     ds__release(batch);
     return r;
-}
-
-/* Called by ds_shutdown when all work is done. */
-static void ds__comm_shutdown(void) {
-    ds__tensors_end();
-    ds__sides_end();
-    ds__events_end();
-    ds__comm_kernels_end();
-    ds__measures_end();
-    atomic_store(&ds__c.ready, 0);
-    ds__mem_shutdown();
 }
 
 #endif

@@ -24,6 +24,7 @@
 #include "../tensor/view.h"
 #include "../topology/types.h"
 #include "../plan/search.h"
+#include "kernel.h"
 #include "types.h"
 #include "step.h"
 #include "join.h"
@@ -179,6 +180,33 @@ static ds__party *ds__parties(ds__work *w, size_t count) {
 
 static ds__addend *ds__addends(ds__work *w, size_t count) {
     return ds__work_take(w, count, sizeof(ds__addend));
+}
+
+static void ds__sides_end(void) {
+    for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
+        for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
+            ds__sides *all = ds__sides_of[b][i];
+            for (int k = 0; all && k < all->count; k++)
+                ds__stream_end(all->at[k]);
+            ds__release(all);
+            ds__sides_of[b][i] = NULL;
+        }
+}
+
+/* Called by ds_shutdown. */
+static void ds__comm_end(void) {
+    ds__sides_end();
+    ds__events_end();
+    ds__comm_kernels_end();
+}
+
+static const ds__module ds__comm_module = { .shutdown = ds__comm_end };
+
+static ds_result ds__comm_setup(void) {
+    ds_result r = ds__tensor_setup();
+    if (r == DS_OK)
+        ds__module_start(DS__MODULE_COMM, &ds__comm_module);
+    return r;
 }
 
 #define DS__COMM_BEGIN(name) \

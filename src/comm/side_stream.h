@@ -42,17 +42,6 @@ typedef struct ds__follow {
     ds_dtype dtype;
 } ds__follow;
 
-static void ds__sides_end(void) {
-    for (size_t b = 0; b < DS_BACKEND_COUNT; b++)
-        for (size_t i = 0; i < DS__MAX_DEVICES; i++) {
-            ds__sides *all = ds__sides_of[b][i];
-            for (int k = 0; all && k < all->count; k++)
-                ds__stream_end(all->at[k]);
-            ds__release(all);
-            ds__sides_of[b][i] = NULL;
-        }
-}
-
 /* 1: nobody would wait for another's work there. While captures are open a stream with work is
    asked nothing, and what captures is left alone. */
 static int ds__side_is_free(ds_stream stream, int *out_captures) {

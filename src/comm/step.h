@@ -16,7 +16,7 @@
 #ifndef DS__COMM_STEP_H
 #define DS__COMM_STEP_H
 
-#include "../core/drivers.h"
+#include "../base/driver.h"
 #include "../core/thread.h"
 #include "../core/device.h"
 #include "../core/stream.h"
@@ -302,10 +302,8 @@ static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];
     int reach = 0;
-#ifndef DEVSTREAM_NO_CPU
-    if (ds__cpu.fabric && l->device.type == DS_DEVICE_CPU)
-        return g->device.type == DS_DEVICE_CPU && g->device.index == l->device.index;
-#endif
+    if (l->s->driver->fabric())
+        return g->device.type == l->device.type && g->device.index == l->device.index;
     if (g->device.type == DS_DEVICE_HOST)
         return g->direct;
     if (g->device.index == l->device.index)

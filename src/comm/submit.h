@@ -2,7 +2,7 @@
 
    Runs the steps of a list in one of three ways for ds__work_run. ds__step_run enqueues one step
    on the stream of its lane. ds__steps_at_once lets the calling thread run all steps.
-   ds__spread_run replaces copies of one source by one kernel of the CPU driver.
+   ds__spread_run replaces copies of one source by one kernel.
 
    Invariants: temporary regions have their addresses before a step runs. ds__steps_spread
    changes the lanes of steps, so ds__work_run calls it before any wait is enqueued. Steps run at
@@ -16,13 +16,14 @@
 #ifndef DS__COMM_SUBMIT_H
 #define DS__COMM_SUBMIT_H
 
-#include "../core/drivers.h"
+#include "../base/driver.h"
 #include "../core/submit.h"
 #include "../core/copy.h"
 #include "../core/dtype.h"
 #include "../alloc/util.h"
 #include "../tensor/dims.h"
 #include "kernel_arith.h"
+#include "kernel_spread.h"
 #include "reduce.h"
 #include "pack.h"
 #include "types.h"
@@ -91,24 +92,12 @@ static int ds__steps_stage(const ds__work *w, const ds__cstep *s) {
             (!reach && driver->device_peer(from.index, to.index, &reach) < 0) || !reach);
 }
 
-/* On the CPU driver one tensor that goes to several places is read once: the steps become one of
-   the first one's lane. Not where the order of operations or the links between devices are what
-   is looked at. */
-#ifdef DEVSTREAM_NO_CPU
-static int ds__steps_spread(ds__work *w) {
-    (void)w;
-    return 0;
-}
-
-static ds_result ds__spread_run(const ds__work *w) {
-    (void)w;
-    return DS_OK;
-}
-#else
+/* Where kernels run on the processor, one tensor that goes to several places is read once: the
+   steps become one of the first one's lane. */
 static int ds__steps_spread(ds__work *w) {
     const ds__cstep *first = w->step;
-    if (w->lane[0].device.type != DS_DEVICE_CPU || w->steps < 2 || w->steps > DS__CPU_SPREAD ||
-        ds__cpu_explores() || ds__captures_open())
+    if (w->steps < 2 || w->steps > DS__SPREAD || !w->lane[0].s->driver->spreads() ||
+        ds__captures_open())
         return 0;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
@@ -128,20 +117,19 @@ static int ds__steps_spread(ds__work *w) {
 
 static ds_result ds__spread_run(const ds__work *w) {
     ds__stream *s = w->lane[w->step[0].lane].s;
-    ds__cpu_spread_args a = { .src = ds__spot_at(w, w->step[0].src),
-                              .count = w->steps,
-                              .bytes = w->step[0].width };
+    ds__spread_args a = { .src = ds__spot_at(w, w->step[0].src),
+                          .count = w->steps,
+                          .bytes = w->step[0].width };
     for (size_t i = 0; i < w->steps; i++)
         a.dst[i] = ds__spot_at(w, w->step[i].dst);
     ds__op op = ds__op_make(DS__OP_KERNEL);
-    op.u.kernel.kernel = &ds__cpu_spread_kernel;
-    op.u.kernel.items = (a.bytes + DS__CPU_SPREAD_ITEM - 1) / DS__CPU_SPREAD_ITEM;
+    op.u.kernel.kernel = &ds__spread_kernel;
+    op.u.kernel.items = (a.bytes + DS__SPREAD_ITEM - 1) / DS__SPREAD_ITEM;
     op.u.kernel.args_size = sizeof a;
     op.u.kernel.args = &a;
     op.u.kernel.grid = NULL;
     return ds__submit(s, &op);
 }
-#endif
 
 /* 1: the inline rule allows them: small ones, and no copy that would have to go through the
    host. */

@@ -23,20 +23,6 @@
 #include "stream_sync.h"
 #include "graph.h"
 
-/* The capture is over: its graph becomes the caller's, or goes. */
-static void ds__capture_over(ds__capture *c, int failed) {
-    ds__graph *g = (void *)ds__slot_at(&ds__g.graphs, (uint32_t)c->graph.id - 1);
-    /* else another thread could free it, and its slot be another graph's, before it is counted
-       down */
-    ds__ref(g);
-    /* first: nobody can destroy it as long as it is being captured */
-    if (failed && !c->into)
-        ds__table_kill(&ds__g.graphs, g);
-    atomic_fetch_sub(&g->capturing, 1);
-    ds__unref(&ds__g.graphs, g);
-    ds__release(c);
-}
-
 static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
                                    size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;

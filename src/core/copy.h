@@ -22,7 +22,7 @@
 #include "stream.h"
 #include "stream_sync.h"
 #include "submit.h"
-#include "memory_table.h"
+#include "../base/memory_table.h"
 #include "memory.h"
 
 /* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a

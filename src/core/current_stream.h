@@ -48,11 +48,11 @@ DSDEF ds_result(ds_stream_current)(ds_device device, ds_stream *out) {
 
 static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
     if (!(flags & DS_PUSH_STRICT) ||
-        (s->device.type == t->device.type && s->device.index == t->device.index))
+        (s->device.type == t->caller.device.type && s->device.index == t->caller.device.index))
         return DS_OK;
     return ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream is on %s:%d, the current device is %s:%d",
-                    ds__type_name(s->device.type), s->device.index, ds__type_name(t->device.type),
-                    t->device.index);
+                    ds__type_name(s->device.type), s->device.index,
+                    ds__type_name(t->caller.device.type), t->caller.device.index);
 }
 
 /* Makes a pinned stream current and its device too; the slot takes a reference. *out_previous
@@ -65,7 +65,7 @@ static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream
         return r;
     ds__ref(s);
     t->current[ds__ordinal(s->device)].id = ds__handle(&s->slot);
-    t->device = s->device;
+    t->caller.device = s->device;
     return DS_OK;
 }
 
@@ -91,8 +91,6 @@ DSDEF ds_result(ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out_
     return DS_OK;
 }
 
-static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
-
 /* One more reference to a handle in a slot of the thread; a zero handle is allowed. */
 static ds_stream ds__stream_keep(ds_stream handle) {
     if (handle.id)
@@ -111,8 +109,8 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
         return DS_ERR_OUT_OF_MEMORY;
     f->kind = stream.id ? DS__FRAME_STREAM : DS__FRAME_NOTHING;
     f->flags = flags;
-    f->device = t->device;
-    ds_stream entry = t->current[ds__ordinal(t->device)];
+    f->device = t->caller.device;
+    ds_stream entry = t->current[ds__ordinal(t->caller.device)];
     if (stream.id) {
         ds__stream *s = ds__stream_pin(stream);
         if (!s)
@@ -160,7 +158,7 @@ static ds_result ds__stream_pop(void) {
                         t->frames ? "the latest push was that of a device" : "nothing was pushed");
     ds__frame f = t->frame[--t->frames];
     ds_result r = DS_OK;
-    t->device = f.device;
+    t->caller.device = f.device;
     if (f.kind == DS__FRAME_STREAM)
         ds__restore(t, f.stream_device, f.previous);
     ds__restore(t, f.device, f.entry);

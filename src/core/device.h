@@ -36,7 +36,7 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
         ds__thread *t = ds__thread_state();
         if (!t)
             return DS_ERR_OUT_OF_MEMORY;
-        device = t->device;
+        device = t->caller.device;
     }
     if (device.type == DS_DEVICE_HOST)
         return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
@@ -133,7 +133,7 @@ DSDEF ds_result(ds_device_count)(ds_device_type type, int *out_count) {
         ds__thread *thread = ds__thread_state();
         if (!thread)
             return DS_ERR_OUT_OF_MEMORY;
-        t = thread->device.type;
+        t = thread->caller.device.type;
     }
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", t);
@@ -187,7 +187,7 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
         ds__thread *t = ds__thread_state();
         if (!t)
             return DS_ERR_OUT_OF_MEMORY;
-        index = t->device.type == d->type ? t->device.index : 0;
+        index = t->caller.device.type == d->type ? t->caller.device.index : 0;
     }
     d->index = (int32_t)index;
     return ds__resolve(*d, d);
@@ -234,7 +234,7 @@ static ds_result ds__set_device(ds__thread *t, ds_device device) {
     if (device.index < 0)
         return DS_OK;
     DS__RESOLVE(device);
-    t->device = device;
+    t->caller.device = device;
     return DS_OK;
 }
 
@@ -270,7 +270,7 @@ static ds_result ds__device_push(ds_device device) {
     ds__frame *f = ds__frame_add(t);
     if (!f)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_device before = t->device;
+    ds_device before = t->caller.device;
     ds_result r = ds__set_device(t, device);
     if (r < 0)
         return r;
@@ -287,7 +287,7 @@ static ds_result ds__device_pop(void) {
     if (t->frames == 0 || t->frame[t->frames - 1].kind != DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         t->frames ? "the latest push was that of a stream" : "nothing was pushed");
-    t->device = t->frame[--t->frames].device;
+    t->caller.device = t->frame[--t->frames].device;
     return DS_OK;
 }
 

@@ -1,15 +1,16 @@
 /* core/drivers.h - list of the drivers and of their rooms.
 
-   Includes the rooms of each compiled-in driver, so that core/init.h finds the driver tables
-   ds__cpu_driver and ds__cuda_driver. DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA
-   brings the CUDA driver in.
+   Includes the rooms of each compiled-in driver and lists the drivers' tables (ds__backends).
+   DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA brings the CUDA driver in.
 
-   Invariants: only entry files, os/os.h and this list may have conditionals around includes of
+   Invariants: no other room names a function or a table of a driver. only entry files, os/os.h and this list may have conditionals around includes of
    rooms.
    Locks: none.
    Threads: any. */
 #ifndef DS__CORE_DRIVERS_H
 #define DS__CORE_DRIVERS_H
+
+#include "../base/driver.h"
 
 #ifndef DEVSTREAM_NO_CPU
 #include "../cpu/types.h"
@@ -76,5 +77,23 @@
 #include "../cuda/host_memory.h"
 #include "../cuda/driver.h"
 #endif
+
+static const struct ds__backend {
+    const char *name;
+    ds_device_type type;
+    const ds__driver *driver; /* NULL: not compiled in */
+    const char *missing;      /* why it is not */
+} ds__backends[DS_BACKEND_COUNT] = {
+#ifdef DEVSTREAM_CUDA
+    { "cuda", DS_DEVICE_CUDA, &ds__cuda_driver, NULL },
+#else
+    { "cuda", DS_DEVICE_CUDA, NULL, "CUDA not compiled in: define DEVSTREAM_CUDA" },
+#endif
+#ifdef DEVSTREAM_NO_CPU
+    { "cpu", DS_DEVICE_CPU, NULL, "compiled with DEVSTREAM_NO_CPU" },
+#else
+    { "cpu", DS_DEVICE_CPU, &ds__cpu_driver, NULL },
+#endif
+};
 
 #endif

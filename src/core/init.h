@@ -19,9 +19,9 @@
 #ifndef DS__CORE_INIT_H
 #define DS__CORE_INIT_H
 
-#include "../base/core_calls.h"
 #include "../base/pin.h"
 #include "../base/state.h"
+#include "types.h"
 #include "drivers.h"
 #include "fault.h"
 
@@ -54,18 +54,6 @@ static ds_result ds__layers_apply(const char *list, const ds__driver **table, in
     return DS_OK;
 }
 
-static void ds__stream_free(void *object);
-static int ds__stream_batched(const void *object);
-static void ds__event_free(void *object);
-static int ds__event_batched(const void *object);
-static void ds__kernel_free(void *object);
-static void ds__kernel_defer(void *object);
-static void ds__graph_free(void *object);
-static void ds__exec_free(void *object);
-static void ds__thread_ends(void *thread);
-
-static ds_result ds__sync_debug_read(const char *text);
-
 static int ds__ordinals(void) {
     return ds__g.backend[0].device_count + ds__g.backend[1].device_count;
 }
@@ -81,23 +69,7 @@ static const char *ds__layer_list(void) {
 /* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason
    in the report, not an error. */
 static ds_result ds__start_drivers(void) {
-    static const struct {
-        const char *name;
-        ds_device_type type;
-        const ds__driver *driver;
-        const char *missing;
-    } backends[] = {
-#ifdef DEVSTREAM_CUDA
-        { "cuda", DS_DEVICE_CUDA, &ds__cuda_driver, NULL },
-#else
-        { "cuda", DS_DEVICE_CUDA, NULL, "CUDA not compiled in: define DEVSTREAM_CUDA" },
-#endif
-#ifdef DEVSTREAM_NO_CPU
-        { "cpu", DS_DEVICE_CPU, NULL, "compiled with DEVSTREAM_NO_CPU" },
-#else
-        { "cpu", DS_DEVICE_CPU, &ds__cpu_driver, NULL },
-#endif
-    };
+    const struct ds__backend *backends = ds__backends;
     ds_result r = DS_OK;
     memset(ds__g.backend, 0, sizeof ds__g.backend);
     for (int b = 0; b < DS_BACKEND_COUNT; b++) {
@@ -142,9 +114,9 @@ static ds_result ds__start_drivers(void) {
    later call tries again. */
 static ds_result ds__start(void) {
     const char *log = getenv("DEVSTREAM_LOG");
-    ds__g.log_level = ds__g.desc.log_fn
-                          ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
-                          : (log ? atoi(log) : DS_LOG_SILENT);
+    ds__logger.level = ds__g.desc.log_fn
+                           ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
+                           : (log ? atoi(log) : DS_LOG_SILENT);
 #ifdef DEVSTREAM_PER_THREAD_DEFAULT_STREAM
     ds__g.per_thread_default = 1;
 #else
@@ -177,7 +149,7 @@ static ds_result ds__start(void) {
     ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
         ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
     r = ds__start_drivers();
-    if (syscall(SYS_membarrier, 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */, 0, 0) != 0)
+    if (!ds__os_barrier_register())
         atomic_store(&ds__no_membarrier, 1);
     int error = r == DS_OK ? pthread_key_create(&ds__g.key, ds__thread_ends) : 0;
     if (error)
@@ -199,8 +171,6 @@ static ds_result ds__start(void) {
     ds__g.epoch++;
     return DS_OK;
 }
-
-static ds__thread *ds__thread_state(void);
 
 __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
     if (t->epoch != ds__g.epoch)
@@ -255,10 +225,12 @@ __attribute__((noinline)) static ds_result ds__enter(const char *fn) {
 
 /* Forgets the configuration. */
 static void ds__drop_desc(void) {
-#ifndef DEVSTREAM_NO_CPU
-    DS_IGNORE(ds__cpu_keep_desc(NULL));
-#endif
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if (ds__backends[b].driver)
+            DS_IGNORE(ds__backends[b].driver->configure(NULL));
     memset(&ds__g.desc, 0, sizeof ds__g.desc);
+    memset(&ds__allocator, 0, sizeof ds__allocator);
+    ds__logger.log_fn = NULL;
 }
 
 /* Keeps the configuration, with copies of all that it points to. */
@@ -267,6 +239,9 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char fault[64];  /* a longer text names nothing that is known */
     ds__drop_desc();        /* of an earlier ds_init */
     ds__g.desc = *desc;
+    ds__allocator = desc->allocator;
+    ds__logger.log_fn = desc->log_fn;
+    ds__logger.user = desc->log_user;
     if (desc->layers) {
         snprintf(layers, sizeof layers, "%s", desc->layers);
         ds__g.desc.layers = layers;
@@ -275,11 +250,12 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
         snprintf(fault, sizeof fault, "%s", desc->fault);
         ds__g.desc.fault = fault;
     }
-#ifndef DEVSTREAM_NO_CPU
-    return ds__cpu_keep_desc(desc->cpu);
-#else
-    return DS_OK;
-#endif
+    ds__g.desc.cpu = NULL; /* the program's, which the driver copies */
+    ds_result r = DS_OK;
+    for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
+        if (ds__backends[b].driver)
+            r = ds__backends[b].driver->configure(desc);
+    return r;
 }
 
 DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
@@ -296,12 +272,12 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
                 "unknown flags %#x", desc->flags);
-#ifndef DEVSTREAM_NO_CPU
-    ds_result checked = desc->cpu ? ds__cpu_check_desc(desc->cpu) : DS_OK;
-    if (checked < 0)
-        return checked;
-#endif
-    ds_result r = ds__layers_apply(desc->layers, NULL, 0);
+    ds_result r = DS_OK;
+    for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
+        if (ds__backends[b].driver)
+            r = ds__backends[b].driver->check(desc);
+    if (r == DS_OK)
+        r = ds__layers_apply(desc->layers, NULL, 0);
     if (r < 0)
         return r;
     /* before the lock, which may be held for ever */

@@ -14,28 +14,13 @@
 #ifndef DS__CORE_MEMORY_H
 #define DS__CORE_MEMORY_H
 
-#include "../base/core_calls.h"
 #include "../base/driver.h"
 #include "../base/mapping.h"
-#include "memory_table.h"
+#include "../base/memory_table.h"
 
 /* The driver that host memory belongs to: the first that is available. */
 static int ds__host_backend(void) {
     return ds__g.driver[0] ? 0 : 1;
-}
-
-/* What is known of a pointer; returns 0 when it was not allocated or registered here: then it
-   looks like ordinary memory. */
-static int ds__known(const void *ptr, ds_pointer_info *out) {
-    const ds__found *f = ds__range_hit(ptr);
-    out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
-    out->base = f ? (void *)f->base : NULL;
-    out->size = f ? f->end - f->base : 0;
-    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST
-                       : f->backend                      ? DS_DEVICE_CPU
-                                                         : DS_DEVICE_CUDA;
-    out->device.index = out->device.type == DS_DEVICE_HOST ? 0 : f->device;
-    return f != NULL;
 }
 
 /* Memory that others made: only cudart may know it. */

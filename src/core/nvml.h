@@ -41,15 +41,13 @@ typedef struct ds__nvml {
 } ds__nvml;
 
 #ifdef DEVSTREAM_CUDA
-#include <dlfcn.h>
-
 static struct {
     pthread_mutex_t lock;
     ds__nvml n;
 } ds__nvml_state = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static int ds__nvml_get(void *library, const char *name, void *fn) {
-    void *found = dlsym(library, name);
+    void *found = ds__os_library_symbol(library, name);
     memcpy(fn, &found, sizeof found);
     return found != NULL;
 }
@@ -57,7 +55,7 @@ static int ds__nvml_get(void *library, const char *name, void *fn) {
 /* NULL, or why not. */
 static const char *ds__nvml_load(ds__nvml *n, const char *path) {
     memset(n, 0, sizeof *n);
-    n->library = dlopen(path, 2 /* RTLD_NOW */);
+    n->library = ds__os_library_open(path);
     if (!n->library)
         return "it cannot be loaded";
     int all = ds__nvml_get(n->library, "nvmlInit_v2", &n->init) &
@@ -78,7 +76,7 @@ static const char *ds__nvml_load(ds__nvml *n, const char *path) {
     if (all && code == 0)
         return NULL;
     const char *why = all ? "it cannot be initialised" : "it lacks functions";
-    dlclose(n->library);
+    ds__os_library_close(n->library);
     n->library = NULL;
     return why;
 }
@@ -102,7 +100,7 @@ static void ds__nvml_end(void) {
     if (!n->library)
         return;
     n->shutdown();
-    dlclose(n->library);
+    ds__os_library_close(n->library);
     n->library = NULL;
 }
 

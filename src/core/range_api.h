@@ -279,7 +279,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
         if (spins < 64)
             ds__pause();
         else
-            syscall(SYS_sched_yield);
+            ds__os_yield();
     }
     pthread_mutex_unlock(&ds__notes.hook_lock);
     return DS_OK;
@@ -292,7 +292,7 @@ DSDEF ds_result(ds_thread_set_label)(const char *label) {
                               "the label is NULL");
 #ifdef DS__NVTX
     ds__nvtx_ready();
-    nvtxNameOsThreadA((uint32_t)syscall(SYS_gettid), label);
+    nvtxNameOsThreadA(ds__os_thread_id(), label);
 #endif
     ds_range_event e = { .kind = DS_RANGE_THREAD_LABEL, .domain_name = "", .text = label };
     if (ds__range_heard())

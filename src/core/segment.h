@@ -20,7 +20,7 @@
 #define DS__CORE_SEGMENT_H
 
 #include "thread.h"
-#include "memory_table.h"
+#include "../base/memory_table.h"
 #include "memory.h"
 
 static int ds__backend_of(ds_device device) {

@@ -9,7 +9,7 @@
    stop the shutdown; its error is returned at the end. NVML, range domains and the configuration
    end even if devstream was not in use.
    Locks: ds__g.mutex is held throughout, also over driver calls that block, the user's
-   destructors and the log function. ds__g.lock guards the removal of each thread state.
+   destructors and the log function. ds__callers.lock guards the removal of each thread state.
    Threads: one thread, while no other is inside of devstream. It may be a thread without a
    state. Inside of user code that devstream runs, and in a forked child, the call is refused
    before the mutex is taken. */
@@ -17,6 +17,7 @@
 #define DS__CORE_SHUTDOWN_H
 
 #include "../base/ipc_board.h"
+#include "../base/module.h"
 #include "init.h"
 #include "thread.h"
 #include "range_api.h"
@@ -122,30 +123,26 @@ DSDEF ds_result(ds_shutdown)(void) {
         static ds__thread own;
         if (!tls->thread || tls->epoch != ds__g.epoch) {
             memset(&own, 0, sizeof own);
-            own.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+            own.caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
             tls->thread = &own;
             tls->epoch = ds__g.epoch;
         }
         int reported = ds__shutdown_captures();
         ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
         r = ds__shutdown_wait(reported);
-        void (*shutdown_fn)(void) = atomic_load(&ds__upper.shutdown_fn);
-        void (*rng_shutdown_fn)(void) = atomic_load(&ds__upper.rng_shutdown_fn);
-        if (rng_shutdown_fn)
-            rng_shutdown_fn();
-        if (shutdown_fn)
-            shutdown_fn();
+        ds__modules_shutdown();
         for (;;) {
-            ds__lock_take(&ds__g.lock);
-            ds__thread *t = ds__g.threads;
+            ds__lock_take(&ds__callers.lock);
+            ds__caller *t = ds__callers.list;
             if (t)
-                ds__g.threads = t->next;
-            ds__lock_give(&ds__g.lock);
+                ds__callers.list = t->next;
+            ds__lock_give(&ds__callers.lock);
             if (!t)
                 break;
-            ds__thread_free(t);
+            ds__thread_free((ds__thread *)(void *)t);
         }
-        atomic_store(&ds__g.callers, 0);
+        ds__modules_forget();
+        atomic_store(&ds__callers.count, 0);
         ds__tls_forget(tls);
         ds__end_table(&ds__g.execs);
         ds__end_table(&ds__g.graphs);
@@ -167,7 +164,7 @@ DSDEF ds_result(ds_shutdown)(void) {
         ds__g.legacy = NULL;
         ds__g.label = NULL;
         pthread_key_delete(ds__g.key);
-        atomic_store(&ds__g.dead, 0);
+        atomic_store(&ds__dead, 0);
         ds__g.epoch++;
         atomic_store(&ds__g.state, DS__COLD);
     }

@@ -9,7 +9,7 @@
    stream is forgotten, not destroyed. A wrapper of a default stream (s->base) has no native
    stream of its own and holds a reference to the default stream.
    Locks: none. ds__stream_new reclaims and, for a label, invokes the range hook;
-   ds_stream_destroy calls the allocator (stream_gone_fn), which takes its own locks. If the
+   ds_stream_destroy calls the modules (ds__modules_stream_end), which take their own locks. If the
    caller of ds__stream_new holds a lock, ds__tls.upper_locked must be set.
    Threads: any. ds__stream_free runs in ds__reclaim or in ds_shutdown, and runs the user's
    release function there. */
@@ -33,8 +33,6 @@ __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
 static inline void ds__stream_unpin(ds__stream *s) {
     ds__unpin(&ds__g.streams, s);
 }
-
-static void ds__stream_drop(ds_stream handle);
 
 static void ds__stream_free(void *object) {
     ds__stream *s = object;
@@ -193,9 +191,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
         if (n <= 0)
             r = ds__fail(DS_ERR_INVALID_HANDLE, "the stream was destroyed already");
         else if (n == 1) {
-            void (*gone_fn)(ds__stream *) = atomic_load(&ds__upper.stream_gone_fn);
-            if (gone_fn)
-                gone_fn(s);
+            ds__modules_stream_end(s);
             if (s->borrowed && !s->base.id)
                 s->driver->stream_hide(s->native);
             ds__stream_kill(s);

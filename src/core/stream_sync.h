@@ -1,7 +1,6 @@
 /* core/stream_sync.h - streams: queries, host waits, names in errors.
 
-   Queries a stream and waits for it on the host (ds__stream_sync). ds__name_object and
-   ds__stream_error add an object's label to an error. The ds__sync_* functions report a wait on
+   Queries a stream and waits for it on the host (ds__stream_sync). ds__stream_error adds an object's label to an error. The ds__sync_* functions report a wait on
    a stream to the sync debug mode.
 
    Invariants: while a call waits, its hazard pointer keeps the stream from being freed. The
@@ -12,17 +11,11 @@
 #ifndef DS__CORE_STREAM_SYNC_H
 #define DS__CORE_STREAM_SYNC_H
 
-#include "../base/core_calls.h"
 #include "init.h"
 #include "thread.h"
 #include "sync_debug.h"
 #include "device.h"
 #include "stream.h"
-
-/* Adds to an error's sentence which object it was about. */
-static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
-    return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
-}
 
 __attribute__((cold, noinline)) static ds_result ds__stream_error_named(const ds__stream *s,
                                                                         ds_result r) {

@@ -20,8 +20,6 @@
 #include "stream_sync.h"
 #include "stream_default.h"
 
-static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
-
 /* The native handles 0 and 1 name the legacy stream, 2 the calling thread's. */
 static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership, ds__stream *s) {
     uintptr_t n = (uintptr_t)native->handle;

@@ -1,27 +1,26 @@
 /* core/thread.h - state of a calling thread, hazard pointers, reclaiming.
 
-   Holds the current device, the current streams, the pushed frames and the hazard pointers
-   (pins) of each thread that calls devstream (ds__thread_state). ds__reclaim frees the states of
+   Holds the current streams and the pushed frames of each thread that calls devstream, behind its
+   current device and hazard pointers (ds__thread_state). ds__reclaim frees the states of
    ended threads and the destroyed objects that no call uses any more. ds__ordinal and
    ds__driver_of map a device to its index over all drivers and to its driver table.
 
    Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
-   ds__g.threads from its creation until ds__reclaim or ds_shutdown frees it. While its thread
+   ds__callers.list from its creation until ds__reclaim or ds_shutdown frees it. While its thread
    lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
-   ds__g.dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed
+   ds__dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed
    kernels that pending work may use. If the first is below DS__RECLAIM_BATCH and the second is 0,
    ds__reclaim returns at once.
-   Locks: ds__g.lock guards the list of threads. No other lock is taken, and no driver call or
+   Locks: ds__callers.lock guards the list of threads. No other lock is taken, and no driver call or
    user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
    and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
    then returns at once.
    Threads: any calling thread. ds__thread_ends is the pthread destructor of an ending thread and
-   calls no driver. ds__is_pinned reads the hazard pointers of all threads; before it,
-   ds__barrier orders their stores. */
+   calls no driver. */
 #ifndef DS__CORE_THREAD_H
 #define DS__CORE_THREAD_H
 
-#include "../base/core_calls.h"
+#include "../base/module.h"
 #include "init.h"
 
 enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };
@@ -40,16 +39,12 @@ typedef struct ds__frame {
    current-stream slots hold a reference to the stream. Belongs to its thread until that ends;
    then a later call of any thread reclaims it. */
 struct ds__thread {
-    ds__pins pins;
-    ds_device device;
+    ds__caller caller;  /* first: lists and ds__tls have its address */
     ds_stream *current; /* current stream of each device; zeroed: none yet */
     ds_stream *own;     /* per-thread stream of each device; zeroed: none yet */
     ds__frame *frame;
     size_t frames;
     size_t frame_room;
-    char *report; /* ds_mem_last_report */
-    _Atomic int ended;
-    ds__thread *next;
 };
 
 static int ds__ordinal(ds_device d) {
@@ -65,24 +60,22 @@ static const ds__driver *ds__driver_of(ds_device d) {
    the thread gets a new state. */
 static void ds__thread_ends(void *thread) {
     ds__tls_forget(&ds__tls);
-    ds__lock_take(&ds__g.lock);
+    ds__lock_take(&ds__callers.lock);
     /* not after a shutdown, which has freed it */
-    ds__thread *t = ds__g.threads;
+    ds__caller *t = ds__callers.list;
     while (t && t != thread)
         t = t->next;
     if (t) {
         atomic_store(&t->ended, 1);
         ds__count_dead(DS__RECLAIM_BATCH);
     }
-    void (*gone_fn)(void) =
-        t && atomic_fetch_sub(&ds__g.callers, 1) == 1 ? atomic_load(&ds__callers_gone_fn) : NULL;
-    ds__lock_give(&ds__g.lock);
+    void (*gone_fn)(void) = t && atomic_fetch_sub(&ds__callers.count, 1) == 1
+                                ? atomic_load(&ds__callers.gone_fn)
+                                : NULL;
+    ds__lock_give(&ds__callers.lock);
     if (gone_fn)
         gone_fn();
 }
-
-static void ds__stream_drop(ds_stream handle);
-static void ds__stream_end(ds_stream handle);
 
 static void ds__thread_free(ds__thread *t) {
     for (int i = 0; i < ds__ordinals(); i++) {
@@ -97,43 +90,16 @@ static void ds__thread_free(ds__thread *t) {
     ds__release(t->current);
     ds__release(t->own);
     ds__release(t->frame);
-    ds__release(t->report);
+    ds__modules_thread_end(t->caller.slot);
     ds__release(t);
 }
 
-static ds__pins *ds__my_pins(void) {
-    return &ds__tls.thread->pins;
-}
-
-/* The thread's current device; on the library's own threads any. */
-DS__SEAM static ds_device ds__thread_device(void) {
-    return ds__tls.thread ? ds__tls.thread->device : ds_cpu(0);
-}
-
-static int ds__is_pinned(const void *object) {
-    int found = 0;
-    ds__lock_take(&ds__g.lock);
-    for (ds__thread *t = ds__g.threads; t && !found; t = t->next)
-        for (int i = 0; i < DS__PINS && !found; i++)
-            found = atomic_load_explicit(&t->pins.at[i], memory_order_acquire) == object;
-    ds__lock_give(&ds__g.lock);
-    return found;
-}
-
-/* Every thread of the process passes a full barrier. */
-static void ds__barrier(void) {
-    if (!atomic_load(&ds__no_membarrier))
-        syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
-}
-
-static void ds__kernel_collect(void);
-
 /* Frees the states of ended threads, and the streams that only they used. */
 static void ds__reclaim_threads(void) {
-    ds__thread *ended = NULL;
-    ds__lock_take(&ds__g.lock);
-    for (ds__thread **p = &ds__g.threads; *p;) {
-        ds__thread *t = *p;
+    ds__caller *ended = NULL;
+    ds__lock_take(&ds__callers.lock);
+    for (ds__caller **p = &ds__callers.list; *p;) {
+        ds__caller *t = *p;
         if (!atomic_load(&t->ended)) {
             p = &t->next;
             continue;
@@ -143,14 +109,14 @@ static void ds__reclaim_threads(void) {
         ended = t;
         ds__count_dead(-DS__RECLAIM_BATCH);
     }
-    ds__lock_give(&ds__g.lock);
+    ds__lock_give(&ds__callers.lock);
     while (ended) {
-        ds__thread *t = ended;
-        void (*gone_fn)(ds__stream *) = atomic_load(&ds__upper.stream_gone_fn);
-        ended = t->next;
-        for (int i = 0; gone_fn && i < ds__ordinals(); i++)
+        ds__thread *t = (ds__thread *)(void *)ended;
+        ended = t->caller.next;
+        for (int i = 0; i < ds__ordinals(); i++)
             if (t->own[i].id)
-                gone_fn((void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
+                ds__modules_stream_end(
+                    (void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
         ds__thread_free(t);
     }
 }
@@ -158,7 +124,7 @@ static void ds__reclaim_threads(void) {
 /* Frees what ended threads left and what was destroyed: called where objects are made and
    destroyed and after waiting, not on hot paths. */
 static void ds__reclaim(void) {
-    int dead = atomic_load_explicit(&ds__g.dead, memory_order_acquire);
+    int dead = atomic_load_explicit(&ds__dead, memory_order_acquire);
     int deferred = atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed);
     if (DS__LIKELY(dead < DS__RECLAIM_BATCH && deferred == 0) || ds__tls.upper_locked)
         return;
@@ -197,12 +163,12 @@ static ds__thread *ds__thread_state(void) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the thread's state");
         return NULL;
     }
-    t->device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
-    ds__lock_take(&ds__g.lock);
-    t->next = ds__g.threads;
-    ds__g.threads = t;
-    atomic_fetch_add(&ds__g.callers, 1);
-    ds__lock_give(&ds__g.lock);
+    t->caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+    ds__lock_take(&ds__callers.lock);
+    t->caller.next = ds__callers.list;
+    ds__callers.list = &t->caller;
+    atomic_fetch_add(&ds__callers.count, 1);
+    ds__lock_give(&ds__callers.lock);
     tls->thread = t;
     tls->epoch = ds__g.epoch;
     return t;

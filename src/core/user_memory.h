@@ -18,7 +18,7 @@
 #include "sync_debug.h"
 #include "device.h"
 #include "device_query.h"
-#include "memory_table.h"
+#include "../base/memory_table.h"
 #include "memory.h"
 
 /* A free that waits; the pointer may be none that can be freed, which the free says. */

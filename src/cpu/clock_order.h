@@ -16,9 +16,6 @@
 
 #include "types.h"
 
-static void ds__cpu_wake_worker(void);
-static void ds__cpu_wake_monitor(void);
-
 static int ds__cpu_held(void) {
     return atomic_load(&ds__cpu.wanted) <= 0 && !atomic_load(&ds__cpu.run_all);
 }

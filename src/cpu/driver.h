@@ -16,7 +16,6 @@
 #ifndef DS__CPU_DRIVER_H
 #define DS__CPU_DRIVER_H
 
-#include "../base/core_calls.h"
 #include "types.h"
 #include "worker.h"
 #include "submit.h"
@@ -109,7 +108,7 @@ static ds_result ds__cpu_start(void) {
     if (!error)
         error = pthread_create(&ds__cpu.monitor, NULL, ds__cpu_monitor_main, NULL);
     ds__cpu.monitor_started = error == 0;
-    atomic_store(&ds__callers_gone_fn, ds__cpu_wake_monitor);
+    atomic_store(&ds__callers.gone_fn, ds__cpu_wake_monitor);
     if (error) {
         ds__cpu_stop();
         return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
@@ -119,7 +118,7 @@ static ds_result ds__cpu_start(void) {
 
 /* Drains everything, ends the threads, frees. */
 static void ds__cpu_stop(void) {
-    atomic_store(&ds__callers_gone_fn, (void (*)(void))0);
+    atomic_store(&ds__callers.gone_fn, (void (*)(void))0);
     if (ds__cpu.workers_started && ds__cpu.device)
         ds__cpu_drain();
     ds__cpu_watcher_end();
@@ -200,11 +199,44 @@ static int ds__cpu_passed(void **mark) {
     return 1;
 }
 
+static int ds__cpu_spreads(void) {
+    return !ds__cpu_explores();
+}
+
+static const ds_cpu_fabric *ds__cpu_fabric(void) {
+    return ds__cpu.fabric;
+}
+
+static int64_t ds__cpu_clock_ns(void) {
+    return atomic_load(&ds__cpu.clock);
+}
+
+static void ds__cpu_stats(ds_cpu_stats *out) {
+    out->operations = atomic_load(&ds__cpu.other_operations);
+    for (int i = 0; i < ds__cpu.workers; i++)
+        out->operations += atomic_load(&ds__cpu.worker[i].operations);
+    out->staged_copies = atomic_load(&ds__cpu.staged);
+    out->inline_operations = atomic_load(&ds__cpu.inlined);
+    out->helped = atomic_load(&ds__cpu.helped);
+    out->workers = ds__cpu.workers;
+    ds__lock_take(&ds__cpu.lock);
+    out->host_threads = ds__cpu.host_threads;
+    ds__lock_give(&ds__cpu.lock);
+    out->streams = atomic_load(&ds__cpu.stream_count);
+    out->queue_bytes = atomic_load(&ds__cpu.queue_bytes);
+}
+
 static const ds__driver ds__cpu_driver = { "cpu",
                                            DS_DEVICE_CPU,
+                                           ds__cpu_check,
+                                           ds__cpu_configure,
                                            ds__cpu_probe,
                                            ds__cpu_start,
                                            ds__cpu_device_used,
+                                           ds__cpu_spreads,
+                                           ds__cpu_fabric,
+                                           ds__cpu_clock_ns,
+                                           ds__cpu_stats,
                                            ds__cpu_drain,
                                            ds__cpu_stop,
                                            ds__cpu_stream_destroy,
@@ -226,45 +258,5 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
 };
-
-DSDEF ds_result(ds_cpu_get_stats)(ds_cpu_stats *out) {
-    if (out)
-        memset(out, 0, sizeof *out);
-    if (atomic_load(&ds__g.state) == DS__COLD && !ds__tls.in_callback && out)
-        return DS_OK;
-    ds_result r = ds__enter("ds_cpu_get_stats");
-    if (r < 0)
-        return r;
-    if (!out)
-        return ds__fail(DS_ERR_INVALID_VALUE, "out is NULL");
-    out->operations = atomic_load(&ds__cpu.other_operations);
-    for (int i = 0; i < ds__cpu.workers; i++)
-        out->operations += atomic_load(&ds__cpu.worker[i].operations);
-    out->staged_copies = atomic_load(&ds__cpu.staged);
-    out->inline_operations = atomic_load(&ds__cpu.inlined);
-    out->helped = atomic_load(&ds__cpu.helped);
-    out->workers = ds__cpu.workers;
-    ds__lock_take(&ds__cpu.lock);
-    out->host_threads = ds__cpu.host_threads;
-    ds__lock_give(&ds__cpu.lock);
-    out->streams = atomic_load(&ds__cpu.stream_count);
-    out->queue_bytes = atomic_load(&ds__cpu.queue_bytes);
-    return DS_OK;
-}
-
-DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
-    if (out_ns)
-        *out_ns = 0;
-    ds_result r = ds__enter("ds_cpu_clock");
-    if (r < 0)
-        return r;
-    if (!out_ns)
-        return ds__fail(DS_ERR_INVALID_VALUE, "out_ns is NULL");
-    if (!ds__cpu.fabric)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the CPU driver has no virtual clock; give ds_init a fabric");
-    *out_ns = atomic_load(&ds__cpu.clock);
-    return DS_OK;
-}
 
 #endif

@@ -25,8 +25,6 @@
 #include "submit.h"
 #include "stream_wait.h"
 
-static ds_result ds__cpu_event_share(ds__cpu_event *e);
-static void ds__cpu_event_unshare(ds__cpu_event *e);
 static void ds__cpu_event_destroy(void *event);
 
 static ds_result ds__cpu_event_create(int device, unsigned flags, void **out) {
@@ -121,10 +119,6 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     ds__release(deps);
 }
 
-static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out);
-static void ds__cpu_lane_unused(const ds__cpu_lane *l);
-static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto);
-
 /* A record without timing is the number of the stream's last operation; with timing, or when
    other processes are to know of it, it is an operation of its own. */
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
@@ -162,8 +156,6 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         ds__cpu_event_publish(e, s, upto);
     return DS_OK;
 }
-
-static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule);
 
 /* What the event stands for; an event of a capture stands for nothing that could be asked. */
 static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {

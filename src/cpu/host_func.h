@@ -20,8 +20,6 @@
 #include "failure.h"
 #include "scheduler.h"
 
-static void *ds__cpu_host_main(void *unused);
-
 /* One more thread for host functions; the pool's lock is held. A refusal is tried again at the
    monitor's next tick. */
 static void ds__cpu_host_spawn(void) {

@@ -101,7 +101,7 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
         }
         if (!start)
             start = ds__now_ns();
-        syscall(SYS_sched_yield);
+        ds__os_yield();
     }
     int was_long = w && w->is_long;
     ds__cpu_long(w, 1);

@@ -135,7 +135,7 @@ static void *ds__cpu_device_memory_take(size_t size) {
         return NULL;
     size = (size + 4095) & ~(size_t)4095;
     void *at = ds__os_reserve(size, 4096);
-    if (!at || !mprotect(at, size, PROT_READ | PROT_WRITE))
+    if (!at || ds__os_commit(at, size))
         return at;
     ds__os_unreserve(at, size);
     return NULL;

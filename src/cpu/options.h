@@ -1,14 +1,14 @@
 /* cpu/options.h - options of the CPU driver.
 
-   Checks a ds_cpu_desc (ds__cpu_check_desc), and keeps a copy of it until ds_shutdown
-   (ds__cpu_keep_desc). ds__cpu_option reads a number from the options or else from the
+   Checks a ds_cpu_desc (ds__cpu_check), and keeps a copy of it until ds_shutdown
+   (ds__cpu_configure). ds__cpu_option reads a number from the options or else from the
    environment.
 
    Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
    where 0 means a default, and its number of devices is also that of the options. A refused
    ds_cpu_desc changes nothing.
-   Locks: ds__cpu_keep_desc is called under the core's initialisation mutex (`ds__g.mutex`).
-   ds__cpu_check_desc runs without a lock. The program's allocator may run in ds__cpu_keep_desc.
+   Locks: ds__cpu_configure is called under the core's initialisation mutex. ds__cpu_check runs
+   without a lock. The program's allocator may run in ds__cpu_configure.
    Threads: the threads that call ds_init and ds_shutdown, one at a time. ds__cpu_desc is read by
    the thread that starts the driver. */
 #ifndef DS__CPU_OPTIONS_H
@@ -25,9 +25,12 @@ static int ds__cpu_option(int value, const char *name, int fallback, int most) {
     return n > (uint64_t)most ? most : (int)n;
 }
 
+/* Options of ds_init; NULL: none were given. */
+static const ds_cpu_desc *ds__cpu_kept;
+
 static const ds_cpu_desc *ds__cpu_desc(void) {
     static const ds_cpu_desc none = { 0, 0, 0, NULL, 0, 0, NULL };
-    return ds__g.desc.cpu ? ds__g.desc.cpu : &none;
+    return ds__cpu_kept ? ds__cpu_kept : &none;
 }
 
 static ds_result ds__cpu_check_route(const ds_cpu_fabric *f, size_t from, size_t to) {
@@ -80,7 +83,10 @@ static ds_result ds__cpu_check_fabric(const ds_cpu_desc *desc) {
     return DS_OK;
 }
 
-static ds_result ds__cpu_check_desc(const ds_cpu_desc *desc) {
+static ds_result ds__cpu_check(const ds_init_desc *init) {
+    const ds_cpu_desc *desc = init->cpu;
+    if (!desc)
+        return DS_OK;
     DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES,
                 "%d CPU devices are not 1 to %d", desc->devices, DS_CPU_MAX_DEVICES);
     DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256, "%d workers are not 1 to 256",
@@ -128,18 +134,19 @@ static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
     return copy;
 }
 
-/* The options are kept until ds_shutdown, with copies of all that they point to; NULL: only the
-   old copies are freed. */
-static ds_result ds__cpu_keep_desc(const ds_cpu_desc *desc) {
+/* Keeps the options, with copies of all that they point to; NULL: only frees the old copies. */
+static ds_result ds__cpu_configure(const ds_init_desc *init) {
+    const ds_cpu_desc *desc = init ? init->cpu : NULL;
     static ds_cpu_desc kept;
     static ds_cpu_fabric *fabric;
     static unsigned char peers[DS_CPU_MAX_DEVICES * DS_CPU_MAX_DEVICES];
     ds__release(fabric);
     fabric = NULL;
+    ds__cpu_kept = NULL;
     if (!desc)
         return DS_OK;
     kept = *desc;
-    ds__g.desc.cpu = &kept;
+    ds__cpu_kept = &kept;
     if (desc->peer_access) {
         memcpy(peers, desc->peer_access, (size_t)desc->devices * (size_t)desc->devices);
         kept.peer_access = peers;

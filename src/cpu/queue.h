@@ -148,8 +148,6 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
         *to++ = *from++;
 }
 
-static ds_result ds__cpu_put_clock(ds__cpu_stream *s);
-
 /* Queues a copy of the operation; the producer's lock is held. */
 static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
     if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__OP_CLOCK) {

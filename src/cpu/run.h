@@ -94,13 +94,6 @@ static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     return DS__CPU_EMPTY;
 }
 
-static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed);
-static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                               uint64_t number, int who);
-static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                             uint64_t number, int failed, int who);
-static void ds__cpu_async_over(const ds__op *op);
-
 /* Runs one operation. DS__CPU_GONE: the stream now belongs to somebody else and the operation is
    not done. */
 static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,

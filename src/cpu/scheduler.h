@@ -139,9 +139,6 @@ static inline void ds__cpu_kick(ds__cpu_stream *s) {
         ds__cpu_push_ready(s);
 }
 
-static void ds__cpu_recycle(ds__cpu_stream *s);
-static ds__op *ds__cpu_head(ds__cpu_stream *s);
-
 /* The caller owns the stream (RUNNING, or POLLED by a successful exchange) and has emptied it. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {

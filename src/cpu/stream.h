@@ -127,8 +127,6 @@ static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__lock_give(&ds__cpu.object_lock);
 }
 
-static void ds__cpu_destroy_captured(ds__cpu_stream *s);
-
 static void ds__cpu_stream_destroy(void *stream) {
     ds__cpu_stream *s = stream;
     if (ds__cpu_watched(s) && s->kind != DS__STREAM_LEGACY)

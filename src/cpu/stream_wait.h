@@ -106,8 +106,6 @@ static ds_result ds__cpu_settled(const ds__cpu_stream *s) {
     return DS__UNLIKELY(f != NULL) ? ds__cpu_report(f) : DS_OK;
 }
 
-static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule);
-
 static ds_result ds__cpu_stream_query(void *stream) {
     ds__cpu_stream *s = stream;
     if (ds__cpu_watched(s)) {

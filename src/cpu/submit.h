@@ -207,15 +207,10 @@ static void ds__cpu_kernel_destroy(ds__kernel *kernel) {
     (void)kernel;
 }
 
-static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
                                      uint64_t upto);
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op);
-static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op);
-static ds_result ds__cpu_submit_upload(const ds__op *op);
-static inline int ds__cpu_watched(const ds__cpu_stream *s);
-static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out);
 
 /* The inline rule for several streams: while their put locks are held nothing can become
    pending. 0: it cannot be held now, or something is. */
@@ -306,8 +301,6 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     return ds__cpu_enqueue(s, &wait, NULL);
 }
 
-static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait);
-
 /* Brings what the event stands for up to date, if processes share it; wait: somebody will wait
    for it. */
 static inline ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) {
@@ -316,9 +309,6 @@ static inline ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) {
 
 /* Another thread may have brought the event up to date since, for no wait: what will be waited
    for is watched, whatever that is now. */
-static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto);
-static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out);
-static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out);
 
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_event *e = op->u.event.event;

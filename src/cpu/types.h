@@ -91,8 +91,6 @@ enum {
 #define DS__CPU_SPLIT_BYTES ((size_t)64 << 10)
 #define DS__CPU_CALL_BYTES ((size_t)2 << 20)    /* and others are woken for them from here on */
 #define DS__CPU_PIECE_BYTES ((size_t)128 << 10) /* at most, and a quarter of what is to be done */
-/* from here on stores go around the caches; below they lose */
-#define DS__CPU_STREAM_BYTES ((size_t)32 << 20)
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
@@ -379,5 +377,61 @@ static inline int ds__cpu_explores(void) {
 static const ds__driver ds__cpu_driver;
 static void ds__cpu_push_ready(ds__cpu_stream *s);
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
+
+/* Functions that rooms call although a later room defines them. */
+
+/* cpu/capture.h */
+static inline int ds__cpu_watched(const ds__cpu_stream *s);
+
+/* cpu/capture_op.h */
+static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule);
+static void ds__cpu_destroy_captured(ds__cpu_stream *s);
+static ds_result ds__cpu_asked(const ds__cpu_stream *s, const char *rule);
+static int ds__cpu_submit_captured(ds__cpu_stream *s, const ds__op *op, ds_result *out);
+static int ds__cpu_fork_event(ds__cpu_stream *s, ds__cpu_event *e, ds_result *out);
+static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_result *out);
+static ds_result ds__cpu_unsafe(const char *rule);
+
+/* cpu/clock.h */
+static ds_result ds__cpu_put_clock(ds__cpu_stream *s);
+
+/* cpu/event.h */
+static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
+
+/* cpu/graph_launch.h */
+static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                               uint64_t number, int who);
+static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
+                             uint64_t number, int failed, int who);
+static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op);
+static ds_result ds__cpu_submit_upload(const ds__op *op);
+
+/* cpu/memory.h */
+static void ds__cpu_async_over(const ds__op *op);
+
+/* cpu/run.h */
+static ds__op *ds__cpu_head(ds__cpu_stream *s);
+
+/* cpu/scheduler.h */
+static void ds__cpu_wake_worker(void);
+static void ds__cpu_wake_monitor(void);
+
+/* cpu/shared_event.h */
+static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out);
+static void ds__cpu_lane_unused(const ds__cpu_lane *l);
+static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed);
+
+/* cpu/stream.h */
+static void ds__cpu_recycle(ds__cpu_stream *s);
+
+/* cpu/watcher.h */
+static ds_result ds__cpu_event_share(ds__cpu_event *e);
+static void ds__cpu_event_unshare(ds__cpu_event *e);
+static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto);
+static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait);
+static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto);
+
+/* cpu/worker.h */
+static void *ds__cpu_host_main(void *unused);
 
 #endif

@@ -208,8 +208,6 @@ static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t 
     ds__boards_unlock();
 }
 
-static ds_result ds__cpu_unsafe(const char *rule);
-
 static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
     const ds__cpu_event *e = event;
     ds_result r =

@@ -18,6 +18,7 @@
 #ifndef DS__CPU_WORKER_H
 #define DS__CPU_WORKER_H
 
+#include "../base/pin.h"
 #include "types.h"
 #include "clock_order.h"
 #include "scheduler.h"
@@ -144,7 +145,7 @@ static void *ds__cpu_worker_main(void *arg) {
             ds__cpu_unpoll_fresh(w);
             if (ds__cpu.seed)
                 for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--)
-                    syscall(SYS_sched_yield);
+                    ds__os_yield();
             ds__cpu_run(w, s, UINT64_MAX);
             found = 1;
         } else if (w->polled_count) {
@@ -294,7 +295,7 @@ static int ds__cpu_watch(uint64_t *host_progress) {
    no thread that has called it lives. The first look is late, since a look opens files and the
    thread that starts the driver is not counted yet. Returns how long the monitor may sleep. */
 static uint64_t ds__cpu_watch_program(uint64_t *nap, uint64_t *next) {
-    if (atomic_load(&ds__g.callers)) {
+    if (atomic_load(&ds__callers.count)) {
         *nap = 0;
         return DS__FOREVER;
     }
@@ -327,8 +328,7 @@ static void *ds__cpu_monitor_main(void *unused) {
         if (atomic_load(&ds__cpu.quit))
             break;
         /* also after a sleep: else each end of a long operation could find the monitor asleep */
-        struct timespec t = { 0, DS__CPU_TICK_NS };
-        syscall(SYS_nanosleep, &t, NULL);
+        ds__os_sleep(DS__CPU_TICK_NS);
     }
     (void)unused;
     return NULL;

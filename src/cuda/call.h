@@ -107,17 +107,6 @@ static ds_result ds__cuda_map(int code) {
     }
 }
 
-/* Around the calls of one entry. */
-typedef struct ds__cuda_scope {
-    int device;
-    int pushed;
-    cudaError_t pending;
-    /* number of the capture that an error will be about; 0: not known */
-    uint64_t capture;
-} ds__cuda_scope;
-
-static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code);
-
 /* The sentence of a failed call; since CUDA 10.1 the driver's codes are cudart's. */
 __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_scope *scope,
                                                                const char *call, int code) {

@@ -76,8 +76,7 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
 static void ds__cuda_await_releases(void) {
     for (uint64_t begin = ds__now_ns();
          atomic_load(&ds__cuda.releases) && ds__now_ns() - begin < 100000000u;) {
-        struct timespec t = { 0, 50000 };
-        syscall(SYS_nanosleep, &t, NULL);
+        ds__os_sleep(50000);
     }
 }
 

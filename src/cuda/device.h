@@ -170,9 +170,6 @@ static int ds__cuda_device_used(int device) {
     return atomic_load(&ds__cuda.used[device]);
 }
 
-static ds__cuda_module *ds__cuda_take_modules(int device, int all);
-static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
-
 static ds_result ds__cuda_device_synchronize(int device) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_enter(&scope, device);

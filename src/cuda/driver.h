@@ -85,8 +85,7 @@ static void ds__cuda_drain(void) {
         failed[i] = (unsigned char)(atomic_load(&ds__cuda.used[i]) && ds__cuda_settle(i));
     int count = atomic_load(&ds__cuda.host_count);
     for (uint64_t begin = ds__now_ns(); count != 0;) {
-        struct timespec t = { 0, 50000 };
-        syscall(SYS_nanosleep, &t, NULL);
+        ds__os_sleep(50000);
         int now = atomic_load(&ds__cuda.host_count);
         if (now != count || atomic_load(&ds__cuda.inside))
             begin = ds__now_ns();
@@ -127,11 +126,39 @@ static void ds__cuda_stop(void) {
     }
 }
 
+/* There are no options for this driver. */
+static ds_result ds__cuda_take_options(const ds_init_desc *desc) {
+    (void)desc;
+    return DS_OK;
+}
+
+static int ds__cuda_spreads(void) {
+    return 0;
+}
+
+static const ds_cpu_fabric *ds__cuda_fabric(void) {
+    return NULL;
+}
+
+static int64_t ds__cuda_clock_ns(void) {
+    return 0;
+}
+
+static void ds__cuda_stats(ds_cpu_stats *out) {
+    memset(out, 0, sizeof *out);
+}
+
 static const ds__driver ds__cuda_driver = { "cuda",
                                             DS_DEVICE_CUDA,
+                                            ds__cuda_take_options,
+                                            ds__cuda_take_options,
                                             ds__cuda_probe,
                                             ds__cuda_start,
                                             ds__cuda_device_used,
+                                            ds__cuda_spreads,
+                                            ds__cuda_fabric,
+                                            ds__cuda_clock_ns,
+                                            ds__cuda_stats,
                                             ds__cuda_drain,
                                             ds__cuda_stop,
                                             ds__cuda_stream_destroy,

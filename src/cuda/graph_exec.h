@@ -369,7 +369,6 @@ static void ds__cuda_end_keeps(void) {
     int quiet = 0;
     for (uint64_t begin = ds__now_ns(), last = 0;;) {
         uint64_t count = 0;
-        struct timespec t = { 0, 50000 };
         ds__lock_take(&ds__cuda.host_lock);
         ds__cuda_keep *k = ds__cuda.keeps;
         ds__cuda_keep *take = NULL;
@@ -393,7 +392,7 @@ static void ds__cuda_end_keeps(void) {
             if (count != last)
                 begin = ds__now_ns();
             last = count;
-            syscall(SYS_nanosleep, &t, NULL);
+            ds__os_sleep(50000);
         }
     }
 }

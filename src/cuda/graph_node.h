@@ -187,8 +187,6 @@ static ds_result ds__cuda_set_priority(const ds__cuda_scope *scope, cudaGraphNod
                   (node, cudaLaunchAttributePriority, &priority));
 }
 
-static ds_result ds__cuda_child_native(ds__body *child);
-
 /* Adds a native node of the picture's node; what it needs is kept under its index. No scope is
    needed. */
 static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t index,

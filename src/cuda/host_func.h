@@ -96,11 +96,6 @@ static ds_result ds__cuda_is_capturing(const ds__cuda_scope *scope, const ds__cu
     return ds__cuda_check(scope, code, "cudaStreamIsCapturing");
 }
 
-static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope);
-static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out);
-static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                          ds_host_fn fn, void *user, ds_host_fn dtor_fn);
-
 /* A host function, or a callback. blocks: of the library, and it touches pageable memory. A
    function that a stream captures runs more than once, and CUDA captures it in another form. */
 static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,

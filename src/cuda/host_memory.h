@@ -14,7 +14,7 @@
 #ifndef DS__CUDA_HOST_MEMORY_H
 #define DS__CUDA_HOST_MEMORY_H
 
-#include "../base/core_calls.h"
+#include "../base/pin.h"
 #include "types.h"
 #include "call.h"
 #include "device.h"

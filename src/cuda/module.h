@@ -17,7 +17,7 @@
 #ifndef DS__CUDA_MODULE_H
 #define DS__CUDA_MODULE_H
 
-#include "../base/core_calls.h"
+#include "../base/error.h"
 #include "types.h"
 #include "call.h"
 #include "device.h"

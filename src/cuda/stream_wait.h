@@ -180,8 +180,7 @@ static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object,
         } else {
             uint64_t left = timeout_ns - passed;
             uint64_t ns = nap < left ? nap : left;
-            struct timespec t = { 0, (long)ns };
-            syscall(SYS_nanosleep, &t, NULL);
+            ds__os_sleep(ns);
             if (nap < 100000)
                 nap *= 2;
         }

@@ -36,6 +36,7 @@
 #ifndef DS__CUDA_TYPES_H
 #define DS__CUDA_TYPES_H
 
+#include "../api/memory.h"
 #include "../base/operation.h"
 
 #if defined(__has_include)
@@ -164,7 +165,8 @@ typedef struct ds__cuda_stream {
     int priority;
     _Atomic uint64_t capture; /* the number of the capture that it was last seen in */
     int owned;                /* the handle ends with this object */
-    int blocking;             /* the stream is ordered with the legacy stream */
+    int given;    /* unwrapped; a call that had found the object earlier may still use the handle */
+    int blocking; /* the stream is ordered with the legacy stream */
     /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
     int hidden;
     uint64_t thread;         /* a per-thread stream's */
@@ -266,5 +268,42 @@ static struct {
 } ds__cuda = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
+
+/* Around the calls of one entry. */
+typedef struct ds__cuda_scope {
+    int device;
+    int pushed;
+    cudaError_t pending;
+    /* number of the capture that an error will be about; 0: not known */
+    uint64_t capture;
+} ds__cuda_scope;
+
+/* Functions that rooms call although a later room defines them. */
+
+/* cuda/capture_info.h */
+static ds_result ds__cuda_capture_failed(const ds__cuda_scope *scope, const char *call, int code);
+static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
+
+/* cuda/capture_op.h */
+static ds_result ds__cuda_refuse_pageable(const ds__cuda_scope *scope);
+static ds_result ds__cuda_host_in_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                          ds_host_fn fn, void *user, ds_host_fn dtor_fn);
+
+/* cuda/capture_query.h */
+static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                  int destroyed);
+
+/* cuda/graph.h */
+static ds_result ds__cuda_child_native(ds__body *child);
+
+/* cuda/host_memory.h */
+static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out);
+
+/* cuda/module.h */
+static ds__cuda_module *ds__cuda_take_modules(int device, int all);
+static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list);
+
+/* cuda/staging.h */
+static void ds__cuda_stage_drop(ds__cuda_stage *stage);
 
 #endif

@@ -21,6 +21,7 @@
 #include "cgroup.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -98,6 +99,46 @@ DS__SEAM static void ds__futex_wait(_Atomic uint32_t *word, uint32_t value, uint
 
 DS__SEAM static void ds__futex_wake(_Atomic uint32_t *word, int count) {
     syscall(SYS_futex, word, 129 /* FUTEX_WAKE_PRIVATE */, count, NULL, NULL, 0);
+}
+
+/* Loads a shared library; NULL: it cannot be loaded. Programs that use this link with -ldl before
+   glibc 2.34. */
+DS__SEAM static void *ds__os_library_open(const char *path) {
+    return dlopen(path, RTLD_NOW);
+}
+
+DS__SEAM static void *ds__os_library_symbol(void *library, const char *name) {
+    return dlsym(library, name);
+}
+
+DS__SEAM static void ds__os_library_close(void *library) {
+    dlclose(library);
+}
+
+/* Sleeps for less than a second. */
+DS__SEAM static void ds__os_sleep(uint64_t ns) {
+    struct timespec t = { 0, (long)ns };
+    syscall(SYS_nanosleep, &t, NULL);
+}
+
+/* Lets other threads run. */
+DS__SEAM static void ds__os_yield(void) {
+    syscall(SYS_sched_yield);
+}
+
+/* Returns the number by which tools know the thread. */
+DS__SEAM static uint32_t ds__os_thread_id(void) {
+    return (uint32_t)syscall(SYS_gettid);
+}
+
+/* Prepares ds__os_barrier for the process. Returns 0 if the kernel has no such barrier. */
+DS__SEAM static int ds__os_barrier_register(void) {
+    return syscall(SYS_membarrier, 16 /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */, 0, 0) == 0;
+}
+
+/* Makes every thread of the process pass a full barrier. */
+DS__SEAM static void ds__os_barrier(void) {
+    syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
 }
 
 /* Processors of which this process may use the time: by its affinity mask and by the quota of its

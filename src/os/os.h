@@ -20,5 +20,6 @@
 #include "cgroup.h"
 #include "linux.h"
 #include "lock.h"
+#include "stream_copy.h"
 
 #endif

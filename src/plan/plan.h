@@ -20,6 +20,7 @@
 #include "../core/graph_dot.h"
 #include "../tensor/types.h"
 #include "../topology/types.h"
+#include "../topology/build.h"
 #include "types.h"
 #include "bound.h"
 #include "search.h"
@@ -143,7 +144,7 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     s.now.place = ds__alloc(DS__PLACES * n * sizeof *s.now.place);
     s.out = ds__alloc(sizeof *s.out);
     if (s.out)
-        s.out->allocator = ds__g.desc.allocator;
+        s.out->allocator = ds__allocator;
     double *need = ds__alloc(n * sizeof *need);
     char *from = ds__alloc(n);
     ds_result r = DS_OK;
@@ -213,6 +214,7 @@ DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, co
         if (!(o = ds__planned_find(t, desc))) { /* nobody was faster */
             fresh->next = ds__planned_list;
             ds__planned_list = o = fresh;
+            atomic_store(&ds__topology_gone_fn, ds__plans_forget);
             fresh = NULL;
         }
         ds__lock_give(&ds__c.lock);

@@ -315,7 +315,6 @@ static void ds__rng_shutdown(void) {
     ds__rng.slot = NULL;
     ds__rng.room = ds__rng.used = 0;
     ds__rng.ready = 0;
-    atomic_store(&ds__upper.rng_shutdown_fn, (void (*)(void))0);
 }
 
 #endif

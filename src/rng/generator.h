@@ -26,6 +26,7 @@
 #define DS__RNG_GENERATOR_H
 
 #include "../api/rng.h"
+#include "../base/module.h"
 #include "../core/thread.h"
 #include "../core/device.h"
 #include "../core/device_query.h"
@@ -80,6 +81,8 @@ static struct {
 static __thread int ds__rng_launches; /* objects of the launch that holds `launching` */
 
 static void ds__rng_shutdown(void);
+
+static const ds__module ds__rng_module = { .shutdown = ds__rng_shutdown };
 
 static void ds__generator_free(ds__generator *g) {
     if (!g)
@@ -159,7 +162,7 @@ static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int
 static void ds__rng_setup(void) { /* the lock is held */
     if (ds__rng.ready)
         return;
-    atomic_store(&ds__upper.rng_shutdown_fn, ds__rng_shutdown);
+    ds__module_start(DS__MODULE_RNG, &ds__rng_module);
     ds__rng.ready = 1;
 }
 

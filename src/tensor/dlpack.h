@@ -168,6 +168,7 @@ static void ds__tensors_end(void) {
         ds__c.waiting = next;
     }
     atomic_store(&ds__c.waits, 0);
+    atomic_store(&ds__c.ready, 0);
 }
 
 #endif

@@ -115,15 +115,15 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
     return ds__tensor_new(d, storage, 0, out);
 }
 
-#define DS__TENSOR_BEGIN(name)              \
-    if (out)                                \
-        *out = NULL;                        \
-    DS__ENTER(name);                        \
-    DS__REQUIRE(out, "out is NULL");        \
-    do {                                    \
-        ds_result ds__r = ds__comm_setup(); \
-        if (DS__UNLIKELY(ds__r < 0))        \
-            return ds__r;                   \
+#define DS__TENSOR_BEGIN(name)                \
+    if (out)                                  \
+        *out = NULL;                          \
+    DS__ENTER(name);                          \
+    DS__REQUIRE(out, "out is NULL");          \
+    do {                                      \
+        ds_result ds__r = ds__tensor_setup(); \
+        if (DS__UNLIKELY(ds__r < 0))          \
+            return ds__r;                     \
     } while (0)
 
 DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
@@ -205,7 +205,7 @@ static ds_result ds__wrap_read(const ds_tensor *tensor, unsigned flags, ds_tenso
                                ds__dims *d) {
     DS__REQUIRE(out, "out is NULL");
     DS__REQUIRE(!(flags & ~(unsigned)DS_TENSOR_READ_ONLY), "unknown flags %#x", flags);
-    ds_result r = ds__comm_setup();
+    ds_result r = ds__tensor_setup();
     return r < 0 ? r : ds__tensor_read(tensor, "the tensor", -1, d);
 }
 

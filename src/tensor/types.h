@@ -1,8 +1,8 @@
 /* tensor/types.h - types and state of tensors.
 
    Defines the checked description of a tensor (ds__dims), the counted storage (ds__storage),
-   the tensor object (ds__tensor) and the process-wide state ds__c. ds__comm_setup prepares the
-   allocator and registers ds__comm_shutdown, the shutdown function of tensors and collectives.
+   the tensor object (ds__tensor) and the process-wide state ds__c. ds__tensor_setup prepares
+   the allocator and enters the module.
 
    Policy:
    1. A tensor that devstream makes is an object. A table finds objects by their address, so
@@ -20,7 +20,7 @@
    tensor. A storage in the list ds__c.waiting has no users. An object without a storage is a
    view of a tensor that is no object, or has no bytes.
    Locks: ds__c.lock guards the table, the waiting list, and process-wide lists of topology/,
-   plan/ and comm/. No other lock of devstream is taken under it. ds__comm_setup calls
+   plan/ and comm/. No other lock of devstream is taken under it. ds__tensor_setup calls
    ds__mem_setup before it takes the lock.
    Threads: any; deleters may also drop a storage on threads that run host functions. `ready`,
    `waits` and the number of users are atomic; all other members of ds__c need the lock. */
@@ -28,6 +28,7 @@
 #define DS__TENSOR_TYPES_H
 
 #include "../api/tensor.h"
+#include "../base/module.h"
 #include "../alloc/api_config.h"
 
 /* A description that was checked. */
@@ -76,16 +77,19 @@ static struct {
     _Atomic int waits;
 } ds__c;
 
-static void ds__comm_shutdown(void);
+static void ds__tensors_end(void);
 
-static ds_result ds__comm_setup(void) {
+static const ds__module ds__tensor_module = { .shutdown = ds__tensors_end };
+
+/* Prepares the allocator and tensors. */
+static ds_result ds__tensor_setup(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__c.ready, memory_order_acquire)))
         return DS_OK;
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
     ds__lock_take(&ds__c.lock);
-    atomic_store(&ds__upper.shutdown_fn, ds__comm_shutdown); /* which goes on to the allocator's */
+    ds__module_start(DS__MODULE_TENSOR, &ds__tensor_module);
     atomic_store_explicit(&ds__c.ready, 1, memory_order_release);
     ds__lock_give(&ds__c.lock);
     return DS_OK;

@@ -9,8 +9,7 @@
    All devices must be added before the first peer line, because such a line names the host by
    the number of devices. After a failure the topology may be incomplete and must be freed. A
    topology outlives ds_shutdown; its memory returns to the allocator that it was made with.
-   Locks: ds_topology_free takes ds__c.lock to remove the plans of the topology
-   (ds__plans_forget).
+   Locks: ds_topology_free calls ds__topology_gone_fn, which takes ds__c.lock.
    Threads: a topology under construction belongs to one thread. ds_topology_free and
    ds_topology_size do not call DS__ENTER and do not start the library. */
 #ifndef DS__TOPOLOGY_BUILD_H
@@ -80,7 +79,7 @@ static ds_topology *ds__topology_new(void) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
         return NULL;
     }
-    t->allocator = ds__g.desc.allocator;
+    t->allocator = ds__allocator;
     t->engines = 3;
     t->start_ns = 1500;
     t->latency_ns = 6000;
@@ -93,14 +92,17 @@ static ds_topology *ds__topology_new(void) {
     return NULL;
 }
 
-static void ds__plans_forget(const ds_topology *t);
+/* Called before a topology is freed, if plans were made. */
+static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
 
 DSDEF void(ds_topology_free)(ds_topology *t) {
     if (!t)
         return;
     ds_allocator allocator = t->allocator; /* `t` is freed too */
     const ds_allocator *from = &allocator;
-    ds__plans_forget(t);
+    void (*gone_fn)(const ds_topology *) = atomic_load(&ds__topology_gone_fn);
+    if (gone_fn)
+        gone_fn(t);
     ds__release_to(from, t->node);
     ds__release_to(from, t->link);
     ds__release_to(from, t->wire);
@@ -110,9 +112,7 @@ DSDEF void(ds_topology_free)(ds_topology *t) {
     ds__release_to(from, t->island);
     ds__release_to(from, t->route);
     ds__release_to(from, t->hop);
-#ifndef DEVSTREAM_NO_CPU
     ds__release_to(from, t->way);
-#endif
     ds__release_to(from, t->peer);
     ds__release_to(from, t->device);
     ds__release_to(from, t);

@@ -256,7 +256,7 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
     ds_topology *t = ds__topology_new();
     ds_device *device = t ? t->device = ds__alloc(count * sizeof *device) : NULL;
     ds_result r = !t       ? DS_ERR_OUT_OF_MEMORY
-                  : device ? ds__comm_setup()
+                  : device ? ds__tensor_setup()
                            : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu devices", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__resolve(devices[i], &device[i]);

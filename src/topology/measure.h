@@ -63,6 +63,8 @@ static void ds__measures_end(void) {
     ds__measure_count = ds__measure_room = 0;
 }
 
+static const ds__module ds__topology_module = { .shutdown = ds__measures_end };
+
 /* Nanoseconds of one or two copies at once and the wait for them, the shortest of three. */
 static ds_result ds__probe_copies(int copies, void *const *dst, void *const *src, size_t bytes,
                                   const ds_stream *stream, uint64_t *out_ns) {
@@ -129,6 +131,7 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
     if (one) {
         *one = m;
         ds__measure_count++;
+        ds__module_start(DS__MODULE_TOPOLOGY, &ds__topology_module);
     }
     ds__lock_give(&ds__c.lock);
     return one ? DS_OK : DS_ERR_OUT_OF_MEMORY;

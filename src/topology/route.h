@@ -95,9 +95,8 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
     }
 }
 
-#ifndef DEVSTREAM_NO_CPU
 static ds_result ds__ways_make(ds_topology *t);
-#endif
+
 /* One more wire at the end of a route; 0: no memory. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
     double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
@@ -253,11 +252,7 @@ static ds_result ds__routes_make(ds_topology *t) {
                     DS_ERR_INVALID_VALUE,
                     "there is no way from %s to %s, neither directly nor through host memory",
                     t->node[t->rank[i]].name, t->node[t->rank[k]].name);
-#ifndef DEVSTREAM_NO_CPU
     return ds__ways_make(t);
-#else
-    return DS_OK;
-#endif
 }
 
 #endif

@@ -89,9 +89,7 @@ struct ds_topology {
     uint64_t id;            /* tells it from others in the table of plans */
     ds_allocator allocator; /* of all its memory */
     ds_device *device;      /* what the ranks are here; NULL: rank i is device i */
-#ifndef DEVSTREAM_NO_CPU
-    ds_cpu_route *way; /* the routes as the CPU driver takes them */
-#endif
+    ds_cpu_route *way;      /* the routes as the CPU driver takes them */
 };
 
 static const struct {

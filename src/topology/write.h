@@ -106,7 +106,6 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
-#ifndef DEVSTREAM_NO_CPU
 static ds_result ds__ways_make(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
     t->way = ds__alloc(n * n * sizeof *t->way);
@@ -130,6 +129,5 @@ DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *
                             topology->memory,  0 };
     return DS_OK;
 }
-#endif
 
 #endif

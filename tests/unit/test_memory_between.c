@@ -310,12 +310,12 @@ static void test_a_page_stays_if_there_is_no_memory_to_describe_the_hole(void **
     ds__mblock *spares = arena->spare_blocks;
 
     arena->spare_blocks = NULL;
-    ds__g.desc.allocator.alloc_fn = no_memory;
+    ds__allocator.alloc_fn = no_memory;
     ok(ds_mem_empty_cache(device, &released));
 
     assert_int_equal(released, 0);
     ok(ds_mem_validate(device));
-    ds__g.desc.allocator.alloc_fn = NULL;
+    ds__allocator.alloc_fn = NULL;
     arena->spare_blocks = spares;
     ok(ds_mem_empty_cache(device, &released));
     assert_int_equal(released, 8 * MIB);

@@ -1,0 +1,42 @@
+/* base/bookkeeping.h - memory for the library's own records.
+
+   Allocates and frees memory with the allocator of ds_init, or with calloc and free.
+
+   Invariants: memory is zeroed. Objects that outlive ds_shutdown keep a copy of ds__allocator and
+   return their memory with ds__release_to.
+   Locks: none. The program's functions run under all locks of the caller.
+   Threads: any. ds_init and ds_shutdown write ds__allocator, while no other call runs. */
+#ifndef DS__BASE_BOOKKEEPING_H
+#define DS__BASE_BOOKKEEPING_H
+
+#include "../api/init.h"
+#include "../os/os.h"
+
+static ds_allocator ds__allocator; /* without functions: calloc and free */
+
+/* Returns zeroed memory, or NULL. */
+static void *ds__alloc(size_t size) {
+    if (!ds__allocator.alloc_fn)
+        return calloc(1, size);
+    void *ptr = ds__allocator.alloc_fn(size, ds__allocator.user);
+    if (ptr)
+        memset(ptr, 0, size);
+    return ptr;
+}
+
+/* Returns memory to the allocator that it was taken from. Objects that outlive ds_shutdown keep a
+   copy of ds__allocator for it. */
+static void ds__release_to(const ds_allocator *allocator, void *ptr) {
+    if (!ptr)
+        return;
+    if (allocator->free_fn)
+        allocator->free_fn(ptr, allocator->user);
+    else
+        free(ptr);
+}
+
+static void ds__release(void *ptr) {
+    ds__release_to(&ds__allocator, ptr);
+}
+
+#endif

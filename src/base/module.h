@@ -1,0 +1,62 @@
+/* base/module.h - modules above the core, and what they are told.
+
+   Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
+   and shutdown. A module enters itself at its first use (ds__module_start). Each has a slot in
+   every thread and stream, so no struct of a lower layer has a member for a module.
+
+   Invariants: the number of a module is a constant. Shutdown runs from the last number to the
+   first, so a module ends before those that it uses.
+   Locks: none here. The hook of a stream's end takes locks of the allocator; callers hold none.
+   Threads: any. Shutdown runs in ds_shutdown, while no other thread is inside of devstream. */
+#ifndef DS__BASE_MODULE_H
+#define DS__BASE_MODULE_H
+
+#include "object.h"
+
+typedef struct ds__module {
+    /* before a stream ends, which is pinned or nobody else's; not while the caller has
+       `upper_locked` */
+    void (*stream_end)(ds__stream *s);
+    void (*thread_end)(void *slot); /* frees what the module has in an ended thread's slot */
+    void (*shutdown)(void);         /* all work is done, everything else is still there */
+} ds__module;
+
+static const ds__module *_Atomic ds__modules[DS__MODULES];
+
+/* Enters a module; again: does nothing. */
+DS__SEAM static void ds__module_start(int number, const ds__module *module) {
+    if (DS__UNLIKELY(!atomic_load_explicit(&ds__modules[number], memory_order_relaxed)))
+        atomic_store(&ds__modules[number], module);
+}
+
+static void ds__modules_stream_end(ds__stream *s) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->stream_end)
+            m->stream_end(s);
+    }
+}
+
+static void ds__modules_thread_end(void *const *slot) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->thread_end && slot[i])
+            m->thread_end(slot[i]);
+    }
+}
+
+static void ds__modules_shutdown(void) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->shutdown)
+            m->shutdown();
+    }
+}
+
+/* Empties the list, after the states of all threads have been freed. */
+static void ds__modules_forget(void) {
+    for (int i = 0; i < DS__MODULES; i++)
+        atomic_store(&ds__modules[i], NULL);
+}
+
+#endif
