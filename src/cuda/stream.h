@@ -105,11 +105,6 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     return DS_OK;
 }
 
-static void ds__cuda_stage_drop(ds__cuda_stage *stage);
-static void ds__cuda_stop_capture(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                  int destroyed);
-static void ds__cuda_find_spoilt(const ds__cuda_scope *scope, const char *rule);
-
 /* Whether another stream object has the handle. */
 static int ds__cuda_is_shared(const ds__cuda_stream *s) {
     int found = 0;
@@ -128,10 +123,28 @@ static int ds__cuda_ends_captures(const ds__cuda_stream *s) {
            (s->kind == DS__STREAM_NEW && !s->hidden && !ds__cuda_is_shared(s));
 }
 
+/* Leaves the native stream to an unwrapped object of it that a call of another thread still uses.
+   Returns 0 if there is none. */
+static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
+    ds__cuda_stream *o;
+    ds__lock_take(&ds__cuda.lock);
+    for (o = ds__cuda.streams; o; o = o->next)
+        if (o->given && o->handle == s->handle && o->device == s->device)
+            break;
+    if (o) {
+        o->owned = 1;
+        o->given = 0;
+    }
+    ds__lock_give(&ds__cuda.lock);
+    return o != NULL;
+}
+
 /* owned: ends the native stream too. CUDA frees it when its work is done. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
     ds__cuda_unlist_stream(s); /* first, so that nobody finds the handle any more */
+    if (owned && ds__cuda_leave_stream(s))
+        owned = 0;
     ds__cuda_enter_or_not(&scope, s->device);
     if (DS__UNLIKELY(ds__captures_open()) && (owned || ds__cuda_ends_captures(s)))
         ds__cuda_stop_capture(&scope, s, owned);
@@ -149,8 +162,10 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__release(s);
 }
 
+/* Ends the native stream of an unwrapped object, if its new owner has ended meanwhile. */
 static void ds__cuda_stream_forget(void *stream) {
-    ds__cuda_end_stream(stream, 0);
+    const ds__cuda_stream *s = stream;
+    ds__cuda_end_stream(stream, s->owned);
 }
 
 /* A stream whose capture another thread had left open at shutdown has no handle any more. */
@@ -159,12 +174,17 @@ static void ds__cuda_stream_destroy(void *stream) {
     ds__cuda_end_stream(stream, s->kind == DS__STREAM_NEW && s->handle != NULL);
 }
 
-static void ds__cuda_stream_unwrap(void *stream) {
-    ds__cuda_stream *s = stream;
+/* given: the handle goes to the caller. */
+static void ds__cuda_hide(ds__cuda_stream *s, int given) {
     ds__lock_take(&ds__cuda.lock);
     s->owned = s->blocking = 0;
     s->hidden = 1;
+    s->given = given;
     ds__lock_give(&ds__cuda.lock);
+}
+
+static void ds__cuda_stream_unwrap(void *stream) {
+    ds__cuda_hide(stream, 1);
 }
 
 /* The object may stay, as somebody's current stream: what began on the handle is over now, not
@@ -172,7 +192,7 @@ static void ds__cuda_stream_unwrap(void *stream) {
 static void ds__cuda_stream_hide(void *stream) {
     ds__cuda_scope scope;
     ds__cuda_stream *s = stream;
-    ds__cuda_stream_unwrap(s);
+    ds__cuda_hide(s, 0);
     if (DS__LIKELY(!ds__captures_open()) || ds__cuda_is_shared(s))
         return;
     ds__cuda_enter_or_not(&scope, s->device);
