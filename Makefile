@@ -84,7 +84,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz fuzz-ipc defects kernels check-gpu headers format format-check quick nightly check-source features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz fuzz-ipc defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -178,8 +178,12 @@ check-source: format-check ## check format, generated files and the form of the 
 	@tools/headers.sh --check
 	@tests/quick.sh --list >/dev/null
 	@tools/rooms.sh
+	@tools/layers.sh
 	@tests/tools/run.sh
 	@tests/fuzz/calls.sh
+
+layers: ## check that no room uses a layer above its own, and that each layer is complete
+	@tools/layers.sh
 
 features: ## compare docs/features.md with its names, the headers and the tests that were executed
 	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt docs/migration.md $(HEADERS)
