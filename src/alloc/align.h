@@ -18,9 +18,10 @@
 
 #include "types.h"
 #include "util.h"
-#include "locks.h"
 #include "counters.h"
+#include "bins.h"
 #include "block.h"
+#include "locks.h"
 #include "reuse.h"
 
 /* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the

@@ -24,10 +24,10 @@
 #include "config.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
 #include "history_ring.h"
 #include "counters.h"
 #include "block.h"
+#include "pool.h"
 #include "arena.h"
 #include "pending.h"
 #include "reuse.h"
@@ -95,9 +95,6 @@ static int ds__rounds(const ds_mem_config *c) {
 static size_t ds__rounded_by(const ds_mem_config *c, size_t size) {
     return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size);
 }
-
-static ds_result ds__watched_alloc(ds__wanted *q, size_t guard);
-static void ds__watched_free(ds__arena *a, ds__mblock *b);
 
 /* A request with everything that can be said. */
 __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request,

@@ -27,10 +27,10 @@
 #include "config_text.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
 #include "history_ring.h"
 #include "counters.h"
+#include "locks.h"
+#include "pool.h"
 #include "arena.h"
 #include "direct_free.h"
 

@@ -25,9 +25,8 @@
 #include "types.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
 #include "counters.h"
+#include "pool.h"
 
 /* A stream has several handles when it was wrapped: its arena knows some of them, so that it
    stays in use when one ends. The device is locked. */

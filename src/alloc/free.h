@@ -21,16 +21,15 @@
 #include "../core/init.h"
 #include "../core/event.h"
 #include "types.h"
-#include "state.h"
 #include "util.h"
-#include "locks.h"
 #include "history_ring.h"
 #include "counters.h"
+#include "bins.h"
 #include "block.h"
+#include "locks.h"
 #include "arena.h"
 #include "stream_use.h"
 #include "pending.h"
-#include "allocate.h"
 
 /* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
    and ready. */

@@ -30,8 +30,10 @@
 #include "../core/device.h"
 #include "../core/segment.h"
 #include "types.h"
-#include "pool.h"
+#include "util.h"
 #include "history_ring.h"
+#include "pool.h"
+#include "api_config.h"
 
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u

@@ -29,7 +29,6 @@
 #include "../core/segment.h"
 #include "types.h"
 #include "util.h"
-#include "locks.h"
 #include "block.h"
 #include "stream_use.h"
 #include "capture_pool.h"

@@ -16,6 +16,7 @@
 #ifndef DS__ALLOC_IPC_IMPORT_H
 #define DS__ALLOC_IPC_IMPORT_H
 
+#include "../api/share.h"
 #include "../core/init.h"
 #include "../core/device.h"
 #include "../core/stream.h"

@@ -19,7 +19,7 @@
 
 #include "../core/init.h"
 #include "types.h"
-#include "pool.h"
+#include "api_config.h"
 #include "history.h"
 
 /* Around code of the user's that may not call devstream: when it does it is told so, and the

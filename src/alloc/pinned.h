@@ -41,8 +41,8 @@
 #include "config_text.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
 #include "counters.h"
+#include "pool.h"
 #include "api_config.h"
 
 #define DS__HOST_PAGE ((size_t)4096)

@@ -23,7 +23,6 @@
 #include "../core/capture.h"
 #include "types.h"
 #include "util.h"
-#include "locks.h"
 #include "counters.h"
 #include "block.h"
 #include "stream_use.h"

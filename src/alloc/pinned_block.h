@@ -18,10 +18,11 @@
 #define DS__ALLOC_PINNED_BLOCK_H
 
 #include "types.h"
-#include "locks.h"
+#include "util.h"
 #include "counters.h"
 #include "bins.h"
 #include "block.h"
+#include "locks.h"
 #include "stream_use.h"
 #include "pending.h"
 #include "segment_plain.h"

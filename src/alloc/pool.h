@@ -22,6 +22,9 @@
 #include "types.h"
 #include "state.h"
 #include "util.h"
+#include "counters.h"
+#include "bins.h"
+#include "locks.h"
 
 /* A device's memory, if it was ever used. */
 static ds__mdevice *ds__mem_device_at(int backend, int index) {
@@ -194,10 +197,6 @@ static void ds__mpool_begin(ds__mpool *p, uint32_t slot, const ds_pool_desc *des
     p->owners = 1;
     p->dead = 0;
 }
-
-static void ds__mem_lock_all(ds__mdevice *dev);
-static void ds__mem_unlock_all(ds__mdevice *dev);
-static void ds__fold(ds__mdevice *dev);
 
 /* It is locked. */
 static int ds__arena_has_memory(const ds__arena *a) {

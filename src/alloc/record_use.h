@@ -22,7 +22,6 @@
 #include "../core/event.h"
 #include "types.h"
 #include "util.h"
-#include "locks.h"
 #include "block.h"
 #include "arena.h"
 #include "stream_use.h"

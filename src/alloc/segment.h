@@ -19,10 +19,9 @@
 #include "types.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
 #include "counters.h"
 #include "address.h"
+#include "pool.h"
 
 /* Adds unless the sum would pass the limit, 0: none. */
 static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {

@@ -1,16 +1,14 @@
 /* alloc/stats.h - public functions of statistics.
 
    Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
-   ds_mem_allocated. ds__stats adds up the counts of a device or a pool; ds__fold moves the
-   counts of arenas to the domains. ds__stats_room and ds__stats_give serve all versioned
-   statistics structs.
+   ds_mem_allocated. ds__stats adds up the counts of a device or a pool. ds__stats_room and
+   ds__stats_give serve all versioned statistics structs.
 
-   Invariants: After ds__fold every arena counts exactly, and the search for a thread that
-   allocates alone begins anew. The block counts in one result belong to one moment. A caller's
-   struct begins with its size, and nothing behind that size is written.
+   Invariants: The block counts in one result belong to one moment. A caller's struct begins with
+   its size, and nothing behind that size is written.
    Locks: ds__stats and the resets stop the device (ds__mem_lock_all). The driver is asked
    before that. ds_pool_get_stats holds ds__m.lock meanwhile, so that no new pool takes the
-   place of the old one. ds__fold and ds__reset_peaks expect the device stopped.
+   place of the old one. ds__reset_peaks expects the device stopped.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 #ifndef DS__ALLOC_STATS_H
 #define DS__ALLOC_STATS_H
@@ -20,9 +18,9 @@
 #include "../core/device.h"
 #include "types.h"
 #include "state.h"
-#include "pool.h"
-#include "locks.h"
 #include "counters.h"
+#include "locks.h"
+#include "pool.h"
 #include "trim.h"
 #include "api_block.h"
 
@@ -175,32 +173,6 @@ static void ds__reset_peaks(ds__mdevice *dev) {
     }
     memset(dev->async_peak, 0, sizeof dev->async_peak); /* taken anew with the next statistics */
     ds__at_peak(&dev->stats.tally, dev->room);
-}
-
-/* What arenas have counted goes to the domains. All is locked. */
-static void ds__fold(ds__mdevice *dev) {
-    for (ds__mpool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next) {
-            for (int k = 0; k < 2; k++)
-                for (int m = 0; m < DS__COUNTED + 2; m++) {
-                    int counted = m < DS__COUNTED;
-                    int64_t now =
-                        counted ? a->own.kind[k].now[m] : a->own.kind[k].pending[m - DS__COUNTED];
-                    for (ds__tally *to = &dev->stats.tally; to;
-                         to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
-                        *(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED]) +=
-                            now;
-                        if (counted)
-                            to->kind[k].total[m] += a->own.kind[k].total[m];
-                    }
-                }
-            memset(&a->own, 0, sizeof a->own);
-            ds__count_in(a, 1);
-        }
-    memset(dev->room, 0, sizeof dev->room);
-    if (dev->main.full)
-        ds__at_peak(&dev->stats.tally, dev->room);
-    atomic_store(&dev->owner, NULL);
 }
 
 static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {

@@ -22,7 +22,6 @@
 #include "../core/event_sync.h"
 #include "types.h"
 #include "util.h"
-#include "locks.h"
 #include "arena.h"
 
 static void ds__event_drop(ds_event event) {

@@ -2,8 +2,8 @@
 
    Has helpers for many rooms: calls of public functions for the allocator's own purposes
    (DS__KEEPING), and memory that stays until ds_shutdown (ds__mkeep). ds__mdevice_lock takes
-   the device's lock; ds__hold_captures holds back new captures. It declares functions of later
-   rooms. It implements ds_mem_label_push and ds_mem_label_pop.
+   the device's lock, ds__arena_lock that of an arena; ds__hold_captures holds back new captures.
+   It declares functions of later rooms. It implements ds_mem_label_push and ds_mem_label_pop.
 
    Invariants: Memory of ds__mkeep is freed by ds__mem_shutdown only, so an old pointer still
    finds an object of its type. DS__KEEPING keeps the name and call site of the user's call.
@@ -85,8 +85,6 @@ static ds_result ds__mem_error(void) {
     return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY;
 }
 
-static void ds__unpark_all(ds__arena *a);
-static void ds__bins_sort(ds__arena *a);
 static void ds__event_drop(ds_event event);
 static ds_result ds__event_ask(ds_event event);
 static void ds__muses_drop(ds__arena *a, ds__muse *u);
@@ -114,6 +112,8 @@ static ds__stream *ds__direct_giver(ds__mdevice *dev);
 typedef struct ds__wanted ds__wanted;
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
 static int ds__align(ds__wanted *q, size_t align, size_t size);
+static ds_result ds__watched_alloc(ds__wanted *q, size_t guard);
+static void ds__watched_free(ds__arena *a, ds__mblock *b);
 static ds_result ds__validate(ds__mdevice *dev);
 static ds_result ds__check(ds__mpool *p, int level);
 static void ds__mem_limit(ds__mdevice *dev);
@@ -154,6 +154,14 @@ static void ds__mdevice_lock(ds__mdevice *dev) {
 static void ds__mdevice_unlock(ds__mdevice *dev) {
     ds__tls.upper_locked--;
     pthread_mutex_unlock(&dev->lock);
+}
+
+static void ds__arena_lock(ds__arena *a) {
+    ds__lock_take(&a->lock);
+}
+
+static void ds__arena_unlock(ds__arena *a) {
+    ds__lock_give(&a->lock);
 }
 
 /* Between the question whether something captures and work that must not come into a capture

@@ -17,12 +17,12 @@
 #include "types.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
 #include "counters.h"
 #include "address.h"
 #include "bins.h"
 #include "block.h"
+#include "locks.h"
+#include "pool.h"
 #include "api_block.h"
 
 #define DS__SOUND(condition, ...)                               \

@@ -28,6 +28,7 @@
 #include "types.h"
 #include "util.h"
 #include "pool.h"
+#include "arena.h"
 #include "stream_use.h"
 #include "trim.h"
 #include "reuse.h"
