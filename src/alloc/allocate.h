@@ -28,6 +28,7 @@
 #include "counters.h"
 #include "block.h"
 #include "pool.h"
+#include "capture_pool.h"
 #include "arena.h"
 #include "pending.h"
 #include "reuse.h"

@@ -29,7 +29,6 @@
 #include "pool.h"
 #include "pending.h"
 #include "upstream.h"
-#include "trim.h"
 #include "free.h"
 #include "api_block.h"
 

@@ -37,6 +37,8 @@
 #include "block.h"
 #include "locks.h"
 #include "pool.h"
+#include "stream_use.h"
+#include "arena.h"
 #include "segment.h"
 #include "trim.h"
 #include "reuse.h"

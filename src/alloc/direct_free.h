@@ -28,12 +28,11 @@
 #include "address.h"
 #include "block.h"
 #include "locks.h"
-#include "arena.h"
+#include "pool.h"
 #include "stream_use.h"
+#include "arena.h"
 #include "pending.h"
 #include "segment.h"
-#include "trim.h"
-#include "free.h"
 #include "watched.h"
 
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
@@ -68,17 +67,6 @@ static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
         ds__let_captures();
     }
     return r;
-}
-
-/* The stream that gives back what others cannot, pinned; NULL: there is none. */
-static ds__stream *ds__direct_giver(ds__mdevice *dev) {
-    ds_stream made = { 0 };
-    uint64_t none = 0;
-    if (!atomic_load(&dev->giver) &&
-        ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
-        !atomic_compare_exchange_strong(&dev->giver, &none, made.id))
-        ds__stream_end(made); /* another thread was faster */
-    return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
 }
 
 /* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream

@@ -19,7 +19,6 @@
 #define DS__ALLOC_FREE_H
 
 #include "../core/init.h"
-#include "../core/event.h"
 #include "types.h"
 #include "util.h"
 #include "history_ring.h"
@@ -27,7 +26,6 @@
 #include "bins.h"
 #include "block.h"
 #include "locks.h"
-#include "arena.h"
 #include "stream_use.h"
 #include "pending.h"
 
@@ -72,46 +70,6 @@ __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
     else
         ds__pending_in(a, b);
     ds__arena_unlock(a);
-}
-
-/* Gives every use without an event one, at the end of its stream; a stream that has ended needs
-   none. Uses of streams that capture what the block belongs to are ordered by the graph.
-   Captures are held; the block is in no list. */
-static ds_result ds__record_uses_held(ds__mblock *b) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
-        if (!ds__use_claim(u))
-            continue;
-        uint64_t capture = ds__capture_of_handle(u->stream);
-        /* what counts is the work from before: when the capture is over */
-        if (capture && capture != u->capture) {
-            u->recorded = 0;
-            continue;
-        }
-        u->capture = capture;
-        ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
-        /* a stream that has ended and saw the use has recorded it */
-        if (r == DS_ERR_INVALID_HANDLE) {
-            u->lost = 1;
-            u->recorded = 0;
-            continue;
-        }
-        u->recorded = r >= 0;
-        if (r < 0)
-            return r;
-    }
-    return DS_OK;
-}
-
-static ds_result ds__record_uses(ds__mblock *b) {
-    const ds__muse *u = b->uses;
-    while (u && u->recorded == 1)
-        u = u->next;
-    if (!u)
-        return DS_OK;
-    ds__hold_captures();
-    ds_result r = ds__record_uses_held(b);
-    ds__let_captures();
-    return r;
 }
 
 /* The long way of a free. The arena is locked and the block is live; unlocks. */

@@ -18,7 +18,6 @@
 #define DS__ALLOC_IPC_COLLECT_H
 
 #include "../core/init.h"
-#include "../core/memory.h"
 #include "../core/graph_dot.h"
 #include "types.h"
 #include "free.h"

@@ -17,7 +17,6 @@
 #ifndef DS__ALLOC_IPC_EXPORT_H
 #define DS__ALLOC_IPC_EXPORT_H
 
-#include "../api/share.h"
 #include "../core/init.h"
 #include "../core/thread.h"
 #include "../core/stream.h"
@@ -25,13 +24,12 @@
 #include "../core/event.h"
 #include "../core/event_sync.h"
 #include "../core/memory_table.h"
-#include "../core/memory.h"
 #include "../core/segment.h"
+#include "../api/share.h"
 #include "types.h"
 #include "util.h"
 #include "block.h"
 #include "stream_use.h"
-#include "capture_pool.h"
 #include "ipc_types.h"
 #include "ipc_lease.h"
 

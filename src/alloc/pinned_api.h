@@ -25,14 +25,14 @@
 #include "util.h"
 #include "counters.h"
 #include "block.h"
+#include "pool.h"
+#include "pinned.h"
 #include "stream_use.h"
 #include "pending.h"
 #include "segment_plain.h"
 #include "fallback.h"
 #include "record_use.h"
-#include "api_config.h"
 #include "stats.h"
-#include "pinned.h"
 #include "pinned_block.h"
 
 DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {

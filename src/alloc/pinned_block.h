@@ -23,6 +23,7 @@
 #include "bins.h"
 #include "block.h"
 #include "locks.h"
+#include "pinned.h"
 #include "stream_use.h"
 #include "pending.h"
 #include "segment_plain.h"
@@ -30,7 +31,6 @@
 #include "fallback.h"
 #include "validate.h"
 #include "oom_owners.h"
-#include "pinned.h"
 
 static void ds__hold_drop(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)

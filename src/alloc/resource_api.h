@@ -16,9 +16,7 @@
 
 #include "../core/init.h"
 #include "../core/device.h"
-#include "../core/memory.h"
 #include "pool.h"
-#include "api_config.h"
 #include "stats.h"
 #include "resource.h"
 #include "resource_kinds.h"

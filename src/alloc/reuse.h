@@ -25,10 +25,10 @@
 #include "bins.h"
 #include "block.h"
 #include "locks.h"
-#include "arena.h"
+#include "pool.h"
 #include "stream_use.h"
+#include "arena.h"
 #include "pending.h"
-#include "trim.h"
 
 /* One request on its way. */
 struct ds__wanted {

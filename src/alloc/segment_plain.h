@@ -24,6 +24,7 @@
 #include "bins.h"
 #include "block.h"
 #include "pool.h"
+#include "arena.h"
 #include "segment.h"
 #include "upstream.h"
 

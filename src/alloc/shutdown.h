@@ -23,8 +23,8 @@
 #include "util.h"
 #include "pool.h"
 #include "stream_use.h"
+#include "arena.h"
 #include "upstream.h"
-#include "api_config.h"
 #include "leaks.h"
 #include "observer.h"
 #include "pinned_api.h"
@@ -101,5 +101,7 @@ static void ds__mem_shutdown(void) {
     atomic_store(&ds__upper.stream_gone_fn, (void (*)(ds__stream *))0);
     atomic_store(&ds__upper.shutdown_fn, (void (*)(void))0);
 }
+
+static const ds__alloc_hooks ds__mem_hooks = { ds__mem_stream_gone, ds__mem_shutdown };
 
 #endif

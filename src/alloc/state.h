@@ -1,8 +1,8 @@
 /* alloc/state.h - global and per-thread state of the allocator.
 
    Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
-   labels, running upstreams. It also declares functions of later rooms for the rooms before
-   them.
+   labels, running upstreams. ds__mem_device_at finds a device that was used. It also declares
+   functions of later rooms for the rooms before them.
 
    Invariants: A record enters ds__m.device once it is complete, and only ds_shutdown removes
    it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
@@ -92,19 +92,32 @@ static unsigned ds__pushes(void) {
     return ds__mtls.pools;
 }
 
+/* A device's memory, if it was ever used. */
+static ds__mdevice *ds__mem_device_at(int backend, int index) {
+    return index >= 0 && index < DS__MAX_DEVICES
+               ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire)
+               : NULL;
+}
+
+/* Functions of later rooms that the core calls when a stream ends and in ds_shutdown. ds__mem_setup
+   enters them in ds__upper at the first use. The values stand in shutdown.h: shutdown uses every
+   room, so no room before it can name its function. */
+typedef struct ds__alloc_hooks {
+    void (*stream_gone_fn)(ds__stream *s);
+    void (*shutdown_fn)(void);
+} ds__alloc_hooks;
+
+static const ds__alloc_hooks ds__mem_hooks;
+
 static const char ds__nobody; /* the address of a thread that is none */
 
 static int ds__share_hold(ds__mblock *b);
 static size_t ds__share_collect(void);
 static void ds__share_shutdown(void);
 static void ds__pinned_shutdown(void);
-static ds__mdevice *ds__pinned_used(void);
-static void ds__pinned_configure(const ds_mem_config *config, const char *text);
 static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **out);
 static ds_result ds__pinned_source_free(const ds__segment *s);
 static void ds__snapshot_shutdown(void);
-static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *event);
-static void ds__mem_history_join(ds__mdevice *dev);
 struct ds__wanted;
 static void ds__oom_report(const struct ds__wanted *q, size_t segment, ds_result why);
 

@@ -21,8 +21,8 @@
 #include "counters.h"
 #include "locks.h"
 #include "pool.h"
+#include "pinned.h"
 #include "trim.h"
-#include "api_block.h"
 
 static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
     ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0,

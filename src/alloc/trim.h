@@ -21,46 +21,15 @@
 #define DS__ALLOC_TRIM_H
 
 #include "../core/thread.h"
-#include "../core/event.h"
-#include "../core/event_sync.h"
 #include "types.h"
 #include "util.h"
 #include "bins.h"
 #include "block.h"
 #include "pool.h"
-#include "arena.h"
-#include "stream_use.h"
 #include "pending.h"
 #include "upstream.h"
 #include "segment_plain.h"
 #include "segment_grow.h"
-
-/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
-   not known to be done. */
-static int ds__arena_drain(ds__arena *a) {
-    ds_result r;
-    ds__owner o = ds__owner_of(a);
-    ds__tls.quiet++;
-    /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
-    ds__tls.upper_locked++;
-    if (o.orphan && o.end.id) {
-        r = ds__event_sync(o.end, DS__FOREVER);
-    } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
-        ds__muse *u = ds__muse_new(a, a->dev->device);
-        r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
-        if (r == DS_OK)
-            r = ds__event_sync(u->event, DS__FOREVER);
-        ds__arena_lock(a);
-        ds__muses_drop(a, u);
-        ds__arena_unlock(a);
-    }
-    /* the stream has ended, and nobody knows when it is done; or is another thread's own */
-    if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
-        r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
-    ds__tls.upper_locked--;
-    ds__tls.quiet--;
-    return r == DS_OK || r == DS_ERR_FAILED;
-}
 
 /* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and
    a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing is locked. */
@@ -129,22 +98,6 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     pthread_mutex_unlock(&a->grow);
     pthread_mutex_unlock(&a->giving);
     return done;
-}
-
-/* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
-   read while nothing is locked. */
-static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
-    ds__arena *a = p->arenas;
-    ds__mdevice_unlock(dev);
-    return a;
-}
-
-static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
-    p = p ? p->next : &dev->main;
-    ds__mdevice_unlock(dev);
-    return p;
 }
 
 /* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of

@@ -17,9 +17,7 @@
 #ifndef DS__ALLOC_UPSTREAM_H
 #define DS__ALLOC_UPSTREAM_H
 
-#include "../api/resource.h"
 #include "../core/memory_table.h"
-#include "../core/memory.h"
 #include "../core/segment.h"
 #include "../core/capture.h"
 #include "types.h"

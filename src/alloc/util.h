@@ -80,20 +80,26 @@ static ds__stream *ds__any_stream(ds_device device) {
     return r < 0 ? NULL : ds__stream_pin(handle);
 }
 
+/* The stream that gives back what others cannot, pinned; NULL: there is none. */
+static ds__stream *ds__direct_giver(ds__mdevice *dev) {
+    ds_stream made = { 0 };
+    uint64_t none = 0;
+    if (!atomic_load(&dev->giver) &&
+        ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
+        !atomic_compare_exchange_strong(&dev->giver, &none, made.id))
+        ds__stream_end(made); /* another thread was faster */
+    return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
+}
+
 /* The result of what failed last on this thread: for functions that return an object. */
 static ds_result ds__mem_error(void) {
     return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY;
 }
 
-static void ds__event_drop(ds_event event);
-static ds_result ds__event_ask(ds_event event);
-static void ds__muses_drop(ds__arena *a, ds__muse *u);
 static void ds__block_end(ds__arena *a, ds__mblock *b);
 static void ds__poison_on(ds__mblock *b, ds_stream stream);
 static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait);
 static int ds__is_shortage(ds_result r);
-static int ds__is_capturing(ds__stream *s);
-static uint64_t ds__capture_of(ds__stream *s);
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p);
 static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
@@ -103,12 +109,10 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
 enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
 
 static size_t ds__direct_again(ds__mdevice *dev, int wait);
-static int ds__arena_drain(ds__arena *a);
 static size_t ds__async_surplus(ds__mdevice *dev);
 static void ds__async_give(ds__mdevice *dev, size_t keep);
 static void ds__direct_drain(ds__mdevice *dev);
 static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out);
-static ds__stream *ds__direct_giver(ds__mdevice *dev);
 typedef struct ds__wanted ds__wanted;
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
 static int ds__align(ds__wanted *q, size_t align, size_t size);
@@ -116,8 +120,6 @@ static ds_result ds__watched_alloc(ds__wanted *q, size_t guard);
 static void ds__watched_free(ds__arena *a, ds__mblock *b);
 static ds_result ds__validate(ds__mdevice *dev);
 static ds_result ds__check(ds__mpool *p, int level);
-static void ds__mem_limit(ds__mdevice *dev);
-static void ds__mem_shutdown(void);
 static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out);
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size);
 static void ds__tell_leaks(ds__mdevice *dev);

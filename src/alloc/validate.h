@@ -23,7 +23,7 @@
 #include "block.h"
 #include "locks.h"
 #include "pool.h"
-#include "api_block.h"
+#include "pinned.h"
 
 #define DS__SOUND(condition, ...)                               \
     do {                                                        \

@@ -23,14 +23,12 @@
 #include "../core/stream_sync.h"
 #include "../core/event.h"
 #include "../core/event_sync.h"
-#include "../core/memory.h"
 #include "../core/copy.h"
 #include "types.h"
 #include "util.h"
 #include "pool.h"
-#include "arena.h"
 #include "stream_use.h"
-#include "trim.h"
+#include "arena.h"
 #include "reuse.h"
 
 #define DS__POISON 0xDBDBDBDBu
