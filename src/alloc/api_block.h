@@ -22,6 +22,7 @@
 #include "history_ring.h"
 #include "block.h"
 #include "pool.h"
+#include "validate.h"
 #include "arena.h"
 #include "pending.h"
 #include "trim.h"

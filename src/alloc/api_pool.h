@@ -21,6 +21,7 @@
 #include "state.h"
 #include "util.h"
 #include "pool.h"
+#include "validate.h"
 #include "upstream.h"
 #include "trim.h"
 

@@ -29,7 +29,6 @@
 #include "pool.h"
 #include "pending.h"
 #include "upstream.h"
-#include "free.h"
 #include "api_block.h"
 
 typedef struct ds__saved {

@@ -37,6 +37,7 @@
 #include "block.h"
 #include "locks.h"
 #include "pool.h"
+#include "validate.h"
 #include "stream_use.h"
 #include "arena.h"
 #include "segment.h"

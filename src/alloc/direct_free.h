@@ -31,9 +31,9 @@
 #include "pool.h"
 #include "stream_use.h"
 #include "arena.h"
+#include "poison.h"
 #include "pending.h"
 #include "segment.h"
-#include "watched.h"
 
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
 static int ds__direct_record(ds__mblock *b) {

@@ -23,6 +23,7 @@
 #include "types.h"
 #include "util.h"
 #include "block.h"
+#include "validate.h"
 #include "stream_use.h"
 #include "arena.h"
 

@@ -28,6 +28,7 @@
 #include "pool.h"
 #include "stream_use.h"
 #include "arena.h"
+#include "poison.h"
 #include "pending.h"
 
 /* One request on its way. */

@@ -24,12 +24,12 @@
 #include "pool.h"
 #include "stream_use.h"
 #include "arena.h"
+#include "ipc_collect.h"
 #include "upstream.h"
 #include "leaks.h"
 #include "observer.h"
 #include "pinned_api.h"
 #include "resource_api.h"
-#include "ipc_collect.h"
 
 /* What was not freed is told by owner, then all memory of a device goes. */
 static void ds__mem_end(ds__mdevice *dev) {

@@ -111,9 +111,6 @@ static const ds__alloc_hooks ds__mem_hooks;
 
 static const char ds__nobody; /* the address of a thread that is none */
 
-static int ds__share_hold(ds__mblock *b);
-static size_t ds__share_collect(void);
-static void ds__share_shutdown(void);
 static void ds__pinned_shutdown(void);
 static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **out);
 static ds_result ds__pinned_source_free(const ds__segment *s);

@@ -27,6 +27,7 @@
 #include "block.h"
 #include "pool.h"
 #include "pending.h"
+#include "ipc_collect.h"
 #include "upstream.h"
 #include "segment_plain.h"
 #include "segment_grow.h"

@@ -23,6 +23,7 @@
 #include "types.h"
 #include "state.h"
 #include "util.h"
+#include "ipc_records.h"
 
 typedef struct ds__inside {
     const ds__mpool *pool; /* whose segments this thread is changing meanwhile */

@@ -96,9 +96,6 @@ static ds_result ds__mem_error(void) {
     return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY;
 }
 
-static void ds__block_end(ds__arena *a, ds__mblock *b);
-static void ds__poison_on(ds__mblock *b, ds_stream stream);
-static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait);
 static int ds__is_shortage(ds_result r);
 static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p);
@@ -118,10 +115,6 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
 static int ds__align(ds__wanted *q, size_t align, size_t size);
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard);
 static void ds__watched_free(ds__arena *a, ds__mblock *b);
-static ds_result ds__validate(ds__mdevice *dev);
-static ds_result ds__check(ds__mpool *p, int level);
-static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out);
-static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size);
 static void ds__tell_leaks(ds__mdevice *dev);
 static void ds__mem_end(ds__mdevice *dev);
 
