@@ -22,7 +22,7 @@
 #include "bins.h"
 #include "block.h"
 #include "locks.h"
-#include "reuse.h"
+#include "request.h"
 
 /* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
    request was larger by the alignment. 0: no memory. */

@@ -22,9 +22,10 @@
 #include "history_ring.h"
 #include "block.h"
 #include "pool.h"
-#include "validate.h"
 #include "arena.h"
 #include "pending.h"
+#include "validate.h"
+#include "segment.h"
 #include "trim.h"
 
 static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {

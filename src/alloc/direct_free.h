@@ -2,8 +2,7 @@
 
    Gives blocks of the backends without a cache back to the driver (ds__direct_free) and tries
    deferred blocks again (ds__direct_again). ds__direct_try does the work for one block.
-   ds__direct_giver is the allocator's own stream for memory of ended streams. direct_alloc.h
-   states the policy.
+   direct_alloc.h states the policy.
 
    Invariants: A block here is pending. A block is in its arena's list of deferred blocks, or in
    no list and quiet while a thread tries the block. dev->deferred counts deferred blocks. A

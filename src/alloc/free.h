@@ -29,6 +29,8 @@
 #include "pending.h"
 #include "ipc_records.h"
 #include "ipc_collect.h"
+#include "direct_free.h"
+#include "watched.h"
 
 /* The long way of a free. The arena is locked and the block is live; unlocks. */
 __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mblock *b) {

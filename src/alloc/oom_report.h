@@ -18,6 +18,7 @@
 #include "../core/device.h"
 #include "pool.h"
 #include "arena.h"
+#include "request.h"
 #include "reuse.h"
 #include "oom_owners.h"
 #include "oom_walk.h"

@@ -23,13 +23,12 @@
 #include "bins.h"
 #include "block.h"
 #include "locks.h"
-#include "pinned.h"
-#include "validate.h"
 #include "stream_use.h"
 #include "pending.h"
+#include "pinned.h"
+#include "validate.h"
 #include "segment_plain.h"
 #include "trim.h"
-#include "fallback.h"
 #include "oom_owners.h"
 
 static void ds__hold_drop(ds__hold *h) {

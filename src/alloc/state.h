@@ -1,8 +1,7 @@
 /* alloc/state.h - global and per-thread state of the allocator.
 
    Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
-   labels, running upstreams. ds__mem_device_at finds a device that was used. It also declares
-   functions of later rooms for the rooms before them.
+   labels, running upstreams. ds__mem_device_at finds a device that was used.
 
    Invariants: A record enters ds__m.device once it is complete, and only ds_shutdown removes
    it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
@@ -110,12 +109,5 @@ typedef struct ds__alloc_hooks {
 static const ds__alloc_hooks ds__mem_hooks;
 
 static const char ds__nobody; /* the address of a thread that is none */
-
-static void ds__pinned_shutdown(void);
-static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **out);
-static ds_result ds__pinned_source_free(const ds__segment *s);
-static void ds__snapshot_shutdown(void);
-struct ds__wanted;
-static void ds__oom_report(const struct ds__wanted *q, size_t segment, ds_result why);
 
 #endif

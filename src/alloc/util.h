@@ -3,7 +3,8 @@
    Has helpers for many rooms: calls of public functions for the allocator's own purposes
    (DS__KEEPING), and memory that stays until ds_shutdown (ds__mkeep). ds__mdevice_lock takes
    the device's lock, ds__arena_lock that of an arena; ds__hold_captures holds back new captures.
-   It declares functions of later rooms. It implements ds_mem_label_push and ds_mem_label_pop.
+   ds__direct_giver is the allocator's own stream for memory of ended streams. It implements
+   ds_mem_label_push and ds_mem_label_pop.
 
    Invariants: Memory of ds__mkeep is freed by ds__mem_shutdown only, so an old pointer still
    finds an object of its type. DS__KEEPING keeps the name and call site of the user's call.
@@ -17,7 +18,7 @@
 #ifndef DS__ALLOC_UTIL_H
 #define DS__ALLOC_UTIL_H
 
-#include "../api/mem_stats.h"
+#include "../api/mem.h"
 #include "../core/stream.h"
 #include "../core/stream_default.h"
 #include "../core/copy.h"
@@ -96,27 +97,13 @@ static ds_result ds__mem_error(void) {
     return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY;
 }
 
-static int ds__is_shortage(ds_result r);
-static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
-static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p);
-static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
+static int ds__is_shortage(ds_result r) {
+    return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED;
+}
 
 /* What a call may wait for when it gives blocks back that no cache keeps: an allocation for
    nothing, a free for the driver's own free of plain memory. */
 enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
-
-static size_t ds__direct_again(ds__mdevice *dev, int wait);
-static size_t ds__async_surplus(ds__mdevice *dev);
-static void ds__async_give(ds__mdevice *dev, size_t keep);
-static void ds__direct_drain(ds__mdevice *dev);
-static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out);
-typedef struct ds__wanted ds__wanted;
-static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
-static int ds__align(ds__wanted *q, size_t align, size_t size);
-static ds_result ds__watched_alloc(ds__wanted *q, size_t guard);
-static void ds__watched_free(ds__arena *a, ds__mblock *b);
-static void ds__tell_leaks(ds__mdevice *dev);
-static void ds__mem_end(ds__mdevice *dev);
 
 /* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the
    same type. */

@@ -21,11 +21,11 @@
 #include "types.h"
 #include "util.h"
 #include "pool.h"
-#include "validate.h"
 #include "stream_use.h"
 #include "arena.h"
 #include "poison.h"
-#include "reuse.h"
+#include "validate.h"
+#include "request.h"
 
 #define DS__GUARD 0x5AFE5AFEu
 
