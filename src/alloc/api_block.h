@@ -3,7 +3,8 @@
    Implements ds_mem_find, ds_mem_empty_cache, ds_mem_empty_cache_of and ds_mem_trim.
    ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
 
-   Invariants: Label and call site are reported only for live and pending blocks. While a capture is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
+   Invariants: Label and call site are reported only for live and pending blocks. While a capture
+   is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
    Locks: ds__describe expects the lock of the block's arena; ds_mem_find takes that lock. The
    functions that give memory back expect no lock; trim.h takes the locks for them. While the
    host waits for a stream, no spinlock is held.

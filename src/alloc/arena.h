@@ -12,8 +12,8 @@
    expect that lock. Arena locks are taken one at a time inside the device lock. Driver calls run
    under the device lock. ds__record_late even records events under an arena's lock, because the
    block may be freed at any time. ds__arena_drain expects no lock, or `grow` of the arena.
-   Threads: any caller's thread. ds__arena_drain blocks the host. ds__mem_stream_gone is called by ds_stream_destroy, and by
-   ds__reclaim for the streams of ended threads. */
+   Threads: any caller's thread. ds__arena_drain blocks the host. ds__mem_stream_gone is called
+   by ds_stream_destroy, and by ds__reclaim for the streams of ended threads. */
 #ifndef DS__ALLOC_ARENA_H
 #define DS__ALLOC_ARENA_H
 

@@ -6,7 +6,8 @@
 
    Invariants: A block that is imported several times on a device has one record (ds__got) and
    one address. `open` counts imports to be closed; `left` also counts closed imports before
-   their callback. An IPC handle names an export slot only: sizes and places are read there, under the slot's lease.
+   their callback. An IPC handle names an export slot only: sizes and places are read there,
+   under the slot's lease.
    Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
    stream of a close has failed, the host waits for the stream without that mutex. The registries'
    mutex is taken inside. ds__got_passed takes no lock.

@@ -2,9 +2,9 @@
 
    Manages freed blocks until the streams that used them are done. ds__complete ends a pending
    block whose uses are done, ds__block_end a live block without uses, and ds__mem_return a block
-   that comes back from other processes. ds__poll frees blocks with completed uses. ds__take_oldest serves a
-   request from the block that has been pending longest. ds__take_pending takes a fitting block
-   and makes a stream wait for its uses.
+   that comes back from other processes. ds__poll frees blocks with completed uses.
+   ds__take_oldest serves a request from the block that has been pending longest.
+   ds__take_pending takes a fitting block and makes a stream wait for its uses.
 
    Invariants: The list runs from the oldest block to the newest, and `pending_bytes` is its sum.
    A block is quiet while a thread examines it without the lock; other threads leave quiet blocks
@@ -12,9 +12,9 @@
    the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
    stream's own capture, or, without a capture, outside of captures.
    Locks: ds__pending_in, ds__pending_out, ds__complete, ds__block_over and ds__uses_within
-   expect the arena's lock. ds__take_oldest expects that lock, gives it up meanwhile and returns with it held. The
-   other functions expect no lock. Events are queried, recorded and waited for without the
-   arena's lock; observers may be invoked under that lock.
+   expect the arena's lock. ds__take_oldest expects that lock, gives it up meanwhile and returns
+   with it held. The other functions expect no lock. Events are queried, recorded and waited for
+   without the arena's lock; observers may be invoked under that lock.
    Threads: any caller's thread. With `wait`, ds__poll blocks the host. */
 #ifndef DS__ALLOC_PENDING_H
 #define DS__ALLOC_PENDING_H

@@ -14,9 +14,10 @@
    the device's configuration. If DEVSTREAM_ALLOC_CONF is invalid, each call of ds__mem_setup
    reads the variable again and returns the error.
    Locks: ds__m.lock first; under it the device's lock, the arenas' locks and the registry's,
-   ds__mh.lock for a new device, and ds__m.leaving for ds__mem_setup. ds__mem_device calls the driver under ds__m.lock, for the
-   properties of the device. ds__mpool_at and ds__mpool_again expect ds__m.lock. ds__mpool_apply
-   expects the device stopped (ds__mem_lock_all), or a pool without arenas.
+   ds__mh.lock for a new device, and ds__m.leaving for ds__mem_setup. ds__mem_device calls the
+   driver under ds__m.lock, for the properties of the device. ds__mpool_at and ds__mpool_again
+   expect ds__m.lock. ds__mpool_apply expects the device stopped (ds__mem_lock_all), or a pool
+   without arenas.
    Threads: any thread. An existing device is found without a lock. ds__mem_closing(1) runs on
    the thread of ds_shutdown and waits for threads that release the pool of a graph.
    ds__mpool_disown also runs on a thread of CUDA's when a graph ends, and takes no lock. */
@@ -119,6 +120,7 @@ static ds_mem_config ds__config_of(ds__mdevice *dev) {
     return c;
 }
 
+/* The configuration of devices that are used later. */
 static ds_mem_config ds__usual_config(void) {
     pthread_mutex_lock(&ds__m.lock);
     ds_mem_config c = ds__m.config;
@@ -143,6 +145,7 @@ static void ds__mem_limit(ds__mdevice *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
+/* Notes whether ds_shutdown has come to the pools; if so, waits for graphs that release theirs. */
 static void ds__mem_closing(int closing) {
     pthread_mutex_lock(&ds__m.leaving);
     ds__m.closing = closing;
@@ -151,7 +154,7 @@ static void ds__mem_closing(int closing) {
     pthread_mutex_unlock(&ds__m.leaving);
 }
 
-/* Reads the environment at the first use. */
+/* Reads the environment at the first use, and enters the functions that the core calls. */
 static ds_result ds__mem_setup(void) {
     pthread_mutex_lock(&ds__m.lock);
     if (!ds__m.tick_base) {

@@ -8,9 +8,10 @@
    free. The first of its uses names that stream. A pending block of another stream is taken whole
    and not split, because only the request's stream waited for its uses. No stream waits across
    the border of a capture (ds__can_await).
-   Locks: expects no lock. One arena's lock is held at a time, or all of the device's (ds__mem_lock_all) if the
-   arena has no room to count the block. ds__borrow holds back new captures (ds__g.begin) while
-   it records the event and enqueues the wait; no arena's lock is held then.
+   Locks: expects no lock. One arena's lock is held at a time, or all of the device's
+   (ds__mem_lock_all) if the arena has no room to count the block. ds__borrow holds back new
+   captures (ds__g.begin) while it records the event and enqueues the wait; no arena's lock is
+   held then.
    Threads: any caller's thread. Streams may end at any time, so ds__borrow reads the owner of
    an arena again after it took a block. */
 #ifndef DS__ALLOC_REUSE_H

@@ -5,8 +5,9 @@
    versioned statistics structs.
 
    Invariants: A caller's struct begins with its size, and nothing behind that size is written.
-   Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds ds__m.lock meanwhile, so that no new pool takes the
-   place of the old one. ds__reset_peaks expects the device stopped.
+   Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
+   ds__m.lock meanwhile, so that no new pool takes the place of the old one. ds__reset_peaks
+   expects the device stopped.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 #ifndef DS__ALLOC_STATS_H
 #define DS__ALLOC_STATS_H

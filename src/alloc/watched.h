@@ -8,8 +8,8 @@
    guard begins directly behind the requested bytes, rounded up to 4, and is checked only where
    one was filled (`guarded`). The policy may have changed since, or a capture was open then.
    Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc
-   holds back new captures (ds__g.begin) around its fill. ds__watched_free may block the host until the uses of the block and the work of its stream are
-   done.
+   holds back new captures (ds__g.begin) around its fill. ds__watched_free may block the host
+   until the uses of the block and the work of its stream are done.
    Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
    allocator (ds__direct_giver), so a capture may begin on the block's stream meanwhile. */
 #ifndef DS__ALLOC_WATCHED_H

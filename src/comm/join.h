@@ -3,8 +3,8 @@
    ds__work_run runs the list that a collective has written. It allocates temporary memory,
    enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
    frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
-   extends a stream capture to all lanes. ds__work_end closes a ds__work. ds__event_take and ds__event_give keep a stock of
-   events for each device.
+   extends a stream capture to all lanes. ds__work_end closes a ds__work. ds__event_take and
+   ds__event_give keep a stock of events for each device.
 
    Invariants: after a successful join, later work on any lane starts after all steps. If a step
    fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
